@@ -1,0 +1,52 @@
+"""What the HTTP side of a gateway says to the request logic (core/front.py), and what it hears back."""
+
+from typing import NewType
+
+import msgspec
+
+from baton.core.ids import TokenId, TokenIndex
+from baton.core.messages import Drawn, FailCode, FinishReason, Limits, Sampling
+
+RequestId = NewType("RequestId", int)  # local to one gateway process
+
+
+class Submit(msgspec.Struct, frozen=True):
+    """A validated, tokenized request."""
+
+    request: RequestId
+    prompt: tuple[TokenId, ...]
+    sampling: Sampling
+    limits: Limits
+
+
+class Cancel(msgspec.Struct, frozen=True):
+    """The client is gone, or a stop string was found: end it everywhere. Nothing more is heard of the request."""
+
+    request: RequestId
+    reason: str
+
+
+class Emit(msgspec.Struct, frozen=True):
+    """Tokens in order, no gap, no repeat."""
+
+    request: RequestId
+    start: TokenIndex
+    drawn: tuple[Drawn, ...]
+
+
+class Finish(msgspec.Struct, frozen=True):
+    """The request ended well; comes after its last Emit."""
+
+    request: RequestId
+    reason: FinishReason
+
+
+class Fail(msgspec.Struct, frozen=True):
+    """The request ended badly; nothing follows."""
+
+    request: RequestId
+    code: FailCode
+    detail: str
+
+
+Heard = Emit | Finish | Fail

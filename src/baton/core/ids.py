@@ -1,0 +1,35 @@
+"""Identities and counts. One NewType per thing, so that a page is never taken for a block."""
+
+from typing import NewType
+
+import msgspec
+
+Room = NewType("Room", str)  # 128 random bits as 32 hex digits, minted by the gateway
+Epoch = NewType("Epoch", int)  # attempt number within a room, from 1
+Boot = NewType("Boot", int)  # random 64-bit id of one start of one rank (or gateway)
+Rank = NewType("Rank", int)  # index of a rank inside its worker: pp_rank * tp + tp_rank
+Page = NewType("Page", int)  # index of a page in a group's pool
+BlockIndex = NewType("BlockIndex", int)  # number of a block in its sequence: position // B
+TokenId = NewType("TokenId", int)
+TokenIndex = NewType("TokenIndex", int)  # 0 is the first generated token of a request
+GroupName = NewType("GroupName", str)
+Seal = NewType("Seal", int)  # 64-bit sum, see core/seal.py
+Seq = NewType("Seq", int)  # number of a step plan
+Link = NewType("Link", int)  # a Control port's name for one connection
+Stamp = NewType("Stamp", int)  # arrival order of a request, given once, kept over epochs
+Micros = NewType("Micros", int)  # a monotonic time or a duration in microseconds
+
+
+class Key(msgspec.Struct, frozen=True, order=True):
+    """One attempt of one request: what every message of a handoff is about."""
+
+    room: Room
+    epoch: Epoch
+
+
+class RankId(msgspec.Struct, frozen=True, order=True):
+    """A rank of a worker; never collapsed to fewer fields. `boot` is the rank's own."""
+
+    worker: Boot  # the leader's boot
+    boot: Boot
+    rank: Rank

@@ -1,0 +1,77 @@
+"""What a worker publishes about itself, and when two of them fit together."""
+
+import msgspec
+
+from baton.core.errors import Mismatch
+from baton.core.ids import Boot, GroupName
+from baton.core.state import Placement, StateTable
+
+
+class PoolView(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One group's pool on one rank: what a reader may address."""
+
+    group: GroupName
+    pages: int
+    nbytes: int
+
+
+class RankManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One rank. `exposures` maps a fabric's name to what its adapter needs to reach the pools (opaque bytes)."""
+
+    boot: Boot
+    rank: int
+    tp_rank: int
+    pp_rank: int
+    pools: tuple[PoolView, ...]
+    exposures: dict[str, bytes]
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One worker. Its boot is its leader's (`ranks[0].boot`)."""
+
+    protocol: int
+    role: str
+    model: str
+    weights: str  # identity: hex digest over the checkpoint's tensors and the served dtype
+    dtype: str
+    table: StateTable
+    page_blocks: int
+    tp: int
+    pp: int
+    max_model_len: int
+    seal: bool
+    ranks: tuple[RankManifest, ...]
+
+    @property
+    def boot(self) -> Boot:
+        """The worker's boot."""
+        return self.ranks[0].boot
+
+    def placement(self, rank: int) -> Placement:
+        """Where that rank's part of the state lies."""
+        r = self.ranks[rank]
+        return Placement(self.table, self.tp, self.pp, r.tp_rank, r.pp_rank, self.page_blocks)
+
+
+MUST_AGREE = ("protocol", "model", "weights", "dtype", "table", "seal")
+
+
+def require_fit(ours: Manifest, theirs: Manifest) -> None:
+    """Compare field by field what two workers must share.
+
+    Raises:
+        Mismatch: names the first differing field and both values
+    """
+    for field in MUST_AGREE:
+        a, b = getattr(ours, field), getattr(theirs, field)
+        if field == "table":
+            _require_same_table(a, b)
+        elif a != b:
+            raise Mismatch(field, a, b)
+
+
+def _require_same_table(ours: StateTable, theirs: StateTable) -> None:
+    for field in ("num_layers", "block_tokens", "groups", "specs"):
+        a, b = getattr(ours, field), getattr(theirs, field)
+        if a != b:
+            raise Mismatch(f"table.{field}", a, b)

@@ -1,0 +1,353 @@
+"""Everything that one Baton process says to another: typed, frozen, told apart by tag.
+
+    gateway ──Ticket, Abort, Close──▶ prefill leader, decode leader
+    prefill leader ──Offer, Withdrawn, Verdict──▶ decode leader ──Admitted, Received, Doubt──▶ prefill leader
+    prefill leader ──FirstToken, Failed, Withdrawn, Ended──▶ gateway ◀──Admitted, Tokens, Failed, Ended── decode leader
+
+Inside a session messages arrive once and in order; between sessions in any order (DESIGN section 9).
+"""
+
+from enum import Enum
+
+import msgspec
+
+from baton.core.ids import BlockIndex, Boot, Epoch, GroupName, Key, Page, Room, Seal, Stamp, TokenId, TokenIndex
+from baton.core.manifest import Manifest
+
+PROTOCOL = 1
+
+
+class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of all messages."""
+
+
+class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How tokens are drawn. Every field is explicit: nobody downstream fills in a default."""
+
+    temperature: float  # 0 = greedy
+    top_p: float  # (0, 1]
+    top_k: int  # 0 = off
+    seed: int  # 64 bits; the random number of token i depends on (seed, i) alone
+    logprobs: int | None  # None = none; n = of the drawn token and the n most likely
+
+
+class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """When generation ends."""
+
+    max_tokens: int  # generated tokens, those of `said` included
+    stop_token_ids: tuple[TokenId, ...]
+    eos_token_ids: tuple[TokenId, ...]  # empty with ignore_eos
+    deadline_ms: int  # from the ticket's arrival, for the epoch
+
+
+class Drawn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One generated token. `top` holds (token, logprob), most likely first."""
+
+    token: TokenId
+    logprob: float | None
+    top: tuple[tuple[TokenId, float], ...]
+
+
+class FinishReason(Enum):
+    """Why a request ended well."""
+
+    STOP = "stop"  # eos or a stop token id
+    LENGTH = "length"
+
+
+class FailCode(Enum):
+    """Why an epoch ended badly; becomes the error's `code` at the client."""
+
+    HANDOFF_FAILED = "handoff_failed"
+    WORKER_LOST = "worker_lost"
+    DEADLINE_EXCEEDED = "deadline_exceeded"
+    OVERLOADED = "overloaded"
+
+
+# ---- gateway -> leaders -------------------------------------------------------------------------
+
+
+class Ticket(Message, frozen=True, tag="ticket"):
+    """The complete description of a request; the same one goes to both leaders."""
+
+    key: Key
+    stamp: Stamp
+    gateway: Boot
+    prefill: Boot  # equal to `decode` for a unified worker
+    decode: Boot
+    prompt: tuple[TokenId, ...]
+    said: tuple[TokenId, ...]  # generated in earlier epochs and already streamed
+    sampling: Sampling
+    limits: Limits
+
+
+class Abort(Message, frozen=True, tag="abort"):
+    """Gateway -> leader: this epoch ends now."""
+
+    key: Key
+    reason: str
+
+
+class Close(Message, frozen=True, tag="close"):
+    """Gateway -> leader: the room has ended on all sides; its record may be forgotten."""
+
+    room: Room
+
+
+# ---- leaders -> gateway -------------------------------------------------------------------------
+
+
+class FirstToken(Message, frozen=True, tag="first_token"):
+    """Prefill leader -> gateway: the token after the prompt (index = len(said))."""
+
+    key: Key
+    index: TokenIndex
+    drawn: Drawn
+    finish: FinishReason | None
+
+
+class Tokens(Message, frozen=True, tag="tokens"):
+    """Decode leader -> gateway: generated tokens from `start`; the first lot begins with the one handed over."""
+
+    key: Key
+    start: TokenIndex
+    drawn: tuple[Drawn, ...]
+    finish: FinishReason | None
+
+
+class Failed(Message, frozen=True, tag="failed"):
+    """Leader -> gateway: this epoch ended badly on my side; abort the other."""
+
+    key: Key
+    code: FailCode
+    detail: str
+    retry: bool  # whether another epoch may succeed
+
+
+class Ended(Message, frozen=True, tag="ended"):
+    """Leader -> gateway: I hold nothing of this epoch any more (every end, good or bad)."""
+
+    key: Key
+
+
+class Credits(Message, frozen=True, tag="credits"):
+    """Leader -> gateway: an absolute statement of capacity; a hint, never a permission."""
+
+    number: int  # the higher is the newer
+    free_pages: dict[GroupName, int]
+    total_pages: dict[GroupName, int]
+    waiting: int
+    running: int
+
+
+class Register(Message, frozen=True, tag="register"):
+    """Worker leader -> gateway, first message of a session."""
+
+    name: str
+    address: str | None  # where decode leaders dial a prefill leader; None for the other roles
+    manifest: Manifest
+
+
+class Introduce(Message, frozen=True, tag="introduce"):
+    """Gateway -> decode leader: a prefill worker it should pair with."""
+
+    prefill: Boot
+    address: str
+    manifest: Manifest
+
+
+class Paired(Message, frozen=True, tag="paired"):
+    """Decode leader -> gateway and prefill leader: plan proved, digests equal, session up."""
+
+    prefill: Boot
+    fabric: str
+
+
+class Unpaired(Message, frozen=True, tag="unpaired"):
+    """Decode leader -> gateway: these two cannot (or can no longer) hand over. `why` names field and values."""
+
+    prefill: Boot
+    why: str
+
+
+class Hello(Message, frozen=True, tag="hello"):
+    """Decode leader -> prefill leader: my manifest; answered by `HelloBack` or `Refused`."""
+
+    manifest: Manifest
+    plan: str  # hex digest of the PairPlan
+
+
+class HelloBack(Message, frozen=True, tag="hello_back"):
+    """Prefill leader -> decode leader: same plan here; rooms may be handed over."""
+
+    plan: str
+
+
+class Refused(Message, frozen=True, tag="refused"):
+    """Prefill leader -> decode leader: these two do not fit; `why` names field and both values."""
+
+    why: str
+
+
+# ---- between leaders ----------------------------------------------------------------------------
+
+
+class BlockRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Blocks [start, end) of a sequence in a group, and the source pages `start // k .. (end - 1) // k` that hold them."""
+
+    start: BlockIndex
+    end: BlockIndex
+    pages: tuple[Page, ...]
+
+
+class LegSums(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the blocks of the same group's run sum to on one leg, in ascending block order.
+
+    `blocks` names the blocks (a leg owns a subset where the source is replicated).
+    """
+
+    leg: int
+    group: GroupName
+    blocks: tuple[BlockIndex, ...]
+    seals: tuple[Seal, ...]
+
+
+class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What decode needs besides the state; complete or absent."""
+
+    length: int  # L = prompt + said: positions whose state was computed
+    first: Drawn
+    finish: FinishReason | None
+
+
+class Offer(Message, frozen=True, tag="offer"):
+    """Prefill leader -> decode leader: these blocks of the room exist, lie here and sum to this.
+
+    Number 0 has no blocks: prefill holds pages for the whole prompt. The last one carries the record.
+    """
+
+    key: Key
+    number: int
+    runs: dict[GroupName, BlockRun]
+    sums: tuple[LegSums, ...]
+    record: Record | None
+
+
+class Admitted(Message, frozen=True, tag="admitted"):
+    """Decode leader -> prefill leader and gateway: decode holds memory for the whole prompt."""
+
+    key: Key
+
+
+class Withdrawn(Message, frozen=True, tag="withdrawn"):
+    """Prefill leader -> decode leader and gateway: an unadmitted room was given up under pressure."""
+
+    key: Key
+
+
+class Received(Message, frozen=True, tag="received"):
+    """Decode leader -> prefill leader: committed on all ranks; the pages may be unpinned."""
+
+    key: Key
+
+
+class Doubt(Message, frozen=True, tag="doubt"):
+    """Decode leader -> prefill leader: these blocks arrived differing from their sums, again and again."""
+
+    key: Key
+    leg: int
+    group: GroupName
+    blocks: tuple[BlockIndex, ...]
+
+
+class Intactness(Enum):
+    """What prefill found when it hashed its own blocks again."""
+
+    INTACT = "intact"
+    DAMAGED = "damaged"
+    GONE = "gone"
+
+
+class Verdict(Message, frozen=True, tag="verdict"):
+    """Prefill leader -> decode leader: the answer to a Doubt about the same leg, group and blocks."""
+
+    key: Key
+    leg: int
+    group: GroupName
+    blocks: tuple[BlockIndex, ...]
+    found: Intactness
+
+
+class Stale(Message, frozen=True, tag="stale"):
+    """Leader -> leader: I know nothing of that epoch, or it has ended here."""
+
+    key: Key
+
+
+# ---- ledger view --------------------------------------------------------------------------------
+
+
+class AskLedger(Message, frozen=True, tag="ask_ledger"):
+    """Gateway -> leader: state your books."""
+
+    question: int
+
+
+class RoomView(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One room as a leader sees it."""
+
+    room: Room
+    epoch: Epoch
+    state: str
+    age_ms: int
+    pages: dict[GroupName, int]
+
+
+class RankView(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One rank process."""
+
+    rank: int
+    pid: int
+    boot: Boot
+
+
+class LedgerView(Message, frozen=True, tag="ledger_view"):
+    """Leader -> gateway: the books of one worker."""
+
+    question: int
+    name: str
+    role: str
+    ranks: tuple[RankView, ...]
+    pages: dict[GroupName, dict[str, int]]  # state name -> pages
+    pins: int
+    reads: int  # under way
+    rooms: tuple[RoomView, ...]
+    clean: bool  # nothing but cache is held
+
+
+AnyMessage = (
+    Ticket
+    | Abort
+    | Close
+    | FirstToken
+    | Tokens
+    | Failed
+    | Ended
+    | Credits
+    | Register
+    | Introduce
+    | Paired
+    | Unpaired
+    | Hello
+    | HelloBack
+    | Refused
+    | Offer
+    | Admitted
+    | Withdrawn
+    | Received
+    | Doubt
+    | Verdict
+    | Stale
+    | AskLedger
+    | LedgerView
+)

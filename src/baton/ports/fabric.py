@@ -1,0 +1,130 @@
+"""Port: the data plane. Reads only: nobody writes another's memory (law 4).
+
+F1 `submit` costs its caller under 0.2 ms whatever the size (engines that copy inside the call run on the adapter's thread).
+F2 `Ended(OK)` means that every byte is in our pools and visible to our compute.
+F3 A handle ends exactly once. After it ended OK or FAILED (cancelled ones too) nothing of it lands any more;
+   where that cannot be promised the outcome is UNKNOWN, and nothing lands after a later `Released` for the handle.
+F4 A failed, short or cancelled read is never reported as OK.
+F5 A peer that restarts at the same address is a new boot: old handles fail, nothing crashes, names carry the boot.
+F6 Limits (ranges per call, sizes, alignment) are declared in `capabilities` and split around inside the adapter.
+F7 Only the pools are exposed, read-only where the engine can.
+F8 Ranges outside the peer's or our own pools are refused (FabricError) before anything is submitted.
+F9 Every handle has a deadline; then it is cancelled. If it has not ended a stated time later the adapter tears down its
+   endpoint to that peer, which ends all handles to it.
+"""
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import NewType, Protocol
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from baton.core.ids import GroupName, Micros, RankId
+from baton.core.manifest import RankManifest
+
+Handle = NewType("Handle", int)
+
+
+class Copies(msgspec.Struct, frozen=True):
+    """Byte ranges to read from one source rank, all of one group's pool: three int64 vectors of equal length."""
+
+    group: GroupName
+    source: NDArray[np.int64]  # offsets in the source rank's pool
+    target: NDArray[np.int64]  # offsets in our pool
+    nbytes: NDArray[np.int64]
+
+
+class Outcome(Enum):
+    """How a read ended."""
+
+    OK = "ok"
+    FAILED = "failed"
+    UNKNOWN = "unknown"  # may still land; wait for `Released`
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """A handle's one end."""
+
+    handle: Handle
+    outcome: Outcome
+    detail: str
+
+
+class Released(msgspec.Struct, frozen=True):
+    """A handle that ended UNKNOWN can no longer land anything."""
+
+    handle: Handle
+
+
+class Capabilities(msgspec.Struct, frozen=True):
+    """What an engine declares; the core never special-cases an engine by name."""
+
+    max_ranges_per_call: int
+    max_range_bytes: int
+    same_host_only: bool
+    device_memory: bool
+    ended_means_quiet: bool  # F3 without UNKNOWN
+    reads_read_only: bool  # F7: the source's pages cannot be written through it
+
+
+class Pool(Protocol):
+    """Memory of one group on one rank, allocated once."""
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        ...
+
+    @property
+    def address(self) -> int:
+        """Start address in this process."""
+        ...
+
+    @property
+    def fd(self) -> int | None:
+        """Descriptor of the memory file behind host pools; None on a device."""
+        ...
+
+
+class Fabric(Protocol):
+    """Reads from other ranks' pools into ours."""
+
+    @property
+    def name(self) -> str:
+        """The name under which manifests carry this fabric's exposure."""
+        ...
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Limits and promises."""
+        ...
+
+    def expose(self, pools: Mapping[GroupName, Pool]) -> bytes:
+        """Make our pools readable by peers and ready as targets; returns what a peer's `connect` needs. Called once."""
+        ...
+
+    def connect(self, peer: RankId, manifest: RankManifest) -> None:
+        """Learn a peer. Raises FabricError when it cannot be reached or its exposure does not parse."""
+        ...
+
+    def disconnect(self, peer: RankId) -> None:
+        """Forget a peer: its handles end, its mappings go. Unknown peers are ignored."""
+        ...
+
+    def submit(self, handle: Handle, peer: RankId, copies: Sequence[Copies], *, deadline: Micros) -> None:
+        """Start a read; `deadline` is a duration from now. Raises FabricError (F8, unknown peer): nothing was submitted."""
+        ...
+
+    def cancel(self, handle: Handle) -> None:
+        """Ask for an early end. The handle still ends exactly once, by `poll`."""
+        ...
+
+    def poll(self) -> list[Ended | Released]:
+        """All ends since the last call. Non-blocking; also where an engine without its own thread makes progress."""
+        ...
+
+    def close(self) -> None:
+        """Free every thread, descriptor and mapping. May be called twice."""
+        ...
