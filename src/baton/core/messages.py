@@ -124,6 +124,12 @@ class Failed(Message, frozen=True, tag="failed"):
     retry: bool  # whether another epoch may succeed
 
 
+class Recompute(Message, frozen=True, tag="recompute"):
+    """Decode leader -> gateway: the room's state was given up for others; open the next epoch after the tokens said."""
+
+    key: Key
+
+
 class Ended(Message, frozen=True, tag="ended"):
     """Leader -> gateway: I hold nothing of this epoch any more (every end, good or bad)."""
 
@@ -332,6 +338,7 @@ AnyMessage = (
     | FirstToken
     | Tokens
     | Failed
+    | Recompute
     | Ended
     | Credits
     | Register

@@ -9,83 +9,13 @@ E6 A failure of compute is the end of the process (law: a rank without its state
 """
 
 from collections.abc import Mapping
-from typing import NewType, Protocol
+from typing import Protocol
 
-import msgspec
-import numpy as np
-from numpy.typing import NDArray
-
-from baton.core.ids import BlockIndex, GroupName, Key, Seq, TokenId, TokenIndex
-from baton.core.messages import Drawn, Sampling
+from baton.core.ids import GroupName
+from baton.core.work import Batch, BatchDone, DigestDone, DigestOrder, Draw, Job, Row, RowDone
 from baton.ports.fabric import Pool
 
-Job = NewType("Job", int)
-
-
-class Draw(msgspec.Struct, frozen=True):
-    """Sample after the row's last token: the request's generated token `index`."""
-
-    sampling: Sampling
-    index: TokenIndex
-
-
-class Row(msgspec.Struct, frozen=True):
-    """One room's part of a batch: `tokens` at positions start, start + 1, ...
-
-    `pages` are the room's whole page lists from block 0 on (page p of the list holds blocks p * k ...).
-    `final` names blocks [first, end) that no later step writes, to be sealed by this batch; `valid` is the number of
-    positions of the sequence that hold accepted tokens after it.
-    """
-
-    key: Key
-    start: int
-    tokens: tuple[TokenId, ...]
-    pages: Mapping[GroupName, NDArray[np.int32]]
-    final: Mapping[GroupName, tuple[BlockIndex, BlockIndex]]
-    valid: int
-    draw: Draw | None
-
-
-class Batch(msgspec.Struct, frozen=True):
-    """What one forward pass computes."""
-
-    seq: Seq
-    rows: tuple[Row, ...]
-
-
-class RowDone(msgspec.Struct, frozen=True):
-    """One row's result. `sums[group]` is uint64 [blocks of final, units of the group on this rank] (Placement.units)."""
-
-    key: Key
-    drawn: Drawn | None
-    sums: Mapping[GroupName, NDArray[np.uint64]]
-
-
-class BatchDone(msgspec.Struct, frozen=True):
-    """A batch has ended; every write of it is visible to readers of the pools."""
-
-    seq: Seq
-    rows: tuple[RowDone, ...]
-
-
-class DigestOrder(msgspec.Struct, frozen=True):
-    """Hash blocks of one group as they lie in our pool.
-
-    slots: int64 [n], block index in the pool: page * k + j
-    numbers: int64 [n], block number in its sequence (positions start at number * B)
-    """
-
-    job: Job
-    group: GroupName
-    slots: NDArray[np.int64]
-    numbers: NDArray[np.int64]
-
-
-class DigestDone(msgspec.Struct, frozen=True):
-    """sums: uint64 [n, units]."""
-
-    job: Job
-    sums: NDArray[np.uint64]
+__all__ = ["Batch", "BatchDone", "DigestDone", "DigestOrder", "Draw", "Engine", "Job", "Pool", "Row", "RowDone"]
 
 
 class Engine(Protocol):

@@ -14,48 +14,15 @@ F9 Every handle has a deadline; then it is cancelled. If it has not ended a stat
 """
 
 from collections.abc import Mapping, Sequence
-from enum import Enum
-from typing import NewType, Protocol
+from typing import Protocol
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from baton.core.ids import GroupName, Micros, RankId
 from baton.core.manifest import RankManifest
+from baton.core.work import Copies, Ended, Handle, Outcome, Released
 
-Handle = NewType("Handle", int)
-
-
-class Copies(msgspec.Struct, frozen=True):
-    """Byte ranges to read from one source rank, all of one group's pool: three int64 vectors of equal length."""
-
-    group: GroupName
-    source: NDArray[np.int64]  # offsets in the source rank's pool
-    target: NDArray[np.int64]  # offsets in our pool
-    nbytes: NDArray[np.int64]
-
-
-class Outcome(Enum):
-    """How a read ended."""
-
-    OK = "ok"
-    FAILED = "failed"
-    UNKNOWN = "unknown"  # may still land; wait for `Released`
-
-
-class Ended(msgspec.Struct, frozen=True):
-    """A handle's one end."""
-
-    handle: Handle
-    outcome: Outcome
-    detail: str
-
-
-class Released(msgspec.Struct, frozen=True):
-    """A handle that ended UNKNOWN can no longer land anything."""
-
-    handle: Handle
+__all__ = ["Capabilities", "Copies", "Ended", "Fabric", "Handle", "Outcome", "Pool", "Released"]
 
 
 class Capabilities(msgspec.Struct, frozen=True):

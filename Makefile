@@ -1,0 +1,51 @@
+# Every target works from a fresh clone: it makes .venv when that is missing and reuses it otherwise.
+#   make serve    a model behind http://127.0.0.1:8000, prefill and decode apart
+#   make test     the tests that take seconds to a few minutes
+#   make check    what must hold before a change lands: format, lint, types, layers, diagram, tests
+#   make long     the tests that take longer
+#   make bench    the benchmarks
+
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check
+
+.PHONY: serve test check long bench format lint
+.DELETE_ON_ERROR:
+
+serve: $(STAMP)
+	@exec $(BIN)/baton serve $(ARGS)
+
+test: $(STAMP)
+	@$(BIN)/pytest -m "not slow" $(ARGS)
+
+check: lint test
+
+lint: $(STAMP)
+	@echo "-- format";  $(BIN)/ruff format --check --quiet .
+	@echo "-- lint";    $(BIN)/ruff check --quiet .
+	@echo "-- types";   $(BIN)/mypy
+	@echo "-- layers";  $(BIN)/lint-imports --no-cache
+	@echo "-- diagram"; $(BIN)/python tools/import_diagram.py --check
+
+long: $(STAMP)
+	@$(BIN)/pytest -m slow --timeout 1800 $(ARGS)
+
+bench: $(STAMP)
+	@$(BIN)/python -m baton.bench $(ARGS)
+
+format: $(STAMP)
+	@$(BIN)/ruff format --quiet .
+	@$(BIN)/ruff check --fix --quiet .
+	@$(BIN)/python tools/import_diagram.py
+
+# torch comes first and by its exact version, so that a CPU build at hand is taken and nothing pulls another one.
+$(STAMP): pyproject.toml constraints.txt
+	@if [ ! -x $(BIN)/python ]; then echo "-- making $(VENV)"; $(PYTHON) -m venv $(VENV); fi
+	@echo "-- installing torch (some minutes the first time)"
+	@$(PIP) torch==2.13.0
+	@echo "-- installing baton and its tools"
+	@$(PIP) -c constraints.txt -e '.[dev,gguf,nixl]'
+	@touch $@

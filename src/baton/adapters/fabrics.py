@@ -1,0 +1,99 @@
+"""Which fabrics there are, which work here, and which one two ranks use: `--fabric auto`.
+
+The rule: of the fabrics that both sides have, those that reach; of these, one that stays on the host before one that does
+not (memory read through a mapping is never slower than through an engine); then the order of the table.
+"""
+
+import importlib.util
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from baton.adapters.nixl_agent import PACKAGES
+from baton.adapters.shm_door import decode_exposure
+from baton.core.errors import ConfigError, FabricError
+from baton.core.ids import Boot
+from baton.ports.clock import Clock
+from baton.ports.fabric import Capabilities, Fabric
+
+Factory = Callable[[Boot, int, Callable[[], None], Clock], Fabric]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One fabric: how it is made, and what keeps it from working here ("" if nothing does)."""
+
+    make: Factory
+    obstacle: Callable[[], str]
+
+
+def _make_shm(boot: Boot, rank: int, wake: Callable[[], None], clock: Clock) -> Fabric:
+    from baton.adapters.shm import ShmFabric  # numba takes half a second to import
+
+    return ShmFabric(boot, rank, wake, clock)
+
+
+def _make_nixl(boot: Boot, rank: int, wake: Callable[[], None], clock: Clock) -> Fabric:
+    from baton.adapters.nixl import NixlFabric
+
+    return NixlFabric(boot, rank, wake, clock)
+
+
+def _nixl_obstacle() -> str:
+    found = any(importlib.util.find_spec(package) for package in PACKAGES)
+    return "" if found else "not installed: pip install 'baton-llm[nixl]'"
+
+
+FABRICS: Mapping[str, Entry] = MappingProxyType(
+    {
+        "shm": Entry(_make_shm, lambda: ""),
+        "nixl": Entry(_make_nixl, _nixl_obstacle),
+    }
+)
+
+
+def build(name: str, boot: Boot, rank: int, *, wake: Callable[[], None], clock: Clock) -> Fabric:
+    """Make a fabric by name. `wake` is called from its thread whenever `poll` has something.
+
+    Raises:
+        ConfigError: no such fabric, or it does not work here
+    """
+    if name not in FABRICS:
+        raise ConfigError(f"no fabric {name!r}: there are {', '.join(FABRICS)}")
+    if why := FABRICS[name].obstacle():
+        raise ConfigError(f"fabric {name}: {why}")
+    return FABRICS[name].make(boot, rank, wake, clock)
+
+
+def available() -> dict[str, str]:
+    """Every fabric's name -> what keeps it from working here, "" if nothing does."""
+    return {name: entry.obstacle() for name, entry in FABRICS.items()}
+
+
+def same_host(ours: Mapping[str, bytes], theirs: Mapping[str, bytes]) -> bool:
+    """Whether two ranks, told by their manifests' exposures, can share memory.
+
+    They can when both expose shm and its host identities are equal: kernel boot, network namespace, user namespace, user.
+    """
+    try:
+        return decode_exposure(ours["shm"]).host == decode_exposure(theirs["shm"]).host
+    except (KeyError, FabricError):
+        return False
+
+
+def choose(ours: Mapping[str, Capabilities], theirs: Collection[str], *, same_host: bool) -> tuple[str, str]:
+    """Pick the fabric between two ranks: its name, and why it, for the log.
+
+    ours: our fabrics that hold our pools; theirs: the names the peer's manifest exposes
+
+    Raises:
+        FabricError: nothing both sides have reaches
+    """
+    both = [name for name in FABRICS if name in ours and name in theirs]
+    reach = [name for name in both if same_host or not ours[name].same_host_only]
+    if not reach:
+        where = "one host" if same_host else "different hosts"
+        raise FabricError(f"no common fabric on {where}: ours are {sorted(ours)}, theirs {sorted(theirs)}")
+    best = min(reach, key=lambda name: not ours[name].same_host_only)
+    why = "both ranks are on one host" if ours[best].same_host_only else f"first of {reach} that both have and that reaches"
+    return best, why

@@ -1,0 +1,155 @@
+"""The part of NIXL's Python API that Baton uses, with types and without its strings and serialisers."""
+
+import contextlib
+import importlib
+import logging
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from baton.adapters.reads import Ranges, Region
+from baton.core.errors import ConfigError, FabricError
+
+PACKAGES = ("nixl_cu12", "nixl_cu13", "nixl")  # the first that is installed; all have the same API
+_ERRORS = (
+    "nixlBackendError",
+    "nixlCancelledError",
+    "nixlInvalidParamError",
+    "nixlMismatchError",
+    "nixlNotAllowedError",
+    "nixlNotFoundError",
+    "nixlNotPostedError",
+    "nixlNotSupportedError",
+    "nixlRemoteDisconnectError",
+    "nixlRepostActiveError",
+    "nixlUnknownError",
+)
+MEMORY = "DRAM"
+
+
+class PartState(Enum):
+    """What NIXL says about one posted transfer."""
+
+    MOVING = "moving"
+    DONE = "done"
+    BROKEN = "broken"  # ended badly; some of its requests may still be under way until the endpoint is torn down
+
+
+def load_nixl() -> Any:
+    """Import NIXL, which takes a quarter of a second.
+
+    Raises:
+        ConfigError: not installed
+    """
+    for package in PACKAGES:
+        try:
+            module = importlib.import_module(package)
+        except ImportError:
+            continue
+        logging.getLogger("nixl").setLevel(logging.WARNING)  # its own set-up writes INFO lines to our stdout
+        return module
+    raise ConfigError("fabric nixl: the package is not installed (or does not load): pip install 'baton-llm[nixl]'")
+
+
+class Agent:
+    """One NIXL agent with the UCX backend and no progress thread of its own. Every call on one thread at a time."""
+
+    def __init__(self, nixl: Any, name: str) -> None:
+        bindings = importlib.import_module(f"{nixl.__name__}._bindings")
+        self._errors = tuple(getattr(bindings, error) for error in _ERRORS)
+        config = nixl.nixl_agent_config(enable_prog_thread=False, enable_listen_thread=False, backends=[])
+        try:
+            self._agent = nixl.nixl_agent(name, config)
+            # a failing request fails its endpoint and is reported, where UCX could also leave it hanging
+            self._agent.create_backend("UCX", {"ucx_error_handling_mode": "peer", "num_workers": "1"})
+        except (*self._errors, RuntimeError) as error:
+            raise ConfigError(f"fabric nixl: UCX does not start here: {type(error).__name__} {error}") from error
+        self._registered: Any = None
+
+    def register(self, regions: Sequence[Region]) -> bytes:
+        """Make memory readable and ready as a target; returns this agent's metadata."""
+        try:
+            if regions:
+                self._registered = self._agent.register_memory([(r.address, r.nbytes, 0, "") for r in regions], MEMORY)
+            return bytes(self._agent.get_agent_metadata())
+        except self._errors as error:
+            raise ConfigError(f"fabric nixl: memory cannot be registered: {type(error).__name__} {error}") from error
+
+    def add(self, metadata: bytes) -> str:
+        """Load a peer's metadata and start to connect; returns the name that stands in it."""
+        try:
+            name = self._agent.add_remote_agent(metadata)
+            self._agent.make_connection(name)
+        except self._errors as error:
+            raise FabricError(f"nixl does not take the peer's metadata: {type(error).__name__} {error}") from error
+        return name.decode() if isinstance(name, bytes) else str(name)
+
+    def remove(self, name: str) -> None:
+        """Close the endpoint to a peer by force and forget it. An unknown name is ignored."""
+        with contextlib.suppress(*self._errors):  # NIXL forgets a peer by itself when it dies
+            self._agent.remove_remote_agent(name)
+
+    def post(self, name: str, ranges: Ranges) -> "Part":
+        """Start to read; on one host the bytes are often there when this returns.
+
+        Raises:
+            FabricError: refused before anything was submitted
+        """
+        zeros = np.zeros_like(ranges.nbytes)
+        target = np.stack((ranges.target, ranges.nbytes, zeros), axis=1).astype(np.uint64)
+        source = np.stack((ranges.source, ranges.nbytes, zeros), axis=1).astype(np.uint64)
+        agent = self._agent
+        try:
+            handle = agent.initialize_xfer(
+                "READ", agent.get_xfer_descs(target, MEMORY), agent.get_xfer_descs(source, MEMORY), name
+            )
+        except self._errors as error:
+            raise FabricError(f"nixl refuses the read: {type(error).__name__} {error}") from error
+        return Part(agent, handle, self._errors)
+
+    def progress(self) -> None:
+        """Let UCX work: what peers ask of us, and connections."""
+        self._agent.get_new_notifs()
+
+    def close(self) -> None:
+        """Delete the agent; nobody may hold a part of it any more."""
+        with contextlib.suppress(*self._errors):  # the agent's end takes the registration with it
+            if self._registered is not None:
+                self._agent.deregister_memory(self._registered)
+        self._registered = None
+        del self._agent
+
+
+class Part:
+    """One posted transfer."""
+
+    def __init__(self, agent: Any, handle: Any, errors: tuple[type[Exception], ...]) -> None:
+        self._agent, self._handle, self._errors = agent, handle, errors
+        self.why = ""
+        self.state = PartState.MOVING
+        self._follow(agent.transfer)
+
+    def look(self) -> PartState:
+        """Ask NIXL, which also lets UCX work."""
+        if self.state is PartState.MOVING:
+            self._follow(self._agent.check_xfer_state)
+        return self.state
+
+    def release(self) -> bool:
+        """Give the handle back; False if NIXL will not have it yet."""
+        try:
+            self._handle.release()
+        except self._errors:
+            return False
+        return True
+
+    def _follow(self, call: Any) -> None:
+        try:
+            said = call(self._handle)
+        except self._errors as error:
+            self.state, self.why = PartState.BROKEN, f"{type(error).__name__} {error}"
+            return
+        self.state = {"DONE": PartState.DONE, "PROC": PartState.MOVING}.get(said, PartState.BROKEN)
+        self.why = "" if self.state is not PartState.BROKEN else "nixl reports an error"

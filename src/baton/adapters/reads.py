@@ -1,0 +1,161 @@
+"""What every data-plane adapter needs: ranges resolved to addresses and checked, and reads that end exactly once.
+
+submit ─▶ resolve (F8) ─▶ Read ─▶ Desk.open        the adapter's own thread moves the bytes, then Desk.end
+                                    │
+poll ◀─ Desk.collect ◀──────────────┘ (F3: an end is stated once, whoever comes first)
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from baton.core.errors import FabricError
+from baton.core.ids import GroupName, Micros, RankId
+from baton.ports.fabric import Copies, Ended, Handle, Outcome, Released
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A pool as one side addresses it."""
+
+    address: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """Checked byte ranges: int64 vectors of equal length, addresses on both sides, no empty range."""
+
+    source: NDArray[np.int64]
+    target: NDArray[np.int64]
+    nbytes: NDArray[np.int64]
+
+
+def resolve(copies: Sequence[Copies], *, source: Mapping[GroupName, Region], target: Mapping[GroupName, Region]) -> Ranges:
+    """Turn offsets into addresses, refusing everything outside either pool (F8).
+
+    Raises:
+        FabricError: names the group, the side and the first offending range
+    """
+    parts: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]] = []
+    for c in copies:
+        if c.group not in source or c.group not in target:
+            raise FabricError(f"group {c.group!r} has a pool on one side only")
+        if not (c.source.ndim == 1 and c.source.shape == c.target.shape == c.nbytes.shape):
+            raise FabricError(f"group {c.group!r}: {c.source.shape} sources, {c.target.shape} targets, {c.nbytes.shape} sizes")
+        if not c.source.dtype == c.target.dtype == c.nbytes.dtype == np.int64:
+            raise FabricError(f"group {c.group!r}: offsets must be int64")
+        _require_inside("source", c.group, source[c.group], c.source, c.nbytes)
+        _require_inside("target", c.group, target[c.group], c.target, c.nbytes)
+        parts.append((c.source + source[c.group].address, c.target + target[c.group].address, c.nbytes))
+    if not parts:
+        nothing = np.zeros(0, np.int64)
+        return Ranges(nothing, nothing, nothing)
+    sources, targets, sizes = (np.concatenate(column) for column in zip(*parts, strict=True))
+    some = sizes > 0
+    return Ranges(sources[some], targets[some], sizes[some])
+
+
+def _require_inside(side: str, group: GroupName, region: Region, offsets: NDArray[np.int64], nbytes: NDArray[np.int64]) -> None:
+    # `offsets > size - nbytes` cannot overflow where 0 <= nbytes <= size; `offsets + nbytes > size` can
+    bad = (nbytes < 0) | (nbytes > region.nbytes) | (offsets < 0)
+    bad |= offsets > region.nbytes - np.clip(nbytes, 0, region.nbytes)
+    if bad.any():
+        i = int(np.argmax(bad))
+        raise FabricError(
+            f"{side} range {i} of group {group!r}, {int(nbytes[i])} bytes at offset {int(offsets[i])}, "
+            f"lies outside the pool of {region.nbytes} bytes"
+        )
+
+
+def cut(ranges: Ranges, *, part_bytes: int, part_ranges: int) -> list[Ranges]:
+    """Split a list of ranges, and ranges too long for a part, into parts of at most so many bytes and ranges, in order."""
+    pieces = -(-ranges.nbytes // part_bytes)
+    which = np.repeat(np.arange(pieces.size), pieces)
+    offset = (np.arange(which.size) - np.repeat(np.cumsum(pieces) - pieces, pieces)) * part_bytes
+    source, target = ranges.source[which] + offset, ranges.target[which] + offset
+    nbytes = np.minimum(ranges.nbytes[which] - offset, part_bytes)
+    before = np.cumsum(nbytes) - nbytes
+    parts, start = [], 0
+    while start < nbytes.size:
+        fits = int(np.searchsorted(before + nbytes, before[start] + part_bytes, side="right"))
+        end = min(fits, start + part_ranges)
+        parts.append(Ranges(source[start:end], target[start:end], nbytes[start:end]))
+        start = end
+    return parts
+
+
+@dataclass(slots=True, eq=False)
+class Read:
+    """One submitted handle. `stop` is why it must end early; written under the desk's lock only."""
+
+    handle: Handle
+    peer: RankId
+    ranges: Ranges
+    due: Micros
+    stop: str = ""
+    word: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))  # non-zero: compiled code stops copying
+
+
+class Desk:
+    """Open reads and their ends. `lock` also guards whatever the adapter changes together with them."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self.lock = threading.Condition()
+        self._wake = wake
+        self._open: dict[Handle, Read] = {}
+        self._ends: deque[Ended | Released] = deque()
+
+    def open(self, read: Read) -> None:
+        """Take in a read."""
+        with self.lock:
+            assert read.handle not in self._open, f"handle {read.handle} is in use"
+            self._open[read.handle] = read
+            self.lock.notify_all()
+
+    def stop(self, handle: Handle, why: str) -> Read | None:
+        """Ask a read to end early. After this returns it is not reported OK any more (F4). None if it has ended."""
+        with self.lock:
+            read = self._open.get(handle)
+            if read is not None and not read.stop:
+                read.stop = why
+                read.word[0] = 1
+                self.lock.notify_all()
+            return read
+
+    def stop_peer(self, peer: RankId, why: str) -> None:
+        """Ask all reads from a peer to end early."""
+        with self.lock:
+            for handle in [r.handle for r in self._open.values() if r.peer == peer]:
+                self.stop(handle, why)
+
+    def open_reads(self) -> list[Read]:
+        """The reads that have not ended, oldest first."""
+        with self.lock:
+            return list(self._open.values())
+
+    def end(self, read: Read, outcome: Outcome, detail: str) -> None:
+        """State a read's end. A read that was asked to stop is never OK; one that has ended is left alone."""
+        with self.lock:
+            if self._open.pop(read.handle, None) is not read:
+                return
+            if read.stop and outcome is Outcome.OK:
+                outcome, detail = Outcome.FAILED, read.stop
+            self._ends.append(Ended(read.handle, outcome, detail))
+        self._wake()
+
+    def release(self, handle: Handle) -> None:
+        """State that a handle which ended UNKNOWN lands nothing any more."""
+        self._ends.append(Released(handle))
+        self._wake()
+
+    def collect(self) -> list[Ended | Released]:
+        """All ends since the last call."""
+        ends: list[Ended | Released] = []
+        while self._ends:
+            ends.append(self._ends.popleft())
+        return ends

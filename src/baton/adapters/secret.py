@@ -1,0 +1,70 @@
+"""The shared secret of a cluster: two CURVE key pairs derived from one file.
+
+The file holds 32 random bytes as hex. Its server pair identifies every listening socket, its client pair every dialling
+one; whoever has the file is a member, nobody else gets a frame through.
+"""
+
+import os
+import secrets as random_source
+import stat
+from hashlib import blake2b
+from pathlib import Path
+
+import msgspec
+import zmq
+from zmq.utils import z85
+
+from baton.core.errors import ConfigError
+
+
+class KeyPair(msgspec.Struct, frozen=True):
+    """A CURVE key pair, z85."""
+
+    public: bytes
+    private: bytes
+
+
+class Secret(msgspec.Struct, frozen=True):
+    """The keys of all listening and of all dialling sockets."""
+
+    server: KeyPair
+    client: KeyPair
+
+
+def new_secret(path: Path) -> None:
+    """Write a new secret, readable by its owner alone. Raises ConfigError if the file exists."""
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError as error:
+        raise ConfigError(f"{path} exists; a secret is never overwritten") from error
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from error
+    with os.fdopen(fd, "w") as file:
+        file.write(random_source.token_hex(32) + "\n")
+
+
+def load_secret(path: Path) -> Secret:
+    """Read a secret.
+
+    Raises:
+        ConfigError: missing, open to others, or not 64 hex digits
+    """
+    try:
+        mode = path.stat().st_mode
+        text = path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the secret {path}: {error}") from error
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise ConfigError(f"the secret {path} has mode {stat.S_IMODE(mode):o}; make it 600: chmod 600 {path}")
+    try:
+        seed = bytes.fromhex(text)
+    except ValueError as error:
+        raise ConfigError(f"the secret {path} is not hex; make one with: baton secret new FILE") from error
+    if len(seed) != 32:
+        raise ConfigError(f"the secret {path} has {len(seed)} bytes, not 32; make one with: baton secret new FILE")
+    return Secret(_derive(seed, b"server"), _derive(seed, b"client"))
+
+
+def _derive(seed: bytes, what: bytes) -> KeyPair:
+    private = z85.encode(blake2b(b"baton-curve-1 " + what, key=seed, digest_size=32).digest())
+    return KeyPair(zmq.curve_public(private), private)

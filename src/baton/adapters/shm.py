@@ -1,0 +1,241 @@
+"""Fabric `shm`: ranks of one host and user read each other's pools through read-only mappings, by memcpy.
+
+    pump thread: submit, cancel, poll ──▶ Desk ──▶ fabric thread: maps, copies, unmaps, in order of submission
+                                                   (GIL released; looks up every 4 MB whether it must stop)
+
+Invariants: mappings are unmapped by the fabric thread alone, between copies, so no copy meets a hole. A memory file
+outlives its process, so a read that a peer's death overtakes finds whole bytes; it is failed all the same, because nobody
+can vouch for that boot any more. The connection is looked at before every read and after its last byte.
+"""
+
+import mmap
+import os
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+
+from baton.adapters.memcpy import CHUNK_BYTES, PIECE_BYTES, RANGE_COST, copy_ranges
+from baton.adapters.memory import populate_read
+from baton.adapters.reads import Desk, Read, Region, resolve
+from baton.adapters.shm_door import Exposure, Server, call, decode_exposure, hung_up, this_host
+from baton.core.errors import ConfigError, FabricError
+from baton.core.ids import Boot, GroupName, Micros, RankId
+from baton.core.manifest import RankManifest
+from baton.ports.clock import Clock
+from baton.ports.fabric import Capabilities, Copies, Ended, Handle, Outcome, Pool, Released
+
+SLICE_BYTES = 32 << 20  # the deadline is looked at every so many bytes (1.5 ms)
+
+
+@dataclass(slots=True, eq=False)
+class _Peer:
+    line: socket.socket
+    regions: dict[GroupName, Region]
+    maps: list[mmap.mmap] = field(repr=False)
+
+
+class ShmFabric:
+    """ports.fabric.Fabric over shared memory. `wake` is called from the fabric thread when `poll` has something."""
+
+    def __init__(self, boot: Boot, rank: int, wake: Callable[[], None], clock: Clock) -> None:
+        self._boot, self._rank, self._clock = boot, rank, clock
+        self._desk = Desk(wake)
+        self._server: Server | None = None
+        self._own: dict[GroupName, Region] = {}
+        self._peers: dict[RankId, _Peer] = {}
+        self._queue: deque[tuple[Read, _Peer]] = deque()
+        self._forgotten: list[_Peer] = []
+        self._untouched: deque[tuple[_Peer, Region]] = deque()  # mapped, but without page table entries yet
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name=f"shm-{rank}", daemon=True)
+        self._thread.start()
+
+    @property
+    def name(self) -> str:
+        """`shm`."""
+        return "shm"
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """A copy in this process: it stops for good when it stops."""
+        return Capabilities(
+            max_ranges_per_call=CHUNK_BYTES // RANGE_COST,
+            max_range_bytes=PIECE_BYTES,
+            same_host_only=True,
+            device_memory=False,
+            ended_means_quiet=True,
+            reads_read_only=True,
+        )
+
+    def expose(self, pools: Mapping[GroupName, Pool]) -> bytes:
+        """Open the door to our pools. Raises ConfigError for pools without a memory file, or a name that is taken."""
+        assert self._server is None, "expose is called once"
+        served: dict[GroupName, tuple[int, int]] = {}
+        for group, pool in pools.items():
+            if pool.fd is None:
+                raise ConfigError(f"pool {group!r} is not host memory: shm cannot expose it, choose another fabric")
+            served[group] = (pool.fd, pool.nbytes)
+        self._own = {group: Region(pool.address, pool.nbytes) for group, pool in pools.items()}
+        self._server = Server(self._boot, self._rank, served)
+        return msgspec.msgpack.encode(Exposure(this_host(), self._server.name))
+
+    def connect(self, peer: RankId, manifest: RankManifest) -> None:
+        """Map a peer's pools. Does nothing if the peer is connected and alive."""
+        known = self._peers.get(peer)
+        if known is not None and not hung_up(known.line):
+            return
+        self.disconnect(peer)
+        if self.name not in manifest.exposures:
+            raise FabricError(f"rank {peer.rank} exposes no shm")
+        if peer.boot != manifest.boot or peer.rank != manifest.rank:
+            raise FabricError(f"manifest of boot {manifest.boot:x} rank {manifest.rank} given for {peer}")
+        exposure = decode_exposure(manifest.exposures[self.name])
+        if exposure.host != this_host():
+            raise FabricError(f"rank {peer.rank} is on another host (or user): {exposure.host}, here {this_host()}")
+        line, fds = call(exposure.name, peer.boot, peer.rank, manifest.pools)
+        try:
+            maps = {group: _map(fd) for group, fd in fds.items()}
+        except OSError as error:
+            line.close()
+            raise FabricError(f"pools of rank {peer.rank} cannot be mapped: {error}") from error
+        finally:
+            for fd in fds.values():
+                os.close(fd)
+        regions = {group: Region(_address(m), len(m)) for group, m in maps.items()}
+        with self._desk.lock:
+            if self._closed:
+                raise FabricError("the fabric is closed")
+            self._peers[peer] = known = _Peer(line, regions, list(maps.values()))
+            self._untouched.extend((known, region) for region in regions.values())
+            self._desk.lock.notify_all()
+
+    def disconnect(self, peer: RankId) -> None:
+        """Forget a peer; its reads end FAILED."""
+        with self._desk.lock:
+            known = self._peers.pop(peer, None)
+            if known is not None:
+                self._forgotten.append(known)
+                self._desk.stop_peer(peer, "disconnected")
+                self._desk.lock.notify_all()
+
+    def submit(self, handle: Handle, peer: RankId, copies: Sequence[Copies], *, deadline: Micros) -> None:
+        """Queue a read for the fabric thread."""
+        with self._desk.lock:
+            known = self._peers.get(peer)
+            if known is None or self._closed:
+                raise FabricError("the fabric is closed" if self._closed else f"rank {peer.rank} is not connected: {peer}")
+            ranges = resolve(copies, source=known.regions, target=self._own)
+            read = Read(handle, peer, ranges, due=Micros(self._clock.now() + deadline))
+            self._queue.append((read, known))
+            self._desk.open(read)
+
+    def cancel(self, handle: Handle) -> None:
+        """The read ends FAILED at its next look up, in a millisecond or so."""
+        self._desk.stop(handle, "cancelled")
+
+    def poll(self) -> list[Ended | Released]:
+        """All ends since the last call."""
+        return self._desk.collect()
+
+    def close(self) -> None:
+        """End both threads, hang up and unmap. Open reads end FAILED."""
+        with self._desk.lock:
+            self._closed = True
+            for read in self._desk.open_reads():
+                self._desk.stop(read.handle, "the fabric is closed")
+            self._desk.lock.notify_all()
+        self._thread.join()
+        if self._server is not None:
+            self._server.close()
+
+    # ---- the fabric thread ----------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._serve()
+        finally:  # should this thread ever die of a bug, no handle hangs and nothing is accepted any more
+            with self._desk.lock:
+                self._closed = True
+                for read in self._desk.open_reads():
+                    self._desk.end(read, Outcome.FAILED, "the fabric thread has ended")
+
+    def _serve(self) -> None:
+        done = False
+        while not done:
+            with self._desk.lock:
+                while not (self._queue or self._forgotten or self._closed or self._untouched):
+                    self._desk.lock.wait()
+                done = self._closed and not self._queue
+                if done:
+                    self._forgotten += self._peers.values()
+                    self._peers.clear()
+                forgotten, self._forgotten = self._forgotten, []
+                self._untouched = deque(entry for entry in self._untouched if entry[0] not in forgotten)
+                job = self._queue.popleft() if self._queue else None
+                region = self._next_untouched() if job is None else None
+            for peer in forgotten:
+                _unmap(peer)
+            if job is not None:
+                self._copy(*job)
+            elif region is not None:
+                populate_read(region.address, region.nbytes)
+
+    def _next_untouched(self) -> Region | None:
+        """The next piece to populate while there is nothing to read: a whole pool at once would hold up the first read."""
+        if not self._untouched:
+            return None
+        peer, region = self._untouched.popleft()
+        piece = Region(region.address, min(region.nbytes, SLICE_BYTES))
+        if piece.nbytes < region.nbytes:
+            self._untouched.appendleft((peer, Region(region.address + piece.nbytes, region.nbytes - piece.nbytes)))
+        return piece
+
+    def _copy(self, read: Read, peer: _Peer) -> None:
+        cursor = np.zeros(2, np.int64)
+        while True:
+            if why := self._why_stop(read, peer):
+                self._desk.end(read, Outcome.FAILED, why)
+                return
+            if cursor[0] == read.ranges.nbytes.size:
+                self._desk.end(read, Outcome.OK, "")
+                return
+            r = read.ranges
+            copy_ranges(r.source, r.target, r.nbytes, cursor=cursor, budget=SLICE_BYTES, stop=read.word)
+            self._sweep()
+
+    def _why_stop(self, read: Read, peer: _Peer) -> str:
+        if read.stop:
+            return read.stop
+        if self._clock.now() >= read.due:
+            return "deadline passed"
+        return "the peer is gone" if hung_up(peer.line) else ""
+
+    def _sweep(self) -> None:
+        """End the reads in the queue that are over before they began."""
+        now = self._clock.now()
+        with self._desk.lock:
+            waiting, self._queue = self._queue, deque()
+            for read, peer in waiting:
+                if why := read.stop or ("deadline passed" if now >= read.due else ""):
+                    self._desk.end(read, Outcome.FAILED, why)
+                else:
+                    self._queue.append((read, peer))
+
+
+def _map(fd: int) -> mmap.mmap:
+    return mmap.mmap(fd, os.fstat(fd).st_size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+
+
+def _address(mapping: mmap.mmap) -> int:
+    return int(np.frombuffer(mapping, dtype=np.uint8).ctypes.data)
+
+
+def _unmap(peer: _Peer) -> None:
+    peer.line.close()
+    for mapping in peer.maps:
+        mapping.close()

@@ -1,0 +1,225 @@
+"""The control plane over ZeroMQ: one ROUTER for those who dial us, one DEALER for each address we dial.
+
+ZeroMQ is used as a datagram service: what it loses or repeats on reconnect is the session's business.
+"""
+
+import ipaddress
+import os
+import select
+from collections import OrderedDict
+from itertools import count
+from urllib.parse import urlsplit
+
+import zmq
+from zmq.utils.z85 import decode as z85_decode
+
+from baton.adapters.secret import Secret
+from baton.core.errors import ConfigError
+from baton.core.ids import Link
+
+HIGH_WATER = 4096  # frames queued per peer
+MAX_LINKS = 1024  # of those who dial us
+HEARTBEAT_MS = 1000
+ZAP_ADDRESS = "inproc://zeromq.zap.01"  # fixed by ZeroMQ RFC 27
+
+
+def is_loopback(address: str) -> bool:
+    """Whether a zmq address never leaves this host."""
+    parts = urlsplit(address)
+    if parts.scheme in ("ipc", "inproc"):
+        return True
+    host = parts.hostname or ""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def require_secret(address: str, secret: Secret | None) -> None:
+    """Raise ConfigError for an address off loopback without a secret."""
+    if secret is None and not is_loopback(address):
+        raise ConfigError(
+            f"control address {address} is not on loopback; give --secret FILE (baton secret new FILE) or a 127.0.0.1 address"
+        )
+
+
+class ZmqControl:
+    """Implements ports.control.Control."""
+
+    def __init__(self, *, bind: str | None, secret: Secret | None, max_frame_bytes: int) -> None:
+        self._secret, self._max = secret, max_frame_bytes
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._poll = select.epoll()
+        # A send can swallow the edge that announced a frame; this descriptor stands in for it.
+        self._kick = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._kicked = False
+        self._poll.register(self._kick, select.EPOLLIN)
+        self._names = count(1)
+        self._dealers: dict[Link, zmq.Socket[bytes]] = {}
+        self._identities: OrderedDict[bytes, Link] = OrderedDict()  # oldest use first
+        self._by_link: dict[Link, bytes] = {}
+        self._closed = False
+        self._zap = self._listen_zap() if secret is not None else None
+        self._router = self._listen(bind) if bind is not None else None
+
+    @property
+    def bound_address(self) -> str | None:
+        """Where others can dial; a port 0 in the address given is replaced by the real one."""
+        return self._router.getsockopt_string(zmq.LAST_ENDPOINT) if self._router is not None else None
+
+    def _socket(self, kind: int, address: str) -> zmq.Socket[bytes]:
+        socket = self._context.socket(kind)
+        for option, value in (
+            (zmq.LINGER, 0),
+            (zmq.SNDHWM, HIGH_WATER),
+            (zmq.RCVHWM, HIGH_WATER),
+            (zmq.MAXMSGSIZE, self._max),
+            (zmq.HEARTBEAT_IVL, HEARTBEAT_MS),
+            (zmq.HEARTBEAT_TIMEOUT, 3 * HEARTBEAT_MS),
+            (zmq.RECONNECT_IVL, 50),
+            (zmq.RECONNECT_IVL_MAX, 1000),
+            (zmq.IPV6, int("[" in address)),
+        ):
+            socket.setsockopt(option, value)
+        return socket
+
+    def _listen(self, bind: str) -> zmq.Socket[bytes]:
+        require_secret(bind, self._secret)
+        socket = self._socket(zmq.ROUTER, bind)
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        if self._secret is not None:
+            socket.setsockopt(zmq.CURVE_SERVER, 1)
+            socket.setsockopt(zmq.CURVE_SECRETKEY, self._secret.server.private)
+            socket.setsockopt(zmq.CURVE_PUBLICKEY, self._secret.server.public)
+            socket.setsockopt_string(zmq.ZAP_DOMAIN, "baton")
+        try:
+            socket.bind(bind)
+        except zmq.ZMQError as error:
+            socket.close()
+            self.close()
+            raise ConfigError(f"cannot listen on control address {bind}: {error.strerror}") from error
+        self._poll.register(int(socket.getsockopt(zmq.FD)), select.EPOLLIN)
+        return socket
+
+    def _listen_zap(self) -> zmq.Socket[bytes]:
+        socket = self._context.socket(zmq.REP)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.bind(ZAP_ADDRESS)
+        self._poll.register(int(socket.getsockopt(zmq.FD)), select.EPOLLIN)
+        return socket
+
+    # ---- port -----------------------------------------------------------------------------------
+
+    def dial(self, address: str) -> Link:
+        """See the port. Raises ConfigError off loopback without a secret, or for an address that does not parse."""
+        require_secret(address, self._secret)
+        socket = self._socket(zmq.DEALER, address)
+        if self._secret is not None:
+            socket.setsockopt(zmq.CURVE_SERVERKEY, self._secret.server.public)
+            socket.setsockopt(zmq.CURVE_SECRETKEY, self._secret.client.private)
+            socket.setsockopt(zmq.CURVE_PUBLICKEY, self._secret.client.public)
+        try:
+            socket.connect(address)
+        except zmq.ZMQError as error:
+            socket.close()
+            raise ConfigError(f"cannot dial control address {address}: {error.strerror}") from error
+        link = Link(next(self._names))
+        self._dealers[link] = socket
+        self._poll.register(int(socket.getsockopt(zmq.FD)), select.EPOLLIN)
+        return link
+
+    def send(self, link: Link, frame: bytes) -> bool:
+        """See the port (C1)."""
+        if self._closed or len(frame) > self._max:
+            return False
+        try:
+            if link in self._dealers:
+                socket = self._dealers[link]
+                socket.send(frame, zmq.DONTWAIT)
+            elif link in self._by_link and self._router is not None:
+                socket = self._router
+                socket.send_multipart((self._by_link[link], frame), zmq.DONTWAIT)
+            else:
+                return False
+        except zmq.ZMQError as error:
+            if error.errno in (zmq.EAGAIN, zmq.EHOSTUNREACH):
+                return False
+            raise
+        if not self._kicked and int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+            self._kicked = True
+            os.eventfd_write(self._kick, 1)
+        return True
+
+    def receive(self) -> list[tuple[Link, bytes]]:
+        """See the port. Loops until every socket is empty: their descriptors are edge-triggered (C7)."""
+        if self._closed:
+            return []
+        frames: list[tuple[Link, bytes]] = []
+        if self._kicked:
+            self._kicked = False
+            os.eventfd_read(self._kick)
+        if self._zap is not None:
+            self._answer_zap(self._zap)
+        if self._router is not None:
+            while (parts := _next(self._router)) is not None:
+                if len(parts) == 2:
+                    frames.append((self._link_of(parts[0]), parts[1]))
+        for link, socket in self._dealers.items():
+            while (parts := _next(socket)) is not None:
+                if len(parts) == 1:
+                    frames.append((link, parts[0]))
+        return frames
+
+    def hang_up(self, link: Link) -> None:
+        """See the port."""
+        socket = self._dealers.pop(link, None)
+        if socket is not None:
+            self._poll.unregister(int(socket.getsockopt(zmq.FD)))
+            socket.close()
+        identity = self._by_link.pop(link, None)
+        if identity is not None:
+            del self._identities[identity]
+
+    def fileno(self) -> int:
+        """See the port."""
+        return self._poll.fileno()
+
+    def close(self) -> None:
+        """See the port (C5)."""
+        if self._closed:
+            return
+        self._closed = True
+        self._poll.close()
+        os.close(self._kick)
+        self._context.destroy(linger=0)
+
+    # ---- inside ---------------------------------------------------------------------------------
+
+    def _link_of(self, identity: bytes) -> Link:
+        link = self._identities.get(identity)
+        if link is None:
+            link = self._identities[identity] = Link(next(self._names))
+            self._by_link[link] = identity
+            if len(self._identities) > MAX_LINKS:
+                _, oldest = self._identities.popitem(last=False)
+                del self._by_link[oldest]
+        else:
+            self._identities.move_to_end(identity)
+        return link
+
+    def _answer_zap(self, socket: zmq.Socket[bytes]) -> None:
+        """Who dials us must hold the cluster's client key (ZeroMQ RFC 27)."""
+        assert self._secret is not None
+        allowed = z85_decode(self._secret.client.public)
+        while (parts := _next(socket)) is not None:
+            version, request, _domain, _address, _identity, mechanism, *credentials = parts
+            good = mechanism == b"CURVE" and credentials == [allowed]
+            code, text = (b"200", b"OK") if good else (b"400", b"not a member")
+            socket.send_multipart((version, request, code, text, b"member" if good else b"", b""))
+
+
+def _next(socket: "zmq.Socket[bytes]") -> list[bytes] | None:
+    try:
+        return socket.recv_multipart(zmq.DONTWAIT)
+    except zmq.Again:
+        return None

@@ -1,0 +1,61 @@
+"""The composition root of the gateway process: one event loop with the HTTP side, the request logic and the control plane."""
+
+import asyncio
+import contextlib
+import signal
+from pathlib import Path
+from socket import socket as Socket
+
+import structlog
+
+from baton.adapters.clock import MonotonicClock
+from baton.adapters.entropy import SystemEntropy
+from baton.adapters.secret import load_secret
+from baton.adapters.zmq_control import ZmqControl
+from baton.core.front import Front, FrontSettings
+from baton.core.ids import Boot
+from baton.core.session import SessionLimits, Sessions
+from baton.gateway.app import create_app
+from baton.gateway.front_door import FrontDoor
+from baton.gateway.serve import listen, serve_http
+from baton.gateway.settings import GatewaySettings as HttpSettings
+from baton.gateway.tokenizer import Tokenizer
+from baton.shell.lines import Lines
+from baton.shell.settings import GatewaySettings
+from baton.wire.codec import MAX_FRAME_BYTES
+
+log = structlog.get_logger()
+GRACE_S = 3.0  # of open requests at shutdown
+
+
+def run_gateway(settings: GatewaySettings) -> None:
+    """Run the gateway until SIGTERM or SIGINT. Raises ConfigError for settings that cannot work."""
+    structlog.contextvars.bind_contextvars(worker="gateway")
+    tokenizer = Tokenizer.load(Path(settings.model))
+    secret = load_secret(Path(settings.secret)) if settings.secret else None
+    socket = listen(settings.host, settings.port)
+    with contextlib.closing(socket):
+        control = ZmqControl(bind=settings.control, secret=secret, max_frame_bytes=MAX_FRAME_BYTES)
+        with contextlib.closing(control):
+            asyncio.run(_run(settings, tokenizer, control, socket))
+
+
+async def _run(settings: GatewaySettings, tokenizer: Tokenizer, control: ZmqControl, socket: Socket) -> None:
+    clock, entropy = MonotonicClock(), SystemEntropy()
+    boot = Boot(entropy.bits(64))
+    lines = Lines(Sessions(boot, SessionLimits()), control, clock)
+    front = Front(boot, FrontSettings(), entropy.bits)
+    door = FrontDoor(front=front, lines=lines, fileno=control.fileno(), clock=clock, entropy=entropy)
+    app = create_app(door, tokenizer, HttpSettings(model=settings.served_model_name, api_key=settings.api_key))
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    door.failed.add_done_callback(lambda _: stop.set())
+    log.info("gateway_listening", host=settings.host, port=settings.port, control=control.bound_address)
+    try:
+        await serve_http(app, socket=socket, stop=stop, grace_s=GRACE_S)
+    finally:
+        door.close()
+    if door.failed.done():
+        await door.failed

@@ -1,0 +1,81 @@
+"""The command `baton`. Heavy imports stay inside the commands, so that `--help` answers at once.
+
+Exit codes: 0 well, 1 something failed, 2 a setting that cannot work (one line on stderr says which), 130 interrupted.
+"""
+
+import sys
+from typing import Annotated, cast
+
+import typer
+
+from baton import __version__
+from baton.cli import models, processes, secret, serve
+from baton.core.errors import BatonError, Bug, ConfigError
+
+app = typer.Typer(
+    name="baton",
+    help="Serves large language models with prefill and decode apart.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("serve")(serve.serve)
+app.command("worker")(processes.worker)
+app.command("gateway")(processes.gateway)
+app.add_typer(models.app, name="models")
+app.add_typer(secret.app, name="secret")
+
+# typer gives the base of its usage errors no public name
+UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__bases__[0])
+
+
+@app.command("version")
+def version() -> None:
+    """Print the version."""
+    typer.echo(f"baton {__version__}")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    _version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    """Serves large language models with prefill and decode apart."""
+
+
+def run(argv: list[str]) -> int:
+    """Carry out one command line; returns the exit code. A `Bug`, and what nobody foresaw, comes out as a traceback."""
+    try:
+        code = app(argv or ["--help"], prog_name="baton", standalone_mode=False)
+    except UsageError as e:
+        return _complain(e.format_message(), code=2)
+    except ConfigError as e:
+        return _complain(str(e), code=2)
+    except (typer.Abort, KeyboardInterrupt):
+        return _complain("interrupted", code=130)
+    except Bug:
+        raise
+    except BatonError as e:
+        return _complain(str(e), code=1)
+    return code if isinstance(code, int) else 0
+
+
+def _complain(why: str, *, code: int) -> int:
+    print(f"baton: {' '.join(why.split())}", file=sys.stderr, flush=True)
+    return code
+
+
+def main() -> None:
+    """Entry point of the command."""
+    sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,220 @@
+"""Flags that several commands share: their spelling, their help, and what their values may be. vLLM's names where it has one."""
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Annotated, TypeVar
+
+import msgspec
+import typer
+
+from baton.cli.sizes import parse_size
+from baton.core.errors import ConfigError
+from baton.shell.settings import BLOCK_TOKENS, Role, WorkerSettings
+from baton.shell.threads import Share
+
+T = TypeVar("T")
+
+ENGINE, MEMORY, PROCESS, HTTP = "Engine", "Memory", "Processes", "HTTP"
+
+DEFAULT_MODEL = "smollm2"
+DEFAULT_BLOCK_TOKENS = BLOCK_TOKENS
+DEFAULT_PAGE_TOKENS = 64
+DEFAULT_KV_MEMORY = "1GiB"
+DEFAULT_BATCHED_TOKENS = 512
+DEFAULT_NUM_SEQS = 128
+
+DTYPES: Mapping[str, str] = {
+    "auto": "auto",
+    "bfloat16": "bfloat16",
+    "float16": "float16",
+    "half": "float16",
+    "float32": "float32",
+    "float": "float32",
+}
+FABRICS: Mapping[str, tuple[str, ...]] = {"auto": ("shm", "nixl"), "shm": ("shm",), "nixl": ("nixl",)}
+
+
+class Switch(Enum):
+    """On or off."""
+
+    ON = "on"
+    OFF = "off"
+
+
+class LogLevel(Enum):
+    """From which severity on lines are logged."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="Directory of a Hugging Face checkpoint, or 'smollm2'.")]
+DType = Annotated[str, typer.Option("--dtype", help="auto, bfloat16, float16 (half) or float32 (float).", rich_help_panel=ENGINE)]
+MaxModelLen = Annotated[
+    int | None,
+    typer.Option(help="Prompt and generated tokens of one request.", show_default="the model's", rich_help_panel=ENGINE),
+]
+BlockSize = Annotated[
+    int, typer.Option(help="Tokens in a block, the unit of transfer; 16 is the only size.", rich_help_panel=ENGINE)
+]
+MaxBatchedTokens = Annotated[
+    int,
+    typer.Option(
+        "--max-num-batched-tokens",
+        help="Tokens of one forward pass; longer prompts are computed in chunks.",
+        rich_help_panel=ENGINE,
+    ),
+]
+MaxNumSeqs = Annotated[int, typer.Option(help="Requests that one worker runs at once.", rich_help_panel=ENGINE)]
+ServedModelName = Annotated[
+    str | None, typer.Option(help="The name that clients use.", show_default="MODEL", rich_help_panel=HTTP)
+]
+Fabric = Annotated[
+    str, typer.Option(help="How state moves: auto (the fastest that both sides have), shm or nixl.", rich_help_panel=MEMORY)
+]
+PageSize = Annotated[int, typer.Option(help="Tokens in a page, a multiple of 16.", rich_help_panel=MEMORY)]
+KvPages = Annotated[int | None, typer.Option(help="Pages of each worker's pool, instead of --kv-memory.", rich_help_panel=MEMORY)]
+KvMemory = Annotated[
+    str | None,
+    typer.Option(help="Size of each worker's pool, e.g. 2GiB.", show_default=DEFAULT_KV_MEMORY, rich_help_panel=MEMORY),
+]
+Seal = Annotated[
+    Switch,
+    typer.Option(
+        help="Verify all state that is handed over. Off is for benchmarks: wrong tokens possible.", rich_help_panel=MEMORY
+    ),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(help="Compute threads of each worker.", show_default="the machine's cores divided", rich_help_panel=PROCESS),
+]
+Secret = Annotated[
+    str | None,
+    typer.Option(help="File made by 'baton secret new'; encrypts control, required off loopback.", rich_help_panel=PROCESS),
+]
+Host = Annotated[str, typer.Option(help="Address on which HTTP listens.", rich_help_panel=HTTP)]
+Port = Annotated[int, typer.Option(help="Port on which HTTP listens; 0 takes a free one.", rich_help_panel=HTTP)]
+ApiKey = Annotated[str | None, typer.Option(help="Bearer token that clients must send.", rich_help_panel=HTTP)]
+Level = Annotated[LogLevel, typer.Option("--log-level", help="From which severity on lines are logged.", rich_help_panel=PROCESS)]
+
+
+class Layout(Enum):
+    """Whether prefill and decode have processes of their own."""
+
+    SPLIT = "split"
+    UNIFIED = "unified"
+
+
+Prefill = Annotated[int, typer.Option(min=1, help="Number of prefill workers.", rich_help_panel=PROCESS)]
+Decode = Annotated[int, typer.Option(min=1, help="Number of decode workers.", rich_help_panel=PROCESS)]
+LayoutRole = Annotated[
+    Layout, typer.Option("--role", help="split; or unified: one worker does both (the baseline).", rich_help_panel=PROCESS)
+]
+PrefillPageSize = Annotated[
+    int | None, typer.Option(help="For prefill workers alone.", show_default="--page-size", rich_help_panel=MEMORY)
+]
+DecodePageSize = Annotated[
+    int | None, typer.Option(help="For decode workers alone.", show_default="--page-size", rich_help_panel=MEMORY)
+]
+ServeControl = Annotated[
+    str | None,
+    typer.Option(help="Address on which workers register.", show_default="a free port of loopback", rich_help_panel=PROCESS),
+]
+Control = Annotated[str, typer.Option(help="Address on which workers register.", rich_help_panel=PROCESS)]
+WorkerRole = Annotated[Role, typer.Option(help="What it computes.", rich_help_panel=PROCESS)]
+Gateways = Annotated[
+    list[str], typer.Option("--gateway", help="Control address of a gateway; may be repeated.", rich_help_panel=PROCESS)
+]
+Bind = Annotated[
+    str, typer.Option(help="Own control address, where decode workers reach a prefill worker.", rich_help_panel=PROCESS)
+]
+Name = Annotated[str | None, typer.Option(help="Its name in logs.", show_default="the role", rich_help_panel=PROCESS)]
+Cores = Annotated[
+    str | None, typer.Option(help="Logical CPUs to be pinned to, e.g. 0,1.", show_default="not pinned", rich_help_panel=PROCESS)
+]
+
+
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """How much is computed at once, as given on the command line."""
+
+    dtype: str
+    max_model_len: int | None
+    max_batched_tokens: int
+    max_num_seqs: int
+
+
+class Memory(msgspec.Struct, frozen=True, kw_only=True):
+    """Where state lies and how it moves, as given on the command line."""
+
+    block_size: int
+    page_size: int
+    kv_pages: int | None
+    kv_memory: str | None
+    fabric: str
+    seal: Switch
+
+
+class Service(msgspec.Struct, frozen=True, kw_only=True):
+    """What all processes of a service share."""
+
+    model: str  # directory
+    served_model_name: str
+    gateways: tuple[str, ...]
+    secret: str | None
+    log_level: LogLevel
+
+
+def worker_settings(
+    service: Service, work: Work, memory: Memory, *, role: Role, name: str, bind: str, share: Share
+) -> WorkerSettings:
+    """One worker's settings.
+
+    Raises:
+        ConfigError: a value that cannot be, by the name of its flag
+    """
+    _require_block_size(memory.block_size)
+    pages, nbytes = _pool_size(pages=memory.kv_pages, memory=memory.kv_memory)
+    return WorkerSettings(
+        role=role,
+        name=name,
+        model=service.model,
+        served_model_name=service.served_model_name,
+        dtype=_choose(DTYPES, work.dtype, flag="--dtype"),
+        max_model_len=work.max_model_len,
+        page_tokens=memory.page_size,
+        kv_pages=pages,
+        kv_bytes=nbytes,
+        max_batched_tokens=work.max_batched_tokens,
+        max_num_seqs=work.max_num_seqs,
+        threads=share.threads,
+        cores=share.cores,
+        fabrics=_choose(FABRICS, memory.fabric, flag="--fabric"),
+        seal=memory.seal is Switch.ON,
+        gateways=service.gateways,
+        secret=service.secret,
+        bind=bind,
+        log_level=service.log_level.value,
+    )
+
+
+def _choose(table: Mapping[str, T], value: str, *, flag: str) -> T:
+    if value not in table:
+        raise ConfigError(f"{flag} {value}: there is {', '.join(table)}")
+    return table[value]
+
+
+def _require_block_size(value: int) -> None:
+    if value != BLOCK_TOKENS:
+        raise ConfigError(
+            f"--block-size {value}: blocks have {BLOCK_TOKENS} tokens on every worker;"
+            " --page-size sets the unit of allocation and may differ between workers"
+        )
+
+
+def _pool_size(*, pages: int | None, memory: str | None) -> tuple[int | None, int | None]:
+    """(pages, bytes), of which one is None."""
+    if pages is not None and memory is not None:
+        raise ConfigError("--kv-pages and --kv-memory both set the pool's size; give one of them")
+    return (pages, None) if pages is not None else (None, parse_size(memory or DEFAULT_KV_MEMORY, what="--kv-memory"))

@@ -1,0 +1,151 @@
+"""`baton worker` and `baton gateway`: the processes of a service, one by one."""
+
+from collections.abc import Mapping
+
+from baton.cli import options as opt
+from baton.core.errors import ConfigError
+from baton.shell.settings import GatewaySettings, Role, WorkerSettings
+from baton.shell.threads import Share, available_cores, pin
+
+ANY_PORT = "tcp://127.0.0.1:0"
+CONTROL = "tcp://127.0.0.1:5555"
+
+
+def worker(
+    gateway: opt.Gateways,
+    model: opt.Model = opt.DEFAULT_MODEL,
+    role: opt.WorkerRole = Role.UNIFIED,
+    bind: opt.Bind = ANY_PORT,
+    name: opt.Name = None,
+    cores: opt.Cores = None,
+    threads: opt.Threads = None,
+    dtype: opt.DType = "auto",
+    max_model_len: opt.MaxModelLen = None,
+    max_batched_tokens: opt.MaxBatchedTokens = opt.DEFAULT_BATCHED_TOKENS,
+    max_num_seqs: opt.MaxNumSeqs = opt.DEFAULT_NUM_SEQS,
+    block_size: opt.BlockSize = opt.DEFAULT_BLOCK_TOKENS,
+    page_size: opt.PageSize = opt.DEFAULT_PAGE_TOKENS,
+    kv_pages: opt.KvPages = None,
+    kv_memory: opt.KvMemory = None,
+    fabric: opt.Fabric = "auto",
+    seal: opt.Seal = opt.Switch.ON,
+    served_model_name: opt.ServedModelName = None,
+    secret: opt.Secret = None,
+    log_level: opt.Level = opt.LogLevel.INFO,
+) -> None:
+    """Run one worker; it registers with every gateway named."""
+    from baton.cli.models import locate, require
+
+    pinned = _cores(cores)
+    share = Share(pinned, threads if threads is not None else len(pinned or available_cores()))
+    work = opt.Work(dtype=dtype, max_model_len=max_model_len, max_batched_tokens=max_batched_tokens, max_num_seqs=max_num_seqs)
+    memory = opt.Memory(
+        block_size=block_size, page_size=page_size, kv_pages=kv_pages, kv_memory=kv_memory, fabric=fabric, seal=seal
+    )
+    service = opt.Service(
+        model=str(locate(model)),
+        served_model_name=served_model_name or model,
+        gateways=tuple(gateway),
+        secret=secret,
+        log_level=log_level,
+    )
+    settings = opt.worker_settings(service, work, memory, role=role, name=name or role.value, bind=bind, share=share)
+    require(model)
+    run_worker(settings)
+
+
+def gateway(
+    model: opt.Model = opt.DEFAULT_MODEL,
+    control: opt.Control = CONTROL,
+    host: opt.Host = "127.0.0.1",
+    port: opt.Port = 8000,
+    api_key: opt.ApiKey = None,
+    max_model_len: opt.MaxModelLen = None,
+    served_model_name: opt.ServedModelName = None,
+    secret: opt.Secret = None,
+    log_level: opt.Level = opt.LogLevel.INFO,
+) -> None:
+    """Run the HTTP front; workers register with it."""
+    from baton.cli.models import locate, require
+    from baton.cli.ports import free_port
+
+    settings = GatewaySettings(
+        host=host,
+        port=free_port(host, port),
+        control=control,
+        model=str(locate(model)),
+        served_model_name=served_model_name or model,
+        max_model_len=max_model_len,
+        secret=secret,
+        api_key=api_key,
+        log_level=log_level.value,
+    )
+    require(model)
+    run_gateway(settings)
+
+
+def run_worker(settings: WorkerSettings) -> None:
+    """The worker's composition, loaded only now: pinned first, because compute libraries look at what they may use."""
+    pin(settings.cores)
+    from baton.cli.compose_worker import run_worker as compose
+
+    compose(settings)
+
+
+def run_gateway(settings: GatewaySettings) -> None:
+    """The gateway's composition, loaded only now."""
+    from baton.cli.compose_gateway import run_gateway as compose
+
+    compose(settings)
+
+
+def _cores(text: str | None) -> tuple[int, ...]:
+    if text is None:
+        return ()
+    numbers = text.split(",")
+    if not all(n.strip().isdecimal() for n in numbers):
+        raise ConfigError(f"--cores {text}: write numbers with commas between, e.g. 0,1")
+    return tuple(int(n) for n in numbers)
+
+
+def worker_flags(settings: WorkerSettings) -> tuple[str, ...]:
+    """The arguments of `baton worker` that lead to these settings."""
+    flags: dict[str, object | None] = {
+        "--role": settings.role.value,
+        "--bind": settings.bind,
+        "--name": settings.name,
+        "--cores": ",".join(map(str, settings.cores)) or None,
+        "--threads": settings.threads,
+        "--dtype": settings.dtype,
+        "--max-model-len": settings.max_model_len,
+        "--max-num-batched-tokens": settings.max_batched_tokens,
+        "--max-num-seqs": settings.max_num_seqs,
+        "--served-model-name": settings.served_model_name,
+        "--fabric": next(name for name, order in opt.FABRICS.items() if order == settings.fabrics),
+        "--page-size": settings.page_tokens,
+        "--kv-pages": settings.kv_pages,
+        "--kv-memory": settings.kv_bytes,
+        "--seal": (opt.Switch.ON if settings.seal else opt.Switch.OFF).value,
+        "--secret": settings.secret,
+        "--log-level": settings.log_level,
+    }
+    return (settings.model, *(f"--gateway={address}" for address in settings.gateways), *_spell(flags))
+
+
+def gateway_flags(settings: GatewaySettings) -> tuple[str, ...]:
+    """The arguments of `baton gateway` that lead to these settings."""
+    flags: dict[str, object | None] = {
+        "--control": settings.control,
+        "--host": settings.host,
+        "--port": settings.port,
+        "--api-key": settings.api_key,
+        "--max-model-len": settings.max_model_len,
+        "--served-model-name": settings.served_model_name,
+        "--secret": settings.secret,
+        "--log-level": settings.log_level,
+    }
+    return (settings.model, *_spell(flags))
+
+
+def _spell(flags: Mapping[str, object | None]) -> tuple[str, ...]:
+    return tuple(f"{flag}={value}" for flag, value in flags.items() if value is not None)

@@ -1,0 +1,123 @@
+"""`baton serve`: a whole service on one machine, a gateway and its workers as supervised processes."""
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import typer
+
+from baton.cli import options as opt
+from baton.cli.processes import ANY_PORT, gateway_flags, worker_flags
+from baton.shell.settings import GatewaySettings, Role, WorkerSettings
+from baton.shell.threads import Share, available_cores, divide, warning
+
+BATON = (sys.executable, "-P", "-m", "baton.cli.main")
+
+
+def serve(
+    model: opt.Model = opt.DEFAULT_MODEL,
+    host: opt.Host = "127.0.0.1",
+    port: opt.Port = 8000,
+    prefill: opt.Prefill = 1,
+    decode: opt.Decode = 1,
+    role: opt.LayoutRole = opt.Layout.SPLIT,
+    threads: opt.Threads = None,
+    dtype: opt.DType = "auto",
+    max_model_len: opt.MaxModelLen = None,
+    max_batched_tokens: opt.MaxBatchedTokens = opt.DEFAULT_BATCHED_TOKENS,
+    max_num_seqs: opt.MaxNumSeqs = opt.DEFAULT_NUM_SEQS,
+    block_size: opt.BlockSize = opt.DEFAULT_BLOCK_TOKENS,
+    page_size: opt.PageSize = opt.DEFAULT_PAGE_TOKENS,
+    prefill_page_size: opt.PrefillPageSize = None,
+    decode_page_size: opt.DecodePageSize = None,
+    kv_pages: opt.KvPages = None,
+    kv_memory: opt.KvMemory = None,
+    fabric: opt.Fabric = "auto",
+    seal: opt.Seal = opt.Switch.ON,
+    served_model_name: opt.ServedModelName = None,
+    api_key: opt.ApiKey = None,
+    control: opt.ServeControl = None,
+    secret: opt.Secret = None,
+    log_level: opt.Level = opt.LogLevel.INFO,
+) -> None:
+    """Serve MODEL on this machine: prompts computed in one process, tokens generated in another."""
+    from baton.cli.models import ensure, locate
+    from baton.cli.ports import free_port
+
+    work = opt.Work(dtype=dtype, max_model_len=max_model_len, max_batched_tokens=max_batched_tokens, max_num_seqs=max_num_seqs)
+    memory = opt.Memory(
+        block_size=block_size, page_size=page_size, kv_pages=kv_pages, kv_memory=kv_memory, fabric=fabric, seal=seal
+    )
+    crew = Crew(
+        roles=(Role.UNIFIED,) if role is opt.Layout.UNIFIED else (Role.PREFILL,) * prefill + (Role.DECODE,) * decode,
+        page_sizes={Role.PREFILL: prefill_page_size, Role.DECODE: decode_page_size},
+        threads=threads,
+    )
+    port, address = free_port(host, port), control or f"tcp://127.0.0.1:{free_port('127.0.0.1', 0)}"
+    service = opt.Service(
+        model=str(locate(model)),
+        served_model_name=served_model_name or model,
+        gateways=(address,),
+        secret=None if secret is None else os.path.abspath(secret),
+        log_level=log_level,
+    )
+    workers = plan_workers(service, work, memory, crew, cores=available_cores())
+    front = plan_gateway(service, work, host=host, port=port, api_key=api_key)
+    ensure(model)
+    raise typer.Exit(supervise(front, workers))
+
+
+class Crew(msgspec.Struct, frozen=True, kw_only=True):
+    """Which workers there are, as given on the command line."""
+
+    roles: tuple[Role, ...]
+    page_sizes: Mapping[Role, int | None]
+    threads: int | None
+
+
+def plan_workers(
+    service: opt.Service, work: opt.Work, memory: opt.Memory, crew: Crew, *, cores: Sequence[int]
+) -> tuple[WorkerSettings, ...]:
+    """The settings of every worker, the machine's cores divided among them. Raises ConfigError."""
+    shares = divide(cores, workers=len(crew.roles), threads=crew.threads)
+    seen: Counter[Role] = Counter()
+    workers = []
+    for role, share in zip(crew.roles, shares, strict=True):
+        own = msgspec.structs.replace(memory, page_size=crew.page_sizes.get(role) or memory.page_size)
+        name = f"{role.value}-{seen[role]}"
+        workers.append(opt.worker_settings(service, work, own, role=role, name=name, bind=ANY_PORT, share=share))
+        seen[role] += 1
+    return tuple(workers)
+
+
+def plan_gateway(service: opt.Service, work: opt.Work, *, host: str, port: int, api_key: str | None) -> GatewaySettings:
+    """The gateway's settings. Raises ConfigError."""
+    return GatewaySettings(
+        host=host,
+        port=port,
+        control=service.gateways[0],
+        model=service.model,
+        served_model_name=service.served_model_name,
+        max_model_len=work.max_model_len,
+        secret=service.secret,
+        api_key=api_key,
+        log_level=service.log_level.value,
+    )
+
+
+def supervise(front: GatewaySettings, workers: Sequence[WorkerSettings]) -> int:
+    """Run them all until a signal; returns the exit code."""
+    from baton.cli.narrate import Narrator, greeting
+    from baton.cli.ports import readiness_of
+    from baton.shell.child import Program
+    from baton.shell.supervisor import Patience, Supervisor
+
+    slow = warning([Share(w.cores, w.threads) for w in workers], cores=len(available_cores()))
+    narrator = Narrator(greeting(front, workers), warning=slow)
+    programs = [
+        Program("gateway", (*BATON, "gateway", *gateway_flags(front)), ends=0),  # its open streams end while there are workers
+        *(Program(w.name, (*BATON, "worker", *worker_flags(w)), ends=1) for w in workers),
+    ]
+    return Supervisor(programs, probe=readiness_of(front.host, front.port), tell=narrator, patience=Patience()).run()

@@ -1,0 +1,278 @@
+"""How the ranks of a worker stay one: the leader's step plans, the ranks' reports, and the fold over them.
+
+    rank r:  cast(what I see) -> Report            leader:  fold = MIN over ranks -> decisions
+    leader:  StepPlan seq, seq + 1, ... broadcast  rank r:  apply in order of seq; nothing else changes a queue
+
+Invariants: a report's chain equals the leader's own chain at the report's `applied`, or that rank has diverged and the
+worker ends; votes are monotone within their key; a negative fact counts only from a report that has applied the plan
+which ordered it.
+"""
+
+from collections.abc import Iterable
+from enum import IntEnum
+from hashlib import blake2b
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from baton.core.errors import Bug
+from baton.core.ids import BlockIndex, Boot, GroupName, Key, Page, Rank, Seq, TokenId, TokenIndex
+from baton.core.manifest import Manifest
+from baton.core.messages import BlockRun, Drawn, LegSums, Sampling
+
+
+class Vote(IntEnum):
+    """What a rank says of a fetch order. The order is the fold's: failure beats waiting beats arrival."""
+
+    FAILED = 0
+    WAITING = 1
+    ARRIVED = 2
+
+
+class Suspect(msgspec.Struct, frozen=True):
+    """Blocks of a leg and group that kept differing from their sums."""
+
+    leg: int
+    group: GroupName
+    blocks: tuple[BlockIndex, ...]
+
+
+class Ballot(msgspec.Struct, frozen=True):
+    """A rank's vote on one fetch order; `suspects` only with FAILED, empty where the read itself failed."""
+
+    order: int
+    vote: Vote
+    why: str
+    suspects: tuple[Suspect, ...]
+
+
+# ---- step plan ----------------------------------------------------------------------------------
+
+
+class Meet(msgspec.Struct, frozen=True):
+    """Connect to a prefill worker's ranks over this fabric."""
+
+    manifest: Manifest
+    fabric: str
+
+
+class Hold(msgspec.Struct, frozen=True):
+    """Append pages to a room's lists (which begin at block 0)."""
+
+    key: Key
+    pages: dict[GroupName, tuple[Page, ...]]
+
+
+class Fetch(msgspec.Struct, frozen=True):
+    """Read these blocks of the room from that worker into the pages the room holds, and verify them."""
+
+    order: int
+    key: Key
+    source: Boot
+    runs: dict[GroupName, BlockRun]  # source pages
+    sums: tuple[LegSums, ...]
+    deadline_ms: int
+
+
+class RowOrder(msgspec.Struct, frozen=True):
+    """One room's part of the batch; see core/work.py Row."""
+
+    key: Key
+    start: int
+    tokens: tuple[TokenId, ...]
+    final: dict[GroupName, tuple[BlockIndex, BlockIndex]]
+    valid: int
+    sampling: Sampling | None  # draw after the last token
+    index: TokenIndex
+
+
+class Rehash(msgspec.Struct, frozen=True):
+    """Hash these blocks of the room again and report the sums."""
+
+    order: int
+    key: Key
+    group: GroupName
+    blocks: tuple[BlockIndex, ...]
+
+
+class StepPlan(msgspec.Struct, frozen=True):
+    """The leader's decisions, applied by every rank in order of `seq`, fields in the order written here."""
+
+    seq: Seq
+    meet: tuple[Meet, ...] = ()
+    part: tuple[Boot, ...] = ()  # disconnect from these workers
+    drop: tuple[Key, ...] = ()  # end these rooms: cancel reads, say `quiet` when nothing touches their pages
+    hold: tuple[Hold, ...] = ()
+    fetch: tuple[Fetch, ...] = ()
+    rehash: tuple[Rehash, ...] = ()
+    commit: tuple[Key, ...] = ()
+    batch: tuple[RowOrder, ...] = ()
+
+
+# ---- report -------------------------------------------------------------------------------------
+
+
+class RowSums(msgspec.Struct, frozen=True):
+    """Sums of one row's newly final blocks: per group, uint64 [blocks, units] in native order, as bytes."""
+
+    key: Key
+    drawn: Drawn | None  # from the rank that samples
+    sums: dict[GroupName, bytes]
+
+
+class Met(msgspec.Struct, frozen=True):
+    """The outcome of a Meet: `why` is empty when connected."""
+
+    peer: Boot
+    why: str
+
+
+class Rehashed(msgspec.Struct, frozen=True):
+    """The outcome of a Rehash: uint64 [blocks, units] as bytes."""
+
+    order: int
+    sums: bytes
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What one rank sees that its leader has not been told yet."""
+
+    rank: Rank
+    boot: Boot
+    applied: Seq
+    chain: bytes
+    ballots: tuple[Ballot, ...]
+    quiet: tuple[Key, ...]
+    batch: Seq | None  # the plan whose batch has ended
+    rows: tuple[RowSums, ...]
+    met: tuple[Met, ...]
+    rehashed: tuple[Rehashed, ...]
+    reads: int  # under way, for the ledger view
+
+
+def unpack_sums(raw: bytes, units: int) -> NDArray[np.uint64]:
+    """The array behind a report's sums: uint64 [blocks, units]."""
+    return np.frombuffer(raw, dtype="<u8").reshape(-1, units) if units else np.zeros((0, 0), dtype=np.uint64)
+
+
+# ---- chain and fold -----------------------------------------------------------------------------
+
+FIRST_CHAIN = b"\0" * 16
+
+
+class Chain:
+    """H(chain, plan) over all plans so far."""
+
+    def __init__(self) -> None:
+        self.seq = Seq(0)
+        self.value = FIRST_CHAIN
+        self._encoder = msgspec.msgpack.Encoder()
+
+    def extend(self, plan: StepPlan) -> bytes:
+        """Add the next plan; raises Bug if it is not the next."""
+        if plan.seq != self.seq + 1:
+            raise Bug(f"plan {plan.seq} came after plan {self.seq}")
+        self.seq = plan.seq
+        self.value = blake2b(self.value + self._encoder.encode(plan), digest_size=16).digest()
+        return self.value
+
+
+def fold(votes: Iterable[Vote]) -> Vote:
+    """MIN over ranks: a room proceeds only where every rank has it."""
+    return min(votes, default=Vote.WAITING)
+
+
+class Agreement:
+    """The leader's view of its ranks: chains, votes, who has applied what."""
+
+    def __init__(self, ranks: int) -> None:
+        self.ranks = ranks
+        self.chain = Chain()
+        self._chains: dict[Seq, bytes] = {Seq(0): FIRST_CHAIN}
+        self._applied: dict[Rank, Seq] = {Rank(r): Seq(0) for r in range(ranks)}
+        self._votes: dict[int, dict[Rank, Ballot]] = {}
+        self._quiet: dict[Key, set[Rank]] = {}
+        self._dropped_at: dict[Key, Seq] = {}
+        self.reads: dict[Rank, int] = {}
+
+    def issue(self, plan: StepPlan) -> None:
+        """Note a plan that goes out now."""
+        self._chains[plan.seq] = self.chain.extend(plan)
+        for fetch in plan.fetch:
+            self._votes[fetch.order] = {}
+        for key in plan.drop:
+            self._dropped_at[key] = plan.seq
+            self._quiet[key] = set()
+
+    def take(self, report: Report) -> None:
+        """Add a rank's report.
+
+        Raises:
+            Bug: the rank has diverged, or it reports of a plan it has not been given
+        """
+        chain = self._chains.get(report.applied)
+        if chain != report.chain:
+            raise Bug(f"rank {report.rank} (boot {report.boot:x}) diverged at plan {report.applied}")
+        self._applied[report.rank] = max(self._applied[report.rank], report.applied)
+        self.reads[report.rank] = report.reads
+        for ballot in report.ballots:
+            self._vote(report.rank, ballot)
+        for key in report.quiet:
+            at = self._dropped_at.get(key)
+            if at is not None and report.applied >= at:
+                self._quiet[key].add(report.rank)
+        floor = min(self._applied.values())
+        for seq in [s for s in self._chains if s < floor]:
+            del self._chains[seq]
+
+    def _vote(self, rank: Rank, ballot: Ballot) -> None:
+        votes = self._votes.get(ballot.order)
+        if votes is None:
+            return  # the order was settled already
+        earlier = votes.get(rank)
+        if earlier is not None and earlier.vote is not Vote.WAITING and earlier.vote is not ballot.vote:
+            raise Bug(f"rank {rank} changed its vote on order {ballot.order} from {earlier.vote} to {ballot.vote}")
+        votes[rank] = ballot
+
+    def verdict(self, order: int) -> tuple[Vote, tuple[Ballot, ...]]:
+        """The fold over all ranks, and the ballots behind it."""
+        votes = self._votes[order]
+        found = [votes[Rank(r)].vote if Rank(r) in votes else Vote.WAITING for r in range(self.ranks)]
+        return fold(found), tuple(votes.values())
+
+    def settle(self, order: int) -> None:
+        """Forget an order."""
+        self._votes.pop(order, None)
+
+    def all_applied(self, seq: Seq) -> bool:
+        """Whether every rank has applied that plan."""
+        return min(self._applied.values()) >= seq
+
+    def newly_quiet(self) -> list[Key]:
+        """Dropped rooms on whose pages no rank has anything under way; each is returned once."""
+        keys = [key for key, ranks in self._quiet.items() if len(ranks) == self.ranks]
+        for key in keys:
+            del self._quiet[key], self._dropped_at[key]
+        return keys
+
+
+class PlanDraft:
+    """Decisions collected during one turn of a leader, issued as one plan."""
+
+    def __init__(self) -> None:
+        self.meet: list[Meet] = []
+        self.part: list[Boot] = []
+        self.drop: list[Key] = []
+        self.hold: list[Hold] = []
+        self.fetch: list[Fetch] = []
+        self.rehash: list[Rehash] = []
+        self.commit: list[Key] = []
+        self.batch: list[RowOrder] = []
+
+    def __bool__(self) -> bool:
+        return any(vars(self).values())
+
+    def finish(self, seq: Seq) -> StepPlan:
+        """The plan of everything added so far."""
+        return StepPlan(seq=seq, **{field: tuple(items) for field, items in vars(self).items()})

@@ -1,0 +1,367 @@
+"""The decode leader: admits rooms, has their blocks fetched and verified, generates.
+
+    QUEUED ──pages held──▶ FETCHING ──all blocks verified, record there──▶ COMMITTING ──applied──▶ RUNNING
+       └──────────────────────┴──────────────── END ──▶ ENDING ──quiet──▶ ENDED ◀──┴── finished ──────┘
+
+A room is admitted after Offer 0, oldest request first, when its whole prompt and one page of headroom fit. Completeness
+is computed from the ticket's length and the state table, never from what happened to be offered.
+"""
+
+from baton.core.agreement import Ballot, Fetch, Hold, Report, Vote
+from baton.core.errors import Mismatch
+from baton.core.generation import Generation, decode_row, drawn_of, grow, tell
+from baton.core.ids import BlockIndex, Boot, GroupName, Key, Micros, Seq
+from baton.core.leader import Dial, HangUp, Leader, LeaderSettings, RoomState, Saw, Table, finish_of
+from baton.core.manifest import Manifest
+from baton.core.messages import (
+    Admitted,
+    BlockRun,
+    Doubt,
+    FailCode,
+    Hello,
+    HelloBack,
+    Intactness,
+    Introduce,
+    LegSums,
+    Offer,
+    Paired,
+    Received,
+    Record,
+    Refused,
+    Stale,
+    Ticket,
+    Unpaired,
+    Verdict,
+    Withdrawn,
+)
+from baton.core.pages import PageState
+from baton.core.pairing import ChooseFabric, Partners
+from baton.core.plan import extent_blocks
+
+DECODE: Table = {
+    (RoomState.QUEUED, Saw.HELD): RoomState.FETCHING,
+    (RoomState.QUEUED, Saw.END): RoomState.ENDED,  # it holds nothing
+    (RoomState.FETCHING, Saw.ARRIVED): RoomState.COMMITTING,
+    (RoomState.FETCHING, Saw.END): RoomState.ENDING,
+    (RoomState.COMMITTING, Saw.COMMITTED): RoomState.RUNNING,
+    (RoomState.COMMITTING, Saw.END): RoomState.ENDING,
+    (RoomState.RUNNING, Saw.END): RoomState.ENDING,
+    (RoomState.ENDING, Saw.COMMITTED): RoomState.ENDING,  # its plan was under way
+    (RoomState.ENDING, Saw.END): RoomState.ENDING,
+    (RoomState.ENDING, Saw.QUIET): RoomState.ENDED,
+}
+EARLY_LIMIT = 1024  # offers without a ticket
+EARLY_LIFE = Micros(5_000_000)
+
+
+class DecodeRoom(Generation):
+    """A request whose tokens are generated here."""
+
+    def __init__(self, ticket: Ticket, now: Micros) -> None:
+        super().__init__(ticket, now)
+        self.offers: dict[int, Offer] = {}
+        self.ordered = 0  # offers handed to the ranks as fetch orders: numbers 1 .. ordered
+        self.open_orders: dict[int, Fetch] = {}
+        self.arrived: dict[GroupName, set[BlockIndex]] = {}
+        self.record: Record | None = None
+        self.doubted: set[tuple[int, GroupName, BlockIndex]] = set()
+        self.committed_at: Seq | None = None
+
+
+class DecodeLeader(Leader[DecodeRoom]):
+    """See the head of this module."""
+
+    table = DECODE
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        settings: LeaderSettings,
+        totals: dict[GroupName, int],
+        choose_fabric: ChooseFabric,
+    ) -> None:
+        super().__init__(manifest, settings, totals)
+        self._partners = Partners(manifest, choose_fabric)
+        self._early: dict[Key, tuple[Micros, Boot, list[Offer]]] = {}
+        self._orders: dict[int, Key] = {}  # open fetch orders
+        self._next_order = 0
+        self._running: list[DecodeRoom] = []  # rows of the batch under way
+        self._handlers |= {
+            Introduce: self._on_introduce,
+            HelloBack: self._on_hello_back,
+            Refused: self._on_refused,
+            Offer: self._on_offer,
+            Withdrawn: self._on_withdrawn,
+            Verdict: self._on_verdict,
+        }
+
+    def _open(self, ticket: Ticket, now: Micros) -> DecodeRoom:
+        room = DecodeRoom(ticket, now)
+        _, _, offers = self._early.pop(ticket.key, (now, ticket.prefill, []))
+        room.offers = {o.number: o for o in offers}
+        return room
+
+    def _stalls(self, room: DecodeRoom) -> bool:
+        return room.state is RoomState.FETCHING
+
+    def _refuse(self, ticket: Ticket) -> str:
+        partner = self._partners.find(ticket.prefill)
+        paired = partner is not None and partner.paired
+        return "" if paired else f"not paired with prefill worker {ticket.prefill:x}"
+
+    # ---- pairing --------------------------------------------------------------------------------
+
+    def gateway_up(self, boot: Boot, now: Micros) -> None:
+        """A session with a gateway has begun; it learns our pairs."""
+        super().gateway_up(boot, now)
+        for partner in self._partners.paired():
+            self.send(boot, Paired(partner.manifest.boot, partner.fabric))
+
+    def _on_introduce(self, sender: Boot, message: Introduce, now: Micros) -> None:
+        meet, why = self._partners.introduce(message.manifest)
+        if why:
+            self.send(sender, Unpaired(message.prefill, why))
+        if meet is not None:
+            self.draft.meet.append(meet)
+            self._effects.append(Dial(message.address, message.prefill))
+
+    def _on_peer_up(self, boot: Boot, now: Micros) -> None:
+        partner = self._partners.find(boot)
+        if partner is not None:
+            partner.session = True
+            self._ask(boot)
+
+    def _ask(self, boot: Boot) -> None:
+        partner = self._partners.ready_to_ask(boot)
+        if partner is not None:
+            self.send(boot, Hello(self.manifest, partner.plan.digest))
+
+    def _on_hello_back(self, sender: Boot, message: HelloBack, now: Micros) -> None:
+        if self._partners.find(sender) is None:
+            return
+        try:
+            partner = self._partners.confirm(sender, message.plan)
+        except Mismatch as error:
+            self._unpair(sender, str(error))
+            return
+        for gateway in self._gateways:
+            self.send(gateway, Paired(sender, partner.fabric))
+
+    def _on_refused(self, sender: Boot, message: Refused, now: Micros) -> None:
+        self._unpair(sender, f"the prefill worker refused: {message.why}")
+
+    def _unpair(self, boot: Boot, why: str) -> None:
+        if self._partners.forget(boot) is None:
+            return
+        self.draft.part.append(boot)
+        self._effects.append(HangUp(boot))
+        for gateway in self._gateways:
+            self.send(gateway, Unpaired(boot, why))
+
+    def _on_peer_lost(self, boot: Boot, why: str, now: Micros) -> None:
+        self._unpair(boot, why)
+        before_commit = (RoomState.QUEUED, RoomState.FETCHING)
+        for room in [r for r in self.rooms.values() if r.ticket.prefill == boot and r.state in before_commit]:
+            self.fail(room, FailCode.WORKER_LOST, f"prefill worker {boot:x} was lost: {why}", retry=True)
+        self._early = {k: e for k, e in self._early.items() if e[1] != boot}
+
+    # ---- offers ---------------------------------------------------------------------------------
+
+    def _on_offer(self, sender: Boot, offer: Offer, now: Micros) -> None:
+        room = self.find(offer.key)
+        if room is None:
+            self._keep_early(sender, offer, now)
+        elif room.ticket.prefill == sender and room.state in (RoomState.QUEUED, RoomState.FETCHING):
+            room.offers[offer.number] = offer
+            room.progress = now
+
+    def _keep_early(self, sender: Boot, offer: Offer, now: Micros) -> None:
+        """An offer without a ticket waits in a bounded table, holding no pages; then it is answered Stale."""
+        known = self._epochs.get(offer.key.room)
+        if known is not None and known[0] >= offer.key.epoch:
+            self.send(sender, Stale(offer.key))
+        elif offer.key in self._early:
+            self._early[offer.key][2].append(offer)
+        elif len(self._early) < EARLY_LIMIT:
+            self._early[offer.key] = (Micros(now + EARLY_LIFE), sender, [offer])
+        else:
+            self.send(sender, Stale(offer.key))
+
+    def timer(self) -> Micros | None:
+        """When `on_timer` wants to be called next."""
+        times = [t for t in (super().timer(), *(e[0] for e in self._early.values())) if t is not None]
+        return min(times) if times else None
+
+    def on_timer(self, now: Micros) -> None:
+        """A deadline may have passed."""
+        for key, (until, sender, _) in list(self._early.items()):
+            if now >= until:
+                del self._early[key]
+                self.send(sender, Stale(key))
+        super().on_timer(now)
+
+    def _on_withdrawn(self, sender: Boot, message: Withdrawn, now: Micros) -> None:
+        room = self.find(message.key)
+        if room is not None and room.state in (RoomState.QUEUED, RoomState.FETCHING):
+            self.end(room)
+
+    # ---- schedule -------------------------------------------------------------------------------
+
+    def _schedule(self, now: Micros) -> None:
+        self._admit(now)
+        for room in self.in_state(RoomState.FETCHING):
+            self._order_fetches(room)
+            self._try_commit(room)
+        for room in self.in_state(RoomState.COMMITTING):
+            self._after_commit(room)
+        if self._batch is None:
+            self._compose()
+
+    def _admit(self, now: Micros) -> None:
+        """Oldest first among those whose prefill holds its pages; who does not fit keeps the younger ones waiting."""
+        active = len(self.in_state(RoomState.FETCHING, RoomState.COMMITTING, RoomState.RUNNING))
+        for room in self.in_state(RoomState.QUEUED):
+            if 0 not in room.offers:
+                continue
+            if active >= self.settings.max_rooms:
+                return
+            taken = self.ledger.take(room.key, self.pages_for(room.length + 1), PageState.FETCHING)
+            if taken is None:
+                return
+            active += 1
+            self.see(room, Saw.HELD)
+            room.progress = now
+            self.draft.hold.append(Hold(room.key, taken))
+            for boot in (room.ticket.prefill, room.ticket.gateway):
+                self.send(boot, Admitted(room.key))
+
+    def _order_fetches(self, room: DecodeRoom) -> None:
+        """Hand the offers that have come, in their order, to the ranks."""
+        while (offer := room.offers.pop(room.ordered, None)) is not None:
+            room.ordered += 1
+            if offer.runs:
+                self._order(room, offer.runs, offer.sums)
+            if offer.record is not None:
+                room.record = offer.record
+                if offer.record.length != room.length:
+                    why = f"the record states {offer.record.length} tokens, the ticket has {room.length}"
+                    self.fail(room, FailCode.HANDOFF_FAILED, why, retry=False)
+                    return
+                if offer.record.finish is not None:
+                    self.end(room)  # it ended at its first token, which the gateway has from prefill
+                    return
+
+    def _order(self, room: DecodeRoom, runs: dict[GroupName, BlockRun], sums: tuple[LegSums, ...]) -> None:
+        self._next_order += 1
+        fetch = Fetch(self._next_order, room.key, room.ticket.prefill, runs, sums, self.settings.fetch_ms)
+        room.open_orders[fetch.order] = fetch
+        self._orders[fetch.order] = room.key
+        self.draft.fetch.append(fetch)
+
+    def _expected(self, room: DecodeRoom) -> dict[GroupName, set[BlockIndex]]:
+        found = {}
+        for group in self.state_table.groups:
+            blocks = extent_blocks(group.extent, room.length, self.state_table.block_tokens)
+            found[group.name] = {BlockIndex(b) for b in range(blocks.start, blocks.end)}
+        return found
+
+    def _try_commit(self, room: DecodeRoom) -> None:
+        if room.state is not RoomState.FETCHING or room.record is None or room.open_orders:
+            return
+        expected = self._expected(room)
+        arrived = {g: room.arrived.get(g, set()) for g in expected}
+        if arrived != expected:
+            missing = {g: sorted(expected[g] ^ arrived[g])[:4] for g in expected if expected[g] != arrived[g]}
+            why = f"all offers are in, and blocks differ from what {room.length} tokens need: {missing}"
+            self.fail(room, FailCode.HANDOFF_FAILED, why, retry=True)
+            return
+        self.see(room, Saw.ARRIVED)
+        self.draft.commit.append(room.key)
+        room.committed_at = Seq(self._agreement.chain.seq + 1)  # the plan of this turn
+
+    def _after_commit(self, room: DecodeRoom) -> None:
+        assert room.committed_at is not None
+        assert room.record is not None
+        if not self._agreement.all_applied(room.committed_at):
+            return
+        self.see(room, Saw.COMMITTED)
+        self.ledger.move(room.key, PageState.COMMITTED)
+        self.send(room.ticket.prefill, Received(room.key))
+        room.generated.append(room.record.first)
+
+    # ---- generation -----------------------------------------------------------------------------
+
+    def _compose(self) -> None:
+        self._running = grow(self, self.in_state(RoomState.RUNNING))
+        self.draft.batch += [decode_row(room) for room in self._running]
+
+    def _on_batch(self, reports: list[Report], now: Micros) -> None:
+        for i, room in enumerate(self._running):
+            if room.state is not RoomState.RUNNING:
+                continue  # ended meanwhile
+            drawn = drawn_of(reports, i)
+            room.generated.append(drawn)
+            finish = finish_of(drawn, generated=int(room.next_index), limits=room.ticket.limits)
+            tell(self, room, finish)
+            if finish is not None:
+                self.end(room)
+
+    # ---- votes and doubts -----------------------------------------------------------------------
+
+    def _on_report(self, report: Report, now: Micros) -> None:
+        for met in report.met:
+            partner = self._partners.find(met.peer)
+            if partner is None:
+                continue
+            if met.why:
+                self._unpair(met.peer, f"rank {report.rank} cannot reach it over {partner.fabric}: {met.why}")
+            else:
+                partner.met.add(report.rank)
+                self._ask(met.peer)
+        for ballot in report.ballots:
+            self._count(ballot.order, now)
+
+    def _count(self, order: int, now: Micros) -> None:
+        key = self._orders.get(order)
+        room = self.find(key) if key is not None else None
+        vote, ballots = self._agreement.verdict(order) if key is not None else (Vote.WAITING, ())
+        if vote is Vote.WAITING:
+            return
+        del self._orders[order]
+        self._agreement.settle(order)
+        if room is None or room.state is not RoomState.FETCHING:
+            return
+        fetch = room.open_orders.pop(order)
+        room.progress = now
+        if vote is Vote.ARRIVED:
+            for group, run in fetch.runs.items():
+                room.arrived.setdefault(group, set()).update(BlockIndex(b) for b in range(run.start, run.end))
+        else:
+            self._doubt(room, fetch, [b for b in ballots if b.vote is Vote.FAILED])
+
+    def _doubt(self, room: DecodeRoom, fetch: Fetch, ballots: list[Ballot]) -> None:
+        """Ask prefill about blocks that keep differing, once; any other failure ends the epoch."""
+        suspects = {(s.leg, s.group, s.blocks) for b in ballots for s in b.suspects}
+        blamed = {(leg, group, b) for leg, group, blocks in suspects for b in blocks}
+        if not suspects or blamed & room.doubted:
+            self.fail(room, FailCode.HANDOFF_FAILED, "; ".join(sorted({b.why for b in ballots})), retry=True)
+            return
+        room.doubted |= blamed
+        for leg, group, blocks in sorted(suspects):
+            self.send(room.ticket.prefill, Doubt(room.key, leg, group, blocks))
+        # The order stays open until the answer: nothing is committed meanwhile.
+        room.open_orders[fetch.order] = fetch
+
+    def _on_verdict(self, sender: Boot, verdict: Verdict, now: Micros) -> None:
+        room = self.find(verdict.key)
+        if room is None or room.state is not RoomState.FETCHING:
+            return
+        room.progress = now
+        doubted = [f for f in room.open_orders.values() if f.order not in self._orders]
+        if verdict.found is not Intactness.INTACT:
+            why = f"blocks {list(verdict.blocks)} of group {verdict.group} are {verdict.found.value} at the source"
+            self.fail(room, FailCode.HANDOFF_FAILED, why, retry=True)
+            return
+        for fetch in doubted:
+            del room.open_orders[fetch.order]
+            self._order(room, fetch.runs, fetch.sums)

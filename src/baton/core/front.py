@@ -1,0 +1,450 @@
+"""The gateway's request logic: rooms, epochs, tokens already sent, choice of workers, retries, aborts.
+
+    HTTP ──Submit, Cancel──▶ Front ──Ticket, Abort, Close──▶ leaders
+    HTTP ◀──Emit, Finish, Fail── Front ◀──Admitted, FirstToken, Tokens, Failed, Recompute, Ended── leaders
+
+Invariants: a client sees each token index once, in order; index 0 only after `Admitted`, so an unadmitted request can
+still be refused with a clean status; a request ends exactly once; a room is closed when both sides have ended its last
+epoch (a lost worker counts as ended).
+"""
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, Protocol
+
+import msgspec
+
+from baton.core.door import Cancel, Emit, Fail, Finish, Heard, RequestId, Submit
+from baton.core.errors import Overloaded
+from baton.core.ids import Boot, Epoch, Key, Micros, Room, Stamp, TokenId, TokenIndex
+from baton.core.leader import Send
+from baton.core.messages import (
+    Abort,
+    Admitted,
+    AnyMessage,
+    AskLedger,
+    Close,
+    Credits,
+    Drawn,
+    Ended,
+    FailCode,
+    Failed,
+    FinishReason,
+    FirstToken,
+    Introduce,
+    LedgerView,
+    Paired,
+    Recompute,
+    Register,
+    Ticket,
+    Tokens,
+    Unpaired,
+    Withdrawn,
+)
+
+UNIFIED, PREFILL, DECODE = "unified", "prefill", "decode"
+
+
+class Bits(Protocol):
+    """Where rooms come from: a uniform integer of n bits."""
+
+    def __call__(self, n: int, /) -> int:
+        """Draw."""
+        ...
+
+
+class FrontSettings(msgspec.Struct, frozen=True):
+    """Bounds of the gateway's request table."""
+
+    max_requests: int = 4096
+    max_epochs: int = 3  # attempts after failures; giving way to others (Recompute, Withdrawn) is not counted
+    wait_for_workers_ms: int = 30_000
+    grace_ms: int = 2_000  # beyond a ticket's deadline, before the gateway ends it by itself
+    introduce_again_ms: int = 1_000
+
+
+class Say(msgspec.Struct, frozen=True):
+    """Tell the HTTP side."""
+
+    heard: Heard
+
+
+class Worker(msgspec.Struct):
+    """A registered worker."""
+
+    register: Register
+    open: set[Key] = msgspec.field(default_factory=set)
+    credits: Credits | None = None
+
+
+class Standing(Enum):
+    """Where a request stands."""
+
+    WAITING = "waiting"  # for a pair of workers
+    OPEN = "open"
+
+
+class Request:
+    """One client request over all its epochs."""
+
+    def __init__(self, submit: Submit, room: Room, stamp: Stamp, now: Micros) -> None:
+        self.submit, self.room, self.stamp = submit, room, stamp
+        self.standing = Standing.WAITING
+        self.since = now
+        self.deadline = Micros(now + submit.limits.deadline_ms * 1000)
+        self.epoch = Epoch(0)
+        self.failures = 0
+        self.said: list[TokenId] = []
+        self.pair: tuple[Boot, Boot] | None = None
+        self.admitted = False
+        self.streaming = False  # decode has sent tokens in this epoch
+        self.first: FirstToken | None = None  # held back until Admitted
+
+    @property
+    def key(self) -> Key:
+        """The current epoch."""
+        return Key(self.room, self.epoch)
+
+
+class Front:
+    """Sans-IO, like the leaders; effects are Send (to workers) and Say (to the HTTP side)."""
+
+    def __init__(self, boot: Boot, settings: FrontSettings, bits: Bits) -> None:
+        self.boot, self.settings = boot, settings
+        self._bits = bits
+        self._effects: list[Send | Say] = []
+        self._requests: dict[RequestId, Request] = {}
+        self._rooms: dict[Room, Request] = {}
+        self._closing: dict[Key, set[Boot]] = {}  # epochs that sides have still to end
+        self._last: dict[Room, set[Boot]] = {}  # workers that know the room, for Close
+        self._workers: dict[Boot, Worker] = {}
+        self._pairs: dict[tuple[Boot, Boot], str] = {}  # (prefill, decode) -> fabric
+        self._introduce: dict[tuple[Boot, Boot], Micros] = {}  # try again at
+        self._stamp = 0
+        self._question = 0
+        self._views: dict[int, dict[Boot, LedgerView | None]] = {}
+        self._handlers: dict[type[Any], Callable[[Boot, Any, Micros], None]] = {
+            Register: self._on_register,
+            Paired: self._on_paired,
+            Unpaired: self._on_unpaired,
+            Credits: self._on_credits,
+            Admitted: self._on_admitted,
+            FirstToken: self._on_first_token,
+            Tokens: self._on_tokens,
+            Failed: self._on_failed,
+            Recompute: self._on_given_up,
+            Withdrawn: self._on_given_up,
+            Ended: self._on_ended,
+            LedgerView: self._on_ledger_view,
+        }
+
+    # ---- events ---------------------------------------------------------------------------------
+
+    def submit(self, submit: Submit, now: Micros) -> None:
+        """A new request.
+
+        Raises:
+            Overloaded: the table is full; nothing was kept
+        """
+        if len(self._requests) >= self.settings.max_requests:
+            raise Overloaded(f"{self.settings.max_requests} requests are open already; try again later")
+        self._stamp += 1
+        request = Request(submit, Room(f"{self._bits(128):032x}"), Stamp(self._stamp), now)
+        self._requests[submit.request] = request
+        self._rooms[request.room] = request
+        self._start(request, now)
+
+    def cancel(self, cancel: Cancel, now: Micros) -> None:
+        """The client is gone, or has enough; a request that has ended already is no error."""
+        request = self._requests.get(cancel.request)
+        if request is not None:
+            self._abort_epoch(request, cancel.reason)
+            self._done(request)
+
+    def receive(self, sender: Boot, message: AnyMessage, now: Micros) -> None:
+        """A leader said something; kinds that are not a leader's to say change nothing."""
+        handler = self._handlers.get(type(message))
+        if handler is not None:
+            handler(sender, message, now)
+
+    def peer_lost(self, boot: Boot, why: str, now: Micros) -> None:
+        """A worker is gone: it counts as having ended everything; what needed it goes on elsewhere or fails."""
+        worker = self._workers.pop(boot, None)
+        if worker is None:
+            return
+        self._pairs = {p: f for p, f in self._pairs.items() if boot not in p}
+        self._introduce = {p: t for p, t in self._introduce.items() if boot not in p}
+        for request in [r for r in self._requests.values() if r.pair is not None and boot in r.pair]:
+            assert request.pair is not None
+            if boot == request.pair[0] != request.pair[1] and request.streaming:
+                continue  # its prefill is behind it
+            detail = f"{worker.register.manifest.role} worker {worker.register.name} was lost: {why}"
+            self._another_epoch(request, FailCode.WORKER_LOST, detail, now, counts=True, needs_pair=True)
+        for key, waiting in list(self._closing.items()):
+            if boot in waiting:
+                self._side_ended(key, boot)
+        for answers in self._views.values():
+            answers.pop(boot, None)
+
+    def on_timer(self, now: Micros) -> None:
+        """A deadline may have passed."""
+        for request in list(self._requests.values()):
+            if now >= self._deadline(request):
+                code = FailCode.DEADLINE_EXCEEDED
+                detail = f"not done in {request.submit.limits.deadline_ms} ms"
+                if request.standing is Standing.WAITING:
+                    code, detail = FailCode.WORKER_LOST, f"no worker pair was ready for {self._waited(request, now)} ms"
+                self._fail(request, code, detail)
+        for pair, at in list(self._introduce.items()):
+            if now >= at:
+                self._say_introduce(*pair)
+
+    def timer(self) -> Micros | None:
+        """When `on_timer` wants to be called next."""
+        times = [self._deadline(r) for r in self._requests.values()] + list(self._introduce.values())
+        return min(times) if times else None
+
+    def effects(self) -> list[Send | Say]:
+        """What is to be done since the last call, in order."""
+        effects, self._effects = self._effects, []
+        return effects
+
+    # ---- what others ask ------------------------------------------------------------------------
+
+    def usable_pairs(self) -> list[tuple[Boot, Boot]]:
+        """(prefill, decode) boots that a request can be given to; a unified worker is its own pair."""
+        alone = [(b, b) for b, w in self._workers.items() if w.register.manifest.role == UNIFIED]
+        return alone + list(self._pairs)
+
+    def workers(self) -> list[Register]:
+        """All registered workers."""
+        return [w.register for w in self._workers.values()]
+
+    def ask_ledger(self) -> int:
+        """Ask every worker for its books; `ledger` has the answers to this question."""
+        self._question += 1
+        self._views[self._question] = dict.fromkeys(self._workers)
+        for boot in self._workers:
+            self._effects.append(Send(boot, AskLedger(self._question)))
+        return self._question
+
+    def ledger(self, question: int) -> list[LedgerView] | None:
+        """All answers, once every worker that is still there has answered; None until then."""
+        answers = self._views[question]
+        views = [v for v in answers.values() if v is not None]
+        return views if len(views) == len(answers) else None
+
+    def answers(self, question: int) -> list[LedgerView]:
+        """The answers so far."""
+        return [v for v in self._views[question].values() if v is not None]
+
+    def forget_ledger(self, question: int) -> list[str]:
+        """End a question; returns the names of the workers that have not answered."""
+        answers = self._views.pop(question)
+        return [self._workers[b].register.name for b, v in answers.items() if v is None and b in self._workers]
+
+    @property
+    def open_requests(self) -> int:
+        """Requests that have not ended, and rooms not closed yet."""
+        return len(self._requests) + len(self._closing)
+
+    # ---- workers --------------------------------------------------------------------------------
+
+    def _on_register(self, sender: Boot, message: Register, now: Micros) -> None:
+        self._workers[sender] = Worker(message)
+        role = message.manifest.role
+        for boot, other in self._workers.items():
+            if role == PREFILL and other.register.manifest.role == DECODE:
+                self._say_introduce(sender, boot)
+            elif role == DECODE and other.register.manifest.role == PREFILL:
+                self._say_introduce(boot, sender)
+        self._start_waiting(now)
+
+    def _say_introduce(self, prefill: Boot, decode: Boot) -> None:
+        self._introduce.pop((prefill, decode), None)
+        register = self._workers[prefill].register
+        assert register.address is not None, "a prefill worker listens"
+        self._effects.append(Send(decode, Introduce(prefill, register.address, register.manifest)))
+
+    def _on_paired(self, sender: Boot, message: Paired, now: Micros) -> None:
+        if message.prefill in self._workers:
+            self._pairs[message.prefill, sender] = message.fabric
+            self._start_waiting(now)
+
+    def _on_unpaired(self, sender: Boot, message: Unpaired, now: Micros) -> None:
+        pair = (message.prefill, sender)
+        self._pairs.pop(pair, None)
+        if message.prefill in self._workers and sender in self._workers:
+            self._introduce[pair] = Micros(now + self.settings.introduce_again_ms * 1000)
+
+    def _on_credits(self, sender: Boot, message: Credits, now: Micros) -> None:
+        worker = self._workers.get(sender)
+        if worker is not None and (worker.credits is None or worker.credits.number < message.number):
+            worker.credits = message
+
+    def _choose(self) -> tuple[Boot, Boot] | None:
+        """The pair with the fewest open rooms of ours."""
+        pairs = self.usable_pairs()
+        return min(pairs, key=lambda p: sum(len(self._workers[b].open) for b in p)) if pairs else None
+
+    def _start_waiting(self, now: Micros) -> None:
+        for request in [r for r in self._requests.values() if r.standing is Standing.WAITING]:
+            self._start(request, now)
+
+    # ---- epochs ---------------------------------------------------------------------------------
+
+    def _start(self, request: Request, now: Micros) -> None:
+        pair = self._choose()
+        if pair is None:
+            request.standing, request.since = Standing.WAITING, now
+            return
+        request.epoch = Epoch(request.epoch + 1)
+        request.standing, request.pair = Standing.OPEN, pair
+        request.admitted, request.streaming, request.first = False, False, None
+        limits = request.submit.limits
+        left_ms = max(1, (request.deadline - now) // 1000)
+        ticket = Ticket(
+            key=request.key,
+            stamp=request.stamp,
+            gateway=self.boot,
+            prefill=pair[0],
+            decode=pair[1],
+            prompt=request.submit.prompt,
+            said=tuple(request.said),
+            sampling=request.submit.sampling,
+            limits=msgspec.structs.replace(limits, deadline_ms=left_ms),
+        )
+        sides = set(pair)
+        self._closing[request.key] = set(sides)
+        self._last.setdefault(request.room, set()).update(sides)
+        for boot in sorted(sides):
+            self._workers[boot].open.add(request.key)
+            self._effects.append(Send(boot, ticket))
+
+    def _abort_epoch(self, request: Request, reason: str) -> None:
+        """Both sides end the current epoch; those that have ended it already are not asked."""
+        for boot in sorted(self._closing.get(request.key, ())):
+            self._effects.append(Send(boot, Abort(request.key, reason)))
+        request.pair = None
+
+    def _another_epoch(
+        self, request: Request, code: FailCode, detail: str, now: Micros, *, counts: bool, needs_pair: bool
+    ) -> None:
+        """The epoch ended badly: go on after what was said, in a new one, or fail."""
+        self._abort_epoch(request, detail)
+        request.failures += counts
+        if request.failures >= self.settings.max_epochs or (needs_pair and not self.usable_pairs()):
+            self._fail(request, code, detail)
+        else:
+            self._start(request, now)
+
+    def _fail(self, request: Request, code: FailCode, detail: str) -> None:
+        self._abort_epoch(request, detail)
+        self._effects.append(Say(Fail(request.submit.request, code, detail)))
+        self._done(request)
+
+    def _done(self, request: Request) -> None:
+        del self._requests[request.submit.request]
+        del self._rooms[request.room]
+        self._maybe_close(request.room)
+
+    def _find(self, key: Key, sender: Boot) -> Request | None:
+        """The open request whose current epoch this is, if the sender is one of its two workers."""
+        request = self._rooms.get(key.room)
+        known = request is not None and request.key == key and request.pair is not None and sender in request.pair
+        return request if known else None
+
+    def _on_ended(self, sender: Boot, message: Ended, now: Micros) -> None:
+        self._side_ended(message.key, sender)
+
+    def _side_ended(self, key: Key, boot: Boot) -> None:
+        worker = self._workers.get(boot)
+        if worker is not None:
+            worker.open.discard(key)
+        waiting = self._closing.get(key)
+        if waiting is None:
+            return
+        waiting.discard(boot)
+        if not waiting:
+            del self._closing[key]
+            self._maybe_close(key.room)
+
+    def _maybe_close(self, room: Room) -> None:
+        if room in self._rooms or any(k.room == room for k in self._closing):
+            return
+        for boot in sorted(self._last.pop(room, set()) & self._workers.keys()):
+            self._effects.append(Send(boot, Close(room)))
+
+    def _deadline(self, request: Request) -> Micros:
+        if request.standing is Standing.WAITING:
+            return Micros(min(request.deadline, request.since + self.settings.wait_for_workers_ms * 1000))
+        return Micros(request.deadline + self.settings.grace_ms * 1000)
+
+    def _waited(self, request: Request, now: Micros) -> int:
+        return (now - request.since) // 1000
+
+    # ---- what leaders say of a room -------------------------------------------------------------
+
+    def _on_admitted(self, sender: Boot, message: Admitted, now: Micros) -> None:
+        request = self._find(message.key, sender)
+        if request is not None:
+            request.admitted = True
+            self._show_first(request)
+
+    def _on_first_token(self, sender: Boot, message: FirstToken, now: Micros) -> None:
+        request = self._find(message.key, sender)
+        if request is not None:
+            request.first = message
+            self._show_first(request)
+
+    def _show_first(self, request: Request) -> None:
+        first = request.first
+        if first is None or not (request.admitted or first.finish is not None):
+            return
+        request.first = None
+        self._take(request, first.index, (first.drawn,), first.finish)
+
+    def _on_tokens(self, sender: Boot, message: Tokens, now: Micros) -> None:
+        request = self._find(message.key, sender)
+        if request is not None:
+            request.streaming = True
+            self._take(request, message.start, message.drawn, message.finish)
+
+    def _take(self, request: Request, start: TokenIndex, drawn: tuple[Drawn, ...], finish: FinishReason | None) -> None:
+        """Drop what the client has; a gap, or a different token at an index it has, ends the request."""
+        have = len(request.said)
+        if start > have:
+            self._fail(request, FailCode.HANDOFF_FAILED, f"tokens from index {start} came while {have} were known")
+            return
+        known = request.said[start : start + len(drawn)]
+        if known != [d.token for d in drawn[: len(known)]]:
+            self._fail(request, FailCode.HANDOFF_FAILED, f"the two sides differ on a token in [{start}, {have})")
+            return
+        fresh = drawn[have - start :]
+        if fresh:
+            request.said += [d.token for d in fresh]
+            self._effects.append(Say(Emit(request.submit.request, TokenIndex(have), fresh)))
+        if finish is not None:
+            self._abort_epoch(request, "finished")
+            self._effects.append(Say(Finish(request.submit.request, finish)))
+            self._done(request)
+
+    def _on_failed(self, sender: Boot, message: Failed, now: Micros) -> None:
+        request = self._find(message.key, sender)
+        if request is None:
+            return
+        if message.retry:
+            lost = message.code is FailCode.WORKER_LOST
+            self._another_epoch(request, message.code, message.detail, now, counts=True, needs_pair=lost)
+        else:
+            self._fail(request, message.code, message.detail)
+
+    def _on_given_up(self, sender: Boot, message: Recompute | Withdrawn, now: Micros) -> None:
+        request = self._find(message.key, sender)
+        if request is not None:
+            self._another_epoch(request, FailCode.OVERLOADED, "gave way to others", now, counts=False, needs_pair=False)
+
+    def _on_ledger_view(self, sender: Boot, message: LedgerView, now: Micros) -> None:
+        answers = self._views.get(message.question)
+        if answers is not None and sender in answers:
+            answers[sender] = message

@@ -1,0 +1,407 @@
+"""What every worker's leader does, whatever its role: rooms, endings, plans, reports, books.
+
+    event ──▶ leader ──Send(boot, message)──▶ gateway or peer leader
+                   └──Issue(plan)──▶ its ranks          Dial, HangUp: the shell's links
+
+One event, one turn: the role changes its rooms, then `_schedule` looks what can be done, and all decisions of the turn
+go out as one step plan. Every end has one path: `_end` drops the room in a plan, the ranks say `quiet`, its pages return,
+and `Ended` goes to its gateway.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from baton.core.agreement import Agreement, PlanDraft, Report, StepPlan
+from baton.core.ids import Boot, Epoch, GroupName, Key, Micros, Rank, Room, Seq
+from baton.core.manifest import Manifest
+from baton.core.messages import (
+    Abort,
+    AnyMessage,
+    AskLedger,
+    Close,
+    Credits,
+    Drawn,
+    Ended,
+    FailCode,
+    Failed,
+    FinishReason,
+    LedgerView,
+    Limits,
+    RankView,
+    Register,
+    RoomView,
+    Stale,
+    Ticket,
+)
+from baton.core.pages import Ledger
+
+
+class Send(msgspec.Struct, frozen=True):
+    """Say something to a process we have a session with; lost without a trace if there is none."""
+
+    to: Boot
+    message: AnyMessage
+
+
+class Issue(msgspec.Struct, frozen=True):
+    """Give a plan to every rank."""
+
+    plan: StepPlan
+
+
+class Dial(msgspec.Struct, frozen=True):
+    """Open a session to another leader."""
+
+    address: str
+    boot: Boot
+
+
+class HangUp(msgspec.Struct, frozen=True):
+    """Give up the session (and link) to another leader."""
+
+    boot: Boot
+
+
+Effect = Send | Issue | Dial | HangUp
+
+
+class LeaderSettings(msgspec.Struct, frozen=True):
+    """What an operator sets for one worker."""
+
+    name: str
+    address: str | None
+    step_tokens: int
+    last_chunk_tokens: int
+    max_rooms: int  # running at once (`--max-num-seqs`)
+    max_queue: int
+    stall_ms: int  # a handoff without any progress for so long fails
+    fetch_ms: int  # deadline of one read
+    pids: tuple[int, ...]  # of the ranks
+
+
+class RoomState(Enum):
+    """Where a room stands on this worker; each role uses a part of it (its table says which)."""
+
+    QUEUED = "queued"
+    COMPUTING = "computing"
+    OFFERED = "offered"
+    FETCHING = "fetching"
+    COMMITTING = "committing"
+    RUNNING = "running"
+    ENDING = "ending"
+    ENDED = "ended"
+
+
+class Saw(Enum):
+    """What happens to a room."""
+
+    HELD = "held"  # pages for its whole prompt were taken
+    LAST_CHUNK = "last_chunk"
+    ADMITTED = "admitted"
+    ARRIVED = "arrived"  # all blocks verified on all ranks, and the record is there
+    COMMITTED = "committed"  # the commit plan is applied on all ranks
+    RECEIVED = "received"
+    END = "end"  # finished, failed, aborted, peer lost, deadline, withdrawn
+    QUIET = "quiet"
+
+
+Table = dict[tuple[RoomState, Saw], RoomState]
+
+
+class OpenRoom:
+    """One epoch of a room on this worker."""
+
+    def __init__(self, ticket: Ticket, now: Micros) -> None:
+        self.ticket = ticket
+        self.key = ticket.key
+        self.state = RoomState.QUEUED
+        self.born = now
+        self.progress = now  # when the handoff last moved
+        self.deadline = Micros(now + ticket.limits.deadline_ms * 1000)
+        self.context = (*ticket.prompt, *ticket.said)
+
+    @property
+    def length(self) -> int:
+        """L = prompt + said: positions whose state the handoff carries."""
+        return len(self.context)
+
+
+def finish_of(drawn: Drawn, *, generated: int, limits: Limits) -> FinishReason | None:
+    """Whether the `generated`-th token (from 1, `said` included) ends the request."""
+    if drawn.token in limits.eos_token_ids or drawn.token in limits.stop_token_ids:
+        return FinishReason.STOP
+    return FinishReason.LENGTH if generated >= limits.max_tokens else None
+
+
+R = TypeVar("R", bound=OpenRoom)
+CREDIT_PERIOD = Micros(20_000)
+
+
+class Leader(ABC, Generic[R]):
+    """Base of the three roles' leaders. Sans-IO: methods change state, `effects` drains what is to be done."""
+
+    table: Table
+
+    def __init__(self, manifest: Manifest, settings: LeaderSettings, totals: dict[GroupName, int]) -> None:
+        self.manifest, self.settings = manifest, settings
+        self.state_table = manifest.table
+        self.page_tokens = manifest.page_blocks * manifest.table.block_tokens
+        self.ledger = Ledger(totals)
+        self.rooms: dict[Key, R] = {}
+        self._epochs: dict[Room, tuple[Epoch, Boot]] = {}  # highest seen; until Close or PeerLost of the gateway
+        self._gateways: set[Boot] = set()
+        self._agreement = Agreement(len(manifest.ranks))
+        self.draft = PlanDraft()
+        self._effects: list[Effect] = []
+        self._batch: Seq | None = None  # under way
+        self._batch_reports: dict[Rank, Report] = {}
+        self._credit_number = 0
+        self._credit_sent: tuple[object, ...] = ()
+        self._credit_at = Micros(0)
+        self._handlers: dict[type[Any], Callable[[Boot, Any, Micros], None]] = {
+            Ticket: self._on_ticket,
+            Abort: self._on_abort,
+            Close: self._on_close,
+            AskLedger: self._on_ask_ledger,
+            Stale: self._on_stale,
+        }
+
+    # ---- events ---------------------------------------------------------------------------------
+
+    def gateway_up(self, boot: Boot, now: Micros) -> None:
+        """A session with a gateway has begun."""
+        self._gateways.add(boot)
+        self.send(boot, Register(self.settings.name, self.settings.address, self.manifest))
+        self._credit_sent = ()
+        self._turn(now)
+
+    def peer_up(self, boot: Boot, now: Micros) -> None:
+        """A session with another leader has begun."""
+        self._on_peer_up(boot, now)
+        self._turn(now)
+
+    def peer_lost(self, boot: Boot, why: str, now: Micros) -> None:
+        """A session has ended: an event of every room shared with that boot."""
+        if boot in self._gateways:
+            self._gateways.discard(boot)
+            for room in [r for r in self.rooms.values() if r.ticket.gateway == boot]:
+                self.end(room)
+            self._epochs = {r: (e, g) for r, (e, g) in self._epochs.items() if g != boot}
+        else:
+            self._on_peer_lost(boot, why, now)
+        self._turn(now)
+
+    def receive(self, sender: Boot, message: AnyMessage, now: Micros) -> None:
+        """A message came in. Kinds this role has no business with are answered by silence: they change nothing."""
+        handler = self._handlers.get(type(message))
+        if handler is not None:
+            handler(sender, message, now)
+        self._turn(now)
+
+    def reported(self, report: Report, now: Micros) -> None:
+        """A rank has reported. Raises Bug when it has diverged."""
+        self._agreement.take(report)
+        self._on_report(report, now)
+        if report.batch is not None:
+            self._batch_reports[report.rank] = report
+            if len(self._batch_reports) == len(self.manifest.ranks):
+                reports, self._batch_reports, self._batch = self._batch_reports, {}, None
+                self._on_batch([reports[Rank(r)] for r in range(len(reports))], now)
+        for key in self._agreement.newly_quiet():
+            room = self.rooms[key]
+            self.see(room, Saw.QUIET)
+            self._forget(room)
+        self._turn(now)
+
+    def on_timer(self, now: Micros) -> None:
+        """A deadline may have passed."""
+        for room in list(self.rooms.values()):
+            if room.state is RoomState.ENDING:
+                continue
+            if now >= room.deadline:
+                self.fail(room, FailCode.DEADLINE_EXCEEDED, f"not done in {room.ticket.limits.deadline_ms} ms", retry=False)
+            elif self._stalls(room) and now >= room.progress + self.settings.stall_ms * 1000:
+                why = f"the handoff made no progress for {self.settings.stall_ms} ms while {room.state.value}"
+                self.fail(room, FailCode.HANDOFF_FAILED, why, retry=True)
+        self._turn(now)
+
+    def timer(self) -> Micros | None:
+        """When `on_timer` wants to be called next."""
+        live = [r for r in self.rooms.values() if r.state is not RoomState.ENDING]
+        times: list[int] = [r.deadline for r in live]
+        times += [r.progress + self.settings.stall_ms * 1000 for r in live if self._stalls(r)]
+        if self._gateways and self._credits() != self._credit_sent:
+            times.append(self._credit_at + CREDIT_PERIOD)
+        return Micros(min(times)) if times else None
+
+    def effects(self) -> list[Effect]:
+        """What is to be done since the last call, in order."""
+        effects, self._effects = self._effects, []
+        return effects
+
+    # ---- for the roles --------------------------------------------------------------------------
+
+    @abstractmethod
+    def _open(self, ticket: Ticket, now: Micros) -> R:
+        """A room for a new ticket."""
+
+    @abstractmethod
+    def _schedule(self, now: Micros) -> None:
+        """Decide what can be done now; adds to the draft."""
+
+    @abstractmethod
+    def _on_batch(self, reports: list[Report], now: Micros) -> None:
+        """A batch has ended on every rank."""
+
+    @abstractmethod
+    def _stalls(self, room: R) -> bool:
+        """Whether the room waits for another process to move its handoff."""
+
+    def _refuse(self, ticket: Ticket) -> str:
+        """Why this worker cannot take the ticket's part now; empty if it can."""
+        return ""
+
+    def _on_peer_up(self, boot: Boot, now: Micros) -> None:
+        """A leader can be talked to."""
+
+    def _on_peer_lost(self, boot: Boot, why: str, now: Micros) -> None:
+        """A leader is gone."""
+
+    def _on_report(self, report: Report, now: Micros) -> None:
+        """Whatever of a report is not a batch or an ending."""
+
+    def send(self, to: Boot, message: AnyMessage) -> None:
+        """Say something to another process, with the other effects of this turn."""
+        self._effects.append(Send(to, message))
+
+    def see(self, room: R, saw: Saw) -> None:
+        """Move a room along its table; a pair that the table lacks is our bug."""
+        room.state = self.table[room.state, saw]
+
+    def find(self, key: Key) -> R | None:
+        """The open room of that very epoch."""
+        return self.rooms.get(key)
+
+    def pages_for(self, tokens: int) -> dict[GroupName, int]:
+        """Pages per group that hold so many positions."""
+        return {g.name: -(-tokens // self.page_tokens) for g in self.state_table.groups}
+
+    def fail(self, room: R, code: FailCode, detail: str, *, retry: bool) -> None:
+        """End a room badly and say why to its gateway, which aborts the other side."""
+        self.send(room.ticket.gateway, Failed(room.key, code, detail, retry))
+        self.end(room)
+
+    def end(self, room: R) -> None:
+        """The one path out: whatever the room holds comes back when nothing touches it any more."""
+        self.leave(room, Saw.END)
+
+    def leave(self, room: R, saw: Saw) -> None:
+        """Out by an edge of the table: drop the room in this turn's plan, or forget it if it holds nothing."""
+        before = room.state
+        self.see(room, saw)
+        if room.state is RoomState.ENDED:
+            self._forget(room)
+        elif before is not RoomState.ENDING:
+            self.draft.drop.append(room.key)
+
+    def _forget(self, room: R) -> None:
+        self.ledger.give_back(room.key)
+        del self.rooms[room.key]
+        self.send(room.ticket.gateway, Ended(room.key))
+
+    # ---- what all roles do with messages --------------------------------------------------------
+
+    def _on_ticket(self, sender: Boot, ticket: Ticket, now: Micros) -> None:
+        key = ticket.key
+        if self.manifest.boot not in (ticket.prefill, ticket.decode):
+            self.send(sender, Failed(key, FailCode.WORKER_LOST, "the ticket names another boot of this worker", True))
+            self.send(sender, Ended(key))
+            return
+        highest = self._epochs.get(key.room)
+        if highest is not None and highest[0] >= key.epoch:
+            return  # an old epoch changes nothing
+        if highest is not None and (earlier := self.rooms.get(Key(key.room, highest[0]))) is not None:
+            self.end(earlier)
+        self._epochs[key.room] = (key.epoch, ticket.gateway)
+        room = self._open(ticket, now)
+        self.rooms[key] = room
+        want = self.pages_for(room.length + 1)
+        refusal = self._refuse(ticket)
+        if refusal:
+            self.fail(room, FailCode.WORKER_LOST, refusal, retry=True)
+        elif not self.ledger.could_ever_fit(want):
+            why = f"{room.length} tokens need {want} pages; the pools hold {self.ledger.totals()}"
+            self.fail(room, FailCode.OVERLOADED, why, retry=False)
+        elif len(self.in_state(RoomState.QUEUED)) > self.settings.max_queue:
+            self.fail(room, FailCode.OVERLOADED, f"{self.settings.max_queue} requests wait already", retry=False)
+
+    def _on_abort(self, sender: Boot, abort: Abort, now: Micros) -> None:
+        room = self.find(abort.key)
+        if room is not None:
+            self.end(room)
+
+    def _on_close(self, sender: Boot, close: Close, now: Micros) -> None:
+        self._epochs.pop(close.room, None)
+
+    def _on_stale(self, sender: Boot, stale: Stale, now: Micros) -> None:
+        room = self.find(stale.key)
+        if room is not None and room.state is not RoomState.ENDING:
+            self.fail(room, FailCode.HANDOFF_FAILED, "the other side does not know this epoch", retry=True)
+
+    def in_state(self, *states: RoomState) -> list[R]:
+        """Rooms in one of these states, oldest request first."""
+        return sorted((r for r in self.rooms.values() if r.state in states), key=lambda r: r.ticket.stamp)
+
+    # ---- turn, books ----------------------------------------------------------------------------
+
+    def _turn(self, now: Micros) -> None:
+        self._schedule(now)
+        if self.draft:
+            draft, self.draft = self.draft, PlanDraft()
+            plan = draft.finish(Seq(self._agreement.chain.seq + 1))
+            if plan.batch:
+                self._batch = plan.seq
+            self._agreement.issue(plan)
+            self._effects.append(Issue(plan))
+        self._publish_credits(now)
+
+    def _credits(self) -> tuple[object, ...]:
+        states = [r.state for r in self.rooms.values()]
+        return (tuple(self.ledger.free().items()), states.count(RoomState.QUEUED), len(states))
+
+    def _publish_credits(self, now: Micros) -> None:
+        credits = self._credits()
+        if credits == self._credit_sent or not self._gateways or now < self._credit_at + CREDIT_PERIOD:
+            return
+        self._credit_sent, self._credit_at = credits, now
+        self._credit_number += 1
+        waiting = sum(r.state is RoomState.QUEUED for r in self.rooms.values())
+        running = len(self.rooms) - waiting
+        message = Credits(self._credit_number, self.ledger.free(), self.ledger.totals(), waiting, running)
+        for gateway in self._gateways:
+            self.send(gateway, message)
+
+    def _on_ask_ledger(self, sender: Boot, ask: AskLedger, now: Micros) -> None:
+        self.ledger.audit()
+        ranks = zip(self.manifest.ranks, self.settings.pids, strict=True)
+        reads = sum(self._agreement.reads.values())
+        view = LedgerView(
+            question=ask.question,
+            name=self.settings.name,
+            role=self.manifest.role,
+            ranks=tuple(RankView(r.rank, pid, r.boot) for r, pid in ranks),
+            pages=self.ledger.view(),
+            pins=0,
+            reads=reads,
+            rooms=tuple(self._room_view(r, now) for r in self.rooms.values()),
+            clean=self.ledger.clean and not self.rooms and not reads,
+        )
+        self.send(sender, view)
+
+    def _room_view(self, room: R, now: Micros) -> RoomView:
+        held = {g: len(p) for g, p in self.ledger.held(room.key).items()}
+        return RoomView(room.key.room, room.key.epoch, room.state.value, (now - room.born) // 1000, held)

@@ -1,0 +1,81 @@
+"""Which prefill workers a decode worker can read from.
+
+gateway ──Introduce──▶ decode ──Meet (plan), Dial──▶ ranks connect, session comes up ──Hello──▶ prefill
+                          └──Paired | Unpaired──▶ every gateway ◀── HelloBack | Refused ──────────┘
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from baton.core.agreement import Meet
+from baton.core.errors import BatonError, Mismatch
+from baton.core.ids import Boot, Rank
+from baton.core.manifest import Manifest, require_fit
+from baton.core.plan import PairPlan, pair
+from baton.core.state import Placement
+
+ChooseFabric = Callable[[Manifest], str]  # raises Mismatch when no fabric reaches
+
+
+class Partner(msgspec.Struct):
+    """A prefill worker on its way to being paired."""
+
+    manifest: Manifest
+    plan: PairPlan
+    fabric: str
+    met: set[Rank]  # our ranks that have connected
+    session: bool = False
+    asked: bool = False
+    paired: bool = False
+
+
+class Partners:
+    """All prefill workers this decode worker knows."""
+
+    def __init__(self, ours: Manifest, choose_fabric: ChooseFabric) -> None:
+        self._ours = ours
+        self._choose = choose_fabric
+        self._placements: list[Placement] = [ours.placement(r.rank) for r in ours.ranks]
+        self._known: dict[Boot, Partner] = {}
+
+    def introduce(self, manifest: Manifest) -> tuple[Meet | None, str]:
+        """The connection to order from the ranks, or why there can be none."""
+        if manifest.boot in self._known:
+            return None, ""
+        try:
+            require_fit(self._ours, manifest)
+            plan = pair([manifest.placement(r.rank) for r in manifest.ranks], self._placements)
+            fabric = self._choose(manifest)
+        except BatonError as error:  # every reason of ours why two workers do not fit
+            return None, str(error)
+        self._known[manifest.boot] = Partner(manifest, plan, fabric, set())
+        return Meet(manifest, fabric), ""
+
+    def find(self, boot: Boot) -> Partner | None:
+        """A known worker."""
+        return self._known.get(boot)
+
+    def forget(self, boot: Boot) -> Partner | None:
+        """Drop a worker; returns what was known of it."""
+        return self._known.pop(boot, None)
+
+    def ready_to_ask(self, boot: Boot) -> Partner | None:
+        """The worker if its Hello is due now: session up, all our ranks connected, not asked yet."""
+        partner = self._known.get(boot)
+        if partner is None or partner.asked or not partner.session or len(partner.met) < len(self._ours.ranks):
+            return None
+        partner.asked = True
+        return partner
+
+    def confirm(self, boot: Boot, digest: str) -> Partner:
+        """The worker answered our Hello. Raises Mismatch if its plan is another."""
+        partner = self._known[boot]
+        if partner.plan.digest != digest:
+            raise Mismatch("plan digest", partner.plan.digest, digest)
+        partner.paired = True
+        return partner
+
+    def paired(self) -> list[Partner]:
+        """Workers whose rooms we take."""
+        return [p for p in self._known.values() if p.paired]

@@ -1,0 +1,286 @@
+"""The prefill leader: computes prompts in chunks and offers their sealed blocks.
+
+    QUEUED ──pages held──▶ COMPUTING ──last chunk──▶ OFFERED ──Received──▶ ENDING ──quiet──▶ ENDED
+       └───────────────────────┴─────────── END (abort, peer lost, deadline, ...) ──▶ ENDING, or ENDED from QUEUED
+
+Offer 0 goes out when the pages of the whole prompt are held; after each chunk an offer of its final blocks, with their
+birth sums per leg; the last one carries the record. `FirstToken` goes to the gateway at once.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from baton.core.agreement import Hold, Rehash, Report, RowOrder, unpack_sums
+from baton.core.chunks import ChunkRule, final_blocks, next_chunk
+from baton.core.errors import BatonError, Mismatch
+from baton.core.ids import BlockIndex, Boot, GroupName, Micros, Rank, Seal, TokenIndex
+from baton.core.leader import Leader, LeaderSettings, OpenRoom, RoomState, Saw, Table, finish_of
+from baton.core.manifest import Manifest, require_fit
+from baton.core.messages import (
+    Admitted,
+    BlockRun,
+    Doubt,
+    Drawn,
+    FailCode,
+    FirstToken,
+    Hello,
+    HelloBack,
+    Intactness,
+    LegSums,
+    Offer,
+    Received,
+    Record,
+    Refused,
+    Stale,
+    Ticket,
+    Verdict,
+)
+from baton.core.pages import PageState
+from baton.core.plan import PairPlan, leg_seals, pair
+
+PREFILL: Table = {
+    (RoomState.QUEUED, Saw.HELD): RoomState.COMPUTING,
+    (RoomState.QUEUED, Saw.END): RoomState.ENDED,  # it holds nothing
+    (RoomState.COMPUTING, Saw.ADMITTED): RoomState.COMPUTING,
+    (RoomState.COMPUTING, Saw.LAST_CHUNK): RoomState.OFFERED,
+    (RoomState.COMPUTING, Saw.END): RoomState.ENDING,
+    (RoomState.OFFERED, Saw.ADMITTED): RoomState.OFFERED,
+    (RoomState.OFFERED, Saw.RECEIVED): RoomState.ENDING,
+    (RoomState.OFFERED, Saw.END): RoomState.ENDING,
+    (RoomState.ENDING, Saw.ADMITTED): RoomState.ENDING,  # crossed with our end
+    (RoomState.ENDING, Saw.RECEIVED): RoomState.ENDING,
+    (RoomState.ENDING, Saw.LAST_CHUNK): RoomState.ENDING,  # its batch was under way
+    (RoomState.ENDING, Saw.END): RoomState.ENDING,
+    (RoomState.ENDING, Saw.QUIET): RoomState.ENDED,
+}
+
+
+class PrefillRoom(OpenRoom):
+    """A prompt being computed."""
+
+    def __init__(self, ticket: Ticket, now: Micros) -> None:
+        super().__init__(ticket, now)
+        self.done = 0  # positions computed
+        self.offers = 0
+        self.admitted = False
+        self.sums: dict[tuple[Rank, GroupName], NDArray[np.uint64]] = {}  # birth sums [blocks from 0, units]
+
+
+class PrefillLeader(Leader[PrefillRoom]):
+    """See the head of this module."""
+
+    table = PREFILL
+
+    def __init__(self, manifest: Manifest, settings: LeaderSettings, totals: dict[GroupName, int]) -> None:
+        super().__init__(manifest, settings, totals)
+        self._placements = [manifest.placement(r.rank) for r in manifest.ranks]
+        self._plans: dict[Boot, PairPlan] = {}  # by decode worker
+        self._rule = ChunkRule(settings.step_tokens, settings.last_chunk_tokens)
+        self._doubts: dict[int, Doubt] = {}
+        self._doubt_sums: dict[int, dict[Rank, bytes]] = {}
+        self._orders = 0
+        self._computing: list[tuple[PrefillRoom, int]] = []  # rows of the batch under way: room, end position
+        self._handlers |= {
+            Hello: self._on_hello,
+            Admitted: self._on_admitted,
+            Received: self._on_received,
+            Doubt: self._on_doubt,
+        }
+
+    def _open(self, ticket: Ticket, now: Micros) -> PrefillRoom:
+        return PrefillRoom(ticket, now)
+
+    def _stalls(self, room: PrefillRoom) -> bool:
+        return room.state is RoomState.OFFERED and room.admitted
+
+    def _refuse(self, ticket: Ticket) -> str:
+        return "" if ticket.decode in self._plans else f"not paired with decode worker {ticket.decode:x}"
+
+    # ---- pairing --------------------------------------------------------------------------------
+
+    def _on_hello(self, sender: Boot, hello: Hello, now: Micros) -> None:
+        theirs = hello.manifest
+        try:
+            require_fit(self.manifest, theirs)
+            plan = pair(self._placements, [theirs.placement(r.rank) for r in theirs.ranks])
+            if plan.digest != hello.plan:
+                raise Mismatch("plan digest", plan.digest, hello.plan)
+        except BatonError as error:  # whatever of ours says that they do not fit
+            self.send(sender, Refused(str(error)))
+            return
+        self._plans[sender] = plan
+        self.send(sender, HelloBack(plan.digest))
+
+    def _on_peer_lost(self, boot: Boot, why: str, now: Micros) -> None:
+        self._plans.pop(boot, None)
+        for room in [r for r in self.rooms.values() if r.ticket.decode == boot]:
+            self.fail(room, FailCode.WORKER_LOST, f"decode worker {boot:x} was lost: {why}", retry=True)
+
+    # ---- schedule -------------------------------------------------------------------------------
+
+    def _schedule(self, now: Micros) -> None:
+        self._hold_pages(now)
+        if self._batch is None:
+            self._compose()
+
+    def _hold_pages(self, now: Micros) -> None:
+        """Pages of whole prompts, oldest request first: whoever does not fit keeps the younger ones waiting."""
+        for room in self.in_state(RoomState.QUEUED):
+            taken = self.ledger.take(room.key, self.pages_for(room.length), PageState.COMPUTING)
+            if taken is None:
+                return
+            self.see(room, Saw.HELD)
+            room.progress = now
+            self.draft.hold.append(Hold(room.key, taken))
+            self._offer(room, {}, (), None)
+
+    def _compose(self) -> None:
+        budget = self.settings.step_tokens
+        self._computing = []
+        for room in self.in_state(RoomState.COMPUTING):
+            if budget <= 0:
+                return
+            block = self.state_table.block_tokens
+            size = next_chunk(done=room.done, length=room.length, budget=budget, rule=self._rule, block_tokens=block)
+            end = room.done + size
+            last = end == room.length
+            self.draft.batch.append(
+                RowOrder(
+                    key=room.key,
+                    start=room.done,
+                    tokens=room.context[room.done : end],
+                    final=final_blocks(self.state_table, start=room.done, end=end, length=room.length),
+                    valid=end,
+                    sampling=room.ticket.sampling if last else None,
+                    index=TokenIndex(len(room.ticket.said)),
+                )
+            )
+            self._computing.append((room, end))
+            budget -= size
+
+    # ---- results --------------------------------------------------------------------------------
+
+    def _on_batch(self, reports: list[Report], now: Micros) -> None:
+        for i, (room, end) in enumerate(self._computing):
+            if room.state is not RoomState.COMPUTING:
+                continue  # ended meanwhile
+            drawn = next((r.rows[i].drawn for r in reports if r.rows[i].drawn is not None), None)
+            final = final_blocks(self.state_table, start=room.done, end=end, length=room.length)
+            room.done, room.progress = end, now
+            self._keep_sums(room, {r.rank: r.rows[i].sums for r in reports})
+            self._offer_chunk(room, final, drawn)
+
+    def _keep_sums(self, room: PrefillRoom, by_rank: dict[Rank, dict[GroupName, bytes]]) -> None:
+        for rank, sums in by_rank.items():
+            for group, raw in sums.items():
+                new = unpack_sums(raw, len(self._placements[rank].units(group)))
+                old = room.sums.get((rank, group))
+                room.sums[rank, group] = new if old is None else np.concatenate((old, new))
+
+    def _offer_chunk(self, room: PrefillRoom, final: dict[GroupName, tuple[BlockIndex, BlockIndex]], drawn: Drawn | None) -> None:
+        k = self.manifest.page_blocks
+        held = self.ledger.held(room.key)
+        runs = {g: BlockRun(a, b, held[g][a // k : (b - 1) // k + 1]) for g, (a, b) in final.items()}
+        record = None
+        if room.done == room.length:
+            assert drawn is not None, "the last chunk draws"
+            generated = len(room.ticket.said) + 1
+            finish = finish_of(drawn, generated=generated, limits=room.ticket.limits)
+            record = Record(room.length, drawn, finish)
+            self.send(room.ticket.gateway, FirstToken(room.key, TokenIndex(generated - 1), drawn, finish))
+            self.see(room, Saw.LAST_CHUNK)
+            self.ledger.move(room.key, PageState.FULL)
+        self._offer(room, runs, self._leg_sums(room, final), record)
+        if record is not None and record.finish is not None:
+            self.end(room)  # it never enters decode
+
+    def _leg_sums(self, room: PrefillRoom, final: dict[GroupName, tuple[BlockIndex, BlockIndex]]) -> tuple[LegSums, ...]:
+        plan = self._plans.get(room.ticket.decode)
+        if plan is None or not self.manifest.seal:
+            return ()
+        found = []
+        for leg in plan.legs:
+            for group, (first, past) in final.items():
+                blocks = plan.owned(leg, group, np.arange(first, past, dtype=np.int64))
+                if blocks.size:
+                    sums = room.sums[Rank(leg.source), group][blocks]
+                    seals = leg_seals(sums, plan.source_units(leg, group))
+                    found.append(
+                        LegSums(
+                            leg.index,
+                            group,
+                            tuple(BlockIndex(int(b)) for b in blocks),
+                            tuple(Seal(int(s)) for s in seals),
+                        )
+                    )
+        return tuple(found)
+
+    def _offer(
+        self,
+        room: PrefillRoom,
+        runs: dict[GroupName, BlockRun],
+        sums: tuple[LegSums, ...],
+        record: Record | None,
+    ) -> None:
+        self.send(room.ticket.decode, Offer(room.key, room.offers, runs, sums, record))
+        room.offers += 1
+
+    # ---- what decode says -----------------------------------------------------------------------
+
+    def _on_admitted(self, sender: Boot, message: Admitted, now: Micros) -> None:
+        room = self.find(message.key)
+        if room is None or (room.state, Saw.ADMITTED) not in self.table:
+            self.send(sender, Stale(message.key))
+            return
+        self.see(room, Saw.ADMITTED)
+        room.admitted, room.progress = True, now
+
+    def _on_received(self, sender: Boot, message: Received, now: Micros) -> None:
+        room = self.find(message.key)
+        if room is not None and (room.state, Saw.RECEIVED) in self.table:
+            self.leave(room, Saw.RECEIVED)
+
+    def _on_doubt(self, sender: Boot, doubt: Doubt, now: Micros) -> None:
+        room = self.find(doubt.key)
+        plan = self._plans.get(sender)
+        if room is None or plan is None or not self._has_sums(room, doubt):
+            gone = Verdict(doubt.key, doubt.leg, doubt.group, doubt.blocks, Intactness.GONE)
+            self.send(sender, gone)
+            return
+        room.progress = now
+        self._orders += 1
+        self._doubts[self._orders] = doubt
+        self._doubt_sums[self._orders] = {}
+        self.draft.rehash.append(Rehash(self._orders, doubt.key, doubt.group, doubt.blocks))
+
+    def _has_sums(self, room: PrefillRoom, doubt: Doubt) -> bool:
+        known = min((len(s) for (_, g), s in room.sums.items() if g == doubt.group), default=0)
+        return room.state is not RoomState.ENDING and all(0 <= b < known for b in doubt.blocks)
+
+    def _on_report(self, report: Report, now: Micros) -> None:
+        for answer in report.rehashed:
+            sums = self._doubt_sums[answer.order]
+            sums[report.rank] = answer.sums
+            if len(sums) == len(self._placements):
+                del self._doubt_sums[answer.order]
+                self._judge(self._doubts.pop(answer.order), sums)
+
+    def _judge(self, doubt: Doubt, sums: dict[Rank, bytes]) -> None:
+        """Our own blocks, hashed again, against their sums at birth."""
+        room = self.find(doubt.key)
+        if room is None or room.state is RoomState.ENDING:
+            return
+        blocks = list(doubt.blocks)
+        damaged = [
+            rank
+            for rank, raw in sums.items()
+            if not np.array_equal(
+                unpack_sums(raw, len(self._placements[rank].units(doubt.group))),
+                room.sums[rank, doubt.group][blocks],
+            )
+        ]
+        found = Intactness.DAMAGED if damaged else Intactness.INTACT
+        self.send(room.ticket.decode, Verdict(doubt.key, doubt.leg, doubt.group, doubt.blocks, found))
+        if damaged:
+            why = f"blocks {blocks} of group {doubt.group} changed in prefill's own memory (ranks {damaged})"
+            self.fail(room, FailCode.HANDOFF_FAILED, why, retry=True)

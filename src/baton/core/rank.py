@@ -1,0 +1,440 @@
+"""One rank: applies its leader's plans in order, fetches and verifies, computes, and reports what it sees.
+
+    leader ──StepPlan──▶ RankCore ──Connect, Read, CancelRead──▶ fabric ──Ended, Released──▶ RankCore
+                            │  └──Compute, Digest──▶ engine ──BatchDone, DigestDone──▶ RankCore
+                            └──Report──▶ leader
+
+A fetch order is cut into *pieces*: the blocks of one group on one leg. A piece is read, then hashed as it lies in our
+own pages, and the hash compared with the offer's sum; what differs is read again, a bounded number of times.
+Invariant: `quiet` is said of a dropped room only when no read, hash or computation of ours touches its pages.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from baton.core.agreement import (
+    Ballot,
+    Chain,
+    Fetch,
+    Meet,
+    Met,
+    Rehash,
+    Rehashed,
+    Report,
+    RowOrder,
+    RowSums,
+    StepPlan,
+    Suspect,
+    Vote,
+)
+from baton.core.errors import Bug
+from baton.core.ids import BlockIndex, Boot, GroupName, Key, Page, Rank, RankId, Seal, Seq
+from baton.core.manifest import Manifest, RankManifest
+from baton.core.plan import Leg, PairPlan, leg_seals, pair
+from baton.core.state import Placement
+from baton.core.work import (
+    Batch,
+    BatchDone,
+    Copies,
+    DigestDone,
+    DigestOrder,
+    Draw,
+    Ended,
+    Handle,
+    Job,
+    Outcome,
+    Released,
+    Row,
+)
+
+MAX_TRIES = 3  # reads of one piece, the first included, before the leader hears of it
+
+
+class Connect(msgspec.Struct, frozen=True):
+    """Reach a source rank over the named fabric; answered by `RankCore.connected`."""
+
+    peer: RankId
+    manifest: RankManifest
+    fabric: str
+
+
+class Disconnect(msgspec.Struct, frozen=True):
+    """Forget a source rank."""
+
+    peer: RankId
+
+
+class Read(msgspec.Struct, frozen=True):
+    """Start a read; answered by Ended."""
+
+    handle: Handle
+    peer: RankId
+    fabric: str
+    copies: tuple[Copies, ...]
+    deadline_ms: int
+
+
+class CancelRead(msgspec.Struct, frozen=True):
+    """End a read early."""
+
+    handle: Handle
+
+
+class Compute(msgspec.Struct, frozen=True):
+    """Run a batch; answered by BatchDone."""
+
+    batch: Batch
+
+
+class Digest(msgspec.Struct, frozen=True):
+    """Hash blocks of ours; answered by DigestDone."""
+
+    order: DigestOrder
+
+
+RankEffect = Connect | Disconnect | Read | CancelRead | Compute | Digest
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """Some blocks of one group on one leg, read and hashed together."""
+
+    order: int
+    key: Key
+    leg: Leg
+    group: GroupName
+    blocks: tuple[BlockIndex, ...]
+    tries: int
+
+
+class Peer(msgspec.Struct):
+    """A prefill worker we may read from."""
+
+    manifest: Manifest
+    fabric: str
+    plan: PairPlan
+    legs: tuple[Leg, ...]  # into this rank
+    waiting: set[RankId]  # connections not answered yet
+    why: str = ""  # of the first one that failed
+
+
+class OpenOrder(msgspec.Struct):
+    """A fetch order under way: the pieces still open, and the sums it must match."""
+
+    fetch: Fetch
+    open: set[tuple[int, GroupName, BlockIndex]]
+    sums: Mapping[tuple[int, GroupName, BlockIndex], Seal]
+
+
+class RankCore:
+    """Sans-IO: every method returns the effects to perform; `report` is what the leader has not been told yet."""
+
+    def __init__(self, *, rank: Rank, boot: Boot, placements: Sequence[Placement], seal: bool) -> None:
+        self.rank, self.boot, self.seal = rank, boot, seal
+        self._placements = tuple(placements)
+        self._placement = self._placements[rank]
+        self._chain = Chain()
+        self._rooms: dict[Key, dict[GroupName, NDArray[np.int32]]] = {}
+        self._peers: dict[Boot, Peer] = {}
+        self._orders: dict[int, OpenOrder] = {}
+        self._reads: dict[Handle, Piece] = {}
+        self._unknown: dict[Handle, Key] = {}  # ended UNKNOWN: may still land
+        self._hashing: dict[Job, Piece] = {}
+        self._rehashing: dict[Job, Rehash] = {}
+        self._batches: dict[Seq, frozenset[Key]] = {}
+        self._dropping: set[Key] = set()
+        self._handles, self._jobs = count(1), count(1)
+        self._clear()
+
+    def _clear(self) -> None:
+        self._changed = False
+        self._ballots: list[Ballot] = []
+        self._quiet: list[Key] = []
+        self._done: BatchDone | None = None
+        self._met: list[Met] = []
+        self._rehashed: list[Rehashed] = []
+
+    # ---- plans ----------------------------------------------------------------------------------
+
+    def apply(self, plan: StepPlan) -> list[RankEffect]:
+        """Apply the next plan. Raises Bug if it is not the next."""
+        self._chain.extend(plan)
+        self._changed = True
+        effects: list[RankEffect] = []
+        for meet in plan.meet:
+            effects += self._meet(meet)
+        for boot in plan.part:
+            effects += self._part(boot)
+        for key in plan.drop:
+            effects += self._drop(key)
+        for hold in plan.hold:
+            self._hold(hold.key, hold.pages)
+        for fetch in plan.fetch:
+            effects += self._fetch(fetch)
+        for rehash in plan.rehash:
+            effects += self._rehash(rehash)
+        if plan.batch:
+            effects.append(self._compute(plan.seq, plan.batch))
+        self._look_for_quiet()
+        return effects
+
+    def _meet(self, meet: Meet) -> list[RankEffect]:
+        theirs = meet.manifest
+        plan = pair([theirs.placement(r.rank) for r in theirs.ranks], self._placements)
+        legs = plan.legs_into(self.rank)
+        wanted = {leg.source: RankId(theirs.boot, theirs.ranks[leg.source].boot, Rank(leg.source)) for leg in legs}
+        self._peers[theirs.boot] = Peer(theirs, meet.fabric, plan, tuple(legs), set(wanted.values()))
+        if not wanted:
+            self._met.append(Met(theirs.boot, ""))
+        return [Connect(peer, theirs.ranks[peer.rank], meet.fabric) for peer in wanted.values()]
+
+    def connected(self, peer: RankId, why: str) -> None:
+        """A Connect was answered; `why` is empty when it succeeded."""
+        worker = self._peers.get(peer.worker)
+        if worker is None:
+            return
+        worker.waiting.discard(peer)
+        worker.why = worker.why or why
+        if not worker.waiting:
+            self._met.append(Met(peer.worker, worker.why))
+            self._changed = True
+
+    def _part(self, boot: Boot) -> list[RankEffect]:
+        worker = self._peers.pop(boot, None)
+        if worker is None:
+            return []
+        return [Disconnect(RankId(boot, r.boot, Rank(r.rank))) for r in worker.manifest.ranks]
+
+    def _drop(self, key: Key) -> list[RankEffect]:
+        self._rooms.pop(key, None)
+        self._dropping.add(key)
+        for order in [n for n, o in self._orders.items() if o.fetch.key == key]:
+            del self._orders[order]
+        return [CancelRead(h) for h, piece in self._reads.items() if piece.key == key]
+
+    def _hold(self, key: Key, pages: Mapping[GroupName, tuple[Page, ...]]) -> None:
+        if key in self._dropping:
+            return  # given up in the same turn
+        room = self._rooms.setdefault(key, {})
+        for group, more in pages.items():
+            added = np.asarray(more, dtype=np.int32)
+            # A new array each time: a batch under way keeps the list it was given.
+            room[group] = np.concatenate((room[group], added)) if group in room else added
+
+    def _look_for_quiet(self) -> None:
+        if not self._dropping:
+            return
+        busy = {p.key for p in self._reads.values()} | set(self._unknown.values())
+        busy |= {p.key for p in self._hashing.values()} | {r.key for r in self._rehashing.values()}
+        busy = busy.union(*self._batches.values())
+        for key in sorted(self._dropping - busy):
+            self._dropping.discard(key)
+            self._quiet.append(key)
+            self._changed = True
+
+    # ---- fetch and verify -----------------------------------------------------------------------
+
+    def _fetch(self, fetch: Fetch) -> list[RankEffect]:
+        peer = self._peers.get(fetch.source)
+        if fetch.key in self._dropping:
+            return []  # given up in the same turn
+        if peer is None:
+            self._vote(Ballot(fetch.order, Vote.FAILED, f"not connected to worker {fetch.source:x}", ()))
+            return []
+        pieces = [
+            Piece(fetch.order, fetch.key, leg, group, blocks, 1)
+            for leg in peer.legs
+            for group, run in fetch.runs.items()
+            if (blocks := self._owned(peer.plan, leg, group, range(run.start, run.end)))
+        ]
+        sums = {(s.leg, s.group, b): v for s in fetch.sums for b, v in zip(s.blocks, s.seals, strict=True)}
+        needed = {(p.leg.index, p.group, b) for p in pieces for b in p.blocks}
+        if self.seal and not needed <= sums.keys():
+            missing = sorted(needed - sums.keys())[:3]
+            self._vote(Ballot(fetch.order, Vote.FAILED, f"the offer has no sum for (leg, group, block) {missing}", ()))
+            return []
+        self._orders[fetch.order] = OpenOrder(fetch, needed, sums)
+        if not needed:
+            self._arrived(fetch.order)
+        return [effect for piece in pieces for effect in self._read(piece)]
+
+    @staticmethod
+    def _owned(plan: PairPlan, leg: Leg, group: GroupName, blocks: range) -> tuple[BlockIndex, ...]:
+        owned = plan.owned(leg, group, np.arange(blocks.start, blocks.stop, dtype=np.int64))
+        return tuple(BlockIndex(int(b)) for b in owned)
+
+    def _read(self, piece: Piece) -> list[RankEffect]:
+        fetch = self._orders[piece.order].fetch
+        peer = self._peers.get(fetch.source)
+        if peer is None:
+            self._fail(piece, "the source was disconnected", ())
+            return []
+        copies = peer.plan.bind(
+            piece.leg,
+            piece.group,
+            source=fetch.runs[piece.group],
+            target_pages=self._rooms[piece.key][piece.group],
+            target_start=0,
+            blocks=np.asarray(piece.blocks, dtype=np.int64),
+        )
+        handle = Handle(next(self._handles))
+        self._reads[handle] = piece
+        source = RankId(fetch.source, peer.manifest.ranks[piece.leg.source].boot, Rank(piece.leg.source))
+        return [Read(handle, source, peer.fabric, tuple(copies), fetch.deadline_ms)]
+
+    def refused(self, handle: Handle, why: str) -> list[RankEffect]:
+        """A Read was refused before anything was submitted."""
+        return self.ended(Ended(handle, Outcome.FAILED, why))
+
+    def ended(self, end: Ended) -> list[RankEffect]:
+        """A read has ended."""
+        piece = self._reads.pop(end.handle, None)
+        if piece is None:
+            raise Bug(f"handle {end.handle} ended twice, or was never started")
+        effects: list[RankEffect] = []
+        if end.outcome is Outcome.UNKNOWN:
+            self._unknown[end.handle] = piece.key
+            self._fail(piece, f"read ended unknown: {end.detail}", ())
+        elif piece.order in self._orders:
+            if end.outcome is Outcome.FAILED:
+                effects = self._again(piece, piece.blocks, f"read failed: {end.detail}", suspects=False)
+            elif self.seal:
+                effects = [self._verify(piece)]
+            else:
+                self._landed(piece, piece.blocks)
+        self._look_for_quiet()
+        return effects
+
+    def released(self, end: Released) -> list[RankEffect]:
+        """A read that ended UNKNOWN can land nothing more."""
+        self._unknown.pop(end.handle, None)
+        self._look_for_quiet()
+        return []
+
+    def _slots(self, key: Key, group: GroupName, blocks: Iterable[BlockIndex]) -> tuple[NDArray[np.int64], ...]:
+        numbers = np.asarray(tuple(blocks), dtype=np.int64)
+        k = self._placement.page_blocks
+        pages = self._rooms[key][group].astype(np.int64)
+        return pages[numbers // k] * k + numbers % k, numbers
+
+    def _verify(self, piece: Piece) -> Digest:
+        job = Job(next(self._jobs))
+        self._hashing[job] = piece
+        slots, numbers = self._slots(piece.key, piece.group, piece.blocks)
+        return Digest(DigestOrder(job, piece.group, slots, numbers))
+
+    def hashed(self, done: DigestDone) -> list[RankEffect]:
+        """Our blocks have been hashed: as a verification or as a Rehash."""
+        rehash = self._rehashing.pop(done.job, None)
+        if rehash is not None:
+            self._rehashed.append(Rehashed(rehash.order, np.ascontiguousarray(done.sums, dtype="<u8").tobytes()))
+            self._changed = True
+            self._look_for_quiet()
+            return []
+        piece = self._hashing.pop(done.job)
+        effects: list[RankEffect] = []
+        order = self._orders.get(piece.order)
+        if order is not None:
+            effects = self._compare(piece, order, done.sums)
+        self._look_for_quiet()
+        return effects
+
+    def _compare(self, piece: Piece, order: OpenOrder, sums: NDArray[np.uint64]) -> list[RankEffect]:
+        plan = self._peers[order.fetch.source].plan if order.fetch.source in self._peers else None
+        if plan is None:
+            self._fail(piece, "the source was disconnected", ())
+            return []
+        found = leg_seals(sums, plan.target_units(piece.leg, piece.group))
+        right = [int(f) == order.sums[piece.leg.index, piece.group, b] for f, b in zip(found, piece.blocks, strict=True)]
+        wrong = tuple(b for b, ok in zip(piece.blocks, right, strict=True) if not ok)
+        self._landed(piece, tuple(b for b, ok in zip(piece.blocks, right, strict=True) if ok))
+        return self._again(piece, wrong, f"{len(wrong)} blocks differ from their sums", suspects=True) if wrong else []
+
+    def _again(self, piece: Piece, blocks: tuple[BlockIndex, ...], why: str, *, suspects: bool) -> list[RankEffect]:
+        if piece.tries < MAX_TRIES:
+            return self._read(msgspec.structs.replace(piece, blocks=blocks, tries=piece.tries + 1))
+        self._fail(piece, why, (Suspect(piece.leg.index, piece.group, blocks),) if suspects else ())
+        return []
+
+    def _landed(self, piece: Piece, blocks: tuple[BlockIndex, ...]) -> None:
+        order = self._orders[piece.order]
+        order.open -= {(piece.leg.index, piece.group, b) for b in blocks}
+        if not order.open:
+            self._arrived(piece.order)
+
+    def _arrived(self, order: int) -> None:
+        del self._orders[order]
+        self._vote(Ballot(order, Vote.ARRIVED, "", ()))
+
+    def _fail(self, piece: Piece, why: str, suspects: tuple[Suspect, ...]) -> None:
+        if self._orders.pop(piece.order, None) is not None:
+            self._vote(Ballot(piece.order, Vote.FAILED, why, suspects))
+
+    def _vote(self, ballot: Ballot) -> None:
+        self._ballots.append(ballot)
+        self._changed = True
+
+    def _rehash(self, rehash: Rehash) -> list[RankEffect]:
+        job = Job(next(self._jobs))
+        self._rehashing[job] = rehash
+        slots, numbers = self._slots(rehash.key, rehash.group, rehash.blocks)
+        return [Digest(DigestOrder(job, rehash.group, slots, numbers))]
+
+    # ---- compute --------------------------------------------------------------------------------
+
+    def _compute(self, seq: Seq, orders: tuple[RowOrder, ...]) -> Compute:
+        rows = tuple(
+            Row(
+                key=o.key,
+                start=o.start,
+                tokens=o.tokens,
+                pages=dict(self._rooms[o.key]),
+                final=o.final,
+                valid=o.valid,
+                draw=Draw(o.sampling, o.index) if o.sampling is not None else None,
+            )
+            for o in orders
+        )
+        self._batches[seq] = frozenset(o.key for o in orders)
+        return Compute(Batch(seq, rows))
+
+    def computed(self, done: BatchDone) -> list[RankEffect]:
+        """A batch has ended."""
+        if self._done is not None:
+            raise Bug(f"batch {done.seq} ended before batch {self._done.seq} was reported")
+        del self._batches[done.seq]
+        self._done = done
+        self._changed = True
+        self._look_for_quiet()
+        return []
+
+    # ---- report ---------------------------------------------------------------------------------
+
+    def report(self) -> Report | None:
+        """What has changed since the last report; None if nothing has."""
+        if not self._changed:
+            return None
+        done = self._done
+        rows = tuple(RowSums(r.key, r.drawn, {g: _pack(s) for g, s in r.sums.items()}) for r in done.rows) if done else ()
+        report = Report(
+            rank=self.rank,
+            boot=self.boot,
+            applied=self._chain.seq,
+            chain=self._chain.value,
+            ballots=tuple(self._ballots),
+            quiet=tuple(self._quiet),
+            batch=done.seq if done else None,
+            rows=rows,
+            met=tuple(self._met),
+            rehashed=tuple(self._rehashed),
+            reads=len(self._reads) + len(self._unknown),
+        )
+        self._clear()
+        return report
+
+
+def _pack(sums: NDArray[np.uint64]) -> bytes:
+    return np.ascontiguousarray(sums, dtype="<u8").tobytes()

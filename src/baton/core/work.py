@@ -1,0 +1,115 @@
+"""What a rank asks of its engine and of a fabric, and what it hears back: values only.
+
+The ports (`ports/engine.py`, `ports/fabric.py`) say what each promises.
+"""
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import NewType
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from baton.core.ids import BlockIndex, GroupName, Key, Seq, TokenId, TokenIndex
+from baton.core.messages import Drawn, Sampling
+
+Job = NewType("Job", int)  # one digest
+Handle = NewType("Handle", int)  # one read from one source rank
+
+
+class Copies(msgspec.Struct, frozen=True):
+    """Byte ranges to read from one source rank, all of one group's pool: three int64 vectors of equal length."""
+
+    group: GroupName
+    source: NDArray[np.int64]  # offsets in the source rank's pool
+    target: NDArray[np.int64]  # offsets in our pool
+    nbytes: NDArray[np.int64]
+
+
+class Outcome(Enum):
+    """How a read ended."""
+
+    OK = "ok"
+    FAILED = "failed"
+    UNKNOWN = "unknown"  # may still land; wait for `Released`
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """A handle's one end."""
+
+    handle: Handle
+    outcome: Outcome
+    detail: str
+
+
+class Released(msgspec.Struct, frozen=True):
+    """A handle that ended UNKNOWN can no longer land anything."""
+
+    handle: Handle
+
+
+class Draw(msgspec.Struct, frozen=True):
+    """Sample after the row's last token: the request's generated token `index`."""
+
+    sampling: Sampling
+    index: TokenIndex
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One room's part of a batch: `tokens` at positions start, start + 1, ...
+
+    `pages` are the room's whole page lists from block 0 on (page p of the list holds blocks p * k ...).
+    `final` names blocks [first, end) that no later step writes, to be sealed by this batch; `valid` is the number of
+    positions of the sequence that hold accepted tokens after it.
+    """
+
+    key: Key
+    start: int
+    tokens: tuple[TokenId, ...]
+    pages: Mapping[GroupName, NDArray[np.int32]]
+    final: Mapping[GroupName, tuple[BlockIndex, BlockIndex]]
+    valid: int
+    draw: Draw | None
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """What one forward pass computes."""
+
+    seq: Seq
+    rows: tuple[Row, ...]
+
+
+class RowDone(msgspec.Struct, frozen=True):
+    """One row's result. `sums[group]` is uint64 [blocks of final, units of the group on this rank] (Placement.units)."""
+
+    key: Key
+    drawn: Drawn | None
+    sums: Mapping[GroupName, NDArray[np.uint64]]
+
+
+class BatchDone(msgspec.Struct, frozen=True):
+    """A batch has ended; every write of it is visible to readers of the pools."""
+
+    seq: Seq
+    rows: tuple[RowDone, ...]
+
+
+class DigestOrder(msgspec.Struct, frozen=True):
+    """Hash blocks of one group as they lie in our pool.
+
+    slots: int64 [n], block index in the pool: page * k + j
+    numbers: int64 [n], block number in its sequence (positions start at number * B)
+    """
+
+    job: Job
+    group: GroupName
+    slots: NDArray[np.int64]
+    numbers: NDArray[np.int64]
+
+
+class DigestDone(msgspec.Struct, frozen=True):
+    """sums: uint64 [n, units]."""
+
+    job: Job
+    sums: NDArray[np.uint64]

@@ -1,0 +1,44 @@
+"""What the engine asks of an attention backend.
+
+A backend works on the pages where they lie: a request's K and V are never gathered into a tensor of their own.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """One room's rows in a flattened batch.
+
+    Attributes:
+        first: index of its first row
+        count: rows (1 at decode, the chunk's length at prefill)
+        start: position of the first row; row i sees positions 0 .. start + i
+        blocks: int32, slot in the pool (page * k + j) of blocks 0, 1, ... of the sequence
+    """
+
+    first: int
+    count: int
+    start: int
+    blocks: NDArray[np.int32]
+
+
+class AttentionBackend(Protocol):
+    """Paged causal attention over one rank's pool of K and V."""
+
+    def warm(self) -> None:
+        """Compile whatever would otherwise be compiled inside the first request."""
+        ...
+
+    def write(self, *, layer: int, k: torch.Tensor, v: torch.Tensor, slots: torch.Tensor) -> None:
+        """Store rows. k, v: [rows, kv heads, dim]; slots: int64 [rows], block slot * B + token in block."""
+        ...
+
+    def attend(self, *, layer: int, q: torch.Tensor, segments: Sequence[Segment], out: torch.Tensor) -> None:
+        """Causal softmax(q k^T / sqrt(dim)) v. q, out: [rows, heads, dim]; layer counts those of this rank."""
+        ...

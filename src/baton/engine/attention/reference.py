@@ -1,0 +1,66 @@
+"""The plain backend the others are tested against: one segment and one head at a time, in float32."""
+
+import ctypes
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from baton.core.state import Placement
+from baton.engine.attention.interface import Segment
+from baton.ports.fabric import Pool
+
+TORCH = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+
+
+def pool_view(pool: Pool, placement: Placement) -> torch.Tensor:
+    """The pool as [block, head, layer, part, token, row] of its own dtype; strided, no copy."""
+    place = placement.places["kv"]
+    raw = np.ctypeslib.as_array((ctypes.c_uint8 * pool.nbytes).from_address(pool.address))
+    flat = torch.from_numpy(raw).view(TORCH[place.spec.dtype.value])
+    size = place.spec.dtype.size
+    block = placement.block_bytes(place.spec.group)
+    shape = (
+        pool.nbytes // block,
+        place.heads.size,
+        len(place.layers),
+        2,
+        placement.table.block_tokens,
+        place.spec.row,
+    )
+    strides = (block, place.head_stride, place.layer_stride, place.part_stride, place.row_bytes, size)
+    return flat.as_strided(shape, tuple(s // size for s in strides), place.offset // size)
+
+
+class ReferenceAttention:
+    """Implements AttentionBackend."""
+
+    def __init__(self, pool: Pool, placement: Placement) -> None:
+        self._view = pool_view(pool, placement)
+        self._tokens = placement.table.block_tokens
+
+    def warm(self) -> None:
+        """Nothing is compiled."""
+
+    def write(self, *, layer: int, k: torch.Tensor, v: torch.Tensor, slots: torch.Tensor) -> None:
+        """See AttentionBackend."""
+        blocks, tokens = slots // self._tokens, slots % self._tokens
+        for head in range(k.shape[1]):
+            self._view[blocks, head, layer, 0, tokens] = k[:, head]
+            self._view[blocks, head, layer, 1, tokens] = v[:, head]
+
+    def attend(self, *, layer: int, q: torch.Tensor, segments: Sequence[Segment], out: torch.Tensor) -> None:
+        """See AttentionBackend."""
+        heads, dim = q.shape[1], q.shape[2]
+        group = heads // self._view.shape[1]
+        for s in segments:
+            rows = slice(s.first, s.first + s.count)
+            length = s.start + s.count
+            blocks = torch.from_numpy(s.blocks.astype(np.int64))
+            seen = torch.arange(length)[None] <= s.start + torch.arange(s.count)[:, None]
+            for head in range(heads):
+                kv = self._view[blocks, head // group, layer].float()  # [blocks, part, token, row]
+                k, v = (kv[:, n].reshape(-1, dim)[:length] for n in (0, 1))
+                scores = (q[rows, head].float() @ k.T) * dim**-0.5
+                scores = scores.masked_fill(~seen, float("-inf"))
+                out[rows, head] = (scores.softmax(-1) @ v).to(out.dtype)

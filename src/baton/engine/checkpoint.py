@@ -1,0 +1,111 @@
+"""A Hugging Face checkpoint directory: its config, its tensors one at a time, and the identity of its weights."""
+
+import json
+from collections.abc import Mapping
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from safetensors import SafetensorError, safe_open
+
+from baton.core.errors import ConfigError
+
+INDEX = "model.safetensors.index.json"
+SAMPLE_BYTES, SAMPLES = 4096, 16
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """A tensor as it lies in its file."""
+
+    file: Path
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class Checkpoint:
+    """Made by `open`; reads lazily, keeps nothing mapped."""
+
+    def __init__(self, directory: Path, config: Mapping[str, Any], tensors: Mapping[str, Stored]) -> None:
+        self.directory, self.config, self.tensors = directory, config, tensors
+
+    @classmethod
+    def open(cls, directory: Path) -> "Checkpoint":
+        """Read config and tensor headers.
+
+        Raises:
+            ConfigError: no such directory, no config.json, no safetensors, or a file that is damaged
+        """
+        if not directory.is_dir():
+            raise ConfigError(f"model directory {directory} does not exist; give a directory with config.json and *.safetensors")
+        config = _read_json(directory / "config.json")
+        if quantized := config.get("quantization_config"):
+            method = quantized.get("quant_method", "unknown")
+            raise ConfigError(f"{directory} is quantised with {method!r}; supported are plain float32, bfloat16 and float16")
+        files = sorted(directory.glob("*.safetensors"))
+        if (directory / INDEX).is_file():
+            named = set(_read_json(directory / INDEX)["weight_map"].values())
+            missing = sorted(n for n in named if not (directory / n).is_file())
+            if missing:
+                raise ConfigError(f"{directory / INDEX} names {missing}, which are not there; fetch the model again")
+            files = sorted(directory / n for n in named)
+        if not files:
+            raise ConfigError(f"{directory} holds no *.safetensors file; convert the weights to safetensors first")
+        tensors: dict[str, Stored] = {}
+        for file in files:
+            tensors |= _headers(file)
+        return cls(directory, config, tensors)
+
+    def load(self, name: str, dtype: torch.dtype) -> torch.Tensor:
+        """One tensor in that dtype. Raises ConfigError if the checkpoint lacks it."""
+        return self._raw(name).to(dtype)
+
+    def _raw(self, name: str) -> torch.Tensor:
+        stored = self.tensors.get(name)
+        if stored is None:
+            raise ConfigError(f"{self.directory} has no tensor {name!r}, which its architecture needs")
+        try:
+            with safe_open(stored.file, framework="pt") as file:
+                tensor: torch.Tensor = file.get_tensor(name)
+        except (SafetensorError, OSError) as error:
+            raise ConfigError(f"{stored.file} is damaged: {error}; fetch it again") from error
+        return tensor
+
+    def identity(self, served_dtype: str) -> str:
+        """Weights identity, hex: BLAKE2b over (name, stored dtype, shape, 16 spread 4-KB samples) of every tensor in
+        name order, and the served dtype. The same on every rank of every layout."""
+        digest = blake2b(served_dtype.encode(), digest_size=32)
+        for name in sorted(self.tensors):
+            stored = self.tensors[name]
+            digest.update(f"\0{name}\0{stored.dtype}\0{stored.shape}\0".encode())
+            raw = self._raw(name).reshape(-1).view(torch.uint8).numpy()
+            last = max(0, raw.size - SAMPLE_BYTES)
+            for i in range(SAMPLES):
+                at = last * i // (SAMPLES - 1)
+                digest.update(raw[at : at + SAMPLE_BYTES].tobytes())
+        return digest.hexdigest()
+
+
+def _headers(path: Path) -> dict[str, Stored]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            found = {}
+            for name in file.keys():  # noqa: SIM118 (not a mapping)
+                part = file.get_slice(name)
+                found[name] = Stored(path, part.get_dtype(), tuple(part.get_shape()))
+            return found
+    except (SafetensorError, OSError) as error:
+        raise ConfigError(f"{path} is damaged or not a safetensors file: {error}; fetch it again") from error
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path} does not exist; the model directory is not complete") from error
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path} does not hold a JSON object")
+    return data

@@ -1,0 +1,219 @@
+"""The engine of one rank: a compute thread and a digest thread beside the pump.
+
+    submit(batch) ──▶ compute thread: forward, draw, zero tails, seal ──▶ poll
+    digest(order) ──▶ digest thread: hash blocks as they lie         ──▶ poll
+"""
+
+import ctypes
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from baton.core.ids import GroupName
+from baton.core.state import Placement
+from baton.core.work import Batch, BatchDone, DigestDone, DigestOrder, Row, RowDone
+from baton.engine.attention.interface import AttentionBackend, Segment
+from baton.engine.models.base import KV, Model
+from baton.engine.sampler import draw
+from baton.ports.fabric import Pool
+
+BlockSums = Callable[
+    [NDArray[np.uint8], Placement, GroupName, NDArray[np.int64], NDArray[np.int64], int], NDArray[np.uint64]
+]
+ROW_STEP = 4  # float32 steps are padded to a multiple of this for each thread: GEMM's bits depend on odd row counts
+DIGEST_BLOCKS = 64  # hashed in one piece, so that a long verification lets a short one pass between
+
+
+def pool_bytes(pool: Pool) -> NDArray[np.uint8]:
+    """A pool's memory as bytes; valid while the pool is open."""
+    return np.ctypeslib.as_array((ctypes.c_uint8 * pool.nbytes).from_address(pool.address))
+
+
+class TorchEngine:
+    """Implements ports.engine.Engine on a CPU."""
+
+    def __init__(
+        self,
+        *,
+        model: Model,
+        placement: Placement,
+        pools: Mapping[GroupName, Pool],
+        attention: AttentionBackend,
+        block_sums: BlockSums,
+        identity: int,
+        threads: int,
+        wake: Callable[[], None],
+    ) -> None:
+        self._model, self._placement, self._attention = model, placement, attention
+        self._pools = dict(pools)
+        self._bytes = {g: pool_bytes(p) for g, p in pools.items()}
+        self._block_sums, self._identity, self._threads, self._wake = block_sums, identity, threads, wake
+        self._done: deque[BatchDone | DigestDone | BaseException] = deque()
+        self._batches: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
+        self._digests: queue.SimpleQueue[DigestOrder | None] = queue.SimpleQueue()
+        self._running = [
+            threading.Thread(target=self._compute_loop, name="baton-compute", daemon=True),
+            threading.Thread(target=self._digest_loop, name="baton-digest", daemon=True),
+        ]
+        for thread in self._running:
+            thread.start()
+
+    # ---- port -----------------------------------------------------------------------------------
+
+    @property
+    def pools(self) -> Mapping[GroupName, Pool]:
+        """See the port."""
+        return self._pools
+
+    @property
+    def pool_pages(self) -> Mapping[GroupName, int]:
+        """See the port."""
+        return {g: p.nbytes // self._placement.page_bytes(g) for g, p in self._pools.items()}
+
+    def submit(self, batch: Batch) -> None:
+        """See the port."""
+        self._batches.put(batch)
+
+    def digest(self, order: DigestOrder) -> None:
+        """See the port."""
+        self._digests.put(order)
+
+    def poll(self) -> list[BatchDone | DigestDone]:
+        """See the port. Raises what compute raised (E6)."""
+        found: list[BatchDone | DigestDone] = []
+        while self._done:
+            done = self._done.popleft()
+            if isinstance(done, BaseException):
+                raise done
+            found.append(done)
+        return found
+
+    def close(self) -> None:
+        """See the port. The pools are their maker's to close, once no fabric exposes them."""
+        self._batches.put(None)
+        self._digests.put(None)
+        for thread in self._running:
+            thread.join()
+        self._bytes.clear()
+
+    # ---- threads --------------------------------------------------------------------------------
+
+    def _compute_loop(self) -> None:
+        torch.set_num_threads(self._threads)
+        try:
+            with torch.inference_mode():
+                while (batch := self._batches.get()) is not None:
+                    self._finish(self._compute(batch))
+        except BaseException as error:  # noqa: BLE001 (top of the thread: the pump raises it again)
+            self._finish(error)
+
+    def _digest_loop(self) -> None:
+        try:
+            while (order := self._digests.get()) is not None:
+                starts = range(0, max(1, len(order.slots)), DIGEST_BLOCKS)
+                cuts = [slice(i, i + DIGEST_BLOCKS) for i in starts]
+                sums = [self._sums(order.group, order.slots[c], order.numbers[c]) for c in cuts]
+                self._finish(DigestDone(order.job, np.concatenate(sums)))
+        except BaseException as error:  # noqa: BLE001 (top of the thread: the pump raises it again)
+            self._finish(error)
+
+    def _finish(self, done: BatchDone | DigestDone | BaseException) -> None:
+        self._done.append(done)
+        self._wake()
+
+    def _sums(self, group: GroupName, slots: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
+        return self._block_sums(self._bytes[group], self._placement, group, slots, numbers, self._identity)
+
+    # ---- compute --------------------------------------------------------------------------------
+
+    def _compute(self, batch: Batch) -> BatchDone:
+        hidden = self._forward(batch.rows)
+        drawn_rows = [i for i, row in enumerate(batch.rows) if row.draw is not None]
+        ends = np.cumsum([len(row.tokens) for row in batch.rows]) - 1
+        drawn = {}
+        if drawn_rows:
+            last = _padded(hidden[ends[drawn_rows]], self._row_step(hidden))
+            logits = self._model.logits(last)
+            for n, i in enumerate(drawn_rows):
+                order = batch.rows[i].draw
+                assert order is not None
+                drawn[i] = draw(logits[n], order)
+        return BatchDone(batch.seq, tuple(RowDone(r.key, drawn.get(i), self._seal(r)) for i, r in enumerate(batch.rows)))
+
+    def _row_step(self, x: torch.Tensor) -> int:
+        return ROW_STEP * self._threads if x.dtype is torch.float32 else 1
+
+    def _forward(self, rows: Sequence[Row]) -> torch.Tensor:
+        segments, tokens, positions, slots = self._flatten(rows)
+        count = len(tokens)
+        x = torch.from_numpy(tokens)
+        padded = _padded(x, ROW_STEP * self._threads if self._placement_is_f32 else 1)
+        at = _padded(torch.from_numpy(positions), len(padded))
+        where = torch.from_numpy(slots)
+
+        def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            out = torch.zeros_like(q) if len(padded) != count else torch.empty_like(q)
+            self._attention.write(layer=layer, k=k[:count], v=v[:count], slots=where)
+            self._attention.attend(layer=layer, q=q[:count], segments=segments, out=out[:count])
+            return out
+
+        return self._model.forward(padded, at, attend)[:count]
+
+    @property
+    def _placement_is_f32(self) -> bool:
+        return self._placement.places["kv"].spec.dtype.size == 4
+
+    def _flatten(
+        self, rows: Sequence[Row]
+    ) -> tuple[list[Segment], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        b = self._placement.table.block_tokens
+        segments, positions, slots, first = [], [], [], 0
+        for row in rows:
+            count = len(row.tokens)
+            blocks = self._block_slots(row.pages[KV], -(-(row.start + count) // b))
+            at = np.arange(row.start, row.start + count, dtype=np.int64)
+            segments.append(Segment(first=first, count=count, start=row.start, blocks=blocks))
+            positions.append(at)
+            slots.append(blocks[at // b].astype(np.int64) * b + at % b)
+            first += count
+        tokens = np.fromiter((t for row in rows for t in row.tokens), dtype=np.int64, count=first)
+        return segments, tokens, np.concatenate(positions), np.concatenate(slots)
+
+    def _block_slots(self, pages: NDArray[np.int32], count: int) -> NDArray[np.int32]:
+        """Block j of page p is slot p * k + j."""
+        k = self._placement.page_blocks
+        if k == 1:
+            return pages[:count]
+        slots: NDArray[np.int32] = (pages[:, None] * np.int32(k) + np.arange(k, dtype=np.int32)).reshape(-1)[:count]
+        return slots
+
+    def _seal(self, row: Row) -> dict[GroupName, NDArray[np.uint64]]:
+        b, found = self._placement.table.block_tokens, {}
+        for group, (first, past) in row.final.items():
+            slots = self._block_slots(row.pages[group], past)[first:].astype(np.int64)
+            if row.valid < past * b:
+                self._zero_tail(group, int(slots[-1]), row.valid - (past - 1) * b)
+            found[group] = self._sums(group, slots, np.arange(first, past, dtype=np.int64))
+        return found
+
+    def _zero_tail(self, group: GroupName, slot: int, used: int) -> None:
+        """Unused rows of a prompt's last block would carry another request's state."""
+        size = self._placement.block_bytes(group)
+        block = self._bytes[group][slot * size : (slot + 1) * size]
+        for place in self._placement.places.values():
+            if place.spec.group == group:
+                rows = block[place.offset : place.offset + place.nbytes].reshape(
+                    -1, self._placement.table.block_tokens, place.row_bytes
+                )
+                rows[:, used:] = 0
+
+
+def _padded(x: torch.Tensor, step: int) -> torch.Tensor:
+    """Rows repeated with zeros up to a multiple of `step`."""
+    short = -len(x) % step
+    return x if short == 0 else torch.cat((x, x.new_zeros((short, *x.shape[1:]))))

@@ -1,0 +1,72 @@
+"""The Response that writes answers itself: nothing stands between what the core says and the socket.
+
+The status line is not sent before the first thing is heard, so that a request which fails before has a clean status.
+"""
+
+import asyncio
+
+import structlog
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from baton.gateway.ask import Ask
+from baton.gateway.desk import Desk
+from baton.gateway.exchange import Exchange
+from baton.gateway.faults import HttpFault
+
+log = structlog.get_logger("baton.gateway")
+
+
+def fault_response(fault: HttpFault) -> Response:
+    """An error as an ordinary response."""
+    return Response(fault.body, fault.status, headers=fault.headers, media_type="application/json")
+
+
+class Answer(Response):
+    """Opens the request when it is awaited, and leaves nothing open when it returns, however that comes about."""
+
+    def __init__(self, desk: Desk, exchange: Exchange, ask: Ask) -> None:
+        super().__init__()
+        self._desk, self._exchange, self._ask = desk, exchange, ask
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        exchange = self._exchange
+        watch = asyncio.ensure_future(self._watch(receive))
+        try:
+            self._desk.open(exchange, self._ask)
+            await exchange.change()
+            if exchange.fault is not None:
+                await fault_response(exchange.fault)(scope, receive, send)
+            elif not exchange.gone:
+                await self._write(send)
+        finally:
+            watch.cancel()
+            self._desk.close(exchange, "answer abandoned")
+            self._log()
+
+    async def _watch(self, receive: Receive) -> None:
+        """The body was read: all that can still come is the client's end."""
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._desk.close(self._exchange, "client disconnected")
+
+    async def _write(self, send: Send) -> None:
+        exchange = self._exchange
+        body, last = exchange.take(), exchange.ended
+        length = ((b"content-length", str(len(body)).encode()),) if last else ()
+        await send({"type": "http.response.start", "status": 200, "headers": [*exchange.headers, *length]})
+        await send({"type": "http.response.body", "body": body, "more_body": not last})
+        while not last:
+            await exchange.change()
+            last = exchange.ended
+            await send({"type": "http.response.body", "body": exchange.take(), "more_body": not last})
+
+    def _log(self) -> None:
+        streams = self._exchange.streams
+        log.info(
+            "request.ended",
+            outcome=self._exchange.outcome,
+            prompt_tokens=sum(len(s.prompt) for s in streams),
+            generated_tokens=sum(s.count for s in streams),
+        )

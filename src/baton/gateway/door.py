@@ -1,0 +1,70 @@
+"""The gateway's view of the request logic: what HTTP may ask of it. Implemented by the shell around core/front.py.
+
+D1 Everything runs on the one asyncio loop; no method blocks, only `ledger` waits.
+D2 `hear` is called on that loop: any number of Emit, then exactly one Finish or Fail, unless the request is cancelled.
+D3 `hear` may be called before `submit` returns, and `cancel` may be called from inside `hear`.
+D4 After `cancel` nothing more is heard of the request; a cancel of an unknown or ended request is ignored.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from baton.core.door import Cancel, Heard, RequestId, Submit
+from baton.core.messages import LedgerView
+
+Hear = Callable[[Heard], None]
+
+
+class Readiness(msgspec.Struct, frozen=True):
+    """Whether a request sent now would find workers; `why` says what is missing, or what there is."""
+
+    ready: bool
+    why: str
+
+
+class Capacity(msgspec.Struct, frozen=True):
+    """The largest request that the registered workers can hold."""
+
+    max_model_len: int  # positions, prompt and generated tokens together
+    pool_tokens: int  # positions of the smallest pool that a request must fit into
+
+
+class LedgerReport(msgspec.Struct, frozen=True):
+    """The books of all workers; `missing` names those that did not answer in time."""
+
+    workers: tuple[LedgerView, ...]
+    missing: tuple[str, ...]
+
+
+class Door(Protocol):
+    """The request logic, as HTTP sees it."""
+
+    def submit(self, submit: Submit, hear: Hear) -> None:
+        """Start a request. Raises Overloaded when the bounded queue is full: nothing was started then."""
+        ...
+
+    def cancel(self, cancel: Cancel) -> None:
+        """End a request everywhere (D4)."""
+        ...
+
+    def next_request(self) -> RequestId:
+        """A number not used before by this process."""
+        ...
+
+    def next_seed(self) -> int:
+        """64 random bits."""
+        ...
+
+    def ready(self) -> Readiness:
+        """Whether requests can be served now."""
+        ...
+
+    def capacity(self) -> Capacity | None:
+        """None until workers that can serve a request have registered."""
+        ...
+
+    async def ledger(self) -> LedgerReport:
+        """Ask every worker for its books; ends within a bounded time."""
+        ...

@@ -1,0 +1,194 @@
+"""One HTTP request under way: what has been heard and not yet been written.
+
+    core ──hear──▶ Desk ─▶ Exchange ──take──▶ Answer's coroutine ──send──▶ client
+
+It is filled on the loop by calls that never wait; the coroutine only waits for `change` and writes what it takes.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+from baton.core.door import Emit, RequestId
+from baton.core.messages import FinishReason
+from baton.gateway.faults import Fault, HttpFault
+from baton.gateway.forms import Form
+from baton.gateway.stream import Piece, TextStream
+
+Headers = tuple[tuple[bytes, bytes], ...]
+
+SSE_HEADERS: Headers = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+)
+JSON_HEADERS: Headers = ((b"content-type", b"application/json"),)
+
+
+class Exchange:
+    """The outgoing side of a request with one or several choices.
+
+    Attributes:
+        requests: the core's numbers of the choices, kept by the desk
+        ended: nothing more will be heard
+        gone: nobody is there to be answered
+        fault: what to answer, if it came before the first byte
+        outcome: how it ended, for the log
+    """
+
+    def __init__(self, style: "Style", streams: Sequence[TextStream], *, max_pending_bytes: int) -> None:
+        self.streams = tuple(streams)
+        self.requests: set[RequestId] = set()
+        self.ended = False
+        self.gone = False
+        self.fault: HttpFault | None = None
+        self.outcome = "open"
+        self._style = style
+        self._open = len(self.streams)
+        self._max_pending_bytes = max_pending_bytes
+        self._pending: list[bytes] = []
+        self._pending_bytes = 0
+        self._written = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def headers(self) -> Headers:
+        """Of an answer with status 200."""
+        return self._style.headers
+
+    def emit(self, stream: TextStream, heard: Emit) -> bool:
+        """Tokens of a choice; True if a stop string ended it (the core does not know yet)."""
+        piece = stream.feed(heard)
+        if stream.ending is None:
+            self._put(self._style.delta(stream, piece))
+            return False
+        self._end_choice(stream, piece)
+        return True
+
+    def finish(self, stream: TextStream, reason: FinishReason) -> None:
+        """A choice ended well."""
+        self._end_choice(stream, stream.finish(reason))
+
+    def _end_choice(self, stream: TextStream, piece: Piece) -> None:
+        self._open -= 1
+        data = self._style.ending(stream, piece)
+        if self._open == 0:
+            data += self._style.closing(self.streams)
+            self.ended, self.outcome = True, "served"
+        self._put(data)
+
+    def fail(self, fault: HttpFault) -> None:
+        """The request ends badly: by status if nothing was written yet, else by an error event and no end mark."""
+        if self.ended:
+            return
+        self.ended, self.outcome = True, fault.fault.code or "error"
+        if self._written:
+            self._pending.append(fault.event)
+        else:
+            self.fault = fault
+        self._wake()
+
+    def abandon(self, outcome: str) -> None:
+        """Nobody listens any more."""
+        if not self.ended:
+            self.ended, self.gone, self.outcome = True, True, outcome
+        self._wake()
+
+    def _put(self, data: bytes) -> None:
+        if not data:
+            return
+        self._pending.append(data)
+        self._pending_bytes += len(data)
+        if self._pending_bytes > self._max_pending_bytes and not self.ended:
+            self._pending.clear()
+            message = f"more than {self._max_pending_bytes} bytes were waiting to be read by this client"
+            self.fail(HttpFault(408, Fault(message, "invalid_request_error", None, "slow_client")))
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def change(self) -> None:
+        """Wait until there is something to take, a fault, or the end."""
+        while not (self._pending or self.ended):
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+
+    def take(self) -> bytes:
+        """All that is to be written now."""
+        data = self._pending[0] if len(self._pending) == 1 else b"".join(self._pending)
+        self._pending.clear()
+        self._pending_bytes = 0
+        self._written = True
+        return data
+
+
+class Style(Protocol):
+    """Streamed or undivided."""
+
+    headers: Headers
+
+    def delta(self, stream: TextStream, piece: Piece) -> bytes:
+        """What a piece adds to the body."""
+        ...
+
+    def ending(self, stream: TextStream, piece: Piece) -> bytes:
+        """What a choice's end adds."""
+        ...
+
+    def closing(self, streams: Sequence[TextStream]) -> bytes:
+        """What the end of all choices adds."""
+        ...
+
+
+class Streamed:
+    """Server-sent events, as they come."""
+
+    headers = SSE_HEADERS
+
+    def __init__(self, form: Form) -> None:
+        self._form = form
+        self._opened: set[int] = set()
+
+    def _opening(self, stream: TextStream) -> bytes:
+        if stream.index in self._opened:
+            return b""
+        self._opened.add(stream.index)
+        return self._form.opening(stream)
+
+    def delta(self, stream: TextStream, piece: Piece) -> bytes:
+        """One event, before the first one the opening."""
+        return self._opening(stream) + self._form.delta(stream, piece)
+
+    def ending(self, stream: TextStream, piece: Piece) -> bytes:
+        """The choice's last event."""
+        assert stream.ending is not None
+        return self._opening(stream) + self._form.ending(stream, piece, stream.ending)
+
+    def closing(self, streams: Sequence[TextStream]) -> bytes:
+        """Usage and the end mark."""
+        return self._form.closing(streams)
+
+
+class Undivided:
+    """One JSON document at the end."""
+
+    headers = JSON_HEADERS
+
+    def __init__(self, form: Form) -> None:
+        self._form = form
+        self._pieces: dict[int, list[Piece]] = {}
+
+    def delta(self, stream: TextStream, piece: Piece) -> bytes:
+        """Nothing yet."""
+        self._pieces.setdefault(stream.index, []).append(piece)
+        return b""
+
+    def ending(self, stream: TextStream, piece: Piece) -> bytes:
+        """Nothing yet."""
+        return self.delta(stream, piece)
+
+    def closing(self, streams: Sequence[TextStream]) -> bytes:
+        """The document."""
+        return self._form.whole(streams, [self._pieces[s.index] for s in streams])

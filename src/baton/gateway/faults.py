@@ -1,0 +1,71 @@
+"""Refusals and failures as clients see them: OpenAI's error schema, and which HTTP status goes with what."""
+
+import msgspec
+
+from baton.core.door import Fail
+from baton.core.messages import FailCode
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """The inner object of an error body."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class FaultBody(msgspec.Struct, frozen=True):
+    """An error body, and the payload of an error event in a stream."""
+
+    error: Fault
+
+
+class HttpFault(Exception):
+    """A request that ends with an error status."""
+
+    def __init__(self, status: int, fault: Fault, *, headers: dict[str, str] | None = None) -> None:
+        super().__init__(fault.message)
+        self.status, self.fault, self.headers = status, fault, dict(headers or {})
+
+    @property
+    def body(self) -> bytes:
+        """JSON of the error."""
+        return msgspec.json.encode(FaultBody(self.fault))
+
+    @property
+    def event(self) -> bytes:
+        """The error as one server-sent event."""
+        return b"data: " + self.body + b"\n\n"
+
+
+def refuse(message: str, *, param: str | None = None, code: str | None = None, status: int = 400) -> HttpFault:
+    """A fault of the client's making. `message` names the value, the limit and what is supported."""
+    return HttpFault(status, Fault(message, "invalid_request_error", param, code))
+
+
+def unavailable(message: str, *, code: str, retry_after_s: int) -> HttpFault:
+    """A fault that may be gone in a moment."""
+    return HttpFault(503, Fault(message, "server_error", None, code), headers={"retry-after": str(retry_after_s)})
+
+
+def overloaded(message: str, *, retry_after_s: int) -> HttpFault:
+    """No room now."""
+    fault = Fault(message, "overloaded_error", None, FailCode.OVERLOADED.value)
+    return HttpFault(429, fault, headers={"retry-after": str(retry_after_s)})
+
+
+STATUS = {
+    FailCode.HANDOFF_FAILED: 502,
+    FailCode.WORKER_LOST: 503,
+    FailCode.DEADLINE_EXCEEDED: 504,
+    FailCode.OVERLOADED: 429,
+}
+
+
+def fault_of(fail: Fail, *, retry_after_s: int) -> HttpFault:
+    """What the core's failure is to a client."""
+    if fail.code is FailCode.OVERLOADED:
+        return overloaded(fail.detail, retry_after_s=retry_after_s)
+    headers = {"retry-after": str(retry_after_s)} if fail.code is FailCode.WORKER_LOST else {}
+    return HttpFault(STATUS[fail.code], Fault(fail.detail, "server_error", None, fail.code.value), headers=headers)

@@ -1,0 +1,298 @@
+"""The bytes of answers: OpenAI's objects, with vLLM's additions (`token_ids`, `prompt_token_ids`, `stop_reason`).
+
+A form belongs to one HTTP request. Plain text chunks, nearly all there are, are one concatenation: what does not change
+from chunk to chunk is encoded once.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from baton.gateway.scores import ChatLogprobs, CompletionLogprobs, chat_logprobs, completion_logprobs
+from baton.gateway.stream import Ending, Piece, TextStream
+from baton.gateway.tokenizer import Tokenizer
+
+DONE = b"data: [DONE]\n\n"
+HOLE = "\0"  # stands for the text in an encoded chunk while that is cut into head and tail
+NO_PIECE = Piece("", (), ())
+
+Tokens = tuple[int, ...] | UnsetType
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Token counts of all choices together."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class Heading(msgspec.Struct, frozen=True):
+    """What all objects of one answer begin with, and what the client asked to see. `created` in Unix seconds."""
+
+    id: str
+    created: int
+    model: str
+    usage: bool
+    token_ids: bool
+    scored: bool
+
+
+class Form(Protocol):
+    """How one endpoint writes its answers. Everything returned is complete: events, or a JSON document."""
+
+    def opening(self, stream: TextStream) -> bytes:
+        """The event before a choice's first piece; may be empty."""
+        ...
+
+    def delta(self, stream: TextStream, piece: Piece) -> bytes:
+        """The event of a piece; empty if there is nothing to show."""
+        ...
+
+    def ending(self, stream: TextStream, piece: Piece, ending: Ending) -> bytes:
+        """A choice's last event."""
+        ...
+
+    def closing(self, streams: Sequence[TextStream]) -> bytes:
+        """What follows when all choices have ended."""
+        ...
+
+    def whole(self, streams: Sequence[TextStream], pieces: Sequence[Sequence[Piece]]) -> bytes:
+        """The undivided answer; pieces in the order of the streams."""
+        ...
+
+
+def usage_of(streams: Sequence[TextStream]) -> Usage:
+    """Counts over all choices."""
+    prompt, said = sum(len(s.prompt) for s in streams), sum(s.count for s in streams)
+    return Usage(prompt, said, prompt + said)
+
+
+def event(data: msgspec.Struct) -> bytes:
+    """A server-sent event."""
+    return b"data: " + msgspec.json.encode(data) + b"\n\n"
+
+
+def _merge(pieces: Sequence[Piece]) -> Piece:
+    return Piece(
+        "".join(p.text for p in pieces),
+        tuple(t for p in pieces for t in p.tokens),
+        tuple(s for p in pieces for s in p.scored),
+    )
+
+
+class _Fast:
+    """Plain chunks of one choice: head, the text as JSON, tail."""
+
+    def __init__(self, sample: msgspec.Struct) -> None:
+        self.head, _, self.tail = event(sample).rpartition(msgspec.json.encode(HOLE))
+
+    def __call__(self, text: str) -> bytes:
+        return self.head + msgspec.json.encode(text) + self.tail
+
+
+# ---- chat ---------------------------------------------------------------------------------------
+
+
+class ChatDelta(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a chunk adds to the message."""
+
+    role: str | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+
+
+class ChatChunkChoice(msgspec.Struct, frozen=True):
+    """A choice in a chunk."""
+
+    index: int
+    delta: ChatDelta
+    logprobs: ChatLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | UnsetType | None = UNSET
+    token_ids: Tokens = UNSET
+
+
+class ChatChunk(msgspec.Struct, frozen=True):
+    """One event of a streamed chat."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: tuple[ChatChunkChoice, ...]
+    usage: Usage | UnsetType | None = UNSET
+    prompt_token_ids: Tokens = UNSET
+
+
+class ChatMessageOut(msgspec.Struct, frozen=True):
+    """The assistant's message."""
+
+    role: str
+    content: str
+
+
+class ChatChoice(msgspec.Struct, frozen=True):
+    """A choice of an undivided answer."""
+
+    index: int
+    message: ChatMessageOut
+    logprobs: ChatLogprobs | None
+    finish_reason: str
+    stop_reason: str | int | None
+    token_ids: Tokens = UNSET
+
+
+class ChatAnswer(msgspec.Struct, frozen=True):
+    """An undivided answer."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: tuple[ChatChoice, ...]
+    usage: Usage
+    prompt_token_ids: Tokens = UNSET
+
+
+class ChatForm:
+    """/v1/chat/completions."""
+
+    def __init__(self, heading: Heading, tokenizer: Tokenizer) -> None:
+        self._h, self._tokenizer = heading, tokenizer
+        self._rich = heading.scored or heading.token_ids
+        self._fast: dict[int, _Fast] = {}
+
+    def _chunk(self, *choices: ChatChunkChoice, prompt: Tokens = UNSET) -> ChatChunk:
+        h = self._h
+        usage = None if h.usage else UNSET
+        return ChatChunk(h.id, "chat.completion.chunk", h.created, h.model, choices, usage, prompt)
+
+    def _logprobs(self, piece: Piece) -> ChatLogprobs | None:
+        return chat_logprobs(piece.scored, self._tokenizer) if self._h.scored else None
+
+    def _tokens(self, piece: Piece) -> Tokens:
+        return piece.tokens if self._h.token_ids else UNSET
+
+    def opening(self, stream: TextStream) -> bytes:
+        """The role, and the prompt's ids if wanted."""
+        role = ChatChunkChoice(stream.index, ChatDelta("assistant", ""))
+        self._fast[stream.index] = _Fast(self._chunk(ChatChunkChoice(stream.index, ChatDelta(content=HOLE))))
+        return event(self._chunk(role, prompt=stream.prompt if self._h.token_ids else UNSET))
+
+    def delta(self, stream: TextStream, piece: Piece) -> bytes:
+        """A piece of content."""
+        if not self._rich:
+            return self._fast[stream.index](piece.text) if piece.text else b""
+        choice = ChatChunkChoice(
+            stream.index, ChatDelta(content=piece.text), self._logprobs(piece), token_ids=self._tokens(piece)
+        )
+        return event(self._chunk(choice))
+
+    def ending(self, stream: TextStream, piece: Piece, ending: Ending) -> bytes:
+        """The rest of the content with the finish reason."""
+        content = ChatDelta(content=piece.text) if piece.text else ChatDelta()
+        scored = self._logprobs(piece) if piece.scored else None
+        tokens = self._tokens(piece)
+        choice = ChatChunkChoice(stream.index, content, scored, ending.reason.value, ending.cause, tokens)
+        return event(self._chunk(choice))
+
+    def closing(self, streams: Sequence[TextStream]) -> bytes:
+        """Usage if wanted, then the end mark."""
+        if not self._h.usage:
+            return DONE
+        return event(msgspec.structs.replace(self._chunk(), usage=usage_of(streams))) + DONE
+
+    def whole(self, streams: Sequence[TextStream], pieces: Sequence[Sequence[Piece]]) -> bytes:
+        """The undivided answer."""
+        h = self._h
+        choices = tuple(self._choice(s, _merge(p)) for s, p in zip(streams, pieces, strict=True))
+        prompt = streams[0].prompt if h.token_ids else UNSET
+        return msgspec.json.encode(ChatAnswer(h.id, "chat.completion", h.created, h.model, choices, usage_of(streams), prompt))
+
+    def _choice(self, stream: TextStream, piece: Piece) -> ChatChoice:
+        assert stream.ending is not None
+        message, end = ChatMessageOut("assistant", piece.text), stream.ending
+        return ChatChoice(stream.index, message, self._logprobs(piece), end.reason.value, end.cause, self._tokens(piece))
+
+
+# ---- completions --------------------------------------------------------------------------------
+
+
+class CompletionChoice(msgspec.Struct, frozen=True):
+    """A choice, in a chunk as in an undivided answer."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | UnsetType | None = UNSET
+    token_ids: Tokens = UNSET
+    prompt_token_ids: Tokens = UNSET
+
+
+class CompletionAnswer(msgspec.Struct, frozen=True):
+    """An event of a streamed answer, or an undivided one. `prompt_token_ids` is here too if there is one prompt."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: tuple[CompletionChoice, ...]
+    usage: Usage | UnsetType | None = UNSET
+    prompt_token_ids: Tokens = UNSET
+
+
+class CompletionForm:
+    """/v1/completions."""
+
+    def __init__(self, heading: Heading, tokenizer: Tokenizer) -> None:
+        self._h, self._tokenizer = heading, tokenizer
+        self._rich = heading.scored or heading.token_ids
+        self._fast: dict[int, _Fast] = {}
+
+    def _answer(self, *choices: CompletionChoice, usage: Usage | None, prompt: Tokens = UNSET) -> CompletionAnswer:
+        h = self._h
+        shown = usage if usage is not None or h.usage else UNSET
+        return CompletionAnswer(h.id, "text_completion", h.created, h.model, choices, shown, prompt)
+
+    def _choice(self, stream: TextStream, piece: Piece, ending: Ending | None, *, prompt: bool = False) -> CompletionChoice:
+        h = self._h
+        return CompletionChoice(
+            stream.index,
+            piece.text,
+            completion_logprobs(piece.scored, self._tokenizer) if h.scored and (piece.scored or ending is None) else None,
+            None if ending is None else ending.reason.value,
+            UNSET if ending is None else ending.cause,
+            piece.tokens if h.token_ids else UNSET,
+            stream.prompt if h.token_ids and prompt else UNSET,
+        )
+
+    def opening(self, stream: TextStream) -> bytes:
+        """The prompt's ids if wanted."""
+        self._fast[stream.index] = _Fast(self._answer(CompletionChoice(stream.index, HOLE), usage=None))
+        if not self._h.token_ids:
+            return b""
+        choice = CompletionChoice(stream.index, "", token_ids=(), prompt_token_ids=stream.prompt)
+        return event(self._answer(choice, usage=None, prompt=stream.prompt))
+
+    def delta(self, stream: TextStream, piece: Piece) -> bytes:
+        """A piece of text."""
+        if not self._rich:
+            return self._fast[stream.index](piece.text) if piece.text else b""
+        return event(self._answer(self._choice(stream, piece, None), usage=None))
+
+    def ending(self, stream: TextStream, piece: Piece, ending: Ending) -> bytes:
+        """The rest of the text with the finish reason."""
+        return event(self._answer(self._choice(stream, piece, ending), usage=None))
+
+    def closing(self, streams: Sequence[TextStream]) -> bytes:
+        """Usage if wanted, then the end mark."""
+        return event(self._answer(usage=usage_of(streams))) + DONE if self._h.usage else DONE
+
+    def whole(self, streams: Sequence[TextStream], pieces: Sequence[Sequence[Piece]]) -> bytes:
+        """The undivided answer."""
+        choices = [self._choice(s, _merge(p), s.ending, prompt=True) for s, p in zip(streams, pieces, strict=True)]
+        only = streams[0].prompt if self._h.token_ids and len(streams) == 1 else UNSET
+        return msgspec.json.encode(self._answer(*choices, usage=usage_of(streams), prompt=only))

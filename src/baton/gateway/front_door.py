@@ -1,0 +1,158 @@
+"""The gateway's pump: the request logic (core/front.py) between the HTTP side and the control plane, on one event loop.
+
+HTTP ──submit, cancel──▶ FrontDoor ──▶ Front ──Send──▶ Lines ──▶ workers
+     ◀──── hear ─────────┘   ▲──────────── Received ─────┘
+"""
+
+import asyncio
+from itertools import count
+
+import structlog
+
+from baton.core.door import Cancel, Emit, RequestId, Submit
+from baton.core.front import Front, Say
+from baton.core.manifest import Manifest
+from baton.core.session import PeerLost, PeerUp, Received
+from baton.gateway.door import Capacity, Hear, LedgerReport, Readiness
+from baton.ports.clock import Clock
+from baton.ports.entropy import Entropy
+from baton.shell.lines import Lines
+
+log = structlog.get_logger()
+LEDGER_WAIT_S = 1.0
+
+
+class FrontDoor:
+    """Implements `Door`. Made on the loop it lives on; `close` gives up all it holds."""
+
+    def __init__(self, *, front: Front, lines: Lines, fileno: int, clock: Clock, entropy: Entropy) -> None:
+        self._front, self._lines, self._clock, self._entropy = front, lines, clock, entropy
+        self._hear: dict[RequestId, Hear] = {}
+        self._numbers = count(1)
+        self._loop = asyncio.get_running_loop()
+        self._fileno = fileno
+        self._timer: asyncio.TimerHandle | None = None
+        self._soon = False  # a turn is due in this pass of the loop
+        self._answered = asyncio.Event()
+        self.failed: asyncio.Future[None] = self._loop.create_future()  # the pump's own end, if it fails
+        self._loop.add_reader(fileno, self._turn)
+        self._turn()
+
+    # ---- Door -----------------------------------------------------------------------------------
+
+    def submit(self, submit: Submit, hear: Hear) -> None:
+        """See Door."""
+        self._front.submit(submit, self._clock.now())
+        self._hear[submit.request] = hear
+        self._turn_soon()
+
+    def cancel(self, cancel: Cancel) -> None:
+        """See Door."""
+        self._hear.pop(cancel.request, None)
+        self._front.cancel(cancel, self._clock.now())
+        self._turn_soon()
+
+    def next_request(self) -> RequestId:
+        """See Door."""
+        return RequestId(next(self._numbers))
+
+    def next_seed(self) -> int:
+        """See Door."""
+        return self._entropy.bits(64)
+
+    def ready(self) -> Readiness:
+        """See Door."""
+        if self._front.usable_pairs():
+            return Readiness(True, f"{len(self._front.usable_pairs())} pairs of workers")
+        roles = sorted(r.manifest.role for r in self._front.workers())
+        return Readiness(False, f"no pair of workers that can hand over yet; registered: {roles or 'none'}")
+
+    def capacity(self) -> Capacity | None:
+        """See Door."""
+        usable = {boot for pair in self._front.usable_pairs() for boot in pair}
+        manifests = [r.manifest for r in self._front.workers() if r.manifest.boot in usable]
+        if not manifests:
+            return None
+        return Capacity(min(m.max_model_len for m in manifests), min(_pool_tokens(m) for m in manifests))
+
+    async def ledger(self) -> LedgerReport:
+        """See Door."""
+        question = self._front.ask_ledger()
+        self._turn_soon()
+        until = self._loop.time() + LEDGER_WAIT_S
+        while self._front.ledger(question) is None and self._loop.time() < until:
+            self._answered.clear()
+            try:
+                await asyncio.wait_for(self._answered.wait(), max(0.0, until - self._loop.time()))
+            except TimeoutError:
+                break
+        views = self._front.answers(question)
+        return LedgerReport(tuple(views), tuple(self._front.forget_ledger(question)))
+
+    def close(self) -> None:
+        """Leave the loop and the control plane."""
+        self._loop.remove_reader(self._fileno)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._lines.close()
+
+    # ---- pump -----------------------------------------------------------------------------------
+
+    def _turn_soon(self) -> None:
+        """Many submits of one pass of the loop share a turn."""
+        if not self._soon:
+            self._soon = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._soon = False
+        try:
+            self._drain()
+        except Exception as error:  # top of the pump: its failure is the process's
+            log.exception("gateway_pump_failed")
+            if not self.failed.done():
+                self.failed.set_exception(error)
+
+    def _drain(self) -> None:
+        now = self._clock.now()
+        for event in self._lines.receive():
+            match event:
+                case Received():
+                    self._front.receive(event.boot, event.message, now)
+                case PeerLost():
+                    log.warning("peer_lost", boot=f"{event.boot:x}", why=event.why)
+                    self._front.peer_lost(event.boot, event.why, now)
+                case PeerUp():
+                    log.info("peer_up", boot=f"{event.boot:x}")
+                case _:
+                    log.warning("session_event", what=repr(event))
+        timer = self._front.timer()
+        if timer is not None and now >= timer:
+            self._front.on_timer(now)
+        for effect in self._front.effects():
+            if isinstance(effect, Say):
+                self._say(effect)
+            else:
+                self._lines.send(effect.to, effect.message)
+        self._lines.flush()
+        self._answered.set()
+        self._set_timer()
+
+    def _say(self, effect: Say) -> None:
+        heard = effect.heard
+        hear = self._hear.get(heard.request) if isinstance(heard, Emit) else self._hear.pop(heard.request, None)
+        if hear is not None:
+            hear(heard)
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        timers = [t for t in (self._front.timer(), self._lines.timer()) if t is not None]
+        if timers:
+            delay_s = max(0, min(timers) - self._clock.now()) / 1e6
+            self._timer = self._loop.call_later(delay_s, self._turn)
+
+
+def _pool_tokens(manifest: Manifest) -> int:
+    page_tokens = manifest.page_blocks * manifest.table.block_tokens
+    return min((p.pages for r in manifest.ranks for p in r.pools), default=0) * page_tokens

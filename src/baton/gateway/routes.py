@@ -1,0 +1,165 @@
+"""The endpoints: one method each. They judge and arrange; the answer itself is written by answer.py."""
+
+import time
+from collections.abc import Callable, Sequence
+from ipaddress import ip_address
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from baton import __version__
+from baton.gateway.answer import Answer, fault_response
+from baton.gateway.ask import Ask, Terms, chat_logprobs, completion_logprobs, understand
+from baton.gateway.body import B, parse_body, read_body
+from baton.gateway.books import books
+from baton.gateway.desk import Desk
+from baton.gateway.door import Door
+from baton.gateway.exchange import Exchange, Streamed, Undivided
+from baton.gateway.faults import Fault, HttpFault, refuse, unavailable
+from baton.gateway.forms import ChatForm, CompletionForm, Form, Heading
+from baton.gateway.prompts import Prompt, Prompter
+from baton.gateway.schema import ChatBody, CompletionBody
+from baton.gateway.settings import GatewaySettings
+from baton.gateway.stream import TextStream
+from baton.gateway.tokenizer import Tokenizer
+
+MakeForm = Callable[[Heading, Tokenizer], Form]
+
+
+class ModelCard(msgspec.Struct, frozen=True):
+    """One served model. `max_model_len` is null until a worker has registered."""
+
+    id: str
+    created: int
+    max_model_len: int | None
+    object: str = "model"
+    owned_by: str = "baton"
+
+
+class ModelList(msgspec.Struct, frozen=True):
+    """GET /v1/models."""
+
+    data: tuple[ModelCard, ...]
+    object: str = "list"
+
+
+def json_response(value: object, status: int = 200) -> Response:
+    """A value as JSON."""
+    return Response(msgspec.json.encode(value), status, media_type="application/json")
+
+
+class Routes:
+    """All endpoints of one gateway."""
+
+    def __init__(self, door: Door, desk: Desk, tokenizer: Tokenizer, settings: GatewaySettings) -> None:
+        self._door, self._desk, self._tokenizer, self._settings = door, desk, tokenizer, settings
+        self._prompter = Prompter(tokenizer, inline_chars=settings.inline_chars, max_prompts=settings.max_prompts)
+        self._started = int(time.time())
+
+    async def chat(self, request: Request) -> Response:
+        """POST /v1/chat/completions."""
+        body = await self._body(request, ChatBody)
+        terms = self._terms()
+        logprobs = chat_logprobs(body, self._settings)
+        prompt = await self._prompter.chat(body.messages)
+        ask = understand(body, [prompt], logprobs=logprobs, terms=terms)
+        return self._answer(ask, [prompt], prefix="chatcmpl", make_form=ChatForm)
+
+    async def completion(self, request: Request) -> Response:
+        """POST /v1/completions."""
+        body = await self._body(request, CompletionBody)
+        terms = self._terms()
+        logprobs = completion_logprobs(body, self._settings)
+        prompts = await self._prompter.completion(body.prompt)
+        ask = understand(body, prompts, logprobs=logprobs, terms=terms)
+        return self._answer(ask, prompts, prefix="cmpl", make_form=CompletionForm)
+
+    async def models(self) -> Response:
+        """GET /v1/models."""
+        return json_response(ModelList((self._card(),)))
+
+    async def model(self, name: str) -> Response:
+        """GET /v1/models/{name}."""
+        self._require_model(name)
+        return json_response(self._card())
+
+    async def health(self) -> Response:
+        """GET /health: this process is alive."""
+        return json_response({"status": "alive"})
+
+    async def ready(self) -> Response:
+        """GET /ready: requests can be served, or why not."""
+        readiness = self._door.ready()
+        return json_response(readiness, 200 if readiness.ready else 503)
+
+    async def version(self) -> Response:
+        """GET /version."""
+        return json_response({"version": __version__})
+
+    async def ledger(self, request: Request) -> Response:
+        """GET /debug/ledger: the books of all workers, for clients on this machine."""
+        if not _is_local(request):
+            return fault_response(
+                HttpFault(403, Fault("/debug/ledger is served to loopback clients only", "permission_error", None, "forbidden"))
+            )
+        return json_response(books(await self._door.ledger()))
+
+    async def _body(self, request: Request, schema: type[B]) -> B:
+        body = parse_body(schema, await read_body(request, max_bytes=self._settings.max_body_bytes))
+        if body.model is not None:
+            self._require_model(body.model)
+        return body
+
+    def _require_model(self, name: str) -> None:
+        if name != self._settings.model:
+            message = f"the model {name[:200]!r} is not served here; this gateway serves {self._settings.model!r}"
+            raise refuse(message, param="model", code="model_not_found", status=404)
+
+    def _terms(self) -> Terms:
+        capacity = self._door.capacity()
+        if capacity is None:
+            why = f"no worker has registered yet: {self._door.ready().why}"
+            raise unavailable(why, code="not_ready", retry_after_s=self._settings.retry_after_s)
+        return Terms(self._settings, capacity, self._tokenizer.eos_ids, self._tokenizer.vocab_size)
+
+    def _card(self) -> ModelCard:
+        capacity = self._door.capacity()
+        return ModelCard(self._settings.model, self._started, None if capacity is None else capacity.max_model_len)
+
+    def _answer(self, ask: Ask, prompts: Sequence[Prompt], *, prefix: str, make_form: MakeForm) -> Response:
+        heading = Heading(
+            id=f"{prefix}-{self._door.next_seed():016x}{self._door.next_seed():016x}",
+            created=int(time.time()),
+            model=self._settings.model,
+            usage=ask.usage,
+            token_ids=ask.token_ids,
+            scored=ask.logprobs is not None,
+        )
+        form = make_form(heading, self._tokenizer)
+        streams = [self._stream(i, p, ask) for i, p in enumerate(prompts)]
+        style = Streamed(form) if ask.stream else Undivided(form)
+        exchange = Exchange(style, streams, max_pending_bytes=self._settings.max_pending_bytes)
+        return Answer(self._desk, exchange, ask)
+
+    def _stream(self, index: int, prompt: Prompt, ask: Ask) -> TextStream:
+        limits = ask.orders[index].limits
+        return TextStream(
+            index=index,
+            prompt=prompt,
+            detokenizer=self._tokenizer.detokenizer(prompt),
+            stops=ask.stops,
+            stop_token_ids=frozenset(limits.stop_token_ids),
+            quiet=frozenset(limits.stop_token_ids) | frozenset(limits.eos_token_ids),
+            scored=ask.logprobs is not None,
+        )
+
+
+def _is_local(request: Request) -> bool:
+    """From this machine, and not for somebody else: a proxy here would make every client look local."""
+    if request.client is None or any(h in request.headers for h in ("forwarded", "x-forwarded-for", "x-real-ip")):
+        return False
+    try:
+        return ip_address(request.client.host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,86 @@
+"""Request bodies as OpenAI and vLLM define them; pydantic is used here and nowhere else.
+
+Bounds that need no knowledge of the model are stated here, the rest is judged in ask.py.
+Unknown fields are kept (`model_extra`): those that would change the answer are refused in neutral.py.
+"""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+STOP_STRINGS = 64
+STOP_CHARS = 512
+LISTED = 4096  # messages, or prompts
+
+Whole64 = Annotated[int, Field(ge=-(1 << 63), le=(1 << 64) - 1)]
+Count = Annotated[int, Field(ge=1, le=1 << 31)]
+StopString = Annotated[str, Field(min_length=1, max_length=STOP_CHARS)]
+Token = Annotated[int, Field(ge=0, le=1 << 31)]
+# lists fail at their first bad item: a large body of bad items must not become a larger list of errors
+Tokens = Annotated[list[Token], Field(fail_fast=True)]
+
+
+class Body(BaseModel):
+    """Base: JSON types are not converted into one another, numbers are finite."""
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+
+
+class StreamOptions(Body):
+    """Options of a streamed answer."""
+
+    include_usage: bool | None = None
+
+
+class GenerationBody(Body):
+    """What both endpoints take. A field that is null counts as absent."""
+
+    model: str | None = None
+    max_tokens: Count | None = None
+    max_completion_tokens: Count | None = None
+    temperature: Annotated[float, Field(ge=0)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1, le=1 << 31)] | None = None
+    seed: Whole64 | None = None
+    stop: StopString | Annotated[list[StopString], Field(max_length=STOP_STRINGS, fail_fast=True)] | None = None
+    stop_token_ids: Annotated[list[Token], Field(max_length=1024, fail_fast=True)] | None = None
+    ignore_eos: bool | None = None
+    n: int | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    return_token_ids: bool | None = None
+
+
+class CompletionBody(GenerationBody):
+    """POST /v1/completions."""
+
+    prompt: (
+        str
+        | Tokens
+        | Annotated[list[str], Field(fail_fast=True, max_length=LISTED)]
+        | Annotated[list[Tokens], Field(fail_fast=True, max_length=LISTED)]
+    )
+    logprobs: Annotated[int, Field(ge=0)] | None = None
+
+
+class TextPart(Body):
+    """A part of a message's content. Only `text` is served."""
+
+    type: str
+    text: str | None = None
+
+
+class ChatMessage(Body):
+    """One message of a conversation."""
+
+    role: str
+    content: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None
+    name: str | None = None
+
+
+class ChatBody(GenerationBody):
+    """POST /v1/chat/completions."""
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=LISTED, fail_fast=True)]
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0)] | None = None

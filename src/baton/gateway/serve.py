@@ -1,0 +1,88 @@
+"""Runs the application on a socket until it is told to stop, inside an asyncio loop that somebody else owns.
+
+On stop: no new connections and no new requests; open requests may go on for `grace_s`, then each gets an error event or
+status; about a second later what is still open is cut.
+"""
+
+import asyncio
+import socket as sockets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import ceil
+
+import uvicorn
+from fastapi import FastAPI
+
+from baton.core.errors import ConfigError
+from baton.gateway.desk import Desk
+
+BACKLOG = 2048
+UNREAD_MS = 60_000  # a connection whose client takes nothing for this long is closed by the kernel
+WRITE_OUT_S = 1
+
+
+class _Server(uvicorn.Server):
+    """Signals belong to whoever owns the process."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """None are captured."""
+        yield
+
+
+def listen(host: str, port: int) -> sockets.socket:
+    """A bound TCP socket (port 0 takes a free one). Its options pass to the connections it accepts.
+
+    Raises:
+        ConfigError: the address cannot be bound
+    """
+    family = sockets.AF_INET6 if ":" in host else sockets.AF_INET
+    # the protocol is named so that event loops recognise TCP and switch Nagle's delay off
+    sock = sockets.socket(family, sockets.SOCK_STREAM, sockets.IPPROTO_TCP)
+    sock.setsockopt(sockets.SOL_SOCKET, sockets.SO_REUSEADDR, 1)
+    sock.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_NODELAY, 1)
+    sock.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_USER_TIMEOUT, UNREAD_MS)
+    try:
+        sock.bind((host, port))
+    except OSError as e:
+        sock.close()
+        raise ConfigError(f"cannot listen on {host}:{port}: {e.strerror}; choose another --host or --port") from e
+    sock.setblocking(False)
+    return sock
+
+
+async def serve_http(app: FastAPI, *, socket: sockets.socket, stop: asyncio.Event, grace_s: float) -> None:
+    """Serve until `stop` is set and everything open has ended, at most about `grace_s` + 2 seconds later.
+
+    Args:
+        app: from create_app
+        socket: from `listen`; closed at the end
+        stop: set by the owner of the process
+        grace_s: how long open requests may go on
+    """
+    desk: Desk = app.state.desk
+    config = uvicorn.Config(
+        app,
+        lifespan="off",
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        backlog=BACKLOG,
+        proxy_headers=False,  # /debug/ledger trusts the peer's address
+        timeout_graceful_shutdown=ceil(grace_s) + WRITE_OUT_S,
+    )
+    server = _Server(config)
+    serving = asyncio.ensure_future(server.serve(sockets=[socket]))
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
+        desk.shut()
+        server.should_exit = True  # closes the listener and idle connections, then waits for the others
+        await asyncio.wait([serving], timeout=grace_s)
+        desk.fail_all()
+        await serving
+    finally:
+        desk.fail_all()
+        stopping.cancel()
+        serving.cancel()

@@ -1,0 +1,37 @@
+"""What the operator decides about the HTTP side."""
+
+import msgspec
+
+from baton.core.errors import ConfigError
+
+
+class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits and names of one gateway.
+
+    Attributes:
+        model: the name that clients use
+        api_key: bearer token that /v1 asks for; None serves everybody
+        max_body_bytes: larger request bodies are refused while they are read
+        max_prompts: prompts in one completions request
+        max_logprobs: most likely tokens reported beside each token
+        max_pending_bytes: answer bytes that wait for a slow client before its request is cancelled
+        deadline_ms: the epoch deadline written into tickets
+        retry_after_s: what refused clients are told to wait
+        inline_chars: prompts up to this length are tokenized on the loop, longer ones on a thread
+    """
+
+    model: str
+    api_key: str | None
+    max_body_bytes: int = 8 << 20
+    max_prompts: int = 64
+    max_logprobs: int = 20
+    max_pending_bytes: int = 1 << 20
+    deadline_ms: int = 600_000
+    retry_after_s: int = 1
+    inline_chars: int = 2_000
+
+    def __post_init__(self) -> None:
+        if not self.model:
+            raise ConfigError("the served model's name is empty; give a name of at least one character")
+        if self.api_key == "":
+            raise ConfigError("the API key is empty; give one of at least one character or none at all")

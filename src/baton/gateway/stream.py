@@ -1,0 +1,105 @@
+"""The text of one choice of one request, as it grows.
+
+Drawn tokens ─▶ detokenizer ─▶ stop finder ─▶ Piece (text that may be shown, tokens, logprobs)
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from baton.core.door import Emit
+from baton.core.errors import Bug
+from baton.core.ids import TokenId
+from baton.core.messages import Drawn, FinishReason
+from baton.gateway.detokenize import Detokenizer
+from baton.gateway.stops import StopFinder
+
+
+class Scored(msgspec.Struct, frozen=True):
+    """A token with its logprobs. `offset` is where its text begins in the choice's text, in characters."""
+
+    drawn: Drawn
+    offset: int
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """What one step added to a choice. `text` may lag behind `tokens` (held back) and, at the end, run ahead."""
+
+    text: str
+    tokens: tuple[TokenId, ...]
+    scored: tuple[Scored, ...]
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """How a choice ended. `cause` is the stop string or the stop token id, None for an end token or the length."""
+
+    reason: FinishReason
+    cause: str | int | None
+
+
+class TextStream:
+    """One choice. Feed it until it has an `ending`.
+
+    Args:
+        index: of the choice in its response
+        quiet: token ids that end the generation: they are counted and reported, but are no text
+        scored: whether logprobs are wanted
+    """
+
+    def __init__(
+        self,
+        *,
+        index: int,
+        prompt: tuple[TokenId, ...],
+        detokenizer: Detokenizer,
+        stops: Sequence[str],
+        stop_token_ids: frozenset[int],
+        quiet: frozenset[int],
+        scored: bool,
+    ) -> None:
+        self.index = index
+        self.prompt = prompt
+        self.count = 0  # generated tokens
+        self.ending: Ending | None = None
+        self._detokenizer = detokenizer
+        self._stops = StopFinder(stops)
+        self._stop_token_ids = stop_token_ids
+        self._quiet = quiet
+        self._wants_scores = scored
+        self._offset = 0  # characters the detokenizer has given
+        self._last: int | None = None
+
+    def feed(self, emit: Emit) -> Piece:
+        """Take the next tokens; those after a stop string are dropped, and `ending` says so."""
+        if emit.start != self.count:
+            raise Bug(f"request {emit.request}: tokens from index {emit.start} were heard where {self.count} was due")
+        shown: list[str] = []
+        tokens: list[TokenId] = []
+        scored: list[Scored] = []
+        for drawn in emit.drawn:
+            token = drawn.token
+            tokens.append(token)
+            if self._wants_scores:
+                scored.append(Scored(drawn, self._offset))
+            if token not in self._quiet:
+                text = self._detokenizer.push(token)
+                if text:
+                    self._offset += len(text)
+                    shown.append(self._stops.push(text))
+                    if self._stops.found is not None:
+                        self.ending = Ending(FinishReason.STOP, self._stops.found)
+                        break
+        self.count += len(tokens)
+        self._last = tokens[-1] if tokens else self._last
+        return Piece("".join(shown), tuple(tokens), tuple(scored))
+
+    def finish(self, reason: FinishReason) -> Piece:
+        """No more tokens come: what was held back. A stop string may still be completed by it."""
+        tail = self._stops.push(self._detokenizer.flush())
+        if self._stops.found is not None:
+            self.ending = Ending(FinishReason.STOP, self._stops.found)
+        else:
+            tail += self._stops.flush()
+            cause = self._last if reason is FinishReason.STOP and self._last in self._stop_token_ids else None
+            self.ending = Ending(reason, cause)
+        return Piece(tail, (), ())

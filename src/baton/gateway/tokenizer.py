@@ -1,0 +1,177 @@
+"""A checkpoint's tokenizer, from its Hugging Face directory.
+
+Read directly: importing transformers costs seconds and a gateway needs four small files of it.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from tokenizers import Tokenizer as Vocabulary
+
+from baton.core.errors import ConfigError
+from baton.core.ids import TokenId
+from baton.gateway.detokenize import Detokenizer
+from baton.gateway.template import ChatTemplate, TemplateRefused
+
+NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+BYTE_PIECE = {f"<0x{i:02X}>": bytes([i]) for i in range(256)}
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """Character to byte, as byte-level BPE writes bytes: printable ones as themselves, the others from U+0100 on."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [b for b in range(256) if b not in set(plain)]
+    return {chr(b): b for b in plain} | {chr(0x100 + i): b for i, b in enumerate(others)}
+
+
+BYTE_ALPHABET = _byte_alphabet()
+
+
+class Spelling(msgspec.Struct, frozen=True):
+    """One token by itself: `raw` bytes, and `text` that is a string even where they are no complete characters."""
+
+    text: str
+    raw: bytes
+
+
+class Tokenizer:
+    """Text to ids and back.
+
+    Attributes:
+        eos_ids: tokens that end a generation
+        vocab_size: ids are below this
+    """
+
+    def __init__(self, vocabulary: Vocabulary, *, eos_ids: Sequence[int], vocab_size: int, template: ChatTemplate | None) -> None:
+        vocabulary.no_truncation()
+        vocabulary.no_padding()
+        self._vocabulary = vocabulary
+        self._template = template
+        self._byte_level = "ByteLevel" in _decoder_kinds(json.loads(vocabulary.to_str()).get("decoder"))
+        self._added = {i: t.content for i, t in vocabulary.get_added_tokens_decoder().items()}
+        self._special = frozenset(i for i, t in vocabulary.get_added_tokens_decoder().items() if t.special)
+        self._spellings: dict[int, Spelling] = {}
+        self.eos_ids = tuple(TokenId(i) for i in eos_ids)
+        self.vocab_size = vocab_size
+
+    @classmethod
+    def load(cls, directory: Path) -> "Tokenizer":
+        """Read tokenizer.json, tokenizer_config.json, generation_config.json and config.json.
+
+        Raises:
+            ConfigError: the directory has no tokenizer.json
+        """
+        path = directory / "tokenizer.json"
+        if not path.is_file():
+            raise ConfigError(f"{path} does not exist; a checkpoint needs a tokenizer.json (convert a slow tokenizer first)")
+        vocabulary = Vocabulary.from_file(str(path))
+        settings = _read_json(directory / "tokenizer_config.json")
+        model, generation = _read_json(directory / "config.json"), _read_json(directory / "generation_config.json")
+        named = _named_tokens(_read_json(directory / "special_tokens_map.json") | settings)
+        source = _template_source(directory, settings)
+        return cls(
+            vocabulary,
+            eos_ids=_eos_ids(vocabulary, named, generation, model),
+            vocab_size=int(model.get("vocab_size", vocabulary.get_vocab_size(with_added_tokens=True))),
+            template=None if source is None else ChatTemplate(source, named),
+        )
+
+    def encode(self, text: str) -> tuple[TokenId, ...]:
+        """Ids of a plain prompt, with the beginning-of-text token if the vocabulary's post-processor adds one."""
+        return tuple(map(TokenId, self._vocabulary.encode(text, add_special_tokens=True).ids))
+
+    def encode_chat(self, text: str) -> tuple[TokenId, ...]:
+        """Ids of a rendered chat, which names its special tokens itself."""
+        return tuple(map(TokenId, self._vocabulary.encode(text, add_special_tokens=False).ids))
+
+    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """The chat as text, ending where the assistant is to speak.
+
+        Raises:
+            TemplateRefused: the template rejects these messages, or the model has none
+        """
+        if self._template is None:
+            raise TemplateRefused("this model has no chat template; use /v1/completions")
+        return self._template.render(messages)
+
+    def detokenizer(self, prompt: Sequence[int]) -> Detokenizer:
+        """For the text that follows `prompt`."""
+        return Detokenizer(self._vocabulary, self._special, prompt)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """All of it at once, special tokens left out."""
+        return self._vocabulary.decode(list(tokens), skip_special_tokens=True)
+
+    def spell(self, token: int) -> Spelling:
+        """One token by itself, as logprobs show it."""
+        found = self._spellings.get(token)
+        if found is None:
+            raw = self._raw(token)
+            try:
+                found = Spelling(raw.decode(), raw)
+            except UnicodeDecodeError:
+                found = Spelling("bytes:" + "".join(f"\\x{b:02x}" for b in raw), raw)
+            self._spellings[token] = found
+        return found
+
+    def _raw(self, token: int) -> bytes:
+        if token in self._added:
+            return self._added[token].encode()
+        piece = self._vocabulary.id_to_token(token) or ""  # a model's vocabulary may be padded beyond the tokenizer's
+        if self._byte_level and all(c in BYTE_ALPHABET for c in piece):
+            return bytes(BYTE_ALPHABET[c] for c in piece)
+        return BYTE_PIECE.get(piece) or piece.replace("\u2581", " ").encode()
+
+
+def _decoder_kinds(decoder: Mapping[str, Any] | None) -> set[str]:
+    if decoder is None:
+        return set()
+    return {decoder["type"]}.union(*(_decoder_kinds(d) for d in decoder.get("decoders", ())))
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as e:
+        raise ConfigError(f"{path} is not JSON: {e}") from e
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path} holds a {type(found).__name__} where an object is expected")
+    return found
+
+
+def _named_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
+    found = {}
+    for name in NAMED_TOKENS:
+        value = settings.get(name)
+        content = value.get("content") if isinstance(value, dict) else value
+        if isinstance(content, str):
+            found[name] = content
+    return found
+
+
+def _template_source(directory: Path, settings: Mapping[str, Any]) -> str | None:
+    """chat_template.jinja before chat_template.json before tokenizer_config.json; of several the one named default."""
+    file = directory / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text(encoding="utf-8")
+    found = _read_json(directory / "chat_template.json").get("chat_template", settings.get("chat_template"))
+    if isinstance(found, list):
+        found = {t["name"]: t["template"] for t in found}.get("default")
+    return found if isinstance(found, str) else None
+
+
+def _eos_ids(
+    vocabulary: Vocabulary, named: Mapping[str, str], generation: Mapping[str, Any], model: Mapping[str, Any]
+) -> tuple[int, ...]:
+    """What generation_config.json states, else config.json; with the tokenizer's own end token."""
+    stated = generation.get("eos_token_id", model.get("eos_token_id"))
+    ids = set(stated if isinstance(stated, list) else [] if stated is None else [stated])
+    own = vocabulary.token_to_id(named["eos_token"]) if "eos_token" in named else None
+    if own is not None:
+        ids.add(own)
+    return tuple(sorted(ids))

@@ -1,0 +1,65 @@
+"""A process's control plane: the port, the codec and the sessions on top of it."""
+
+import structlog
+
+from baton.core.errors import PeerError
+from baton.core.ids import Boot, Link, Micros
+from baton.core.messages import AnyMessage
+from baton.core.session import SessionEvent, Sessions
+from baton.ports.clock import Clock
+from baton.ports.control import Control
+from baton.wire.codec import decode, encode
+
+log = structlog.get_logger()
+
+
+class Lines:
+    """Sessions over a Control port."""
+
+    def __init__(self, sessions: Sessions, control: Control, clock: Clock) -> None:
+        self._sessions, self._control, self._clock = sessions, control, clock
+
+    def dial(self, address: str, expect: Boot | None) -> Link:
+        """Open a session to whoever listens there."""
+        link = self._control.dial(address)
+        self._sessions.dial(link, expect, self._clock.now())
+        return link
+
+    def hang_up(self, link: Link) -> None:
+        """Give up a link we dialled."""
+        self._sessions.hang_up(link)
+        self._control.hang_up(link)
+
+    def send(self, boot: Boot, message: AnyMessage) -> bool:
+        """Say something; False without a session."""
+        return self._sessions.send(boot, message, self._clock.now())
+
+    def receive(self) -> list[SessionEvent]:
+        """Everything that has happened since the last call."""
+        now = self._clock.now()
+        for link, raw in self._control.receive():
+            try:
+                frame = decode(raw)
+            except PeerError as error:
+                log.warning("frame_refused", link=link, why=str(error))
+                continue
+            self._sessions.receive(link, frame, now)
+        timer = self._sessions.timer()
+        if timer is not None and now >= timer:
+            self._sessions.on_timer(now)
+        return self._sessions.events()
+
+    def flush(self) -> None:
+        """Hand over every frame that is due; one that is not taken is resent by its session."""
+        for link, frame in self._sessions.to_send(self._clock.now()):
+            self._control.send(link, encode(frame))
+
+    def timer(self) -> Micros | None:
+        """When the sessions want to be called next."""
+        return self._sessions.timer()
+
+    def close(self) -> None:
+        """Tell every peer that this process ends, so that none has to wait for silence."""
+        self._sessions.close_all("the process ends", self._clock.now())
+        self.flush()
+        self._control.close()

@@ -1,0 +1,92 @@
+"""Performs one rank's effects on its fabrics and its engine, and brings their results back to it."""
+
+from collections.abc import Mapping, Sequence
+
+from baton.core.agreement import Report, StepPlan
+from baton.core.errors import Bug, FabricError
+from baton.core.ids import Micros, RankId
+from baton.core.rank import CancelRead, Compute, Connect, Digest, Disconnect, RankCore, RankEffect, Read
+from baton.core.work import BatchDone, Ended, Handle
+from baton.ports.engine import Engine
+from baton.ports.fabric import Fabric
+
+
+class RankHost:
+    """One rank: its core, its engine, its fabrics by name."""
+
+    def __init__(self, core: RankCore, engine: Engine, fabrics: Mapping[str, Fabric]) -> None:
+        self._core, self._engine, self._fabrics = core, engine, fabrics
+        self._reads: dict[Handle, Fabric] = {}
+        self._peers: dict[RankId, Fabric] = {}
+        self.fetched_bytes = 0
+
+    def apply(self, plan: StepPlan) -> None:
+        """Give the rank its leader's next plan."""
+        self._perform(self._core.apply(plan))
+
+    def poll(self) -> bool:
+        """Bring in everything that has ended; whether there was anything."""
+        found = False
+        for fabric in self._fabrics.values():
+            for end in fabric.poll():
+                found = True
+                if isinstance(end, Ended):
+                    self._reads.pop(end.handle, None)
+                    self._perform(self._core.ended(end))
+                else:
+                    self._perform(self._core.released(end))
+        for done in self._engine.poll():
+            found = True
+            if isinstance(done, BatchDone):
+                self._perform(self._core.computed(done))
+            else:
+                self._perform(self._core.hashed(done))
+        return found
+
+    def report(self) -> Report | None:
+        """What the leader has not been told yet."""
+        return self._core.report()
+
+    def _perform(self, effects: Sequence[RankEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case Read():
+                    self._read(effect)
+                case CancelRead():
+                    if effect.handle in self._reads:
+                        self._reads[effect.handle].cancel(effect.handle)
+                case Compute():
+                    self._engine.submit(effect.batch)
+                case Digest():
+                    self._engine.digest(effect.order)
+                case Connect():
+                    self._connect(effect)
+                case Disconnect():
+                    fabric = self._peers.pop(effect.peer, None)
+                    if fabric is not None:
+                        fabric.disconnect(effect.peer)
+
+    def _connect(self, effect: Connect) -> None:
+        fabric = self._fabrics.get(effect.fabric)
+        if fabric is None:
+            raise Bug(f"the leader chose fabric {effect.fabric!r}, which this rank has not")
+        try:
+            fabric.connect(effect.peer, effect.manifest)
+        except FabricError as error:
+            self._core.connected(effect.peer, str(error))
+            return
+        self._peers[effect.peer] = fabric
+        self._core.connected(effect.peer, "")
+
+    def _read(self, effect: Read) -> None:
+        fabric = self._fabrics[effect.fabric]
+        self._reads[effect.handle] = fabric
+        try:
+            fabric.submit(effect.handle, effect.peer, effect.copies, deadline=Micros(effect.deadline_ms * 1000))
+        except FabricError as error:
+            del self._reads[effect.handle]
+            self._perform(self._core.refused(effect.handle, str(error)))
+            return
+        self.fetched_bytes += sum(int(c.nbytes.sum()) for c in effect.copies)
+
+

@@ -1,0 +1,127 @@
+"""What the operator decides about one process. Read from the command line by cli, never from the environment."""
+
+from enum import Enum
+
+import msgspec
+
+from baton.core.errors import ConfigError
+
+BLOCK_TOKENS = 16  # B: the unit of layout, transfer and seal; equal on both sides
+
+
+class Role(Enum):
+    """What a worker does."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+    UNIFIED = "unified"
+
+
+class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """One worker.
+
+    Attributes:
+        name: for logs and the ledger, e.g. "prefill-0"
+        model: directory of the checkpoint
+        served_model_name: what manifests and clients call it
+        dtype: "auto" (the checkpoint's), "bfloat16", "float32" or "float16"
+        max_model_len: prompt + generated tokens of one request; None = the checkpoint's limit
+        page_tokens: tokens in a page, a multiple of 16
+        kv_pages: pages of the pool; None = from `kv_bytes`
+        kv_bytes: bytes of the pool; None = from `kv_pages`, and a share of the free memory if both are None
+        max_batched_tokens: tokens of one forward pass
+        max_num_seqs: requests that run at once
+        threads: compute threads
+        cores: logical CPUs that the process is pinned to; empty = not pinned
+        fabrics: in order of preference, e.g. ("shm", "nixl")
+        seal: whether what is handed over is verified; False is for benchmarks
+        gateways: control addresses to dial, e.g. "tcp://127.0.0.1:5555"
+        secret: file of the shared secret, asked for off loopback
+        bind: own control address, where decode leaders dial; port 0 = any free one
+        log_level: "debug", "info", "warning" or "error"
+        stall_ms: a handoff without any progress for so long fails
+        fetch_ms: deadline of one read
+    """
+
+    role: Role
+    name: str
+    model: str
+    served_model_name: str
+    dtype: str
+    max_model_len: int | None
+    page_tokens: int
+    kv_pages: int | None
+    kv_bytes: int | None
+    max_batched_tokens: int
+    max_num_seqs: int
+    threads: int
+    cores: tuple[int, ...]
+    fabrics: tuple[str, ...]
+    seal: bool
+    gateways: tuple[str, ...]
+    secret: str | None
+    bind: str
+    log_level: str
+    stall_ms: int = 60_000
+    fetch_ms: int = 10_000
+
+    @property
+    def page_blocks(self) -> int:
+        """k: blocks in a page."""
+        return self.page_tokens // BLOCK_TOKENS
+
+    def __post_init__(self) -> None:
+        if self.page_tokens < BLOCK_TOKENS or self.page_tokens % BLOCK_TOKENS:
+            raise ConfigError(f"a page of {self.page_tokens} tokens: it must be a positive multiple of {BLOCK_TOKENS}")
+        if self.kv_pages is not None and self.kv_bytes is not None:
+            raise ConfigError("the pool's size is given twice, in pages and in bytes; give one of them")
+        _require_positive(
+            **{
+                "maximum model length": self.max_model_len,
+                "number of pages": self.kv_pages,
+                "pool size": self.kv_bytes,
+                "token budget of a step": self.max_batched_tokens,
+                "number of running requests": self.max_num_seqs,
+                "number of threads": self.threads,
+            }
+        )
+        if not self.gateways:
+            raise ConfigError("a worker needs at least one gateway to register with")
+        if not self.fabrics:
+            raise ConfigError("a worker needs at least one fabric")
+
+
+class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """One gateway process; its HTTP limits are gateway.settings.
+
+    Attributes:
+        host, port: where HTTP listens
+        control: address where workers register, e.g. "tcp://127.0.0.1:5555"
+        model: directory of the checkpoint (its tokenizer and config are read)
+        served_model_name: what clients call it
+        max_model_len: as the workers'; None = the checkpoint's limit
+        secret: file of the shared secret, asked for off loopback
+        api_key: bearer token of /v1; None serves everybody
+        log_level: "debug", "info", "warning" or "error"
+    """
+
+    host: str
+    port: int
+    control: str
+    model: str
+    served_model_name: str
+    max_model_len: int | None
+    secret: str | None
+    api_key: str | None
+    log_level: str
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.port <= 65_535:
+            raise ConfigError(f"port {self.port}: it must lie between 1 and 65535")
+        _require_positive(**{"maximum model length": self.max_model_len})
+
+
+def _require_positive(**counts: int | None) -> None:
+    for what, count in counts.items():
+        if count is not None and count < 1:
+            raise ConfigError(f"the {what} is {count}; it must be at least 1")

@@ -1,0 +1,247 @@
+"""Keeps the processes of one machine running: starts them, restarts what dies, ends them all.
+
+    STARTING ──probe says ready──▶ SERVING ──signal──▶ STOPPING ──all gone──▶ exit 0
+        └──a program cannot start──────────────────────▶ STOPPING ──all gone──▶ exit 1 or 2
+
+One thread sleeps in one `poll` on process descriptors, output pipes and the signal socket, until the next timer.
+- A program that ends with code 2 before the service was ready has been configured wrongly: nothing is retried.
+- Any other death is followed by a restart, after a pause that doubles; before the service was ready, a few times only.
+- The first signal lets the programs end by themselves for a while, one group after the other; the second ends all at once.
+- Programs die with us whatever happens to us (shell/leash.py).
+"""
+
+import select
+import signal
+import time
+from collections.abc import Callable, Sequence
+from enum import Enum
+
+import msgspec
+
+from baton.shell.child import Child, Program
+from baton.shell.signals import Signals
+
+MISCONFIGURED = 2  # exit code of a program that must not be tried again
+PREFIX = "baton: "  # how a program begins the one line that says why it cannot start
+
+
+class Patience(msgspec.Struct, frozen=True):
+    """How long the supervisor waits for what. All durations in seconds."""
+
+    grace_s: float = 4.5  # for all programs together, between the first SIGTERM and SIGKILL
+    first_pause_s: float = 0.2  # before the first restart
+    longest_pause_s: float = 5.0
+    settled_s: float = 30.0  # a program that lived as long starts again with the first pause
+    probe_every_s: float = 0.2
+    start_failures: int = 3  # deaths of one program before the service was ready
+
+
+class Started(msgspec.Struct, frozen=True):
+    """A program runs."""
+
+    name: str
+    pid: int
+
+
+class Said(msgspec.Struct, frozen=True):
+    """A program wrote a line."""
+
+    name: str
+    line: str
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """The service is not ready; `why` is the probe's."""
+
+    why: str
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """The service is ready for the first time."""
+
+
+class Died(msgspec.Struct, frozen=True):
+    """A program ended unasked. It runs again after the pause; None = it does not."""
+
+    name: str
+    how: str
+    again_in_s: float | None
+
+
+class GaveUp(msgspec.Struct, frozen=True):
+    """The service cannot start; `why` is the program's own word where it had one."""
+
+    name: str
+    why: str
+
+
+class Stopping(msgspec.Struct, frozen=True):
+    """Programs have been told to end."""
+
+
+Event = Started | Said | Waiting | Ready | Died | GaveUp | Stopping
+Tell = Callable[[Event], None]
+Probe = Callable[[], str | None]  # what the service waits for, None when it is ready; must answer within some 100 ms
+
+
+class Phase(Enum):
+    """Where the service is in its life."""
+
+    STARTING = "starting"
+    SERVING = "serving"
+    STOPPING = "stopping"
+
+
+class _Post:
+    """One program's place: its running process, or the time of the next start."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.child: Child | None = None
+        self.start_at: float | None = 0.0
+        self.started_at = 0.0
+        self.deaths = 0  # in a row
+        self.last_words: str | None = None
+
+    def start(self, now: float) -> Child:
+        self.child, self.start_at, self.started_at, self.last_words = Child(self.program), None, now, None
+        return self.child
+
+    def signal(self, signum: signal.Signals) -> None:
+        if self.child is not None:
+            self.child.signal(signum)
+
+    def hear(self, lines: Sequence[str], tell: Tell) -> None:
+        for line in lines:
+            if line.startswith(PREFIX):
+                self.last_words = line.removeprefix(PREFIX)  # said once, with the death it explains
+            else:
+                tell(Said(self.program.name, line))
+
+
+class Supervisor:
+    """See the module. `run` is called once, in the main thread."""
+
+    def __init__(self, programs: Sequence[Program], *, probe: Probe, tell: Tell, patience: Patience) -> None:
+        self._posts = [_Post(program) for program in programs]
+        self._probe, self._tell, self._patience = probe, tell, patience
+        self._phase = Phase.STARTING
+        self._probe_at = 0.0
+        self._kill_at = 0.0
+        self._asked: list[_Post] = []
+        self._code = 0
+
+    def run(self) -> int:
+        """Until the end: 0 after a signal, 128 + signal after a second one, 1 or 2 if the service cannot start."""
+        try:
+            with Signals(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+                while self._phase is not Phase.STOPPING or any(post.child for post in self._posts):
+                    self._sleep(signals)
+                    for signum in signals.take():
+                        if self._phase is Phase.STOPPING:
+                            self._code = 128 + signum
+                            return self._code
+                        self._stop(code=0)
+                    self._look()
+                    self._act(time.monotonic())
+            return self._code
+        finally:
+            for post in self._posts:
+                if post.child is not None:
+                    post.child.signal(signal.SIGKILL)
+                    post.child.reap()
+
+    def _sleep(self, signals: Signals) -> None:
+        """Until something happens or the next timer is due."""
+        waiting = select.poll()
+        waiting.register(signals.fileno(), select.POLLIN)
+        for post in self._posts:
+            if post.child is not None:
+                waiting.register(post.child.pidfd, select.POLLIN)
+                if post.child.talking:
+                    waiting.register(post.child.output, select.POLLIN)
+        timer = self._next_timer()
+        waiting.poll(None if timer is None else max(0.0, timer - time.monotonic()) * 1000 + 1)
+
+    def _next_timer(self) -> float | None:
+        if self._phase is Phase.STOPPING:
+            return self._kill_at
+        timers = [post.start_at for post in self._posts if post.start_at is not None]
+        if self._phase is Phase.STARTING:
+            timers.append(self._probe_at)
+        return min(timers, default=None)
+
+    def _look(self) -> None:
+        """Hear what the programs said and find those that have ended."""
+        ended = select.poll()
+        for post in self._posts:
+            if post.child is not None:
+                post.hear(list(post.child.lines()), self._tell)
+                ended.register(post.child.pidfd, select.POLLIN)
+        gone = {fd for fd, _ in ended.poll(0)}
+        for post in self._posts:
+            if post.child is not None and post.child.pidfd in gone:
+                code, last = post.child.reap()
+                post.child = None
+                post.hear(last, self._tell)
+                self._bury(post, code)
+
+    def _bury(self, post: _Post, code: int) -> None:
+        """Decide what a death means."""
+        if self._phase is Phase.STOPPING:
+            return
+        now, name = time.monotonic(), post.program.name
+        how = post.last_words or _how(code)
+        if self._phase is Phase.SERVING and now - post.started_at >= self._patience.settled_s:
+            post.deaths = 0
+        post.deaths += 1
+        if self._phase is Phase.STARTING and (code == MISCONFIGURED or post.deaths >= self._patience.start_failures):
+            self._tell(GaveUp(name, how))
+            self._stop(code=MISCONFIGURED if code == MISCONFIGURED else 1)
+            return
+        pause = min(self._patience.first_pause_s * 2 ** min(post.deaths - 1, 30), self._patience.longest_pause_s)
+        post.start_at = now + pause
+        self._tell(Died(name, how, pause))
+
+    def _stop(self, *, code: int) -> None:
+        self._phase, self._code = Phase.STOPPING, code
+        self._kill_at = time.monotonic() + self._patience.grace_s
+        self._tell(Stopping())
+
+    def _ask_to_end(self) -> None:
+        """SIGTERM to those whose turn it is: the lowest `ends` that still runs, each once."""
+        running = [post for post in self._posts if post.child is not None]
+        turn = min((post.program.ends for post in running), default=0)
+        for post in running:
+            if post.program.ends == turn and post not in self._asked:
+                self._asked.append(post)
+                post.signal(signal.SIGTERM)
+
+    def _act(self, now: float) -> None:
+        """What the timers ask for."""
+        if self._phase is Phase.STOPPING:
+            self._ask_to_end()
+            if now >= self._kill_at:
+                self._kill_at = now + self._patience.grace_s
+                for post in self._posts:
+                    post.signal(signal.SIGKILL)
+            return
+        for post in self._posts:
+            if post.start_at is not None and now >= post.start_at:
+                self._tell(Started(post.program.name, post.start(now).pid))
+        if self._phase is Phase.STARTING and now >= self._probe_at:
+            self._look_whether_ready()
+
+    def _look_whether_ready(self) -> None:
+        why = self._probe()
+        self._probe_at = time.monotonic() + self._patience.probe_every_s
+        if why is None:
+            self._phase = Phase.SERVING
+            self._tell(Ready())
+        else:
+            self._tell(Waiting(why))
+
+
+def _how(code: int) -> str:
+    """An exit code in words."""
+    return f"ended with exit code {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"

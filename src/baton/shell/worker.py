@@ -1,0 +1,96 @@
+"""A worker's pump: drain the ports, step the leader and its rank, perform the effects, sleep until the next timer.
+
+    Control ──▶ Lines ──▶ Leader ──Issue──▶ RankHost ──▶ Fabric, Engine
+                  ◀──Send──┘  ◀──Report──────┘  ◀──ends──┘
+"""
+
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from baton.core.errors import Bug
+from baton.core.ids import Boot, Link, Micros
+from baton.core.leader import Dial, Effect, HangUp, Issue, Leader, OpenRoom, Send
+from baton.core.session import PeerLost, PeerUp, Received, SessionEvent
+from baton.ports.clock import Clock
+from baton.shell.lines import Lines
+from baton.shell.rank_host import RankHost
+
+log = structlog.get_logger()
+MAX_ROUNDS = 1000  # of effects within one turn; more is a loop of ours
+
+
+class WorkerPump:
+    """One worker with one rank in this process."""
+
+    def __init__(
+        self, *, leader: Leader[OpenRoom], rank: RankHost, lines: Lines, clock: Clock, gateways: Sequence[str]
+    ) -> None:
+        self._leader, self._rank, self._lines, self._clock = leader, rank, lines, clock
+        self._gateway_links: set[Link] = {lines.dial(address, None) for address in gateways}
+        self._gateways: set[Boot] = set()
+        self._peer_links: dict[Boot, Link] = {}
+
+    def turn(self) -> Micros | None:
+        """Do everything that can be done now; returns how long to sleep (None: until woken)."""
+        for event in self._lines.receive():
+            self._heard(event)
+        for _ in range(MAX_ROUNDS):
+            moved = self._rank.poll()
+            timer = self._leader.timer()
+            if timer is not None and self._clock.now() >= timer:
+                self._leader.on_timer(self._clock.now())
+            report = self._rank.report()
+            if report is not None:
+                self._leader.reported(report, self._clock.now())
+            effects = self._leader.effects()
+            for effect in effects:
+                self._perform(effect)
+            if not (moved or report or effects):
+                break
+        else:
+            raise Bug(f"{MAX_ROUNDS} rounds without rest in one turn")
+        self._lines.flush()
+        return self._next()
+
+    def _next(self) -> Micros | None:
+        timers = [t for t in (self._leader.timer(), self._lines.timer()) if t is not None]
+        return Micros(max(0, min(timers) - self._clock.now())) if timers else None
+
+    def _heard(self, event: SessionEvent) -> None:
+        now = self._clock.now()
+        match event:
+            case PeerUp():
+                log.info("peer_up", boot=f"{event.boot:x}")
+                if event.link in self._gateway_links:
+                    self._gateways.add(event.boot)
+                    self._leader.gateway_up(event.boot, now)
+                else:
+                    self._leader.peer_up(event.boot, now)
+            case Received():
+                self._leader.receive(event.boot, event.message, now)
+            case PeerLost():
+                log.warning("peer_lost", boot=f"{event.boot:x}", why=event.why)
+                self._gateways.discard(event.boot)
+                self._leader.peer_lost(event.boot, event.why, now)
+            case _:
+                log.warning("session_event", what=repr(event))
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case Send():
+                self._lines.send(effect.to, effect.message)
+            case Issue():
+                self._rank.apply(effect.plan)
+            case Dial():
+                self._peer_links[effect.boot] = self._lines.dial(effect.address, effect.boot)
+            case HangUp():
+                link = self._peer_links.pop(effect.boot, None)
+                if link is not None:
+                    self._lines.hang_up(link)
+
+
+def run(pump: Callable[[], Micros | None], sleep: Callable[[Micros | None], None], stopped: Callable[[], bool]) -> None:
+    """Turn until stopped."""
+    while not stopped():
+        sleep(pump())

@@ -1,0 +1,30 @@
+"""Frames to bytes and back: msgpack, strictly typed, nothing else."""
+
+import msgspec
+
+from baton.core.errors import PeerError
+from baton.core.frames import AnyFrame
+
+MAX_FRAME_BYTES = 64 << 20
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[AnyFrame] = msgspec.msgpack.Decoder(AnyFrame)
+
+
+def encode(frame: AnyFrame) -> bytes:
+    """One frame as bytes."""
+    return _encoder.encode(frame)
+
+
+def decode(raw: bytes) -> AnyFrame:
+    """One frame from bytes of unknown origin.
+
+    Raises:
+        PeerError: not a frame of this protocol, or larger than `MAX_FRAME_BYTES`
+    """
+    if len(raw) > MAX_FRAME_BYTES:
+        raise PeerError(f"a frame of {len(raw)} bytes; the limit is {MAX_FRAME_BYTES}")
+    try:
+        return _decoder.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise PeerError(f"not a frame of this protocol: {error}") from error

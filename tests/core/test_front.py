@@ -1,0 +1,207 @@
+"""The request logic of the gateway, message by message."""
+
+from typing import Any
+
+import pytest
+
+from baton.core.door import Cancel, Emit, Fail, Finish, RequestId
+from baton.core.errors import Overloaded
+from baton.core.front import Front, FrontSettings, Say
+from baton.core.ids import Boot, Epoch, Key, Micros
+from baton.core.leader import Send
+from baton.core.messages import (
+    Abort,
+    Admitted,
+    Close,
+    Ended,
+    FailCode,
+    Failed,
+    FinishReason,
+    FirstToken,
+    Introduce,
+    Paired,
+    Recompute,
+    Register,
+    Ticket,
+    Tokens,
+)
+from tests.core.build import drawn, manifest, submit
+
+GATEWAY, P, D = Boot(1), Boot(2), Boot(3)
+T0 = Micros(0)
+
+
+class Bench:
+    """A front, and what it did since the last look."""
+
+    def __init__(self, **settings: int) -> None:
+        rooms = iter(range(1, 1000))
+        self.front = Front(GATEWAY, FrontSettings(**settings), lambda n: next(rooms))
+
+    def pair(self, prefill: Boot = P, decode: Boot = D) -> None:
+        for boot, role in ((prefill, "prefill"), (decode, "decode")):
+            self.front.receive(boot, Register(role, f"tcp://{boot}", manifest(role, boot)), T0)
+        self.front.receive(decode, Paired(prefill, "shm"), T0)
+        self.front.effects()
+
+    def did(self) -> list[Any]:
+        return [e.heard if isinstance(e, Say) else (e.to, e.message) for e in self.front.effects()]
+
+    def say(self, sender: Boot, message: Any, now: int = 0) -> list[Any]:
+        self.front.receive(sender, message, Micros(now))
+        return self.did()
+
+    def start(self, number: int = 1) -> Key:
+        self.front.submit(submit(number), T0)
+        tickets = [m for _, m in self.did() if isinstance(m, Ticket)]
+        assert len({t.key for t in tickets}) == 1
+        return tickets[0].key
+
+
+@pytest.fixture
+def bench() -> Bench:
+    bench = Bench()
+    bench.pair()
+    return bench
+
+
+def heard(done: list[Any]) -> list[Any]:
+    return [d for d in done if isinstance(d, Emit | Finish | Fail)]
+
+
+def test_workers_are_introduced_in_either_order() -> None:
+    for order in ((P, D), (D, P)):
+        bench = Bench()
+        for boot in order:
+            role = "prefill" if boot == P else "decode"
+            bench.front.receive(boot, Register(role, "tcp://p", manifest(role, boot)), T0)
+        sends = [e for e in bench.front.effects() if isinstance(e, Send)]
+        assert [(s.to, type(s.message)) for s in sends] == [(D, Introduce)]
+
+
+def test_both_leaders_get_the_same_ticket_and_the_client_each_token_once(bench: Bench) -> None:
+    key = bench.start()
+    assert bench.say(P, FirstToken(key, 0, drawn(7), None)) == [], "held back until decode holds memory"
+    assert bench.say(D, Admitted(key)) == [Emit(RequestId(1), 0, (drawn(7),))]
+    assert bench.say(D, Tokens(key, 0, (drawn(7), drawn(8)), None)) == [Emit(RequestId(1), 1, (drawn(8),))]
+    done = bench.say(D, Tokens(key, 2, (drawn(9),), FinishReason.LENGTH))
+    assert heard(done) == [Emit(RequestId(1), 2, (drawn(9),)), Finish(RequestId(1), FinishReason.LENGTH)]
+    assert bench.say(P, Ended(key)) == []
+    assert bench.say(D, Ended(key)) == [(P, Close(key.room)), (D, Close(key.room))]
+    assert bench.front.open_requests == 0
+
+
+def test_a_request_that_ends_at_its_first_token_does_not_wait_for_decode(bench: Bench) -> None:
+    key = bench.start()
+    done = bench.say(P, FirstToken(key, 0, drawn(7), FinishReason.STOP))
+    assert heard(done) == [Emit(RequestId(1), 0, (drawn(7),)), Finish(RequestId(1), FinishReason.STOP)]
+    assert (D, Abort(key, "finished")) in done
+
+
+def test_another_token_at_a_known_index_ends_the_request(bench: Bench) -> None:
+    key = bench.start()
+    bench.say(P, FirstToken(key, 0, drawn(7), None))
+    bench.say(D, Admitted(key))
+    done = bench.say(D, Tokens(key, 0, (drawn(6), drawn(8)), None))
+    assert [d.code for d in heard(done)] == [FailCode.HANDOFF_FAILED]
+    assert {(P, Abort), (D, Abort)} <= {(d[0], type(d[1])) for d in done if isinstance(d, tuple)}
+
+
+def test_a_gap_ends_the_request(bench: Bench) -> None:
+    key = bench.start()
+    assert isinstance(heard(bench.say(D, Tokens(key, 1, (drawn(8),), None)))[0], Fail)
+
+
+def test_a_failed_epoch_goes_on_after_what_was_said(bench: Bench) -> None:
+    key = bench.start()
+    bench.say(D, Tokens(key, 0, (drawn(7), drawn(8)), None))
+    done = bench.say(D, Failed(key, FailCode.HANDOFF_FAILED, "x", True))
+    tickets = [m for _, m in done if isinstance(m, Ticket)]
+    assert [t.key for t in tickets] == [Key(key.room, Epoch(2))] * 2
+    assert {t.said for t in tickets} == {(7, 8)}
+    assert bench.say(D, Tokens(key, 2, (drawn(9),), None)) == [], "an old epoch changes nothing"
+    assert heard(bench.say(D, Tokens(tickets[0].key, 2, (drawn(9),), None))) == [Emit(RequestId(1), 2, (drawn(9),))]
+
+
+def test_failures_are_bounded_and_giving_way_is_not_one(bench: Bench) -> None:
+    key = bench.start()
+    for epoch in range(1, 8):
+        assert not heard(bench.say(D, Recompute(Key(key.room, Epoch(epoch)))))
+    assert not heard(bench.say(D, Failed(Key(key.room, Epoch(8)), FailCode.HANDOFF_FAILED, "x", True)))
+    assert not heard(bench.say(D, Failed(Key(key.room, Epoch(9)), FailCode.HANDOFF_FAILED, "x", True)))
+    done = heard(bench.say(D, Failed(Key(key.room, Epoch(10)), FailCode.HANDOFF_FAILED, "why", True)))
+    assert done == [Fail(RequestId(1), FailCode.HANDOFF_FAILED, "why")]
+
+
+@pytest.mark.parametrize("lost", [P, D])
+def test_a_lost_worker_ends_what_needed_it_and_counts_as_ended(bench: Bench, lost: Boot) -> None:
+    key = bench.start()
+    bench.front.peer_lost(lost, "silence", T0)
+    done = bench.did()
+    assert [d.code for d in heard(done)] == [FailCode.WORKER_LOST]
+    other = D if lost == P else P
+    assert (other, Abort) in {(d[0], type(d[1])) for d in done if isinstance(d, tuple)}
+    assert bench.say(other, Ended(key)) == [(other, Close(key.room))]
+
+
+def test_a_lost_prefill_is_nothing_to_a_request_that_streams(bench: Bench) -> None:
+    key = bench.start()
+    bench.say(D, Tokens(key, 0, (drawn(7), drawn(8)), None))
+    bench.front.peer_lost(P, "silence", T0)
+    assert bench.did() == []
+    assert heard(bench.say(D, Tokens(key, 2, (drawn(9),), FinishReason.STOP)))
+
+
+def test_a_lost_decode_fails_over_where_there_is_another(bench: Bench) -> None:
+    bench.pair(P, Boot(4))
+    key = bench.start()
+    bench.say(D, Tokens(key, 0, (drawn(7),), None))
+    bench.front.peer_lost(D, "silence", T0)
+    tickets = [m for _, m in bench.did() if isinstance(m, Ticket)]
+    assert {(t.decode, t.said) for t in tickets} == {(Boot(4), (7,))}
+
+
+def test_a_cancelled_request_is_aborted_on_both_sides_and_not_heard_of_again(bench: Bench) -> None:
+    key = bench.start()
+    bench.front.cancel(Cancel(RequestId(1), "client gone"), T0)
+    assert [(to, type(m)) for to, m in bench.did()] == [(P, Abort), (D, Abort)]
+    assert bench.say(D, Tokens(key, 0, (drawn(7),), None)) == []
+    bench.front.cancel(Cancel(RequestId(1), "again"), T0)
+    assert bench.did() == []
+
+
+def test_without_workers_a_request_waits_and_then_fails() -> None:
+    bench = Bench(wait_for_workers_ms=100)
+    bench.front.submit(submit(), T0)
+    assert bench.front.timer() == 100_000
+    bench.front.on_timer(Micros(100_000))
+    assert [d.code for d in heard(bench.did())] == [FailCode.WORKER_LOST]
+
+
+def test_a_waiting_request_starts_when_a_pair_appears() -> None:
+    bench = Bench()
+    bench.front.submit(submit(), T0)
+    for boot, role in ((P, "prefill"), (D, "decode")):
+        bench.front.receive(boot, Register(role, "tcp://p", manifest(role, boot)), T0)
+    bench.did()
+    done = bench.say(D, Paired(P, "shm"))
+    assert [type(m) for _, m in done] == [Ticket, Ticket]
+
+
+def test_an_epoch_has_a_deadline_of_its_own_at_the_gateway(bench: Bench) -> None:
+    bench.start()
+    bench.front.on_timer(Micros(62_000_000))
+    assert [d.code for d in heard(bench.did())] == [FailCode.DEADLINE_EXCEEDED]
+
+
+def test_the_table_is_bounded() -> None:
+    bench = Bench(max_requests=1)
+    bench.front.submit(submit(1), T0)
+    with pytest.raises(Overloaded):
+        bench.front.submit(submit(2), T0)
+
+
+def test_messages_of_strangers_change_nothing(bench: Bench) -> None:
+    key = bench.start()
+    assert bench.say(Boot(99), Tokens(key, 0, (drawn(7),), FinishReason.STOP)) == []
+    assert bench.say(Boot(99), Failed(key, FailCode.HANDOFF_FAILED, "x", False)) == []

@@ -1,0 +1,319 @@
+"""Front, leaders and ranks joined in one process without clocks, sockets or threads.
+
+The engine's state is a pure function of (spec, head, layer, part, position, token), and a drawn token hashes every byte
+of its context: a misplaced, stale or missing row shows as a wrong token. `expected` computes the same tokens without
+pages, placements or handoff.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+
+from baton.core.decode import DecodeLeader
+from baton.core.door import Cancel, Heard, RequestId, Submit
+from baton.core.front import Front, FrontSettings, Say
+from baton.core.ids import Boot, Micros, Rank, TokenId
+from baton.core.leader import Dial, HangUp, Issue, Leader, Send
+from baton.core.messages import Drawn
+from baton.core.prefill import PrefillLeader
+from baton.core.rank import CancelRead, Compute, Connect, Digest, RankCore, Read
+from baton.core.seal import block_sums
+from baton.core.state import Placement
+from baton.core.unified import UnifiedLeader
+from baton.core.work import Batch, BatchDone, DigestDone, Ended, Outcome, RowDone
+from tests.core.build import KV, manifest, settings
+
+VOCAB = 1000
+IDENTITY = 77
+
+
+def row_bytes(spec: str, head: int, layer: int, part: str, position: int, token: int, nbytes: int) -> bytes:
+    """The state of one row."""
+    seed = f"{spec}/{head}/{layer}/{part}/{position}/{token}".encode()
+    return blake2b(seed, digest_size=16).digest() * (nbytes // 16)
+
+
+def draw(context: bytes, index: int) -> int:
+    """The next token."""
+    return int.from_bytes(blake2b(context + index.to_bytes(4, "little"), digest_size=4).digest(), "little") % VOCAB
+
+
+def expected(prompt: tuple[int, ...], count: int) -> list[int]:
+    """The tokens a right system generates."""
+    tokens, said = list(prompt), []
+    for index in range(count):
+        context = b"".join(
+            row_bytes("kv", h, layer, part, p, t, 16)
+            for h in range(2)
+            for layer in range(2)
+            for part in "kv"
+            for p, t in enumerate(tokens)
+        )
+        said.append(draw(context, index))
+        tokens.append(said[-1])
+    return said
+
+
+class FakeEngine:
+    """One rank's state as bytes; every call is answered at the next poll."""
+
+    def __init__(self, placement: Placement, pages: int) -> None:
+        self.placement = placement
+        self.pool = np.full(pages * placement.page_bytes(KV), 0xEE, dtype=np.uint8)  # never zero: stale bytes show
+        self.done: deque[BatchDone | DigestDone] = deque()
+
+    def _at(self, pages: np.ndarray, head: int, layer: int, part: int, position: int) -> slice:
+        place = self.placement.places["kv"]
+        k, b = self.placement.page_blocks, self.placement.table.block_tokens
+        block, token = position // b, position % b
+        base = (int(pages[block // k]) * k + block % k) * self.placement.block_bytes(KV) + place.offset
+        start = base + head * place.head_stride + layer * place.layer_stride + part * place.part_stride
+        return slice(start + token * place.row_bytes, start + (token + 1) * place.row_bytes)
+
+    def compute(self, batch: Batch) -> None:
+        rows = []
+        for row in batch.rows:
+            pages = row.pages[KV]
+            for i, token in enumerate(row.tokens):
+                for h in range(2):
+                    for layer in range(2):
+                        for n, part in enumerate("kv"):
+                            where = self._at(pages, h, layer, n, row.start + i)
+                            data = row_bytes("kv", h, layer, part, row.start + i, token, 16)
+                            self.pool[where] = np.frombuffer(data, dtype=np.uint8)
+            sums = {g: self._seal(pages, first, past, row.valid) for g, (first, past) in row.final.items()}
+            rows.append(RowDone(row.key, self._draw(row, pages) if row.draw else None, sums))
+        self.done.append(BatchDone(batch.seq, tuple(rows)))
+
+    def _draw(self, row: Any, pages: np.ndarray) -> Drawn:
+        context = b"".join(
+            self.pool[self._at(pages, h, layer, part, p)].tobytes()
+            for h in range(2)
+            for layer in range(2)
+            for part in range(2)
+            for p in range(row.start + len(row.tokens))
+        )
+        return Drawn(TokenId(draw(context, row.draw.index)), None, ())
+
+    def _seal(self, pages: np.ndarray, first: int, past: int, valid: int) -> np.ndarray:
+        b = self.placement.table.block_tokens
+        for position in range(valid, past * b):
+            for h in range(2):
+                for layer in range(2):
+                    for part in range(2):
+                        self.pool[self._at(pages, h, layer, part, position)] = 0
+        k = self.placement.page_blocks
+        numbers = np.arange(first, past, dtype=np.int64)
+        slots = pages.astype(np.int64)[numbers // k] * k + numbers % k
+        return block_sums(self.pool, self.placement, KV, slots, numbers, IDENTITY)
+
+    def digest(self, order: Any) -> None:
+        sums = block_sums(self.pool, self.placement, order.group, order.slots, order.numbers, IDENTITY)
+        self.done.append(DigestDone(order.job, sums))
+
+
+class Node:
+    """A worker: leader, rank, engine."""
+
+    def __init__(self, leader: Leader[Any], engine: FakeEngine) -> None:
+        self.leader, self.engine = leader, engine
+        boot = leader.manifest.boot
+        self.rank = RankCore(rank=Rank(0), boot=boot, placements=[engine.placement], seal=leader.manifest.seal)
+        self.reads: dict[int, Read] = {}
+        self.ends: deque[Ended] = deque()
+
+
+class World:
+    """Everything; `run` until nothing moves."""
+
+    GATEWAY = Boot(1)
+
+    def __init__(self, **front: int) -> None:
+        rooms = iter(range(1, 10_000))
+        self.front = Front(self.GATEWAY, FrontSettings(**front), lambda n: next(rooms))
+        self.nodes: dict[Boot, Node] = {}
+        self.queues: dict[tuple[Boot, Boot], deque[Any]] = {}
+        self.heard: dict[RequestId, list[Heard]] = {}
+        self.now = Micros(0)
+        self.log: list[tuple[Boot, Boot, Any]] = []
+        self.held: list[tuple[Boot, Boot, Any]] = []
+        self.hold: Callable[[Boot, Boot, Any], bool] = lambda source, target, message: False
+        self.on_landed: Callable[[Read, Node], Outcome] = lambda read, node: Outcome.OK
+        self.freeze_reads = False
+
+    def add(self, role: str, boot: int, *, pages: int = 16, page_blocks: int = 1, **limits: int) -> Node:
+        """A worker joins."""
+        m = manifest(role, boot, pages=pages, page_blocks=page_blocks)
+        engine, s, totals = FakeEngine(m.placement(0), pages), settings(f"{role}-{boot}", **limits), {KV: pages}
+        make: Mapping[str, Callable[[], Leader[Any]]] = {
+            "prefill": lambda: PrefillLeader(m, s, totals),
+            "decode": lambda: DecodeLeader(m, s, totals, lambda _: "shm"),
+            "unified": lambda: UnifiedLeader(m, s, totals),
+        }
+        node = self.nodes[Boot(boot)] = Node(make[role](), engine)
+        node.leader.gateway_up(self.GATEWAY, self.now)
+        return node
+
+    def submit(self, request: Submit) -> None:
+        """A client asks."""
+        self.heard[request.request] = []
+        self.front.submit(request, self.now)
+
+    def cancel(self, number: int) -> None:
+        """A client goes."""
+        self.front.cancel(Cancel(RequestId(number), "gone"), self.now)
+
+    def lose(self, boot: int, *, at: int | None = None) -> None:
+        """A worker dies, or only the session between two processes ends (`at`)."""
+        if at is not None:
+            self.nodes[Boot(at)].leader.peer_lost(Boot(boot), "cut", self.now)
+            return
+        del self.nodes[Boot(boot)]
+        self.queues = {pair: q for pair, q in self.queues.items() if boot not in pair}
+        self.front.peer_lost(Boot(boot), "dead", self.now)
+        for node in self.nodes.values():
+            node.leader.peer_lost(Boot(boot), "dead", self.now)
+
+    def tokens(self, number: int = 1) -> list[int]:
+        """What a client has seen."""
+        return [d.token for h in self.heard[RequestId(number)] for d in getattr(h, "drawn", ())]
+
+    def end(self, number: int = 1) -> Heard | None:
+        """How a request ended."""
+        last = self.heard[RequestId(number)][-1:] or [None]
+        return None if last[0] is None or hasattr(last[0], "drawn") else last[0]
+
+    @property
+    def clean(self) -> bool:
+        """Whether nobody holds anything."""
+        for node in self.nodes.values():
+            node.leader.ledger.audit()
+        return all(n.leader.ledger.clean and not n.leader.rooms and not n.reads for n in self.nodes.values())
+
+    def run(self, steps: int = 10_000) -> None:
+        """Until nothing moves."""
+        for _ in range(steps):
+            if not self.step():
+                return
+        raise AssertionError(f"still moving after {steps} steps")
+
+    def advance(self, millis: int) -> None:
+        """Time passes: every timer that is due fires, then everything comes to rest."""
+        until = Micros(self.now + millis * 1000)
+        while True:
+            self.run()
+            timers = [t for t in (self.front.timer(), *(n.leader.timer() for n in self.nodes.values())) if t is not None]
+            soonest = min(timers, default=None)
+            if soonest is None or soonest > until:
+                break
+            self.now = Micros(max(self.now, soonest))
+            self._fire()
+        self.now = until
+        self.run()
+
+    def _fire(self) -> None:
+        for node in list(self.nodes.values()):
+            timer = node.leader.timer()
+            if timer is not None and timer <= self.now:
+                node.leader.on_timer(self.now)
+        timer = self.front.timer()
+        if timer is not None and timer <= self.now:
+            self.front.on_timer(self.now)
+
+    def step(self) -> bool:
+        """One round of everything; whether anything moved."""
+        moved = self._front_effects()
+        for boot, node in list(self.nodes.items()):
+            moved |= self._node(boot, node)
+        for (source, target), queue in list(self.queues.items()):
+            if queue:
+                moved = True
+                self._deliver(source, target, queue.popleft())
+        return moved
+
+    def release(self) -> None:
+        """Deliver what was held back."""
+        held, self.held, self.hold = self.held, [], lambda source, target, message: False
+        for source, target, message in held:
+            self._send(source, target, message)
+
+    def _front_effects(self) -> bool:
+        effects = self.front.effects()
+        for effect in effects:
+            if isinstance(effect, Say):
+                self.heard[effect.heard.request].append(effect.heard)
+            else:
+                self._send(self.GATEWAY, effect.to, effect.message)
+        return bool(effects)
+
+    def _send(self, source: Boot, target: Boot, message: Any) -> None:
+        self.log.append((source, target, message))
+        if self.hold(source, target, message):
+            self.held.append((source, target, message))
+        elif target == self.GATEWAY or target in self.nodes:
+            self.queues.setdefault((source, target), deque()).append(message)
+
+    def _deliver(self, source: Boot, target: Boot, message: Any) -> None:
+        if target == self.GATEWAY:
+            self.front.receive(source, message, self.now)
+        elif target in self.nodes:
+            self.nodes[target].leader.receive(source, message, self.now)
+
+    def _node(self, boot: Boot, node: Node) -> bool:
+        moved = False
+        while node.engine.done:
+            moved, done = True, node.engine.done.popleft()
+            self._perform(node, node.rank.computed(done) if isinstance(done, BatchDone) else node.rank.hashed(done))
+        if not self.freeze_reads:
+            for handle, read in list(node.reads.items()):
+                moved = True
+                self._land(node, handle, read)
+        while node.ends:
+            moved = True
+            self._perform(node, node.rank.ended(node.ends.popleft()))
+        report = node.rank.report()
+        if report is not None:
+            moved = True
+            node.leader.reported(report, self.now)
+        for effect in node.leader.effects():
+            moved = True
+            match effect:
+                case Send():
+                    self._send(boot, effect.to, effect.message)
+                case Issue():
+                    self._perform(node, node.rank.apply(effect.plan))
+                case Dial():
+                    node.leader.peer_up(effect.boot, self.now)
+                case HangUp():
+                    pass
+        return moved
+
+    def _land(self, node: Node, handle: int, read: Read) -> None:
+        del node.reads[handle]
+        source = self.nodes.get(read.peer.worker)
+        if source is None:
+            node.ends.append(Ended(read.handle, Outcome.FAILED, "the source is dead"))
+            return
+        for copies in read.copies:
+            for s, t, n in zip(copies.source, copies.target, copies.nbytes, strict=True):
+                node.engine.pool[t : t + n] = source.engine.pool[s : s + n]
+        node.ends.append(Ended(read.handle, self.on_landed(read, node), "as told"))
+
+    def _perform(self, node: Node, effects: list[Any]) -> None:
+        for effect in effects:
+            match effect:
+                case Connect():
+                    node.rank.connected(effect.peer, "")
+                case Read():
+                    node.reads[effect.handle] = effect
+                case CancelRead():
+                    if node.reads.pop(effect.handle, None) is not None:
+                        node.ends.append(Ended(effect.handle, Outcome.FAILED, "cancelled"))
+                case Compute():
+                    node.engine.compute(effect.batch)
+                case Digest():
+                    node.engine.digest(effect.order)
+

@@ -1,0 +1,105 @@
+"""A Door that says what a script tells it, and remembers what it was asked."""
+
+from collections.abc import Sequence
+
+from baton.core.door import Cancel, Emit, Fail, Finish, RequestId, Submit
+from baton.core.errors import Overloaded
+from baton.core.ids import TokenId, TokenIndex
+from baton.core.messages import Drawn, FailCode, FinishReason, LedgerView
+from baton.gateway.door import Capacity, Hear, LedgerReport, Readiness
+
+
+def drawn(token: int, *, logprobs: int | None = None) -> Drawn:
+    if logprobs is None:
+        return Drawn(TokenId(token), None, ())
+    top = tuple((TokenId((token + i) % 256), -0.5 - i) for i in range(logprobs))
+    return Drawn(TokenId(token), -0.5, top)
+
+
+class FakeDoor:
+    def __init__(self) -> None:
+        self.submitted: list[Submit] = []
+        self.cancelled: list[Cancel] = []
+        self.hearers: dict[RequestId, Hear] = {}
+        self.said: dict[RequestId, int] = {}
+        self.room: int | None = None  # requests taken before Overloaded
+        self.limits: Capacity | None = Capacity(max_model_len=128, pool_tokens=1024)
+        self.readiness = Readiness(True, "1 pair")
+        self.report = LedgerReport((), ())
+        self.script: list[object] = []  # played inside submit, for every request
+        self._requests = 0
+        self._seeds = 1000
+
+    def submit(self, submit: Submit, hear: Hear) -> None:
+        if self.room is not None and len(self.submitted) >= self.room:
+            raise Overloaded("2 of 2 places taken")
+        self.submitted.append(submit)
+        self.hearers[submit.request] = hear
+        for step in self.script:
+            self.play(submit.request, step)
+
+    def play(self, request: RequestId, step: object) -> None:
+        match step:
+            case list():
+                self.say(request, step)
+            case FinishReason():
+                self.finish(request, step)
+            case FailCode():
+                self.fail(request, step)
+            case _:
+                raise AssertionError(step)
+
+    def say(self, request: RequestId, tokens: Sequence[int]) -> None:
+        """Tokens for a request; ignored after its end, as the real one does."""
+        if request not in self.hearers:
+            return
+        logprobs = next(s for s in self.submitted if s.request == request).sampling.logprobs
+        start = self.said.get(request, 0)
+        self.said[request] = start + len(tokens)
+        self.hearers[request](Emit(request, TokenIndex(start), tuple(drawn(t, logprobs=logprobs) for t in tokens)))
+
+    def finish(self, request: RequestId, reason: FinishReason = FinishReason.STOP) -> None:
+        if request in self.hearers:
+            self.hearers.pop(request)(Finish(request, reason))
+
+    def fail(self, request: RequestId, code: FailCode, detail: str = "as told") -> None:
+        if request in self.hearers:
+            self.hearers.pop(request)(Fail(request, code, detail))
+
+    def cancel(self, cancel: Cancel) -> None:
+        assert cancel.request in self.hearers, f"cancelled twice or after its end: {cancel}"
+        del self.hearers[cancel.request]
+        self.cancelled.append(cancel)
+
+    def next_request(self) -> RequestId:
+        self._requests += 1
+        return RequestId(self._requests)
+
+    def next_seed(self) -> int:
+        self._seeds += 1
+        return self._seeds
+
+    def ready(self) -> Readiness:
+        return self.readiness
+
+    def capacity(self) -> Capacity | None:
+        return self.limits
+
+    async def ledger(self) -> LedgerReport:
+        return self.report
+
+
+def view(name: str, *, clean: bool) -> LedgerView:
+    from baton.core.messages import RankView, RoomView
+
+    return LedgerView(
+        question=1,
+        name=name,
+        role="decode",
+        ranks=(RankView(0, 4242, (1 << 64) - 1),),
+        pages={"full": {"free": 10, "cached": 2}},
+        pins=0 if clean else 3,
+        reads=0,
+        rooms=() if clean else (RoomView("ab" * 16, 1, "running", 12, {"full": 1}),),
+        clean=clean,
+    )

@@ -1,0 +1,81 @@
+"""An application over a scripted door, reached in memory or over a real socket."""
+
+import asyncio
+import json
+import tempfile
+from collections.abc import Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+
+from baton.gateway.app import create_app
+from baton.gateway.serve import listen, serve_http
+from baton.gateway.settings import GatewaySettings
+from baton.gateway.tokenizer import Tokenizer
+
+from .fake_door import FakeDoor
+from .models import write_checkpoint
+
+MODEL = "tiny"
+
+
+def make_tokenizer() -> Tokenizer:
+    with tempfile.TemporaryDirectory() as directory:
+        return Tokenizer.load(write_checkpoint(Path(directory)))
+
+
+def make_app(door: FakeDoor, **settings):
+    return create_app(door, make_tokenizer(), GatewaySettings(**{"model": MODEL, "api_key": None} | settings))
+
+
+def request(door: FakeDoor, method: str, path: str, *, client=("127.0.0.1", 5), settings=None, **arguments) -> httpx.Response:
+    """One request, answered in memory."""
+
+    async def go() -> httpx.Response:
+        transport = httpx.ASGITransport(make_app(door, **(settings or {})), raise_app_exceptions=False, client=client)
+        async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
+            return await http.request(method, path, **arguments)
+
+    return asyncio.run(go())
+
+
+def post(door: FakeDoor, path: str, body: dict, **settings) -> httpx.Response:
+    return request(door, "POST", path, json=body, settings=settings)
+
+
+def events(response: httpx.Response) -> list:
+    """The events of a stream; the end mark as a string."""
+    found = []
+    for part in response.text.split("\n\n"):
+        if part:
+            assert part.startswith("data: ")
+            found.append("[DONE]" if part == "data: [DONE]" else json.loads(part[6:]))
+    return found
+
+
+@asynccontextmanager
+async def served(door: FakeDoor, *, grace_s: float = 0.0, **settings):
+    """The base URL of a server on a free port, in this loop."""
+    socket, stop = listen("127.0.0.1", 0), asyncio.Event()
+    url = f"http://127.0.0.1:{socket.getsockname()[1]}"
+    app = make_app(door, **settings)
+    serving = asyncio.ensure_future(serve_http(app, socket=socket, stop=stop, grace_s=grace_s))
+    try:
+        await until(lambda: _answers(socket))
+        yield url, app, stop, serving
+    finally:
+        stop.set()
+        await asyncio.wait_for(serving, 20)
+
+
+def _answers(socket) -> bool:
+    return bool(socket.getsockopt(1, 30))  # SOL_SOCKET, SO_ACCEPTCONN
+
+
+async def until(true: Callable[[], object], *, seconds: float = 10) -> None:
+    """Wait until a condition holds."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while not true():
+        assert asyncio.get_running_loop().time() < deadline, "did not become true"
+        await asyncio.sleep(0.002)

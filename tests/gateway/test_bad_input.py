@@ -1,0 +1,187 @@
+"""Every refusal names the field and what is supported, in OpenAI's error schema, and reaches no worker."""
+
+import json
+
+import pytest
+
+from .fake_door import FakeDoor
+from .rig import MODEL, request
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+MESSAGES = [{"role": "user", "content": "hi"}]
+
+
+def refused(path: str, raw: bytes, *, settings=None):
+    door = FakeDoor()
+    response = request(door, "POST", path, content=raw, settings=settings, headers={"content-type": "application/json"})
+    assert door.submitted == []
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    return response.status_code, error
+
+
+BOTH = [
+    ({"temperature": -0.1}, "temperature", "greater than or equal to 0"),
+    ({"temperature": "1"}, "temperature", "number"),
+    ({"temperature": True}, "temperature", "number"),
+    ({"top_p": 0}, "top_p", "greater than 0"),
+    ({"top_p": 1.01}, "top_p", "less than or equal to 1"),
+    ({"top_k": -2}, "top_k", "-1"),
+    ({"top_k": 1.5}, "top_k", "integer"),
+    ({"seed": 1 << 64}, "seed", "less"),
+    ({"seed": 10**5000}, None, None),
+    ({"max_tokens": 0}, "max_tokens", "1"),
+    ({"max_tokens": -1}, "max_tokens", "1"),
+    ({"max_tokens": True}, "max_tokens", "integer"),
+    ({"max_tokens": 1000}, "max_tokens", "128"),
+    ({"max_completion_tokens": 1000}, "max_tokens", "max_completion_tokens = 1000"),
+    ({"n": 2}, "n", "n = 2 is not supported; supported: 1"),
+    ({"n": 0}, "n", "n = 0"),
+    ({"best_of": 2}, "best_of", "supported: its absence or 1"),
+    ({"echo": True}, "echo", "echo = true"),
+    ({"suffix": "s"}, "suffix", "suffix"),
+    ({"tools": [{"type": "function"}]}, "tools", "tools"),
+    ({"tool_choice": "required"}, "tool_choice", "required"),
+    ({"response_format": {"type": "json_object"}}, "response_format", "json_object"),
+    ({"guided_json": {}}, "guided_json", "guided_json"),
+    ({"guided_something_new": "x"}, "guided_something_new", "guided"),
+    ({"structured_outputs": {}}, "structured_outputs", "structured"),
+    ({"logit_bias": {"5": 1}}, "logit_bias", "logit_bias"),
+    ({"presence_penalty": 0.1}, "presence_penalty", "0.1"),
+    ({"frequency_penalty": -1}, "frequency_penalty", "-1"),
+    ({"repetition_penalty": 1.1}, "repetition_penalty", "1.1"),
+    ({"min_p": 0.1}, "min_p", "0.1"),
+    ({"min_tokens": 1}, "min_tokens", "1"),
+    ({"min_p": False}, "min_p", "false"),
+    ({"prompt_logprobs": 0}, "prompt_logprobs", "0"),
+    ({"stop": ""}, "stop", "at least 1"),
+    ({"stop": ["a", ""]}, "stop", "at least 1"),
+    ({"stop": "x" * 513}, "stop", "512"),
+    ({"stop": ["x"] * 65}, "stop", "64"),
+    ({"stop": [1]}, "stop", "string"),
+    ({"stop_token_ids": [300]}, "stop_token_ids", "299"),
+    ({"stop_token_ids": [-1]}, "stop_token_ids", "0"),
+    ({"stream_options": {"include_usage": True}}, "stream_options", "stream"),
+    ({"stream": "yes"}, "stream", "bool"),
+]
+
+CHAT_ONLY = [
+    ({"messages": []}, "messages", "at least 1"),
+    ({"messages": "hi"}, "messages", "array"),
+    ({"messages": [{"role": "tool", "content": "x"}]}, "messages", "tool"),
+    ({"messages": [{"role": "user"}]}, "messages", "content is missing"),
+    ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "messages", "image_url"),
+    ({"messages": [{"role": "assistant", "content": "", "tool_calls": [{}]}]}, "messages", "tool_calls"),
+    ({"messages": [{"content": "x"}]}, "messages", "role"),
+    ({"messages": [{"role": "user", "content": "x" * 200}]}, "max_tokens", "128"),
+    ({"top_logprobs": 2}, "top_logprobs", "logprobs"),
+    ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "20"),
+    ({"logprobs": 3}, "logprobs", "bool"),
+]
+
+COMPLETIONS_ONLY = [
+    ({"prompt": []}, "prompt", "empty"),
+    ({"prompt": [[]]}, "prompt", "empty"),
+    ({"prompt": None}, "prompt", None),
+    ({"prompt": [1, "a"]}, "prompt", None),
+    ({"prompt": [300]}, "prompt", "299"),
+    ({"prompt": [-1]}, "prompt", "0"),
+    ({"prompt": [True]}, "prompt", None),
+    ({"prompt": ["a"] * 65}, "prompt", "64"),
+    ({"prompt": [5] * 128}, "max_tokens", "leaves none"),
+    ({"prompt": [5] * 100, "max_tokens": 29}, "max_tokens", "129 together"),
+    ({"logprobs": 21}, "logprobs", "20"),
+    ({"logprobs": True}, "logprobs", "integer"),
+]
+
+CASES = [
+    *[(CHAT, {"messages": MESSAGES} | f, p, t) for f, p, t in [*BOTH, *CHAT_ONLY]],
+    *[(COMPLETIONS, {"prompt": "hi"} | f, p, t) for f, p, t in [*BOTH, *COMPLETIONS_ONLY]],
+]
+
+
+def big_json(body: dict) -> bytes:
+    huge = body.get("seed")
+    if isinstance(huge, int) and huge.bit_length() > 1000:
+        return json.dumps(body | {"seed": 0}).replace('"seed": 0', '"seed": 1' + "0" * 5000).encode()
+    return json.dumps(body).encode()
+
+
+@pytest.mark.parametrize(("path", "body", "param", "part"), CASES)
+def test_refused_naming_the_field(path, body, param, part):
+    status, error = refused(path, big_json(body))
+    assert (status, error["type"]) == (400, "invalid_request_error")
+    if param is not None:
+        assert error["param"] == param
+    if part is not None:
+        assert part in error["message"]
+    assert len(error["message"]) < 1000
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'"x"',
+        b"\xff\xfe",
+        b'{"messages": [{"role": "user", "content": "\\ud800"}]}',
+        b'{"messages": [{"role": "user", "content": "hi"}], "stop": "\\udfff"}',
+        b'{"messages": [{"role": "user", "content": "hi"}], "temperature": NaN}',
+        b'{"messages": [{"role": "user", "content": "hi"}], "temperature": 1e999}',
+        b'{"messages": [{"role": "user", "content": "hi"}], "x": ' + b"[" * 100_000,
+        b'{"messages": [{"role": "user", "content": "hi"}], "tools": ' + b"[" * 150 + b"]" * 150 + b"}",
+    ],
+)
+def test_malformed_bodies(raw):
+    status, error = refused(CHAT, raw)
+    assert status == 400
+    assert len(error["message"]) < 1000
+
+
+def test_the_wrong_model():
+    status, error = refused(CHAT, json.dumps({"messages": MESSAGES, "model": "gpt-9"}).encode())
+    assert (status, error["code"], error["param"]) == (404, "model_not_found", "model")
+    assert MODEL in error["message"]
+
+
+def test_a_prompt_and_its_limit_over_the_context_are_both_named():
+    _, error = refused(COMPLETIONS, json.dumps({"prompt": [5] * 100, "max_tokens": 29}).encode())
+    assert "100 tokens" in error["message"]
+    assert "max_tokens = 29" in error["message"]
+    assert error["code"] == "context_length_exceeded"
+
+
+@pytest.mark.parametrize(("method", "path", "status"), [("GET", CHAT, 405), ("GET", "/nowhere", 404), ("PUT", "/health", 405)])
+def test_unknown_paths_and_methods(method, path, status):
+    response = request(FakeDoor(), method, path)
+    assert response.status_code == status
+    assert set(response.json()["error"]) == {"message", "type", "param", "code"}
+    assert ("allow" in response.headers) == (status == 405)
+
+
+def test_a_large_body_is_refused_by_its_stated_length():
+    status, error, read = large_body({"content-length": "100000"})
+    assert (status, error["code"]) == (413, "body_too_large")
+    assert read == 0
+
+
+def test_a_large_body_without_a_length_is_refused_before_it_is_read():
+    status, error, read = large_body({})
+    assert (status, error["code"]) == (413, "body_too_large")
+    assert read <= 12
+
+
+def large_body(headers: dict[str, str]):
+    read = []
+
+    async def endless():
+        for _ in range(1000):
+            read.append(1)
+            yield b"x" * 100
+
+    response = request(FakeDoor(), "POST", CHAT, content=endless(), headers=headers, settings={"max_body_bytes": 1000})
+    assert response.headers["connection"] == "close"
+    return response.status_code, response.json()["error"], len(read)

@@ -1,0 +1,117 @@
+"""The table of open requests: who is in it, and how everybody leaves."""
+
+import asyncio
+import json
+
+import pytest
+
+from baton.core.door import Emit, Finish
+from baton.core.errors import Bug
+from baton.core.ids import TokenIndex
+from baton.core.messages import FailCode, FinishReason
+
+from .fake_door import FakeDoor, drawn
+from .models import ids
+from .rig import make_app, until
+from .test_streaming import run
+
+
+async def post(app, body: dict) -> tuple[int, bytes]:
+    """A POST to /v1/completions; status and body. The client stays."""
+    sent, gone = [], asyncio.Event()
+    parts = [{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}]
+
+    async def receive():
+        if parts:
+            return parts.pop()
+        await gone.wait()
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http"}
+    await app(scope | {"path": "/v1/completions", "query_string": b"", "headers": [], "client": ("127.0.0.1", 1)}, receive, send)
+    return sent[0]["status"], b"".join(m.get("body", b"") for m in sent)
+
+
+def test_a_task_that_is_cancelled_leaves_nothing_open():
+    async def scenario():
+        door = FakeDoor()
+        app = make_app(door)
+        asking = asyncio.ensure_future(post(app, {"prompt": ["a", "b"]}))
+        await until(lambda: len(door.submitted) == 2)
+        asking.cancel()
+        await asyncio.wait([asking])
+        assert app.state.desk.open_requests == 0
+        assert len(door.cancelled) == 2
+
+    run(scenario)
+
+
+def test_one_failing_prompt_cancels_the_others():
+    async def scenario():
+        door = FakeDoor()
+        app = make_app(door)
+        asking = asyncio.ensure_future(post(app, {"prompt": ["a", "b"], "stream": True}))
+        await until(lambda: len(door.submitted) == 2)
+        door.say(door.submitted[0].request, ids("x"))
+        door.fail(door.submitted[1].request, FailCode.WORKER_LOST)
+        status, _ = await asking
+        assert status == 503  # nothing had been written yet
+        assert [c.request for c in door.cancelled] == [door.submitted[0].request]
+
+    run(scenario)
+
+
+def test_one_prompt_stopped_by_a_stop_string_lets_the_other_go_on():
+    async def scenario():
+        door = FakeDoor()
+        app = make_app(door)
+        asking = asyncio.ensure_future(post(app, {"prompt": ["a", "b"], "stop": "."}))
+        await until(lambda: len(door.submitted) == 2)
+        first, second = (s.request for s in door.submitted)
+        door.say(first, ids("x."))
+        assert [c.request for c in door.cancelled] == [first]
+        door.say(second, ids("y"))
+        door.finish(second)
+        status, body = await asking
+        assert status == 200
+        assert b'"text":"x"' in body
+        assert b'"text":"y"' in body
+        assert len(door.cancelled) == 1
+
+    run(scenario)
+
+
+def test_what_is_heard_of_an_unknown_request_is_dropped():
+    app = make_app(FakeDoor())
+    app.state.desk.hear(Emit(99, TokenIndex(0), (drawn(65),)))
+    app.state.desk.hear(Finish(99, FinishReason.STOP))
+
+
+def test_a_gap_in_the_tokens_is_our_bug():
+    async def scenario():
+        door = FakeDoor()
+        app = make_app(door)
+        asking = asyncio.ensure_future(post(app, {"prompt": "a"}))
+        await until(lambda: door.submitted)
+        door.said[door.submitted[0].request] = 1
+        with pytest.raises(Bug, match="index 1"):
+            door.say(door.submitted[0].request, ids("b"))
+        asking.cancel()
+        await asyncio.wait([asking])
+
+    run(scenario)
+
+
+def test_a_gateway_that_shuts_down_takes_no_more_requests():
+    async def scenario():
+        door = FakeDoor()
+        app = make_app(door)
+        app.state.desk.shut()
+        status, body = await post(app, {"prompt": "a"})
+        assert status == 503
+        assert b"shutting_down" in body
+        assert door.submitted == []
+
+    run(scenario)

@@ -1,0 +1,80 @@
+import json
+
+import pytest
+
+from baton.core.errors import ConfigError
+from baton.gateway.template import TemplateRefused
+from baton.gateway.tokenizer import Tokenizer
+
+from .models import BOS, END, fallback_vocabulary, ids, write_checkpoint
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    return write_checkpoint(tmp_path)
+
+
+def test_plain_prompts_get_the_beginning_token_and_chats_name_it_themselves(checkpoint):
+    tokenizer = Tokenizer.load(checkpoint)
+    assert tokenizer.encode("zz")[0] == BOS
+    text = tokenizer.render([{"role": "user", "content": "zz"}])
+    assert text == "<s>user:zz</s><s>assistant:"
+    assert list(tokenizer.encode_chat(text)) == [BOS, *ids("user:zz"), END, BOS, *ids("assistant:")]
+
+
+def test_end_tokens_are_what_generation_config_states_and_the_tokenizers_own(checkpoint):
+    assert Tokenizer.load(checkpoint).eos_ids == (END,)
+    (checkpoint / "generation_config.json").write_text("{}")
+    assert Tokenizer.load(checkpoint).eos_ids == (7, END)
+    (checkpoint / "generation_config.json").write_text(json.dumps({"eos_token_id": 9}))
+    (checkpoint / "tokenizer_config.json").write_text("{}")
+    assert Tokenizer.load(checkpoint).eos_ids == (9,)
+
+
+def test_the_models_vocabulary_counts_not_the_tokenizers(checkpoint):
+    assert Tokenizer.load(checkpoint).vocab_size == 300
+
+
+def test_truncation_of_the_file_is_switched_off(checkpoint):
+    file = json.loads((checkpoint / "tokenizer.json").read_text())
+    file["truncation"] = {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}
+    (checkpoint / "tokenizer.json").write_text(json.dumps(file))
+    assert len(Tokenizer.load(checkpoint).encode("z" * 50)) == 51
+
+
+def test_a_template_file_comes_before_the_one_in_the_settings(checkpoint):
+    (checkpoint / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
+    assert Tokenizer.load(checkpoint).render([{"role": "user", "content": "hi"}]) == "hi"
+
+
+def test_of_several_templates_the_default_counts(checkpoint):
+    several = [{"name": "rag", "template": "no"}, {"name": "default", "template": "yes"}]
+    (checkpoint / "tokenizer_config.json").write_text(json.dumps({"chat_template": several}))
+    assert Tokenizer.load(checkpoint).render([{"role": "user", "content": "hi"}]) == "yes"
+
+
+def test_without_a_template_chats_are_refused(checkpoint):
+    (checkpoint / "tokenizer_config.json").write_text("{}")
+    with pytest.raises(TemplateRefused, match="/v1/completions"):
+        Tokenizer.load(checkpoint).render([{"role": "user", "content": "hi"}])
+
+
+def test_a_directory_without_tokenizer_is_the_operators_error(tmp_path):
+    with pytest.raises(ConfigError, match=r"tokenizer\.json"):
+        Tokenizer.load(tmp_path)
+
+
+def test_tokens_are_spelled_with_their_bytes(checkpoint):
+    tokenizer = Tokenizer.load(checkpoint)
+    assert (tokenizer.spell(ord("a")).text, tokenizer.spell(ord("a")).raw) == ("a", b"a")
+    assert tokenizer.spell(ord(" ")).text == " "
+    assert (tokenizer.spell(0xF0).text, tokenizer.spell(0xF0).raw) == ("bytes:\\xf0", b"\xf0")
+    assert tokenizer.spell(END).text == "</s>"
+    assert tokenizer.spell(299).raw == b""  # the model's vocabulary is padded
+
+
+def test_tokens_of_byte_fallback_vocabularies_are_spelled_too():
+    tokenizer = Tokenizer(fallback_vocabulary(), eos_ids=[], vocab_size=261, template=None)
+    assert tokenizer.spell(258).text == " x"
+    assert tokenizer.spell(0xC3 + 1).raw == b"\xc3"
+    assert tokenizer.spell(260).text == "é"

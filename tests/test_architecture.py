@@ -1,0 +1,61 @@
+"""Laws of the source tree that the import contracts cannot see."""
+
+import ast
+import tomllib
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "baton"
+FILES = sorted(SOURCE.rglob("*.py"))
+ENVIRONMENT = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
+
+
+def _imported_from(tree: ast.AST, module: str) -> set[str]:
+    return {
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module == module
+        for alias in node.names
+    }
+
+
+def environment_reads(tree: ast.AST) -> list[int]:
+    """Lines that touch the process's environment: `os.environ` and its kin, or the same names imported from os."""
+    names = _imported_from(tree, "os") & ENVIRONMENT
+    return [
+        node.lineno
+        for node in ast.walk(tree)
+        if (isinstance(node, ast.Attribute) and node.attr in ENVIRONMENT) or (isinstance(node, ast.Name) and node.id in names)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "lines"),
+    [
+        ("import os\nos.environ['A']", [2]),
+        ("import os as o\nx = o.getenv('A')", [2]),
+        ("from os import environ\nenviron.get('A')", [2]),
+        ("import os\nos.getpid()", []),
+    ],
+)
+def test_the_environment_check_sees(code, lines):
+    assert environment_reads(ast.parse(code)) == lines
+
+
+def test_only_the_command_line_reads_the_environment():
+    found = [
+        f"{path.relative_to(SOURCE)}:{line}"
+        for path in FILES
+        if path.relative_to(SOURCE).parts[0] != "cli"
+        for line in environment_reads(ast.parse(path.read_text()))
+    ]
+    assert found == []
+
+
+def test_every_package_has_an_import_contract():
+    project = tomllib.loads((SOURCE.parents[1] / "pyproject.toml").read_text())
+    contracts = project["tool"]["importlinter"]["contracts"]
+    bound = {source.removeprefix("baton.") for contract in contracts for source in contract["source_modules"]}
+    packages = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
+    assert packages - bound == {"cli"}  # it composes everything, so nothing is closed to it
