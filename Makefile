@@ -10,7 +10,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-PIP := $(BIN)/pip install --quiet --disable-pip-version-check
+PIP := $(BIN)/pip install -qq --disable-pip-version-check
 
 .PHONY: serve test check long bench format lint
 .DELETE_ON_ERROR:

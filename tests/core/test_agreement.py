@@ -26,9 +26,7 @@ def applied(*plans: StepPlan) -> Chain:
 @pytest.mark.parametrize("a", list(Vote))
 @pytest.mark.parametrize("b", list(Vote))
 def test_fold_is_the_least_sure_of_all_ranks(a: Vote, b: Vote) -> None:
-    expected = (
-        Vote.FAILED if Vote.FAILED in (a, b) else Vote.WAITING if Vote.WAITING in (a, b) else Vote.ARRIVED
-    )
+    expected = Vote.FAILED if Vote.FAILED in (a, b) else Vote.WAITING if Vote.WAITING in (a, b) else Vote.ARRIVED
     assert fold([a, b]) is expected
 
 
@@ -44,7 +42,7 @@ def test_a_room_proceeds_only_where_every_rank_has_it() -> None:
 def test_a_rank_that_applied_another_plan_is_named() -> None:
     agreement = Agreement(2)
     agreement.issue(StepPlan(Seq(1), commit=(KEY,)))
-    with pytest.raises(Bug, match="rank 1 .* diverged at plan 1"):
+    with pytest.raises(Bug, match=r"rank 1 .* diverged at plan 1"):
         agreement.take(report(1, applied(StepPlan(Seq(1), drop=(KEY,)))))
 
 

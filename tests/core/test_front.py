@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from tests.core.build import drawn, manifest, submit
 
 from baton.core.door import Cancel, Emit, Fail, Finish, RequestId
 from baton.core.errors import Overloaded
@@ -25,7 +26,6 @@ from baton.core.messages import (
     Ticket,
     Tokens,
 )
-from tests.core.build import drawn, manifest, submit
 
 GATEWAY, P, D = Boot(1), Boot(2), Boot(3)
 T0 = Micros(0)

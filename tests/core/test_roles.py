@@ -4,7 +4,10 @@ import random
 
 import numpy as np
 import pytest
+from tests.core.build import submit
+from tests.core.world import Node, World, expected
 
+from baton.core.decode import DECODE
 from baton.core.door import Fail, Finish
 from baton.core.ids import Boot
 from baton.core.leader import RoomState, Saw
@@ -23,12 +26,9 @@ from baton.core.messages import (
     Verdict,
 )
 from baton.core.prefill import PREFILL
-from baton.core.decode import DECODE
 from baton.core.rank import Read
 from baton.core.unified import UNIFIED
 from baton.core.work import Outcome
-from tests.core.build import submit
-from tests.core.world import Node, World, expected
 
 P, D = 2, 3
 

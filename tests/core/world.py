@@ -11,6 +11,7 @@ from hashlib import blake2b
 from typing import Any
 
 import numpy as np
+from tests.core.build import KV, manifest, settings
 
 from baton.core.decode import DecodeLeader
 from baton.core.door import Cancel, Heard, RequestId, Submit
@@ -24,7 +25,6 @@ from baton.core.seal import block_sums
 from baton.core.state import Placement
 from baton.core.unified import UnifiedLeader
 from baton.core.work import Batch, BatchDone, DigestDone, Ended, Outcome, RowDone
-from tests.core.build import KV, manifest, settings
 
 VOCAB = 1000
 IDENTITY = 77
@@ -316,4 +316,3 @@ class World:
                     node.engine.compute(effect.batch)
                 case Digest():
                     node.engine.digest(effect.order)
-

@@ -33,7 +33,7 @@ sys.exit(Supervisor(programs, probe=lambda: None if os.path.exists(ready) else "
 STAYS = "import signal\nprint('up', flush=True)\nwhile True: signal.pause()"
 STUBBORN = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('up', flush=True)\nwhile True: signal.pause()"
 POLITE = (
-    "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: (print('bye', flush=True), sys.exit(0)))\n"
+    "import os, signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: (os.write(1, b'bye\\n'), sys.exit(0)))\n"
     "print('up', flush=True)\nwhile True: signal.pause()"
 )
 

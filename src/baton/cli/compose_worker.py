@@ -89,7 +89,7 @@ class Worker:
         return ZmqControl(bind=bind, secret=secret, max_frame_bytes=MAX_FRAME_BYTES)
 
     def _load(self, clock: Clock) -> None:
-        from baton.engine.attention.reference import ReferenceAttention
+        from baton.engine.attention.cpu import CpuAttention
         from baton.engine.checkpoint import Checkpoint
         from baton.engine.digest import block_sums
         from baton.engine.engine import TorchEngine
@@ -110,7 +110,7 @@ class Worker:
         model = family.build(checkpoint, self.placement, SERVED[self.dtype])
         pools = {group: HostPool(size, what=f"the pool of group {group}") for group, size in nbytes.items()}
         self._host_pools = pools
-        attention = ReferenceAttention(pools[KV], self.placement)
+        attention = CpuAttention(pools[KV], self.placement)
         attention.warm()
         self.engine: Engine = TorchEngine(
             model=model,

@@ -58,8 +58,6 @@ def run(argv: list[str]) -> int:
         return _complain(e.format_message(), code=2)
     except ConfigError as e:
         return _complain(str(e), code=2)
-    except (typer.Abort, KeyboardInterrupt):
-        return _complain("interrupted", code=130)
     except Bug:
         raise
     except BatonError as e:

@@ -1,6 +1,7 @@
 """What an operator sees of a starting and running service: a status line on a terminal, plain lines elsewhere."""
 
 import json
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -110,7 +111,5 @@ def greeting(front: GatewaySettings, workers: Sequence[WorkerSettings]) -> str:
     crew = ", ".join(f"{w.name} on cores {','.join(map(str, w.cores))}" for w in workers)
     key = "" if front.api_key is None else " -H 'Authorization: Bearer YOUR_KEY'"
     ask = json.dumps({"model": name, "messages": [{"role": "user", "content": "What is a relay race?"}], "stream": True})
-    return (
-        f"{name} at {url}/v1 ({crew})\n\n"
-        f"  curl -N {url}/v1/chat/completions{key} -H 'Content-Type: application/json' \\\n    -d '{ask}'\n\nCtrl-C ends it."
-    )
+    curl = f"curl -N {url}/v1/chat/completions{key} -H 'Content-Type: application/json'"
+    return f"{name} at {url}/v1 ({crew})\n\n  {curl} \\\n    -d {shlex.quote(ask)}\n\nCtrl-C ends it."

@@ -88,14 +88,18 @@ def run_worker(settings: WorkerSettings) -> None:
     """The worker's composition, loaded only now: pinned first, because compute libraries look at what they may use."""
     pin(settings.cores)
     from baton.cli.compose_worker import run_worker as compose
+    from baton.cli.logs import configure
 
+    configure(settings.log_level)
     compose(settings)
 
 
 def run_gateway(settings: GatewaySettings) -> None:
     """The gateway's composition, loaded only now."""
     from baton.cli.compose_gateway import run_gateway as compose
+    from baton.cli.logs import configure
 
+    configure(settings.log_level)
     compose(settings)
 
 

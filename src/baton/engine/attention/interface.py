@@ -39,6 +39,18 @@ class AttentionBackend(Protocol):
         """Store rows. k, v: [rows, kv heads, dim]; slots: int64 [rows], block slot * B + token in block."""
         ...
 
-    def attend(self, *, layer: int, q: torch.Tensor, segments: Sequence[Segment], out: torch.Tensor) -> None:
-        """Causal softmax(q k^T / sqrt(dim)) v. q, out: [rows, heads, dim]; layer counts those of this rank."""
+    def attend(
+        self,
+        *,
+        layer: int,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        segments: Sequence[Segment],
+        out: torch.Tensor,
+    ) -> None:
+        """Causal softmax(q k^T / sqrt(dim)) v. q, out: [rows, heads, dim]; layer counts those of this rank.
+
+        k, v are the rows just written, for backends that would rather not read them back.
+        """
         ...

@@ -49,7 +49,16 @@ class ReferenceAttention:
             self._view[blocks, head, layer, 0, tokens] = k[:, head]
             self._view[blocks, head, layer, 1, tokens] = v[:, head]
 
-    def attend(self, *, layer: int, q: torch.Tensor, segments: Sequence[Segment], out: torch.Tensor) -> None:
+    def attend(
+        self,
+        *,
+        layer: int,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        segments: Sequence[Segment],
+        out: torch.Tensor,
+    ) -> None:
         """See AttentionBackend."""
         heads, dim = q.shape[1], q.shape[2]
         group = heads // self._view.shape[1]

@@ -110,7 +110,7 @@ class LlamaModel:
     ) -> torch.Tensor:
         rows = x.shape[0]
         qkv = layer.qkv(x).view(rows, self.heads + 2 * self.kv_heads, self.dim)
-        q, k, v = qkv.split((self.heads, self.kv_heads, self.kv_heads), 1)
+        q, k, v = torch.split(qkv, [self.heads, self.kv_heads, self.kv_heads], 1)
         if layer.head_norms is not None:
             q, k = layer.head_norms[0](q), layer.head_norms[1](k)
         return attend(index, rotate(q, cos, sin), rotate(k, cos, sin), v).view(rows, -1)

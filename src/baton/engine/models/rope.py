@@ -20,12 +20,12 @@ def _llama3(inverse: torch.Tensor, p: Mapping[str, Any]) -> torch.Tensor:
     smooth = (old / wave - p["low_freq_factor"]) / (p["high_freq_factor"] - p["low_freq_factor"])
     blended = (1 - smooth) * inverse / p["factor"] + smooth * inverse
     kept = torch.where(wave > old / p["low_freq_factor"], inverse / p["factor"], inverse)
-    between = (wave <= old / p["low_freq_factor"]) & (wave >= old / p["high_freq_factor"])
+    between = torch.logical_and(wave <= old / p["low_freq_factor"], wave >= old / p["high_freq_factor"])
     return torch.where(between, blended, kept)
 
 
 def _linear(inverse: torch.Tensor, p: Mapping[str, Any]) -> torch.Tensor:
-    return inverse / p["factor"]
+    return inverse / float(p["factor"])
 
 
 SCALINGS: Mapping[str, Callable[[torch.Tensor, Mapping[str, Any]], torch.Tensor]] = {
@@ -40,7 +40,7 @@ class Rope:
 
     def __init__(self, config: Mapping[str, Any], *, dim: int, dtype: torch.dtype) -> None:
         parameters = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
-        kind = parameters.get("rope_type", parameters.get("type", "default"))
+        kind = str(parameters.get("rope_type") or parameters.get("type") or "default")
         if kind not in SCALINGS:
             raise ConfigError(f"rope type {kind!r} is not supported; supported are {sorted(SCALINGS)}")
         theta = float(parameters.get("rope_theta", config.get("rope_theta", 10_000.0)))

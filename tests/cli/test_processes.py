@@ -1,0 +1,93 @@
+"""The flags that `serve` gives its children lead to the settings it planned."""
+
+import msgspec
+import pytest
+
+from baton.cli import main, processes
+from baton.cli import options as opt
+from baton.cli.processes import gateway_flags, worker_flags
+from baton.cli.serve import Crew, plan_gateway, plan_workers
+from baton.shell.settings import Role, WorkerSettings
+
+WORK = opt.Work(dtype="half", max_model_len=None, max_batched_tokens=256, max_num_seqs=7)
+MEMORY = opt.Memory(block_size=16, page_size=64, kv_pages=None, kv_memory="3MiB", fabric="auto", seal=opt.Switch.ON)
+CREW = Crew(roles=(Role.PREFILL, Role.DECODE, Role.DECODE), page_sizes={Role.PREFILL: None, Role.DECODE: None}, threads=None)
+
+
+def service(model, **changes):
+    base = opt.Service(
+        model=str(model), served_model_name="m", gateways=("tcp://127.0.0.1:7",), secret=None, log_level=opt.LogLevel.INFO
+    )
+    return msgspec.structs.replace(base, **changes)
+
+
+def plan(model, *, work=WORK, memory=MEMORY, crew=CREW, cores=(0,), **changes):
+    return plan_workers(service(model, **changes), work, memory, crew, cores=cores)
+
+
+@pytest.fixture
+def composed(monkeypatch):
+    """Settings handed to the composition roots, in order."""
+    seen = []
+    monkeypatch.setattr(processes, "run_worker", seen.append)
+    monkeypatch.setattr(processes, "run_gateway", seen.append)
+    return seen
+
+
+CHANGES = [
+    {},
+    {"work": msgspec.structs.replace(WORK, dtype="auto", max_model_len=99)},
+    {"memory": msgspec.structs.replace(MEMORY, kv_pages=5, kv_memory=None, fabric="nixl", seal=opt.Switch.OFF)},
+    {"crew": msgspec.structs.replace(CREW, page_sizes={Role.PREFILL: 16, Role.DECODE: 128}, threads=2), "cores": (1, 3, 5, 8)},
+    {"served_model_name": "--odd name", "secret": "/s", "gateways": ("tcp://127.0.0.1:7", "tcp://127.0.0.1:8")},
+    {"crew": Crew(roles=(Role.UNIFIED,), page_sizes={}, threads=None), "log_level": opt.LogLevel.DEBUG},
+]
+
+
+@pytest.mark.parametrize("changes", CHANGES)
+def test_a_worker_gets_the_settings_planned(changes, checkpoint, composed):
+    workers = plan(checkpoint, **changes)
+    for settings in workers:
+        assert main.run(["worker", *worker_flags(settings)]) == 0
+    assert composed == list(workers)
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [({}, None), ({"secret": "/s", "served_model_name": "-x"}, "-key"), ({"log_level": opt.LogLevel.ERROR}, "k")],
+)
+def test_a_gateway_gets_the_settings_planned(changes, key, checkpoint, composed, free_port):
+    settings = plan_gateway(service(checkpoint, **changes), WORK, host="127.0.0.1", port=free_port, api_key=key)
+    assert main.run(["gateway", *gateway_flags(settings)]) == 0
+    assert composed == [settings]
+
+
+def test_every_setting_of_a_worker_has_a_flag_or_a_fixed_value():
+    """A field that no flag carries would silently fall back to its default in the child."""
+    carried = len(worker_flags(plan("/m", memory=MEMORY, work=CHANGES[1]["work"], cores=(1, 2), secret="/s")[0]))
+    timing = {"stall_ms", "fetch_ms"}  # not for operators yet
+    pool = 1  # pages or bytes
+    assert carried == len(WorkerSettings.__struct_fields__) - len(timing) - pool
+
+
+def test_the_plan_of_a_crew(checkpoint):
+    crew = msgspec.structs.replace(CREW, page_sizes={Role.PREFILL: 16, Role.DECODE: None})
+    prefill, first, second = plan(checkpoint, crew=crew, cores=(0, 1, 2, 3))
+    assert [w.name for w in (prefill, first, second)] == ["prefill-0", "decode-0", "decode-1"]
+    assert [w.page_tokens for w in (prefill, first, second)] == [16, 64, 64]
+    assert [w.cores for w in (prefill, first, second)] == [(0, 1), (2,), (3,)]
+    assert [w.threads for w in (prefill, first, second)] == [2, 1, 1]
+    assert {w.dtype for w in (prefill, first, second)} == {"float16"}
+    assert {w.kv_bytes for w in (prefill, first, second)} == {3 << 20}
+
+
+def test_a_worker_on_its_own_uses_all_cores_it_may(checkpoint, composed):
+    from baton.shell.threads import available_cores
+
+    assert main.run(["worker", "--gateway=tcp://127.0.0.1:1", str(checkpoint)]) == 0
+    (settings,) = composed
+    assert settings.cores == ()
+    assert settings.threads == len(available_cores())
+    assert settings.role is Role.UNIFIED
+    assert settings.kv_bytes == 1 << 30
+    assert settings.served_model_name == str(checkpoint)

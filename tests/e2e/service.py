@@ -1,0 +1,208 @@
+"""A whole service of real processes for tests: a gateway and its workers, each with a log, ended by pid."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+from baton.engine.trial import default_directory
+from tests.faults import Faults
+
+TRIAL = default_directory()
+START_S = 60.0
+
+
+def free_port() -> int:
+    """A port that is free now."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+def wait_for(what: Callable[[], Any], *, seconds: float, why: str) -> Any:
+    """Poll until `what` is true; its value."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if value := what():
+            return value
+        time.sleep(0.01)
+    raise AssertionError(f"not within {seconds} s: {why}")
+
+
+class Process:
+    """One process of a service."""
+
+    def __init__(self, name: str, command: list[str], log: Path) -> None:
+        self.name, self.command, self.log = name, command, log
+        self._file = log.open("ab")
+        self.popen = subprocess.Popen(command, stdout=self._file, stderr=subprocess.STDOUT, start_new_session=True)
+
+    @property
+    def pid(self) -> int:
+        return self.popen.pid
+
+    def kill(self) -> None:
+        """As `kill -9`."""
+        self.popen.kill()
+        self.popen.wait()
+
+    def end(self) -> None:
+        """SIGTERM, and what must not be needed after ten seconds."""
+        if self.popen.poll() is None:
+            self.popen.terminate()
+            try:
+                self.popen.wait(10)
+            except subprocess.TimeoutExpired:
+                self.kill()
+                raise AssertionError(f"{self.name} outlived SIGTERM:\n{self.log.read_text()[-3000:]}") from None
+        self._file.close()
+
+
+class Service:
+    """Gateway and workers, started separately so that a test can hurt one of them."""
+
+    def __init__(self, directory: Path, model: Path, *, dtype: str = "float32", fabric: str = "shm") -> None:
+        self.directory, self.model, self.dtype, self.fabric = directory, model, dtype, fabric
+        self.port, self.control = free_port(), f"tcp://127.0.0.1:{free_port()}"
+        self.processes: dict[str, Process] = {}
+        self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=60)
+
+    def start_gateway(self) -> Process:
+        """The gateway."""
+        flags = ["--port", str(self.port), "--control", self.control, "--served-model-name", "m"]
+        return self._start("gateway", ["-m", "baton.cli.main", "gateway", str(self.model), *flags])
+
+    def start_worker(self, role: str, *flags: str, name: str | None = None, faults: Faults | None = None) -> Process:
+        """A worker; `faults` wraps its fabric."""
+        name = name or role
+        settings = [str(self.model), "--role", role, "--gateway", self.control, "--name", name, "--threads", "1"]
+        settings += ["--dtype", self.dtype, "--fabric", self.fabric, "--served-model-name", "m", *flags]
+        main = ["-m", "baton.cli.main", "worker"]
+        if faults is not None:
+            path = self.directory / f"{name}-faults.json"
+            path.write_bytes(__import__("msgspec").json.encode(faults))
+            main = ["-m", "tests.e2e.faulty_worker", str(path)]
+        return self._start(name, [*main, *settings])
+
+    def _start(self, name: str, arguments: list[str]) -> Process:
+        process = Process(name, [sys.executable, *arguments], self.directory / f"{name}.log")
+        self.processes[name] = process
+        return process
+
+    def wait_ready(self) -> None:
+        """Until a request would find workers."""
+
+        def ready() -> bool:
+            for p in self.processes.values():
+                assert p.popen.poll() is None, f"{p.name} ended:\n{p.log.read_text()[-3000:]}"
+            try:
+                return self.http.get("/ready").status_code == 200
+            except httpx.HTTPError:
+                return False
+
+        wait_for(ready, seconds=START_S, why="ready")
+
+    def complete(self, prompt: Any, **fields: Any) -> httpx.Response:
+        """One request to /v1/completions; greedy unless told."""
+        body = {"model": "m", "prompt": prompt, "temperature": 0, "return_token_ids": True} | fields
+        return self.http.post("/v1/completions", json=body)
+
+    def ids(self, prompt: Any, **fields: Any) -> list[int]:
+        """The token ids of a request that must succeed."""
+        answer = self.complete(prompt, **fields)
+        assert answer.status_code == 200, answer.text
+        return list(answer.json()["choices"][0]["token_ids"])
+
+    def ledger(self) -> dict[str, Any]:
+        """GET /debug/ledger."""
+        return dict(self.http.get("/debug/ledger").json())
+
+    def wait_clean(self, seconds: float = 2.0) -> None:
+        """Until nothing is held anywhere."""
+        try:
+            wait_for(lambda: self.ledger()["clean"], seconds=seconds, why="ledger clean")
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {json.dumps(self.ledger())[:2000]}") from None
+
+    def log(self, name: str) -> str:
+        """What a process has logged."""
+        return re.sub(r"\x1b\[[0-9;]*m", "", self.processes[name].log.read_text())
+
+    def close(self) -> None:
+        """End everything; a process that does not end is a failure."""
+        self.http.close()
+        for process in self.processes.values():
+            process.end()
+
+
+@contextmanager
+def split(
+    directory: Path,
+    model: Path,
+    *,
+    dtype: str = "float32",
+    fabric: str = "shm",
+    prefill: tuple[str, ...] = (),
+    decode: tuple[str, ...] = (),
+    faults: Faults | None = None,
+) -> Iterator[Service]:
+    """A gateway, a prefill and a decode worker."""
+    service = Service(directory, model, dtype=dtype, fabric=fabric)
+    try:
+        service.start_gateway()
+        service.start_worker("prefill", *prefill)
+        service.start_worker("decode", *decode, faults=faults)
+        service.wait_ready()
+        yield service
+    finally:
+        service.close()
+
+
+@contextmanager
+def unified(directory: Path, model: Path, *flags: str, dtype: str = "float32") -> Iterator[Service]:
+    """A gateway and one unified worker."""
+    service = Service(directory, model, dtype=dtype)
+    try:
+        service.start_gateway()
+        service.start_worker("unified", *flags)
+        service.wait_ready()
+        yield service
+    finally:
+        service.close()
+
+
+class Footprint:
+    """What a process holds of the machine."""
+
+    def __init__(self, pid: int) -> None:
+        process = psutil.Process(pid)
+        self.files = process.num_fds()
+        self.threads = process.num_threads()
+        self.sockets = len(process.net_connections())
+        status = Path(f"/proc/{pid}/status").read_text()
+        self.anon_mib = int(re.search(r"RssAnon:\s+(\d+)", status).group(1)) >> 10
+        self.shared_mappings = sum("memfd:" in line for line in Path(f"/proc/{pid}/maps").read_text().splitlines())
+
+
+def alive(pid: int) -> bool:
+    """Whether a process exists and is no zombie."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def signal_process(pid: int, number: signal.Signals) -> None:
+    """Send a signal."""
+    os.kill(pid, number)

@@ -1,0 +1,162 @@
+"""Processes come and go: signals, `kill -9`, restarts; nobody is left behind and the survivors are clean."""
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from tests.e2e.service import Service, alive, free_port, split, wait_for
+
+pytestmark = pytest.mark.timeout(180)
+PROMPT = list(range(1, 60))
+
+
+@pytest.fixture
+def service(tmp_path: Path, tiny: Path) -> Iterator[Service]:
+    with split(tmp_path, tiny, prefill=("--kv-pages", "300"), decode=("--kv-pages", "300")) as s:
+        yield s
+
+
+class Stream(threading.Thread):
+    """A client that reads a stream to its end."""
+
+    def __init__(self, service: Service, max_tokens: int = 4000) -> None:
+        super().__init__(daemon=True)
+        self.lines: list[str] = []
+        self.ended_at = 0.0
+        self.error = ""
+        self._service, self._max = service, max_tokens
+        self.start()
+
+    def run(self) -> None:
+        body = {"model": "m", "prompt": PROMPT, "max_tokens": self._max, "temperature": 0, "ignore_eos": True, "stream": True}
+        try:
+            with httpx.stream(
+                "POST", f"http://127.0.0.1:{self._service.port}/v1/completions", json=body, timeout=60
+            ) as answer:
+                for line in answer.iter_lines():
+                    if line:
+                        self.lines.append(line)
+        except httpx.HTTPError as error:
+            self.error = repr(error)
+        self.ended_at = time.monotonic()
+
+    def wait_streaming(self) -> None:
+        wait_for(lambda: len(self.lines) > 3, seconds=20, why="streaming")
+
+    def wait_error(self, code: str, seconds: float) -> None:
+        self.join(seconds)
+        assert not self.is_alive(), "the stream did not end"
+        assert f'"code":"{code}"' in self.lines[-1].replace(" ", ""), self.lines[-1]
+        assert "data: [DONE]" not in self.lines
+
+
+@pytest.mark.parametrize("victim", ["decode", "prefill"])
+def test_a_killed_worker_ends_what_needed_it_and_its_successor_serves(service: Service, victim: str) -> None:
+    expected = service.ids(PROMPT, max_tokens=5)
+    stream = Stream(service)
+    stream.wait_streaming()
+    service.processes[victim].kill()
+    if victim == "decode":
+        stream.wait_error("worker_lost", 5)
+    else:
+        stream.join(60)
+        assert stream.lines[-1] == "data: [DONE]", "a stream past its prefill goes on"
+    service.start_worker(victim, "--kv-pages", "300", name=victim)
+    service.wait_ready()
+    assert service.ids(PROMPT, max_tokens=5) == expected
+    service.wait_clean()
+
+
+def test_a_killed_gateway_leaves_the_workers_clean_and_they_find_its_successor(service: Service) -> None:
+    expected = service.ids(PROMPT, max_tokens=5)
+    stream = Stream(service)
+    stream.wait_streaming()
+    pids = [service.processes[n].pid for n in ("prefill", "decode")]
+    service.processes["gateway"].kill()
+    stream.join(5)
+    assert not stream.is_alive()
+    service.start_gateway()
+    service.wait_ready()
+    assert [service.processes[n].pid for n in ("prefill", "decode")] == pids
+    service.wait_clean(5)
+    assert service.ids(PROMPT, max_tokens=5) == expected
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_every_process_in_time(service: Service, number: signal.Signals) -> None:
+    stream = Stream(service)
+    stream.wait_streaming()
+    for name in ("gateway", "prefill", "decode"):
+        service.processes[name].popen.send_signal(number)
+    for name in ("gateway", "prefill", "decode"):
+        assert service.processes[name].popen.wait(5) in (0, 130), service.log(name)[-2000:]
+    stream.join(5)
+    assert not stream.is_alive()
+
+
+@pytest.fixture
+def serve(tiny: Path) -> Iterator[tuple[subprocess.Popen, int]]:
+    """`baton serve` itself."""
+    port = free_port()
+    flags = ["--port", str(port), "--dtype", "float32", "--kv-pages", "100", "--served-model-name", "m"]
+    process = subprocess.Popen([sys.executable, "-m", "baton.cli.main", "serve", str(tiny), *flags])
+
+    def ready() -> bool:
+        assert process.poll() is None
+        try:
+            return httpx.get(f"http://127.0.0.1:{port}/ready").status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    wait_for(ready, seconds=60, why="ready")
+    yield process, port
+    if process.poll() is None:
+        process.kill()
+
+
+def children(process: subprocess.Popen) -> list[int]:
+    return [p.pid for p in psutil.Process(process.pid).children(recursive=True)]
+
+
+def test_kill_9_of_serve_leaves_no_process_and_no_port(serve: tuple[subprocess.Popen, int]) -> None:
+    process, port = serve
+    pids = children(process)
+    assert len(pids) >= 3
+    process.kill()
+    wait_for(lambda: not any(alive(p) for p in pids), seconds=5, why="all children gone")
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"http://127.0.0.1:{port}/health")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_serve_ends_all_in_five_seconds(serve: tuple[subprocess.Popen, int], number: signal.Signals) -> None:
+    process, _ = serve
+    pids = children(process)
+    process.send_signal(number)
+    assert process.wait(6) == 0
+    assert not any(alive(p) for p in pids)
+
+
+def test_serve_restarts_a_killed_worker(serve: tuple[subprocess.Popen, int]) -> None:
+    process, port = serve
+
+    def ask() -> httpx.Response:
+        body = {"model": "m", "prompt": PROMPT, "max_tokens": 5, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
+        return httpx.post(f"http://127.0.0.1:{port}/v1/completions", json=body, timeout=60)
+
+    expected = ask().json()["choices"][0]["token_ids"]
+    decode = next(p for p in psutil.Process(process.pid).children(recursive=True) if "decode-0" in p.cmdline())
+    decode.kill()
+    wait_for(lambda: httpx.get(f"http://127.0.0.1:{port}/ready").status_code == 503, seconds=5, why="seen")
+    wait_for(lambda: httpx.get(f"http://127.0.0.1:{port}/ready").status_code == 200, seconds=40, why="restarted")
+    assert ask().json()["choices"][0]["token_ids"] == expected
+    ledger = httpx.get(f"http://127.0.0.1:{port}/debug/ledger").json()
+    assert ledger["clean"], ledger

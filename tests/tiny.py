@@ -1,0 +1,107 @@
+"""Tiny random checkpoints that look like real ones: config, weights, tokenizer, chat template.
+
+    token 0..255    one byte each, in the byte-level alphabet
+    256, 257        <|im_start|>, <|im_end|> (special; the second ends a turn)
+    258             <|pad|> (special)
+    259 ...         merges learned from SENTENCES
+
+A random model's text is noise. It never ends by itself in greedy decoding (the logit of <|im_end|> is always 0): a test that
+wants an end asks for it, by a limit, a stop string or another `eos_token_id`.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+START, END, PAD = 256, 257, 258
+SPECIALS = {"<|im_start|>": START, "<|im_end|>": END, "<|pad|>": PAD}
+VOCABULARY = 320
+SENTENCES = (
+    "The first runner carries the request through its prompt and hands the baton over.",
+    "A baton is either in one hand or in the other, and it is never dropped.",
+    "What is the capital of France? The capital of France is Paris.",
+    "Write a short story about a lighthouse keeper who counts the waves.",
+    "def add(a, b):\n    return a + b\n",
+)
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+def make_tiny(path: Path, family: str = "llama", *, seed: int = 0, **overrides: Any) -> Path:
+    """Write a float32 checkpoint of that family (`llama`, `qwen3`) with weights drawn from `seed`; returns `path`.
+
+    `overrides` replace values of its config. The weights spread wider than by default (`initializer_range`), which keeps the
+    top logits apart: nearly tied ones would make equal tokens a matter of rounding.
+    """
+    from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+    families = {"llama": (LlamaConfig, LlamaForCausalLM), "qwen3": (Qwen3Config, Qwen3ForCausalLM)}
+    config_type, model_type = families[family]
+    path.mkdir(parents=True, exist_ok=True)
+    vocabulary = _write_tokenizer(path)
+    values = {
+        "vocab_size": vocabulary,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "max_position_embeddings": 4096,
+        "tie_word_embeddings": True,
+        "initializer_range": 0.2,
+        "bos_token_id": START,
+        "eos_token_id": END,
+        "pad_token_id": PAD,
+    }
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = model_type(config_type(**(values | overrides))).to(torch.float32)
+        _spread_vectors(model)
+        with torch.no_grad():
+            model.get_output_embeddings().weight[END] = 0.0
+    model.generation_config.do_sample = False
+    model.save_pretrained(path)
+    return path
+
+
+def _spread_vectors(model: torch.nn.Module) -> None:
+    """Norm weights start as all ones and biases as all zeros: a loader that leaves one out would not be noticed."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() == 1:
+                middle = 0.0 if name.endswith("bias") else 1.0
+                parameter.copy_(middle + 0.2 * torch.randn(parameter.shape))
+
+
+def _write_tokenizer(path: Path) -> int:
+    """Write tokenizer.json and tokenizer_config.json; returns the vocabulary's size."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    learner = Tokenizer(models.BPE())
+    learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    room = VOCABULARY - len(SPECIALS)
+    learner.train_from_iterator(SENTENCES, trainers.BpeTrainer(vocab_size=room, initial_alphabet=alphabet, show_progress=False))
+    merges = [tuple(merge) for merge in json.loads(learner.to_str())["model"]["merges"]]
+    vocabulary = {mark: i for i, mark in enumerate(alphabet)} | SPECIALS
+    for a, b in merges:
+        vocabulary.setdefault(a + b, len(vocabulary))
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(list(SPECIALS))
+    tokenizer.save(str(path / "tokenizer.json"))
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": "<|im_start|>",
+        "eos_token": "<|im_end|>",
+        "pad_token": "<|pad|>",
+        "model_max_length": 4096,
+        "chat_template": CHAT_TEMPLATE,
+    }
+    (path / "tokenizer_config.json").write_text(json.dumps(settings, indent=2), encoding="utf-8")
+    return len(vocabulary)
