@@ -205,3 +205,14 @@ def test_messages_of_strangers_change_nothing(bench: Bench) -> None:
     key = bench.start()
     assert bench.say(Boot(99), Tokens(key, 0, (drawn(7),), FinishReason.STOP)) == []
     assert bench.say(Boot(99), Failed(key, FailCode.HANDOFF_FAILED, "x", False)) == []
+
+
+def test_a_pair_that_one_side_calls_lost_is_not_used_until_it_is_paired_again(bench: Bench) -> None:
+    key = bench.start()
+    done = bench.say(P, Failed(key, FailCode.WORKER_LOST, "not paired with decode worker", True))
+    assert not heard(done)
+    assert not [m for _, m in done if isinstance(m, Ticket)], "the request waits"
+    bench.front.on_timer(Micros(1_000_000))
+    assert [type(m) for _, m in bench.did()] == [Introduce]
+    done = bench.say(D, Paired(P, "shm"))
+    assert {m.key.epoch for _, m in done if isinstance(m, Ticket)} == {2}

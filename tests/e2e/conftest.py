@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from tests.e2e.service import TRIAL, Service, split, unified
 from tests.tiny import make_tiny
 

@@ -1,6 +1,6 @@
 """A worker whose fabric lies: the production composition root with another port.
 
-    python -m tests.e2e.faulty_worker FAULTS.json WORKER-ARGUMENTS...
+python -m tests.e2e.faulty_worker FAULTS.json WORKER-ARGUMENTS...
 """
 
 import sys
@@ -10,13 +10,13 @@ from pathlib import Path
 
 import msgspec
 import typer
+from tests.faults import Faults, FaultyFabric
 
 from baton.cli import compose_worker, processes
 from baton.core.ids import Boot
 from baton.ports.clock import Clock
 from baton.ports.fabric import Fabric
 from baton.shell.settings import WorkerSettings
-from tests.faults import Faults, FaultyFabric
 
 
 def main() -> None:

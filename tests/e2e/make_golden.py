@@ -1,17 +1,17 @@
 """Makes golden/trial.json: what `transformers` generates greedily in float32, and how near each choice was to a tie.
 
-    python -m tests.e2e.make_golden
+python -m tests.e2e.make_golden
 """
 
 import json
 from pathlib import Path
 
 import torch
+from tests.e2e.prompts import prompts
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
 from baton.engine.trial import default_directory
-from tests.e2e.prompts import prompts
 
 GOLDEN = Path(__file__).parent / "golden" / "trial.json"
 TOKENS = 24

@@ -15,9 +15,9 @@ from typing import Any
 
 import httpx
 import psutil
+from tests.faults import Faults
 
 from baton.engine.trial import default_directory
-from tests.faults import Faults
 
 TRIAL = default_directory()
 START_S = 60.0

@@ -11,7 +11,6 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
-
 from tests.e2e.service import Service, alive, free_port, split, wait_for
 
 pytestmark = pytest.mark.timeout(180)
@@ -38,9 +37,7 @@ class Stream(threading.Thread):
     def run(self) -> None:
         body = {"model": "m", "prompt": PROMPT, "max_tokens": self._max, "temperature": 0, "ignore_eos": True, "stream": True}
         try:
-            with httpx.stream(
-                "POST", f"http://127.0.0.1:{self._service.port}/v1/completions", json=body, timeout=60
-            ) as answer:
+            with httpx.stream("POST", f"http://127.0.0.1:{self._service.port}/v1/completions", json=body, timeout=60) as answer:
                 for line in answer.iter_lines():
                     if line:
                         self.lines.append(line)

@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-
 from tests.e2e.service import Service
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "trial.json").read_text())
@@ -48,9 +47,7 @@ def test_greedy_tokens_are_those_of_transformers_and_of_unified(trial_split: Ser
     trial_unified.wait_clean()
 
 
-def test_seeded_draws_are_the_same_split_and_unified_alone_and_in_company(
-    trial_split: Service, trial_unified: Service
-) -> None:
+def test_seeded_draws_are_the_same_split_and_unified_alone_and_in_company(trial_split: Service, trial_unified: Service) -> None:
     fields = {"temperature": 0.9, "top_p": 0.95, "top_k": 50, "max_tokens": 24, "ignore_eos": True}
     prompt = GOLDEN[3]["prompt"]
     alone = trial_split.ids(prompt, seed=7, **fields)

@@ -80,7 +80,7 @@ class Worker:
         self.manifest = self._manifest(boot, exposures)
         leader = self._leader()
         core = RankCore(rank=Rank(0), boot=boot, placements=[self.placement], seal=settings.seal)
-        rank = RankHost(core, self.engine, self._fabrics)
+        rank = RankHost(core, self.engine, self._fabrics, clock)
         self._lines = Lines(Sessions(boot, SessionLimits()), self._control, clock)
         self.pump = WorkerPump(leader=leader, rank=rank, lines=self._lines, clock=clock, gateways=settings.gateways)
 

@@ -118,6 +118,10 @@ class DecodeLeader(Leader[DecodeRoom]):
             self.send(boot, Paired(partner.manifest.boot, partner.fabric))
 
     def _on_introduce(self, sender: Boot, message: Introduce, now: Micros) -> None:
+        partner = self._partners.find(message.prefill)
+        if partner is not None and partner.paired:
+            self.send(sender, Paired(message.prefill, partner.fabric))
+            return
         meet, why = self._partners.introduce(message.manifest)
         if why:
             self.send(sender, Unpaired(message.prefill, why))

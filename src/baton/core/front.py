@@ -277,6 +277,11 @@ class Front:
         if message.prefill in self._workers and sender in self._workers:
             self._introduce[pair] = Micros(now + self.settings.introduce_again_ms * 1000)
 
+    def _doubt_pair(self, pair: tuple[Boot, Boot], now: Micros) -> None:
+        """One of the two says that it has lost the other, which we have not: not used until decode says Paired again."""
+        if self._pairs.pop(pair, None) is not None:
+            self._introduce[pair] = Micros(now + self.settings.introduce_again_ms * 1000)
+
     def _on_credits(self, sender: Boot, message: Credits, now: Micros) -> None:
         worker = self._workers.get(sender)
         if worker is not None and (worker.credits is None or worker.credits.number < message.number):
@@ -434,8 +439,9 @@ class Front:
         if request is None:
             return
         if message.retry:
-            lost = message.code is FailCode.WORKER_LOST
-            self._another_epoch(request, message.code, message.detail, now, counts=True, needs_pair=lost)
+            if message.code is FailCode.WORKER_LOST and request.pair is not None:
+                self._doubt_pair(request.pair, now)
+            self._another_epoch(request, message.code, message.detail, now, counts=True, needs_pair=False)
         else:
             self._fail(request, message.code, message.detail)
 

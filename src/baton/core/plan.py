@@ -10,20 +10,22 @@ each byte once.
 """
 
 from collections.abc import Sequence
-from functools import lru_cache
 from hashlib import blake2b
+from math import lcm
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from baton.core.errors import Mismatch
+from baton.core.errors import Bug, Mismatch, PeerError
 from baton.core.ids import GroupName
 from baton.core.messages import BlockRun
-from baton.core.state import Extent, Full, Interval, Placement, SpecPlace, Unit, Whole, Window
+from baton.core.state import Extent, Full, Interval, Placement, SpecPlace, StateTable, Unit, Whole, Window
 from baton.core.work import Copies
 
 REPLICA_RUN = 8  # adjacent blocks read from the same replica, so that they still merge
+
+Spans = NDArray[np.int64]  # rows of (offset in the source block, offset in the target block, bytes)
 
 
 class Share(msgspec.Struct, frozen=True):
@@ -69,8 +71,12 @@ class PairPlan:
 
     def __init__(self, source: Sequence[Placement], target: Sequence[Placement], legs: Sequence[Leg]) -> None:
         self.source, self.target, self.legs = tuple(source), tuple(target), tuple(legs)
-        described = msgspec.msgpack.encode([[p.tp, p.pp, p.page_blocks] for p in (*source, *target)] + list(self.legs))
-        self.digest = blake2b(described, digest_size=16).hexdigest()
+        self.table = self.source[0].table
+        self.digest = _digest(self)
+        held = [(leg, group) for leg in legs for group in sorted({s.group for s in leg.shares})]
+        self._spans = {(leg.index, g): _spans(self.source[leg.source], self.target[leg.target], leg, g) for leg, g in held}
+        self._source_units = {(leg.index, g): _columns(self.source[leg.source], leg, g) for leg, g in held}
+        self._target_units = {(leg.index, g): _columns(self.target[leg.target], leg, g) for leg, g in held}
 
     def legs_into(self, target: int) -> tuple[Leg, ...]:
         """The legs that a target rank reads."""
@@ -78,18 +84,23 @@ class PairPlan:
 
     def owned(self, leg: Leg, group: GroupName, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
         """Those of the blocks (numbers in the sequence) that this leg reads; empty if it has nothing of the group."""
-        if not any(s.group == group for s in leg.shares):
+        if (leg.index, group) not in self._spans:
             return blocks[:0]
         mine: NDArray[np.int64] = blocks[(blocks // REPLICA_RUN) % leg.replicas == leg.replica]
         return mine
 
+    def admit(self, leg: Leg, group: GroupName, length: int) -> NDArray[np.int64]:
+        """All blocks this leg must bring for a sequence of `length` positions: what completeness is measured by."""
+        extent = extent_blocks(self.table.group(group).extent, length, self.table.block_tokens)
+        return self.owned(leg, group, np.arange(extent.start, extent.end, dtype=np.int64))
+
     def source_units(self, leg: Leg, group: GroupName) -> NDArray[np.int64]:
-        """Columns of the source rank's block sums that the leg covers."""
-        return _columns(self.source[leg.source], leg, group)
+        """Columns of the source rank's block sums that the leg covers, in (spec, head, layer) order."""
+        return self._source_units.get((leg.index, group), np.zeros(0, dtype=np.int64))
 
     def target_units(self, leg: Leg, group: GroupName) -> NDArray[np.int64]:
         """The same units in the target rank's block sums, in the same order."""
-        return _columns(self.target[leg.target], leg, group)
+        return self._target_units.get((leg.index, group), np.zeros(0, dtype=np.int64))
 
     def bind(
         self,
@@ -104,83 +115,131 @@ class PairPlan:
         """Byte ranges for `blocks` (ascending), merged where both sides are adjacent.
 
         `source.pages` holds pages from `source.start // k` on; `target_pages` from block `target_start` on.
+
+        Raises:
+            PeerError: the source's run does not hold one of the blocks, or lists too few pages for itself
+            Bug: the target's pages do not hold one of the blocks
         """
-        if not blocks.size:
+        if not blocks.size or (leg.index, group) not in self._spans:
             return []
         theirs, ours = self.source[leg.source], self.target[leg.target]
-        pages = np.asarray(source.pages, dtype=np.int64)
-        from_slots = _slots(theirs, group, pages, source.start, blocks)
-        to_slots = _slots(ours, group, np.asarray(target_pages, dtype=np.int64), target_start, blocks)
-        spans = _spans(theirs, ours, leg, group)
+        first, past = int(blocks.min()), int(blocks.max()) + 1
+        from_pages, to_pages = np.asarray(source.pages, dtype=np.int64), np.asarray(target_pages, dtype=np.int64)
+        if first < source.start or past > source.end or past > _held(theirs, group, from_pages, source.start):
+            raise PeerError(
+                f"blocks [{first}, {past}) of group {group!r} wanted, and the run offers [{source.start}, {source.end}) "
+                f"in {from_pages.size} pages"
+            )
+        if first < target_start or past > _held(ours, group, to_pages, target_start):
+            raise Bug(f"blocks [{first}, {past}) of group {group!r} are outside our {to_pages.size} pages from {target_start}")
+        from_slots = _slots(theirs, group, from_pages, source.start, blocks)
+        to_slots = _slots(ours, group, to_pages, target_start, blocks)
+        spans = self._spans[leg.index, group]
         from_at = from_slots[:, None] * theirs.block_bytes(group) + spans[None, :, 0]
         to_at = to_slots[:, None] * ours.block_bytes(group) + spans[None, :, 1]
         nbytes = np.broadcast_to(spans[None, :, 2], from_at.shape)
-        return [_merge(group, from_at.ravel(), to_at.ravel(), nbytes.ravel())]
+        return [Copies(group, *_merge(from_at.ravel(), to_at.ravel(), nbytes.ravel()))]
+
+
+def _digest(plan: PairPlan) -> str:
+    ranks = [[(p.tp, p.pp, p.tp_rank, p.pp_rank, p.page_blocks) for p in side] for side in (plan.source, plan.target)]
+    described = msgspec.msgpack.encode(("baton-plan-1", REPLICA_RUN, plan.table, ranks, plan.legs))
+    return blake2b(described, digest_size=16).hexdigest()
+
+
+# ---- addresses ----------------------------------------------------------------------------------
+
+
+def _page_blocks(placement: Placement, group: GroupName) -> int:
+    return placement.page_blocks if placement.table.group(group).unit is Unit.PAGE else 1
+
+
+def _held(placement: Placement, group: GroupName, pages: NDArray[np.int64], start: int) -> int:
+    """The first block past a page list whose first page holds block `start`."""
+    k = _page_blocks(placement, group)
+    return (start // k + pages.size) * k
 
 
 def _slots(
     placement: Placement, group: GroupName, pages: NDArray[np.int64], start: int, blocks: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    k = placement.page_blocks if placement.table.group(group).unit is Unit.PAGE else 1
+    k = _page_blocks(placement, group)
     return pages[blocks // k - start // k] * k + blocks % k
 
 
-def _merge(group: GroupName, source: NDArray[np.int64], target: NDArray[np.int64], nbytes: NDArray[np.int64]) -> Copies:
+def _merge(source: NDArray[np.int64], target: NDArray[np.int64], nbytes: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
+    """Join neighbours that are adjacent on both sides; the vectors are not empty."""
     joins = (source[1:] == source[:-1] + nbytes[:-1]) & (target[1:] == target[:-1] + nbytes[:-1])
     first = np.flatnonzero(np.concatenate(([True], ~joins)))
-    return Copies(group, source[first], target[first], np.add.reduceat(nbytes, first))
+    return source[first], target[first], np.add.reduceat(nbytes, first)
 
 
-@lru_cache(maxsize=4096)
+def _spans(theirs: Placement, ours: Placement, leg: Leg, group: GroupName) -> Spans:
+    """Ranges of one block, merged."""
+    rows = []
+    for share in (s for s in leg.shares if s.group == group):
+        a, b = theirs.places[share.spec], ours.places[share.spec]
+        at, to = _offsets(a, share), _offsets(b, share)
+        rows.append(np.stack((at, to, np.full_like(at, a.layer_stride)), axis=1))
+    spans = np.concatenate(rows)
+    return np.stack(_merge(spans[:, 0], spans[:, 1], spans[:, 2]), axis=1)
+
+
+def _grid(place: SpecPlace, share: Share) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """A share's heads [heads, 1] and layers [1, layers], counted from the start of the place."""
+    index = {layer: i for i, layer in enumerate(place.layers)}
+    heads = np.arange(share.heads.start, share.heads.end, dtype=np.int64) - place.heads.start
+    return heads[:, None], np.array([index[x] for x in share.layers], dtype=np.int64)[None, :]
+
+
+def _offsets(place: SpecPlace, share: Share) -> NDArray[np.int64]:
+    """Byte offset in the block of each (head, layer) of a share."""
+    heads, layers = _grid(place, share)
+    return (place.offset + heads * place.head_stride + layers * place.layer_stride).ravel()
+
+
 def _columns(placement: Placement, leg: Leg, group: GroupName) -> NDArray[np.int64]:
-    where = {unit: i for i, unit in enumerate(placement.units(group))}
-    wanted = [
-        (s.spec, h, layer)
-        for s in leg.shares
-        if s.group == group
-        for h in range(s.heads.start, s.heads.end)
-        for layer in s.layers
-    ]
-    return np.array([where[unit] for unit in wanted], dtype=np.int64)
-
-
-@lru_cache(maxsize=4096)
-def _spans(theirs: Placement, ours: Placement, leg: Leg, group: GroupName) -> NDArray[np.int64]:
-    """Ranges of one block: rows of (offset in source block, offset in target block, bytes), merged."""
-    rows: list[tuple[int, int, int]] = []
-    for share in leg.shares:
-        if share.group == group:
-            rows += _share_spans(theirs.places[share.spec], ours.places[share.spec], share)
-    spans = np.array(rows, dtype=np.int64).reshape(-1, 3)
-    merged = _merge(group, spans[:, 0], spans[:, 1], spans[:, 2])
-    return np.stack((merged.source, merged.target, merged.nbytes), axis=1)
-
-
-def _share_spans(a: SpecPlace, b: SpecPlace, share: Share) -> list[tuple[int, int, int]]:
+    """Index in `Placement.units(group)` of each (spec, head, layer) of a leg."""
+    first, at = {}, 0
+    for name, place in placement.places.items():
+        if place.spec.group == group:
+            first[name] = at
+            at += place.heads.size * len(place.layers)
     found = []
-    for head in range(share.heads.start, share.heads.end):
-        for layer in share.layers:
-            at = a.offset + (head - a.heads.start) * a.head_stride + a.layers.index(layer) * a.layer_stride
-            to = b.offset + (head - b.heads.start) * b.head_stride + b.layers.index(layer) * b.layer_stride
-            found.append((at, to, a.layer_stride))
-    return found
+    for share in (s for s in leg.shares if s.group == group):
+        place = placement.places[share.spec]
+        heads, layers = _grid(place, share)
+        found.append((first[share.spec] + heads * len(place.layers) + layers).ravel())
+    return np.concatenate(found)
+
+
+# ---- pairing ------------------------------------------------------------------------------------
 
 
 def pair(source: Sequence[Placement], target: Sequence[Placement]) -> PairPlan:
     """Build and prove the plan between two workers; `source` and `target` list all ranks in rank order.
 
     Raises:
-        Mismatch: the tables differ, or the source does not hold all of what a target rank needs
+        Mismatch: the tables differ (unequal block sizes among them), or the source does not hold all of what a target
+            rank needs
     """
-    if source[0].table != target[0].table:
-        raise Mismatch("table", target[0].table, source[0].table)
+    for placement in (*source, *target):
+        _require_equal(target[0].table, placement.table)
     legs: list[Leg] = []
     for t, ours in enumerate(target):
         for s, theirs in enumerate(source):
             legs += _legs_between(s, theirs, t, ours, first=len(legs))
-    for t, ours in enumerate(target):
-        _prove(t, ours, [leg for leg in legs if leg.target == t])
-    return PairPlan(source, target, legs)
+    plan = PairPlan(source, target, legs)
+    for t in range(len(target)):
+        _prove(plan, t)
+    return plan
+
+
+def _require_equal(ours: StateTable, theirs: StateTable) -> None:
+    for field in StateTable.__struct_fields__:
+        a, b = getattr(ours, field), getattr(theirs, field)
+        if a != b:
+            raise Mismatch(f"table.{field}", a, b)
 
 
 def _legs_between(s: int, theirs: Placement, t: int, ours: Placement, *, first: int) -> list[Leg]:
@@ -196,24 +255,49 @@ def _legs_between(s: int, theirs: Placement, t: int, ours: Placement, *, first: 
             replicas = max(1, theirs.tp // place.spec.heads)
             share = Share(name, place.spec.group, heads, layers)
             by_replica.setdefault((theirs.replica(place.spec), replicas), []).append(share)
-    return [Leg(first + i, s, t, r, n, tuple(shares)) for i, ((r, n), shares) in enumerate(sorted(by_replica.items()))]
+    return [Leg(first + i, s, t, *which, tuple(by_replica[which])) for i, which in enumerate(sorted(by_replica))]
 
 
-def _prove(t: int, ours: Placement, legs: Sequence[Leg]) -> None:
-    """Every unit of the target rank is covered once for every class of blocks."""
-    for name, place in ours.places.items():
-        replicas = {leg.replicas for leg in legs for s in leg.shares if s.spec == name} or {1}
-        for number in range(max(replicas)):
-            count = np.zeros((place.heads.size, len(place.layers)), dtype=np.int64)
-            for leg in legs:
-                for share in (s for s in leg.shares if s.spec == name and leg.replica == number % leg.replicas):
-                    heads = slice(share.heads.start - place.heads.start, share.heads.end - place.heads.start)
-                    for layer in share.layers:
-                        count[heads, place.layers.index(layer)] += 1
-            if not (count == 1).all():
-                head, layer = (int(x[0]) for x in np.nonzero(count != 1))
-                raise Mismatch(
-                    f"coverage of spec {name!r} on target rank {t}",
-                    f"1 leg for head {place.heads.start + head}, layer {place.layers[layer]}",
-                    f"{count[head, layer]} legs",
-                )
+def _prove(plan: PairPlan, t: int) -> None:
+    """For every class of blocks (replicas take turns) the legs into rank `t` cover each unit and each byte once."""
+    legs = plan.legs_into(t)
+    for turn in range(lcm(*(leg.replicas for leg in legs))):
+        now = [leg for leg in legs if turn % leg.replicas == leg.replica]
+        for place in plan.target[t].places.values():
+            _prove_units(place, [s for leg in now for s in leg.shares if s.spec == place.spec.name], t)
+        for group in plan.table.groups:
+            _prove_bytes(plan, group.name, now, t)
+
+
+def _prove_units(place: SpecPlace, shares: Sequence[Share], t: int) -> None:
+    count = np.zeros((place.heads.size, len(place.layers)), dtype=np.int64)
+    for share in shares:
+        heads, layers = _grid(place, share)
+        count[heads, layers] += 1
+    if (count != 1).any():
+        heads, layers = np.nonzero(count != 1)
+        head, last = place.heads.start + int(heads[0]), place.heads.start + int(heads[-1])
+        wrong = [place.layers[int(x)] for x in np.unique(layers)]
+        raise Mismatch(
+            f"coverage of spec {place.spec.name!r} on target rank {t}, heads [{head}, {last + 1}), layers {wrong}",
+            "each unit from one leg",
+            f"from {sorted({int(c) for c in count[heads, layers]})} legs",
+        )
+
+
+def _prove_bytes(plan: PairPlan, group: GroupName, legs: Sequence[Leg], t: int) -> None:
+    empty: Spans = np.zeros((0, 3), dtype=np.int64)
+    mine = {leg.index: plan._spans.get((leg.index, group), empty) for leg in legs}
+    for leg in legs:
+        ends = mine[leg.index][:, 0] + mine[leg.index][:, 2]
+        limit = plan.source[leg.source].block_bytes(group)
+        if (mine[leg.index][:, 0] < 0).any() or (ends > limit).any():
+            raise Mismatch(f"bytes read of a block of group {group!r} on source rank {leg.source}", int(ends.max()), limit)
+    spans = np.concatenate([empty, *mine.values()])
+    spans = spans[np.argsort(spans[:, 1])]
+    borders = np.concatenate(([0], np.cumsum(spans[:, 2])))
+    size = plan.target[t].block_bytes(group)
+    if not np.array_equal(borders, np.append(spans[:, 1], size)):
+        raise Mismatch(
+            f"bytes of a block of group {group!r} on target rank {t}", size, int(borders[-1]), "the legs do not tile it"
+        )

@@ -7,10 +7,12 @@ digest(order) ──▶ digest thread: hash blocks as they lie         ──▶
 import ctypes
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+import structlog
 import torch
 from numpy.typing import NDArray
 
@@ -22,6 +24,7 @@ from baton.engine.models.base import KV, Model
 from baton.engine.sampler import draw
 from baton.ports.fabric import Pool
 
+log = structlog.get_logger()
 BlockSums = Callable[[NDArray[np.uint8], Placement, GroupName, NDArray[np.int64], NDArray[np.int64], int], NDArray[np.uint64]]
 ROW_STEP = 4  # float32 steps are padded to a multiple of this for each thread: GEMM's bits depend on odd row counts
 DIGEST_BLOCKS = 64  # hashed in one piece, so that a long verification lets a short one pass between
@@ -106,7 +109,9 @@ class TorchEngine:
         try:
             with torch.inference_mode():
                 while (batch := self._batches.get()) is not None:
-                    self._finish(self._compute(batch))
+                    done = self._compute(batch)
+                    log.debug("step_computed", seq=done.seq, rows=len(done.rows), t_us=time.monotonic_ns() // 1000)
+                    self._finish(done)
         except BaseException as error:  # noqa: BLE001 (top of the thread: the pump raises it again)
             self._finish(error)
 

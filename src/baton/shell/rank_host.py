@@ -2,20 +2,25 @@
 
 from collections.abc import Mapping, Sequence
 
+import structlog
+
 from baton.core.agreement import Report, StepPlan
 from baton.core.errors import Bug, FabricError
 from baton.core.ids import Micros, RankId
 from baton.core.rank import CancelRead, Compute, Connect, Digest, Disconnect, RankCore, RankEffect, Read
 from baton.core.work import BatchDone, Ended, Handle
+from baton.ports.clock import Clock
 from baton.ports.engine import Engine
 from baton.ports.fabric import Fabric
+
+log = structlog.get_logger()
 
 
 class RankHost:
     """One rank: its core, its engine, its fabrics by name."""
 
-    def __init__(self, core: RankCore, engine: Engine, fabrics: Mapping[str, Fabric]) -> None:
-        self._core, self._engine, self._fabrics = core, engine, fabrics
+    def __init__(self, core: RankCore, engine: Engine, fabrics: Mapping[str, Fabric], clock: Clock) -> None:
+        self._core, self._engine, self._fabrics, self._clock = core, engine, fabrics, clock
         self._reads: dict[Handle, Fabric] = {}
         self._peers: dict[RankId, Fabric] = {}
         self.fetched_bytes = 0
@@ -31,6 +36,7 @@ class RankHost:
             for end in fabric.poll():
                 found = True
                 if isinstance(end, Ended):
+                    log.debug("read_ended", handle=end.handle, outcome=end.outcome.value, t_us=self._clock.now())
                     self._reads.pop(end.handle, None)
                     self._perform(self._core.ended(end))
                 else:
@@ -40,6 +46,7 @@ class RankHost:
             if isinstance(done, BatchDone):
                 self._perform(self._core.computed(done))
             else:
+                log.debug("hash_ended", job=done.job, t_us=self._clock.now())
                 self._perform(self._core.hashed(done))
         return found
 
@@ -56,6 +63,7 @@ class RankHost:
                     if effect.handle in self._reads:
                         self._reads[effect.handle].cancel(effect.handle)
                 case Compute():
+                    log.debug("step_started", seq=effect.batch.seq, rows=len(effect.batch.rows), t_us=self._clock.now())
                     self._engine.submit(effect.batch)
                 case Digest():
                     self._engine.digest(effect.order)
@@ -87,4 +95,7 @@ class RankHost:
             del self._reads[effect.handle]
             self._perform(self._core.refused(effect.handle, str(error)))
             return
-        self.fetched_bytes += sum(int(c.nbytes.sum()) for c in effect.copies)
+        nbytes = sum(int(c.nbytes.sum()) for c in effect.copies)
+        ranges = sum(len(c.nbytes) for c in effect.copies)
+        self.fetched_bytes += nbytes
+        log.debug("read_started", handle=effect.handle, bytes=nbytes, ranges=ranges, t_us=self._clock.now())

@@ -4,14 +4,27 @@ Control ──▶ Lines ──▶ Leader ──Issue──▶ RankHost ──▶
               ◀──Send──┘  ◀──Report──────┘  ◀──ends──┘
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import structlog
 
+from baton.core import session
 from baton.core.errors import Bug
-from baton.core.ids import Boot, Link, Micros
+from baton.core.ids import Boot, Key, Link, Micros
 from baton.core.leader import Dial, Effect, HangUp, Issue, Leader, OpenRoom, Send
-from baton.core.session import PeerLost, PeerUp, Received, SessionEvent
+from baton.core.messages import (
+    Admitted,
+    AnyMessage,
+    Doubt,
+    Ended,
+    Failed,
+    Offer,
+    Received,
+    Recompute,
+    Verdict,
+    Withdrawn,
+)
+from baton.core.session import SessionEvent
 from baton.ports.clock import Clock
 from baton.shell.lines import Lines
 from baton.shell.rank_host import RankHost
@@ -58,16 +71,16 @@ class WorkerPump:
     def _heard(self, event: SessionEvent) -> None:
         now = self._clock.now()
         match event:
-            case PeerUp():
+            case session.PeerUp():
                 log.info("peer_up", boot=f"{event.boot:x}")
                 if event.link in self._gateway_links:
                     self._gateways.add(event.boot)
                     self._leader.gateway_up(event.boot, now)
                 else:
                     self._leader.peer_up(event.boot, now)
-            case Received():
+            case session.Received():
                 self._leader.receive(event.boot, event.message, now)
-            case PeerLost():
+            case session.PeerLost():
                 log.warning("peer_lost", boot=f"{event.boot:x}", why=event.why)
                 self._gateways.discard(event.boot)
                 self._leader.peer_lost(event.boot, event.why, now)
@@ -77,6 +90,7 @@ class WorkerPump:
     def _perform(self, effect: Effect) -> None:
         match effect:
             case Send():
+                self._note(effect.message)
                 self._lines.send(effect.to, effect.message)
             case Issue():
                 self._rank.apply(effect.plan)
@@ -87,8 +101,21 @@ class WorkerPump:
                 if link is not None:
                     self._lines.hang_up(link)
 
+    def _note(self, message: AnyMessage) -> None:
+        """One line for each transition that another process is told of."""
+        match message:
+            case Offer():
+                last = message.record is not None
+                log.debug("offered", **_about(message.key), number=message.number, last=last, t_us=self._clock.now())
+            case Admitted() | Received() | Ended() | Withdrawn() | Recompute():
+                log.debug(type(message).__name__.lower(), **_about(message.key), t_us=self._clock.now())
+            case Failed():
+                log.warning("epoch_failed", **_about(message.key), code=message.code.value, why=message.detail)
+            case Doubt() | Verdict():
+                log.warning(type(message).__name__.lower(), **_about(message.key), group=message.group, blocks=message.blocks)
+            case _:
+                pass
 
-def run(pump: Callable[[], Micros | None], sleep: Callable[[Micros | None], None], stopped: Callable[[], bool]) -> None:
-    """Turn until stopped."""
-    while not stopped():
-        sleep(pump())
+
+def _about(key: Key) -> dict[str, object]:
+    return {"room": key.room, "epoch": key.epoch}

@@ -37,6 +37,17 @@ def typed(context: Any, like: Any, address: Any) -> Any:
 
 
 @intrinsic
+def size_of(context: Any, like: Any) -> Any:
+    """Bytes of what `like` points to."""
+    size = like.dtype.bitwidth // 8
+
+    def build(_context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return I64(size)
+
+    return types.int64(like), build
+
+
+@intrinsic
 def floats(context: Any, address: Any) -> Any:
     """The address as a pointer to float32."""
 
@@ -132,20 +143,52 @@ def narrow(context: Any, value: Any, like: Any) -> Any:
     return like(types.float32, like), build
 
 
-@intrinsic
-def micro(context: Any, a: Any, a_row: Any, a_depth: Any, b: Any, c: Any, c_row: Any, depth: Any, add: Any) -> Any:
-    """c[8, PANEL] (+)= a[8, depth] b[depth, PANEL], all float32.
+def _micro(rows: int) -> Any:
+    @intrinsic
+    def micro(
+        context: Any, a: Any, a_row: Any, a_depth: Any, b: Any, b_row: Any, c: Any, c_row: Any, depth: Any, add: Any
+    ) -> Any:
+        """c[rows, PANEL] (+)= a[rows, depth] b[depth, PANEL], all float32.
 
-    a, b, c: addresses; strides in elements: a[i, k] at a_row * i + a_depth * k, b's rows are PANEL apart, c's c_row.
-    add: int64, 1 to add to c, 0 to overwrite it. Every element of c is summed in the order of k.
-    """
+        a, b, c: addresses; strides in elements: a[i, k] at a_row * i + a_depth * k, b[k] at b_row * k, c[i] at c_row * i.
+        add: int64, 1 to add to c, 0 to overwrite it. Every element of c is summed in the order of k.
+        """
+
+        def build(_context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            _micro_loop(builder, rows, *args)
+            return _context.get_dummy_value()
+
+        return types.void(*(types.int64,) * 9), build
+
+    return micro
+
+
+micro8, micro4 = _micro(ROWS), _micro(4)
+
+
+@intrinsic
+def dots(context: Any, a: Any, b: Any, b_row: Any, depth: Any, out: Any) -> Any:
+    """out[8] = b[8, depth] a[depth], all float32 at addresses; depth is a multiple of LANES."""
 
     def build(_context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        a, a_row, a_depth, b, c, c_row, depth, add = args
-        _micro_loop(builder, a, a_row, a_depth, b, c, c_row, depth, add)
+        _dots_loop(builder, *args)
         return _context.get_dummy_value()
 
-    return types.void(*(types.int64,) * 8), build
+    return types.void(*(types.int64,) * 5), build
+
+
+@intrinsic
+def prefetch(context: Any, address: Any) -> Any:
+    """Ask for the cache line at an address."""
+
+    def build(_context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        i8, i32 = ir.IntType(8).as_pointer(), ir.IntType(32)
+        shape = ir.FunctionType(ir.VoidType(), (i8, i32, i32, i32))
+        call = cgutils.get_or_insert_function(builder.module, shape, "llvm.prefetch.p0")
+        builder.call(call, (builder.inttoptr(args[0], i8), i32(0), i32(3), i32(1)))
+        return _context.get_dummy_value()
+
+    return types.void(types.int64), build
 
 
 def _at(builder: Any, base: Any, offset: Any, pointee: Any) -> Any:
@@ -154,43 +197,75 @@ def _at(builder: Any, base: Any, offset: Any, pointee: Any) -> Any:
     return builder.inttoptr(address, pointee.as_pointer())
 
 
-def _micro_loop(builder: Any, a: Any, a_row: Any, a_depth: Any, b: Any, c: Any, c_row: Any, depth: Any, add: Any) -> None:
+def _fma(builder: Any) -> Any:
     shape = ir.FunctionType(VECTOR, (VECTOR, VECTOR, VECTOR))
-    fma = cgutils.get_or_insert_function(builder.module, shape, f"llvm.fmuladd.v{LANES}f32")
-    adding = builder.icmp_signed("!=", add, I64(0))
-    spots = [_at(builder, c, builder.add(builder.mul(c_row, I64(i)), I64(j * LANES)), VECTOR) for i in range(ROWS) for j in (0, 1)]
-    zero = ir.Constant(VECTOR, [0.0] * LANES)
-    initial = [builder.select(adding, builder.load(s, align=4), zero) for s in spots]
+    return cgutils.get_or_insert_function(builder.module, shape, f"llvm.fmuladd.v{LANES}f32")
+
+
+def _splat(builder: Any, scalar: Any) -> Any:
+    nothing, i32 = ir.Constant(VECTOR, ir.Undefined), ir.IntType(32)
+    one = builder.insert_element(nothing, scalar, i32(0))
+    return builder.shuffle_vector(one, nothing, ir.Constant(ir.VectorType(i32, LANES), [0] * LANES))
+
+
+def _accumulate(builder: Any, initial: list[Any], limit: Any, step: int, body: Any) -> list[Any]:
+    """A loop k = 0, step, ... < limit (once at least) that turns sums into body(k, sums)."""
     before = builder.block
-    loop = builder.append_basic_block("micro.loop")
-    done = builder.append_basic_block("micro.done")
+    loop, done = builder.append_basic_block("vector.loop"), builder.append_basic_block("vector.done")
     builder.branch(loop)
     builder.position_at_end(loop)
     k = builder.phi(I64)
-    k.add_incoming(I64(0), before)
-    sums = [builder.phi(VECTOR) for _ in spots]
-    for phi, value in zip(sums, initial, strict=True):
-        phi.add_incoming(value, before)
-    row = builder.mul(k, I64(PANEL))
-    right = [builder.load(_at(builder, b, builder.add(row, I64(j * LANES)), VECTOR), align=4) for j in (0, 1)]
-    column = builder.mul(k, a_depth)
-    new = []
-    for i in range(ROWS):
-        scalar = builder.load(_at(builder, a, builder.add(column, builder.mul(a_row, I64(i))), F32), align=4)
-        left = builder.insert_element(ir.Constant(VECTOR, ir.Undefined), scalar, ir.IntType(32)(0))
-        left = builder.shuffle_vector(left, ir.Constant(VECTOR, ir.Undefined), ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES))
-        new += [builder.call(fma, (left, right[j], sums[2 * i + j])) for j in (0, 1)]
-    following = builder.add(k, I64(1))
-    k.add_incoming(following, loop)
-    for phi, value in zip(sums, new, strict=True):
-        phi.add_incoming(value, loop)
-    builder.cbranch(builder.icmp_signed("<", following, depth), loop, done)
+    sums = [builder.phi(VECTOR) for _ in initial]
+    new = body(k, sums)
+    following = builder.add(k, I64(step))
+    for phi, first, later in zip((k, *sums), (I64(0), *initial), (following, *new), strict=True):
+        phi.add_incoming(first, before)
+        phi.add_incoming(later, loop)
+    builder.cbranch(builder.icmp_signed("<", following, limit), loop, done)
     builder.position_at_end(done)
-    for spot, value in zip(spots, new, strict=True):
+    return list(new)
+
+
+def _micro_loop(
+    builder: Any, rows: int, a: Any, a_row: Any, a_depth: Any, b: Any, b_row: Any, c: Any, c_row: Any, depth: Any, add: Any
+) -> None:
+    fma, halves = _fma(builder), (0, 1)
+    spots = [
+        _at(builder, c, builder.add(builder.mul(c_row, I64(i)), I64(j * LANES)), VECTOR) for i in range(rows) for j in halves
+    ]
+    adding, zero = builder.icmp_signed("!=", add, I64(0)), ir.Constant(VECTOR, [0.0] * LANES)
+    initial = [builder.select(adding, builder.load(s, align=4), zero) for s in spots]
+
+    def body(k: Any, sums: list[Any]) -> list[Any]:
+        row, column = builder.mul(k, b_row), builder.mul(k, a_depth)
+        right = [builder.load(_at(builder, b, builder.add(row, I64(j * LANES)), VECTOR), align=4) for j in halves]
+        new = []
+        for i in range(rows):
+            at = _at(builder, a, builder.add(column, builder.mul(a_row, I64(i))), F32)
+            left = _splat(builder, builder.load(at, align=4))
+            new += [builder.call(fma, (left, right[j], sums[2 * i + j])) for j in halves]
+        return new
+
+    for spot, value in zip(spots, _accumulate(builder, initial, depth, 1, body), strict=True):
         builder.store(value, spot, align=4)
 
 
-@numba.njit(inline="always", fastmath={"contract"})
+def _dots_loop(builder: Any, a: Any, b: Any, b_row: Any, depth: Any, out: Any) -> None:
+    fma, zero = _fma(builder), ir.Constant(VECTOR, [0.0] * LANES)
+
+    def body(k: Any, sums: list[Any]) -> list[Any]:
+        left = builder.load(_at(builder, a, k, VECTOR), align=4)
+        rights = [_at(builder, b, builder.add(k, builder.mul(b_row, I64(i))), VECTOR) for i in range(ROWS)]
+        return [builder.call(fma, (left, builder.load(r, align=4), s)) for r, s in zip(rights, sums, strict=True)]
+
+    shape = ir.FunctionType(F32, (F32, VECTOR))
+    reduce = cgutils.get_or_insert_function(builder.module, shape, f"llvm.vector.reduce.fadd.v{LANES}f32")
+    for i, total in enumerate(_accumulate(builder, [zero] * ROWS, depth, LANES, body)):
+        value = builder.call(reduce, (ir.Constant(F32, -0.0), total), fastmath=("reassoc",))
+        builder.store(value, _at(builder, out, I64(i), F32), align=4)
+
+
+@numba.njit(forceinline=True, fastmath={"contract"})
 def exp2(x):  # type: ignore[no-untyped-def]
     """2**x for float32 x <= 0, within 2e-7 of it; 0 below -126.5."""
     x = max(x, numba.float32(-127.0))
