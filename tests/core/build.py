@@ -2,9 +2,9 @@
 
 from baton.core.door import RequestId, Submit
 from baton.core.ids import Boot, Epoch, GroupName, Key, Room, Stamp, TokenId
-from baton.core.leader import LeaderSettings
 from baton.core.manifest import Manifest, PoolView, RankManifest
 from baton.core.messages import PROTOCOL, Drawn, Limits, Sampling, Ticket
+from baton.core.room import LeaderSettings
 from baton.core.state import DType, Full, Group, StateSpec, StateTable, Unit
 
 KV = GroupName("full")

@@ -7,9 +7,8 @@ from tests.core.build import drawn, manifest, submit
 
 from baton.core.door import Cancel, Emit, Fail, Finish, RequestId
 from baton.core.errors import Overloaded
-from baton.core.front import Front, FrontSettings, Say
+from baton.core.front import Front
 from baton.core.ids import Boot, Epoch, Key, Micros
-from baton.core.leader import Send
 from baton.core.messages import (
     Abort,
     Admitted,
@@ -26,6 +25,8 @@ from baton.core.messages import (
     Ticket,
     Tokens,
 )
+from baton.core.request import FrontSettings, Say
+from baton.core.room import Send
 
 GATEWAY, P, D = Boot(1), Boot(2), Boot(3)
 T0 = Micros(0)

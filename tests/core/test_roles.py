@@ -10,7 +10,6 @@ from tests.core.world import Node, World, expected
 from baton.core.decode import DECODE
 from baton.core.door import Fail, Finish
 from baton.core.ids import Boot
-from baton.core.leader import RoomState, Saw
 from baton.core.messages import (
     Abort,
     Admitted,
@@ -26,7 +25,8 @@ from baton.core.messages import (
     Verdict,
 )
 from baton.core.prefill import PREFILL
-from baton.core.rank import Read
+from baton.core.rank_effects import Read
+from baton.core.room import RoomState, Saw
 from baton.core.unified import UNIFIED
 from baton.core.work import Outcome
 

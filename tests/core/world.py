@@ -15,12 +15,15 @@ from tests.core.build import KV, manifest, settings
 
 from baton.core.decode import DecodeLeader
 from baton.core.door import Cancel, Heard, RequestId, Submit
-from baton.core.front import Front, FrontSettings, Say
+from baton.core.front import Front
 from baton.core.ids import Boot, Micros, Rank, TokenId
-from baton.core.leader import Dial, HangUp, Issue, Leader, Send
+from baton.core.leader import Leader
 from baton.core.messages import Drawn
 from baton.core.prefill import PrefillLeader
-from baton.core.rank import CancelRead, Compute, Connect, Digest, RankCore, Read
+from baton.core.rank import RankCore
+from baton.core.rank_effects import CancelRead, Compute, Connect, Digest, Read
+from baton.core.request import FrontSettings, Say
+from baton.core.room import Dial, HangUp, Issue, Send
 from baton.core.seal import block_sums
 from baton.core.state import Placement
 from baton.core.unified import UnifiedLeader

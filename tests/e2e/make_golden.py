@@ -26,6 +26,7 @@ def make() -> list[dict[str, list]]:
     for ids in prompts(lambda text: tokenizer.encode(text, add_special_tokens=False).ids):
         answer = model.generate(
             torch.tensor([ids]),
+            attention_mask=torch.ones(1, len(ids), dtype=torch.int64),  # else <|im_end|>, its padding, would be masked
             max_new_tokens=TOKENS,
             min_new_tokens=TOKENS,
             do_sample=False,

@@ -12,8 +12,9 @@ from baton.adapters.clock import MonotonicClock
 from baton.adapters.entropy import SystemEntropy
 from baton.adapters.secret import load_secret
 from baton.adapters.zmq_control import ZmqControl
-from baton.core.front import Front, FrontSettings
+from baton.core.front import Front
 from baton.core.ids import Boot
+from baton.core.request import FrontSettings
 from baton.core.session import SessionLimits, Sessions
 from baton.gateway.app import create_app
 from baton.gateway.front_door import FrontDoor

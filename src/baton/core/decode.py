@@ -11,7 +11,7 @@ from baton.core.agreement import Ballot, Fetch, Hold, Report, Vote
 from baton.core.errors import Mismatch
 from baton.core.generation import Generation, decode_row, drawn_of, grow, tell
 from baton.core.ids import BlockIndex, Boot, GroupName, Key, Micros, Seq
-from baton.core.leader import Dial, HangUp, Leader, LeaderSettings, RoomState, Saw, Table, finish_of
+from baton.core.leader import Leader
 from baton.core.manifest import Manifest
 from baton.core.messages import (
     Admitted,
@@ -37,6 +37,7 @@ from baton.core.messages import (
 from baton.core.pages import PageState
 from baton.core.pairing import ChooseFabric, Partners
 from baton.core.plan import extent_blocks
+from baton.core.room import Dial, HangUp, LeaderSettings, RoomState, Saw, Table, finish_of
 
 DECODE: Table = {
     (RoomState.QUEUED, Saw.HELD): RoomState.FETCHING,

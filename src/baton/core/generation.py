@@ -5,9 +5,10 @@ from typing import TypeVar
 
 from baton.core.agreement import Hold, Report, RowOrder
 from baton.core.ids import Micros, TokenIndex
-from baton.core.leader import Leader, OpenRoom, RoomState
+from baton.core.leader import Leader
 from baton.core.messages import Drawn, FinishReason, Recompute, Ticket, Tokens
 from baton.core.pages import PageState
+from baton.core.room import OpenRoom, RoomState
 
 
 class Generation(OpenRoom):

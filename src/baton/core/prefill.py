@@ -14,7 +14,7 @@ from baton.core.agreement import Hold, Rehash, Report, RowOrder, unpack_sums
 from baton.core.chunks import ChunkRule, final_blocks, next_chunk
 from baton.core.errors import BatonError, Mismatch
 from baton.core.ids import BlockIndex, Boot, GroupName, Micros, Rank, Seal, TokenIndex
-from baton.core.leader import Leader, LeaderSettings, OpenRoom, RoomState, Saw, Table, finish_of
+from baton.core.leader import Leader
 from baton.core.manifest import Manifest, require_fit
 from baton.core.messages import (
     Admitted,
@@ -37,6 +37,7 @@ from baton.core.messages import (
 )
 from baton.core.pages import PageState
 from baton.core.plan import PairPlan, leg_seals, pair
+from baton.core.room import LeaderSettings, OpenRoom, RoomState, Saw, Table, finish_of
 
 PREFILL: Table = {
     (RoomState.QUEUED, Saw.HELD): RoomState.COMPUTING,

@@ -33,13 +33,13 @@ from baton.core.agreement import (
 )
 from baton.core.errors import Bug
 from baton.core.ids import BlockIndex, Boot, GroupName, Key, Page, Rank, RankId, Seal, Seq
-from baton.core.manifest import Manifest, RankManifest
+from baton.core.manifest import Manifest
 from baton.core.plan import Leg, PairPlan, leg_seals, pair
+from baton.core.rank_effects import CancelRead, Compute, Connect, Digest, Disconnect, RankEffect, Read
 from baton.core.state import Placement
 from baton.core.work import (
     Batch,
     BatchDone,
-    Copies,
     DigestDone,
     DigestOrder,
     Draw,
@@ -52,51 +52,6 @@ from baton.core.work import (
 )
 
 MAX_TRIES = 3  # reads of one piece, the first included, before the leader hears of it
-
-
-class Connect(msgspec.Struct, frozen=True):
-    """Reach a source rank over the named fabric; answered by `RankCore.connected`."""
-
-    peer: RankId
-    manifest: RankManifest
-    fabric: str
-
-
-class Disconnect(msgspec.Struct, frozen=True):
-    """Forget a source rank."""
-
-    peer: RankId
-
-
-class Read(msgspec.Struct, frozen=True):
-    """Start a read; answered by Ended."""
-
-    handle: Handle
-    peer: RankId
-    fabric: str
-    copies: tuple[Copies, ...]
-    deadline_ms: int
-
-
-class CancelRead(msgspec.Struct, frozen=True):
-    """End a read early."""
-
-    handle: Handle
-
-
-class Compute(msgspec.Struct, frozen=True):
-    """Run a batch; answered by BatchDone."""
-
-    batch: Batch
-
-
-class Digest(msgspec.Struct, frozen=True):
-    """Hash blocks of ours; answered by DigestDone."""
-
-    order: DigestOrder
-
-
-RankEffect = Connect | Disconnect | Read | CancelRead | Compute | Digest
 
 
 class Piece(msgspec.Struct, frozen=True):

@@ -10,10 +10,11 @@ from baton.core.agreement import Hold, Report, RowOrder
 from baton.core.chunks import ChunkRule, final_blocks, next_chunk
 from baton.core.generation import Generation, decode_row, drawn_of, grow, tell
 from baton.core.ids import GroupName, Micros, TokenIndex
-from baton.core.leader import Leader, LeaderSettings, RoomState, Saw, Table, finish_of
+from baton.core.leader import Leader
 from baton.core.manifest import Manifest
 from baton.core.messages import Admitted, FirstToken, Ticket
 from baton.core.pages import PageState
+from baton.core.room import LeaderSettings, RoomState, Saw, Table, finish_of
 
 UNIFIED: Table = {
     (RoomState.QUEUED, Saw.HELD): RoomState.COMPUTING,

@@ -10,8 +10,9 @@ from itertools import count
 import structlog
 
 from baton.core.door import Cancel, Emit, RequestId, Submit
-from baton.core.front import Front, Say
+from baton.core.front import Front
 from baton.core.manifest import Manifest
+from baton.core.request import Say
 from baton.core.session import PeerLost, PeerUp, Received
 from baton.gateway.door import Capacity, Hear, LedgerReport, Readiness
 from baton.ports.clock import Clock

@@ -7,7 +7,8 @@ import structlog
 from baton.core.agreement import Report, StepPlan
 from baton.core.errors import Bug, FabricError
 from baton.core.ids import Micros, RankId
-from baton.core.rank import CancelRead, Compute, Connect, Digest, Disconnect, RankCore, RankEffect, Read
+from baton.core.rank import RankCore
+from baton.core.rank_effects import CancelRead, Compute, Connect, Digest, Disconnect, RankEffect, Read
 from baton.core.work import BatchDone, Ended, Handle
 from baton.ports.clock import Clock
 from baton.ports.engine import Engine

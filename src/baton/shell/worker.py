@@ -11,7 +11,7 @@ import structlog
 from baton.core import session
 from baton.core.errors import Bug
 from baton.core.ids import Boot, Key, Link, Micros
-from baton.core.leader import Dial, Effect, HangUp, Issue, Leader, OpenRoom, Send
+from baton.core.leader import Leader
 from baton.core.messages import (
     Admitted,
     AnyMessage,
@@ -24,6 +24,7 @@ from baton.core.messages import (
     Verdict,
     Withdrawn,
 )
+from baton.core.room import Dial, Effect, HangUp, Issue, OpenRoom, Send
 from baton.core.session import SessionEvent
 from baton.ports.clock import Clock
 from baton.shell.lines import Lines

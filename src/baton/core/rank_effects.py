@@ -1,0 +1,52 @@
+"""What a rank core asks of its host: each effect is answered by one call of `RankCore`."""
+
+import msgspec
+
+from baton.core.ids import RankId
+from baton.core.manifest import RankManifest
+from baton.core.work import Batch, Copies, DigestOrder, Handle
+
+
+class Connect(msgspec.Struct, frozen=True):
+    """Reach a source rank over the named fabric; answered by `RankCore.connected`."""
+
+    peer: RankId
+    manifest: RankManifest
+    fabric: str
+
+
+class Disconnect(msgspec.Struct, frozen=True):
+    """Forget a source rank."""
+
+    peer: RankId
+
+
+class Read(msgspec.Struct, frozen=True):
+    """Start a read; answered by Ended."""
+
+    handle: Handle
+    peer: RankId
+    fabric: str
+    copies: tuple[Copies, ...]
+    deadline_ms: int
+
+
+class CancelRead(msgspec.Struct, frozen=True):
+    """End a read early."""
+
+    handle: Handle
+
+
+class Compute(msgspec.Struct, frozen=True):
+    """Run a batch; answered by BatchDone."""
+
+    batch: Batch
+
+
+class Digest(msgspec.Struct, frozen=True):
+    """Hash blocks of ours; answered by DigestDone."""
+
+    order: DigestOrder
+
+
+RankEffect = Connect | Disconnect | Read | CancelRead | Compute | Digest

@@ -1,0 +1,73 @@
+"""The gateway's view of one request and of one worker."""
+
+from enum import Enum
+from typing import Protocol
+
+import msgspec
+
+from baton.core.door import Heard, Submit
+from baton.core.ids import Boot, Epoch, Key, Micros, Room, Stamp, TokenId
+from baton.core.messages import Credits, FirstToken, Register
+
+UNIFIED, PREFILL, DECODE = "unified", "prefill", "decode"
+
+
+class Bits(Protocol):
+    """Where rooms come from: a uniform integer of n bits."""
+
+    def __call__(self, n: int, /) -> int:
+        """Draw."""
+        ...
+
+
+class FrontSettings(msgspec.Struct, frozen=True):
+    """Bounds of the gateway's request table."""
+
+    max_requests: int = 4096
+    max_epochs: int = 3  # attempts after failures; giving way to others (Recompute, Withdrawn) is not counted
+    wait_for_workers_ms: int = 30_000
+    grace_ms: int = 2_000  # beyond a ticket's deadline, before the gateway ends it by itself
+    introduce_again_ms: int = 1_000
+
+
+class Say(msgspec.Struct, frozen=True):
+    """Tell the HTTP side."""
+
+    heard: Heard
+
+
+class Worker(msgspec.Struct):
+    """A registered worker."""
+
+    register: Register
+    open: set[Key] = msgspec.field(default_factory=set)
+    credits: Credits | None = None
+
+
+class Standing(Enum):
+    """Where a request stands."""
+
+    WAITING = "waiting"  # for a pair of workers
+    OPEN = "open"
+
+
+class Request:
+    """One client request over all its epochs."""
+
+    def __init__(self, submit: Submit, room: Room, stamp: Stamp, now: Micros) -> None:
+        self.submit, self.room, self.stamp = submit, room, stamp
+        self.standing = Standing.WAITING
+        self.since = now
+        self.deadline = Micros(now + submit.limits.deadline_ms * 1000)
+        self.epoch = Epoch(0)
+        self.failures = 0
+        self.said: list[TokenId] = []
+        self.pair: tuple[Boot, Boot] | None = None
+        self.admitted = False
+        self.streaming = False  # decode has sent tokens in this epoch
+        self.first: FirstToken | None = None  # held back until Admitted
+
+    @property
+    def key(self) -> Key:
+        """The current epoch."""
+        return Key(self.room, self.epoch)

@@ -1,0 +1,106 @@
+"""What leaders of all roles share: effects, settings, the states of a room and what moves it between them."""
+
+from enum import Enum
+
+import msgspec
+
+from baton.core.agreement import StepPlan
+from baton.core.ids import Boot, Micros
+from baton.core.messages import AnyMessage, Drawn, FinishReason, Limits, Ticket
+
+
+class Send(msgspec.Struct, frozen=True):
+    """Say something to a process we have a session with; lost without a trace if there is none."""
+
+    to: Boot
+    message: AnyMessage
+
+
+class Issue(msgspec.Struct, frozen=True):
+    """Give a plan to every rank."""
+
+    plan: StepPlan
+
+
+class Dial(msgspec.Struct, frozen=True):
+    """Open a session to another leader."""
+
+    address: str
+    boot: Boot
+
+
+class HangUp(msgspec.Struct, frozen=True):
+    """Give up the session (and link) to another leader."""
+
+    boot: Boot
+
+
+Effect = Send | Issue | Dial | HangUp
+
+
+class LeaderSettings(msgspec.Struct, frozen=True):
+    """What an operator sets for one worker."""
+
+    name: str
+    address: str | None
+    step_tokens: int
+    last_chunk_tokens: int
+    max_rooms: int  # running at once (`--max-num-seqs`)
+    max_queue: int
+    stall_ms: int  # a handoff without any progress for so long fails
+    fetch_ms: int  # deadline of one read
+    pids: tuple[int, ...]  # of the ranks
+
+
+class RoomState(Enum):
+    """Where a room stands on this worker; each role uses a part of it (its table says which)."""
+
+    QUEUED = "queued"
+    COMPUTING = "computing"
+    OFFERED = "offered"
+    FETCHING = "fetching"
+    COMMITTING = "committing"
+    RUNNING = "running"
+    ENDING = "ending"
+    ENDED = "ended"
+
+
+class Saw(Enum):
+    """What happens to a room."""
+
+    HELD = "held"  # pages for its whole prompt were taken
+    LAST_CHUNK = "last_chunk"
+    ADMITTED = "admitted"
+    ARRIVED = "arrived"  # all blocks verified on all ranks, and the record is there
+    COMMITTED = "committed"  # the commit plan is applied on all ranks
+    RECEIVED = "received"
+    END = "end"  # finished, failed, aborted, peer lost, deadline, withdrawn
+    QUIET = "quiet"
+
+
+Table = dict[tuple[RoomState, Saw], RoomState]
+
+
+class OpenRoom:
+    """One epoch of a room on this worker."""
+
+    def __init__(self, ticket: Ticket, now: Micros) -> None:
+        self.ticket = ticket
+        self.key = ticket.key
+        self.state = RoomState.QUEUED
+        self.born = now
+        self.progress = now  # when the handoff last moved
+        self.deadline = Micros(now + ticket.limits.deadline_ms * 1000)
+        self.context = (*ticket.prompt, *ticket.said)
+
+    @property
+    def length(self) -> int:
+        """L = prompt + said: positions whose state the handoff carries."""
+        return len(self.context)
+
+
+def finish_of(drawn: Drawn, *, generated: int, limits: Limits) -> FinishReason | None:
+    """Whether the `generated`-th token (from 1, `said` included) ends the request."""
+    if drawn.token in limits.eos_token_ids or drawn.token in limits.stop_token_ids:
+        return FinishReason.STOP
+    return FinishReason.LENGTH if generated >= limits.max_tokens else None
