@@ -8,7 +8,8 @@ import torch
 
 from baton.core.ids import GroupName
 from baton.core.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit
-from baton.engine.attention.cpu import TILE_BLOCKS, CpuAttention
+from baton.engine.attention.cpu import CpuAttention
+from baton.engine.attention.kernels import TILE
 from baton.engine.attention.interface import Segment
 from baton.engine.attention.reference import ReferenceAttention, pool_view
 
@@ -57,7 +58,7 @@ class Case:
         return out
 
 
-CONTEXTS = [(0, 1), (5, 1), (15, 1), (16, 1), (200, 1), (0, 17), (33, 40), (TILE_BLOCKS * B + 21, 30), (7, 3)]
+CONTEXTS = [(0, 1), (5, 1), (15, 1), (16, 1), (200, 1), (0, 17), (33, 40), (2 * TILE + 21, 30), (7, 3)]
 
 
 @pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])

@@ -21,11 +21,12 @@ from baton.adapters.zmq_control import ZmqControl
 from baton.core.decode import DecodeLeader
 from baton.core.errors import ConfigError, FabricError, Mismatch
 from baton.core.ids import Boot, GroupName, Rank
-from baton.core.leader import Leader, LeaderSettings
+from baton.core.leader import Leader
 from baton.core.manifest import Manifest, PoolView, RankManifest
 from baton.core.messages import PROTOCOL
 from baton.core.prefill import PrefillLeader
 from baton.core.rank import RankCore
+from baton.core.room import LeaderSettings
 from baton.core.seal import identity_bits
 from baton.core.session import SessionLimits, Sessions
 from baton.core.state import DType, Placement
@@ -93,8 +94,10 @@ class Worker:
         from baton.engine.checkpoint import Checkpoint
         from baton.engine.digest import block_sums
         from baton.engine.engine import TorchEngine
+        from baton.engine.kernels.team import Team
         from baton.engine.models import FAMILIES
         from baton.engine.models.base import KV, family_of
+        from baton.engine.ops import CpuOps
 
         s, started = self.settings, clock.now()
         checkpoint = Checkpoint.open(Path(s.model))
@@ -107,7 +110,8 @@ class Worker:
         for group, size in nbytes.items():
             require_memory(size, f"the pool of group {group}")
         self.weights = checkpoint.identity(self.dtype)
-        model = family.build(checkpoint, self.placement, SERVED[self.dtype])
+        team = Team(s.threads)
+        model = family.build(checkpoint, self.placement, SERVED[self.dtype], CpuOps(SERVED[self.dtype], team))
         pools = {group: HostPool(size, what=f"the pool of group {group}") for group, size in nbytes.items()}
         self._host_pools = pools
         attention = CpuAttention(pools[KV], self.placement)

@@ -1,17 +1,44 @@
 """The seal, compiled: the same sums as `core.seal.block_sums`, one pass over the bytes without holding the interpreter.
 
 Written from the formula and not from the reference's code: the two check each other (tests/engine/test_digest.py).
+Compiled when this module is imported (and then kept on disk), so that no request waits for it.
 """
+
+from hashlib import blake2b
 
 import numba
 import numpy as np
+from numba.core import types
+from numba.core.typing.templates import Signature
 from numpy.typing import NDArray
 
+from baton.core.errors import Bug
 from baton.core.ids import GroupName
-from baton.core.seal import CELL_BYTES, constants, unit_keys
+from baton.core.seal import constants
 from baton.core.state import Placement, SpecPlace, Unit
 
-WORDS = CELL_BYTES // 4
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+WORD_CONSTANTS = constants()
+# The same sum over bytes, for rows that are not whole words: K * (b0 + 2^8 b1 + 2^16 b2 + 2^24 b3).
+BYTE_CONSTANTS = (WORD_CONSTANTS[:, None] << np.array([0, 8, 16, 24], dtype=np.uint64)).ravel()
+
+
+def _signature(element: types.Type) -> Signature:
+    def given(dtype: types.Type) -> types.Type:
+        return types.Array(dtype, 1, "C", readonly=True)
+
+    counts = (types.int64,) * 5
+    out = types.Array(types.uint64, 2, "C")
+    return types.void(
+        given(element),
+        given(types.uint64),
+        given(types.int64),
+        given(types.int64),
+        given(types.int64),
+        *counts,
+        types.uint64,
+        out,
+    )
 
 
 @numba.njit(inline="always")
@@ -21,51 +48,41 @@ def _mix(x: np.uint64) -> np.uint64:
     return x ^ (x >> np.uint64(31))
 
 
-@numba.njit(nogil=True, cache=True, boundscheck=False)
-def _whole_words(words, starts, firsts, keys, k, tokens, row_words, out):  # type: ignore[no-untyped-def]
-    """Rows of at most one cell whose length is a multiple of 4 bytes.
+@numba.njit([_signature(types.uint32), _signature(types.uint8)], nogil=True, cache=True, boundscheck=False, error_model="numpy")
+def _sums(pool, k, starts, firsts, layers, head, past_head, parts, tokens, row, spec_key, out):  # type: ignore[no-untyped-def]
+    """Sums of one spec.
 
-    words: uint32 of the pool; starts: first word of the spec in each block; firsts: position of each block's first row;
-    keys [units, parts]; out [blocks, units].
+    pool: elements, uint32 or uint8; k: constants of one cell, one per element; starts: first element of the spec in each
+    block; firsts: position of each block's first row; row: elements of a row; out [blocks, units].
     """
-    units, parts = keys.shape
-    golden = np.uint64(0x9E3779B97F4A7C15)
+    cells = (row + k.size - 1) // k.size
+    where = np.empty((cells, tokens), np.uint64)
+    dots = np.empty(tokens, np.uint64)
     for n in range(starts.size):
+        for cell in range(cells):
+            for t in range(tokens):
+                where[cell, t] = _mix(np.uint64(firsts[n] + t) * GOLDEN + np.uint64(cell))
         at = starts[n]
-        for u in range(units):
-            total = np.uint64(0)
-            for p in range(parts):
-                for t in range(tokens):
-                    dot = np.uint64(0)
-                    for i in range(row_words):
-                        dot += k[i] * np.uint64(words[at + i])
-                    at += row_words
-                    where = _mix(np.uint64(firsts[n] + t) * golden)
-                    total += _mix(dot ^ _mix(keys[u, p] ^ where))
-            out[n, u] = total
-
-
-@numba.njit(nogil=True, cache=True, boundscheck=False)
-def _any_bytes(pool, starts, firsts, keys, k, tokens, row_bytes, out):  # type: ignore[no-untyped-def]
-    """Rows of any length, cut into cells; a cell's last word is padded with zeros."""
-    units, parts = keys.shape
-    golden = np.uint64(0x9E3779B97F4A7C15)
-    for n in range(starts.size):
-        at = starts[n]
-        for u in range(units):
-            total = np.uint64(0)
-            for p in range(parts):
-                for t in range(tokens):
-                    for cell in range((row_bytes + 4095) // 4096):
-                        end = min(row_bytes, (cell + 1) * 4096)
-                        dot = np.uint64(0)
-                        for b in range(cell * 4096, end):
-                            word, lane = (b - cell * 4096) // 4, (b - cell * 4096) % 4
-                            dot += k[word] * (np.uint64(pool[at + b]) << np.uint64(8 * lane))
-                        where = _mix(np.uint64(firsts[n] + t) * golden + np.uint64(cell))
-                        total += _mix(dot ^ _mix(keys[u, p] ^ where))
-                    at += row_bytes
-            out[n, u] = total
+        unit = 0
+        for h in range(head, past_head):
+            for layer in layers:
+                total = np.uint64(0)
+                for part in range(parts):
+                    key = _mix(_mix(_mix(spec_key ^ np.uint64(layer)) ^ np.uint64(part)) ^ np.uint64(h))
+                    for cell in range(cells):
+                        width = np.uint64(min(k.size, row - cell * k.size))
+                        for t in range(tokens):
+                            # Unsigned indices: a signed one may count from the end, and that test keeps LLVM from vectors.
+                            begin = np.uint64(at + t * row + cell * k.size)
+                            dot = np.uint64(0)
+                            for i in range(width):
+                                dot += k[i] * np.uint64(pool[begin + i])
+                            dots[t] = dot
+                        for t in range(tokens):
+                            total += _mix(dots[t] ^ _mix(key ^ where[cell, t]))
+                    at += tokens * row
+                out[n, unit] = total
+                unit += 1
 
 
 def block_sums(
@@ -78,15 +95,13 @@ def block_sums(
 ) -> NDArray[np.uint64]:
     """See `core.seal.block_sums`."""
     size = placement.block_bytes(group)
+    places = [p for p in placement.places.values() if p.spec.group == group]
+    if places and slots.size and (slots.min() < 0 or (slots.max() + 1) * size > pool.size):
+        raise Bug(f"a block in {slots.min()} .. {slots.max()} is outside the pool of {pool.size} bytes")
     tokens = placement.table.block_tokens if placement.table.group(group).unit is Unit.PAGE else 1
-    keys, out, first = unit_keys(placement, group, identity), [], 0
-    for place in (p for p in placement.places.values() if p.spec.group == group):
-        units = place.heads.size * len(place.layers)
-        parts = len(place.spec.parts)
-        mine = np.ascontiguousarray(keys[first : first + units, :parts])
-        out.append(_spec(pool, place, slots * size + place.offset, numbers * tokens, mine, tokens))
-        first += units
-    return np.concatenate(out, axis=1) if out else np.zeros((len(slots), 0), dtype=np.uint64)
+    slots, firsts = slots.astype(np.int64), numbers.astype(np.int64) * tokens
+    found = [_spec(pool, place, slots * size + place.offset, firsts, tokens, identity) for place in places]
+    return np.concatenate([np.empty((slots.size, 0), dtype=np.uint64), *found], axis=1)
 
 
 def _spec(
@@ -94,13 +109,34 @@ def _spec(
     place: SpecPlace,
     starts: NDArray[np.int64],
     firsts: NDArray[np.int64],
-    keys: NDArray[np.uint64],
     tokens: int,
+    identity: int,
 ) -> NDArray[np.uint64]:
-    sums = np.empty((starts.size, keys.shape[0]), dtype=np.uint64)
-    if place.row_bytes % 4 == 0 and place.row_bytes <= CELL_BYTES and not (starts % 4).any() and pool.size % 4 == 0:
-        words = pool.view(np.uint32)
-        _whole_words(words, starts // 4, firsts, keys, constants(), tokens, place.row_bytes // 4, sums)
-    else:
-        _any_bytes(pool, starts, firsts, keys, constants(), tokens, place.row_bytes, sums)
+    layers = np.array(place.layers, dtype=np.int64)
+    sums = np.empty((starts.size, place.heads.size * layers.size), dtype=np.uint64)
+    in_words = not (place.row_bytes % 4 or pool.ctypes.data % 4 or (starts % 4).any())
+    elements = pool[: pool.size // 4 * 4].view(np.uint32) if in_words else pool
+    width = elements.itemsize
+    _sums(
+        elements,
+        WORD_CONSTANTS if in_words else BYTE_CONSTANTS,
+        starts // width,
+        firsts,
+        layers,
+        place.heads.start,
+        place.heads.end,
+        len(place.spec.parts),
+        tokens,
+        place.row_bytes // width,
+        _spec_key(identity, place),
+        sums,
+    )
     return sums
+
+
+def _spec_key(identity: int, place: SpecPlace) -> int:
+    digest = blake2b(digest_size=8, person=b"baton-seal-1")
+    for field in (identity, place.row_bytes):
+        digest.update(np.array(field, dtype="<u8").tobytes())
+    digest.update(place.spec.name.encode())
+    return int.from_bytes(digest.digest(), "little")

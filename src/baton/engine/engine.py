@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from baton.core.ids import GroupName
-from baton.core.state import Placement
+from baton.core.state import DType, Placement
 from baton.core.work import Batch, BatchDone, DigestDone, DigestOrder, Row, RowDone
 from baton.engine.attention.interface import AttentionBackend, Segment
 from baton.engine.models.base import KV, Model
@@ -26,7 +26,8 @@ from baton.ports.fabric import Pool
 
 log = structlog.get_logger()
 BlockSums = Callable[[NDArray[np.uint8], Placement, GroupName, NDArray[np.int64], NDArray[np.int64], int], NDArray[np.uint64]]
-ROW_STEP = 4  # float32 steps are padded to a multiple of this for each thread: GEMM's bits depend on odd row counts
+# Rows a step is padded to a multiple of, per thread: the bits of float32 products depend on row counts below it.
+ROW_STEP = {DType.F32: 4, DType.BF16: 1, DType.F16: 1}
 DIGEST_BLOCKS = 64  # hashed in one piece, so that a long verification lets a short one pass between
 
 
@@ -54,6 +55,7 @@ class TorchEngine:
         self._pools = dict(pools)
         self._bytes = {g: pool_bytes(p) for g, p in pools.items()}
         self._block_sums, self._identity, self._threads, self._wake = block_sums, identity, threads, wake
+        self._row_step = ROW_STEP[placement.places["kv"].spec.dtype] * threads
         self._done: deque[BatchDone | DigestDone | BaseException] = deque()
         self._batches: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         self._digests: queue.SimpleQueue[DigestOrder | None] = queue.SimpleQueue()
@@ -109,9 +111,7 @@ class TorchEngine:
         try:
             with torch.inference_mode():
                 while (batch := self._batches.get()) is not None:
-                    done = self._compute(batch)
-                    log.debug("step_computed", seq=done.seq, rows=len(done.rows), t_us=time.monotonic_ns() // 1000)
-                    self._finish(done)
+                    self._finish(self._compute(batch))
         except BaseException as error:  # noqa: BLE001 (top of the thread: the pump raises it again)
             self._finish(error)
 
@@ -140,37 +140,31 @@ class TorchEngine:
         ends = np.cumsum([len(row.tokens) for row in batch.rows]) - 1
         drawn = {}
         if drawn_rows:
-            last = _padded(hidden[ends[drawn_rows]], self._row_step(hidden))
-            logits = self._model.logits(last)
+            logits = self._model.logits(_padded(hidden[ends[drawn_rows]], -len(drawn_rows) % self._row_step))
             for n, i in enumerate(drawn_rows):
                 order = batch.rows[i].draw
                 assert order is not None
                 drawn[i] = draw(logits[n], order)
-        return BatchDone(batch.seq, tuple(RowDone(r.key, drawn.get(i), self._seal(r)) for i, r in enumerate(batch.rows)))
-
-    def _row_step(self, x: torch.Tensor) -> int:
-        return ROW_STEP * self._threads if x.dtype is torch.float32 else 1
+        computed = time.monotonic_ns()
+        rows = tuple(RowDone(r.key, drawn.get(i), self._seal(r)) for i, r in enumerate(batch.rows))
+        ended = time.monotonic_ns()
+        log.debug("step_computed", seq=batch.seq, rows=len(rows), seal_us=(ended - computed) // 1000, t_us=ended // 1000)
+        return BatchDone(batch.seq, rows)
 
     def _forward(self, rows: Sequence[Row]) -> torch.Tensor:
         segments, tokens, positions, slots = self._flatten(rows)
-        count = len(tokens)
-        x = torch.from_numpy(tokens)
-        padded = _padded(x, ROW_STEP * self._threads if self._placement_is_f32 else 1)
-        at = _padded(torch.from_numpy(positions), len(padded))
+        count, short = len(tokens), -len(tokens) % self._row_step
+        x, at = _padded(torch.from_numpy(tokens), short), _padded(torch.from_numpy(positions), short)
         where = torch.from_numpy(slots)
 
         def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-            out = torch.zeros_like(q) if len(padded) != count else torch.empty_like(q)
-            k, v = k[:count], v[:count]
+            out = q.new_zeros(q.shape) if short else q.new_empty(q.shape)
+            q, k, v = q[:count], k[:count], v[:count]
             self._attention.write(layer=layer, k=k, v=v, slots=where)
-            self._attention.attend(layer=layer, q=q[:count], k=k, v=v, segments=segments, out=out[:count])
+            self._attention.attend(layer=layer, q=q, k=k, v=v, segments=segments, out=out[:count])
             return out
 
-        return self._model.forward(padded, at, attend)[:count]
-
-    @property
-    def _placement_is_f32(self) -> bool:
-        return self._placement.places["kv"].spec.dtype.size == 4
+        return self._model.forward(x, at, attend)
 
     def _flatten(self, rows: Sequence[Row]) -> tuple[list[Segment], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         b = self._placement.table.block_tokens
@@ -215,7 +209,6 @@ class TorchEngine:
                 rows[:, used:] = 0
 
 
-def _padded(x: torch.Tensor, step: int) -> torch.Tensor:
-    """Rows repeated with zeros up to a multiple of `step`."""
-    short = -len(x) % step
+def _padded(x: torch.Tensor, short: int) -> torch.Tensor:
+    """With `short` rows of zeros more."""
     return x if short == 0 else torch.cat((x, x.new_zeros((short, *x.shape[1:]))))

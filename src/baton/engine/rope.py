@@ -36,25 +36,15 @@ SCALINGS: Mapping[str, Callable[[torch.Tensor, Mapping[str, Any]], torch.Tensor]
 
 
 class Rope:
-    """Cosines and sines for all positions, computed once in float32: [max_positions, dim / 2] each."""
+    """Cosines and sines for all positions, computed once: float32 [max_positions, dim / 2] each."""
 
-    def __init__(self, config: Mapping[str, Any], *, dim: int, dtype: torch.dtype) -> None:
+    def __init__(self, config: Mapping[str, Any], *, dim: int) -> None:
         parameters = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
-        kind = str(parameters.get("rope_type") or parameters.get("type") or "default")
+        kind = str(parameters.get("rope_type", parameters.get("type", "default")))
         if kind not in SCALINGS:
             raise ConfigError(f"rope type {kind!r} is not supported; supported are {sorted(SCALINGS)}")
         theta = float(parameters.get("rope_theta", config.get("rope_theta", 10_000.0)))
         inverse = 1.0 / theta ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim)
         inverse = SCALINGS[kind](inverse, parameters)
         angles = torch.arange(int(config["max_position_embeddings"]), dtype=torch.float32)[:, None] * inverse
-        self._cos, self._sin = angles.cos().to(dtype), angles.sin().to(dtype)
-
-    def at(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(cos, sin), each [rows, 1, dim]."""
-        cos, sin = self._cos[positions], self._sin[positions]
-        return torch.cat((cos, cos), -1)[:, None], torch.cat((-sin, sin), -1)[:, None]
-
-
-def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """x: [rows, heads, dim]; sin carries the sign of the first half."""
-    return x * cos + x.roll(x.shape[-1] // 2, -1) * sin
+        self.cos, self.sin = angles.cos(), angles.sin()

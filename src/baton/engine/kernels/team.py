@@ -7,6 +7,7 @@ per calling thread, so a region opened here from the compute thread is served by
 import ctypes
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numba
 import torch
@@ -15,24 +16,24 @@ from numba.core import types
 from baton.core.state import DType
 from baton.engine.kernels.machine import STORED
 
-Job = ctypes.Array[ctypes.c_int64]
 Kernel = Callable[..., None]
 
 
-class Compiled:
-    """A kernel for one stored type. Field 0 of its job is the counter from which its threads take their items."""
+class Task:
+    """A kernel for one stored type, with its job: int64 fields, of which field 0 is the counter that hands out its items."""
 
-    def __init__(self, kernel: Kernel, stored: DType) -> None:
-        signature = types.void(types.CPointer(STORED[stored]))
-        made = numba.cfunc(signature, cache=True, error_model="numpy")(kernel)
-        self._kept = made  # owns the machine code
-        self.address: int = made.address
+    def __init__(self, kernel: Kernel, stored: DType, fields: int) -> None:
+        signature = types.void(_pointer_to(STORED[stored]))
+        self._kept = numba.cfunc(signature, cache=True, error_model="numpy")(kernel)  # owns the machine code
+        self.address = int(self._kept.address)
+        self.job = (ctypes.c_int64 * fields)()
+        self.job_address = ctypes.addressof(self.job)
         self._call = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self.address)
 
-    def alone(self, job: Job) -> None:
+    def alone(self) -> None:
         """Run on the calling thread, without the interpreter's lock."""
-        job[0] = 0
-        self._call(ctypes.addressof(job))
+        self.job[0] = 0
+        self._call(self.job_address)
 
 
 class Team:
@@ -43,16 +44,20 @@ class Team:
         library = Path(torch.__file__).parent / "lib" / "libgomp.so.1"
         self._parallel = _parallel_of(library) if threads > 1 and library.is_file() else None
 
-    def run(self, kernel: Compiled, job: Job) -> None:
-        """Run on all threads; returns when all have ended. Where torch brings another OpenMP runtime, on this thread only."""
+    def run(self, task: Task) -> None:
+        """Run on all threads and return when all have ended; on this one where torch brings another OpenMP runtime."""
         if self._parallel is None:
-            return kernel.alone(job)
-        job[0] = 0
-        self._parallel(kernel.address, ctypes.addressof(job), self.threads, 0)
+            return task.alone()
+        task.job[0] = 0
+        self._parallel(task.address, task.job_address, self.threads, 0)
 
 
 def _parallel_of(library: Path) -> Callable[[int, int, int, int], None]:
     parallel = ctypes.CDLL(str(library)).GOMP_parallel
     parallel.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
     parallel.restype = None
-    return parallel  # type: ignore[no-any-return]
+    return parallel
+
+
+def _pointer_to(element: Any) -> Any:
+    return types.CPointer(element)  # type: ignore[no-untyped-call]

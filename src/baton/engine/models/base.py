@@ -9,6 +9,7 @@ from baton.core.errors import ConfigError
 from baton.core.ids import GroupName
 from baton.core.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit
 from baton.engine.checkpoint import Checkpoint
+from baton.engine.ops import Ops
 
 KV = GroupName("full")
 DTYPES: Mapping[DType, torch.dtype] = {DType.F32: torch.float32, DType.BF16: torch.bfloat16, DType.F16: torch.float16}
@@ -18,7 +19,7 @@ Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 class Model(Protocol):
-    """One rank's part of a network."""
+    """One rank's part of a network. q, k and v given to `attend` are views of one tensor: a row's heads are adjacent."""
 
     vocab_size: int
 
@@ -40,7 +41,7 @@ class Family(Protocol):
         """What it caches."""
         ...
 
-    def build(self, checkpoint: Checkpoint, placement: Placement, dtype: DType) -> Model:
+    def build(self, checkpoint: Checkpoint, placement: Placement, dtype: DType, ops: Ops) -> Model:
         """Load one rank's weights. Raises ConfigError for a setting of the config that is not supported."""
         ...
 

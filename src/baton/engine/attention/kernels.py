@@ -1,0 +1,264 @@
+"""Attention over pages where they lie, compiled. See vectors.py for *words* and for what an array's dtype chooses.
+
+`pool` is the pool's flat array, one element a word or what becomes one; `halves` is the same memory in stored elements.
+`place`: element offsets in `halves` of one layer: block stride, base, head stride, part stride. A row has `dim` of them.
+In both kernels the result of a row depends on its query, its position and the rows it sees, never on its neighbours.
+"""
+
+import numba
+import numpy as np
+from numba.core import types
+from numba.extending import overload
+
+from baton.engine.attention.vectors import HEADS, LANES, PANEL, ROWS, bits_of, blend, dots, exp2, highest, pointer, prefetch, product, word
+
+TILE = 256  # positions copied and multiplied together at prefill; a multiple of PANEL
+AHEAD = 2  # blocks asked for before they are read
+LOW = np.float32(-3e38)
+_jit = numba.njit(nogil=True, cache=True, fastmath={"contract", "nsz"}, error_model="numpy")
+_any_order = numba.njit(nogil=True, cache=True, fastmath={"contract", "nsz", "reassoc", "nnan"}, error_model="numpy")
+
+
+@_jit
+def _array(like, address, count):  # type: ignore[no-untyped-def]
+    return numba.carray(pointer(like, address), (count,))
+
+
+@_jit
+def _highest(scores, address, count):  # type: ignore[no-untyped-def]
+    """Of `count` scores; those up to the next multiple of LANES are overwritten."""
+    row, past = _array(scores, address, (count + LANES - 1) // LANES * LANES), count
+    while past < row.size:
+        row[past] = LOW
+        past += 1
+    return highest(address, row.size)
+
+
+@_any_order
+def _weigh(scores, scale, top):  # type: ignore[no-untyped-def]
+    """Scores to weights 2**(score * scale - top); returns their sum."""
+    total = np.float32(0.0)
+    for t in range(scores.size):
+        scores[t] = exp2(scores[t] * scale - top)
+        total += scores[t]
+    return total
+
+
+@_jit
+def store(pool, k, v, slots, place, tokens):  # type: ignore[no-untyped-def]
+    """Rows to their places. k, v: [rows, heads, dim] in the stored type; slots: block * tokens + token."""
+    block_stride, base, head_stride, part_stride = place[0], place[1], place[2], place[3]
+    dim = k.shape[2]
+    for n in range(slots.size):
+        at = slots[n] // tokens * block_stride + base + slots[n] % tokens * dim
+        for h in range(k.shape[1]):
+            keys = pool[at + h * head_stride : at + h * head_stride + dim]
+            values = pool[at + h * head_stride + part_stride : at + h * head_stride + part_stride + dim]
+            for d in range(dim):
+                keys[d] = k[n, h, d]
+            for d in range(dim):
+                values[d] = v[n, h, d]
+
+
+@_jit
+def _copy_words(source, target, rows, width):  # type: ignore[no-untyped-def]
+    for t in range(rows):
+        for d in range(width):
+            target[t, d] = word(source[t * width + d])
+
+
+@_jit
+def single(pool, halves, q, out, lengths, tables, place, tokens, dim, direct, scale):  # type: ignore[no-untyped-def]
+    """Rows that see `lengths` positions: one pass over K, one over V, all query heads of a K/V head together.
+
+    q: words [rows, kv heads, group, deep], zero beyond a row's own; out: float32 [rows, kv heads, group, dims], a multiple
+    of PANEL; direct: K and V can be multiplied where they lie, else block by block from a padded copy.
+    """
+    kv_heads, group, deep, dims = q.shape[1], q.shape[2], q.shape[3], out.shape[3]
+    per_word = halves.size // pool.size
+    width, size = dim // per_word, halves.itemsize
+    padded, most = (tokens + LANES - 1) // LANES * LANES, tables.shape[1] * tokens + LANES
+    heads = (group + HEADS - 1) // HEADS * HEADS
+    scores, total = np.zeros((heads, most), np.float32), np.zeros((heads, dims), np.float32)
+    keys, values = np.zeros((padded, deep), q.dtype), np.zeros((tokens, dims), np.float32)
+    for row in range(lengths.size):
+        length = lengths[row]
+        blocks = (length + tokens - 1) // tokens
+        for h in range(kv_heads):
+            base = place[1] + h * place[2]
+            for b in range(blocks):
+                at = base + tables[row, b] * place[0]
+                if b + AHEAD < blocks:
+                    line = halves.ctypes.data + size * (base + tables[row, b + AHEAD] * place[0])
+                    for i in range(0, size * place[3], 64):
+                        prefetch(line + i)
+                        prefetch(line + size * place[3] + i)
+                if direct:
+                    source, step = halves.ctypes.data + size * at, width
+                else:
+                    _copy_words(pool[at // per_word :], keys, min(tokens, length - b * tokens), width)
+                    source, step = keys.ctypes.data, deep
+                for g in range(group):
+                    for t in range(0, min(tokens, length - b * tokens), LANES):
+                        target = scores.ctypes.data + 4 * (g * most + b * tokens + t)
+                        dots(q, q[row, h, g].ctypes.data, source + 4 * t * step, step, deep, target)
+            for g in range(group):
+                address = scores.ctypes.data + 4 * g * most
+                top = _highest(scores, address, length) * scale
+                line = _array(scores, address, length)
+                inverse = np.float32(1.0) / _weigh(line, scale, top)
+                for t in range(length):
+                    line[t] *= inverse
+            total[:] = 0.0
+            for b in range(blocks):
+                at = base + tables[row, b] * place[0] + place[3]
+                seen = min(tokens, length - b * tokens)
+                if not direct:
+                    _copy_values(halves[at:], values, seen, dim)
+                for g in range(0, group, HEADS):
+                    weights = scores.ctypes.data + 4 * (g * most + b * tokens)
+                    for d in range(0, dims, PANEL):
+                        target = total.ctypes.data + 4 * (g * dims + d)
+                        if direct:
+                            blend(halves, halves.ctypes.data + size * (at + d), dim, weights, most, target, dims, seen)
+                        else:
+                            blend(values, values.ctypes.data + 4 * d, dims, weights, most, target, dims, seen)
+            out[row, h] = total[:group]
+
+
+@_jit
+def _copy_values(source, target, rows, dim):  # type: ignore[no-untyped-def]
+    for t in range(rows):
+        for d in range(dim):
+            target[t, d] = word(source[t * dim + d])
+
+
+def _value_words(source, target, at, rows, dim):  # type: ignore[no-untyped-def]
+    raise NotImplementedError
+
+
+@overload(_value_words)
+def _value_words_of(source, target, at, rows, dim):  # type: ignore[no-untyped-def]
+    """Rows at .. at + rows of a tile of V as words; a pair holds the same element of two neighbouring rows."""
+
+    def plain(source, target, at, rows, dim):  # type: ignore[no-untyped-def]
+        for t in range(rows):
+            for d in range(dim):
+                target[at + t, d] = word(source[t * dim + d])
+
+    def paired(source, target, at, rows, dim):  # type: ignore[no-untyped-def]
+        for t in range(rows):
+            line = target[(at + t) // 2]
+            if (at + t) % 2 == 0:
+                for d in range(dim):
+                    line[d] = np.uint32(source[t * dim + d])
+            else:
+                for d in range(dim):
+                    line[d] |= np.uint32(source[t * dim + d]) << np.uint32(16)
+
+    return paired if target.dtype == types.uint32 else plain
+
+
+def _weight_words(scores, weights):  # type: ignore[no-untyped-def]
+    raise NotImplementedError
+
+
+@overload(_weight_words)
+def _weight_words_of(scores, weights):  # type: ignore[no-untyped-def]
+    """A row of weights as words."""
+
+    def plain(scores, weights):  # type: ignore[no-untyped-def]
+        for t in range(scores.size):
+            weights[t] = scores[t]
+
+    def paired(scores, weights):  # type: ignore[no-untyped-def]
+        for t in range(weights.size):
+            low, high = bits_of(scores[2 * t]) + np.int32(0x8000), bits_of(scores[2 * t + 1]) + np.int32(0x8000)
+            weights[t] = (np.uint32(low) >> np.uint32(16)) | (np.uint32(high) & np.uint32(0xFFFF0000))
+
+    return paired if weights.dtype == types.uint32 else plain
+
+
+@_jit
+def _load(pool, halves, table, base, place, tokens, dim, first, seen, keys, values):  # type: ignore[no-untyped-def]
+    """Positions first .. first + seen of one head: K transposed, V row by row (zeros after the last)."""
+    per_word = halves.size // pool.size
+    width = dim // per_word
+    values[:] = 0
+    t = 0
+    while t < seen:
+        skip = (first + t) % tokens
+        at = base + table[(first + t) // tokens] * place[0] + skip * dim
+        rows = min(tokens - skip, seen - t)
+        source = pool[at // per_word : at // per_word + rows * width]
+        for d in range(width):
+            line = keys[d, t : t + rows]
+            for i in range(rows):
+                line[i] = word(source[i * width + d])
+        _value_words(halves[at + place[3] : at + place[3] + rows * dim], values, t, rows, dim)
+        t += rows
+
+
+@_jit
+def _panel(q, keys, values, total, peak, weight, scores, weights, seen, scale, at):  # type: ignore[no-untyped-def]
+    """Lines at .. at + ROWS of a head's queries against one tile; line at + i sees its first seen[i] positions (none if <= 0).
+
+    Rows are addressed, not sliced: a slice of an array counts references, which costs more than the softmax.
+    """
+    width, dims, most = q.shape[1], total.shape[1], min(seen[ROWS - 1], TILE)
+    per_word = TILE // values.shape[0]
+    end = (most + per_word - 1) // per_word * per_word
+    lines, sums = q.ctypes.data + 4 * at * width, total.ctypes.data + 4 * at * dims
+    for t in range(0, most, PANEL):
+        product(q, lines, width, keys.ctypes.data + 4 * t, TILE, scores.ctypes.data + 4 * t, TILE, width, 0)
+    for i in range(ROWS):
+        here, row = min(seen[i], most), scores.ctypes.data + 4 * i * TILE
+        if here > 0:
+            top = max(peak[at + i], _highest(scores, row, here) * scale)
+            shrink = exp2(peak[at + i] - top)
+            peak[at + i] = top
+            weight[at + i] = weight[at + i] * shrink + _weigh(_array(scores, row, here), scale, top)
+            line = _array(scores, sums + 4 * i * dims, dims)
+            for d in range(dims):
+                line[d] *= shrink
+        line = _array(scores, row, end)
+        for t in range(max(here, 0), end):
+            line[t] = 0.0
+        size = end // per_word
+        _weight_words(line, _array(weights, weights.ctypes.data + 4 * i * weights.shape[1], size))
+    for d in range(0, dims, PANEL):
+        product(q, weights.ctypes.data, weights.shape[1], values.ctypes.data + 4 * d, dims, sums + 4 * d, dims, end // per_word, 1)
+
+
+@_jit
+def chunk(pool, halves, q, out, start, rows, group, table, place, tokens, dim, scale):  # type: ignore[no-untyped-def]
+    """Consecutive rows from position `start`, tile after tile of `TILE` positions.
+
+    q: words [kv heads, n, words a row]: line r * group + g is head g of row r, and zeros follow up to a multiple of ROWS;
+    out: float32 [kv heads, n, dims], dims a multiple of PANEL.
+    """
+    kv_heads, count, width = q.shape
+    dims = out.shape[2]
+    per_word = halves.size // pool.size
+    length = start + rows
+    keys, values = np.zeros((width, TILE), q.dtype), np.zeros((TILE // per_word, dims), q.dtype)
+    scores, weights = np.zeros((ROWS, TILE), np.float32), np.zeros((ROWS, TILE // per_word), q.dtype)
+    seen = np.empty(ROWS, np.int64)
+    for h in range(kv_heads):
+        peak, weight = np.full(count, LOW), np.zeros(count, np.float32)
+        out[h] = 0.0
+        for first in range(0, length, TILE):
+            _load(
+                pool, halves, table, place[1] + h * place[2], place, tokens, dim, first, min(TILE, length - first), keys, values
+            )
+            begin = max(0, (first - start) * group // ROWS * ROWS)
+            for r in range(begin, count, ROWS):
+                for i in range(ROWS):
+                    seen[i] = min(start + (r + i) // group + 1, length) - first
+                if seen.max() > 0:
+                    end = r + ROWS
+                    _panel(q[h, r:end], keys, values, out[h, r:end], peak[r:end], weight[r:end], scores, weights, seen, scale)
+        for r in range(count):
+            inverse = np.float32(1.0) / weight[r]
+            for d in range(dims):
+                out[h, r, d] *= inverse

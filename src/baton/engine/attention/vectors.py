@@ -1,0 +1,275 @@
+"""The few vector instructions that the attention kernels need and numba does not offer.
+
+A *word* is 32 bits of a row in the form in which it is multiplied: one float32, or, where the processor multiplies pairs of
+bfloat16 (`PAIRS`), two of them. The dtype of the array that is handed over chooses: float32 or uint32. Stored elements
+come as float32, as uint16 (bfloat16 bits), as int16 (float16 bits) or as uint32 (pairs).
+All sums are in float32 and in an order that depends on the arguments alone.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import llvmlite.binding
+import numba
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+_FEATURES = llvmlite.binding.get_host_cpu_features()
+PAIRS = bool(_FEATURES.get("avx512bf16"))
+LANES = 16 if _FEATURES.get("avx512f") else 8
+PANEL = 2 * LANES  # columns of a product's tile
+ROWS = 12 if LANES == 16 else 6  # rows of a product's tile: 2 * ROWS sums fill the registers
+HEADS = 4  # query heads that `blend` takes together
+
+I16, I32, I64, F32 = ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()
+FLOATS = ir.VectorType(F32, LANES)
+ZERO = ir.Constant(FLOATS, [0.0] * LANES)
+Values = list[Any]
+
+
+class _BFloat(ir.Type):  # type: ignore[misc]
+    """LLVM's bfloat, which llvmlite does not name."""
+
+    def _to_string(self) -> str:
+        return "bfloat"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _BFloat)
+
+    def __hash__(self) -> int:
+        return hash(_BFloat)
+
+
+def _pointer(builder: Any, address: Any, index: Any, pointee: Any, size: int = 4) -> Any:
+    return builder.inttoptr(builder.add(address, builder.mul(index, I64(size))), pointee.as_pointer())
+
+
+def _fma(builder: Any) -> Any:
+    return cgutils.get_or_insert_function(
+        builder.module, ir.FunctionType(FLOATS, (FLOATS, FLOATS, FLOATS)), f"llvm.fmuladd.v{LANES}f32"
+    )
+
+
+def _multiply(builder: Any, kind: Any, a: Any, b: Any, total: Any) -> Any:
+    """total + a * b, vectors of words; `kind` is the numba dtype of the words."""
+    if kind == types.float32:
+        return builder.call(_fma(builder), (a, b, total))
+    pairs = ir.VectorType(_BFloat(), 2 * LANES)
+    shape = ir.FunctionType(FLOATS, (FLOATS, pairs, pairs))
+    call = cgutils.get_or_insert_function(builder.module, shape, "llvm.x86.avx512bf16.dpbf16ps.512")
+    return builder.call(call, (total, builder.bitcast(a, pairs), builder.bitcast(b, pairs)))
+
+
+def _element(kind: Any) -> Any:
+    return F32 if kind == types.float32 else I32
+
+
+def _splat(builder: Any, scalar: Any) -> Any:
+    nothing = ir.Constant(ir.VectorType(scalar.type, LANES), ir.Undefined)
+    one = builder.insert_element(nothing, scalar, I32(0))
+    return builder.shuffle_vector(one, nothing, ir.Constant(ir.VectorType(I32, LANES), [0] * LANES))
+
+
+def _widened(builder: Any, stored: Any, value: Any, wide: Any, whole: Any) -> Any:
+    """Stored elements (a scalar or a vector) as float32; wide, whole: the float32 and int32 types of that shape."""
+    if stored == types.uint16:
+        bits = builder.zext(value, whole)
+        by = I32(16) if whole is I32 else ir.Constant(whole, [16] * LANES)
+        return builder.bitcast(builder.shl(bits, by), wide)
+    if stored == types.int16:
+        half = ir.HalfType() if whole is I32 else ir.VectorType(ir.HalfType(), LANES)
+        return builder.fpext(builder.bitcast(value, half), wide)
+    return value
+
+
+def _loop(builder: Any, initial: Values, limit: Any, step: int, body: Callable[[Any, Values], Values]) -> Values:
+    """k = 0, step, ... < limit, once at least; sums become body(k, sums)."""
+    before = builder.block
+    loop, done = builder.append_basic_block("words"), builder.append_basic_block("end")
+    builder.branch(loop)
+    builder.position_at_end(loop)
+    k = builder.phi(I64)
+    sums = [builder.phi(FLOATS) for _ in initial]
+    new = body(k, sums)
+    following = builder.add(k, I64(step))
+    for phi, first, later in zip((k, *sums), (I64(0), *initial), (following, *new), strict=True):
+        phi.add_incoming(first, before)
+        phi.add_incoming(later, builder.block)
+    builder.cbranch(builder.icmp_signed("<", following, limit), loop, done)
+    builder.position_at_end(done)
+    return new
+
+
+@intrinsic
+def product(context: Any, like: Any, a: Any, a_row: Any, b: Any, b_row: Any, c: Any, c_row: Any, depth: Any, add: Any) -> Any:
+    """c[ROWS, PANEL] (+)= a[ROWS, depth] b[depth, PANEL].
+
+    like: array of the words' dtype; a, b, c: int64 addresses of words, words and float32; *_row: strides in 4 bytes.
+    """
+    kind = like.dtype
+
+    def build(_context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _, a, a_row, b, b_row, c, c_row, depth, add = args
+        spots = [
+            _pointer(builder, c, builder.add(builder.mul(c_row, I64(i)), I64(j * LANES)), FLOATS)
+            for i in range(ROWS)
+            for j in (0, 1)
+        ]
+        adding = builder.icmp_signed("!=", add, I64(0))
+        initial = [builder.select(adding, builder.load(s, align=4), ZERO) for s in spots]
+        lines = [builder.mul(a_row, I64(i)) for i in range(ROWS)]
+
+        def body(k: Any, sums: Values) -> Values:
+            at, vector = builder.mul(k, b_row), ir.VectorType(_element(kind), LANES)
+            right = [builder.load(_pointer(builder, b, builder.add(at, I64(j * LANES)), vector), align=4) for j in (0, 1)]
+            new = []
+            for i in range(ROWS):
+                left = _splat(builder, builder.load(_pointer(builder, a, builder.add(k, lines[i]), _element(kind)), align=4))
+                new += [_multiply(builder, kind, left, right[j], sums[2 * i + j]) for j in (0, 1)]
+            return new
+
+        for spot, value in zip(spots, _loop(builder, initial, depth, 1, body), strict=True):
+            builder.store(value, spot, align=4)
+        return _context.get_dummy_value()
+
+    return types.void(like, *(types.int64,) * 8), build
+
+
+@intrinsic
+def dots(context: Any, like: Any, a: Any, b: Any, b_row: Any, depth: Any, out: Any) -> Any:
+    """out[LANES] = b[LANES, depth] a[depth]; arguments as in `product`, depth a multiple of LANES."""
+    kind = like.dtype
+
+    def build(_context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _, a, b, b_row, depth, out = args
+        vector = ir.VectorType(_element(kind), LANES)
+
+        def body(k: Any, sums: Values) -> Values:
+            left = builder.load(_pointer(builder, a, k, vector), align=4)
+            at = [_pointer(builder, b, builder.add(k, builder.mul(b_row, I64(i))), vector) for i in range(LANES)]
+            return [_multiply(builder, kind, left, builder.load(p, align=4), s) for p, s in zip(at, sums, strict=True)]
+
+        sums = _loop(builder, [ZERO] * LANES, depth, LANES, body)
+        masks = [ir.Constant(ir.VectorType(I32, LANES), list(range(odd, 2 * LANES, 2))) for odd in (0, 1)]
+        while len(sums) > 1:  # neighbours of two vectors added: the last vector has the sums in their order
+            halves = [[builder.shuffle_vector(x, y, m) for m in masks] for x, y in zip(sums[::2], sums[1::2], strict=True)]
+            sums = [builder.fadd(even, odd) for even, odd in halves]
+        builder.store(sums[0], _pointer(builder, out, I64(0), FLOATS), align=4)
+        return _context.get_dummy_value()
+
+    return types.void(like, *(types.int64,) * 5), build
+
+
+@intrinsic
+def blend(context: Any, like: Any, v: Any, v_row: Any, w: Any, w_row: Any, c: Any, c_row: Any, depth: Any) -> Any:
+    """c[HEADS, PANEL] += w[HEADS, depth] v[depth, PANEL], where v's elements are stored as `like`'s and w, c are float32."""
+    stored = like.dtype
+    size = stored.bitwidth // 8
+
+    def build(_context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _, v, v_row, w, w_row, c, c_row, depth = args
+        at = [builder.add(builder.mul(c_row, I64(i)), I64(j * LANES)) for i in range(HEADS) for j in (0, 1)]
+        spots = [_pointer(builder, c, n, FLOATS) for n in at]
+        vector = FLOATS if size == 4 else ir.VectorType(I16, LANES)
+
+        def body(k: Any, sums: Values) -> Values:
+            row = builder.mul(k, v_row)
+            places = [_pointer(builder, v, builder.add(row, I64(j * LANES)), vector, size) for j in (0, 1)]
+            whole = ir.VectorType(I32, LANES)
+            right = [_widened(builder, stored, builder.load(p, align=size), FLOATS, whole) for p in places]
+            new = []
+            for i in range(HEADS):
+                left = _splat(builder, builder.load(_pointer(builder, w, builder.add(k, builder.mul(w_row, I64(i))), F32)))
+                new += [builder.call(_fma(builder), (left, right[j], sums[2 * i + j])) for j in (0, 1)]
+            return new
+
+        initial = [builder.load(s, align=4) for s in spots]
+        for spot, value in zip(spots, _loop(builder, initial, depth, 1, body), strict=True):
+            builder.store(value, spot, align=4)
+        return _context.get_dummy_value()
+
+    return types.void(like, *(types.int64,) * 7), build
+
+
+@intrinsic
+def highest(context: Any, address: Any, count: Any) -> Any:
+    """The highest of `count` float32 at an int64 address, a multiple of LANES and not 0."""
+
+    def build(_context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        def body(k: Any, sums: Values) -> Values:
+            value = builder.load(_pointer(builder, args[0], k, FLOATS), align=4)
+            return [builder.select(builder.fcmp_ordered(">", value, sums[0]), value, sums[0])]
+
+        lowest = ir.Constant(FLOATS, [float("-inf")] * LANES)
+        (top,) = _loop(builder, [lowest], args[1], LANES, body)
+        shape = ir.FunctionType(F32, (FLOATS,))
+        reduce = cgutils.get_or_insert_function(builder.module, shape, f"llvm.vector.reduce.fmax.v{LANES}f32")
+        return builder.call(reduce, (top,))
+
+    return types.float32(types.int64, types.int64), build
+
+
+@intrinsic
+def pointer(context: Any, like: Any, address: Any) -> Any:
+    """An int64 address as a pointer to what `like` holds; arrays of it are not reference counted."""
+    found = types.CPointer(like.dtype)
+
+    def build(_context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.inttoptr(args[1], _context.get_value_type(found))
+
+    return found(like, types.int64), build
+
+
+@intrinsic
+def word(context: Any, stored: Any) -> Any:
+    """A stored element as a word."""
+    found = types.uint32 if stored == types.uint32 else types.float32
+
+    def build(_context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return _widened(builder, stored, args[0], F32, I32)
+
+    return found(stored), build
+
+
+@intrinsic
+def prefetch(context: Any, address: Any) -> Any:
+    """Ask for the cache line at an int64 address; it may lie anywhere."""
+
+    def build(_context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = ir.IntType(8).as_pointer()
+        shape = ir.FunctionType(ir.VoidType(), (pointer, I32, I32, I32))
+        call = cgutils.get_or_insert_function(builder.module, shape, "llvm.prefetch.p0")
+        builder.call(call, (builder.inttoptr(args[0], pointer), I32(0), I32(3), I32(1)))
+        return _context.get_dummy_value()
+
+    return types.void(types.int64), build
+
+
+@intrinsic
+def bits_of(context: Any, value: Any) -> Any:
+    """The bits of a float32 as int32."""
+    return types.int32(types.float32), lambda _context, builder, signature, args: builder.bitcast(args[0], I32)
+
+
+@intrinsic
+def float_of(context: Any, bits: Any) -> Any:
+    """The float32 that has these int32 bits."""
+    return types.float32(types.int32), lambda _context, builder, signature, args: builder.bitcast(args[0], F32)
+
+
+@numba.njit(forceinline=True, fastmath={"contract"})  # not inline="always": its caller may allow sums in any order
+def exp2(x):  # type: ignore[no-untyped-def]
+    """2**x for float32 x <= 0, relative error below 3e-7; below 2**-126 it is about 0."""
+    x = max(x, numba.float32(-126.0))
+    shifted = x + numba.float32(12582912.0)  # 1.5 * 2**23: the low bits of the sum are x rounded
+    f = x - (shifted - numba.float32(12582912.0))
+    p = numba.float32(1.5403530393381608e-4)  # Taylor's series of 2**f, |f| <= 1/2
+    p = p * f + numba.float32(1.3333558146428443e-3)
+    p = p * f + numba.float32(9.6181291076284771e-3)
+    p = p * f + numba.float32(5.5504108664821580e-2)
+    p = p * f + numba.float32(2.4022650695910072e-1)
+    p = p * f + numba.float32(6.9314718055994531e-1)
+    p = p * f + numba.float32(1.0)
+    power = numba.int32((bits_of(shifted) - numba.int32(0x4B400000 - 127)) << numba.int32(23))
+    return p * float_of(power)

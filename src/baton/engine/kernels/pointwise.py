@@ -1,0 +1,124 @@
+"""What lies between matrix products: norms, rotation, gate. Rows are independent of each other.
+
+Each kernel's items are runs of RUN rows; sums are float32 and results are rounded once to the stored type.
+"""
+
+import numba
+import numpy as np
+from numba.np.numpy_support import carray
+
+from baton.engine.kernels.machine import exp2, floats, integers, job_of, narrow, size_of, take, typed, widen
+
+RUN = 8
+ROWS = 1  # field of every job, after the counter: rows of the batch
+LOG2_E = np.float32(1.4426950408889634)
+ONE = np.float32(1)
+
+# norm: out = rms_norm(x += add) * weight, over the last axis; ADD 0 = none; WEIGHT in the stored type, EPS float32.
+NORM_X, NORM_ADD, NORM_WEIGHT, NORM_OUT, NORM_DIM, NORM_EPS = range(2, 8)
+NORM_FIELDS = 8
+
+# rotate: x[row, head] in place, first halves against second; PLACES int64 [rows]; COS, SIN float32 [positions, DIM / 2].
+# Heads before QUERIES are normed by WEIGHT_Q, the others by WEIGHT_K, if those are not 0.
+ROT_X, ROT_ROW, ROT_HEADS, ROT_QUERIES, ROT_DIM, ROT_PLACES, ROT_COS, ROT_SIN, ROT_WEIGHT_Q, ROT_WEIGHT_K, ROT_EPS = range(2, 13)
+ROT_FIELDS = 13
+
+# gate: out = silu(x[:, :DIM]) * x[:, DIM:]
+GATE_X, GATE_OUT, GATE_DIM = range(2, 5)
+GATE_FIELDS = 5
+
+
+@numba.njit(forceinline=True, fastmath={"contract", "reassoc"})
+def _squares(kind, x):  # type: ignore[no-untyped-def]
+    total = np.float32(0)
+    for d in range(x.size):
+        value = widen(x[d])
+        total += value * value
+    return total
+
+
+@numba.njit(forceinline=True, fastmath={"contract"})
+def _scaled(kind, x, weight_address, eps, out):  # type: ignore[no-untyped-def]
+    weight = carray(typed(kind, weight_address), (x.size,))
+    factor = ONE / np.sqrt(_squares(kind, x) / np.float32(x.size) + eps)
+    for d in range(x.size):
+        out[d] = narrow(widen(x[d]) * factor * widen(weight[d]), out[d])
+
+
+@numba.njit(fastmath={"contract"})
+def _norm_row(kind, job, row):  # type: ignore[no-untyped-def]
+    dim = job[NORM_DIM]
+    at = row * dim * size_of(kind)
+    x = carray(typed(kind, job[NORM_X] + at), (dim,))
+    out = carray(typed(kind, job[NORM_OUT] + at), (dim,))
+    if job[NORM_ADD]:
+        add = carray(typed(kind, job[NORM_ADD] + at), (dim,))
+        for d in range(dim):
+            x[d] = narrow(widen(x[d]) + widen(add[d]), x[d])
+    _scaled(kind, x, job[NORM_WEIGHT], carray(floats(job[NORM_EPS]), (1,))[0], out)
+
+
+def norm(kind):  # type: ignore[no-untyped-def]
+    """Kernel: residual sum and RMS norm."""
+    job = carray(job_of(kind), (NORM_FIELDS,))
+    while True:
+        first = take(kind) * RUN
+        if first >= job[ROWS]:
+            return
+        for row in range(first, min(first + RUN, job[ROWS])):
+            _norm_row(kind, job, row)
+
+
+@numba.njit(fastmath={"contract"})
+def _rotate_row(kind, job, row):  # type: ignore[no-untyped-def]
+    dim, half = job[ROT_DIM], job[ROT_DIM] // 2
+    place = carray(integers(job[ROT_PLACES]), (job[ROWS],))[row]
+    cos = carray(floats(job[ROT_COS] + 4 * half * place), (half,))
+    sin = carray(floats(job[ROT_SIN] + 4 * half * place), (half,))
+    for head in range(job[ROT_HEADS]):
+        address = job[ROT_X] + (row * job[ROT_ROW] + head * dim) * size_of(kind)
+        x = carray(typed(kind, address), (dim,))
+        weight = job[ROT_WEIGHT_Q] if head < job[ROT_QUERIES] else job[ROT_WEIGHT_K]
+        if weight:
+            _scaled(kind, x, weight, carray(floats(job[ROT_EPS]), (1,))[0], x)
+        later = carray(typed(kind, address + half * size_of(kind)), (half,))
+        for d in range(half):
+            a, b = widen(x[d]), widen(later[d])
+            x[d] = narrow(a * cos[d] - b * sin[d], x[d])
+            later[d] = narrow(b * cos[d] + a * sin[d], x[d])
+
+
+def rotate(kind):  # type: ignore[no-untyped-def]
+    """Kernel: norms of heads and rotary positions."""
+    job = carray(job_of(kind), (ROT_FIELDS,))
+    while True:
+        first = take(kind) * RUN
+        if first >= job[ROWS]:
+            return
+        for row in range(first, min(first + RUN, job[ROWS])):
+            _rotate_row(kind, job, row)
+
+
+@numba.njit(fastmath={"contract"})
+def _gate_row(kind, job, row):  # type: ignore[no-untyped-def]
+    dim = job[GATE_DIM]
+    size = dim * size_of(kind)
+    x = carray(typed(kind, job[GATE_X] + 2 * row * size), (dim,))
+    up = carray(typed(kind, job[GATE_X] + (2 * row + 1) * size), (dim,))
+    out = carray(typed(kind, job[GATE_OUT] + row * size), (dim,))
+    for d in range(dim):
+        value = widen(x[d])
+        e = exp2(-abs(value) * LOG2_E)
+        part = (ONE if value >= 0 else e) / (ONE + e)
+        out[d] = narrow(value * part * widen(up[d]), out[d])
+
+
+def gate(kind):  # type: ignore[no-untyped-def]
+    """Kernel: the gated linear unit's product."""
+    job = carray(job_of(kind), (GATE_FIELDS,))
+    while True:
+        first = take(kind) * RUN
+        if first >= job[ROWS]:
+            return
+        for row in range(first, min(first + RUN, job[ROWS])):
+            _gate_row(kind, job, row)

@@ -1,0 +1,146 @@
+"""The operations of a transformer layer besides attention, behind one interface.
+
+`TorchOps` says what they mean, on any device; `CpuOps` does the same with weights packed for oneDNN and fused kernels.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+
+from baton.core.state import DType
+from baton.engine.kernels import pointwise as p
+from baton.engine.kernels.team import Task, Team
+from baton.engine.rope import Rope
+
+Linear = Callable[[torch.Tensor], torch.Tensor]  # [rows, in] -> [rows, out]
+ALONE_ROWS = 64  # below this a second thread costs more than it brings
+PACK_ROWS = 8  # oneDNN packs for a row count; measured: the packing it picks serves all
+
+
+class HeadNorms:
+    """Weights [dim] of norms over each head of q and of k (Qwen3)."""
+
+    def __init__(self, q: torch.Tensor, k: torch.Tensor) -> None:
+        self.q, self.k = q, k
+
+
+class Ops(Protocol):
+    """All tensors are [rows, ...] in the served dtype; a row's result does not depend on the other rows."""
+
+    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
+        """x W^T + b; may repack the weight, which the caller gives up."""
+        ...
+
+    def norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float, *, add: torch.Tensor | None) -> torch.Tensor:
+        """x += add in place, where given; returns RMS norm of x times weight."""
+        ...
+
+    def rotate(
+        self, x: torch.Tensor, positions: torch.Tensor, rope: Rope, *, queries: int, norms: HeadNorms | None, eps: float
+    ) -> None:
+        """In place: norm each head, where given, and rotate it. x: [rows, heads of q, then of k, dim]."""
+        ...
+
+    def gate(self, x: torch.Tensor) -> torch.Tensor:
+        """silu(first half of the columns) * second half."""
+        ...
+
+
+class TorchOps:
+    """Implements Ops in plain torch."""
+
+    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
+        """See Ops."""
+        return lambda x: F.linear(x, weight, bias)
+
+    def norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float, *, add: torch.Tensor | None) -> torch.Tensor:
+        """See Ops."""
+        if add is not None:
+            x += add
+        return F.rms_norm(x.float(), (x.shape[-1],), weight.float(), eps).to(x.dtype)
+
+    def rotate(
+        self, x: torch.Tensor, positions: torch.Tensor, rope: Rope, *, queries: int, norms: HeadNorms | None, eps: float
+    ) -> None:
+        """See Ops."""
+        if norms is not None:
+            x[:, :queries] = self.norm(x[:, :queries], norms.q, eps, add=None)
+            x[:, queries:] = self.norm(x[:, queries:], norms.k, eps, add=None)
+        cos, sin = rope.cos[positions][:, None], rope.sin[positions][:, None]
+        first, second = x.float().chunk(2, -1)
+        x[:] = torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
+
+    def gate(self, x: torch.Tensor) -> torch.Tensor:
+        """See Ops."""
+        first, second = x.float().chunk(2, -1)
+        return (F.silu(first) * second).to(x.dtype)
+
+
+class CpuOps:
+    """Implements Ops for one compute thread: its tasks are not shared."""
+
+    def __init__(self, dtype: DType, team: Team) -> None:
+        self._team = team
+        self._packs = _packs(dtype)
+        self._norm, self._rotate = Task(p.norm, dtype, p.NORM_FIELDS), Task(p.rotate, dtype, p.ROT_FIELDS)
+        self._gate = Task(p.gate, dtype, p.GATE_FIELDS)
+        self._eps = torch.zeros(1)
+
+    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
+        """See Ops."""
+        if not self._packs:
+            return lambda x: F.linear(x, weight, bias)
+        packed = torch.ops.mkldnn._reorder_linear_weight(weight, PACK_ROWS)
+        multiply = torch.ops.mkldnn._linear_pointwise.default
+        return lambda x: multiply(x, packed, bias, "none", [], "")
+
+    def norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float, *, add: torch.Tensor | None) -> torch.Tensor:
+        """See Ops. x, add: contiguous."""
+        out, job = torch.empty_like(x), self._norm.job
+        self._eps[0] = eps
+        job[p.ROWS], job[p.NORM_X], job[p.NORM_ADD] = x.shape[0], x.data_ptr(), 0 if add is None else add.data_ptr()
+        job[p.NORM_WEIGHT], job[p.NORM_OUT], job[p.NORM_DIM] = weight.data_ptr(), out.data_ptr(), x.shape[1]
+        job[p.NORM_EPS] = self._eps.data_ptr()
+        self._run(self._norm, x.shape[0])
+        return out
+
+    def rotate(
+        self, x: torch.Tensor, positions: torch.Tensor, rope: Rope, *, queries: int, norms: HeadNorms | None, eps: float
+    ) -> None:
+        """See Ops. Heads of a row lie one after the other."""
+        job = self._rotate.job
+        self._eps[0] = eps
+        job[p.ROWS], job[p.ROT_X], job[p.ROT_ROW] = x.shape[0], x.data_ptr(), x.stride(0)
+        job[p.ROT_HEADS], job[p.ROT_QUERIES], job[p.ROT_DIM] = x.shape[1], queries, x.shape[2]
+        job[p.ROT_PLACES], job[p.ROT_COS], job[p.ROT_SIN] = positions.data_ptr(), rope.cos.data_ptr(), rope.sin.data_ptr()
+        job[p.ROT_WEIGHT_Q] = 0 if norms is None else norms.q.data_ptr()
+        job[p.ROT_WEIGHT_K] = 0 if norms is None else norms.k.data_ptr()
+        job[p.ROT_EPS] = self._eps.data_ptr()
+        self._run(self._rotate, x.shape[0])
+
+    def gate(self, x: torch.Tensor) -> torch.Tensor:
+        """See Ops. x: contiguous."""
+        dim, job = x.shape[1] // 2, self._gate.job
+        out = x.new_empty((x.shape[0], dim))
+        job[p.ROWS], job[p.GATE_X], job[p.GATE_OUT], job[p.GATE_DIM] = x.shape[0], x.data_ptr(), out.data_ptr(), dim
+        self._run(self._gate, x.shape[0])
+        return out
+
+    def _run(self, task: Task, rows: int) -> None:
+        if rows < ALONE_ROWS:
+            task.alone()
+        else:
+            self._team.run(task)
+
+
+def _packs(dtype: DType) -> bool:
+    """Whether oneDNN multiplies this dtype natively here."""
+    known = torch.ops.mkldnn
+    supported: Mapping[DType, Callable[[], bool]] = {
+        DType.F32: lambda: True,
+        DType.BF16: known._is_mkldnn_bf16_supported,
+        DType.F16: known._is_mkldnn_fp16_supported,
+    }
+    return bool(torch._C.has_mkldnn and supported[dtype]())
