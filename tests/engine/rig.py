@@ -1,129 +1,107 @@
-"""A TorchEngine over a checkpoint as a worker builds it, and rooms to run on it."""
+"""An engine over a tiny checkpoint, driven one batch at a time."""
 
+import mmap
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 
-from baton.adapters.memory import HostPool
-from baton.core.ids import BlockIndex, Epoch, GroupName, Key, Room, Seq, TokenId, TokenIndex
+from baton.core.ids import Epoch, GroupName, Key, Room, Seq, TokenIndex
 from baton.core.messages import Sampling
-from baton.core.seal import identity_bits
+from baton.core.seal import block_sums
 from baton.core.state import DType, Placement
-from baton.core.work import Batch, BatchDone, DigestDone, Draw, Row, RowDone
-from baton.engine.attention.cpu import CpuAttention
+from baton.core.work import Batch, BatchDone, Draw, Row
+from baton.engine.attention.interface import AttentionBackend
+from baton.engine.attention.reference import ReferenceAttention
 from baton.engine.checkpoint import Checkpoint
-from baton.engine.digest import block_sums
 from baton.engine.engine import TorchEngine
 from baton.engine.kernels.team import Team
 from baton.engine.models import FAMILIES
-from baton.engine.models.base import KV, Attend, Model, family_of
-from baton.engine.ops import CpuOps
+from baton.engine.models.base import KV, family_of
+from baton.engine.ops import CpuOps, Ops
 
+GREEDY = Sampling(temperature=0.0, top_p=1.0, top_k=0, seed=0, logprobs=None)
 B = 16
-PATIENCE_S = 60.0
-GREEDY = Sampling(temperature=0.0, top_p=1.0, top_k=0, seed=0, logprobs=5)
+IDENTITY = 77
 
 
-def placement_of(checkpoint: Checkpoint, dtype: DType, page_blocks: int) -> Placement:
-    table = family_of(checkpoint.config, FAMILIES).table(checkpoint.config, block_tokens=B, dtype=dtype)
-    return Placement(table, 1, 1, 0, 0, page_blocks)
+class MemoryPool:
+    """Anonymous memory, filled with a pattern that is no row of anybody."""
 
-
-class Recorder:
-    """A model that keeps what it answered."""
-
-    def __init__(self, model: Model) -> None:
-        self._model, self.vocab_size = model, model.vocab_size
-        self.hidden: list[torch.Tensor] = []
-        self.answers: list[torch.Tensor] = []
-
-    def forward(self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
-        self.hidden.append(self._model.forward(tokens, positions, attend))
-        return self.hidden[-1]
-
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        self.answers.append(self._model.logits(hidden))
-        return self.answers[-1]
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes, self.fd = nbytes, None
+        self._map = mmap.mmap(-1, nbytes)
+        self.bytes = np.frombuffer(self._map, dtype=np.uint8)
+        self.bytes[:] = 0x3E
+        self.address = self.bytes.__array_interface__["data"][0]
 
 
 class Rig:
-    """One engine. Its pool begins full of noise: what a request may not rely on, and must not hand over."""
+    """A model, a pool of 64 pages and an engine."""
 
     def __init__(
-        self, path: Path, *, dtype: DType = DType.F32, pages: int = 64, page_blocks: int = 1, threads: int = 1, model: object = None
+        self, path: Path, *, dtype: DType = DType.F32, threads: int = 1, page_blocks: int = 1, ops: Ops | None = None
     ) -> None:
         checkpoint = Checkpoint.open(path)
-        self.placement = placement_of(checkpoint, dtype, page_blocks)
-        self.pool = HostPool(pages * self.placement.page_bytes(KV))
-        self.bytes = self.pool.array
-        self.bytes[:] = np.random.default_rng(1).integers(0, 0x30, self.pool.nbytes, dtype=np.uint8)  # finite in every dtype
         family = family_of(checkpoint.config, FAMILIES)
-        built = model or Recorder(family.build(checkpoint, self.placement, dtype, CpuOps(dtype, Team(threads))))
-        self.model = built
-        self.identity = identity_bits(checkpoint.identity(dtype.value))
-        self.woken = threading.Semaphore(0)
-        self._seq = 0
+        table = family.table(checkpoint.config, block_tokens=B, dtype=dtype)
+        self.placement = Placement(table, 1, 1, 0, 0, page_blocks)
+        self.pool = MemoryPool(64 * self.placement.page_bytes(KV))
+        self.model = family.build(checkpoint, self.placement, dtype, ops or CpuOps(dtype, Team(threads)))
+        self._ended = threading.Event()
+        self._number = 0
         self.engine = TorchEngine(
-            model=built,
+            model=self.model,
             placement=self.placement,
             pools={KV: self.pool},
-            attention=CpuAttention(self.pool, self.placement),
+            attention=self.attention(),
             block_sums=block_sums,
-            identity=self.identity,
+            identity=IDENTITY,
             threads=threads,
-            wake=self.woken.release,
+            wake=self._ended.set,
         )
 
-    def submit(self, rows: Sequence[Row]) -> Seq:
-        self._seq += 1
-        self.engine.submit(Batch(Seq(self._seq), tuple(rows)))
-        return Seq(self._seq)
+    def attention(self) -> AttentionBackend:
+        """What the engine attends with."""
+        return ReferenceAttention(self.pool, self.placement)
 
-    def wait(self) -> list[BatchDone | DigestDone]:
-        """What has ended, at least one."""
-        assert self.woken.acquire(timeout=PATIENCE_S), "the engine did not wake"
-        while not (found := self.engine.poll()):
-            assert self.woken.acquire(timeout=PATIENCE_S), "the engine did not wake"
-        return found
+    def run(self, *rows: Row) -> BatchDone:
+        """One batch, to its end."""
+        self._number += 1
+        self.engine.submit(Batch(Seq(self._number), rows))
+        while True:
+            for done in self.engine.poll():
+                assert isinstance(done, BatchDone)
+                return done
+            assert self._ended.wait(60)
+            self._ended.clear()
 
-    def run(self, rows: Sequence[Row]) -> tuple[RowDone, ...]:
-        """One batch, on its own."""
-        seq = self.submit(rows)
-        (done,) = self.wait()
-        assert isinstance(done, BatchDone)
-        assert done.seq == seq
-        return done.rows
+    def __enter__(self) -> "Rig":
+        return self
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         self.engine.close()
-        self.bytes = None
-        self.pool.close()
 
 
-class Request:
-    """A prompt with pages of its own, and the rows it takes part in."""
-
-    def __init__(self, number: int, prompt: Sequence[int], pages: Sequence[int], sampling: Sampling = GREEDY) -> None:
-        self.key = Key(Room(f"{number:032x}"), Epoch(1))
-        self.prompt, self.sampling = list(prompt), sampling
-        self.pages: Mapping[GroupName, np.ndarray] = {KV: np.array(pages, dtype=np.int32)}
-
-    def chunk(self, start: int, end: int, *, final: tuple[int, int] | None = None, draw: bool = True) -> Row:
-        """Positions [start, end) of the prompt."""
-        sealed = {} if final is None else {KV: (BlockIndex(final[0]), BlockIndex(final[1]))}
-        tokens = tuple(TokenId(t) for t in self.prompt[start:end])
-        order = Draw(self.sampling, TokenIndex(0)) if draw else None
-        return Row(self.key, start, tokens, self.pages, sealed, end, order)
-
-    def whole(self) -> Row:
-        """The prompt at once, all its blocks final."""
-        n = len(self.prompt)
-        return self.chunk(0, n, final=(0, -(-n // B)))
-
-    def next(self, token: int, index: int) -> Row:
-        """One step of decoding: the token with number `index - 1` is fed, the one with number `index` drawn."""
-        at = len(self.prompt) + index - 1
-        return Row(self.key, at, (TokenId(token),), self.pages, {}, at + 1, Draw(self.sampling, TokenIndex(index)))
+def row(
+    tokens: Sequence[int],
+    *,
+    start: int = 0,
+    pages: Sequence[int],
+    sampling: Sampling | None = GREEDY,
+    index: int = 0,
+    final: tuple[int, int] | None = None,
+    group: GroupName = KV,
+    name: str = "a",
+) -> Row:
+    """A row that draws unless `sampling` is None."""
+    return Row(
+        key=Key(Room(name), Epoch(1)),
+        start=start,
+        tokens=tuple(tokens),
+        pages={group: np.array(pages, dtype=np.int32)},
+        final={} if final is None else {group: final},
+        valid=start + len(tokens),
+        draw=None if sampling is None else Draw(sampling, TokenIndex(index)),
+    )

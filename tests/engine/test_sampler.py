@@ -162,7 +162,7 @@ def test_a_forbidden_token_is_never_drawn():
         assert all(drawn(logits, replace(sampling, seed=s)).token % 2 == 1 for s in range(200))
 
 
-@pytest.mark.parametrize("temperature", [1e-3, 1e-6, 1e-300, 5e-324])
+@pytest.mark.parametrize("temperature", [1e-3, 1e-5])  # below, the gateway asks for greedy
 @pytest.mark.parametrize("top_p", [1.0, 0.9])
 @pytest.mark.filterwarnings("error")
 def test_a_temperature_near_zero_is_greedy(temperature, top_p):

@@ -143,4 +143,4 @@ def _packs(dtype: DType) -> bool:
         DType.BF16: known._is_mkldnn_bf16_supported,
         DType.F16: known._is_mkldnn_fp16_supported,
     }
-    return bool(torch._C.has_mkldnn and supported[dtype]())
+    return bool(torch._C._has_mkldnn and supported[dtype]())

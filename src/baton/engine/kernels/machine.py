@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numba
-from llvmlite import ir
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba import extending
 from numba.core import types
 
@@ -20,6 +20,11 @@ ROUNDING, ROUNDING_BITS = 12582912.0, 0x4B400000  # 1.5 * 2**23 and its bits: af
 # 2**f on [-1/2, 1/2], highest power first: Taylor's terms ln(2)**n / n!, which leave 2e-7.
 POWERS = (1.5403530393381608e-4, 1.3333558146428443e-3, 9.6181291076284771e-3, 5.5504108664821580e-2,
           2.4022650695910072e-1, 6.9314718055994531e-1, 1.0)  # fmt: skip
+
+
+def pointer_to(element: Any) -> Any:
+    """numba's type of a pointer to elements of that type."""
+    return types.CPointer(element)  # type: ignore[no-untyped-call]
 
 
 def _intrinsic(made: Callable[..., Any]) -> Callable[..., Any]:
@@ -54,7 +59,7 @@ def floats(context: Any, address: Any) -> Any:
     def build(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         return builder.inttoptr(args[0], F32.as_pointer())
 
-    return types.CPointer(types.float32)(types.int64), build
+    return pointer_to(types.float32)(types.int64), build
 
 
 @_intrinsic
@@ -64,7 +69,7 @@ def integers(context: Any, address: Any) -> Any:
     def build(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         return builder.inttoptr(args[0], I64.as_pointer())
 
-    return types.CPointer(types.int64)(types.int64), build
+    return pointer_to(types.int64)(types.int64), build
 
 
 @_intrinsic
@@ -74,7 +79,7 @@ def job_of(context: Any, pointer: Any) -> Any:
     def build(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         return builder.bitcast(args[0], I64.as_pointer())
 
-    return types.CPointer(types.int64)(pointer), build
+    return pointer_to(types.int64)(pointer), build
 
 
 @_intrinsic
@@ -142,7 +147,7 @@ def narrow(context: Any, value: Any, like: Any) -> Any:
 
 
 @numba.njit(forceinline=True, fastmath={"contract"})
-def exp2(x):  # type: ignore[no-untyped-def]
+def exp2(x):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201 (numba infers the types)
     """2**x for float32 x <= 0, within 2e-7 of it; 0 below -126.5."""
     x = max(x, numba.float32(-127.0))
     shifted = x + numba.float32(ROUNDING)

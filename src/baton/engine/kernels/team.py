@@ -14,7 +14,7 @@ import torch
 from numba.core import types
 
 from baton.core.state import DType
-from baton.engine.kernels.machine import STORED
+from baton.engine.kernels.machine import STORED, pointer_to
 
 Kernel = Callable[..., None]
 
@@ -23,9 +23,10 @@ class Task:
     """A kernel for one stored type, with its job: int64 fields, of which field 0 is the counter that hands out its items."""
 
     def __init__(self, kernel: Kernel, stored: DType, fields: int) -> None:
-        signature = types.void(_pointer_to(STORED[stored]))
+        signature = types.void(pointer_to(STORED[stored]))
         self._kept = numba.cfunc(signature, cache=True, error_model="numpy")(kernel)  # owns the machine code
-        self.address = int(self._kept.address)
+        address: Any = self._kept.address
+        self.address = int(address)
         self.job = (ctypes.c_int64 * fields)()
         self.job_address = ctypes.addressof(self.job)
         self._call = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self.address)
@@ -57,7 +58,3 @@ def _parallel_of(library: Path) -> Callable[[int, int, int, int], None]:
     parallel.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
     parallel.restype = None
     return parallel
-
-
-def _pointer_to(element: Any) -> Any:
-    return types.CPointer(element)  # type: ignore[no-untyped-call]

@@ -1,0 +1,226 @@
+"""Every layer's output and the logits against transformers, through pages, however the prompt is cut."""
+
+import ctypes
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.engine.rig import B, placement_of
+from tests.tiny import make_tiny
+
+from baton.adapters.memory import HostPool
+from baton.core.errors import ConfigError
+from baton.core.state import DType, Placement
+from baton.engine.attention.cpu import CpuAttention
+from baton.engine.attention.interface import AttentionBackend, Segment
+from baton.engine.attention.reference import ReferenceAttention
+from baton.engine.checkpoint import Checkpoint
+from baton.engine.kernels.team import Team
+from baton.engine.models import FAMILIES
+from baton.engine.models.base import KV, family_of
+from baton.engine.ops import CpuOps, Linear, Ops, TorchOps
+from baton.engine.trial import default_directory
+
+LENGTH = 77  # over ALONE_ROWS in one piece
+CUTS = {"whole": [LENGTH], "odd": [7, 1, 16, 3, 30, 5, 15], "single": [1] * LENGTH}
+TOLERANCE = 1e-4
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 10_000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 256,  # of 8 frequencies some are kept, one is blended, some are divided
+}
+LINEAR = {"rope_type": "linear", "rope_theta": 5_000.0, "factor": 4.0}
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {}),
+    "qwen3": ("qwen3", {}),
+    "llama3 rope": ("llama", {"rope_parameters": LLAMA3}),
+    "linear rope": ("llama", {"rope_parameters": LINEAR}),
+    "theta": ("qwen3", {"rope_parameters": {"rope_type": "default", "rope_theta": 1_000_000.0}}),
+    "untied": ("llama", {"tie_word_embeddings": False}),
+    "biases": ("llama", {"attention_bias": True, "mlp_bias": True}),
+    "qwen3 biases": ("qwen3", {"attention_bias": True}),
+    "wide heads": ("qwen3", {"head_dim": 40, "num_key_value_heads": 1}),
+    "no sharing": ("llama", {"num_key_value_heads": 4, "num_hidden_layers": 3}),
+    "three to one": ("llama", {"hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 2}),
+    "eps": ("llama", {"rms_norm_eps": 0.1}),
+}
+
+
+class Watched:
+    """Ops that keep the residual stream as each norm finds it."""
+
+    def __init__(self, ops: Ops) -> None:
+        self._ops = ops
+        self.linear: Callable[..., Linear] = ops.linear
+        self.rotate, self.gate = ops.rotate, ops.gate
+        self.streams: list[torch.Tensor] = []
+
+    def norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float, *, add: torch.Tensor | None) -> torch.Tensor:
+        out = self._ops.norm(x, weight, eps, add=add)
+        self.streams.append(x.clone())
+        return out
+
+
+class Driver:
+    """A model run over scattered pages without the engine."""
+
+    def __init__(self, path: Path, ops: Ops, attention: Callable[[HostPool, Placement], AttentionBackend]) -> None:
+        checkpoint = Checkpoint.open(path)
+        placement = placement_of(checkpoint, DType.F32, 1)
+        self.layers = int(checkpoint.config["num_hidden_layers"])
+        self._ops = Watched(ops)
+        self._model = family_of(checkpoint.config, FAMILIES).build(checkpoint, placement, DType.F32, self._ops)
+        self._blocks = np.random.default_rng(5).permutation(12).astype(np.int32)[: -(-LENGTH // B)]
+        self._pool = HostPool(12 * placement.page_bytes(KV))
+        ctypes.memset(self._pool.address, 0x7F, self._pool.nbytes)  # float32 3e38: whoever reads too far is seen
+        self._attention = attention(self._pool, placement)
+
+    def run(self, tokens: Sequence[int], cuts: Sequence[int]) -> tuple[list[torch.Tensor], torch.Tensor]:
+        """Each layer's output [tokens, hidden] and the logits [tokens, vocab]."""
+        pieces, start = [], 0
+        for count in cuts:
+            pieces.append(self._piece(tokens[start : start + count], start))
+            start += count
+        assert start == len(tokens)
+        layers = [torch.cat(parts) for parts in zip(*(p[0] for p in pieces), strict=True)]
+        return layers, torch.cat([p[1] for p in pieces])
+
+    def _piece(self, tokens: Sequence[int], start: int) -> tuple[list[torch.Tensor], torch.Tensor]:
+        at = torch.arange(start, start + len(tokens))
+        blocks = self._blocks[: -(-(start + len(tokens)) // B)]
+        slots = torch.from_numpy(blocks.astype(np.int64))[at // B] * B + at % B
+        segment = Segment(first=0, count=len(tokens), start=start, blocks=blocks)
+
+        def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            out = torch.full_like(q, 7.0)
+            self._attention.write(layer=layer, k=k, v=v, slots=slots)
+            self._attention.attend(layer=layer, q=q, k=k, v=v, segments=[segment], out=out)
+            return out
+
+        self._ops.streams.clear()
+        with torch.inference_mode():
+            hidden = self._model.forward(torch.tensor(tokens), at, attend)
+            logits = self._model.logits(hidden)
+        streams = self._ops.streams  # before layer 0, inside layer 0, after layer 0, inside layer 1, ...
+        assert len(streams) == 2 * self.layers + 1
+        return streams[2::2], logits
+
+    def close(self) -> None:
+        del self._attention
+        self._pool.close()
+
+
+def truth(path: Path, tokens: Sequence[int]) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """The same from transformers."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager").eval()
+    layers: list[torch.Tensor] = []
+    for layer in model.model.layers:
+        layer.register_forward_hook(lambda _m, _i, out: layers.append((out[0] if isinstance(out, tuple) else out).reshape(-1, out.shape[-1])))
+    with torch.inference_mode():
+        logits = model(torch.tensor([tokens]), use_cache=False).logits[0]
+    return layers, logits
+
+
+def worst(found: torch.Tensor, expected: torch.Tensor) -> float:
+    assert found.shape == expected.shape
+    assert found.isfinite().all()
+    return float((found - expected).abs().max() / expected.abs().max())
+
+
+def compare(driver: Driver, path: Path, tokens: Sequence[int], cuts: Sequence[Sequence[int]]) -> None:
+    layers, logits = truth(path, tokens)
+    assert len(layers) == driver.layers
+    for cut in cuts:
+        our_layers, our_logits = driver.run(tokens, cut)
+        errors = [worst(a, b) for a, b in zip(our_layers, layers, strict=True)] + [worst(our_logits, logits)]
+        assert max(errors) <= TOLERANCE, f"by layer, logits last: {errors}"
+
+
+def prompt(vocabulary: int) -> list[int]:
+    return np.random.default_rng(2).integers(0, vocabulary, LENGTH).tolist()
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "plain"])
+@pytest.mark.parametrize("case", CASES)
+def test_layers_and_logits_are_those_of_transformers(tmp_path: Path, case: str, compiled: bool) -> None:
+    family, overrides = CASES[case]
+    path = make_tiny(tmp_path, family, **overrides)
+    ops, attention = (CpuOps(DType.F32, Team(1)), CpuAttention) if compiled else (TorchOps(), ReferenceAttention)
+    driver = Driver(path, ops, attention)
+    compare(driver, path, prompt(int(Checkpoint.open(path).config["vocab_size"])), list(CUTS.values()))
+    driver.close()
+
+
+def test_the_rope_settings_of_older_configs(tmp_path: Path) -> None:
+    """`rope_theta` and `rope_scaling` beside each other, the way most published checkpoints have them."""
+    path = make_tiny(tmp_path, rope_parameters=LLAMA3 | {"rope_theta": 500_000.0})
+    tokens = prompt(320)
+    layers, logits = truth(path, tokens)
+    config = json.loads((path / "config.json").read_text())
+    parameters = config.pop("rope_parameters")
+    config["rope_theta"] = parameters.pop("rope_theta")
+    config["rope_scaling"] = parameters
+    (path / "config.json").write_text(json.dumps(config))
+    driver = Driver(path, TorchOps(), ReferenceAttention)
+    found_layers, found = driver.run(tokens, [LENGTH])
+    assert max(worst(a, b) for a, b in zip([*found_layers, found], [*layers, logits], strict=True)) <= TOLERANCE
+    driver.close()
+
+
+def test_the_trial_model_is_that_of_transformers() -> None:
+    path = default_directory()
+    if not (path / "config.json").is_file():
+        pytest.skip("the trial model is not here; baton models pull smollm2")
+    driver = Driver(path, CpuOps(DType.F32, Team(1)), CpuAttention)
+    compare(driver, path, prompt(int(Checkpoint.open(path).config["vocab_size"])), [CUTS["whole"], CUTS["odd"]])
+    driver.close()
+
+
+# ---- refusals -----------------------------------------------------------------------------------
+
+
+def refused(path: Path, **changes: object) -> str:
+    config = json.loads((path / "config.json").read_text()) | changes
+    (path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ConfigError) as caught:
+        Driver(path, TorchOps(), ReferenceAttention)
+    return str(caught.value)
+
+
+def test_an_architecture_that_nobody_serves(tmp_path: Path) -> None:
+    message = refused(make_tiny(tmp_path), architectures=["MambaForCausalLM"])
+    assert "MambaForCausalLM" in message
+    assert "LlamaForCausalLM" in message
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "named"),
+    [
+        ("llama", {"hidden_act": "gelu"}, "gelu"),
+        ("llama", {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}}, "yarn"),
+        ("qwen3", {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 0}, "sliding"),
+    ],
+)
+def test_a_setting_that_would_give_other_tokens(tmp_path: Path, family: str, changes: dict[str, object], named: str) -> None:
+    assert named in refused(make_tiny(tmp_path, family), **changes)
+
+
+def test_a_missing_weight_is_named(tmp_path: Path) -> None:
+    assert "lm_head.weight" in refused(make_tiny(tmp_path), tie_word_embeddings=False)
