@@ -264,3 +264,16 @@ def indistinct_flips(block_sums: BlockSums, dtype: DType, row: int, *, zero: boo
     slots = np.arange(len(rows))
     sums = block_sums(pool, placement, PAGED, slots, np.full_like(slots, 3), IDENTITY)
     return len(rows) - len(np.unique(sums))
+
+
+def flip_rates(block_sums: BlockSums) -> NDArray[np.float64]:
+    """For each of a sum's 64 bits, the share of all one-bit changes of a row of 32 words that flip it."""
+    placement = Placement(table(StateSpec("a", PAGED, (0,), ("k",), 1, 32, DType.F32), layers=1, block_tokens=1), 1, 1, 0, 0, 1)
+    base = int.from_bytes(shake_128(b"rates").digest(128), "little")
+    rows = [base, *(base ^ (1 << i) for i in range(1024))]
+    pool = np.frombuffer(b"".join(r.to_bytes(128, "little") for r in rows), dtype=np.uint8)
+    slots = np.arange(len(rows))
+    sums = block_sums(pool, placement, PAGED, slots, np.full_like(slots, 3), IDENTITY)[:, 0]
+    bits = (sums[1:] ^ sums[0])[:, None] >> np.arange(64, dtype=np.uint64) & np.uint64(1)
+    rates: NDArray[np.float64] = bits.mean(axis=0)
+    return rates

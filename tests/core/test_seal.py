@@ -11,6 +11,7 @@ from tests.core.seal_cases import (
     SLOT,
     TWIN,
     cases,
+    flip_rates,
     indistinct_flips,
     missed,
     plain_sums,
@@ -62,6 +63,13 @@ def test_damage_is_caught(name):
 @pytest.mark.parametrize(("dtype", "row"), [(DType.BF16, 64), (DType.F32, 16), (DType.FP8, 37)])
 def test_flipped_bits_and_pairs_of_bits_are_caught(dtype, row, zero):
     assert indistinct_flips(block_sums, dtype, row, zero=zero) == 0
+
+
+def test_any_flipped_bit_changes_every_bit_of_a_sum_half_of_the_time():
+    """The finaliser is at work: without it the lowest bits would hang on the lowest bits of words alone."""
+    rates = flip_rates(block_sums)
+    assert rates.min() > 0.4
+    assert rates.max() < 0.6
 
 
 def test_no_two_constants_cancel_each_other():

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.golden.make_seal import FILE
-from tests.core.seal_cases import CATALOGUE, PAGED, SLOT, TWIN, cases, indistinct_flips, missed, table, undamaged
+from tests.core.seal_cases import CATALOGUE, PAGED, SLOT, TWIN, cases, flip_rates, indistinct_flips, missed, table, undamaged
 
 from baton.core import seal
 from baton.core.errors import Bug
@@ -31,6 +31,13 @@ def test_damage_is_caught(name):
 @pytest.mark.parametrize(("dtype", "row"), [(DType.BF16, 64), (DType.F32, 16), (DType.FP8, 37)])
 def test_flipped_bits_and_pairs_of_bits_are_caught(dtype, row, zero):
     assert indistinct_flips(block_sums, dtype, row, zero=zero) == 0
+
+
+def test_any_flipped_bit_changes_every_bit_of_a_sum_half_of_the_time():
+    """The finaliser is at work: without it the lowest bits would hang on the lowest bits of words alone."""
+    rates = flip_rates(block_sums)
+    assert rates.min() > 0.4
+    assert rates.max() < 0.6
 
 
 @st.composite
@@ -81,6 +88,18 @@ def test_a_read_only_pool_needs_no_compiling():
     pool = case.pool()
     pool.flags.writeable = False
     assert np.array_equal(case.sums(block_sums, pool), case.sums(seal.block_sums))
+
+
+@pytest.mark.parametrize("before", range(4))
+@pytest.mark.parametrize("after", range(4))
+@pytest.mark.parametrize("name", ["bf16 x 64", "bf16 x 33", "several specs on rank 1, 0"])
+def test_pools_may_begin_at_any_address_and_end_in_part_of_a_word(name, before, after):
+    """Whole words are read as words only where every block of the spec begins at the address of one."""
+    case = next(c for c in cases() if c.name == name)
+    room = np.zeros(case.pool().size + before + after, dtype=np.uint8)
+    pool = room[before:]
+    pool[: case.pool().size] = case.pool()
+    assert [[f"{int(s):016x}" for s in row] for row in case.sums(block_sums, pool)] == GOLDEN[name]
 
 
 def test_all_rows_of_a_served_model_agree():
