@@ -67,7 +67,8 @@ def cases() -> list[Case]:
         whole = Placement(table(_delta(row, dtype)), 1, 1, 0, 0, 4)
         found.append(Case(f"slot of {dtype.value} x {row}", whole, SLOT, (1, 0), (2**31 + 1, 77)))
     # A spec whose bytes leave the next one of the block on an odd address, and a rank that holds the second half.
-    several = table(StateSpec("scale", PAGED, (0, 1, 3), ("s",), 2, 1, DType.FP8), _kv(8, DType.BF16), _delta(5, DType.F16))
+    scale = StateSpec("scale", PAGED, (0, 1, 3), ("s",), 2, 1, DType.FP8)
+    several = table(scale, _kv(8, DType.BF16), _delta(5, DType.F16), block_tokens=3)
     for tp_rank, pp_rank in ((0, 0), (1, 0), (1, 1)):
         placement = Placement(several, 2, 2, tp_rank, pp_rank, 1)
         found.append(Case(f"several specs on rank {tp_rank}, {pp_rank}", placement, PAGED, (0, 1, 2), (4, 5, 6)))

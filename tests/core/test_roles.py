@@ -4,6 +4,7 @@ import random
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from tests.core.build import submit
 from tests.core.world import Node, World, expected
 
@@ -13,6 +14,7 @@ from baton.core.ids import Boot
 from baton.core.messages import (
     Abort,
     Admitted,
+    BlockRun,
     Doubt,
     FailCode,
     FirstToken,
@@ -390,8 +392,6 @@ def test_a_higher_epoch_ends_the_lower_and_an_old_one_changes_nothing() -> None:
     world.run()
     decode = world.nodes[Boot(D)].leader
     first = next(iter(decode.rooms.values())).ticket
-    from msgspec.structs import replace
-
     second = replace(first, key=replace(first.key, epoch=2))
     decode.receive(world.GATEWAY, second, world.now)
     world.run()
@@ -399,3 +399,21 @@ def test_a_higher_epoch_ends_the_lower_and_an_old_one_changes_nothing() -> None:
     decode.receive(world.GATEWAY, first, world.now)
     decode.receive(world.GATEWAY, Abort(first.key, "late"), world.now)
     assert set(decode.rooms) == {second.key}
+
+
+@pytest.mark.parametrize(
+    "runs", [{"full": BlockRun(0, 9, tuple(range(9)))}, {"full": BlockRun(0, 2, (1,))}, {"x": BlockRun(0, 1, (0,))}]
+)
+def test_an_offer_that_cannot_be_of_this_room_is_a_failure_of_the_room_alone(runs: dict) -> None:
+    world = split()
+    world.hold = lambda source, target, message: isinstance(message, Offer) and message.number == 1
+    world.submit(submit(1, prompt(9)))
+    world.run()
+    _, _, offer = world.held[0]
+    world.held = []
+    world.nodes[Boot(D)].leader.receive(Boot(P), replace(offer, runs=runs), world.now)
+    world.run()
+    end = world.end()
+    assert isinstance(end, Fail)
+    assert end.code is FailCode.HANDOFF_FAILED
+    assert world.clean

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.engine.rig import B, placement_of
+from tests.engine.whole import B, placement_of
 from tests.tiny import make_tiny
 
 from baton.adapters.memory import HostPool
@@ -124,7 +124,7 @@ def truth(path: Path, tokens: Sequence[int]) -> tuple[list[torch.Tensor], torch.
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager").eval()
     layers: list[torch.Tensor] = []
     for layer in model.model.layers:
-        layer.register_forward_hook(lambda _m, _i, out: layers.append((out[0] if isinstance(out, tuple) else out).reshape(-1, out.shape[-1])))
+        layer.register_forward_hook(lambda _module, _inputs, out: layers.append(out[0]))
     with torch.inference_mode():
         logits = model(torch.tensor([tokens]), use_cache=False).logits[0]
     return layers, logits
@@ -215,11 +215,39 @@ def test_an_architecture_that_nobody_serves(tmp_path: Path) -> None:
     [
         ("llama", {"hidden_act": "gelu"}, "gelu"),
         ("llama", {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}}, "yarn"),
-        ("qwen3", {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 0}, "sliding"),
     ],
 )
 def test_a_setting_that_would_give_other_tokens(tmp_path: Path, family: str, changes: dict[str, object], named: str) -> None:
     assert named in refused(make_tiny(tmp_path, family), **changes)
+
+
+SLIDING = {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1}
+
+
+@pytest.mark.parametrize("form", ["layer_types", "older"])
+def test_layers_with_a_sliding_window_are_refused(tmp_path: Path, form: str) -> None:
+    """Served with full attention they would give other tokens beyond the window."""
+    path = make_tiny(tmp_path, "qwen3", **SLIDING)
+    message = refused(path) if form == "layer_types" else refused(path, layer_types=None)
+    assert "[1]" in message
+    assert "sliding window" in message
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"layer_types": None, "use_sliding_window": False},  # as published: a window that is not used
+        {"layer_types": None, "max_window_layers": 2},  # used by the layers after the last
+        {"layer_types": None, "sliding_window": None},
+    ],
+)
+def test_a_sliding_window_that_no_layer_uses_is_served(tmp_path: Path, changes: dict[str, object]) -> None:
+    path = make_tiny(tmp_path, "qwen3")
+    config = json.loads((path / "config.json").read_text()) | SLIDING | changes
+    (path / "config.json").write_text(json.dumps(config))
+    driver = Driver(path, TorchOps(), ReferenceAttention)
+    compare(driver, path, prompt(320), [CUTS["whole"]])
+    driver.close()
 
 
 def test_a_missing_weight_is_named(tmp_path: Path) -> None:

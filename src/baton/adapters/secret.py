@@ -16,12 +16,17 @@ from zmq.utils import z85
 
 from baton.core.errors import ConfigError
 
+MAX_CHARS = 4096  # read of a secret file; a good one has 65
+
 
 class KeyPair(msgspec.Struct, frozen=True):
     """A CURVE key pair, z85."""
 
     public: bytes
     private: bytes
+
+    def __repr__(self) -> str:
+        return f"KeyPair({self.public!r}, ...)"  # the private half must not get into a log
 
 
 class Secret(msgspec.Struct, frozen=True):
@@ -50,8 +55,9 @@ def load_secret(path: Path) -> Secret:
         ConfigError: missing, open to others, or not 64 hex digits
     """
     try:
-        mode = path.stat().st_mode
-        text = path.read_text(encoding="ascii").strip()
+        with path.open(encoding="ascii") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            text = file.read(MAX_CHARS).strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the secret {path}: {error}") from error
     if mode & (stat.S_IRWXG | stat.S_IRWXO):

@@ -5,10 +5,11 @@ ZeroMQ is used as a datagram service: what it loses or repeats on reconnect is t
 
 import ipaddress
 import os
+import re
 import select
 from collections import OrderedDict
+from collections.abc import Iterator
 from itertools import count
-from urllib.parse import urlsplit
 
 import zmq
 from zmq.utils.z85 import decode as z85_decode
@@ -20,24 +21,28 @@ from baton.core.ids import Link
 HIGH_WATER = 4096  # frames queued per peer
 MAX_LINKS = 1024  # of those who dial us
 HEARTBEAT_MS = 1000
+FAREWELL_MS = 100  # a frame handed over before `close` or `hang_up` has so long to leave
+MAX_FRAMES = 1024  # that one call of `receive` takes from one socket
+# Stricter than ZeroMQ's own grammar, whose "tcp://127.0.0.1:0;10.0.0.5:5555" looks like loopback and is not.
+ADDRESS = re.compile(r"tcp://(?P<host>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._*-]+):(\d+|\*)|ipc://(?P<path>.+)")
 ZAP_ADDRESS = "inproc://zeromq.zap.01"  # fixed by ZeroMQ RFC 27
 
 
 def is_loopback(address: str) -> bool:
-    """Whether a zmq address never leaves this host."""
-    parts = urlsplit(address)
-    if parts.scheme in ("ipc", "inproc"):
-        return True
-    host = parts.hostname or ""
+    """Whether a zmq address never leaves this host. Raises ConfigError for one that is neither tcp://HOST:PORT nor ipc://PATH."""
+    found = ADDRESS.fullmatch(address)
+    if found is None:
+        raise ConfigError(f"control address {address!r} is not of the form tcp://HOST:PORT (IPv6 in brackets) or ipc://PATH")
+    host = (found["host"] or "").strip("[]")
     try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+        return found["path"] is not None or host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
 
 
 def require_secret(address: str, secret: Secret | None) -> None:
-    """Raise ConfigError for an address off loopback without a secret."""
-    if secret is None and not is_loopback(address):
+    """Raise ConfigError for an address off loopback without a secret (C6), or one that does not parse."""
+    if not is_loopback(address) and secret is None:
         raise ConfigError(
             f"control address {address} is not on loopback; give --secret FILE (baton secret new FILE) or a 127.0.0.1 address"
         )
@@ -70,7 +75,8 @@ class ZmqControl:
     def _socket(self, kind: int, address: str) -> zmq.Socket[bytes]:
         socket = self._context.socket(kind)
         for option, value in (
-            (zmq.LINGER, 0),
+            (zmq.LINGER, FAREWELL_MS),
+            (zmq.IMMEDIATE, 1),  # while there is no connection `send` says so, instead of keeping frames for a later process
             (zmq.SNDHWM, HIGH_WATER),
             (zmq.RCVHWM, HIGH_WATER),
             (zmq.MAXMSGSIZE, self._max),
@@ -132,46 +138,57 @@ class ZmqControl:
         """See the port (C1)."""
         if self._closed or len(frame) > self._max:
             return False
+        if link in self._dealers:
+            return self._put(self._dealers[link], frame)
+        if link in self._by_link and self._router is not None:
+            return self._put(self._router, self._by_link[link], frame)
+        return False
+
+    def _put(self, socket: "zmq.Socket[bytes]", *parts: bytes) -> bool:
         try:
-            if link in self._dealers:
-                socket = self._dealers[link]
-                socket.send(frame, zmq.DONTWAIT)
-            elif link in self._by_link and self._router is not None:
-                socket = self._router
-                socket.send_multipart((self._by_link[link], frame), zmq.DONTWAIT)
-            else:
-                return False
+            socket.send_multipart(parts, zmq.DONTWAIT)
+            return True
         except zmq.ZMQError as error:
             if error.errno in (zmq.EAGAIN, zmq.EHOSTUNREACH):
                 return False
             raise
-        if not self._kicked and int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+        finally:  # a send that failed may have swallowed the edge as well
+            if int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+                self._kick_receive()
+
+    def _kick_receive(self) -> None:
+        if not self._kicked:
             self._kicked = True
             os.eventfd_write(self._kick, 1)
-        return True
 
     def receive(self) -> list[tuple[Link, bytes]]:
-        """See the port. Loops until every socket is empty: their descriptors are edge-triggered (C7)."""
+        """See the port. Reads every socket until it is empty or a bound is met: their descriptors are edge-triggered (C7)."""
         if self._closed:
             return []
-        frames: list[tuple[Link, bytes]] = []
         if self._kicked:
             self._kicked = False
             os.eventfd_read(self._kick)
         if self._zap is not None:
             self._answer_zap(self._zap)
+        frames: list[tuple[Link, bytes]] = []
         if self._router is not None:
-            while (parts := _next(self._router)) is not None:
-                if len(parts) == 2:
-                    frames.append((self._link_of(parts[0]), parts[1]))
+            frames += [(self._link_of(parts[0]), parts[1]) for parts in self._take(self._router) if len(parts) == 2]
         for link, socket in self._dealers.items():
-            while (parts := _next(socket)) is not None:
-                if len(parts) == 1:
-                    frames.append((link, parts[0]))
+            frames += [(link, parts[0]) for parts in self._take(socket) if len(parts) == 1]
         return frames
+
+    def _take(self, socket: "zmq.Socket[bytes]") -> Iterator[list[bytes]]:
+        for _ in range(MAX_FRAMES):
+            parts = _next(socket)
+            if parts is None:
+                return
+            yield parts
+        self._kick_receive()
 
     def hang_up(self, link: Link) -> None:
         """See the port."""
+        if self._closed:
+            return
         socket = self._dealers.pop(link, None)
         if socket is not None:
             self._poll.unregister(int(socket.getsockopt(zmq.FD)))
@@ -191,7 +208,7 @@ class ZmqControl:
         self._closed = True
         self._poll.close()
         os.close(self._kick)
-        self._context.destroy(linger=0)
+        self._context.destroy(linger=FAREWELL_MS)
 
     # ---- inside ---------------------------------------------------------------------------------
 

@@ -244,6 +244,9 @@ class DecodeLeader(Leader[DecodeRoom]):
         """Hand the offers that have come, in their order, to the ranks."""
         while (offer := room.offers.pop(room.ordered, None)) is not None:
             room.ordered += 1
+            if why := self._misfit(room, offer):
+                self.fail(room, FailCode.HANDOFF_FAILED, why, retry=False)
+                return
             if offer.runs:
                 self._order(room, offer.runs, offer.sums)
             if offer.record is not None:
@@ -255,6 +258,19 @@ class DecodeLeader(Leader[DecodeRoom]):
                 if offer.record.finish is not None:
                     self.end(room)  # it ended at its first token, which the gateway has from prefill
                     return
+
+    def _misfit(self, room: DecodeRoom, offer: Offer) -> str:
+        """What an offer states that cannot be of this room; empty if nothing."""
+        partner = self._partners.find(room.ticket.prefill)
+        k = partner.manifest.page_blocks if partner is not None else 1
+        for group, run in offer.runs.items():
+            if group not in self.ledger.pools:
+                return f"offer {offer.number} names group {group!r}, which this model has not"
+            limit = extent_blocks(self.state_table.group(group).extent, room.length, self.state_table.block_tokens)
+            pages = (run.end - 1) // k - run.start // k + 1
+            if not limit.start <= run.start < run.end <= limit.end or len(run.pages) != pages:
+                return f"offer {offer.number} states blocks [{run.start}, {run.end}) in {len(run.pages)} pages; {limit} are due"
+        return ""
 
     def _order(self, room: DecodeRoom, runs: dict[GroupName, BlockRun], sums: tuple[LegSums, ...]) -> None:
         self._next_order += 1

@@ -1,9 +1,17 @@
-"""What travels on a link, below the sessions. Every frame but Open names both boots and the session's number."""
+"""What travels on a link, below the sessions. Every frame of a session names both boots and the session's number.
+
+`Open` and `WrongProtocol` keep their layout in every version of the protocol: two versions must be able to say so.
+"""
+
+from typing import Annotated
 
 import msgspec
 
 from baton.core.ids import Boot
 from baton.core.messages import AnyMessage
+
+# A number a peer chose is added to here and sent on, so it must stay far from what msgpack can carry.
+Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class Frame(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -16,7 +24,7 @@ class Open(Frame, frozen=True, tag="open"):
     protocol: int
     src: Boot
     expect: Boot | None
-    session: int
+    session: Number
 
 
 class Opened(Frame, frozen=True, tag="opened"):
@@ -25,7 +33,7 @@ class Opened(Frame, frozen=True, tag="opened"):
     protocol: int
     src: Boot
     dst: Boot
-    session: int
+    session: Number
 
 
 class Data(Frame, frozen=True, tag="data"):
@@ -33,19 +41,20 @@ class Data(Frame, frozen=True, tag="data"):
 
     src: Boot
     dst: Boot
-    session: int
-    number: int
-    ack: int
+    session: Number
+    number: Number  # from 1
+    ack: Number
     message: AnyMessage
 
 
 class Beat(Frame, frozen=True, tag="beat"):
-    """I am here, and have received up to `ack`."""
+    """I am here, and have received all up to `ack`; also `held`, if it is not 0, but nothing between the two."""
 
     src: Boot
     dst: Boot
-    session: int
-    ack: int
+    session: Number
+    ack: Number
+    held: Number
 
 
 class Bye(Frame, frozen=True, tag="bye"):
@@ -53,17 +62,17 @@ class Bye(Frame, frozen=True, tag="bye"):
 
     src: Boot
     dst: Boot
-    session: int
+    session: Number
     why: str
 
 
 class WrongBoot(Frame, frozen=True, tag="wrong_boot"):
-    """You spoke to `dst` (or in a session I do not have); here is `src`."""
+    """You spoke to `meant`, or in a session I do not have (0: you were opening one); here is `src`."""
 
     src: Boot
     dst: Boot
     meant: Boot
-    session: int
+    session: Number
 
 
 class WrongProtocol(Frame, frozen=True, tag="wrong_protocol"):

@@ -1,33 +1,25 @@
 """Sessions: numbered, acknowledged, in-order message streams over links that lose, repeat and reorder frames.
 
-    dialling side ──Open──▶ listening side ──Opened──▶        then Data and Beat both ways, until Bye, silence,
-                                                              overflow, or a frame of another boot or higher session
+    dialling side                             listening side
+        │ ──Open(highest number known)──▶           │   chooses the next number, promises it
+      PeerUp ◀──Opened(number)──                    │
+        │ ──Beat or Data──▶                       PeerUp    the dialling side is known to have it
+        ╎   Data and Beat both ways, until Bye, silence, overflow, or an answer from another boot
+    PeerLost                                    PeerLost
 
-One session per pair of boots at a time. Inside it every message is delivered once and in order; its end is `PeerLost` on
-both sides, and the next session between the same boots has a higher number. Sans-IO: `receive`, `to_send`, `timer`,
-`on_timer`, `events`.
+Invariants: one session per pair of boots at a time; the next one between them has a higher number, and the lower one's
+PeerLost comes before it; a frame counts only in the session whose number and boots it names, and whoever speaks in
+another is told so (`WrongBoot`, which is never answered). Sans-IO: `receive`, `to_send`, `timer`, `on_timer`, `events`.
 """
-
-from collections import deque
 
 import msgspec
 
 from baton.core.frames import AnyFrame, Beat, Bye, Data, Open, Opened, WrongBoot, WrongProtocol
 from baton.core.ids import Boot, Link, Micros
 from baton.core.messages import PROTOCOL, AnyMessage
+from baton.core.stream import SessionLimits, Stream
 
-
-class SessionLimits(msgspec.Struct, frozen=True):
-    """Times in microseconds, counts in frames."""
-
-    silence: Micros = Micros(3_000_000)  # without a frame for so long the peer is lost
-    beat: Micros = Micros(500_000)  # at least one frame in so long
-    ack_delay: Micros = Micros(10_000)  # an unanswered message is acknowledged after so long
-    resend: Micros = Micros(200_000)  # an unacknowledged message is sent again after so long
-    redial_first: Micros = Micros(100_000)
-    redial_most: Micros = Micros(1_000_000)
-    buffer: int = 8192  # unacknowledged messages; one more ends the session
-    ahead: int = 1024  # messages kept that came before an earlier one
+__all__ = ["PeerLost", "PeerUp", "Received", "SessionEvent", "SessionLimits", "Sessions", "WrongPeer"]
 
 
 class PeerUp(msgspec.Struct, frozen=True):
@@ -52,7 +44,7 @@ class PeerLost(msgspec.Struct, frozen=True):
 
 
 class WrongPeer(msgspec.Struct, frozen=True):
-    """Whoever listens at a dialled address is not whom we expect, or speaks another protocol."""
+    """Whoever is at the other end of a link is not whom we expect, or speaks another protocol. Said once per reason."""
 
     link: Link
     why: str
@@ -61,30 +53,30 @@ class WrongPeer(msgspec.Struct, frozen=True):
 SessionEvent = PeerUp | Received | PeerLost | WrongPeer
 
 
-class Session:
-    """One side of one session."""
+class Session(msgspec.Struct):
+    """A session that both sides have."""
 
-    def __init__(self, peer: Boot, number: int, link: Link, now: Micros) -> None:
-        self.peer, self.number, self.link = peer, number, link
-        self.sent = 0  # number of the last message
-        self.unacked: deque[tuple[int, AnyMessage]] = deque()
-        self.fresh: deque[tuple[int, AnyMessage]] = deque()  # not on the wire yet
-        self.got = 0  # highest number received in order
-        self.early: dict[int, AnyMessage] = {}
-        self.heard_at = now
-        self.said_at = now
-        self.resend_at: Micros | None = None
-        self.ack_at: Micros | None = None
+    peer: Boot
+    number: int
+    link: Link  # where we speak
+    stream: Stream
+
+
+class Promised(msgspec.Struct, frozen=True):
+    """A session that the dialling side may not know of yet: nothing is said in it, and it ends without an event."""
+
+    number: int
+    until: Micros
 
 
 class Dialled(msgspec.Struct):
     """A link of ours that wants a session."""
 
-    link: Link
     expect: Boot | None
     next_at: Micros
     wait: Micros
-    peer: Boot | None = None  # of the session that lives on it
+    boot: Boot | None  # whom we expect, else who answered last
+    told: str = ""  # why it was wrong
 
 
 class Sessions:
@@ -93,6 +85,7 @@ class Sessions:
     def __init__(self, boot: Boot, limits: SessionLimits) -> None:
         self.boot, self.limits = boot, limits
         self._sessions: dict[Boot, Session] = {}
+        self._promised: dict[Boot, Promised] = {}
         self._numbers: dict[Boot, int] = {}  # highest session number known, per peer
         self._dialled: dict[Link, Dialled] = {}
         self._out: list[tuple[Link, AnyFrame]] = []
@@ -102,46 +95,50 @@ class Sessions:
 
     def dial(self, link: Link, expect: Boot | None, now: Micros) -> None:
         """Open a session on a link of ours, and again whenever it ends."""
-        self._dialled[link] = Dialled(link, expect, now, self.limits.redial_first)
-        self._knock(self._dialled[link], now)
+        self._dialled[link] = Dialled(expect, now, self.limits.redial_first, expect)
+        self._knock(link, self._dialled[link], now)
 
     def hang_up(self, link: Link) -> None:
         """Stop opening sessions on a link; one that lives on it ends without an event."""
         dialled = self._dialled.pop(link, None)
-        if dialled is not None and dialled.peer is not None:
-            session = self._sessions.pop(dialled.peer, None)
-            if session is not None:
-                self._out.append((link, Bye(self.boot, session.peer, session.number, "hung up")))
+        session = self._sessions.get(dialled.boot) if dialled is not None and dialled.boot is not None else None
+        if session is not None and session.link == link:
+            del self._sessions[session.peer]
+            self._out.append((link, Bye(self.boot, session.peer, session.number, "hung up")))
+
+    def number(self, boot: Boot) -> int | None:
+        """The number of the session with that boot; None without one."""
+        session = self._sessions.get(boot)
+        return session.number if session is not None else None
 
     def send(self, boot: Boot, message: AnyMessage, now: Micros) -> bool:
         """Queue a message; False without a session. A full buffer ends the session."""
         session = self._sessions.get(boot)
         if session is None:
             return False
-        if len(session.unacked) >= self.limits.buffer:
+        if not session.stream.say(message):
             self._lose(session, f"{self.limits.buffer} messages unacknowledged", now, bye=True)
             return False
-        session.sent += 1
-        session.unacked.append((session.sent, message))
-        session.fresh.append((session.sent, message))
-        if session.resend_at is None:
-            session.resend_at = Micros(now + self.limits.resend)
         return True
+
+    def close(self, boot: Boot, why: str, now: Micros) -> None:
+        """End one session, if there is one, and say so. A link that was dialled for it opens the next."""
+        session = self._sessions.get(boot)
+        if session is not None:
+            self._lose(session, why, now, bye=True)
 
     def close_all(self, why: str, now: Micros) -> None:
         """End everything and say so."""
         for session in list(self._sessions.values()):
             self._lose(session, why, now, bye=True)
         self._dialled.clear()
+        self._promised.clear()
 
     def to_send(self, now: Micros) -> list[tuple[Link, AnyFrame]]:
         """Frames that are due, in order."""
-        for session in self._sessions.values():
-            while session.fresh:
-                number, message = session.fresh.popleft()
-                self._out.append((session.link, self._data(session, number, message)))
-                session.said_at, session.ack_at = now, None
         out, self._out = self._out, []
+        for session in self._sessions.values():
+            out += [(session.link, frame) for frame in session.stream.to_send(now)]
         return out
 
     def events(self) -> list[SessionEvent]:
@@ -151,26 +148,23 @@ class Sessions:
 
     def timer(self) -> Micros | None:
         """When `on_timer` wants to be called."""
-        times: list[int] = [d.next_at for d in self._dialled.values() if d.peer is None]
-        for s in self._sessions.values():
-            times += [s.heard_at + self.limits.silence, s.said_at + self.limits.beat]
-            times += [t for t in (s.resend_at, s.ack_at) if t is not None]
-        return Micros(min(times)) if times else None
+        times = [d.next_at for d in self._dialled.values() if d.boot not in self._sessions]
+        times += [p.until for p in self._promised.values()]
+        times += [s.stream.timer() for s in self._sessions.values()]
+        return min(times, default=None)
 
     def on_timer(self, now: Micros) -> None:
         """Time has passed."""
+        for boot in [b for b, p in self._promised.items() if now >= p.until]:
+            del self._promised[boot]
         for session in list(self._sessions.values()):
-            if now >= session.heard_at + self.limits.silence:
+            if session.stream.silent(now):
                 self._lose(session, f"silent for {self.limits.silence / 1e6:.1f} s", now, bye=True)
-                continue
-            if session.resend_at is not None and now >= session.resend_at:
-                self._resend(session, now)
-            due = session.ack_at is not None and now >= session.ack_at
-            if due or now >= session.said_at + self.limits.beat:
-                self._beat(session, now)
-        for dialled in list(self._dialled.values()):
-            if dialled.peer is None and now >= dialled.next_at:
-                self._knock(dialled, now)
+            else:
+                session.stream.on_timer(now)
+        for link, dialled in self._dialled.items():
+            if dialled.boot not in self._sessions and now >= dialled.next_at:
+                self._knock(link, dialled, now)
 
     def receive(self, link: Link, frame: AnyFrame, now: Micros) -> None:
         """A frame came in."""
@@ -182,20 +176,17 @@ class Sessions:
             case Data() | Beat():
                 self._on_traffic(link, frame, now)
             case Bye():
-                session = self._session_of(link, frame.src, frame.dst, frame.session)
-                if session is not None:
-                    self._lose(session, f"it said: {frame.why}", now, bye=False)
+                self._on_bye(frame, now)
             case WrongBoot():
                 self._on_wrong_boot(link, frame, now)
             case WrongProtocol():
-                why = f"it speaks protocol {frame.ours}, we speak {PROTOCOL}"
-                self._events.append(WrongPeer(link, why))
+                self._tell(link, f"it speaks protocol {frame.ours}, we speak {PROTOCOL}")
 
     # ---- opening --------------------------------------------------------------------------------
 
-    def _knock(self, dialled: Dialled, now: Micros) -> None:
-        known = self._numbers.get(dialled.expect, 0) if dialled.expect is not None else max(self._numbers.values(), default=0)
-        self._out.append((dialled.link, Open(PROTOCOL, self.boot, dialled.expect, known)))
+    def _knock(self, link: Link, dialled: Dialled, now: Micros) -> None:
+        known = self._numbers.get(dialled.boot, 0) if dialled.boot is not None else 0
+        self._out.append((link, Open(PROTOCOL, self.boot, dialled.expect, known)))
         dialled.next_at = Micros(now + dialled.wait)
         dialled.wait = Micros(min(dialled.wait * 2, self.limits.redial_most))
 
@@ -203,99 +194,133 @@ class Sessions:
         if frame.protocol != PROTOCOL:
             self._out.append((link, WrongProtocol(PROTOCOL, frame.protocol)))
             return
-        if frame.expect is not None and frame.expect != self.boot:
-            self._out.append((link, WrongBoot(self.boot, frame.src, frame.expect, 0)))
+        if frame.src == self.boot or (frame.expect is not None and frame.expect != self.boot):
+            meant = frame.expect if frame.expect is not None else self.boot
+            self._out.append((link, WrongBoot(self.boot, frame.src, meant, 0)))
             return
-        lower = self._sessions.get(frame.src)
-        if lower is not None and lower.link == link and lower.number > frame.session and lower.got == 0:
-            # The same knock again: our answer was lost or is under way.
-            self._out.append((link, Opened(PROTOCOL, self.boot, frame.src, lower.number)))
-            return
-        if lower is not None:
-            self._lose(lower, "it opened the next session", now, bye=False)
+        number = self._number_for(frame, now)
+        if number is not None:
+            self._out.append((link, Opened(PROTOCOL, self.boot, frame.src, number)))
+
+    def _number_for(self, frame: Open, now: Micros) -> int | None:
+        """The session that an Open asks for: the one there is, if the Open was said without knowing of it; else the next."""
+        session, promised = self._sessions.get(frame.src), self._promised.get(frame.src)
+        if session is not None:
+            if frame.session < session.number:
+                return session.number
+            self._lose(session, "it opened the next session", now, bye=False)
+        elif promised is not None and frame.session < promised.number:
+            return promised.number
+        elif promised is None and len(self._sessions) + len(self._promised) >= self.limits.sessions:
+            return None  # it knocks again
         number = max(self._numbers.get(frame.src, 0), frame.session) + 1
-        self._begin(frame.src, number, link, now)
-        self._out.append((link, Opened(PROTOCOL, self.boot, frame.src, number)))
+        self._promised[frame.src] = Promised(number, Micros(now + self.limits.silence))
+        self._remember(frame.src, number)
+        return number
 
     def _on_opened(self, link: Link, frame: Opened, now: Micros) -> None:
         dialled = self._dialled.get(link)
-        if dialled is None or frame.dst != self.boot or frame.session <= self._numbers.get(frame.src, 0):
-            return  # late or repeated
-        if dialled.expect is not None and frame.src != dialled.expect:
-            self._events.append(WrongPeer(link, f"boot {frame.src:x} answered, {dialled.expect:x} was expected"))
+        if dialled is None or frame.dst != self.boot:
             return
-        for boot in {frame.src, dialled.peer} & self._sessions.keys():
-            assert boot is not None
-            self._lose(self._sessions[boot], "the next session was opened", now, bye=False)
-        dialled.peer, dialled.wait = frame.src, self.limits.redial_first
-        self._begin(frame.src, frame.session, link, now)
-        self._beat(self._sessions[frame.src], now)
+        if frame.protocol != PROTOCOL:
+            self._tell(link, f"it speaks protocol {frame.protocol}, we speak {PROTOCOL}")
+            return
+        session, promised = self._sessions.get(frame.src), self._promised.get(frame.src)
+        if dialled.boot != frame.src and dialled.boot in self._sessions:
+            return  # from a boot that was here before; were it the next one, what we say would be answered WrongBoot
+        if dialled.expect not in (None, frame.src):
+            return
+        if session is not None and frame.session <= session.number:
+            dialled.boot = frame.src  # repeated, or a second link to the same boot: one session serves both
+            return
+        both_knocked = promised is not None and promised.number == frame.session
+        if frame.session <= self._numbers.get(frame.src, 0) and not both_knocked:
+            return  # of a session that has ended
+        if session is not None:
+            self._lose(session, "the next session was opened", now, bye=False)
+        dialled.boot, dialled.wait, dialled.told = frame.src, self.limits.redial_first, ""
+        self._begin(frame.src, frame.session, link, now).stream.beat()
 
-    def _begin(self, peer: Boot, number: int, link: Link, now: Micros) -> None:
-        self._sessions[peer] = Session(peer, number, link, now)
-        self._numbers[peer] = number
+    def _begin(self, peer: Boot, number: int, link: Link, now: Micros) -> Session:
+        self._promised.pop(peer, None)
+        self._remember(peer, number)
+        stream = Stream(us=self.boot, peer=peer, session=number, limits=self.limits, now=now)
+        session = self._sessions[peer] = Session(peer, number, link, stream)
         self._events.append(PeerUp(peer, link))
+        return session
+
+    def _remember(self, peer: Boot, number: int) -> None:
+        self._numbers.pop(peer, None)
+        self._numbers[peer] = number
+        if len(self._numbers) > self.limits.remembered:
+            live = self._sessions.keys() | self._promised.keys() | {peer}
+            oldest = next((b for b in self._numbers if b not in live), None)
+            if oldest is not None:
+                del self._numbers[oldest]
+
+    # ---- ending ---------------------------------------------------------------------------------
+
+    def _on_bye(self, frame: Bye, now: Micros) -> None:
+        session, promised = self._sessions.get(frame.src), self._promised.get(frame.src)
+        if frame.dst != self.boot:
+            return
+        if session is not None and frame.session == session.number:
+            self._lose(session, f"it said: {frame.why}", now, bye=False)
+        elif promised is not None and frame.session == promised.number:
+            del self._promised[frame.src]
 
     def _on_wrong_boot(self, link: Link, frame: WrongBoot, now: Micros) -> None:
         if frame.dst != self.boot:
             return
-        session = self._sessions.get(frame.meant)
-        if session is not None and session.link == link and session.number == frame.session:
-            self._lose(session, f"boot {frame.src:x} answers in its place", now, bye=False)
-        elif frame.session == 0 and link in self._dialled:
-            self._events.append(WrongPeer(link, f"boot {frame.src:x} answered, {frame.meant:x} was expected"))
+        session, dialled = self._sessions.get(frame.meant), self._dialled.get(link)
+        if session is not None and session.number == frame.session:
+            ended = frame.src == frame.meant
+            self._lose(session, "it has ended the session" if ended else f"boot {frame.src:x} is in its place", now, bye=False)
+        elif frame.src == self.boot:
+            self._tell(link, "this process dials itself")
+        elif frame.session == 0 and dialled is not None and dialled.expect == frame.meant:
+            self._tell(link, f"boot {frame.src:x} answered, {frame.meant:x} was expected")
+
+    def _tell(self, link: Link, why: str) -> None:
+        dialled = self._dialled.get(link)
+        if dialled is not None and dialled.boot not in self._sessions and dialled.told != why:
+            dialled.told = why
+            self._events.append(WrongPeer(link, why))
 
     def _lose(self, session: Session, why: str, now: Micros, *, bye: bool) -> None:
         del self._sessions[session.peer]
         if bye:
             self._out.append((session.link, Bye(self.boot, session.peer, session.number, why)))
         self._events.append(PeerLost(session.peer, why))
-        dialled = self._dialled.get(session.link)
-        if dialled is not None and dialled.peer == session.peer:
-            dialled.peer, dialled.next_at = None, Micros(now + dialled.wait)
+        for dialled in self._dialled.values():
+            if dialled.boot == session.peer:
+                dialled.next_at = Micros(now + dialled.wait)
 
     # ---- traffic --------------------------------------------------------------------------------
 
-    def _session_of(self, link: Link, src: Boot, dst: Boot, number: int) -> Session | None:
-        session = self._sessions.get(src)
-        if dst == self.boot and session is not None and session.number == number and session.link == link:
-            return session
-        return None
-
     def _on_traffic(self, link: Link, frame: Data | Beat, now: Micros) -> None:
-        session = self._session_of(link, frame.src, frame.dst, frame.session)
+        session = self._session_of(link, frame, now)
         if session is None:
-            ended = frame.src not in self._sessions and frame.session <= self._numbers.get(frame.src, 0)
-            if frame.dst != self.boot or ended:
-                self._out.append((link, WrongBoot(self.boot, frame.src, frame.dst, frame.session)))
-            return  # of a lower session, or of one whose Opened is still under way
-        session.heard_at = now
-        while session.unacked and session.unacked[0][0] <= frame.ack:
-            session.unacked.popleft()
-            session.resend_at = Micros(now + self.limits.resend) if session.unacked else None
-        if isinstance(frame, Data):
-            self._take(session, frame, now)
+            self._out.append((link, WrongBoot(self.boot, frame.src, frame.dst, frame.session)))
+            return
+        if session.link != link and session.link not in self._dialled:
+            session.link = link  # it reconnected: what was under way to the old link is lost
+            session.stream.say_again()
+        messages = session.stream.hear(frame, now)
+        if messages is None:
+            self._lose(session, f"it acknowledged message {frame.ack}, which was never sent", now, bye=True)
+            return
+        self._events += [Received(session.peer, message) for message in messages]
 
-    def _take(self, session: Session, frame: Data, now: Micros) -> None:
-        if frame.number > session.got and len(session.early) < self.limits.ahead:
-            session.early[frame.number] = frame.message
-        while (message := session.early.pop(session.got + 1, None)) is not None:
-            session.got += 1
-            self._events.append(Received(session.peer, message))
-        if session.ack_at is None:
-            session.ack_at = Micros(now + self.limits.ack_delay)
-
-    def _resend(self, session: Session, now: Micros) -> None:
-        fresh = {number for number, _ in session.fresh}
-        for number, message in session.unacked:
-            if number not in fresh:
-                self._out.append((session.link, self._data(session, number, message)))
-        session.said_at, session.ack_at = now, None
-        session.resend_at = Micros(now + self.limits.resend)
-
-    def _beat(self, session: Session, now: Micros) -> None:
-        self._out.append((session.link, Beat(self.boot, session.peer, session.number, session.got)))
-        session.said_at, session.ack_at = now, None
-
-    def _data(self, session: Session, number: int, message: AnyMessage) -> Data:
-        return Data(self.boot, session.peer, session.number, number, session.got, message)
+    def _session_of(self, link: Link, frame: Data | Beat, now: Micros) -> Session | None:
+        """The session that a frame counts in; a promised one begins here. A higher number than ours ends ours."""
+        if frame.dst != self.boot:
+            return None
+        promised = self._promised.get(frame.src)
+        if promised is not None and promised.number == frame.session:
+            return self._begin(frame.src, frame.session, link, now)
+        session = self._sessions.get(frame.src)
+        if session is not None and session.number < frame.session:
+            self._lose(session, "it is in the next session", now, bye=False)
+            return None
+        return session if session is not None and session.number == frame.session else None

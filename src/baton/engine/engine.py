@@ -28,6 +28,7 @@ log = structlog.get_logger()
 BlockSums = Callable[[NDArray[np.uint8], Placement, GroupName, NDArray[np.int64], NDArray[np.int64], int], NDArray[np.uint64]]
 # Rows a step is padded to a multiple of, per thread: the bits of float32 products depend on row counts below it.
 ROW_STEP = {DType.F32: 4, DType.BF16: 1, DType.F16: 1}
+CHUNK_STEP = 32  # rows a larger step is padded to a multiple of
 DIGEST_BLOCKS = 64  # hashed in one piece, so that a long verification lets a short one pass between
 
 
@@ -153,7 +154,9 @@ class TorchEngine:
 
     def _forward(self, rows: Sequence[Row]) -> torch.Tensor:
         segments, tokens, positions, slots = self._flatten(rows)
-        count, short = len(tokens), -len(tokens) % self._row_step
+        count = len(tokens)
+        # Few different shapes: the matrix library keeps compiled code, some 100 KB, for each one it has met.
+        short = -count % (CHUNK_STEP if count >= CHUNK_STEP else self._row_step)
         x, at = _padded(torch.from_numpy(tokens), short), _padded(torch.from_numpy(positions), short)
         where = torch.from_numpy(slots)
 

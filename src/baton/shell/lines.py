@@ -28,6 +28,7 @@ class Lines:
     def hang_up(self, link: Link) -> None:
         """Give up a link we dialled."""
         self._sessions.hang_up(link)
+        self.flush()  # its farewell
         self._control.hang_up(link)
 
     def send(self, boot: Boot, message: AnyMessage) -> bool:

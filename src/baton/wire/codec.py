@@ -2,7 +2,7 @@
 
 import msgspec
 
-from baton.core.errors import PeerError
+from baton.core.errors import Bug, PeerError
 from baton.core.frames import AnyFrame
 
 MAX_FRAME_BYTES = 64 << 20
@@ -12,8 +12,15 @@ _decoder: msgspec.msgpack.Decoder[AnyFrame] = msgspec.msgpack.Decoder(AnyFrame)
 
 
 def encode(frame: AnyFrame) -> bytes:
-    """One frame as bytes."""
-    return _encoder.encode(frame)
+    """One frame as bytes.
+
+    Raises:
+        Bug: larger than `MAX_FRAME_BYTES`; it could never arrive, and everything behind it would wait
+    """
+    raw = _encoder.encode(frame)
+    if len(raw) > MAX_FRAME_BYTES:
+        raise Bug(f"a {type(frame).__name__} frame of {len(raw)} bytes; the limit is {MAX_FRAME_BYTES}")
+    return raw
 
 
 def decode(raw: bytes) -> AnyFrame:

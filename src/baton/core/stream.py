@@ -1,0 +1,153 @@
+"""One side of one session: numbers what we say, puts what we hear in order, says again what was lost.
+
+    kept messages    acked ......... wired ......... sent        said but not acknowledged; not on the wire yet
+                           └─ window ─┘
+    heard messages   got ... held ... held                       delivered; kept until the gap before them is filled
+
+Invariants: a message is delivered once and in order; at most `window` messages are on the wire unacknowledged, which is
+also as far ahead as the other side keeps them; whatever was heard is acknowledged within `ack_delay`.
+"""
+
+import msgspec
+
+from baton.core.frames import Beat, Data
+from baton.core.ids import Boot, Micros
+from baton.core.messages import AnyMessage
+
+
+class SessionLimits(msgspec.Struct, frozen=True):
+    """Times in microseconds, counts in messages."""
+
+    silence: Micros = Micros(3_000_000)  # without a frame for so long the peer is lost
+    beat: Micros = Micros(500_000)  # at least one frame in so long
+    ack_delay: Micros = Micros(10_000)  # an unanswered message is acknowledged after so long
+    ack_every: int = 64  # and at once when so many are unacknowledged
+    resend_first: Micros = Micros(200_000)  # an unacknowledged message is sent again after so long, then after twice that
+    resend_most: Micros = Micros(800_000)
+    redial_first: Micros = Micros(20_000)
+    redial_most: Micros = Micros(1_000_000)
+    window: int = 1024  # on the wire and unacknowledged; equal on both sides
+    burst: int = 64  # sent again beyond the last acknowledged one
+    buffer: int = 8192  # unacknowledged messages; one more ends the session
+    sessions: int = 1024  # open at a time
+    remembered: int = 8192  # boots whose last session number is known
+
+
+class Stream:
+    """The two message streams of one session, as one side holds them."""
+
+    def __init__(self, *, us: Boot, peer: Boot, session: int, limits: SessionLimits, now: Micros) -> None:
+        self._us, self._peer, self._session, self._limits = us, peer, session, limits
+        self._heard_at, self._said_at = now, now
+        # What we say.
+        self._kept: dict[int, AnyMessage] = {}
+        self._acked = self._wired = self._sent = 0
+        self._again, self._again_to = 1, 0  # numbers to say once more, both included
+        self._wait = limits.resend_first
+        self._resend_at: Micros | None = None
+        # What we hear.
+        self._got = 0
+        self._held: dict[int, AnyMessage] = {}
+        self._owed = 0  # frames heard since we last said what we have
+        self._ack_at: Micros | None = None
+        self._beat_now = False
+        self._gap_told_at = -1  # value of `got` at which the last gap was told
+
+    # ---- saying ---------------------------------------------------------------------------------
+
+    def say(self, message: AnyMessage) -> bool:
+        """Keep a message until it is acknowledged; False if the buffer is full."""
+        if len(self._kept) >= self._limits.buffer:
+            return False
+        self._sent += 1
+        self._kept[self._sent] = message
+        return True
+
+    def to_send(self, now: Micros) -> list[Data | Beat]:
+        """Frames that are due, in order."""
+        numbers = self._take_due()
+        frames: list[Data | Beat] = [
+            Data(self._us, self._peer, self._session, number, self._got, self._kept[number]) for number in numbers
+        ]
+        gap = bool(self._held) and self._gap_told_at != self._got
+        if gap or (self._beat_now and not frames):
+            frames.append(Beat(self._us, self._peer, self._session, self._got, min(self._held, default=0)))
+            self._gap_told_at = self._got
+        if frames:
+            self._said_at, self._ack_at, self._owed, self._beat_now = now, None, 0, False
+        if numbers and self._resend_at is None:
+            self._resend_at = Micros(now + self._wait)
+        return frames
+
+    def _take_due(self) -> list[int]:
+        first, last = max(self._again, self._acked + 1), min(self._again_to, self._acked + self._limits.burst)
+        numbers = list(range(first, last + 1))
+        self._again = max(first, last + 1)
+        fresh_to = min(self._sent, self._acked + self._limits.window)
+        numbers += range(self._wired + 1, fresh_to + 1)
+        self._wired = max(self._wired, fresh_to)
+        return numbers
+
+    def say_again(self) -> None:
+        """Nothing unacknowledged on the wire is believed to arrive any more."""
+        self._again, self._again_to = self._acked + 1, self._wired
+
+    def beat(self) -> None:
+        """Say at once that we are here."""
+        self._beat_now = True
+
+    # ---- hearing --------------------------------------------------------------------------------
+
+    def hear(self, frame: Data | Beat, now: Micros) -> tuple[AnyMessage, ...] | None:
+        """A frame of this session came in: the messages it completes, in order; None if it acknowledges what was never sent."""
+        if frame.ack > self._wired:
+            return None
+        self._heard_at = now
+        self._acknowledged(frame.ack, now)
+        if isinstance(frame, Beat):
+            if frame.held > frame.ack:
+                self._again, self._again_to = frame.ack + 1, max(self._again_to, min(frame.held - 1, self._wired))
+            return ()
+        return self._take(frame, now)
+
+    def _acknowledged(self, ack: int, now: Micros) -> None:
+        if ack <= self._acked:
+            return
+        for number in range(self._acked + 1, ack + 1):
+            del self._kept[number]
+        self._acked, self._wait = ack, self._limits.resend_first
+        self._resend_at = Micros(now + self._wait) if ack < self._wired else None
+
+    def _take(self, frame: Data, now: Micros) -> tuple[AnyMessage, ...]:
+        if self._got < frame.number <= self._got + self._limits.window:
+            self._held.setdefault(frame.number, frame.message)
+        whole: list[AnyMessage] = []
+        while (message := self._held.pop(self._got + 1, None)) is not None:
+            self._got += 1
+            whole.append(message)
+        self._owed += 1
+        if self._ack_at is None:
+            self._ack_at = Micros(now + self._limits.ack_delay)
+        if self._owed >= self._limits.ack_every:
+            self._beat_now = True
+        return tuple(whole)
+
+    # ---- time -----------------------------------------------------------------------------------
+
+    def silent(self, now: Micros) -> bool:
+        """Whether nothing was heard for too long."""
+        return now >= self._heard_at + self._limits.silence
+
+    def timer(self) -> Micros:
+        """When `on_timer` wants to be called."""
+        times = (self._heard_at + self._limits.silence, self._said_at + self._limits.beat, self._resend_at, self._ack_at)
+        return Micros(min(t for t in times if t is not None))
+
+    def on_timer(self, now: Micros) -> None:
+        """Time has passed: what is due will be in `to_send`."""
+        if self._resend_at is not None and now >= self._resend_at:
+            self.say_again()
+            self._wait = Micros(min(2 * self._wait, self._limits.resend_most))
+            self._resend_at = Micros(now + self._wait)
+        if now >= self._said_at + self._limits.beat or (self._ack_at is not None and now >= self._ack_at):
+            self._beat_now = True

@@ -1,0 +1,250 @@
+"""The engine as a worker builds it: the same bits in any company, transformers' tokens, threads that end."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from msgspec.structs import replace
+from tests.engine.whole import GREEDY, PATIENCE_S, B, Recorder, Request, Rig
+from tests.tiny import make_tiny
+
+from baton.core import seal
+from baton.core.messages import Sampling
+from baton.core.state import DType
+from baton.core.work import BatchDone, DigestDone, DigestOrder, Job
+from baton.engine.models.base import KV, Attend
+from baton.engine.trial import default_directory
+
+WARM = Sampling(temperature=0.9, top_p=0.95, top_k=40, seed=11, logprobs=5)
+# The widths of SmolLM2: matrix products choose their kernels by shape.
+WIDE = {"hidden_size": 576, "intermediate_size": 1536, "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 64}
+SHAPES = {"tiny": ("llama", {}), "qwen3": ("qwen3", {}), "wide": ("llama", WIDE)}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return {name: make_tiny(tmp_path_factory.mktemp(name), family, **more) for name, (family, more) in SHAPES.items()}
+
+
+@pytest.fixture
+def rigs() -> Iterator[list[Rig]]:
+    """Closed after the test."""
+    made: list[Rig] = []
+    yield made
+    for rig in made:
+        rig.close()
+
+
+def requests(count: int, *, length: Sequence[int] = (21, 5, 33, 16, 1, 47)) -> list[Request]:
+    """Prompts of several lengths on scattered pages of one block; half of them drawn at random."""
+    chance = np.random.default_rng(count)
+    pages = chance.permutation(64).tolist()
+    made = []
+    for i in range(count):
+        prompt = chance.integers(0, 250, length[i % len(length)]).tolist()
+        own = [pages.pop() for _ in range(-(-(len(prompt) + 1) // B))]
+        made.append(Request(i, prompt, own, replace(WARM, seed=i) if i % 2 else GREEDY))
+    return made
+
+
+def answers(rig: Rig, rows: int) -> torch.Tensor:
+    """The last batch's logits, without padding."""
+    assert isinstance(rig.model, Recorder)
+    return rig.model.answers[-1][:rows].clone()
+
+
+# ---- in any company -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16, DType.F16])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_request_has_the_same_bits_alone_and_among_sixteen(
+    models: dict[str, Path], rigs: list[Rig], shape: str, dtype: DType, threads: int
+) -> None:
+    rig = Rig(models[shape], dtype=dtype, threads=threads)
+    rigs.append(rig)
+    all_ = requests(16)
+    together, batch = rig.run([r.whole() for r in all_]), answers(rig, 16)
+    decoded = rig.run([r.next(d.drawn.token, 1) for r, d in zip(all_, together, strict=True)])
+    next_batch = answers(rig, 16)
+    for i, request in enumerate(all_):
+        alone = rig.run([request.whole()])[0]
+        assert torch.equal(answers(rig, 1)[0], batch[i]), f"logits of request {i}"
+        assert alone.drawn == together[i].drawn
+        assert np.array_equal(alone.sums[KV], together[i].sums[KV]), f"sealed state of request {i}"
+        step = rig.run([request.next(alone.drawn.token, 1)])[0]
+        assert torch.equal(answers(rig, 1)[0], next_batch[i]), f"logits of request {i}, decoding"
+        assert step.drawn == decoded[i].drawn
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
+def test_a_decode_step_has_the_same_bits_at_every_batch_size(models: dict[str, Path], rigs: list[Rig], dtype: DType) -> None:
+    rig = Rig(models["wide"], dtype=dtype)
+    rigs.append(rig)
+    all_ = requests(20, length=(17,))
+    tokens = [d.drawn.token for d in rig.run([r.whole() for r in all_])]
+    steps = [r.next(t, 1) for r, t in zip(all_, tokens, strict=True)]
+    rig.run(steps)
+    expected = answers(rig, 20)
+    for size in range(1, 20):
+        rig.run(steps[20 - size :])
+        assert torch.equal(answers(rig, size), expected[20 - size :]), f"batch of {size}"
+
+
+# ---- transformers' tokens -----------------------------------------------------------------------
+
+
+def generated(path: Path, prompt: Sequence[int], count: int) -> list[int]:
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager").eval()
+    tokens = list(prompt)
+    with torch.inference_mode():
+        for _ in range(count):  # no cache: what their own cache might get wrong does not matter
+            tokens.append(int(model(torch.tensor([tokens]), use_cache=False).logits[0, -1].argmax()))
+    return tokens[len(prompt) :]
+
+
+def ours(rig: Rig, request: Request, cuts: Sequence[int], count: int) -> list[int]:
+    start = 0
+    for end in cuts:
+        rig.run([request.chunk(start, end, draw=False)])
+        start = end
+    tokens = [rig.run([request.chunk(start, len(request.prompt))])[0].drawn.token]
+    while len(tokens) < count:
+        tokens.append(rig.run([request.next(tokens[-1], len(tokens))])[0].drawn.token)
+    return tokens
+
+
+@pytest.mark.parametrize("page_blocks", [1, 3])
+@pytest.mark.parametrize("shape", ["tiny", "qwen3"])
+def test_greedy_tokens_are_those_of_transformers(models: dict[str, Path], rigs: list[Rig], shape: str, page_blocks: int) -> None:
+    rig = Rig(models[shape], page_blocks=page_blocks)
+    rigs.append(rig)
+    prompt = np.random.default_rng(8).integers(0, 250, 37).tolist()
+    expected = generated(models[shape], prompt, 24)
+    assert len(set(expected)) > 3  # not a model that repeats itself
+    for number, cuts in enumerate([[], [16], [3, 20, 36]]):
+        pages = np.random.default_rng(number).permutation(64)[:6].tolist()
+        assert ours(rig, Request(number, prompt, pages), cuts, 24) == expected
+
+
+def test_the_trial_model_says_what_transformers_says(rigs: list[Rig]) -> None:
+    path = default_directory()
+    if not (path / "config.json").is_file():
+        pytest.skip("the trial model is not here; baton models pull smollm2")
+    from tokenizers import Tokenizer
+
+    rig = Rig(path)
+    rigs.append(rig)
+    prompt = Tokenizer.from_file(str(path / "tokenizer.json")).encode("The capital of France is").ids
+    assert ours(rig, Request(0, prompt, [5, 2, 9]), [2], 12) == generated(path, prompt, 12)
+
+
+# ---- seal, digest, threads ----------------------------------------------------------------------
+
+
+def test_the_compiled_seal_at_birth_is_the_reference_over_the_pools_bytes(models: dict[str, Path], rigs: list[Rig]) -> None:
+    rig = Rig(models["qwen3"], dtype=DType.BF16, page_blocks=2, pages=32)
+    rigs.append(rig)
+    request = Request(0, list(range(100, 137)), [7, 3])  # 37 tokens: blocks 14, 15 and 6
+    done = rig.run([request.whole()])[0]
+    slots, numbers = np.array([14, 15, 6]), np.arange(3)
+    expected = seal.block_sums(rig.bytes, rig.placement, KV, slots, numbers, rig.identity)
+    assert np.array_equal(done.sums[KV], expected)
+    rig.bytes[6 * rig.placement.block_bytes(KV)] ^= 1
+    rig.engine.digest(DigestOrder(Job(4), KV, slots, numbers))
+    (seen,) = rig.wait()
+    assert isinstance(seen, DigestDone)
+    assert (seen.sums != expected).any(axis=1).tolist() == [False, False, True]
+
+
+@pytest.mark.parametrize("count", [0, 1, 64, 65, 150])
+def test_a_digest_of_any_length_comes_back_whole_and_in_order(models: dict[str, Path], rigs: list[Rig], count: int) -> None:
+    rig = Rig(models["tiny"])
+    rigs.append(rig)
+    slots, numbers = np.arange(count) * 7 % 64, np.arange(count)
+    rig.engine.digest(DigestOrder(Job(9), KV, slots, numbers))
+    (done,) = rig.wait()
+    assert isinstance(done, DigestDone)
+    assert done.job == 9
+    expected = seal.block_sums(rig.bytes, rig.placement, KV, slots, numbers, rig.identity)
+    assert done.sums.shape == expected.shape
+    assert np.array_equal(done.sums, expected)
+
+
+class Gated:
+    """A model that computes nothing until it may, and then fails if told to."""
+
+    vocab_size = 320
+
+    def __init__(self, failure: BaseException | None = None) -> None:
+        self.open, self.entered, self._failure = threading.Event(), threading.Event(), failure
+
+    def forward(self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
+        self.entered.set()
+        assert self.open.wait(PATIENCE_S)
+        if self._failure is not None:
+            raise self._failure
+        return torch.zeros(len(tokens), 64)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(len(hidden), self.vocab_size)
+
+
+def test_digests_do_not_wait_for_a_batch(models: dict[str, Path], rigs: list[Rig]) -> None:
+    model = Gated()
+    rig = Rig(models["tiny"], model=model)
+    rigs.append(rig)
+    rig.submit([Request(0, [1, 2], [0]).chunk(0, 2)])
+    assert model.entered.wait(PATIENCE_S)
+    rig.engine.digest(DigestOrder(Job(1), KV, np.array([0]), np.array([0])))
+    assert [type(done) for done in rig.wait()] == [DigestDone]
+    model.open.set()
+    assert [type(done) for done in rig.wait()] == [BatchDone]
+
+
+class Broken(Exception):
+    """What a test's model raises."""
+
+
+def test_a_failure_of_compute_wakes_and_is_raised(models: dict[str, Path], rigs: list[Rig]) -> None:
+    model = Gated(Broken("no memory"))
+    model.open.set()
+    rig = Rig(models["tiny"], model=model)
+    rigs.append(rig)
+    rig.submit([Request(0, [1, 2], [0]).chunk(0, 2)])
+    with pytest.raises(Broken, match="no memory"):
+        rig.wait()
+    assert rig.engine.poll() == []  # raised once; and the process is expected to end
+
+
+def test_a_failure_of_a_digest_wakes_and_is_raised(models: dict[str, Path], rigs: list[Rig]) -> None:
+    rig = Rig(models["tiny"])
+    rigs.append(rig)
+    rig.engine.digest(DigestOrder(Job(1), KV, np.array([64]), np.array([0])))  # one past the pool
+    with pytest.raises(Exception, match="outside the pool"):
+        rig.wait()
+
+
+def baton_threads() -> set[threading.Thread]:
+    return {t for t in threading.enumerate() if t.name.startswith("baton-")}
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_closing_ends_the_threads_after_what_was_queued(models: dict[str, Path], failed: bool) -> None:
+    before = baton_threads()
+    model = Gated(Broken("x") if failed else None)
+    rig = Rig(models["tiny"], model=model)
+    assert len(baton_threads() - before) == 2
+    for n in range(3):
+        rig.submit([Request(n, [1, 2], [n]).chunk(0, 2)])
+    model.open.set()
+    rig.engine.close()
+    assert baton_threads() <= before
+    rig.engine.close()
+    rig.close()

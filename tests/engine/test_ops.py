@@ -1,0 +1,100 @@
+"""The compiled operations against plain torch, and each row against itself in other company."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from baton.core.state import DType
+from baton.engine.kernels.team import Team
+from baton.engine.ops import ALONE_ROWS, CpuOps, HeadNorms, Ops, TorchOps
+from baton.engine.rope import Rope
+
+TORCH = {DType.F32: torch.float32, DType.BF16: torch.bfloat16, DType.F16: torch.float16}
+CLOSE = {DType.F32: 1e-6, DType.BF16: 8e-3, DType.F16: 1e-3}  # a rounding step of the dtype, relative to the largest
+ROWS = 3 * ALONE_ROWS + 5
+POSITIONS = 97
+ROPE = Rope({"max_position_embeddings": POSITIONS, "rope_theta": 100.0}, dim=24)
+
+
+def draw(dtype: DType, *shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(TORCH[dtype])
+
+
+def norm(ops: Ops, dtype: DType, rows: int) -> torch.Tensor:
+    return ops.norm(draw(dtype, ROWS, 72)[:rows], draw(dtype, 72, seed=1), 1e-5, add=None)
+
+
+def add_norm(ops: Ops, dtype: DType, rows: int) -> torch.Tensor:
+    x = draw(dtype, ROWS, 72)[:rows].clone()
+    normed = ops.norm(x, draw(dtype, 72, seed=1), 1e-5, add=draw(dtype, ROWS, 72, seed=2)[:rows])
+    return torch.cat((x, normed), -1)
+
+
+def rotate(ops: Ops, dtype: DType, rows: int, norms: HeadNorms | None = None) -> torch.Tensor:
+    whole = draw(dtype, ROWS, 8, 24)[:rows].clone()
+    positions = torch.arange(ROWS)[:rows] * 31 % POSITIONS
+    ops.rotate(whole[:, :5], positions, ROPE, queries=3, norms=norms, eps=1e-6)
+    return whole.flatten(1)
+
+
+def norm_rotate(ops: Ops, dtype: DType, rows: int) -> torch.Tensor:
+    return rotate(ops, dtype, rows, HeadNorms(draw(dtype, 24, seed=3), draw(dtype, 24, seed=4)))
+
+
+def gate(ops: Ops, dtype: DType, rows: int) -> torch.Tensor:
+    return ops.gate(4 * draw(dtype, ROWS, 2 * 50)[:rows])
+
+
+def linear(ops: Ops, dtype: DType, rows: int) -> torch.Tensor:
+    return ops.linear(draw(dtype, 40, 72, seed=5), draw(dtype, 40, seed=6))(draw(dtype, ROWS, 72)[:rows])
+
+
+OPERATIONS: list[Any] = [norm, add_norm, rotate, norm_rotate, gate, linear]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", TORCH)
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_the_compiled_operations_agree_with_the_plain_ones(operation: Any, dtype: DType, threads: int) -> None:
+    expected = operation(TorchOps(), dtype, ROWS).float()
+    found = operation(CpuOps(dtype, Team(threads)), dtype, ROWS).float()
+    assert (found - expected).abs().max() <= CLOSE[dtype] * expected.abs().max()
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
+@pytest.mark.parametrize("operation", [norm, add_norm, rotate, norm_rotate, gate])
+def test_a_row_does_not_depend_on_its_company(operation: Any, dtype: DType) -> None:
+    ops = CpuOps(dtype, Team(2))
+    together = operation(ops, dtype, ROWS)
+    for rows in (1, 2, 7, 8, 9, ALONE_ROWS):
+        assert torch.equal(operation(ops, dtype, rows), together[:rows])
+
+
+def test_the_gate_holds_at_extremes() -> None:
+    gates = torch.tensor([-1e4, -200.0, -88.0, -20.0, 0.0, 20.0, 88.0, 1e4])
+    x = torch.cat((gates, torch.ones(8)))[None]
+    assert torch.allclose(CpuOps(DType.F32, Team(1)).gate(x)[0], torch.nn.functional.silu(gates), rtol=1e-6, atol=1e-30)
+
+
+def test_two_ranks_in_one_process_do_not_share_their_jobs() -> None:
+    one, two = CpuOps(DType.F32, Team(1)), CpuOps(DType.F32, Team(1))
+    assert one._norm.job_address != two._norm.job_address
+
+
+def test_products_of_padded_rows_do_not_depend_on_the_row_count() -> None:
+    """What `ROW_STEP` in engine.py promises: float32 rows from 4 on and bfloat16 rows from 1 on have one result each."""
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            for dtype, counts in ((DType.F32, range(4, 40, 4)), (DType.BF16, (1, 2, 3, 5, 8, 13, 32))):
+                for out, width in ((960, 576), (576, 1536), (48, 40)):
+                    multiply = CpuOps(dtype, Team(threads)).linear(draw(dtype, out, width), None)
+                    x = draw(dtype, 64, width, seed=1)
+                    whole = multiply(x)
+                    for rows in counts:
+                        if dtype is DType.BF16 or rows % (4 * threads) == 0:
+                            assert torch.equal(multiply(x[:rows]), whole[:rows])
+    finally:
+        torch.set_num_threads(before)

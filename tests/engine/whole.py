@@ -1,0 +1,136 @@
+"""The engine exactly as a worker builds it (compiled attention and seal), and requests to run on it."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from baton.adapters.memory import HostPool
+from baton.core.ids import BlockIndex, Epoch, GroupName, Key, Room, Seq, TokenId, TokenIndex
+from baton.core.messages import Sampling
+from baton.core.seal import identity_bits
+from baton.core.state import DType, Placement
+from baton.core.work import Batch, BatchDone, DigestDone, Draw, Row, RowDone
+from baton.engine.attention.cpu import CpuAttention
+from baton.engine.checkpoint import Checkpoint
+from baton.engine.digest import block_sums
+from baton.engine.engine import TorchEngine
+from baton.engine.kernels.team import Team
+from baton.engine.models import FAMILIES
+from baton.engine.models.base import KV, Attend, Model, family_of
+from baton.engine.ops import CpuOps
+
+B = 16
+PATIENCE_S = 60.0
+GREEDY = Sampling(temperature=0.0, top_p=1.0, top_k=0, seed=0, logprobs=5)
+
+
+def placement_of(checkpoint: Checkpoint, dtype: DType, page_blocks: int) -> Placement:
+    table = family_of(checkpoint.config, FAMILIES).table(checkpoint.config, block_tokens=B, dtype=dtype)
+    return Placement(table, 1, 1, 0, 0, page_blocks)
+
+
+class Recorder:
+    """A model that keeps what it answered."""
+
+    def __init__(self, model: Model) -> None:
+        self._model, self.vocab_size = model, model.vocab_size
+        self.hidden: list[torch.Tensor] = []
+        self.answers: list[torch.Tensor] = []
+
+    def forward(self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
+        self.hidden.append(self._model.forward(tokens, positions, attend))
+        return self.hidden[-1]
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        self.answers.append(self._model.logits(hidden))
+        return self.answers[-1]
+
+
+class Rig:
+    """One engine. Its pool begins full of noise: what a request may not rely on, and must not hand over."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        dtype: DType = DType.F32,
+        pages: int = 64,
+        page_blocks: int = 1,
+        threads: int = 1,
+        model: object = None,
+    ) -> None:
+        checkpoint = Checkpoint.open(path)
+        self.placement = placement_of(checkpoint, dtype, page_blocks)
+        self.pool = HostPool(pages * self.placement.page_bytes(KV))
+        self.bytes = self.pool.array
+        self.bytes[:] = np.random.default_rng(1).integers(0, 0x30, self.pool.nbytes, dtype=np.uint8)  # finite in every dtype
+        family = family_of(checkpoint.config, FAMILIES)
+        built = model or Recorder(family.build(checkpoint, self.placement, dtype, CpuOps(dtype, Team(threads))))
+        self.model = built
+        self.identity = identity_bits(checkpoint.identity(dtype.value))
+        self.woken = threading.Semaphore(0)
+        self._seq = 0
+        self.engine = TorchEngine(
+            model=built,
+            placement=self.placement,
+            pools={KV: self.pool},
+            attention=CpuAttention(self.pool, self.placement),
+            block_sums=block_sums,
+            identity=self.identity,
+            threads=threads,
+            wake=self.woken.release,
+        )
+
+    def submit(self, rows: Sequence[Row]) -> Seq:
+        self._seq += 1
+        self.engine.submit(Batch(Seq(self._seq), tuple(rows)))
+        return Seq(self._seq)
+
+    def wait(self) -> list[BatchDone | DigestDone]:
+        """What has ended, at least one."""
+        assert self.woken.acquire(timeout=PATIENCE_S), "the engine did not wake"
+        while not (found := self.engine.poll()):
+            assert self.woken.acquire(timeout=PATIENCE_S), "the engine did not wake"
+        return found
+
+    def run(self, rows: Sequence[Row]) -> tuple[RowDone, ...]:
+        """One batch, on its own."""
+        seq = self.submit(rows)
+        (done,) = self.wait()
+        assert isinstance(done, BatchDone)
+        assert done.seq == seq
+        return done.rows
+
+    def close(self) -> None:
+        self.engine.close()
+        self.bytes = None
+        self.pool.close()
+
+
+class Request:
+    """A prompt with pages of its own, and the rows it takes part in."""
+
+    def __init__(self, number: int, prompt: Sequence[int], pages: Sequence[int], sampling: Sampling = GREEDY) -> None:
+        self.key = Key(Room(f"{number:032x}"), Epoch(1))
+        self.prompt, self.sampling = list(prompt), sampling
+        self.pages: Mapping[GroupName, np.ndarray] = {KV: np.array(pages, dtype=np.int32)}
+
+    def chunk(self, start: int, end: int, *, final: tuple[int, int] | None = None, draw: bool = True) -> Row:
+        """Positions [start, end) of the prompt."""
+        sealed = {} if final is None else {KV: (BlockIndex(final[0]), BlockIndex(final[1]))}
+        tokens = tuple(TokenId(t) for t in self.prompt[start:end])
+        order = Draw(self.sampling, TokenIndex(0)) if draw else None
+        return Row(self.key, start, tokens, self.pages, sealed, end, order)
+
+    def whole(self) -> Row:
+        """The prompt at once, all its blocks final."""
+        n = len(self.prompt)
+        return self.chunk(0, n, final=(0, -(-n // B)))
+
+    def next(self, token: int, index: int) -> Row:
+        """One step of decoding: the token with number `index - 1` is fed, the one with number `index` drawn."""
+        at = len(self.prompt) + index - 1
+        return Row(self.key, at, (TokenId(token),), self.pages, {}, at + 1, Draw(self.sampling, TokenIndex(index)))
