@@ -39,9 +39,9 @@ def one(service: Service, n: int) -> str:
         with httpx.stream("POST", f"http://127.0.0.1:{service.port}/v1/completions", json=body, timeout=patience) as answer:
             until = time.monotonic() + patience
             last = ""
-            for line in answer.iter_lines():
+            for number, line in enumerate(answer.iter_lines()):
                 last = line or last
-                if time.monotonic() > until:
+                if time.monotonic() > until or number > n % 8:
                     return "left"
     except httpx.TimeoutException:
         return "left"
