@@ -199,6 +199,5 @@ class World:
 
     def _reconnect(self, cable: int) -> None:
         self.connection[cable] += 1
-        lost = [item for item in self.heap if item[2][0] == "arrive" and item[2][2] == cable and self.random.random() < 0.7]
-        self.heap = [item for item in self.heap if item not in lost]
+        self.heap = [i for i in self.heap if i[2][0] != "arrive" or i[2][2] != cable or self.random.random() < 0.3]
         heapq.heapify(self.heap)

@@ -76,10 +76,6 @@ def test_nobody_is_lost_to_loss_repetition_delay_and_frames_of_long_ago(seed: in
 def test_a_long_backlog_catches_up_after_a_cut() -> None:
     world = World(1, Faults(), ONE, SessionLimits())
     world.run(SECOND)
-    world.at(0, "cut", True)
-    world.random.randrange = lambda *_: 2 * SECOND  # type: ignore[method-assign]
-    world.run(SECOND + 1)
-    world.heal()
     world.cut_until = dict.fromkeys(world.cut_until, 3 * SECOND)
     world.say(0, 5000)
     world.run(3 * SECOND + 900_000)

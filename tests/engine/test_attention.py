@@ -9,8 +9,8 @@ import torch
 from baton.core.ids import GroupName
 from baton.core.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit
 from baton.engine.attention.cpu import CpuAttention
-from baton.engine.attention.kernels import TILE
 from baton.engine.attention.interface import Segment
+from baton.engine.attention.kernels import TILE
 from baton.engine.attention.reference import ReferenceAttention, pool_view
 
 KV, B, LAYERS = GroupName("full"), 16, 2

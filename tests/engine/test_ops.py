@@ -60,6 +60,8 @@ def test_the_compiled_operations_agree_with_the_plain_ones(operation: Any, dtype
     expected = operation(TorchOps(), dtype, ROWS).float()
     found = operation(CpuOps(dtype, Team(threads)), dtype, ROWS).float()
     assert (found - expected).abs().max() <= CLOSE[dtype] * expected.abs().max()
+    if dtype is not DType.F32:  # rounded to nearest, as torch does: all but a few on the edge are equal
+        assert (found == expected).float().mean() > 0.97
 
 
 @pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])

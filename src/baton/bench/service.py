@@ -66,6 +66,7 @@ class Service:
         for line in self.lines:
             if f"event={name} " in line:
                 fields = dict(re.findall(r'(\w+)=("[^"]*"|\S+)', line))
+                fields["worker"] = line.split(" | ")[0]  # lines of other threads than the pump's do not name it
                 found.append(fields)
         return found
 

@@ -141,15 +141,15 @@ class CpuAttention:
 
     def _by_head(self, x: torch.Tensor) -> torch.Tensor:
         """[rows, heads, dim] as [rows, kv heads, group, dim], a view."""
-        return x.unflatten(1, (self._kv_heads, -1))
+        return x.view(x.shape[0], self._kv_heads, -1, x.shape[2])
 
     def _as_words(self, x: torch.Tensor, width: int) -> NDArray[np.generic]:
         """Rows of queries as rows of `width` words, zeros at the end."""
         if not self._paired:
             x = torch.nn.functional.pad(x.float(), (0, width - x.shape[-1]))
-            return x.contiguous().numpy()  # type: ignore[no-any-return]
+            return x.contiguous().numpy()
         x = torch.nn.functional.pad(x, (0, 2 * width - x.shape[-1]))
-        return x.contiguous().view(torch.int32).numpy().view(np.uint32)  # type: ignore[no-any-return]
+        return x.contiguous().view(torch.int32).numpy().view(np.uint32)
 
 
 def _up(n: int, step: int) -> int:

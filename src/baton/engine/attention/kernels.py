@@ -10,7 +10,21 @@ import numpy as np
 from numba.core import types
 from numba.extending import overload
 
-from baton.engine.attention.vectors import HEADS, LANES, PANEL, ROWS, bits_of, blend, dots, exp2, highest, pointer, prefetch, product, word
+from baton.engine.attention.vectors import (
+    HEADS,
+    LANES,
+    PANEL,
+    ROWS,
+    bits_of,
+    blend,
+    dots,
+    exp2,
+    highest,
+    pointer,
+    prefetch,
+    product,
+    word,
+)
 
 TILE = 256  # positions copied and multiplied together at prefill; a multiple of PANEL
 AHEAD = 2  # blocks asked for before they are read
@@ -227,7 +241,9 @@ def _panel(q, keys, values, total, peak, weight, scores, weights, seen, scale, a
         size = end // per_word
         _weight_words(line, _array(weights, weights.ctypes.data + 4 * i * weights.shape[1], size))
     for d in range(0, dims, PANEL):
-        product(q, weights.ctypes.data, weights.shape[1], values.ctypes.data + 4 * d, dims, sums + 4 * d, dims, end // per_word, 1)
+        product(
+            q, weights.ctypes.data, weights.shape[1], values.ctypes.data + 4 * d, dims, sums + 4 * d, dims, end // per_word, 1
+        )
 
 
 @_jit

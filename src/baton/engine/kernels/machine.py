@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numba
-from llvmlite import ir  # type: ignore[import-untyped]
+from llvmlite import ir
 from numba import extending
 from numba.core import types
 
@@ -147,7 +147,7 @@ def narrow(context: Any, value: Any, like: Any) -> Any:
 
 
 @numba.njit(forceinline=True, fastmath={"contract"})
-def exp2(x):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201 (numba infers the types)
+def exp2(x):  # type: ignore[no-untyped-def]
     """2**x for float32 x <= 0, within 2e-7 of it; 0 below -126.5."""
     x = max(x, numba.float32(-127.0))
     shifted = x + numba.float32(ROUNDING)

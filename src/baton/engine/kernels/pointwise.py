@@ -2,7 +2,6 @@
 
 Each kernel's items are runs of RUN rows; sums are float32 and results are rounded once to the stored type.
 """
-# ruff: noqa: ANN001, ANN201, ANN202 (numba infers the types)
 
 import numba
 import numpy as np
