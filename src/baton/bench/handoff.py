@@ -37,7 +37,7 @@ def handoffs(service: Service) -> list[Handoff]:
     steps = [int(e["t_us"]) for e in service.events("step_started") if "decode" in e["worker"]]
     found = []
     for event in service.events("offered"):
-        if event["last"] != "True":
+        if event.get("last") == "false":  # true is written as a bare word
             continue
         offered = int(event["t_us"])
         done, seal = max(c for c in computed if c[0] <= offered)
