@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import psutil
 from tests.faults import Faults
 
@@ -83,15 +84,17 @@ class Service:
         flags = ["--port", str(self.port), "--control", self.control, "--served-model-name", "m"]
         return self._start("gateway", ["-m", "baton.cli.main", "gateway", str(self.model), *flags])
 
-    def start_worker(self, role: str, *flags: str, name: str | None = None, faults: Faults | None = None) -> Process:
-        """A worker; `faults` wraps its fabric."""
+    def start_worker(
+        self, role: str, *flags: str, name: str | None = None, faults: Faults | None = None, main: list[str] | None = None
+    ) -> Process:
+        """A worker; `faults` wraps its fabric, `main` is another main module."""
         name = name or role
         settings = [str(self.model), "--role", role, "--gateway", self.control, "--name", name, "--threads", "1"]
         settings += ["--dtype", self.dtype, "--fabric", self.fabric, "--served-model-name", "m", *flags]
-        main = ["-m", "baton.cli.main", "worker"]
+        main = main or ["-m", "baton.cli.main", "worker"]
         if faults is not None:
             path = self.directory / f"{name}-faults.json"
-            path.write_bytes(__import__("msgspec").json.encode(faults))
+            path.write_bytes(msgspec.json.encode(faults))
             main = ["-m", "tests.e2e.faulty_worker", str(path)]
         return self._start(name, [*main, *settings])
 

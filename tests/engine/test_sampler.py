@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from baton.core.ids import TokenIndex
 from baton.core.messages import Drawn, Sampling
 from baton.core.work import Draw
+from baton.engine import sampler
 from baton.engine.sampler import FIRST_LOOK, draw, mix64, uniform
 
 PLAIN = Sampling(temperature=1.0, top_p=1.0, top_k=0, seed=7, logprobs=None)
@@ -170,6 +171,14 @@ def test_a_temperature_near_zero_is_greedy(temperature, top_p):
     for sign in (1, -1):
         logits = torch.tensor([1.0, 40.0, 39.0, -60.0]) * sign
         assert {drawn(logits, sampling, i).token for i in range(20)} == {int(logits.argmax())}
+
+
+@pytest.mark.parametrize(("number", "token"), [(0.0, 1), (0.25, 3), (0.5, 4), (1 - 2**-53, 5)])
+def test_a_random_number_on_a_border_takes_the_token_that_begins_there(monkeypatch, number, token):
+    """At 0 and at a border a forbidden token, whose interval is empty, begins and ends at the same place."""
+    monkeypatch.setattr(sampler, "uniform", lambda _seed, _index: number)
+    never = float("-inf")
+    assert drawn([never, 0.0, never, 0.0, 0.0, 0.0, never], PLAIN).token == token  # equal weights are exact
 
 
 # ---- how often ----------------------------------------------------------------------------------

@@ -52,6 +52,8 @@ class ZmqControl:
     """Implements ports.control.Control."""
 
     def __init__(self, *, bind: str | None, secret: Secret | None, max_frame_bytes: int) -> None:
+        if bind is not None:
+            require_secret(bind, secret)  # before there is anything to free
         self._secret, self._max = secret, max_frame_bytes
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._poll = select.epoll()
@@ -90,7 +92,6 @@ class ZmqControl:
         return socket
 
     def _listen(self, bind: str) -> zmq.Socket[bytes]:
-        require_secret(bind, self._secret)
         socket = self._socket(zmq.ROUTER, bind)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         if self._secret is not None:

@@ -20,14 +20,14 @@ Stamp = NewType("Stamp", int)  # arrival order of a request, given once, kept ov
 Micros = NewType("Micros", int)  # a monotonic time or a duration in microseconds
 
 
-class Key(msgspec.Struct, frozen=True, order=True):
+class Key(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
     """One attempt of one request: what every message of a handoff is about."""
 
     room: Room
     epoch: Epoch
 
 
-class RankId(msgspec.Struct, frozen=True, order=True):
+class RankId(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
     """A rank of a worker; never collapsed to fewer fields. `boot` is the rank's own."""
 
     worker: Boot  # the leader's boot

@@ -39,24 +39,24 @@ class Unit(Enum):
     SLOT = "slot"
 
 
-class Full(msgspec.Struct, frozen=True, tag="full"):
+class Full(msgspec.Struct, frozen=True, tag="full", forbid_unknown_fields=True):
     """All positions of the sequence."""
 
 
-class Window(msgspec.Struct, frozen=True, tag="window"):
+class Window(msgspec.Struct, frozen=True, tag="window", forbid_unknown_fields=True):
     """The last `tokens` positions."""
 
     tokens: int
 
 
-class Whole(msgspec.Struct, frozen=True, tag="whole"):
+class Whole(msgspec.Struct, frozen=True, tag="whole", forbid_unknown_fields=True):
     """One state for the whole sequence so far."""
 
 
 Extent = Full | Window | Whole
 
 
-class Group(msgspec.Struct, frozen=True):
+class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What shares one page (or slot) list and one extent."""
 
     name: GroupName
@@ -64,7 +64,7 @@ class Group(msgspec.Struct, frozen=True):
     extent: Extent
 
 
-class StateSpec(msgspec.Struct, frozen=True):
+class StateSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One kind of cached state. `layers` are global layer ids; `row` is in elements; `heads` over all ranks."""
 
     name: str
@@ -76,7 +76,7 @@ class StateSpec(msgspec.Struct, frozen=True):
     dtype: DType
 
 
-class StateTable(msgspec.Struct, frozen=True):
+class StateTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All state of a model: the part of a manifest that must be equal on both sides.
 
     Attributes:

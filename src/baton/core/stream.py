@@ -43,6 +43,7 @@ class Stream:
         self._kept: dict[int, AnyMessage] = {}
         self._acked = self._wired = self._sent = 0
         self._again, self._again_to = 1, 0  # numbers to say once more, both included
+        self._filled = 0  # highest number said again because the other side missed it
         self._wait = limits.resend_first
         self._resend_at: Micros | None = None
         # What we hear.
@@ -72,7 +73,7 @@ class Stream:
         gap = bool(self._held) and self._gap_told_at != self._got
         if gap or (self._beat_now and not frames):
             frames.append(Beat(self._us, self._peer, self._session, self._got, min(self._held, default=0)))
-            self._gap_told_at = self._got
+            self._gap_told_at = self._got if self._held else self._gap_told_at
         if frames:
             self._said_at, self._ack_at, self._owed, self._beat_now = now, None, 0, False
         if numbers and self._resend_at is None:
@@ -105,8 +106,7 @@ class Stream:
         self._heard_at = now
         self._acknowledged(frame.ack, now)
         if isinstance(frame, Beat):
-            if frame.held > frame.ack:
-                self._again, self._again_to = frame.ack + 1, max(self._again_to, min(frame.held - 1, self._wired))
+            self._fill(frame)
             return ()
         return self._take(frame, now)
 
@@ -117,6 +117,12 @@ class Stream:
             del self._kept[number]
         self._acked, self._wait = ack, self._limits.resend_first
         self._resend_at = Micros(now + self._wait) if ack < self._wired else None
+
+    def _fill(self, beat: Beat) -> None:
+        """Say again what the other side misses; each message once for this reason, as it may only have been overtaken."""
+        first, last = max(beat.ack, self._filled) + 1, min(beat.held - 1, self._wired)
+        if first <= last and self._again > self._again_to:
+            self._again, self._again_to, self._filled = first, last, last
 
     def _take(self, frame: Data, now: Micros) -> tuple[AnyMessage, ...]:
         if self._got < frame.number <= self._got + self._limits.window:

@@ -1,0 +1,435 @@
+"""The sentences of ports/control.py (C1-C7) against ZeroMQ, with real sockets."""
+
+import os
+import select
+import socket
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+
+from baton.adapters import zmq_control
+from baton.adapters.secret import Secret, load_secret, new_secret
+from baton.adapters.zmq_control import ZmqControl, is_loopback
+from baton.core.errors import ConfigError
+from baton.core.ids import Link
+
+LOOPBACK = "tcp://127.0.0.1:*"
+MOST = 4096  # bytes of a frame
+DEADLINE_S = 10.0
+
+Frames = list[tuple[Link, bytes]]
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., ZmqControl]]:
+    """A port that is closed at the end of the test."""
+    made: list[ZmqControl] = []
+
+    def one(bind: str | None = None, secret: Secret | None = None) -> ZmqControl:
+        made.append(ZmqControl(bind=bind, secret=secret, max_frame_bytes=MOST))
+        return made[-1]
+
+    yield one
+    for control in made:
+        control.close()
+
+
+def secret(folder: Path, name: str = "secret") -> Secret:
+    new_secret(folder / name)
+    return load_secret(folder / name)
+
+
+def address(control: ZmqControl) -> str:
+    assert control.bound_address is not None
+    return control.bound_address
+
+
+def until(done: Callable[[], bool], *others: ZmqControl) -> None:
+    """Poll, and let the others answer handshakes; as their pumps would."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not done():
+        for other in others:
+            assert other.receive() == []
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.001)
+
+
+def heard(control: ZmqControl, count: int = 1, *others: ZmqControl) -> Frames:
+    """The next frames, waiting on the descriptor alone (C7): a frame that does not make it readable is never seen."""
+    frames: Frames = []
+    poll = select.poll()
+    poll.register(control.fileno(), select.POLLIN)
+    deadline = time.monotonic() + DEADLINE_S
+    while len(frames) < count:
+        assert time.monotonic() < deadline, f"{len(frames)} of {count} frames"
+        if poll.poll(20):
+            frames += control.receive()
+        for other in others:
+            other.receive()
+    return frames
+
+
+def joined(make: Callable[..., ZmqControl], secret: Secret | None = None) -> tuple[ZmqControl, Link, ZmqControl, Link]:
+    """A dialler, its link, a listener, its link."""
+    listener, dialler = make(LOOPBACK, secret), make(None, secret)
+    link = dialler.dial(address(listener))
+    until(lambda: dialler.send(link, b"first"), listener)
+    [(back, raw)] = heard(listener)
+    assert raw == b"first"
+    return dialler, link, listener, back
+
+
+# ---- C1, C2, C3, C4 ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_frames_arrive_whole_both_ways(make: Callable[..., ZmqControl], tmp_path: Path, encrypted: bool) -> None:
+    dialler, link, listener, back = joined(make, secret(tmp_path) if encrypted else None)
+    frames = [bytes([n]) * n for n in range(200)] + [os.urandom(MOST)]
+    assert all(dialler.send(link, raw) for raw in frames)
+    assert heard(listener, len(frames)) == [(back, raw) for raw in frames]
+    assert all(listener.send(back, raw) for raw in frames)
+    assert heard(dialler, len(frames)) == [(link, raw) for raw in frames]
+
+
+def test_c1_a_full_queue_says_so_and_never_blocks(make: Callable[..., ZmqControl]) -> None:
+    dialler, link, listener, back = joined(make)
+    for control, name in ((dialler, link), (listener, back)):
+        taken = 0
+        while control.send(name, bytes(MOST)):  # nobody receives
+            taken += 1
+            assert taken < 1_000_000
+        assert taken >= 1000
+
+
+def test_c1_without_a_connection_nothing_is_taken(make: Callable[..., ZmqControl]) -> None:
+    control = make()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        link = control.dial(f"tcp://127.0.0.1:{free.getsockname()[1]}")
+    assert not control.send(link, b"x")
+
+
+def test_c1_a_gone_dialler_is_no_error(make: Callable[..., ZmqControl]) -> None:
+    dialler, _, listener, back = joined(make)
+    dialler.close()
+    until(lambda: not listener.send(back, b"x"))
+
+
+@pytest.mark.parametrize("link", [0, 77])
+def test_c1_an_unknown_link_takes_nothing(make: Callable[..., ZmqControl], link: int) -> None:
+    _, _, listener, _ = joined(make)
+    assert not listener.send(Link(link), b"x")
+    listener.hang_up(Link(link))
+
+
+def test_c3_a_link_hung_up_takes_nothing_and_its_name_is_not_used_again(make: Callable[..., ZmqControl]) -> None:
+    dialler, link, listener, back = joined(make)
+    listener.hang_up(back)
+    assert not listener.send(back, b"x")
+    assert dialler.send(link, b"again")
+    [(other, _)] = heard(listener)
+    assert other != back
+    dialler.hang_up(link)
+    assert not dialler.send(link, b"x")
+    assert dialler.dial(address(listener)) > link
+
+
+def test_c3_the_table_of_those_who_dial_us_is_bounded(make: Callable[..., ZmqControl], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zmq_control, "MAX_LINKS", 3)
+    listener, dialler = make(LOOPBACK), make()
+    names = []
+    for n in range(5):
+        link = dialler.dial(address(listener))
+        until(lambda link=link: dialler.send(link, b"x"))
+        names += [name for name, _ in heard(listener)]
+        if n == 2:
+            assert dialler.send(Link(link - 2), b"in use")  # so the second, not the first, is idle for longest
+            heard(listener)
+    assert len(set(names)) == 5
+    assert [listener.send(name, b"y") for name in names] == [False, False, True, True, True] or names[0] not in names[1:]
+    assert sum(listener.send(name, b"y") for name in names) == 3
+
+
+def test_c4_too_large_a_frame_is_not_taken(make: Callable[..., ZmqControl]) -> None:
+    dialler, link, listener, back = joined(make)
+    assert not dialler.send(link, bytes(MOST + 1))
+    assert not listener.send(back, bytes(MOST + 1))
+    assert dialler.send(link, bytes(MOST))
+    assert heard(listener) == [(back, bytes(MOST))]
+
+
+@pytest.mark.parametrize("size", [MOST + 1, 4 * MOST])
+def test_c4_too_large_a_frame_does_not_come_through(make: Callable[..., ZmqControl], size: int) -> None:
+    dialler, link, listener, _ = joined(make)
+    context = zmq.Context()
+    raw = context.socket(zmq.DEALER)
+    raw.setsockopt(zmq.LINGER, 0)
+    try:
+        raw.connect(address(listener))
+        raw.send(b"fits")
+        assert heard(listener)[0][1] == b"fits"
+        raw.send(bytes(size))
+        until(lambda: dialler.send(link, b"after"))
+        time_left = [raw for _, raw in heard(listener)]
+        assert time_left == [b"after"]
+    finally:
+        context.destroy(linger=0)
+
+
+def test_frames_of_several_parts_are_none_of_ours(make: Callable[..., ZmqControl]) -> None:
+    _, _, listener, _ = joined(make)
+    context = zmq.Context()
+    raw = context.socket(zmq.DEALER)
+    try:
+        raw.connect(address(listener))
+        raw.send_multipart([b"a", b"b"])
+        raw.send(b"whole")
+        assert [r for _, r in heard(listener)] == [b"whole"]
+    finally:
+        context.destroy(linger=0)
+
+
+# ---- C5 ------------------------------------------------------------------------------------------
+
+
+def held() -> tuple[int, int]:
+    """Descriptors and threads of this process."""
+    return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_c5_close_frees_everything_and_may_come_twice(make: Callable[..., ZmqControl], tmp_path: Path, encrypted: bool) -> None:
+    key = secret(tmp_path) if encrypted else None
+    joined(make, key)[0].close()
+    before = held()
+    for _ in range(5):
+        dialler, link, listener, back = joined(make, key)
+        dialler.hang_up(dialler.dial(address(listener)))
+        for control, name in ((dialler, link), (listener, back)):
+            control.close()
+            control.close()
+            assert not control.send(name, b"x")
+            assert control.receive() == []
+            control.hang_up(name)
+    until(lambda: held() <= before)
+
+
+def test_c5_a_farewell_leaves_before_the_port_closes(make: Callable[..., ZmqControl]) -> None:
+    """Else every ordered shutdown looks like a crash to the other side, which then waits for silence."""
+    for hang_up in (True, False) * 5:
+        dialler, link, listener, back = joined(make)
+        assert dialler.send(link, b"bye")
+        dialler.hang_up(link) if hang_up else dialler.close()
+        assert heard(listener) == [(back, b"bye")]
+
+
+# ---- C6 ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "where", ["tcp://0.0.0.0:*", "tcp://*:*", "tcp://10.1.2.3:5000", "tcp://[::]:*", "tcp://some.host:5000", "tcp://eth0:5000"]
+)
+def test_c6_off_loopback_a_secret_is_required(make: Callable[..., ZmqControl], where: str) -> None:
+    before = held()
+    with pytest.raises(ConfigError, match="--secret") as caught:
+        ZmqControl(bind=where, secret=None, max_frame_bytes=MOST)
+    assert where in str(caught.value)
+    until(lambda: held() <= before)
+    with pytest.raises(ConfigError, match="--secret"):
+        make().dial(where)
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "tcp://127.0.0.1:0;10.1.2.3:5000",  # ZeroMQ reads: from 127.0.0.1 to 10.1.2.3
+        "tcp://127.0.0.1@10.1.2.3:5000",
+        "tcp://127.0.0.1",
+        "udp://127.0.0.1:5000",
+        "127.0.0.1:5000",
+        "",
+    ],
+)
+def test_c6_an_address_that_is_not_understood_is_refused_even_with_a_secret(
+    make: Callable[..., ZmqControl], tmp_path: Path, where: str
+) -> None:
+    for key in (None, secret(tmp_path)):
+        with pytest.raises(ConfigError, match="is not of the form"):
+            make(None, key).dial(where)
+
+
+def test_loopback() -> None:
+    ours = ["tcp://127.0.0.1:5", "tcp://127.8.9.1:*", "tcp://localhost:1", "tcp://[::1]:5", "ipc:///tmp/x"]
+    assert [a for a in ours if not is_loopback(a)] == []
+    theirs = ["tcp://128.0.0.1:5", "tcp://localhost.evil.org:1", "tcp://[::2]:5", "tcp://0.0.0.0:1"]
+    assert [a for a in theirs if is_loopback(a)] == []
+
+
+def test_c6_with_the_secret_a_port_may_listen_everywhere(make: Callable[..., ZmqControl], tmp_path: Path) -> None:
+    key = secret(tmp_path)
+    listener, dialler = make("tcp://0.0.0.0:*", key), make(None, key)
+    link = dialler.dial(address(listener).replace("0.0.0.0", "127.0.0.1"))
+    until(lambda: dialler.send(link, b"x"), listener)
+    assert heard(listener)[0][1] == b"x"
+
+
+@pytest.mark.parametrize("who", ["another secret", "no secret", "only the server's public key"])
+def test_c6_who_does_not_hold_the_secret_gets_nothing_through(make: Callable[..., ZmqControl], tmp_path: Path, who: str) -> None:
+    key, other = secret(tmp_path), secret(tmp_path, "other")
+    listener, member = make(LOOPBACK, key), make(None, key)
+    made = {"another secret": other, "no secret": None, "only the server's public key": Secret(key.server, other.client)}
+    stranger = make(None, made[who])
+    strange = stranger.dial(address(listener))
+    link = member.dial(address(listener))
+    for n in range(5):
+        stranger.send(strange, b"let me in")
+        until(lambda: member.send(link, b"%d" % n), listener)  # noqa: B023
+        assert [raw for _, raw in heard(listener, 1, stranger)] == [b"%d" % n]
+    assert stranger.receive() == []
+
+
+def test_c6_a_member_does_not_speak_to_a_listener_without_the_secret(make: Callable[..., ZmqControl], tmp_path: Path) -> None:
+    key = secret(tmp_path)
+    for wrong in (secret(tmp_path, "other"), None):
+        listener, good = make(LOOPBACK, wrong), make(LOOPBACK, key)
+        member = make(None, key)
+        link, probe = member.dial(address(listener)), member.dial(address(good))
+        until(lambda: member.send(probe, b"x"), good, listener)  # noqa: B023
+        for _ in range(50):
+            assert not member.send(link, b"x")
+            assert listener.receive() == []
+
+
+# ---- C7 ------------------------------------------------------------------------------------------
+
+
+def test_c7_every_frame_wakes_whoever_polls_even_between_sends_of_its_own(make: Callable[..., ZmqControl]) -> None:
+    """A send processes ZeroMQ's signals and so takes away the edge that announces a frame."""
+    dialler, link, listener, back = joined(make)
+    stop = threading.Event()
+    poll = select.poll()
+    poll.register(dialler.fileno(), select.POLLIN)
+
+    def shout() -> None:
+        n = 0
+        while not stop.is_set() and n < 3000:
+            n += listener.send(back, b"%d" % n)
+
+    thread = threading.Thread(target=shout)
+    thread.start()
+    got = 0
+    deadline = time.monotonic() + DEADLINE_S
+    try:
+        while got < 3000:
+            dialler.send(link, b"noise" if got % 2 else bytes(MOST + 1))
+            assert poll.poll(5000), f"asleep with {got} of 3000 frames"
+            assert time.monotonic() < deadline
+            got += len(dialler.receive())
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_c7_a_send_that_swallowed_the_edge_leaves_the_descriptor_readable(make: Callable[..., ZmqControl]) -> None:
+    dialler, link, listener, back = joined(make)
+    dialler.receive()
+    poll = select.poll()
+    poll.register(dialler.fileno(), select.POLLIN)
+    for n in range(300):
+        assert listener.send(back, b"%d" % n)
+        assert poll.poll(5000)
+        dialler.send(link, b"takes the edge")
+        assert poll.poll(0), "the frame is there, and nobody would wake"
+        assert heard(dialler) == [(link, b"%d" % n)]
+
+
+def test_c7_a_failed_send_that_swallowed_the_edge_leaves_the_descriptor_readable(make: Callable[..., ZmqControl]) -> None:
+    dialler, link, listener, back = joined(make)
+    while dialler.send(link, bytes(MOST)):  # until its queue is full: `listener` does not receive
+        pass
+    poll = select.poll()
+    poll.register(dialler.fileno(), select.POLLIN)
+    dialler.receive()
+    assert listener.send(back, b"hello")
+    assert poll.poll(5000)
+    assert not dialler.send(link, bytes(MOST))
+    assert poll.poll(0)
+    assert heard(dialler) == [(link, b"hello")]
+
+
+def test_c7_more_than_one_call_takes_stays_readable(make: Callable[..., ZmqControl], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zmq_control, "MAX_FRAMES", 10)
+    dialler, link, listener, _ = joined(make)
+    assert all(dialler.send(link, b"%d" % n) for n in range(95))
+    assert [raw for _, raw in heard(listener, 95)] == [b"%d" % n for n in range(95)]
+
+
+def test_c7_an_idle_port_does_not_spin(make: Callable[..., ZmqControl]) -> None:
+    dialler, link, listener, _ = joined(make)
+    dialler.send(link, b"x")
+    heard(listener)
+    poll = select.poll()
+    poll.register(listener.fileno(), select.POLLIN)
+    deadline = time.monotonic() + DEADLINE_S
+    while poll.poll(0):  # signals without a frame may follow, but they end
+        assert listener.receive() == []
+        assert time.monotonic() < deadline
+
+
+# ---- addresses and secrets -----------------------------------------------------------------------
+
+
+def test_a_port_that_is_taken_is_a_config_error_and_leaves_nothing(make: Callable[..., ZmqControl]) -> None:
+    listener = make(LOOPBACK)
+    before = held()
+    with pytest.raises(ConfigError, match="cannot listen") as caught:
+        ZmqControl(bind=address(listener), secret=None, max_frame_bytes=MOST)
+    assert address(listener) in str(caught.value)
+    until(lambda: held() <= before)
+
+
+def test_without_a_bind_nothing_is_bound(make: Callable[..., ZmqControl]) -> None:
+    assert make().bound_address is None
+
+
+def test_a_secret_is_for_its_owner_alone_and_never_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    new_secret(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    text = path.read_text()
+    with pytest.raises(ConfigError, match="exists"):
+        new_secret(path)
+    assert path.read_text() == text
+    assert load_secret(path) == load_secret(path)
+    assert load_secret(path) != secret(tmp_path, "other")
+    for mode in (0o640, 0o604, 0o660):
+        path.chmod(mode)
+        with pytest.raises(ConfigError, match="chmod 600"):
+            load_secret(path)
+
+
+@pytest.mark.parametrize("text", ["", "xyz", "00" * 31, "00" * 33, "\N{SNOWMAN}" * 64])
+def test_what_is_no_secret_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "secret"
+    path.write_text(text)
+    path.chmod(0o600)
+    with pytest.raises(ConfigError, match="secret"):
+        load_secret(path)
+    with pytest.raises(ConfigError, match="cannot read"):
+        load_secret(tmp_path / "missing")
+    with pytest.raises(ConfigError, match="cannot write"):
+        new_secret(tmp_path / "missing" / "secret")
+
+
+def test_private_keys_do_not_get_into_a_log(tmp_path: Path) -> None:
+    key = secret(tmp_path)
+    assert key.server.private != key.client.private
+    for pair in (key.server, key.client):
+        assert pair.private.decode() not in repr(key)
+        assert pair.public.decode() in repr(key)
