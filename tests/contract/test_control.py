@@ -1,5 +1,6 @@
 """The sentences of ports/control.py (C1-C7) against ZeroMQ, with real sockets."""
 
+import contextlib
 import os
 import select
 import socket
@@ -143,17 +144,20 @@ def test_c3_a_link_hung_up_takes_nothing_and_its_name_is_not_used_again(make: Ca
 def test_c3_the_table_of_those_who_dial_us_is_bounded(make: Callable[..., ZmqControl], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zmq_control, "MAX_LINKS", 3)
     listener, dialler = make(LOOPBACK), make()
-    names = []
-    for n in range(5):
-        link = dialler.dial(address(listener))
-        until(lambda link=link: dialler.send(link, b"x"))
-        names += [name for name, _ in heard(listener)]
-        if n == 2:
-            assert dialler.send(Link(link - 2), b"in use")  # so the second, not the first, is idle for longest
-            heard(listener)
-    assert len(set(names)) == 5
-    assert [listener.send(name, b"y") for name in names] == [False, False, True, True, True] or names[0] not in names[1:]
-    assert sum(listener.send(name, b"y") for name in names) == 3
+
+    def arrives(link: Link) -> Link:
+        until(lambda: dialler.send(link, b"x"))
+        [(name, _)] = heard(listener)
+        return name
+
+    links = [dialler.dial(address(listener)) for _ in range(5)]
+    names = [arrives(link) for link in links[:3]]
+    assert arrives(links[0]) == names[0], "in use, so the second is now idle for longest"
+    names.append(arrives(links[3]))
+    assert [listener.send(name, b"y") for name in names] == [True, False, True, True]
+    again = arrives(links[1])
+    assert again not in names
+    assert [listener.send(name, b"y") for name in (*names, again)] == [True, False, False, True, True]
 
 
 def test_c4_too_large_a_frame_is_not_taken(make: Callable[..., ZmqControl]) -> None:
@@ -180,6 +184,22 @@ def test_c4_too_large_a_frame_does_not_come_through(make: Callable[..., ZmqContr
         assert time_left == [b"after"]
     finally:
         context.destroy(linger=0)
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_c4_a_peer_with_a_higher_limit_gets_no_more_through(
+    make: Callable[..., ZmqControl], tmp_path: Path, encrypted: bool
+) -> None:
+    key = secret(tmp_path) if encrypted else None
+    _, _, listener, _ = joined(make, key)
+    with contextlib.closing(ZmqControl(bind=None, secret=key, max_frame_bytes=2 * MOST)) as liberal:
+        link = liberal.dial(address(listener))
+        for size in (MOST, MOST + 1, MOST - 1):
+            until(lambda: liberal.send(link, bytes(size)), listener)  # noqa: B023
+            if size == MOST + 1:  # the connection is dropped, and what was under way with it
+                until(lambda: not liberal.send(link, b""), listener)
+            else:
+                assert bytes(size) in [raw for _, raw in heard(listener)]
 
 
 def test_frames_of_several_parts_are_none_of_ours(make: Callable[..., ZmqControl]) -> None:
@@ -224,9 +244,10 @@ def test_c5_a_farewell_leaves_before_the_port_closes(make: Callable[..., ZmqCont
     """Else every ordered shutdown looks like a crash to the other side, which then waits for silence."""
     for hang_up in (True, False) * 5:
         dialler, link, listener, back = joined(make)
-        assert dialler.send(link, b"bye")
+        said = [bytes(MOST)] * 50 + [b"bye"]
+        assert all(dialler.send(link, raw) for raw in said)
         dialler.hang_up(link) if hang_up else dialler.close()
-        assert heard(listener) == [(back, b"bye")]
+        assert heard(listener, len(said)) == [(back, raw) for raw in said]
 
 
 # ---- C6 ------------------------------------------------------------------------------------------
@@ -345,22 +366,27 @@ def test_c7_a_send_that_swallowed_the_edge_leaves_the_descriptor_readable(make: 
         assert listener.send(back, b"%d" % n)
         assert poll.poll(5000)
         dialler.send(link, b"takes the edge")
-        assert poll.poll(0), "the frame is there, and nobody would wake"
+        assert poll.poll(5000), "the frame is there, and nobody would wake"
         assert heard(dialler) == [(link, b"%d" % n)]
 
 
 def test_c7_a_failed_send_that_swallowed_the_edge_leaves_the_descriptor_readable(make: Callable[..., ZmqControl]) -> None:
     dialler, link, listener, back = joined(make)
-    while dialler.send(link, bytes(MOST)):  # until its queue is full: `listener` does not receive
-        pass
+    other = make()
+    other_link = other.dial(address(listener))
+    until(lambda: other.send(other_link, b"x"))
+    [(gone, _)] = heard(listener)
+    other.close()
+    until(lambda: not listener.send(gone, b"x"))
+    listener.receive()
     poll = select.poll()
-    poll.register(dialler.fileno(), select.POLLIN)
-    dialler.receive()
-    assert listener.send(back, b"hello")
-    assert poll.poll(5000)
-    assert not dialler.send(link, bytes(MOST))
-    assert poll.poll(0)
-    assert heard(dialler) == [(link, b"hello")]
+    poll.register(listener.fileno(), select.POLLIN)
+    for n in range(300):
+        assert dialler.send(link, b"%d" % n)
+        assert poll.poll(5000)
+        assert not listener.send(gone, b"takes the edge")
+        assert poll.poll(5000), "the frame is there, and nobody would wake"
+        assert heard(listener) == [(back, b"%d" % n)]
 
 
 def test_c7_more_than_one_call_takes_stays_readable(make: Callable[..., ZmqControl], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from baton.core.ids import Link
 HIGH_WATER = 4096  # frames queued per peer
 MAX_LINKS = 1024  # of those who dial us
 HEARTBEAT_MS = 1000
-CURVE_BYTES = 64  # an encrypted frame is longer on the wire (ZeroMQ RFC 26: 33 bytes and its own flags)
+CURVE_BYTES = 33  # that encryption adds to a frame before ZeroMQ measures it (RFC 26)
 FAREWELL_MS = 100  # a frame handed over before `close` or `hang_up` has so long to leave
 MAX_FRAMES = 1024  # that one call of `receive` takes from one socket
 # Stricter than ZeroMQ's own grammar, whose "tcp://127.0.0.1:0;10.0.0.5:5555" looks like loopback and is not.

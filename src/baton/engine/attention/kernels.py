@@ -271,8 +271,7 @@ def chunk(pool, halves, q, out, start, rows, group, table, place, tokens, dim, s
             for r in range(begin, count, ROWS):
                 for i in range(ROWS):
                     seen[i] = min(start + (r + i) // group + 1, length) - first
-                if seen.max() > 0:
-                    _panel(q[h], keys, values, out[h], peak, weight, scores, weights, seen, scale, r)
+                _panel(q[h], keys, values, out[h], peak, weight, scores, weights, seen, scale, r)
         for r in range(count):
             inverse = np.float32(1.0) / weight[r]
             for d in range(dims):
