@@ -349,6 +349,15 @@ def test_no_more_than_a_window_is_on_the_wire() -> None:
     assert [f.number for f in side.hears(beat(ack=5))[1] if isinstance(f, Data)] == [6, 7, 8, 9]
 
 
+def test_an_acknowledgement_of_what_is_kept_but_not_on_the_wire_ends_the_session() -> None:
+    side = listening(window=2)
+    for question in range(3):
+        side.send(question)
+    side.says()
+    why = "it acknowledged message 3, which was never sent"
+    assert side.hears(beat(ack=3)) == ([PeerLost(THEM, why)], [Bye(US, THEM, N, why)])
+
+
 def test_a_full_buffer_ends_the_session() -> None:
     side = listening(buffer=3)
     assert [side.send() for _ in range(5)] == [True, True, True, False, False]

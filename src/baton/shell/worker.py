@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import structlog
 
 from baton.core import session
-from baton.core.errors import Bug
+from baton.core.errors import Bug, ConfigError
 from baton.core.ids import Boot, Key, Link, Micros
 from baton.core.leader import Leader
 from baton.core.messages import (
@@ -96,11 +96,19 @@ class WorkerPump:
             case Issue():
                 self._rank.apply(effect.plan)
             case Dial():
-                self._peer_links[effect.boot] = self._lines.dial(effect.address, effect.boot)
+                self._dial(effect)
             case HangUp():
                 link = self._peer_links.pop(effect.boot, None)
                 if link is not None:
                     self._lines.hang_up(link)
+
+    def _dial(self, effect: Dial) -> None:
+        """An address that must not be dialled from here is a pair that cannot be, not the end of this worker."""
+        try:
+            self._peer_links[effect.boot] = self._lines.dial(effect.address, effect.boot)
+        except ConfigError as error:
+            log.warning("dial_refused", address=effect.address, why=str(error))
+            self._leader.peer_lost(effect.boot, str(error), self._clock.now())
 
     def _note(self, message: AnyMessage) -> None:
         """One line for each transition that another process is told of."""
