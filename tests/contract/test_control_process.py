@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from baton.adapters import zmq_control
 from baton.adapters.secret import load_secret, new_secret
 from baton.adapters.zmq_control import ZmqControl
 from baton.core.ids import Link
@@ -128,3 +129,22 @@ def test_a_killed_dialler_takes_its_link_with_it(tmp_path: Path) -> None:
         assert links[0] != links[1]
     finally:
         listener.close()
+
+
+def test_what_was_handed_over_before_a_hang_up_leaves_even_if_the_other_end_is_slow(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """More than the kernel's buffers hold, so that most of it is still queued here when the link is given up."""
+    monkeypatch.setattr(zmq_control, "FAREWELL_MS", int(1000 * DEADLINE_S))
+    listener = ZmqControl(bind=f"ipc://{tmp_path}/control", secret=None, max_frame_bytes=1 << 20)
+    dialler = ZmqControl(bind=None, secret=None, max_frame_bytes=1 << 20)
+    try:
+        link = dialler.dial(f"ipc://{tmp_path}/control")
+        said_until_taken(dialler, link, b"first")
+        sizes = [1 << 20] * 40 + [3]
+        assert all(dialler.send(link, bytes(size)) for size in sizes)
+        dialler.hang_up(link)
+        assert [len(frame) for _, frame in heard(listener, 1 + len(sizes))] == [5, *sizes]
+    finally:
+        listener.close()
+        dialler.close()

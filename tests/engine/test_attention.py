@@ -14,7 +14,8 @@ from baton.engine.attention.kernels import TILE
 from baton.engine.attention.reference import ReferenceAttention, pool_view
 
 KV, B, LAYERS = GroupName("full"), 16, 2
-TORCH = {DType.F32: torch.float32, DType.BF16: torch.bfloat16}
+TORCH = {DType.F32: torch.float32, DType.BF16: torch.bfloat16, DType.F16: torch.float16}
+WORST = {DType.F32: 1e-5, DType.BF16: 2e-2, DType.F16: 2e-3}
 
 
 class MemoryPool:
@@ -29,19 +30,23 @@ class MemoryPool:
 class Case:
     """A pool with random pages, and a batch over it."""
 
-    def __init__(self, dtype: DType, heads: tuple[int, int], dim: int, contexts: list[tuple[int, int]], seed: int = 0) -> None:
-        torch.manual_seed(seed)
+    def __init__(
+        self, dtype: DType, heads: tuple[int, int], dim: int, contexts: list[tuple[int, int]], *, b: int = B, k: int = 1
+    ) -> None:
+        torch.manual_seed(0)
+        self.b, self.dtype = b, dtype
         spec = StateSpec("kv", KV, tuple(range(LAYERS)), ("k", "v"), heads[1], dim, dtype)
-        table = StateTable(LAYERS, B, (Group(KV, Unit.PAGE, Full()),), (spec,))
-        self.placement = Placement(table, 1, 1, 0, 0, 1)
-        need = [-(-(start + count) // B) for start, count in contexts]
-        order = np.random.default_rng(seed).permutation(sum(need) + 3).astype(np.int32)
+        table = StateTable(LAYERS, b, (Group(KV, Unit.PAGE, Full()),), (spec,))
+        self.placement = Placement(table, 1, 1, 0, 0, k)
+        need = [-(-(start + count) // (b * k)) for start, count in contexts]  # pages
+        order = np.random.default_rng(0).permutation(sum(need) + 3).astype(np.int32)
+        slots = (order[:, None] * k + np.arange(k, dtype=np.int32)).astype(np.int32)
         self.pool = MemoryPool((sum(need) + 3) * self.placement.page_bytes(KV))
         self.view = pool_view(self.pool, self.placement)
         self.view.copy_(torch.randn(self.view.shape))
         self.segments, first, used = [], 0, 0
         for (start, count), n in zip(contexts, need, strict=True):
-            self.segments.append(Segment(first=first, count=count, start=start, blocks=order[used : used + n]))
+            self.segments.append(Segment(first=first, count=count, start=start, blocks=slots[used : used + n].reshape(-1)))
             first, used = first + count, used + n
         rows = (first, heads[0], dim)
         self.q = torch.randn(rows).to(TORCH[dtype])
@@ -49,7 +54,7 @@ class Case:
 
     def slots(self) -> torch.Tensor:
         at = [(s, np.arange(s.start, s.start + s.count)) for s in self.segments]
-        return torch.from_numpy(np.concatenate([s.blocks[p // B].astype(np.int64) * B + p % B for s, p in at]))
+        return torch.from_numpy(np.concatenate([s.blocks[p // self.b].astype(np.int64) * self.b + p % self.b for s, p in at]))
 
     def run(self, backend: object, segments: list[Segment] | None = None) -> torch.Tensor:
         backend.write(layer=1, k=self.k, v=self.v, slots=self.slots())
@@ -65,11 +70,20 @@ CONTEXTS = [(0, 1), (5, 1), (15, 1), (16, 1), (200, 1), (0, 17), (33, 40), (2 * 
 @pytest.mark.parametrize("heads", [(9, 3), (4, 4), (8, 1)])
 @pytest.mark.parametrize("dim", [16, 64, 128])
 def test_the_cpu_backend_agrees_with_the_plain_one(dtype: DType, heads: tuple[int, int], dim: int) -> None:
-    case = Case(dtype, heads, dim, CONTEXTS)
-    expected = case.run(ReferenceAttention(case.pool, case.placement))
-    found = case.run(CpuAttention(case.pool, case.placement))
-    worst = (found.float() - expected.float()).abs().max() / expected.float().abs().max()
-    assert worst <= (1e-5 if dtype is DType.F32 else 2e-2)
+    compare(Case(dtype, heads, dim, CONTEXTS))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "dim", "b", "k"), [(DType.F16, 64, 16, 4), (DType.F16, 40, 8, 1), (DType.BF16, 64, 24, 3), (DType.BF16, 33, 16, 1)]
+)
+def test_other_element_types_and_odd_shapes_agree(dtype: DType, dim: int, b: int, k: int) -> None:
+    compare(Case(dtype, (4, 2), dim, CONTEXTS, b=b, k=k))
+
+
+def compare(case: Case) -> None:
+    expected = case.run(ReferenceAttention(case.pool, case.placement)).float()
+    found = case.run(CpuAttention(case.pool, case.placement)).float()
+    assert (found - expected).abs().max() <= WORST[case.dtype] * expected.abs().max()
 
 
 @pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
@@ -93,3 +107,26 @@ def test_writing_touches_the_written_rows_alone() -> None:
         assert torch.equal(after[slot // B, :, 1, 1, slot % B], case.v[n])
         after[slot // B, :, 1, :, slot % B] = before[slot // B, :, 1, :, slot % B]
     assert torch.equal(after, before)
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
+def test_rows_past_a_context_are_never_read_into_it(dtype: DType) -> None:
+    """What lies behind the last row in a block is another request's: here it is not even a number."""
+    case = Case(dtype, (9, 3), 64, [(5, 1), (15, 1), (20, 13), (TILE + 1, 1), (TILE - 7, 40)])
+    for s in case.segments:
+        length = s.start + s.count
+        case.view[int(s.blocks[(length - 1) // B]), :, :, :, (length - 1) % B + 1 :] = float("nan")
+    compare(case)
+
+
+def test_segments_may_come_in_any_order() -> None:
+    case = Case(DType.BF16, (4, 2), 64, [(40, 1), (7, 2), (90, 1)])
+    backend = CpuAttention(case.pool, case.placement)
+    assert torch.equal(case.run(backend), case.run(backend, case.segments[::-1]))
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
+def test_large_scores_neither_overflow_nor_vanish(dtype: DType) -> None:
+    case = Case(dtype, (4, 2), 64, [(300, 1), (TILE - 9, 50)])
+    case.q *= 100
+    compare(case)

@@ -58,6 +58,8 @@ class WorkerPump:
             effects = self._leader.effects()
             for effect in effects:
                 self._perform(effect)
+            if effects:
+                self._lines.flush()  # at once: what is said here is what the other side waits for
             if not (moved or report or effects):
                 break
         else:

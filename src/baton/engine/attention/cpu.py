@@ -37,17 +37,19 @@ class CpuAttention:
         self._bits, self._stored = BITS[place.spec.dtype]
         flat = pool_view(pool, placement).as_strided((pool.nbytes // size,), (1,), 0)
         self._halves: NDArray[np.generic] = flat.view(self._bits).numpy().view(self._stored)
-        self._paired = PAIRS and place.spec.dtype is DType.BF16 and self._dim % 2 == 0
+        block = placement.block_bytes(place.spec.group)
+        strides = [block, place.offset, place.head_stride, place.part_stride]
+        self._places = [
+            (np.array(strides, dtype=np.int64) + np.array([0, n * place.layer_stride, 0, 0])) // size
+            for n in range(len(place.layers))
+        ]
+        even = all(n % 4 == 0 for n in (*strides, place.layer_stride, place.row_bytes))  # every row begins with a whole pair
+        self._paired = PAIRS and place.spec.dtype is DType.BF16 and even
         self._words: NDArray[np.generic] = self._halves.view(np.uint32) if self._paired else self._halves
         self._width = self._dim // 2 if self._paired else self._dim
         self._deep, self._dims = _up(self._width, LANES), _up(self._dim, PANEL)
         multiplied = self._paired or place.spec.dtype is DType.F32
         self._direct = multiplied and self._deep == self._width and self._dims == self._dim and self._tokens % LANES == 0
-        block = placement.block_bytes(place.spec.group)
-        self._places = [
-            np.array([block, place.offset + n * place.layer_stride, place.head_stride, place.part_stride], dtype=np.int64) // size
-            for n in range(len(place.layers))
-        ]
         self._scale = np.float32(LOG2_E * self._dim**-0.5)
 
     def warm(self) -> None:
@@ -77,7 +79,7 @@ class CpuAttention:
         out: torch.Tensor,
     ) -> None:
         """See AttentionBackend."""
-        few = [s for s in segments if s.count <= FEW_ROWS]
+        few = sorted((s for s in segments if s.count <= FEW_ROWS), key=lambda s: s.first)
         if few:
             self._attend_few(layer, q, few, out)
         for s in segments:
