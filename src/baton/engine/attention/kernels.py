@@ -43,7 +43,7 @@ def _highest(scores, address, count):  # type: ignore[no-untyped-def]
     """Of `count` scores; those up to the next multiple of LANES are overwritten."""
     row, past = _array(scores, address, (count + LANES - 1) // LANES * LANES), count
     while past < row.size:
-        pass
+        row[past] = LOW
         past += 1
     return highest(address, row.size)
 
