@@ -110,12 +110,13 @@ def test_writing_touches_the_written_rows_alone() -> None:
 
 
 @pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
-def test_rows_past_a_context_are_never_read_into_it(dtype: DType) -> None:
-    """What lies behind the last row in a block is another request's: here it is not even a number."""
+@pytest.mark.parametrize("other", [float("nan"), 1e30, -1e30])
+def test_rows_past_a_context_are_never_read_into_it(dtype: DType, other: float) -> None:
+    """What lies behind the last row in a block is another request's."""
     case = Case(dtype, (9, 3), 64, [(5, 1), (15, 1), (20, 13), (TILE + 1, 1), (TILE - 7, 40)])
     for s in case.segments:
         length = s.start + s.count
-        case.view[int(s.blocks[(length - 1) // B]), :, :, :, (length - 1) % B + 1 :] = float("nan")
+        case.view[int(s.blocks[(length - 1) // B]), :, :, :, (length - 1) % B + 1 :] = other
     compare(case)
 
 
@@ -130,3 +131,14 @@ def test_large_scores_neither_overflow_nor_vanish(dtype: DType) -> None:
     case = Case(dtype, (4, 2), 64, [(300, 1), (TILE - 9, 50)])
     case.q *= 100
     compare(case)
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
+def test_a_row_of_a_chunk_does_not_depend_on_the_rows_after_it(dtype: DType) -> None:
+    case = Case(dtype, (9, 3), 64, [(TILE - 20, 45)])
+    backend = CpuAttention(case.pool, case.placement)
+    (whole,) = case.segments
+    expected = case.run(backend)
+    for count in (7, 20, 21, 44):
+        cut = Segment(first=0, count=count, start=whole.start, blocks=whole.blocks)
+        assert torch.equal(case.run(backend, [cut])[:count], expected[:count])

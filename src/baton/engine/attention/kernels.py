@@ -26,7 +26,7 @@ from baton.engine.attention.vectors import (
     word,
 )
 
-TILE = 256  # positions copied and multiplied together at prefill; a multiple of PANEL
+TILE = 512  # positions copied and multiplied together at prefill; a multiple of PANEL
 AHEAD = 2  # blocks asked for before they are read
 LOW = np.float32(-3e38)
 _jit = numba.njit(nogil=True, cache=True, fastmath={"contract", "nsz"}, error_model="numpy")
@@ -195,10 +195,9 @@ def _weight_words_of(scores, weights):  # type: ignore[no-untyped-def]
 
 @_jit
 def _load(pool, halves, table, base, place, tokens, dim, first, seen, keys, values):  # type: ignore[no-untyped-def]
-    """Positions first .. first + seen of one head: K transposed, V row by row (zeros after the last)."""
+    """Positions first .. first + seen of one head: K transposed, V row by row."""
     per_word = halves.size // pool.size
     width = dim // per_word
-    values[:] = 0
     t = 0
     while t < seen:
         skip = (first + t) % tokens
