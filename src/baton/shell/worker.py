@@ -40,7 +40,6 @@ class WorkerPump:
     def __init__(self, *, leader: Leader[OpenRoom], rank: RankHost, lines: Lines, clock: Clock, gateways: Sequence[str]) -> None:
         self._leader, self._rank, self._lines, self._clock = leader, rank, lines, clock
         self._gateway_links: set[Link] = {lines.dial(address, None) for address in gateways}
-        self._gateways: set[Boot] = set()
         self._peer_links: dict[Boot, Link] = {}
 
     def turn(self) -> Micros | None:
@@ -77,7 +76,6 @@ class WorkerPump:
             case session.PeerUp():
                 log.info("peer_up", boot=f"{event.boot:x}")
                 if event.link in self._gateway_links:
-                    self._gateways.add(event.boot)
                     self._leader.gateway_up(event.boot, now)
                 else:
                     self._leader.peer_up(event.boot, now)
@@ -85,7 +83,6 @@ class WorkerPump:
                 self._leader.receive(event.boot, event.message, now)
             case session.PeerLost():
                 log.warning("peer_lost", boot=f"{event.boot:x}", why=event.why)
-                self._gateways.discard(event.boot)
                 self._leader.peer_lost(event.boot, event.why, now)
             case _:
                 log.warning("session_event", what=repr(event))
