@@ -1,6 +1,7 @@
 """The composition root of a worker process: settings in, a running pump out.
 
-Everything outside comes through `Ports`, so a test can hand in a fabric that lies and run the production code around it.
+Everything outside comes through `Ports`, so a test can hand in a fabric that lies, or a control plane that is
+late, and run the production code around it.
 """
 
 import os
@@ -32,6 +33,7 @@ from baton.core.session import SessionLimits, Sessions
 from baton.core.state import DType, Placement
 from baton.core.unified import UnifiedLeader
 from baton.ports.clock import Clock
+from baton.ports.control import Control
 from baton.ports.engine import Engine
 from baton.ports.entropy import Entropy
 from baton.ports.fabric import Fabric
@@ -47,10 +49,15 @@ DEFAULT_MEMORY_SHARE = 0.25  # of what is free, for a pool whose size nobody gav
 LAST_CHUNK_BYTES = 32 << 20  # state of a long prompt's last chunk, whose transfer nothing hides
 SERVED: Mapping[str, DType] = {"bfloat16": DType.BF16, "float32": DType.F32, "float16": DType.F16}
 MakeFabric = Callable[[str, Boot, int, Callable[[], None], Clock], Fabric]
+MakeControl = Callable[[str | None, Secret | None], Control]
 
 
 def _make_fabric(name: str, boot: Boot, rank: int, wake: Callable[[], None], clock: Clock) -> Fabric:
     return fabrics.build(name, boot, rank, wake=wake, clock=clock)
+
+
+def _make_control(bind: str | None, secret: Secret | None) -> Control:
+    return ZmqControl(bind=bind, secret=secret, max_frame_bytes=MAX_FRAME_BYTES)
 
 
 @dataclass(frozen=True)
@@ -60,6 +67,7 @@ class Ports:
     clock: Callable[[], Clock] = MonotonicClock
     entropy: Callable[[], Entropy] = SystemEntropy
     fabric: MakeFabric = _make_fabric
+    control: MakeControl = _make_control
 
 
 PRODUCTION = Ports()
@@ -74,7 +82,7 @@ class Worker:
         clock, boot = ports.clock(), Boot(ports.entropy().bits(64))
         structlog.contextvars.bind_contextvars(worker=settings.name)
         secret = load_secret(Path(settings.secret)) if settings.secret else None
-        self._control = self._listen(secret)
+        self._control = ports.control(settings.bind if settings.role is Role.PREFILL else None, secret)
         self._load(clock)
         self._fabrics = {n: ports.fabric(n, boot, 0, self.wake, clock) for n in settings.fabrics}
         exposures = {n: f.expose(self.engine.pools) for n, f in self._fabrics.items()}
@@ -84,10 +92,6 @@ class Worker:
         rank = RankHost(core, self.engine, self._fabrics, clock)
         self._lines = Lines(Sessions(boot, SessionLimits()), self._control, clock)
         self.pump = WorkerPump(leader=leader, rank=rank, lines=self._lines, clock=clock, gateways=settings.gateways)
-
-    def _listen(self, secret: Secret | None) -> ZmqControl:
-        bind = self.settings.bind if self.settings.role is Role.PREFILL else None
-        return ZmqControl(bind=bind, secret=secret, max_frame_bytes=MAX_FRAME_BYTES)
 
     def _load(self, clock: Clock) -> None:
         from baton.engine.attention.cpu import CpuAttention

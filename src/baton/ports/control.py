@@ -18,6 +18,11 @@ from baton.core.ids import Link
 class Control(Protocol):
     """Unreliable datagrams between processes."""
 
+    @property
+    def bound_address(self) -> str | None:
+        """Where others can dial; None for a port that does not listen."""
+        ...
+
     def dial(self, address: str) -> Link:
         """Start a link to a listening port; frames may be sent at once, and may be lost."""
         ...
