@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import signal
 from pathlib import Path
 from socket import socket as Socket
@@ -53,6 +54,8 @@ async def _run(settings: GatewaySettings, tokenizer: Tokenizer, control: ZmqCont
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     door.failed.add_done_callback(lambda _: stop.set())
+    gc.collect()
+    gc.freeze()  # the tokenizer and its libraries are here to stay
     log.info("gateway_listening", host=settings.host, port=settings.port, control=control.bound_address)
     try:
         await serve_http(app, socket=socket, stop=stop, grace_s=GRACE_S)

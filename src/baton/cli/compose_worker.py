@@ -4,6 +4,7 @@ Everything outside comes through `Ports`, so a test can hand in a fabric that li
 late, and run the production code around it.
 """
 
+import gc
 import os
 import signal
 from collections.abc import Callable, Mapping
@@ -38,6 +39,7 @@ from baton.ports.engine import Engine
 from baton.ports.entropy import Entropy
 from baton.ports.fabric import Fabric
 from baton.shell.lines import Lines
+from baton.shell.narration import Narration
 from baton.shell.rank_host import RankHost
 from baton.shell.settings import BLOCK_TOKENS, Role, WorkerSettings
 from baton.shell.wake import Wake, sleep_until
@@ -89,9 +91,18 @@ class Worker:
         self.manifest = self._manifest(boot, exposures)
         leader = self._leader()
         core = RankCore(rank=Rank(0), boot=boot, placements=[self.placement], seal=settings.seal)
-        rank = RankHost(core, self.engine, self._fabrics, clock)
+        narration = Narration()
+        rank = RankHost(core=core, engine=self.engine, fabrics=self._fabrics, clock=clock, narration=narration)
         self._lines = Lines(Sessions(boot, SessionLimits()), self._control, clock)
-        self.pump = WorkerPump(leader=leader, rank=rank, lines=self._lines, clock=clock, gateways=settings.gateways)
+        self.pump = WorkerPump(
+            leader=leader,
+            rank=rank,
+            others=(),
+            lines=self._lines,
+            clock=clock,
+            gateways=settings.gateways,
+            narration=narration,
+        )
 
     def _load(self, clock: Clock) -> None:
         from baton.engine.attention.cpu import CpuAttention
@@ -242,6 +253,8 @@ def run_worker(settings: WorkerSettings, ports: Ports = PRODUCTION) -> None:
     worker = Worker(settings, ports)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, on_signal)
+    gc.collect()
+    gc.freeze()  # torch and the model are here to stay: a full collection over them stalls a step for tens of milliseconds
     log.info("worker_ready", pid=os.getpid(), rss_mib=psutil.Process().memory_info().rss >> 20)
     try:
         worker.run(lambda: stop)

@@ -30,7 +30,7 @@ class Vote(IntEnum):
     ARRIVED = 2
 
 
-class Suspect(msgspec.Struct, frozen=True):
+class Suspect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Blocks of a leg and group that kept differing from their sums."""
 
     leg: int
@@ -38,7 +38,7 @@ class Suspect(msgspec.Struct, frozen=True):
     blocks: tuple[BlockIndex, ...]
 
 
-class Ballot(msgspec.Struct, frozen=True):
+class Ballot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A rank's vote on one fetch order; `suspects` only with FAILED, empty where the read itself failed."""
 
     order: int
@@ -50,21 +50,21 @@ class Ballot(msgspec.Struct, frozen=True):
 # ---- step plan ----------------------------------------------------------------------------------
 
 
-class Meet(msgspec.Struct, frozen=True):
+class Meet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Connect to a prefill worker's ranks over this fabric."""
 
     manifest: Manifest
     fabric: str
 
 
-class Hold(msgspec.Struct, frozen=True):
+class Hold(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Append pages to a room's lists (which begin at block 0)."""
 
     key: Key
     pages: dict[GroupName, tuple[Page, ...]]
 
 
-class Fetch(msgspec.Struct, frozen=True):
+class Fetch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Read these blocks of the room from that worker into the pages the room holds, and verify them."""
 
     order: int
@@ -75,7 +75,7 @@ class Fetch(msgspec.Struct, frozen=True):
     deadline_ms: int
 
 
-class RowOrder(msgspec.Struct, frozen=True):
+class RowOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One room's part of the batch; see core/work.py Row."""
 
     key: Key
@@ -87,7 +87,7 @@ class RowOrder(msgspec.Struct, frozen=True):
     index: TokenIndex
 
 
-class Rehash(msgspec.Struct, frozen=True):
+class Rehash(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Hash these blocks of the room again and report the sums."""
 
     order: int
@@ -96,7 +96,7 @@ class Rehash(msgspec.Struct, frozen=True):
     blocks: tuple[BlockIndex, ...]
 
 
-class StepPlan(msgspec.Struct, frozen=True):
+class StepPlan(msgspec.Struct, frozen=True, tag="step_plan", forbid_unknown_fields=True):
     """The leader's decisions, applied by every rank in order of `seq`, fields in the order written here."""
 
     seq: Seq
@@ -113,7 +113,7 @@ class StepPlan(msgspec.Struct, frozen=True):
 # ---- report -------------------------------------------------------------------------------------
 
 
-class RowSums(msgspec.Struct, frozen=True):
+class RowSums(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Sums of one row's newly final blocks: per group, uint64 [blocks, units] in native order, as bytes."""
 
     key: Key
@@ -121,21 +121,21 @@ class RowSums(msgspec.Struct, frozen=True):
     sums: dict[GroupName, bytes]
 
 
-class Met(msgspec.Struct, frozen=True):
+class Met(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The outcome of a Meet: `why` is empty when connected."""
 
     peer: Boot
     why: str
 
 
-class Rehashed(msgspec.Struct, frozen=True):
+class Rehashed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The outcome of a Rehash: uint64 [blocks, units] as bytes."""
 
     order: int
     sums: bytes
 
 
-class Report(msgspec.Struct, frozen=True):
+class Report(msgspec.Struct, frozen=True, tag="report", forbid_unknown_fields=True):
     """What one rank sees that its leader has not been told yet."""
 
     rank: Rank

@@ -7,11 +7,16 @@ from typing import Annotated
 
 import msgspec
 
+from baton.core.agreement import Report, StepPlan
 from baton.core.ids import Boot
 from baton.core.messages import AnyMessage
 
 # A number a peer chose is added to here and sent on, so it must stay far from what msgpack can carry.
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+
+
+# What a session carries: messages between processes; plans and reports between a leader and its ranks.
+Said = AnyMessage | StepPlan | Report
 
 
 class Frame(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,7 +49,7 @@ class Data(Frame, frozen=True, tag="data"):
     session: Number
     number: Number  # from 1
     ack: Number
-    message: AnyMessage
+    message: Said
 
 
 class Beat(Frame, frozen=True, tag="beat"):

@@ -15,11 +15,11 @@ import msgspec
 
 from baton.core.door import Cancel, Emit, Fail, Finish, RequestId, Submit
 from baton.core.errors import Overloaded
+from baton.core.frames import Said
 from baton.core.ids import Boot, Epoch, Key, Micros, Room, Stamp, TokenIndex
 from baton.core.messages import (
     Abort,
     Admitted,
-    AnyMessage,
     AskLedger,
     Close,
     Credits,
@@ -108,7 +108,7 @@ class Front:
             self._abort_epoch(request, cancel.reason)
             self._done(request)
 
-    def receive(self, sender: Boot, message: AnyMessage, now: Micros) -> None:
+    def receive(self, sender: Boot, message: Said, now: Micros) -> None:
         """A leader said something; kinds that are not a leader's to say change nothing."""
         handler = self._handlers.get(type(message))
         if handler is not None:

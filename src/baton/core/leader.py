@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from baton.core.agreement import Agreement, PlanDraft, Report
+from baton.core.frames import Said
 from baton.core.ids import Boot, Epoch, GroupName, Key, Micros, Rank, Room, Seq
 from baton.core.manifest import Manifest
 from baton.core.messages import (
@@ -92,7 +93,7 @@ class Leader(ABC, Generic[R]):
             self._on_peer_lost(boot, why, now)
         self._turn(now)
 
-    def receive(self, sender: Boot, message: AnyMessage, now: Micros) -> None:
+    def receive(self, sender: Boot, message: Said, now: Micros) -> None:
         """A message came in. Kinds this role has no business with are answered by silence: they change nothing."""
         handler = self._handlers.get(type(message))
         if handler is not None:

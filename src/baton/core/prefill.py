@@ -188,12 +188,14 @@ class PrefillLeader(Leader[PrefillRoom]):
             generated = len(room.ticket.said) + 1
             finish = finish_of(drawn, generated=generated, limits=room.ticket.limits)
             record = Record(room.length, drawn, finish)
-            self.send(room.ticket.gateway, FirstToken(room.key, TokenIndex(generated - 1), drawn, finish))
             self.see(room, Saw.LAST_CHUNK)
             self.ledger.move(room.key, PageState.FULL)
         self._offer(room, runs, self._leg_sums(room, final), record)
-        if record is not None and record.finish is not None:
-            self.end(room)  # it never enters decode
+        if record is not None:
+            first = TokenIndex(len(room.ticket.said))
+            self.send(room.ticket.gateway, FirstToken(room.key, first, record.first, record.finish))
+            if record.finish is not None:
+                self.end(room)  # it never enters decode
 
     def _leg_sums(self, room: PrefillRoom, final: dict[GroupName, tuple[BlockIndex, BlockIndex]]) -> tuple[LegSums, ...]:
         plan = self._plans.get(room.ticket.decode)

@@ -14,9 +14,9 @@ another is told so (`WrongBoot`, which is never answered). Sans-IO: `receive`, `
 
 import msgspec
 
-from baton.core.frames import AnyFrame, Beat, Bye, Data, Open, Opened, WrongBoot, WrongProtocol
+from baton.core.frames import AnyFrame, Beat, Bye, Data, Open, Opened, Said, WrongBoot, WrongProtocol
 from baton.core.ids import Boot, Link, Micros
-from baton.core.messages import PROTOCOL, AnyMessage
+from baton.core.messages import PROTOCOL
 from baton.core.stream import SessionLimits, Stream
 
 __all__ = ["PeerLost", "PeerUp", "Received", "SessionEvent", "SessionLimits", "Sessions", "WrongPeer"]
@@ -33,7 +33,7 @@ class Received(msgspec.Struct, frozen=True):
     """A message, once and in order."""
 
     boot: Boot
-    message: AnyMessage
+    message: Said
 
 
 class PeerLost(msgspec.Struct, frozen=True):
@@ -111,7 +111,7 @@ class Sessions:
         session = self._sessions.get(boot)
         return session.number if session is not None else None
 
-    def send(self, boot: Boot, message: AnyMessage, now: Micros) -> bool:
+    def send(self, boot: Boot, message: Said, now: Micros) -> bool:
         """Queue a message; False without a session. A full buffer ends the session."""
         session = self._sessions.get(boot)
         if session is None:

@@ -10,9 +10,8 @@ also as far ahead as the other side keeps them; whatever was heard is acknowledg
 
 import msgspec
 
-from baton.core.frames import Beat, Data
+from baton.core.frames import Beat, Data, Said
 from baton.core.ids import Boot, Micros
-from baton.core.messages import AnyMessage
 
 
 class SessionLimits(msgspec.Struct, frozen=True):
@@ -40,7 +39,7 @@ class Stream:
         self._us, self._peer, self._session, self._limits = us, peer, session, limits
         self._heard_at, self._said_at = now, now
         # What we say.
-        self._kept: dict[int, AnyMessage] = {}
+        self._kept: dict[int, Said] = {}
         self._acked = self._wired = self._sent = 0
         self._again, self._again_to = 1, 0  # numbers to say once more, both included
         self._filled = 0  # highest number said again because the other side missed it
@@ -48,7 +47,7 @@ class Stream:
         self._resend_at: Micros | None = None
         # What we hear.
         self._got = 0
-        self._held: dict[int, AnyMessage] = {}
+        self._held: dict[int, Said] = {}
         self._owed = 0  # frames heard since we last said what we have
         self._ack_at: Micros | None = None
         self._beat_now = False
@@ -56,7 +55,7 @@ class Stream:
 
     # ---- saying ---------------------------------------------------------------------------------
 
-    def say(self, message: AnyMessage) -> bool:
+    def say(self, message: Said) -> bool:
         """Keep a message until it is acknowledged; False if the buffer is full."""
         if len(self._kept) >= self._limits.buffer:
             return False
@@ -99,7 +98,7 @@ class Stream:
 
     # ---- hearing --------------------------------------------------------------------------------
 
-    def hear(self, frame: Data | Beat, now: Micros) -> tuple[AnyMessage, ...] | None:
+    def hear(self, frame: Data | Beat, now: Micros) -> tuple[Said, ...] | None:
         """A frame of this session came in: the messages it completes, in order; None if it acknowledges what was never sent."""
         if frame.ack > self._wired:
             return None
@@ -124,10 +123,10 @@ class Stream:
         if first <= last and self._again > self._again_to:
             self._again, self._again_to, self._filled = first, last, last
 
-    def _take(self, frame: Data, now: Micros) -> tuple[AnyMessage, ...]:
+    def _take(self, frame: Data, now: Micros) -> tuple[Said, ...]:
         if self._got < frame.number <= self._got + self._limits.window:
             self._held.setdefault(frame.number, frame.message)
-        whole: list[AnyMessage] = []
+        whole: list[Said] = []
         while (message := self._held.pop(self._got + 1, None)) is not None:
             self._got += 1
             whole.append(message)

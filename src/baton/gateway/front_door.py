@@ -9,14 +9,13 @@ from itertools import count
 
 import structlog
 
-from baton.core.door import Cancel, Emit, RequestId, Submit
+from baton.core.door import Cancel, Emit, Heard, RequestId, Submit
 from baton.core.front import Front
 from baton.core.manifest import Manifest
-from baton.core.request import Say
-from baton.core.session import PeerLost, PeerUp, Received
 from baton.gateway.door import Capacity, Hear, LedgerReport, Readiness
 from baton.ports.clock import Clock
 from baton.ports.entropy import Entropy
+from baton.shell.gateway_pump import GatewayPump
 from baton.shell.lines import Lines
 
 log = structlog.get_logger()
@@ -28,6 +27,7 @@ class FrontDoor:
 
     def __init__(self, *, front: Front, lines: Lines, fileno: int, clock: Clock, entropy: Entropy) -> None:
         self._front, self._lines, self._clock, self._entropy = front, lines, clock, entropy
+        self._pump = GatewayPump(front=front, lines=lines, clock=clock, say=self._say)
         self._hear: dict[RequestId, Hear] = {}
         self._numbers = count(1)
         self._loop = asyncio.get_running_loop()
@@ -115,43 +115,17 @@ class FrontDoor:
                 self.failed.set_exception(error)
 
     def _drain(self) -> None:
-        now = self._clock.now()
-        for event in self._lines.receive():
-            match event:
-                case Received():
-                    self._front.receive(event.boot, event.message, now)
-                case PeerLost():
-                    log.warning("peer_lost", boot=f"{event.boot:x}", why=event.why)
-                    self._front.peer_lost(event.boot, event.why, now)
-                case PeerUp():
-                    log.info("peer_up", boot=f"{event.boot:x}")
-                case _:
-                    log.warning("session_event", what=repr(event))
-        timer = self._front.timer()
-        if timer is not None and now >= timer:
-            self._front.on_timer(now)
-        for effect in self._front.effects():
-            if isinstance(effect, Say):
-                self._say(effect)
-            else:
-                self._lines.send(effect.to, effect.message)
-        self._lines.flush()
+        sleep = self._pump.turn()
         self._answered.set()
-        self._set_timer()
+        if self._timer is not None:
+            self._timer.cancel()
+        if sleep is not None:
+            self._timer = self._loop.call_later(sleep / 1e6, self._turn)
 
-    def _say(self, effect: Say) -> None:
-        heard = effect.heard
+    def _say(self, heard: Heard) -> None:
         hear = self._hear.get(heard.request) if isinstance(heard, Emit) else self._hear.pop(heard.request, None)
         if hear is not None:
             hear(heard)
-
-    def _set_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        timers = [t for t in (self._front.timer(), self._lines.timer()) if t is not None]
-        if timers:
-            delay_s = max(0, min(timers) - self._clock.now()) / 1e6
-            self._timer = self._loop.call_later(delay_s, self._turn)
 
 
 def _pool_tokens(manifest: Manifest) -> int:

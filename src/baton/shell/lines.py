@@ -3,8 +3,8 @@
 import structlog
 
 from baton.core.errors import PeerError
+from baton.core.frames import Said
 from baton.core.ids import Boot, Link, Micros
-from baton.core.messages import AnyMessage
 from baton.core.session import SessionEvent, Sessions
 from baton.ports.clock import Clock
 from baton.ports.control import Control
@@ -31,7 +31,7 @@ class Lines:
         self.flush()  # its farewell
         self._control.hang_up(link)
 
-    def send(self, boot: Boot, message: AnyMessage) -> bool:
+    def send(self, boot: Boot, message: Said) -> bool:
         """Say something; False without a session."""
         return self._sessions.send(boot, message, self._clock.now())
 

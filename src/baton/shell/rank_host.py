@@ -2,8 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-import structlog
-
 from baton.core.agreement import Report, StepPlan
 from baton.core.errors import Bug, FabricError
 from baton.core.ids import Micros, RankId
@@ -13,15 +11,16 @@ from baton.core.work import BatchDone, Ended, Handle
 from baton.ports.clock import Clock
 from baton.ports.engine import Engine
 from baton.ports.fabric import Fabric
-
-log = structlog.get_logger()
+from baton.shell.narration import Narration
 
 
 class RankHost:
     """One rank: its core, its engine, its fabrics by name."""
 
-    def __init__(self, core: RankCore, engine: Engine, fabrics: Mapping[str, Fabric], clock: Clock) -> None:
-        self._core, self._engine, self._fabrics, self._clock = core, engine, fabrics, clock
+    def __init__(
+        self, *, core: RankCore, engine: Engine, fabrics: Mapping[str, Fabric], clock: Clock, narration: Narration
+    ) -> None:
+        self._core, self._engine, self._fabrics, self._clock, self._narration = core, engine, fabrics, clock, narration
         self._reads: dict[Handle, Fabric] = {}
         self._peers: dict[RankId, Fabric] = {}
         self.fetched_bytes = 0
@@ -37,7 +36,7 @@ class RankHost:
             for end in fabric.poll():
                 found = True
                 if isinstance(end, Ended):
-                    log.debug("read_ended", handle=end.handle, outcome=end.outcome.value, t_us=self._clock.now())
+                    self._narration.note("read_ended", handle=end.handle, outcome=end.outcome.value, t_us=self._clock.now())
                     self._reads.pop(end.handle, None)
                     self._perform(self._core.ended(end))
                 else:
@@ -47,7 +46,7 @@ class RankHost:
             if isinstance(done, BatchDone):
                 self._perform(self._core.computed(done))
             else:
-                log.debug("hash_ended", job=done.job, t_us=self._clock.now())
+                self._narration.note("hash_ended", job=done.job, t_us=self._clock.now())
                 self._perform(self._core.hashed(done))
         return found
 
@@ -64,7 +63,9 @@ class RankHost:
                     if effect.handle in self._reads:
                         self._reads[effect.handle].cancel(effect.handle)
                 case Compute():
-                    log.debug("step_started", seq=effect.batch.seq, rows=len(effect.batch.rows), t_us=self._clock.now())
+                    self._narration.note(
+                        "step_started", seq=effect.batch.seq, rows=len(effect.batch.rows), t_us=self._clock.now()
+                    )
                     self._engine.submit(effect.batch)
                 case Digest():
                     self._engine.digest(effect.order)
@@ -99,4 +100,4 @@ class RankHost:
         nbytes = sum(int(c.nbytes.sum()) for c in effect.copies)
         ranges = sum(len(c.nbytes) for c in effect.copies)
         self.fetched_bytes += nbytes
-        log.debug("read_started", handle=effect.handle, bytes=nbytes, ranges=ranges, t_us=self._clock.now())
+        self._narration.note("read_started", handle=effect.handle, bytes=nbytes, ranges=ranges, t_us=self._clock.now())

@@ -1,7 +1,11 @@
-"""A worker's pump: drain the ports, step the leader and its rank, perform the effects, sleep until the next timer.
+"""A worker's pump: drain the ports, step the leader and its ranks, perform the effects, sleep until the next timer.
 
-Control ──▶ Lines ──▶ Leader ──Issue──▶ RankHost ──▶ Fabric, Engine
+Control ──▶ Lines ──▶ Leader ──Issue──▶ RankHost (rank 0) ──▶ Fabric, Engine
               ◀──Send──┘  ◀──Report──────┘  ◀──ends──┘
+              ◀──────StepPlan────┘▲
+              ───Report───────────┘          the other ranks, each in a process of its own (shell/rank_pump.py)
+
+The worker speaks to nobody before all its ranks are there, and ends when one is lost.
 """
 
 from collections.abc import Sequence
@@ -9,7 +13,8 @@ from collections.abc import Sequence
 import structlog
 
 from baton.core import session
-from baton.core.errors import Bug, ConfigError
+from baton.core.agreement import Report
+from baton.core.errors import Bug, ConfigError, PeerError
 from baton.core.ids import Boot, Key, Link, Micros
 from baton.core.leader import Leader
 from baton.core.messages import (
@@ -28,6 +33,7 @@ from baton.core.room import Dial, Effect, HangUp, Issue, OpenRoom, Send
 from baton.core.session import SessionEvent
 from baton.ports.clock import Clock
 from baton.shell.lines import Lines
+from baton.shell.narration import Narration
 from baton.shell.rank_host import RankHost
 
 log = structlog.get_logger()
@@ -35,15 +41,33 @@ MAX_ROUNDS = 1000  # of effects within one turn; more is a loop of ours
 
 
 class WorkerPump:
-    """One worker with one rank in this process."""
+    """One worker: its leader and rank 0 in this process, `others` (boots of ranks 1, 2, ...) behind the lines."""
 
-    def __init__(self, *, leader: Leader[OpenRoom], rank: RankHost, lines: Lines, clock: Clock, gateways: Sequence[str]) -> None:
-        self._leader, self._rank, self._lines, self._clock = leader, rank, lines, clock
-        self._gateway_links: set[Link] = {lines.dial(address, None) for address in gateways}
+    def __init__(
+        self,
+        *,
+        leader: Leader[OpenRoom],
+        rank: RankHost,
+        others: Sequence[Boot],
+        lines: Lines,
+        clock: Clock,
+        gateways: Sequence[str],
+        narration: Narration,
+    ) -> None:
+        self._leader, self._rank, self._lines, self._clock, self._narration = leader, rank, lines, clock, narration
+        self._others, self._absent = frozenset(others), set(others)
+        self._gateways = tuple(gateways)
+        self._gateway_links: set[Link] = set()
         self._peer_links: dict[Boot, Link] = {}
+        self._begin_when_whole()
 
     def turn(self) -> Micros | None:
-        """Do everything that can be done now; returns how long to sleep (None: until woken)."""
+        """Do everything that can be done now; returns how long to sleep (None: until woken).
+
+        Raises:
+            PeerError: a rank of this worker was lost
+            Bug: a rank has diverged, or an invariant does not hold
+        """
         for event in self._lines.receive():
             self._heard(event)
         for _ in range(MAX_ROUNDS):
@@ -64,7 +88,12 @@ class WorkerPump:
         else:
             raise Bug(f"{MAX_ROUNDS} rounds without rest in one turn")
         self._lines.flush()
+        self._narration.tell()
         return self._next()
+
+    def _begin_when_whole(self) -> None:
+        if not self._absent and not self._gateway_links:
+            self._gateway_links = {self._lines.dial(address, None) for address in self._gateways}
 
     def _next(self) -> Micros | None:
         timers = [t for t in (self._leader.timer(), self._lines.timer()) if t is not None]
@@ -75,17 +104,28 @@ class WorkerPump:
         match event:
             case session.PeerUp():
                 log.info("peer_up", boot=f"{event.boot:x}")
-                if event.link in self._gateway_links:
-                    self._leader.gateway_up(event.boot, now)
-                else:
-                    self._leader.peer_up(event.boot, now)
+                self._peer_up(event, now)
+            case session.Received(message=Report() as report):
+                if event.boot in self._others and report.boot == event.boot:
+                    self._leader.reported(report, now)
             case session.Received():
                 self._leader.receive(event.boot, event.message, now)
             case session.PeerLost():
                 log.warning("peer_lost", boot=f"{event.boot:x}", why=event.why)
+                if event.boot in self._others:
+                    raise PeerError(f"rank {event.boot:x} of this worker was lost ({event.why}); a worker ends with its ranks")
                 self._leader.peer_lost(event.boot, event.why, now)
             case _:
                 log.warning("session_event", what=repr(event))
+
+    def _peer_up(self, event: session.PeerUp, now: Micros) -> None:
+        if event.boot in self._others:
+            self._absent.discard(event.boot)
+            self._begin_when_whole()
+        elif event.link in self._gateway_links:
+            self._leader.gateway_up(event.boot, now)
+        else:
+            self._leader.peer_up(event.boot, now)
 
     def _perform(self, effect: Effect) -> None:
         match effect:
@@ -93,6 +133,8 @@ class WorkerPump:
                 self._note(effect.message)
                 self._lines.send(effect.to, effect.message)
             case Issue():
+                for boot in self._others:
+                    self._lines.send(boot, effect.plan)
                 self._rank.apply(effect.plan)
             case Dial():
                 self._dial(effect)
@@ -114,9 +156,9 @@ class WorkerPump:
         match message:
             case Offer():
                 last = message.record is not None
-                log.debug("offered", **_about(message.key), number=message.number, last=last, t_us=self._clock.now())
+                self._narration.note("offered", **_about(message.key), number=message.number, last=last, t_us=self._clock.now())
             case Admitted() | Received() | Ended() | Withdrawn() | Recompute():
-                log.debug(type(message).__name__.lower(), **_about(message.key), t_us=self._clock.now())
+                self._narration.note(type(message).__name__.lower(), **_about(message.key), t_us=self._clock.now())
             case Failed():
                 log.warning("epoch_failed", **_about(message.key), code=message.code.value, why=message.detail)
             case Doubt() | Verdict():

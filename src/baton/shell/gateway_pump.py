@@ -1,0 +1,57 @@
+"""A gateway's pump: drain the control plane, step the request logic, perform its effects.
+
+workers ──▶ Lines ──▶ Front ──Say──▶ HTTP side
+                ◀──Send──┘
+"""
+
+from collections.abc import Callable
+
+import structlog
+
+from baton.core.door import Heard
+from baton.core.front import Front
+from baton.core.ids import Micros
+from baton.core.request import Say
+from baton.core.session import PeerLost, PeerUp, Received
+from baton.ports.clock import Clock
+from baton.shell.lines import Lines
+
+log = structlog.get_logger()
+
+
+class GatewayPump:
+    """One gateway; whoever turns it calls `turn` when frames have come, after every submit or cancel, and when it asked."""
+
+    def __init__(self, *, front: Front, lines: Lines, clock: Clock, say: Callable[[Heard], None]) -> None:
+        self._front, self._lines, self._clock, self._say = front, lines, clock, say
+
+    def turn(self) -> Micros | None:
+        """Do everything that can be done now; returns how long to sleep (None: until woken)."""
+        now = self._clock.now()
+        for event in self._lines.receive():
+            match event:
+                case Received():
+                    self._front.receive(event.boot, event.message, now)
+                case PeerLost():
+                    log.warning("peer_lost", boot=f"{event.boot:x}", why=event.why)
+                    self._front.peer_lost(event.boot, event.why, now)
+                case PeerUp():
+                    log.info("peer_up", boot=f"{event.boot:x}")
+                case _:
+                    log.warning("session_event", what=repr(event))
+        timer = self._front.timer()
+        if timer is not None and now >= timer:
+            self._front.on_timer(now)
+        self._perform()
+        self._lines.flush()
+        timers = [t for t in (self._front.timer(), self._lines.timer()) if t is not None]
+        return Micros(max(0, min(timers) - self._clock.now())) if timers else None
+
+    def _perform(self) -> None:
+        """Effects until none are left: the HTTP side may submit or cancel from inside `say`."""
+        while effects := self._front.effects():
+            for effect in effects:
+                if isinstance(effect, Say):
+                    self._say(effect.heard)
+                else:
+                    self._lines.send(effect.to, effect.message)

@@ -1,0 +1,54 @@
+"""The pump of a rank that is not its worker's leader: plans in, reports out, until the leader is gone."""
+
+import structlog
+
+from baton.core import session
+from baton.core.agreement import StepPlan
+from baton.core.errors import PeerError
+from baton.core.ids import Boot, Micros
+from baton.core.session import SessionEvent
+from baton.ports.clock import Clock
+from baton.shell.lines import Lines
+from baton.shell.narration import Narration
+from baton.shell.rank_host import RankHost
+
+log = structlog.get_logger()
+
+
+class RankPump:
+    """One rank behind a line to its leader, which it dials at `address`."""
+
+    def __init__(self, *, rank: RankHost, lines: Lines, clock: Clock, leader: Boot, address: str, narration: Narration) -> None:
+        self._rank, self._lines, self._clock, self._leader, self._narration = rank, lines, clock, leader, narration
+        self._lines.dial(address, leader)
+
+    def turn(self) -> Micros | None:
+        """Do everything that can be done now; returns how long to sleep (None: until woken).
+
+        Raises:
+            PeerError: the leader was lost; ranks end with their leader
+        """
+        for event in self._lines.receive():
+            self._heard(event)
+        while self._rank.poll():
+            pass
+        report = self._rank.report()
+        if report is not None:
+            self._lines.send(self._leader, report)
+        self._lines.flush()
+        self._narration.tell()
+        timer = self._lines.timer()
+        return Micros(max(0, timer - self._clock.now())) if timer is not None else None
+
+    def _heard(self, event: SessionEvent) -> None:
+        match event:
+            case session.Received(message=StepPlan() as plan):
+                if event.boot == self._leader:
+                    self._rank.apply(plan)
+            case session.PeerLost():
+                if event.boot == self._leader:
+                    raise PeerError(f"the leader {self._leader:x} was lost ({event.why}); ranks end with their leader")
+            case session.PeerUp():
+                log.info("leader_up", boot=f"{event.boot:x}")
+            case _:
+                log.warning("session_event", what=repr(event))
