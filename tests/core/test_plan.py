@@ -11,7 +11,7 @@ from tests.core.layouts import NOBODY, Layout, extent, heads_of, layers_of, pict
 from baton.core.errors import Bug, Mismatch, PeerError
 from baton.core.ids import BlockIndex, GroupName, Page
 from baton.core.messages import BlockRun
-from baton.core.plan import REPLICA_RUN, PairPlan, extent_blocks, leg_seals, pair
+from baton.core.plan import REPLICA_RUN, PairPlan, leg_seals, pair
 from baton.core.state import (
     DType,
     Full,
@@ -23,6 +23,7 @@ from baton.core.state import (
     Unit,
     Whole,
     Window,
+    extent_blocks,
 )
 
 FULL, WINDOW, SLOT = GroupName("full"), GroupName("window"), GroupName("slot")

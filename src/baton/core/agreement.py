@@ -70,6 +70,7 @@ class Fetch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     order: int
     key: Key
     source: Boot
+    length: int  # positions that the room's state covers
     runs: dict[GroupName, BlockRun]  # source pages
     sums: tuple[LegSums, ...]
     deadline_ms: int
@@ -92,6 +93,7 @@ class Rehash(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     order: int
     key: Key
+    length: int
     group: GroupName
     blocks: tuple[BlockIndex, ...]
 

@@ -3,7 +3,7 @@
 import msgspec
 
 from baton.core.ids import BlockIndex, GroupName
-from baton.core.state import StateTable
+from baton.core.state import StateTable, Unit, extent_blocks
 
 
 class ChunkRule(msgspec.Struct, frozen=True):
@@ -33,8 +33,19 @@ def next_chunk(*, done: int, length: int, budget: int, rule: ChunkRule, block_to
 
 
 def final_blocks(table: StateTable, *, start: int, end: int, length: int) -> dict[GroupName, tuple[BlockIndex, BlockIndex]]:
-    """Blocks [first, past) per group that computing positions [start, end) of a prompt of `length` makes final."""
-    b = table.block_tokens
-    first = start // b
-    past = -(-length // b) if end == length else end // b
-    return {g.name: (BlockIndex(first), BlockIndex(past)) for g in table.groups if past > first}
+    """Blocks [first, past) per group that computing positions [start, end) of a prompt of `length` makes final.
+
+    Only blocks within the group's extent at `length` are named: nobody reads the others. A slot is final at the end.
+    """
+    found = {}
+    for group in table.groups:
+        due = extent_blocks(group.extent, length, table.block_tokens)
+        first, past = due.start, due.end
+        if group.unit is Unit.PAGE:
+            b = table.block_tokens
+            first, past = max(first, start // b), min(past, -(-length // b) if end == length else end // b)
+        elif end < length:
+            continue
+        if past > first:
+            found[group.name] = (BlockIndex(first), BlockIndex(past))
+    return found

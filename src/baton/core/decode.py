@@ -13,6 +13,7 @@ from baton.core.generation import Generation, decode_row, drawn_of, grow, tell
 from baton.core.ids import BlockIndex, Boot, GroupName, Key, Micros, Seq
 from baton.core.leader import Leader
 from baton.core.manifest import Manifest
+from baton.core.marks import Mark
 from baton.core.messages import (
     Admitted,
     BlockRun,
@@ -36,8 +37,8 @@ from baton.core.messages import (
 )
 from baton.core.pages import PageState
 from baton.core.pairing import ChooseFabric, Partners
-from baton.core.plan import extent_blocks
 from baton.core.room import Dial, HangUp, LeaderSettings, RoomState, Saw, Table, finish_of
+from baton.core.state import extent_blocks
 
 DECODE: Table = {
     (RoomState.QUEUED, Saw.HELD): RoomState.FETCHING,
@@ -160,6 +161,7 @@ class DecodeLeader(Leader[DecodeRoom]):
             return
         self.draft.part.append(boot)
         self._effects.append(HangUp(boot))
+        self.marks[Mark.UNPAIRED] += 1
         for gateway in self._gateways:
             self.send(gateway, Unpaired(boot, why))
 
@@ -167,6 +169,7 @@ class DecodeLeader(Leader[DecodeRoom]):
         self._unpair(boot, why)
         before_commit = (RoomState.QUEUED, RoomState.FETCHING)
         for room in [r for r in self.rooms.values() if r.ticket.prefill == boot and r.state in before_commit]:
+            self.marks[Mark.PREFILL_LOST] += 1
             self.fail(room, FailCode.WORKER_LOST, f"prefill worker {boot:x} was lost: {why}", retry=True)
         self._early = {k: e for k, e in self._early.items() if e[1] != boot}
 
@@ -184,10 +187,12 @@ class DecodeLeader(Leader[DecodeRoom]):
         """An offer without a ticket waits in a bounded table, holding no pages; then it is answered Stale."""
         known = self._epochs.get(offer.key.room)
         if known is not None and known[0] >= offer.key.epoch:
+            self.marks[Mark.OFFER_TOO_LATE] += 1
             self.send(sender, Stale(offer.key))
         elif offer.key in self._early:
             self._early[offer.key][2].append(offer)
         elif len(self._early) < EARLY_LIMIT:
+            self.marks[Mark.EARLY_OFFER] += 1
             self._early[offer.key] = (Micros(now + EARLY_LIFE), sender, [offer])
         else:
             self.send(sender, Stale(offer.key))
@@ -202,13 +207,19 @@ class DecodeLeader(Leader[DecodeRoom]):
         for key, (until, sender, _) in list(self._early.items()):
             if now >= until:
                 del self._early[key]
+                self.marks[Mark.EARLY_EXPIRED] += 1
                 self.send(sender, Stale(key))
         super().on_timer(now)
 
     def _on_withdrawn(self, sender: Boot, message: Withdrawn, now: Micros) -> None:
         room = self.find(message.key)
-        if room is not None and room.state in (RoomState.QUEUED, RoomState.FETCHING):
+        if room is None:
+            return
+        if room.state in (RoomState.QUEUED, RoomState.FETCHING):
+            self.marks[Mark.WITHDRAWN_HEARD] += 1
             self.end(room)
+        else:
+            self.marks[Mark.WITHDRAWN_TOO_LATE] += 1
 
     # ---- schedule -------------------------------------------------------------------------------
 
@@ -262,11 +273,11 @@ class DecodeLeader(Leader[DecodeRoom]):
     def _misfit(self, room: DecodeRoom, offer: Offer) -> str:
         """What an offer states that cannot be of this room; empty if nothing."""
         partner = self._partners.find(room.ticket.prefill)
-        k = partner.manifest.page_blocks if partner is not None else 1
         for group, run in offer.runs.items():
             if group not in self.ledger.pools:
                 return f"offer {offer.number} names group {group!r}, which this model has not"
             limit = extent_blocks(self.state_table.group(group).extent, room.length, self.state_table.block_tokens)
+            k = partner.manifest.blocks_per_page(group) if partner is not None else 1
             pages = (run.end - 1) // k - run.start // k + 1
             if not limit.start <= run.start < run.end <= limit.end or len(run.pages) != pages:
                 return f"offer {offer.number} states blocks [{run.start}, {run.end}) in {len(run.pages)} pages; {limit} are due"
@@ -274,7 +285,15 @@ class DecodeLeader(Leader[DecodeRoom]):
 
     def _order(self, room: DecodeRoom, runs: dict[GroupName, BlockRun], sums: tuple[LegSums, ...]) -> None:
         self._next_order += 1
-        fetch = Fetch(self._next_order, room.key, room.ticket.prefill, runs, sums, self.settings.fetch_ms)
+        fetch = Fetch(
+            order=self._next_order,
+            key=room.key,
+            source=room.ticket.prefill,
+            length=room.length,
+            runs=runs,
+            sums=sums,
+            deadline_ms=self.settings.fetch_ms,
+        )
         room.open_orders[fetch.order] = fetch
         self._orders[fetch.order] = room.key
         self.draft.fetch.append(fetch)
@@ -358,6 +377,7 @@ class DecodeLeader(Leader[DecodeRoom]):
             for group, run in fetch.runs.items():
                 room.arrived.setdefault(group, set()).update(BlockIndex(b) for b in range(run.start, run.end))
         else:
+            self.marks[Mark.FETCH_FAILED] += 1
             self._doubt(room, fetch, [b for b in ballots if b.vote is Vote.FAILED])
 
     def _doubt(self, room: DecodeRoom, fetch: Fetch, ballots: list[Ballot]) -> None:
@@ -368,6 +388,7 @@ class DecodeLeader(Leader[DecodeRoom]):
             self.fail(room, FailCode.HANDOFF_FAILED, "; ".join(sorted({b.why for b in ballots})), retry=True)
             return
         room.doubted |= blamed
+        self.marks[Mark.DOUBT] += 1
         for leg, group, blocks in sorted(suspects):
             self.send(room.ticket.prefill, Doubt(room.key, leg, group, blocks))
         # The order stays open until the answer: nothing is committed meanwhile.

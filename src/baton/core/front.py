@@ -17,6 +17,7 @@ from baton.core.door import Cancel, Emit, Fail, Finish, RequestId, Submit
 from baton.core.errors import Overloaded
 from baton.core.frames import Said
 from baton.core.ids import Boot, Epoch, Key, Micros, Room, Stamp, TokenIndex
+from baton.core.marks import Mark, Marks
 from baton.core.messages import (
     Abort,
     Admitted,
@@ -67,6 +68,7 @@ class Front:
         self._workers: dict[Boot, Worker] = {}
         self._pairs: dict[tuple[Boot, Boot], str] = {}  # (prefill, decode) -> fabric
         self._introduce: dict[tuple[Boot, Boot], Micros] = {}  # try again at
+        self.marks: Marks = Marks()
         self._stamp = 0
         self._question = 0
         self._views: dict[int, dict[Boot, LedgerView | None]] = {}
@@ -137,6 +139,7 @@ class Front:
         """A deadline may have passed."""
         for request in list(self._requests.values()):
             if now >= self._deadline(request):
+                self.marks[Mark.GRACE] += 1
                 code = FailCode.DEADLINE_EXCEEDED
                 detail = f"not done in {request.submit.limits.deadline_ms} ms"
                 if request.standing is Standing.WAITING:
@@ -227,6 +230,7 @@ class Front:
     def _doubt_pair(self, pair: tuple[Boot, Boot], now: Micros) -> None:
         """One of the two says that it has lost the other, which we have not: not used until decode says Paired again."""
         if self._pairs.pop(pair, None) is not None:
+            self.marks[Mark.PAIR_DOUBTED] += 1
             self._introduce[pair] = Micros(now + self.settings.introduce_again_ms * 1000)
 
     def _on_credits(self, sender: Boot, message: Credits, now: Micros) -> None:
@@ -248,6 +252,7 @@ class Front:
     def _start(self, request: Request, now: Micros) -> None:
         pair = self._choose()
         if pair is None:
+            self.marks[Mark.NO_PAIR] += 1
             request.standing, request.since = Standing.WAITING, now
             return
         request.epoch = Epoch(request.epoch + 1)
@@ -285,6 +290,7 @@ class Front:
         """The epoch ended badly: go on after what was said, in a new one, or fail."""
         self._abort_epoch(request, detail)
         request.failures += counts
+        self.marks[Mark.NEW_EPOCH if counts else Mark.GAVE_WAY] += 1
         if request.failures >= self.settings.max_epochs or (needs_pair and not self.usable_pairs()):
             self._fail(request, code, detail)
         else:
@@ -347,6 +353,7 @@ class Front:
         request = self._find(message.key, sender)
         if request is not None:
             request.first = message
+            self.marks[Mark.FIRST_HELD] += not request.admitted
             self._show_first(request)
 
     def _show_first(self, request: Request) -> None:
@@ -373,6 +380,7 @@ class Front:
             self._fail(request, FailCode.HANDOFF_FAILED, f"the two sides differ on a token in [{start}, {have})")
             return
         fresh = drawn[have - start :]
+        self.marks[Mark.KNOWN_TOKENS] += bool(known)
         if fresh:
             request.said += [d.token for d in fresh]
             self._effects.append(Say(Emit(request.submit.request, TokenIndex(have), fresh)))

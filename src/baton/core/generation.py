@@ -6,6 +6,7 @@ from typing import TypeVar
 from baton.core.agreement import Hold, Report, RowOrder
 from baton.core.ids import Micros, TokenIndex
 from baton.core.leader import Leader
+from baton.core.marks import Mark
 from baton.core.messages import Drawn, FinishReason, Recompute, Ticket, Tokens
 from baton.core.pages import PageState
 from baton.core.room import OpenRoom, RoomState
@@ -83,6 +84,7 @@ def _grow(leader: Leader[G], room: G) -> bool:
         return True
     if not leader.in_state(RoomState.ENDING):  # else pages come back in a moment, and this room sits out one step
         youngest = leader.in_state(RoomState.RUNNING)[-1]
+        leader.marks[Mark.RECOMPUTE] += 1
         leader.send(youngest.ticket.gateway, Recompute(youngest.key))
         leader.end(youngest)
     return False

@@ -16,6 +16,7 @@ from baton.core.agreement import Agreement, PlanDraft, Report
 from baton.core.frames import Said
 from baton.core.ids import Boot, Epoch, GroupName, Key, Micros, Rank, Room, Seq
 from baton.core.manifest import Manifest
+from baton.core.marks import Mark, Marks
 from baton.core.messages import (
     Abort,
     AnyMessage,
@@ -34,6 +35,7 @@ from baton.core.messages import (
 )
 from baton.core.pages import Ledger
 from baton.core.room import Effect, Issue, LeaderSettings, OpenRoom, RoomState, Saw, Send, Table
+from baton.core.state import Unit
 
 R = TypeVar("R", bound=OpenRoom)
 CREDIT_PERIOD = Micros(20_000)
@@ -50,6 +52,7 @@ class Leader(ABC, Generic[R]):
         self.page_tokens = manifest.page_blocks * manifest.table.block_tokens
         self.ledger = Ledger(totals)
         self.rooms: dict[Key, R] = {}
+        self.marks: Marks = Marks()
         self._epochs: dict[Room, tuple[Epoch, Boot]] = {}  # highest seen; until Close or PeerLost of the gateway
         self._gateways: set[Boot] = set()
         self._agreement = Agreement(len(manifest.ranks))
@@ -87,6 +90,7 @@ class Leader(ABC, Generic[R]):
         if boot in self._gateways:
             self._gateways.discard(boot)
             for room in [r for r in self.rooms.values() if r.ticket.gateway == boot]:
+                self.marks[Mark.GATEWAY_LOST] += 1
                 self.end(room)
             self._epochs = {r: (e, g) for r, (e, g) in self._epochs.items() if g != boot}
         else:
@@ -121,8 +125,10 @@ class Leader(ABC, Generic[R]):
             if room.state is RoomState.ENDING:
                 continue
             if now >= room.deadline:
+                self.marks[Mark.DEADLINE] += 1
                 self.fail(room, FailCode.DEADLINE_EXCEEDED, f"not done in {room.ticket.limits.deadline_ms} ms", retry=False)
             elif self._stalls(room) and now >= room.progress + self.settings.stall_ms * 1000:
+                self.marks[Mark.STALL] += 1
                 why = f"the handoff made no progress for {self.settings.stall_ms} ms while {room.state.value}"
                 self.fail(room, FailCode.HANDOFF_FAILED, why, retry=True)
         self._turn(now)
@@ -185,8 +191,9 @@ class Leader(ABC, Generic[R]):
         return self.rooms.get(key)
 
     def pages_for(self, tokens: int) -> dict[GroupName, int]:
-        """Pages per group that hold so many positions."""
-        return {g.name: -(-tokens // self.page_tokens) for g in self.state_table.groups}
+        """Pages per group that hold so many positions; one slot, whatever their number."""
+        pages = -(-tokens // self.page_tokens)
+        return {g.name: pages if g.unit is Unit.PAGE else 1 for g in self.state_table.groups}
 
     def fail(self, room: R, code: FailCode, detail: str, *, retry: bool) -> None:
         """End a room badly and say why to its gateway, which aborts the other side."""
@@ -221,8 +228,10 @@ class Leader(ABC, Generic[R]):
             return
         highest = self._epochs.get(key.room)
         if highest is not None and highest[0] >= key.epoch:
+            self.marks[Mark.TICKET_OLD_EPOCH] += 1
             return  # an old epoch changes nothing
         if highest is not None and (earlier := self.rooms.get(Key(key.room, highest[0]))) is not None:
+            self.marks[Mark.TICKET_HIGHER_EPOCH] += 1
             self.end(earlier)
         self._epochs[key.room] = (key.epoch, ticket.gateway)
         room = self._open(ticket, now)
@@ -230,8 +239,10 @@ class Leader(ABC, Generic[R]):
         want = self.pages_for(room.length + 1)
         refusal = self._refuse(ticket)
         if refusal:
+            self.marks[Mark.TICKET_UNPAIRED] += 1
             self.fail(room, FailCode.WORKER_LOST, refusal, retry=True)
         elif not self.ledger.could_ever_fit(want):
+            self.marks[Mark.TICKET_TOO_LARGE] += 1
             why = f"{room.length} tokens need {want} pages; the pools hold {self.ledger.totals()}"
             self.fail(room, FailCode.OVERLOADED, why, retry=False)
         elif len(self.in_state(RoomState.QUEUED)) > self.settings.max_queue:
@@ -248,6 +259,7 @@ class Leader(ABC, Generic[R]):
     def _on_stale(self, sender: Boot, stale: Stale, now: Micros) -> None:
         room = self.find(stale.key)
         if room is not None and room.state is not RoomState.ENDING:
+            self.marks[Mark.STALE_HEARD] += 1
             self.fail(room, FailCode.HANDOFF_FAILED, "the other side does not know this epoch", retry=True)
 
     def in_state(self, *states: RoomState) -> list[R]:

@@ -4,7 +4,7 @@ import msgspec
 
 from baton.core.errors import Mismatch
 from baton.core.ids import Boot, GroupName
-from baton.core.state import Placement, StateTable
+from baton.core.state import Placement, StateTable, Unit
 
 
 class PoolView(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -46,6 +46,10 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def boot(self) -> Boot:
         """The worker's boot."""
         return self.ranks[0].boot
+
+    def blocks_per_page(self, group: GroupName) -> int:
+        """k for groups of pages; a slot is one block."""
+        return self.page_blocks if self.table.group(group).unit is Unit.PAGE else 1
 
     def placement(self, rank: int) -> Placement:
         """Where that rank's part of the state lies."""

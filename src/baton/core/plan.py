@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from baton.core.errors import Bug, Mismatch, PeerError
 from baton.core.ids import GroupName
 from baton.core.messages import BlockRun
-from baton.core.state import Extent, Full, Interval, Placement, SpecPlace, StateTable, Unit, Whole, Window
+from baton.core.state import Interval, Placement, SpecPlace, StateTable, extent_blocks
 from baton.core.work import Copies
 
 REPLICA_RUN = 8  # adjacent blocks read from the same replica, so that they still merge
@@ -46,18 +46,6 @@ class Leg(msgspec.Struct, frozen=True):
     replica: int
     replicas: int
     shares: tuple[Share, ...]
-
-
-def extent_blocks(extent: Extent, length: int, block_tokens: int) -> Interval:
-    """The blocks that a sequence of `length` positions carries over, by the group's extent."""
-    end = -(-length // block_tokens)
-    match extent:
-        case Full():
-            return Interval(0, end)
-        case Window():
-            return Interval(max(0, length - extent.tokens + 1) // block_tokens, end)
-        case Whole():
-            return Interval(0, 1)
 
 
 def leg_seals(sums: NDArray[np.uint64], units: NDArray[np.int64]) -> NDArray[np.uint64]:
@@ -150,20 +138,16 @@ def _digest(plan: PairPlan) -> str:
 # ---- addresses ----------------------------------------------------------------------------------
 
 
-def _page_blocks(placement: Placement, group: GroupName) -> int:
-    return placement.page_blocks if placement.table.group(group).unit is Unit.PAGE else 1
-
-
 def _held(placement: Placement, group: GroupName, pages: NDArray[np.int64], start: int) -> int:
     """The first block past a page list whose first page holds block `start`."""
-    k = _page_blocks(placement, group)
+    k = placement.blocks_per_page(group)
     return (start // k + pages.size) * k
 
 
 def _slots(
     placement: Placement, group: GroupName, pages: NDArray[np.int64], start: int, blocks: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    k = _page_blocks(placement, group)
+    k = placement.blocks_per_page(group)
     return pages[blocks // k - start // k] * k + blocks % k
 
 

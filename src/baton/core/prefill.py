@@ -16,6 +16,7 @@ from baton.core.errors import BatonError, Mismatch
 from baton.core.ids import BlockIndex, Boot, GroupName, Micros, Rank, Seal, TokenIndex
 from baton.core.leader import Leader
 from baton.core.manifest import Manifest, require_fit
+from baton.core.marks import Mark
 from baton.core.messages import (
     Admitted,
     BlockRun,
@@ -34,10 +35,12 @@ from baton.core.messages import (
     Stale,
     Ticket,
     Verdict,
+    Withdrawn,
 )
 from baton.core.pages import PageState
 from baton.core.plan import PairPlan, leg_seals, pair
 from baton.core.room import LeaderSettings, OpenRoom, RoomState, Saw, Table, finish_of
+from baton.core.state import extent_blocks
 
 PREFILL: Table = {
     (RoomState.QUEUED, Saw.HELD): RoomState.COMPUTING,
@@ -64,7 +67,7 @@ class PrefillRoom(OpenRoom):
         self.done = 0  # positions computed
         self.offers = 0
         self.admitted = False
-        self.sums: dict[tuple[Rank, GroupName], NDArray[np.uint64]] = {}  # birth sums [blocks from 0, units]
+        self.sums: dict[tuple[Rank, GroupName], NDArray[np.uint64]] = {}  # birth sums [blocks from the extent's first, units]
 
 
 class PrefillLeader(Leader[PrefillRoom]):
@@ -115,6 +118,7 @@ class PrefillLeader(Leader[PrefillRoom]):
     def _on_peer_lost(self, boot: Boot, why: str, now: Micros) -> None:
         self._plans.pop(boot, None)
         for room in [r for r in self.rooms.values() if r.ticket.decode == boot]:
+            self.marks[Mark.DECODE_LOST] += 1
             self.fail(room, FailCode.WORKER_LOST, f"decode worker {boot:x} was lost: {why}", retry=True)
 
     # ---- schedule -------------------------------------------------------------------------------
@@ -129,11 +133,38 @@ class PrefillLeader(Leader[PrefillRoom]):
         for room in self.in_state(RoomState.QUEUED):
             taken = self.ledger.take(room.key, self.pages_for(room.length), PageState.COMPUTING)
             if taken is None:
+                self._make_way(room)
                 return
             self.see(room, Saw.HELD)
             room.progress = now
             self.draft.hold.append(Hold(room.key, taken))
             self._offer(room, {}, (), None)
+
+    def _make_way(self, room: PrefillRoom) -> None:
+        """Withdraw younger rooms that decode has not admitted, the youngest first, until this one will fit.
+
+        An admitted room is never withdrawn, nor is any while blocks are not verified: decode would not notice.
+        """
+        want, coming = self.pages_for(room.length), dict(self.ledger.free())
+        held = self.in_state(RoomState.COMPUTING, RoomState.OFFERED)
+        younger = [r for r in held if r.ticket.stamp > room.ticket.stamp and not r.admitted and self.manifest.seal]
+        for ending in self.in_state(RoomState.ENDING):
+            self._add_pages(coming, ending)
+        chosen = []
+        while younger and any(coming[g] < n for g, n in want.items()):
+            chosen.append(younger.pop())
+            self._add_pages(coming, chosen[-1])
+        if any(coming[g] < n for g, n in want.items()):
+            return  # it would not help
+        for victim in chosen:
+            self.marks[Mark.WITHDRAWN] += 1
+            for boot in (victim.ticket.decode, victim.ticket.gateway):
+                self.send(boot, Withdrawn(victim.key))
+            self.end(victim)
+
+    def _add_pages(self, count: dict[GroupName, int], room: PrefillRoom) -> None:
+        for group, pages in self.ledger.held(room.key).items():
+            count[group] += len(pages)
 
     def _compose(self) -> None:
         budget = self.settings.step_tokens
@@ -179,9 +210,9 @@ class PrefillLeader(Leader[PrefillRoom]):
                 room.sums[rank, group] = new if old is None else np.concatenate((old, new))
 
     def _offer_chunk(self, room: PrefillRoom, final: dict[GroupName, tuple[BlockIndex, BlockIndex]], drawn: Drawn | None) -> None:
-        k = self.manifest.page_blocks
         held = self.ledger.held(room.key)
-        runs = {g: BlockRun(a, b, held[g][a // k : (b - 1) // k + 1]) for g, (a, b) in final.items()}
+        k = {g: self.manifest.blocks_per_page(g) for g in final}
+        runs = {g: BlockRun(a, b, held[g][a // k[g] : (b - 1) // k[g] + 1]) for g, (a, b) in final.items()}
         record = None
         if room.done == room.length:
             assert drawn is not None, "the last chunk draws"
@@ -195,6 +226,7 @@ class PrefillLeader(Leader[PrefillRoom]):
             first = TokenIndex(len(room.ticket.said))
             self.send(room.ticket.gateway, FirstToken(room.key, first, record.first, record.finish))
             if record.finish is not None:
+                self.marks[Mark.FINISHED_AT_FIRST] += 1
                 self.end(room)  # it never enters decode
 
     def _leg_sums(self, room: PrefillRoom, final: dict[GroupName, tuple[BlockIndex, BlockIndex]]) -> tuple[LegSums, ...]:
@@ -206,7 +238,7 @@ class PrefillLeader(Leader[PrefillRoom]):
             for group, (first, past) in final.items():
                 blocks = plan.owned(leg, group, np.arange(first, past, dtype=np.int64))
                 if blocks.size:
-                    sums = room.sums[Rank(leg.source), group][blocks]
+                    sums = room.sums[Rank(leg.source), group][blocks - self._first(room, group)]
                     seals = leg_seals(sums, plan.source_units(leg, group))
                     found.append(
                         LegSums(
@@ -217,6 +249,10 @@ class PrefillLeader(Leader[PrefillRoom]):
                         )
                     )
         return tuple(found)
+
+    def _first(self, room: PrefillRoom, group: GroupName) -> int:
+        """The first block of the group's extent: row 0 of its sums."""
+        return extent_blocks(self.state_table.group(group).extent, room.length, self.state_table.block_tokens).start
 
     def _offer(
         self,
@@ -233,6 +269,7 @@ class PrefillLeader(Leader[PrefillRoom]):
     def _on_admitted(self, sender: Boot, message: Admitted, now: Micros) -> None:
         room = self.find(message.key)
         if room is None or (room.state, Saw.ADMITTED) not in self.table:
+            self.marks[Mark.ADMITTED_TOO_LATE] += 1
             self.send(sender, Stale(message.key))
             return
         self.see(room, Saw.ADMITTED)
@@ -247,6 +284,7 @@ class PrefillLeader(Leader[PrefillRoom]):
         room = self.find(doubt.key)
         plan = self._plans.get(sender)
         if room is None or plan is None or not self._has_sums(room, doubt):
+            self.marks[Mark.GONE] += 1
             gone = Verdict(doubt.key, doubt.leg, doubt.group, doubt.blocks, Intactness.GONE)
             self.send(sender, gone)
             return
@@ -254,11 +292,12 @@ class PrefillLeader(Leader[PrefillRoom]):
         self._orders += 1
         self._doubts[self._orders] = doubt
         self._doubt_sums[self._orders] = {}
-        self.draft.rehash.append(Rehash(self._orders, doubt.key, doubt.group, doubt.blocks))
+        self.draft.rehash.append(Rehash(self._orders, doubt.key, room.length, doubt.group, doubt.blocks))
 
     def _has_sums(self, room: PrefillRoom, doubt: Doubt) -> bool:
         known = min((len(s) for (_, g), s in room.sums.items() if g == doubt.group), default=0)
-        return room.state is not RoomState.ENDING and all(0 <= b < known for b in doubt.blocks)
+        first = self._first(room, doubt.group) if known else 0
+        return room.state is not RoomState.ENDING and all(first <= b < first + known for b in doubt.blocks)
 
     def _on_report(self, report: Report, now: Micros) -> None:
         for answer in report.rehashed:
@@ -274,14 +313,16 @@ class PrefillLeader(Leader[PrefillRoom]):
         if room is None or room.state is RoomState.ENDING:
             return
         blocks = list(doubt.blocks)
+        rows = [b - self._first(room, doubt.group) for b in blocks]
         damaged = [
             rank
             for rank, raw in sums.items()
             if not np.array_equal(
                 unpack_sums(raw, len(self._placements[rank].units(doubt.group))),
-                room.sums[rank, doubt.group][blocks],
+                room.sums[rank, doubt.group][rows],
             )
         ]
+        self.marks[Mark.DAMAGED if damaged else Mark.INTACT] += 1
         found = Intactness.DAMAGED if damaged else Intactness.INTACT
         self.send(room.ticket.decode, Verdict(doubt.key, doubt.leg, doubt.group, doubt.blocks, found))
         if damaged:

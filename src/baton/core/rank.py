@@ -34,9 +34,10 @@ from baton.core.agreement import (
 from baton.core.errors import Bug
 from baton.core.ids import BlockIndex, Boot, GroupName, Key, Page, Rank, RankId, Seal, Seq
 from baton.core.manifest import Manifest
+from baton.core.marks import Mark, Marks
 from baton.core.plan import Leg, PairPlan, leg_seals, pair
 from baton.core.rank_effects import CancelRead, Compute, Connect, Digest, Disconnect, RankEffect, Read
-from baton.core.state import Placement
+from baton.core.state import Placement, Unit
 from baton.core.work import (
     Batch,
     BatchDone,
@@ -102,6 +103,7 @@ class RankCore:
         self._batches: dict[Seq, frozenset[Key]] = {}
         self._dropping: set[Key] = set()
         self._handles, self._jobs = count(1), count(1)
+        self.marks: Marks = Marks()
         self._clear()
 
     def _clear(self) -> None:
@@ -172,6 +174,7 @@ class RankCore:
 
     def _hold(self, key: Key, pages: Mapping[GroupName, tuple[Page, ...]]) -> None:
         if key in self._dropping:
+            self.marks[Mark.DROPPED_AT_ONCE] += 1
             return  # given up in the same turn
         room = self._rooms.setdefault(key, {})
         for group, more in pages.items():
@@ -225,6 +228,7 @@ class RankCore:
         fetch = self._orders[piece.order].fetch
         peer = self._peers.get(fetch.source)
         if peer is None:
+            self.marks[Mark.DISCONNECTED] += 1
             self._fail(piece, "the source was disconnected", ())
             return []
         copies = peer.plan.bind(
@@ -251,6 +255,7 @@ class RankCore:
             raise Bug(f"handle {end.handle} ended twice, or was never started")
         effects: list[RankEffect] = []
         if end.outcome is Outcome.UNKNOWN:
+            self.marks[Mark.READ_UNKNOWN] += 1
             self._unknown[end.handle] = piece.key
             self._fail(piece, f"read ended unknown: {end.detail}", ())
         elif piece.order in self._orders:
@@ -269,17 +274,18 @@ class RankCore:
         self._look_for_quiet()
         return []
 
-    def _slots(self, key: Key, group: GroupName, blocks: Iterable[BlockIndex]) -> tuple[NDArray[np.int64], ...]:
+    def _digest(self, job: Job, key: Key, group: GroupName, blocks: Iterable[BlockIndex], length: int) -> Digest:
         numbers = np.asarray(tuple(blocks), dtype=np.int64)
-        k = self._placement.page_blocks
-        pages = self._rooms[key][group].astype(np.int64)
-        return pages[numbers // k] * k + numbers % k, numbers
+        k = self._placement.blocks_per_page(group)
+        slots = self._rooms[key][group].astype(np.int64)[numbers // k] * k + numbers % k
+        if self._placement.table.group(group).unit is Unit.SLOT:
+            numbers = np.full_like(numbers, length)  # a slot's position is what it has consumed
+        return Digest(DigestOrder(job, group, slots, numbers))
 
     def _verify(self, piece: Piece) -> Digest:
         job = Job(next(self._jobs))
         self._hashing[job] = piece
-        slots, numbers = self._slots(piece.key, piece.group, piece.blocks)
-        return Digest(DigestOrder(job, piece.group, slots, numbers))
+        return self._digest(job, piece.key, piece.group, piece.blocks, self._orders[piece.order].fetch.length)
 
     def hashed(self, done: DigestDone) -> list[RankEffect]:
         """Our blocks have been hashed: as a verification or as a Rehash."""
@@ -310,6 +316,7 @@ class RankCore:
 
     def _again(self, piece: Piece, blocks: tuple[BlockIndex, ...], why: str, *, suspects: bool) -> list[RankEffect]:
         if piece.tries < MAX_TRIES:
+            self.marks[Mark.READ_AGAIN] += 1
             return self._read(msgspec.structs.replace(piece, blocks=blocks, tries=piece.tries + 1))
         self._fail(piece, why, (Suspect(piece.leg.index, piece.group, blocks),) if suspects else ())
         return []
@@ -335,8 +342,7 @@ class RankCore:
     def _rehash(self, rehash: Rehash) -> list[RankEffect]:
         job = Job(next(self._jobs))
         self._rehashing[job] = rehash
-        slots, numbers = self._slots(rehash.key, rehash.group, rehash.blocks)
-        return [Digest(DigestOrder(job, rehash.group, slots, numbers))]
+        return [self._digest(job, rehash.key, rehash.group, rehash.blocks, rehash.length)]
 
     # ---- compute --------------------------------------------------------------------------------
 

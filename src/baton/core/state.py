@@ -115,6 +115,18 @@ class Interval(msgspec.Struct, frozen=True, order=True):
         return Interval(start, max(start, min(self.end, other.end)))
 
 
+def extent_blocks(extent: Extent, length: int, block_tokens: int) -> Interval:
+    """The blocks that a sequence of `length` positions carries over, by the group's extent."""
+    end = -(-length // block_tokens)
+    match extent:
+        case Full():
+            return Interval(0, end)
+        case Window():
+            return Interval(max(0, length - extent.tokens + 1) // block_tokens, end)
+        case Whole():
+            return Interval(0, 1)
+
+
 def shard(heads: int, tp: int, tp_rank: int, *, what: str) -> Interval:
     """Units [start, end) of `heads` that `tp_rank` of `tp` holds (DESIGN: one shard rule for everything).
 
@@ -200,10 +212,13 @@ class Placement(msgspec.Struct, frozen=True, dict=True):
         """Bytes of one block (or slot) of the group on this rank; 0 if the stage holds none of it."""
         return sum(p.nbytes for p in self.places.values() if p.spec.group == group)
 
+    def blocks_per_page(self, group: GroupName) -> int:
+        """k for groups of pages; a slot is one block."""
+        return self.page_blocks if self.table.group(group).unit is Unit.PAGE else 1
+
     def page_bytes(self, group: GroupName) -> int:
         """Bytes of one page (slots: of one slot) of the group on this rank."""
-        k = self.page_blocks if self.table.group(group).unit is Unit.PAGE else 1
-        return k * self.block_bytes(group)
+        return self.blocks_per_page(group) * self.block_bytes(group)
 
     def replica(self, spec: StateSpec) -> int:
         """Which copy of its unit this rank holds: 0 unless tp > heads."""

@@ -1,0 +1,57 @@
+"""Rare branches of the core, by name. Each role counts those it takes.
+
+A branch that no test and no simulated world ever takes is a branch nobody knows anything about: the simulator reports the
+marks it has hit, and fails when one was never hit.
+"""
+
+from collections import Counter
+from enum import Enum
+
+
+class Mark(Enum):
+    """One rare branch."""
+
+    # every leader
+    TICKET_OLD_EPOCH = "a ticket of an epoch that is over"
+    TICKET_HIGHER_EPOCH = "a ticket ends the room's lower epoch"
+    TICKET_UNPAIRED = "a ticket for a pair that is none here"
+    TICKET_TOO_LARGE = "a ticket for more pages than there are"
+    GATEWAY_LOST = "rooms end with their gateway"
+    DEADLINE = "a room's deadline passes"
+    STALL = "a handoff stands still"
+    STALE_HEARD = "the other side does not know the epoch"
+    # prefill
+    WITHDRAWN = "an unadmitted room gives way to an older one"
+    ADMITTED_TOO_LATE = "Admitted crosses the room's end"
+    DECODE_LOST = "rooms end with their decode worker"
+    FINISHED_AT_FIRST = "a request ends at its first token"
+    DAMAGED = "own blocks differ from their sums at birth"
+    INTACT = "doubted blocks are as they were at birth"
+    GONE = "doubted blocks are not held any more"
+    # decode
+    EARLY_OFFER = "an offer comes before its ticket"
+    EARLY_EXPIRED = "an offer waits in vain for its ticket"
+    OFFER_TOO_LATE = "an offer of a room that has ended"
+    WITHDRAWN_HEARD = "a room ends because prefill gave it up"
+    WITHDRAWN_TOO_LATE = "Withdrawn finds the room committed"
+    PREFILL_LOST = "rooms end with their prefill worker"
+    DOUBT = "blocks keep differing from their sums"
+    FETCH_FAILED = "an order fails on some rank"
+    RECOMPUTE = "a running room gives way for want of pages"
+    UNPAIRED = "a pair ends"
+    # ranks
+    READ_AGAIN = "a read failed, or what it brought differs"
+    READ_UNKNOWN = "a read ended without a promise of quiet"
+    DROPPED_AT_ONCE = "a room is dropped by the plan that gives to it"
+    DISCONNECTED = "a source is gone while its blocks are wanted"
+    # gateway
+    NEW_EPOCH = "another epoch after a failure"
+    GAVE_WAY = "another epoch because the room gave way"
+    FIRST_HELD = "the first token waits for Admitted"
+    KNOWN_TOKENS = "tokens that the client has already"
+    NO_PAIR = "a request waits for a pair"
+    GRACE = "the gateway ends what nobody ended"
+    PAIR_DOUBTED = "one side of a pair has lost the other"
+
+
+Marks = Counter[Mark]
