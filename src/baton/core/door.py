@@ -26,7 +26,7 @@ class Cancel(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Emit(msgspec.Struct, frozen=True):
+class Emit(msgspec.Struct, frozen=True, tag="emit"):
     """Tokens in order, no gap, no repeat."""
 
     request: RequestId
@@ -34,14 +34,14 @@ class Emit(msgspec.Struct, frozen=True):
     drawn: tuple[Drawn, ...]
 
 
-class Finish(msgspec.Struct, frozen=True):
+class Finish(msgspec.Struct, frozen=True, tag="finish"):
     """The request ended well; comes after its last Emit."""
 
     request: RequestId
     reason: FinishReason
 
 
-class Fail(msgspec.Struct, frozen=True):
+class Fail(msgspec.Struct, frozen=True, tag="fail"):
     """The request ended badly; nothing follows."""
 
     request: RequestId

@@ -7,7 +7,7 @@ from baton.core.manifest import RankManifest
 from baton.core.work import Batch, Copies, DigestOrder, Handle
 
 
-class Connect(msgspec.Struct, frozen=True):
+class Connect(msgspec.Struct, frozen=True, tag="connect"):
     """Reach a source rank over the named fabric; answered by `RankCore.connected`."""
 
     peer: RankId
@@ -15,13 +15,13 @@ class Connect(msgspec.Struct, frozen=True):
     fabric: str
 
 
-class Disconnect(msgspec.Struct, frozen=True):
+class Disconnect(msgspec.Struct, frozen=True, tag="disconnect"):
     """Forget a source rank."""
 
     peer: RankId
 
 
-class Read(msgspec.Struct, frozen=True):
+class Read(msgspec.Struct, frozen=True, tag="read"):
     """Start a read; answered by Ended."""
 
     handle: Handle
@@ -31,19 +31,19 @@ class Read(msgspec.Struct, frozen=True):
     deadline_ms: int
 
 
-class CancelRead(msgspec.Struct, frozen=True):
+class CancelRead(msgspec.Struct, frozen=True, tag="cancel_read"):
     """End a read early."""
 
     handle: Handle
 
 
-class Compute(msgspec.Struct, frozen=True):
+class Compute(msgspec.Struct, frozen=True, tag="compute"):
     """Run a batch; answered by BatchDone."""
 
     batch: Batch
 
 
-class Digest(msgspec.Struct, frozen=True):
+class Digest(msgspec.Struct, frozen=True, tag="digest"):
     """Hash blocks of ours; answered by DigestDone."""
 
     order: DigestOrder

@@ -30,7 +30,7 @@ class FrontSettings(msgspec.Struct, frozen=True):
     introduce_again_ms: int = 1_000
 
 
-class Say(msgspec.Struct, frozen=True):
+class Say(msgspec.Struct, frozen=True, tag="say"):
     """Tell the HTTP side."""
 
     heard: Heard

@@ -9,27 +9,27 @@ from baton.core.ids import Boot, Micros
 from baton.core.messages import AnyMessage, Drawn, FinishReason, Limits, Ticket
 
 
-class Send(msgspec.Struct, frozen=True):
+class Send(msgspec.Struct, frozen=True, tag="send"):
     """Say something to a process we have a session with; lost without a trace if there is none."""
 
     to: Boot
     message: AnyMessage
 
 
-class Issue(msgspec.Struct, frozen=True):
+class Issue(msgspec.Struct, frozen=True, tag="issue"):
     """Give a plan to every rank."""
 
     plan: StepPlan
 
 
-class Dial(msgspec.Struct, frozen=True):
+class Dial(msgspec.Struct, frozen=True, tag="dial"):
     """Open a session to another leader."""
 
     address: str
     boot: Boot
 
 
-class HangUp(msgspec.Struct, frozen=True):
+class HangUp(msgspec.Struct, frozen=True, tag="hang_up"):
     """Give up the session (and link) to another leader."""
 
     boot: Boot

@@ -9,8 +9,8 @@ from itertools import count
 
 import structlog
 
+from baton.core.cores import AnyFront
 from baton.core.door import Cancel, Emit, Heard, RequestId, Submit
-from baton.core.front import Front
 from baton.core.manifest import Manifest
 from baton.gateway.door import Capacity, Hear, LedgerReport, Readiness
 from baton.ports.clock import Clock
@@ -25,7 +25,7 @@ LEDGER_WAIT_S = 1.0
 class FrontDoor:
     """Implements `Door`. Made on the loop it lives on; `close` gives up all it holds."""
 
-    def __init__(self, *, front: Front, lines: Lines, fileno: int, clock: Clock, entropy: Entropy) -> None:
+    def __init__(self, *, front: AnyFront, lines: Lines, fileno: int, clock: Clock, entropy: Entropy) -> None:
         self._front, self._lines, self._clock, self._entropy = front, lines, clock, entropy
         self._pump = GatewayPump(front=front, lines=lines, clock=clock, say=self._say)
         self._hear: dict[RequestId, Hear] = {}

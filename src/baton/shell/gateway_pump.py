@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import structlog
 
+from baton.core.cores import AnyFront
 from baton.core.door import Heard
-from baton.core.front import Front
 from baton.core.ids import Micros
 from baton.core.request import Say
 from baton.core.session import PeerLost, PeerUp, Received
@@ -22,7 +22,7 @@ log = structlog.get_logger()
 class GatewayPump:
     """One gateway; whoever turns it calls `turn` when frames have come, after every submit or cancel, and when it asked."""
 
-    def __init__(self, *, front: Front, lines: Lines, clock: Clock, say: Callable[[Heard], None]) -> None:
+    def __init__(self, *, front: AnyFront, lines: Lines, clock: Clock, say: Callable[[Heard], None]) -> None:
         self._front, self._lines, self._clock, self._say = front, lines, clock, say
 
     def turn(self) -> Micros | None:

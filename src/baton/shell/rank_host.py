@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from baton.core.agreement import Report, StepPlan
+from baton.core.cores import AnyRank
 from baton.core.errors import Bug, FabricError
 from baton.core.ids import Micros, RankId
-from baton.core.rank import RankCore
 from baton.core.rank_effects import CancelRead, Compute, Connect, Digest, Disconnect, RankEffect, Read
 from baton.core.work import BatchDone, Ended, Handle
 from baton.ports.clock import Clock
@@ -18,7 +18,7 @@ class RankHost:
     """One rank: its core, its engine, its fabrics by name."""
 
     def __init__(
-        self, *, core: RankCore, engine: Engine, fabrics: Mapping[str, Fabric], clock: Clock, narration: Narration
+        self, *, core: AnyRank, engine: Engine, fabrics: Mapping[str, Fabric], clock: Clock, narration: Narration
     ) -> None:
         self._core, self._engine, self._fabrics, self._clock, self._narration = core, engine, fabrics, clock, narration
         self._reads: dict[Handle, Fabric] = {}

@@ -14,9 +14,9 @@ import structlog
 
 from baton.core import session
 from baton.core.agreement import Report
+from baton.core.cores import AnyLeader
 from baton.core.errors import Bug, ConfigError, PeerError
 from baton.core.ids import Boot, Key, Link, Micros
-from baton.core.leader import Leader
 from baton.core.messages import (
     Admitted,
     AnyMessage,
@@ -29,7 +29,7 @@ from baton.core.messages import (
     Verdict,
     Withdrawn,
 )
-from baton.core.room import Dial, Effect, HangUp, Issue, OpenRoom, Send
+from baton.core.room import Dial, Effect, HangUp, Issue, Send
 from baton.core.session import SessionEvent
 from baton.ports.clock import Clock
 from baton.shell.lines import Lines
@@ -46,7 +46,7 @@ class WorkerPump:
     def __init__(
         self,
         *,
-        leader: Leader[OpenRoom],
+        leader: AnyLeader,
         rank: RankHost,
         others: Sequence[Boot],
         lines: Lines,
