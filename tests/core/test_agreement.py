@@ -8,7 +8,7 @@ from baton.core.errors import Bug
 from baton.core.ids import Boot, Epoch, Key, Rank, Room, Seq
 
 KEY = Key(Room("a" * 32), Epoch(1))
-FETCH = Fetch(7, KEY, Boot(9), 5, {}, (), 1000)
+FETCH = Fetch(7, None, KEY, Boot(9), 5, {}, (), 1000)
 
 
 def report(rank: int, chain: Chain, *, vote: Vote | None = None, quiet: tuple[Key, ...] = ()) -> Report:

@@ -65,9 +65,13 @@ class Hold(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Fetch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Read these blocks of the room from that worker into the pages the room holds, and verify them."""
+    """Read these blocks of the room from that worker into the pages the room holds, and verify them.
+
+    `replaces` names an earlier order for the same blocks that failed on some rank: its reads end before these begin.
+    """
 
     order: int
+    replaces: int | None
     key: Key
     source: Boot
     length: int  # positions that the room's state covers

@@ -259,7 +259,7 @@ class DecodeLeader(Leader[DecodeRoom]):
                 self.fail(room, FailCode.HANDOFF_FAILED, why, retry=False)
                 return
             if offer.runs:
-                self._order(room, offer.runs, offer.sums)
+                self._order(room, offer.runs, offer.sums, replaces=None)
             if offer.record is not None:
                 room.record = offer.record
                 if offer.record.length != room.length:
@@ -283,10 +283,13 @@ class DecodeLeader(Leader[DecodeRoom]):
                 return f"offer {offer.number} states blocks [{run.start}, {run.end}) in {len(run.pages)} pages; {limit} are due"
         return ""
 
-    def _order(self, room: DecodeRoom, runs: dict[GroupName, BlockRun], sums: tuple[LegSums, ...]) -> None:
+    def _order(
+        self, room: DecodeRoom, runs: dict[GroupName, BlockRun], sums: tuple[LegSums, ...], *, replaces: int | None
+    ) -> None:
         self._next_order += 1
         fetch = Fetch(
             order=self._next_order,
+            replaces=replaces,
             key=room.key,
             source=room.ticket.prefill,
             length=room.length,
@@ -406,4 +409,4 @@ class DecodeLeader(Leader[DecodeRoom]):
             return
         for fetch in doubted:
             del room.open_orders[fetch.order]
-            self._order(room, fetch.runs, fetch.sums)
+            self._order(room, fetch.runs, fetch.sums, replaces=fetch.order)

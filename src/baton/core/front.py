@@ -142,7 +142,7 @@ class Front:
                 self.marks[Mark.GRACE] += 1
                 code = FailCode.DEADLINE_EXCEEDED
                 detail = f"not done in {request.submit.limits.deadline_ms} ms"
-                if request.standing is Standing.WAITING:
+                if request.standing is Standing.WAITING and now < request.deadline:
                     code, detail = FailCode.WORKER_LOST, f"no worker pair was ready for {self._waited(request, now)} ms"
                 self._fail(request, code, detail)
         for pair, at in list(self._introduce.items()):

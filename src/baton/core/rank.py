@@ -97,7 +97,8 @@ class RankCore:
         self._peers: dict[Boot, Peer] = {}
         self._orders: dict[int, OpenOrder] = {}
         self._reads: dict[Handle, Piece] = {}
-        self._unknown: dict[Handle, Key] = {}  # ended UNKNOWN: may still land
+        self._unknown: dict[Handle, Piece] = {}  # ended UNKNOWN: may still land
+        self._waiting: list[Fetch] = []  # for reads of the order they replace
         self._hashing: dict[Job, Piece] = {}
         self._rehashing: dict[Job, Rehash] = {}
         self._batches: dict[Seq, frozenset[Key]] = {}
@@ -130,7 +131,7 @@ class RankCore:
         for hold in plan.hold:
             self._hold(hold.key, hold.pages)
         for fetch in plan.fetch:
-            effects += self._fetch(fetch)
+            effects += self._replace(fetch)
         for rehash in plan.rehash:
             effects += self._rehash(rehash)
         if plan.batch:
@@ -170,6 +171,7 @@ class RankCore:
         self._dropping.add(key)
         for order in [n for n, o in self._orders.items() if o.fetch.key == key]:
             del self._orders[order]
+        self._waiting = [f for f in self._waiting if f.key != key]
         return [CancelRead(h) for h, piece in self._reads.items() if piece.key == key]
 
     def _hold(self, key: Key, pages: Mapping[GroupName, tuple[Page, ...]]) -> None:
@@ -185,7 +187,7 @@ class RankCore:
     def _look_for_quiet(self) -> None:
         if not self._dropping:
             return
-        busy = {p.key for p in self._reads.values()} | set(self._unknown.values())
+        busy = {p.key for p in self._reads.values()} | {p.key for p in self._unknown.values()}
         busy |= {p.key for p in self._hashing.values()} | {r.key for r in self._rehashing.values()}
         busy = busy.union(*self._batches.values())
         for key in sorted(self._dropping - busy):
@@ -194,6 +196,21 @@ class RankCore:
             self._changed = True
 
     # ---- fetch and verify -----------------------------------------------------------------------
+
+    def _replace(self, fetch: Fetch) -> list[RankEffect]:
+        """Start an order; one that replaces another waits until nothing of the other can land any more."""
+        if fetch.replaces is None:
+            return self._fetch(fetch)
+        self._orders.pop(fetch.replaces, None)
+        self._waiting.append(fetch)
+        cancelled: list[RankEffect] = [CancelRead(h) for h, piece in self._reads.items() if piece.order == fetch.replaces]
+        return cancelled + self._start_waiting()
+
+    def _start_waiting(self) -> list[RankEffect]:
+        landing = {p.order for p in self._reads.values()} | {p.order for p in self._unknown.values()}
+        ready = [f for f in self._waiting if f.replaces not in landing]
+        self._waiting = [f for f in self._waiting if f.replaces in landing]
+        return [effect for fetch in ready for effect in self._fetch(fetch)]
 
     def _fetch(self, fetch: Fetch) -> list[RankEffect]:
         peer = self._peers.get(fetch.source)
@@ -256,7 +273,7 @@ class RankCore:
         effects: list[RankEffect] = []
         if end.outcome is Outcome.UNKNOWN:
             self.marks[Mark.READ_UNKNOWN] += 1
-            self._unknown[end.handle] = piece.key
+            self._unknown[end.handle] = piece
             self._fail(piece, f"read ended unknown: {end.detail}", ())
         elif piece.order in self._orders:
             if end.outcome is Outcome.FAILED:
@@ -265,14 +282,16 @@ class RankCore:
                 effects = [self._verify(piece)]
             else:
                 self._landed(piece, piece.blocks)
+        effects += self._start_waiting()
         self._look_for_quiet()
         return effects
 
     def released(self, end: Released) -> list[RankEffect]:
         """A read that ended UNKNOWN can land nothing more."""
         self._unknown.pop(end.handle, None)
+        effects = self._start_waiting()
         self._look_for_quiet()
-        return []
+        return effects
 
     def _digest(self, job: Job, key: Key, group: GroupName, blocks: Iterable[BlockIndex], length: int) -> Digest:
         numbers = np.asarray(tuple(blocks), dtype=np.int64)
