@@ -1,0 +1,244 @@
+"""Journals of whole runs are played again: the same effects, or the first difference by its entry."""
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from tests.core.build import KV, manifest, settings, submit
+from tests.journal.plants import CuriousFront, EagerFront, HastyDecode, KeepingPrefill, LoudRank, Planted
+from tests.journal.rig import Bytes, RecordedWorld, read, replayed, steps_of
+from tests.journal.scenarios import SCENARIOS, journals
+
+from baton.core.cores import LeaderParts, PlainCores, RankParts
+from baton.core.errors import FabricError, Mismatch, Overloaded
+from baton.core.ids import Boot, Micros, Rank
+from baton.core.manifest import Manifest
+from baton.core.messages import FirstToken, Introduce, Received, Unpaired
+from baton.core.room import Send
+from baton.journal.coding import Damaged, encode
+from baton.journal.entries import (
+    Applied,
+    ChoseFabric,
+    GatewayUp,
+    Header,
+    Heard,
+    Kind,
+    LedgerAsked,
+    LedgerForgotten,
+    NoFabric,
+    Raised,
+    Record,
+    ReportTaken,
+    Step,
+    Submitted,
+    Timer,
+)
+from baton.journal.recorder import Recorder
+from baton.journal.recording import RecordedCores
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_recorded_run_gives_the_same_effects(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = journals(name, monkeypatch)
+    assert len(logs) >= 2
+    for process, data in logs.items():
+        steps, difference = replayed(data)
+        assert difference is None, f"{process}: {difference}"
+        assert steps == len(steps_of(data)) > 0, process
+
+
+def test_together_the_scenarios_hold_every_kind_of_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nobody ever plays proves nothing."""
+    seen = {type(s.entry) for name in SCENARIOS for data in journals(name, monkeypatch).values() for s in steps_of(data)}
+    names = {kind.__name__ for kind in seen}
+    assert names >= {"GatewayUp", "PeerUp", "PeerLost", "Heard", "Reported", "Timer", "Submitted", "Cancelled", "Applied"}
+    assert names >= {"Connected", "ReadRefused", "ReadEnded", "ReadReleased", "Computed", "Hashed", "ReportTaken"}
+
+
+# ---- one changed decision -----------------------------------------------------------------------
+
+
+def first(data: bytes, wanted: Callable[[Step], bool]) -> int:
+    """The number of the first step like that."""
+    return next(n for n, step in enumerate(steps_of(data), 1) if wanted(step))
+
+
+def hears(kind: type) -> Callable[[Step], bool]:
+    return lambda s: isinstance(s.entry, Heard) and isinstance(s.entry.message, kind)
+
+
+def committed_late(step: Step) -> bool:
+    """The last offer came while blocks were still under way: where a hasty leader commits at once."""
+    return isinstance(step.entry, Heard) and getattr(step.entry.message, "record", None) is not None
+
+
+def reports_after_drop() -> Callable[[Step], bool]:
+    """The first report after a room was dropped."""
+    dropped: list[Step] = []
+
+    def wanted(step: Step) -> bool:
+        if isinstance(step.entry, Applied) and step.entry.plan.drop:
+            dropped.append(step)
+        return bool(dropped) and isinstance(step.entry, ReportTaken)
+
+    return wanted
+
+
+PLANTS = {
+    "a first token before Admitted": (EagerFront, "gateway", "late admitted", hears(FirstToken), "nothing"),
+    "Received is not heard": (KeepingPrefill, "prefill-2.0", "eight requests", hears(Received), "drop"),
+    "a commit before arrival": (HastyDecode, "decode-3.1", "eight requests", committed_late, "commit"),
+    "quiet too early": (LoudRank, "prefill-2.0", "slow engine", reports_after_drop(), "quiet"),
+}
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_a_changed_decision_is_found_at_its_entry(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind, process, scenario, where, said = PLANTS[name]
+    data = journals(scenario, monkeypatch)[f"0.{process}"]
+    assert replayed(data)[1] is None
+    number, difference = replayed(data, Planted(kind))
+    assert difference is not None
+    assert difference.number == number == first(data, where)
+    assert said in f"{difference.where} {difference.expected}"
+    assert difference.at == steps_of(data)[number - 1].at
+    assert difference.expected != difference.came
+    assert f"entry {number} at" in str(difference)
+
+
+def test_a_question_that_was_not_asked_then_is_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = journals("late admitted", monkeypatch)["0.gateway"]
+    timer = encode(Step(Micros(5), Kind.FRONT, Timer(), (), ()))
+    assert replayed(data + timer)[1] is None
+    _, difference = replayed(data + timer, Planted(CuriousFront))
+    assert difference is not None
+    assert "8 random bits" in difference.came
+
+
+def test_a_question_that_is_no_longer_asked_is_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = journals("late admitted", monkeypatch)["0.gateway"]
+    extra = encode(Step(Micros(5), Kind.FRONT, Timer(), (ChoseFabric(Boot(1), "shm"),), ()))
+    _, difference = replayed(data + extra)
+    assert difference is not None
+    assert difference.came == "no question"
+
+
+def test_a_changed_byte_of_an_effect_is_named_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = journals("late admitted", monkeypatch)["0.gateway"]
+    records = list(read(data))
+    at = next(i for i, r in enumerate(records) if isinstance(r, Step) and isinstance(r.entry, Submitted))
+    step = records[at]
+    assert isinstance(step, Step)
+    send = step.outs[0]
+    assert isinstance(send, Send)
+    records[at] = msgspec.structs.replace(step, outs=(msgspec.structs.replace(send, to=Boot(77)), *step.outs[1:]))
+    _, difference = replayed(b"".join(map(encode, records)))
+    assert difference is not None
+    assert (difference.where, difference.expected, difference.came) == ("effect 1, send.to", "77", "2")
+
+
+# ---- what the outside answered ------------------------------------------------------------------
+
+
+def lone_decode(choose: Callable[[Manifest], str]) -> tuple[bytes, list[Step]]:
+    """A decode leader that is introduced to a prefill worker."""
+    sink = Bytes()
+    recorder = Recorder(sink)
+    cores = RecordedCores(PlainCores(), recorder, lambda: Micros(0))
+    leader = cores.leader(LeaderParts(manifest("decode", 3), settings(), {KV: 4}), choose)
+    leader.gateway_up(Boot(1), Micros(1))
+    leader.receive(Boot(1), Introduce(Boot(2), "tcp://h:1", manifest("prefill", 2)), Micros(2))
+    leader.effects()
+    return sink.data, steps_of(sink.data)
+
+
+def test_the_fabric_chosen_is_an_input() -> None:
+    data, steps = lone_decode(lambda _: "nixl")
+    assert steps[-1].answers == (ChoseFabric(Boot(2), "nixl"),)
+    assert replayed(data) == (2, None)
+
+
+@pytest.mark.parametrize("error", [Mismatch("fabric", ["shm"], ["nixl"], "no way"), FabricError("broken")])
+def test_that_no_fabric_reaches_is_an_input(error: Exception) -> None:
+    def choose(theirs: Manifest) -> str:
+        raise error
+
+    data, steps = lone_decode(choose)
+    assert steps[-1].answers == (NoFabric(Boot(2), str(error)),)
+    assert any(isinstance(o, Send) and isinstance(o.message, Unpaired) for o in steps[-1].outs)
+    assert replayed(data) == (2, None)
+
+
+# ---- exceptions, questions about books ----------------------------------------------------------
+
+
+def test_a_refused_request_is_an_outcome_too() -> None:
+    world = RecordedWorld(max_requests=1)
+    world.submit(submit(1))
+    with pytest.raises(Overloaded):
+        world.submit(submit(2))
+    data = world.finished()["gateway"]
+    raised = steps_of(data)[-1].outs[0]
+    assert isinstance(raised, Raised)
+    assert raised.kind == "Overloaded"
+    assert replayed(data) == (2, None)
+
+
+def test_what_ends_a_worker_is_in_its_journal_at_once() -> None:
+    world = RecordedWorld()
+    node = world.add("unified", 2)
+    with pytest.raises(Exception, match="ended twice"):
+        node.rank.refused(7, "never begun")
+    data = world.logs["unified-2.0"].data  # nobody has flushed it
+    assert isinstance(steps_of(data)[-1].outs[0], Raised)
+    assert replayed(data)[1] is None
+
+
+def test_questions_about_books_are_played_too() -> None:
+    world = RecordedWorld()
+    world.add("prefill", 2)
+    world.add("decode", 3)
+    world.run()
+    question = world.front.ask_ledger()
+    world.hold = lambda source, target, message: source == Boot(3)
+    world.run()
+    assert world.front.forget_ledger(question) == ["decode-3"]
+    assert world.front.ask_ledger() == question + 1
+    data = world.finished()["gateway"]
+    kinds = [type(s.entry) for s in steps_of(data)]
+    assert kinds.count(LedgerAsked) == 2
+    assert kinds.count(LedgerForgotten) == 1
+    assert replayed(data)[1] is None
+
+
+# ---- what a journal must hold -------------------------------------------------------------------
+
+HEAD = Header(1, 1, "0")
+PARTS = LeaderParts(manifest("unified", 2), settings(), {KV: 4})
+UP = Step(Micros(1), Kind.LEADER, GatewayUp(Boot(1)), (), ())
+
+
+@pytest.mark.parametrize(
+    ("records", "why"),
+    [
+        ([PARTS], "begin with the header"),
+        ([msgspec.structs.replace(HEAD, format=2)], "format 2"),
+        ([msgspec.structs.replace(HEAD, protocol=9)], "protocol 9"),
+        ([HEAD, HEAD], "second header"),
+        ([HEAD, UP], "whose parts"),
+        ([HEAD, PARTS, msgspec.structs.replace(UP, core=Kind.FRONT)], "nothing that enters a front"),
+        ([HEAD, msgspec.structs.replace(PARTS, manifest=manifest("juggler", 2))], "role 'juggler'"),
+        ([HEAD, RankParts(Rank(5), Boot(2), (), True)], "RankParts"),
+    ],
+)
+def test_what_cannot_be_played_is_a_typed_error(records: list[Record], why: str) -> None:
+    with pytest.raises(Damaged, match=why):
+        replayed(b"".join(map(encode, records)))
+
+
+def test_nothing_is_written_twice_when_effects_are_asked_for_again() -> None:
+    world = RecordedWorld()
+    world.submit(submit())
+    before = len(world.finished()["gateway"])
+    assert world.front.effects() == []
+    assert len(world.finished()["gateway"]) == before
