@@ -98,7 +98,7 @@ class RankCore:
         self._orders: dict[int, OpenOrder] = {}
         self._reads: dict[Handle, Piece] = {}
         self._unknown: dict[Handle, Piece] = {}  # ended UNKNOWN: may still land
-        self._waiting: list[Fetch] = []  # for reads of the order they replace
+        self._waiting: list[tuple[Fetch, frozenset[int]]] = []  # for the reads of these orders, which they replace
         self._hashing: dict[Job, Piece] = {}
         self._rehashing: dict[Job, Rehash] = {}
         self._batches: dict[Seq, frozenset[Key]] = {}
@@ -171,7 +171,7 @@ class RankCore:
         self._dropping.add(key)
         for order in [n for n, o in self._orders.items() if o.fetch.key == key]:
             del self._orders[order]
-        self._waiting = [f for f in self._waiting if f.key != key]
+        self._waiting = [(f, before) for f, before in self._waiting if f.key != key]
         return [CancelRead(h) for h, piece in self._reads.items() if piece.key == key]
 
     def _hold(self, key: Key, pages: Mapping[GroupName, tuple[Page, ...]]) -> None:
@@ -202,14 +202,16 @@ class RankCore:
         if fetch.replaces is None:
             return self._fetch(fetch)
         self._orders.pop(fetch.replaces, None)
-        self._waiting.append(fetch)
+        before = {fetch.replaces}.union(*(b for f, b in self._waiting if f.order == fetch.replaces))
+        self._waiting = [(f, b) for f, b in self._waiting if f.order != fetch.replaces]
+        self._waiting.append((fetch, frozenset(before)))
         cancelled: list[RankEffect] = [CancelRead(h) for h, piece in self._reads.items() if piece.order == fetch.replaces]
         return cancelled + self._start_waiting()
 
     def _start_waiting(self) -> list[RankEffect]:
         landing = {p.order for p in self._reads.values()} | {p.order for p in self._unknown.values()}
-        ready = [f for f in self._waiting if f.replaces not in landing]
-        self._waiting = [f for f in self._waiting if f.replaces in landing]
+        ready = [fetch for fetch, before in self._waiting if not before & landing]
+        self._waiting = [(fetch, before) for fetch, before in self._waiting if before & landing]
         return [effect for fetch in ready for effect in self._fetch(fetch)]
 
     def _fetch(self, fetch: Fetch) -> list[RankEffect]:
