@@ -1,0 +1,109 @@
+"""What must hold of one rank's memory, kept from its plans and its ports, without the code under test.
+
+    owner of a page:  Hold (plan) gives it to a key; it may be given to another key only when nothing of ours touches it.
+
+Checked: no landing in a page that is not being fetched into for the read's own room; no page given away while a read, a
+digest or a computation of ours still uses it; a page has one owner.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from baton.core.agreement import StepPlan
+from baton.core.ids import GroupName, Key, Page
+from baton.core.state import Placement
+from baton.core.work import Handle
+from baton.sim.engine import SimEngine
+
+Where = tuple[GroupName, int]
+Range = tuple[GroupName, int, int, int]
+
+
+class RankBooks:
+    """Shadow books of one rank."""
+
+    def __init__(self, name: str, placement: Placement, violate: Callable[[str, str], None]) -> None:
+        self._name, self._placement, self._violate = name, placement, violate
+        self._owner: dict[Where, Key] = {}
+        self._pages: dict[Key, list[Where]] = {}
+        self._committed: set[Key] = set()
+        self.dropped: set[Key] = set()
+        self._reads: dict[Handle, tuple[Key | None, set[Where]]] = {}
+        self._page_bytes = {g.name: placement.page_bytes(g.name) for g in placement.table.groups}
+        self.engine: SimEngine | None = None
+
+    def applied(self, plan: StepPlan) -> None:
+        """A plan is about to be applied by this rank."""
+        self.dropped.update(plan.drop)
+        for hold in plan.hold:
+            self._hold(hold.key, hold.pages)
+        self._committed.update(plan.commit)
+
+    def _hold(self, key: Key, pages: Mapping[GroupName, Sequence[Page]]) -> None:
+        for group, numbers in pages.items():
+            for page in numbers:
+                where = (group, int(page))
+                before = self._owner.get(where)
+                if before is not None and before not in self.dropped:
+                    self._violate("one_owner", f"{self._name}: page {where} of {_short(before)} was given to {_short(key)}")
+                self._check_unused(where, key)
+                self._owner[where] = key
+                if self.engine is not None:
+                    self.engine.damaged.discard(where)
+                self._pages.setdefault(key, []).append(where)
+
+    def _check_unused(self, where: Where, key: Key) -> None:
+        for handle, (owner, pages) in self._reads.items():
+            if where in pages:
+                owned = _short(owner) if owner is not None else "nobody"
+                self._violate(
+                    "own_reads_ended", f"{self._name}: page {where} given to {_short(key)}, read {handle} of {owned} may land"
+                )
+        engine = self.engine
+        if engine is not None and engine.computing is not None:
+            used = {(g, int(p)) for r in engine.computing.rows for g, numbers in r.pages.items() for p in numbers}
+            if where in used:
+                self._violate("own_compute_ended", f"{self._name}: page {where} given to {_short(key)} while a step uses it")
+
+    # ---- reads ----------------------------------------------------------------------------------
+
+    def read_began(self, handle: Handle, ranges: Sequence[Range]) -> None:
+        """A read of ours into these ranges is under way."""
+        pages = {
+            (group, page)
+            for group, _, target, nbytes in ranges
+            for page in range(target // self._page_bytes[group], (target + nbytes - 1) // self._page_bytes[group] + 1)
+        }
+        owners = {self._owner.get(where) for where in pages}
+        if len(owners) > 1 or None in owners:
+            self._violate("own_pages", f"{self._name}: read {handle} goes into pages of {owners}")
+        self._reads[handle] = (owners.pop() if owners else None, pages)
+
+    def landing(self, handle: Handle, group: GroupName, start: int, nbytes: int) -> None:
+        """Bytes are about to be written."""
+        key = self._reads[handle][0] if handle in self._reads else None
+        size = self._page_bytes[group]
+        for page in range(start // size, (start + nbytes - 1) // size + 1):
+            owner = self._owner.get((group, page))
+            if key is None or owner != key:
+                self._violate(
+                    "landing", f"{self._name}: read {handle} lands in page {page} of {group}, which is not its own any more"
+                )
+            if key in self._committed:
+                self._violate("landing", f"{self._name}: read {handle} lands in {_short(key)}, which was committed")
+
+    def read_quiet(self, handle: Handle) -> None:
+        """The code has been told that nothing more lands."""
+        self._reads.pop(handle, None)
+
+    @property
+    def reads(self) -> int:
+        """Reads that may still land."""
+        return len(self._reads)
+
+    def owned(self) -> list[Where]:
+        """Pages of rooms that were not dropped."""
+        return [where for where, key in self._owner.items() if key not in self.dropped]
+
+
+def _short(key: Key) -> str:
+    return f"{key.room[-4:]}.{key.epoch}"

@@ -1,0 +1,86 @@
+"""Clients, and the oracle of what they must see: every index once, in order, right; one end; no failure without excuse."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from baton.core.door import Emit, Fail, Finish, Heard, RequestId, Submit
+from baton.core.ids import TokenId, TokenIndex
+from baton.core.messages import FinishReason
+from baton.sim import content
+
+
+class Client(msgspec.Struct):
+    """One request and what was heard of it."""
+
+    submit: Submit
+    gateway: str
+    sent_at: int
+    probe: bool
+    repeats: bool
+    tight: bool
+    big: bool
+    tokens: list[TokenId] = msgspec.field(default_factory=list)
+    end: Finish | Fail | None = None
+    gone: str = ""  # why nothing more is to be heard: the client left, or its gateway ended
+    ended_at: int = 0
+
+    @property
+    def name(self) -> str:
+        """For stories."""
+        return f"request {self.submit.request}"
+
+    @property
+    def open(self) -> bool:
+        """Whether an end is still due."""
+        return self.end is None and not self.gone
+
+
+def right_tokens(submit: Submit) -> tuple[list[TokenId], FinishReason]:
+    """What a right system generates, without pages, workers or handoffs."""
+    history = content.histories(submit.prompt)[-1]
+    found: list[TokenId] = []
+    limits = submit.limits
+    while True:
+        token = content.next_token(history, submit.sampling, TokenIndex(len(found)))
+        found.append(token)
+        if token in limits.eos_token_ids or token in limits.stop_token_ids:
+            return found, FinishReason.STOP
+        if len(found) >= limits.max_tokens:
+            return found, FinishReason.LENGTH
+        history = content.scramble(history * 31 + token + 1 & content.MASK)
+
+
+class Oracle:
+    """Judges what clients hear."""
+
+    def __init__(self, violate: Callable[[str, str], None]) -> None:
+        self._violate = violate
+        self.clients: dict[RequestId, Client] = {}
+
+    def hear(self, heard: Heard, now: int) -> Client:
+        """Something was said to a client."""
+        client = self.clients[heard.request]
+        if client.end is not None or client.gone:
+            self._violate("one_end", f"{client.name} heard {type(heard).__name__} after its end")
+        match heard:
+            case Emit():
+                self._emit(client, heard)
+            case Finish():
+                client.end, client.ended_at = heard, now
+                expected, reason = right_tokens(client.submit)
+                if client.tokens != expected or heard.reason is not reason:
+                    self._violate(
+                        "right_tokens", f"{client.name} ended {heard.reason.value} with {client.tokens}; {expected} was due"
+                    )
+            case Fail():
+                client.end, client.ended_at = heard, now
+        return client
+
+    def _emit(self, client: Client, emit: Emit) -> None:
+        if emit.start != len(client.tokens):
+            self._violate("no_gap", f"{client.name} heard index {emit.start} after {len(client.tokens)} tokens")
+        client.tokens += [d.token for d in emit.drawn]
+        expected = right_tokens(client.submit)[0]
+        if client.tokens != expected[: len(client.tokens)]:
+            self._violate("right_tokens", f"{client.name} heard {client.tokens}; {expected} was due")

@@ -1,0 +1,262 @@
+"""Compute as delay: the ranks of a worker run a batch together, write what state.content says, and draw its tokens.
+
+Before it writes, every rank compares the context that its rows read with what must be there: a wrong byte is found at its
+first use, whatever the protocol believes.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from baton.core.ids import Boot, GroupName, Key, Rank, Seq, TokenId
+from baton.core.messages import Drawn, Ticket
+from baton.core.state import Group, Placement, Unit, Window
+from baton.core.work import Batch, BatchDone, DigestDone, DigestOrder, Row, RowDone
+from baton.sim import content
+from baton.sim.heap import Heap
+from baton.sim.memory import SimPool
+from baton.sim.process import Process
+from baton.sim.tape import Tape
+
+STEP_US = 400
+TOKEN_US = 25
+DIGEST_US = 30
+IDENTITY = 0xBA70
+BlockSums = Callable[[NDArray[np.uint8], Placement, GroupName, NDArray[np.int64], NDArray[np.int64], int], NDArray[np.uint64]]
+
+
+class World(Protocol):
+    """What an engine needs to know of its world."""
+
+    heap: Heap
+    tape: Tape
+    attempts_differ: bool
+    tickets: Mapping[Key, Ticket]
+
+    @property
+    def hostile(self) -> bool:
+        """Whether faults happen now."""
+        ...
+
+    def violate(self, invariant: str, detail: str) -> None:
+        """Stop the run."""
+        ...
+
+
+class Collective:
+    """The ranks of one incarnation of a worker, which compute together or not at all."""
+
+    def __init__(self, world: World, boot: Boot, role: str, ranks: int) -> None:
+        self.world, self.boot, self.role, self.ranks = world, boot, role, ranks
+        self.engines: dict[Rank, SimEngine] = {}
+        self.said: dict[Key, list[TokenId]] = {}  # tokens computed beyond the ticket's context
+        self._waiting: dict[Seq, dict[Rank, Batch]] = {}
+        self.stamps: dict[Key, list[int]] = {}  # of the positions known so far
+        self.histories: dict[Key, list[int]] = {}
+
+    def submit(self, rank: Rank, batch: Batch) -> None:
+        """A rank has begun a batch; it runs when all have."""
+        waiting = self._waiting.setdefault(batch.seq, {})
+        waiting[rank] = batch
+        if len(waiting) < self.ranks:
+            return
+        del self._waiting[batch.seq]
+        shapes = {tuple((r.key, r.start, r.tokens, r.valid, r.draw) for r in b.rows) for b in waiting.values()}
+        if len(shapes) > 1:
+            self.world.violate("equal_plans", f"ranks of {self.boot:x} compute different rows in step {batch.seq}")
+        cost = STEP_US + TOKEN_US * sum(len(r.tokens) for r in batch.rows)
+        if self.world.hostile:
+            cost += self.world.tape.below(20, "slow step") * 300
+        self.world.heap.after(cost, self._run, waiting)
+
+    def _run(self, batches: Mapping[Rank, Batch]) -> None:
+        if not all(e.process.alive for e in self.engines.values()):
+            return  # a collective without one of its ranks hangs until the worker is ended
+        for row in next(iter(batches.values())).rows:
+            self._extend(row)
+        for rank, batch in batches.items():
+            lag = self.world.tape.below(8, "rank lag") * 100 if self.world.hostile else 0
+            self.world.heap.after(lag, self.engines[rank].finish, batch, rank == self._sampler())
+
+    def _sampler(self) -> Rank:
+        """The first rank of the last pipeline stage draws."""
+        placement = next(iter(self.engines.values())).placement
+        return Rank((placement.pp - 1) * placement.tp)
+
+    def _extend(self, row: Row) -> None:
+        """Stamps of all positions up to the row's end: its context is the ticket's, then what this worker was told."""
+        ticket = self.world.tickets[row.key]
+        known = (*ticket.prompt, *ticket.said)
+        tokens = self.said.setdefault(row.key, list(known))
+        del tokens[row.start :]
+        tokens += row.tokens
+        histories = content.histories(tuple(tokens))
+        theirs = content.attempt(ticket.prefill, row.key.epoch) if self.world.attempts_differ else 0
+        ours = content.attempt(self.boot, row.key.epoch) if self.world.attempts_differ else 0
+        border = len(known) if self.role == "decode" else 0
+        mixed = [content.scramble(h ^ (theirs if p < border else ours)) | 1 for p, h in enumerate(histories)]
+        self.stamps[row.key] = mixed
+        self.histories[row.key] = histories
+
+
+class SimEngine:
+    """Port Engine for one rank."""
+
+    def __init__(
+        self,
+        *,
+        world: World,
+        process: Process,
+        placement: Placement,
+        rank: Rank,
+        pages: Mapping[GroupName, int],
+        collective: Collective,
+        block_sums: BlockSums,
+    ) -> None:
+        self.world, self.process, self.placement, self.rank = world, process, placement, rank
+        self.collective, self._block_sums = collective, block_sums
+        self.sim_pools = {g: SimPool(n * placement.page_bytes(g)) for g, n in pages.items()}
+        self._pages = dict(pages)
+        self._rows = content.Rows(placement)
+        self._done: list[BatchDone | DigestDone] = []
+        self.computing: Batch | None = None
+        self.damaged: set[tuple[GroupName, int]] = set()  # pages in which a bit was flipped
+        self.digesting: dict[int, DigestOrder] = {}
+        collective.engines[rank] = self
+
+    @property
+    def pools(self) -> Mapping[GroupName, SimPool]:
+        """See Engine."""
+        return self.sim_pools
+
+    @property
+    def pool_pages(self) -> Mapping[GroupName, int]:
+        """See Engine."""
+        return self._pages
+
+    def submit(self, batch: Batch) -> None:
+        """See Engine."""
+        self.process.port_call()
+        self.computing = batch
+        self.collective.submit(self.rank, batch)
+
+    def digest(self, order: DigestOrder) -> None:
+        """See Engine."""
+        self.process.port_call()
+        self.digesting[order.job] = order
+        half = len(order.slots) // 2 if self.world.hostile and self.world.tape.chance(0.3, "a digest in two parts") else 0
+        late = 10 * self.world.tape.below(100, "digest") if self.world.hostile else 0
+        if half:
+            self.world.heap.after(DIGEST_US, self._first_half, order, half, late)
+        else:
+            self.world.heap.after(DIGEST_US + late, self._digested, order, 0, None)
+
+    def _first_half(self, order: DigestOrder, half: int, late: int) -> None:
+        if self.process.alive:
+            self.world.heap.after(late, self._digested, order, half, self._sums(order, slice(0, half)))
+
+    def _digested(self, order: DigestOrder, start: int, first: NDArray[np.uint64] | None) -> None:
+        if self.process.alive:
+            rest = self._sums(order, slice(start, None))
+            del self.digesting[order.job]
+            self._done.append(DigestDone(order.job, rest if first is None else np.concatenate((first, rest))))
+            self.process.wake()
+
+    def _sums(self, order: DigestOrder, part: slice) -> NDArray[np.uint64]:
+        return self._sum(order.group, order.slots[part], order.numbers[part])
+
+    def _sum(self, group: GroupName, slots: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
+        return self._block_sums(self.sim_pools[group].data, self.placement, group, slots, numbers, IDENTITY)
+
+    def poll(self) -> list[BatchDone | DigestDone]:
+        """See Engine."""
+        done, self._done = self._done, []
+        return done
+
+    def close(self) -> None:
+        """See Engine."""
+
+    # ---- compute --------------------------------------------------------------------------------
+
+    def finish(self, batch: Batch, samples: bool) -> None:
+        """The batch has ended on this rank."""
+        if not self.process.alive:
+            return
+        rows = tuple(self._row(row, samples) for row in batch.rows)
+        self.computing = None
+        self._done.append(BatchDone(batch.seq, rows))
+        self.process.wake()
+
+    def _row(self, row: Row, samples: bool) -> RowDone:
+        end = row.start + len(row.tokens)
+        for group in self.placement.table.groups:
+            if self.placement.block_bytes(group.name):
+                self._compute(row, group, end)
+        sums = {g: self._seal(row, g, first, past) for g, (first, past) in row.final.items()}
+        drawn = None
+        if row.draw is not None and samples:
+            history = self.collective.histories[row.key][end - 1]
+            drawn = Drawn(content.next_token(history, row.draw.sampling, row.draw.index), None, ())
+        return RowDone(row.key, drawn, sums)
+
+    def _compute(self, row: Row, group: Group, end: int) -> None:
+        """Read the context as the model would, then write the new positions."""
+        stamps, slots = self.collective.stamps[row.key], self._slots(group.name, row.pages[group.name])
+        if group.unit is Unit.SLOT:
+            if row.start:
+                self._check(row, group.name, slots, [_slot_stamp(stamps, row.start)], 0, 1)
+            self._write(group.name, slots, [_slot_stamp(stamps, end)], 0, 1)
+            return
+        reach = group.extent.tokens - 1 if isinstance(group.extent, Window) else row.start
+        self._check(row, group.name, slots, stamps, max(0, row.start - reach), row.start)
+        self._write(group.name, slots, stamps, row.start, end)
+
+    def _slots(self, group: GroupName, pages: NDArray[np.int32]) -> NDArray[np.int64]:
+        """Block indexes in the pool, in the order of the sequence."""
+        k = self.placement.page_blocks if self.placement.table.group(group).unit is Unit.PAGE else 1
+        return (pages.astype(np.int64)[:, None] * k + np.arange(k)).reshape(-1)
+
+    def _blocks(self, group: GroupName) -> NDArray[np.uint8]:
+        return self.sim_pools[group].data.reshape(-1, self.placement.block_bytes(group))
+
+    def _check(self, row: Row, group: GroupName, slots: NDArray[np.int64], stamps: list[int], first: int, past: int) -> None:
+        if first >= past:
+            return
+        own, expected, mask = self._rows.part(group, slots, stamps, first, past)
+        wrong = (self._blocks(group)[own] != expected) & mask
+        if wrong.any() and not self._was_damaged(group, own):
+            block = first // self._rows.tokens_per_block(group) + int(np.flatnonzero(wrong.any(axis=1))[0])
+            self.world.violate(
+                "right_bytes",
+                f"{self.process.name} computes {row.key.room[-4:]}.{row.key.epoch} from position {row.start} on: block {block} "
+                f"of group {group} does not hold what this epoch's computation wrote",
+            )
+
+    def _was_damaged(self, group: GroupName, slots: NDArray[np.int64]) -> bool:
+        """Whether a bit was flipped here: nothing promises that what is computed from damaged state is right."""
+        k = self.placement.blocks_per_page(group)
+        return any((group, int(s) // k) in self.damaged for s in slots)
+
+    def _write(self, group: GroupName, slots: NDArray[np.int64], stamps: list[int], first: int, past: int) -> None:
+        own, new, mask = self._rows.part(group, slots, stamps, first, past)
+        blocks = self._blocks(group)
+        blocks[own] = np.where(mask, new, blocks[own])
+
+    def _seal(self, row: Row, group: GroupName, first: int, past: int) -> NDArray[np.uint64]:
+        """Zero the tail beyond the last valid position, then sum."""
+        if not self.placement.block_bytes(group):
+            return np.zeros((past - first, 0), dtype=np.uint64)
+        slots = self._slots(group, row.pages[group])[first:past]
+        if self.placement.table.group(group).unit is Unit.SLOT:
+            return self._sum(group, slots, np.array([row.valid], dtype=np.int64))
+        b = self.placement.table.block_tokens
+        if row.valid < past * b:
+            self._write(group, slots[-1:], [0] * b, row.valid % b, b)
+        return self._sum(group, slots, np.arange(first, past, dtype=np.int64))
+
+
+def _slot_stamp(stamps: list[int], tokens: int) -> int:
+    """A slot's stamp after so many tokens."""
+    return content.scramble(stamps[tokens - 1]) | 1

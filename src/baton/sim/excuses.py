@@ -1,0 +1,34 @@
+"""No spurious failure: a request may fail only where a fault of its own explains it."""
+
+import msgspec
+
+from baton.core.messages import FailCode
+
+DISTURBED = frozenset({"crash", "pause", "partition", "loss burst", "late frame", "mismatch", "connect"})
+TRANSFER = frozenset({"failed read", "corrupt read", "straggling read", "damage"})
+EXCUSES: dict[FailCode, frozenset[str]] = {
+    FailCode.WORKER_LOST: DISTURBED,
+    FailCode.HANDOFF_FAILED: DISTURBED | TRANSFER,
+    FailCode.DEADLINE_EXCEEDED: DISTURBED | TRANSFER | {"tight"},
+    FailCode.OVERLOADED: frozenset({"big"}),
+}
+EVERYBODY = "*"
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """Something that went wrong, and whom it hit (workers or gateways by name)."""
+
+    at: int
+    kind: str
+    whom: frozenset[str]
+
+
+def worker_of(process: str) -> str:
+    """The worker or gateway that a process belongs to."""
+    return process.split("/")[0]
+
+
+def excuse(code: FailCode, faults: list[Fault], concerned: frozenset[str]) -> Fault | None:
+    """A fault that explains this failure of a request which concerned these workers and gateways."""
+    kinds = EXCUSES[code]
+    return next((f for f in faults if f.kind in kinds and (f.whom & concerned or EVERYBODY in f.whom)), None)

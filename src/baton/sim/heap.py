@@ -1,0 +1,49 @@
+"""Virtual time: one heap of events, one integer clock, one running hash of all that happens."""
+
+import heapq
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+from zlib import crc32
+
+from baton.core.ids import Micros
+from baton.sim.tape import Tape
+
+SUPERSEDED = object()  # returned by what turned out to be due no more: it does not count as an event
+
+
+class Heap:
+    """Events in order of time; what is due at the same time goes in the order of scheduling, or as the tape says."""
+
+    def __init__(self, tape: Tape, *, shuffle: bool) -> None:
+        self.now = Micros(0)
+        self.events = 0
+        self.trace = 0
+        self._tape, self._shuffle = tape, shuffle
+        self._heap: list[tuple[int, int, int, Callable[..., object], tuple[Any, ...]]] = []
+        self._numbers = count()
+
+    def at(self, when: int, what: Callable[..., object], *args: Any) -> None:
+        """Call `what` then; a time that has passed is now."""
+        turn = self._tape.below(4, "order") if self._shuffle else 0
+        heapq.heappush(self._heap, (max(when, self.now), turn, next(self._numbers), what, args))
+
+    def after(self, delay: int, what: Callable[..., object], *args: Any) -> None:
+        """Call `what` so many microseconds from now."""
+        self.at(self.now + delay, what, *args)
+
+    def mix(self, data: bytes) -> None:
+        """Add to the hash of the run."""
+        self.trace = crc32(data, self.trace)
+
+    def step(self, until: int) -> bool:
+        """Do the next event, if there is one up to that time."""
+        if not self._heap or self._heap[0][0] > until:
+            self.now = Micros(max(self.now, until))
+            return False
+        when, _, number, what, args = heapq.heappop(self._heap)
+        self.now = Micros(when)
+        self.trace = crc32(b"%d %d" % (when, number), self.trace)
+        if what(*args) is not SUPERSEDED:
+            self.events += 1
+        return True

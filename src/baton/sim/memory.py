@@ -1,0 +1,255 @@
+"""Memory and the data plane: reads that sample their source over time and land over time.
+
+A read is cut into cells. Each is sampled at one drawn time and lands at a later one, so a page that is reused meanwhile is
+torn; memory keeps its content when it is freed. A read may fail after it has landed in part, straggle beyond every timeout,
+bring bytes that were not there; and where the fabric does not promise that an ended read is quiet, go on landing.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from baton.core.errors import FabricError
+from baton.core.ids import Boot, GroupName, Micros, RankId
+from baton.core.manifest import RankManifest
+from baton.core.work import Copies, Ended, Handle, Outcome, Released
+from baton.ports.fabric import Capabilities, Pool
+from baton.sim.heap import Heap
+from baton.sim.process import Process
+from baton.sim.settings import Faults
+from baton.sim.tape import Tape
+
+STALE_BYTE = 0xEE  # fresh memory is never zero: bytes nobody wrote must show
+STRAGGLE_US = 12_000_000  # beyond every timeout of the code under test
+RELEASE_US = 300_000  # until the endpoint of a read that ended unknown is torn down
+Range = tuple[GroupName, int, int, int]  # group, source offset, target offset, bytes
+
+
+class SimPool:
+    """Port Pool: bytes of one group on one rank."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.data: NDArray[np.uint8] = np.full(nbytes, STALE_BYTE, dtype=np.uint8)
+        self.nbytes = nbytes
+        self.address = 0
+        self.fd = None
+
+
+class Books(Protocol):
+    """Who watches what happens to memory (sim/books.py)."""
+
+    def read_began(self, handle: Handle, ranges: Sequence[Range]) -> None:
+        """A read of ours into these ranges is under way."""
+        ...
+
+    def landing(self, handle: Handle, group: GroupName, start: int, nbytes: int) -> None:
+        """Bytes are about to be written."""
+        ...
+
+    def read_quiet(self, handle: Handle) -> None:
+        """The code has been told that nothing more lands."""
+        ...
+
+
+class World(Protocol):
+    """What a fabric needs to know of its world."""
+
+    heap: Heap
+    tape: Tape
+    quiet_ends: bool
+
+    def faults(self) -> Faults:
+        """What goes wrong at the moment."""
+        ...
+
+    def fault(self, kind: str, *names: str) -> None:
+        """Note a fault."""
+        ...
+
+    def memory_of(self, boot: Boot) -> tuple[Process, Mapping[GroupName, SimPool]] | None:
+        """The rank of that boot and its pools; None if it has ended."""
+        ...
+
+
+class UnderWay:
+    """One read."""
+
+    def __init__(self, handle: Handle, peer: RankId, cells: list[list[Range]]) -> None:
+        self.handle, self.peer, self.cells = handle, peer, cells
+        self.landed = 0
+        self.ended = False  # the code has been told
+        self.quiet = False  # nothing lands any more
+        self.brings: list[list[bytes] | None] = [None] * len(cells)
+
+
+class SimFabric:
+    """Port Fabric for one rank."""
+
+    def __init__(self, world: World, process: Process, pools: Mapping[GroupName, SimPool], books: Books) -> None:
+        self._world, self._process, self._pools, self._books = world, process, pools, books
+        self._peers: dict[RankId, RankManifest] = {}
+        self._reads: dict[Handle, UnderWay] = {}
+        self._ends: list[Ended | Released] = []
+
+    @property
+    def name(self) -> str:
+        """See Fabric."""
+        return "sim"
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See Fabric."""
+        return Capabilities(1 << 20, 1 << 40, False, False, self._world.quiet_ends, True)
+
+    def expose(self, pools: Mapping[GroupName, Pool]) -> bytes:
+        """See Fabric."""
+        return b""
+
+    def connect(self, peer: RankId, manifest: RankManifest) -> None:
+        """See Fabric."""
+        self._process.port_call()
+        if self._world.tape.chance(self._world.faults().connect_fail, "a connection fails"):
+            self._world.fault("connect", self._process.name)
+            raise FabricError("the simulated fabric does not reach it")
+        self._peers[peer] = manifest
+
+    def disconnect(self, peer: RankId) -> None:
+        """See Fabric."""
+        self._process.port_call()
+        self._peers.pop(peer, None)
+        for read in [r for r in self._reads.values() if r.peer == peer]:
+            self._give_up(read, "disconnected")
+
+    def submit(self, handle: Handle, peer: RankId, copies: Sequence[Copies], *, deadline: Micros) -> None:
+        """See Fabric."""
+        self._process.port_call()
+        manifest = self._peers.get(peer)
+        if manifest is None:
+            raise FabricError(f"rank {peer} is not connected")
+        ranges = [(c.group, int(s), int(t), int(n)) for c in copies for s, t, n in zip(c.source, c.target, c.nbytes, strict=True)]
+        there = {p.group: p.nbytes for p in manifest.pools}
+        for group, source, target, nbytes in ranges:
+            if source + nbytes > there[group] or target + nbytes > self._pools[group].nbytes or min(source, target) < 0:
+                raise FabricError(f"range {(source, target, nbytes)} of group {group} is outside the pools")
+        self._start(UnderWay(handle, peer, self._cut(ranges)), ranges, deadline)
+
+    def _cut(self, ranges: list[Range]) -> list[list[Range]]:
+        world = self._world
+        if not world.tape.chance(world.faults().read_torn, "a read in pieces"):
+            return [ranges]
+        cells: list[list[Range]] = []
+        for group, source, target, nbytes in ranges:
+            step = max(16, nbytes // (2 + world.tape.below(3, "pieces")) // 16 * 16)
+            cells += [[(group, source + at, target + at, min(step, nbytes - at))] for at in range(0, nbytes, step)]
+        return cells
+
+    def _start(self, read: UnderWay, ranges: list[Range], deadline: Micros) -> None:
+        world, heap, tape, faults = self._world, self._world.heap, self._world.tape, self._world.faults()
+        self._reads[read.handle] = read
+        self._books.read_began(read.handle, ranges)
+        heap.after(deadline, self._give_up, read, "its deadline passed")
+        fails = tape.below(len(read.cells) + 1, "fail after") if tape.chance(faults.read_fail, "a read fails") else None
+        straggles = tape.chance(faults.read_straggle, "a read straggles")
+        lies = tape.below(len(read.cells), "cell") if tape.chance(faults.read_corrupt, "a read lies") else None
+        if straggles:
+            world.fault("straggling read", self._process.name)
+        if fails is not None:
+            world.fault("failed read", self._process.name)
+        last, end = 0, len(read.cells) if fails is None else fails
+        for i in range(end):
+            sampled = 20 + (tape.below(200, "sampled") * 10 if len(read.cells) > 1 else 0)
+            landed = sampled + 10 + (tape.below(200, "landed") * 10 if len(read.cells) > 1 else 0)
+            if straggles and (i == end - 1 or tape.below(2, "straggling cell")):
+                landed += STRAGGLE_US
+            last = max(last, landed)
+            heap.after(sampled, self._sample, read, i, i == lies)
+            heap.after(landed, self._land, read, i)
+        outcome = Outcome.OK if fails is None else Outcome.FAILED
+        heap.after(last + 5, self._finish, read, outcome, "a simulated error" if fails is not None else "")
+
+    def _sample(self, read: UnderWay, cell: int, lies: bool) -> None:
+        if read.quiet or not self._process.alive:
+            return
+        source = self._world.memory_of(read.peer.boot)
+        if source is None:
+            self._finish(read, Outcome.FAILED, "the source has ended")
+            return
+        pools = source[1]
+        read.brings[cell] = [pools[g].data[s : s + n].tobytes() for g, s, _, n in read.cells[cell]]
+        if lies:
+            self._world.fault("corrupt read", self._process.name)
+            self._lie(read, cell, pools)
+
+    def _lie(self, read: UnderWay, cell: int, pools: Mapping[GroupName, SimPool]) -> None:
+        """What comes is not what was there: a bit, another place, two rows exchanged, or nothing at all."""
+        brought = read.brings[cell]
+        assert brought is not None
+        tape, which = self._world.tape, 0
+        group, source, _, nbytes = read.cells[cell][which]
+        data = bytearray(brought[which])
+        match tape.below(4, "lie"):
+            case 0:
+                at = tape.below(nbytes, "byte")
+                data[at] ^= 1 << tape.below(8, "bit")
+            case 1:
+                shifted = (source + 16) % max(16, pools[group].nbytes - nbytes + 1)
+                data = bytearray(pools[group].data[shifted : shifted + nbytes].tobytes())
+            case 2 if nbytes >= 32:
+                data[:16], data[16:32] = data[16:32], data[:16]
+            case _:
+                read.brings[cell] = []
+                return
+        brought[which] = bytes(data)
+
+    def _land(self, read: UnderWay, cell: int) -> None:
+        brought = read.brings[cell]
+        if read.quiet or brought is None or not self._process.alive:
+            return
+        for (group, _, target, nbytes), data in zip(read.cells[cell], brought, strict=False):
+            self._books.landing(read.handle, group, target, nbytes)
+            self._pools[group].data[target : target + nbytes] = np.frombuffer(data, dtype=np.uint8)
+
+    def _finish(self, read: UnderWay, outcome: Outcome, detail: str) -> None:
+        if not read.ended and self._process.alive:
+            self._end(read, outcome, detail, quiet=True)
+
+    def _end(self, read: UnderWay, outcome: Outcome, detail: str, *, quiet: bool) -> None:
+        read.ended, read.quiet = True, quiet
+        del self._reads[read.handle]
+        self._ends.append(Ended(read.handle, outcome, detail))
+        if quiet:
+            self._books.read_quiet(read.handle)
+        self._process.wake()
+
+    def cancel(self, handle: Handle) -> None:
+        """See Fabric."""
+        self._process.port_call()
+        read = self._reads.get(handle)
+        if read is not None:
+            self._world.heap.after(10, self._give_up, read, "cancelled")
+
+    def _give_up(self, read: UnderWay, why: str) -> None:
+        if read.ended or not self._process.alive:
+            return
+        if self._world.quiet_ends:
+            self._end(read, Outcome.FAILED, why, quiet=True)
+        else:
+            self._end(read, Outcome.UNKNOWN, why, quiet=False)
+            self._world.heap.after(RELEASE_US, self._release, read)
+
+    def _release(self, read: UnderWay) -> None:
+        if self._process.alive:
+            read.quiet = True
+            self._books.read_quiet(read.handle)
+            self._ends.append(Released(read.handle))
+            self._process.wake()
+
+    def poll(self) -> list[Ended | Released]:
+        """See Fabric."""
+        ends, self._ends = self._ends, []
+        return ends
+
+    def close(self) -> None:
+        """See Fabric."""

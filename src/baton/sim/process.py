@@ -1,0 +1,115 @@
+"""One simulated process: a pump that is turned when something has come or its timer is due, until it ends or crashes."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from baton.core.errors import Bug, PeerError
+from baton.core.ids import Boot, Micros
+from baton.sim.heap import SUPERSEDED, Heap
+
+
+class Crash(BaseException):
+    """The process ends here and now, between two effects; nothing below the top of a pump may catch it."""
+
+
+class Pump(Protocol):
+    """What a process turns."""
+
+    def turn(self) -> Micros | None:
+        """Do all that can be done now; how long to sleep."""
+        ...
+
+
+class SkewedClock:
+    """Port Clock: the world's time as this process sees it, with another zero and another rate."""
+
+    def __init__(self, heap: Heap, *, offset: int, drift_ppm: int) -> None:
+        self._heap, self._offset, self._drift = heap, offset, drift_ppm
+
+    def now(self) -> Micros:
+        """See Clock."""
+        true = self._heap.now
+        return Micros(true + self._offset + true * self._drift // 1_000_000)
+
+
+class Process:
+    """Alive from `start` to `die`; a restart is another Process."""
+
+    def __init__(self, name: str, boot: Boot, heap: Heap, clock: SkewedClock) -> None:
+        self.name, self.boot, self.heap, self.clock = name, boot, heap, clock
+        self.alive = True
+        self.turns = 0
+        self.paused_until = 0
+        self.calls_left: int | None = None  # port calls until a crash
+        self.on_death: list[Callable[[str], None]] = []
+        self.on_bug: Callable[[Process, Bug], None] | None = None
+        self.reaction: Callable[[], int] = lambda: 0
+        self._pump: Pump | None = None
+        self._due: int | None = None
+
+    def start(self, make: Callable[[], Pump]) -> None:
+        """Make the pump and turn it for the first time."""
+        self._guard(lambda: self._set(make()))
+        self.wake()
+
+    def _set(self, pump: Pump) -> None:
+        self._pump = pump
+
+    @property
+    def pump(self) -> Pump:
+        """The pump, once started."""
+        assert self._pump is not None
+        return self._pump
+
+    def wake(self, delay: int | None = None) -> None:
+        """Turn soon; several wakes before a turn are one."""
+        if not self.alive:
+            return
+        when = max(self.heap.now + (self.reaction() if delay is None else delay), self.paused_until)
+        if self._due is None or when < self._due:
+            self._due = when
+            self.heap.at(when, self._turn, when)
+
+    def _turn(self, when: int) -> object:
+        if not self.alive or self._due != when:
+            return SUPERSEDED
+        if self.heap.now < self.paused_until:
+            self._due = None
+            self.wake(0)
+            return None
+        self._due = None
+        self.turns += 1
+        self._guard(self._turn_pump)
+        return None
+
+    def _turn_pump(self) -> None:
+        sleep = self.pump.turn()
+        if sleep is not None:
+            self.wake(sleep + 1)  # a clock that runs slow must not be asked again in the same microsecond
+
+    def _guard(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except Crash:
+            self.die("crashed")
+        except PeerError as error:
+            self.die(str(error))
+        except Bug as error:
+            if self.on_bug is not None:
+                self.on_bug(self, error)
+            self.die(f"bug: {error}")
+
+    def port_call(self) -> None:
+        """Every call of a port comes through here: a crash may lie between any two."""
+        if self.calls_left is None:
+            return
+        if self.calls_left == 0:
+            raise Crash
+        self.calls_left -= 1
+
+    def die(self, why: str) -> None:
+        """End: nothing of it moves any more."""
+        if self.alive:
+            self.alive = False
+            for tell in self.on_death:
+                tell(why)

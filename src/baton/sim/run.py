@@ -1,0 +1,104 @@
+"""One run: a seed or a script in, an outcome out."""
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from enum import Enum
+
+import msgspec
+import structlog
+
+from baton.sim.parts import SHIPPED, Parts
+from baton.sim.tape import Script, Tape
+from baton.sim.world import Violation, World
+
+
+class Kind(Enum):
+    """What a run showed."""
+
+    FINE = "fine"
+    SAFETY = "safety"
+    LIVENESS = "liveness"
+    CRASH = "crash"  # the code under test raised what it must not
+
+
+LIVENESS = frozenset({"liveness", "healed_succeeds", "nothing_left", "quiet_at_rest", "no_spurious_failure"})
+CRASHED = "no_bug"
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What one run showed. `choices` are those other than 0: with them a script repeats the run."""
+
+    seed: int
+    invariant: str  # that was violated; empty if none
+    detail: str
+    events: int
+    trace: int  # hash of everything that happened
+    marks: Mapping[str, int]
+    core_marks: Mapping[str, int]
+    requests: int
+    repeats: int  # requests whose prompt was asked before
+    wide: bool  # more than one tensor-parallel rank on both sides
+    clean: bool  # no fault was drawn
+    choices: Mapping[int, int]
+    story: tuple[str, ...]
+
+    @property
+    def kind(self) -> Kind:
+        """Verdict."""
+        if not self.invariant:
+            return Kind.FINE
+        if self.invariant == CRASHED:
+            return Kind.CRASH
+        return Kind.LIVENESS if self.invariant in LIVENESS else Kind.SAFETY
+
+
+def be_silent() -> None:
+    """The code under test logs; a simulation of thousands of worlds does not listen."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+
+
+@contextmanager
+def _replaced(parts: Parts) -> Iterator[None]:
+    before = [getattr(r.owner, r.name) for r in parts.replaced]
+    try:
+        for r in parts.replaced:
+            setattr(r.owner, r.name, r.value)
+        yield
+    finally:
+        for r, value in zip(parts.replaced, before, strict=True):
+            setattr(r.owner, r.name, value)
+
+
+def run(
+    seed: int = 0, *, script: Script | None = None, parts: Parts = SHIPPED, story: bool = False, calm: bool = False
+) -> Outcome:
+    """Run one world. `script` replaces the choices that the seed would draw; `calm` leaves its faults out."""
+    tape = Tape(seed=seed, script=script)
+    invariant, detail = "", ""
+    with _replaced(parts):
+        world = World(tape, parts, calm=calm)
+        world.story = [] if story else None
+        try:
+            world.run()
+        except Violation as violation:
+            invariant, detail = violation.invariant, violation.detail
+        except Exception as error:  # noqa: BLE001 - top of a run: what the code under test raises is the outcome
+            invariant, detail = CRASHED, f"{type(error).__name__}: {error}"
+    clients = world.oracle.clients.values()
+    tps = {role: max(w.tp for w in world.draw.workers if w.role == role) for role in ("prefill", "decode")}
+    return Outcome(
+        seed=seed,
+        invariant=invariant,
+        detail=detail,
+        events=world.heap.events,
+        trace=world.heap.trace,
+        marks=dict(world.marks),
+        core_marks={mark.name: n for mark, n in world.core_marks.items() if n},
+        requests=len(clients),
+        repeats=sum(c.repeats for c in clients),
+        wide=min(tps.values()) > 1,
+        clean=world.draw.clean,
+        choices=dict(tape.taken),
+        story=tuple(world.story or ()),
+    )

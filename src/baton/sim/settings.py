@@ -1,0 +1,161 @@
+"""What one world is like: drawn from its tape, so that every seed has its own layouts, pools and faults (swarm testing:
+Groce et al., Swarm Testing, ISSTA 2012)."""
+
+import msgspec
+
+from baton.core.ids import GroupName
+from baton.core.state import DType, Full, Group, StateSpec, StateTable, Unit, Whole, Window
+from baton.sim.tape import Tape
+
+BLOCK_TOKENS = 4
+LAYERS = 2
+MAX_RANKS = 10  # of a world; beyond it workers are narrow: their heartbeats would be most of the run
+FULL, WINDOW, SLOT = GroupName("full"), GroupName("window"), GroupName("slot")
+
+
+class WorkerDraw(msgspec.Struct, frozen=True):
+    """One worker: its layout and the size of its pools."""
+
+    name: str
+    role: str
+    tp: int
+    pp: int
+    page_blocks: int
+    pages: int
+    slots: int
+    step_tokens: int
+    last_chunk_tokens: int
+    max_rooms: int
+
+
+class Faults(msgspec.Struct, frozen=True):
+    """Probabilities, per frame, per read, per digest or per request; 0 means that the fault does not occur here."""
+
+    loss: float = 0.0
+    duplicate: float = 0.0
+    reorder: float = 0.0
+    old: float = 0.0  # a copy of a frame that arrives seconds later
+    late: float = 0.0  # a frame that arrives after every timeout of the code
+    read_fail: float = 0.0
+    read_straggle: float = 0.0
+    read_corrupt: float = 0.0
+    read_torn: float = 0.0  # sampled and landed in pieces over time
+    source_damage: int = 0  # flips in a source's own pages, times in the hostile phase
+    crashes: int = 0
+    pauses: int = 0
+    partitions: int = 0
+    abort: float = 0.0
+    retry: float = 0.0
+    tight: float = 0.0  # a deadline that cannot always be met
+    big: float = 0.0  # a request larger than a pool
+    mismatch: float = 0.0  # a worker restarts, or begins, with other weights
+    connect_fail: float = 0.0
+
+
+class WorldDraw(msgspec.Struct, frozen=True):
+    """One world."""
+
+    table: StateTable
+    workers: tuple[WorkerDraw, ...]
+    faults: Faults
+    requests: int
+    hostile_ms: int
+    attempts_differ: bool  # whether every computation of the same rows has bits of its own
+    quiet_ends: bool  # whether the fabric promises that an ended read lands nothing more
+
+    @property
+    def clean(self) -> bool:
+        """Whether no fault occurs here."""
+        return self.faults == Faults()
+
+
+def draw_table(tape: Tape) -> StateTable:
+    """One to three kinds of state over two layers."""
+    heads = (2, 4, 1)[tape.below(3, "heads")]
+    groups = [Group(FULL, Unit.PAGE, Full())]
+    specs = [StateSpec("kv", FULL, (0, 1), ("k", "v"), heads, 4, DType.F32)]
+    kinds = tape.below(6, "kinds")
+    if kinds in (1, 4):
+        groups.append(Group(WINDOW, Unit.PAGE, Window(6)))
+        specs.append(StateSpec("swa", WINDOW, (1,), ("k", "v"), heads, 4, DType.F32))
+    if kinds in (2, 4):
+        groups.append(Group(SLOT, Unit.SLOT, Whole()))
+        specs.append(StateSpec("delta", SLOT, (0,), ("s",), heads, 8, DType.F32))
+    if kinds == 3:
+        specs.append(StateSpec("index", FULL, (0, 1), ("k",), 1, 4, DType.F32))
+    return StateTable(LAYERS, BLOCK_TOKENS, tuple(groups), tuple(specs))
+
+
+def _widths(tape: Tape, heads: int) -> int:
+    legal = [tp for tp in (1, 2, 2, 4) if heads % tp == 0 or tp % heads == 0]
+    return legal[tape.below(len(legal), "tp")]
+
+
+def draw_world(tape: Tape) -> WorldDraw:
+    """A world; all zeroes are one prefill and one decode worker of one rank each, and no fault."""
+    table = draw_table(tape)
+    heads = min(s.heads for s in table.specs if s.heads > 1) if any(s.heads > 1 for s in table.specs) else 1
+    wide = tape.chance(0.5, "wide")
+    workers, ranks = [], 0
+    counts = {"prefill": (1, 1, 2, 1, 2, 3)[tape.below(6, "prefills")], "decode": (1, 1, 2, 1, 2, 3)[tape.below(6, "decodes")]}
+    k_of = {role: (1, 2, 3)[tape.below(3, "page_blocks")] for role in counts}
+    crowd = tape.below(3, "crowd")
+    for role, count in counts.items():
+        for i in range(count):
+            tp = max(_widths(tape, heads), 2 if wide and heads != 1 else 1)
+            pp = 1 + (tape.below(4, "pp") == 3)
+            tp, pp = (tp, pp) if ranks + tp * pp <= MAX_RANKS else (2 if wide and heads != 1 else 1, 1)
+            ranks += tp * pp
+            need = -(-9 // k_of[role])  # pages of the largest ordinary request: 32 tokens and one of headroom
+            workers.append(
+                WorkerDraw(
+                    name=f"{role}-{i}",
+                    role=role,
+                    tp=tp,
+                    pp=pp,
+                    page_blocks=k_of[role],
+                    pages=need * (4, 2, 1)[crowd] + tape.below(4, "pages"),
+                    slots=(8, 3, 2)[crowd],
+                    step_tokens=(32, 8, 4, 16)[tape.below(4, "step_tokens")],
+                    last_chunk_tokens=(32, 4, 8)[tape.below(3, "last_chunk")],
+                    max_rooms=(8, 2, 3, 4)[tape.below(4, "max_rooms")],
+                )
+            )
+    return WorldDraw(
+        table=table,
+        workers=tuple(workers),
+        faults=Faults() if tape.chance(0.06, "clean") else draw_faults(tape),
+        requests=8 + tape.below(8, "requests"),
+        hostile_ms=(1000, 2000, 4000)[tape.below(3, "hostile_ms")],
+        attempts_differ=not tape.chance(0.3, "attempts_alike"),
+        quiet_ends=not tape.chance(0.4, "loud_ends"),
+    )
+
+
+def draw_faults(tape: Tape) -> Faults:
+    """Some kinds of fault on, some off; each with an intensity."""
+
+    def some(probability: float, label: str, *levels: float) -> float:
+        return levels[tape.below(len(levels), label)] if tape.chance(probability, f"with {label}") else 0.0
+
+    return Faults(
+        loss=some(0.4, "loss", 0.02, 0.1),
+        duplicate=some(0.4, "duplicate", 0.02, 0.1),
+        reorder=some(0.5, "reorder", 0.05, 0.3),
+        old=some(0.3, "old", 0.01, 0.03),
+        late=some(0.2, "late", 0.002, 0.01),
+        read_fail=some(0.4, "read_fail", 0.05, 0.2),
+        read_straggle=some(0.3, "read_straggle", 0.03, 0.1),
+        read_corrupt=some(0.4, "read_corrupt", 0.05, 0.3),
+        read_torn=some(0.6, "read_torn", 0.3, 1.0),
+        source_damage=int(some(0.25, "source_damage", 1, 3)),
+        crashes=int(some(0.35, "crashes", 1, 2, 3)),
+        pauses=int(some(0.25, "pauses", 1, 2)),
+        partitions=int(some(0.3, "partitions", 1, 2)),
+        abort=some(0.4, "abort", 0.1, 0.4),
+        retry=some(0.3, "retry", 0.5),
+        tight=some(0.2, "tight", 0.2),
+        big=some(0.15, "big", 0.1),
+        mismatch=some(0.1, "mismatch", 0.3),
+        connect_fail=some(0.15, "connect_fail", 0.2),
+    )

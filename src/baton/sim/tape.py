@@ -1,0 +1,48 @@
+"""The tape: every choice of a run, in order. 0 is always the calm choice.
+
+A run is made by a seed (choices are drawn) or by a script (choices are given; what the script lacks is 0). Only choices
+other than 0 are kept, so a failing run is a short list, and shrinking it is setting more of them to 0.
+"""
+
+from collections.abc import Mapping
+from random import Random
+
+Script = Mapping[int, int]  # position on the tape -> choice
+
+
+class Tape:
+    """Draws and records choices."""
+
+    def __init__(self, *, seed: int = 0, script: Script | None = None) -> None:
+        self._draw = Random(seed).random
+        self._script = script
+        self._at = 0
+        self.taken: dict[int, int] = {}
+        self.labels: dict[int, str] = {}
+
+    def below(self, n: int, label: str) -> int:
+        """An integer in [0, n)."""
+        at = self._at
+        self._at = at + 1
+        choice = int(self._draw() * n) if self._script is None else min(self._script.get(at, 0), n - 1)
+        if choice:
+            self.taken[at] = choice
+            self.labels[at] = label
+        return choice
+
+    def chance(self, probability: float, label: str) -> bool:
+        """True with that probability; False is the calm choice. A probability of 0 makes no choice at all."""
+        if probability <= 0.0:
+            return False
+        at = self._at
+        self._at = at + 1
+        hit = self._draw() < probability if self._script is None else bool(self._script.get(at, 0))
+        if hit:
+            self.taken[at] = 1
+            self.labels[at] = label
+        return hit
+
+    @property
+    def length(self) -> int:
+        """Choices made so far."""
+        return self._at

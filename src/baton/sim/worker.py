@@ -1,0 +1,206 @@
+"""One incarnation of a simulated worker: its ranks' processes with the shipped pumps, over simulated ports."""
+
+from collections.abc import Callable, Mapping, Sized
+from typing import Any
+
+from baton.core.agreement import StepPlan
+from baton.core.errors import Bug
+from baton.core.ids import Boot, Rank
+from baton.core.leader import Leader
+from baton.core.manifest import Manifest, PoolView, RankManifest
+from baton.core.messages import PROTOCOL, Ticket
+from baton.core.rank import RankCore
+from baton.core.rank_effects import RankEffect
+from baton.core.room import LeaderSettings
+from baton.core.state import Placement, Unit
+from baton.shell.lines import Lines
+from baton.shell.narration import Narration
+from baton.shell.rank_host import RankHost
+from baton.shell.rank_pump import RankPump
+from baton.shell.worker import WorkerPump
+from baton.sim.books import RankBooks
+from baton.sim.engine import Collective, SimEngine
+from baton.sim.memory import SimFabric
+from baton.sim.network import SimControl
+from baton.sim.parts import Parts
+from baton.sim.process import Process, Pump
+from baton.sim.settings import WorkerDraw
+
+
+class Silent(Narration):
+    """Nothing is written."""
+
+    def note(self, event: str, **fields: object) -> None:
+        """Nothing."""
+
+
+def observed(base: type[RankCore], books: RankBooks, heard: Callable[[StepPlan], None]) -> type[RankCore]:
+    """The shipped rank core, with the checkers told of every plan before it is applied."""
+
+    class Observed(base):  # type: ignore[valid-type, misc]
+        def apply(self, plan: StepPlan) -> list[RankEffect]:
+            books.applied(plan)
+            effects: list[RankEffect] = super().apply(plan)
+            heard(plan)
+            return effects
+
+    return Observed
+
+
+class WorkerRun:
+    """Processes of one worker from its start to its end."""
+
+    def __init__(self, world: Any, draw: WorkerDraw, boots: list[Boot], *, weights: str, parts: Parts) -> None:
+        self.world, self.draw, self.boots, self.parts = world, draw, boots, parts
+        self.table = world.draw.table
+        self.placements = [
+            Placement(self.table, draw.tp, draw.pp, r % draw.tp, r // draw.tp, draw.page_blocks) for r in range(len(boots))
+        ]
+        self.pages = {g.name: draw.pages if g.unit is Unit.PAGE else draw.slots for g in self.table.groups}
+        self.manifest = self._manifest(weights)
+        self.collective = Collective(world, boots[0], draw.role, len(boots))
+        self.processes: list[Process] = []
+        self.engines: list[SimEngine] = []
+        self.cores: list[RankCore] = []
+        self.books: list[RankBooks] = []
+        self.leader: Leader[Any] = self._leader()
+        for rank in range(len(boots)):
+            self._start(Rank(rank))
+
+    @property
+    def boot(self) -> Boot:
+        """The worker's boot."""
+        return self.boots[0]
+
+    @property
+    def alive(self) -> bool:
+        """Whether all its processes live."""
+        return all(p.alive for p in self.processes)
+
+    def _manifest(self, weights: str) -> Manifest:
+        ranks = tuple(
+            RankManifest(
+                boot=self.boots[r],
+                rank=r,
+                tp_rank=p.tp_rank,
+                pp_rank=p.pp_rank,
+                pools=tuple(PoolView(g, n, n * p.page_bytes(g)) for g, n in self.pages.items()),
+                exposures={"sim": b""},
+            )
+            for r, p in enumerate(self.placements)
+        )
+        d = self.draw
+        return Manifest(
+            PROTOCOL, d.role, "sim", weights, "f32", self.table, d.page_blocks, d.tp, d.pp, 4096, self.world.seal, ranks
+        )
+
+    def _leader(self) -> Leader[Any]:
+        d = self.draw
+        settings = LeaderSettings(
+            name=d.name,
+            address=address_of(d.name),
+            step_tokens=d.step_tokens,
+            last_chunk_tokens=d.last_chunk_tokens,
+            max_rooms=d.max_rooms,
+            max_queue=64,
+            stall_ms=1500,
+            fetch_ms=600,
+            pids=tuple(range(len(self.boots))),
+        )
+        makers: Mapping[str, Callable[[], Leader[Any]]] = {
+            "prefill": lambda: self.parts.prefill(self.manifest, settings, self.pages),
+            "decode": lambda: self.parts.decode(self.manifest, settings, self.pages, lambda _: "sim"),
+        }
+        leader = makers[d.role]()
+        leader.marks = self.world.core_marks
+        leader_receive = leader.receive
+
+        def receive(sender: Boot, message: Any, now: Any) -> None:
+            if isinstance(message, Ticket):
+                self.world.ticket(message)
+            leader_receive(sender, message, now)
+
+        leader.receive = receive  # type: ignore[method-assign]
+        return leader
+
+    def _start(self, rank: Rank) -> None:
+        world, d = self.world, self.draw
+        process: Process = world.process(f"{d.name}/{rank}", self.boots[rank])
+        self.processes.append(process)
+        placement = self.placements[rank]
+        books = RankBooks(process.name, placement, world.violate)
+        engine = SimEngine(
+            world=world,
+            process=process,
+            placement=placement,
+            rank=rank,
+            pages=self.pages,
+            collective=self.collective,
+            block_sums=self.parts.block_sums,
+        )
+        books.engine = engine
+        fabric = SimFabric(world, process, engine.sim_pools, books)
+        kind = observed(self.parts.rank, books, lambda plan: world.plan_applied(self, rank, plan))
+        core = kind(rank=rank, boot=self.boots[rank], placements=self.placements, seal=world.seal)
+        core.marks = world.core_marks
+        control = SimControl(world.network, process, address_of(d.name) if rank == 0 else None)
+        lines = Lines(self.parts.sessions(self.boots[rank], world.limits), control, process.clock)
+        host = RankHost(core=core, engine=engine, fabrics={"sim": fabric}, clock=process.clock, narration=Silent())
+        self.engines.append(engine)
+        self.cores.append(core)
+        self.books.append(books)
+        process.start(lambda: self._pump(rank, host, lines, process))
+
+    def _pump(self, rank: Rank, host: RankHost, lines: Lines, process: Process) -> Pump:
+        if rank:
+            address = address_of(self.draw.name)
+            return RankPump(rank=host, lines=lines, clock=process.clock, leader=self.boot, address=address, narration=Silent())
+        return WorkerPump(
+            leader=self.leader,
+            rank=host,
+            others=self.boots[1:],
+            lines=lines,
+            clock=process.clock,
+            gateways=self.world.gateway_addresses,
+            narration=Silent(),
+        )
+
+    def at_rest(self) -> str:
+        """What is still held though nothing should be; empty if nothing."""
+        leader = self.leader
+        try:
+            leader.ledger.audit()
+        except Bug as error:
+            return str(error)
+        if leader.rooms:
+            return f"{self.draw.name} holds rooms {[(k.room[-4:], k.epoch, r.state.value) for k, r in leader.rooms.items()]}"
+        if not leader.ledger.clean:
+            return f"{self.draw.name} holds pages: {leader.ledger.view()}"
+        for process, core, books in zip(self.processes, self.cores, self.books, strict=True):
+            if books.reads:
+                return f"{process.name} has {books.reads} reads that may still land"
+            left = held_by(core)
+            if left:
+                return f"{process.name} still holds {left}"
+        return ""
+
+
+def held_by(core: RankCore) -> dict[str, int]:
+    """What a rank core keeps for rooms; peers apart."""
+    kept: dict[str, Sized] = {
+        "rooms": core._rooms,
+        "orders": core._orders,
+        "reads": core._reads,
+        "unknown": core._unknown,
+        "waiting": core._waiting,
+        "hashing": core._hashing,
+        "rehashing": core._rehashing,
+        "batches": core._batches,
+        "dropping": core._dropping,
+    }
+    return {name: len(items) for name, items in kept.items() if len(items)}
+
+
+def address_of(name: str) -> str:
+    """Where a worker's leader or a gateway listens; the same for every incarnation."""
+    return f"sim://{name}"

@@ -1,0 +1,457 @@
+"""A world: gateways, workers and clients over simulated ports; first hostile, then healed, then at rest.
+
+    hostile ──▶ healed: everything restarts, faults stop ──▶ all requests end ──▶ probes succeed ──▶ nothing is held
+
+One seed is one run, byte for byte. Whatever breaks an invariant raises Violation.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from functools import partial
+from itertools import count
+from typing import Any
+
+from baton.core.agreement import StepPlan
+from baton.core.door import Cancel, Fail, Finish, RequestId, Submit
+from baton.core.errors import Bug
+from baton.core.front import Front
+from baton.core.ids import Boot, GroupName, Key, Micros, Rank, TokenId
+from baton.core.marks import Marks
+from baton.core.messages import Limits, Sampling, Ticket
+from baton.core.request import FrontSettings
+from baton.core.session import SessionLimits
+from baton.shell.gateway_pump import GatewayPump
+from baton.shell.lines import Lines
+from baton.sim import content
+from baton.sim.clients import Client, Oracle
+from baton.sim.excuses import EVERYBODY, Fault, excuse, worker_of
+from baton.sim.heap import Heap
+from baton.sim.memory import SimPool
+from baton.sim.network import Network, SimControl
+from baton.sim.parts import SHIPPED, Parts
+from baton.sim.process import Process, SkewedClock
+from baton.sim.settings import Faults, WorkerDraw, draw_world
+from baton.sim.tape import Tape
+from baton.sim.worker import WorkerRun, address_of
+
+GATEWAYS = ("gateway-0",)
+WEIGHTS = "ab" * 16
+OTHER_WEIGHTS = "cd" * 16
+PAIRED_US = 8_000_000  # after healing: by then silence was seen, sessions have begun again, all pairs are made
+END_US = 30_000_000  # after healing: by then every request has ended
+PROBE_US = 6_000_000
+REST_US = 1_000_000
+LONG_US = 13_000_000  # until the oldest copy of a frame and the last straggler have come
+QUIET_TURNS = 60  # per process and second at rest; more is a busy loop or a message storm
+MAX_EVENTS = 60_000
+CALM = Faults()
+
+
+class Violation(BaseException):
+    """An invariant does not hold. Nothing of the code under test may catch it."""
+
+    def __init__(self, invariant: str, detail: str) -> None:
+        self.invariant, self.detail = invariant, detail
+        super().__init__(f"{invariant}: {detail}")
+
+
+class World:
+    """Everything of one run."""
+
+    def __init__(self, tape: Tape, parts: Parts = SHIPPED, *, seal: bool = True, calm: bool = False) -> None:
+        self.tape, self.parts, self.seal = tape, parts, seal
+        self.draw = draw_world(tape)
+        self.heap = Heap(tape, shuffle=not self.draw.clean and tape.chance(0.5, "shuffle"))
+        self.hostile = not self.draw.clean and not calm
+        self.quiet_ends, self.attempts_differ = self.draw.quiet_ends, self.draw.attempts_differ
+        self.limits = SessionLimits(beat=Micros(1_000_000))
+        self.network = Network(self.heap, tape, self.faults, self.fault)
+        self.oracle = Oracle(self.violate)
+        self.tickets: dict[Key, Ticket] = {}
+        self.concerned: dict[str, set[str]] = {}  # room -> workers and gateways its tickets named
+        self.all_faults: list[Fault] = []
+        self.marks: Counter[str] = Counter()
+        self.core_marks = Marks()  # one for all roles of all processes
+        self.story: list[str] | None = None
+        self.gateway_addresses = tuple(address_of(g) for g in GATEWAYS)
+        self.workers: dict[str, WorkerRun] = {}
+        self.fronts: dict[str, tuple[Process, Front]] = {}
+        self._names: dict[Boot, str] = {}
+        self._boots = count(1)
+        self._requests = count(1)
+        self._bits = count(1)
+        self._prompts: list[tuple[TokenId, ...]] = []
+        self._ranks: dict[Boot, tuple[Process, Mapping[GroupName, SimPool]]] = {}
+        self._pending = 0
+
+    # ---- what ports ask of their world ----------------------------------------------------------
+
+    def faults(self) -> Faults:
+        """What goes wrong at the moment."""
+        return self.draw.faults if self.hostile else CALM
+
+    def fault(self, kind: str, *names: str) -> None:
+        """Note a fault and whom it hit."""
+        self.all_faults.append(Fault(self.heap.now, kind, frozenset(worker_of(n) for n in names)))
+        self.marks[f"fault: {kind}"] += 1
+        self.tell(f"FAULT {kind}: {', '.join(names)}")
+
+    def violate(self, invariant: str, detail: str) -> None:
+        """Stop the run."""
+        raise Violation(invariant, detail)
+
+    def tell(self, line: str) -> None:
+        """Add to the story, if one is wanted."""
+        if self.story is not None:
+            self.story.append(f"{self.heap.now / 1000:10.2f} ms  {line}")
+
+    def memory_of(self, boot: Boot) -> tuple[Process, Mapping[GroupName, SimPool]] | None:
+        """The rank of that boot and its pools; None if it has ended."""
+        found = self._ranks.get(boot)
+        return found if found is not None and found[0].alive else None
+
+    def ticket(self, ticket: Ticket) -> None:
+        """A leader has received a ticket."""
+        known = self.tickets.setdefault(ticket.key, ticket)
+        if known != ticket:
+            self.violate("same_ticket", f"two tickets for {ticket.key}")
+        names = {worker_of(self._names.get(b, "?")) for b in (ticket.gateway, ticket.prefill, ticket.decode)}
+        self.concerned.setdefault(ticket.key.room, set()).update(names)
+
+    def plan_applied(self, worker: WorkerRun, rank: Rank, plan: StepPlan) -> None:
+        """A rank has applied a plan."""
+        if self.story is not None and rank == 0:
+            parts = [
+                f"{n} {len(v)}"
+                for n in ("meet", "part", "drop", "hold", "fetch", "rehash", "commit", "batch")
+                if (v := getattr(plan, n))
+            ]
+            self.tell(f"{worker.draw.name}: plan {plan.seq}: {', '.join(parts)}")
+        if rank == 0:
+            self.marks["commit"] += len(plan.commit)
+            self.marks["rehash"] += len(plan.rehash)
+
+    def process(self, name: str, boot: Boot) -> Process:
+        """A new process."""
+        offset = 1_000_000 * boot + self.tape.below(5, "clock offset") * 40_000_000
+        drift = (0, 100, -100)[self.tape.below(3, "clock drift")]
+        process = Process(name, boot, self.heap, SkewedClock(self.heap, offset=offset, drift_ppm=drift))
+        process.reaction = self._reaction
+        process.on_bug = self._bug
+        self._names[boot] = name
+        return process
+
+    def _reaction(self) -> int:
+        return self.tape.below(20, "scheduled late") * 50 if self.hostile and self.tape.chance(0.1, "a busy core") else 0
+
+    def _bug(self, process: Process, error: Bug) -> None:
+        self.violate("no_bug", f"{process.name}: {error}")
+
+    # ---- starting and ending processes ----------------------------------------------------------
+
+    def start(self) -> None:
+        """Bring everything up."""
+        for name in GATEWAYS:
+            self.start_gateway(name)
+        for draw in self.draw.workers:
+            self.start_worker(draw)
+
+    def start_gateway(self, name: str) -> None:
+        """A gateway begins, as a new boot."""
+        boot = Boot(next(self._boots))
+        process = self.process(name, boot)
+        front = self.parts.front(boot, FrontSettings(wait_for_workers_ms=8_000), self._draw_bits)
+        front.marks = self.core_marks
+        control = SimControl(self.network, process, address_of(name))
+        lines = Lines(self.parts.sessions(boot, self.limits), control, process.clock)
+        process.start(lambda: GatewayPump(front=front, lines=lines, clock=process.clock, say=self._hear))
+        self.fronts[name] = (process, front)
+        process.on_death.append(partial(self._gateway_died, name, process))
+
+    def _draw_bits(self, n: int, /) -> int:
+        return (content.scramble(next(self._bits)) << 64 | content.scramble(next(self._bits))) & ((1 << n) - 1)
+
+    def start_worker(self, draw: WorkerDraw) -> None:
+        """A worker begins, all ranks as new boots."""
+        boots = [Boot(next(self._boots)) for _ in range(draw.tp * draw.pp)]
+        weights = WEIGHTS
+        if self.tape.chance(self.faults().mismatch, "other weights"):
+            weights = OTHER_WEIGHTS
+            self.fault("mismatch", EVERYBODY)
+        worker = WorkerRun(self, draw, boots, weights=weights, parts=self.parts)
+        self.workers[draw.name] = worker
+        for process, engine in zip(worker.processes, worker.engines, strict=True):
+            self._ranks[process.boot] = (process, engine.sim_pools)
+            process.on_death.append(partial(self._rank_died, worker, process))
+
+    def _rank_died(self, worker: WorkerRun, process: Process, why: str) -> None:
+        self.fault("crash", process.name)
+        self.tell(f"{process.name} ended: {why}")
+        self.heap.after(self.tape.below(8, "reaped after") * 600_000, self._reap, worker)
+
+    def _reap(self, worker: WorkerRun) -> None:
+        """The supervisor ends what is left of a worker, and starts it again, or not before everything heals."""
+        for process in worker.processes:
+            process.die("a rank of its worker has ended")
+        if self.workers.get(worker.draw.name) is worker and (not self.hostile or not self.tape.chance(0.3, "stays down")):
+            del self.workers[worker.draw.name]
+            self.heap.after(100_000 + 200_000 * self.tape.below(5, "restarts after"), self._restart_worker, worker.draw)
+
+    def _restart_worker(self, draw: WorkerDraw) -> None:
+        if draw.name not in self.workers:
+            self.start_worker(draw)
+
+    def _gateway_died(self, name: str, process: Process, why: str) -> None:
+        self.fault("crash", name)
+        self.tell(f"{name} ended: {why}")
+        for client in self.oracle.clients.values():
+            if client.open and client.gateway == name:
+                client.gone = "its gateway ended"
+                client.ended_at = self.heap.now
+        self.heap.after(100_000 + 200_000 * self.tape.below(5, "restarts after"), self._restart_gateway, name)
+
+    def _restart_gateway(self, name: str) -> None:
+        if not self.fronts[name][0].alive:
+            self.start_gateway(name)
+
+    # ---- clients --------------------------------------------------------------------------------
+
+    def new_request(self, *, probe: bool = False) -> None:
+        """A client asks."""
+        number = next(self._requests)
+        gateway = GATEWAYS[self.tape.below(len(GATEWAYS), "gateway")]
+        process, front = self.fronts[gateway]
+        faults = self.faults()
+        repeats = bool(self._prompts) and self.tape.below(5, "repeats") >= 3
+        big, tight = self.tape.chance(faults.big, "too big"), self.tape.chance(faults.tight, "tight deadline")
+        if repeats:
+            prompt = self._prompts[self.tape.below(len(self._prompts), "which prompt")]
+        else:
+            length = 400 if big else 1 + self.tape.below(22, "prompt length")
+            prompt = tuple(TokenId(content.scramble(number * 64 + i) % content.VOCABULARY) for i in range(length))
+            if not big:
+                self._prompts.append(prompt)
+        limits = Limits(
+            max_tokens=1 + self.tape.below(9, "max_tokens"),
+            stop_token_ids=(),
+            eos_token_ids=(content.END_OF_SEQUENCE,) if self.tape.below(2, "eos") == 0 else (),
+            deadline_ms=60 + 100 * self.tape.below(5, "tight") if tight else 12_000,
+        )
+        submit = Submit(RequestId(number), prompt, Sampling(0.0, 1.0, 0, number, None), limits)
+        client = Client(submit, gateway, self.heap.now, probe, repeats, tight, len(prompt) > 100)
+        self.oracle.clients[submit.request] = client
+        if not process.alive:
+            client.gone, client.ended_at = "connection refused", self.heap.now
+            return
+        if tight:
+            self.all_faults.append(Fault(self.heap.now, "tight", frozenset({f"request {number}"})))
+        if client.big:
+            self.all_faults.append(Fault(self.heap.now, "big", frozenset({f"request {number}"})))
+        self.tell(f"client: {client.name}: {len(prompt)} tokens, at most {limits.max_tokens} to generate")
+        front.submit(submit, process.clock.now())
+        process.wake(0)
+        if not probe and self.tape.chance(faults.abort, "client leaves"):
+            self.heap.after(self.tape.below(60, "leaves after") * 2_000, self._leave, client)
+
+    def _leave(self, client: Client) -> None:
+        process, front = self.fronts[client.gateway]
+        if client.open and process.alive:
+            client.gone, client.ended_at = "the client left", self.heap.now
+            self.marks["client left"] += 1
+            self.tell(f"client: {client.name} leaves")
+            front.cancel(Cancel(client.submit.request, "gone"), process.clock.now())
+            process.wake(0)
+            if self.tape.chance(self.faults().retry, "asks again"):
+                self.new_request()
+
+    def _hear(self, heard: Any) -> None:
+        client = self.oracle.hear(heard, self.heap.now)
+        match heard:
+            case Finish():
+                self.marks["finished"] += 1
+                self.tell(f"client: {client.name} finished with {len(client.tokens)} tokens")
+            case Fail():
+                self._judge(client, heard)
+
+    def _judge(self, client: Client, fail: Fail) -> None:
+        self.marks[f"failed: {fail.code.value}"] += 1
+        self.tell(f"client: {client.name} failed: {fail.code.value}: {fail.detail}")
+        if client.probe:
+            self.violate("healed_succeeds", f"{client.name}, sent after healing, failed: {fail.code.value}: {fail.detail}")
+        mine = {
+            k.room for k, t in self.tickets.items() if t.prompt == client.submit.prompt and t.sampling == client.submit.sampling
+        }
+        concerned = {client.gateway, client.name}.union(*(self.concerned[r] for r in mine))
+        if not mine or "no worker pair" in fail.detail:
+            concerned |= {w.name for w in self.draw.workers}
+        if excuse(fail.code, self.all_faults, frozenset(concerned)) is None:
+            self.violate("no_spurious_failure", f"{client.name} failed without an excuse: {fail.code.value}: {fail.detail}")
+        if self.hostile and self.tape.chance(self.faults().retry, "asks again"):
+            self.heap.after(50_000, self.new_request)
+
+    # ---- phases ---------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """The whole run. Raises Violation."""
+        self.start()
+        self._advance(400_000)  # pairs are made before the first client; in a hostile world maybe not all
+        self._schedule()
+        self._advance(self.heap.now + self.draw.hostile_ms * 1000)
+        self._heal()
+        healed = self.heap.now
+        self._until_ended(healed + END_US)
+        self._until_paired(healed + PAIRED_US)
+        for _ in range(3):
+            self.new_request(probe=True)
+        self._until_ended(self.heap.now + PROBE_US)
+        for client in self.oracle.clients.values():
+            if client.probe and not isinstance(client.end, Finish):
+                self.violate(
+                    "healed_succeeds", f"{client.name}, sent after healing, has not ended well: {client.gone or client.end}"
+                )
+        self._rest()
+        if not self.draw.clean and self.tape.chance(0.15, "a long rest"):
+            self._advance(self.heap.now + LONG_US)
+            self._rest()
+
+    def _until_paired(self, until: int) -> None:
+        """Every decode worker can take from every prefill worker again, and every gateway knows it and no others."""
+        while True:
+            boots = {role: [w.boot for w in self.workers.values() if w.draw.role == role] for role in ("prefill", "decode")}
+            due = {(p, d) for p in boots["prefill"] for d in boots["decode"]}
+            complete = len(self.workers) == len(self.draw.workers) and all(w.alive for w in self.workers.values())
+            made = [set(front.usable_pairs()) for _, front in self.fronts.values()]
+            live = {w.boot for w in self.workers.values()}
+            known = [{r.manifest.boot for r in front.workers()} for _, front in self.fronts.values()]
+            if complete and all(pairs == due for pairs in made) and all(boots == live for boots in known):
+                return
+            if not self.heap.step(until):
+                self.violate("liveness", f"{PAIRED_US / 1e6:.0f} s after healing the pairs are {made}; {due} are due")
+            self._bound()
+
+    def _schedule(self) -> None:
+        span = self.draw.hostile_ms * 1000
+        start = self.heap.now
+        for i in range(self.draw.requests):
+            at = span * i // (2 * self.draw.requests) + 1000 * self.tape.below(80, "asks at")
+            self.heap.at(start + at, self.new_request)
+        if not self.hostile:
+            return
+        faults = self.draw.faults
+        for _ in range(faults.crashes):
+            self.heap.at(start + self._moment(span), self._crash)
+        for _ in range(faults.pauses):
+            self.heap.at(start + self._moment(span), self._pause)
+        for _ in range(faults.partitions):
+            self.heap.at(start + self._moment(span), self._partition)
+        for _ in range(faults.source_damage):
+            self.heap.at(start + self._moment(span), self._damage)
+
+    def _moment(self, span: int) -> int:
+        return span * self.tape.below(100, "moment") // 130
+
+    def _processes(self) -> list[Process]:
+        found = [p for p, _ in self.fronts.values()]
+        return [p for p in found + [p for w in self.workers.values() for p in w.processes] if p.alive]
+
+    def _crash(self) -> None:
+        alive = self._processes()
+        if self.hostile and alive:
+            process = alive[self.tape.below(len(alive), "who crashes")]
+            process.calls_left = self.tape.below(6, "after calls")
+            if process.calls_left == 0:
+                process.die("crashed")
+
+    def _pause(self) -> None:
+        alive = self._processes()
+        if self.hostile and alive:
+            process = alive[self.tape.below(len(alive), "who pauses")]
+            process.paused_until = self.heap.now + 300_000 * (1 + self.tape.below(20, "pause"))
+            self.fault("pause", process.name)
+
+    def _partition(self) -> None:
+        alive = self._processes()
+        if not self.hostile or len(alive) < 2:
+            return
+        a = alive[self.tape.below(len(alive), "partition from")].name
+        b = alive[self.tape.below(len(alive), "partition to")].name
+        cut = {(a, b)} if self.tape.below(2, "one way") else {(a, b), (b, a)}
+        self.network.cut |= cut
+        self.fault("partition", a, b)
+        self.heap.after(250_000 * (1 + self.tape.below(20, "partition for")), self._join, cut)
+
+    def _join(self, cut: set[tuple[str, str]]) -> None:
+        self.network.cut -= cut
+
+    def _damage(self) -> None:
+        """A bit flips in the memory of a prefill rank."""
+        places = [
+            (p, e, where)
+            for w in self.workers.values()
+            if w.draw.role == "prefill"
+            for p, e, b in zip(w.processes, w.engines, w.books, strict=True)
+            for where in b.owned()
+            if e.placement.page_bytes(where[0])
+        ]
+        if self.hostile and places:
+            process, engine, (group, page) = places[self.tape.below(len(places), "which page")]
+            size = engine.placement.page_bytes(group)
+            engine.sim_pools[group].data[page * size + self.tape.below(size, "byte")] ^= 1 << self.tape.below(8, "bit")
+            engine.damaged.add((group, page))
+            self.fault("damage", process.name)
+
+    def _heal(self) -> None:
+        self.tell("---- healed ----")
+        self.hostile = False
+        self.network.cut.clear()
+        for process in self._processes():
+            process.paused_until = 0
+            process.calls_left = None
+            process.wake(0)
+        for name, (process, _) in list(self.fronts.items()):
+            if not process.alive:
+                self._restart_gateway(name)
+        for draw in self.draw.workers:
+            worker = self.workers.get(draw.name)
+            if worker is not None and (not worker.alive or worker.manifest.weights != WEIGHTS):
+                for process in worker.processes:
+                    process.die("restarted")
+                self.workers.pop(draw.name, None)
+            self._restart_worker(draw)
+
+    def _rest(self) -> None:
+        self._advance(self.heap.now + REST_US)
+        turns = {p.name: p.turns for p in self._processes()}
+        self._advance(self.heap.now + 500_000)
+        for process in self._processes():
+            moved = 2 * (process.turns - turns.get(process.name, 0))
+            peers = len(self._processes())
+            if moved > QUIET_TURNS + 8 * peers:
+                self.violate("quiet_at_rest", f"{process.name} was turned {moved} times in a second with nothing to do")
+        for process, front in self.fronts.values():
+            if front.open_requests:
+                waiting = {f"{k.room[-4:]}.{k.epoch}": [self._names[b] for b in bs] for k, bs in front._closing.items()}
+                self.violate("nothing_left", f"{process.name} holds {front.open_requests} requests or rooms, waits for {waiting}")
+        for worker in self.workers.values():
+            if not worker.alive:
+                self.violate("liveness", f"{worker.draw.name} is not alive after healing")
+            left = worker.at_rest()
+            if left:
+                self.violate("nothing_left", left)
+
+    def _advance(self, until: int) -> None:
+        while self.heap.step(until):
+            self._bound()
+
+    def _until_ended(self, until: int) -> None:
+        while any(c.open for c in self.oracle.clients.values()):
+            if not self.heap.step(until):
+                late = [c for c in self.oracle.clients.values() if c.open]
+                self.violate(
+                    "liveness", f"{late[0].name} has not ended {(until - late[0].sent_at) / 1e6:.1f} s after it was sent"
+                )
+            self._bound()
+
+    def _bound(self) -> None:
+        if self.heap.events > MAX_EVENTS:
+            self.violate("liveness", f"more than {MAX_EVENTS} events")
