@@ -1,6 +1,7 @@
 """Pages that change at their source, and words that come late, never or twice: between real processes.
 
-The prefill worker does what a test orders (tests/late.py, tests/source_pages.py); gateway and decode worker are as they are.
+The prefill worker does what a test orders (tests/late.py, tests/source_pages.py); the gateway is as it is, and so is the
+decode worker but for its stall, which is shortened (it runs the same main module, and is ordered nothing).
 Each test shows that its fault happened (`planted`), that it was seen, that the answer is the one without it, and that
 nothing is left. The processes live on from test to test, so each also serves after the faults before it.
 """
