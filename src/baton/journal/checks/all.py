@@ -1,0 +1,63 @@
+"""All checks; each looks only at the steps it is about."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from baton.core.ids import Micros
+from baton.journal.checks.attempts import Attempts
+from baton.journal.checks.check import Check
+from baton.journal.checks.clients import ClientStreams
+from baton.journal.checks.commits import CommitAfterArrival
+from baton.journal.checks.landings import OneReadAByte
+from baton.journal.checks.pages import PageBooks
+from baton.journal.checks.plans import NewestEpoch, PlanSequence
+from baton.journal.checks.quiet import QuietIsTrue
+from baton.journal.entries import Header, Record, Step
+
+CHECKS: tuple[type[Check], ...] = (
+    PlanSequence,
+    NewestEpoch,
+    PageBooks,
+    CommitAfterArrival,
+    QuietIsTrue,
+    OneReadAByte,
+    ClientStreams,
+    Attempts,
+)
+
+
+class Violation(msgspec.Struct, frozen=True):
+    """An invariant that does not hold in a journal."""
+
+    number: int  # of the entry, from 1
+    at: Micros
+    invariant: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"entry {self.number} at {self.at / 1e6:.6f} s: {self.what} (invariant: {self.invariant})"
+
+
+class Checks:
+    """All checks over one journal. A check that has found something is not asked again: what follows is its echo."""
+
+    def __init__(self) -> None:
+        self._checks = [check() for check in CHECKS]
+        self._steps = 0
+
+    def feed(self, record: Record) -> Iterator[Violation]:
+        """Take the next record."""
+        match record:
+            case Header():
+                pass
+            case Step():
+                self._steps += 1
+                for check in list(self._checks):
+                    for what in check.see(record):
+                        self._checks.remove(check)
+                        yield Violation(self._steps, record.at, check.invariant, what)
+                        break
+            case _:
+                for check in self._checks:
+                    check.made(record)

@@ -1,0 +1,97 @@
+"""A page has one owner; what a dropped room held is given to nobody before every rank has said `quiet`."""
+
+from collections.abc import Iterator
+
+from baton.core.agreement import Hold, Report, StepPlan
+from baton.core.cores import LeaderParts
+from baton.core.ids import GroupName, Key, Page, Rank, Seq
+from baton.core.messages import Ended
+from baton.core.state import Unit
+from baton.journal.checks.check import Check, brief, plans, sent
+from baton.journal.entries import Kind, Parts, Reported, Step
+
+Place = tuple[GroupName, Page]
+
+
+class PageBooks(Check):
+    """Books kept from plans and reports alone."""
+
+    invariant = "a page has one owner, and is reused only after every rank said quiet"
+
+    def __init__(self) -> None:
+        self._ranks: frozenset[Rank] = frozenset()
+        self._totals: dict[GroupName, int] = {}
+        self._page_tokens: dict[GroupName, int] = {}  # of the groups that hold pages; a slot holds a whole sequence
+        self._owner: dict[Place, Key] = {}
+        self._held: dict[Key, list[Place]] = {}
+        self._dropped: dict[Key, Seq] = {}
+        self._quiet: dict[Key, set[Rank]] = {}
+
+    def made(self, parts: Parts) -> None:
+        """See Check."""
+        if isinstance(parts, LeaderParts):
+            self._ranks = frozenset(Rank(r.rank) for r in parts.manifest.ranks)
+            self._totals = parts.totals
+            tokens = parts.manifest.page_blocks * parts.manifest.table.block_tokens
+            self._page_tokens = {g.name: tokens for g in parts.manifest.table.groups if g.unit is Unit.PAGE}
+
+    def see(self, step: Step) -> Iterator[str]:
+        """See Check."""
+        if step.core is not Kind.LEADER:
+            return
+        if isinstance(step.entry, Reported):
+            yield from self._hear(step.entry.report)
+        for _, ended in sent(step, Ended):
+            if ended.key in self._held or ended.key in self._dropped:
+                yield f"the end of {brief(ended.key)} was told while its pages were not quiet on every rank"
+        for plan in plans(step):
+            yield from self._plan(plan)
+
+    def _hear(self, report: Report) -> Iterator[str]:
+        for key in report.quiet:
+            at = self._dropped.get(key)
+            if at is None or report.applied < at:
+                yield f"rank {report.rank} said quiet of {brief(key)} without having been told to drop it"
+                continue
+            self._quiet[key].add(report.rank)
+            if self._quiet[key] == self._ranks:
+                del self._dropped[key], self._quiet[key]
+                for place in self._held.pop(key, []):
+                    self._owner.pop(place, None)
+
+    def _plan(self, plan: StepPlan) -> Iterator[str]:
+        gone = set(self._dropped)
+        for key in plan.drop:
+            if key in gone:
+                yield f"plan {plan.seq} drops {brief(key)} a second time"
+            self._dropped.setdefault(key, plan.seq)
+            self._quiet.setdefault(key, set())
+        for hold in plan.hold:
+            if hold.key in gone:
+                yield f"plan {plan.seq} gives pages to {brief(hold.key)}, which was dropped"
+            yield from self._hold(plan.seq, hold)
+        for fetch in plan.fetch:
+            if fetch.key in gone or fetch.key not in self._held:
+                yield f"plan {plan.seq} fetches into {brief(fetch.key)}, which holds nothing any more"
+        for row in plan.batch:
+            past = row.start + len(row.tokens)
+            if row.key in self._dropped:
+                yield f"plan {plan.seq} computes {brief(row.key)}, which was dropped"
+            elif any(self._count(row.key, g) * n < past for g, n in self._page_tokens.items()):
+                yield f"plan {plan.seq} computes {brief(row.key)} up to position {past}, beyond the pages it holds"
+
+    def _count(self, key: Key, group: GroupName) -> int:
+        return sum(g == group for g, _ in self._held.get(key, ()))
+
+    def _hold(self, seq: Seq, hold: Hold) -> Iterator[str]:
+        held = self._held.setdefault(hold.key, [])
+        for group, pages in hold.pages.items():
+            for page in pages:
+                owner = self._owner.get((group, page))
+                if not 0 <= page < self._totals.get(group, 0):
+                    yield f"plan {seq} gives {brief(hold.key)} page {page} of group {group}, which does not exist"
+                elif owner is not None:
+                    how = "not quiet on every rank" if owner in self._dropped else "open"
+                    yield f"plan {seq} gives {brief(hold.key)} page {page} of group {group}; {brief(owner)} has it, and is {how}"
+                self._owner[group, page] = hold.key
+                held.append((group, page))

@@ -1,0 +1,116 @@
+"""A rank says `quiet` of a dropped room only when no read, hash or computation of its own touches the room's pages."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from baton.core.agreement import Report, StepPlan
+from baton.core.cores import RankParts
+from baton.core.ids import GroupName, Key, Seq
+from baton.core.rank_effects import Compute, Digest, Read
+from baton.core.state import Placement
+from baton.core.work import DigestOrder, Handle, Job, Outcome
+from baton.journal.checks.check import Check, brief, raised
+from baton.journal.entries import (
+    Applied,
+    Computed,
+    Hashed,
+    Kind,
+    Parts,
+    ReadEnded,
+    ReadRefused,
+    ReadReleased,
+    Step,
+)
+
+Places = frozenset[tuple[GroupName, int]]
+
+
+class QuietIsTrue(Check):
+    """Books of what a rank has under way, kept from what it asked of fabric and engine, by page."""
+
+    invariant = "quiet is said only when nothing under way touches the room's pages"
+
+    def __init__(self) -> None:
+        self._placement: Placement | None = None
+        self._held: dict[Key, set[tuple[GroupName, int]]] = {}
+        self._dropped: set[Key] = set()
+        self._reads: dict[Handle, Places] = {}
+        self._hashes: dict[Job, Places] = {}
+        self._batches: dict[Seq, frozenset[Key]] = {}
+
+    def made(self, parts: Parts) -> None:
+        """See Check."""
+        if isinstance(parts, RankParts):
+            self._placement = parts.placements[parts.rank]
+
+    def see(self, step: Step) -> Iterator[str]:
+        """See Check."""
+        if self._placement is None or step.core is not Kind.RANK or raised(step):
+            return
+        match step.entry:
+            case Applied(plan=plan):
+                yield from self._apply(plan)
+            case ReadEnded(end=end) if end.outcome is not Outcome.UNKNOWN:
+                self._reads.pop(end.handle, None)
+            case ReadRefused(handle=handle):
+                self._reads.pop(handle, None)
+            case ReadReleased(end=released):
+                self._reads.pop(released.handle, None)
+            case Hashed(done=hashed):
+                self._hashes.pop(hashed.job, None)
+            case Computed(done=computed):
+                self._batches.pop(computed.seq, None)
+            case _:
+                pass
+        for out in step.outs:
+            match out:
+                case Read():
+                    yield from self._read(out, self._placement)
+                case Digest(order=order):
+                    self._hashes[order.job] = _slots(order, self._placement)
+                case Compute(batch=batch):
+                    self._batches[batch.seq] = frozenset(row.key for row in batch.rows)
+                case Report():
+                    yield from self._report(out)
+                case _:
+                    pass
+
+    def _apply(self, plan: StepPlan) -> Iterator[str]:
+        self._dropped |= set(plan.drop)
+        for hold in plan.hold:
+            added = {(g, int(p)) for g, pages in hold.pages.items() for p in pages}
+            for key, places in self._held.items():
+                if places & added:
+                    yield f"plan {plan.seq} gives {brief(hold.key)} pages of {brief(key)}, of which this rank has not said quiet"
+            if hold.key not in self._dropped:
+                self._held.setdefault(hold.key, set()).update(added)
+
+    def _read(self, read: Read, placement: Placement) -> Iterator[str]:
+        places: set[tuple[GroupName, int]] = set()
+        for copies in read.copies:
+            size = placement.page_bytes(copies.group)
+            first, last = copies.target // size, (copies.target + copies.nbytes - 1) // size
+            places |= {(copies.group, int(p)) for a, b in zip(first, last, strict=True) for p in range(a, b + 1)}
+        self._reads[read.handle] = frozenset(places)
+        owners = {key for key, held in self._held.items() if held & places}
+        if len(owners) != 1 or not places <= self._held[min(owners)]:
+            yield f"read {read.handle} goes into pages of {sorted(map(brief, owners)) or 'nobody'}; it must be one room's"
+        for key in owners & self._dropped:
+            yield f"read {read.handle} begins into pages of {brief(key)}, which was dropped"
+
+    def _report(self, report: Report) -> Iterator[str]:
+        for key in report.quiet:
+            places = self._held.pop(key, set())
+            if key not in self._dropped:
+                yield f"quiet was said of {brief(key)}, which was not dropped"
+            self._dropped.discard(key)
+            under_way = [f"read {h}" for h, p in self._reads.items() if p & places]
+            under_way += [f"hash {j}" for j, p in self._hashes.items() if p & places]
+            under_way += [f"batch {s}" for s, keys in self._batches.items() if key in keys]
+            if under_way:
+                yield f"quiet was said of {brief(key)} while its pages were touched by {', '.join(under_way)}"
+
+
+def _slots(order: DigestOrder, placement: Placement) -> Places:
+    return frozenset((order.group, int(p)) for p in np.unique(order.slots // placement.blocks_per_page(order.group)))
