@@ -63,6 +63,7 @@ class Leader(ABC, Generic[R]):
         self._credit_number = 0
         self._credit_sent: tuple[object, ...] = ()
         self._credit_at = Micros(0)
+        self._credits_wait = False  # there is news, and the last news is too fresh
         self._handlers: dict[type[Any], Callable[[Boot, Any, Micros], None]] = {
             Ticket: self._on_ticket,
             Abort: self._on_abort,
@@ -138,7 +139,7 @@ class Leader(ABC, Generic[R]):
         live = [r for r in self.rooms.values() if r.state is not RoomState.ENDING]
         times: list[int] = [r.deadline for r in live]
         times += [r.progress + self.settings.stall_ms * 1000 for r in live if self._stalls(r)]
-        if self._gateways and self._credits() != self._credit_sent:
+        if self._credits_wait:
             times.append(self._credit_at + CREDIT_PERIOD)
         return Micros(min(times)) if times else None
 
@@ -228,7 +229,6 @@ class Leader(ABC, Generic[R]):
             return
         highest = self._epochs.get(key.room)
         if highest is not None and highest[0] >= key.epoch:
-            self.marks[Mark.TICKET_OLD_EPOCH] += 1
             return  # an old epoch changes nothing
         if highest is not None and (earlier := self.rooms.get(Key(key.room, highest[0]))) is not None:
             self.marks[Mark.TICKET_HIGHER_EPOCH] += 1
@@ -285,8 +285,10 @@ class Leader(ABC, Generic[R]):
 
     def _publish_credits(self, now: Micros) -> None:
         credits = self._credits()
-        if credits == self._credit_sent or not self._gateways or now < self._credit_at + CREDIT_PERIOD:
+        self._credits_wait = credits != self._credit_sent and bool(self._gateways)
+        if not self._credits_wait or now < self._credit_at + CREDIT_PERIOD:
             return
+        self._credits_wait = False
         self._credit_sent, self._credit_at = credits, now
         self._credit_number += 1
         waiting = sum(r.state is RoomState.QUEUED for r in self.rooms.values())

@@ -12,7 +12,6 @@ class Mark(Enum):
     """One rare branch."""
 
     # every leader
-    TICKET_OLD_EPOCH = "a ticket of an epoch that is over"
     TICKET_HIGHER_EPOCH = "a ticket ends the room's lower epoch"
     TICKET_UNPAIRED = "a ticket for a pair that is none here"
     TICKET_TOO_LARGE = "a ticket for more pages than there are"
@@ -43,7 +42,6 @@ class Mark(Enum):
     READ_AGAIN = "a read failed, or what it brought differs"
     READ_UNKNOWN = "a read ended without a promise of quiet"
     DROPPED_AT_ONCE = "a room is dropped by the plan that gives to it"
-    DISCONNECTED = "a source is gone while its blocks are wanted"
     # gateway
     NEW_EPOCH = "another epoch after a failure"
     GAVE_WAY = "another epoch because the room gave way"

@@ -247,7 +247,6 @@ class RankCore:
         fetch = self._orders[piece.order].fetch
         peer = self._peers.get(fetch.source)
         if peer is None:
-            self.marks[Mark.DISCONNECTED] += 1
             self._fail(piece, "the source was disconnected", ())
             return []
         copies = peer.plan.bind(

@@ -14,6 +14,7 @@ a key merely added, swapped rows go unnoticed. `mix` is the finaliser of splitmi
 pseudorandom number generators, 2014). tests/core/golden/seal.json fixes the values for every implementation.
 """
 
+from functools import lru_cache
 from hashlib import blake2b
 
 import numpy as np
@@ -37,9 +38,12 @@ def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return x ^ (x >> U64(31))
 
 
+@lru_cache
 def constants(count: int = CELL_WORDS) -> NDArray[np.uint64]:
-    """K_0 .. K_(count - 1): the outputs of splitmix64 seeded with CONSTANT_SEED, made odd."""
-    return mix(np.arange(1, count + 1, dtype=np.uint64) * GOLDEN + CONSTANT_SEED) | U64(1)
+    """K_0 .. K_(count - 1), read-only: the outputs of splitmix64 seeded with CONSTANT_SEED, made odd."""
+    found = mix(np.arange(1, count + 1, dtype=np.uint64) * GOLDEN + CONSTANT_SEED) | U64(1)
+    found.flags.writeable = False
+    return found
 
 
 def identity_bits(weights: str) -> int:
@@ -47,6 +51,7 @@ def identity_bits(weights: str) -> int:
     return int(weights[:16], 16)
 
 
+@lru_cache(maxsize=256)
 def spec_key(identity: int, spec: str, row_bytes: int) -> int:
     """The part of every row's key that one spec's rows share: 64 bits."""
     fields = identity.to_bytes(8, "little") + row_bytes.to_bytes(8, "little") + spec.encode()
@@ -54,12 +59,18 @@ def spec_key(identity: int, spec: str, row_bytes: int) -> int:
 
 
 def unit_keys(place: SpecPlace, identity: int) -> NDArray[np.uint64]:
-    """uint64 [units, parts] of one spec, units in the order of `Placement.units`."""
-    layers = np.array(place.layers, dtype=np.uint64)[None, :, None]
-    parts = np.arange(len(place.spec.parts), dtype=np.uint64)[None, None, :]
-    heads = np.arange(place.heads.start, place.heads.end, dtype=np.uint64)[:, None, None]
-    keys = mix(mix(mix(U64(spec_key(identity, place.spec.name, place.row_bytes)) ^ layers) ^ parts) ^ heads)
-    return keys.reshape(-1, len(place.spec.parts))
+    """uint64 [units, parts] of one spec, read-only; units in the order of `Placement.units`."""
+    heads = (place.heads.start, place.heads.end)
+    return _unit_keys(spec_key(identity, place.spec.name, place.row_bytes), place.layers, len(place.spec.parts), *heads)
+
+
+@lru_cache(maxsize=256)
+def _unit_keys(spec: int, layers: tuple[int, ...], parts: int, first_head: int, past_head: int) -> NDArray[np.uint64]:
+    by_layer = mix(U64(spec) ^ np.array(layers, dtype=np.uint64)[None, :, None])
+    by_part = mix(by_layer ^ np.arange(parts, dtype=np.uint64)[None, None, :])
+    keys = mix(by_part ^ np.arange(first_head, past_head, dtype=np.uint64)[:, None, None]).reshape(-1, parts)
+    keys.flags.writeable = False
+    return keys
 
 
 def row_keys(units: NDArray[np.uint64], positions: NDArray[np.uint64], cell: int) -> NDArray[np.uint64]:
@@ -114,8 +125,8 @@ def _spec_sums(
     total = np.zeros((n, units), dtype=np.uint64)
     for cell, start in enumerate(range(0, place.row_bytes, CELL_BYTES)):
         chunk = rows[..., start : start + CELL_BYTES]
-        padded = np.zeros((*chunk.shape[:-1], -(-chunk.shape[-1] // 4) * 4), dtype=np.uint8)
-        padded[..., : chunk.shape[-1]] = chunk
+        spare = -chunk.shape[-1] % 4
+        padded = np.pad(chunk, [(0, 0)] * 4 + [(0, spare)]) if spare else np.ascontiguousarray(chunk)
         words = padded.view("<u4").astype(np.uint64)
         dots = (words * constants(words.shape[-1])).sum(axis=-1, dtype=np.uint64)
         k_row = row_keys(keys[None, :, :, None], positions[:, None, None, :], cell)

@@ -138,7 +138,8 @@ class Sessions:
         """Frames that are due, in order."""
         out, self._out = self._out, []
         for session in self._sessions.values():
-            out += [(session.link, frame) for frame in session.stream.to_send(now)]
+            for frame in session.stream.to_send(now):
+                out.append((session.link, frame))
         return out
 
     def events(self) -> list[SessionEvent]:
@@ -148,9 +149,9 @@ class Sessions:
 
     def timer(self) -> Micros | None:
         """When `on_timer` wants to be called."""
-        times = [d.next_at for d in self._dialled.values() if d.boot not in self._sessions]
+        times = [s.stream.timer() for s in self._sessions.values()]
+        times += [d.next_at for d in self._dialled.values() if d.boot not in self._sessions]
         times += [p.until for p in self._promised.values()]
-        times += [s.stream.timer() for s in self._sessions.values()]
         return min(times, default=None)
 
     def on_timer(self, now: Micros) -> None:

@@ -65,6 +65,8 @@ class Stream:
 
     def to_send(self, now: Micros) -> list[Data | Beat]:
         """Frames that are due, in order."""
+        if self._wired == self._sent and self._again > self._again_to and not self._beat_now and not self._held:
+            return []
         numbers = self._take_due()
         frames: list[Data | Beat] = [
             Data(self._us, self._peer, self._session, number, self._got, self._kept[number]) for number in numbers
@@ -145,8 +147,10 @@ class Stream:
 
     def timer(self) -> Micros:
         """When `on_timer` wants to be called."""
-        times = (self._heard_at + self._limits.silence, self._said_at + self._limits.beat, self._resend_at, self._ack_at)
-        return Micros(min(t for t in times if t is not None))
+        soonest = min(self._heard_at + self._limits.silence, self._said_at + self._limits.beat)
+        if self._resend_at is not None and self._resend_at < soonest:
+            soonest = self._resend_at
+        return Micros(soonest) if self._ack_at is None or self._ack_at > soonest else self._ack_at
 
     def on_timer(self, now: Micros) -> None:
         """Time has passed: what is due will be in `to_send`."""

@@ -18,11 +18,13 @@ class Lines:
 
     def __init__(self, sessions: Sessions, control: Control, clock: Clock) -> None:
         self._sessions, self._control, self._clock = sessions, control, clock
+        self._due: Micros | None = None  # what `timer` said last; nothing is due earlier, unless something was dialled
 
     def dial(self, address: str, expect: Boot | None) -> Link:
         """Open a session to whoever listens there."""
         link = self._control.dial(address)
         self._sessions.dial(link, expect, self._clock.now())
+        self._due = None
         return link
 
     def hang_up(self, link: Link) -> None:
@@ -45,8 +47,7 @@ class Lines:
                 log.warning("frame_refused", link=link, why=str(error))
                 continue
             self._sessions.receive(link, frame, now)
-        timer = self._sessions.timer()
-        if timer is not None and now >= timer:
+        if self._due is None or now >= self._due:
             self._sessions.on_timer(now)
         return self._sessions.events()
 
@@ -57,7 +58,8 @@ class Lines:
 
     def timer(self) -> Micros | None:
         """When the sessions want to be called next."""
-        return self._sessions.timer()
+        self._due = self._sessions.timer()
+        return self._due
 
     def close(self) -> None:
         """Tell every peer that this process ends, so that none has to wait for silence."""

@@ -70,11 +70,11 @@ class WorkerPump:
         """
         for event in self._lines.receive():
             self._heard(event)
+        timer = self._leader.timer()
+        if timer is not None and self._clock.now() >= timer:
+            self._leader.on_timer(self._clock.now())
         for _ in range(MAX_ROUNDS):
             moved = self._rank.poll()
-            timer = self._leader.timer()
-            if timer is not None and self._clock.now() >= timer:
-                self._leader.on_timer(self._clock.now())
             report = self._rank.report()
             if report is not None:
                 self._leader.reported(report, self._clock.now())

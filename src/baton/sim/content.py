@@ -94,12 +94,14 @@ class Rows:
         Returns:
             uint8 [blocks, bytes of a block]
         """
-        empty = stamps == 0
+        written = (stamps != 0).astype(np.uint64)[:, None, :]
         parts = []
         for keys, words in self._keys[group]:
             first = _scramble(stamps[:, None, :] ^ keys[None, :, None])
-            first[np.broadcast_to(empty[:, None, :], first.shape)] = 0
-            rows = np.stack([first * _U(2 * w + 1) for w in range(words)], axis=-1)
+            first *= written
+            rows = np.empty((*first.shape, words), dtype=np.uint64)
+            for w in range(words):
+                np.multiply(first, _U(2 * w + 1), out=rows[..., w])
             parts.append(rows.reshape(len(stamps), -1).view(np.uint8))
         if not parts:
             return np.zeros((len(stamps), 0), dtype=np.uint8)

@@ -122,6 +122,7 @@ class SimEngine:
         self._rows = content.Rows(placement)
         self._done: list[BatchDone | DigestDone] = []
         self.computing: Batch | None = None
+        self._kept: dict[tuple[Key, GroupName], tuple[tuple[int, int], tuple[NDArray[np.uint8], NDArray[np.bool_]]]] = {}
         self.damaged: set[tuple[GroupName, int]] = set()  # pages in which a bit was flipped
         self.digesting: dict[int, DigestOrder] = {}
         collective.engines[rank] = self
@@ -224,7 +225,7 @@ class SimEngine:
     def _check(self, row: Row, group: GroupName, slots: NDArray[np.int64], stamps: list[int], first: int, past: int) -> None:
         if first >= past:
             return
-        own, expected, mask = self._rows.part(group, slots, stamps, first, past)
+        own, expected, mask = self._expected(row.key, group, slots, stamps, first, past)
         wrong = (self._blocks(group)[own] != expected) & mask
         if wrong.any() and not self._was_damaged(group, own):
             block = first // self._rows.tokens_per_block(group) + int(np.flatnonzero(wrong.any(axis=1))[0])
@@ -233,6 +234,21 @@ class SimEngine:
                 f"{self.process.name} computes {row.key.room[-4:]}.{row.key.epoch} from position {row.start} on: block {block} "
                 f"of group {group} does not hold what this epoch's computation wrote",
             )
+
+    def _expected(
+        self, key: Key, group: GroupName, slots: NDArray[np.int64], stamps: list[int], first: int, past: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.bool_]]:
+        """`Rows.part`, remembered: a context is looked at again and again while it grows, and its whole blocks stay."""
+        b = self._rows.tokens_per_block(group)
+        if b == 1 or past % b == 0 or past // b <= first // b:
+            return self._rows.part(group, slots, stamps, first, past)
+        border = past // b * b
+        kept = self._kept.get((key, group))
+        if kept is None or kept[0] != (first, border):
+            kept = self._kept[key, group] = ((first, border), self._rows.part(group, slots, stamps, first, border)[1:])
+        _, expected, mask = self._rows.part(group, slots, stamps, border, past)
+        whole, valid = kept[1]
+        return (slots[first // b : past // b + 1], np.concatenate((whole, expected)), np.concatenate((valid, mask)))
 
     def _was_damaged(self, group: GroupName, slots: NDArray[np.int64]) -> bool:
         """Whether a bit was flipped here: nothing promises that what is computed from damaged state is right."""

@@ -9,7 +9,7 @@ from baton.sim.tape import Tape
 
 BLOCK_TOKENS = 4
 LAYERS = 2
-MAX_RANKS = 10  # of a world; beyond it workers are narrow: their heartbeats would be most of the run
+MAX_RANKS = 8  # of a world; beyond it workers are narrow: their heartbeats would be most of the run
 FULL, WINDOW, SLOT = GroupName("full"), GroupName("window"), GroupName("slot")
 
 
@@ -87,7 +87,7 @@ def draw_table(tape: Tape) -> StateTable:
 
 
 def _widths(tape: Tape, heads: int) -> int:
-    legal = [tp for tp in (1, 2, 2, 4) if heads % tp == 0 or tp % heads == 0]
+    legal = [tp for tp in (1, 1, 2, 4) if heads % tp == 0 or tp % heads == 0]
     return legal[tape.below(len(legal), "tp")]
 
 
@@ -95,7 +95,7 @@ def draw_world(tape: Tape) -> WorldDraw:
     """A world; all zeroes are one prefill and one decode worker of one rank each, and no fault."""
     table = draw_table(tape)
     heads = min(s.heads for s in table.specs if s.heads > 1) if any(s.heads > 1 for s in table.specs) else 1
-    wide = tape.chance(0.5, "wide")
+    wide = tape.chance(0.4, "wide")
     workers, ranks = [], 0
     counts = {"prefill": (1, 1, 2, 1, 2, 3)[tape.below(6, "prefills")], "decode": (1, 1, 2, 1, 2, 3)[tape.below(6, "decodes")]}
     k_of = {role: (1, 2, 3)[tape.below(3, "page_blocks")] for role in counts}
@@ -103,7 +103,7 @@ def draw_world(tape: Tape) -> WorldDraw:
     for role, count in counts.items():
         for i in range(count):
             tp = max(_widths(tape, heads), 2 if wide and heads != 1 else 1)
-            pp = 1 + (tape.below(4, "pp") == 3)
+            pp = 1 + (tape.below(6, "pp") == 5)
             tp, pp = (tp, pp) if ranks + tp * pp <= MAX_RANKS else (2 if wide and heads != 1 else 1, 1)
             ranks += tp * pp
             need = -(-9 // k_of[role])  # pages of the largest ordinary request: 32 tokens and one of headroom
@@ -125,7 +125,7 @@ def draw_world(tape: Tape) -> WorldDraw:
         table=table,
         workers=tuple(workers),
         faults=Faults() if tape.chance(0.06, "clean") else draw_faults(tape),
-        requests=8 + tape.below(8, "requests"),
+        requests=8 + tape.below(5, "requests"),
         hostile_ms=(1000, 2000, 4000)[tape.below(3, "hostile_ms")],
         attempts_differ=not tape.chance(0.3, "attempts_alike"),
         quiet_ends=not tape.chance(0.4, "loud_ends"),
