@@ -25,7 +25,7 @@ class FakeDoor:
         self.room: int | None = None  # requests taken before Overloaded
         self.limits: Capacity | None = Capacity(max_model_len=128, pool_tokens=1024)
         self.readiness = Readiness(True, "1 pair")
-        self.report = LedgerReport((), ())
+        self.report = LedgerReport((), (), 0)
         self.script: list[object] = []  # played inside submit, for every request
         self._requests = 0
         self._seeds = 1000

@@ -326,18 +326,25 @@ def test_health_ready_version():
 
 def test_the_ledger_is_clean_if_all_workers_answered_and_are():
     door = FakeDoor()
-    door.report = LedgerReport((view("p", clean=True), view("d", clean=True)), ())
+    door.report = LedgerReport((view("p", clean=True), view("d", clean=True)), (), 0)
     books = request(door, "GET", "/debug/ledger").json()
     assert books["clean"] is True
     assert books["workers"][0]["ranks"] == [{"rank": 0, "pid": 4242, "boot": "ffffffffffffffff"}]
     assert books["workers"][0]["pages"] == {"full": {"free": 10, "cached": 2}}
-    door.report = LedgerReport((view("p", clean=True), view("d", clean=False)), ())
+    door.report = LedgerReport((view("p", clean=True), view("d", clean=False)), (), 0)
     books = request(door, "GET", "/debug/ledger").json()
     assert books["clean"] is False
     assert books["workers"][1]["rooms"][0]["age_ms"] == 12
-    door.report = LedgerReport((view("p", clean=True),), ("d",))
+    door.report = LedgerReport((view("p", clean=True),), ("d",), 0)
     books = request(door, "GET", "/debug/ledger").json()
     assert (books["clean"], books["missing"]) == (False, ["d"])
+
+
+def test_the_ledger_is_not_clean_while_the_gateway_holds_a_room():
+    door = FakeDoor()
+    door.report = LedgerReport((view("p", clean=True), view("d", clean=True)), (), 1)
+    books = request(door, "GET", "/debug/ledger").json()
+    assert (books["clean"], books["open_requests"]) == (False, 1)
 
 
 def test_the_ledger_is_for_this_machine_only():

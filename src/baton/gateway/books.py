@@ -38,17 +38,18 @@ class WorkerBooks(msgspec.Struct, frozen=True):
 
 
 class Books(msgspec.Struct, frozen=True):
-    """All workers. `clean`: every worker answered, and none holds anything but cache."""
+    """All workers, and what the gateway holds. `clean`: every worker answered, and nobody holds anything but cache."""
 
     clean: bool
     missing: tuple[str, ...]
+    open_requests: int
     workers: tuple[WorkerBooks, ...]
 
 
 def books(report: LedgerReport) -> Books:
     """What /debug/ledger answers."""
-    clean = not report.missing and all(w.clean for w in report.workers)
-    return Books(clean, report.missing, tuple(_worker(w) for w in report.workers))
+    clean = not report.missing and not report.open_requests and all(w.clean for w in report.workers)
+    return Books(clean, report.missing, report.open_requests, tuple(_worker(w) for w in report.workers))
 
 
 def _worker(view: LedgerView) -> WorkerBooks:

@@ -32,10 +32,14 @@ class Capacity(msgspec.Struct, frozen=True):
 
 
 class LedgerReport(msgspec.Struct, frozen=True):
-    """The books of all workers; `missing` names those that did not answer in time."""
+    """The books of all workers; `missing` names those that did not answer in time.
+
+    `open_requests` is the gateway's own: requests that have not ended, and rooms that a side has still to end.
+    """
 
     workers: tuple[LedgerView, ...]
     missing: tuple[str, ...]
+    open_requests: int
 
 
 class Door(Protocol):

@@ -88,7 +88,8 @@ class FrontDoor:
             except TimeoutError:
                 break
         views = self._front.answers(question)
-        return LedgerReport(tuple(views), tuple(self._front.forget_ledger(question)))
+        missing = tuple(self._front.forget_ledger(question))
+        return LedgerReport(tuple(views), missing, self._front.open_requests)
 
     def close(self) -> None:
         """Leave the loop and the control plane."""

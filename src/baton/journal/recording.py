@@ -157,6 +157,11 @@ class RecordedFront:
         effects, self._effects = self._effects, []
         return cast(list[Send | Say], effects)
 
+    @property
+    def open_requests(self) -> int:
+        """See Front."""
+        return self._front.open_requests
+
     def usable_pairs(self) -> list[tuple[Boot, Boot]]:
         """See Front."""
         return self._front.usable_pairs()
