@@ -99,7 +99,7 @@ def draw_world(tape: Tape) -> WorldDraw:
     workers, ranks = [], 0
     counts = {"prefill": (1, 1, 2, 1, 2, 3)[tape.below(6, "prefills")], "decode": (1, 1, 2, 1, 2, 3)[tape.below(6, "decodes")]}
     k_of = {role: (1, 2, 3)[tape.below(3, "page_blocks")] for role in counts}
-    crowd = tape.below(3, "crowd")
+    crowd = tape.below(4, "crowd")
     for role, count in counts.items():
         for i in range(count):
             tp = max(_widths(tape, heads), 2 if wide and heads != 1 else 1)
@@ -114,8 +114,8 @@ def draw_world(tape: Tape) -> WorldDraw:
                     tp=tp,
                     pp=pp,
                     page_blocks=k_of[role],
-                    pages=need * (4, 2, 1)[crowd] + tape.below(4, "pages"),
-                    slots=(8, 3, 2)[crowd],
+                    pages=need * (4, 2, 1, 1)[crowd] + tape.below(4, "pages"),
+                    slots=(8, 3, 2, 2)[crowd],
                     step_tokens=(32, 8, 4, 16)[tape.below(4, "step_tokens")],
                     last_chunk_tokens=(32, 4, 8)[tape.below(3, "last_chunk")],
                     max_rooms=(8, 2, 3, 4)[tape.below(4, "max_rooms")],
@@ -125,7 +125,7 @@ def draw_world(tape: Tape) -> WorldDraw:
         table=table,
         workers=tuple(workers),
         faults=Faults() if tape.chance(0.06, "clean") else draw_faults(tape),
-        requests=8 + tape.below(5, "requests"),
+        requests=6 + tape.below(4, "requests"),
         hostile_ms=(1000, 2000, 4000)[tape.below(3, "hostile_ms")],
         attempts_differ=not tape.chance(0.3, "attempts_alike"),
         quiet_ends=not tape.chance(0.4, "loud_ends"),
