@@ -56,6 +56,7 @@ class WorldDraw(msgspec.Struct, frozen=True):
     """One world."""
 
     table: StateTable
+    gateways: tuple[str, ...]
     workers: tuple[WorkerDraw, ...]
     faults: Faults
     requests: int
@@ -123,6 +124,7 @@ def draw_world(tape: Tape) -> WorldDraw:
             )
     return WorldDraw(
         table=table,
+        gateways=("gateway-0", "gateway-1") if tape.chance(0.25, "two gateways") else ("gateway-0",),
         workers=tuple(workers),
         faults=Faults() if tape.chance(0.06, "clean") else draw_faults(tape),
         requests=6 + tape.below(4, "requests"),

@@ -30,11 +30,10 @@ from baton.sim.memory import SimPool
 from baton.sim.network import Network, SimControl
 from baton.sim.parts import SHIPPED, Parts
 from baton.sim.process import Process, SkewedClock
-from baton.sim.settings import Faults, WorkerDraw, draw_world
+from baton.sim.settings import Faults, WorkerDraw, WorldDraw, draw_world
 from baton.sim.tape import Tape
 from baton.sim.worker import WorkerRun, address_of
 
-GATEWAYS = ("gateway-0",)
 WEIGHTS = "ab" * 16
 OTHER_WEIGHTS = "cd" * 16
 PAIRED_US = 8_000_000  # after healing: by then silence was seen, sessions have begun again, all pairs are made
@@ -58,9 +57,11 @@ class Violation(BaseException):
 class World:
     """Everything of one run."""
 
-    def __init__(self, tape: Tape, parts: Parts = SHIPPED, *, seal: bool = True, calm: bool = False) -> None:
+    def __init__(
+        self, tape: Tape, parts: Parts = SHIPPED, *, seal: bool = True, calm: bool = False, draw: WorldDraw | None = None
+    ) -> None:
         self.tape, self.parts, self.seal = tape, parts, seal
-        self.draw = draw_world(tape)
+        self.draw = draw_world(tape) if draw is None else draw
         self.heap = Heap(tape, shuffle=not self.draw.clean and tape.chance(0.5, "shuffle"))
         self.hostile = not self.draw.clean and not calm
         self.quiet_ends, self.attempts_differ = self.draw.quiet_ends, self.draw.attempts_differ
@@ -73,7 +74,7 @@ class World:
         self.marks: Counter[str] = Counter()
         self.core_marks = Marks()  # one for all roles of all processes
         self.story: list[str] | None = None
-        self.gateway_addresses = tuple(address_of(g) for g in GATEWAYS)
+        self.gateway_addresses = tuple(address_of(g) for g in self.draw.gateways)
         self.workers: dict[str, WorkerRun] = {}
         self.fronts: dict[str, tuple[Process, Front]] = {}
         self._names: dict[Boot, str] = {}
@@ -151,7 +152,7 @@ class World:
 
     def start(self) -> None:
         """Bring everything up."""
-        for name in GATEWAYS:
+        for name in self.draw.gateways:
             self.start_gateway(name)
         for draw in self.draw.workers:
             self.start_worker(draw)
@@ -219,7 +220,7 @@ class World:
     def new_request(self, *, probe: bool = False) -> None:
         """A client asks."""
         number = next(self._requests)
-        gateway = GATEWAYS[self.tape.below(len(GATEWAYS), "gateway")]
+        gateway = self.draw.gateways[self.tape.below(len(self.draw.gateways), "gateway")]
         process, front = self.fronts[gateway]
         faults = self.faults()
         repeats = bool(self._prompts) and self.tape.below(5, "repeats") >= 3
@@ -300,6 +301,8 @@ class World:
         self._heal()
         healed = self.heap.now
         self._until_ended(healed + END_US)
+        if not self.draw.clean:  # what was silent before may be given up until now
+            self._advance(max(self.heap.now, healed + self.limits.silence + 100_000))
         self._until_paired(healed + PAIRED_US)
         for _ in range(3):
             self.new_request(probe=True)

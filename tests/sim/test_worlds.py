@@ -1,0 +1,79 @@
+"""Whole worlds of the shipped code: without faults every request ends well, in every layout; with faults nothing is violated."""
+
+from itertools import product
+
+import pytest
+
+from baton.core.door import Finish
+from baton.core.state import StateTable
+from baton.sim.run import be_silent, run
+from baton.sim.settings import Faults, WorkerDraw, WorldDraw, draw_table
+from baton.sim.tape import Tape
+from baton.sim.world import World
+
+
+@pytest.fixture(autouse=True)
+def silence():
+    be_silent()
+
+
+def worker(role: str, tp: int, pp: int, page_blocks: int) -> WorkerDraw:
+    return WorkerDraw(
+        name=f"{role}-0",
+        role=role,
+        tp=tp,
+        pp=pp,
+        page_blocks=page_blocks,
+        pages=-(-18 // page_blocks),
+        slots=3,
+        step_tokens=8,
+        last_chunk_tokens=8,
+        max_rooms=4,
+    )
+
+
+def every_kind() -> StateTable:
+    return draw_table(Tape(script={0: 1, 1: 4}))  # four heads; full, window and slot groups
+
+
+LAYOUTS = [
+    ((tp_p, pp_p, k_p), (tp_d, pp_d, k_d))
+    for (tp_p, pp_p), (tp_d, pp_d) in product([(1, 1), (2, 1), (4, 1), (2, 2)], repeat=2)
+    for k_p, k_d in [(1, 2), (3, 1)]
+]
+
+
+@pytest.mark.parametrize(("source", "target"), LAYOUTS)
+def test_a_world_without_faults_completes_every_request_in_every_layout(source, target):
+    workers = (worker("prefill", *source), worker("decode", *target))
+    draw = WorldDraw(every_kind(), ("gateway-0",), workers, Faults(), 8, 1000, attempts_differ=True, quiet_ends=True)
+    world = World(Tape(seed=1), draw=draw)
+    world.run()
+    clients = world.oracle.clients.values()
+    assert len(clients) == 11
+    assert all(isinstance(c.end, Finish) for c in clients)
+    assert not world.all_faults
+
+
+def test_drawn_worlds_without_their_faults_complete_every_request():
+    for seed in range(40):
+        outcome = run(seed, calm=True)
+        assert not outcome.invariant, f"seed {seed}: {outcome.invariant}: {outcome.detail}"
+        assert not any(mark.startswith(("failed", "fault")) for mark in outcome.marks), (seed, outcome.marks)
+
+
+def test_a_run_repeats_itself_and_its_choices_repeat_it():
+    first, again = run(11), run(11)
+    assert (first.trace, first.events) == (again.trace, again.events)
+    assert run(script=first.choices).trace == first.trace
+    assert run(12).trace != first.trace
+
+
+def test_the_worlds_are_of_the_promised_size_and_kind():
+    found = [run(seed) for seed in range(60)]
+    assert not [f"{o.seed}: {o.invariant}: {o.detail}" for o in found if o.invariant]
+    events, requests = sorted(o.events for o in found), sorted(o.requests for o in found)
+    assert events[30] >= 600
+    assert requests[30] >= 8
+    assert sum(o.wide for o in found) >= 20
+    assert sum(o.repeats for o in found) >= sum(requests) / 3.5  # a third over many worlds
