@@ -49,7 +49,7 @@ def test_a_world_without_faults_completes_every_request_in_every_layout(source, 
     draw = WorldDraw(every_kind(), ("gateway-0",), workers, Faults(), 8, 1000, attempts_differ=True, quiet_ends=True)
     world = World(Tape(seed=1), draw=draw)
     world.run()
-    clients = world.oracle.clients.values()
+    clients = world.people.clients
     assert len(clients) == 11
     assert all(isinstance(c.end, Finish) for c in clients)
     assert not world.all_faults

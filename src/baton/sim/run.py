@@ -85,7 +85,7 @@ def run(
             invariant, detail = violation.invariant, violation.detail
         except Exception as error:  # noqa: BLE001 - top of a run: what the code under test raises is the outcome
             invariant, detail = CRASHED, f"{type(error).__name__}: {error}"
-    clients = world.oracle.clients.values()
+    clients = world.people.clients
     tps = {role: max(w.tp for w in world.draw.workers if w.role == role) for role in ("prefill", "decode")}
     return Outcome(
         seed=seed,

@@ -9,29 +9,29 @@ from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from itertools import count
-from typing import Any
 
 from baton.core.agreement import StepPlan
-from baton.core.door import Cancel, Fail, Finish, RequestId, Submit
+from baton.core.door import Finish
 from baton.core.errors import Bug
 from baton.core.front import Front
-from baton.core.ids import Boot, GroupName, Key, Micros, Rank, TokenId
+from baton.core.ids import Boot, GroupName, Key, Micros, Rank
 from baton.core.marks import Marks
-from baton.core.messages import Limits, Sampling, Ticket
+from baton.core.messages import Ticket
 from baton.core.request import FrontSettings
 from baton.core.session import SessionLimits
 from baton.shell.gateway_pump import GatewayPump
 from baton.shell.lines import Lines
 from baton.sim import content
-from baton.sim.clients import Client, Oracle
-from baton.sim.excuses import EVERYBODY, Fault, excuse, worker_of
+from baton.sim.excuses import EVERYBODY, Fault, worker_of
 from baton.sim.heap import Heap
 from baton.sim.memory import SimPool
 from baton.sim.network import Network, SimControl
 from baton.sim.parts import SHIPPED, Parts
+from baton.sim.people import People
 from baton.sim.process import Process, SkewedClock
 from baton.sim.settings import Faults, WorkerDraw, WorldDraw, draw_world
 from baton.sim.tape import Tape
+from baton.sim.weather import Weather
 from baton.sim.worker import WorkerRun, address_of
 
 WEIGHTS = "ab" * 16
@@ -67,7 +67,8 @@ class World:
         self.quiet_ends, self.attempts_differ = self.draw.quiet_ends, self.draw.attempts_differ
         self.limits = SessionLimits(beat=Micros(1_200_000), ack_delay=Micros(50_000))
         self.network = Network(self.heap, tape, self.faults, self.fault)
-        self.oracle = Oracle(self.violate)
+        self.people = People(self)
+        self.weather = Weather(self, tape)
         self.tickets: dict[Key, Ticket] = {}
         self.concerned: dict[str, set[str]] = {}  # room -> workers and gateways its tickets named
         self.all_faults: list[Fault] = []
@@ -79,11 +80,8 @@ class World:
         self.fronts: dict[str, tuple[Process, Front]] = {}
         self._names: dict[Boot, str] = {}
         self._boots = count(1)
-        self._requests = count(1)
         self._bits = count(1)
-        self._prompts: list[tuple[TokenId, ...]] = []
         self._ranks: dict[Boot, tuple[Process, Mapping[GroupName, SimPool]]] = {}
-        self._pending = 0
 
     # ---- what ports ask of their world ----------------------------------------------------------
 
@@ -165,7 +163,7 @@ class World:
         front.marks = self.core_marks
         control = SimControl(self.network, process, address_of(name))
         lines = Lines(self.parts.sessions(boot, self.limits), control, process.clock)
-        process.start(lambda: GatewayPump(front=front, lines=lines, clock=process.clock, say=self._hear))
+        process.start(lambda: GatewayPump(front=front, lines=lines, clock=process.clock, say=self.people.hear))
         self.fronts[name] = (process, front)
         process.on_death.append(partial(self._gateway_died, name, process))
 
@@ -205,90 +203,12 @@ class World:
     def _gateway_died(self, name: str, process: Process, why: str) -> None:
         self.fault("crash", name)
         self.tell(f"{name} ended: {why}")
-        for client in self.oracle.clients.values():
-            if client.open and client.gateway == name:
-                client.gone = "its gateway ended"
-                client.ended_at = self.heap.now
+        self.people.gateway_ended(name)
         self.heap.after(100_000 + 200_000 * self.tape.below(5, "restarts after"), self._restart_gateway, name)
 
     def _restart_gateway(self, name: str) -> None:
         if not self.fronts[name][0].alive:
             self.start_gateway(name)
-
-    # ---- clients --------------------------------------------------------------------------------
-
-    def new_request(self, *, probe: bool = False) -> None:
-        """A client asks."""
-        number = next(self._requests)
-        gateway = self.draw.gateways[self.tape.below(len(self.draw.gateways), "gateway")]
-        process, front = self.fronts[gateway]
-        faults = self.faults()
-        repeats = bool(self._prompts) and self.tape.below(5, "repeats") >= 3
-        big, tight = self.tape.chance(faults.big, "too big"), self.tape.chance(faults.tight, "tight deadline")
-        if repeats:
-            prompt = self._prompts[self.tape.below(len(self._prompts), "which prompt")]
-        else:
-            length = 400 if big else 1 + self.tape.below(22, "prompt length")
-            prompt = tuple(TokenId(content.scramble(number * 64 + i) % content.VOCABULARY) for i in range(length))
-            if not big:
-                self._prompts.append(prompt)
-        limits = Limits(
-            max_tokens=(2, 1, 3, 4, 5, 6, 9)[self.tape.below(7, "max_tokens")],
-            stop_token_ids=(),
-            eos_token_ids=(content.END_OF_SEQUENCE,) if self.tape.below(2, "eos") == 0 else (),
-            deadline_ms=60 + 100 * self.tape.below(5, "tight") if tight else 12_000,
-        )
-        submit = Submit(RequestId(number), prompt, Sampling(0.0, 1.0, 0, number, None), limits)
-        client = Client(submit, gateway, self.heap.now, probe, repeats, tight, len(prompt) > 100)
-        self.oracle.clients[submit.request] = client
-        if not process.alive:
-            client.gone, client.ended_at = "connection refused", self.heap.now
-            return
-        if tight:
-            self.all_faults.append(Fault(self.heap.now, "tight", frozenset({f"request {number}"})))
-        if client.big:
-            self.all_faults.append(Fault(self.heap.now, "big", frozenset({f"request {number}"})))
-        self.tell(f"client: {client.name}: {len(prompt)} tokens, at most {limits.max_tokens} to generate")
-        front.submit(submit, process.clock.now())
-        process.wake(0)
-        if not probe and self.tape.chance(faults.abort, "client leaves"):
-            self.heap.after(self.tape.below(60, "leaves after") * 2_000, self._leave, client)
-
-    def _leave(self, client: Client) -> None:
-        process, front = self.fronts[client.gateway]
-        if client.open and process.alive:
-            client.gone, client.ended_at = "the client left", self.heap.now
-            self.marks["client left"] += 1
-            self.tell(f"client: {client.name} leaves")
-            front.cancel(Cancel(client.submit.request, "gone"), process.clock.now())
-            process.wake(0)
-            if self.tape.chance(self.faults().retry, "asks again"):
-                self.new_request()
-
-    def _hear(self, heard: Any) -> None:
-        client = self.oracle.hear(heard, self.heap.now)
-        match heard:
-            case Finish():
-                self.marks["finished"] += 1
-                self.tell(f"client: {client.name} finished with {len(client.tokens)} tokens")
-            case Fail():
-                self._judge(client, heard)
-
-    def _judge(self, client: Client, fail: Fail) -> None:
-        self.marks[f"failed: {fail.code.value}"] += 1
-        self.tell(f"client: {client.name} failed: {fail.code.value}: {fail.detail}")
-        if client.probe:
-            self.violate("healed_succeeds", f"{client.name}, sent after healing, failed: {fail.code.value}: {fail.detail}")
-        mine = {
-            k.room for k, t in self.tickets.items() if t.prompt == client.submit.prompt and t.sampling == client.submit.sampling
-        }
-        concerned = {client.gateway, client.name}.union(*(self.concerned[r] for r in mine))
-        if not mine or "no worker pair" in fail.detail:
-            concerned |= {w.name for w in self.draw.workers}
-        if excuse(fail.code, self.all_faults, frozenset(concerned)) is None:
-            self.violate("no_spurious_failure", f"{client.name} failed without an excuse: {fail.code.value}: {fail.detail}")
-        if self.hostile and self.tape.chance(self.faults().retry, "asks again"):
-            self.heap.after(50_000, self.new_request)
 
     # ---- phases ---------------------------------------------------------------------------------
 
@@ -305,9 +225,9 @@ class World:
             self._advance(max(self.heap.now, healed + self.limits.silence + 100_000))
         self._until_paired(healed + PAIRED_US)
         for _ in range(3):
-            self.new_request(probe=True)
+            self.people.ask(probe=True)
         self._until_ended(self.heap.now + PROBE_US)
-        for client in self.oracle.clients.values():
+        for client in self.people.clients:
             if client.probe and not isinstance(client.end, Finish):
                 self.violate(
                     "healed_succeeds", f"{client.name}, sent after healing, has not ended well: {client.gone or client.end}"
@@ -337,77 +257,20 @@ class World:
         start = self.heap.now
         for i in range(self.draw.requests):
             at = span * i // (2 * self.draw.requests) + 1000 * self.tape.below(80, "asks at")
-            self.heap.at(start + at, self.new_request)
-        if not self.hostile:
-            return
-        faults = self.draw.faults
-        for _ in range(faults.crashes):
-            self.heap.at(start + self._moment(span), self._crash)
-        for _ in range(faults.pauses):
-            self.heap.at(start + self._moment(span), self._pause)
-        for _ in range(faults.partitions):
-            self.heap.at(start + self._moment(span), self._partition)
-        for _ in range(faults.source_damage):
-            self.heap.at(start + self._moment(span), self._damage)
+            self.heap.at(start + at, self.people.ask)
+        if self.hostile:
+            self.weather.schedule(start, span)
 
-    def _moment(self, span: int) -> int:
-        return span * self.tape.below(100, "moment") // 130
-
-    def _processes(self) -> list[Process]:
+    def processes(self) -> list[Process]:
+        """All that live, gateways first."""
         found = [p for p, _ in self.fronts.values()]
         return [p for p in found + [p for w in self.workers.values() for p in w.processes] if p.alive]
-
-    def _crash(self) -> None:
-        alive = self._processes()
-        if self.hostile and alive:
-            process = alive[self.tape.below(len(alive), "who crashes")]
-            process.calls_left = self.tape.below(6, "after calls")
-            if process.calls_left == 0:
-                process.die("crashed")
-
-    def _pause(self) -> None:
-        alive = self._processes()
-        if self.hostile and alive:
-            process = alive[self.tape.below(len(alive), "who pauses")]
-            process.paused_until = self.heap.now + 300_000 * (1 + self.tape.below(20, "pause"))
-            self.fault("pause", process.name)
-
-    def _partition(self) -> None:
-        alive = self._processes()
-        if not self.hostile or len(alive) < 2:
-            return
-        a = alive[self.tape.below(len(alive), "partition from")].name
-        b = alive[self.tape.below(len(alive), "partition to")].name
-        cut = {(a, b)} if self.tape.below(2, "one way") else {(a, b), (b, a)}
-        self.network.cut |= cut
-        self.fault("partition", a, b)
-        self.heap.after(250_000 * (1 + self.tape.below(20, "partition for")), self._join, cut)
-
-    def _join(self, cut: set[tuple[str, str]]) -> None:
-        self.network.cut -= cut
-
-    def _damage(self) -> None:
-        """A bit flips in the memory of a prefill rank."""
-        places = [
-            (p, e, where)
-            for w in self.workers.values()
-            if w.draw.role == "prefill"
-            for p, e, b in zip(w.processes, w.engines, w.books, strict=True)
-            for where in b.owned()
-            if e.placement.page_bytes(where[0])
-        ]
-        if self.hostile and places:
-            process, engine, (group, page) = places[self.tape.below(len(places), "which page")]
-            size = engine.placement.page_bytes(group)
-            engine.sim_pools[group].data[page * size + self.tape.below(size, "byte")] ^= 1 << self.tape.below(8, "bit")
-            engine.damaged.add((group, page))
-            self.fault("damage", process.name)
 
     def _heal(self) -> None:
         self.tell("---- healed ----")
         self.hostile = False
         self.network.cut.clear()
-        for process in self._processes():
+        for process in self.processes():
             process.paused_until = 0
             process.calls_left = None
             process.wake(0)
@@ -424,11 +287,11 @@ class World:
 
     def _rest(self) -> None:
         self._advance(self.heap.now + REST_US)
-        turns = {p.name: p.turns for p in self._processes()}
+        turns = {p.name: p.turns for p in self.processes()}
         self._advance(self.heap.now + 500_000)
-        for process in self._processes():
+        for process in self.processes():
             moved = 2 * (process.turns - turns.get(process.name, 0))
-            peers = len(self._processes())
+            peers = len(self.processes())
             if moved > QUIET_TURNS + 8 * peers:
                 self.violate("quiet_at_rest", f"{process.name} was turned {moved} times in a second with nothing to do")
         for process, front in self.fronts.values():
@@ -447,9 +310,9 @@ class World:
             self._bound()
 
     def _until_ended(self, until: int) -> None:
-        while any(c.open for c in self.oracle.clients.values()):
+        while any(c.open for c in self.people.clients):
             if not self.heap.step(until):
-                late = [c for c in self.oracle.clients.values() if c.open]
+                late = [c for c in self.people.clients if c.open]
                 self.violate(
                     "liveness", f"{late[0].name} has not ended {(until - late[0].sent_at) / 1e6:.1f} s after it was sent"
                 )

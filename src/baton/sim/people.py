@@ -1,0 +1,110 @@
+"""The clients of a world: when they ask, leave and ask again, and whether what they hear is right and excused."""
+
+from itertools import count
+from typing import Any
+
+from baton.core.door import Cancel, Fail, Finish, Heard, RequestId, Submit
+from baton.core.ids import TokenId
+from baton.core.messages import Limits, Sampling
+from baton.sim import content
+from baton.sim.clients import Client, Oracle
+from baton.sim.excuses import Fault, excuse
+
+
+class People:
+    """All clients."""
+
+    def __init__(self, world: Any) -> None:
+        self._world = world
+        self.oracle = Oracle(world.violate)
+        self._numbers = count(1)
+        self._prompts: list[tuple[TokenId, ...]] = []
+
+    @property
+    def clients(self) -> list[Client]:
+        """Everybody who has asked."""
+        return list(self.oracle.clients.values())
+
+    def gateway_ended(self, gateway: str) -> None:
+        """Its clients hear nothing more."""
+        for client in self.clients:
+            if client.open and client.gateway == gateway:
+                client.gone, client.ended_at = "its gateway ended", self._world.heap.now
+
+    def ask(self, *, probe: bool = False) -> None:
+        """A client asks."""
+        number = next(self._numbers)
+        gateway = self._world.draw.gateways[self._world.tape.below(len(self._world.draw.gateways), "gateway")]
+        process, front = self._world.fronts[gateway]
+        faults = self._world.faults()
+        repeats = bool(self._prompts) and self._world.tape.below(5, "repeats") >= 3
+        big, tight = self._world.tape.chance(faults.big, "too big"), self._world.tape.chance(faults.tight, "tight deadline")
+        if repeats:
+            prompt = self._prompts[self._world.tape.below(len(self._prompts), "which prompt")]
+        else:
+            length = 400 if big else 1 + self._world.tape.below(22, "prompt length")
+            prompt = tuple(TokenId(content.scramble(number * 64 + i) % content.VOCABULARY) for i in range(length))
+            if not big:
+                self._prompts.append(prompt)
+        limits = Limits(
+            max_tokens=(2, 1, 3, 4, 5, 6, 9)[self._world.tape.below(7, "max_tokens")],
+            stop_token_ids=(),
+            eos_token_ids=(content.END_OF_SEQUENCE,) if self._world.tape.below(2, "eos") == 0 else (),
+            deadline_ms=60 + 100 * self._world.tape.below(5, "tight") if tight else 12_000,
+        )
+        submit = Submit(RequestId(number), prompt, Sampling(0.0, 1.0, 0, number, None), limits)
+        client = Client(submit, gateway, self._world.heap.now, probe, repeats, tight, len(prompt) > 100)
+        self.oracle.clients[submit.request] = client
+        if not process.alive:
+            client.gone, client.ended_at = "connection refused", self._world.heap.now
+            return
+        if tight:
+            self._world.all_faults.append(Fault(self._world.heap.now, "tight", frozenset({f"request {number}"})))
+        if client.big:
+            self._world.all_faults.append(Fault(self._world.heap.now, "big", frozenset({f"request {number}"})))
+        self._world.tell(f"client: {client.name}: {len(prompt)} tokens, at most {limits.max_tokens} to generate")
+        front.submit(submit, process.clock.now())
+        process.wake(0)
+        if not probe and self._world.tape.chance(faults.abort, "client leaves"):
+            self._world.heap.after(self._world.tape.below(60, "leaves after") * 2_000, self._leave, client)
+
+    def _leave(self, client: Client) -> None:
+        process, front = self._world.fronts[client.gateway]
+        if client.open and process.alive:
+            client.gone, client.ended_at = "the client left", self._world.heap.now
+            self._world.marks["client left"] += 1
+            self._world.tell(f"client: {client.name} leaves")
+            front.cancel(Cancel(client.submit.request, "gone"), process.clock.now())
+            process.wake(0)
+            if self._world.tape.chance(self._world.faults().retry, "asks again"):
+                self.ask()
+
+    def hear(self, heard: Heard) -> None:
+        """A gateway says something to a client."""
+        client = self.oracle.hear(heard, self._world.heap.now)
+        match heard:
+            case Finish():
+                self._world.marks["finished"] += 1
+                self._world.tell(f"client: {client.name} finished with {len(client.tokens)} tokens")
+            case Fail():
+                self._judge(client, heard)
+
+    def _judge(self, client: Client, fail: Fail) -> None:
+        world, said = self._world, f"{fail.code.value}: {fail.detail}"
+        world.marks[f"failed: {fail.code.value}"] += 1
+        world.tell(f"client: {client.name} failed: {said}")
+        if client.probe:
+            world.violate("healed_succeeds", f"{client.name}, sent after healing, failed: {said}")
+        if excuse(fail.code, world.all_faults, self._concerned(client, fail)) is None:
+            world.violate("no_spurious_failure", f"{client.name} failed without an excuse: {said}")
+        if world.hostile and world.tape.chance(world.faults().retry, "asks again"):
+            world.heap.after(50_000, self.ask)
+
+    def _concerned(self, client: Client, fail: Fail) -> frozenset[str]:
+        """Whose faults may excuse this request's failure: its gateway, and the workers that its tickets named."""
+        world, submit = self._world, client.submit
+        rooms = {k.room for k, t in world.tickets.items() if (t.prompt, t.sampling) == (submit.prompt, submit.sampling)}
+        names = {client.gateway, client.name}.union(*(world.concerned[room] for room in rooms))
+        if not rooms or "no worker pair" in fail.detail:
+            names |= {w.name for w in world.draw.workers}
+        return frozenset(names)

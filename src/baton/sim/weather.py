@@ -1,0 +1,77 @@
+"""What goes wrong in a world besides single frames and reads: crashes, pauses, partitions, damaged memory.
+
+Each happens at a drawn moment of the hostile phase, to whoever is alive then.
+"""
+
+from typing import Any
+
+from baton.sim.tape import Tape
+
+
+class Weather:
+    """Schedules and does it."""
+
+    def __init__(self, world: Any, tape: Tape) -> None:
+        self._world, self._tape = world, tape
+
+    def schedule(self, start: int, span: int) -> None:
+        """Everything that this world's draw says, within `span` microseconds from `start`."""
+        faults = self._world.draw.faults
+        happenings = (
+            (faults.crashes, self._crash),
+            (faults.pauses, self._pause),
+            (faults.partitions, self._partition),
+            (faults.source_damage, self._damage),
+        )
+        for times, what in happenings:
+            for _ in range(times):
+                self._world.heap.at(start + self._moment(span), what)
+
+    def _moment(self, span: int) -> int:
+        return span * self._tape.below(100, "moment") // 130
+
+    def _crash(self) -> None:
+        alive = self._world.processes()
+        if self._world.hostile and alive:
+            process = alive[self._tape.below(len(alive), "who crashes")]
+            process.calls_left = self._tape.below(6, "after calls")
+            if process.calls_left == 0:
+                process.die("crashed")
+
+    def _pause(self) -> None:
+        alive = self._world.processes()
+        if self._world.hostile and alive:
+            process = alive[self._tape.below(len(alive), "who pauses")]
+            process.paused_until = self._world.heap.now + 300_000 * (1 + self._tape.below(20, "pause"))
+            self._world.fault("pause", process.name)
+
+    def _partition(self) -> None:
+        alive = self._world.processes()
+        if not self._world.hostile or len(alive) < 2:
+            return
+        a = alive[self._tape.below(len(alive), "partition from")].name
+        b = alive[self._tape.below(len(alive), "partition to")].name
+        cut = {(a, b)} if self._tape.below(2, "one way") else {(a, b), (b, a)}
+        self._world.network.cut |= cut
+        self._world.fault("partition", a, b)
+        self._world.heap.after(250_000 * (1 + self._tape.below(20, "partition for")), self._join, cut)
+
+    def _join(self, cut: set[tuple[str, str]]) -> None:
+        self._world.network.cut -= cut
+
+    def _damage(self) -> None:
+        """A bit flips in the memory of a prefill rank."""
+        places = [
+            (p, e, where)
+            for w in self._world.workers.values()
+            if w.draw.role == "prefill"
+            for p, e, b in zip(w.processes, w.engines, w.books, strict=True)
+            for where in b.owned()
+            if e.placement.page_bytes(where[0])
+        ]
+        if self._world.hostile and places:
+            process, engine, (group, page) = places[self._tape.below(len(places), "which page")]
+            size = engine.placement.page_bytes(group)
+            engine.sim_pools[group].data[page * size + self._tape.below(size, "byte")] ^= 1 << self._tape.below(8, "bit")
+            engine.damaged.add((group, page))
+            self._world.fault("damage", process.name)
