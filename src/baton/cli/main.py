@@ -10,6 +10,7 @@ import typer
 
 from baton import __version__
 from baton.cli import models, processes, secret, serve
+from baton.cli.simulation import command as simulation
 from baton.core.errors import BatonError, Bug, ConfigError
 
 app = typer.Typer(
@@ -24,6 +25,7 @@ app.command("worker")(processes.worker)
 app.command("gateway")(processes.gateway)
 app.add_typer(models.app, name="models")
 app.add_typer(secret.app, name="secret")
+app.add_typer(simulation.app, name="sim")
 
 # typer gives the base of its usage errors no public name
 UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__bases__[0])

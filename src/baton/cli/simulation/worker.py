@@ -1,0 +1,39 @@
+"""The program of a simulating process: lists of seeds in, one line for each run out.
+
+    python -m baton.cli.simulation.worker [PLANTED]
+    stdin:  a line is a JSON list of seeds         stdout: an empty line when ready, then Outcomes as JSON
+
+A run that is silent for too long hangs in the code under test: this process writes where, and ends.
+"""
+
+import faulthandler
+import sys
+
+import msgspec
+
+from baton.cli.simulation.planted import parts_of
+from baton.sim.run import be_silent, run
+
+PATIENCE_S = 120  # thousands of times what a world takes
+
+
+def main() -> None:
+    """Serve until stdin ends."""
+    be_silent()
+    parts = parts_of(sys.argv[1] if len(sys.argv) > 1 else None)
+    _say(b"")
+    for line in sys.stdin.buffer:
+        for seed in msgspec.json.decode(line, type=list[int]):
+            faulthandler.dump_traceback_later(PATIENCE_S, exit=True)
+            outcome = run(seed, parts=parts)
+            faulthandler.cancel_dump_traceback_later()
+            _say(msgspec.json.encode(msgspec.structs.replace(outcome, choices={})))
+
+
+def _say(line: bytes) -> None:
+    sys.stdout.buffer.write(line + b"\n")
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()
