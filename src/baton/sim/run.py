@@ -42,6 +42,7 @@ class Outcome(msgspec.Struct, frozen=True):
     clean: bool  # no fault was drawn
     choices: Mapping[int, int]
     story: tuple[str, ...]
+    labels: Mapping[int, str] = {}  # of the choices
 
     @property
     def kind(self) -> Kind:
@@ -101,4 +102,5 @@ def run(
         clean=world.draw.clean,
         choices=dict(tape.taken),
         story=tuple(world.story or ()),
+        labels=dict(tape.labels),
     )

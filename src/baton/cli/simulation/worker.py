@@ -27,7 +27,7 @@ def main() -> None:
             faulthandler.dump_traceback_later(PATIENCE_S, exit=True)
             outcome = run(seed, parts=parts)
             faulthandler.cancel_dump_traceback_later()
-            _say(msgspec.json.encode(msgspec.structs.replace(outcome, choices={})))
+            _say(msgspec.json.encode(msgspec.structs.replace(outcome, choices={}, labels={})))
 
 
 def _say(line: bytes) -> None:
