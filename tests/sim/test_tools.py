@@ -1,0 +1,75 @@
+"""Tools around the simulator: shrinking, stories, regressions, and the command."""
+
+import numpy as np
+import pytest
+
+from baton.core.seal import block_sums
+from baton.sim.parts import SHIPPED, Parts
+from baton.sim.run import be_silent, run
+from baton.sim.shrink import Trail, minimal, shrink
+
+
+def blind(*args):
+    """A seal that sees nothing: what arrives wrong passes."""
+    return np.zeros_like(block_sums(*args))
+
+
+BLIND = Parts(block_sums=blind)
+
+
+@pytest.fixture(autouse=True)
+def _silent():
+    be_silent()
+
+
+@pytest.fixture(scope="module")
+def failing():
+    be_silent()
+    return next(o for o in (run(seed, parts=BLIND) for seed in range(100)) if o.invariant == "right_bytes")
+
+
+# ---- shrinking -----------------------------------------------------------------------------------
+
+
+def shows(*needed):
+    """A finding that needs these (position, least choice), and counts how often it was asked for."""
+
+    def ask(script):
+        ask.runs += 1
+        labels = {at: f"kind {at % 7}" for at in script}
+        return Trail(dict(script), labels) if all(script.get(at, 0) >= least for at, least in needed) else None
+
+    ask.runs = 0
+    return ask
+
+
+@pytest.mark.parametrize("needed", [(), ((0, 1),), ((3, 5), (40, 1), (41, 1), (199, 12)), tuple((i, 2) for i in range(9))])
+def test_only_what_a_finding_needs_is_left(needed):
+    script = {at: 1 + at * 5 % 17 for at in range(200)} | {at: least + 3 for at, least in needed}
+    assert minimal(script, shows(*needed), 5000) == dict(needed)
+
+
+def test_shrinking_is_deterministic_and_keeps_to_its_budget():
+    script = dict.fromkeys(range(300), 9)
+    needed = ((17, 4), (120, 2), (121, 9), (290, 1))
+    assert minimal(script, shows(*needed), 5000) == minimal(script, shows(*needed), 5000)
+    for budget in (1, 2, 10, 50):
+        ask = shows(*needed)
+        found = minimal(script, ask, budget)
+        assert ask.runs <= budget
+        assert all(found[at] >= least for at, least in needed)
+
+
+def test_what_does_not_show_it_stays_as_it_is():
+    assert minimal({1: 5, 2: 5}, shows((3, 1)), 100) == {1: 5, 2: 5}
+
+
+def test_what_a_run_did_not_use_is_gone():
+    assert minimal({1: 5, 2: 5}, lambda script: Trail({1: 5}, {1: "a"}) if 1 in script else None, 1) == {1: 5}
+
+
+def test_a_failing_world_becomes_small(failing):
+    small = shrink(failing.choices, BLIND, "right_bytes", 150)
+    assert run(script=small, parts=BLIND).invariant == "right_bytes"
+    assert len(small) <= len(failing.choices) // 3
+    assert run(script=small, parts=SHIPPED).invariant == ""
