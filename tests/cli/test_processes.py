@@ -41,6 +41,7 @@ CHANGES = [
     {"crew": msgspec.structs.replace(CREW, page_sizes={Role.PREFILL: 16, Role.DECODE: 128}, threads=2), "cores": (1, 3, 5, 8)},
     {"served_model_name": "--odd name", "secret": "/s", "gateways": ("tcp://127.0.0.1:7", "tcp://127.0.0.1:8")},
     {"crew": Crew(roles=(Role.UNIFIED,), page_sizes={}, threads=None), "log_level": opt.LogLevel.DEBUG},
+    {"record": "/logs"},
 ]
 
 
@@ -54,7 +55,11 @@ def test_a_worker_gets_the_settings_planned(changes, checkpoint, composed):
 
 @pytest.mark.parametrize(
     ("changes", "key"),
-    [({}, None), ({"secret": "/s", "served_model_name": "-x"}, "-key"), ({"log_level": opt.LogLevel.ERROR}, "k")],
+    [
+        ({}, None),
+        ({"secret": "/s", "served_model_name": "-x"}, "-key"),
+        ({"log_level": opt.LogLevel.ERROR, "record": "/x y"}, "k"),
+    ],
 )
 def test_a_gateway_gets_the_settings_planned(changes, key, checkpoint, composed, free_port):
     settings = plan_gateway(service(checkpoint, **changes), WORK, host="127.0.0.1", port=free_port, api_key=key)
@@ -64,7 +69,7 @@ def test_a_gateway_gets_the_settings_planned(changes, key, checkpoint, composed,
 
 def test_every_setting_of_a_worker_has_a_flag_or_a_fixed_value():
     """A field that no flag carries would silently fall back to its default in the child."""
-    carried = len(worker_flags(plan("/m", memory=MEMORY, work=CHANGES[1]["work"], cores=(1, 2), secret="/s")[0]))
+    carried = len(worker_flags(plan("/m", memory=MEMORY, work=CHANGES[1]["work"], cores=(1, 2), secret="/s", record="/l")[0]))
     timing = {"stall_ms", "fetch_ms"}  # not for operators yet
     pool = 1  # pages or bytes
     assert carried == len(WorkerSettings.__struct_fields__) - len(timing) - pool

@@ -13,7 +13,8 @@ from baton.adapters.clock import MonotonicClock
 from baton.adapters.entropy import SystemEntropy
 from baton.adapters.secret import load_secret
 from baton.adapters.zmq_control import ZmqControl
-from baton.core.front import Front
+from baton.cli.record import making
+from baton.core.cores import FrontParts
 from baton.core.ids import Boot
 from baton.core.request import FrontSettings
 from baton.core.session import SessionLimits, Sessions
@@ -45,8 +46,9 @@ def run_gateway(settings: GatewaySettings) -> None:
 async def _run(settings: GatewaySettings, tokenizer: Tokenizer, control: ZmqControl, socket: Socket) -> None:
     clock, entropy = MonotonicClock(), SystemEntropy()
     boot = Boot(entropy.bits(64))
+    made = making(settings.record, name="gateway", clock=clock)
     lines = Lines(Sessions(boot, SessionLimits()), control, clock)
-    front = Front(boot, FrontSettings(), entropy.bits)
+    front = made.cores.front(FrontParts(boot, FrontSettings()), entropy.bits)
     door = FrontDoor(front=front, lines=lines, fileno=control.fileno(), clock=clock, entropy=entropy)
     app = create_app(door, tokenizer, HttpSettings(model=settings.served_model_name, api_key=settings.api_key))
     stop = asyncio.Event()
@@ -61,5 +63,6 @@ async def _run(settings: GatewaySettings, tokenizer: Tokenizer, control: ZmqCont
         await serve_http(app, socket=socket, stop=stop, grace_s=GRACE_S)
     finally:
         door.close()
+        made.close()
     if door.failed.done():
         await door.failed

@@ -20,19 +20,16 @@ from baton.adapters.entropy import SystemEntropy
 from baton.adapters.memory import HostPool, available_bytes, require_memory
 from baton.adapters.secret import Secret, load_secret
 from baton.adapters.zmq_control import ZmqControl
-from baton.core.decode import DecodeLeader
+from baton.cli.record import making
+from baton.core.cores import AnyLeader, LeaderParts, RankParts
 from baton.core.errors import ConfigError, FabricError, Mismatch
 from baton.core.ids import Boot, GroupName, Rank
-from baton.core.leader import Leader
 from baton.core.manifest import Manifest, PoolView, RankManifest
 from baton.core.messages import PROTOCOL
-from baton.core.prefill import PrefillLeader
-from baton.core.rank import RankCore
 from baton.core.room import LeaderSettings
 from baton.core.seal import identity_bits
 from baton.core.session import SessionLimits, Sessions
 from baton.core.state import DType, Placement
-from baton.core.unified import UnifiedLeader
 from baton.ports.clock import Clock
 from baton.ports.control import Control
 from baton.ports.engine import Engine
@@ -82,6 +79,7 @@ class Worker:
         self.settings = settings
         self.wake = Wake()
         clock, boot = ports.clock(), Boot(ports.entropy().bits(64))
+        self._making = making(settings.record, name=settings.name, clock=clock)
         structlog.contextvars.bind_contextvars(worker=settings.name)
         secret = load_secret(Path(settings.secret)) if settings.secret else None
         self._control = ports.control(settings.bind if settings.role is Role.PREFILL else None, secret)
@@ -90,7 +88,7 @@ class Worker:
         exposures = {n: f.expose(self.engine.pools) for n, f in self._fabrics.items()}
         self.manifest = self._manifest(boot, exposures)
         leader = self._leader()
-        core = RankCore(rank=Rank(0), boot=boot, placements=[self.placement], seal=settings.seal)
+        core = self._making.cores.rank(RankParts(Rank(0), boot, (self.placement,), settings.seal))
         narration = Narration()
         rank = RankHost(core=core, engine=self.engine, fabrics=self._fabrics, clock=clock, narration=narration)
         self._lines = Lines(Sessions(boot, SessionLimits()), self._control, clock)
@@ -174,7 +172,7 @@ class Worker:
             ranks=(RankManifest(boot, 0, 0, 0, pools, exposures),),
         )
 
-    def _leader(self) -> Leader:  # type: ignore[type-arg]
+    def _leader(self) -> AnyLeader:
         s, totals = self.settings, dict(self.engine.pool_pages)
         token_bytes = max(1, sum(self.placement.block_bytes(g) for g in totals) // BLOCK_TOKENS)
         settings = LeaderSettings(
@@ -188,12 +186,7 @@ class Worker:
             fetch_ms=s.fetch_ms,
             pids=(os.getpid(),),
         )
-        makers: Mapping[Role, Callable[[], Leader]] = {  # type: ignore[type-arg]
-            Role.PREFILL: lambda: PrefillLeader(self.manifest, settings, totals),
-            Role.DECODE: lambda: DecodeLeader(self.manifest, settings, totals, self._choose_fabric),
-            Role.UNIFIED: lambda: UnifiedLeader(self.manifest, settings, totals),
-        }
-        return makers[s.role]()
+        return self._making.cores.leader(LeaderParts(self.manifest, settings, totals), self._choose_fabric)
 
     def _choose_fabric(self, theirs: Manifest) -> str:
         ours = self.manifest.ranks[0].exposures
@@ -223,6 +216,7 @@ class Worker:
         for pool in self._host_pools.values():
             pool.close()
         self.wake.close()
+        self._making.close()
 
 
 def served_dtype(wanted: str, config: Mapping[str, object]) -> str:

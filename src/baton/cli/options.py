@@ -97,6 +97,23 @@ Secret = Annotated[
 Host = Annotated[str, typer.Option(help="Address on which HTTP listens.", rich_help_panel=HTTP)]
 Port = Annotated[int, typer.Option(help="Port on which HTTP listens; 0 takes a free one.", rich_help_panel=HTTP)]
 ApiKey = Annotated[str | None, typer.Option(help="Bearer token that clients must send.", rich_help_panel=HTTP)]
+Record = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="New file for all that enters the core (prompts too, as ids), for 'baton replay-log'; or a directory for it.",
+        rich_help_panel=PROCESS,
+    ),
+]
+RecordDirectory = Annotated[
+    str | None,
+    typer.Option(
+        "--record",
+        metavar="DIR",
+        help="Directory in which each process writes all that enters its core (prompts too, as ids), for 'baton replay-log'.",
+        rich_help_panel=PROCESS,
+    ),
+]
 Level = Annotated[LogLevel, typer.Option("--log-level", help="From which severity on lines are logged.", rich_help_panel=PROCESS)]
 
 
@@ -164,6 +181,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     gateways: tuple[str, ...]
     secret: str | None
     log_level: LogLevel
+    record: str | None = None
 
 
 def worker_settings(
@@ -196,6 +214,7 @@ def worker_settings(
         secret=service.secret,
         bind=bind,
         log_level=service.log_level.value,
+        record=service.record,
     )
 
 

@@ -32,6 +32,7 @@ def worker(
     served_model_name: opt.ServedModelName = None,
     secret: opt.Secret = None,
     log_level: opt.Level = opt.LogLevel.INFO,
+    record: opt.Record = None,
 ) -> None:
     """Run one worker; it registers with every gateway named."""
     from baton.cli.models import locate, require
@@ -48,6 +49,7 @@ def worker(
         gateways=tuple(gateway),
         secret=secret,
         log_level=log_level,
+        record=record,
     )
     settings = opt.worker_settings(service, work, memory, role=role, name=name or role.value, bind=bind, share=share)
     require(model)
@@ -64,6 +66,7 @@ def gateway(
     served_model_name: opt.ServedModelName = None,
     secret: opt.Secret = None,
     log_level: opt.Level = opt.LogLevel.INFO,
+    record: opt.Record = None,
 ) -> None:
     """Run the HTTP front; workers register with it."""
     from baton.cli.models import locate, require
@@ -79,6 +82,7 @@ def gateway(
         secret=secret,
         api_key=api_key,
         log_level=log_level.value,
+        record=record,
     )
     require(model)
     run_gateway(settings)
@@ -132,6 +136,7 @@ def worker_flags(settings: WorkerSettings) -> tuple[str, ...]:
         "--seal": (opt.Switch.ON if settings.seal else opt.Switch.OFF).value,
         "--secret": settings.secret,
         "--log-level": settings.log_level,
+        "--record": settings.record,
     }
     return (settings.model, *(f"--gateway={address}" for address in settings.gateways), *_spell(flags))
 
@@ -147,6 +152,7 @@ def gateway_flags(settings: GatewaySettings) -> tuple[str, ...]:
         "--served-model-name": settings.served_model_name,
         "--secret": settings.secret,
         "--log-level": settings.log_level,
+        "--record": settings.record,
     }
     return (settings.model, *_spell(flags))
 

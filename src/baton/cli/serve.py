@@ -41,10 +41,12 @@ def serve(
     control: opt.ServeControl = None,
     secret: opt.Secret = None,
     log_level: opt.Level = opt.LogLevel.INFO,
+    record: opt.RecordDirectory = None,
 ) -> None:
     """Serve MODEL on this machine: prompts computed in one process, tokens generated in another."""
     from baton.cli.models import ensure, locate
     from baton.cli.ports import free_port
+    from baton.cli.record import prepare_directory
 
     work = opt.Work(dtype=dtype, max_model_len=max_model_len, max_batched_tokens=max_batched_tokens, max_num_seqs=max_num_seqs)
     memory = opt.Memory(
@@ -62,9 +64,12 @@ def serve(
         gateways=(address,),
         secret=None if secret is None else os.path.abspath(secret),
         log_level=log_level,
+        record=None if record is None else os.path.abspath(record),
     )
     workers = plan_workers(service, work, memory, crew, cores=available_cores())
     front = plan_gateway(service, work, host=host, port=port, api_key=api_key)
+    if service.record is not None:
+        prepare_directory(service.record, ["gateway", *(w.name for w in workers)])
     ensure(model)
     raise typer.Exit(supervise(front, workers))
 
@@ -105,6 +110,7 @@ def plan_gateway(service: opt.Service, work: opt.Work, *, host: str, port: int, 
         secret=service.secret,
         api_key=api_key,
         log_level=service.log_level.value,
+        record=service.record,
     )
 
 

@@ -41,6 +41,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         log_level: "debug", "info", "warning" or "error"
         stall_ms: a handoff without any progress for so long fails
         fetch_ms: deadline of one read
+        record: file, or directory for one, to which what enters the core is written; None = nowhere
     """
 
     role: Role
@@ -64,6 +65,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     log_level: str
     stall_ms: int = 60_000
     fetch_ms: int = 10_000
+    record: str | None = None
 
     @property
     def page_blocks(self) -> int:
@@ -103,6 +105,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
         secret: file of the shared secret, asked for off loopback
         api_key: bearer token of /v1; None serves everybody
         log_level: "debug", "info", "warning" or "error"
+        record: file, or directory for one, to which what enters the core is written; None = nowhere
     """
 
     host: str
@@ -114,6 +117,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     secret: str | None
     api_key: str | None
     log_level: str
+    record: str | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.port <= 65_535:

@@ -1,0 +1,88 @@
+"""A service that writes down what its processes decide: every journal plays with the same effects, every invariant holds."""
+
+import os
+import signal
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.e2e.service import Process, free_port, wait_for
+
+from baton.cli.main import run
+from baton.journal.coding import records
+from baton.journal.entries import Cancelled, PeerLost, Record, Step
+
+
+def read(path: Path) -> list[Record]:
+    return [record for _, record in records([path.read_bytes()])]
+
+
+def entries(path: Path) -> list[type]:
+    return [type(r.entry) for r in read(path) if isinstance(r, Step)]
+
+
+@pytest.fixture
+def served(tiny: Path, tmp_path: Path) -> Iterator[tuple[Process, httpx.Client]]:
+    """`baton serve --record`, and a client."""
+    port = free_port()
+    flags = ["--port", str(port), "--dtype", "float32", "--kv-pages", "100", "--served-model-name", "m", "--threads", "1"]
+    command = [sys.executable, "-m", "baton.cli.main", "serve", str(tiny), *flags, "--record", str(tmp_path / "logs")]
+    process = Process("serve", command, tmp_path / "serve.log")
+    http = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30)
+
+    def ready() -> bool:
+        try:
+            return http.get("/ready").status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    try:
+        wait_for(ready, seconds=60, why="ready")
+        yield process, http
+    finally:
+        http.close()
+        process.end()
+
+
+def complete(http: httpx.Client, prompt: str, **fields: object) -> httpx.Response:
+    body = {"model": "m", "prompt": prompt, "temperature": 0, "max_tokens": 20} | fields
+    return http.post("/v1/completions", json=body)
+
+
+def leave(http: httpx.Client) -> None:
+    """Ask for much and go after the first words."""
+    body = {"model": "m", "prompt": "x" * 80, "stream": True, "max_tokens": 2000}
+    with http.stream("POST", "/v1/completions", json=body) as answer:
+        next(answer.iter_lines())
+
+
+def test_every_journal_of_a_service_plays_again(
+    served: tuple[Process, httpx.Client], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    (process, http), logs = served, tmp_path / "logs"
+    for n in range(3):
+        assert complete(http, f"request {n} " * (10 + 20 * n)).status_code == 200
+    leave(http)
+    pid = next(w["ranks"][0]["pid"] for w in http.get("/debug/ledger").json()["workers"] if w["name"] == "decode-0")
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: (logs / "decode-0.2.baton-log").exists(), seconds=30, why="decode-0 started again")
+    wait_for(lambda: complete(http, "after that").status_code == 200, seconds=30, why="it serves again")
+    time.sleep(0.2)
+    process.end()
+
+    found = sorted(logs.iterdir())
+    assert [p.name for p in found] == [f"{n}.baton-log" for n in ("decode-0.2", "decode-0", "gateway", "prefill-0")]
+    assert {stat.S_IMODE(p.stat().st_mode) for p in found} == {0o600}
+    assert stat.S_IMODE(logs.stat().st_mode) == 0o700
+    for path in found:
+        code = run(["replay-log", str(path)])
+        said = capsys.readouterr()
+        assert code == 0, f"{path.name}: {said.out}{said.err}"
+        assert len(entries(path)) > 10
+    assert Cancelled in entries(logs / "gateway.baton-log")
+    assert PeerLost in entries(logs / "gateway.baton-log")
+    assert PeerLost in entries(logs / "prefill-0.baton-log")
