@@ -73,3 +73,33 @@ def test_a_failing_world_becomes_small(failing):
     assert run(script=small, parts=BLIND).invariant == "right_bytes"
     assert len(small) <= len(failing.choices) // 3
     assert run(script=small, parts=SHIPPED).invariant == ""
+
+
+# ---- stories -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_story_changes_nothing(seed):
+    plain, told = run(seed), run(seed, story=True)
+    assert (told.trace, told.events, told.choices) == (plain.trace, plain.events, plain.choices)
+    assert plain.story == plain.settings == ()
+    assert plain.diagram == ""
+    assert sum("---- " in line for line in told.story) >= 4
+
+
+def test_a_story_ends_with_the_violation_and_shows_its_room(failing):
+    told = run(failing.seed, parts=BLIND, story=True)
+    assert "VIOLATION right_bytes" in told.story[-1]
+    words = "\n".join(told.story)
+    for spoken in ("Ticket", "Offer", "fetch", "read 1 for", "commit", "batch", "Admitted", "is for request"):
+        assert spoken in words
+    room = told.detail.split("computes ")[1].split(" ")[0]
+    assert told.diagram.startswith("sequenceDiagram")
+    assert f": Ticket {room} " in told.diagram
+    assert "right_bytes" in told.diagram.splitlines()[-1]
+    assert any(line.startswith("worker ") for line in told.settings)
+
+
+def test_lost_frames_are_told():
+    lossy = next(o for o in (run(seed, story=True) for seed in range(60)) if any("-- lost" in line for line in o.story))
+    assert any("(again)" in line for line in lossy.story)

@@ -95,6 +95,11 @@ class RankBooks:
         """The code has been told that nothing more lands."""
         self._reads.pop(handle, None)
 
+    def whose(self, handle: Handle) -> str:
+        """The room that a read under way is for."""
+        key = self._reads[handle][0] if handle in self._reads else None
+        return _short(key) if key is not None else "nobody"
+
     @property
     def reads(self) -> int:
         """Reads that may still land."""

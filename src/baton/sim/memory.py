@@ -52,6 +52,10 @@ class Books(Protocol):
         """The code has been told that nothing more lands."""
         ...
 
+    def whose(self, handle: Handle) -> str:
+        """The room that a read under way is for."""
+        ...
+
 
 class World(Protocol):
     """What a fabric needs to know of its world."""
@@ -66,6 +70,10 @@ class World(Protocol):
 
     def fault(self, kind: str, *names: str) -> None:
         """Note a fault."""
+        ...
+
+    def tell(self, line: str) -> None:
+        """Add to the story, if one is wanted."""
         ...
 
     def memory_of(self, boot: Boot) -> tuple[Process, Mapping[GroupName, SimPool]] | None:
@@ -135,6 +143,13 @@ class SimFabric:
                 raise FabricError(f"range {(source, target, nbytes)} of group {group} is outside the pools")
         self._start(UnderWay(handle, peer, self._cut(ranges)), ranges, deadline)
 
+    def _tell(self, read: UnderWay, what: str) -> None:
+        self._world.tell(f"{self._process.name}: read {read.handle} for {self._books.whose(read.handle)} {what}")
+
+    def _name(self, peer: RankId) -> str:
+        memory = self._world.memory_of(peer.boot)
+        return memory[0].name if memory is not None else "an ended process"
+
     def _cut(self, ranges: list[Range]) -> list[list[Range]]:
         world = self._world
         if not world.tape.chance(world.faults().read_torn, "a read in pieces"):
@@ -149,6 +164,7 @@ class SimFabric:
         world, heap, tape, faults = self._world, self._world.heap, self._world.tape, self._world.faults()
         self._reads[read.handle] = read
         self._books.read_began(read.handle, ranges)
+        self._tell(read, f"begins, {sum(r[3] for r in ranges)} bytes from {self._name(read.peer)} in {len(read.cells)} pieces")
         heap.after(deadline, self._give_up, read, "its deadline passed")
         fails = tape.below(len(read.cells) + 1, "fail after") if tape.chance(faults.read_fail, "a read fails") else None
         straggles = tape.chance(faults.read_straggle, "a read straggles")
@@ -216,6 +232,7 @@ class SimFabric:
             self._end(read, outcome, detail, quiet=True)
 
     def _end(self, read: UnderWay, outcome: Outcome, detail: str, *, quiet: bool) -> None:
+        self._tell(read, f"ended: {outcome.value}{' (' + detail + ')' if detail else ''}")
         read.ended, read.quiet = True, quiet
         del self._reads[read.handle]
         self._ends.append(Ended(read.handle, outcome, detail))
@@ -242,6 +259,7 @@ class SimFabric:
     def _release(self, read: UnderWay) -> None:
         if self._process.alive:
             read.quiet = True
+            self._tell(read, "can land no more")
             self._books.read_quiet(read.handle)
             self._ends.append(Released(read.handle))
             self._process.wake()

@@ -120,7 +120,7 @@ class Network:
         self._lost: dict[tuple[str, str], int] = {}  # in a row
         self.cut: set[tuple[str, str]] = set()  # (from, to): one-way partitions
         self.frames = 0
-        self.on_frame: Callable[[str, str, bytes], None] | None = None
+        self.on_frame: Callable[[str, str, bytes, str], None] | None = None  # .., how it was lost
 
     def listen(self, address: str, control: SimControl) -> None:
         """From now on frames to the address arrive here."""
@@ -132,13 +132,15 @@ class Network:
         self._heap.mix(frame)
         to = self._name(route)
         faults, tape, now = self._faults(), self._tape, self._heap.now
-        if (source.process.name, to) in self.cut:
-            return
         pair = (source.process.name, to)
+        if pair in self.cut:
+            self._gone(pair, frame, "cut off")
+            return
         if tape.chance(faults.loss, "lose a frame"):
             self._lost[pair] = self._lost.get(pair, 0) + 1
             if self._lost[pair] >= BURST:
                 self._fault("loss burst", *pair)
+            self._gone(pair, frame, "lost")
             return
         self._lost.pop(pair, None)
         arrival = now + LATENCY_US
@@ -156,6 +158,10 @@ class Network:
         if tape.chance(faults.old, "an old copy"):
             self._heap.at(arrival + tape.below(60, "old by") * OLD_US // 60, self._arrive, source, link, route, frame)
 
+    def _gone(self, pair: tuple[str, str], frame: bytes, how: str) -> None:
+        if self.on_frame is not None:
+            self.on_frame(*pair, frame, how)
+
     def _name(self, route: Route) -> str:
         if isinstance(route, ToLink):
             return route.control.process.name
@@ -171,5 +177,5 @@ class Network:
                 return
             target, to = listener, None
         if self.on_frame is not None:
-            self.on_frame(source.process.name, target.process.name, frame)
+            self.on_frame(source.process.name, target.process.name, frame, "")
         target.deliver(source, link, to, frame)

@@ -8,7 +8,9 @@ from enum import Enum
 import msgspec
 import structlog
 
+from baton.sim.describe import described
 from baton.sim.parts import SHIPPED, Parts
+from baton.sim.story import Story, diagram, room_of
 from baton.sim.tape import Script, Tape
 from baton.sim.world import Violation, World
 
@@ -43,6 +45,8 @@ class Outcome(msgspec.Struct, frozen=True):
     choices: Mapping[int, int]
     story: tuple[str, ...]
     labels: Mapping[int, str] = {}  # of the choices
+    settings: tuple[str, ...] = ()  # of the world, in words; this and the following with the story alone
+    diagram: str = ""  # of one room, the one that the violation is about: mermaid
 
     @property
     def kind(self) -> Kind:
@@ -79,13 +83,16 @@ def run(
     invariant, detail = "", ""
     with _replaced(parts):
         world = World(tape, parts, calm=calm)
-        world.story = [] if story else None
+        if story:
+            world.tell_frames(Story())
         try:
             world.run()
         except Violation as violation:
             invariant, detail = violation.invariant, violation.detail
         except Exception as error:  # noqa: BLE001 - top of a run: what the code under test raises is the outcome
             invariant, detail = CRASHED, f"{type(error).__name__}: {error}"
+    if invariant:
+        world.tell(f"VIOLATION {invariant}: {detail}")
     clients = world.people.clients
     tps = {role: max(w.tp for w in world.draw.workers if w.role == role) for role in ("prefill", "decode")}
     return Outcome(
@@ -101,6 +108,15 @@ def run(
         wide=min(tps.values()) > 1,
         clean=world.draw.clean,
         choices=dict(tape.taken),
-        story=tuple(world.story or ()),
+        story=tuple(map(str, world.story.lines)) if world.story is not None else (),
         labels=dict(tape.labels),
+        settings=described(world.draw) if story else (),
+        diagram=_diagram(world, invariant, detail),
     )
+
+
+def _diagram(world: World, invariant: str, detail: str) -> str:
+    if world.story is None:
+        return ""
+    room = room_of(detail, world.story.lines, world.tickets)
+    return diagram(room, world.story.lines, f"{invariant}: {detail}" if invariant else "") if room is not None else ""

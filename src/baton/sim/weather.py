@@ -35,6 +35,7 @@ class Weather:
         if self._world.hostile and alive:
             process = alive[self._tape.below(len(alive), "who crashes")]
             process.calls_left = self._tape.below(6, "after calls")
+            self._world.tell(f"{process.name}: will crash after {process.calls_left} more calls of a port")
             if process.calls_left == 0:
                 process.die("crashed")
 
@@ -44,6 +45,7 @@ class Weather:
             process = alive[self._tape.below(len(alive), "who pauses")]
             process.paused_until = self._world.heap.now + 300_000 * (1 + self._tape.below(20, "pause"))
             self._world.fault("pause", process.name)
+            self._world.tell(f"{process.name}: stands still until {process.paused_until / 1000:.0f} ms")
 
     def _partition(self) -> None:
         alive = self._world.processes()
@@ -54,10 +56,12 @@ class Weather:
         cut = {(a, b)} if self._tape.below(2, "one way") else {(a, b), (b, a)}
         self._world.network.cut |= cut
         self._world.fault("partition", a, b)
+        self._world.tell(f"cut off: {', '.join(f'{a} from {b}' for a, b in sorted(cut))}")
         self._world.heap.after(250_000 * (1 + self._tape.below(20, "partition for")), self._join, cut)
 
     def _join(self, cut: set[tuple[str, str]]) -> None:
         self._world.network.cut -= cut
+        self._world.tell(f"partition over: {', '.join(f'{a} reaches {b}' for a, b in sorted(cut))}")
 
     def _damage(self) -> None:
         """A bit flips in the memory of a prefill rank."""

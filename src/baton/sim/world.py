@@ -30,6 +30,7 @@ from baton.sim.parts import SHIPPED, Parts
 from baton.sim.people import People
 from baton.sim.process import Process, SkewedClock
 from baton.sim.settings import Faults, WorkerDraw, WorldDraw, draw_world
+from baton.sim.story import Story, ordered, short
 from baton.sim.tape import Tape
 from baton.sim.weather import Weather
 from baton.sim.worker import WorkerRun, address_of
@@ -74,7 +75,7 @@ class World:
         self.all_faults: list[Fault] = []
         self.marks: Counter[str] = Counter()
         self.core_marks = Marks()  # one for all roles of all processes
-        self.story: list[str] | None = None
+        self.story: Story | None = None
         self.gateway_addresses = tuple(address_of(g) for g in self.draw.gateways)
         self.workers: dict[str, WorkerRun] = {}
         self.fronts: dict[str, tuple[Process, Front]] = {}
@@ -102,7 +103,12 @@ class World:
     def tell(self, line: str) -> None:
         """Add to the story, if one is wanted."""
         if self.story is not None:
-            self.story.append(f"{self.heap.now / 1000:10.2f} ms  {line}")
+            self.story.tell(self.heap.now, line)
+
+    def tell_frames(self, story: Story) -> None:
+        """From now on everything that happens is told."""
+        self.story, story.names = story, self._names
+        self.network.on_frame = lambda *frame: story.frame(self.heap.now, *frame)
 
     def memory_of(self, boot: Boot) -> tuple[Process, Mapping[GroupName, SimPool]] | None:
         """The rank of that boot and its pools; None if it has ended."""
@@ -111,6 +117,9 @@ class World:
 
     def ticket(self, ticket: Ticket) -> None:
         """A leader has received a ticket."""
+        if self.story is not None and ticket.key not in self.tickets:
+            workers = " and ".join(self._names.get(b, "?") for b in (ticket.prefill, ticket.decode))
+            self.tell(f"room {short(ticket.key)} is for request {ticket.sampling.seed}, by {workers}")
         known = self.tickets.setdefault(ticket.key, ticket)
         if known != ticket:
             self.violate("same_ticket", f"two tickets for {ticket.key}")
@@ -120,12 +129,7 @@ class World:
     def plan_applied(self, worker: WorkerRun, rank: Rank, plan: StepPlan) -> None:
         """A rank has applied a plan."""
         if self.story is not None and rank == 0:
-            parts = [
-                f"{n} {len(v)}"
-                for n in ("meet", "part", "drop", "hold", "fetch", "rehash", "commit", "batch")
-                if (v := getattr(plan, n))
-            ]
-            self.tell(f"{worker.draw.name}: plan {plan.seq}: {', '.join(parts)}")
+            self.tell(f"{worker.draw.name}: {ordered(plan)}")
         if rank == 0:
             self.marks["commit"] += len(plan.commit)
             self.marks["rehash"] += len(plan.rehash)
@@ -159,6 +163,7 @@ class World:
         """A gateway begins, as a new boot."""
         boot = Boot(next(self._boots))
         process = self.process(name, boot)
+        self.tell(f"{name}: starts as boot {boot}")
         front = self.parts.front(boot, FrontSettings(wait_for_workers_ms=8_000), self._draw_bits)
         front.marks = self.core_marks
         control = SimControl(self.network, process, address_of(name))
@@ -177,6 +182,7 @@ class World:
         if self.tape.chance(self.faults().mismatch, "other weights"):
             weights = OTHER_WEIGHTS
             self.fault("mismatch", EVERYBODY)
+        self.tell(f"{draw.name}: starts as boot {boots[0]}{' with other weights' if weights != WEIGHTS else ''}")
         worker = WorkerRun(self, draw, boots, weights=weights, parts=self.parts)
         self.workers[draw.name] = worker
         for process, engine in zip(worker.processes, worker.engines, strict=True):
@@ -185,7 +191,7 @@ class World:
 
     def _rank_died(self, worker: WorkerRun, process: Process, why: str) -> None:
         self.fault("crash", process.name)
-        self.tell(f"{process.name} ended: {why}")
+        self.tell(f"{process.name}: ends: {why}")
         self.heap.after(self.tape.below(8, "reaped after") * 600_000, self._reap, worker)
 
     def _reap(self, worker: WorkerRun) -> None:
@@ -202,7 +208,7 @@ class World:
 
     def _gateway_died(self, name: str, process: Process, why: str) -> None:
         self.fault("crash", name)
-        self.tell(f"{name} ended: {why}")
+        self.tell(f"{name}: ends: {why}")
         self.people.gateway_ended(name)
         self.heap.after(100_000 + 200_000 * self.tape.below(5, "restarts after"), self._restart_gateway, name)
 
@@ -214,8 +220,10 @@ class World:
 
     def run(self) -> None:
         """The whole run. Raises Violation."""
+        self.tell("---- start ----")
         self.start()
         self._advance(400_000)  # pairs are made before the first client; in a hostile world maybe not all
+        self.tell("---- hostile ----" if self.hostile else "---- clients come, without faults ----")
         self._schedule()
         self._advance(self.heap.now + self.draw.hostile_ms * 1000)
         self._heal()
@@ -224,6 +232,7 @@ class World:
         if not self.draw.clean:  # what was silent before may be given up until now
             self._advance(max(self.heap.now, healed + self.limits.silence + 100_000))
         self._until_paired(healed + PAIRED_US)
+        self.tell("---- everything has ended and every pair is made; three probes ----")
         for _ in range(3):
             self.people.ask(probe=True)
         self._until_ended(self.heap.now + PROBE_US)
@@ -286,6 +295,7 @@ class World:
             self._restart_worker(draw)
 
     def _rest(self) -> None:
+        self.tell("---- rest ----")
         self._advance(self.heap.now + REST_US)
         turns = {p.name: p.turns for p in self.processes()}
         self._advance(self.heap.now + 500_000)
