@@ -9,9 +9,10 @@ from tests.journal.plants import CuriousFront, EagerFront, HastyDecode, KeepingP
 from tests.journal.rig import Bytes, RecordedWorld, read, replayed, steps_of
 from tests.journal.scenarios import SCENARIOS, journals
 
+from baton.core.agreement import Meet, StepPlan
 from baton.core.cores import LeaderParts, PlainCores, RankParts
 from baton.core.errors import FabricError, Mismatch, Overloaded
-from baton.core.ids import Boot, Micros, Rank
+from baton.core.ids import Boot, Micros, Rank, RankId, Seq
 from baton.core.manifest import Manifest
 from baton.core.messages import FirstToken, Introduce, Received, Unpaired
 from baton.core.room import Send
@@ -33,6 +34,7 @@ from baton.journal.entries import (
     Submitted,
     Timer,
 )
+from baton.journal.examine import examine
 from baton.journal.recorder import Recorder
 from baton.journal.recording import RecordedCores
 
@@ -209,6 +211,22 @@ def test_questions_about_books_are_played_too() -> None:
     assert kinds.count(LedgerAsked) == 2
     assert kinds.count(LedgerForgotten) == 1
     assert replayed(data)[1] is None
+
+
+def test_a_rank_in_a_process_of_its_own_writes_a_journal_of_its_own() -> None:
+    sink = Bytes()
+    rank = RecordedCores(PlainCores(), Recorder(sink), lambda: Micros(7)).rank(
+        RankParts(Rank(0), Boot(3), (manifest("decode", 3).placement(0),), True)
+    )
+    rank.apply(StepPlan(Seq(1), meet=(Meet(manifest("prefill", 2), "shm"),)))
+    rank.connected(RankId(Boot(2), Boot(2), Rank(0)), "")
+    assert rank.report() is not None
+    assert rank.report() is None
+    assert [type(s.entry).__name__ for s in steps_of(sink.data)] == ["Applied", "Connected", "ReportTaken"]
+    assert replayed(sink.data) == (3, None)
+    found = examine([sink.data], PlainCores(), until=None, watch=lambda at, record: None)
+    assert found.whose == "rank 0 (boot 3)"
+    assert (found.same, found.violations) == (3, [])
 
 
 # ---- what a journal must hold -------------------------------------------------------------------

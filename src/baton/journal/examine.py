@@ -33,7 +33,8 @@ class Findings:
                     return f"gateway (boot {boot:x})"
                 case RankParts():
                     continue
-        return "a process of unknown kind"
+        rank = next((p for p in self.parts if isinstance(p, RankParts)), None)
+        return f"rank {rank.rank} (boot {rank.boot:x})" if rank is not None else "a process of unknown kind"
 
 
 Watch = Callable[[int, Record], None]  # bytes read, record

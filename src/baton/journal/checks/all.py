@@ -54,10 +54,18 @@ class Checks:
             case Step():
                 self._steps += 1
                 for check in list(self._checks):
-                    for what in check.see(record):
+                    what = _first(check, record)
+                    if what is not None:
                         self._checks.remove(check)
                         yield Violation(self._steps, record.at, check.invariant, what)
-                        break
             case _:
                 for check in self._checks:
                     check.made(record)
+
+
+def _first(check: Check, step: Step) -> str | None:
+    """The first thing that is wrong with a step; a step that cannot be judged is wrong, too."""
+    try:
+        return next(iter(check.see(step)), None)
+    except Exception as error:  # noqa: BLE001  (a journal comes from anywhere; what makes no sense is a finding)
+        return f"this step makes no sense: {type(error).__name__}: {error}"

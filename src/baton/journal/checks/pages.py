@@ -1,5 +1,6 @@
 """A page has one owner; what a dropped room held is given to nobody before every rank has said `quiet`."""
 
+from collections import Counter
 from collections.abc import Iterator
 
 from baton.core.agreement import Hold, Report, StepPlan
@@ -24,6 +25,7 @@ class PageBooks(Check):
         self._page_tokens: dict[GroupName, int] = {}  # of the groups that hold pages; a slot holds a whole sequence
         self._owner: dict[Place, Key] = {}
         self._held: dict[Key, list[Place]] = {}
+        self._counts: dict[Key, Counter[GroupName]] = {}  # of its pages
         self._dropped: dict[Key, Seq] = {}
         self._quiet: dict[Key, set[Rank]] = {}
 
@@ -56,6 +58,7 @@ class PageBooks(Check):
             self._quiet[key].add(report.rank)
             if self._quiet[key] == self._ranks:
                 del self._dropped[key], self._quiet[key]
+                self._counts.pop(key, None)
                 for place in self._held.pop(key, []):
                     self._owner.pop(place, None)
 
@@ -77,14 +80,11 @@ class PageBooks(Check):
             past = row.start + len(row.tokens)
             if row.key in self._dropped:
                 yield f"plan {plan.seq} computes {brief(row.key)}, which was dropped"
-            elif any(self._count(row.key, g) * n < past for g, n in self._page_tokens.items()):
+            elif any(self._counts.get(row.key, Counter())[g] * n < past for g, n in self._page_tokens.items()):
                 yield f"plan {plan.seq} computes {brief(row.key)} up to position {past}, beyond the pages it holds"
 
-    def _count(self, key: Key, group: GroupName) -> int:
-        return sum(g == group for g, _ in self._held.get(key, ()))
-
     def _hold(self, seq: Seq, hold: Hold) -> Iterator[str]:
-        held = self._held.setdefault(hold.key, [])
+        held, counts = self._held.setdefault(hold.key, []), self._counts.setdefault(hold.key, Counter())
         for group, pages in hold.pages.items():
             for page in pages:
                 owner = self._owner.get((group, page))
@@ -95,3 +95,4 @@ class PageBooks(Check):
                     yield f"plan {seq} gives {brief(hold.key)} page {page} of group {group}; {brief(owner)} has it, and is {how}"
                 self._owner[group, page] = hold.key
                 held.append((group, page))
+                counts[group] += 1
