@@ -32,8 +32,8 @@ from baton.core.agreement import (
     Vote,
 )
 from baton.core.errors import Bug
-from baton.core.ids import BlockIndex, Boot, GroupName, Key, Page, Rank, RankId, Seal, Seq
-from baton.core.manifest import Manifest
+from baton.core.fetching import OpenOrder, Peer, Piece
+from baton.core.ids import BlockIndex, Boot, GroupName, Key, Page, Rank, RankId, Seq
 from baton.core.marks import Mark, Marks
 from baton.core.plan import Leg, PairPlan, leg_seals, pair
 from baton.core.rank_effects import CancelRead, Compute, Connect, Digest, Disconnect, RankEffect, Read
@@ -53,36 +53,6 @@ from baton.core.work import (
 )
 
 MAX_TRIES = 3  # reads of one piece, the first included, before the leader hears of it
-
-
-class Piece(msgspec.Struct, frozen=True):
-    """Some blocks of one group on one leg, read and hashed together."""
-
-    order: int
-    key: Key
-    leg: Leg
-    group: GroupName
-    blocks: tuple[BlockIndex, ...]
-    tries: int
-
-
-class Peer(msgspec.Struct):
-    """A prefill worker we may read from."""
-
-    manifest: Manifest
-    fabric: str
-    plan: PairPlan
-    legs: tuple[Leg, ...]  # into this rank
-    waiting: set[RankId]  # connections not answered yet
-    why: str = ""  # of the first one that failed
-
-
-class OpenOrder(msgspec.Struct):
-    """A fetch order under way: the pieces still open, and the sums it must match."""
-
-    fetch: Fetch
-    open: set[tuple[int, GroupName, BlockIndex]]
-    sums: Mapping[tuple[int, GroupName, BlockIndex], Seal]
 
 
 class RankCore:
