@@ -26,6 +26,7 @@ class Kind(Enum):
 
 LIVENESS = frozenset({"liveness", "healed_succeeds", "nothing_left", "quiet_at_rest", "no_spurious_failure"})
 CRASHED = "no_bug"
+PROCESS_ENDED = "process_lives"  # said by whoever ran the process: it is gone, or was silent for too long
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -53,7 +54,7 @@ class Outcome(msgspec.Struct, frozen=True):
         """Verdict."""
         if not self.invariant:
             return Kind.FINE
-        if self.invariant == CRASHED:
+        if self.invariant in (CRASHED, PROCESS_ENDED):
             return Kind.CRASH
         return Kind.LIVENESS if self.invariant in LIVENESS else Kind.SAFETY
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
+from baton.cli.simulation.found import Keeper
 from baton.cli.simulation.planted import expected, parts_of
 from baton.cli.simulation.progress import Watch
 from baton.cli.simulation.report import Report, show, show_line
@@ -26,6 +27,8 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
     planted: str | None
     twice: int  # seeds that are run a second time
     require_marks: bool
+    shrink_runs: int
+    keep: Path
     json: Path | None
     quiet: bool
 
@@ -36,6 +39,7 @@ def simulate_many(orders: Orders) -> int:
     tally, began = Tally(), time.monotonic()
     interrupted = _run(orders, tally, began)
     took = time.monotonic() - began
+    differing = [] if interrupted else _differing(orders, tally)
     report = Report.of(
         tally,
         first=orders.seeds.start,
@@ -44,7 +48,7 @@ def simulate_many(orders: Orders) -> int:
         interrupted=interrupted,
         planted=orders.planted,
         expected=expected(orders.planted),
-        differing=[] if interrupted else _differing(orders, tally),
+        differing=differing,
     )
     console = Console(highlight=False, soft_wrap=True)
     if orders.quiet and not report.violations:
@@ -53,7 +57,17 @@ def simulate_many(orders: Orders) -> int:
         show(report, tally, console)
     if orders.json is not None:
         _write(orders.json, report)
+    if not interrupted:
+        _keep(orders, tally, console)
     return report.exit_code(require_marks=orders.require_marks)
+
+
+def _keep(orders: Orders, tally: Tally, console: Console) -> None:
+    keeper = Keeper(orders.keep, orders.planted, runs=orders.shrink_runs, console=console)
+    with suppress(KeyboardInterrupt):
+        keeper.keep(tally.first_of_each())
+    for seed in keeper.differing:
+        console.print(f"[red]seed {seed}: not deterministic[/red]: what it did in another process it does not do here")
 
 
 def _run(orders: Orders, tally: Tally, began: float) -> bool:

@@ -16,11 +16,12 @@ import msgspec
 
 from baton.core.errors import BatonError
 from baton.shell.leash import leashed
-from baton.sim.run import CRASHED, Outcome
+from baton.sim.run import PROCESS_ENDED, Outcome
 
 CHUNK = 4  # seeds of one order: about half a second
 ANY = "random"  # a PYTHONHASHSEED
 GRACE_S = 5.0
+PROGRAM = (sys.executable, "-m", "baton.cli.simulation.worker")
 _decoder = msgspec.json.Decoder(Outcome)
 
 
@@ -28,7 +29,7 @@ class Worker:
     """One process, at work on one order."""
 
     def __init__(self, planted: str | None, hash_seed: str) -> None:
-        argv = (sys.executable, "-m", "baton.cli.simulation.worker", *([planted] if planted else []))
+        argv = (*PROGRAM, *([planted] if planted else []))
         # A group of its own: Ctrl-C at the terminal reaches this process alone, which then sums up.
         self._process = subprocess.Popen(
             leashed(argv),
@@ -152,7 +153,7 @@ class _Crew:
 def _ended_its_process(seed: int, why: str) -> Outcome:
     return Outcome(
         seed=seed,
-        invariant=CRASHED,
+        invariant=PROCESS_ENDED,
         detail=why,
         events=0,
         trace=0,
