@@ -24,7 +24,7 @@ from baton.core.state import Placement, StateTable
 T = TypeVar("T")
 R = TypeVar("R", bound=Hashable)
 
-CONSTANT = (Manifest, PairPlan, Placement, StateTable, LeaderSettings, FunctionType)
+CONSTANT = (msgspec.msgpack.Encoder, Manifest, PairPlan, Placement, StateTable, LeaderSettings, FunctionType)
 Copier = Callable[[Any, dict[int, Any]], Any]
 _COPIERS: dict[type, Copier | None] = {}
 PLAIN = (type(None), bool, int, float, str, bytes, Enum, type)
@@ -82,6 +82,7 @@ class Digest:
     def __init__(self, forget: Collection[str] = ()) -> None:
         self.forget = frozenset(forget)
         self._constants: dict[int, Any] = {}  # kept, so that an id is never used again
+        self._frozen: dict[int, tuple[Any, Hashable]] = {}  # likewise
         self._readers: dict[type, Callable[[Any], Hashable]] = {}
 
     def __call__(self, value: Any) -> Hashable:
@@ -113,9 +114,18 @@ class Digest:
         if issubclass(kind, tuple | list | deque):
             return lambda value: tuple([self(v) for v in value])
         if issubclass(kind, msgspec.Struct):
-            names = [name for name in kind.__struct_fields__ if name not in self.forget]
-            return lambda value: (kind, *[self(getattr(value, name)) for name in names])
+            return self._once if kind.__struct_config__.frozen else self._struct
         return lambda value: (kind, *[self(v) for name, v in vars(value).items() if name not in self.forget])
+
+    def _struct(self, value: Any) -> Hashable:
+        return type(value), *[self(getattr(value, name)) for name in value.__struct_fields__ if name not in self.forget]
+
+    def _once(self, value: Any) -> Hashable:
+        """Of a struct that cannot change, which copies share."""
+        found = self._frozen.get(id(value))
+        if found is None:
+            found = self._frozen[id(value)] = value, self._struct(value)
+        return found[1]
 
 
 class Objects(Generic[T]):

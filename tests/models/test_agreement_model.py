@@ -1,0 +1,125 @@
+"""All that a leader and its two ranks can do with few rooms; and what that finds where the agreement is made worse.
+
+Searched whole: a room is committed only where it has arrived on every rank, a rank works only on pages of the room for which
+it does, a rank that has diverged is not believed once more, and from everywhere the worker comes to hold nothing.
+"""
+
+import msgspec
+import pytest
+from tests.core.build import key
+
+from baton.core.agreement import Agreement, Ballot, Report, Vote
+from baton.core.decode import DecodeLeader, DecodeRoom
+from baton.core.rank import RankCore
+from baton.core.room import Saw
+
+from .agreement_model import AgreementModel
+from .explore import explore
+
+SIZES = ("rooms", "pages", "faults", "states")
+
+
+class SaysQuietOfAll(RankCore):
+    """Says in every report of which rooms nothing is under way, as it may: what that is worth is for the leader to know."""
+
+    def report(self) -> Report | None:
+        """The report, with more in it."""
+        busy = {p.key for p in self._reads.values()} | {p.key for p in self._unknown.values()}
+        busy = busy.union(*self._batches.values())
+        found = super().report()
+        idle = tuple(k for k in (key(n) for n in (1, 2, 3)) if k not in busy)
+        return msgspec.structs.replace(found, quiet=idle) if found is not None else None
+
+
+@pytest.mark.parametrize(
+    SIZES,
+    [
+        (1, 1, 2, 5_000),
+        (2, 1, 1, 10_000),
+        (2, 2, 0, 10_000),
+        (3, 1, 0, 4_000),
+        pytest.param(2, 1, 2, 70_000, marks=pytest.mark.slow),
+        pytest.param(2, 2, 1, 250_000, marks=pytest.mark.slow),
+        pytest.param(3, 1, 1, 80_000, marks=pytest.mark.slow),
+    ],
+)
+def test_every_way_a_worker_can_go(rooms: int, pages: int, faults: int, states: int) -> None:
+    found = explore(AgreementModel(rooms=rooms, pages=pages, faults=faults))
+    assert found.bad is None, str(found)
+    assert found.states > states, "an empty search proves nothing"
+    assert found.done > 0
+
+
+def test_quiet_may_be_said_too_early_where_it_is_not_counted() -> None:
+    found = explore(AgreementModel(rooms=2, pages=1, faults=1, rank=SaysQuietOfAll))
+    assert found.bad is None, str(found)
+    assert found.states > 10_000
+
+
+# ---- planted bugs -------------------------------------------------------------------------------
+
+
+class FoldsByMax(Agreement):
+    """A room proceeds where any rank has it."""
+
+    def verdict(self, order: int) -> tuple[Vote, tuple[Ballot, ...]]:
+        """Max instead of min."""
+        ballots = tuple(self._votes[order].values())
+        return max((b.vote for b in ballots), default=Vote.WAITING), ballots
+
+
+class CountsQuietOfAnyReport(Agreement):
+    """A negative fact counts from a report that has not applied the plan which ordered it."""
+
+    def take(self, report: Report) -> None:
+        """Quiet, whenever it was said."""
+        super().take(report)
+        for of in report.quiet:
+            if of in self._quiet:
+                self._quiet[of].add(report.rank)
+
+
+class BelievesAllChains(Agreement):
+    """A report counts whatever its rank has applied."""
+
+    def take(self, report: Report) -> None:
+        """As if it had applied what it was given."""
+        super().take(msgspec.structs.replace(report, chain=self._chains[report.applied]))
+
+
+class CountsOneRank(Agreement):
+    """What one rank says is quiet is taken for all."""
+
+    def take(self, report: Report) -> None:
+        """Add every rank when the first one says it."""
+        super().take(report)
+        for ranks in self._quiet.values():
+            ranks |= set(self._applied) if ranks else set()
+
+
+class FreesAtTheDrop(DecodeLeader):
+    """Pages come back when a room is given up, not when its ranks are quiet."""
+
+    def leave(self, room: DecodeRoom, saw: Saw) -> None:
+        """Give back at once."""
+        super().leave(room, saw)
+        self.ledger.give_back(room.key)
+
+
+@pytest.mark.parametrize(
+    ("agreement", "leader", "rank", "faults", "why", "steps"),
+    [
+        (FoldsByMax, DecodeLeader, RankCore, 0, "nothing of it has arrived", 5),
+        (CountsQuietOfAnyReport, DecodeLeader, SaysQuietOfAll, 1, "whose owner is", 7),
+        (CountsOneRank, DecodeLeader, RankCore, 1, "whose owner is", 9),
+        (BelievesAllChains, DecodeLeader, RankCore, 1, "its report was believed", 3),
+        (Agreement, FreesAtTheDrop, RankCore, 1, "whose owner is", 4),
+    ],
+)
+def test_the_search_finds(
+    agreement: type[Agreement], leader: type[DecodeLeader], rank: type[RankCore], faults: int, why: str, steps: int
+) -> None:
+    found = explore(AgreementModel(rooms=2, pages=1, faults=faults, agreement=agreement, leader=leader, rank=rank))
+    assert found.bad is not None
+    assert why in found.bad.why, str(found)
+    assert len(found.bad.steps) == steps, str(found)
