@@ -103,6 +103,12 @@ class DecodeLeader(Leader[DecodeRoom]):
         room.offers = {o.number: o for o in offers}
         return room
 
+    def _forget(self, room: DecodeRoom) -> None:
+        for order in room.open_orders:  # ranks do not vote on what was dropped
+            self._orders.pop(order, None)
+            self._agreement.settle(order)
+        super()._forget(room)
+
     def _stalls(self, room: DecodeRoom) -> bool:
         return room.state is RoomState.FETCHING
 
