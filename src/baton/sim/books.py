@@ -3,19 +3,42 @@
     owner of a page:  Hold (plan) gives it to a key; it may be given to another key only when nothing of ours touches it.
 
 Checked: no landing in a page that is not being fetched into for the read's own room; no page given away while a read, a
-digest or a computation of ours still uses it; a page has one owner.
+digest or a computation of ours still uses it; a page has one owner; a block is read a bounded number of times; at commit
+every block of the room is there and right.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from baton.core.agreement import StepPlan
-from baton.core.ids import GroupName, Key, Page
+from baton.core.ids import GroupName, Key, Page, Rank, RankId
 from baton.core.state import Placement
 from baton.core.work import Handle
 from baton.sim.engine import SimEngine
 
 Where = tuple[GroupName, int]
 Range = tuple[GroupName, int, int, int]
+MAX_READS = 40  # of a block on a leg: three, and three more for every block of its order that was doubted and found intact
+
+
+class PlanBook:
+    """All ranks of a worker apply the same plans in the same order."""
+
+    def __init__(self, name: str, violate: Callable[[str, str], None]) -> None:
+        self._name, self._violate = name, violate
+        self._plans: list[StepPlan] = []
+        self._applied: Counter[Rank] = Counter()
+
+    def applied(self, rank: Rank, plan: StepPlan) -> None:
+        """A rank is about to apply a plan; the first to do so says what the others must do."""
+        at = self._applied[rank]
+        self._applied[rank] += 1
+        if at == len(self._plans):
+            self._plans.append(plan)
+        elif plan is not self._plans[at] and plan != self._plans[at]:
+            self._violate(
+                "equal_plans", f"{self._name}/{rank} applies plan {plan.seq} where others applied {self._plans[at].seq}"
+            )
 
 
 class RankBooks:
@@ -28,15 +51,28 @@ class RankBooks:
         self._committed: set[Key] = set()
         self.dropped: set[Key] = set()
         self._reads: dict[Handle, tuple[Key | None, set[Where]]] = {}
+        self._times: dict[Key, Counter[tuple[RankId, GroupName, int]]] = {}  # a block was read
         self._page_bytes = {g.name: placement.page_bytes(g.name) for g in placement.table.groups}
         self.engine: SimEngine | None = None
 
     def applied(self, plan: StepPlan) -> None:
         """A plan is about to be applied by this rank."""
-        self.dropped.update(plan.drop)
+        for key in plan.drop:
+            self.dropped.add(key)
+            self._times.pop(key, None)
         for hold in plan.hold:
             self._hold(hold.key, hold.pages)
-        self._committed.update(plan.commit)
+        for key in plan.commit:
+            self._commit(key)
+
+    def _commit(self, key: Key) -> None:
+        self._committed.add(key)
+        if self.engine is not None:
+            groups = self._placement.table.groups
+            pages = {g.name: [page for group, page in self._pages.get(key, ()) if group == g.name] for g in groups}
+            wrong = self.engine.differs(key, pages)
+            if wrong:
+                self._violate("right_commit", f"{self._name}: {_short(key)} is committed, and not what was computed: {wrong}")
 
     def _hold(self, key: Key, pages: Mapping[GroupName, Sequence[Page]]) -> None:
         for group, numbers in pages.items():
@@ -48,7 +84,7 @@ class RankBooks:
                 self._check_unused(where, key)
                 self._owner[where] = key
                 if self.engine is not None:
-                    self.engine.damaged.discard(where)
+                    self.engine.given(*where)
                 self._pages.setdefault(key, []).append(where)
 
     def _check_unused(self, where: Where, key: Key) -> None:
@@ -63,10 +99,15 @@ class RankBooks:
             used = {(g, int(p)) for r in engine.computing.rows for g, numbers in r.pages.items() for p in numbers}
             if where in used:
                 self._violate("own_compute_ended", f"{self._name}: page {where} given to {_short(key)} while a step uses it")
+        if engine is not None:
+            k = self._placement.blocks_per_page(where[0])
+            for order in engine.digesting.values():
+                if order.group == where[0] and where[1] in (order.slots // k):
+                    self._violate("own_digest_ended", f"{self._name}: page {where} given to {_short(key)} while it is hashed")
 
     # ---- reads ----------------------------------------------------------------------------------
 
-    def read_began(self, handle: Handle, ranges: Sequence[Range]) -> None:
+    def read_began(self, handle: Handle, peer: RankId, ranges: Sequence[Range]) -> None:
         """A read of ours into these ranges is under way."""
         pages = {
             (group, page)
@@ -76,7 +117,18 @@ class RankBooks:
         owners = {self._owner.get(where) for where in pages}
         if len(owners) > 1 or None in owners:
             self._violate("own_pages", f"{self._name}: read {handle} goes into pages of {owners}")
-        self._reads[handle] = (owners.pop() if owners else None, pages)
+        owner = owners.pop() if owners else None
+        self._reads[handle] = (owner, pages)
+        if owner is not None:
+            self._bound(owner, peer, ranges)
+
+    def _bound(self, key: Key, peer: RankId, ranges: Sequence[Range]) -> None:
+        size = {group: self._placement.block_bytes(group) for group in {r[0] for r in ranges}}
+        blocks = {(g, slot) for g, _, to, n in ranges for slot in range(to // size[g], (to + n - 1) // size[g] + 1)}
+        times = self._times.setdefault(key, Counter())
+        times.update((peer, group, slot) for group, slot in blocks)
+        if max(times.values()) > MAX_READS:
+            self._violate("bounded_reads", f"{self._name}: a block of {_short(key)} is read more than {MAX_READS} times")
 
     def landing(self, handle: Handle, group: GroupName, start: int, nbytes: int) -> None:
         """Bytes are about to be written."""

@@ -4,7 +4,7 @@ Before it writes, every rank compares the context that its rows read with what m
 first use, whatever the protocol believes.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from baton.core.ids import Boot, GroupName, Key, Rank, Seq, TokenId
 from baton.core.messages import Drawn, Ticket
-from baton.core.state import Group, Placement, Unit, Window
+from baton.core.state import Group, Placement, Unit, Window, extent_blocks
 from baton.core.work import Batch, BatchDone, DigestDone, DigestOrder, Row, RowDone
 from baton.sim import content
 from baton.sim.heap import Heap
@@ -34,6 +34,7 @@ class World(Protocol):
     tape: Tape
     attempts_differ: bool
     tickets: Mapping[Key, Ticket]
+    tainted: set[Key]  # computed from damaged memory, so sealed as it is
 
     @property
     def hostile(self) -> bool:
@@ -124,6 +125,7 @@ class SimEngine:
         self.computing: Batch | None = None
         self._kept: dict[tuple[Key, GroupName], tuple[tuple[int, int], tuple[NDArray[np.uint8], NDArray[np.bool_]]]] = {}
         self.damaged: set[tuple[GroupName, int]] = set()  # pages in which a bit was flipped
+        self._sealed: set[tuple[GroupName, int]] = set()  # blocks, by their index in the pool
         self.digesting: dict[int, DigestOrder] = {}
         collective.engines[rank] = self
 
@@ -179,6 +181,40 @@ class SimEngine:
     def close(self) -> None:
         """See Engine."""
 
+    # ---- what the books ask ---------------------------------------------------------------------
+
+    def given(self, group: GroupName, page: int) -> None:
+        """A page begins a new life."""
+        self.damaged.discard((group, page))
+        k = self.placement.blocks_per_page(group)
+        self._sealed.difference_update((group, page * k + j) for j in range(k))
+
+    def differs(self, key: Key, pages: Mapping[GroupName, Sequence[int]]) -> str:
+        """Where these pages do not hold the room's whole state as its prefill worker computed it; empty if nowhere."""
+        ticket, table = self.world.tickets[key], self.placement.table
+        if key in self.world.tainted:
+            return ""
+        known = (*ticket.prompt, *ticket.said)
+        theirs = content.attempt(ticket.prefill, key.epoch) if self.world.attempts_differ else 0
+        stamps = [content.scramble(h ^ theirs) | 1 for h in content.histories(known)]
+        for group in table.groups:
+            if not self.placement.block_bytes(group.name):
+                continue
+            due, b = extent_blocks(group.extent, len(known), table.block_tokens), table.block_tokens
+            if group.unit is Unit.SLOT:
+                grid = np.array([[_slot_stamp(stamps, len(known))]], dtype=np.uint64)
+            else:
+                grid = np.zeros((due.end * b), dtype=np.uint64)
+                grid[: len(known)] = stamps
+                grid = grid.reshape(-1, b)[due.start : due.end]
+            slots = self._slots(group.name, np.array(pages[group.name], dtype=np.int32))[due.start : due.end]
+            if len(slots) != len(grid):
+                return f"group {group.name} has {len(slots)} blocks, {len(grid)} are due"
+            wrong = (self._blocks(group.name)[slots] != self._rows.blocks(group.name, grid)).any(axis=1)
+            if wrong.any():
+                return f"blocks {(np.flatnonzero(wrong) + due.start).tolist()} of group {group.name}"
+        return ""
+
     # ---- compute --------------------------------------------------------------------------------
 
     def finish(self, batch: Batch, samples: bool) -> None:
@@ -208,11 +244,11 @@ class SimEngine:
         if group.unit is Unit.SLOT:
             if row.start:
                 self._check(row, group.name, slots, [_slot_stamp(stamps, row.start)], 0, 1)
-            self._write(group.name, slots, [_slot_stamp(stamps, end)], 0, 1)
+            self._write_new(row, group.name, slots, [_slot_stamp(stamps, end)], 0, 1)
             return
         reach = group.extent.tokens - 1 if isinstance(group.extent, Window) else row.start
         self._check(row, group.name, slots, stamps, max(0, row.start - reach), row.start)
-        self._write(group.name, slots, stamps, row.start, end)
+        self._write_new(row, group.name, slots, stamps, row.start, end)
 
     def _slots(self, group: GroupName, pages: NDArray[np.int32]) -> NDArray[np.int64]:
         """Block indexes in the pool, in the order of the sequence."""
@@ -227,7 +263,9 @@ class SimEngine:
             return
         own, expected, mask = self._expected(row.key, group, slots, stamps, first, past)
         wrong = (self._blocks(group)[own] != expected) & mask
-        if wrong.any() and not self._was_damaged(group, own):
+        if wrong.any() and self._was_damaged(group, own):
+            self.world.tainted.add(row.key)
+        elif wrong.any() and row.key not in self.world.tainted:
             block = first // self._rows.tokens_per_block(group) + int(np.flatnonzero(wrong.any(axis=1))[0])
             self.world.violate(
                 "right_bytes",
@@ -255,6 +293,17 @@ class SimEngine:
         k = self.placement.blocks_per_page(group)
         return any((group, int(s) // k) in self.damaged for s in slots)
 
+    def _write_new(self, row: Row, group: GroupName, slots: NDArray[np.int64], stamps: list[int], first: int, past: int) -> None:
+        b = self._rows.tokens_per_block(group)
+        for slot in slots[first // b : (past - 1) // b + 1].tolist():
+            if (group, slot) in self._sealed:
+                self.world.violate(
+                    "sealed_once",
+                    f"{self.process.name} writes block {slot} of {row.key.room[-4:]}.{row.key.epoch} in group {group}, "
+                    "which was sealed",
+                )
+        self._write(group, slots, stamps, first, past)
+
     def _write(self, group: GroupName, slots: NDArray[np.int64], stamps: list[int], first: int, past: int) -> None:
         own, new, mask = self._rows.part(group, slots, stamps, first, past)
         blocks = self._blocks(group)
@@ -265,6 +314,7 @@ class SimEngine:
         if not self.placement.block_bytes(group):
             return np.zeros((past - first, 0), dtype=np.uint64)
         slots = self._slots(group, row.pages[group])[first:past]
+        self._sealed.update((group, slot) for slot in slots.tolist())
         if self.placement.table.group(group).unit is Unit.SLOT:
             return self._sum(group, slots, np.array([row.valid], dtype=np.int64))
         b = self.placement.table.block_tokens

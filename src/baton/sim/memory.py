@@ -40,7 +40,7 @@ class SimPool:
 class Books(Protocol):
     """Who watches what happens to memory (sim/books.py)."""
 
-    def read_began(self, handle: Handle, ranges: Sequence[Range]) -> None:
+    def read_began(self, handle: Handle, peer: RankId, ranges: Sequence[Range]) -> None:
         """A read of ours into these ranges is under way."""
         ...
 
@@ -163,7 +163,7 @@ class SimFabric:
     def _start(self, read: UnderWay, ranges: list[Range], deadline: Micros) -> None:
         world, heap, tape, faults = self._world, self._world.heap, self._world.tape, self._world.faults()
         self._reads[read.handle] = read
-        self._books.read_began(read.handle, ranges)
+        self._books.read_began(read.handle, read.peer, ranges)
         self._tell(read, f"begins, {sum(r[3] for r in ranges)} bytes from {self._name(read.peer)} in {len(read.cells)} pieces")
         heap.after(deadline, self._give_up, read, "its deadline passed")
         fails = tape.below(len(read.cells) + 1, "fail after") if tape.chance(faults.read_fail, "a read fails") else None

@@ -4,11 +4,13 @@ from collections.abc import Callable, Mapping, Sized
 from typing import Any
 
 from baton.core.agreement import StepPlan
+from baton.core.decode import DecodeLeader
 from baton.core.errors import Bug
 from baton.core.ids import Boot, Rank
 from baton.core.leader import Leader
 from baton.core.manifest import Manifest, PoolView, RankManifest
 from baton.core.messages import PROTOCOL, Ticket
+from baton.core.prefill import PrefillLeader
 from baton.core.rank import RankCore
 from baton.core.rank_effects import RankEffect
 from baton.core.room import LeaderSettings
@@ -18,7 +20,7 @@ from baton.shell.narration import Narration
 from baton.shell.rank_host import RankHost
 from baton.shell.rank_pump import RankPump
 from baton.shell.worker import WorkerPump
-from baton.sim.books import RankBooks
+from baton.sim.books import PlanBook, RankBooks
 from baton.sim.engine import Collective, SimEngine
 from baton.sim.memory import SimFabric
 from baton.sim.network import SimControl
@@ -34,11 +36,14 @@ class Silent(Narration):
         """Nothing."""
 
 
-def observed(base: type[RankCore], books: RankBooks, heard: Callable[[StepPlan], None]) -> type[RankCore]:
+def observed(
+    base: type[RankCore], rank: Rank, books: RankBooks, plans: PlanBook, heard: Callable[[StepPlan], None]
+) -> type[RankCore]:
     """The shipped rank core, with the checkers told of every plan before it is applied."""
 
     class Observed(base):  # type: ignore[valid-type, misc]
         def apply(self, plan: StepPlan) -> list[RankEffect]:
+            plans.applied(rank, plan)
             books.applied(plan)
             effects: list[RankEffect] = super().apply(plan)
             heard(plan)
@@ -63,6 +68,7 @@ class WorkerRun:
         self.engines: list[SimEngine] = []
         self.cores: list[RankCore] = []
         self.books: list[RankBooks] = []
+        self.plans = PlanBook(draw.name, world.violate)
         self.leader: Leader[Any] = self._leader()
         for rank in range(len(boots)):
             self._start(Rank(rank))
@@ -140,7 +146,7 @@ class WorkerRun:
         )
         books.engine = engine
         fabric = SimFabric(world, process, engine.sim_pools, books)
-        kind = observed(self.parts.rank, books, lambda plan: world.plan_applied(self, rank, plan))
+        kind = observed(self.parts.rank, rank, books, self.plans, lambda plan: world.plan_applied(self, rank, plan))
         core = kind(rank=rank, boot=self.boots[rank], placements=self.placements, seal=world.seal)
         core.marks = world.core_marks
         control = SimControl(world.network, process, address_of(d.name) if rank == 0 else None)
@@ -176,6 +182,8 @@ class WorkerRun:
             return f"{self.draw.name} holds rooms {[(k.room[-4:], k.epoch, r.state.value) for k, r in leader.rooms.items()]}"
         if not leader.ledger.clean:
             return f"{self.draw.name} holds pages: {leader.ledger.view()}"
+        if left := kept_by(leader, self.processes[0].clock.now()):
+            return f"the leader of {self.draw.name} still keeps {left}"
         for process, core, books in zip(self.processes, self.cores, self.books, strict=True):
             if books.reads:
                 return f"{process.name} has {books.reads} reads that may still land"
@@ -183,6 +191,18 @@ class WorkerRun:
             if left:
                 return f"{process.name} still holds {left}"
         return ""
+
+
+def kept_by(leader: Leader[Any], now: int) -> dict[str, int]:
+    """What a leader's tables keep of rooms that have ended; offers without a ticket until their time is over."""
+    agreement = leader._agreement
+    kept: dict[str, Sized] = {"epochs": leader._epochs, "votes": agreement._votes, "drops": agreement._dropped_at}
+    if isinstance(leader, DecodeLeader):
+        kept["orders"] = leader._orders
+        kept["early offers"] = [key for key, (until, _, _) in leader._early.items() if until < now]
+    if isinstance(leader, PrefillLeader):
+        kept["doubts"] = leader._doubts
+    return {name: len(items) for name, items in kept.items() if len(items)}
 
 
 def held_by(core: RankCore) -> dict[str, int]:

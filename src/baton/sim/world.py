@@ -66,11 +66,12 @@ class World:
         self.heap = Heap(tape, shuffle=not self.draw.clean and tape.chance(0.5, "shuffle"))
         self.hostile = not self.draw.clean and not calm
         self.quiet_ends, self.attempts_differ = self.draw.quiet_ends, self.draw.attempts_differ
-        self.limits = SessionLimits(beat=Micros(1_200_000), ack_delay=Micros(50_000))
+        self.limits = SessionLimits(beat=Micros(1_400_000), ack_delay=Micros(50_000))
         self.network = Network(self.heap, tape, self.faults, self.fault)
         self.people = People(self)
         self.weather = Weather(self, tape)
         self.tickets: dict[Key, Ticket] = {}
+        self.tainted: set[Key] = set()  # rooms computed from damaged memory
         self.concerned: dict[str, set[str]] = {}  # room -> workers and gateways its tickets named
         self.all_faults: list[Fault] = []
         self.marks: Counter[str] = Counter()
@@ -233,7 +234,7 @@ class World:
             self._advance(max(self.heap.now, healed + self.limits.silence + 100_000))
         self._until_paired(healed + PAIRED_US)
         self.tell("---- everything has ended and every pair is made; three probes ----")
-        for _ in range(3):
+        for _ in range(2):
             self.people.ask(probe=True)
         self._until_ended(self.heap.now + PROBE_US)
         for client in self.people.clients:
@@ -264,8 +265,9 @@ class World:
     def _schedule(self) -> None:
         span = self.draw.hostile_ms * 1000
         start = self.heap.now
+        window = span // (2, 40, 160)[self.tape.below(3, "burst")]  # in which all ask
         for i in range(self.draw.requests):
-            at = span * i // (2 * self.draw.requests) + 1000 * self.tape.below(80, "asks at")
+            at = window * i // self.draw.requests + window * self.tape.below(20, "asks at") // 40
             self.heap.at(start + at, self.people.ask)
         if self.hostile:
             self.weather.schedule(start, span)
