@@ -50,7 +50,7 @@ def test_a_world_without_faults_completes_every_request_in_every_layout(source, 
     world = World(Tape(seed=1), draw=draw)
     world.run()
     clients = world.people.clients
-    assert len(clients) == 11
+    assert len(clients) == 10
     assert all(isinstance(c.end, Finish) for c in clients)
     assert not world.all_faults
 

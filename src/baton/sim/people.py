@@ -47,7 +47,7 @@ class People:
             if not big:
                 self._prompts.append(prompt)
         limits = Limits(
-            max_tokens=(2, 1, 3, 4, 5, 6, 9)[self._world.tape.below(7, "max_tokens")],
+            max_tokens=(2, 1, 3, 4, 7)[self._world.tape.below(5, "max_tokens")],
             stop_token_ids=(),
             eos_token_ids=(content.END_OF_SEQUENCE,) if self._world.tape.below(2, "eos") == 0 else (),
             deadline_ms=60 + 100 * self._world.tape.below(5, "tight") if tight else 12_000,

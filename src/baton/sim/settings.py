@@ -9,7 +9,7 @@ from baton.sim.tape import Tape
 
 BLOCK_TOKENS = 4
 LAYERS = 2
-MAX_RANKS = 8  # of a world; beyond it workers are narrow: their heartbeats would be most of the run
+MAX_RANKS = 6  # of a world; beyond it workers are narrow: their heartbeats would be most of the run
 FULL, WINDOW, SLOT = GroupName("full"), GroupName("window"), GroupName("slot")
 
 
@@ -96,7 +96,7 @@ def draw_world(tape: Tape) -> WorldDraw:
     """A world; all zeroes are one prefill and one decode worker of one rank each, and no fault."""
     table = draw_table(tape)
     heads = min(s.heads for s in table.specs if s.heads > 1) if any(s.heads > 1 for s in table.specs) else 1
-    wide = tape.chance(0.4, "wide")
+    wide = tape.chance(0.45, "wide")
     workers, ranks = [], 0
     counts = {"prefill": (1, 1, 2, 1, 2, 3)[tape.below(6, "prefills")], "decode": (1, 1, 2, 1, 2, 3)[tape.below(6, "decodes")]}
     k_of = {role: (1, 2, 3)[tape.below(3, "page_blocks")] for role in counts}
@@ -124,11 +124,11 @@ def draw_world(tape: Tape) -> WorldDraw:
             )
     return WorldDraw(
         table=table,
-        gateways=("gateway-0", "gateway-1") if tape.chance(0.25, "two gateways") else ("gateway-0",),
+        gateways=("gateway-0", "gateway-1") if tape.chance(0.35, "two gateways") else ("gateway-0",),
         workers=tuple(workers),
         faults=Faults() if tape.chance(0.06, "clean") else draw_faults(tape),
-        requests=6 + tape.below(4, "requests"),
-        hostile_ms=(1000, 2000, 4000)[tape.below(3, "hostile_ms")],
+        requests=6 + tape.below(3, "requests"),
+        hostile_ms=(800, 1500, 800, 4000)[tape.below(4, "hostile_ms")],
         attempts_differ=not tape.chance(0.3, "attempts_alike"),
         quiet_ends=not tape.chance(0.4, "loud_ends"),
     )
