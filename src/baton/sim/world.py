@@ -66,7 +66,7 @@ class World:
         self.heap = Heap(tape, shuffle=not self.draw.clean and tape.chance(0.5, "shuffle"))
         self.hostile = not self.draw.clean and not calm
         self.quiet_ends, self.attempts_differ = self.draw.quiet_ends, self.draw.attempts_differ
-        self.limits = SessionLimits(beat=Micros(1_400_000), ack_delay=Micros(50_000))
+        self.limits = SessionLimits(beat=Micros(1_400_000), ack_delay=Micros(120_000), resend_first=Micros(300_000))
         self.network = Network(self.heap, tape, self.faults, self.fault)
         self.people = People(self)
         self.weather = Weather(self, tape)
