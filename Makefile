@@ -1,8 +1,8 @@
 # Every target works from a fresh clone: it makes .venv when that is missing and reuses it otherwise.
 #   make serve    a model behind http://127.0.0.1:8000, prefill and decode apart
 #   make test     the tests that take seconds to a few minutes
-#   make check    what must hold before a change lands: format, lint, types, layers, diagram, tests
-#   make long     the tests that take longer
+#   make check    what must hold before a change lands: format, lint, types, layers, diagram, tests, simulated worlds
+#   make long     the tests that take longer, and many more worlds: hours
 #   make bench    the benchmarks
 
 SHELL := /bin/bash
@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/pip install -qq --disable-pip-version-check
 
-.PHONY: serve test check long bench format lint
+.PHONY: serve test check long bench format lint worlds
 .DELETE_ON_ERROR:
 
 serve: $(STAMP)
@@ -21,7 +21,7 @@ serve: $(STAMP)
 test: $(STAMP)
 	@$(BIN)/pytest -m "not slow" $(ARGS)
 
-check: lint test
+check: lint test worlds
 
 lint: $(STAMP)
 	@echo "-- format";  $(BIN)/ruff format --check --quiet .
@@ -30,8 +30,12 @@ lint: $(STAMP)
 	@echo "-- layers";  $(BIN)/lint-imports --no-cache
 	@echo "-- diagram"; $(BIN)/python tools/import_diagram.py --check
 
+worlds: $(STAMP)
+	@echo "-- worlds";  $(BIN)/baton sim --seconds 60 --check-determinism 5 --quiet
+
 long: $(STAMP)
 	@$(BIN)/pytest -m slow --timeout 1800 $(ARGS)
+	@$(BIN)/baton sim --seeds 100000 --require-marks
 
 bench: $(STAMP)
 	@$(BIN)/python -m baton.bench $(ARGS)
