@@ -136,11 +136,11 @@ class Leader(ABC, Generic[R]):
 
     def timer(self) -> Micros | None:
         """When `on_timer` wants to be called next."""
-        live = [r for r in self.rooms.values() if r.state is not RoomState.ENDING]
-        times: list[int] = [r.deadline for r in live]
-        times += [r.progress + self.settings.stall_ms * 1000 for r in live if self._stalls(r)]
-        if self._credits_wait:
-            times.append(self._credit_at + CREDIT_PERIOD)
+        stall = self.settings.stall_ms * 1000
+        times: list[int] = [self._credit_at + CREDIT_PERIOD] if self._credits_wait else []
+        for room in self.rooms.values():
+            if room.state is not RoomState.ENDING:
+                times.append(min(room.deadline, room.progress + stall) if self._stalls(room) else room.deadline)
         return Micros(min(times)) if times else None
 
     def effects(self) -> list[Effect]:

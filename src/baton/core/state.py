@@ -14,7 +14,7 @@ from functools import cached_property
 
 import msgspec
 
-from baton.core.errors import ConfigError
+from baton.core.errors import Bug, ConfigError
 from baton.core.ids import GroupName
 
 
@@ -95,7 +95,10 @@ class StateTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def group(self, name: GroupName) -> Group:
         """The group of that name."""
-        return next(g for g in self.groups if g.name == name)
+        for group in self.groups:
+            if group.name == name:
+                return group
+        raise Bug(f"group {name!r} is not of this model; it has {[g.name for g in self.groups]}")
 
 
 class Interval(msgspec.Struct, frozen=True, order=True):

@@ -59,6 +59,7 @@ class WorkerPump:
         self._gateways = tuple(gateways)
         self._gateway_links: set[Link] = set()
         self._peer_links: dict[Boot, Link] = {}
+        self._leader_due: Micros | None = None  # as it said when the last turn ended
         self._begin_when_whole()
 
     def turn(self) -> Micros | None:
@@ -70,8 +71,7 @@ class WorkerPump:
         """
         for event in self._lines.receive():
             self._heard(event)
-        timer = self._leader.timer()
-        if timer is not None and self._clock.now() >= timer:
+        if self._leader_due is not None and self._clock.now() >= self._leader_due:
             self._leader.on_timer(self._clock.now())
         for _ in range(MAX_ROUNDS):
             moved = self._rank.poll()
@@ -96,7 +96,8 @@ class WorkerPump:
             self._gateway_links = {self._lines.dial(address, None) for address in self._gateways}
 
     def _next(self) -> Micros | None:
-        timers = [t for t in (self._leader.timer(), self._lines.timer()) if t is not None]
+        self._leader_due = self._leader.timer()
+        timers = [t for t in (self._leader_due, self._lines.timer()) if t is not None]
         return Micros(max(0, min(timers) - self._clock.now())) if timers else None
 
     def _heard(self, event: SessionEvent) -> None:

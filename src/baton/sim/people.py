@@ -18,12 +18,19 @@ class People:
         self._world = world
         self.oracle = Oracle(world.violate)
         self._numbers = count(1)
+        self._last: Client | None = None
         self._prompts: list[tuple[TokenId, ...]] = []
 
     @property
     def clients(self) -> list[Client]:
         """Everybody who has asked."""
         return list(self.oracle.clients.values())
+
+    def any_open(self) -> bool:
+        """Whether somebody still waits."""
+        if self._last is None or not self._last.open:  # whoever waited before waits, most of the time
+            self._last = next((c for c in self.oracle.clients.values() if c.open), None)
+        return self._last is not None
 
     def gateway_ended(self, gateway: str) -> None:
         """Its clients hear nothing more."""

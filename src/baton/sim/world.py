@@ -322,7 +322,7 @@ class World:
             self._bound()
 
     def _until_ended(self, until: int) -> None:
-        while any(c.open for c in self.people.clients):
+        while self.people.any_open():
             if not self.heap.step(until):
                 late = [c for c in self.people.clients if c.open]
                 self.violate(

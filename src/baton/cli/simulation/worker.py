@@ -7,6 +7,7 @@ A run that is silent for too long hangs in the code under test: this process wri
 """
 
 import faulthandler
+import gc
 import sys
 
 import msgspec
@@ -20,6 +21,8 @@ PATIENCE_S = 120  # thousands of times what a world takes
 def main() -> None:
     """Serve until stdin ends."""
     be_silent()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 1_000)  # a world's objects go with the world
     parts = parts_of(sys.argv[1] if len(sys.argv) > 1 else None)
     _say(b"")
     for line in sys.stdin.buffer:
