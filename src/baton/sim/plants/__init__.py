@@ -1,0 +1,9 @@
+"""Planted bugs: a checker that finds nothing is broken until these show otherwise."""
+
+from collections.abc import Mapping
+
+from baton.sim.plants import arrival, memory, seals
+from baton.sim.plants.plant import Plant
+
+BANK: tuple[Plant, ...] = (*arrival.PLANTS, *seals.PLANTS, *memory.PLANTS)
+BY_NAME: Mapping[str, Plant] = {plant.name: plant for plant in BANK}

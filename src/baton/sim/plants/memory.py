@@ -1,0 +1,228 @@
+"""Pages that change hands while something still touches them, never come back, or have two owners."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from baton.core.agreement import Fetch
+from baton.core.ids import GroupName, Key, Micros, Page
+from baton.core.leader import Leader
+from baton.core.messages import Abort, Drawn
+from baton.core.pages import Ledger, PagePool
+from baton.core.prefill import PrefillLeader, PrefillRoom
+from baton.core.rank import RankCore
+from baton.core.rank_effects import CancelRead, RankEffect
+from baton.core.room import RoomState
+from baton.core.work import Ended, Outcome
+from baton.sim.parts import Parts, Replaced
+from baton.sim.plants.arrival import ChecksNothing
+from baton.sim.plants.plant import Plant
+
+# ruff: noqa: D101, D102  (each class is described by the plant that it is part of)
+
+
+class FreesWhileReading(RankCore):
+    def _look_for_quiet(self) -> None:
+        reads, self._reads = self._reads, {}
+        super()._look_for_quiet()
+        self._reads = reads
+
+
+class FreesWhileHashing(RankCore):
+    def _look_for_quiet(self) -> None:
+        (hashing, self._hashing), (rehashing, self._rehashing) = (self._hashing, {}), (self._rehashing, {})
+        super()._look_for_quiet()
+        self._hashing, self._rehashing = hashing, rehashing
+
+
+class FreesWhileComputing(RankCore):
+    def _look_for_quiet(self) -> None:
+        batches, self._batches = self._batches, {}
+        super()._look_for_quiet()
+        self._batches = batches
+
+
+class TakesUnknownForQuiet(RankCore):
+    def ended(self, end: Ended) -> list[RankEffect]:
+        known = Outcome.FAILED if end.outcome is Outcome.UNKNOWN else end.outcome
+        return super().ended(Ended(end.handle, known, end.detail))
+
+
+class ReplacesAtOnce(RankCore):
+    def _replace(self, fetch: Fetch) -> list[RankEffect]:
+        return self._fetch(fetch)
+
+
+class ForgetsFirstOrder(RankCore):
+    def _replace(self, fetch: Fetch) -> list[RankEffect]:
+        if fetch.replaces is None:
+            return self._fetch(fetch)
+        self._orders.pop(fetch.replaces, None)
+        self._waiting.append((fetch, frozenset({fetch.replaces})))
+        cancelled: list[RankEffect] = [CancelRead(h) for h, piece in self._reads.items() if piece.order == fetch.replaces]
+        return cancelled + self._start_waiting()
+
+
+class SlotView(RankCore):
+    def __init__(self, **made_of: Any) -> None:
+        super().__init__(**made_of)
+        self._tables: dict[GroupName, NDArray[np.int32]] = {}
+        self._slots: dict[Key, int] = {}
+
+    def _hold(self, key: Key, pages: Mapping[GroupName, tuple[Page, ...]]) -> None:
+        if key in self._dropping:
+            return super()._hold(key, pages)
+        slot = self._slots.setdefault(key, next(n for n in range(64) if n not in self._slots.values()))
+        room = self._rooms.setdefault(key, {})
+        for group, more in pages.items():
+            table = self._tables.setdefault(group, np.full((64, 256), 0, dtype=np.int32))
+            had = len(room.get(group, ()))
+            table[slot, had : had + len(more)] = more
+            room[group] = table[slot, : had + len(more)]
+        return None
+
+    def _drop(self, key: Key) -> list[RankEffect]:
+        self._slots.pop(key, None)
+        return super()._drop(key)
+
+
+def _leave_at_once(self: Leader[Any], room: Any, saw: Any) -> None:
+    _leave(self, room, saw)
+    if room.state is RoomState.ENDING:
+        self.ledger.give_back(room.key)
+
+
+_leave = Leader.leave
+
+
+class ForgetsOnAbort(PrefillLeader):
+    def _on_abort(self, sender: Any, abort: Abort, now: Micros) -> None:
+        room = self.find(abort.key)
+        if room is not None and room.state is RoomState.COMPUTING:
+            self._kept = {*getattr(self, "_kept", ()), room.key}
+        super()._on_abort(sender, abort, now)
+
+    def _forget(self, room: PrefillRoom) -> None:
+        give_back = self.ledger.give_back
+        if room.key in getattr(self, "_kept", ()):
+            self.ledger.give_back = lambda key: None  # type: ignore[method-assign]
+        super()._forget(room)
+        self.ledger.give_back = give_back  # type: ignore[method-assign]
+
+
+class EndsWhenOffered(PrefillLeader):
+    def _offer_chunk(self, room: PrefillRoom, final: Any, drawn: Drawn | None) -> None:
+        super()._offer_chunk(room, final, drawn)
+        if room.state is RoomState.OFFERED:
+            self.end(room)
+
+
+def _fits_together(self: Ledger, want: Mapping[GroupName, int]) -> bool:
+    return sum(self.free().values()) >= sum(want.values())
+
+
+_take = PagePool.take
+
+
+def _take_anyway(self: PagePool, key: Key, count: int) -> tuple[Page, ...]:
+    own = min(count, self.free)
+    taken = _take(self, key, own)
+    others = [page for page, owner in self._owner.items() if owner != key][: count - own]
+    self._owner |= dict.fromkeys(others, key)
+    return taken + tuple(others)
+
+
+def _give_back_own(self: PagePool, key: Key, pages: tuple[Page, ...]) -> None:
+    own = [page for page in pages if self._owner.get(page) == key]
+    for page in own:
+        del self._owner[page]
+    self._free[own] = True
+
+
+PLANTS = (
+    Plant(
+        "free_while_reading",
+        "the pages of an aborted room are given away while a read of our own into them is still under way",
+        ("own_reads_ended",),
+        6,
+        lambda: Parts(rank=FreesWhileReading),
+    ),
+    Plant(
+        "free_at_abort",
+        "a leader takes a room's pages back when it drops the room, and does not wait until its ranks are quiet",
+        ("own_reads_ended", "own_compute_ended", "own_digest_ended"),
+        6,
+        lambda: Parts(replaced=(Replaced(Leader, "leave", _leave_at_once),)),
+    ),
+    Plant(
+        "free_while_hashing",
+        "the pages of a dropped room are given away while they are hashed",
+        ("own_digest_ended",),
+        None,
+        lambda: Parts(rank=FreesWhileHashing),
+    ),
+    Plant(
+        "free_while_computing",
+        "the pages of a dropped room are given away while a step writes them",
+        ("own_compute_ended",),
+        None,
+        lambda: Parts(rank=FreesWhileComputing),
+    ),
+    Plant(
+        "unknown_is_quiet",
+        "a read whose end is unknown counts as failed: nothing more is expected of it, and it lands",
+        ("own_reads_ended", "landing", "right_commit"),
+        6,
+        lambda: Parts(rank=TakesUnknownForQuiet),
+    ),
+    Plant(
+        "replaced_at_once",
+        "an order that replaces a failed one begins while reads of the first are under way (a bug this simulator found)",
+        ("landing", "right_commit"),
+        6,
+        lambda: Parts(rank=ReplacesAtOnce),
+    ),
+    Plant(
+        "replaced_twice",
+        "the second replacement of an order waits for the first only, not for the order itself (a bug this simulator found)",
+        ("landing", "right_commit"),
+        6,
+        lambda: Parts(rank=ForgetsFirstOrder),
+    ),
+    Plant(
+        "slot_view",
+        "a step is given a view into the rank's table of page lists; when the room's row is used again, it is another's",
+        ("right_bytes", "right_commit", "own_compute_ended"),
+        3,
+        lambda: Parts(rank=SlotView),
+    ),
+    Plant(
+        "source_reused_no_seal",
+        "source pages are free once they have been offered, and what a read brought is taken without a look at its sum",
+        ("right_commit",),
+        6,
+        lambda: Parts(prefill=EndsWhenOffered, rank=ChecksNothing),
+    ),
+    Plant(
+        "pages_forgotten",
+        "one way out, an abort while the prompt is computed, does not give the room's pages back",
+        ("nothing_left", "liveness", "healed_succeeds", "no_spurious_failure"),
+        None,
+        lambda: Parts(prefill=ForgetsOnAbort),
+    ),
+    Plant(
+        "mixed_resources",
+        "admission compares pages and slots in one sum; where slots are short, another room's is used",
+        ("one_owner",),
+        None,
+        lambda: Parts(
+            replaced=(
+                Replaced(Ledger, "fits", _fits_together),
+                Replaced(PagePool, "take", _take_anyway),
+                Replaced(PagePool, "give_back", _give_back_own),
+            )
+        ),
+    ),
+)
