@@ -199,7 +199,7 @@ class SimFabric:
             self._lie(read, cell, pools)
 
     def _lie(self, read: UnderWay, cell: int, pools: Mapping[GroupName, SimPool]) -> None:
-        """What comes is not what was there: a bit, another place, two rows exchanged, or nothing at all."""
+        """What comes is not what was there: a bit, another place, two neighbours exchanged, or nothing at all."""
         brought = read.brings[cell]
         assert brought is not None
         tape, which = self._world.tape, 0
@@ -213,7 +213,9 @@ class SimFabric:
                 shifted = (source + 16) % max(16, pools[group].nbytes - nbytes + 1)
                 data = bytearray(pools[group].data[shifted : shifted + nbytes].tobytes())
             case 2 if nbytes >= 32:
-                data[:16], data[16:32] = data[16:32], data[:16]
+                size = 16 << tape.below((nbytes // 32).bit_length(), "size")  # of a token's row, a part, a layer, a head, a block
+                at = tape.below(nbytes // size - 1, "exchange at") * size
+                data[at : at + 2 * size] = data[at + size : at + 2 * size] + data[at : at + size]
             case _:
                 read.brings[cell] = []
                 return
