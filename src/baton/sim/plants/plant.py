@@ -12,14 +12,14 @@ class Plant:
 
     Attributes:
         models: what it stands for, in a sentence
-        found_by: invariants of which one must be the first to break
+        invariants: invariants of which one must be the first to break
         row: of the record in the design of what must never happen here (1 is the first), if it stands for one
         first_seed: a seed that showed it once; the search begins there
     """
 
     name: str
     models: str
-    found_by: tuple[str, ...]
+    invariants: tuple[str, ...]
     row: int | None
     make: Callable[[], Parts]
     first_seed: int = 0
