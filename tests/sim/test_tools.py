@@ -6,7 +6,7 @@ import pytest
 from baton.core.seal import block_sums
 from baton.sim.parts import SHIPPED, Parts
 from baton.sim.run import Kind, be_silent, run
-from baton.sim.shrink import Trail, minimal, shrink
+from baton.sim.shrink import Name, NamedTape, minimal, shrink
 from baton.sim.story import SHORT_ROOM
 
 
@@ -32,13 +32,18 @@ def failing():
 # ---- shrinking -----------------------------------------------------------------------------------
 
 
+def named(script):
+    """Choices by name: of seven kinds."""
+    return {Name(f"kind {at % 7}", at // 7): choice for at, choice in script.items()}
+
+
 def shows(*needed):
     """A finding that needs these (position, least choice), and counts how often it was asked for."""
+    due = named(dict(needed))
 
-    def ask(script):
+    def ask(made):
         ask.runs += 1
-        labels = {at: f"kind {at % 7}" for at in script}
-        return Trail(dict(script), labels) if all(script.get(at, 0) >= least for at, least in needed) else None
+        return made if all(made.get(name, 0) >= least for name, least in due.items()) else None
 
     ask.runs = 0
     return ask
@@ -47,26 +52,33 @@ def shows(*needed):
 @pytest.mark.parametrize("needed", [(), ((0, 1),), ((3, 5), (40, 1), (41, 1), (199, 12)), tuple((i, 2) for i in range(9))])
 def test_only_what_a_finding_needs_is_left(needed):
     script = {at: 1 + at * 5 % 17 for at in range(200)} | {at: least + 3 for at, least in needed}
-    assert minimal(script, shows(*needed), 5000) == dict(needed)
+    assert minimal(named(script), shows(*needed), 5000) == named(dict(needed))
 
 
 def test_shrinking_is_deterministic_and_keeps_to_its_budget():
-    script = dict.fromkeys(range(300), 9)
+    script = named(dict.fromkeys(range(300), 9))
     needed = ((17, 4), (120, 2), (121, 9), (290, 1))
     assert minimal(script, shows(*needed), 5000) == minimal(script, shows(*needed), 5000)
     for budget in (1, 2, 10, 50):
         ask = shows(*needed)
         found = minimal(script, ask, budget)
         assert ask.runs <= budget
-        assert all(found[at] >= least for at, least in needed)
+        assert all(found[name] >= least for name, least in named(dict(needed)).items())
 
 
-def test_what_does_not_show_it_stays_as_it_is():
-    assert minimal({1: 5, 2: 5}, shows((3, 1)), 100) == {1: 5, 2: 5}
+def test_what_does_not_fail_stays_as_it_is():
+    script = run(3).choices
+    assert shrink(script, SHIPPED, "right_bytes", 100) == script
 
 
-def test_what_a_run_did_not_use_is_gone():
-    assert minimal({1: 5, 2: 5}, lambda script: Trail({1: 5}, {1: "a"}) if 1 in script else None, 1) == {1: 5}
+@pytest.mark.parametrize("seed", range(4))
+def test_choices_by_name_make_the_same_run(seed):
+    outcome = run(seed)
+    by_position = NamedTape(script=outcome.choices)
+    assert run(tape=by_position).trace == outcome.trace
+    by_name = NamedTape(named=by_position.named)
+    assert run(tape=by_name).trace == outcome.trace
+    assert by_name.taken == outcome.choices
 
 
 def test_a_failing_world_becomes_small(failing):

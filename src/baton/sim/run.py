@@ -77,10 +77,16 @@ def _replaced(parts: Parts) -> Iterator[None]:
 
 
 def run(
-    seed: int = 0, *, script: Script | None = None, parts: Parts = SHIPPED, story: bool = False, calm: bool = False
+    seed: int = 0,
+    *,
+    script: Script | None = None,
+    tape: Tape | None = None,
+    parts: Parts = SHIPPED,
+    story: bool = False,
+    calm: bool = False,
 ) -> Outcome:
-    """Run one world. `script` replaces the choices that the seed would draw; `calm` leaves its faults out."""
-    tape = Tape(seed=seed, script=script)
+    """Run one world. A `script`, or a `tape`, replaces the choices that the seed would draw; `calm` leaves its faults out."""
+    tape = Tape(seed=seed, script=script) if tape is None else tape
     invariant, detail = "", ""
     with _replaced(parts):
         world = World(tape, parts, calm=calm)

@@ -2,99 +2,143 @@
 
 Choices that say the same (all lost frames, all late turns) go together first; then halves, quarters and so on down to
 single ones (delta debugging: Zeller and Hildebrandt 2002); then what is left becomes as low as it can. Deterministic.
+
+Without a fault the draws of that fault are gone too, and what is written at a position of the tape would be read by
+another draw. So while it shrinks, a choice is known by what it is about and how many of these came before it.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from baton.sim.parts import Parts
 from baton.sim.run import run
-from baton.sim.tape import Script
+from baton.sim.tape import Script, Tape
 
 
-class Trail(NamedTuple):
-    """The choices other than 0 that a run has really made, and what they were about."""
+class Name(NamedTuple):
+    """A choice: what it is about, and how many about the same came before it."""
 
-    choices: Script
-    labels: Mapping[int, str]
+    label: str
+    before: int
 
 
-Shows = Callable[[Script], Trail | None]  # the run of a script; None if it does not show what is looked for
+Named = Mapping[Name, int]
+Shows = Callable[[Named], Named | None]  # the choices that a run has really made; None if it does not show what is looked for
+
+
+class NamedTape(Tape):
+    """A tape that also knows its choices by name; with `named` it makes those, and 0 otherwise."""
+
+    def __init__(self, *, script: Script | None = None, named: Named | None = None) -> None:
+        super().__init__(script=script or {})
+        self._named = named
+        self._counts: Counter[str] = Counter()
+        self.named: dict[Name, int] = {}
+
+    def below(self, n: int, label: str) -> int:
+        """See Tape."""
+        name = self._next(label, n - 1)
+        choice = super().below(n, label)
+        if choice:
+            self.named[name] = choice
+        return choice
+
+    def chance(self, probability: float, label: str) -> bool:
+        """See Tape."""
+        if probability <= 0.0:
+            return False
+        name = self._next(label, 1)
+        hit = super().chance(probability, label)
+        if hit:
+            self.named[name] = 1
+        return hit
+
+    def _next(self, label: str, most: int) -> Name:
+        """The name of the next choice; what is wanted of it goes where Tape looks for it."""
+        name = Name(label, self._counts[label])
+        self._counts[label] += 1
+        if self._named is not None:
+            self._script = {self.length: min(self._named.get(name, 0), most)}
+        return name
 
 
 def shrink(script: Script, parts: Parts, invariant: str, budget: int) -> Script:
     """A smaller script that breaks the same invariant, found in so many runs at most; the same one if it does not."""
+    scripts: dict[tuple[tuple[Name, int], ...], Script] = {}
 
-    def shows(candidate: Script) -> Trail | None:
-        outcome = run(script=candidate, parts=parts)
-        return Trail(outcome.choices, outcome.labels) if outcome.invariant == invariant else None
+    def shows(tape: NamedTape) -> Named | None:
+        if run(tape=tape, parts=parts).invariant != invariant:
+            return None
+        scripts[tuple(tape.named.items())] = dict(tape.taken)
+        return tape.named
 
-    return minimal(script, shows, budget)
+    first = shows(NamedTape(script=script))
+    if first is None:
+        return script
+    return scripts[tuple(minimal(first, lambda named: shows(NamedTape(named=named)), budget - 1).items())]
 
 
-def minimal(script: Script, shows: Shows, budget: int) -> Script:
-    """As `shrink`, for anything that a script may show."""
-    first = shows(script)
-    return script if first is None else _Shrinking(first, shows, budget - 1).go()
+def minimal(found: Named, shows: Shows, budget: int) -> Named:
+    """As `shrink`, for anything that choices may show; `found` shows it."""
+    return _Shrinking(found, shows, budget).go()
 
 
 class _Shrinking:
-    def __init__(self, found: Trail, shows: Shows, budget: int) -> None:
+    def __init__(self, found: Named, shows: Shows, budget: int) -> None:
         self._found, self._shows, self._budget = found, shows, budget
-        self._tried: set[tuple[tuple[int, int], ...]] = set()
+        self._tried: set[frozenset[tuple[Name, int]]] = set()
 
-    def go(self) -> Script:
+    def go(self) -> Named:
         before = None
-        while self._budget > 0 and self._found.choices != before:
-            before = self._found.choices
+        while self._budget > 0 and self._found != before:
+            before = self._found
             self._calm_kinds()
             self._calm_runs()
             self._lower()
-        return dict(sorted(self._found.choices.items()))
+        return self._found
 
-    def _try(self, candidate: Script) -> bool:
+    def _try(self, candidate: Named) -> bool:
         """Whether this is still a finding; then it is what we have. What was tried before, or is beyond the budget, is not."""
-        key = tuple(sorted(candidate.items()))
+        key = frozenset(candidate.items())
         if key in self._tried or self._budget <= 0:
             return False
         self._tried.add(key)
         self._budget -= 1
-        trail = self._shows(candidate)
-        if trail is not None and _size(trail.choices) < _size(self._found.choices):
-            self._found = trail
+        made = self._shows(candidate)
+        if made is not None and _size(made) < _size(self._found):
+            self._found = made
             return True
         return False
 
-    def _without(self, gone: set[int]) -> Script:
-        return {at: choice for at, choice in self._found.choices.items() if at not in gone}
+    def _without(self, gone: set[Name]) -> Named:
+        return {name: choice for name, choice in self._found.items() if name not in gone}
 
     def _calm_kinds(self) -> None:
         """All choices of one kind at once, the most frequent kinds first."""
-        counts: dict[str, int] = {}
-        for label in self._found.labels.values():
-            counts[label] = counts.get(label, 0) + 1
-        for label in sorted(counts, key=lambda name: (-counts[name], name)):
-            gone = {at for at, name in self._found.labels.items() if name == label}
-            if gone & self._found.choices.keys():
+        counts = Counter(name.label for name in self._found)
+        for label in sorted(counts, key=lambda label: (-counts[label], label)):
+            gone = {name for name in self._found if name.label == label}
+            if gone:
                 self._try(self._without(gone))
 
     def _calm_runs(self) -> None:
         """Runs of neighbours, of half the length each time; the last ones first, as most come after what matters."""
-        length = max(1, len(self._found.choices) // 2)
+        length = max(1, len(self._found) // 2)
         while length and self._budget > 0:
-            end = len(self._found.choices)
+            end = len(self._found)
             while end > 0 and self._budget > 0:
-                places = sorted(self._found.choices)
-                end = min(end, len(places))
-                self._try(self._without(set(places[max(0, end - length) : end])))
+                names = list(self._found)
+                end = min(end, len(names))
+                self._try(self._without(set(names[max(0, end - length) : end])))
                 end -= length
             length //= 2
 
     def _lower(self) -> None:
         """Single choices, as low as they go."""
-        for at in sorted(self._found.choices):
-            for lower in _lower_than(self._found.choices.get(at, 0)):
-                if self._try({**self._found.choices, at: lower}):
+        for name in list(self._found):
+            for lower in _lower_than(self._found.get(name, 0)):
+                if self._try({**self._found, name: lower}):
                     break
 
 
@@ -106,5 +150,5 @@ def _lower_than(choice: int) -> Iterator[int]:
         step //= 2
 
 
-def _size(script: Script) -> tuple[int, int]:
-    return len(script), sum(script.values())
+def _size(named: Named) -> tuple[int, int]:
+    return len(named), sum(named.values())
