@@ -15,6 +15,7 @@ from baton.cli.main import run as baton
 from baton.cli.simulation import planted, workers
 from baton.core.errors import BatonError, ConfigError
 from baton.core.marks import Mark
+from baton.sim.plants.plant import Plant
 from baton.sim.regression import Choice, Regression, decoded, encoded, regression, snippet
 from baton.sim.run import PROCESS_ENDED, Kind, be_silent, run
 from baton.sim.tally import Tally
@@ -130,7 +131,7 @@ def test_the_exit_code_is_the_gravest_violation(invariants, code, monkeypatch, t
     found = [some(seed=i, invariant=name, detail="a detail") for i, name in enumerate(invariants)]
     monkeypatch.setattr(many, "run_seeds", lambda seeds, **_: iter(found))
     assert baton(["sim", "--seeds", "3", "--shrink", "0", "--quiet"]) == code
-    assert f"{len(found)} violations" in capsys.readouterr().out
+    assert f"{len(found)} violation" in capsys.readouterr().out
 
 
 def test_a_second_run_that_differs_is_not_deterministic(monkeypatch, capsys):
@@ -159,8 +160,8 @@ def test_interrupting_sums_up_what_was_done():
 
 @pytest.fixture
 def blind_bank(monkeypatch):
-    plant = SimpleNamespace(name="blind", models="a seal that sees nothing", invariants=("right_bytes",), make=lambda: BLIND)
-    monkeypatch.setattr(planted, "bank", lambda: {"blind": plant})
+    plant = Plant("blind", "a seal that sees nothing", invariants=("right_commit",), row=None, make=lambda: BLIND)
+    monkeypatch.setattr(planted, "BY_NAME", {"blind": plant})
 
 
 def test_a_failing_seed_is_told_made_small_kept_and_run_again(blind_bank, tmp_path, capsys):

@@ -74,7 +74,7 @@ def snippet(kept: Regression) -> str:
     """A test to paste into tests/sim/test_regressions.py: the run is fine once the bug is mended, or found while planted."""
     script = ", ".join(f"{c.at}: {c.choice}" for c in kept.choices)
     labels = ", ".join(dict.fromkeys(c.label for c in kept.choices))
-    parts, broken = (f', parts=PLANTS["{kept.planted}"].make()', kept.invariant) if kept.planted else ("", "")
+    parts, broken = (f', parts=BY_NAME["{kept.planted}"].make()', kept.invariant) if kept.planted else ("", "")
     body = (
         *textwrap.wrap(f"{kept.detail}. Choices: {labels}", 110, initial_indent="# ", subsequent_indent="# "),
         *textwrap.wrap(f"script = {{{script}}}", 110, subsequent_indent="    "),

@@ -104,6 +104,6 @@ def replay(file: Annotated[Path, typer.Argument(metavar="FILE", help="Kept by 'b
 def _list_planted() -> int:
     from baton.cli.simulation.planted import bank
 
-    for name, plant in bank().items():
-        typer.echo(f"{name:<28} {plant.models}")
+    for plant in bank():
+        typer.echo(f"{plant.name:<28} {plant.models}")
     return 0

@@ -1,33 +1,27 @@
-"""The bank of planted bugs, by name."""
-
-from collections.abc import Mapping
-from importlib import import_module
-from typing import Any
+"""Planted bugs, by the names that the command line gives them."""
 
 from baton.core.errors import ConfigError
 from baton.sim.parts import SHIPPED, Parts
+from baton.sim.plants import BY_NAME
+from baton.sim.plants.plant import Plant
 
 
-def bank() -> Mapping[str, Any]:
+def bank() -> list[Plant]:
     """Every planted bug."""
-    try:
-        plants: Mapping[str, Any] = import_module("baton.sim.plants").PLANTS
-    except ModuleNotFoundError:
-        return {}
-    return plants
+    return list(BY_NAME.values())
 
 
 def parts_of(planted: str | None) -> Parts:
     """What runs with that bug; None: what is shipped. Raises ConfigError."""
-    if planted is None:
-        return SHIPPED
-    plants = bank()
-    if planted not in plants:
-        raise ConfigError(f"--planted {planted}: there is no such planted bug; --list-planted shows them")
-    parts: Parts = plants[planted].make()
-    return parts
+    return SHIPPED if planted is None else _plant(planted).make()
 
 
 def expected(planted: str | None) -> frozenset[str]:
     """The invariants that this bug is known to break; none for what is shipped."""
-    return frozenset() if planted is None else frozenset(bank()[planted].invariants)
+    return frozenset() if planted is None else frozenset(_plant(planted).invariants)
+
+
+def _plant(name: str) -> Plant:
+    if name not in BY_NAME:
+        raise ConfigError(f"--planted {name}: there is no such planted bug; --list-planted shows them")
+    return BY_NAME[name]

@@ -119,7 +119,7 @@ def show(report: Report, tally: Tally, console: Console) -> None:
 
 def show_line(report: Report, console: Console) -> None:
     """The result in a line."""
-    found = f"{len(report.violations)} violations" if report.violations else "no violation"
+    found = {0: "no violation", 1: "1 violation"}.get(len(report.violations), f"{len(report.violations)} violations")
     note = " [yellow](interrupted)[/yellow]" if report.interrupted else ""
     plant = f", planted bug {report.planted}: {report.verdict}" if report.planted else ""
     speed = f"{report.seeds_per_second:.1f} seeds/s, {report.events_per_second:,.0f} events/s"
