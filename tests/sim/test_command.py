@@ -144,6 +144,17 @@ def test_a_second_run_that_differs_is_not_deterministic(monkeypatch, capsys):
     assert "not deterministic" in capsys.readouterr().out
 
 
+def test_branches_that_are_required_and_never_taken_are_named(monkeypatch, capsys):
+    from baton.cli.simulation import many
+
+    taken = {mark.name: 1 for mark in Mark if mark is not Mark.GRACE}
+    monkeypatch.setattr(many, "run_seeds", lambda seeds, **_: iter([some(core_marks=taken)]))
+    assert baton(["sim", "--seeds", "1", "--require-marks", "--quiet"]) == 1
+    assert "never taken, though required: GRACE" in capsys.readouterr().out
+    taken["GRACE"] = 1
+    assert baton(["sim", "--seeds", "1", "--require-marks", "--quiet"]) == 0
+
+
 def test_interrupting_sums_up_what_was_done():
     argv = [sys.executable, "-m", "baton.cli.main", "sim", "--seeds", "100000", "--jobs", "1"]
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"})

@@ -10,7 +10,7 @@ from rich.console import Console
 from baton.cli.simulation.found import Keeper
 from baton.cli.simulation.planted import expected, parts_of
 from baton.cli.simulation.progress import Watch
-from baton.cli.simulation.report import Report, show, show_line
+from baton.cli.simulation.report import Report, show, show_findings
 from baton.cli.simulation.workers import run_seeds
 from baton.core.errors import ConfigError
 from baton.sim.tally import Tally
@@ -51,10 +51,12 @@ def simulate_many(orders: Orders) -> int:
         differing=differing,
     )
     console = Console(highlight=False, soft_wrap=True)
-    if orders.quiet and not report.violations:
-        show_line(report, console)
+    if orders.quiet:
+        show_findings(report, console)
     else:
         show(report, tally, console)
+    if orders.require_marks and report.never_hit:
+        console.print(f"[red]never taken[/red], though required: {', '.join(report.never_hit)}")
     if orders.json is not None:
         _write(orders.json, report)
     if not interrupted:

@@ -97,15 +97,26 @@ def _verdict(violations: Sequence[Violated], planted: str | None, expected: Coll
 
 def show(report: Report, tally: Tally, console: Console) -> None:
     """All of it, for people."""
-    show_line(report, console)
+    show_findings(report, console)
+    if report.seeds:
+        _show_reach(report, tally, console)
+
+
+def show_findings(report: Report, console: Console) -> None:
+    """The result in a line, and what was violated."""
+    _show_line(report, console)
     for violated in report.violations[:SHOWN]:
         console.print(
             f"  [red]seed {violated.seed}[/red]  {violated.kind.value}: {violated.invariant}: {escape(violated.detail)}"
         )
     if len(report.violations) > SHOWN:
         console.print(f"  and {len(report.violations) - SHOWN} more")
-    if not report.seeds:
-        return
+    for seed in report.differing:
+        console.print(f"  [red]seed {seed}[/red]  not deterministic: its second run was another")
+
+
+def _show_reach(report: Report, tally: Tally, console: Console) -> None:
+    """What the worlds were like, and which rare branches they took."""
     console.print(f"\na world: {report.median_events:.0f} events, {report.median_requests:.0f} requests (medians)")
     console.print("worlds with: " + ", ".join(f"{name} {_percent(share)}" for name, share in _worlds(report)))
     console.print(f"requests that repeat a prompt: {_percent(report.shares['requests that repeat a prompt'])}")
@@ -117,8 +128,7 @@ def show(report: Report, tally: Tally, console: Console) -> None:
         console.print(f"  [yellow]  never  {mark.name:<20} {mark.value}[/yellow]")
 
 
-def show_line(report: Report, console: Console) -> None:
-    """The result in a line."""
+def _show_line(report: Report, console: Console) -> None:
     found = {0: "no violation", 1: "1 violation"}.get(len(report.violations), f"{len(report.violations)} violations")
     note = " [yellow](interrupted)[/yellow]" if report.interrupted else ""
     plant = f", planted bug {report.planted}: {report.verdict}" if report.planted else ""
@@ -127,8 +137,6 @@ def show_line(report: Report, console: Console) -> None:
         f"{report.seeds:,} seeds from {report.first} on: [bold]{found}[/bold]{plant};"
         f" {report.seconds:.1f} s, {report.jobs} jobs, {speed}{note}"
     )
-    for seed in report.differing:
-        console.print(f"  [red]seed {seed}[/red]  not deterministic: its second run was another")
 
 
 def _worlds(report: Report) -> list[tuple[str, float]]:
