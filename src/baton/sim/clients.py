@@ -6,7 +6,7 @@ import msgspec
 
 from baton.core.door import Emit, Fail, Finish, Heard, RequestId, Submit
 from baton.core.ids import TokenId, TokenIndex
-from baton.core.messages import FinishReason
+from baton.core.messages import FinishReason, Limits, Sampling
 from baton.sim import content
 
 
@@ -36,19 +36,22 @@ class Client(msgspec.Struct):
         return self.end is None and not self.gone
 
 
-def right_tokens(submit: Submit) -> tuple[list[TokenId], FinishReason]:
+def right_answer(prompt: tuple[TokenId, ...], sampling: Sampling, limits: Limits) -> tuple[list[TokenId], FinishReason]:
     """What a right system generates, without pages, workers or handoffs."""
-    history = content.histories(submit.prompt)[-1]
+    history = content.histories(prompt)[-1]
     found: list[TokenId] = []
-    limits = submit.limits
     while True:
-        token = content.next_token(history, submit.sampling, TokenIndex(len(found)))
+        token = content.next_token(history, sampling, TokenIndex(len(found)))
         found.append(token)
         if token in limits.eos_token_ids or token in limits.stop_token_ids:
             return found, FinishReason.STOP
         if len(found) >= limits.max_tokens:
             return found, FinishReason.LENGTH
         history = content.scramble(history * 31 + token + 1 & content.MASK)
+
+
+def _answer(submit: Submit) -> tuple[list[TokenId], FinishReason]:
+    return right_answer(submit.prompt, submit.sampling, submit.limits)
 
 
 class Oracle:
@@ -68,7 +71,7 @@ class Oracle:
                 self._emit(client, heard)
             case Finish():
                 client.end, client.ended_at = heard, now
-                expected, reason = right_tokens(client.submit)
+                expected, reason = _answer(client.submit)
                 if client.tokens != expected or heard.reason is not reason:
                     self._violate(
                         "right_tokens", f"{client.name} ended {heard.reason.value} with {client.tokens}; {expected} was due"
@@ -81,6 +84,6 @@ class Oracle:
         if emit.start != len(client.tokens):
             self._violate("no_gap", f"{client.name} heard index {emit.start} after {len(client.tokens)} tokens")
         client.tokens += [d.token for d in emit.drawn]
-        expected = right_tokens(client.submit)[0]
+        expected = _answer(client.submit)[0]
         if client.tokens != expected[: len(client.tokens)]:
             self._violate("right_tokens", f"{client.name} heard {client.tokens}; {expected} was due")

@@ -13,6 +13,7 @@ from itertools import count
 from baton.core.agreement import StepPlan
 from baton.core.door import Finish
 from baton.core.errors import Bug
+from baton.core.frames import Said
 from baton.core.front import Front
 from baton.core.ids import Boot, GroupName, Key, Micros, Rank
 from baton.core.marks import Marks
@@ -23,6 +24,7 @@ from baton.shell.gateway_pump import GatewayPump
 from baton.shell.lines import Lines
 from baton.sim import content
 from baton.sim.excuses import EVERYBODY, Fault, worker_of
+from baton.sim.handoffs import Handoffs
 from baton.sim.heap import Heap
 from baton.sim.memory import SimPool
 from baton.sim.network import Network, SimControl
@@ -74,6 +76,7 @@ class World:
         self.tainted: set[Key] = set()  # rooms computed from damaged memory
         self.concerned: dict[str, set[str]] = {}  # room -> workers and gateways its tickets named
         self.all_faults: list[Fault] = []
+        self.handoffs = Handoffs(self.tickets, self.all_faults, self.concerned, self.violate, lossy=bool(self.draw.faults.loss))
         self.marks: Counter[str] = Counter()
         self.core_marks = Marks()  # one for all roles of all processes
         self.story: Story | None = None
@@ -132,6 +135,8 @@ class World:
         if self.story is not None and rank == 0:
             self.tell(f"{worker.draw.name}: {ordered(plan)}")
         if rank == 0:
+            for hold in plan.hold:
+                self.handoffs.held(worker.manifest, hold)
             self.marks["commit"] += len(plan.commit)
             self.marks["rehash"] += len(plan.rehash)
 
@@ -167,6 +172,13 @@ class World:
         self.tell(f"{name}: starts as boot {boot}")
         front = self.parts.front(boot, FrontSettings(wait_for_workers_ms=8_000), self._draw_bits)
         front.marks = self.core_marks
+        receive = front.receive
+
+        def told(sender: Boot, message: Said, now: Micros) -> None:
+            self.handoffs.told(message)
+            receive(sender, message, now)
+
+        front.receive = told  # type: ignore[method-assign]
         control = SimControl(self.network, process, address_of(name))
         lines = Lines(self.parts.sessions(boot, self.limits), control, process.clock)
         process.start(lambda: GatewayPump(front=front, lines=lines, clock=process.clock, say=self.people.hear))
