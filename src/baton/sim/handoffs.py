@@ -2,14 +2,15 @@
 
     prefill holds pages for the whole prompt ──▶ decode holds pages for the whole prompt       so no circle can form
 
-Checked: memory of a room is taken at once, of all groups, and decode's after prefill's; every token a leader tells is the
+Checked: memory of a room is taken at once, of all groups, and decode's after prefill's; an epoch that has ended on a worker
+does not begin there again; every token a leader tells is the
 right one, whatever the gateway makes of it; an epoch fails only where a fault explains it (where single frames are lost,
 a handoff may stand still without one: only whole requests are judged there).
 """
 
 from collections.abc import Callable, Mapping
 
-from baton.core.agreement import Hold
+from baton.core.agreement import Hold, StepPlan
 from baton.core.frames import Said
 from baton.core.ids import Boot, Key
 from baton.core.manifest import Manifest
@@ -34,9 +35,17 @@ class Handoffs:
         self._tickets, self._faults, self._concerned, self._violate = tickets, faults, concerned, violate
         self._lossy = lossy
         self._held: set[tuple[Boot, Key]] = set()
+        self._dropped: set[tuple[Boot, Key]] = set()
 
-    def held(self, worker: Manifest, hold: Hold) -> None:
-        """A leader has given pages to a room."""
+    def ordered(self, worker: Manifest, plan: StepPlan) -> None:
+        """A leader has issued a plan."""
+        for hold in plan.hold:
+            self._hold(worker, hold)
+        self._dropped.update((worker.boot, key) for key in plan.drop)
+
+    def _hold(self, worker: Manifest, hold: Hold) -> None:
+        if (worker.boot, hold.key) in self._dropped:
+            self._violate("ended_once", f"{_short(hold.key)} is given pages by a worker on which it has ended")
         ticket = self._tickets[hold.key]
         if (worker.boot, hold.key) in self._held:
             return  # it grows

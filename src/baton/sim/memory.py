@@ -22,7 +22,7 @@ from baton.sim.settings import Faults
 from baton.sim.tape import Tape
 
 STALE_BYTE = 0xEE  # fresh memory is never zero: bytes nobody wrote must show
-STRAGGLE_US = 12_000_000  # beyond every timeout of the code under test
+STRAGGLES_US = (20_000, 200_000, 700_000, 12_000_000)  # within, about and beyond every timeout of the code under test
 RELEASE_US = 300_000  # until the endpoint of a read that ended unknown is torn down
 Range = tuple[GroupName, int, int, int]  # group, source offset, target offset, bytes
 
@@ -178,7 +178,7 @@ class SimFabric:
             sampled = 20 + (tape.below(200, "sampled") * 10 if len(read.cells) > 1 else 0)
             landed = sampled + 10 + (tape.below(200, "landed") * 10 if len(read.cells) > 1 else 0)
             if straggles and (i == end - 1 or tape.below(2, "straggling cell")):
-                landed += STRAGGLE_US
+                landed += STRAGGLES_US[tape.below(len(STRAGGLES_US), "straggles by")]
             last = max(last, landed)
             heap.after(sampled, self._sample, read, i, i == lies)
             heap.after(landed, self._land, read, i)

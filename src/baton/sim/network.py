@@ -150,6 +150,8 @@ class Network:
         elif tape.chance(faults.reorder, "reorder"):
             arrival += 50 * (1 + tape.below(400, "reorder by"))
         else:
+            if tape.chance(faults.lag, "a frame lags"):
+                arrival += 1000 * (1 + tape.below(40, "lags by"))
             arrival = max(arrival, self._last.get((source, link), 0))
             self._last[source, link] = arrival
         self._heap.at(arrival, self._arrive, source, link, route, frame)

@@ -27,7 +27,7 @@ from baton.sim.excuses import EVERYBODY, Fault, worker_of
 from baton.sim.handoffs import Handoffs
 from baton.sim.heap import Heap
 from baton.sim.memory import SimPool
-from baton.sim.network import Network, SimControl
+from baton.sim.network import OLD_US, Network, SimControl
 from baton.sim.parts import SHIPPED, Parts
 from baton.sim.people import People
 from baton.sim.process import Process, SkewedClock
@@ -39,7 +39,7 @@ from baton.sim.worker import WorkerRun, address_of
 
 WEIGHTS = "ab" * 16
 OTHER_WEIGHTS = "cd" * 16
-PAIRED_US = 8_000_000  # after healing: by then silence was seen, sessions have begun again, all pairs are made
+PAIRED_US = OLD_US + 5_500_000  # after healing; old copies of a dead peer's frames can put off its silence
 END_US = 30_000_000  # after healing: by then every request has ended
 PROBE_US = 6_000_000
 REST_US = 1_000_000
@@ -135,8 +135,7 @@ class World:
         if self.story is not None and rank == 0:
             self.tell(f"{worker.draw.name}: {ordered(plan)}")
         if rank == 0:
-            for hold in plan.hold:
-                self.handoffs.held(worker.manifest, hold)
+            self.handoffs.ordered(worker.manifest, plan)
             self.marks["commit"] += len(plan.commit)
             self.marks["rehash"] += len(plan.rehash)
 
