@@ -1,0 +1,154 @@
+"""Gateways and rooms: epochs, ends, and peers that are gone."""
+
+from typing import Any
+
+import msgspec
+
+from baton.core import decode as decode_module
+from baton.core.agreement import RowOrder
+from baton.core.front import Front
+from baton.core.generation import Generation, decode_row
+from baton.core.ids import Boot, Epoch, Key, Micros, Room, TokenIndex
+from baton.core.leader import Leader
+from baton.core.messages import Drawn, Failed, FinishReason, Ticket
+from baton.core.request import Request
+from baton.core.room import Send
+from baton.core.stream import Stream
+from baton.sim.parts import Parts, Replaced
+from baton.sim.plants.plant import Plant
+
+# ruff: noqa: D101  (each class is described by the plant that it is part of)
+
+
+class SameEpoch(Front):
+    def _start(self, request: Request, now: Micros) -> None:
+        request.epoch = Epoch(max(0, request.epoch - 1))
+        super()._start(request, now)
+
+
+class HearsDecodeOnly(Front):
+    def _on_failed(self, sender: Boot, message: Failed, now: Micros) -> None:
+        request = self._find(message.key, sender)
+        if request is not None and request.pair is not None and sender == request.pair[1]:
+            super()._on_failed(sender, message, now)
+
+
+class TellsAgain(Front):
+    def _take(self, request: Request, start: TokenIndex, drawn: tuple[Drawn, ...], finish: FinishReason | None) -> None:
+        super()._take(request, TokenIndex(len(request.said)), drawn, finish)
+
+
+class NeverCloses(Front):
+    def _maybe_close(self, room: Room) -> None:
+        """The workers keep its record."""
+
+
+class LosesNobody(Front):
+    def peer_lost(self, boot: Boot, why: str, now: Micros) -> None:
+        """It comes back, surely."""
+
+
+class RepeatsTickets(Front):
+    """Harmless by itself: says a ticket once more when a side has ended its epoch."""
+
+    def __init__(self, *made_of: Any) -> None:
+        super().__init__(*made_of)
+        self._tickets: dict[Key, Ticket] = {}
+
+    def _start(self, request: Request, now: Micros) -> None:
+        super()._start(request, now)
+        self._tickets |= {
+            e.message.key: e.message for e in self._effects if isinstance(e, Send) and isinstance(e.message, Ticket)
+        }
+
+    def _side_ended(self, key: Key, boot: Boot) -> None:
+        if boot in self._closing.get(key, ()) and boot in self._workers:
+            self._effects.append(Send(boot, self._tickets[key]))
+        super()._side_ended(key, boot)
+
+
+def _forget_all(self: Leader[Any], room: Any) -> None:
+    self._epochs.pop(room.key.room, None)
+    _forget(self, room)
+
+
+_forget = Leader._forget
+
+
+def _keep_rooms(self: Leader[Any], boot: Boot, why: str, now: Micros) -> None:
+    if boot not in self._gateways:
+        _peer_lost(self, boot, why, now)
+
+
+_peer_lost = Leader.peer_lost
+
+
+def _restarted_counter(room: Generation) -> RowOrder:
+    return msgspec.structs.replace(decode_row(room), index=TokenIndex(len(room.generated)))
+
+
+PLANTS = (
+    Plant(
+        "same_epoch_again",
+        "a gateway tries again elsewhere within the same epoch: it is bound to other boots now",
+        ("same_ticket",),
+        7,
+        lambda: Parts(front=SameEpoch),
+    ),
+    Plant(
+        "refusal_ignored",
+        "prefill refuses or fails a room, and nobody tells decode, which waits",
+        ("liveness", "healed_succeeds"),
+        8,
+        lambda: Parts(front=HearsDecodeOnly),
+    ),
+    Plant(
+        "index_ignored",
+        "a gateway streams what comes, without a look at the index: after a failover tokens are heard twice",
+        ("right_tokens",),
+        None,
+        lambda: Parts(front=TellsAgain),
+    ),
+    Plant(
+        "room_never_closed",
+        "workers keep the record of every room for ever",
+        ("nothing_left",),
+        None,
+        lambda: Parts(front=NeverCloses),
+    ),
+    Plant(
+        "lost_worker_ignored",
+        "a gateway waits for a worker that is gone",
+        ("liveness",),
+        8,
+        lambda: Parts(front=LosesNobody),
+    ),
+    Plant(
+        "forgotten_record",
+        "a worker forgets a room when it ends, and serves a ticket of it that is said once more",
+        ("ended_once",),
+        7,
+        lambda: Parts(front=RepeatsTickets, replaced=(Replaced(Leader, "_forget", _forget_all),)),
+    ),
+    Plant(
+        "lost_gateway_ignored",
+        "workers go on with the rooms of a gateway that is gone, and keep their records",
+        ("nothing_left",),
+        8,
+        lambda: Parts(replaced=(Replaced(Leader, "peer_lost", _keep_rooms),)),
+    ),
+    Plant(
+        "silence_ignored",
+        "a peer that says nothing is never given up",
+        ("liveness", "healed_succeeds"),
+        8,
+        lambda: Parts(replaced=(Replaced(Stream, "silent", lambda self, now: False),)),
+    ),
+    Plant(
+        "counter_restarts",
+        "after a failover the random numbers of a request begin at 0 again",
+        ("right_tokens",),
+        None,
+        lambda: Parts(replaced=(Replaced(decode_module, "decode_row", _restarted_counter),)),
+    ),
+)
