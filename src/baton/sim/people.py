@@ -57,7 +57,7 @@ class People:
             max_tokens=(2, 1, 3, 4, 7)[self._world.tape.below(5, "max_tokens")],
             stop_token_ids=(),
             eos_token_ids=(content.END_OF_SEQUENCE,) if self._world.tape.below(2, "eos") == 0 else (),
-            deadline_ms=60 + 100 * self._world.tape.below(5, "tight") if tight else 12_000,
+            deadline_ms=60 + 100 * self._world.tape.below(5, "tight") if tight else 20_000,
         )
         submit = Submit(RequestId(number), prompt, Sampling(0.0, 1.0, 0, number, None), limits)
         client = Client(submit, gateway, self._world.heap.now, probe, repeats, tight, len(prompt) > 100)

@@ -40,7 +40,7 @@ from baton.sim.worker import WorkerRun, address_of
 WEIGHTS = "ab" * 16
 OTHER_WEIGHTS = "cd" * 16
 PAIRED_US = OLD_US + 5_500_000  # after healing; old copies of a dead peer's frames can put off its silence
-END_US = 7_000_000  # after healing: by then every request has ended, before its own deadline would end it
+END_US = PAIRED_US + 2_000_000  # by then every request has ended, and long before its own deadline would end it
 PROBE_US = 1_000_000  # too short for a handoff that stands still and is tried again
 REST_US = 1_000_000
 LONG_US = 13_000_000  # until the oldest copy of a frame and the last straggler have come
