@@ -40,6 +40,7 @@ from baton.core.messages import (
     Unpaired,
     Withdrawn,
 )
+from baton.core.questions import Questions
 from baton.core.request import (
     DECODE,
     PREFILL,
@@ -70,8 +71,7 @@ class Front:
         self._introduce: dict[tuple[Boot, Boot], Micros] = {}  # try again at
         self.marks: Marks = Marks()
         self._stamp = 0
-        self._question = 0
-        self._views: dict[int, dict[Boot, LedgerView | None]] = {}
+        self._questions = Questions()
         self._handlers: dict[type[Any], Callable[[Boot, Any, Micros], None]] = {
             Register: self._on_register,
             Paired: self._on_paired,
@@ -132,8 +132,7 @@ class Front:
         for key, waiting in list(self._closing.items()):
             if boot in waiting:
                 self._side_ended(key, boot)
-        for answers in self._views.values():
-            answers.pop(boot, None)
+        self._questions.lost(boot)
 
     def on_timer(self, now: Micros) -> None:
         """A deadline may have passed."""
@@ -143,7 +142,7 @@ class Front:
                 code = FailCode.DEADLINE_EXCEEDED
                 detail = f"not done in {request.submit.limits.deadline_ms} ms"
                 if request.standing is Standing.WAITING and now < request.deadline:
-                    code, detail = FailCode.WORKER_LOST, f"no worker pair was ready for {self._waited(request, now)} ms"
+                    code, detail = FailCode.WORKER_LOST, f"no worker pair was ready for {(now - request.since) // 1000} ms"
                 self._fail(request, code, detail)
         for pair, at in list(self._introduce.items()):
             if now >= at:
@@ -172,26 +171,21 @@ class Front:
 
     def ask_ledger(self) -> int:
         """Ask every worker for its books; `ledger` has the answers to this question."""
-        self._question += 1
-        self._views[self._question] = dict.fromkeys(self._workers)
-        for boot in self._workers:
-            self._effects.append(Send(boot, AskLedger(self._question)))
-        return self._question
+        question = self._questions.ask({b: w.register.name for b, w in self._workers.items()})
+        self._effects += [Send(boot, AskLedger(question)) for boot in self._workers]
+        return question
 
     def ledger(self, question: int) -> list[LedgerView] | None:
         """All answers, once every worker that is still there has answered; None until then."""
-        answers = self._views[question]
-        views = [v for v in answers.values() if v is not None]
-        return views if len(views) == len(answers) else None
+        return self._questions.complete(question)
 
     def answers(self, question: int) -> list[LedgerView]:
         """The answers so far."""
-        return [v for v in self._views[question].values() if v is not None]
+        return self._questions.answers(question)
 
     def forget_ledger(self, question: int) -> list[str]:
         """End a question; returns the names of the workers that have not answered."""
-        answers = self._views.pop(question)
-        return [self._workers[b].register.name for b, v in answers.items() if v is None and b in self._workers]
+        return self._questions.forget(question)
 
     @property
     def open_requests(self) -> int:
@@ -338,9 +332,6 @@ class Front:
             return Micros(min(request.deadline, request.since + self.settings.wait_for_workers_ms * 1000))
         return Micros(request.deadline + self.settings.grace_ms * 1000)
 
-    def _waited(self, request: Request, now: Micros) -> int:
-        return (now - request.since) // 1000
-
     # ---- what leaders say of a room -------------------------------------------------------------
 
     def _on_admitted(self, sender: Boot, message: Admitted, now: Micros) -> None:
@@ -406,6 +397,4 @@ class Front:
             self._another_epoch(request, FailCode.OVERLOADED, "gave way to others", now, counts=False, needs_pair=False)
 
     def _on_ledger_view(self, sender: Boot, message: LedgerView, now: Micros) -> None:
-        answers = self._views.get(message.question)
-        if answers is not None and sender in answers:
-            answers[sender] = message
+        self._questions.answered(sender, message)

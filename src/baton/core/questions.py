@@ -1,0 +1,44 @@
+"""What a gateway has asked all its workers: their books, as they answer one by one."""
+
+from collections.abc import Mapping
+
+from baton.core.ids import Boot
+from baton.core.messages import LedgerView
+
+
+class Questions:
+    """Open questions and the answers so far."""
+
+    def __init__(self) -> None:
+        self._last = 0
+        self._asked: dict[int, dict[Boot, str]] = {}  # workers whose answer is due, by name
+        self._views: dict[int, list[LedgerView]] = {}
+
+    def ask(self, workers: Mapping[Boot, str]) -> int:
+        """A new question to these workers."""
+        self._last += 1
+        self._asked[self._last], self._views[self._last] = dict(workers), []
+        return self._last
+
+    def answered(self, boot: Boot, view: LedgerView) -> None:
+        """A worker answers; whoever was not asked, or has answered, changes nothing."""
+        if self._asked.get(view.question, {}).pop(boot, None) is not None:
+            self._views[view.question].append(view)
+
+    def lost(self, boot: Boot) -> None:
+        """A worker is gone: its answers are not waited for."""
+        for due in self._asked.values():
+            due.pop(boot, None)
+
+    def answers(self, question: int) -> list[LedgerView]:
+        """The answers so far."""
+        return list(self._views[question])
+
+    def complete(self, question: int) -> list[LedgerView] | None:
+        """All answers; None while one is due."""
+        return None if self._asked[question] else self.answers(question)
+
+    def forget(self, question: int) -> list[str]:
+        """End a question; returns the names of the workers that have not answered."""
+        del self._views[question]
+        return list(self._asked.pop(question).values())
