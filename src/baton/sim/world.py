@@ -17,7 +17,7 @@ from baton.core.frames import Said
 from baton.core.front import Front
 from baton.core.ids import Boot, GroupName, Key, Micros, Rank
 from baton.core.marks import Marks
-from baton.core.messages import Ticket
+from baton.core.messages import Failed, Ticket
 from baton.core.request import FrontSettings
 from baton.core.session import SessionLimits
 from baton.shell.gateway_pump import GatewayPump
@@ -174,7 +174,8 @@ class World:
         receive = front.receive
 
         def told(sender: Boot, message: Said, now: Micros) -> None:
-            self.handoffs.told(message)
+            if not isinstance(message, Failed) or front._find(message.key, sender) is not None:  # else it was aborted
+                self.handoffs.told(message)
             receive(sender, message, now)
 
         front.receive = told  # type: ignore[method-assign]
