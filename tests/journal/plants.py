@@ -4,7 +4,8 @@ from typing import Any
 
 from baton.core.agreement import StepPlan
 from baton.core.cores import AnyFront, AnyLeader, AnyRank, FrontParts, LeaderParts, PlainCores, RankParts
-from baton.core.decode import DecodeLeader, DecodeRoom
+from baton.core.decode import DecodeLeader
+from baton.core.decode_room import DecodeRoom
 from baton.core.front import Front
 from baton.core.ids import Boot, Micros, TokenIndex
 from baton.core.messages import FirstToken, Received

@@ -9,7 +9,8 @@ import pytest
 from tests.core.build import key
 
 from baton.core.agreement import Agreement, Ballot, Report, Vote
-from baton.core.decode import DecodeLeader, DecodeRoom
+from baton.core.decode import DecodeLeader
+from baton.core.decode_room import DecodeRoom
 from baton.core.rank import RankCore
 from baton.core.room import Saw
 

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from baton.core.agreement import Hold
-from baton.core.decode import DecodeLeader, DecodeRoom
+from baton.core.decode import DecodeLeader
+from baton.core.decode_room import DecodeRoom
 from baton.core.generation import decode_row
 from baton.core.ids import GroupName, Micros
 from baton.core.messages import Admitted

@@ -8,8 +8,10 @@ is computed from the ticket's length and the state table, never from what happen
 """
 
 from baton.core.agreement import Ballot, Fetch, Hold, Report, Vote
+from baton.core.decode_room import DecodeRoom
+from baton.core.early import EarlyOffers
 from baton.core.errors import Mismatch
-from baton.core.generation import Generation, decode_row, drawn_of, grow, tell
+from baton.core.generation import decode_row, drawn_of, grow, tell
 from baton.core.ids import BlockIndex, Boot, GroupName, Key, Micros, Seq
 from baton.core.leader import Leader
 from baton.core.manifest import Manifest
@@ -27,7 +29,6 @@ from baton.core.messages import (
     Offer,
     Paired,
     Received,
-    Record,
     Refused,
     Stale,
     Ticket,
@@ -52,22 +53,6 @@ DECODE: Table = {
     (RoomState.ENDING, Saw.END): RoomState.ENDING,
     (RoomState.ENDING, Saw.QUIET): RoomState.ENDED,
 }
-EARLY_LIMIT = 1024  # offers without a ticket
-EARLY_LIFE = Micros(5_000_000)
-
-
-class DecodeRoom(Generation):
-    """A request whose tokens are generated here."""
-
-    def __init__(self, ticket: Ticket, now: Micros) -> None:
-        super().__init__(ticket, now)
-        self.offers: dict[int, Offer] = {}
-        self.ordered = 0  # offers handed to the ranks as fetch orders: numbers 1 .. ordered
-        self.open_orders: dict[int, Fetch] = {}
-        self.arrived: dict[GroupName, set[BlockIndex]] = {}
-        self.record: Record | None = None
-        self.doubted: set[tuple[int, GroupName, BlockIndex]] = set()
-        self.committed_at: Seq | None = None
 
 
 class DecodeLeader(Leader[DecodeRoom]):
@@ -84,7 +69,7 @@ class DecodeLeader(Leader[DecodeRoom]):
     ) -> None:
         super().__init__(manifest, settings, totals)
         self._partners = Partners(manifest, choose_fabric)
-        self._early: dict[Key, tuple[Micros, Boot, list[Offer]]] = {}
+        self._early = EarlyOffers()
         self._orders: dict[int, Key] = {}  # open fetch orders
         self._next_order = 0
         self._running: list[DecodeRoom] = []  # rows of the batch under way
@@ -99,8 +84,7 @@ class DecodeLeader(Leader[DecodeRoom]):
 
     def _open(self, ticket: Ticket, now: Micros) -> DecodeRoom:
         room = DecodeRoom(ticket, now)
-        _, _, offers = self._early.pop(ticket.key, (now, ticket.prefill, []))
-        room.offers = {o.number: o for o in offers}
+        room.offers = self._early.take(ticket.key, ticket.prefill)
         return room
 
     def _forget(self, room: DecodeRoom) -> None:
@@ -177,7 +161,7 @@ class DecodeLeader(Leader[DecodeRoom]):
         for room in [r for r in self.rooms.values() if r.ticket.prefill == boot and r.state in before_commit]:
             self.marks[Mark.PREFILL_LOST] += 1
             self.fail(room, FailCode.WORKER_LOST, f"prefill worker {boot:x} was lost: {why}", retry=True)
-        self._early = {k: e for k, e in self._early.items() if e[1] != boot}
+        self._early.lost(boot)
 
     # ---- offers ---------------------------------------------------------------------------------
 
@@ -190,31 +174,26 @@ class DecodeLeader(Leader[DecodeRoom]):
             room.progress = now
 
     def _keep_early(self, sender: Boot, offer: Offer, now: Micros) -> None:
-        """An offer without a ticket waits in a bounded table, holding no pages; then it is answered Stale."""
+        """An offer without a ticket waits for it, or is answered Stale."""
         known = self._epochs.get(offer.key.room)
         if known is not None and known[0] >= offer.key.epoch:
             self.marks[Mark.OFFER_TOO_LATE] += 1
             self.send(sender, Stale(offer.key))
-        elif offer.key in self._early:
-            self._early[offer.key][2].append(offer)
-        elif len(self._early) < EARLY_LIMIT:
+        elif self._early.keep(sender, offer, now):
             self.marks[Mark.EARLY_OFFER] += 1
-            self._early[offer.key] = (Micros(now + EARLY_LIFE), sender, [offer])
         else:
             self.send(sender, Stale(offer.key))
 
     def timer(self) -> Micros | None:
         """When `on_timer` wants to be called next."""
-        times = [t for t in (super().timer(), *(e[0] for e in self._early.values())) if t is not None]
+        times = [t for t in (super().timer(), self._early.timer()) if t is not None]
         return min(times) if times else None
 
     def on_timer(self, now: Micros) -> None:
         """A deadline may have passed."""
-        for key, (until, sender, _) in list(self._early.items()):
-            if now >= until:
-                del self._early[key]
-                self.marks[Mark.EARLY_EXPIRED] += 1
-                self.send(sender, Stale(key))
+        for key, sender in self._early.expired(now):
+            self.marks[Mark.EARLY_EXPIRED] += 1
+            self.send(sender, Stale(key))
         super().on_timer(now)
 
     def _on_withdrawn(self, sender: Boot, message: Withdrawn, now: Micros) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from baton.core.agreement import StepPlan
 from baton.core.decode import DecodeLeader
 from baton.core.errors import Bug
-from baton.core.ids import Boot, Rank
+from baton.core.ids import Boot, Micros, Rank
 from baton.core.leader import Leader
 from baton.core.manifest import Manifest, PoolView, RankManifest
 from baton.core.messages import PROTOCOL, Ticket
@@ -199,7 +199,7 @@ def kept_by(leader: Leader[Any], now: int) -> dict[str, int]:
     kept: dict[str, Sized] = {"epochs": leader._epochs, "votes": agreement._votes, "drops": agreement._dropped_at}
     if isinstance(leader, DecodeLeader):
         kept["orders"] = leader._orders
-        kept["early offers"] = [key for key, (until, _, _) in leader._early.items() if until < now]
+        kept["early offers"] = leader._early.overdue(Micros(now))
     if isinstance(leader, PrefillLeader):
         kept["doubts"] = leader._doubts
     return {name: len(items) for name, items in kept.items() if len(items)}

@@ -7,7 +7,8 @@ import msgspec
 from baton.core import prefill as prefill_module
 from baton.core.agreement import Fetch, Hold
 from baton.core.chunks import final_blocks
-from baton.core.decode import DecodeLeader, DecodeRoom
+from baton.core.decode import DecodeLeader
+from baton.core.decode_room import DecodeRoom
 from baton.core.ids import BlockIndex, Boot, GroupName, Micros, TokenId
 from baton.core.leader import Leader
 from baton.core.messages import (

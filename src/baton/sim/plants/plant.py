@@ -14,7 +14,6 @@ class Plant:
         models: what it stands for, in a sentence
         invariants: invariants of which one must be the first to break
         row: of the record in the design of what must never happen here (1 is the first), if it stands for one
-        first_seed: a seed that showed it once; the search begins there
     """
 
     name: str
@@ -22,4 +21,3 @@ class Plant:
     invariants: tuple[str, ...]
     row: int | None
     make: Callable[[], Parts]
-    first_seed: int = 0

@@ -2,12 +2,11 @@
 
 from collections import Counter
 
-import msgspec
-
 from baton.core import agreement as agreement_module
 from baton.core import leader as leader_module
 from baton.core.agreement import Agreement, Ballot, Chain, Report, RowOrder, StepPlan, Vote
-from baton.core.decode import DecodeLeader, DecodeRoom
+from baton.core.decode import DecodeLeader
+from baton.core.decode_room import DecodeRoom
 from baton.core.frames import Data, Said
 from baton.core.ids import GroupName, Key, Micros, Rank, Room, Seq
 from baton.core.manifest import Manifest
@@ -58,29 +57,17 @@ class NoEpoch(Agreement):
     def __init__(self, ranks: int) -> None:
         super().__init__(ranks)
         self._orders_of: Counter[Key] = Counter()
-        self._box: dict[int, tuple[Room, int]] = {}
-        self._newest: dict[tuple[Room, int], int] = {}
+        self._boxes: dict[tuple[Room, int], dict[Rank, Ballot]] = {}
 
     def issue(self, plan: StepPlan) -> None:
         super().issue(plan)
         for fetch in plan.fetch:
             self._orders_of[fetch.key] += 1
-            box = self._box[fetch.order] = (fetch.key.room, self._orders_of[fetch.key])
-            self._newest[box] = fetch.order
-
-    def current(self, order: int) -> int:
-        return self._newest.get(self._box.get(order, (Room(""), 0)), order)
+            self._votes[fetch.order] = self._boxes.setdefault((fetch.key.room, self._orders_of[fetch.key]), {})
 
     def _vote(self, rank: Rank, ballot: Ballot) -> None:
-        votes = self._votes.get(self.current(ballot.order))
-        if votes is not None:
-            votes[rank] = msgspec.structs.replace(ballot, order=self.current(ballot.order))
-
-
-class CountsByRoom(DecodeLeader):
-    def _count(self, order: int, now: Micros) -> None:
-        assert isinstance(self._agreement, NoEpoch)
-        super()._count(self._agreement.current(order), now)
+        if ballot.order in self._votes:
+            self._votes[ballot.order][rank] = ballot
 
 
 class OldQuiet(Agreement):
@@ -158,10 +145,10 @@ PLANTS = (
     ),
     Plant(
         "no_epoch",
-        "votes are kept by room and order, without the epoch: a late vote of an earlier attempt counts for the next one",
+        "votes are kept by room and order, without the epoch: those of an earlier attempt count for the next one",
         ("right_commit",),
         7,
-        lambda: Parts(decode=CountsByRoom, replaced=(Replaced(leader_module, "Agreement", NoEpoch),)),
+        lambda: Parts(replaced=(Replaced(leader_module, "Agreement", NoEpoch),)),
     ),
     Plant(
         "quiet_from_old_report",

@@ -1,0 +1,61 @@
+"""Offers that came before their ticket: they wait in a bounded table, holding no pages, until it comes or their time is over."""
+
+import msgspec
+
+from baton.core.ids import Boot, Key, Micros
+from baton.core.messages import Offer
+
+ROOMS = 1024
+OFFERS = 4096  # of one room: more than the chunks of any prompt
+LIFE = Micros(5_000_000)
+
+
+class Waiting(msgspec.Struct):
+    """One room's offers, all from one worker."""
+
+    until: Micros
+    sender: Boot
+    offers: dict[int, Offer]
+
+
+class EarlyOffers:
+    """The table."""
+
+    def __init__(self) -> None:
+        self._rooms: dict[Key, Waiting] = {}
+
+    def keep(self, sender: Boot, offer: Offer, now: Micros) -> bool:
+        """Keep an offer; False where there is no room for it, or another worker offers the same epoch."""
+        waiting = self._rooms.get(offer.key)
+        if waiting is None:
+            if len(self._rooms) >= ROOMS:
+                return False
+            waiting = self._rooms[offer.key] = Waiting(Micros(now + LIFE), sender, {})
+        if waiting.sender != sender or len(waiting.offers) >= OFFERS:
+            return False
+        waiting.offers[offer.number] = offer
+        return True
+
+    def take(self, key: Key, sender: Boot) -> dict[int, Offer]:
+        """The ticket has come: the offers of the worker that it names, by number."""
+        waiting = self._rooms.pop(key, None)
+        return waiting.offers if waiting is not None and waiting.sender == sender else {}
+
+    def expired(self, now: Micros) -> list[tuple[Key, Boot]]:
+        """Rooms whose time is over, each returned once, and who offered them."""
+        over = [(key, w.sender) for key, w in self._rooms.items() if now >= w.until]
+        for key, _ in over:
+            del self._rooms[key]
+        return over
+
+    def lost(self, sender: Boot) -> None:
+        """A worker is gone, and what it offered."""
+        self._rooms = {key: w for key, w in self._rooms.items() if w.sender != sender}
+
+    def overdue(self, now: Micros) -> list[Key]:
+        """Rooms whose time was over before now."""
+        return [key for key, w in self._rooms.items() if w.until < now]
+
+    def timer(self) -> Micros | None:
+        """When `expired` has something next."""
+        return min((w.until for w in self._rooms.values()), default=None)
