@@ -23,6 +23,7 @@ from baton.sim.tape import Tape
 
 STALE_BYTE = 0xEE  # fresh memory is never zero: bytes nobody wrote must show
 STRAGGLES_US = (20_000, 200_000, 700_000, 12_000_000)  # within, about and beyond every timeout of the code under test
+LIES_AGAIN = (0, 0, 2, 2, 3, 3, 6, 60)
 RELEASE_US = 300_000  # until the endpoint of a read that ended unknown is torn down
 Range = tuple[GroupName, int, int, int]  # group, source offset, target offset, bytes
 
@@ -100,6 +101,7 @@ class SimFabric:
         self._peers: dict[RankId, RankManifest] = {}
         self._reads: dict[Handle, UnderWay] = {}
         self._ends: list[Ended | Released] = []
+        self._lying: dict[RankId, int] = {}  # so many more reads
 
     @property
     def name(self) -> str:
@@ -168,7 +170,7 @@ class SimFabric:
         heap.after(deadline, self._give_up, read, "its deadline passed")
         fails = tape.below(len(read.cells) + 1, "fail after") if tape.chance(faults.read_fail, "a read fails") else None
         straggles = tape.chance(faults.read_straggle, "a read straggles")
-        lies = tape.below(len(read.cells), "cell") if tape.chance(faults.read_corrupt, "a read lies") else None
+        lies = tape.below(len(read.cells), "cell") if self._lies(read.peer, faults.read_corrupt) else None
         if straggles:
             world.fault("straggling read", self._process.name)
         if fails is not None:
@@ -184,6 +186,16 @@ class SimFabric:
             heap.after(landed, self._land, read, i)
         outcome = Outcome.OK if fails is None else Outcome.FAILED
         heap.after(last + 5, self._finish, read, outcome, "a simulated error" if fails is not None else "")
+
+    def _lies(self, peer: RankId, probability: float) -> bool:
+        """Whether a read brings what was not there; what is wrong once may be wrong for a while."""
+        if self._lying.get(peer, 0) and probability:
+            self._lying[peer] -= 1
+            return True
+        lies = self._world.tape.chance(probability, "a read lies")
+        if lies:
+            self._lying[peer] = LIES_AGAIN[self._world.tape.below(len(LIES_AGAIN), "lies again")]
+        return lies
 
     def _sample(self, read: UnderWay, cell: int, lies: bool) -> None:
         if read.quiet or not self._process.alive:

@@ -149,7 +149,7 @@ def draw_faults(tape: Tape) -> Faults:
         lag=some(0.3, "lag", 0.05, 0.3),
         late=some(0.2, "late", 0.002, 0.01),
         read_fail=some(0.4, "read_fail", 0.05, 0.2),
-        read_straggle=some(0.3, "read_straggle", 0.03, 0.1),
+        read_straggle=some(0.3, "read_straggle", 0.05, 0.2),
         read_corrupt=some(0.4, "read_corrupt", 0.05, 0.3, 0.6),
         read_torn=some(0.6, "read_torn", 0.3, 1.0),
         source_damage=int(some(0.25, "source_damage", 1, 3)),
