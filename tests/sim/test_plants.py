@@ -1,0 +1,73 @@
+"""The bank of planted bugs: each is found within 500 seeds by the invariant that it says; what ships breaks none."""
+
+import pytest
+
+from baton.sim.bank import BEGIN, END, Found, first, measure, table, write_table
+from baton.sim.parts import SHIPPED, Parts
+from baton.sim.plants import BANK, BY_NAME
+from baton.sim.plants.epochs import RepeatsTickets
+from baton.sim.plants.handing import RecordBehind
+from baton.sim.run import CRASHED, be_silent, run
+
+NAMED = {  # in the record of what must never happen here
+    1: {"commit_without_record", "fetch_used_before_end"},
+    2: {"gate_after_fold"},
+    3: {"slot_view"},
+    4: {"trim_to_shorter"},
+    5: {"collapsed_identity"},
+    6: {"free_while_reading", "source_reused_no_seal"},
+    7: {"no_epoch"},
+}
+
+
+@pytest.fixture(autouse=True)
+def _silent():
+    be_silent()
+
+
+@pytest.mark.parametrize("plant", BANK, ids=lambda plant: plant.name)
+@pytest.mark.timeout(300)
+def test_a_planted_bug_is_found_by_the_invariant_that_it_says(plant):
+    found = first(plant)
+    assert found is not None, f"{plant.name} is not found within 500 seeds"
+    assert found.invariant in plant.invariants
+
+
+def test_what_ships_breaks_no_invariant():
+    broken = [(o.seed, o.invariant, o.detail) for o in map(run, range(60)) if o.invariant]
+    assert not broken
+
+
+def test_the_bank_is_whole():
+    assert len(BANK) == len(BY_NAME) >= 28
+    for row, names in NAMED.items():
+        assert all(BY_NAME[name].row == row for name in names)
+    assert all(plant.invariants and CRASHED not in plant.invariants for plant in BANK)
+
+
+@pytest.mark.parametrize("parts", [Parts(front=RepeatsTickets), Parts(prefill=RecordBehind)], ids=["tickets", "records"])
+def test_what_a_plant_needs_around_it_is_harmless_by_itself(parts):
+    broken = [(o.seed, o.invariant, o.detail) for o in (run(seed, parts=parts) for seed in range(30)) if o.invariant]
+    assert not broken
+
+
+def test_a_plant_is_gone_when_its_run_is_over():
+    before = run(3).trace
+    for plant in BANK:
+        if plant.make().replaced:
+            run(3, parts=plant.make())
+    assert run(3).trace == before
+    assert Parts() == SHIPPED
+
+
+def test_measuring_and_writing_the_table(tmp_path):
+    plants = [BY_NAME["blind_seal"], BY_NAME["fetch_used_before_end"]]
+    found = [measure(plant, range(4)) for plant in plants]
+    assert found[1].first_seed is not None
+    assert found[1].seeds == 4
+    page = tmp_path / "page.md"
+    page.write_text(f"head\n{BEGIN}\nold\n{END}\ntail\n")
+    write_table(page, plants, found)
+    write_table(page, plants, found)
+    assert page.read_text() == f"head\n{BEGIN}\n{table(plants, found)}\n{END}\ntail\n"
+    assert "not found" in table(plants[:1], [Found("blind_seal", None, "", 0.0, 4, {})])
