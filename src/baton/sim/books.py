@@ -3,8 +3,8 @@
     owner of a page:  Hold (plan) gives it to a key; it may be given to another key only when nothing of ours touches it.
 
 Checked: no landing in a page that is not being fetched into for the read's own room; no page given away while a read, a
-digest or a computation of ours still uses it; a page has one owner; a block is read a bounded number of times; at commit
-every block of the room is there and right.
+digest or a computation of ours still uses it; a page has one owner; no read begins where another may still land, and none
+too often; at commit every block of the room is there and right.
 """
 
 from collections import Counter
@@ -51,6 +51,7 @@ class RankBooks:
         self._committed: set[Key] = set()
         self.dropped: set[Key] = set()
         self._reads: dict[Handle, tuple[Key | None, set[Where]]] = {}
+        self._into: dict[Handle, list[tuple[GroupName, int, int]]] = {}
         self._times: dict[Key, Counter[tuple[RankId, GroupName, int]]] = {}  # a block was read
         self._page_bytes = {g.name: placement.page_bytes(g.name) for g in placement.table.groups}
         self.engine: SimEngine | None = None
@@ -118,9 +119,17 @@ class RankBooks:
         if len(owners) > 1 or None in owners:
             self._violate("own_pages", f"{self._name}: read {handle} goes into pages of {owners}")
         owner = owners.pop() if owners else None
+        self._into[handle] = [(group, target, target + nbytes) for group, _, target, nbytes in ranges]
+        self._check_alone(handle)
         self._reads[handle] = (owner, pages)
         if owner is not None:
             self._bound(owner, peer, ranges)
+
+    def _check_alone(self, handle: Handle) -> None:
+        for other in self._reads:
+            for group, start, end in self._into[other]:
+                if any(g == group and a < end and start < b for g, a, b in self._into[handle]):
+                    self._violate("one_read", f"{self._name}: read {handle} begins where read {other} may still land")
 
     def _bound(self, key: Key, peer: RankId, ranges: Sequence[Range]) -> None:
         size = {group: self._placement.block_bytes(group) for group in {r[0] for r in ranges}}
@@ -146,6 +155,7 @@ class RankBooks:
     def read_quiet(self, handle: Handle) -> None:
         """The code has been told that nothing more lands."""
         self._reads.pop(handle, None)
+        self._into.pop(handle, None)
 
     def whose(self, handle: Handle) -> str:
         """The room that a read under way is for."""
