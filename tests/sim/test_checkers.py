@@ -1,0 +1,414 @@
+"""The checkers themselves: every invariant on a bad history made by hand, and not on the good one beside it."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from baton.core.agreement import Hold, StepPlan
+from baton.core.door import Emit, Fail, Finish, RequestId, Submit
+from baton.core.ids import Boot, Epoch, GroupName, Key, Page, Rank, RankId, Room, Seq, Stamp, TokenId, TokenIndex
+from baton.core.manifest import Manifest, PoolView, RankManifest
+from baton.core.messages import PROTOCOL, Drawn, FailCode, Failed, FinishReason, FirstToken, Limits, Sampling, Ticket, Tokens
+from baton.core.seal import block_sums
+from baton.core.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit, Whole
+from baton.core.work import Batch, DigestOrder, Job, Row
+from baton.sim import content
+from baton.sim.books import MAX_READS, PlanBook, RankBooks
+from baton.sim.clients import Client, Oracle, right_answer
+from baton.sim.engine import Collective, SimEngine
+from baton.sim.excuses import EVERYBODY, EXCUSES, Fault, excuse, worker_of
+from baton.sim.handoffs import Handoffs
+from baton.sim.heap import Heap
+from baton.sim.process import Process, SkewedClock
+from baton.sim.tape import Tape
+
+FULL, SLOT = GroupName("full"), GroupName("slot")
+TABLE = StateTable(
+    1,
+    4,
+    (Group(FULL, Unit.PAGE, Full()), Group(SLOT, Unit.SLOT, Whole())),
+    (StateSpec("kv", FULL, (0,), ("k", "v"), 1, 4, DType.F32), StateSpec("s", SLOT, (0,), ("s",), 1, 8, DType.F32)),
+)
+PLACEMENT = Placement(TABLE, 1, 1, 0, 0, 1)
+PAGE = PLACEMENT.page_bytes(FULL)
+PROMPT = tuple(TokenId(t) for t in (5, 9, 2, 11, 30))
+SAMPLING = Sampling(0.0, 1.0, 0, 3, None)
+LIMITS = Limits(4, (), (), 1000)
+PREFILL, DECODE, GATEWAY = Boot(1), Boot(2), Boot(3)
+PEER = RankId(PREFILL, PREFILL, Rank(0))
+
+
+class Broken(Exception):
+    pass
+
+
+def violate(invariant, detail):
+    raise Broken(invariant)
+
+
+def breaks(invariant):
+    return pytest.raises(Broken, match=f"^{invariant}$")
+
+
+def key(number=1, epoch=1):
+    return Key(Room(f"{number:032x}"), Epoch(epoch))
+
+
+def plan(seq, **fields):
+    return StepPlan(seq=Seq(seq), **fields)
+
+
+def hold(k, full, slot=(0,)):
+    return Hold(k, {FULL: tuple(map(Page, full)), SLOT: tuple(map(Page, slot))})
+
+
+# ---- memory of a rank ----------------------------------------------------------------------------
+
+
+class Engine:
+    """As much of an engine as the books look at."""
+
+    def __init__(self, wrong=""):
+        self.computing, self.digesting, self.wrong, self.given_pages = None, {}, wrong, []
+
+    def given(self, group, page):
+        self.given_pages.append((group, page))
+
+    def differs(self, k, pages):
+        return self.wrong
+
+
+def books(engine=None):
+    found = RankBooks("decode-0/0", PLACEMENT, violate)
+    found.engine = engine
+    found.applied(plan(1, hold=(hold(key(1), (0, 1)),)))
+    return found
+
+
+def into(page, group=FULL, nbytes=PAGE):
+    return [(group, 0, page * PAGE, nbytes)]
+
+
+def test_a_page_is_given_to_another_room_only_after_its_own_was_dropped():
+    found = books()
+    found.applied(plan(2, drop=(key(1),), hold=(hold(key(2), (0,)),)))
+    assert (FULL, 0) in found.owned()
+    with breaks("one_owner"):
+        found.applied(plan(3, hold=(hold(key(3), (0,), ()),)))
+
+
+def test_a_page_is_given_away_only_when_our_reads_into_it_are_quiet():
+    found = books()
+    found.read_began(7, PEER, into(1))
+    found.applied(plan(2, drop=(key(1),), hold=(hold(key(2), (0,)),)))
+    with breaks("own_reads_ended"):
+        found.applied(plan(3, hold=(hold(key(2), (1,), ()),)))
+    found = books()
+    found.read_began(7, PEER, into(1))
+    found.read_quiet(7)
+    found.applied(plan(2, drop=(key(1),), hold=(hold(key(2), (0, 1)),)))
+
+
+def test_a_page_is_given_away_only_when_nothing_computes_or_hashes_it():
+    batch = SimpleNamespace(rows=(SimpleNamespace(pages={FULL: np.array([1], dtype=np.int32)}),))
+    for page, invariant in ((0, None), (1, "own_compute_ended")):
+        engine = Engine()
+        found = books(engine)
+        engine.computing = batch
+        given = plan(2, drop=(key(1),), hold=(hold(key(2), (page,), ()),))
+        if invariant is None:
+            found.applied(given)
+        else:
+            with breaks(invariant):
+                found.applied(given)
+    engine = Engine()
+    found = books(engine)
+    engine.digesting[Job(1)] = DigestOrder(Job(1), FULL, np.array([1]), np.array([0]))
+    found.applied(plan(2, drop=(key(1),), hold=(hold(key(2), (0,), ()),)))
+    with breaks("own_digest_ended"):
+        found.applied(plan(3, hold=(hold(key(2), (1,), ()),)))
+
+
+def test_a_read_goes_into_pages_of_one_room():
+    found = books()
+    found.applied(plan(2, hold=(hold(key(2), (2,), (1,)),)))
+    found.read_began(1, PEER, into(0, nbytes=2 * PAGE))
+    with breaks("own_pages"):
+        found.read_began(2, PEER, into(1, nbytes=2 * PAGE))
+    with breaks("own_pages"):
+        found.read_began(3, PEER, into(5))
+
+
+def test_a_read_lands_in_its_own_room_before_the_commit():
+    found = books()
+    found.read_began(1, PEER, into(0))
+    found.landing(1, FULL, 0, PAGE)
+    with breaks("landing"):
+        found.landing(1, FULL, 3 * PAGE, PAGE)
+    found.applied(plan(2, commit=(key(1),)))
+    with breaks("landing"):
+        found.landing(1, FULL, 0, PAGE)
+    with breaks("landing"):
+        found.landing(99, FULL, 0, PAGE)  # nobody began it
+
+
+def test_a_read_begins_where_no_other_may_still_land():
+    found = books()
+    found.read_began(1, PEER, into(0, nbytes=16))
+    found.read_began(2, PEER, [(FULL, 0, 16, 16)])
+    found.read_quiet(1)
+    found.read_began(3, PEER, into(0, nbytes=16))
+    with breaks("one_read"):
+        found.read_began(4, PEER, [(FULL, 0, 31, 16)])
+
+
+def test_a_block_is_read_a_bounded_number_of_times():
+    found = books()
+    for handle in range(MAX_READS):
+        found.read_began(handle, PEER, into(0))
+        found.read_quiet(handle)
+    found.read_began(MAX_READS, PEER, into(1))
+    found.read_began(MAX_READS + 1, RankId(PREFILL, Boot(9), Rank(1)), into(0))
+    found.read_quiet(MAX_READS + 1)
+    with breaks("bounded_reads"):
+        found.read_began(MAX_READS + 2, PEER, into(0))
+
+
+def test_a_commit_finds_the_room_as_it_was_computed():
+    books(Engine()).applied(plan(2, commit=(key(1),)))
+    with breaks("right_commit"):
+        books(Engine("block 1 of group full")).applied(plan(2, commit=(key(1),)))
+
+
+def test_a_page_that_is_given_begins_a_new_life():
+    engine = Engine()
+    books(engine).applied(plan(2, hold=(hold(key(1), (2,), ()),)))
+    assert engine.given_pages[-1] == (FULL, 2)
+
+
+def test_all_ranks_apply_the_same_plans():
+    first, second = plan(1, drop=(key(1),)), plan(2, drop=(key(2),))
+    found = PlanBook("decode-0", violate)
+    for rank in (Rank(0), Rank(1), Rank(2)):
+        found.applied(rank, first)
+    found.applied(Rank(0), second)
+    found.applied(Rank(1), plan(2, drop=(key(2),)))
+    with breaks("equal_plans"):
+        found.applied(Rank(2), plan(2, drop=(key(3),)))
+    with breaks("equal_plans"):
+        found.applied(Rank(3), second)  # before the first
+
+
+# ---- contents ------------------------------------------------------------------------------------
+
+
+def computed():
+    """A prefill engine that has computed the whole prompt, and the batch that did it."""
+    tape = Tape(script={})
+    heap = Heap(tape, shuffle=False)
+    ticket = Ticket(key(), Stamp(1), GATEWAY, PREFILL, DECODE, PROMPT, (), SAMPLING, LIMITS)
+    world = SimpleNamespace(
+        heap=heap, tape=tape, attempts_differ=True, tickets={key(): ticket}, tainted=set(), hostile=False, violate=violate
+    )
+    process = Process("prefill-0/0", PREFILL, heap, SkewedClock(heap, offset=0, drift_ppm=0))
+    process.start(lambda: SimpleNamespace(turn=lambda: None))
+    engine = SimEngine(
+        world=world,
+        process=process,
+        placement=PLACEMENT,
+        rank=Rank(0),
+        pages={FULL: 4, SLOT: 2},
+        collective=Collective(world, PREFILL, "prefill", 1),
+        block_sums=block_sums,
+    )
+    lists = {FULL: np.array([2, 1], dtype=np.int32), SLOT: np.array([1], dtype=np.int32)}
+    batch = Batch(Seq(1), (Row(key(), 0, PROMPT, lists, {FULL: (0, 2), SLOT: (0, 1)}, len(PROMPT), None),))
+    again(engine, batch)
+    return engine, batch
+
+
+def again(engine, batch):
+    engine.submit(batch)
+    until = engine.world.heap.now + 10_000
+    while engine.world.heap.step(until):
+        pass
+
+
+PAGES = {FULL: [2, 1], SLOT: [1]}
+
+
+def test_whole_and_right_state_is_told_from_any_other():
+    engine, _ = computed()
+    assert engine.differs(key(), PAGES) == ""
+    assert "group full" in engine.differs(key(), {**PAGES, FULL: [1, 2]})
+    assert "1 blocks, 2 are due" in engine.differs(key(), {**PAGES, FULL: [2]})
+    assert "group slot" in engine.differs(key(), {**PAGES, SLOT: [0]})
+    for group, page in ((FULL, 2), (FULL, 1), (SLOT, 1)):
+        for byte in (0, PLACEMENT.page_bytes(group) - 1):  # the last one of page 1 is beyond the prompt, and zero
+            pool = engine.sim_pools[group].data
+            pool[page * PLACEMENT.page_bytes(group) + byte] ^= 1
+            assert f"group {group}" in engine.differs(key(), PAGES)
+            pool[page * PLACEMENT.page_bytes(group) + byte] ^= 1
+    assert engine.differs(key(), PAGES) == ""
+
+
+def test_state_computed_from_damaged_memory_is_excused():
+    engine, _ = computed()
+    engine.sim_pools[FULL].data[2 * PAGE] ^= 1
+    engine.world.tainted.add(key())
+    assert engine.differs(key(), PAGES) == ""
+
+
+def test_a_sealed_block_is_not_written_again():
+    engine, batch = computed()
+    with breaks("sealed_once"):
+        again(engine, batch)
+    engine, batch = computed()
+    for group, page in ((FULL, 2), (FULL, 1), (SLOT, 1)):
+        engine.given(group, page)
+    again(engine, batch)
+
+
+# ---- what clients hear ---------------------------------------------------------------------------
+
+SUBMIT = Submit(RequestId(1), PROMPT, SAMPLING, LIMITS)
+ANSWER, REASON = right_answer(PROMPT, SAMPLING, LIMITS)
+
+
+def drawn(*tokens):
+    return tuple(Drawn(TokenId(t), None, ()) for t in tokens)
+
+
+def oracle():
+    found = Oracle(violate)
+    found.clients[SUBMIT.request] = Client(SUBMIT, "gateway-0", 0, False, False, False, False)
+    return found
+
+
+def emit(start, *tokens):
+    return Emit(SUBMIT.request, TokenIndex(start), drawn(*tokens))
+
+
+def test_a_right_answer_is_a_function_of_the_request():
+    assert len(ANSWER) == LIMITS.max_tokens
+    assert REASON is FinishReason.LENGTH
+    stops = Limits(4, (ANSWER[1],), (), 1000)
+    assert right_answer(PROMPT, SAMPLING, stops) == (ANSWER[:2], FinishReason.STOP)
+    assert right_answer((*PROMPT, ANSWER[0]), SAMPLING, LIMITS)[0] != ANSWER
+    assert ANSWER[0] == content.next_token(content.histories(PROMPT)[-1], SAMPLING, TokenIndex(0))
+
+
+def test_a_good_answer_in_two_parts():
+    found = oracle()
+    found.hear(emit(0, ANSWER[0]), 1)
+    found.hear(emit(1, *ANSWER[1:]), 2)
+    client = found.hear(Finish(SUBMIT.request, REASON), 3)
+    assert client.tokens == ANSWER
+    assert not client.open
+
+
+@pytest.mark.parametrize(
+    ("invariant", "heard"),
+    [
+        ("right_tokens", [emit(0, ANSWER[0] + 1)]),
+        ("right_tokens", [emit(0, *ANSWER[:2]), emit(2, ANSWER[3])]),
+        ("right_tokens", [emit(0, *ANSWER, 1)]),
+        ("right_tokens", [emit(0, *ANSWER[:2]), Finish(SUBMIT.request, REASON)]),
+        ("right_tokens", [emit(0, *ANSWER), Finish(SUBMIT.request, FinishReason.STOP)]),
+        ("no_gap", [emit(1, ANSWER[1])]),
+        ("no_gap", [emit(0, ANSWER[0]), emit(2, ANSWER[2])]),
+        ("no_gap", [emit(0, ANSWER[0]), emit(0, ANSWER[0])]),
+        ("one_end", [emit(0, *ANSWER), Finish(SUBMIT.request, REASON), Finish(SUBMIT.request, REASON)]),
+        ("one_end", [Fail(SUBMIT.request, FailCode.WORKER_LOST, ""), emit(0, ANSWER[0])]),
+    ],
+)
+def test_a_bad_answer(invariant, heard):
+    found = oracle()
+    for word in heard[:-1]:
+        found.hear(word, 1)
+    with breaks(invariant):
+        found.hear(heard[-1], 2)
+
+
+def test_who_has_left_hears_nothing():
+    found = oracle()
+    found.clients[SUBMIT.request].gone = "left"
+    with breaks("one_end"):
+        found.hear(emit(0, ANSWER[0]), 1)
+
+
+# ---- excuses -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", FailCode)
+def test_a_fault_of_ones_own_excuses_a_failure_and_no_other_does(code):
+    mine, kinds = frozenset({"decode-0", "request 1"}), EXCUSES[code]
+    every = set().union(*EXCUSES.values())
+    for kind in every:
+        fault = Fault(5, kind, frozenset({"decode-0"}))
+        assert excuse(code, [fault], mine) == (fault if kind in kinds else None)
+        assert excuse(code, [Fault(5, kind, frozenset({"decode-1"}))], mine) is None
+        assert (excuse(code, [Fault(5, kind, frozenset({EVERYBODY}))], mine) is not None) == (kind in kinds)
+    assert excuse(code, [], mine) is None
+
+
+def test_ranks_belong_to_their_worker():
+    assert [worker_of(name) for name in ("decode-1/3", "gateway-0")] == ["decode-1", "gateway-0"]
+
+
+# ---- between processes ---------------------------------------------------------------------------
+
+
+def manifest(role, boot):
+    rank = RankManifest(boot, 0, 0, 0, (PoolView(FULL, 8, 8 * PAGE),), {})
+    return Manifest(PROTOCOL, role, "sim", "ab" * 16, "f32", TABLE, 1, 1, 1, 4096, True, (rank,))
+
+
+def handoffs(*, faults=(), lossy=False, said=()):
+    ticket = Ticket(key(), Stamp(1), GATEWAY, PREFILL, DECODE, PROMPT, said, SAMPLING, LIMITS)
+    return Handoffs({key(): ticket}, list(faults), {key().room: {"prefill-0", "decode-0"}}, violate, lossy=lossy)
+
+
+WHOLE = plan(1, hold=(hold(key(), (0, 1)),))
+
+
+def test_memory_is_taken_on_prefill_first_and_at_once():
+    found = handoffs()
+    found.ordered(manifest("prefill", PREFILL), WHOLE)
+    found.ordered(manifest("decode", DECODE), WHOLE)
+    found.ordered(manifest("decode", DECODE), plan(2, hold=(hold(key(), (2,), ()),)))  # it grows
+    with breaks("memory_order"):
+        handoffs().ordered(manifest("decode", DECODE), WHOLE)
+    with breaks("all_at_once"):
+        handoffs().ordered(manifest("prefill", PREFILL), plan(1, hold=(hold(key(), (0,)),)))
+    with breaks("all_at_once"):
+        handoffs().ordered(manifest("prefill", PREFILL), plan(1, hold=(hold(key(), (0, 1), ()),)))
+    with breaks("all_at_once"):
+        handoffs(said=PROMPT).ordered(manifest("prefill", PREFILL), WHOLE)
+
+
+def test_an_epoch_that_has_ended_does_not_begin_again():
+    found = handoffs()
+    found.ordered(manifest("prefill", PREFILL), plan(1, drop=(key(),), hold=WHOLE.hold))  # given up in the same turn
+    with breaks("ended_once"):
+        found.ordered(manifest("prefill", PREFILL), plan(2, hold=WHOLE.hold))
+
+
+def test_what_leaders_tell_is_right():
+    found = handoffs()
+    found.told(FirstToken(key(), TokenIndex(0), *drawn(ANSWER[0]), None))
+    found.told(Tokens(key(), TokenIndex(1), drawn(*ANSWER[1:]), REASON))
+    with breaks("right_tokens"):
+        found.told(FirstToken(key(), TokenIndex(1), *drawn(ANSWER[0] + 1), None))
+    with breaks("right_tokens"):
+        found.told(Tokens(key(), TokenIndex(3), drawn(ANSWER[3], 1), None))
+
+
+def test_an_epoch_fails_with_an_excuse():
+    failed = Failed(key(), FailCode.HANDOFF_FAILED, "", True)
+    handoffs(faults=[Fault(1, "corrupt read", frozenset({"decode-0"}))]).told(failed)
+    handoffs(lossy=True).told(failed)
+    handoffs().told(Failed(key(), FailCode.DEADLINE_EXCEEDED, "", False))  # judged by what its client hears
+    with breaks("no_spurious_failure"):
+        handoffs(faults=[Fault(1, "corrupt read", frozenset({"decode-1"}))]).told(failed)
