@@ -9,6 +9,7 @@ from baton.core.messages import Limits, Sampling
 from baton.sim import content
 from baton.sim.clients import Client, Oracle
 from baton.sim.excuses import Fault, excuse
+from baton.sim.settings import BLOCK_TOKENS
 
 
 class People:
@@ -49,7 +50,7 @@ class People:
         if repeats:
             prompt = self._prompts[self._world.tape.below(len(self._prompts), "which prompt")]
         else:
-            length = 400 if big else 1 + self._world.tape.below(22, "prompt length")
+            length = self._too_long() if big else 1 + self._world.tape.below(22, "prompt length")
             prompt = tuple(TokenId(content.scramble(number * 64 + i) % content.VOCABULARY) for i in range(length))
             if not big:
                 self._prompts.append(prompt)
@@ -60,7 +61,7 @@ class People:
             deadline_ms=60 + 100 * self._world.tape.below(5, "tight") if tight else 20_000,
         )
         submit = Submit(RequestId(number), prompt, Sampling(0.0, 1.0, 0, number, None), limits)
-        client = Client(submit, gateway, self._world.heap.now, probe, repeats, tight, len(prompt) > 100)
+        client = Client(submit, gateway, self._world.heap.now, probe, repeats, tight, big and not repeats)
         self.oracle.clients[submit.request] = client
         if not process.alive:
             client.gone, client.ended_at = "connection refused", self._world.heap.now
@@ -74,6 +75,13 @@ class People:
         process.wake(0)
         if not probe and self._world.tape.chance(faults.abort, "client leaves"):
             self._world.heap.after(self._world.tape.below(60, "leaves after") * 2_000, self._leave, client)
+
+    def _too_long(self) -> int:
+        """For every pool, or for that of some prefill worker while a decode worker may have room."""
+        if self._world.tape.below(2, "too long for") == 0:
+            return 400
+        tokens = min(w.pages * w.page_blocks * BLOCK_TOKENS for w in self._world.draw.workers if w.role == "prefill")
+        return tokens + self._world.tape.below(8, "longer by")
 
     def _leave(self, client: Client) -> None:
         process, front = self._world.fronts[client.gateway]

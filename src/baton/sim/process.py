@@ -46,6 +46,7 @@ class Process:
         self.reaction: Callable[[], int] = lambda: 0
         self._pump: Pump | None = None
         self._due: int | None = None
+        self._queued: list[int] = []  # when the heap will ask, the soonest last
 
     def start(self, make: Callable[[], Pump]) -> None:
         """Make the pump and turn it for the first time."""
@@ -68,10 +69,19 @@ class Process:
         when = max(self.heap.now + (self.reaction() if delay is None else delay), self.paused_until)
         if self._due is None or when < self._due:
             self._due = when
-            self.heap.at(when, self._turn, when)
+            self._ask(when)
 
-    def _turn(self, when: int) -> object:
-        if not self.alive or self._due != when:
+    def _ask(self, when: int) -> None:
+        if not self._queued or when < self._queued[-1]:
+            self._queued.append(when)
+            self.heap.at(when, self._turn)
+
+    def _turn(self) -> object:
+        self._queued.pop()
+        if not self.alive or self._due is None:
+            return SUPERSEDED
+        if self._due > self.heap.now:
+            self._ask(self._due)
             return SUPERSEDED
         if self.heap.now < self.paused_until:
             self._due = None

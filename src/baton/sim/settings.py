@@ -128,7 +128,7 @@ def draw_world(tape: Tape) -> WorldDraw:
         gateways=("gateway-0", "gateway-1") if tape.chance(0.35, "two gateways") else ("gateway-0",),
         workers=tuple(workers),
         faults=Faults() if tape.chance(0.06, "clean") else draw_faults(tape),
-        requests=6 + tape.below(3, "requests"),
+        requests=6 + tape.below(2, "requests"),
         hostile_ms=(800, 1500, 800, 4000)[tape.below(4, "hostile_ms")],
         attempts_differ=not tape.chance(0.3, "attempts_alike"),
         quiet_ends=not tape.chance(0.4, "loud_ends"),
