@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -21,6 +22,7 @@ from baton.sim.excuses import EVERYBODY, EXCUSES, Fault, excuse, worker_of
 from baton.sim.handoffs import Handoffs
 from baton.sim.heap import Heap
 from baton.sim.process import Process, SkewedClock
+from baton.sim.replicas import Replicas
 from baton.sim.tape import Tape
 
 FULL, SLOT = GroupName("full"), GroupName("slot")
@@ -412,3 +414,35 @@ def test_an_epoch_fails_with_an_excuse():
     handoffs().told(Failed(key(), FailCode.DEADLINE_EXCEEDED, "", False))  # judged by what its client hears
     with breaks("no_spurious_failure"):
         handoffs(faults=[Fault(1, "corrupt read", frozenset({"decode-1"}))]).told(failed)
+
+
+TWICE = Placement(TABLE, tp=2, pp=1, tp_rank=1, pp_rank=0, page_blocks=1)
+
+
+def read_by_two(first, second, placement=TWICE):
+    """Two ranks of a worker read the same block of a room, from these source ranks."""
+    found = Replicas("decode-0", violate)
+    for source in (first, second):
+        found.asked(placement, key(), RankId(PREFILL, PREFILL, Rank(source)), into(0))
+
+
+def test_copies_of_a_unit_come_from_the_same_source_rank():
+    read_by_two(0, 0)
+    with breaks("same_replica"):
+        read_by_two(0, 1)
+
+
+def test_units_that_one_rank_alone_holds_may_come_from_anywhere():
+    read_by_two(0, 1, PLACEMENT)
+
+
+def test_layers_of_a_block_may_come_from_two_stages():
+    table = msgspec.structs.replace(TABLE, num_layers=2, specs=(StateSpec("kv", FULL, (0, 1), ("k", "v"), 1, 4, DType.F32),))
+    placement = Placement(table, tp=2, pp=1, tp_rank=0, pp_rank=0, page_blocks=1)
+    half = placement.block_bytes(FULL) // 2
+    found = Replicas("decode-0", violate)
+    for _ in range(2):
+        found.asked(placement, key(), RankId(PREFILL, PREFILL, Rank(0)), [(FULL, 0, 0, half)])
+        found.asked(placement, key(), RankId(PREFILL, PREFILL, Rank(1)), [(FULL, 0, half, half)])
+    with breaks("same_replica"):
+        found.asked(placement, key(), RankId(PREFILL, PREFILL, Rank(1)), [(FULL, 0, half - 4, 4)])

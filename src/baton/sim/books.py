@@ -15,6 +15,7 @@ from baton.core.ids import GroupName, Key, Page, Rank, RankId
 from baton.core.state import Placement
 from baton.core.work import Handle
 from baton.sim.engine import SimEngine
+from baton.sim.replicas import Replicas
 
 Where = tuple[GroupName, int]
 Range = tuple[GroupName, int, int, int]
@@ -55,6 +56,7 @@ class RankBooks:
         self._times: dict[Key, Counter[tuple[RankId, GroupName, int]]] = {}  # a block was read
         self._page_bytes = {g.name: placement.page_bytes(g.name) for g in placement.table.groups}
         self.engine: SimEngine | None = None
+        self.replicas: Replicas | None = None
 
     def applied(self, plan: StepPlan) -> None:
         """A plan is about to be applied by this rank."""
@@ -124,6 +126,8 @@ class RankBooks:
         self._reads[handle] = (owner, pages)
         if owner is not None:
             self._bound(owner, peer, ranges)
+            if self.replicas is not None:
+                self.replicas.asked(self._placement, owner, peer, ranges)
 
     def _check_alone(self, handle: Handle) -> None:
         for other in self._reads:

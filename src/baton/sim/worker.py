@@ -26,6 +26,7 @@ from baton.sim.memory import SimFabric
 from baton.sim.network import SimControl
 from baton.sim.parts import Parts
 from baton.sim.process import Process, Pump
+from baton.sim.replicas import Replicas
 from baton.sim.settings import WorkerDraw
 
 
@@ -69,6 +70,7 @@ class WorkerRun:
         self.cores: list[RankCore] = []
         self.books: list[RankBooks] = []
         self.plans = PlanBook(draw.name, world.violate)
+        self.replicas = Replicas(draw.name, world.violate)
         self.leader: Leader[Any] = self._leader()
         for rank in range(len(boots)):
             self._start(Rank(rank))
@@ -135,6 +137,7 @@ class WorkerRun:
         self.processes.append(process)
         placement = self.placements[rank]
         books = RankBooks(process.name, placement, world.violate)
+        books.replicas = self.replicas
         engine = SimEngine(
             world=world,
             process=process,

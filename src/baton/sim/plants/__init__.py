@@ -2,8 +2,16 @@
 
 from collections.abc import Mapping
 
-from baton.sim.plants import arrival, epochs, handing, memory, seals, votes
+from baton.sim.plants import arrival, epochs, handing, memory, replicas, seals, votes
 from baton.sim.plants.plant import Plant
 
-BANK: tuple[Plant, ...] = (*arrival.PLANTS, *seals.PLANTS, *memory.PLANTS, *votes.PLANTS, *handing.PLANTS, *epochs.PLANTS)
+BANK: tuple[Plant, ...] = (
+    *arrival.PLANTS,
+    *replicas.PLANTS,
+    *seals.PLANTS,
+    *memory.PLANTS,
+    *votes.PLANTS,
+    *handing.PLANTS,
+    *epochs.PLANTS,
+)
 BY_NAME: Mapping[str, Plant] = {plant.name: plant for plant in BANK}

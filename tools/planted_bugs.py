@@ -1,0 +1,56 @@
+"""Measures the bank of planted bugs: writes the table in docs/simulation.md and the first seeds that the tests start from.
+
+tools/planted_bugs.py [--jobs N] [NAME ...]      without names all of them, and both files are written
+"""
+
+import argparse
+import os
+import pprint
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from rich.progress import track
+
+from baton.sim.bank import SEEDS, SHRINK_RUNS, Found, measure, write_table
+from baton.sim.plants import BANK, BY_NAME, seeds
+from baton.sim.run import be_silent
+
+PAGE = Path(__file__).parents[1] / "docs" / "simulation.md"
+
+
+def found(name: str) -> Found:
+    """One row of the table."""
+    be_silent()
+    return measure(BY_NAME[name], SEEDS, shrink_runs=SHRINK_RUNS)
+
+
+def write_seeds(rows: list[Found]) -> None:
+    """Keep the head of the module, replace what it holds."""
+    path = Path(seeds.__file__)
+    head = path.read_text().split("FIRST_SEEDS: ")[0]
+    known = {row.plant: row.first_seed for row in rows if row.first_seed is not None}
+    path.write_text(f"{head}FIRST_SEEDS: Mapping[str, int] = {pprint.pformat(known, sort_dicts=False)}\n")
+
+
+def main() -> int:
+    """See the module."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", choices=[*BY_NAME, []], metavar="NAME")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    args = parser.parse_args()
+    names = args.names or [plant.name for plant in BANK]
+    with ProcessPoolExecutor(args.jobs) as pool:
+        rows = list(track(pool.map(found, names), "planted bugs", total=len(names)))
+    for row in rows:
+        print(
+            f"{row.plant:32} {row.invariant:22} first {row.first_seed}  {row.rate:.1%}  {row.choices} choices  {dict(row.others)}"
+        )
+    if not args.names:
+        write_table(PAGE, BANK, rows)
+        write_seeds(rows)
+    return 0 if all(row.first_seed is not None for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
