@@ -6,12 +6,14 @@ import msgspec
 
 from baton.core import decode as decode_module
 from baton.core.agreement import RowOrder
+from baton.core.decode import DecodeLeader
+from baton.core.decode_room import DecodeRoom
 from baton.core.front import Front
 from baton.core.generation import Generation, decode_row
 from baton.core.ids import Boot, Epoch, Key, Micros, Room, TokenIndex
 from baton.core.leader import Leader
-from baton.core.messages import Drawn, Failed, FinishReason, Ticket
-from baton.core.request import Request
+from baton.core.messages import Drawn, FailCode, Failed, FinishReason, Ticket
+from baton.core.request import Request, Standing
 from baton.core.room import Send
 from baton.core.stream import Stream
 from baton.sim.parts import Parts, Replaced
@@ -46,6 +48,17 @@ class NeverCloses(Front):
 class LosesNobody(Front):
     def peer_lost(self, boot: Boot, why: str, now: Micros) -> None:
         """It comes back, surely."""
+
+
+class BlamesWorkers(Front):
+    def _fail(self, request: Request, code: FailCode, detail: str) -> None:
+        waits = request.standing is Standing.WAITING and code is FailCode.DEADLINE_EXCEEDED
+        super()._fail(request, FailCode.WORKER_LOST if waits else code, detail)
+
+
+class ForgetsNoOrder(DecodeLeader):
+    def _forget(self, room: DecodeRoom) -> None:
+        Leader._forget(self, room)
 
 
 class RepeatsTickets(Front):
@@ -150,5 +163,19 @@ PLANTS = (
         ("right_tokens",),
         None,
         lambda: Parts(replaced=(Replaced(decode_module, "decode_row", _restarted_counter),)),
+    ),
+    Plant(
+        "deadline_blamed",
+        "a request whose deadline passes while it waits for workers is told that workers were lost (found by this simulator)",
+        ("no_spurious_failure",),
+        None,
+        lambda: Parts(front=BlamesWorkers),
+    ),
+    Plant(
+        "orders_forgotten",
+        "the fetch orders of a room that was dropped stay in the leader's table for ever (found by this simulator)",
+        ("nothing_left",),
+        None,
+        lambda: Parts(decode=ForgetsNoOrder),
     ),
 )

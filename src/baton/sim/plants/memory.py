@@ -179,14 +179,14 @@ PLANTS = (
     ),
     Plant(
         "replaced_at_once",
-        "an order that replaces a failed one begins while reads of the first are under way (a bug this simulator found)",
+        "an order that replaces a failed one begins while reads of the first are under way (found by this simulator)",
         ("one_read",),
         6,
         lambda: Parts(rank=ReplacesAtOnce),
     ),
     Plant(
         "replaced_twice",
-        "the second replacement of an order waits for the first only, not for the order itself (a bug this simulator found)",
+        "the second replacement of an order waits for the first only, not for the order itself (found by this simulator)",
         ("one_read",),
         6,
         lambda: Parts(rank=ForgetsFirstOrder),
