@@ -13,7 +13,7 @@ FETCH = Fetch(7, None, KEY, Boot(9), 5, {}, (), 1000)
 
 def report(rank: int, chain: Chain, *, vote: Vote | None = None, quiet: tuple[Key, ...] = ()) -> Report:
     ballots = (Ballot(7, vote, "", ()),) if vote is not None else ()
-    return Report(Rank(rank), Boot(rank), chain.seq, chain.value, ballots, quiet, None, (), (), (), 0)
+    return Report(Rank(rank), Boot(rank), chain.seq, chain.value, ballots, quiet, (), (), (), 0)
 
 
 def applied(*plans: StepPlan) -> Chain:

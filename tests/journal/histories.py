@@ -79,7 +79,7 @@ def fetch(order: int, k: Key, start: int, end: int) -> Fetch:
 
 def report(rank: int, applied: int, *, quiet: tuple[Key, ...] = (), ballots: tuple[Ballot, ...] = ()) -> Report:
     boot = Boot(3 + 10 * rank)
-    return Report(Rank(rank), boot, Seq(applied), b"", ballots, quiet, None, (), (), (), 0)
+    return Report(Rank(rank), boot, Seq(applied), b"", ballots, quiet, (), (), (), 0)
 
 
 def reports(rank: int, applied: int, *outs: Out, **fields: Any) -> Step:

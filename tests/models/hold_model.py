@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 from tests.core.build import GREEDY, KV, drawn, manifest, settings
 
-from baton.core.agreement import Ballot, Met, Report, RowSums, Vote
+from baton.core.agreement import Ballot, Met, Report, RowSums, StepSums, Vote
 from baton.core.decode import DecodeLeader
 from baton.core.errors import Bug
 from baton.core.ids import Boot, Epoch, Key, Micros, Rank, Room, Stamp, TokenId
@@ -114,8 +114,8 @@ class Worker:
     def report(self, *, ballots: tuple[Ballot, ...] = (), quiet: tuple[Key, ...] = (), rows: tuple[RowSums, ...] = ()) -> None:
         """The rank says something, and that it has applied everything."""
         chain, boot = self.leader._agreement.chain, self.leader.manifest.boot
-        batch = self.leader._batch if rows else None
-        self.leader.reported(Report(Rank(0), boot, chain.seq, chain.value, ballots, quiet, batch, rows, (), (), 0), NOW)
+        steps = tuple(StepSums(seq, rows) for seq in self.leader._flight) if rows else ()
+        self.leader.reported(Report(Rank(0), boot, chain.seq, chain.value, ballots, quiet, steps, (), (), 0), NOW)
 
     def computes(self) -> None:
         """The batch has ended."""
@@ -224,7 +224,7 @@ class HoldModel(System[State]):
                 leader.receive(GATEWAY, Introduce(source, "", theirs), NOW)
                 chain = leader._agreement.chain
                 met = (Met(source, ""),)
-                leader.reported(Report(Rank(0), boot, chain.seq, chain.value, (), (), None, (), met, (), 0), NOW)
+                leader.reported(Report(Rank(0), boot, chain.seq, chain.value, (), (), (), met, (), 0), NOW)
                 leader.peer_up(source, NOW)
                 (hello,) = [e.message for e in leader.effects() if isinstance(e, Send) and isinstance(e.message, Hello)]
                 prefills[source].receive(boot, hello, NOW)

@@ -89,13 +89,11 @@ class WaitsForGrowth(DecodeLeader):
     """A room that cannot grow waits for a page, holding those it has."""
 
     def _compose(self) -> None:
-        self._running = []
         for room in self.in_state(RoomState.RUNNING):
             held = self.ledger.held(room.key)
             more = {g: n - len(held[g]) for g, n in self.pages_for(room.position + 1).items() if n > len(held[g])}
             if not more or _grown(self, room, more):
-                self._running.append(room)
-        self.draft.batch += [decode_row(room) for room in self._running]
+                self.add_row(room, decode_row(room))
 
 
 def _take(leader: DecodeLeader, room: DecodeRoom, want: Mapping[GroupName, int]) -> None:

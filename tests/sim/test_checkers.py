@@ -72,7 +72,7 @@ class Engine:
     """As much of an engine as the books look at."""
 
     def __init__(self, wrong=""):
-        self.computing, self.digesting, self.wrong, self.given_pages = None, {}, wrong, []
+        self.computing, self.digesting, self.wrong, self.given_pages = {}, {}, wrong, []
 
     def given(self, group, page):
         self.given_pages.append((group, page))
@@ -117,7 +117,7 @@ def test_a_page_is_given_away_only_when_nothing_computes_or_hashes_it():
     for page, invariant in ((0, None), (1, "own_compute_ended")):
         engine = Engine()
         found = books(engine)
-        engine.computing = batch
+        engine.computing[1] = batch
         given = plan(2, drop=(key(1),), hold=(hold(key(2), (page,), ()),))
         if invariant is None:
             found.applied(given)

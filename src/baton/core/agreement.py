@@ -127,6 +127,13 @@ class RowSums(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sums: dict[GroupName, bytes]
 
 
+class StepSums(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The outcome of the batch of one plan: its rows in their order."""
+
+    seq: Seq
+    rows: tuple[RowSums, ...]
+
+
 class Met(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The outcome of a Meet: `why` is empty when connected."""
 
@@ -150,8 +157,7 @@ class Report(msgspec.Struct, frozen=True, tag="report", forbid_unknown_fields=Tr
     chain: bytes
     ballots: tuple[Ballot, ...]
     quiet: tuple[Key, ...]
-    batch: Seq | None  # the plan whose batch has ended
-    rows: tuple[RowSums, ...]
+    steps: tuple[StepSums, ...]  # batches that have ended, in order of their plans
     met: tuple[Met, ...]
     rehashed: tuple[Rehashed, ...]
     reads: int  # under way, for the ledger view

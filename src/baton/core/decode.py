@@ -7,11 +7,11 @@ A room is admitted after Offer 0, oldest request first, when its whole prompt an
 is computed from the ticket's length and the state table, never from what happened to be offered.
 """
 
-from baton.core.agreement import Ballot, Fetch, Hold, Report, Vote
+from baton.core.agreement import Ballot, Fetch, Hold, Report, RowOrder, RowSums, Vote
 from baton.core.decode_room import DecodeRoom
 from baton.core.early import EarlyOffers
 from baton.core.errors import Mismatch
-from baton.core.generation import decode_row, drawn_of, grow, tell
+from baton.core.generation import decode_row, drawn_of, grow, next_rooms, tell
 from baton.core.ids import BlockIndex, Boot, GroupName, Key, Micros, Seq
 from baton.core.leader import Leader
 from baton.core.manifest import Manifest
@@ -72,7 +72,6 @@ class DecodeLeader(Leader[DecodeRoom]):
         self._early = EarlyOffers()
         self._orders: dict[int, Key] = {}  # open fetch orders
         self._next_order = 0
-        self._running: list[DecodeRoom] = []  # rows of the batch under way
         self._handlers |= {
             Introduce: self._on_introduce,
             HelloBack: self._on_hello_back,
@@ -215,7 +214,7 @@ class DecodeLeader(Leader[DecodeRoom]):
             self._try_commit(room)
         for room in self.in_state(RoomState.COMMITTING):
             self._after_commit(room)
-        if self._batch is None:
+        if self.may_step:
             self._compose()
 
     def _admit(self, now: Micros) -> None:
@@ -320,14 +319,14 @@ class DecodeLeader(Leader[DecodeRoom]):
     # ---- generation -----------------------------------------------------------------------------
 
     def _compose(self) -> None:
-        self._running = grow(self, self.in_state(RoomState.RUNNING))
-        self.draft.batch += [decode_row(room) for room in self._running]
+        for room in grow(self, next_rooms(self)):
+            self.add_row(room, decode_row(room))
 
-    def _on_batch(self, reports: list[Report], now: Micros) -> None:
-        for i, room in enumerate(self._running):
+    def _on_batch(self, batch: list[tuple[DecodeRoom, RowOrder]], ranks: list[tuple[RowSums, ...]], now: Micros) -> None:
+        for i, (room, _) in enumerate(batch):
             if room.state is not RoomState.RUNNING:
                 continue  # ended meanwhile
-            drawn = drawn_of(reports, i)
+            drawn = drawn_of(ranks, i)
             room.generated.append(drawn)
             finish = finish_of(drawn, generated=int(room.next_index), limits=room.ticket.limits)
             tell(self, room, finish)

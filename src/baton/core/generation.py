@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TypeVar
 
-from baton.core.agreement import Hold, Report, RowOrder
+from baton.core.agreement import Hold, RowOrder, RowSums
 from baton.core.ids import Micros, TokenIndex
 from baton.core.leader import Leader
 from baton.core.marks import Mark
@@ -47,9 +47,17 @@ def decode_row(room: Generation) -> RowOrder:
     )
 
 
-def drawn_of(reports: Sequence[Report], row: int) -> Drawn:
+def drawn_of(ranks: Sequence[tuple[RowSums, ...]], row: int) -> Drawn:
     """The token of a row, from the one rank that samples."""
-    return next(d for r in reports if (d := r.rows[row].drawn) is not None)
+    return next(d for rows in ranks if (d := rows[row].drawn) is not None)
+
+
+def next_rooms(leader: Leader[G]) -> list[G]:
+    """Those whose next token can be computed now: every stage of a pipeline gets an equal share of all that run."""
+    running = leader.in_state(RoomState.RUNNING)
+    busy = leader.in_flight()
+    share = -(-len(running) // leader.manifest.pp)
+    return [room for room in running if room.key not in busy][:share]
 
 
 def tell(leader: Leader[G], room: G, finish: FinishReason | None) -> None:

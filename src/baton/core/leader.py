@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from baton.core.agreement import Agreement, PlanDraft, Report
+from baton.core.agreement import Agreement, PlanDraft, Report, RowOrder, RowSums
 from baton.core.frames import Said
 from baton.core.ids import Boot, Epoch, GroupName, Key, Micros, Rank, Room, Seq
 from baton.core.manifest import Manifest
@@ -58,8 +58,9 @@ class Leader(ABC, Generic[R]):
         self._agreement = Agreement(len(manifest.ranks))
         self.draft = PlanDraft()
         self._effects: list[Effect] = []
-        self._batch: Seq | None = None  # under way
-        self._batch_reports: dict[Rank, Report] = {}
+        self._composed: list[tuple[R, RowOrder]] = []  # the batch of this turn
+        self._flight: dict[Seq, list[tuple[R, RowOrder]]] = {}  # batches under way, oldest first
+        self._steps: dict[Seq, dict[Rank, tuple[RowSums, ...]]] = {}  # their outcomes so far
         self._credit_number = 0
         self._credit_sent: tuple[object, ...] = ()
         self._credit_at = Micros(0)
@@ -109,11 +110,12 @@ class Leader(ABC, Generic[R]):
         """A rank has reported. Raises Bug when it has diverged."""
         self._agreement.take(report)
         self._on_report(report, now)
-        if report.batch is not None:
-            self._batch_reports[report.rank] = report
-            if len(self._batch_reports) == len(self.manifest.ranks):
-                reports, self._batch_reports, self._batch = self._batch_reports, {}, None
-                self._on_batch([reports[Rank(r)] for r in range(len(reports))], now)
+        for step in report.steps:
+            by_rank = self._steps[step.seq]
+            by_rank[report.rank] = step.rows
+            if len(by_rank) == len(self.manifest.ranks):
+                del self._steps[step.seq]
+                self._on_batch(self._flight.pop(step.seq), [by_rank[Rank(r)] for r in range(len(by_rank))], now)
         for key in self._agreement.newly_quiet():
             room = self.rooms[key]
             self.see(room, Saw.QUIET)
@@ -159,8 +161,8 @@ class Leader(ABC, Generic[R]):
         """Decide what can be done now; adds to the draft."""
 
     @abstractmethod
-    def _on_batch(self, reports: list[Report], now: Micros) -> None:
-        """A batch has ended on every rank."""
+    def _on_batch(self, batch: list[tuple[R, RowOrder]], ranks: list[tuple[RowSums, ...]], now: Micros) -> None:
+        """A batch has ended on every rank: its rows as ordered, and for each rank what became of them."""
 
     @abstractmethod
     def _stalls(self, room: R) -> bool:
@@ -178,6 +180,20 @@ class Leader(ABC, Generic[R]):
 
     def _on_report(self, report: Report, now: Micros) -> None:
         """Whatever of a report is not a batch or an ending."""
+
+    @property
+    def may_step(self) -> bool:
+        """Whether another batch may be issued: each stage of the pipeline can have one."""
+        return len(self._flight) < self.manifest.pp
+
+    def add_row(self, room: R, row: RowOrder) -> None:
+        """Add a row to the batch of this turn."""
+        self.draft.batch.append(row)
+        self._composed.append((room, row))
+
+    def in_flight(self) -> set[Key]:
+        """Rooms with a row in a batch under way."""
+        return {room.key for batch in self._flight.values() for room, _ in batch}
 
     def send(self, to: Boot, message: AnyMessage) -> None:
         """Say something to another process, with the other effects of this turn."""
@@ -274,7 +290,10 @@ class Leader(ABC, Generic[R]):
             draft, self.draft = self.draft, PlanDraft()
             plan = draft.finish(Seq(self._agreement.chain.seq + 1))
             if plan.batch:
-                self._batch = plan.seq
+                if self._flight:
+                    self.marks[Mark.PIPELINED] += 1
+                self._flight[plan.seq], self._composed = self._composed, []
+                self._steps[plan.seq] = {}
             self._agreement.issue(plan)
             self._effects.append(Issue(plan))
         self._publish_credits(now)

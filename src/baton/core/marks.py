@@ -18,6 +18,7 @@ class Mark(Enum):
     GATEWAY_LOST = "rooms end with their gateway"
     DEADLINE = "a room's deadline passes"
     STALL = "a handoff stands still"
+    PIPELINED = "a batch is issued behind another"
     STALE_HEARD = "the other side does not know the epoch"
     # prefill
     WITHDRAWN = "an unadmitted room gives way to an older one"

@@ -10,7 +10,7 @@ birth sums per leg; the last one carries the record. `FirstToken` goes to the ga
 import numpy as np
 from numpy.typing import NDArray
 
-from baton.core.agreement import Hold, Rehash, Report, RowOrder, unpack_sums
+from baton.core.agreement import Hold, Rehash, Report, RowOrder, RowSums, unpack_sums
 from baton.core.chunks import ChunkRule, final_blocks, next_chunk
 from baton.core.errors import BatonError, Mismatch
 from baton.core.ids import BlockIndex, Boot, GroupName, Micros, Rank, Seal, TokenIndex
@@ -64,7 +64,8 @@ class PrefillRoom(OpenRoom):
 
     def __init__(self, ticket: Ticket, now: Micros) -> None:
         super().__init__(ticket, now)
-        self.done = 0  # positions computed
+        self.ordered = 0  # positions in batches so far
+        self.done = 0  # of them computed on every rank
         self.offers = 0
         self.admitted = False
         self.sums: dict[tuple[Rank, GroupName], NDArray[np.uint64]] = {}  # birth sums [blocks from the extent's first, units]
@@ -83,7 +84,6 @@ class PrefillLeader(Leader[PrefillRoom]):
         self._doubts: dict[int, Doubt] = {}
         self._doubt_sums: dict[int, dict[Rank, bytes]] = {}
         self._orders = 0
-        self._computing: list[tuple[PrefillRoom, int]] = []  # rows of the batch under way: room, end position
         self._handlers |= {
             Hello: self._on_hello,
             Admitted: self._on_admitted,
@@ -125,7 +125,7 @@ class PrefillLeader(Leader[PrefillRoom]):
 
     def _schedule(self, now: Micros) -> None:
         self._hold_pages(now)
-        if self._batch is None:
+        if self.may_step:
             self._compose()
 
     def _hold_pages(self, now: Micros) -> None:
@@ -168,39 +168,38 @@ class PrefillLeader(Leader[PrefillRoom]):
 
     def _compose(self) -> None:
         budget = self.settings.step_tokens
-        self._computing = []
         for room in self.in_state(RoomState.COMPUTING):
             if budget <= 0:
                 return
+            if room.ordered == room.length:
+                continue  # its last chunk is under way
             block = self.state_table.block_tokens
-            size = next_chunk(done=room.done, length=room.length, budget=budget, rule=self._rule, block_tokens=block)
-            end = room.done + size
-            last = end == room.length
-            self.draft.batch.append(
-                RowOrder(
-                    key=room.key,
-                    start=room.done,
-                    tokens=room.context[room.done : end],
-                    final=final_blocks(self.state_table, start=room.done, end=end, length=room.length),
-                    valid=end,
-                    sampling=room.ticket.sampling if last else None,
-                    index=TokenIndex(len(room.ticket.said)),
-                )
-            )
-            self._computing.append((room, end))
+            size = next_chunk(done=room.ordered, length=room.length, budget=budget, rule=self._rule, block_tokens=block)
+            self.add_row(room, self._chunk(room, room.ordered, room.ordered + size))
+            room.ordered += size
             budget -= size
+
+    def _chunk(self, room: PrefillRoom, start: int, end: int) -> RowOrder:
+        return RowOrder(
+            key=room.key,
+            start=start,
+            tokens=room.context[start:end],
+            final=final_blocks(self.state_table, start=start, end=end, length=room.length),
+            valid=end,
+            sampling=room.ticket.sampling if end == room.length else None,
+            index=TokenIndex(len(room.ticket.said)),
+        )
 
     # ---- results --------------------------------------------------------------------------------
 
-    def _on_batch(self, reports: list[Report], now: Micros) -> None:
-        for i, (room, end) in enumerate(self._computing):
+    def _on_batch(self, batch: list[tuple[PrefillRoom, RowOrder]], ranks: list[tuple[RowSums, ...]], now: Micros) -> None:
+        for i, (room, row) in enumerate(batch):
             if room.state is not RoomState.COMPUTING:
                 continue  # ended meanwhile
-            drawn = next((r.rows[i].drawn for r in reports if r.rows[i].drawn is not None), None)
-            final = final_blocks(self.state_table, start=room.done, end=end, length=room.length)
-            room.done, room.progress = end, now
-            self._keep_sums(room, {r.rank: r.rows[i].sums for r in reports})
-            self._offer_chunk(room, final, drawn)
+            drawn = next((rows[i].drawn for rows in ranks if rows[i].drawn is not None), None)
+            room.done, room.progress = row.valid, now
+            self._keep_sums(room, {Rank(r): rows[i].sums for r, rows in enumerate(ranks)})
+            self._offer_chunk(room, row.final, drawn)
 
     def _keep_sums(self, room: PrefillRoom, by_rank: dict[Rank, dict[GroupName, bytes]]) -> None:
         for rank, sums in by_rank.items():

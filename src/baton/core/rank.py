@@ -28,6 +28,7 @@ from baton.core.agreement import (
     RowOrder,
     RowSums,
     StepPlan,
+    StepSums,
     Suspect,
     Vote,
 )
@@ -50,6 +51,7 @@ from baton.core.work import (
     Outcome,
     Released,
     Row,
+    RowDone,
 )
 
 MAX_TRIES = 3  # reads of one piece, the first included, before the leader hears of it
@@ -81,7 +83,7 @@ class RankCore:
         self._changed = False
         self._ballots: list[Ballot] = []
         self._quiet: list[Key] = []
-        self._done: BatchDone | None = None
+        self._done: list[BatchDone] = []
         self._met: list[Met] = []
         self._rehashed: list[Rehashed] = []
 
@@ -353,11 +355,11 @@ class RankCore:
         return Compute(Batch(seq, rows))
 
     def computed(self, done: BatchDone) -> list[RankEffect]:
-        """A batch has ended."""
-        if self._done is not None:
-            raise Bug(f"batch {done.seq} ended before batch {self._done.seq} was reported")
+        """A batch has ended. Raises Bug if it is not the oldest one."""
+        if done.seq != next(iter(self._batches), None):
+            raise Bug(f"batch {done.seq} ended, and the oldest under way is {next(iter(self._batches), None)}")
         del self._batches[done.seq]
-        self._done = done
+        self._done.append(done)
         self._changed = True
         self._look_for_quiet()
         return []
@@ -368,8 +370,6 @@ class RankCore:
         """What has changed since the last report; None if nothing has."""
         if not self._changed:
             return None
-        done = self._done
-        rows = tuple(RowSums(r.key, r.drawn, {g: _pack(s) for g, s in r.sums.items()}) for r in done.rows) if done else ()
         report = Report(
             rank=self.rank,
             boot=self.boot,
@@ -377,14 +377,17 @@ class RankCore:
             chain=self._chain.value,
             ballots=tuple(self._ballots),
             quiet=tuple(self._quiet),
-            batch=done.seq if done else None,
-            rows=rows,
+            steps=tuple(StepSums(done.seq, tuple(_row_sums(row) for row in done.rows)) for done in self._done),
             met=tuple(self._met),
             rehashed=tuple(self._rehashed),
             reads=len(self._reads) + len(self._unknown),
         )
         self._clear()
         return report
+
+
+def _row_sums(row: RowDone) -> RowSums:
+    return RowSums(row.key, row.drawn, {group: _pack(sums) for group, sums in row.sums.items()})
 
 
 def _pack(sums: NDArray[np.uint64]) -> bytes:

@@ -6,9 +6,9 @@ The same ticket, ledger, plans and reports as a split pair; only the handoff is 
 A step holds every running room's next token, and prompt chunks in what is left of the step's tokens.
 """
 
-from baton.core.agreement import Hold, Report, RowOrder
+from baton.core.agreement import Hold, RowOrder, RowSums
 from baton.core.chunks import ChunkRule, final_blocks, next_chunk
-from baton.core.generation import Generation, decode_row, drawn_of, grow, tell
+from baton.core.generation import Generation, decode_row, drawn_of, grow, next_rooms, tell
 from baton.core.ids import GroupName, Micros, TokenIndex
 from baton.core.leader import Leader
 from baton.core.manifest import Manifest
@@ -32,7 +32,7 @@ class UnifiedRoom(Generation):
 
     def __init__(self, ticket: Ticket, now: Micros) -> None:
         super().__init__(ticket, now)
-        self.done = 0  # prompt positions computed
+        self.ordered = 0  # prompt positions in batches so far
 
 
 class UnifiedLeader(Leader[UnifiedRoom]):
@@ -43,7 +43,6 @@ class UnifiedLeader(Leader[UnifiedRoom]):
     def __init__(self, manifest: Manifest, settings: LeaderSettings, totals: dict[GroupName, int]) -> None:
         super().__init__(manifest, settings, totals)
         self._rule = ChunkRule(settings.step_tokens, settings.step_tokens)
-        self._rows: list[tuple[UnifiedRoom, int | None]] = []  # of the batch under way; end of its chunk, if one
 
     def _open(self, ticket: Ticket, now: Micros) -> UnifiedRoom:
         return UnifiedRoom(ticket, now)
@@ -63,50 +62,51 @@ class UnifiedLeader(Leader[UnifiedRoom]):
             self.see(room, Saw.HELD)
             self.draft.hold.append(Hold(room.key, taken))
             self.send(room.ticket.gateway, Admitted(room.key))
-        if self._batch is None:
+        if self.may_step:
             self._compose()
 
     def _compose(self) -> None:
-        running = grow(self, self.in_state(RoomState.RUNNING))
-        self._rows = [(room, None) for room in running]
-        self.draft.batch += [decode_row(room) for room in running]
+        running = grow(self, next_rooms(self))
+        for room in running:
+            self.add_row(room, decode_row(room))
         budget = self.settings.step_tokens - len(running)
         for room in self.in_state(RoomState.COMPUTING):
             if budget <= 0:
                 return
+            if room.ordered == room.length:
+                continue  # its last chunk is under way
             block = self.state_table.block_tokens
-            size = next_chunk(done=room.done, length=room.length, budget=budget, rule=self._rule, block_tokens=block)
-            end = room.done + size
-            self.draft.batch.append(self._chunk(room, end))
-            self._rows.append((room, end))
+            size = next_chunk(done=room.ordered, length=room.length, budget=budget, rule=self._rule, block_tokens=block)
+            self.add_row(room, self._chunk(room, room.ordered + size))
+            room.ordered += size
             budget -= size
 
     def _chunk(self, room: UnifiedRoom, end: int) -> RowOrder:
         return RowOrder(
             key=room.key,
-            start=room.done,
-            tokens=room.context[room.done : end],
+            start=room.ordered,
+            tokens=room.context[room.ordered : end],
             # The prompt's tail block goes on being written here, so only whole blocks are final.
-            final=final_blocks(self.state_table, start=room.done, end=end, length=room.length + 1),
+            final=final_blocks(self.state_table, start=room.ordered, end=end, length=room.length + 1),
             valid=end,
             sampling=room.ticket.sampling if end == room.length else None,
             index=TokenIndex(len(room.ticket.said)),
         )
 
-    def _on_batch(self, reports: list[Report], now: Micros) -> None:
-        for i, (room, end) in enumerate(self._rows):
+    def _on_batch(self, batch: list[tuple[UnifiedRoom, RowOrder]], ranks: list[tuple[RowSums, ...]], now: Micros) -> None:
+        for i, (room, row) in enumerate(batch):
             if room.state is RoomState.ENDING:
                 continue  # ended meanwhile
-            if end is not None:
-                room.done = end
-                if end < room.length:
-                    continue
+            prompt = row.start < room.length
+            if prompt:
+                if row.sampling is None:
+                    continue  # more of it is to come
                 self.see(room, Saw.LAST_CHUNK)
                 self.ledger.move(room.key, PageState.COMMITTED)
-            drawn = drawn_of(reports, i)
+            drawn = drawn_of(ranks, i)
             room.generated.append(drawn)
             finish = finish_of(drawn, generated=int(room.next_index), limits=room.ticket.limits)
-            if end is not None:
+            if prompt:
                 room.told = 1
                 self.send(room.ticket.gateway, FirstToken(room.key, TokenIndex(room.next_index - 1), drawn, finish))
             else:

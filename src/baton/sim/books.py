@@ -98,8 +98,14 @@ class RankBooks:
                     "own_reads_ended", f"{self._name}: page {where} given to {_short(key)}, read {handle} of {owned} may land"
                 )
         engine = self.engine
-        if engine is not None and engine.computing is not None:
-            used = {(g, int(p)) for r in engine.computing.rows for g, numbers in r.pages.items() for p in numbers}
+        if engine is not None and engine.computing:
+            used = {
+                (g, int(p))
+                for batch in engine.computing.values()
+                for r in batch.rows
+                for g, numbers in r.pages.items()
+                for p in numbers
+            }
             if where in used:
                 self._violate("own_compute_ended", f"{self._name}: page {where} given to {_short(key)} while a step uses it")
         if engine is not None:

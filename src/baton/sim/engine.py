@@ -54,6 +54,8 @@ class Collective:
         self.engines: dict[Rank, SimEngine] = {}
         self.said: dict[Key, list[TokenId]] = {}  # tokens computed beyond the ticket's context
         self._waiting: dict[Seq, dict[Rank, Batch]] = {}
+        self._runs_at = 0  # the youngest batch; those behind it follow as its stages become free
+        self._ends_at: dict[Rank, int] = {}
         self.stamps: dict[Key, list[int]] = {}  # of the positions known so far
         self.histories: dict[Key, list[int]] = {}
 
@@ -70,7 +72,9 @@ class Collective:
         cost = STEP_US + TOKEN_US * sum(len(r.tokens) for r in batch.rows)
         if self.world.hostile:
             cost += self.world.tape.below(20, "slow step") * 300
-        self.world.heap.after(cost, self._run, waiting)
+        stages = next(iter(self.engines.values())).placement.pp
+        self._runs_at = max(self.world.heap.now + cost, self._runs_at + cost // stages)
+        self.world.heap.at(self._runs_at, self._run, waiting)
 
     def _run(self, batches: Mapping[Rank, Batch]) -> None:
         if not all(e.process.alive for e in self.engines.values()):
@@ -79,7 +83,8 @@ class Collective:
             self._extend(row)
         for rank, batch in batches.items():
             lag = self.world.tape.below(8, "rank lag") * 100 if self.world.hostile else 0
-            self.world.heap.after(lag, self.engines[rank].finish, batch, rank == self._sampler())
+            at = self._ends_at[rank] = max(self.world.heap.now + lag, self._ends_at.get(rank, 0) + 1)
+            self.world.heap.at(at, self.engines[rank].finish, batch, rank == self._sampler())
 
     def _sampler(self) -> Rank:
         """The first rank of the last pipeline stage draws."""
@@ -122,7 +127,7 @@ class SimEngine:
         self._pages = dict(pages)
         self._rows = content.Rows(placement)
         self._done: list[BatchDone | DigestDone] = []
-        self.computing: Batch | None = None
+        self.computing: dict[Seq, Batch] = {}
         self._kept: dict[tuple[Key, GroupName], tuple[tuple[int, int], tuple[NDArray[np.uint8], NDArray[np.bool_]]]] = {}
         self.damaged: set[tuple[GroupName, int]] = set()  # pages in which a bit was flipped
         self._sealed: set[tuple[GroupName, int]] = set()  # blocks, by their index in the pool
@@ -142,7 +147,7 @@ class SimEngine:
     def submit(self, batch: Batch) -> None:
         """See Engine."""
         self.process.port_call()
-        self.computing = batch
+        self.computing[batch.seq] = batch
         self.collective.submit(self.rank, batch)
 
     def digest(self, order: DigestOrder) -> None:
@@ -222,7 +227,7 @@ class SimEngine:
         if not self.process.alive:
             return
         rows = tuple(self._row(row, samples) for row in batch.rows)
-        self.computing = None
+        del self.computing[batch.seq]
         self._done.append(BatchDone(batch.seq, rows))
         self.process.wake()
 
