@@ -1,0 +1,160 @@
+"""What the ranks of one worker say to each other while they compute: activations, and nothing else.
+
+    stage 0:  rank 0 ◀─sum─▶ rank 1          ranks of a stage hold parts of the same layers: partial sums are added up
+                 │              │            stages hold the layers one after the other: hidden states go down
+    stage 1:  rank 2 ◀─sum─▶ rank 3          rank = stage * tp + tp_rank
+
+Every call is made by the compute threads of all ranks concerned, in the order of the batches. No process-wide state: the
+groups belong to the object, so several ranks fit in one process.
+"""
+
+from collections import deque
+from datetime import timedelta
+from typing import Protocol, cast
+
+import torch
+from torch import distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, Store
+
+from baton.core.errors import PeerError
+from baton.core.state import Placement
+
+SENDS_UNDER_WAY = 2  # hidden states kept for a later stage that is not there yet; more would be memory without use
+
+
+class Comm(Protocol):
+    """The collectives of one rank."""
+
+    tp: int
+    tp_rank: int
+    first: bool  # of the stages: begins with tokens
+    last: bool  # ends with logits
+
+    def add_up(self, x: torch.Tensor) -> torch.Tensor:
+        """The sum of x over the ranks of this stage, in place, the same bits on each of them."""
+        ...
+
+    def gather(self, x: torch.Tensor) -> torch.Tensor | None:
+        """[rows, n] of every rank of this stage side by side, [rows, tp * n], at its first rank; None at the others."""
+        ...
+
+    def send(self, x: torch.Tensor) -> None:
+        """Give hidden states to the next stage. x must not change afterwards. Does not wait until they are taken."""
+        ...
+
+    def receive(self, x: torch.Tensor) -> torch.Tensor:
+        """Fill x with hidden states of the stage before."""
+        ...
+
+    def close(self) -> None:
+        """End what waits for others, here and there."""
+        ...
+
+
+class Alone:
+    """Implements Comm for a worker of one rank."""
+
+    tp, tp_rank, first, last = 1, 0, True, True
+
+    def add_up(self, x: torch.Tensor) -> torch.Tensor:
+        """See Comm."""
+        return x
+
+    def gather(self, x: torch.Tensor) -> torch.Tensor | None:
+        """See Comm."""
+        return x
+
+    def send(self, x: torch.Tensor) -> None:
+        """See Comm."""
+        raise AssertionError("there is no next stage")
+
+    def receive(self, x: torch.Tensor) -> torch.Tensor:
+        """See Comm."""
+        raise AssertionError("there is no stage before")
+
+    def close(self) -> None:
+        """See Comm."""
+
+
+class _Group(Protocol):
+    """As much of a process group as is used here; torch's stubs leave the methods of backends out."""
+
+    def allreduce(self, tensors: list[torch.Tensor], /) -> dist.Work: ...
+    def gather(self, parts: list[list[torch.Tensor]], own: list[torch.Tensor], options: dist.GatherOptions, /) -> dist.Work: ...
+    def send(self, tensors: list[torch.Tensor], to: int, tag: int, /) -> dist.Work: ...
+    def recv(self, tensors: list[torch.Tensor], source: int, tag: int, /) -> dist.Work: ...
+    def abort(self) -> None: ...
+
+
+class GlooComm:
+    """Implements Comm over torch.distributed's gloo, for ranks on CPUs.
+
+    `store` is where the ranks find each other; all of them must construct theirs. `host` is the own address that the others
+    reach. Raises PeerError when they are not all there within `timeout_s`, and from every call once one is lost.
+    """
+
+    def __init__(self, placement: Placement, store: Store, *, host: str, timeout_s: float) -> None:
+        p = placement
+        self.tp, self.tp_rank = p.tp, p.tp_rank
+        self.first, self.last = p.pp_rank == 0, p.pp_rank == p.pp - 1
+        self._stage, self._pp = p.pp_rank, p.pp
+        self._sending: deque[tuple[dist.Work, torch.Tensor]] = deque()
+        options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+        options._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
+        options._timeout = timedelta(seconds=timeout_s)
+
+        def group(name: str, rank: int, size: int) -> _Group | None:
+            if size == 1:
+                return None
+            return cast(_Group, dist.ProcessGroupGloo(PrefixStore(name, store), rank, size, options))
+
+        try:
+            self._peers = group(f"stage-{p.pp_rank}", p.tp_rank, p.tp)
+            self._stages = group(f"column-{p.tp_rank}", p.pp_rank, p.pp)
+        except RuntimeError as error:
+            raise PeerError(f"the ranks of this worker did not find each other: {error}") from error
+
+    def add_up(self, x: torch.Tensor) -> torch.Tensor:
+        """See Comm."""
+        if self.tp > 1:
+            self._wait(_open(self._peers).allreduce([x]))
+        return x
+
+    def gather(self, x: torch.Tensor) -> torch.Tensor | None:
+        """See Comm."""
+        if self.tp == 1:
+            return x
+        x = x.contiguous()
+        parts = [[torch.empty_like(x) for _ in range(self.tp)]] if self.tp_rank == 0 else []
+        self._wait(_open(self._peers).gather(parts, [x], dist.GatherOptions()))
+        return torch.cat(parts[0], dim=-1) if parts else None
+
+    def send(self, x: torch.Tensor) -> None:
+        """See Comm."""
+        while len(self._sending) >= SENDS_UNDER_WAY:
+            self._wait(self._sending.popleft()[0])
+        self._sending.append((_open(self._stages).send([x], self._stage + 1, 0), x))
+
+    def receive(self, x: torch.Tensor) -> torch.Tensor:
+        """See Comm."""
+        self._wait(_open(self._stages).recv([x], self._stage - 1, 0))
+        return x
+
+    def close(self) -> None:
+        """See Comm."""
+        for group in (self._peers, self._stages):
+            if group is not None:
+                group.abort()  # what waits here
+        self._peers = self._stages = None  # the connections end with the groups: what waits there
+
+    def _wait(self, work: dist.Work) -> None:
+        try:
+            work.wait()
+        except RuntimeError as error:
+            raise PeerError(f"a rank of this worker was lost while it computed: {error}") from error
+
+
+def _open(group: _Group | None) -> _Group:
+    if group is None:
+        raise PeerError("this rank has left its worker")
+    return group
