@@ -96,6 +96,7 @@ class Worker:
             leader=leader,
             rank=rank,
             others=(),
+            absent=(),
             lines=self._lines,
             clock=clock,
             gateways=settings.gateways,

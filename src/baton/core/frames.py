@@ -9,14 +9,21 @@ import msgspec
 
 from baton.core.agreement import Report, StepPlan
 from baton.core.ids import Boot
+from baton.core.manifest import Manifest
 from baton.core.messages import AnyMessage
 
 # A number a peer chose is added to here and sent on, so it must stay far from what msgpack can carry.
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
-# What a session carries: messages between processes; plans and reports between a leader and its ranks.
-Said = AnyMessage | StepPlan | Report
+class Join(msgspec.Struct, frozen=True, tag="join", forbid_unknown_fields=True):
+    """Rank -> its leader, the first message of their session: the worker as this rank sees it, itself its only rank."""
+
+    manifest: Manifest
+
+
+# What a session carries: messages between processes; plans, reports and joins between a leader and its ranks.
+Said = AnyMessage | StepPlan | Report | Join
 
 
 class Frame(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -5,6 +5,7 @@ import structlog
 from baton.core import session
 from baton.core.agreement import StepPlan
 from baton.core.errors import PeerError
+from baton.core.frames import Join
 from baton.core.ids import Boot, Micros
 from baton.core.session import SessionEvent
 from baton.ports.clock import Clock
@@ -16,10 +17,21 @@ log = structlog.get_logger()
 
 
 class RankPump:
-    """One rank behind a line to its leader, which it dials at `address`."""
+    """One rank behind a line to its leader, which it dials at `address`: `leader`, or (None) whoever answers there."""
 
-    def __init__(self, *, rank: RankHost, lines: Lines, clock: Clock, leader: Boot, address: str, narration: Narration) -> None:
-        self._rank, self._lines, self._clock, self._leader, self._narration = rank, lines, clock, leader, narration
+    def __init__(
+        self,
+        *,
+        rank: RankHost,
+        join: Join,
+        lines: Lines,
+        clock: Clock,
+        leader: Boot | None,
+        address: str,
+        narration: Narration,
+    ) -> None:
+        self._rank, self._join, self._lines, self._clock, self._narration = rank, join, lines, clock, narration
+        self._leader = leader
         self._lines.dial(address, leader)
 
     def turn(self) -> Micros | None:
@@ -33,7 +45,7 @@ class RankPump:
         while self._rank.poll():
             pass
         report = self._rank.report()
-        if report is not None:
+        if report is not None and self._leader is not None:
             self._lines.send(self._leader, report)
         self._lines.flush()
         self._narration.tell()
@@ -47,8 +59,10 @@ class RankPump:
                     self._rank.apply(plan)
             case session.PeerLost():
                 if event.boot == self._leader:
-                    raise PeerError(f"the leader {self._leader:x} was lost ({event.why}); ranks end with their leader")
+                    raise PeerError(f"the leader {event.boot:x} was lost ({event.why}); ranks end with their leader")
             case session.PeerUp():
                 log.info("leader_up", boot=f"{event.boot:x}")
+                self._leader = event.boot
+                self._lines.send(event.boot, self._join)
             case _:
                 log.warning("session_event", what=repr(event))

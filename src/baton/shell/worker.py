@@ -16,6 +16,7 @@ from baton.core import session
 from baton.core.agreement import Report
 from baton.core.cores import AnyLeader
 from baton.core.errors import Bug, ConfigError, PeerError
+from baton.core.frames import Join
 from baton.core.ids import Boot, Key, Link, Micros
 from baton.core.messages import (
     Admitted,
@@ -41,7 +42,10 @@ MAX_ROUNDS = 1000  # of effects within one turn; more is a loop of ours
 
 
 class WorkerPump:
-    """One worker: its leader and rank 0 in this process, `others` (boots of ranks 1, 2, ...) behind the lines."""
+    """One worker: its leader and rank 0 in this process, `others` (boots of ranks 1, 2, ...) behind the lines.
+
+    `absent` are those of the others with whom no session has begun yet.
+    """
 
     def __init__(
         self,
@@ -49,13 +53,14 @@ class WorkerPump:
         leader: AnyLeader,
         rank: RankHost,
         others: Sequence[Boot],
+        absent: Sequence[Boot],
         lines: Lines,
         clock: Clock,
         gateways: Sequence[str],
         narration: Narration,
     ) -> None:
         self._leader, self._rank, self._lines, self._clock, self._narration = leader, rank, lines, clock, narration
-        self._others, self._absent = frozenset(others), set(others)
+        self._others, self._absent = frozenset(others), set(absent)
         self._gateways = tuple(gateways)
         self._gateway_links: set[Link] = set()
         self._peer_links: dict[Boot, Link] = {}
@@ -109,6 +114,8 @@ class WorkerPump:
             case session.Received(message=Report() as report):
                 if event.boot in self._others and report.boot == event.boot:
                     self._leader.reported(report, now)
+            case session.Received(message=Join()):
+                pass  # it was expected
             case session.Received():
                 self._leader.receive(event.boot, event.message, now)
             case session.PeerLost():

@@ -7,10 +7,9 @@ from functools import singledispatch
 import msgspec
 
 from baton.core.agreement import Report, StepPlan
-from baton.core.frames import AnyFrame, Beat, Bye, Data, Open, Opened, WrongBoot, WrongProtocol
+from baton.core.frames import AnyFrame, Beat, Bye, Data, Open, Opened, Said, WrongBoot, WrongProtocol
 from baton.core.ids import Boot, Key, Micros, Room
 from baton.core.messages import (
-    AnyMessage,
     Close,
     Credits,
     Doubt,
@@ -122,7 +121,7 @@ def _room(message: object) -> Room | None:
 
 
 @singledispatch
-def _more(message: object) -> str:
+def _more(message: Said) -> str:
     return ""
 
 
@@ -176,7 +175,7 @@ def _(message: Refused) -> str:
     return message.why
 
 
-def said(message: AnyMessage | StepPlan | Report) -> str:
+def said(message: Said) -> str:
     """A message in a few words."""
     key = getattr(message, "key", None)
     about = short(key) if isinstance(key, Key) else message.room[-4:] if isinstance(message, Close) else ""

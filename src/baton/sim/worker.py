@@ -3,9 +3,12 @@
 from collections.abc import Callable, Mapping, Sized
 from typing import Any
 
+import msgspec
+
 from baton.core.agreement import StepPlan
 from baton.core.decode import DecodeLeader
 from baton.core.errors import Bug
+from baton.core.frames import Join
 from baton.core.ids import Boot, Micros, Rank
 from baton.core.leader import Leader
 from baton.core.manifest import Manifest, PoolView, RankManifest
@@ -163,11 +166,21 @@ class WorkerRun:
     def _pump(self, rank: Rank, host: RankHost, lines: Lines, process: Process) -> Pump:
         if rank:
             address = address_of(self.draw.name)
-            return RankPump(rank=host, lines=lines, clock=process.clock, leader=self.boot, address=address, narration=Silent())
+            join = Join(msgspec.structs.replace(self.manifest, ranks=(self.manifest.ranks[rank],)))
+            return RankPump(
+                rank=host,
+                join=join,
+                lines=lines,
+                clock=process.clock,
+                leader=self.boot,
+                address=address,
+                narration=Silent(),
+            )
         return WorkerPump(
             leader=self.leader,
             rank=host,
             others=self.boots[1:],
+            absent=self.boots[1:],
             lines=lines,
             clock=process.clock,
             gateways=self.world.gateway_addresses,

@@ -1,0 +1,51 @@
+"""Before a worker's pump runs: its leader waits until every rank has joined."""
+
+from collections.abc import Callable
+
+import structlog
+
+from baton.core import session
+from baton.core.errors import PeerError
+from baton.core.frames import Join
+from baton.core.ids import Micros
+from baton.core.manifest import Manifest
+from baton.core.muster import Muster
+from baton.ports.clock import Clock
+from baton.shell.lines import Lines
+
+log = structlog.get_logger()
+
+
+def gather_ranks(
+    own: Manifest, lines: Lines, clock: Clock, *, sleep: Callable[[Micros], None], patience: Micros, look: Callable[[], None]
+) -> Manifest:
+    """The manifest of the whole worker, made of `own` (rank 0) and what the other ranks say.
+
+    Args:
+        sleep: until something comes in, at most so long
+        look: called each time round; raises when a rank has ended
+
+    Raises:
+        ConfigError: a rank does not fit
+        PeerError: a rank was lost, or has not come in time; names the ranks that are missing
+    """
+    muster, until = Muster(own), clock.now() + patience
+    while (whole := muster.whole) is None:
+        for event in lines.receive():
+            match event:
+                case session.Received(message=Join() as join):
+                    muster.take(event.boot, join)
+                    log.info("rank_joined", rank=muster.rank_of(event.boot), boot=f"{event.boot:x}", missing=muster.missing)
+                case session.PeerLost():
+                    if (rank := muster.rank_of(event.boot)) is not None:
+                        raise PeerError(f"rank {rank} of this worker was lost while it started: {event.why}")
+                case _:
+                    pass  # a session with a rank that has not said who it is
+        lines.flush()
+        look()
+        now = clock.now()
+        if now >= until:
+            raise PeerError(f"rank(s) {muster.missing} of this worker have not joined in {patience / 1e6:.0f} s")
+        timer = lines.timer()
+        sleep(Micros(min(until, timer if timer is not None else until) - now))
+    return whole
