@@ -8,7 +8,7 @@ DISTURBED = frozenset({"crash", "pause", "partition", "loss burst", "late frame"
 TRANSFER = frozenset({"failed read", "corrupt read", "straggling read", "damage"})
 EXCUSES: dict[FailCode, frozenset[str]] = {
     FailCode.WORKER_LOST: DISTURBED,
-    FailCode.HANDOFF_FAILED: DISTURBED | TRANSFER,
+    FailCode.HANDOFF_FAILED: DISTURBED | TRANSFER | {"big"},  # one side has refused it, and the other hears of it first
     FailCode.DEADLINE_EXCEEDED: DISTURBED | TRANSFER | {"tight"},
     FailCode.OVERLOADED: frozenset({"big"}),
 }

@@ -74,7 +74,7 @@ class World:
         self.weather = Weather(self, tape)
         self.tickets: dict[Key, Ticket] = {}
         self.tainted: set[Key] = set()  # rooms computed from damaged memory
-        self.concerned: dict[str, set[str]] = {}  # room -> workers and gateways its tickets named
+        self.concerned: dict[str, set[str]] = {}  # room -> its request, and workers and gateways its tickets named
         self.all_faults: list[Fault] = []
         self.handoffs = Handoffs(self.tickets, self.all_faults, self.concerned, self.violate, lossy=bool(self.draw.faults.loss))
         self.marks: Counter[str] = Counter()
@@ -128,6 +128,7 @@ class World:
         if known != ticket:
             self.violate("same_ticket", f"two tickets for {ticket.key}")
         names = {worker_of(self._names.get(b, "?")) for b in (ticket.gateway, ticket.prefill, ticket.decode)}
+        names.add(f"request {ticket.sampling.seed}")
         self.concerned.setdefault(ticket.key.room, set()).update(names)
 
     def plan_applied(self, worker: WorkerRun, rank: Rank, plan: StepPlan) -> None:
