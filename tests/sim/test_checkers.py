@@ -10,13 +10,29 @@ from baton.core.agreement import Hold, StepPlan
 from baton.core.door import Emit, Fail, Finish, RequestId, Submit
 from baton.core.ids import Boot, Epoch, GroupName, Key, Page, Rank, RankId, Room, Seq, Stamp, TokenId, TokenIndex
 from baton.core.manifest import Manifest, PoolView, RankManifest
-from baton.core.messages import PROTOCOL, Drawn, FailCode, Failed, FinishReason, FirstToken, Limits, Sampling, Ticket, Tokens
+from baton.core.messages import (
+    PROTOCOL,
+    Abort,
+    Drawn,
+    FailCode,
+    Failed,
+    FinishReason,
+    FirstToken,
+    Limits,
+    Received,
+    Sampling,
+    Ticket,
+    Tokens,
+    Withdrawn,
+)
+from baton.core.room import Issue, Send
 from baton.core.seal import block_sums
 from baton.core.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit, Whole
 from baton.core.work import Batch, DigestOrder, Job, Row
 from baton.sim import content
 from baton.sim.books import MAX_READS, PlanBook, RankBooks
 from baton.sim.clients import Client, Oracle, right_answer
+from baton.sim.endings import Endings
 from baton.sim.engine import Collective, SimEngine
 from baton.sim.excuses import EVERYBODY, EXCUSES, Fault, excuse, worker_of
 from baton.sim.handoffs import Handoffs
@@ -446,3 +462,46 @@ def test_layers_of_a_block_may_come_from_two_stages():
         found.asked(placement, key(), RankId(PREFILL, PREFILL, Rank(1)), [(FULL, 0, half, half)])
     with breaks("same_replica"):
         found.asked(placement, key(), RankId(PREFILL, PREFILL, Rank(1)), [(FULL, 0, half - 4, 4)])
+
+
+def ends_after(heard=None, says=None, lost=None):
+    """The prefill worker drops the room after it has heard, said or lost this."""
+    found = Endings({key(): SimpleNamespace(gateway=GATEWAY)}, violate)
+    found.heard(PREFILL, heard)
+    found.lost(PREFILL, lost)
+    found.acts(PREFILL, "prefill-0", [Issue(plan(1, drop=(key(),))), Send(GATEWAY, says)])
+
+
+TOKEN = Drawn(TokenId(1), None, ())
+
+
+@pytest.mark.parametrize(
+    "explained",
+    [
+        {"heard": Abort(key(), "")},
+        {"heard": Received(key())},
+        {"heard": Ticket(key(epoch=2), Stamp(1), GATEWAY, PREFILL, DECODE, PROMPT, (), SAMPLING, LIMITS)},
+        {"says": Failed(key(), FailCode.OVERLOADED, "", False)},
+        {"says": Withdrawn(key())},
+        {"says": FirstToken(key(), TokenIndex(0), TOKEN, FinishReason.STOP)},
+        {"lost": GATEWAY},
+    ],
+    ids=["aborted", "received", "higher epoch", "failed", "withdrawn", "finished", "gateway lost"],
+)
+def test_an_end_that_was_asked_for_or_told_is_no_silent_one(explained):
+    ends_after(**explained)
+
+
+@pytest.mark.parametrize(
+    "silent",
+    [
+        {},
+        {"heard": Abort(key(2), "")},
+        {"says": FirstToken(key(), TokenIndex(0), TOKEN, None)},
+        {"lost": DECODE},
+    ],
+    ids=["nothing", "about another room", "a token that is not the last", "another peer lost"],
+)
+def test_a_silent_end_is_found(silent):
+    with breaks("end_said"):
+        ends_after(**silent)

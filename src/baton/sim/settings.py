@@ -158,7 +158,7 @@ def draw_faults(tape: Tape) -> Faults:
         partitions=int(some(0.3, "partitions", 1, 2)),
         abort=some(0.4, "abort", 0.1, 0.4),
         retry=some(0.3, "retry", 0.5),
-        tight=some(0.2, "tight", 0.2),
+        tight=some(0.3, "tight", 0.2, 0.5),
         big=some(0.15, "big", 0.1),
         mismatch=some(0.1, "mismatch", 0.3),
         connect_fail=some(0.15, "connect_fail", 0.2),

@@ -16,7 +16,7 @@ from baton.core.messages import PROTOCOL, Ticket
 from baton.core.prefill import PrefillLeader
 from baton.core.rank import RankCore
 from baton.core.rank_effects import RankEffect
-from baton.core.room import LeaderSettings
+from baton.core.room import Effect, LeaderSettings
 from baton.core.state import Placement, Unit
 from baton.shell.lines import Lines
 from baton.shell.narration import Narration
@@ -24,6 +24,7 @@ from baton.shell.rank_host import RankHost
 from baton.shell.rank_pump import RankPump
 from baton.shell.worker import WorkerPump
 from baton.sim.books import PlanBook, RankBooks
+from baton.sim.endings import Endings
 from baton.sim.engine import Collective, SimEngine
 from baton.sim.memory import SimFabric
 from baton.sim.network import SimControl
@@ -124,15 +125,29 @@ class WorkerRun:
         }
         leader = makers[d.role]()
         leader.marks = self.world.core_marks
-        leader_receive = leader.receive
+        self._watch(leader, self.world.endings)
+        return leader
 
-        def receive(sender: Boot, message: Any, now: Any) -> None:
+    def _watch(self, leader: Leader[Any], endings: Endings) -> None:
+        """Show the judges what goes in and out."""
+        receive, peer_lost, effects = leader.receive, leader.peer_lost, leader.effects
+
+        def hear(sender: Boot, message: Any, now: Any) -> None:
             if isinstance(message, Ticket):
                 self.world.ticket(message)
-            leader_receive(sender, message, now)
+            endings.heard(self.boot, message)
+            receive(sender, message, now)
 
-        leader.receive = receive  # type: ignore[method-assign]
-        return leader
+        def lose(boot: Boot, why: str, now: Any) -> None:
+            endings.lost(self.boot, boot)
+            peer_lost(boot, why, now)
+
+        def act() -> list[Effect]:
+            found = effects()
+            endings.acts(self.boot, self.draw.name, found)
+            return found
+
+        leader.receive, leader.peer_lost, leader.effects = hear, lose, act  # type: ignore[method-assign]
 
     def _start(self, rank: Rank) -> None:
         world, d = self.world, self.draw

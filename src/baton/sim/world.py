@@ -23,6 +23,7 @@ from baton.core.session import SessionLimits
 from baton.shell.gateway_pump import GatewayPump
 from baton.shell.lines import Lines
 from baton.sim import content
+from baton.sim.endings import Endings
 from baton.sim.excuses import EVERYBODY, Fault, worker_of
 from baton.sim.handoffs import Handoffs
 from baton.sim.heap import Heap
@@ -76,6 +77,7 @@ class World:
         self.tainted: set[Key] = set()  # rooms computed from damaged memory
         self.concerned: dict[str, set[str]] = {}  # room -> its request, and workers and gateways its tickets named
         self.all_faults: list[Fault] = []
+        self.endings = Endings(self.tickets, self.violate)
         self.handoffs = Handoffs(self.tickets, self.all_faults, self.concerned, self.violate, lossy=bool(self.draw.faults.loss))
         self.marks: Counter[str] = Counter()
         self.core_marks = Marks()  # one for all roles of all processes
@@ -163,7 +165,11 @@ class World:
         for name in self.draw.gateways:
             self.start_gateway(name)
         for draw in self.draw.workers:
-            self.start_worker(draw)
+            late = 100_000 * self.tape.below(9, "starts late") if self.hostile and self.tape.chance(0.15, "a slow start") else 0
+            if late:
+                self.heap.after(late, self._restart_worker, draw)
+            else:
+                self.start_worker(draw)
 
     def start_gateway(self, name: str) -> None:
         """A gateway begins, as a new boot."""
@@ -236,7 +242,8 @@ class World:
         """The whole run. Raises Violation."""
         self.tell("---- start ----")
         self.start()
-        self._advance(400_000)  # pairs are made before the first client; in a hostile world maybe not all
+        # Pairs are made before the first client; in a hostile world not all of them, or none.
+        self._advance(20_000 if self.hostile and self.tape.chance(0.15, "early clients") else 400_000)
         self.tell("---- hostile ----" if self.hostile else "---- clients come, without faults ----")
         self._schedule()
         self._advance(self.heap.now + self.draw.hostile_ms * 1000)

@@ -166,7 +166,7 @@ class ComputesAgain(PrefillLeader):
         if room is None or room.state is not RoomState.OFFERED:
             super()._on_doubt(sender, doubt, now)
             return
-        room.state, room.done, room.progress = RoomState.COMPUTING, 0, now
+        room.state, room.ordered, room.done, room.progress = RoomState.COMPUTING, 0, 0, now
         room.sums.clear()
 
 
@@ -215,7 +215,7 @@ PLANTS = (
     Plant(
         "withdrawal_unsaid",
         "prefill gives a room up and tells nobody",
-        ("no_spurious_failure", "liveness", "nothing_left"),
+        ("end_said",),
         8,
         lambda: Parts(prefill=WithdrawsInSilence),
     ),

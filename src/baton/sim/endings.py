@@ -1,0 +1,55 @@
+"""No worker ends a room in silence: it was told to, or it has said why.
+
+An end that nobody hears of leaves the other side and the gateway waiting until something runs out.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from baton.core.frames import Said
+from baton.core.ids import Boot, Key
+from baton.core.messages import Abort, Failed, FirstToken, Offer, Received, Recompute, Ticket, Tokens, Withdrawn
+from baton.core.room import Effect, Issue, Send
+
+
+class Endings:
+    """What the leaders of all workers have heard and said about the ends of their rooms."""
+
+    def __init__(self, tickets: Mapping[Key, Ticket], violate: Callable[[str, str], None]) -> None:
+        self._tickets, self._violate = tickets, violate
+        self._explained: set[tuple[Boot, Key]] = set()
+
+    def heard(self, worker: Boot, message: Said) -> None:
+        """A leader receives a message."""
+        match message:
+            case Abort() | Received() | Withdrawn():
+                self._explained.add((worker, message.key))
+            case Offer(record=record) if record is not None and record.finish is not None:
+                self._explained.add((worker, message.key))
+            case Ticket(key=key):
+                self._explained.update((worker, k) for k in self._tickets if k.room == key.room and k.epoch < key.epoch)
+            case _:
+                pass
+
+    def lost(self, worker: Boot, peer: Boot) -> None:
+        """A leader hears that a peer is gone: a gateway's rooms end with it."""
+        self._explained.update((worker, key) for key, ticket in self._tickets.items() if ticket.gateway == peer)
+
+    def acts(self, worker: Boot, name: str, effects: Iterable[Effect]) -> None:
+        """A leader's turn is over: what it says, and the plan that it issues."""
+        for effect in effects:
+            if isinstance(effect, Send):
+                self._says(worker, effect.message)
+        for effect in effects:
+            if isinstance(effect, Issue):
+                for key in effect.plan.drop:
+                    if (worker, key) not in self._explained:
+                        self._violate("end_said", f"{name} drops {key.room[-4:]}.{key.epoch}, and nobody hears of it")
+
+    def _says(self, worker: Boot, message: Said) -> None:
+        match message:
+            case Failed() | Withdrawn() | Recompute():
+                self._explained.add((worker, message.key))
+            case FirstToken(finish=finish) | Tokens(finish=finish) if finish is not None:
+                self._explained.add((worker, message.key))
+            case _:
+                pass
