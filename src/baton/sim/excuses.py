@@ -8,7 +8,8 @@ DISTURBED = frozenset({"crash", "pause", "partition", "loss burst", "late frame"
 TRANSFER = frozenset({"failed read", "corrupt read", "straggling read", "damage"})
 EXCUSES: dict[FailCode, frozenset[str]] = {
     FailCode.WORKER_LOST: DISTURBED,
-    FailCode.HANDOFF_FAILED: DISTURBED | TRANSFER | {"big"},  # one side has refused it, and the other hears of it first
+    # A side that has refused the request, or has seen its deadline pass, knows it no more: the other one says so first.
+    FailCode.HANDOFF_FAILED: DISTURBED | TRANSFER | {"big", "tight"},
     FailCode.DEADLINE_EXCEEDED: DISTURBED | TRANSFER | {"tight"},
     FailCode.OVERLOADED: frozenset({"big"}),
 }
