@@ -33,15 +33,16 @@ CHAT_TEMPLATE = (
 
 
 def make_tiny(path: Path, family: str = "llama", *, seed: int = 0, **overrides: Any) -> Path:
-    """Write a float32 checkpoint of that family (`llama`, `qwen3`) with weights drawn from `seed`; returns `path`.
+    """Write a float32 checkpoint of that family (a key of `classes`) with weights drawn from `seed`; returns `path`.
 
     `overrides` replace values of its config. The weights spread wider than by default (`initializer_range`), which keeps the
     top logits apart: nearly tied ones would make equal tokens a matter of rounding.
     """
-    from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+    import transformers
 
-    families = {"llama": (LlamaConfig, LlamaForCausalLM), "qwen3": (Qwen3Config, Qwen3ForCausalLM)}
-    config_type, model_type = families[family]
+    classes = {"llama": "Llama", "mistral": "Mistral", "smollm3": "SmolLM3", "qwen2": "Qwen2", "qwen3": "Qwen3", "phi3": "Phi3"}
+    config_type = getattr(transformers, f"{classes[family]}Config")
+    model_type = getattr(transformers, f"{classes[family]}ForCausalLM")
     path.mkdir(parents=True, exist_ok=True)
     vocabulary = _write_tokenizer(path)
     values = {

@@ -7,12 +7,13 @@ import pytest
 import torch
 
 from baton.core.ids import GroupName
-from baton.core.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit
+from baton.core.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit, Window
 from baton.engine.attention.cpu import CpuAttention
-from baton.engine.attention.interface import Segment
+from baton.engine.attention.interface import Seen, Segment
 from baton.engine.attention.kernels import TILE
 from baton.engine.attention.reference import ReferenceAttention, pool_view
 
+FULL = Full()
 KV, B, LAYERS = GroupName("full"), 16, 2
 TORCH = {DType.F32: torch.float32, DType.BF16: torch.bfloat16, DType.F16: torch.float16}
 WORST = {DType.F32: 1e-5, DType.BF16: 2e-2, DType.F16: 2e-3}
@@ -31,10 +32,18 @@ class Case:
     """A pool with random pages, and a batch over it."""
 
     def __init__(
-        self, dtype: DType, heads: tuple[int, int], dim: int, contexts: list[tuple[int, int]], *, b: int = B, k: int = 1
+        self,
+        dtype: DType,
+        heads: tuple[int, int],
+        dim: int,
+        contexts: list[tuple[int, int]],
+        *,
+        b: int = B,
+        k: int = 1,
+        seen: Seen = FULL,
     ) -> None:
         torch.manual_seed(0)
-        self.b, self.dtype = b, dtype
+        self.b, self.dtype, self.seen = b, dtype, seen
         spec = StateSpec("kv", KV, tuple(range(LAYERS)), ("k", "v"), heads[1], dim, dtype)
         table = StateTable(LAYERS, b, (Group(KV, Unit.PAGE, Full()),), (spec,))
         self.placement = Placement(table, 1, 1, 0, 0, k)
@@ -59,7 +68,7 @@ class Case:
     def run(self, backend: object, segments: list[Segment] | None = None) -> torch.Tensor:
         backend.write(layer=1, k=self.k, v=self.v, slots=self.slots())
         out = torch.full_like(self.q, 7.0)
-        backend.attend(layer=1, q=self.q, k=self.k, v=self.v, segments=segments or self.segments, out=out)
+        backend.attend(layer=1, q=self.q, k=self.k, v=self.v, segments=segments or self.segments, seen=self.seen, out=out)
         return out
 
 
@@ -142,3 +151,47 @@ def test_a_row_of_a_chunk_does_not_depend_on_the_rows_after_it(dtype: DType) -> 
     for count in (7, 20, 21, 44):
         cut = Segment(first=0, count=count, start=whole.start, blocks=whole.blocks)
         assert torch.equal(case.run(backend, [cut])[:count], expected[:count])
+
+
+WINDOWS = [1, 5, B, 3 * B + 1, TILE - 3, TILE, TILE + 40]
+LONG = [(0, 1), (15, 1), (200, 2), (2 * TILE + 7, 1), (0, 17), (33, 40), (2 * TILE - 21, 60)]
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize(("dtype", "dim"), [(DType.F32, 16), (DType.BF16, 64), (DType.F16, 40)])
+def test_a_window_is_obeyed(dtype: DType, dim: int, window: int) -> None:
+    compare(Case(dtype, (9, 3), dim, LONG, seen=Window(window)))
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_what_lies_before_a_window_is_not_looked_at(window: int) -> None:
+    """The plain backend against the definition: other keys and values before the window change no bit."""
+    case = Case(DType.F32, (4, 2), 16, [(TILE + 50, 1)], seen=Window(window))
+    for backend in (ReferenceAttention(case.pool, case.placement), CpuAttention(case.pool, case.placement)):
+        before = case.run(backend)
+        kept = {}
+        for at in range(TILE + 50 - window + 1):
+            place = (int(case.segments[0].blocks[at // B]), slice(None), 1, slice(None), at % B)
+            kept[at] = case.view[place].clone()
+            case.view[place] = 50.0
+        assert torch.equal(case.run(backend), before)
+        for at, rows in kept.items():
+            case.view[int(case.segments[0].blocks[at // B]), :, 1, :, at % B] = rows
+        if window > 1:  # and the first position inside it does
+            at = TILE + 50 - window + 1
+            case.view[int(case.segments[0].blocks[at // B]), :, 1, 1, at % B] += 50.0
+            assert not torch.equal(case.run(backend), before)
+            case.view[int(case.segments[0].blocks[at // B]), :, 1, 1, at % B] -= 50.0
+
+
+@pytest.mark.parametrize("window", [5, TILE - 3])
+def test_a_row_with_a_window_depends_neither_on_its_company_nor_on_the_cut(window: int) -> None:
+    case = Case(DType.BF16, (9, 3), 64, [*LONG[:4], (TILE - 20, 45)], seen=Window(window))
+    backend = CpuAttention(case.pool, case.placement)
+    together = case.run(backend)
+    for s in case.segments:
+        assert torch.equal(case.run(backend, [s])[s.first : s.first + s.count], together[s.first : s.first + s.count])
+    last = case.segments[-1]
+    for count in (7, 20, 44):
+        cut = Segment(first=last.first, count=count, start=last.start, blocks=last.blocks)
+        assert torch.equal(case.run(backend, [cut])[last.first :][:count], together[last.first :][:count])

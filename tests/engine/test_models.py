@@ -16,12 +16,13 @@ from baton.adapters.memory import HostPool
 from baton.core.errors import ConfigError
 from baton.core.state import DType, Placement
 from baton.engine.attention.cpu import CpuAttention
-from baton.engine.attention.interface import AttentionBackend, Segment
+from baton.engine.attention.interface import AttentionBackend, Seen, Segment
 from baton.engine.attention.reference import ReferenceAttention
 from baton.engine.checkpoint import Checkpoint
 from baton.engine.kernels.team import Team
 from baton.engine.models import FAMILIES
 from baton.engine.models.base import KV, family_of
+from baton.engine.models.config import identity
 from baton.engine.ops import CpuOps, Linear, Ops, TorchOps
 from baton.engine.trial import default_directory
 
@@ -37,6 +38,13 @@ LLAMA3 = {
     "original_max_position_embeddings": 256,  # of 8 frequencies some are kept, one is blended, some are divided
 }
 LINEAR = {"rope_type": "linear", "rope_theta": 5_000.0, "factor": 4.0}
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 10_000.0, "factor": 2.0}
+YARN = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "original_max_position_embeddings": 128, "beta_fast": 8.0}
+SHORT, LONG = [1.0 + 0.1 * i for i in range(8)], [1.0 + 0.7 * i for i in range(8)]
+LONGROPE = {"rope_type": "longrope", "rope_theta": 10_000.0, "short_factor": SHORT, "long_factor": LONG}
+PARTIAL = {**LONGROPE, "short_factor": SHORT[:6], "long_factor": LONG[:6], "partial_rotary_factor": 0.75}
+WINDOW = {"sliding_window": 20}  # shorter than the prompt, neither a block nor a tile
+UPPER = {"use_sliding_window": True, "max_window_layers": 1, **WINDOW}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
     "qwen3": ("qwen3", {}),
@@ -50,7 +58,29 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "no sharing": ("llama", {"num_key_value_heads": 4, "num_hidden_layers": 3}),
     "three to one": ("llama", {"hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 2}),
     "eps": ("llama", {"rms_norm_eps": 0.1}),
+    "dynamic rope, not stretched": ("llama", {"rope_parameters": DYNAMIC}),
+    "dynamic rope, stretched": ("llama", {"rope_parameters": DYNAMIC, "max_position_embeddings": 64}),
+    "yarn rope": ("qwen2", {"rope_parameters": YARN}),
+    "yarn rope, scaled by hand": ("llama", {"rope_parameters": {**YARN, "mscale": 0.7, "mscale_all_dim": 0.4}}),
+    "yarn rope, not truncated": ("mistral", {"rope_parameters": {**YARN, "truncate": False, "attention_factor": 1.3}}),
+    "mistral": ("mistral", {}),
+    "mistral without a window": ("mistral", {"sliding_window": None}),
+    "mistral window": ("mistral", WINDOW),
+    "smollm3": ("smollm3", {"num_hidden_layers": 4}),
+    "smollm3 by list": ("smollm3", {"num_hidden_layers": 3, "no_rope_layers": [0, 1, 0]}),
+    "smollm3 window": ("smollm3", {"num_hidden_layers": 3, "no_rope_layer_interval": 2, "use_sliding_window": True, **WINDOW}),
+    "qwen2": ("qwen2", {}),
+    "qwen2 window": ("qwen2", UPPER),
+    "qwen3 window": ("qwen3", UPPER),
+    "qwen3 window by name": ("qwen3", {**UPPER, "layer_types": ["sliding_attention", "full_attention"]}),
+    "phi3": ("phi3", {}),
+    "phi3 window": ("phi3", WINDOW),
+    "phi3 in part": ("phi3", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.75}}),
+    "phi3 short": ("phi3", {"rope_parameters": LONGROPE, "original_max_position_embeddings": 1024}),
+    "phi3 long": ("phi3", {"rope_parameters": LONGROPE, "original_max_position_embeddings": 32}),
+    "phi3 long in part": ("phi3", {"rope_parameters": PARTIAL, "original_max_position_embeddings": 32}),
 }
+LONGEST = {"dynamic rope, stretched": LENGTH, "phi3 short": 1024}  # served by a flag; else by what the config says
 
 
 class Watched:
@@ -71,12 +101,21 @@ class Watched:
 class Driver:
     """A model run over scattered pages without the engine."""
 
-    def __init__(self, path: Path, ops: Ops, attention: Callable[[HostPool, Placement], AttentionBackend]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        ops: Ops,
+        attention: Callable[[HostPool, Placement], AttentionBackend],
+        *,
+        dtype: DType = DType.F32,
+        longest: int | None = None,
+    ) -> None:
         checkpoint = Checkpoint.open(path)
-        placement = placement_of(checkpoint, DType.F32, 1)
+        placement = placement_of(checkpoint, dtype, 1)
         self.layers = int(checkpoint.config["num_hidden_layers"])
         self._ops = Watched(ops)
-        self._model = family_of(checkpoint.config, FAMILIES).build(checkpoint, placement, DType.F32, self._ops)
+        family = family_of(checkpoint.config, FAMILIES)
+        self._model = family.build(checkpoint, placement, dtype, self._ops, longest=longest)
         self._blocks = np.random.default_rng(5).permutation(12).astype(np.int32)[: -(-LENGTH // B)]
         self._pool = HostPool(12 * placement.page_bytes(KV))
         ctypes.memset(self._pool.address, 0x7F, self._pool.nbytes)  # float32 3e38: whoever reads too far is seen
@@ -98,10 +137,10 @@ class Driver:
         slots = torch.from_numpy(blocks.astype(np.int64))[at // B] * B + at % B
         segment = Segment(first=0, count=len(tokens), start=start, blocks=blocks)
 
-        def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: Seen) -> torch.Tensor:
             out = torch.full_like(q, 7.0)
             self._attention.write(layer=layer, k=k, v=v, slots=slots)
-            self._attention.attend(layer=layer, q=q, k=k, v=v, segments=[segment], out=out)
+            self._attention.attend(layer=layer, q=q, k=k, v=v, segments=[segment], seen=seen, out=out)
             return out
 
         self._ops.streams.clear()
@@ -163,7 +202,7 @@ def test_layers_and_logits_are_those_of_transformers(tmp_path: Path, case: str, 
     family, overrides = CASES[case]
     path = make_tiny(tmp_path, family, **overrides)
     ops, attention = (CpuOps(DType.F32, Team(1)), CpuAttention) if compiled else (TorchOps(), ReferenceAttention)
-    driver = Driver(path, ops, attention)
+    driver = Driver(path, ops, attention, longest=LONGEST.get(case))
     compare(driver, path, prompt(int(Checkpoint.open(path).config["vocab_size"])), list(CUTS.values()))
     driver.close()
 
@@ -193,6 +232,39 @@ def test_the_trial_model_is_that_of_transformers() -> None:
     driver.close()
 
 
+def test_what_is_computed_has_an_identity(tmp_path: Path) -> None:
+    """Same weights, other config: a pair of workers that would continue each other's requests wrongly."""
+    config = dict(Checkpoint.open(make_tiny(tmp_path, "qwen3")).config)
+    family = family_of(config, FAMILIES)
+    longrope = {"rope_parameters": LONGROPE, "original_max_position_embeddings": 1024}
+    others = [{}, UPPER | {"layer_types": None}, {"rope_parameters": YARN}, {"rms_norm_eps": 1e-5}, longrope]
+    found = [identity("weights", family.read(config | other)) for other in others]
+    found += [identity("other weights", family.read(config)), identity("weights", family.read(config | longrope, longest=1024))]
+    assert len(set(found)) == len(found)
+    older = {n: v for n, v in config.items() if n != "rope_parameters"} | {"rope_theta": config["rope_parameters"]["rope_theta"]}
+    assert identity("weights", family.read(older | {"transformers_version": "4.1"})) == found[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, (4096, 4096)),
+        ({"rope_parameters": {**YARN, "original_max_position_embeddings": 4096}}, (16_384, 16_384)),
+        ({"rope_parameters": YARN}, (4096, 4096)),
+        ({"rope_parameters": DYNAMIC}, (4096, 8192)),
+        ({"max_position_embeddings": None}, None),
+    ],
+)
+def test_how_long_a_request_may_be(tmp_path: Path, changes: dict[str, object], expected: tuple[int, int] | None) -> None:
+    config = dict(Checkpoint.open(make_tiny(tmp_path)).config) | changes
+    family = family_of(config, FAMILIES)
+    if expected is None:
+        with pytest.raises(ConfigError, match="max_position_embeddings"):
+            family.longest(config)
+    else:
+        assert family.longest(config) == expected
+
+
 # ---- refusals -----------------------------------------------------------------------------------
 
 
@@ -214,7 +286,15 @@ def test_an_architecture_that_nobody_serves(tmp_path: Path) -> None:
     ("family", "changes", "named"),
     [
         ("llama", {"hidden_act": "gelu"}, "gelu"),
-        ("llama", {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}}, "yarn"),
+        ("llama", {"rope_parameters": {"rope_type": "spiral", "rope_theta": 1e4, "factor": 4.0}}, "spiral"),
+        ("llama", {"rope_parameters": {"rope_type": "linear", "factor": -1}}, "factor"),
+        ("phi3", {"rope_parameters": {**LONGROPE, "short_factor": [1.0]}}, "short_factor"),
+        ("qwen3", {"layer_types": ["full_attention", "linear_attention"]}, "linear_attention"),
+        ("mistral", {"sliding_window": 0}, "sliding_window"),
+        ("smollm3", {"no_rope_layers": [1]}, "no_rope_layers"),
+        ("qwen2", {"num_key_value_heads": 3}, "3 key and value heads"),
+        ("llama", {"hidden_size": None}, "hidden_size"),
+        ("llama", {"rms_norm_eps": "small"}, "rms_norm_eps"),
     ],
 )
 def test_a_setting_that_would_give_other_tokens(tmp_path: Path, family: str, changes: dict[str, object], named: str) -> None:
@@ -222,15 +302,6 @@ def test_a_setting_that_would_give_other_tokens(tmp_path: Path, family: str, cha
 
 
 SLIDING = {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1}
-
-
-@pytest.mark.parametrize("form", ["layer_types", "older"])
-def test_layers_with_a_sliding_window_are_refused(tmp_path: Path, form: str) -> None:
-    """Served with full attention they would give other tokens beyond the window."""
-    path = make_tiny(tmp_path, "qwen3", **SLIDING)
-    message = refused(path) if form == "layer_types" else refused(path, layer_types=None)
-    assert "[1]" in message
-    assert "sliding window" in message
 
 
 @pytest.mark.parametrize(

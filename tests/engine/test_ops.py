@@ -8,13 +8,14 @@ import torch
 from baton.core.state import DType
 from baton.engine.kernels.team import Team
 from baton.engine.ops import ALONE_ROWS, CpuOps, HeadNorms, Ops, TorchOps
-from baton.engine.rope import Rope
+from baton.engine.rope import Rope, RopeSettings
 
 TORCH = {DType.F32: torch.float32, DType.BF16: torch.bfloat16, DType.F16: torch.float16}
 CLOSE = {DType.F32: 1e-6, DType.BF16: 8e-3, DType.F16: 1e-3}  # a rounding step of the dtype, relative to the largest
 ROWS = 3 * ALONE_ROWS + 5
 POSITIONS = 97
-ROPE = Rope({"max_position_embeddings": POSITIONS, "rope_theta": 100.0}, dim=24)
+ROPE = Rope(RopeSettings("default", 24, 100.0), positions=POSITIONS)
+PARTIAL = Rope(RopeSettings("default", 18, 100.0), positions=POSITIONS)
 
 
 def draw(dtype: DType, *shape: int, seed: int = 0) -> torch.Tensor:
@@ -31,15 +32,19 @@ def add_norm(ops: Ops, dtype: DType, rows: int) -> torch.Tensor:
     return torch.cat((x, normed), -1)
 
 
-def rotate(ops: Ops, dtype: DType, rows: int, norms: HeadNorms | None = None) -> torch.Tensor:
+def rotate(ops: Ops, dtype: DType, rows: int, norms: HeadNorms | None = None, rope: Rope = ROPE) -> torch.Tensor:
     whole = draw(dtype, ROWS, 8, 24)[:rows].clone()
     positions = torch.arange(ROWS)[:rows] * 31 % POSITIONS
-    ops.rotate(whole[:, :5], positions, ROPE, queries=3, norms=norms, eps=1e-6)
+    ops.rotate(whole[:, :5], positions, rope, queries=3, norms=norms, eps=1e-6)
     return whole.flatten(1)
 
 
 def norm_rotate(ops: Ops, dtype: DType, rows: int) -> torch.Tensor:
     return rotate(ops, dtype, rows, HeadNorms(draw(dtype, 24, seed=3), draw(dtype, 24, seed=4)))
+
+
+def rotate_in_part(ops: Ops, dtype: DType, rows: int) -> torch.Tensor:
+    return rotate(ops, dtype, rows, HeadNorms(draw(dtype, 24, seed=3), draw(dtype, 24, seed=4)), PARTIAL)
 
 
 def gate(ops: Ops, dtype: DType, rows: int) -> torch.Tensor:
@@ -50,7 +55,7 @@ def linear(ops: Ops, dtype: DType, rows: int) -> torch.Tensor:
     return ops.linear(draw(dtype, 40, 72, seed=5), draw(dtype, 40, seed=6))(draw(dtype, ROWS, 72)[:rows])
 
 
-OPERATIONS: list[Any] = [norm, add_norm, rotate, norm_rotate, gate, linear]
+OPERATIONS: list[Any] = [norm, add_norm, rotate, norm_rotate, rotate_in_part, gate, linear]
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -65,7 +70,7 @@ def test_the_compiled_operations_agree_with_the_plain_ones(operation: Any, dtype
 
 
 @pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
-@pytest.mark.parametrize("operation", [norm, add_norm, rotate, norm_rotate, gate])
+@pytest.mark.parametrize("operation", [norm, add_norm, rotate, norm_rotate, rotate_in_part, gate])
 def test_a_row_does_not_depend_on_its_company(operation: Any, dtype: DType) -> None:
     ops = CpuOps(dtype, Team(2))
     together = operation(ops, dtype, ROWS)

@@ -111,6 +111,7 @@ class Worker:
         from baton.engine.kernels.team import Team
         from baton.engine.models import FAMILIES
         from baton.engine.models.base import KV, family_of
+        from baton.engine.models.config import identity
         from baton.engine.ops import CpuOps
 
         s, started = self.settings, clock.now()
@@ -119,13 +120,14 @@ class Worker:
         self.dtype = served_dtype(s.dtype, checkpoint.config)
         table = family.table(checkpoint.config, block_tokens=BLOCK_TOKENS, dtype=SERVED[self.dtype])
         self.placement = Placement(table, 1, 1, 0, 0, s.page_blocks)
-        self.max_model_len = model_length(s.max_model_len, checkpoint.config)
+        self.max_model_len = model_length(s.max_model_len, *family.longest(checkpoint.config))
         nbytes = self._pool_bytes(self.placement)
         for group, size in nbytes.items():
             require_memory(size, f"the pool of group {group}")
-        self.weights = checkpoint.identity(self.dtype)
-        team = Team(s.threads)
-        model = family.build(checkpoint, self.placement, SERVED[self.dtype], CpuOps(SERVED[self.dtype], team))
+        ops = CpuOps(SERVED[self.dtype], Team(s.threads))
+        model = family.build(checkpoint, self.placement, SERVED[self.dtype], ops, longest=self.max_model_len)
+        config = family.read(checkpoint.config, longest=self.max_model_len)
+        self.weights = identity(checkpoint.identity(self.dtype), config)
         pools = {group: HostPool(size, what=f"the pool of group {group}") for group, size in nbytes.items()}
         self._host_pools = pools
         attention = CpuAttention(pools[KV], self.placement)
@@ -228,11 +230,10 @@ def served_dtype(wanted: str, config: Mapping[str, object]) -> str:
     return name
 
 
-def model_length(wanted: int | None, config: Mapping[str, object]) -> int:
-    """Positions of one request, prompt and answer. Raises ConfigError beyond the checkpoint's own limit."""
-    own = int(str(config["max_position_embeddings"]))
-    if wanted is not None and wanted > own:
-        raise ConfigError(f"--max-model-len {wanted} exceeds the model's {own} positions")
+def model_length(wanted: int | None, own: int, most: int) -> int:
+    """Positions of one request, prompt and answer: `own` unless told. Raises ConfigError beyond `most`."""
+    if wanted is not None and wanted > most:
+        raise ConfigError(f"--max-model-len {wanted} exceeds the model's {most} positions")
     return wanted if wanted is not None else own
 
 

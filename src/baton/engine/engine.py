@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from baton.core.ids import GroupName
 from baton.core.state import DType, Placement
 from baton.core.work import Batch, BatchDone, DigestDone, DigestOrder, Row, RowDone
-from baton.engine.attention.interface import AttentionBackend, Segment
+from baton.engine.attention.interface import AttentionBackend, Seen, Segment
 from baton.engine.models.base import KV, Model
 from baton.engine.sampler import draw
 from baton.ports.fabric import Pool
@@ -160,11 +160,11 @@ class TorchEngine:
         x, at = _padded(torch.from_numpy(tokens), short), _padded(torch.from_numpy(positions), short)
         where = torch.from_numpy(slots)
 
-        def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: Seen) -> torch.Tensor:
             out = q.new_zeros(q.shape) if short else q.new_empty(q.shape)
             q, k, v = q[:count], k[:count], v[:count]
             self._attention.write(layer=layer, k=k, v=v, slots=where)
-            self._attention.attend(layer=layer, q=q, k=k, v=v, segments=segments, out=out[:count])
+            self._attention.attend(layer=layer, q=q, k=k, v=v, segments=segments, seen=seen, out=out[:count])
             return out
 
         return self._model.forward(x, at, attend)

@@ -40,7 +40,10 @@ class Ops(Protocol):
     def rotate(
         self, x: torch.Tensor, positions: torch.Tensor, rope: Rope, *, queries: int, norms: HeadNorms | None, eps: float
     ) -> None:
-        """In place: norm each head, where given, and rotate it. x: [rows, heads of q, then of k, dim]."""
+        """In place: norm each head, where given, and rotate its first `rope.dim` elements.
+
+        x: [rows, heads of q, then of k, dim].
+        """
         ...
 
     def gate(self, x: torch.Tensor) -> torch.Tensor:
@@ -69,8 +72,8 @@ class TorchOps:
             x[:, :queries] = self.norm(x[:, :queries], norms.q, eps, add=None)
             x[:, queries:] = self.norm(x[:, queries:], norms.k, eps, add=None)
         cos, sin = rope.cos[positions][:, None], rope.sin[positions][:, None]
-        first, second = x.float().chunk(2, -1)
-        x[:] = torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
+        first, second = x[..., : rope.dim].float().chunk(2, -1)
+        x[..., : rope.dim] = torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
 
     def gate(self, x: torch.Tensor) -> torch.Tensor:
         """See Ops."""
@@ -113,7 +116,7 @@ class CpuOps:
         job = self._rotate.job
         self._eps[0] = eps
         job[p.ROWS], job[p.ROT_X], job[p.ROT_ROW] = x.shape[0], x.data_ptr(), x.stride(0)
-        job[p.ROT_HEADS], job[p.ROT_QUERIES], job[p.ROT_DIM] = x.shape[1], queries, x.shape[2]
+        job[p.ROT_HEADS], job[p.ROT_QUERIES], job[p.ROT_DIM], job[p.ROT_TURNED] = x.shape[1], queries, x.shape[2], rope.dim
         job[p.ROT_PLACES], job[p.ROT_COS], job[p.ROT_SIN] = positions.data_ptr(), rope.cos.data_ptr(), rope.sin.data_ptr()
         job[p.ROT_WEIGHT_Q] = 0 if norms is None else norms.q.data_ptr()
         job[p.ROT_WEIGHT_K] = 0 if norms is None else norms.k.data_ptr()

@@ -1,50 +1,206 @@
-"""Rotary position embedding (Su et al. 2021), half-split form, with Llama 3's frequency scaling (model card, 2024)."""
+"""Rotary position embedding (Su et al. 2021), half-split form, and the ways in which checkpoints stretch it.
+
+Angles depend on the position alone, never on how long a sequence has become: cached keys stay right, and prefill and decode
+agree. Where a method asks for the length (dynamic, longrope), it is the longest that is served, as vLLM does it too.
+"""
 
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
 import torch
 
 from baton.core.errors import ConfigError
 
 
-def _plain(inverse: torch.Tensor, _: Mapping[str, Any]) -> torch.Tensor:
-    return inverse
+class RopeSettings(msgspec.Struct, frozen=True):
+    """A rope with all its numbers resolved: two ranks with equal settings rotate alike.
+
+    Attributes:
+        kind: the key of SCALINGS
+        dim: elements of a head that are rotated, the first ones
+        theta: wavelengths go from 2 pi to about 2 pi theta
+        numbers: what the kind needs besides
+    """
+
+    kind: str
+    dim: int
+    theta: float
+    numbers: dict[str, float | tuple[float, ...]] = {}
 
 
-def _llama3(inverse: torch.Tensor, p: Mapping[str, Any]) -> torch.Tensor:
-    """Long wavelengths are divided by `factor`, short ones kept, those between blended."""
-    old = p["original_max_position_embeddings"]
+class Source(msgspec.Struct, frozen=True):
+    """What a config says about its rope.
+
+    Attributes:
+        values: rope_parameters, or rope_scaling of older configs
+        limit: max_position_embeddings
+        longest: positions that are served
+    """
+
+    values: Mapping[str, Any]
+    dim: int
+    theta: float
+    limit: int
+    longest: int
+
+    def number(self, name: str, default: float | None = None) -> float:
+        """A positive number. Raises ConfigError if it is none."""
+        value = self.values.get(name)
+        value = default if value is None else value
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+            raise ConfigError(f"config.json: rope parameter {name} is {value!r}; expected is a positive number")
+        return float(value)
+
+    def original(self) -> float:
+        """Positions that the model was first trained with."""
+        return self.number("original_max_position_embeddings", self.limit)
+
+
+Numbers = dict[str, float | tuple[float, ...]]
+
+
+def _plain(_: Source) -> Numbers:
+    return {}
+
+
+def _linear(s: Source) -> Numbers:
+    return {"factor": s.number("factor")}
+
+
+def _llama3(s: Source) -> Numbers:
+    found = {n: s.number(n) for n in ("factor", "low_freq_factor", "high_freq_factor")}
+    return {**found, "original": s.original()}
+
+
+def _dynamic(s: Source) -> Numbers:
+    """Within the trained length it is the plain rope; beyond, the base grows with the length that is served."""
+    if s.longest <= s.limit:
+        return {"growth": 1.0}
+    factor = s.number("factor")
+    return {"growth": (factor * s.longest / s.limit - (factor - 1)) ** (s.dim / (s.dim - 2))}
+
+
+def _yarn(s: Source) -> Numbers:
+    original = s.original()
+    factor = s.number("factor", s.limit / original)
+
+    def strength(weight: float) -> float:
+        return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
+
+    over, under = s.values.get("mscale"), s.values.get("mscale_all_dim")
+    scale = strength(float(over)) / strength(float(under)) if over and under else strength(1.0)
+
+    def turns(count: float) -> float:
+        """The frequency, counted from 0, that turns so often within the original length."""
+        return s.dim * math.log(original / (count * 2 * math.pi)) / (2 * math.log(s.theta))
+
+    fast, slow = turns(s.number("beta_fast", 32)), turns(s.number("beta_slow", 1))
+    if s.values.get("truncate", True):
+        fast, slow = math.floor(fast), math.ceil(slow)
+    return {
+        "factor": factor,
+        "fast": float(max(fast, 0)),
+        "slow": float(min(slow, s.dim - 1)),
+        "scale": s.number("attention_factor", scale),
+    }
+
+
+def _longrope(s: Source) -> Numbers:
+    original = s.original()
+    name = "long_factor" if s.longest > original else "short_factor"
+    factors = s.values.get(name)
+    if not isinstance(factors, list) or len(factors) != s.dim // 2 or not all(isinstance(f, int | float) for f in factors):
+        raise ConfigError(f"config.json: rope parameter {name} must be a list of {s.dim // 2} numbers")
+    factor = s.number("factor", s.limit / original)
+    scale = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
+    return {"factors": tuple(map(float, factors)), "scale": s.number("attention_factor", scale)}
+
+
+def _by_llama3(inverse: torch.Tensor, n: Mapping[str, Any]) -> torch.Tensor:
+    """Long wavelengths are divided by `factor`, short ones kept, those between blended (Llama 3.1's model card)."""
     wave = 2 * math.pi / inverse
-    smooth = (old / wave - p["low_freq_factor"]) / (p["high_freq_factor"] - p["low_freq_factor"])
-    blended = (1 - smooth) * inverse / p["factor"] + smooth * inverse
-    kept = torch.where(wave > old / p["low_freq_factor"], inverse / p["factor"], inverse)
-    between = torch.logical_and(wave <= old / p["low_freq_factor"], wave >= old / p["high_freq_factor"])
+    smooth = (n["original"] / wave - n["low_freq_factor"]) / (n["high_freq_factor"] - n["low_freq_factor"])
+    blended = (1 - smooth) * inverse / n["factor"] + smooth * inverse
+    kept = torch.where(wave > n["original"] / n["low_freq_factor"], inverse / n["factor"], inverse)
+    between = (wave <= n["original"] / n["low_freq_factor"]) & (wave >= n["original"] / n["high_freq_factor"])
     return torch.where(between, blended, kept)
 
 
-def _linear(inverse: torch.Tensor, p: Mapping[str, Any]) -> torch.Tensor:
-    return inverse / float(p["factor"])
+def _by_yarn(inverse: torch.Tensor, n: Mapping[str, Any]) -> torch.Tensor:
+    """Fast frequencies are kept, slow ones divided by `factor`, with a ramp between (Peng et al. 2023)."""
+    span = n["slow"] - n["fast"] or 0.001
+    ramp = ((torch.arange(len(inverse), dtype=torch.float32) - n["fast"]) / span).clamp(0, 1)
+    stretched: torch.Tensor = inverse / n["factor"] * ramp + inverse * (1 - ramp)
+    return stretched
 
 
-SCALINGS: Mapping[str, Callable[[torch.Tensor, Mapping[str, Any]], torch.Tensor]] = {
-    "default": _plain,
-    "linear": _linear,
-    "llama3": _llama3,
+Resolve = Callable[[Source], Numbers]
+Stretch = Callable[[torch.Tensor, Mapping[str, Any]], torch.Tensor]
+SCALINGS: Mapping[str, tuple[Resolve, Stretch]] = {
+    "default": (_plain, lambda inverse, _: inverse),
+    "linear": (_linear, lambda inverse, n: inverse / n["factor"]),
+    "dynamic": (_dynamic, lambda inverse, _: inverse),
+    "llama3": (_llama3, _by_llama3),
+    "yarn": (_yarn, _by_yarn),
+    "longrope": (_longrope, lambda inverse, n: inverse / torch.tensor(n["factors"], dtype=torch.float32)),
 }
+ALIASES = {"su": "longrope"}  # the name in the first Phi-3 configs
+
+
+def rope_source(config: Mapping[str, Any], *, dim: int, longest: int) -> tuple[str, Source]:
+    """The kind that a config names, and its values. dim: of a whole head. Raises ConfigError for a kind nobody serves."""
+    values = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+    for name in ("original_max_position_embeddings", "partial_rotary_factor"):
+        if config.get(name) is not None:  # beside the others, in Phi-3's configs
+            values[name] = config[name]
+    kind = str(values.get("rope_type", values.get("type", "default")))
+    kind = "longrope" if "long_factor" in values else ALIASES.get(kind, kind)  # "yarn" too, in some of Phi-3's
+    if kind not in SCALINGS:
+        raise ConfigError(f"rope type {kind!r} is not supported; supported are {sorted(SCALINGS)}")
+    theta, limit = values.get("rope_theta", config.get("rope_theta", 10_000.0)), int(config["max_position_embeddings"])
+    source = Source(values, dim, theta, limit, longest)
+    return kind, msgspec.structs.replace(source, theta=source.number("rope_theta", theta))
+
+
+def rope_settings(config: Mapping[str, Any], *, dim: int, longest: int) -> RopeSettings:
+    """The rope of a config for heads of `dim` elements where `longest` positions are served. Raises ConfigError."""
+    kind, whole = rope_source(config, dim=dim, longest=longest)
+    part = whole.number("partial_rotary_factor", 1.0)
+    turned = int(dim * part)
+    if not 0 < turned <= dim or turned % 2:
+        raise ConfigError(f"config.json: partial_rotary_factor {part} of {dim} elements is {turned}, not an even part of them")
+    source = msgspec.structs.replace(whole, dim=turned)
+    resolve, _ = SCALINGS[kind]
+    return RopeSettings(kind, source.dim, source.theta, resolve(source))
+
+
+def longest_by_rope(config: Mapping[str, Any]) -> tuple[int, int]:
+    """Positions that a model serves by default, and at most when asked to. Raises ConfigError.
+
+    YaRN names its factor over the original length, and published configs often leave max_position_embeddings there; dynamic
+    scaling can go beyond the trained length, at the price of other angles than within it.
+    """
+    limit = int(config["max_position_embeddings"])
+    kind, source = rope_source(config, dim=2, longest=limit)
+    if kind == "yarn":
+        original = source.original()
+        reached = max(limit, int(original * source.number("factor", limit / original)))
+        return reached, reached
+    return limit, int(limit * source.number("factor")) if kind == "dynamic" else limit
 
 
 class Rope:
-    """Cosines and sines for all positions, computed once: float32 [max_positions, dim / 2] each."""
+    """Cosines and sines for all positions, computed once: float32 [positions, dim / 2] each."""
 
-    def __init__(self, config: Mapping[str, Any], *, dim: int) -> None:
-        parameters = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
-        kind = str(parameters.get("rope_type", parameters.get("type", "default")))
-        if kind not in SCALINGS:
-            raise ConfigError(f"rope type {kind!r} is not supported; supported are {sorted(SCALINGS)}")
-        theta = float(parameters.get("rope_theta", config.get("rope_theta", 10_000.0)))
-        inverse = 1.0 / theta ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim)
-        inverse = SCALINGS[kind](inverse, parameters)
-        angles = torch.arange(int(config["max_position_embeddings"]), dtype=torch.float32)[:, None] * inverse
-        self.cos, self.sin = angles.cos(), angles.sin()
+    def __init__(self, settings: RopeSettings, *, positions: int) -> None:
+        numbers, self.dim = settings.numbers, settings.dim
+        growth, scale = numbers.get("growth", 1.0), numbers.get("scale", 1.0)
+        assert isinstance(growth, float)
+        assert isinstance(scale, float)
+        powers = torch.arange(0, self.dim, 2, dtype=torch.float32) / self.dim
+        _, stretch = SCALINGS[settings.kind]
+        inverse = stretch(1.0 / (settings.theta * growth) ** powers, numbers)
+        angles = torch.arange(positions, dtype=torch.float32)[:, None] * inverse
+        self.cos, self.sin = angles.cos().mul_(scale), angles.sin().mul_(scale)

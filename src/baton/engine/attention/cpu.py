@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from baton.core.state import DType, Placement
+from baton.core.state import DType, Full, Placement
 from baton.engine.attention import kernels
-from baton.engine.attention.interface import Segment
+from baton.engine.attention.interface import Seen, Segment, reach
 from baton.engine.attention.reference import pool_view
 from baton.engine.attention.vectors import LANES, PAIRS, PANEL, ROWS
 from baton.ports.fabric import Pool
@@ -59,7 +59,7 @@ class CpuAttention:
             row = torch.zeros(count, self._kv_heads, self._dim, dtype=self._dtype)
             self.write(layer=0, k=row, v=row, slots=torch.zeros(count, dtype=torch.int64))
             segment = Segment(first=0, count=count, start=0, blocks=blocks)
-            self.attend(layer=0, q=row, k=row, v=row, segments=[segment], out=torch.empty_like(row))
+            self.attend(layer=0, q=row, k=row, v=row, segments=[segment], seen=Full(), out=torch.empty_like(row))
 
     def write(self, *, layer: int, k: torch.Tensor, v: torch.Tensor, slots: torch.Tensor) -> None:
         """See AttentionBackend."""
@@ -76,18 +76,20 @@ class CpuAttention:
         k: torch.Tensor,
         v: torch.Tensor,
         segments: Sequence[Segment],
+        seen: Seen,
         out: torch.Tensor,
     ) -> None:
         """See AttentionBackend."""
+        window = reach(seen)
         few = sorted((s for s in segments if s.count <= FEW_ROWS), key=lambda s: s.first)
         if few:
-            self._attend_few(layer, q, few, out)
+            self._attend_few(layer, q, few, window, out)
         for s in segments:
             if s.count > FEW_ROWS:
                 rows = slice(s.first, s.first + s.count)
-                self._attend_many(layer, q[rows], s, out[rows])
+                self._attend_many(layer, q[rows], s, window, out[rows])
 
-    def _attend_few(self, layer: int, q: torch.Tensor, segments: Sequence[Segment], out: torch.Tensor) -> None:
+    def _attend_few(self, layer: int, q: torch.Tensor, segments: Sequence[Segment], window: int, out: torch.Tensor) -> None:
         rows = torch.tensor([n for s in segments for n in range(s.first, s.first + s.count)])
         lengths = np.array([s.start + n + 1 for s in segments for n in range(s.count)], dtype=np.int64)
         tables = np.zeros((len(rows), max(len(s.blocks) for s in segments)), dtype=np.int32)
@@ -105,6 +107,7 @@ class CpuAttention:
             words,
             found,
             lengths,
+            window,
             tables,
             self._places[layer],
             self._tokens,
@@ -118,7 +121,7 @@ class CpuAttention:
         else:
             out[rows] = result
 
-    def _attend_many(self, layer: int, q: torch.Tensor, s: Segment, out: torch.Tensor) -> None:
+    def _attend_many(self, layer: int, q: torch.Tensor, s: Segment, window: int, out: torch.Tensor) -> None:
         group = q.shape[1] // self._kv_heads
         used = s.count * group
         queries = q.new_zeros(self._kv_heads, _up(used, ROWS), self._dim)
@@ -131,6 +134,7 @@ class CpuAttention:
             found,
             s.start,
             s.count,
+            window,
             group,
             s.blocks,
             self._places[layer],

@@ -11,6 +11,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from baton.core.state import Full, Window
+
+Seen = Full | Window  # which of the positions up to its own a row attends to
+ENDLESS = 1 << 40  # positions; more than any sequence has
+
+
+def reach(seen: Seen) -> int:
+    """Positions that a row attends to at most, its own included."""
+    return seen.tokens if isinstance(seen, Window) else ENDLESS
+
 
 class Segment(msgspec.Struct, frozen=True):
     """One room's rows in a flattened batch.
@@ -18,7 +28,7 @@ class Segment(msgspec.Struct, frozen=True):
     Attributes:
         first: index of its first row
         count: rows (1 at decode, the chunk's length at prefill)
-        start: position of the first row; row i sees positions 0 .. start + i
+        start: position of the first row; row i sees positions 0 .. start + i, or as many of the last as its layer's window has
         blocks: int32, slot in the pool (page * k + j) of blocks 0, 1, ... of the sequence
     """
 
@@ -47,9 +57,12 @@ class AttentionBackend(Protocol):
         k: torch.Tensor,
         v: torch.Tensor,
         segments: Sequence[Segment],
+        seen: Seen,
         out: torch.Tensor,
     ) -> None:
         """Causal softmax(q k^T / sqrt(dim)) v. q, out: [rows, heads, dim]; layer counts those of this rank.
+
+        A row at position p attends to positions 0 .. p, or with a window of w tokens to p - w + 1 .. p.
 
         k, v are the rows just written, for backends that would rather not read them back.
         """

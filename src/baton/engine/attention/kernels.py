@@ -82,8 +82,8 @@ def _copy_words(source, target, rows, width):  # type: ignore[no-untyped-def]
 
 
 @_jit
-def single(pool, halves, q, out, lengths, tables, place, tokens, dim, direct, scale):  # type: ignore[no-untyped-def]
-    """Rows that see `lengths` positions: one pass over K, one over V, all query heads of a K/V head together.
+def single(pool, halves, q, out, lengths, window, tables, place, tokens, dim, direct, scale):  # type: ignore[no-untyped-def]
+    """Rows that see the last `window` of `lengths` positions: a pass over K and one over V, all heads of a group together.
 
     q: words [rows, kv heads, group, deep], zero beyond a row's own; out: float32 [rows, kv heads, group, dims], a multiple
     of PANEL; direct: K and V can be multiplied where they lie, else block by block from a padded copy.
@@ -98,9 +98,12 @@ def single(pool, halves, q, out, lengths, tables, place, tokens, dim, direct, sc
     for row in range(lengths.size):
         length = lengths[row]
         blocks = (length + tokens - 1) // tokens
+        first = max(0, length - window)
+        begin = first // tokens  # the first block that is read, and of it `unseen` positions are not seen
+        unseen = first - begin * tokens
         for h in range(kv_heads):
             base = place[1] + h * place[2]
-            for b in range(blocks):
+            for b in range(begin, blocks):
                 at = base + tables[row, b] * place[0]
                 if b + AHEAD < blocks:
                     line = halves.ctypes.data + size * (base + tables[row, b + AHEAD] * place[0])
@@ -117,14 +120,18 @@ def single(pool, halves, q, out, lengths, tables, place, tokens, dim, direct, sc
                         target = scores.ctypes.data + 4 * (g * most + b * tokens + t)
                         dots(q, q[row, h, g].ctypes.data, source + 4 * t * step, step, deep, target)
             for g in range(group):
-                address = scores.ctypes.data + 4 * g * most
-                top = _highest(scores, address, length) * scale
-                line = _array(scores, address, length)
+                address = scores.ctypes.data + 4 * (g * most + begin * tokens)
+                line = _array(scores, address, length - begin * tokens)
+                for t in range(unseen):
+                    line[t] = LOW
+                top = _highest(scores, address, line.size) * scale
                 inverse = np.float32(1.0) / _weigh(line, scale, top)
-                for t in range(length):
+                for t in range(line.size):
                     line[t] *= inverse
+                for t in range(unseen):
+                    line[t] = 0.0
             total[:] = 0.0
-            for b in range(blocks):
+            for b in range(begin, blocks):
                 at = base + tables[row, b] * place[0] + place[3]
                 seen = min(tokens, length - b * tokens)
                 if not direct:
@@ -213,8 +220,9 @@ def _load(pool, halves, table, base, place, tokens, dim, first, seen, keys, valu
 
 
 @_jit
-def _panel(q, keys, values, total, peak, weight, scores, weights, seen, scale, at):  # type: ignore[no-untyped-def]
-    """Lines at .. at + ROWS of a head's queries against one tile; line at + i sees its first seen[i] positions (none if <= 0).
+def _panel(q, keys, values, total, peak, weight, scores, weights, seen, window, scale, at):  # type: ignore[no-untyped-def]
+    """Lines at .. at + ROWS of a head's queries against one tile; line at + i sees the last `window` of the positions before
+    seen[i], which counts from the tile's first (so it sees none if it is <= 0, or too far behind the tile).
 
     Rows are addressed, not sliced: a slice of an array counts references, which costs more than the softmax.
     """
@@ -226,7 +234,11 @@ def _panel(q, keys, values, total, peak, weight, scores, weights, seen, scale, a
         product(q, lines, width, keys.ctypes.data + 4 * t, TILE, scores.ctypes.data + 4 * t, TILE, width, 0)
     for i in range(ROWS):
         here, row = min(seen[i], most), scores.ctypes.data + 4 * i * TILE
-        if here > 0:
+        unseen = max(seen[i] - window, 0)
+        if here > unseen:
+            line = _array(scores, row, unseen)
+            for t in range(unseen):
+                line[t] = LOW
             top = max(peak[at + i], _highest(scores, row, here) * scale)
             shrink = exp2(peak[at + i] - top)
             peak[at + i] = top
@@ -235,6 +247,8 @@ def _panel(q, keys, values, total, peak, weight, scores, weights, seen, scale, a
             for d in range(dims):
                 line[d] *= shrink
         line = _array(scores, row, end)
+        for t in range(min(unseen, end)):
+            line[t] = 0.0
         for t in range(max(here, 0), end):
             line[t] = 0.0
         size = end // per_word
@@ -246,8 +260,8 @@ def _panel(q, keys, values, total, peak, weight, scores, weights, seen, scale, a
 
 
 @_jit
-def chunk(pool, halves, q, out, start, rows, group, table, place, tokens, dim, scale):  # type: ignore[no-untyped-def]
-    """Consecutive rows from position `start`, tile after tile of `TILE` positions.
+def chunk(pool, halves, q, out, start, rows, window, group, table, place, tokens, dim, scale):  # type: ignore[no-untyped-def]
+    """Consecutive rows from position `start`, each seeing `window` positions up to its own, tile after tile of `TILE`.
 
     q: words [kv heads, n, words a row]: line r * group + g is head g of row r, and zeros follow up to a multiple of ROWS;
     out: float32 [kv heads, n, dims], dims a multiple of PANEL.
@@ -262,15 +276,17 @@ def chunk(pool, halves, q, out, start, rows, group, table, place, tokens, dim, s
     for h in range(kv_heads):
         peak, weight = np.full(count, LOW), np.zeros(count, np.float32)
         out[h] = 0.0
-        for first in range(0, length, TILE):
+        for first in range(max(0, start + 1 - window) // TILE * TILE, length, TILE):
             _load(
                 pool, halves, table, place[1] + h * place[2], place, tokens, dim, first, min(TILE, length - first), keys, values
             )
             begin = max(0, (first - start) * group // ROWS * ROWS)
             for r in range(begin, count, ROWS):
+                if start + r // group + 1 - window >= first + TILE:
+                    break  # this line and those after it look back no further than a later tile
                 for i in range(ROWS):
                     seen[i] = min(start + (r + i) // group + 1, length) - first
-                _panel(q[h], keys, values, out[h], peak, weight, scores, weights, seen, scale, r)
+                _panel(q[h], keys, values, out[h], peak, weight, scores, weights, seen, window, scale, r)
         for r in range(count):
             inverse = np.float32(1.0) / weight[r]
             for d in range(dims):

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from baton.core.state import Placement
-from baton.engine.attention.interface import Segment
+from baton.engine.attention.interface import Seen, Segment, reach
 from baton.ports.fabric import Pool
 
 TORCH = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
@@ -57,6 +57,7 @@ class ReferenceAttention:
         k: torch.Tensor,
         v: torch.Tensor,
         segments: Sequence[Segment],
+        seen: Seen,
         out: torch.Tensor,
     ) -> None:
         """See AttentionBackend."""
@@ -66,10 +67,11 @@ class ReferenceAttention:
             rows = slice(s.first, s.first + s.count)
             length = s.start + s.count
             blocks = torch.from_numpy(s.blocks.astype(np.int64))
-            seen = torch.arange(length)[None] <= s.start + torch.arange(s.count)[:, None]
+            back = s.start + torch.arange(s.count)[:, None] - torch.arange(length)[None]  # positions from a row to a key
+            visible = (back >= 0) & (back < reach(seen))
             for head in range(heads):
                 kv = self._view[blocks, head // group, layer].float()  # [blocks, part, token, row]
                 k, v = (kv[:, n].reshape(-1, dim)[:length] for n in (0, 1))
                 scores = (q[rows, head].float() @ k.T) * dim**-0.5
-                scores = scores.masked_fill(~seen, float("-inf"))
+                scores = scores.masked_fill(~visible, float("-inf"))
                 out[rows, head] = (scores.softmax(-1) @ v).to(out.dtype)

@@ -18,10 +18,12 @@ ONE = np.float32(1)
 NORM_X, NORM_ADD, NORM_WEIGHT, NORM_OUT, NORM_DIM, NORM_EPS = range(2, 8)
 NORM_FIELDS = 8
 
-# rotate: x[row, head] in place, first halves against second; PLACES int64 [rows]; COS, SIN float32 [positions, DIM / 2].
+# rotate: the first TURNED elements of x[row, head] in place, first halves against second; PLACES int64 [rows]; COS, SIN
+# float32 [positions, TURNED / 2].
 # Heads before QUERIES are normed by WEIGHT_Q, the others by WEIGHT_K, if those are not 0.
 ROT_X, ROT_ROW, ROT_HEADS, ROT_QUERIES, ROT_DIM, ROT_PLACES, ROT_COS, ROT_SIN, ROT_WEIGHT_Q, ROT_WEIGHT_K, ROT_EPS = range(2, 13)
-ROT_FIELDS = 13
+ROT_TURNED = 13
+ROT_FIELDS = 14
 
 # gate: out = silu(x[:, :DIM]) * x[:, DIM:]
 GATE_X, GATE_OUT, GATE_DIM = range(2, 5)
@@ -71,7 +73,7 @@ def norm(kind):  # type: ignore[no-untyped-def]
 
 @numba.njit(fastmath={"contract"})
 def _rotate_row(kind, job, row):  # type: ignore[no-untyped-def]
-    dim, half = job[ROT_DIM], job[ROT_DIM] // 2
+    dim, half = job[ROT_DIM], job[ROT_TURNED] // 2
     place = carray(integers(job[ROT_PLACES]), (job[ROWS],))[row]
     cos = carray(floats(job[ROT_COS] + 4 * half * place), (half,))
     sin = carray(floats(job[ROT_SIN] + 4 * half * place), (half,))

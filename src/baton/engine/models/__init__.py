@@ -4,6 +4,17 @@ from collections.abc import Sequence
 
 from baton.engine.models.base import Family
 from baton.engine.models.llama import LlamaFamily
+from baton.engine.models.mistral import MistralFamily
+from baton.engine.models.phi3 import Phi3Family
+from baton.engine.models.qwen2 import Qwen2Family
 from baton.engine.models.qwen3 import Qwen3Family
+from baton.engine.models.smollm3 import SmolLM3Family
 
-FAMILIES: Sequence[Family] = (LlamaFamily(), Qwen3Family())
+FAMILIES: Sequence[Family] = (
+    LlamaFamily(),
+    MistralFamily(),
+    SmolLM3Family(),
+    Qwen2Family(),
+    Qwen3Family(),
+    Phi3Family(),
+)

@@ -1,4 +1,4 @@
-"""What a model family offers the engine, and the table of families."""
+"""What a model family offers the engine, and the way from a config to its family."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -7,15 +7,17 @@ import torch
 
 from baton.core.errors import ConfigError
 from baton.core.ids import GroupName
-from baton.core.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit
+from baton.core.state import DType, Placement, StateTable
+from baton.engine.attention.interface import Seen
 from baton.engine.checkpoint import Checkpoint
+from baton.engine.models.config import ModelConfig
 from baton.engine.ops import Ops
 
 KV = GroupName("full")
 DTYPES: Mapping[DType, torch.dtype] = {DType.F32: torch.float32, DType.BF16: torch.bfloat16, DType.F16: torch.float16}
 
-# (layer on this rank, q [rows, heads, dim], k, v [rows, kv heads, dim]) -> [rows, heads, dim]
-Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+# (layer on this rank, q [rows, heads, dim], k, v [rows, kv heads, dim], which positions a row sees) -> [rows, heads, dim]
+Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor, Seen], torch.Tensor]
 
 
 class Model(Protocol):
@@ -33,37 +35,42 @@ class Model(Protocol):
 
 
 class Family(Protocol):
-    """One architecture family."""
+    """One architecture family.
 
+    Attributes:
+        name: what people call it
+        architectures: names in config.json's `architectures`
+        examples: models of it
+        notes: what a user should know
+        window: how a sliding window is given in its configs
+    """
+
+    name: str
     architectures: Sequence[str]
+    examples: str
+    notes: str
+    window: str
+
+    def longest(self, config: Mapping[str, Any]) -> tuple[int, int]:
+        """Positions served by default, and at most when asked to. Raises ConfigError."""
+        ...
+
+    def read(self, config: Mapping[str, Any], *, longest: int | None = None) -> ModelConfig:
+        """What a config means where `longest` positions are served (None: its default). Raises ConfigError."""
+        ...
 
     def table(self, config: Mapping[str, Any], *, block_tokens: int, dtype: DType) -> StateTable:
-        """What it caches."""
+        """What it caches. Raises ConfigError."""
         ...
 
-    def build(self, checkpoint: Checkpoint, placement: Placement, dtype: DType, ops: Ops) -> Model:
-        """Load one rank's weights. Raises ConfigError for a setting of the config that is not supported."""
+    def build(self, checkpoint: Checkpoint, placement: Placement, dtype: DType, ops: Ops, *, longest: int | None = None) -> Model:
+        """Load one rank's weights, to serve `longest` positions (None: the config's default).
+
+        Raises:
+            ConfigError: a setting of the config is not supported, or a tensor is missing, of another shape or quantised;
+                found before any tensor is read
+        """
         ...
-
-
-def grouped_query_table(config: Mapping[str, Any], *, block_tokens: int, dtype: DType) -> StateTable:
-    """K and V of every layer: what all grouped-query models cache."""
-    layers, heads = int(config["num_hidden_layers"]), int(config["num_attention_heads"])
-    spec = StateSpec(
-        name="kv",
-        group=KV,
-        layers=tuple(range(layers)),
-        parts=("k", "v"),
-        heads=int(config.get("num_key_value_heads") or heads),
-        row=head_dim(config),
-        dtype=dtype,
-    )
-    return StateTable(layers, block_tokens, (Group(KV, Unit.PAGE, Full()),), (spec,))
-
-
-def head_dim(config: Mapping[str, Any]) -> int:
-    """Elements of one head's row."""
-    return int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
 
 
 def family_of(config: Mapping[str, Any], families: Sequence[Family]) -> Family:
@@ -72,9 +79,11 @@ def family_of(config: Mapping[str, Any], families: Sequence[Family]) -> Family:
     Raises:
         ConfigError: none does; names what is supported
     """
-    named = list(config.get("architectures") or [])
+    named = config.get("architectures")
+    names = [str(name) for name in named] if isinstance(named, list) else []
     for family in families:
-        if any(name in family.architectures for name in named):
+        if any(name in family.architectures for name in names):
             return family
-    supported = sorted(name for family in families for name in family.architectures)
-    raise ConfigError(f"architecture {named or config.get('model_type')} is not supported; supported are {supported}")
+    supported = ", ".join(sorted(name for family in families for name in family.architectures))
+    what = ", ".join(names) or f"of model_type {config.get('model_type')!r}"
+    raise ConfigError(f"architecture {what} is not supported; supported are {supported}")
