@@ -1,0 +1,93 @@
+"""Every family through the engine as a worker builds it: greedy tokens, the handover of its pages, and 16-bit weights."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tests.engine.test_models import LONGROPE, UPPER, WINDOW, truth, worst
+from tests.engine.whole import Request, Rig
+from tests.tiny import make_tiny
+
+from baton.core.state import DType
+
+PROMPT, ANSWER = 61, 52  # with the answer more than seven blocks; the windows are much shorter
+PAGES = [9, 3, 17, 4, 30, 21, 8, 2]
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {}),
+    "mistral": ("mistral", WINDOW),
+    "smollm3": ("smollm3", {"num_hidden_layers": 4}),
+    "smollm3 window": ("smollm3", {"num_hidden_layers": 4, "no_rope_layer_interval": 2, "use_sliding_window": True, **WINDOW}),
+    "qwen2": ("qwen2", {}),
+    "qwen2 window": ("qwen2", UPPER),
+    "qwen3": ("qwen3", {}),
+    "qwen3 window": ("qwen3", UPPER),
+    "phi3": ("phi3", WINDOW),
+    "phi3 long": ("phi3", {"rope_parameters": LONGROPE, "original_max_position_embeddings": 32}),
+}
+
+
+def prompt() -> list[int]:
+    return np.random.default_rng(4).integers(0, 300, PROMPT).tolist()
+
+
+def prefill(rig: Rig, request: Request) -> int:
+    """The prompt in chunks that end inside blocks; returns the first token."""
+    borders = [0, 7, 24, 25, 48, PROMPT]
+    for start, end in zip(borders, borders[1:], strict=False):
+        (done,) = rig.run([request.chunk(start, end, draw=end == PROMPT)])
+    assert done.drawn is not None
+    return done.drawn.token
+
+
+def decode(rig: Rig, request: Request, first: int, count: int) -> list[int]:
+    """`count` tokens, the first among them."""
+    tokens = [first]
+    while len(tokens) < count:
+        (done,) = rig.run([request.next(tokens[-1], len(tokens))])
+        assert done.drawn is not None
+        tokens.append(done.drawn.token)
+    return tokens
+
+
+def hand_over(source: Rig, target: Rig, theirs: Sequence[int], ours: Sequence[int]) -> None:
+    size = source.placement.block_bytes(next(iter(source.placement.table.groups)).name)
+    for a, b in zip(theirs, ours, strict=True):
+        target.bytes[b * size : (b + 1) * size] = source.bytes[a * size : (a + 1) * size]
+
+
+@pytest.mark.parametrize("case", FAMILIES)
+def test_greedy_tokens_are_those_of_transformers_unified_and_split(tmp_path: Path, case: str) -> None:
+    family, overrides = FAMILIES[case]
+    path = make_tiny(tmp_path, family, **overrides)
+    unified, decoder = Rig(path), Rig(path)
+    request = Request(1, prompt(), PAGES)
+    first = prefill(unified, request)
+    moved = Request(1, prompt(), PAGES[::-1])
+    used = -(-PROMPT // 16)
+    hand_over(unified, decoder, PAGES[:used], PAGES[::-1][:used])
+    tokens = decode(unified, request, first, ANSWER)
+    assert decode(decoder, moved, first, ANSWER) == tokens
+    unified.close()
+    decoder.close()
+    _, logits = truth(path, [*prompt(), *tokens])
+    assert logits[PROMPT - 1 : -1].argmax(-1).tolist() == tokens  # each one follows from those before it
+
+
+@pytest.mark.parametrize("served", [DType.BF16, DType.F16])
+@pytest.mark.parametrize("stored", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("family", ["llama", "mistral", "smollm3", "qwen2", "qwen3", "phi3"])
+def test_sixteen_bit_weights_are_served(tmp_path: Path, family: str, stored: torch.dtype, served: DType) -> None:
+    """Against transformers in float32 on the stored weights: what is left is rounding, far from a wrong weight's error."""
+    path = make_tiny(tmp_path, family, initializer_range=0.1)
+    file = path / "model.safetensors"
+    save_file({name: tensor.to(stored) for name, tensor in load_file(file).items()}, file, metadata={"format": "pt"})
+    rig = Rig(path, dtype=served)
+    prefill(rig, Request(1, prompt(), PAGES))
+    found = rig.model.answers[-1][0]
+    rig.close()
+    _, logits = truth(path, prompt())
+    assert worst(found, logits[-1]) <= 0.06
