@@ -142,10 +142,20 @@ def test_a_config_that_is_no_config(tmp_path: Path, text: str) -> None:
     assert str(tmp_path / "config.json") in refusal(tmp_path)
 
 
-@pytest.mark.parametrize("quantization", [{"quant_method": "gptq"}, "gptq"])
-def test_quantised_weights(tmp_path: Path, quantization: object) -> None:
-    (write(tmp_path) / "config.json").write_text(json.dumps({"quantization_config": quantization}))
-    assert "gptq" in refusal(tmp_path)
+@pytest.mark.parametrize("method", ["awq", "gptq", "fp8", "bitsandbytes", "mxfp4", "compressed-tensors"])
+@pytest.mark.parametrize("form", ["object", "word", "compression"])
+def test_quantised_weights_are_refused_by_name(tmp_path: Path, method: str, form: str) -> None:
+    said = method if form == "word" else {"quant_method": method, "bits": 4}
+    field = "compression_config" if form == "compression" else "quantization_config"
+    (write(tmp_path) / "config.json").write_text(json.dumps({field: said}))
+    message = refusal(tmp_path)
+    assert method in message
+    assert "supported are" in message
+
+
+def test_weights_quantised_by_modelopt_say_so_in_a_file_of_their_own(tmp_path: Path) -> None:
+    (write(tmp_path) / "hf_quant_config.json").write_text('{"quantization": {"quant_algo": "NVFP4"}}')
+    assert "NVFP4" in refusal(tmp_path)
 
 
 def test_no_weights(tmp_path: Path) -> None:

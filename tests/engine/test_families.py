@@ -1,6 +1,7 @@
 """Every family through the engine as a worker builds it: greedy tokens, the handover of its pages, and 16-bit weights."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def prompt() -> list[int]:
 def prefill(rig: Rig, request: Request) -> int:
     """The prompt in chunks that end inside blocks; returns the first token."""
     borders = [0, 7, 24, 25, 48, PROMPT]
-    for start, end in zip(borders, borders[1:], strict=False):
+    for start, end in pairwise(borders):
         (done,) = rig.run([request.chunk(start, end, draw=end == PROMPT)])
     assert done.drawn is not None
     return done.drawn.token

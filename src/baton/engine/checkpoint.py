@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 
 from baton.core.errors import ConfigError
 
+MODELOPT = "hf_quant_config.json"
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 SAMPLE_BYTES, SAMPLES = 4096, 16
 
@@ -45,9 +46,11 @@ class Checkpoint:
         if not directory.is_dir():
             raise ConfigError(f"model directory {directory} does not exist; give a directory with config.json and *.safetensors")
         config = _read_json(directory / "config.json")
-        if quantized := config.get("quantization_config"):
-            method = quantized.get("quant_method", "unknown") if isinstance(quantized, dict) else quantized
-            raise ConfigError(f"{directory} is quantised with {method!r}; supported are plain float32, bfloat16 and float16")
+        if method := _quantised(directory, config):
+            raise ConfigError(
+                f"{directory} is quantised with {method}, which is not supported; "
+                "supported are checkpoints in float32, bfloat16 and float16, and GGUF files (served in 16 bits)"
+            )
         tensors: dict[str, Stored] = {}
         for file in _weight_files(directory):
             tensors |= _headers(file)
@@ -82,6 +85,18 @@ class Checkpoint:
                 at = last * i // (SAMPLES - 1)
                 digest.update(raw[at : at + SAMPLE_BYTES].tobytes())
         return digest.hexdigest()
+
+
+def _quantised(directory: Path, config: Mapping[str, Any]) -> str | None:
+    """By what, if it is: as transformers' config says it (awq, gptq, fp8, bitsandbytes, mxfp4, ...), or as ModelOpt does."""
+    if found := config.get("quantization_config") or config.get("compression_config"):
+        method = found.get("quant_method") if isinstance(found, dict) else found
+        return str(method or "an unknown method")
+    if (directory / MODELOPT).is_file():
+        found = _read_json(directory / MODELOPT).get("quantization")
+        method = found.get("quant_algo") if isinstance(found, dict) else None
+        return f"modelopt ({method or 'unknown'})"
+    return None
 
 
 def _weight_files(directory: Path) -> list[Path]:

@@ -62,12 +62,15 @@ class Tokenizer:
         """Read tokenizer.json, tokenizer_config.json, generation_config.json and config.json.
 
         Raises:
-            ConfigError: the directory has no tokenizer.json
+            ConfigError: the directory has no tokenizer.json, or one that is damaged
         """
         path = directory / "tokenizer.json"
         if not path.is_file():
             raise ConfigError(f"{path} does not exist; a checkpoint needs a tokenizer.json (convert a slow tokenizer first)")
-        vocabulary = Vocabulary.from_file(str(path))
+        try:
+            vocabulary = Vocabulary.from_file(str(path))
+        except Exception as e:  # the library raises nothing more precise
+            raise ConfigError(f"{path} is damaged or not a tokenizer: {e}; fetch it again") from e
         settings = _read_json(directory / "tokenizer_config.json")
         model, generation = _read_json(directory / "config.json"), _read_json(directory / "generation_config.json")
         named = _named_tokens(_read_json(directory / "special_tokens_map.json") | settings)
