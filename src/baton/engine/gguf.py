@@ -1,0 +1,190 @@
+"""GGUF files: converted once, by transformers, to a directory like any other checkpoint. Blocks are dequantised.
+
+What the conversion would drop without a word (stretched ropes, unknown ways of splitting text) is refused by name here.
+"""
+
+import importlib.util
+import json
+import os
+import shutil
+import struct
+import tempfile
+from collections.abc import Callable, Mapping
+from hashlib import blake2b
+from pathlib import Path
+
+import msgspec
+
+from baton.core.errors import ConfigError
+
+NEEDS = ("gguf", "accelerate")
+SUPPORTED = ("llama", "qwen2", "qwen3", "phi3")  # Mistral's files call themselves llama
+# Ways of splitting text before byte pairs are merged that the conversion rebuilds, by their names in GGUF.
+SPLITS = frozenset({"llama-bpe", "llama3", "llama-v3", "qwen2", "deepseek-r1-qwen", "tekken", "smollm"})
+STRETCHES = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
+PLAIN = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+SAMPLE_BYTES, SAMPLES = 1 << 16, 64
+Progress = Callable[[str], None]
+
+
+class Header(msgspec.Struct, frozen=True):
+    """What a GGUF file says about itself.
+
+    Attributes:
+        window: positions of its sliding window, if it has one
+        stretch: how its rope is stretched, if it is
+        split: how text is split for byte pairs; None for a SentencePiece vocabulary
+        dtype: in what the converted weights are stored
+    """
+
+    architecture: str
+    window: int | None
+    stretch: str | None
+    split: str | None
+    dtype: str
+
+
+def directory_of(file: Path, cache: Path) -> Path:
+    """Where the converted model lies: the name tells the file's content, by its size and 64 spread samples of 64 KB.
+
+    Raises:
+        ConfigError: the file cannot be read
+    """
+    try:
+        size = file.stat().st_size
+        digest = blake2b(str(size).encode(), digest_size=8)
+        with file.open("rb") as source:
+            for i in range(SAMPLES):
+                source.seek(max(0, size - SAMPLE_BYTES) * i // (SAMPLES - 1))
+                digest.update(source.read(SAMPLE_BYTES))
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
+    return cache / f"{file.stem}-{digest.hexdigest()}"
+
+
+def convert_file(file: Path, directory: Path, progress: Progress) -> Path:
+    """Convert once; returns `directory`. A tokenizer.json beside the file is taken instead of the one inside it.
+
+    Raises:
+        ConfigError: a package is missing, or the file is damaged, of another architecture, or would be converted wrongly
+    """
+    if (directory / "config.json").is_file():
+        return directory
+    require_packages(f"{file.name} is converted")
+    header = read_header(file)
+    own_tokenizer = (file.parent / "tokenizer.json").is_file()
+    require_faithful(file, header, own_tokenizer=own_tokenizer)
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=directory.parent, prefix=f".{directory.name}-") as scratch:
+        made = Path(scratch) / "model"
+        progress(f"converting {file.name} to {header.dtype}")
+        try:
+            convert(file, made, dtype=header.dtype, tokenizer=not own_tokenizer)
+        except (ValueError, KeyError, IndexError, RuntimeError, NotImplementedError, OSError) as error:
+            raise ConfigError(f"{file} cannot be converted: {error}") from error
+        if own_tokenizer:
+            for name in TOKENIZER_FILES:
+                if (file.parent / name).is_file():
+                    shutil.copy(file.parent / name, made / name)
+        elif header.split == "smollm":
+            repair_tokenizer(made / "tokenizer.json")
+        if header.window is not None:
+            _add_to_config(made, sliding_window=header.window)
+        publish(made, directory)
+    return directory
+
+
+def require_packages(what: str) -> None:
+    """Raise ConfigError unless GGUF files can be read here."""
+    if missing := [name for name in NEEDS if importlib.util.find_spec(name) is None]:
+        raise ConfigError(f"{what} with {' and '.join(missing)}; run: pip install 'baton-llm[gguf]'")
+
+
+def read_header(file: Path) -> Header:
+    """Raises ConfigError for a file that is damaged or something else."""
+    from gguf import GGUFReader
+
+    try:
+        reader = GGUFReader(file)
+        fields = {name: field.contents() for name, field in reader.fields.items() if not name.startswith("tokenizer.ggml.to")}
+        kinds = {tensor.tensor_type.name for tensor in reader.tensors}
+        names = {tensor.name for tensor in reader.tensors}
+    except (ValueError, IndexError, KeyError, OSError, struct.error) as error:
+        raise ConfigError(f"{file} is damaged or not a GGUF file: {error}; fetch it again") from error
+    architecture = str(fields.get("general.architecture"))
+    window = fields.get(f"{architecture}.attention.sliding_window")
+    stretched = [n for n in STRETCHES if n in names]
+    scaling = fields.get(f"{architecture}.rope.scaling.type", "none")
+    half = next((dtype for kind, dtype in PLAIN.items() if kind != "F32" and kind in kinds), "float32")
+    return Header(
+        architecture=architecture,
+        window=int(window) if window else None,
+        stretch=f"rope scaling {scaling!r}" if scaling != "none" else f"tensor {stretched[0]!r}" if stretched else None,
+        split=str(fields.get("tokenizer.ggml.pre", "default")) if fields.get("tokenizer.ggml.model") == "gpt2" else None,
+        dtype=half if kinds <= set(PLAIN) else "bfloat16",
+    )
+
+
+def require_faithful(file: Path, header: Header, *, own_tokenizer: bool) -> None:
+    """Raise ConfigError where the conversion is not there, or would change what the model computes."""
+    if header.architecture not in SUPPORTED:
+        known = ", ".join(SUPPORTED)
+        raise ConfigError(f"{file}: GGUF architecture {header.architecture!r} is not supported; supported are {known}")
+    if header.stretch is not None:
+        raise ConfigError(
+            f"{file}: its rope is stretched ({header.stretch}), which the conversion loses; "
+            "use the model's safetensors checkpoint"
+        )
+    if not own_tokenizer and header.split is not None and header.split not in SPLITS:
+        raise ConfigError(
+            f"{file}: its tokenizer splits text by {header.split!r}, which the conversion does not know; "
+            "put the original model's tokenizer.json beside the file"
+        )
+
+
+def convert(file: Path, made: Path, *, dtype: str = "bfloat16", tokenizer: bool = True) -> None:
+    """Write the model, and the tokenizer in the file, to a new directory. Raises what transformers raises."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    where = {"gguf_file": file.name}
+    dtypes: Mapping[str, torch.dtype] = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+    model = AutoModelForCausalLM.from_pretrained(
+        file.parent, **where, dtype=dtypes[dtype], quantization_config=GgufConfig(dequantize=True)
+    )
+    model.generation_config.do_sample = False
+    model.save_pretrained(made)
+    if tokenizer:
+        AutoTokenizer.from_pretrained(file.parent, **where).save_pretrained(made)
+    # safetensors makes files that only their owner can read; a shared cache wants the mode of the others
+    for weights in made.glob("*.safetensors"):
+        shutil.copymode(made / "config.json", weights)
+
+
+def repair_tokenizer(path: Path) -> None:
+    """Put back what the conversion of SmolLM2 drops: digits are tokens of their own (its own tokenizer.json has this step)."""
+    data = json.loads(path.read_text(encoding="utf-8"))
+    data["pre_tokenizer"] = {
+        "type": "Sequence",
+        "pretokenizers": [
+            {"type": "Digits", "individual_digits": True},
+            {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
+        ],
+    }
+    path.write_text(json.dumps(data, ensure_ascii=False), encoding="utf-8")
+
+
+def publish(made: Path, directory: Path) -> None:
+    """Put the whole directory in place at once. Raises ConfigError if something else lies there."""
+    try:
+        os.rename(made, directory)
+    except OSError as error:
+        # Another process may have been faster; its result is as good as ours.
+        if not (directory / "config.json").is_file():
+            raise ConfigError(f"cannot put the model at {directory} ({error.strerror}); remove what lies there") from error
+
+
+def _add_to_config(made: Path, **values: object) -> None:
+    path = made / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | values, indent=2), encoding="utf-8")
