@@ -1,4 +1,10 @@
-"""`baton models`, and what MODEL on a command line means."""
+"""`baton models`, and what MODEL on a command line means.
+
+a directory         a Hugging Face checkpoint
+a file *.gguf       converted once into the user's cache
+owner/model         fetched once into the Hugging Face Hub's cache
+smollm2             the trial model, fetched and converted once
+"""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,7 +13,7 @@ import typer
 
 from baton.core.errors import ConfigError
 
-app = typer.Typer(help="Models that are at hand.")
+app = typer.Typer(help="Which models can be served, and fetching them.")
 
 TRIAL = "smollm2"
 
@@ -24,9 +30,36 @@ def is_complete(directory: Path) -> bool:
     return (directory / "config.json").is_file()
 
 
+def is_gguf(model: str) -> bool:
+    """Whether MODEL means a GGUF file."""
+    return model.lower().endswith(".gguf")
+
+
+def on_hub(model: str) -> bool:
+    """Whether MODEL means a model of the Hub: it could be an id, and nothing of that name is here."""
+    from baton.engine.hub import is_id
+
+    return is_id(model) and not Path(model).exists()
+
+
 def locate(model: str) -> Path:
-    """The absolute directory that MODEL names, whether or not anything is there."""
-    return trial_directory() if model == TRIAL else Path(model).expanduser().absolute()
+    """The absolute directory that MODEL names, whether or not anything is there.
+
+    Raises:
+        ConfigError: a GGUF file that cannot be read
+    """
+    if model == TRIAL:
+        return trial_directory()
+    path = Path(model).expanduser().absolute()
+    if is_gguf(model):
+        from baton.engine.gguf import directory_of
+
+        return directory_of(path, trial_directory().parent)
+    if on_hub(model):
+        from baton.engine.hub import cached
+
+        return cached(model) or path
+    return path
 
 
 def require(model: str) -> None:
@@ -40,35 +73,56 @@ def require(model: str) -> None:
         return
     if model == TRIAL:
         raise ConfigError(f"the trial model is not here yet; fetch it with: baton models pull {TRIAL}")
+    if is_gguf(model):
+        raise ConfigError(f"{model} is not converted yet; convert it once with: baton models pull {model}")
+    if on_hub(model):
+        raise ConfigError(f"model {model!r}: no such directory; if it is a Hub id, fetch it with: baton models pull {model}")
     if not directory.is_dir():
-        raise ConfigError(f"model {model!r}: no such directory; give the directory of a checkpoint, or '{TRIAL}'")
+        raise ConfigError(
+            f"model {model!r}: no such directory; give a checkpoint's directory, a GGUF file, a Hub id or '{TRIAL}'"
+        )
     raise ConfigError(f"model {model!r}: the directory has no config.json, so it holds no checkpoint")
 
 
-def ensure(model: str) -> None:
-    """As `require`; the trial model is fetched where it is not here yet."""
-    if model == TRIAL and not is_complete(trial_directory()):
-        fetch_trial(trial_directory())
+def ensure(model: str) -> Path:
+    """As `require`, and what is not here yet is fetched or converted; returns the directory.
+
+    Raises:
+        ConfigError: there is no such model, or it cannot be had
+    """
+    directory = locate(model)
+    if not is_complete(directory):
+        if model == TRIAL:
+            fetch_trial(directory)
+        elif is_gguf(model):
+            convert(Path(model).expanduser().absolute(), directory)
+        elif on_hub(model):
+            return fetch_from_hub(model)
     require(model)
+    return directory
 
 
 @app.command("list")
-def show() -> None:
-    """List the models that can be named, and where they lie."""
+def show(json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False) -> None:
+    """List what can be served: families, what they cache, sliding windows; and where the trial model is."""
+    from baton.cli.supported import as_json, as_table
+
     directory = trial_directory()
-    where = str(directory) if is_complete(directory) else f"not here yet: baton models pull {TRIAL}"
+    here = str(directory) if is_complete(directory) else None
+    if json:
+        typer.echo(as_json(trial=here))
+        return
+    as_table()
+    where = here or f"not here yet: baton models pull {TRIAL}"
     typer.echo(f"{TRIAL}  SmolLM2-135M-Instruct, 4-bit weights dequantised  {where}")
 
 
 @app.command("pull")
-def pull(model: Annotated[str, typer.Argument(help=f"There is one: {TRIAL}.")] = TRIAL) -> None:
-    """Fetch a model into the user's cache and convert it once."""
-    if model != TRIAL:
-        raise ConfigError(f"model {model!r} cannot be pulled; there is {TRIAL}")
-    directory = trial_directory()
-    if not is_complete(directory):
-        fetch_trial(directory)
-    typer.echo(f"{TRIAL} is at {directory}")
+def pull(model: Annotated[str, typer.Argument(help=f"'{TRIAL}', a Hugging Face id, or a GGUF file.")] = TRIAL) -> None:
+    """Fetch a model, or convert a GGUF file, once."""
+    if model != TRIAL and not is_gguf(model) and not on_hub(model):
+        raise ConfigError(f"model {model!r} cannot be pulled; give '{TRIAL}', a Hugging Face id (owner/model) or a GGUF file")
+    typer.echo(f"{model} is at {ensure(model)}")
 
 
 def fetch_trial(directory: Path) -> None:
@@ -78,3 +132,20 @@ def fetch_trial(directory: Path) -> None:
 
     with Steps() as step:
         pull_smollm2(directory, step)
+
+
+def convert(file: Path, directory: Path) -> None:
+    """Convert a GGUF file, showing what is done. Raises ConfigError."""
+    from baton.cli.narrate import Steps
+    from baton.engine.gguf import convert_file
+
+    with Steps() as step:
+        convert_file(file, directory, step)
+
+
+def fetch_from_hub(model: str) -> Path:
+    """Fetch a model; the Hub's client shows its progress itself. Raises ConfigError."""
+    from baton.engine.hub import fetch
+
+    typer.echo(f"baton: fetching {model} from the Hugging Face Hub", err=True)
+    return fetch(model)

@@ -50,7 +50,7 @@ class LogLevel(Enum):
     ERROR = "error"
 
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="Directory of a Hugging Face checkpoint, or 'smollm2'.")]
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="Checkpoint directory, GGUF file, Hugging Face id, or 'smollm2'.")]
 DType = Annotated[str, typer.Option("--dtype", help="auto, bfloat16, float16 (half) or float32 (float).", rich_help_panel=ENGINE)]
 MaxModelLen = Annotated[
     int | None,

@@ -70,7 +70,9 @@ def serve(
     front = plan_gateway(service, work, host=host, port=port, api_key=api_key)
     if service.record is not None:
         prepare_directory(service.record, ["gateway", *(w.name for w in workers)])
-    ensure(model)
+    directory = str(ensure(model))  # known only now for a model that had to be fetched
+    front = msgspec.structs.replace(front, model=directory)
+    workers = tuple(msgspec.structs.replace(w, model=directory) for w in workers)
     raise typer.Exit(supervise(front, workers))
 
 

@@ -97,8 +97,8 @@ class LlamaFamily:
     name = "Llama"
     architectures: Sequence[str] = ("LlamaForCausalLM",)
     examples = "Llama 2, 3, 3.1, 3.2, 3.3; SmolLM2; TinyLlama"
-    notes = "biases where attention_bias or mlp_bias says so"
-    window = "sliding_window, layer_types"
+    notes = "biases as the config says"
+    window = "where the config has one"
     defaults: Mapping[str, Any] = {"max_position_embeddings": 2048}
     own_biases: Mapping[str, bool] = {}
     head_norms = False

@@ -12,6 +12,6 @@ class MistralFamily(LlamaFamily):
     name = "Mistral"
     architectures: Sequence[str] = ("MistralForCausalLM",)
     examples = "Mistral 7B v0.1 to v0.3, Mistral Nemo, Mistral Small"
-    notes = "a config that does not name sliding_window has one of 4096"
+    notes = "a window of 4096 where the config names none"
     defaults: Mapping[str, Any] = {"max_position_embeddings": 131_072, "num_key_value_heads": 8, "sliding_window": 4096}
     own_biases: Mapping[str, bool] = {"qkv": False, "out": False, "mlp": False}

@@ -26,7 +26,7 @@ class Phi3Family(LlamaFamily):
     name = "Phi-3"
     architectures: Sequence[str] = ("Phi3ForCausalLM",)
     examples = "Phi-3-mini, Phi-3-medium, Phi-3.5-mini, Phi-4, Phi-4-mini"
-    notes = "longrope: short factors while --max-model-len is within the original length, else the long ones"
+    notes = "longrope factors chosen by --max-model-len"
     defaults: Mapping[str, Any] = {"max_position_embeddings": 4096, "rms_norm_eps": 1e-5}
     own_biases: Mapping[str, bool] = {"qkv": False, "out": False, "mlp": False}
 

@@ -16,7 +16,7 @@ class Qwen2Family(LlamaFamily):
     architectures: Sequence[str] = ("Qwen2ForCausalLM",)
     examples = "Qwen2, Qwen2.5, Qwen2.5-Coder, DeepSeek-R1-Distill-Qwen"
     notes = "biases on q, k, v"
-    window = "use_sliding_window with sliding_window, max_window_layers or layer_types"
+    window = "upper layers, if switched on"
     defaults: Mapping[str, Any] = {"max_position_embeddings": 32_768, "sliding_window": 4096, "max_window_layers": 28}
     own_biases: Mapping[str, bool] = {"qkv": True, "out": False, "mlp": False}
 

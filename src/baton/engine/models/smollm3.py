@@ -16,8 +16,8 @@ class SmolLM3Family(LlamaFamily):
     name = "SmolLM3"
     architectures: Sequence[str] = ("SmolLM3ForCausalLM",)
     examples = "SmolLM3-3B"
-    notes = "layers without positions by no_rope_layers or no_rope_layer_interval"
-    window = "use_sliding_window with sliding_window, layer_types"
+    notes = "every fourth layer without positions"
+    window = "layers without positions, if switched on"
     defaults: Mapping[str, Any] = {
         "max_position_embeddings": 32_768,
         "num_key_value_heads": 4,

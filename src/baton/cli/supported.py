@@ -1,0 +1,82 @@
+"""What can be served, as a table for people and as JSON for programs. All of it is read off the table of families."""
+
+import json
+from typing import Any
+
+from baton.core.state import DType, StateTable, Window
+from baton.engine.gguf import SUPPORTED
+from baton.engine.models import FAMILIES
+from baton.engine.models.base import Family
+from baton.engine.rope import SCALINGS
+from baton.shell.settings import BLOCK_TOKENS
+
+DTYPES = ("float32", "bfloat16", "float16")
+# The smallest config that every family reads: what it caches does not depend on sizes.
+ANY = {
+    "hidden_size": 2,
+    "num_attention_heads": 1,
+    "num_key_value_heads": 1,
+    "head_dim": 2,
+    "num_hidden_layers": 1,
+    "intermediate_size": 1,
+    "vocab_size": 1,
+}
+
+
+def describe(family: Family) -> dict[str, Any]:
+    """One family, as JSON values."""
+    return {
+        "family": family.name,
+        "architectures": list(family.architectures),
+        "models": family.examples,
+        "state": _state(family.table(ANY, block_tokens=BLOCK_TOKENS, dtype=DType.BF16)),
+        "sliding_window": family.window,
+        "notes": family.notes,
+    }
+
+
+def _state(table: StateTable) -> list[dict[str, Any]]:
+    return [
+        {
+            "group": group.name,
+            "unit": group.unit.value,
+            "extent": f"last {group.extent.tokens}" if isinstance(group.extent, Window) else type(group.extent).__name__.lower(),
+            "specs": [{"name": spec.name, "parts": list(spec.parts)} for spec in table.specs_of(group.name)],
+        }
+        for group in table.groups
+    ]
+
+
+def as_json(*, trial: str | None) -> str:
+    """Everything. trial: where the trial model is, None if it is not here."""
+    return json.dumps(
+        {
+            "families": [describe(family) for family in FAMILIES],
+            "rope": sorted(SCALINGS),
+            "dtypes": list(DTYPES),
+            "gguf_architectures": list(SUPPORTED),
+            "trial_model": {"name": "smollm2", "directory": trial},
+        },
+        indent=2,
+    )
+
+
+def as_table() -> None:
+    """Print the families."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
+    table.add_column("architecture", no_wrap=True)
+    for heading in ("models", "state", "sliding window", "notes"):
+        table.add_column(heading, overflow="fold")
+    for row in map(describe, FAMILIES):
+        state = "\n".join(
+            f"{g['group']}: {', '.join('/'.join(s['parts']) for s in g['specs'])}, by {g['unit']}" for g in row["state"]
+        )
+        table.add_row("\n".join(row["architectures"]), row["models"], state, row["sliding_window"], row["notes"])
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(f"rope: {', '.join(sorted(SCALINGS))}", soft_wrap=True)
+    console.print(f"weights: safetensors in {', '.join(DTYPES)}; GGUF of {', '.join(SUPPORTED)}", soft_wrap=True)

@@ -1,0 +1,65 @@
+"""Models of the Hugging Face Hub, by their id: fetched once into the Hub's own cache, which other tools share."""
+
+import re
+from pathlib import Path
+from typing import cast
+
+from baton.core.errors import ConfigError
+
+ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
+WANTED = ["*.json", "*.safetensors", "*.jinja"]
+UNWANTED = ["original/*", "consolidated*", "onnx/*"]  # copies in other formats
+
+
+def is_id(name: str) -> bool:
+    """Whether a name can be an id: owner/model."""
+    return ID.fullmatch(name) is not None
+
+
+def cached(model: str) -> Path | None:
+    """Where a model lies, if it was fetched whole; nothing is asked of the network."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        found = Path(snapshot_download(model, allow_patterns=WANTED, ignore_patterns=UNWANTED, local_files_only=True))
+    except (LocalEntryNotFoundError, HFValidationError):
+        return None
+    return found if (found / "config.json").is_file() and any(found.glob("*.safetensors")) else None
+
+
+def fetch(model: str) -> Path:
+    """Fetch a model, or what is lacking of it, with a progress bar on a terminal; returns its directory.
+
+    Raises:
+        ConfigError: there is no such model, it is not for everybody, it has no safetensors, or the Hub cannot be reached
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
+
+    # the base of all errors of the HTTP client that the library uses, which was another one in earlier versions
+    client_error = cast("type[Exception]", HfHubHTTPError.__bases__[0])
+    try:
+        found = Path(snapshot_download(model, allow_patterns=WANTED, ignore_patterns=UNWANTED))
+    except GatedRepoError as error:
+        raise ConfigError(f"model {model} is gated: accept its terms on huggingface.co, then run: hf auth login") from error
+    except (RepositoryNotFoundError, HFValidationError) as error:
+        raise ConfigError(
+            f"model {model}: there is no such directory, and the Hugging Face Hub has no such model; "
+            "for a private one run: hf auth login"
+        ) from error
+    except (LocalEntryNotFoundError, OSError, client_error) as error:
+        why = str(error).strip().splitlines() or [type(error).__name__]
+        raise ConfigError(
+            f"model {model} cannot be fetched from the Hugging Face Hub ({why[0]}); "
+            "give the directory of a checkpoint, or retry with a network"
+        ) from error
+    if not any(found.glob("*.safetensors")):
+        raise ConfigError(f"model {model} has no *.safetensors on the Hugging Face Hub; convert its weights to safetensors first")
+    return found
