@@ -1,0 +1,168 @@
+"""What is asked of a service: prompts, how many tokens each is to be answered with, and in a trace when.
+
+Prompts that a file does not spell out are token ids drawn from a seed, so that two runs ask the same.
+"""
+
+import csv
+import itertools
+import random
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+
+from baton.core.errors import ConfigError
+
+MOONCAKE_BLOCK = 512  # tokens behind one hash id of a Mooncake trace
+
+
+class Item(msgspec.Struct, frozen=True):
+    """One request. `at_s` is its arrival in a trace, from the trace's first; None where the workload states none."""
+
+    prompt: str | tuple[int, ...]
+    output_tokens: int
+    at_s: float | None = None
+
+
+class Shape(msgspec.Struct, frozen=True, kw_only=True):
+    """How prompts are made of lengths.
+
+    Attributes:
+        low, high: prompts are token ids in [low, high)
+        length_scale: factor on the lengths of a trace
+        time_scale: factor on its arrival times
+        output_tokens: where a file states none
+    """
+
+    seed: int
+    low: int
+    high: int
+    length_scale: float = 1.0
+    time_scale: float = 1.0
+    output_tokens: int = 128
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.low < self.high:
+            raise ConfigError(f"--token-ids {self.low}:{self.high}: give LOW:HIGH with 0 <= LOW < HIGH")
+        for flag, value in (("--length-scale", self.length_scale), ("--time-scale", self.time_scale)):
+            if not value > 0:
+                raise ConfigError(f"{flag} {value}: it must be above 0")
+
+
+class LengthRow(msgspec.Struct, frozen=True):
+    """A row of a JSON-lines trace (Mooncake's fields): milliseconds, tokens, one id for each block of the prompt."""
+
+    input_length: int
+    output_length: int
+    timestamp: float | None = None
+    hash_ids: tuple[int, ...] = ()
+
+
+class PromptRow(msgspec.Struct, frozen=True):
+    """A row of a JSON-lines file of prompts."""
+
+    prompt: str | tuple[int, ...]
+    output_tokens: int | None = None
+
+
+def random_items(count: int, *, input_len: int, output_len: int, range_ratio: float, shape: Shape) -> list[Item]:
+    """Lengths drawn evenly from [len * (1 - ratio), len * (1 + ratio)], prompts without a common prefix."""
+    if not 0 <= range_ratio < 1:
+        raise ConfigError(f"--random-range-ratio {range_ratio}: it must be in [0, 1)")
+    chance = random.Random(f"{shape.seed} {input_len} {output_len}")
+
+    def length(middle: int) -> int:
+        return max(1, chance.randint(round(middle * (1 - range_ratio)), round(middle * (1 + range_ratio))))
+
+    return [Item(_ids(chance, length(input_len), shape), length(output_len)) for _ in range(count)]
+
+
+def file_items(kind: str, path: Path, count: int | None, shape: Shape) -> list[Item]:
+    """The first `count` requests of a file (all for None). Raises ConfigError, naming the line that cannot be read."""
+    if kind not in READERS:
+        raise ConfigError(f"--dataset-name {kind}: there is random, {', '.join(READERS)}")
+    try:
+        with path.open(newline="", encoding="utf-8") as lines:
+            items = list(itertools.islice(READERS[kind](_Lines(lines, path), shape), count))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--dataset-path {path}: {error}") from error
+    if not items:
+        raise ConfigError(f"--dataset-path {path}: it holds no requests")
+    return items
+
+
+class _Lines:
+    """Lines of a file that know their number."""
+
+    def __init__(self, lines: Iterator[str], path: Path) -> None:
+        self._lines, self.path, self.number = lines, path, 0
+
+    def __iter__(self) -> Iterator[str]:
+        for line in self._lines:
+            self.number += 1
+            if line.strip():
+                yield line
+
+    def wrong(self, why: object) -> ConfigError:
+        return ConfigError(f"--dataset-path {self.path}, line {self.number}: {why}")
+
+
+def _prompts(lines: _Lines, shape: Shape) -> Iterator[Item]:
+    decoder = msgspec.json.Decoder(PromptRow)
+    for line in lines:
+        try:
+            row = decoder.decode(line)
+        except msgspec.MsgspecError as error:
+            raise lines.wrong(error) from error
+        yield Item(row.prompt, row.output_tokens or shape.output_tokens)
+
+
+def _mooncake(lines: _Lines, shape: Shape) -> Iterator[Item]:
+    decoder, start = msgspec.json.Decoder(LengthRow), None
+    for line in lines:
+        try:
+            row = decoder.decode(line)
+        except msgspec.MsgspecError as error:
+            raise lines.wrong(error) from error
+        at = None if row.timestamp is None else row.timestamp / 1e3
+        start = at if start is None else start
+        prompt = _shared(row.hash_ids, lines.number, _scaled(row.input_length, shape), shape)
+        yield Item(prompt, _scaled(row.output_length, shape), _since(start, at, shape))
+
+
+def _azure(lines: _Lines, shape: Shape) -> Iterator[Item]:
+    start: float | None = None
+    for row in csv.DictReader(lines):
+        try:
+            at = datetime.fromisoformat(row["TIMESTAMP"]).timestamp()
+            prompt, output = int(row["ContextTokens"]), int(row["GeneratedTokens"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise lines.wrong(f"{error}; wanted are TIMESTAMP, ContextTokens, GeneratedTokens") from error
+        start = at if start is None else start
+        yield Item(_shared((), lines.number, _scaled(prompt, shape), shape), _scaled(output, shape), _since(start, at, shape))
+
+
+READERS = {"custom": _prompts, "mooncake": _mooncake, "azure": _azure}
+
+
+def _since(start: float | None, at: float | None, shape: Shape) -> float | None:
+    return None if at is None or start is None else (at - start) * shape.time_scale
+
+
+def _scaled(length: int, shape: Shape) -> int:
+    return max(1, round(length * shape.length_scale))
+
+
+def _shared(blocks: Sequence[int], number: int, length: int, shape: Shape) -> tuple[int, ...]:
+    """A prompt in which equal block ids are equal tokens; what they do not fill is the request's own."""
+    size, ids = _scaled(MOONCAKE_BLOCK, shape), list[int]()
+    for block in blocks:
+        if len(ids) >= length:
+            break
+        ids += _ids(random.Random(f"{shape.seed} block {block}"), min(size, length - len(ids)), shape)
+    return (*ids, *_ids(random.Random(f"{shape.seed} row {number}"), length - len(ids), shape))
+
+
+def _ids(chance: random.Random, length: int, shape: Shape) -> tuple[int, ...]:
+    return tuple(chance.randrange(shape.low, shape.high) for _ in range(length))
