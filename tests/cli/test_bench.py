@@ -39,7 +39,7 @@ def test_a_flag_that_cannot_be_is_one_line(flags, words, capsys):
 
 def test_nobody_there_is_one_line(capsys):
     assert run(["bench", "serve", "--port", "1"]) == 1
-    assert "--base-url" in capsys.readouterr().err
+    assert "is a service running there?" in capsys.readouterr().err
 
 
 def test_a_sweep_prints_a_table_for_each_load_and_writes_all_figures(tmp_path, capsys):

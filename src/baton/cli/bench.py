@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from baton.cli import bench_options as opt
-from baton.core.errors import BatonError, ConfigError
+from baton.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from baton.bench.client import Target
@@ -112,23 +112,9 @@ def _named(target: "Target") -> "Target":
     """The target with the name of the first served model where none was given."""
     import msgspec
 
+    from baton.cli.served import first_model
+
     return msgspec.structs.replace(target, model=target.model or first_model(target.base_url, target.api_key))
-
-
-def first_model(base_url: str, api_key: str | None) -> str:
-    """The name of the first model that a service offers. Raises BatonError."""
-    import httpx
-
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    url = f"{base_url.rstrip('/')}/v1/models"
-    try:
-        answer = httpx.get(url, headers=headers, timeout=10)
-        answer.raise_for_status()
-        return str(answer.json()["data"][0]["id"])
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise BatonError(f"{url}: {error}; is a service running there? --base-url says where") from error
-    except (ValueError, LookupError, TypeError) as error:
-        raise BatonError(f"{url} does not list models as OpenAI does; name one with --model") from error
 
 
 def _watch(label: str, total: int) -> "AbstractContextManager[Tell]":

@@ -9,7 +9,7 @@ from typing import Annotated, cast
 import typer
 
 from baton import __version__
-from baton.cli import bench, models, processes, replay_log, secret, serve
+from baton.cli import bench, chat, models, processes, replay_log, secret, serve
 from baton.cli.simulation import command as simulation
 from baton.core.errors import BatonError, Bug, ConfigError
 
@@ -23,6 +23,7 @@ app = typer.Typer(
 app.command("serve")(serve.serve)
 app.command("worker")(processes.worker)
 app.command("gateway")(processes.gateway)
+app.command("chat")(chat.chat)
 app.command("replay-log")(replay_log.replay_log)
 app.add_typer(bench.app, name="bench")
 app.add_typer(models.app, name="models")

@@ -1,0 +1,19 @@
+"""What a running service says about itself."""
+
+from baton.core.errors import BatonError
+
+
+def first_model(base_url: str, api_key: str | None) -> str:
+    """The name of the first model that a service offers. Raises BatonError."""
+    import httpx
+
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    url = f"{base_url.rstrip('/')}/v1/models"
+    try:
+        answer = httpx.get(url, headers=headers, timeout=10)
+        answer.raise_for_status()
+        return str(answer.json()["data"][0]["id"])
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise BatonError(f"{url}: {error}; is a service running there?") from error
+    except (ValueError, LookupError, TypeError) as error:
+        raise BatonError(f"{url} does not list models as OpenAI does; name one with --model") from error
