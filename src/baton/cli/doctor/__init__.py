@@ -1,0 +1,1 @@
+"""`baton doctor`: what is here, what works, and what to do about what does not."""

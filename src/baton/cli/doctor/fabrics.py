@@ -1,0 +1,96 @@
+"""Findings about fabrics: each one is tried between two processes, every byte compared."""
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from baton.adapters.fabrics import available
+from baton.cli.doctor.finding import Finding, ok, problem, warning
+from baton.cli.doctor.probe import MARK, Found
+
+LIMIT_S = 60.0
+TALKATIVE = {"UCX_LOG_LEVEL": "info", "UCX_PROTO_INFO": "y"}  # has UCX say how it reads
+
+
+class Tried(msgspec.Struct):
+    """What two processes found about one fabric, and the UCX transport that moved the bytes ("" if none is named)."""
+
+    found: Found
+    transport: str = ""
+
+
+def fabrics() -> Iterator[Finding]:
+    """All that Baton knows."""
+    obstacles = available()
+    tried = {name: attempt(name) for name, obstacle in obstacles.items() if not obstacle}
+    yield from judge(obstacles, tried)
+
+
+def judge(obstacles: Mapping[str, str], tried: Mapping[str, Tried]) -> Iterator[Finding]:
+    """What the trials amount to."""
+    for name, obstacle in obstacles.items():
+        if obstacle:
+            said, _, remedy = obstacle.partition(": ")
+            yield ok("fabrics", name, said, remedy)
+            continue
+        found = tried[name].found
+        if found.why:
+            yield problem("fabrics", name, found.why, "serve with another --fabric; or repair it, then run 'baton doctor' again")
+            continue
+        over = f" over {tried[name].transport}" if tried[name].transport else ""
+        yield ok("fabrics", name, f"works{over}: {found.gbytes_s:.1f} GB/s, {found.small_us:.0f} us for 4 KiB; every byte right")
+    if not any(not t.found.why for t in tried.values()):
+        yield problem("fabrics", "handoff", "no fabric works here", "serve with --role unified until one does")
+    refused = next((t.found.cma for t in tried.values() if t.found.cma), "")
+    if refused:
+        yield warning(
+            "fabrics", "CMA", f"reading a sibling's memory fails: {refused}", "see 'ptrace scope'; shm does not need it"
+        )
+    elif tried:
+        yield ok("fabrics", "CMA", "a process may read its sibling's memory")
+
+
+def attempt(kind: str) -> Tried:
+    """Start a source and a reader, let one read the other, end both."""
+    command = [sys.executable, "-P", "-m", "baton.cli.doctor.probe"]
+    pipe, env = subprocess.PIPE, {**os.environ, **TALKATIVE}
+    source = subprocess.Popen([*command, "source", kind], stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True, env=env)
+    watchdog = threading.Timer(LIMIT_S, source.kill)
+    watchdog.start()
+    try:
+        assert source.stdout is not None
+        exposed = next((line.removeprefix(MARK) for line in source.stdout if line.startswith(MARK)), None)
+        if exposed is None:
+            return Tried(Found(why=f"the process that offers memory ended with status {source.wait()}"))
+        if '"why"' in exposed:
+            return Tried(msgspec.json.decode(exposed, type=Found))
+        return _read([*command, "reader", kind], exposed, env)
+    finally:
+        watchdog.cancel()
+        source.kill()
+        source.communicate()
+
+
+def _read(command: list[str], exposed: str, env: dict[str, str]) -> Tried:
+    try:
+        done = subprocess.run(
+            command, input=exposed, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env, timeout=LIMIT_S
+        )
+    except subprocess.TimeoutExpired:
+        return Tried(Found(why=f"a read of some megabytes did not end within {LIMIT_S:g} s"))
+    said = [line.removeprefix(MARK) for line in done.stdout.splitlines() if line.startswith(MARK)]
+    if not said:
+        return Tried(Found(why=f"the reading process ended with status {done.returncode}: {done.stdout[-200:]}"))
+    return Tried(msgspec.json.decode(said[-1], type=Found), transport(done.stdout))
+
+
+def transport(log: str) -> str:
+    """By what UCX reads the most bytes, as its protocol table says: e.g. cma/memory, tcp/lo, rc_mlx5/mlx5_0:1."""
+    section = log.rpartition("remote memory read by ucp_get")
+    found = re.findall(r"\|\s*\S*inf\s*\|[^|]*\|\s*([^|]+?)\s*\|", section[2])
+    return found[0] if section[1] and found else ""

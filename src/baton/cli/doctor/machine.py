@@ -1,0 +1,142 @@
+"""Findings about the machine: cores, memory, limits, devices. `root` is where proc/ and sys/ are found, for tests."""
+
+import os
+import resource
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from baton.adapters.memory import available_bytes
+from baton.cli.doctor.finding import Finding, ok, problem, warning
+from baton.shell.threads import available_cores
+
+GIB = 1 << 30
+LEAST_MEMORY = 4 * GIB  # the trial model: two pools of 1 GiB, weights and PyTorch in each worker
+LEAST_FILES = 4096  # one for each stream of a thousand, and room
+LEAST_SHM = 64 << 20
+FAST = ("avx512_bf16", "amx_bf16", "avx512f", "avx2")
+
+
+def machine(root: Path = Path("/")) -> Iterator[Finding]:
+    """Everything about this machine."""
+    yield kernel(os.uname().release)
+    yield cores(len(available_cores()), quota(root), flags(root))
+    yield memory(available_bytes(root))
+    yield huge_pages(root)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield open_files(soft, hard)
+    yield locked(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0], rdma=bool(_names(root / "sys/class/infiniband")))
+    yield shared_memory(shutil.disk_usage("/dev/shm").total if Path("/dev/shm").is_dir() else 0)
+    yield ptrace(_text(root / "proc/sys/kernel/yama/ptrace_scope"))
+    yield rdma(_names(root / "sys/class/infiniband"))
+
+
+def kernel(release: str) -> Finding:
+    """Sealed memory files that stay writable for their owner need Linux 5.1."""
+    version = tuple(int(part) for part in release.split("-")[0].split(".")[:2] if part.isdecimal())
+    if version < (5, 1):
+        return problem("machine", "kernel", f"Linux {release}", "Linux 5.1 or newer is needed, for sealed memory files")
+    return ok("machine", "kernel", f"Linux {release}")
+
+
+def quota(root: Path) -> float | None:
+    """Cores that our cgroup may use, None without a limit."""
+    limit, _, period = _text(root / "sys/fs/cgroup/cpu.max").partition(" ")
+    return int(limit) / int(period) if limit.isdecimal() and period.isdecimal() else None
+
+
+def flags(root: Path) -> set[str]:
+    """What the processor can do, as /proc/cpuinfo names it."""
+    lines = _text(root / "proc/cpuinfo").splitlines()
+    return set(next((line.split(":")[1].split() for line in lines if line.startswith(("flags", "Features"))), []))
+
+
+def cores(count: int, limit: float | None, can: set[str]) -> Finding:
+    """A split service has at least two workers, each with a core of its own."""
+    fast = next((name for name in FAST if name in can), "no vector extension that PyTorch is fast with")
+    said = f"{count} cores for this process, {fast}"
+    if limit is not None and limit < count:
+        return warning(
+            "machine",
+            "cores",
+            f"{said}; the cgroup allows the time of {limit:g}",
+            f"start with --threads so that all sum to {limit:g}",
+        )
+    if count < 2:
+        return warning("machine", "cores", said, "prefill and decode share one core: use --role unified, or give it two cores")
+    return ok("machine", "cores", said)
+
+
+def memory(there: int) -> Finding:
+    """For pools and weights."""
+    said = f"{there / GIB:.1f} GiB available to this process"
+    if there < LEAST_MEMORY:
+        return warning("machine", "memory", said, "make pools smaller: --kv-memory 256MiB")
+    return ok("machine", "memory", said)
+
+
+def huge_pages(root: Path) -> Finding:
+    """Pools are shared memory; the kernel may back it with huge pages by itself."""
+    policy = _chosen(_text(root / "sys/kernel/mm/transparent_hugepage/shmem_enabled"))
+    reserved = next(
+        (line.split()[1] for line in _text(root / "proc/meminfo").splitlines() if line.startswith("HugePages_T")), "0"
+    )
+    return ok(
+        "machine", "huge pages", f"{reserved} reserved; for shared memory: {policy or 'not stated'}. Nothing depends on them"
+    )
+
+
+def open_files(soft: int, hard: int) -> Finding:
+    """Each stream is a socket of the gateway."""
+    if soft != resource.RLIM_INFINITY and soft < LEAST_FILES:
+        remedy = f"ulimit -n {LEAST_FILES}" + ("" if hard == resource.RLIM_INFINITY or hard >= LEAST_FILES else ", as root")
+        return warning("machine", "open files", f"at most {soft}; each stream takes one", remedy)
+    return ok("machine", "open files", "no limit" if soft == resource.RLIM_INFINITY else f"at most {soft}")
+
+
+def locked(limit: int, *, rdma: bool) -> Finding:
+    """RDMA registers pools, which locks them."""
+    if limit == resource.RLIM_INFINITY:
+        return ok("machine", "locked memory", "no limit")
+    said = f"at most {limit >> 10} KiB"
+    if rdma:
+        return warning("machine", "locked memory", f"{said}; RDMA locks whole pools", "ulimit -l unlimited")
+    return ok("machine", "locked memory", f"{said}; only RDMA needs more, and there is none here")
+
+
+def shared_memory(total: int) -> Finding:
+    """UCX keeps its queues there; Baton's own pools do not lie there."""
+    if total < LEAST_SHM:
+        return warning("machine", "/dev/shm", f"{total >> 20} MiB; UCX needs some", "in a container: --shm-size 1g")
+    return ok("machine", "/dev/shm", f"{total / GIB:.1f} GiB")
+
+
+def ptrace(scope: str) -> Finding:
+    """Who may read another process's memory (Yama); UCX does on one host."""
+    if scope in ("", "0"):
+        return ok("machine", "ptrace scope", "not restricted" if scope == "0" else "no such restriction in this kernel")
+    remedy = "sysctl kernel.yama.ptrace_scope=0, or --cap-add SYS_PTRACE in a container; shm does not need it"
+    return warning(
+        "machine", "ptrace scope", f"{scope}: processes may not read their siblings, nixl is slower on one host", remedy
+    )
+
+
+def rdma(devices: list[str]) -> Finding:
+    """Network cards that read remote memory themselves."""
+    return ok("machine", "RDMA devices", ", ".join(devices) or "none")
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+
+
+def _chosen(options: str) -> str:
+    """`always [never]` -> never."""
+    return next((option.strip("[]") for option in options.split() if option.startswith("[")), "")
