@@ -29,6 +29,7 @@ lint: $(STAMP)
 	@echo "-- types";   $(BIN)/mypy
 	@echo "-- layers";  $(BIN)/lint-imports --no-cache
 	@echo "-- diagram"; $(BIN)/python tools/import_diagram.py --check
+	@echo "-- protocol"; $(BIN)/python tools/protocol_page.py --check
 
 worlds: $(STAMP)
 	@echo "-- worlds";  $(BIN)/baton sim --seconds 60 --check-determinism 5 --quiet
@@ -44,6 +45,7 @@ format: $(STAMP)
 	@$(BIN)/ruff format --quiet .
 	@$(BIN)/ruff check --fix --quiet .
 	@$(BIN)/python tools/import_diagram.py
+	@$(BIN)/python tools/protocol_page.py
 
 # torch comes first and by its exact version, so that a CPU build at hand is taken and nothing pulls another one.
 $(STAMP): pyproject.toml constraints.txt

@@ -1,0 +1,179 @@
+"""Draws the state diagrams and the table of messages in docs/protocol.md from the code, and keeps them true.
+
+tools/protocol_page.py            write them
+tools/protocol_page.py --check    say what differs and end with code 1 if the page is not true
+
+Rooms: the role tables of baton.core, as they are. Sessions keep no table, so the code itself is asked: in each state every
+kind of frame is put to it, and where it stands afterwards is the arrow.
+"""
+
+import argparse
+import difflib
+import sys
+import typing
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from baton.core.decode import DECODE
+from baton.core.frames import Beat, Bye, Open, Opened, WrongBoot
+from baton.core.ids import Boot, Link, Micros
+from baton.core.messages import PROTOCOL, AnyMessage
+from baton.core.prefill import PREFILL
+from baton.core.room import RoomState, Table
+from baton.core.session import SessionLimits, Sessions
+from baton.core.unified import UNIFIED
+
+PAGE = Path(__file__).parents[1] / "docs" / "protocol.md"
+Arrows = Mapping[tuple[str, str], list[str]]  # (from, to) -> events
+
+US, PEER, OTHER = Boot(1), Boot(2), Boot(3)
+LINK, START = Link(1), Micros(0)
+LIMITS = SessionLimits()
+
+
+def mermaid(arrows: Arrows, *, first: str, last: str | None) -> str:
+    """A state diagram; arrows between the same two states are one arrow."""
+    lines = [f"    [*] --> {first}"]
+    lines += [f"    {a} --> {b}: {', '.join(events)}" for (a, b), events in arrows.items()]
+    lines += [f"    {last} --> [*]"] if last is not None else []
+    return "\n".join(["```mermaid", "stateDiagram-v2", *lines, "```"])
+
+
+def room_diagram(table: Table) -> str:
+    """One role's table. What changes nothing is left out: messages that crossed with an end."""
+    arrows: dict[tuple[str, str], list[str]] = {}
+    for (state, saw), target in table.items():
+        if state is not target:
+            arrows.setdefault((state.value, target.value), []).append(saw.value)
+    return mermaid(arrows, first=RoomState.QUEUED.value, last=RoomState.ENDED.value)
+
+
+def ignored(table: Table) -> str:
+    """What is legal and changes nothing, in words."""
+    found = [f"{saw.value} in {state.value}" for (state, saw), target in table.items() if state is target]
+    return f"Legal without effect on the state: {', '.join(found)}." if found else ""
+
+
+# ---- sessions -----------------------------------------------------------------------------------
+
+
+def _listening() -> Sessions:
+    return Sessions(US, LIMITS)
+
+
+def _dialling() -> Sessions:
+    sessions = _listening()
+    sessions.dial(LINK, PEER, START)
+    return sessions
+
+
+def _state(sessions: Sessions, *, idle: str) -> str:
+    """Where we stand with the peer, as far as one can see from outside."""
+    if sessions.number(PEER) is not None:
+        return "up"
+    return "promised" if idle == "closed" and sessions.timer() is not None else idle
+
+
+def _open(sessions: Sessions, known: int) -> None:
+    sessions.receive(LINK, Open(PROTOCOL, PEER, US, known), START)
+
+
+def _next(sessions: Sessions) -> int:
+    return (sessions.number(PEER) or 0) + 1
+
+
+def _silence(sessions: Sessions) -> None:
+    sessions.on_timer(Micros(START + LIMITS.silence))
+
+
+EVENTS: Mapping[str, Callable[[Sessions], None]] = {
+    "Open": lambda s: _open(s, 0),
+    "Open that knows our session": lambda s: _open(s, s.number(PEER) or 1),
+    "Opened": lambda s: s.receive(LINK, Opened(PROTOCOL, PEER, US, _next(s)), START),
+    "Beat or Data": lambda s: s.receive(LINK, Beat(PEER, US, s.number(PEER) or 1, 0, 0), START),
+    "Beat or Data of a later session": lambda s: s.receive(LINK, Beat(PEER, US, _next(s) + 1, 0, 0), START),
+    "Bye": lambda s: s.receive(LINK, Bye(PEER, US, s.number(PEER) or 1, "why"), START),
+    "WrongBoot": lambda s: s.receive(LINK, WrongBoot(OTHER, US, PEER, s.number(PEER) or 0), START),
+    "silence": _silence,
+    "close": lambda s: s.close(PEER, "why", START),
+}
+
+
+def session_diagram(make: Callable[[], Sessions], *, idle: str) -> str:
+    """One side of a session, found by asking the code from every state that can be reached."""
+    ways: dict[str, list[str]] = {idle: []}
+    arrows: dict[tuple[str, str], list[str]] = {}
+    queue = [idle]
+    for state in queue:
+        for name, event in EVENTS.items():
+            sessions = make()
+            for earlier in ways[state]:
+                EVENTS[earlier](sessions)
+            event(sessions)
+            after = _state(sessions, idle=idle)
+            if after not in ways:
+                ways[after] = [*ways[state], name]
+                queue.append(after)
+            if after != state:
+                arrows.setdefault((state, after), []).append(name)
+    return mermaid(arrows, first=idle, last=None)
+
+
+# ---- messages -----------------------------------------------------------------------------------
+
+
+def message_table() -> str:
+    """Every message with the first paragraph of its docstring, and its fields."""
+    lines = ["| message | who says it to whom, and what | fields |", "|---|---|---|"]
+    for kind in typing.get_args(AnyMessage):
+        said = " ".join((kind.__doc__ or "").split("\n\n")[0].split())
+        lines.append(f"| `{kind.__name__}` | {said} | {', '.join(kind.__struct_fields__)} |")
+    return "\n".join(lines)
+
+
+# ---- the page -----------------------------------------------------------------------------------
+
+
+def parts() -> dict[str, str]:
+    """Everything that is drawn, by the name in the page's markers."""
+    return {
+        "messages": message_table(),
+        "prefill": f"{room_diagram(PREFILL)}\n\n{ignored(PREFILL)}",
+        "decode": f"{room_diagram(DECODE)}\n\n{ignored(DECODE)}",
+        "unified": f"{room_diagram(UNIFIED)}\n\n{ignored(UNIFIED)}",
+        "session, listening side": session_diagram(_listening, idle="closed"),
+        "session, dialling side": session_diagram(_dialling, idle="knocking"),
+    }
+
+
+def with_parts(page: str, drawn: Mapping[str, str]) -> str:
+    """The page with what stands between each pair of markers replaced. Raises ValueError when a pair is missing."""
+    for name, text in drawn.items():
+        begin, end = f"<!-- {name}: begin (made by `make format`) -->", f"<!-- {name}: end -->"
+        before, found, rest = page.partition(begin)
+        _, closed, after = rest.partition(end)
+        if not found or not closed:
+            raise ValueError(f"{PAGE.name} has no markers {begin!r} .. {end!r}")
+        page = f"{before}{begin}\n{text}\n{end}{after}"
+    return page
+
+
+def main() -> int:
+    """Write or check; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--check", action="store_true", help="change nothing; fail if the page is out of date")
+    check = parser.parse_args().check
+    page = PAGE.read_text()
+    wanted = with_parts(page, parts())
+    if not check:
+        PAGE.write_text(wanted)
+        return 0
+    if page == wanted:
+        return 0
+    difference = difflib.unified_diff(page.splitlines(), wanted.splitlines(), "the page", "the code", lineterm="")
+    print(*difference, f"{PAGE.name} is out of date; `make format` draws it anew", sep="\n", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
