@@ -15,6 +15,7 @@ from baton.core.work import Batch, BatchDone, Draw, Row
 from baton.engine.attention.interface import AttentionBackend
 from baton.engine.attention.reference import ReferenceAttention
 from baton.engine.checkpoint import Checkpoint
+from baton.engine.comm import Alone
 from baton.engine.engine import TorchEngine
 from baton.engine.kernels.team import Team
 from baton.engine.models import FAMILIES
@@ -48,7 +49,7 @@ class Rig:
         table = family.table(checkpoint.config, block_tokens=B, dtype=dtype)
         self.placement = Placement(table, 1, 1, 0, 0, page_blocks)
         self.pool = MemoryPool(64 * self.placement.page_bytes(KV))
-        self.model = family.build(checkpoint, self.placement, dtype, ops or CpuOps(dtype, Team(threads)))
+        self.model = family.build(checkpoint, self.placement, dtype, ops or CpuOps(dtype, Team(threads)), Alone())
         self._ended = threading.Event()
         self._number = 0
         self.engine = TorchEngine(

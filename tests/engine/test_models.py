@@ -19,6 +19,7 @@ from baton.engine.attention.cpu import CpuAttention
 from baton.engine.attention.interface import AttentionBackend, Seen, Segment
 from baton.engine.attention.reference import ReferenceAttention
 from baton.engine.checkpoint import Checkpoint
+from baton.engine.comm import Alone
 from baton.engine.kernels.team import Team
 from baton.engine.models import FAMILIES
 from baton.engine.models.base import KV, family_of
@@ -115,7 +116,7 @@ class Driver:
         self.layers = int(checkpoint.config["num_hidden_layers"])
         self._ops = Watched(ops)
         family = family_of(checkpoint.config, FAMILIES)
-        self._model = family.build(checkpoint, placement, dtype, self._ops, longest=longest)
+        self._model = family.build(checkpoint, placement, dtype, self._ops, Alone(), longest=longest)
         self._blocks = np.random.default_rng(5).permutation(12).astype(np.int32)[: -(-LENGTH // B)]
         self._pool = HostPool(12 * placement.page_bytes(KV))
         ctypes.memset(self._pool.address, 0x7F, self._pool.nbytes)  # float32 3e38: whoever reads too far is seen

@@ -2,10 +2,12 @@
 
 import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch.distributed import HashStore
 
 from baton.adapters.memory import HostPool
 from baton.core.ids import BlockIndex, Epoch, GroupName, Key, Room, Seq, TokenId, TokenIndex
@@ -15,6 +17,7 @@ from baton.core.state import DType, Placement
 from baton.core.work import Batch, BatchDone, DigestDone, Draw, Row, RowDone
 from baton.engine.attention.cpu import CpuAttention
 from baton.engine.checkpoint import Checkpoint
+from baton.engine.comm import Alone, Comm, GlooComm
 from baton.engine.digest import block_sums
 from baton.engine.engine import TorchEngine
 from baton.engine.kernels.team import Team
@@ -27,9 +30,9 @@ PATIENCE_S = 60.0
 GREEDY = Sampling(temperature=0.0, top_p=1.0, top_k=0, seed=0, logprobs=5)
 
 
-def placement_of(checkpoint: Checkpoint, dtype: DType, page_blocks: int) -> Placement:
+def placement_of(checkpoint: Checkpoint, dtype: DType, page_blocks: int, *, tp: int = 1, pp: int = 1, rank: int = 0) -> Placement:
     table = family_of(checkpoint.config, FAMILIES).table(checkpoint.config, block_tokens=B, dtype=dtype)
-    return Placement(table, 1, 1, 0, 0, page_blocks)
+    return Placement(table, tp, pp, rank % tp, rank // tp, page_blocks)
 
 
 class Recorder:
@@ -61,14 +64,16 @@ class Rig:
         page_blocks: int = 1,
         threads: int = 1,
         model: object = None,
+        placement: Placement | None = None,
+        comm: Comm | None = None,
     ) -> None:
         checkpoint = Checkpoint.open(path)
-        self.placement = placement_of(checkpoint, dtype, page_blocks)
+        self.placement = placement or placement_of(checkpoint, dtype, page_blocks)
         self.pool = HostPool(pages * self.placement.page_bytes(KV))
         self.bytes = self.pool.array
         self.bytes[:] = np.random.default_rng(1).integers(0, 0x30, self.pool.nbytes, dtype=np.uint8)  # finite in every dtype
         family = family_of(checkpoint.config, FAMILIES)
-        built = model or Recorder(family.build(checkpoint, self.placement, dtype, CpuOps(dtype, Team(threads))))
+        built = model or Recorder(family.build(checkpoint, self.placement, dtype, CpuOps(dtype, Team(threads)), comm or Alone()))
         self.model = built
         self.identity = identity_bits(checkpoint.identity(dtype.value))
         self.woken = threading.Semaphore(0)
@@ -108,6 +113,40 @@ class Rig:
         self.engine.close()
         self.bytes = None
         self.pool.close()
+
+
+class Crew:
+    """The engines of all ranks of one worker, in this process."""
+
+    def __init__(self, path: Path, *, tp: int, pp: int, dtype: DType = DType.F32, page_blocks: int = 1) -> None:
+        checkpoint, store = Checkpoint.open(path), HashStore()
+
+        def build(rank: int) -> Rig:
+            placement = placement_of(checkpoint, dtype, page_blocks, tp=tp, pp=pp, rank=rank)
+            comm = GlooComm(placement, store, host="127.0.0.1", timeout_s=PATIENCE_S)
+            return Rig(path, dtype=dtype, placement=placement, comm=comm)
+
+        with ThreadPoolExecutor(tp * pp) as pool:
+            self.rigs = list(pool.map(build, range(tp * pp)))
+        self._sampler = (pp - 1) * tp
+
+    def run(self, rows: Sequence[Row]) -> tuple[RowDone, ...]:
+        """One batch on all ranks; what the one that draws says."""
+        for rig in self.rigs:
+            rig.submit(rows)
+        ends = [rig.wait() for rig in self.rigs]
+        for rank, (end,) in enumerate(ends):
+            assert rank == self._sampler or all(row.drawn is None for row in end.rows)
+        return ends[self._sampler][0].rows
+
+    @property
+    def answers(self) -> list[torch.Tensor]:
+        """Logits so far."""
+        return self.rigs[self._sampler].model.answers
+
+    def close(self) -> None:
+        for rig in self.rigs:
+            rig.close()
 
 
 class Request:

@@ -106,6 +106,7 @@ class Worker:
     def _load(self, clock: Clock) -> None:
         from baton.engine.attention.cpu import CpuAttention
         from baton.engine.checkpoint import Checkpoint
+        from baton.engine.comm import Alone
         from baton.engine.digest import block_sums
         from baton.engine.engine import TorchEngine
         from baton.engine.kernels.team import Team
@@ -125,7 +126,7 @@ class Worker:
         for group, size in nbytes.items():
             require_memory(size, f"the pool of group {group}")
         ops = CpuOps(SERVED[self.dtype], Team(s.threads))
-        model = family.build(checkpoint, self.placement, SERVED[self.dtype], ops, longest=self.max_model_len)
+        model = family.build(checkpoint, self.placement, SERVED[self.dtype], ops, Alone(), longest=self.max_model_len)
         config = family.read(checkpoint.config, longest=self.max_model_len)
         self.weights = identity(checkpoint.identity(self.dtype), config)
         pools = {group: HostPool(size, what=f"the pool of group {group}") for group, size in nbytes.items()}

@@ -11,6 +11,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from baton.core.errors import ConfigError
+from baton.core.state import Interval
 
 MODELOPT = "hf_quant_config.json"
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
@@ -56,19 +57,32 @@ class Checkpoint:
             tensors |= _headers(file)
         return cls(directory, config, tensors)
 
-    def load(self, name: str, dtype: torch.dtype) -> torch.Tensor:
-        """One tensor in that dtype, in memory of its own. Raises ConfigError if the checkpoint lacks it."""
-        # A mapped tensor would follow whatever is done to the file while it is served.
-        return self._mapped(name).to(dtype, copy=True)
+    def load(
+        self, name: str, dtype: torch.dtype, *, rows: Interval | None = None, columns: Interval | None = None
+    ) -> torch.Tensor:
+        """One tensor in that dtype, in memory of its own: whole, or these rows and columns, and no more of it is read.
 
-    def _mapped(self, name: str) -> torch.Tensor:
+        Raises:
+            ConfigError: the checkpoint lacks it, or it is smaller than that
+        """
+        # A mapped tensor would follow whatever is done to the file while it is served.
+        return self._mapped(name, rows, columns).to(dtype, copy=True)
+
+    def _mapped(self, name: str, rows: Interval | None = None, columns: Interval | None = None) -> torch.Tensor:
         stored = self.tensors.get(name)
         if stored is None:
             raise ConfigError(f"{self.directory} has no tensor {name!r}, which its architecture needs")
+        cuts = [c for c in (rows, columns) if c is not None]
+        if any(c.end > size for c, size in zip((rows, columns), stored.shape, strict=False) if c is not None):
+            raise ConfigError(f"{stored.file}: tensor {name!r} has shape {stored.shape}; the config asks for {cuts} of it")
         try:
             with safe_open(stored.file, framework="pt") as file:
-                tensor: torch.Tensor = file.get_tensor(name)
-                return tensor
+                if not cuts:
+                    tensor: torch.Tensor = file.get_tensor(name)
+                    return tensor
+                wanted = [slice(None) if c is None else slice(c.start, c.end) for c in (rows, columns)]
+                part: torch.Tensor = file.get_slice(name)[tuple(wanted[: len(stored.shape)])]
+                return part
         except (SafetensorError, OSError) as error:
             raise ConfigError(f"{stored.file} is damaged: {error}; fetch it again") from error
 

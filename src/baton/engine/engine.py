@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from baton.core.ids import GroupName
+from baton.core.messages import Drawn
 from baton.core.state import DType, Placement
 from baton.core.work import Batch, BatchDone, DigestDone, DigestOrder, Row, RowDone
 from baton.engine.attention.interface import AttentionBackend, Seen, Segment
@@ -137,22 +138,23 @@ class TorchEngine:
 
     def _compute(self, batch: Batch) -> BatchDone:
         hidden = self._forward(batch.rows)
-        drawn_rows = [i for i, row in enumerate(batch.rows) if row.draw is not None]
-        ends = np.cumsum([len(row.tokens) for row in batch.rows]) - 1
-        drawn = {}
-        if drawn_rows:
-            logits = self._model.logits(_padded(hidden[ends[drawn_rows]], -len(drawn_rows) % self._row_step))
-            for n, i in enumerate(drawn_rows):
-                order = batch.rows[i].draw
-                assert order is not None
-                drawn[i] = draw(logits[n], order)
+        drawn = {} if hidden is None else self._draw(batch.rows, hidden)
         computed = time.monotonic_ns()
         rows = tuple(RowDone(r.key, drawn.get(i), self._seal(r)) for i, r in enumerate(batch.rows))
         ended = time.monotonic_ns()
         log.debug("step_computed", seq=batch.seq, rows=len(rows), seal_us=(ended - computed) // 1000, t_us=ended // 1000)
         return BatchDone(batch.seq, rows)
 
-    def _forward(self, rows: Sequence[Row]) -> torch.Tensor:
+    def _draw(self, rows: Sequence[Row], hidden: torch.Tensor) -> dict[int, Drawn]:
+        """Tokens of the rows that want one; none on ranks that have no logits."""
+        wanted = [(i, row.draw) for i, row in enumerate(rows) if row.draw is not None]
+        if not wanted:
+            return {}
+        ends = np.cumsum([len(row.tokens) for row in rows]) - 1
+        logits = self._model.logits(_padded(hidden[ends[[i for i, _ in wanted]]], -len(wanted) % self._row_step))
+        return {} if logits is None else {i: draw(logits[n], order) for n, (i, order) in enumerate(wanted)}
+
+    def _forward(self, rows: Sequence[Row]) -> torch.Tensor | None:
         segments, tokens, positions, slots = self._flatten(rows)
         count = len(tokens)
         # Few different shapes: the matrix library keeps compiled code, some 100 KB, for each one it has met.

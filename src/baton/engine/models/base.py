@@ -10,6 +10,7 @@ from baton.core.ids import GroupName
 from baton.core.state import DType, Placement, StateTable
 from baton.engine.attention.interface import Seen
 from baton.engine.checkpoint import Checkpoint
+from baton.engine.comm import Comm
 from baton.engine.models.config import ModelConfig
 from baton.engine.ops import Ops
 
@@ -25,12 +26,15 @@ class Model(Protocol):
 
     vocab_size: int
 
-    def forward(self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
-        """Hidden states after the last norm. tokens, positions: int64 [rows]; returns [rows, hidden]."""
+    def forward(self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor | None:
+        """Hidden states after the last norm. tokens, positions: int64 [rows]; returns [rows, hidden].
+
+        None on a rank whose stage is not the last: what it has computed has gone to the next one.
+        """
         ...
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """float32 [rows, vocab]."""
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor | None:
+        """float32 [rows, vocab] on the first rank of the last stage; None on the others of it."""
         ...
 
 
@@ -63,7 +67,9 @@ class Family(Protocol):
         """What it caches. Raises ConfigError."""
         ...
 
-    def build(self, checkpoint: Checkpoint, placement: Placement, dtype: DType, ops: Ops, *, longest: int | None = None) -> Model:
+    def build(
+        self, checkpoint: Checkpoint, placement: Placement, dtype: DType, ops: Ops, comm: Comm, *, longest: int | None = None
+    ) -> Model:
         """Load one rank's weights, to serve `longest` positions (None: the config's default).
 
         Raises:

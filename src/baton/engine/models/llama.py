@@ -15,13 +15,16 @@ from baton.core.errors import ConfigError
 from baton.core.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit
 from baton.engine.attention.interface import Seen
 from baton.engine.checkpoint import Checkpoint
+from baton.engine.comm import Comm
 from baton.engine.models.base import DTYPES, KV, Attend
 from baton.engine.models.config import ModelConfig, count, named_layers, number, sliding
-from baton.engine.models.weights import LISTED, Loader, Matrix, require, unread
+from baton.engine.models.weights import LISTED, Filed, Loader, Matrix, require, unread
 from baton.engine.ops import HeadNorms, Ops
 from baton.engine.rope import Rope, longest_by_rope, rope_settings
+from baton.engine.shards import Shards
 
 log = structlog.get_logger()
+EMBEDDING, LAST_NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
 
 
 class LayerWeights:
@@ -29,49 +32,74 @@ class LayerWeights:
 
     def __init__(self, c: ModelConfig) -> None:
         at, mlp = "self_attn.", "mlp."
-        rows = ((at + "q_proj", c.queries), (at + "k_proj", c.keys), (at + "v_proj", c.keys))
-        self.qkv = Matrix(rows, c.hidden, c.qkv_bias)
-        self.out = Matrix(((at + "o_proj", c.hidden),), c.queries, c.out_bias)
-        self.gate_up = Matrix(((mlp + "gate_proj", c.inner), (mlp + "up_proj", c.inner)), c.hidden, c.mlp_bias)
-        self.down = Matrix(((mlp + "down_proj", c.hidden),), c.inner, c.mlp_bias)
+        sizes = (("q_proj", c.queries), ("k_proj", c.keys), ("v_proj", c.keys))
+        self.qkv = Matrix(tuple(Filed(at + name, (size,)) for name, size in sizes), c.hidden, c.qkv_bias)
+        self.out = Matrix((Filed(at + "o_proj", (c.hidden,)),), c.queries, c.out_bias)
+        both = tuple(Filed(mlp + name, (c.inner,)) for name in ("gate_proj", "up_proj"))
+        self.gate_up = Matrix(both, c.hidden, c.mlp_bias)
+        self.down = Matrix((Filed(mlp + "down_proj", (c.hidden,)),), c.inner, c.mlp_bias)
 
 
 class Layer:
-    """One transformer layer's weights."""
+    """One rank's part of one transformer layer's weights."""
 
-    def __init__(self, load: Loader, index: int, weights: LayerWeights, config: ModelConfig) -> None:
+    def __init__(self, load: Loader, index: int, weights: LayerWeights, config: ModelConfig, held: Shards) -> None:
         at = f"model.layers.{index}."
         self.norm1 = load(at + "input_layernorm.weight")
         self.norm2 = load(at + "post_attention_layernorm.weight")
-        self.qkv, self.out = load.linear(at, weights.qkv), load.linear(at, weights.out)
-        self.gate_up, self.down = load.linear(at, weights.gate_up), load.linear(at, weights.down)
+        self.qkv = load.by_outputs(at, weights.qkv, held.queries, held.keys, held.keys)
+        self.out = load.by_inputs(at, weights.out, held.queries)
+        self.gate_up = load.by_outputs(at, weights.gate_up, held.inner, held.inner)
+        self.down = load.by_inputs(at, weights.down, held.inner)
         norms = [load(f"{at}self_attn.{n}_norm.weight") for n in ("q", "k") if config.head_norms]
         self.head_norms = HeadNorms(*norms) if norms else None
         self.seen, self.rotated = config.seen[index], config.rotated[index]
 
 
 class LlamaModel:
-    """All layers of one rank (tensor and pipeline width 1). longest: positions that are served."""
+    """One rank's layers, and its parts of them. longest: positions that are served."""
 
-    def __init__(self, config: ModelConfig, weights: LayerWeights, load: Loader, ops: Ops, *, longest: int) -> None:
-        self.ops, self.eps = ops, config.eps
-        self.heads, self.kv_heads, self.dim = config.heads, config.kv_heads, config.head_dim
+    def __init__(
+        self, config: ModelConfig, held: Shards, weights: LayerWeights, load: Loader, ops: Ops, comm: Comm, *, longest: int
+    ) -> None:
+        self.ops, self.comm, self.eps = ops, comm, config.eps
+        self.heads, self.kv_heads, self.dim = held.heads.size, held.kv_heads.size, config.head_dim
         self.rope = Rope(config.rope, positions=longest)
-        self.embedding = load("model.embed_tokens.weight")
-        self.vocab_size = config.vocab
-        self.layers = [Layer(load, i, weights, config) for i in range(config.layers)]
-        self.last_norm = load("model.norm.weight")
-        self.head = ops.linear(self.embedding if config.tied else load("lm_head.weight"), None)
+        self.vocab_size, self.hidden, self.dtype = config.vocab, config.hidden, load.dtype
+        self.words = held.vocabulary
+        self.embedding = load(EMBEDDING, self.words) if comm.first else None
+        self.layers = [Layer(load, i, weights, config, held) for i in held.layers]
+        self.last_norm = self.head = None
+        if comm.last:
+            self.last_norm = load(LAST_NORM)
+            filed = EMBEDDING if config.tied else HEAD
+            rows = self.embedding if config.tied and self.embedding is not None else load(filed, self.words)
+            # As many rows on every rank, so that they can be gathered; those beyond the vocabulary are cut off then.
+            short = held.vocabulary_step - self.words.size
+            self.head = ops.linear(F.pad(rows, (0, 0, 0, short)) if short else rows, None)
 
-    def forward(self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
+    def forward(self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor | None:
         """See Model."""
-        x, add = F.embedding(tokens, self.embedding), None
+        x, add = self._begin(tokens), None
         for index, layer in enumerate(self.layers):
             normed = self.ops.norm(x, layer.norm1, self.eps, add=add)
             add = layer.out(self._attention(layer, index, normed, positions, attend))
             normed = self.ops.norm(x, layer.norm2, self.eps, add=add)
             add = layer.down(self.ops.gate(layer.gate_up(normed)))
-        return self.ops.norm(x, self.last_norm, self.eps, add=add)
+        if self.last_norm is not None:
+            return self.ops.norm(x, self.last_norm, self.eps, add=add)
+        self.comm.send(x if add is None else x + add)
+        return None
+
+    def _begin(self, tokens: torch.Tensor) -> torch.Tensor:
+        """What the first layer of this stage begins with: [rows, hidden]."""
+        if self.embedding is None:
+            return self.comm.receive(torch.empty(len(tokens), self.hidden, dtype=self.dtype))
+        if self.comm.tp == 1:
+            return F.embedding(tokens, self.embedding)
+        here = (tokens >= self.words.start) & (tokens < self.words.end)
+        rows = F.embedding(torch.where(here, tokens - self.words.start, 0), self.embedding)
+        return self.comm.add_up(rows * here[:, None])
 
     def _attention(self, layer: Layer, index: int, x: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
         rows, turned = x.shape[0], self.heads + self.kv_heads
@@ -81,9 +109,11 @@ class LlamaModel:
         q, k, v = qkv[:, : self.heads], qkv[:, self.heads : turned], qkv[:, turned:]
         return attend(index, q, k, v, layer.seen).view(rows, -1)
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor | None:
         """See Model."""
-        return self.head(hidden).float()
+        assert self.head is not None, "only the last stage has logits"
+        found = self.comm.gather(self.head(hidden))
+        return None if found is None else found[:, : self.vocab_size].float()
 
 
 class LlamaFamily:
@@ -165,11 +195,9 @@ class LlamaFamily:
         return StateTable(c.layers, block_tokens, (Group(KV, Unit.PAGE, Full()),), (spec,))
 
     def build(
-        self, checkpoint: Checkpoint, placement: Placement, dtype: DType, ops: Ops, *, longest: int | None = None
+        self, checkpoint: Checkpoint, placement: Placement, dtype: DType, ops: Ops, comm: Comm, *, longest: int | None = None
     ) -> LlamaModel:
         """See Family."""
-        if placement.tp != 1 or placement.pp != 1:
-            raise ConfigError(f"tp={placement.tp}, pp={placement.pp}: this version computes with tp=1 and pp=1")
         positions = longest or self.longest(checkpoint.config)[0]
         config = self.read(checkpoint.config, longest=positions)
         weights = self.weights(config)
@@ -177,12 +205,13 @@ class LlamaFamily:
         require(checkpoint, wanted)
         if others := unread(checkpoint, wanted, tied=config.tied):
             log.warning("tensors_not_used", count=len(others), first=others[:LISTED])
-        return LlamaModel(config, weights, Loader(checkpoint, DTYPES[dtype], ops), ops, longest=positions)
+        load = Loader(checkpoint, DTYPES[dtype], ops, comm)
+        return LlamaModel(config, Shards(config, placement), weights, load, ops, comm, longest=positions)
 
 
 def _tensors(c: ModelConfig, weights: LayerWeights) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Every tensor that is read, with its shape."""
-    yield "model.embed_tokens.weight", (c.vocab, c.hidden)
+    yield EMBEDDING, (c.vocab, c.hidden)
     for index in range(c.layers):
         at = f"model.layers.{index}."
         for norm in ("input_layernorm", "post_attention_layernorm"):
@@ -191,6 +220,6 @@ def _tensors(c: ModelConfig, weights: LayerWeights) -> Iterator[tuple[str, tuple
             yield from matrix.tensors(at)
         if c.head_norms:
             yield from ((f"{at}self_attn.{n}_norm.weight", (c.head_dim,)) for n in ("q", "k"))
-    yield "model.norm.weight", (c.hidden,)
+    yield LAST_NORM, (c.hidden,)
     if not c.tied:
-        yield "lm_head.weight", (c.vocab, c.hidden)
+        yield HEAD, (c.vocab, c.hidden)

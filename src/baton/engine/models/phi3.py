@@ -8,7 +8,7 @@ from typing import Any
 
 from baton.engine.models.config import ModelConfig
 from baton.engine.models.llama import LayerWeights, LlamaFamily
-from baton.engine.models.weights import Matrix
+from baton.engine.models.weights import Filed, Matrix
 
 
 class Phi3Weights(LayerWeights):
@@ -16,8 +16,8 @@ class Phi3Weights(LayerWeights):
 
     def __init__(self, c: ModelConfig) -> None:
         super().__init__(c)
-        self.qkv = Matrix((("self_attn.qkv_proj", c.queries + 2 * c.keys),), c.hidden)
-        self.gate_up = Matrix((("mlp.gate_up_proj", 2 * c.inner),), c.hidden)
+        self.qkv = Matrix((Filed("self_attn.qkv_proj", (c.queries, c.keys, c.keys)),), c.hidden)
+        self.gate_up = Matrix((Filed("mlp.gate_up_proj", (c.inner, c.inner)),), c.hidden)
 
 
 class Phi3Family(LlamaFamily):

@@ -6,51 +6,75 @@ import msgspec
 import torch
 
 from baton.core.errors import ConfigError
+from baton.core.state import Interval
 from baton.engine.checkpoint import Checkpoint
+from baton.engine.comm import Comm
 from baton.engine.ops import Linear, Ops
 
 FLOATS = {"F64", "F32", "F16", "BF16"}  # safetensors' names of what can be read
 LISTED = 3  # of unread tensors, named in the log
 
 
+class Filed(msgspec.Struct, frozen=True):
+    """One tensor of a checkpoint: the outputs of one or several projections, one after the other (q, k, v of Phi-3)."""
+
+    name: str
+    outputs: tuple[int, ...]
+
+
 class Matrix(msgspec.Struct, frozen=True):
-    """Matrices of a checkpoint over the same input, stacked in this order to one product.
+    """Matrices of a checkpoint over the same input, stacked in this order to one product. columns: elements of the input."""
 
-    Attributes:
-        parts: name and rows of each
-        columns: elements of the input
-    """
-
-    parts: tuple[tuple[str, int], ...]
+    parts: tuple[Filed, ...]
     columns: int
     biased: bool = False
 
     def tensors(self, at: str) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Name and shape of each tensor; names begin with `at`."""
-        for name, rows in self.parts:
-            yield f"{at}{name}.weight", (rows, self.columns)
+        for part in self.parts:
+            yield f"{at}{part.name}.weight", (sum(part.outputs), self.columns)
             if self.biased:
-                yield f"{at}{name}.bias", (rows,)
+                yield f"{at}{part.name}.bias", (sum(part.outputs),)
 
 
 class Loader:
-    """Reads tensors of a checkpoint in the served dtype."""
+    """Reads a rank's parts of a checkpoint in the served dtype."""
 
-    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype, ops: Ops) -> None:
-        self._checkpoint, self._dtype, self._ops = checkpoint, dtype, ops
+    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype, ops: Ops, comm: Comm) -> None:
+        self._checkpoint, self.dtype, self._ops, self._comm = checkpoint, dtype, ops, comm
 
-    def __call__(self, name: str) -> torch.Tensor:
-        """One tensor. Raises ConfigError if it cannot be read."""
-        return self._checkpoint.load(name, self._dtype)
+    def __call__(self, name: str, rows: Interval | None = None) -> torch.Tensor:
+        """One tensor, or these rows of it. Raises ConfigError if it cannot be read."""
+        return self._checkpoint.load(name, self.dtype, rows=rows)
 
-    def linear(self, at: str, matrix: Matrix) -> Linear:
-        """The product. Raises ConfigError if a part cannot be read."""
-        bias = self._stacked([f"{at}{name}.bias" for name, _ in matrix.parts]) if matrix.biased else None
-        return self._ops.linear(self._stacked([f"{at}{name}.weight" for name, _ in matrix.parts]), bias)
+    def by_outputs(self, at: str, matrix: Matrix, *held: Interval) -> Linear:
+        """The product, of which this rank holds these outputs of each projection. Raises ConfigError if it cannot be read."""
+        outputs = list(_rows(matrix, held))
+        bias = _joined([self(f"{at}{name}.bias", rows) for name, rows in outputs]) if matrix.biased else None
+        return self._ops.linear(_joined([self(f"{at}{name}.weight", rows) for name, rows in outputs]), bias)
 
-    def _stacked(self, names: Sequence[str]) -> torch.Tensor:
-        found = [self(name) for name in names]
-        return torch.cat(found) if len(found) > 1 else found[0]
+    def by_inputs(self, at: str, matrix: Matrix, held: Interval) -> Linear:
+        """The product, of which this rank holds these inputs: what the ranks of a stage have is added up, the bias once."""
+        (part,) = matrix.parts
+        weight = self._checkpoint.load(f"{at}{part.name}.weight", self.dtype, columns=held)
+        biased = matrix.biased and self._comm.tp_rank == 0
+        product = self._ops.linear(weight, self(f"{at}{part.name}.bias") if biased else None)
+        return product if self._comm.tp == 1 else lambda x: self._comm.add_up(product(x))
+
+
+def _rows(matrix: Matrix, held: Sequence[Interval]) -> Iterator[tuple[str, Interval]]:
+    """Where the held outputs of each projection lie in the tensors."""
+    wanted = iter(held)
+    for part in matrix.parts:
+        first = 0
+        for size in part.outputs:
+            here = next(wanted)
+            yield part.name, Interval(first + here.start, first + here.end)
+            first += size
+
+
+def _joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.cat(list(tensors)) if len(tensors) > 1 else tensors[0]
 
 
 def require(checkpoint: Checkpoint, wanted: Sequence[tuple[str, tuple[int, ...]]]) -> None:

@@ -1,0 +1,116 @@
+"""Workers of several ranks: the same tokens, logits and state as one rank has, each head and layer where it belongs."""
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.engine.test_models import UPPER, WINDOW, worst
+from tests.engine.whole import B, Crew, Request, Rig, placement_of
+from tests.tiny import make_tiny
+
+from baton.core.errors import ConfigError
+from baton.core.state import DType
+from baton.engine.checkpoint import Checkpoint
+from baton.engine.comm import Alone
+from baton.engine.models import FAMILIES
+from baton.engine.models.base import family_of
+from baton.engine.ops import TorchOps
+
+PROMPT, ANSWER = 37, 12
+PAGES = [9, 3, 17, 4]
+HEADS, KV_HEADS, LAYERS, DIM = 4, 2, 4, 16
+TOLERANCE = 1e-4  # of the largest element: sums are made in another order
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {"attention_bias": True, "mlp_bias": True}),
+    "own head": ("llama", {"tie_word_embeddings": False}),
+    "smollm3": ("smollm3", WINDOW | {"use_sliding_window": True}),
+    "qwen2": ("qwen2", UPPER),
+    "qwen3": ("qwen3", {}),
+    "phi3": ("phi3", WINDOW),
+}
+
+
+def prompt() -> list[int]:
+    return np.random.default_rng(4).integers(0, 300, PROMPT).tolist()
+
+
+def answer(worker: Rig | Crew, request: Request) -> list[int]:
+    """The prompt in chunks that end inside blocks, then token by token."""
+    for start, end in pairwise([0, 7, 24, PROMPT]):
+        (done,) = worker.run([request.chunk(start, end, draw=end == PROMPT)])
+    tokens = [done.drawn.token]
+    while len(tokens) < ANSWER:
+        (done,) = worker.run([request.next(tokens[-1], len(tokens))])
+        tokens.append(done.drawn.token)
+    return tokens
+
+
+def state(rig: Rig, heads: int, layers: int) -> np.ndarray:
+    """What a rank holds of the request: [heads, layers, k and v, position, dim]."""
+    blocks = rig.bytes.view(np.float32).reshape(-1, heads, layers, 2, B, DIM)[PAGES]
+    return np.concatenate(list(blocks), axis=3)[..., : PROMPT + ANSWER - 1, :]
+
+
+@pytest.mark.parametrize(("tp", "pp"), [(2, 1), (1, 2), (4, 1), (2, 2)])
+@pytest.mark.parametrize("model", MODELS)
+def test_a_worker_of_several_ranks_computes_what_one_rank_does(tmp_path: Path, model: str, tp: int, pp: int) -> None:
+    family, overrides = MODELS[model]
+    path = make_tiny(tmp_path, family, num_hidden_layers=LAYERS, **overrides)
+    alone, crew = Rig(path), Crew(path, tp=tp, pp=pp)
+    request = Request(1, prompt(), PAGES)
+    assert answer(alone, request) == answer(crew, request)
+    for one, several in zip(alone.model.answers, crew.answers, strict=True):
+        assert worst(several[0], one[0]) <= TOLERANCE
+    expected = state(alone, KV_HEADS, LAYERS)
+    held, each = max(1, KV_HEADS // tp), LAYERS // pp
+    for rank, rig in enumerate(crew.rigs):
+        head, layer = (rank % tp) * KV_HEADS // tp, rank // tp * each
+        due = expected[head : head + held, layer : layer + each]
+        assert np.abs(state(rig, held, each) - due).max() <= TOLERANCE * np.abs(due).max()
+    alone.close()
+    crew.close()
+
+
+def test_batches_follow_each_other_through_the_stages(tmp_path: Path) -> None:
+    """Chunks of one prompt and rows of two requests, all submitted before the first has ended."""
+    path = make_tiny(tmp_path, num_hidden_layers=LAYERS)
+    alone, crew = Rig(path), Crew(path, tp=1, pp=2)
+    first, second = Request(1, prompt(), PAGES), Request(2, prompt()[::-1], [30, 31, 32, 33])
+    batches = [
+        [first.chunk(0, 16, draw=False)],
+        [first.chunk(16, PROMPT), second.chunk(0, 5, draw=False)],
+        [second.chunk(5, PROMPT)],
+    ]
+    expected = [alone.run(rows)[0].drawn for rows in batches]
+    for rows in batches:
+        for rig in crew.rigs:
+            rig.submit(rows)
+    found = []
+    while len(found) < len(batches):
+        found += crew.rigs[1].wait()
+    assert [end.seq for end in found] == [1, 2, 3]
+    assert [end.rows[0].drawn for end in found] == expected
+    while crew.rigs[0].woken.acquire(timeout=0):
+        pass
+    assert len(crew.rigs[0].engine.poll()) == len(batches)
+    alone.close()
+    crew.close()
+
+
+@pytest.mark.parametrize(
+    ("tp", "overrides", "said"),
+    [
+        (3, {}, r"4 attention heads cannot be divided over tensor parallel width 3; widths that fit: \[1, 2, 4\]"),
+        (4, {"intermediate_size": 130}, r"130 columns of the MLP cannot be divided .* width 4; widths that fit: \[1, 2\]"),
+        (3, {"num_attention_heads": 6, "intermediate_size": 120}, r"2 heads cannot be divided over tensor parallel width 3"),
+    ],
+)
+def test_a_width_that_does_not_divide_the_model_is_refused_with_those_that_do(
+    tmp_path: Path, tp: int, overrides: dict[str, Any], said: str
+) -> None:
+    checkpoint = Checkpoint.open(make_tiny(tmp_path, **overrides))
+    with pytest.raises(ConfigError, match=said):
+        placement = placement_of(checkpoint, DType.F32, 1, tp=tp)
+        family_of(checkpoint.config, FAMILIES).build(checkpoint, placement, DType.F32, TorchOps(), Alone())
