@@ -12,9 +12,10 @@ from msgspec.structs import replace
 
 from baton.core.ids import TokenIndex
 from baton.core.messages import Drawn, Sampling
+from baton.core.mixing import mix64
 from baton.core.work import Draw
 from baton.engine import sampler
-from baton.engine.sampler import FIRST_LOOK, draw, mix64, uniform
+from baton.engine.sampler import FIRST_LOOK, draw, uniform
 
 PLAIN = Sampling(temperature=1.0, top_p=1.0, top_k=0, seed=7, logprobs=None)
 
@@ -29,6 +30,9 @@ def candidates(logits: torch.Tensor, sampling: Sampling) -> dict[int, float]:
     top = max(values)
     weights = {i: math.exp((x - top) / sampling.temperature) for i, x in enumerate(values)}
     ranked = sorted(weights, key=lambda i: (-values[i], i))
+    total = math.fsum(weights.values())
+    likeliest = max(weights.values()) / total
+    ranked = [i for i in ranked if weights[i] / total >= sampling.min_p * likeliest]
     if sampling.top_k:
         ranked = ranked[: sampling.top_k]
     if sampling.top_p < 1:
@@ -110,11 +114,12 @@ def test_greedy_ties_far_apart():
     st.sampled_from([0.05, 0.7, 1.0, 2.0]),
     st.sampled_from([0, 1, 2, 5, 30, 100]),
     st.sampled_from([1.0, 0.999, 0.9, 0.5, 1e-6]),
+    st.sampled_from([0.0, 0.0, 0.03, 0.4, 1.0]),
     st.integers(0, 2**64 - 1),
 )
-def test_draws_are_those_of_the_plain_sampler(logits, temperature, top_k, top_p, seed):
+def test_draws_are_those_of_the_plain_sampler(logits, temperature, top_k, top_p, min_p, seed):
     values = torch.tensor(logits, dtype=torch.float32)
-    sampling = Sampling(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed, logprobs=None)
+    sampling = Sampling(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed, logprobs=None, min_p=min_p)
     for index in range(4):
         assert drawn(values, sampling, index).token in expected(values, sampling, index)
 

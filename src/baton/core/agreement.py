@@ -20,6 +20,7 @@ from baton.core.errors import Bug
 from baton.core.ids import BlockIndex, Boot, GroupName, Key, Page, Rank, Seq, TokenId, TokenIndex
 from baton.core.manifest import Manifest
 from baton.core.messages import BlockRun, Drawn, LegSums, Sampling
+from baton.core.past import Past
 
 
 class Vote(IntEnum):
@@ -90,6 +91,7 @@ class RowOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     valid: int
     sampling: Sampling | None  # draw after the last token
     index: TokenIndex
+    past: Past | None = None  # what the draw looks at besides the logits
 
 
 class Rehash(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -17,6 +17,7 @@ class Submit(msgspec.Struct, frozen=True):
     prompt: tuple[TokenId, ...]
     sampling: Sampling
     limits: Limits
+    priority: int = 0  # goes into every ticket
 
 
 class Cancel(msgspec.Struct, frozen=True):

@@ -252,7 +252,6 @@ class Front:
         request.epoch = Epoch(request.epoch + 1)
         request.standing, request.pair = Standing.OPEN, pair
         request.admitted, request.streaming, request.first = False, False, None
-        limits = request.submit.limits
         left_ms = max(1, (request.deadline - now) // 1000)
         ticket = Ticket(
             key=request.key,
@@ -263,7 +262,8 @@ class Front:
             prompt=request.submit.prompt,
             said=tuple(request.said),
             sampling=request.submit.sampling,
-            limits=msgspec.structs.replace(limits, deadline_ms=left_ms),
+            limits=msgspec.structs.replace(request.submit.limits, deadline_ms=left_ms),
+            priority=request.submit.priority,
         )
         sides = set(pair)
         self._closing[request.key] = set(sides)

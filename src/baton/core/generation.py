@@ -9,6 +9,7 @@ from baton.core.leader import Leader
 from baton.core.marks import Mark
 from baton.core.messages import Drawn, FinishReason, Recompute, Ticket, Tokens
 from baton.core.pages import PageState
+from baton.core.past import past_of
 from baton.core.room import OpenRoom, RoomState
 
 
@@ -44,6 +45,7 @@ def decode_row(room: Generation) -> RowOrder:
         valid=room.position + 1,
         sampling=room.ticket.sampling,
         index=room.next_index,
+        past=past_of(room.ticket, room.generated),
     )
 
 

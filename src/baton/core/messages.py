@@ -21,14 +21,25 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Base of all messages."""
 
 
+class Shaping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is done to the logits before a token is drawn from them; the formulas are in engine/sampler.py."""
+
+    repetition_penalty: float  # of tokens in prompt or answer; 1 = off
+    presence_penalty: float  # of tokens in the answer, `said` included; 0 = off
+    frequency_penalty: float  # of the same, per occurrence; 0 = off
+    logit_bias: tuple[tuple[TokenId, float], ...]
+
+
 class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How tokens are drawn. Every field is explicit: nobody downstream fills in a default."""
+    """How tokens are drawn. Nobody downstream fills in a default: those here are the values that do nothing."""
 
     temperature: float  # 0 = greedy
     top_p: float  # (0, 1]
     top_k: int  # 0 = off
     seed: int  # 64 bits; the random number of token i depends on (seed, i) alone
     logprobs: int | None  # None = none; n = of the drawn token and the n most likely
+    min_p: float = 0.0  # [0, 1]; 0 = off
+    shaping: Shaping | None = None  # None = the logits as they are, which nearly all requests want
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -38,6 +49,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stop_token_ids: tuple[TokenId, ...]
     eos_token_ids: tuple[TokenId, ...]  # empty with ignore_eos
     deadline_ms: int  # from the ticket's arrival, for the epoch
+    min_tokens: int = 0  # generated before one of the ids above may be drawn, those of `said` included
 
 
 class Drawn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -79,6 +91,7 @@ class Ticket(Message, frozen=True, tag="ticket"):
     said: tuple[TokenId, ...]  # generated in earlier epochs and already streamed
     sampling: Sampling
     limits: Limits
+    priority: int = 0  # as the client gave it; recorded, and no scheduler looks at it
 
 
 class Abort(Message, frozen=True, tag="abort"):

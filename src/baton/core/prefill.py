@@ -38,6 +38,7 @@ from baton.core.messages import (
     Withdrawn,
 )
 from baton.core.pages import PageState
+from baton.core.past import past_of
 from baton.core.plan import PairPlan, leg_seals, pair
 from baton.core.room import LeaderSettings, OpenRoom, RoomState, Saw, Table, finish_of
 from baton.core.state import extent_blocks
@@ -188,6 +189,7 @@ class PrefillLeader(Leader[PrefillRoom]):
             valid=end,
             sampling=room.ticket.sampling if end == room.length else None,
             index=TokenIndex(len(room.ticket.said)),
+            past=past_of(room.ticket) if end == room.length else None,
         )
 
     # ---- results --------------------------------------------------------------------------------

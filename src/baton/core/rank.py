@@ -347,7 +347,7 @@ class RankCore:
                 pages=dict(self._rooms[o.key]),
                 final=o.final,
                 valid=o.valid,
-                draw=Draw(o.sampling, o.index) if o.sampling is not None else None,
+                draw=Draw(o.sampling, o.index, o.past) if o.sampling is not None else None,
             )
             for o in orders
         )

@@ -14,6 +14,7 @@ from baton.core.leader import Leader
 from baton.core.manifest import Manifest
 from baton.core.messages import Admitted, FirstToken, Ticket
 from baton.core.pages import PageState
+from baton.core.past import past_of
 from baton.core.room import LeaderSettings, RoomState, Saw, Table, finish_of
 
 UNIFIED: Table = {
@@ -91,6 +92,7 @@ class UnifiedLeader(Leader[UnifiedRoom]):
             valid=end,
             sampling=room.ticket.sampling if end == room.length else None,
             index=TokenIndex(len(room.ticket.said)),
+            past=past_of(room.ticket) if end == room.length else None,
         )
 
     def _on_batch(self, batch: list[tuple[UnifiedRoom, RowOrder]], ranks: list[tuple[RowSums, ...]], now: Micros) -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from baton.core.ids import BlockIndex, GroupName, Key, Seq, TokenId, TokenIndex
 from baton.core.messages import Drawn, Sampling
+from baton.core.past import Past
 
 Job = NewType("Job", int)  # one digest
 Handle = NewType("Handle", int)  # one read from one source rank
@@ -54,6 +55,7 @@ class Draw(msgspec.Struct, frozen=True):
 
     sampling: Sampling
     index: TokenIndex
+    past: Past | None = None
 
 
 class Row(msgspec.Struct, frozen=True):

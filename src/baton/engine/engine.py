@@ -22,7 +22,7 @@ from baton.core.state import DType, Placement
 from baton.core.work import Batch, BatchDone, DigestDone, DigestOrder, Row, RowDone
 from baton.engine.attention.interface import AttentionBackend, Seen, Segment
 from baton.engine.models.base import KV, Model
-from baton.engine.sampler import draw
+from baton.engine.sampler import draw_rows
 from baton.ports.fabric import Pool
 
 log = structlog.get_logger()
@@ -152,7 +152,10 @@ class TorchEngine:
             return {}
         ends = np.cumsum([len(row.tokens) for row in rows]) - 1
         logits = self._model.logits(_padded(hidden[ends[[i for i, _ in wanted]]], -len(wanted) % self._row_step))
-        return {} if logits is None else {i: draw(logits[n], order) for n, (i, order) in enumerate(wanted)}
+        if logits is None:
+            return {}
+        drawn = draw_rows(logits[: len(wanted)], [order for _, order in wanted])
+        return {i: token for (i, _), token in zip(wanted, drawn, strict=True)}
 
     def _forward(self, rows: Sequence[Row]) -> torch.Tensor | None:
         segments, tokens, positions, slots = self._flatten(rows)

@@ -1,26 +1,24 @@
 """Drawing tokens: the random number of generated token i of a request depends on (seed, i) alone.
 
-logits -> / temperature -> top_k -> top_p -> inverse of the cumulated probabilities, in token-id order
+logits -> barred ids, bias -> penalties -> / temperature -> min_p -> top_k -> top_p
+       -> inverse of the cumulated probabilities, in token-id order
+
+The order and the formulas are vLLM's. Logprobs are those of the model: of the logits before anything is done to them.
 """
+
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from baton.core.ids import TokenId
-from baton.core.messages import Drawn
+from baton.core.messages import Drawn, Sampling, Shaping
+from baton.core.mixing import mix64
+from baton.core.past import Past
 from baton.core.work import Draw
 
-MASK = (1 << 64) - 1
 FIRST_LOOK = 1024  # candidates sorted first for top_p; all are, where these do not reach it
-
-
-def mix64(seed: int, index: int) -> int:
-    """64 random bits for a counter: splitmix64 (Steele, Lea, Flood 2014) of `seed` at step `index`."""
-    x = (seed + (index + 1) * 0x9E3779B97F4A7C15) & MASK
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
-    return x ^ (x >> 31)
 
 
 def uniform(seed: int, index: int) -> float:
@@ -28,32 +26,82 @@ def uniform(seed: int, index: int) -> float:
     return (mix64(mix64(seed, 0), index) >> 11) * 2.0**-53
 
 
+def draw_rows(logits: torch.Tensor, orders: Sequence[Draw]) -> list[Drawn]:
+    """One token per row, whatever its company. logits: float32 [rows, vocab]; they are left as they are."""
+    values = logits.numpy()
+    # one pass for all rows; argmax takes the lowest id on ties
+    greedy: list[int] = values.argmax(axis=1).tolist() if any(_is_plain_greedy(o) for o in orders) else []
+    tokens = [greedy[n] if _is_plain_greedy(o) else _token(values[n], o) for n, o in enumerate(orders)]
+    return [_scored(logits[n], t, o.sampling.logprobs) for n, (t, o) in enumerate(zip(tokens, orders, strict=True))]
+
+
 def draw(logits: torch.Tensor, order: Draw) -> Drawn:
     """One row's token. logits: float32 [vocab]."""
-    sampling = order.sampling
-    values = logits.numpy()
-    # argmax takes the lowest id on ties
-    token = _sample(values, order) if sampling.temperature > 0 else int(values.argmax())
-    if sampling.logprobs is None:
+    return draw_rows(logits[None], [order])[0]
+
+
+def _is_plain_greedy(order: Draw) -> bool:
+    return order.sampling.temperature == 0 and order.sampling.shaping is None and order.past is None
+
+
+def _token(values: NDArray[np.float32], order: Draw) -> int:
+    shaped = shape(values, order.sampling.shaping, order.past)
+    return _sample(shaped, order.sampling, order.index) if order.sampling.temperature > 0 else int(shaped.argmax())
+
+
+def _scored(logits: torch.Tensor, token: int, wanted: int | None) -> Drawn:
+    if wanted is None:
         return Drawn(TokenId(token), None, ())
     logprobs = torch.log_softmax(logits, dim=-1)
-    found, ids = torch.topk(logprobs, sampling.logprobs) if sampling.logprobs else (torch.zeros(0), torch.zeros(0))
+    found, ids = torch.topk(logprobs, wanted) if wanted else (torch.zeros(0), torch.zeros(0))
     top = tuple((TokenId(int(i)), float(v)) for i, v in zip(ids.tolist(), found.tolist(), strict=True))
     return Drawn(TokenId(token), float(logprobs[token]), top)
 
 
-def _sample(values: NDArray[np.float32], order: Draw) -> int:
-    sampling = order.sampling
+def shape(values: NDArray[np.float32], shaping: Shaping | None, past: Past | None) -> NDArray[np.float32]:
+    """The logits that are drawn from: float32 [vocab], the same array where nothing is to be done.
+
+    Repetition divides positive and multiplies other logits of tokens seen in prompt or answer (Keskar et al. 2019);
+    frequency and presence are subtracted per occurrence and once, of tokens in the answer alone (OpenAI).
+    """
+    if shaping is None and past is None:
+        return values
+    out = values.copy()
+    if past is not None:
+        out[list(past.barred)] = -np.inf
+    if shaping is None:
+        return out
+    if shaping.logit_bias:
+        ids, biases = zip(*shaping.logit_bias, strict=True)
+        out[list(ids)] += np.array(biases, dtype=np.float32)
+    if past is not None:
+        _penalize(out, shaping, past)
+    return out
+
+
+def _penalize(out: NDArray[np.float32], shaping: Shaping, past: Past) -> None:
+    said, counts = np.unique(np.array(past.answer, dtype=np.int64), return_counts=True)
+    if shaping.repetition_penalty != 1:
+        seen = np.union1d(said, np.array(past.prompt, dtype=np.int64))
+        penalty, before = np.float32(shaping.repetition_penalty), out[seen]
+        out[seen] = np.where(before > 0, before / penalty, before * penalty)
+    out[said] -= np.float32(shaping.frequency_penalty) * counts.astype(np.float32)
+    out[said] -= np.float32(shaping.presence_penalty)
+
+
+def _sample(values: NDArray[np.float32], sampling: Sampling, index: int) -> int:
     scaled = values.astype(np.float64) / sampling.temperature
     weights = np.exp(scaled - scaled.max())
     kept = np.arange(values.size)
-    if 0 < sampling.top_k < values.size:
-        kept = _largest(scaled, sampling.top_k)
+    if sampling.min_p > 0:  # the largest weight is 1, whatever the others sum to
+        kept = np.flatnonzero(weights >= sampling.min_p)
+    if 0 < sampling.top_k < kept.size:
+        kept = kept[_largest(scaled[kept], sampling.top_k)]
     if sampling.top_p < 1.0:
         kept = _nucleus(scaled, weights, kept, sampling.top_p)
     kept.sort()
     cumulated = np.cumsum(weights[kept])
-    at = np.searchsorted(cumulated, uniform(sampling.seed, order.index) * cumulated[-1], side="right")
+    at = np.searchsorted(cumulated, uniform(sampling.seed, index) * cumulated[-1], side="right")
     return int(kept[min(int(at), kept.size - 1)])
 
 

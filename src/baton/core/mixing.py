@@ -1,0 +1,16 @@
+"""Random bits from counters: everything drawn for a request follows from its seed, wherever and however often it is drawn."""
+
+MASK = (1 << 64) - 1
+
+
+def mix64(seed: int, index: int) -> int:
+    """64 random bits for a counter: splitmix64 (Steele, Lea, Flood 2014) of `seed` at step `index`."""
+    x = (seed + (index + 1) * 0x9E3779B97F4A7C15) & MASK
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
+    return x ^ (x >> 31)
+
+
+def seed_of_choice(seed: int, choice: int) -> int:
+    """The seed of one of a request's `n` choices: the first has the request's own, so that it is what n = 1 would give."""
+    return seed if choice == 0 else mix64(seed, choice)

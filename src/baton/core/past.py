@@ -1,0 +1,36 @@
+"""What a draw needs of a request besides its logits: the tokens so far, where penalties count them, and tokens not allowed yet.
+
+It travels in the step plan of every draw that looks at it, whole, so that a rank keeps no history and a draw in a new
+epoch, on another worker or in another batch sees the same as the first one would have. Requests without penalties and
+past their `min_tokens` have none.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from baton.core.ids import TokenId
+from baton.core.messages import Drawn, Ticket
+
+
+class Past(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One draw's view of its request."""
+
+    prompt: tuple[TokenId, ...]  # distinct ids, ascending; empty without a repetition penalty
+    answer: tuple[TokenId, ...]  # generated so far, those of `said` included; empty without any penalty
+    barred: tuple[TokenId, ...]  # ids that would end the request before its `min_tokens`
+
+
+def past_of(ticket: Ticket, generated: Sequence[Drawn] = ()) -> Past | None:
+    """What the draw after `generated` (the tokens of this epoch) looks at; None if nothing."""
+    shaping, limits = ticket.sampling.shaping, ticket.limits
+    early = len(ticket.said) + len(generated) < limits.min_tokens
+    repetition = shaping is not None and shaping.repetition_penalty != 1
+    counted = repetition or (shaping is not None and bool(shaping.presence_penalty or shaping.frequency_penalty))
+    if not (early or counted):
+        return None
+    return Past(
+        prompt=tuple(sorted(set(ticket.prompt))) if repetition else (),
+        answer=(*ticket.said, *(d.token for d in generated)) if counted else (),
+        barred=(*limits.eos_token_ids, *limits.stop_token_ids) if early else (),
+    )

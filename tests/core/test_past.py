@@ -1,0 +1,51 @@
+"""What a draw is told of its request: the same whoever draws it, and nothing where nothing counts."""
+
+import pytest
+from msgspec.structs import replace
+
+from baton.core.ids import TokenId
+from baton.core.messages import Drawn, Shaping
+from baton.core.mixing import mix64, seed_of_choice
+from baton.core.past import Past, past_of
+
+from .build import GREEDY, ticket
+
+OFF = Shaping(repetition_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0, logit_bias=())
+
+
+def make(shaping=None, *, said=(), min_tokens=0):
+    made = replace(ticket(), prompt=tuple(map(TokenId, (9, 4, 9, 5))))
+    limits = replace(made.limits, min_tokens=min_tokens, eos_token_ids=(2,), stop_token_ids=(8,))
+    return replace(made, sampling=replace(GREEDY, shaping=shaping), limits=limits, said=tuple(said))
+
+
+def drawn(*tokens):
+    return [Drawn(TokenId(t), None, ()) for t in tokens]
+
+
+@pytest.mark.parametrize("shaping", [None, OFF, replace(OFF, logit_bias=((TokenId(1), 3.0),))])
+def test_plain_requests_ship_no_history(shaping):
+    assert past_of(make(shaping), drawn(1, 2, 3)) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "prompt"),
+    [({"repetition_penalty": 1.1}, (4, 5, 9)), ({"presence_penalty": 0.1}, ()), ({"frequency_penalty": -0.1}, ())],
+)
+def test_penalties_ship_what_they_count(change, prompt):
+    assert past_of(make(replace(OFF, **change)), drawn(9, 1, 9)) == Past(prompt, (9, 1, 9), ())
+
+
+def test_a_new_epoch_sees_what_the_old_one_would_have_seen():
+    """Wherever the answer is cut, the tokens said and those of the epoch count together, for penalties and min_tokens."""
+    shaping = replace(OFF, repetition_penalty=1.5, frequency_penalty=0.5)
+    answer = (3, 1, 3, 7, 7)
+    for done in range(len(answer) + 1):
+        views = {past_of(make(shaping, said=answer[:cut], min_tokens=3), drawn(*answer[cut:done])) for cut in range(done + 1)}
+        assert views == {Past((4, 5, 9), answer[:done], (2, 8) if done < 3 else ())}
+
+
+def test_choices_draw_from_seeds_of_their_own():
+    assert seed_of_choice(77, 0) == 77
+    assert [seed_of_choice(77, i) for i in (1, 2)] == [mix64(77, 1), mix64(77, 2)]
+    assert len({seed_of_choice(s, i) for s in range(50) for i in range(50)}) == 2500
