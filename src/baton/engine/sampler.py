@@ -90,9 +90,23 @@ def _penalize(out: NDArray[np.float32], shaping: Shaping, past: Past) -> None:
 
 
 def _sample(values: NDArray[np.float32], sampling: Sampling, index: int) -> int:
-    scaled = values.astype(np.float64) / sampling.temperature
-    weights = np.exp(scaled - scaled.max())
-    kept = np.arange(values.size)
+    scaled = values.astype(np.float64)
+    scaled /= sampling.temperature
+    weights = scaled - scaled.max()
+    np.exp(weights, out=weights)
+    kept = _kept(scaled, weights, sampling)
+    # without the detour over ids where every token may be drawn: it would cost more than all the rest
+    cumulated = np.cumsum(weights if kept is None else weights[kept])
+    at = np.searchsorted(cumulated, uniform(sampling.seed, index) * cumulated[-1], side="right")
+    found = min(int(at), cumulated.size - 1)
+    return found if kept is None else int(kept[found])
+
+
+def _kept(scaled: NDArray[np.float64], weights: NDArray[np.float64], sampling: Sampling) -> NDArray[np.int64] | None:
+    """Ids that may be drawn, ascending; None for all of them."""
+    if not sampling.min_p and not 0 < sampling.top_k < scaled.size and sampling.top_p == 1.0:
+        return None
+    kept = np.arange(scaled.size)
     if sampling.min_p > 0:  # the largest weight is 1, whatever the others sum to
         kept = np.flatnonzero(weights >= sampling.min_p)
     if 0 < sampling.top_k < kept.size:
@@ -100,9 +114,7 @@ def _sample(values: NDArray[np.float32], sampling: Sampling, index: int) -> int:
     if sampling.top_p < 1.0:
         kept = _nucleus(scaled, weights, kept, sampling.top_p)
     kept.sort()
-    cumulated = np.cumsum(weights[kept])
-    at = np.searchsorted(cumulated, uniform(sampling.seed, index) * cumulated[-1], side="right")
-    return int(kept[min(int(at), kept.size - 1)])
+    return kept
 
 
 def _largest(scaled: NDArray[np.float64], count: int) -> NDArray[np.int64]:
