@@ -18,7 +18,7 @@ FRONT = GatewaySettings(
     served_model_name="it's [bold]",
     max_model_len=None,
     secret=None,
-    api_key="key",
+    api_keys=("key",),
     log_level="info",
 )
 

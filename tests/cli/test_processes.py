@@ -6,7 +6,7 @@ import pytest
 from baton.cli import main, processes
 from baton.cli import options as opt
 from baton.cli.processes import gateway_flags, worker_flags
-from baton.cli.serve import Crew, plan_gateway, plan_workers
+from baton.cli.serve import Crew, Keys, plan_gateway, plan_workers
 from baton.shell.settings import Role, WorkerSettings
 
 WORK = opt.Work(dtype="half", max_model_len=None, max_batched_tokens=256, max_num_seqs=7)
@@ -54,15 +54,18 @@ def test_a_worker_gets_the_settings_planned(changes, checkpoint, composed):
 
 
 @pytest.mark.parametrize(
-    ("changes", "key"),
+    ("changes", "keys"),
     [
-        ({}, None),
-        ({"secret": "/s", "served_model_name": "-x"}, "-key"),
-        ({"log_level": opt.LogLevel.ERROR, "record": "/x y"}, "k"),
+        ({}, ()),
+        ({"secret": "/s", "served_model_name": "-x"}, ("-key", "another")),
+        ({"log_level": opt.LogLevel.ERROR, "record": "/x y"}, ("k",)),
     ],
 )
-def test_a_gateway_gets_the_settings_planned(changes, key, checkpoint, composed, free_port):
-    settings = plan_gateway(service(checkpoint, **changes), WORK, host="127.0.0.1", port=free_port, api_key=key)
+def test_a_gateway_gets_the_settings_planned(changes, keys, checkpoint, composed, free_port, tmp_path):
+    file = tmp_path / "keys"
+    file.write_text("from a file\n")
+    given = Keys(given=keys, files=(str(file),) if keys else ())
+    settings = plan_gateway(service(checkpoint, **changes), WORK, host="127.0.0.1", port=free_port, keys=given)
     assert main.run(["gateway", *gateway_flags(settings)]) == 0
     assert composed == [settings]
 

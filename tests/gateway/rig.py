@@ -26,7 +26,7 @@ def make_tokenizer() -> Tokenizer:
 
 
 def make_app(door: FakeDoor, **settings):
-    return create_app(door, make_tokenizer(), GatewaySettings(**{"model": MODEL, "api_key": None} | settings))
+    return create_app(door, make_tokenizer(), GatewaySettings(**{"model": MODEL} | settings))
 
 
 def request(door: FakeDoor, method: str, path: str, *, client=("127.0.0.1", 5), settings=None, **arguments) -> httpx.Response:

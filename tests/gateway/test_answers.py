@@ -355,16 +355,6 @@ def test_the_ledger_is_for_this_machine_only():
     assert request(door, "GET", "/debug/ledger", headers=forwarded).status_code == 403
 
 
-def test_the_api_key_guards_v1_only():
-    door, settings = scripted(ids("x"), FinishReason.STOP), {"api_key": "k3y"}
-    assert request(door, "POST", CHAT, json=HI, settings=settings).status_code == 401
-    wrong = request(door, "GET", "/v1/models", headers={"authorization": "Bearer nope"}, settings=settings)
-    assert (wrong.status_code, wrong.json()["error"]["code"]) == (401, "invalid_api_key")
-    right = {"authorization": "Bearer k3y"}
-    assert request(door, "POST", CHAT, json=HI, headers=right, settings=settings).status_code == 200
-    assert request(door, "GET", "/health", settings=settings).status_code == 200
-
-
 def test_long_prompts_give_the_same_ids_as_short_ones():
     door = scripted(ids("x"), FinishReason.STOP)
     door.limits = Capacity(max_model_len=100_000, pool_tokens=100_000)

@@ -13,6 +13,7 @@ from baton.adapters.clock import MonotonicClock
 from baton.adapters.entropy import SystemEntropy
 from baton.adapters.secret import load_secret
 from baton.adapters.zmq_control import ZmqControl
+from baton.cli.api_keys import open_to_all, read_keys
 from baton.cli.record import making
 from baton.core.cores import FrontParts
 from baton.core.ids import Boot
@@ -34,23 +35,28 @@ GRACE_S = 3.0  # of open requests at shutdown
 def run_gateway(settings: GatewaySettings) -> None:
     """Run the gateway until SIGTERM or SIGINT. Raises ConfigError for settings that cannot work."""
     structlog.contextvars.bind_contextvars(worker="gateway")
+    keys = read_keys(settings.api_keys, settings.api_key_files)
+    if (warning := open_to_all(settings.host, keys)) is not None:
+        log.warning("http_open_to_all", why=warning)
     tokenizer = Tokenizer.load(Path(settings.model))
     secret = load_secret(Path(settings.secret)) if settings.secret else None
     socket = listen(settings.host, settings.port)
     with contextlib.closing(socket):
         control = ZmqControl(bind=settings.control, secret=secret, max_frame_bytes=MAX_FRAME_BYTES)
         with contextlib.closing(control):
-            asyncio.run(_run(settings, tokenizer, control, socket))
+            asyncio.run(_run(settings, keys, tokenizer, control, socket))
 
 
-async def _run(settings: GatewaySettings, tokenizer: Tokenizer, control: ZmqControl, socket: Socket) -> None:
+async def _run(
+    settings: GatewaySettings, keys: tuple[str, ...], tokenizer: Tokenizer, control: ZmqControl, socket: Socket
+) -> None:
     clock, entropy = MonotonicClock(), SystemEntropy()
     boot = Boot(entropy.bits(64))
     made = making(settings.record, name="gateway", clock=clock)
     lines = Lines(Sessions(boot, SessionLimits()), control, clock)
     front = made.cores.front(FrontParts(boot, FrontSettings()), entropy.bits)
     door = FrontDoor(front=front, lines=lines, fileno=control.fileno(), clock=clock, entropy=entropy)
-    app = create_app(door, tokenizer, HttpSettings(model=settings.served_model_name, api_key=settings.api_key))
+    app = create_app(door, tokenizer, HttpSettings(model=settings.served_model_name, api_keys=keys))
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -109,7 +109,7 @@ def greeting(front: GatewaySettings, workers: Sequence[WorkerSettings]) -> str:
     """What is served, by whom, and a request to try."""
     url, name = url_of(front.host, front.port), front.served_model_name
     crew = ", ".join(f"{w.name} on cores {','.join(map(str, w.cores))}" for w in workers)
-    key = "" if front.api_key is None else " -H 'Authorization: Bearer YOUR_KEY'"
+    key = " -H 'Authorization: Bearer YOUR_KEY'" if front.api_keys or front.api_key_files else ""
     ask = json.dumps({"model": name, "messages": [{"role": "user", "content": "What is a relay race?"}], "stream": True})
     curl = f"curl -N {url}/v1/chat/completions{key} -H 'Content-Type: application/json'"
     return f"{name} at {url}/v1 ({crew})\n\n  {curl} \\\n    -d {shlex.quote(ask)}\n\nCtrl-C ends it."

@@ -96,7 +96,16 @@ Secret = Annotated[
 ]
 Host = Annotated[str, typer.Option(help="Address on which HTTP listens.", rich_help_panel=HTTP)]
 Port = Annotated[int, typer.Option(help="Port on which HTTP listens; 0 takes a free one.", rich_help_panel=HTTP)]
-ApiKey = Annotated[str | None, typer.Option(help="Bearer token that clients must send.", rich_help_panel=HTTP)]
+ApiKeys = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--api-key", metavar="KEY", help="Key that clients must send; may be repeated, and shows in ps.", rich_help_panel=HTTP
+    ),
+]
+ApiKeyFiles = Annotated[
+    list[str] | None,
+    typer.Option("--api-key-file", metavar="FILE", help="File of keys, one on each line; may be repeated.", rich_help_panel=HTTP),
+]
 Record = Annotated[
     str | None,
     typer.Option(

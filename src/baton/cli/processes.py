@@ -61,7 +61,8 @@ def gateway(
     control: opt.Control = CONTROL,
     host: opt.Host = "127.0.0.1",
     port: opt.Port = 8000,
-    api_key: opt.ApiKey = None,
+    api_key: opt.ApiKeys = None,
+    api_key_file: opt.ApiKeyFiles = None,
     max_model_len: opt.MaxModelLen = None,
     served_model_name: opt.ServedModelName = None,
     secret: opt.Secret = None,
@@ -80,7 +81,8 @@ def gateway(
         served_model_name=served_model_name or model,
         max_model_len=max_model_len,
         secret=secret,
-        api_key=api_key,
+        api_keys=tuple(api_key or ()),
+        api_key_files=tuple(api_key_file or ()),
         log_level=log_level.value,
         record=record,
     )
@@ -147,14 +149,14 @@ def gateway_flags(settings: GatewaySettings) -> tuple[str, ...]:
         "--control": settings.control,
         "--host": settings.host,
         "--port": settings.port,
-        "--api-key": settings.api_key,
         "--max-model-len": settings.max_model_len,
         "--served-model-name": settings.served_model_name,
         "--secret": settings.secret,
         "--log-level": settings.log_level,
         "--record": settings.record,
     }
-    return (settings.model, *_spell(flags))
+    keys = (*(f"--api-key={key}" for key in settings.api_keys), *(f"--api-key-file={file}" for file in settings.api_key_files))
+    return (settings.model, *keys, *_spell(flags))
 
 
 def _spell(flags: Mapping[str, object | None]) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ import msgspec
 import typer
 
 from baton.cli import options as opt
+from baton.cli.api_keys import read_keys
 from baton.cli.processes import ANY_PORT, gateway_flags, worker_flags
 from baton.shell.settings import GatewaySettings, Role, WorkerSettings
 from baton.shell.threads import Share, available_cores, divide, warning
@@ -37,7 +38,8 @@ def serve(
     fabric: opt.Fabric = "auto",
     seal: opt.Seal = opt.Switch.ON,
     served_model_name: opt.ServedModelName = None,
-    api_key: opt.ApiKey = None,
+    api_key: opt.ApiKeys = None,
+    api_key_file: opt.ApiKeyFiles = None,
     control: opt.ServeControl = None,
     secret: opt.Secret = None,
     log_level: opt.Level = opt.LogLevel.INFO,
@@ -67,7 +69,8 @@ def serve(
         record=None if record is None else os.path.abspath(record),
     )
     workers = plan_workers(service, work, memory, crew, cores=available_cores())
-    front = plan_gateway(service, work, host=host, port=port, api_key=api_key)
+    keys = Keys(given=tuple(api_key or ()), files=tuple(os.path.abspath(f) for f in api_key_file or ()))
+    front = plan_gateway(service, work, host=host, port=port, keys=keys)
     if service.record is not None:
         prepare_directory(service.record, ["gateway", *(w.name for w in workers)])
     directory = str(ensure(model))  # known only now for a model that had to be fetched
@@ -100,8 +103,16 @@ def plan_workers(
     return tuple(workers)
 
 
-def plan_gateway(service: opt.Service, work: opt.Work, *, host: str, port: int, api_key: str | None) -> GatewaySettings:
+class Keys(msgspec.Struct, frozen=True, kw_only=True):
+    """API keys, as given on the command line."""
+
+    given: tuple[str, ...]
+    files: tuple[str, ...]
+
+
+def plan_gateway(service: opt.Service, work: opt.Work, *, host: str, port: int, keys: Keys) -> GatewaySettings:
     """The gateway's settings. Raises ConfigError."""
+    read_keys(keys.given, keys.files)
     return GatewaySettings(
         host=host,
         port=port,
@@ -110,7 +121,8 @@ def plan_gateway(service: opt.Service, work: opt.Work, *, host: str, port: int, 
         served_model_name=service.served_model_name,
         max_model_len=work.max_model_len,
         secret=service.secret,
-        api_key=api_key,
+        api_keys=keys.given,
+        api_key_files=keys.files,
         log_level=service.log_level.value,
         record=service.record,
     )

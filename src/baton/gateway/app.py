@@ -1,7 +1,6 @@
-"""Puts the HTTP side together: routes, the API key, and OpenAI's error schema for everything that goes wrong."""
+"""Puts the HTTP side together: routes, API keys, and OpenAI's error schema for everything that goes wrong."""
 
 from collections.abc import Mapping
-from hmac import compare_digest
 from typing import Any
 
 import structlog
@@ -9,10 +8,10 @@ from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from baton import __version__
 from baton.gateway.answer import fault_response
+from baton.gateway.auth import KeyCheck
 from baton.gateway.desk import Desk
 from baton.gateway.door import Door
 from baton.gateway.faults import Fault, HttpFault, refuse
@@ -22,27 +21,6 @@ from baton.gateway.settings import GatewaySettings
 from baton.gateway.tokenizer import Tokenizer
 
 log = structlog.get_logger("baton.gateway")
-
-
-class KeyCheck:
-    """Middleware: /v1 is for holders of the key."""
-
-    def __init__(self, app: ASGIApp, *, api_key: str) -> None:
-        self._app = app
-        self._expected = b"Bearer " + api_key.encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on what is allowed."""
-        if scope["type"] == "http" and scope["path"].startswith("/v1") and not self._allowed(scope):
-            fault = refuse("a valid API key is needed: Authorization: Bearer KEY", code="invalid_api_key", status=401)
-            fault.headers["www-authenticate"] = "Bearer"
-            await fault_response(fault)(scope, receive, send)
-            return
-        await self._app(scope, receive, send)
-
-    def _allowed(self, scope: Scope) -> bool:
-        given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-        return compare_digest(given, self._expected)
 
 
 def create_app(door: Door, tokenizer: Tokenizer, settings: GatewaySettings) -> FastAPI:
@@ -63,8 +41,8 @@ def create_app(door: Door, tokenizer: Tokenizer, settings: GatewaySettings) -> F
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(ClientDisconnect, _on_disconnect)
     app.add_exception_handler(Exception, _on_bug)
-    if settings.api_key is not None:
-        app.add_middleware(KeyCheck, api_key=settings.api_key)
+    if settings.api_keys:
+        app.add_middleware(KeyCheck, api_keys=settings.api_keys)
     return app
 
 

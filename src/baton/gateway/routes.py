@@ -2,21 +2,21 @@
 
 import time
 from collections.abc import Callable, Sequence
-from ipaddress import ip_address
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from baton import __version__
-from baton.gateway.answer import Answer, fault_response
+from baton.gateway.answer import Answer
 from baton.gateway.ask import Ask, Terms, chat_logprobs, completion_logprobs, understand
+from baton.gateway.auth import require_local
 from baton.gateway.body import B, parse_body, read_body
 from baton.gateway.books import books
 from baton.gateway.desk import Desk
 from baton.gateway.door import Door
 from baton.gateway.exchange import Exchange, Streamed, Undivided
-from baton.gateway.faults import Fault, HttpFault, refuse, unavailable
+from baton.gateway.faults import refuse, unavailable
 from baton.gateway.forms import ChatForm, CompletionForm, Form, Heading
 from baton.gateway.prompts import Prompt, Prompter
 from baton.gateway.schema import ChatBody, CompletionBody
@@ -99,10 +99,7 @@ class Routes:
 
     async def ledger(self, request: Request) -> Response:
         """GET /debug/ledger: the books of all workers, for clients on this machine."""
-        if not _is_local(request):
-            return fault_response(
-                HttpFault(403, Fault("/debug/ledger is served to loopback clients only", "permission_error", None, "forbidden"))
-            )
+        require_local(request)
         return json_response(books(await self._door.ledger()))
 
     async def _body(self, request: Request, schema: type[B]) -> B:
@@ -153,13 +150,3 @@ class Routes:
             quiet=frozenset(limits.stop_token_ids) | frozenset(limits.eos_token_ids),
             scored=ask.logprobs is not None,
         )
-
-
-def _is_local(request: Request) -> bool:
-    """From this machine, and not for somebody else: a proxy here would make every client look local."""
-    if request.client is None or any(h in request.headers for h in ("forwarded", "x-forwarded-for", "x-real-ip")):
-        return False
-    try:
-        return ip_address(request.client.host).is_loopback
-    except ValueError:
-        return False

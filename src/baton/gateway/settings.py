@@ -10,7 +10,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         model: the name that clients use
-        api_key: bearer token that /v1 asks for; None serves everybody
+        api_keys: bearer tokens, one of which /v1 asks for; none serves everybody
         max_body_bytes: larger request bodies are refused while they are read
         max_prompts: prompts in one completions request
         max_logprobs: most likely tokens reported beside each token
@@ -21,7 +21,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     model: str
-    api_key: str | None
+    api_keys: tuple[str, ...] = ()
     max_body_bytes: int = 8 << 20
     max_prompts: int = 64
     max_logprobs: int = 20
@@ -33,5 +33,5 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not self.model:
             raise ConfigError("the served model's name is empty; give a name of at least one character")
-        if self.api_key == "":
-            raise ConfigError("the API key is empty; give one of at least one character or none at all")
+        if "" in self.api_keys:
+            raise ConfigError("an API key is empty; give keys of at least one character or none at all")

@@ -103,7 +103,8 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
         served_model_name: what clients call it
         max_model_len: as the workers'; None = the checkpoint's limit
         secret: file of the shared secret, asked for off loopback
-        api_key: bearer token of /v1; None serves everybody
+        api_keys: bearer tokens of /v1; without any, everybody is served
+        api_key_files: files that hold more of them, one on each line
         log_level: "debug", "info", "warning" or "error"
         record: file, or directory for one, to which what enters the core is written; None = nowhere
     """
@@ -115,8 +116,9 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     served_model_name: str
     max_model_len: int | None
     secret: str | None
-    api_key: str | None
+    api_keys: tuple[str, ...]
     log_level: str
+    api_key_files: tuple[str, ...] = ()
     record: str | None = None
 
     def __post_init__(self) -> None:

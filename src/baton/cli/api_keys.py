@@ -1,0 +1,47 @@
+"""API keys as an operator gives them: on the command line, or one per line in a file, where `ps` does not show them."""
+
+from collections.abc import Sequence
+from ipaddress import ip_address
+from pathlib import Path
+
+from baton.core.errors import ConfigError
+
+
+def read_keys(keys: Sequence[str], files: Sequence[str]) -> tuple[str, ...]:
+    """All keys, each once. Empty lines of a file, and lines that begin with #, are no keys.
+
+    Raises:
+        ConfigError: an empty key, a key that no header can carry, or a file without keys
+    """
+    found = list(keys)
+    for file in files:
+        found += _in_file(file)
+    for key in found:
+        if not key or not key.isascii() or not key.isprintable() or key != key.strip():
+            raise ConfigError("--api-key: a key is one or more printable ASCII characters, without spaces around it")
+    return tuple(dict.fromkeys(found))
+
+
+def _in_file(file: str) -> list[str]:
+    try:
+        lines = [line.strip() for line in Path(file).read_text().splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--api-key-file {file}: cannot be read: {error}") from error
+    keys = [line for line in lines if line and not line.startswith("#")]
+    if not keys:
+        raise ConfigError(f"--api-key-file {file}: it holds no key; write one on each line")
+    return keys
+
+
+def open_to_all(host: str, keys: Sequence[str]) -> str | None:
+    """A warning if anybody who reaches this host may use the service; None if not."""
+    if keys or _is_loopback(host):
+        return None
+    return f"HTTP listens on {host} without an API key: whoever reaches it can use it; set --api-key-file"
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
