@@ -21,6 +21,7 @@ from baton.core.ids import BlockIndex, Boot, GroupName, Key, Page, Rank, Seq, To
 from baton.core.manifest import Manifest
 from baton.core.messages import BlockRun, Drawn, LegSums, Sampling
 from baton.core.past import Past
+from baton.core.statistics import RankTally
 
 
 class Vote(IntEnum):
@@ -163,6 +164,7 @@ class Report(msgspec.Struct, frozen=True, tag="report", forbid_unknown_fields=Tr
     met: tuple[Met, ...]
     rehashed: tuple[Rehashed, ...]
     reads: int  # under way, for the ledger view
+    counted: RankTally = RankTally()
 
 
 def unpack_sums(raw: bytes, units: int) -> NDArray[np.uint64]:
@@ -209,6 +211,7 @@ class Agreement:
         self._quiet: dict[Key, set[Rank]] = {}
         self._dropped_at: dict[Key, Seq] = {}
         self.reads: dict[Rank, int] = {}
+        self.counted: dict[Rank, RankTally] = {}
 
     def issue(self, plan: StepPlan) -> None:
         """Note a plan that goes out now."""
@@ -229,7 +232,7 @@ class Agreement:
         if chain != report.chain:
             raise Bug(f"rank {report.rank} (boot {report.boot:x}) diverged at plan {report.applied}")
         self._applied[report.rank] = max(self._applied[report.rank], report.applied)
-        self.reads[report.rank] = report.reads
+        self.reads[report.rank], self.counted[report.rank] = report.reads, report.counted
         for ballot in report.ballots:
             self._vote(report.rank, ballot)
         for key in report.quiet:

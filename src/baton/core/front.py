@@ -11,8 +11,6 @@ epoch (a lost worker counts as ended).
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
 from baton.core.door import Cancel, Emit, Fail, Finish, RequestId, Submit
 from baton.core.errors import Overloaded
 from baton.core.frames import Said
@@ -35,7 +33,6 @@ from baton.core.messages import (
     Paired,
     Recompute,
     Register,
-    Ticket,
     Tokens,
     Unpaired,
     Withdrawn,
@@ -69,6 +66,7 @@ class Front:
         self._workers: dict[Boot, Worker] = {}
         self._pairs: dict[tuple[Boot, Boot], str] = {}  # (prefill, decode) -> fabric
         self._introduce: dict[tuple[Boot, Boot], Micros] = {}  # try again at
+        self._refusals: dict[tuple[Boot, Boot], str] = {}  # the last reason of a pair that is none
         self.marks: Marks = Marks()
         self._stamp = 0
         self._questions = Questions()
@@ -123,6 +121,7 @@ class Front:
             return
         self._pairs = {p: f for p, f in self._pairs.items() if boot not in p}
         self._introduce = {p: t for p, t in self._introduce.items() if boot not in p}
+        self._refusals = {p: why for p, why in self._refusals.items() if boot not in p}
         for request in [r for r in self._requests.values() if r.pair is not None and boot in r.pair]:
             assert request.pair is not None
             if boot == request.pair[0] != request.pair[1] and request.streaming:
@@ -169,10 +168,19 @@ class Front:
         """All registered workers."""
         return [w.register for w in self._workers.values()]
 
-    def ask_ledger(self) -> int:
-        """Ask every worker for its books; `ledger` has the answers to this question."""
+    def refusals(self) -> list[str]:
+        """Pairs of registered workers that cannot hand over, and why not."""
+        name = {boot: worker.register.name for boot, worker in self._workers.items()}
+        return [f"{name[d]} and {name[p]} do not fit: {why}" for (p, d), why in self._refusals.items() if {p, d} <= name.keys()]
+
+    def credits(self) -> dict[str, Credits]:
+        """What workers last said of their capacity, by name."""
+        return {w.register.name: w.credits for w in self._workers.values() if w.credits is not None}
+
+    def ask_ledger(self, *, audit: bool = True) -> int:
+        """Ask every worker for its books, checked or not; `ledger` has the answers to this question."""
         question = self._questions.ask({b: w.register.name for b, w in self._workers.items()})
-        self._effects += [Send(boot, AskLedger(question)) for boot in self._workers]
+        self._effects += [Send(boot, AskLedger(question, audit)) for boot in self._workers]
         return question
 
     def ledger(self, question: int) -> list[LedgerView] | None:
@@ -212,6 +220,7 @@ class Front:
 
     def _on_paired(self, sender: Boot, message: Paired, now: Micros) -> None:
         if message.prefill in self._workers:
+            self._refusals.pop((message.prefill, sender), None)
             self._pairs[message.prefill, sender] = message.fabric
             self._start_waiting(now)
 
@@ -219,6 +228,7 @@ class Front:
         pair = (message.prefill, sender)
         self._pairs.pop(pair, None)
         if message.prefill in self._workers and sender in self._workers:
+            self._refusals[pair] = message.why
             self._introduce[pair] = Micros(now + self.settings.introduce_again_ms * 1000)
 
     def _doubt_pair(self, pair: tuple[Boot, Boot], now: Micros) -> None:
@@ -252,19 +262,7 @@ class Front:
         request.epoch = Epoch(request.epoch + 1)
         request.standing, request.pair = Standing.OPEN, pair
         request.admitted, request.streaming, request.first = False, False, None
-        left_ms = max(1, (request.deadline - now) // 1000)
-        ticket = Ticket(
-            key=request.key,
-            stamp=request.stamp,
-            gateway=self.boot,
-            prefill=pair[0],
-            decode=pair[1],
-            prompt=request.submit.prompt,
-            said=tuple(request.said),
-            sampling=request.submit.sampling,
-            limits=msgspec.structs.replace(request.submit.limits, deadline_ms=left_ms),
-            priority=request.submit.priority,
-        )
+        ticket = request.ticket(self.boot, pair, now)
         sides = set(pair)
         self._closing[request.key] = set(sides)
         self._last.setdefault(request.room, set()).update(sides)

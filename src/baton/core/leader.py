@@ -9,6 +9,7 @@ and `Ended` goes to its gateway.
 """
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
@@ -36,6 +37,7 @@ from baton.core.messages import (
 from baton.core.pages import Ledger
 from baton.core.room import Effect, Issue, LeaderSettings, OpenRoom, RoomState, Saw, Send, Table
 from baton.core.state import Unit
+from baton.core.statistics import Counters, Durations, added
 
 R = TypeVar("R", bound=OpenRoom)
 CREDIT_PERIOD = Micros(20_000)
@@ -53,6 +55,10 @@ class Leader(ABC, Generic[R]):
         self.ledger = Ledger(totals)
         self.rooms: dict[Key, R] = {}
         self.marks: Marks = Marks()
+        self._now = Micros(0)  # of the event being handled
+        self._opened = 0  # epochs
+        self._failures: Counter[FailCode] = Counter()
+        self._spent: dict[RoomState, Durations] = {}
         self._epochs: dict[Room, tuple[Epoch, Boot]] = {}  # highest seen; until Close or PeerLost of the gateway
         self._gateways: set[Boot] = set()
         self._agreement = Agreement(len(manifest.ranks))
@@ -77,6 +83,7 @@ class Leader(ABC, Generic[R]):
 
     def gateway_up(self, boot: Boot, now: Micros) -> None:
         """A session with a gateway has begun."""
+        self._now = now
         self._gateways.add(boot)
         self.send(boot, Register(self.settings.name, self.settings.address, self.manifest))
         self._credit_sent = ()
@@ -84,11 +91,13 @@ class Leader(ABC, Generic[R]):
 
     def peer_up(self, boot: Boot, now: Micros) -> None:
         """A session with another leader has begun."""
+        self._now = now
         self._on_peer_up(boot, now)
         self._turn(now)
 
     def peer_lost(self, boot: Boot, why: str, now: Micros) -> None:
         """A session has ended: an event of every room shared with that boot."""
+        self._now = now
         if boot in self._gateways:
             self._gateways.discard(boot)
             for room in [r for r in self.rooms.values() if r.ticket.gateway == boot]:
@@ -101,6 +110,7 @@ class Leader(ABC, Generic[R]):
 
     def receive(self, sender: Boot, message: Said, now: Micros) -> None:
         """A message came in. Kinds this role has no business with are answered by silence: they change nothing."""
+        self._now = now
         handler = self._handlers.get(type(message))
         if handler is not None:
             handler(sender, message, now)
@@ -108,6 +118,7 @@ class Leader(ABC, Generic[R]):
 
     def reported(self, report: Report, now: Micros) -> None:
         """A rank has reported. Raises Bug when it has diverged."""
+        self._now = now
         self._agreement.take(report)
         self._on_report(report, now)
         for step in report.steps:
@@ -124,6 +135,7 @@ class Leader(ABC, Generic[R]):
 
     def on_timer(self, now: Micros) -> None:
         """A deadline may have passed."""
+        self._now = now
         for room in list(self.rooms.values()):
             if room.state is RoomState.ENDING:
                 continue
@@ -201,7 +213,10 @@ class Leader(ABC, Generic[R]):
 
     def see(self, room: R, saw: Saw) -> None:
         """Move a room along its table; a pair that the table lacks is our bug."""
-        room.state = self.table[room.state, saw]
+        before, room.state = room.state, self.table[room.state, saw]
+        if room.state is not before:
+            self._spent.setdefault(before, Durations()).add(self._now - room.since)
+            room.since = self._now
 
     def find(self, key: Key) -> R | None:
         """The open room of that very epoch."""
@@ -214,6 +229,7 @@ class Leader(ABC, Generic[R]):
 
     def fail(self, room: R, code: FailCode, detail: str, *, retry: bool) -> None:
         """End a room badly and say why to its gateway, which aborts the other side."""
+        self._failures[code] += 1
         self.send(room.ticket.gateway, Failed(room.key, code, detail, retry))
         self.end(room)
 
@@ -250,6 +266,7 @@ class Leader(ABC, Generic[R]):
             self.marks[Mark.TICKET_HIGHER_EPOCH] += 1
             self.end(earlier)
         self._epochs[key.room] = (key.epoch, ticket.gateway)
+        self._opened += 1
         room = self._open(ticket, now)
         self.rooms[key] = room
         want = self.pages_for(room.length + 1)
@@ -317,7 +334,8 @@ class Leader(ABC, Generic[R]):
             self.send(gateway, message)
 
     def _on_ask_ledger(self, sender: Boot, ask: AskLedger, now: Micros) -> None:
-        self.ledger.audit()
+        if ask.audit:
+            self.ledger.audit()
         ranks = zip(self.manifest.ranks, self.settings.pids, strict=True)
         reads = sum(self._agreement.reads.values())
         view = LedgerView(
@@ -330,8 +348,18 @@ class Leader(ABC, Generic[R]):
             reads=reads,
             rooms=tuple(self._room_view(r, now) for r in self.rooms.values()),
             clean=self.ledger.clean and not self.rooms and not reads,
+            counters=self._counters(),
         )
         self.send(sender, view)
+
+    def _counters(self) -> Counters:
+        return Counters(
+            epochs=self._opened,
+            failures={code.value: n for code, n in self._failures.items()},
+            events={mark.name.lower(): n for mark, n in self.marks.items()},
+            spent={state.value: durations.view() for state, durations in self._spent.items()},
+            ranks=added(self._agreement.counted.values()),
+        )
 
     def _room_view(self, room: R, now: Micros) -> RoomView:
         held = {g: len(p) for g, p in self.ledger.held(room.key).items()}

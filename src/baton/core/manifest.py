@@ -57,7 +57,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return Placement(self.table, self.tp, self.pp, r.tp_rank, r.pp_rank, self.page_blocks)
 
 
-MUST_AGREE = ("protocol", "model", "weights", "dtype", "table", "seal")
+MUST_AGREE = ("protocol", "model", "dtype", "weights", "table", "seal")  # weights differ too where the dtype does
 
 
 def require_fit(ours: Manifest, theirs: Manifest) -> None:

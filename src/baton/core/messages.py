@@ -13,6 +13,7 @@ import msgspec
 
 from baton.core.ids import BlockIndex, Boot, Epoch, GroupName, Key, Page, Room, Seal, Stamp, TokenId, TokenIndex
 from baton.core.manifest import Manifest
+from baton.core.statistics import Counters
 
 PROTOCOL = 1
 
@@ -307,9 +308,10 @@ class Stale(Message, frozen=True, tag="stale"):
 
 
 class AskLedger(Message, frozen=True, tag="ask_ledger"):
-    """Gateway -> leader: state your books."""
+    """Gateway -> leader: state your books; with `audit`, after having checked every page of them."""
 
     question: int
+    audit: bool = True
 
 
 class RoomView(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -342,6 +344,7 @@ class LedgerView(Message, frozen=True, tag="ledger_view"):
     reads: int  # under way
     rooms: tuple[RoomView, ...]
     clean: bool  # nothing but cache is held
+    counters: Counters = Counters()
 
 
 AnyMessage = (

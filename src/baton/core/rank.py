@@ -39,6 +39,7 @@ from baton.core.marks import Mark, Marks
 from baton.core.plan import Leg, PairPlan, leg_seals, pair
 from baton.core.rank_effects import CancelRead, Compute, Connect, Digest, Disconnect, RankEffect, Read
 from baton.core.state import Placement, Unit
+from baton.core.statistics import ReadCounts
 from baton.core.work import (
     Batch,
     BatchDone,
@@ -77,6 +78,7 @@ class RankCore:
         self._dropping: set[Key] = set()
         self._handles, self._jobs = count(1), count(1)
         self.marks: Marks = Marks()
+        self.counts = ReadCounts()
         self._clear()
 
     def _clear(self) -> None:
@@ -231,6 +233,7 @@ class RankCore:
         )
         handle = Handle(next(self._handles))
         self._reads[handle] = piece
+        self.counts.began(sum(int(c.nbytes.sum()) for c in copies))
         source = RankId(fetch.source, peer.manifest.ranks[piece.leg.source].boot, Rank(piece.leg.source))
         return [Read(handle, source, peer.fabric, tuple(copies), fetch.deadline_ms)]
 
@@ -244,6 +247,7 @@ class RankCore:
         if piece is None:
             raise Bug(f"handle {end.handle} ended twice, or was never started")
         effects: list[RankEffect] = []
+        self.counts.reads_failed += end.outcome is not Outcome.OK
         if end.outcome is Outcome.UNKNOWN:
             self.marks[Mark.READ_UNKNOWN] += 1
             self._unknown[end.handle] = piece
@@ -303,6 +307,7 @@ class RankCore:
         found = leg_seals(sums, plan.target_units(piece.leg, piece.group))
         right = [int(f) == order.sums[piece.leg.index, piece.group, b] for f, b in zip(found, piece.blocks, strict=True)]
         wrong = tuple(b for b, ok in zip(piece.blocks, right, strict=True) if not ok)
+        self.counts.judged(right=sum(right), wrong=len(wrong))
         self._landed(piece, tuple(b for b, ok in zip(piece.blocks, right, strict=True) if ok))
         return self._again(piece, wrong, f"{len(wrong)} blocks differ from their sums", suspects=True) if wrong else []
 
@@ -381,6 +386,7 @@ class RankCore:
             met=tuple(self._met),
             rehashed=tuple(self._rehashed),
             reads=len(self._reads) + len(self._unknown),
+            counted=self.counts.view(),
         )
         self._clear()
         return report

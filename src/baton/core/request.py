@@ -7,7 +7,7 @@ import msgspec
 
 from baton.core.door import Heard, Submit
 from baton.core.ids import Boot, Epoch, Key, Micros, Room, Stamp, TokenId
-from baton.core.messages import Credits, FirstToken, Register
+from baton.core.messages import Credits, FirstToken, Register, Ticket
 
 UNIFIED, PREFILL, DECODE = "unified", "prefill", "decode"
 
@@ -66,6 +66,22 @@ class Request:
         self.admitted = False
         self.streaming = False  # decode has sent tokens in this epoch
         self.first: FirstToken | None = None  # held back until Admitted
+
+    def ticket(self, gateway: Boot, pair: tuple[Boot, Boot], now: Micros) -> Ticket:
+        """The current epoch's ticket for a (prefill, decode) pair: goes on after what was said, in the time that is left."""
+        left_ms = max(1, (self.deadline - now) // 1000)
+        return Ticket(
+            key=self.key,
+            stamp=self.stamp,
+            gateway=gateway,
+            prefill=pair[0],
+            decode=pair[1],
+            prompt=self.submit.prompt,
+            said=tuple(self.said),
+            sampling=self.submit.sampling,
+            limits=msgspec.structs.replace(self.submit.limits, deadline_ms=left_ms),
+            priority=self.submit.priority,
+        )
 
     @property
     def key(self) -> Key:

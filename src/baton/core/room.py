@@ -89,6 +89,7 @@ class OpenRoom:
         self.key = ticket.key
         self.state = RoomState.QUEUED
         self.born = now
+        self.since = now  # in its state
         self.progress = now  # when the handoff last moved
         self.deadline = Micros(now + ticket.limits.deadline_ms * 1000)
         self.context = (*ticket.prompt, *ticket.said)

@@ -97,6 +97,8 @@ class Cancelled(Entry, frozen=True, tag="cancelled"):
 class LedgerAsked(Entry, frozen=True, tag="ledger_asked"):
     """Somebody wants the books of all workers."""
 
+    audit: bool = True
+
 
 class LedgerForgotten(Entry, frozen=True, tag="ledger_forgotten"):
     """That question has ended."""

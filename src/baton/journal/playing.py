@@ -60,7 +60,7 @@ FRONT: Mapping[type[AnyEntry], FrontPlay] = {
     Heard: lambda front, e, at: front.receive(e.sender, e.message, at),
     PeerLost: lambda front, e, at: front.peer_lost(e.boot, e.why, at),
     Timer: lambda front, e, at: front.on_timer(at),
-    LedgerAsked: lambda front, e, at: [Asked(front.ask_ledger())],
+    LedgerAsked: lambda front, e, at: [Asked(front.ask_ledger(audit=e.audit))],
     LedgerForgotten: lambda front, e, at: [Unanswered(tuple(front.forget_ledger(e.question)))],
 }
 ENTRIES: Mapping[Kind, frozenset[type[AnyEntry]]] = {

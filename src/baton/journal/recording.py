@@ -14,7 +14,8 @@ from baton.core.errors import BatonError
 from baton.core.frames import Said
 from baton.core.ids import Boot, Micros, RankId
 from baton.core.manifest import Manifest
-from baton.core.messages import LedgerView, Register
+from baton.core.marks import Marks
+from baton.core.messages import Credits, LedgerView, Register
 from baton.core.pairing import ChooseFabric
 from baton.core.rank_effects import RankEffect
 from baton.core.request import Bits, Say
@@ -170,9 +171,22 @@ class RecordedFront:
         """See Front."""
         return self._front.workers()
 
-    def ask_ledger(self) -> int:
+    def refusals(self) -> list[str]:
         """See Front."""
-        entry, now = e.LedgerAsked(), self._now()
+        return self._front.refusals()
+
+    def credits(self) -> dict[str, Credits]:
+        """See Front."""
+        return self._front.credits()
+
+    @property
+    def marks(self) -> Marks:
+        """See Front."""
+        return self._front.marks
+
+    def ask_ledger(self, *, audit: bool = True) -> int:
+        """See Front."""
+        entry, now = e.LedgerAsked(audit), self._now()
         asked, *effects = self._recorder.step(e.Kind.FRONT, entry, now, lambda: play_front(self._front, entry, now))
         self._effects += effects
         assert isinstance(asked, e.Asked)

@@ -23,7 +23,6 @@ class RankHost:
         self._core, self._engine, self._fabrics, self._clock, self._narration = core, engine, fabrics, clock, narration
         self._reads: dict[Handle, Fabric] = {}
         self._peers: dict[RankId, Fabric] = {}
-        self.fetched_bytes = 0
 
     def apply(self, plan: StepPlan) -> None:
         """Give the rank its leader's next plan."""
@@ -99,5 +98,4 @@ class RankHost:
             return
         nbytes = sum(int(c.nbytes.sum()) for c in effect.copies)
         ranges = sum(len(c.nbytes) for c in effect.copies)
-        self.fetched_bytes += nbytes
         self._narration.note("read_started", handle=effect.handle, bytes=nbytes, ranges=ranges, t_us=self._clock.now())
