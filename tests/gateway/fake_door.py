@@ -85,7 +85,7 @@ class FakeDoor:
     def capacity(self) -> Capacity | None:
         return self.limits
 
-    async def ledger(self) -> LedgerReport:
+    async def ledger(self, *, audit=True) -> LedgerReport:
         return self.report
 
 

@@ -1,5 +1,6 @@
 """Puts the HTTP side together: routes, API keys, and OpenAI's error schema for everything that goes wrong."""
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,9 +16,11 @@ from baton.gateway.auth import KeyCheck
 from baton.gateway.desk import Desk
 from baton.gateway.door import Door
 from baton.gateway.faults import Fault, HttpFault, refuse
+from baton.gateway.metrics import Metrics
 from baton.gateway.routes import Routes
 from baton.gateway.schema import ChatBody, CompletionBody, GenerationBody
 from baton.gateway.settings import GatewaySettings
+from baton.gateway.tally import RequestTally, TallyingDoor
 from baton.gateway.tokenizer import Tokenizer
 
 log = structlog.get_logger("baton.gateway")
@@ -25,8 +28,11 @@ log = structlog.get_logger("baton.gateway")
 
 def create_app(door: Door, tokenizer: Tokenizer, settings: GatewaySettings) -> FastAPI:
     """The ASGI application. Its table of open requests is `app.state.desk` (used by serve_http to end them)."""
+    tally = RequestTally()
+    door = TallyingDoor(door, tally, time.monotonic)
     desk = Desk(door, retry_after_s=settings.retry_after_s)
-    routes = Routes(door, desk, tokenizer, settings)
+    metrics = Metrics(tally, model=settings.model)
+    routes = Routes(door=door, desk=desk, tokenizer=tokenizer, settings=settings, metrics=metrics)
     app = FastAPI(title="Baton", version=__version__)
     app.state.desk = desk
     app.add_api_route("/v1/chat/completions", routes.chat, methods=["POST"], openapi_extra=_takes(ChatBody))
@@ -36,6 +42,7 @@ def create_app(door: Door, tokenizer: Tokenizer, settings: GatewaySettings) -> F
     app.add_api_route("/health", routes.health, methods=["GET"])
     app.add_api_route("/ready", routes.ready, methods=["GET"])
     app.add_api_route("/version", routes.version, methods=["GET"])
+    app.add_api_route("/metrics", routes.metrics, methods=["GET"])
     app.add_api_route("/debug/ledger", routes.ledger, methods=["GET"])
     app.add_exception_handler(HttpFault, _on_fault)
     app.add_exception_handler(HTTPException, _on_http_exception)

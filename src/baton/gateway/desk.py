@@ -9,7 +9,7 @@ import msgspec
 from baton.core.door import Cancel, Emit, Fail, Finish, Heard, RequestId, Submit
 from baton.core.errors import Overloaded
 from baton.gateway.ask import Ask
-from baton.gateway.door import Door
+from baton.gateway.door import STOP_STRING, Door
 from baton.gateway.exchange import Exchange
 from baton.gateway.faults import HttpFault, fault_of, overloaded, unavailable
 from baton.gateway.stream import TextStream
@@ -63,7 +63,7 @@ class Desk:
         match heard:
             case Emit():
                 if exchange.emit(stream, heard):
-                    self._cancel(heard.request, exchange, "stop string")
+                    self._cancel(heard.request, exchange, STOP_STRING)
                 if exchange.ended:
                     self.close(exchange, exchange.outcome)
             case Finish():

@@ -12,8 +12,9 @@ from typing import Protocol
 import msgspec
 
 from baton.core.door import Cancel, Heard, RequestId, Submit
-from baton.core.messages import LedgerView
+from baton.core.messages import Credits, LedgerView
 
+STOP_STRING = "stop string"  # reason of a Cancel that ends a request well
 Hear = Callable[[Heard], None]
 
 
@@ -34,12 +35,16 @@ class Capacity(msgspec.Struct, frozen=True):
 class LedgerReport(msgspec.Struct, frozen=True):
     """The books of all workers; `missing` names those that did not answer in time.
 
-    `open_requests` is the gateway's own: requests that have not ended, and rooms that a side has still to end.
+    The rest is the gateway's own: requests that have not ended and rooms that a side has still to end, usable pairs, rare
+    branches taken by name, and what workers last stated of their capacity, by name.
     """
 
     workers: tuple[LedgerView, ...]
     missing: tuple[str, ...]
     open_requests: int
+    pairs: int = 0
+    events: dict[str, int] = {}
+    credits: dict[str, Credits] = {}
 
 
 class Door(Protocol):
@@ -69,6 +74,6 @@ class Door(Protocol):
         """None until workers that can serve a request have registered."""
         ...
 
-    async def ledger(self) -> LedgerReport:
-        """Ask every worker for its books; ends within a bounded time."""
+    async def ledger(self, *, audit: bool = True) -> LedgerReport:
+        """Ask every worker for its books, checked page by page or not; ends within a bounded time."""
         ...

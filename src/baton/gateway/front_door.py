@@ -76,9 +76,9 @@ class FrontDoor:
             return None
         return Capacity(min(m.max_model_len for m in manifests), min(_pool_tokens(m) for m in manifests))
 
-    async def ledger(self) -> LedgerReport:
+    async def ledger(self, *, audit: bool = True) -> LedgerReport:
         """See Door."""
-        question = self._front.ask_ledger()
+        question = self._front.ask_ledger(audit=audit)
         self._turn_soon()
         until = self._loop.time() + LEDGER_WAIT_S
         while self._front.ledger(question) is None and self._loop.time() < until:
@@ -89,7 +89,14 @@ class FrontDoor:
                 break
         views = self._front.answers(question)
         missing = tuple(self._front.forget_ledger(question))
-        return LedgerReport(tuple(views), missing, self._front.open_requests)
+        return LedgerReport(
+            workers=tuple(views),
+            missing=missing,
+            open_requests=self._front.open_requests,
+            pairs=len(self._front.usable_pairs()),
+            events={mark.name.lower(): n for mark, n in self._front.marks.items()},
+            credits=self._front.credits(),
+        )
 
     def close(self) -> None:
         """Leave the loop and the control plane."""

@@ -18,6 +18,7 @@ from baton.gateway.door import Door
 from baton.gateway.exchange import Exchange, Streamed, Undivided
 from baton.gateway.faults import refuse, unavailable
 from baton.gateway.forms import ChatForm, CompletionForm, Form, Heading
+from baton.gateway.metrics import CONTENT_TYPE, Metrics
 from baton.gateway.prompts import Prompt, Prompter
 from baton.gateway.schema import ChatBody, CompletionBody
 from baton.gateway.settings import GatewaySettings
@@ -52,9 +53,10 @@ def json_response(value: object, status: int = 200) -> Response:
 class Routes:
     """All endpoints of one gateway."""
 
-    def __init__(self, door: Door, desk: Desk, tokenizer: Tokenizer, settings: GatewaySettings) -> None:
+    def __init__(self, *, door: Door, desk: Desk, tokenizer: Tokenizer, settings: GatewaySettings, metrics: Metrics) -> None:
         self._door, self._desk, self._tokenizer, self._settings = door, desk, tokenizer, settings
         self._prompter = Prompter(tokenizer, inline_chars=settings.inline_chars, max_prompts=settings.max_prompts)
+        self._metrics = metrics
         self._started = int(time.time())
 
     async def chat(self, request: Request) -> Response:
@@ -96,6 +98,10 @@ class Routes:
     async def version(self) -> Response:
         """GET /version."""
         return json_response({"version": __version__})
+
+    async def metrics(self) -> Response:
+        """GET /metrics: for Prometheus."""
+        return Response(self._metrics.scrape(await self._door.ledger(audit=False)), media_type=CONTENT_TYPE)
 
     async def ledger(self, request: Request) -> Response:
         """GET /debug/ledger: the books of all workers, for clients on this machine."""

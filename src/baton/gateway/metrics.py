@@ -1,0 +1,174 @@
+"""GET /metrics: what this gateway has counted and what its workers answer, in Prometheus' format.
+
+Names that begin with `vllm:` mean what they mean there; `baton:` names are ours (docs/metrics.md has them all).
+Workers are asked when somebody scrapes, and have no port of their own.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from baton import __version__
+from baton.core.messages import LedgerView
+from baton.core.statistics import BOUNDS_US, RankTally, Spent
+from baton.gateway.door import LedgerReport
+from baton.gateway.tally import RequestTally
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+WORKER = ("worker", "role")
+QUEUED, ENDING = "queued", "ending"  # states of rooms (docs/architecture.md)
+FINISHED = ("stop", "length", "abort")
+RANK_COUNTERS = {
+    "reads": "Reads of another worker's state that were begun.",
+    "read_bytes": "Bytes of those reads.",
+    "reads_failed": "Reads that ended otherwise than well.",
+    "blocks_right": "Blocks whose state matched their seals.",
+    "blocks_wrong": "Blocks whose state differed from their seals, and was read again.",
+}
+
+
+class Metrics:
+    """The exposition of one gateway; it owns the registry."""
+
+    def __init__(self, tally: RequestTally, *, model: str) -> None:
+        self._tally, self._model = tally, model
+        self._report = LedgerReport((), (), 0)
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+        ProcessCollector(registry=self._registry)
+
+    def describe(self) -> Sequence[Metric]:
+        """Nothing is named before it is asked for."""
+        return ()
+
+    def scrape(self, report: LedgerReport) -> bytes:
+        """The page, with what the workers have just answered."""
+        self._report = report
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """All families, for the registry."""
+        yield _gauge("baton:build_info", "The version that runs.", ("version",), [((__version__,), 1)])
+        yield from self._requests()
+        yield from self._places()
+        yield from self._gateway()
+        yield from self._workers()
+
+    # ---- requests, in vLLM's words --------------------------------------------------------------
+
+    def _requests(self) -> Iterator[Metric]:
+        tally, model = self._tally, (self._model,)
+        named = ("model_name",)
+        yield _counter("vllm:prompt_tokens", "Prompt tokens processed.", named, [(model, tally.prompt_tokens)])
+        yield _counter("vllm:generation_tokens", "Tokens generated.", named, [(model, tally.generated_tokens)])
+        ended = [((self._model, reason), tally.finished[reason]) for reason in FINISHED]
+        yield _counter("vllm:request_success", "Requests that ended well.", ("model_name", "finished_reason"), ended)
+        failed = [((self._model, code), count) for code, count in sorted(tally.failed.items())]
+        yield _counter("baton:request_failures", "Requests that ended with an error.", ("model_name", "code"), failed)
+        histograms = (
+            ("vllm:time_to_first_token_seconds", "Time to the first token.", tally.first),
+            ("vllm:inter_token_latency_seconds", "Time between tokens.", tally.between),
+            ("vllm:request_time_per_output_token_seconds", "A request's mean time between tokens.", tally.per_token),
+            ("vllm:e2e_request_latency_seconds", "Time to the last token.", tally.whole),
+            ("vllm:request_prompt_tokens", "Prompt tokens of a request.", tally.prompts),
+            ("vllm:request_generation_tokens", "Generated tokens of a request.", tally.answers),
+        )
+        for name, text, histogram in histograms:
+            family = HistogramMetricFamily(name, text, labels=named)
+            family.add_metric(model, _classes(histogram.bounds, histogram.counts), histogram.total)
+            yield family
+
+    def _places(self) -> Iterator[Metric]:
+        """Rooms by what the workers say of them: a room waits while no worker holds memory for it."""
+        states: dict[str, set[str]] = {}
+        for view in self._report.workers:
+            for room in view.rooms:
+                states.setdefault(room.room, set()).add(room.state)
+        running = sum(bool(seen - {QUEUED, ENDING}) for seen in states.values())
+        waiting = sum(seen == {QUEUED} for seen in states.values())
+        named, model = ("model_name",), (self._model,)
+        yield _gauge("vllm:num_requests_running", "Requests being computed.", named, [(model, running)])
+        yield _gauge("vllm:num_requests_waiting", "Requests that wait for memory.", named, [(model, waiting)])
+        usage = [((self._model, view.name), _usage(view)) for view in self._report.workers]
+        yield _gauge("vllm:kv_cache_usage_perc", "Pages in use; 1 is all.", ("model_name", "engine"), usage)
+
+    # ---- ours -----------------------------------------------------------------------------------
+
+    def _gateway(self) -> Iterator[Metric]:
+        report = self._report
+        yield _gauge("baton:open_requests", "Requests not ended, and rooms not closed.", (), [((), report.open_requests)])
+        yield _gauge("baton:pairs", "Pairs of workers that requests can be given to.", (), [((), report.pairs)])
+        up = [((view.name, view.role), 1) for view in report.workers] + [((name, ""), 0) for name in report.missing]
+        yield _gauge("baton:worker_up", "Whether a registered worker answered in time.", WORKER, up)
+        events = [((name,), count) for name, count in sorted(report.events.items())]
+        yield _counter("baton:gateway_events", "Rare branches of the gateway's request logic.", ("event",), events)
+        credits = [((worker, g), n) for worker, c in report.credits.items() for g, n in c.free_pages.items()]
+        yield _gauge("baton:credit_free_pages", "Free pages, as a worker last stated unasked.", ("worker", "group"), credits)
+        for name, text in (("waiting", "Rooms that wait"), ("running", "Rooms that hold memory")):
+            samples = [((w,), c.waiting if name == "waiting" else c.running) for w, c in report.credits.items()]
+            yield _gauge(f"baton:credit_{name}", f"{text}, as a worker last stated unasked.", ("worker",), samples)
+
+    def _workers(self) -> Iterator[Metric]:
+        views = self._report.workers
+        pages = [
+            (_who(v, str(g), s), n) for v in views for g, states in v.pages.items() for s, n in states.items() if s != "total"
+        ]
+        yield _gauge("baton:pages", "Pages of a pool by state.", (*WORKER, "group", "state"), pages)
+        rooms = [(_who(v, state), n) for v in views for state, n in Counter(r.state for r in v.rooms).items()]
+        yield _gauge("baton:rooms", "Rooms by state.", (*WORKER, "state"), rooms)
+        yield _gauge("baton:reads_under_way", "Reads that have not ended.", WORKER, [(_who(v), v.reads) for v in views])
+        yield _counter("baton:epochs", "Tickets taken.", WORKER, [(_who(v), v.counters.epochs) for v in views])
+        failures = [(_who(v, code), n) for v in views for code, n in v.counters.failures.items()]
+        yield _counter("baton:epoch_failures", "Epochs that ended badly, by code.", (*WORKER, "code"), failures)
+        events = [(_who(v, event), n) for v in views for event, n in v.counters.events.items()]
+        yield _counter("baton:events", "Rare branches of a worker's request logic.", (*WORKER, "event"), events)
+        for field, text in RANK_COUNTERS.items():
+            yield _counter(f"baton:{field}", text, WORKER, [(_who(v), _of(v.counters.ranks, field)) for v in views])
+        phases = HistogramMetricFamily("baton:phase_seconds", "How long rooms were in a state.", labels=(*WORKER, "state"))
+        for view in views:
+            for state, spent in view.counters.spent.items():
+                phases.add_metric(_who(view, state), _spent_classes(spent), spent.total_us / 1e6)
+        yield phases
+
+
+Sample = tuple[tuple[str, ...], float]
+
+
+def _gauge(name: str, text: str, labels: Sequence[str], samples: Sequence[Sample]) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for values, value in samples:
+        family.add_metric(values, value)
+    return family
+
+
+def _counter(name: str, text: str, labels: Sequence[str], samples: Sequence[Sample]) -> Metric:
+    family = CounterMetricFamily(name, text, labels=labels)
+    for values, value in samples:
+        family.add_metric(values, value)
+    return family
+
+
+def _classes(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
+    """Prometheus' classes: each holds all below its bound."""
+    return list(zip([*(str(b) for b in bounds), "+Inf"], accumulate(counts), strict=True))
+
+
+def _spent_classes(spent: Spent) -> list[tuple[str, float]]:
+    return _classes([us / 1e6 for us in BOUNDS_US], spent.counts)
+
+
+def _who(view: LedgerView, *more: str) -> tuple[str, ...]:
+    return (view.name, view.role, *more)
+
+
+def _of(tally: RankTally, field: str) -> int:
+    return int(getattr(tally, field))
+
+
+def _usage(view: LedgerView) -> float:
+    """The fullest group's share of pages that are not free."""
+    return max((1 - states["free"] / states["total"] for states in view.pages.values() if states.get("total")), default=0.0)
