@@ -65,7 +65,7 @@ def test_a_gateway_gets_the_settings_planned(changes, keys, checkpoint, composed
     file = tmp_path / "keys"
     file.write_text("from a file\n")
     given = Keys(given=keys, files=(str(file),) if keys else ())
-    settings = plan_gateway(service(checkpoint, **changes), WORK, host="127.0.0.1", port=free_port, keys=given)
+    settings = plan_gateway(service(checkpoint, **changes), WORK, host="127.0.0.1", port=free_port, keys=given, warms_up=not keys)
     assert main.run(["gateway", *gateway_flags(settings)]) == 0
     assert composed == [settings]
 

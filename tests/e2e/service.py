@@ -82,6 +82,7 @@ class Service:
     def start_gateway(self) -> Process:
         """The gateway."""
         flags = ["--port", str(self.port), "--control", self.control, "--served-model-name", "m"]
+        flags += ["--skip-server-warmup"]  # faults are planted into the reads that a test orders
         return self._start("gateway", ["-m", "baton.cli.main", "gateway", str(self.model), *flags])
 
     def start_worker(

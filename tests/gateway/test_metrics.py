@@ -1,5 +1,7 @@
 """Scrapes parse, and agree with a little history that is known."""
 
+import functools
+
 import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -7,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from baton.core.door import Cancel, RequestId, Submit
 from baton.core.errors import Overloaded
 from baton.core.ids import TokenId
-from baton.core.messages import Credits, FailCode, FinishReason, Limits, Sampling
+from baton.core.messages import Credits, FailCode, FinishReason
 from baton.core.statistics import BOUNDS_US, Counters, Durations, RankTally
 from baton.gateway.door import STOP_STRING, LedgerReport
 from baton.gateway.metrics import Metrics
@@ -24,6 +26,14 @@ def parse(page: bytes) -> dict[tuple, float]:
     return {(s.name, tuple(sorted(s.labels.items()))): s.value for f in families for s in f.samples}
 
 
+@functools.cache
+def any_submit() -> Submit:
+    door = FakeDoor()
+    door.script = [ids("x"), FinishReason.STOP]
+    post(door, "/v1/completions", {"prompt": "zz"})
+    return door.submitted[0]
+
+
 class History:
     """Requests over a fake door, by a clock that is set by hand."""
 
@@ -32,10 +42,8 @@ class History:
         self.door = TallyingDoor(self.fake, self.tally, lambda: self.now)
 
     def begin(self, number: int, prompt: int) -> RequestId:
-        sampling, limits = Sampling(0.0, 1.0, 0, 1, None), Limits(9, (), (), 1000)
-        self.door.submit(
-            Submit(RequestId(number), tuple(TokenId(7) for _ in range(prompt)), sampling, limits), lambda heard: None
-        )
+        ask = msgspec.structs.replace(any_submit(), request=RequestId(number), prompt=tuple(TokenId(7) for _ in range(prompt)))
+        self.door.submit(ask, lambda heard: None)
         return RequestId(number)
 
     def after(self, seconds: float) -> None:

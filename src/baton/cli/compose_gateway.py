@@ -55,7 +55,7 @@ async def _run(
     made = making(settings.record, name="gateway", clock=clock)
     lines = Lines(Sessions(boot, SessionLimits()), control, clock)
     front = made.cores.front(FrontParts(boot, FrontSettings()), entropy.bits)
-    door = FrontDoor(front=front, lines=lines, fileno=control.fileno(), clock=clock, entropy=entropy)
+    door = FrontDoor(front=front, lines=lines, fileno=control.fileno(), clock=clock, entropy=entropy, warms_up=settings.warms_up)
     app = create_app(door, tokenizer, HttpSettings(model=settings.served_model_name, api_keys=keys))
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -106,6 +106,12 @@ ApiKeyFiles = Annotated[
     list[str] | None,
     typer.Option("--api-key-file", metavar="FILE", help="File of keys, one on each line; may be repeated.", rich_help_panel=HTTP),
 ]
+SkipWarmUp = Annotated[
+    bool,
+    typer.Option(
+        "--skip-server-warmup", help="Be ready without a request of its own through every pair of workers.", rich_help_panel=HTTP
+    ),
+]
 Record = Annotated[
     str | None,
     typer.Option(

@@ -63,6 +63,7 @@ def gateway(
     port: opt.Port = 8000,
     api_key: opt.ApiKeys = None,
     api_key_file: opt.ApiKeyFiles = None,
+    skip_server_warmup: opt.SkipWarmUp = False,
     max_model_len: opt.MaxModelLen = None,
     served_model_name: opt.ServedModelName = None,
     secret: opt.Secret = None,
@@ -83,6 +84,7 @@ def gateway(
         secret=secret,
         api_keys=tuple(api_key or ()),
         api_key_files=tuple(api_key_file or ()),
+        warms_up=not skip_server_warmup,
         log_level=log_level.value,
         record=record,
     )
@@ -156,7 +158,8 @@ def gateway_flags(settings: GatewaySettings) -> tuple[str, ...]:
         "--record": settings.record,
     }
     keys = (*(f"--api-key={key}" for key in settings.api_keys), *(f"--api-key-file={file}" for file in settings.api_key_files))
-    return (settings.model, *keys, *_spell(flags))
+    switches = () if settings.warms_up else ("--skip-server-warmup",)
+    return (settings.model, *keys, *switches, *_spell(flags))
 
 
 def _spell(flags: Mapping[str, object | None]) -> tuple[str, ...]:

@@ -40,6 +40,7 @@ def serve(
     served_model_name: opt.ServedModelName = None,
     api_key: opt.ApiKeys = None,
     api_key_file: opt.ApiKeyFiles = None,
+    skip_server_warmup: opt.SkipWarmUp = False,
     control: opt.ServeControl = None,
     secret: opt.Secret = None,
     log_level: opt.Level = opt.LogLevel.INFO,
@@ -70,7 +71,7 @@ def serve(
     )
     workers = plan_workers(service, work, memory, crew, cores=available_cores())
     keys = Keys(given=tuple(api_key or ()), files=tuple(os.path.abspath(f) for f in api_key_file or ()))
-    front = plan_gateway(service, work, host=host, port=port, keys=keys)
+    front = plan_gateway(service, work, host=host, port=port, keys=keys, warms_up=not skip_server_warmup)
     if service.record is not None:
         prepare_directory(service.record, ["gateway", *(w.name for w in workers)])
     directory = str(ensure(model))  # known only now for a model that had to be fetched
@@ -110,7 +111,7 @@ class Keys(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[str, ...]
 
 
-def plan_gateway(service: opt.Service, work: opt.Work, *, host: str, port: int, keys: Keys) -> GatewaySettings:
+def plan_gateway(service: opt.Service, work: opt.Work, *, host: str, port: int, keys: Keys, warms_up: bool) -> GatewaySettings:
     """The gateway's settings. Raises ConfigError."""
     read_keys(keys.given, keys.files)
     return GatewaySettings(
@@ -123,6 +124,7 @@ def plan_gateway(service: opt.Service, work: opt.Work, *, host: str, port: int, 
         secret=service.secret,
         api_keys=keys.given,
         api_key_files=keys.files,
+        warms_up=warms_up,
         log_level=service.log_level.value,
         record=service.record,
     )

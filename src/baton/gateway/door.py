@@ -25,6 +25,11 @@ class Readiness(msgspec.Struct, frozen=True):
     why: str
 
 
+def pair_count(pairs: int) -> str:
+    """The `why` of a service that is ready."""
+    return f"{pairs} pair{'s' if pairs > 1 else ''} of workers"
+
+
 class Capacity(msgspec.Struct, frozen=True):
     """The largest request that the registered workers can hold."""
 

@@ -12,7 +12,8 @@ import structlog
 from baton.core.cores import AnyFront
 from baton.core.door import Cancel, Emit, Heard, RequestId, Submit
 from baton.core.manifest import Manifest
-from baton.gateway.door import Capacity, Hear, LedgerReport, Readiness
+from baton.gateway.door import Capacity, Hear, LedgerReport, Readiness, pair_count
+from baton.gateway.warm_up import WarmUp
 from baton.ports.clock import Clock
 from baton.ports.entropy import Entropy
 from baton.shell.gateway_pump import GatewayPump
@@ -25,7 +26,9 @@ LEDGER_WAIT_S = 1.0
 class FrontDoor:
     """Implements `Door`. Made on the loop it lives on; `close` gives up all it holds."""
 
-    def __init__(self, *, front: AnyFront, lines: Lines, fileno: int, clock: Clock, entropy: Entropy) -> None:
+    def __init__(
+        self, *, front: AnyFront, lines: Lines, fileno: int, clock: Clock, entropy: Entropy, warms_up: bool = False
+    ) -> None:
         self._front, self._lines, self._clock, self._entropy = front, lines, clock, entropy
         self._pump = GatewayPump(front=front, lines=lines, clock=clock, say=self._say)
         self._hear: dict[RequestId, Hear] = {}
@@ -36,6 +39,7 @@ class FrontDoor:
         self._soon = False  # a turn is due in this pass of the loop
         self._answered = asyncio.Event()
         self.failed: asyncio.Future[None] = self._loop.create_future()  # the pump's own end, if it fails
+        self._warm_up = WarmUp(submit=self.submit, next_request=self.next_request, later=self._resume) if warms_up else None
         self._loop.add_reader(fileno, self._turn)
         self._turn()
 
@@ -63,10 +67,12 @@ class FrontDoor:
 
     def ready(self) -> Readiness:
         """See Door."""
-        if self._front.usable_pairs():
-            return Readiness(True, f"{len(self._front.usable_pairs())} pairs of workers")
-        roles = sorted(r.manifest.role for r in self._front.workers())
-        return Readiness(False, f"no pair of workers that can hand over yet; registered: {roles or 'none'}")
+        pairs = self._front.usable_pairs()
+        if pairs:
+            return Readiness(True, pair_count(len(pairs))) if self._warm_up is None else self._warm_up.judge(pairs)
+        names = ", ".join(sorted(r.name for r in self._front.workers())) or "none"
+        why = "; ".join(["no pair of workers that can hand over yet", f"registered: {names}", *self._front.refusals()])
+        return Readiness(False, why)
 
     def capacity(self) -> Capacity | None:
         """See Door."""
@@ -125,10 +131,17 @@ class FrontDoor:
     def _drain(self) -> None:
         sleep = self._pump.turn()
         self._answered.set()
+        if self._warm_up is not None:
+            self._warm_up.look(self._front.usable_pairs(), self.capacity())
         if self._timer is not None:
             self._timer.cancel()
         if sleep is not None:
             self._timer = self._loop.call_later(sleep / 1e6, self._turn)
+
+    def _resume(self, after_s: float) -> None:
+        assert self._warm_up is not None
+        self._loop.call_later(after_s, self._warm_up.resume)
+        self._loop.call_later(after_s, self._turn)
 
     def _say(self, heard: Heard) -> None:
         hear = self._hear.get(heard.request) if isinstance(heard, Emit) else self._hear.pop(heard.request, None)

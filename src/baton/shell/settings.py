@@ -105,6 +105,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
         secret: file of the shared secret, asked for off loopback
         api_keys: bearer tokens of /v1; without any, everybody is served
         api_key_files: files that hold more of them, one on each line
+        warms_up: whether every new pair of workers serves a request of our own before the service is ready
         log_level: "debug", "info", "warning" or "error"
         record: file, or directory for one, to which what enters the core is written; None = nowhere
     """
@@ -119,6 +120,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     api_keys: tuple[str, ...]
     log_level: str
     api_key_files: tuple[str, ...] = ()
+    warms_up: bool = True
     record: str | None = None
 
     def __post_init__(self) -> None:
