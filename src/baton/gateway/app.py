@@ -1,9 +1,8 @@
 """Puts the HTTP side together: routes, API keys, and OpenAI's error schema for everything that goes wrong."""
 
 import time
-from collections.abc import Mapping
-from typing import Any
 
+import msgspec
 import structlog
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
@@ -17,8 +16,9 @@ from baton.gateway.desk import Desk
 from baton.gateway.door import Door
 from baton.gateway.faults import Fault, HttpFault, refuse
 from baton.gateway.metrics import Metrics
+from baton.gateway.openapi import document
+from baton.gateway.operations import OPERATIONS
 from baton.gateway.routes import Routes
-from baton.gateway.schema import ChatBody, CompletionBody, GenerationBody
 from baton.gateway.settings import GatewaySettings
 from baton.gateway.tally import RequestTally, TallyingDoor
 from baton.gateway.tokenizer import Tokenizer
@@ -33,17 +33,16 @@ def create_app(door: Door, tokenizer: Tokenizer, settings: GatewaySettings) -> F
     desk = Desk(door, retry_after_s=settings.retry_after_s)
     metrics = Metrics(tally, model=settings.model)
     routes = Routes(door=door, desk=desk, tokenizer=tokenizer, settings=settings, metrics=metrics)
-    app = FastAPI(title="Baton", version=__version__)
+    app = FastAPI(title="Baton", version=__version__, openapi_url=None, docs_url=None, redoc_url=None)
     app.state.desk = desk
-    app.add_api_route("/v1/chat/completions", routes.chat, methods=["POST"], openapi_extra=_takes(ChatBody))
-    app.add_api_route("/v1/completions", routes.completion, methods=["POST"], openapi_extra=_takes(CompletionBody))
-    app.add_api_route("/v1/models", routes.models, methods=["GET"])
-    app.add_api_route("/v1/models/{name:path}", routes.model, methods=["GET"])
-    app.add_api_route("/health", routes.health, methods=["GET"])
-    app.add_api_route("/ready", routes.ready, methods=["GET"])
-    app.add_api_route("/version", routes.version, methods=["GET"])
-    app.add_api_route("/metrics", routes.metrics, methods=["GET"])
-    app.add_api_route("/debug/ledger", routes.ledger, methods=["GET"])
+    for op in OPERATIONS:
+        app.add_api_route(op.path, getattr(routes, op.name), methods=[op.method])
+    described = msgspec.json.encode(document(OPERATIONS))
+
+    async def openapi() -> Response:
+        return Response(described, media_type="application/json")
+
+    app.add_api_route("/openapi.json", openapi, methods=["GET"])
     app.add_exception_handler(HttpFault, _on_fault)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(ClientDisconnect, _on_disconnect)
@@ -51,24 +50,6 @@ def create_app(door: Door, tokenizer: Tokenizer, settings: GatewaySettings) -> F
     if settings.api_keys:
         app.add_middleware(KeyCheck, api_keys=settings.api_keys)
     return app
-
-
-def _takes(body: type[GenerationBody]) -> dict[str, object]:
-    """The body's schema for /openapi.json; the handlers parse bodies themselves."""
-    schema = body.model_json_schema()
-    content = {"application/json": {"schema": _inlined(schema, schema.get("$defs", {}))}}
-    return {"requestBody": {"required": True, "content": content}}
-
-
-def _inlined(schema: Any, definitions: Mapping[str, Any]) -> Any:
-    """A schema without references: they would point to the root of the document that it becomes a part of."""
-    if isinstance(schema, list):
-        return [_inlined(s, definitions) for s in schema]
-    if not isinstance(schema, dict):
-        return schema
-    if "$ref" in schema:
-        return _inlined(definitions[schema["$ref"].rpartition("/")[2]], definitions)
-    return {k: _inlined(v, definitions) for k, v in schema.items() if k != "$defs"}
 
 
 async def _on_fault(request: Request, fault: Exception) -> Response:

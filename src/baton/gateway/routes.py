@@ -45,6 +45,18 @@ class ModelList(msgspec.Struct, frozen=True):
     object: str = "list"
 
 
+class Alive(msgspec.Struct, frozen=True):
+    """GET /health."""
+
+    status: str = "alive"
+
+
+class Version(msgspec.Struct, frozen=True):
+    """GET /version."""
+
+    version: str = __version__
+
+
 def json_response(value: object, status: int = 200) -> Response:
     """A value as JSON."""
     return Response(msgspec.json.encode(value), status, media_type="application/json")
@@ -88,7 +100,7 @@ class Routes:
 
     async def health(self) -> Response:
         """GET /health: this process is alive."""
-        return json_response({"status": "alive"})
+        return json_response(Alive())
 
     async def ready(self) -> Response:
         """GET /ready: requests can be served, or why not."""
@@ -97,7 +109,7 @@ class Routes:
 
     async def version(self) -> Response:
         """GET /version."""
-        return json_response({"version": __version__})
+        return json_response(Version())
 
     async def metrics(self) -> Response:
         """GET /metrics: for Prometheus."""
