@@ -7,6 +7,7 @@ from typing import Annotated, TypeVar
 import msgspec
 import typer
 
+from baton.cli.config_file import load
 from baton.cli.sizes import parse_size
 from baton.core.errors import ConfigError
 from baton.shell.settings import BLOCK_TOKENS, Role, WorkerSettings
@@ -51,10 +52,30 @@ class LogLevel(Enum):
 
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Checkpoint directory, GGUF file, Hugging Face id, or 'smollm2'.")]
+ModelPath = Annotated[
+    str | None, typer.Option("--model-path", "--model", metavar="MODEL", help="The same as MODEL.", rich_help_panel=ENGINE)
+]
+Config = Annotated[
+    str | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="TOML file; keys are names of flags, and flags given here win.",
+        callback=load,
+        is_eager=True,
+        rich_help_panel=PROCESS,
+    ),
+]
 DType = Annotated[str, typer.Option("--dtype", help="auto, bfloat16, float16 (half) or float32 (float).", rich_help_panel=ENGINE)]
 MaxModelLen = Annotated[
     int | None,
-    typer.Option(help="Prompt and generated tokens of one request.", show_default="the model's", rich_help_panel=ENGINE),
+    typer.Option(
+        "--max-model-len",
+        "--context-length",
+        help="Prompt and generated tokens of one request.",
+        show_default="the model's",
+        rich_help_panel=ENGINE,
+    ),
 ]
 BlockSize = Annotated[
     int, typer.Option(help="Tokens in a block, the unit of transfer; 16 is the only size.", rich_help_panel=ENGINE)
@@ -63,22 +84,40 @@ MaxBatchedTokens = Annotated[
     int,
     typer.Option(
         "--max-num-batched-tokens",
+        "--chunked-prefill-size",
         help="Tokens of one forward pass; longer prompts are computed in chunks.",
         rich_help_panel=ENGINE,
     ),
 ]
-MaxNumSeqs = Annotated[int, typer.Option(help="Requests that one worker runs at once.", rich_help_panel=ENGINE)]
+MaxNumSeqs = Annotated[
+    int,
+    typer.Option(
+        "--max-num-seqs", "--max-running-requests", help="Requests that one worker runs at once.", rich_help_panel=ENGINE
+    ),
+]
 ServedModelName = Annotated[
     str | None, typer.Option(help="The name that clients use.", show_default="MODEL", rich_help_panel=HTTP)
 ]
 Fabric = Annotated[
-    str, typer.Option(help="How state moves: auto (the fastest that both sides have), shm or nixl.", rich_help_panel=MEMORY)
+    str,
+    typer.Option(
+        "--fabric",
+        "--disaggregation-transfer-backend",
+        help="How state moves: auto (the fastest that both sides have), shm or nixl.",
+        rich_help_panel=MEMORY,
+    ),
 ]
 PageSize = Annotated[int, typer.Option(help="Tokens in a page, a multiple of 16.", rich_help_panel=MEMORY)]
 KvPages = Annotated[int | None, typer.Option(help="Pages of each worker's pool, instead of --kv-memory.", rich_help_panel=MEMORY)]
 KvMemory = Annotated[
     str | None,
-    typer.Option(help="Size of each worker's pool, e.g. 2GiB.", show_default=DEFAULT_KV_MEMORY, rich_help_panel=MEMORY),
+    typer.Option(
+        "--kv-memory",
+        "--kv-cache-memory-bytes",
+        help="Size of each worker's pool, e.g. 2GiB.",
+        show_default=DEFAULT_KV_MEMORY,
+        rich_help_panel=MEMORY,
+    ),
 ]
 Seal = Annotated[
     Switch,
@@ -155,7 +194,7 @@ ServeControl = Annotated[
     typer.Option(help="Address on which workers register.", show_default="a free port of loopback", rich_help_panel=PROCESS),
 ]
 Control = Annotated[str, typer.Option(help="Address on which workers register.", rich_help_panel=PROCESS)]
-WorkerRole = Annotated[Role, typer.Option(help="What it computes.", rich_help_panel=PROCESS)]
+WorkerRole = Annotated[Role, typer.Option("--role", "--disaggregation-mode", help="What it computes.", rich_help_panel=PROCESS)]
 Gateways = Annotated[
     list[str], typer.Option("--gateway", help="Control address of a gateway; may be repeated.", rich_help_panel=PROCESS)
 ]
@@ -166,6 +205,13 @@ Name = Annotated[str | None, typer.Option(help="Its name in logs.", show_default
 Cores = Annotated[
     str | None, typer.Option(help="Logical CPUs to be pinned to, e.g. 0,1.", show_default="not pinned", rich_help_panel=PROCESS)
 ]
+
+
+def one_model(argument: str, option: str | None) -> str:
+    """MODEL, however it was given. Raises ConfigError: twice, and differently."""
+    if option is not None and argument not in (DEFAULT_MODEL, option):
+        raise ConfigError(f"MODEL is {argument!r} and --model-path {option!r}; give one of them")
+    return argument if option is None else option
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ CONTROL = "tcp://127.0.0.1:5555"
 def worker(
     gateway: opt.Gateways,
     model: opt.Model = opt.DEFAULT_MODEL,
+    model_path: opt.ModelPath = None,
     role: opt.WorkerRole = Role.UNIFIED,
     bind: opt.Bind = ANY_PORT,
     name: opt.Name = None,
@@ -33,10 +34,12 @@ def worker(
     secret: opt.Secret = None,
     log_level: opt.Level = opt.LogLevel.INFO,
     record: opt.Record = None,
+    config: opt.Config = None,
 ) -> None:
     """Run one worker; it registers with every gateway named."""
     from baton.cli.models import locate, require
 
+    model = opt.one_model(model, model_path)
     pinned = _cores(cores)
     share = Share(pinned, threads if threads is not None else len(pinned or available_cores()))
     work = opt.Work(dtype=dtype, max_model_len=max_model_len, max_batched_tokens=max_batched_tokens, max_num_seqs=max_num_seqs)
@@ -58,6 +61,7 @@ def worker(
 
 def gateway(
     model: opt.Model = opt.DEFAULT_MODEL,
+    model_path: opt.ModelPath = None,
     control: opt.Control = CONTROL,
     host: opt.Host = "127.0.0.1",
     port: opt.Port = 8000,
@@ -69,11 +73,13 @@ def gateway(
     secret: opt.Secret = None,
     log_level: opt.Level = opt.LogLevel.INFO,
     record: opt.Record = None,
+    config: opt.Config = None,
 ) -> None:
     """Run the HTTP front; workers register with it."""
     from baton.cli.models import locate, require
     from baton.cli.ports import free_port
 
+    model = opt.one_model(model, model_path)
     settings = GatewaySettings(
         host=host,
         port=free_port(host, port),

@@ -19,6 +19,7 @@ BATON = (sys.executable, "-P", "-m", "baton.cli.main")
 
 def serve(
     model: opt.Model = opt.DEFAULT_MODEL,
+    model_path: opt.ModelPath = None,
     host: opt.Host = "127.0.0.1",
     port: opt.Port = 8000,
     prefill: opt.Prefill = 1,
@@ -45,12 +46,14 @@ def serve(
     secret: opt.Secret = None,
     log_level: opt.Level = opt.LogLevel.INFO,
     record: opt.RecordDirectory = None,
+    config: opt.Config = None,
 ) -> None:
     """Serve MODEL on this machine: prompts computed in one process, tokens generated in another."""
     from baton.cli.models import ensure, locate
     from baton.cli.ports import free_port
     from baton.cli.record import prepare_directory
 
+    model = opt.one_model(model, model_path)
     work = opt.Work(dtype=dtype, max_model_len=max_model_len, max_batched_tokens=max_batched_tokens, max_num_seqs=max_num_seqs)
     memory = opt.Memory(
         block_size=block_size, page_size=page_size, kv_pages=kv_pages, kv_memory=kv_memory, fabric=fabric, seal=seal

@@ -1,0 +1,80 @@
+"""Writes docs/flags.md from the command line itself; `--check` fails where the page is out of date."""
+
+import argparse
+import difflib
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from baton.cli.main import app
+
+PAGE = Path(__file__).parents[1] / "docs" / "flags.md"
+HEAD = """# Flags
+
+Every command and flag, written by `tools/flag_docs.py` from the command line itself. Where vLLM or SGLang have a flag of
+the same meaning, its name is taken too; names of one line are the same flag.
+
+`--config FILE` reads a TOML file whose keys are names of flags without the dashes; what stands on the command line wins,
+and a key that is no flag is refused with the nearest that is:
+
+```toml
+model = "/models/llama"
+port = 8080
+kv-memory = "8GiB"
+api-key-file = ["/etc/baton/keys"]
+```
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    return "\n".join([HEAD, *_command(typer.main.get_command(app), ("baton",))]).rstrip() + "\n"
+
+
+def _command(command: Any, path: tuple[str, ...]) -> list[str]:
+    lines = [f"## {' '.join(path)}", "", (command.help or "").strip().split("\n\n")[0].replace("\n", " "), ""]
+    rows = [_row(p) for p in command.params if not p.hidden]
+    if rows:
+        lines += ["| flag | default | meaning |", "|---|---|---|", *rows, ""]
+    for name, sub in sorted(getattr(command, "commands", {}).items()):
+        lines += _command(sub, (*path, name))
+    return lines
+
+
+def _row(parameter: Any) -> str:
+    names = parameter.opts if parameter.param_type_name == "option" else [parameter.metavar or str(parameter.name).upper()]
+    shown = ", ".join(f"`{name}`" for name in (*names, *parameter.secondary_opts))
+    meaning = " ".join((parameter.help or "").split())
+    return f"| {shown} | {_default(parameter)} | {meaning} |".replace("||", "| |")
+
+
+def _default(parameter: Any) -> str:
+    if parameter.required:
+        return "required"
+    if isinstance(parameter.show_default, str):
+        return parameter.show_default
+    value = parameter.default
+    if value is None or value is False or callable(value):
+        return ""
+    return f"`{value.value if isinstance(value, Enum) else value}`"
+
+
+def main() -> int:
+    """Write or check; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="change nothing; fail if the page is out of date")
+    wanted = page()
+    if not parser.parse_args().check:
+        PAGE.write_text(wanted)
+        return 0
+    if (found := PAGE.read_text()) == wanted:
+        return 0
+    print(*difflib.unified_diff(found.splitlines(), wanted.splitlines(), "the page", "the flags", lineterm=""), sep="\n")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
