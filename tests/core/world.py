@@ -21,7 +21,7 @@ from baton.core.leader import Leader
 from baton.core.messages import Drawn
 from baton.core.prefill import PrefillLeader
 from baton.core.rank import RankCore
-from baton.core.rank_effects import CancelRead, Compute, Connect, Digest, Read
+from baton.core.rank_effects import CancelRead, ClearPools, Compute, Connect, Digest, Read
 from baton.core.request import FrontSettings, Say
 from baton.core.room import Dial, HangUp, Issue, Send
 from baton.core.seal import block_sums
@@ -317,5 +317,7 @@ class World:
                         node.ends.append(Ended(effect.handle, Outcome.FAILED, "cancelled"))
                 case Compute():
                     node.engine.compute(effect.batch)
+                case ClearPools():
+                    node.engine.pool[:] = 0
                 case Digest():
                     node.engine.digest(effect.order)

@@ -26,6 +26,7 @@ class FakeDoor:
         self.limits: Capacity | None = Capacity(max_model_len=128, pool_tokens=1024)
         self.readiness = Readiness(True, "1 pair")
         self.report = LedgerReport((), (), 0)
+        self.clears, self.cleared = 0, [LedgerReport((), (), 0)]  # answers to `clear`, the last one for ever
         self.script: list[object] = []  # played inside submit, for every request
         self._requests = 0
         self._seeds = 1000
@@ -84,6 +85,10 @@ class FakeDoor:
 
     def capacity(self) -> Capacity | None:
         return self.limits
+
+    async def clear(self):
+        self.clears += 1
+        return self.cleared.pop(0) if len(self.cleared) > 1 else self.cleared[0]
 
     async def ledger(self, *, audit=True) -> LedgerReport:
         return self.report

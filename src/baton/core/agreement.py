@@ -112,6 +112,7 @@ class StepPlan(msgspec.Struct, frozen=True, tag="step_plan", forbid_unknown_fiel
     meet: tuple[Meet, ...] = ()
     part: tuple[Boot, ...] = ()  # disconnect from these workers
     drop: tuple[Key, ...] = ()  # end these rooms: cancel reads, say `quiet` when nothing touches their pages
+    clear: tuple[GroupName, ...] = ()  # zero the pools of these groups; no room holds a page
     hold: tuple[Hold, ...] = ()
     fetch: tuple[Fetch, ...] = ()
     rehash: tuple[Rehash, ...] = ()
@@ -281,6 +282,7 @@ class PlanDraft:
         self.meet: list[Meet] = []
         self.part: list[Boot] = []
         self.drop: list[Key] = []
+        self.clear: list[GroupName] = []
         self.hold: list[Hold] = []
         self.fetch: list[Fetch] = []
         self.rehash: list[Rehash] = []

@@ -20,6 +20,7 @@ from baton.core.messages import (
     Abort,
     Admitted,
     AskLedger,
+    Clear,
     Close,
     Credits,
     Drawn,
@@ -82,7 +83,7 @@ class Front:
             Recompute: self._on_given_up,
             Withdrawn: self._on_given_up,
             Ended: self._on_ended,
-            LedgerView: self._on_ledger_view,
+            LedgerView: lambda sender, view, now: self._questions.answered(sender, view),
         }
 
     # ---- events ---------------------------------------------------------------------------------
@@ -136,7 +137,7 @@ class Front:
     def on_timer(self, now: Micros) -> None:
         """A deadline may have passed."""
         for request in list(self._requests.values()):
-            if now >= self._deadline(request):
+            if now >= request.due(self.settings):
                 self.marks[Mark.GRACE] += 1
                 code = FailCode.DEADLINE_EXCEEDED
                 detail = f"not done in {request.submit.limits.deadline_ms} ms"
@@ -149,7 +150,7 @@ class Front:
 
     def timer(self) -> Micros | None:
         """When `on_timer` wants to be called next."""
-        times = [self._deadline(r) for r in self._requests.values()] + list(self._introduce.values())
+        times = [r.due(self.settings) for r in self._requests.values()] + list(self._introduce.values())
         return min(times) if times else None
 
     def effects(self) -> list[Send | Say]:
@@ -179,8 +180,15 @@ class Front:
 
     def ask_ledger(self, *, audit: bool = True) -> int:
         """Ask every worker for its books, checked or not; `ledger` has the answers to this question."""
+        return self._ask(lambda question: AskLedger(question, audit))
+
+    def ask_clear(self) -> int:
+        """Ask every worker to zero its pools; answered as `ask_ledger` is."""
+        return self._ask(Clear)
+
+    def _ask(self, message: Callable[[int], AskLedger | Clear]) -> int:
         question = self._questions.ask({b: w.register.name for b, w in self._workers.items()})
-        self._effects += [Send(boot, AskLedger(question, audit)) for boot in self._workers]
+        self._effects += [Send(boot, message(question)) for boot in self._workers]
         return question
 
     def ledger(self, question: int) -> list[LedgerView] | None:
@@ -325,11 +333,6 @@ class Front:
         for boot in sorted(self._last.pop(room, set()) & self._workers.keys()):
             self._effects.append(Send(boot, Close(room)))
 
-    def _deadline(self, request: Request) -> Micros:
-        if request.standing is Standing.WAITING:
-            return Micros(min(request.deadline, request.since + self.settings.wait_for_workers_ms * 1000))
-        return Micros(request.deadline + self.settings.grace_ms * 1000)
-
     # ---- what leaders say of a room -------------------------------------------------------------
 
     def _on_admitted(self, sender: Boot, message: Admitted, now: Micros) -> None:
@@ -393,6 +396,3 @@ class Front:
         request = self._find(message.key, sender)
         if request is not None:
             self._another_epoch(request, FailCode.OVERLOADED, "gave way to others", now, counts=False, needs_pair=False)
-
-    def _on_ledger_view(self, sender: Boot, message: LedgerView, now: Micros) -> None:
-        self._questions.answered(sender, message)

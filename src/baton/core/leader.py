@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+import msgspec
+
 from baton.core.agreement import Agreement, PlanDraft, Report, RowOrder, RowSums
 from baton.core.frames import Said
 from baton.core.ids import Boot, Epoch, GroupName, Key, Micros, Rank, Room, Seq
@@ -22,6 +24,7 @@ from baton.core.messages import (
     Abort,
     AnyMessage,
     AskLedger,
+    Clear,
     Close,
     Credits,
     Ended,
@@ -59,6 +62,7 @@ class Leader(ABC, Generic[R]):
         self._opened = 0  # epochs
         self._failures: Counter[FailCode] = Counter()
         self._spent: dict[RoomState, Durations] = {}
+        self._clearing: list[tuple[Seq, Boot, int]] = []  # plan, asker, question
         self._epochs: dict[Room, tuple[Epoch, Boot]] = {}  # highest seen; until Close or PeerLost of the gateway
         self._gateways: set[Boot] = set()
         self._agreement = Agreement(len(manifest.ranks))
@@ -76,6 +80,7 @@ class Leader(ABC, Generic[R]):
             Abort: self._on_abort,
             Close: self._on_close,
             AskLedger: self._on_ask_ledger,
+            Clear: self._on_clear,
             Stale: self._on_stale,
         }
 
@@ -120,6 +125,7 @@ class Leader(ABC, Generic[R]):
         """A rank has reported. Raises Bug when it has diverged."""
         self._now = now
         self._agreement.take(report)
+        self._answer_cleared(now)
         self._on_report(report, now)
         for step in report.steps:
             by_rank = self._steps[step.seq]
@@ -336,10 +342,28 @@ class Leader(ABC, Generic[R]):
     def _on_ask_ledger(self, sender: Boot, ask: AskLedger, now: Micros) -> None:
         if ask.audit:
             self.ledger.audit()
+        self.send(sender, self._books(ask.question, now))
+
+    def _on_clear(self, sender: Boot, clear: Clear, now: Micros) -> None:
+        """The table says which groups there are. While a room is open the answer is that nothing was cleared."""
+        if self.rooms:
+            self.send(sender, self._books(clear.question, now))
+            return
+        self.draft.clear = [group.name for group in self.state_table.groups]
+        self._clearing.append((Seq(self._agreement.chain.seq + 1), sender, clear.question))
+
+    def _answer_cleared(self, now: Micros) -> None:
+        """Ranks zero a pool when they apply the plan that says so."""
+        groups = tuple(group.name for group in self.state_table.groups)
+        for _, asker, question in [c for c in self._clearing if self._agreement.all_applied(c[0])]:
+            self.send(asker, msgspec.structs.replace(self._books(question, now), cleared=groups))
+        self._clearing = [c for c in self._clearing if not self._agreement.all_applied(c[0])]
+
+    def _books(self, question: int, now: Micros) -> LedgerView:
         ranks = zip(self.manifest.ranks, self.settings.pids, strict=True)
         reads = sum(self._agreement.reads.values())
-        view = LedgerView(
-            question=ask.question,
+        return LedgerView(
+            question=question,
             name=self.settings.name,
             role=self.manifest.role,
             ranks=tuple(RankView(r.rank, pid, r.boot) for r, pid in ranks),
@@ -350,7 +374,6 @@ class Leader(ABC, Generic[R]):
             clean=self.ledger.clean and not self.rooms and not reads,
             counters=self._counters(),
         )
-        self.send(sender, view)
 
     def _counters(self) -> Counters:
         return Counters(

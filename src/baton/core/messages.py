@@ -314,6 +314,12 @@ class AskLedger(Message, frozen=True, tag="ask_ledger"):
     audit: bool = True
 
 
+class Clear(Message, frozen=True, tag="clear"):
+    """Gateway -> leader: zero the pools of every group if no room is open; then state your books."""
+
+    question: int
+
+
 class RoomView(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One room as a leader sees it."""
 
@@ -345,6 +351,7 @@ class LedgerView(Message, frozen=True, tag="ledger_view"):
     rooms: tuple[RoomView, ...]
     clean: bool  # nothing but cache is held
     counters: Counters = Counters()
+    cleared: tuple[GroupName, ...] = ()  # groups that every rank has zeroed, in the answer to Clear
 
 
 AnyMessage = (
@@ -372,5 +379,6 @@ AnyMessage = (
     | Verdict
     | Stale
     | AskLedger
+    | Clear
     | LedgerView
 )

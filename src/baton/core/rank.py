@@ -37,7 +37,7 @@ from baton.core.fetching import OpenOrder, Peer, Piece
 from baton.core.ids import BlockIndex, Boot, GroupName, Key, Page, Rank, RankId, Seq
 from baton.core.marks import Mark, Marks
 from baton.core.plan import Leg, PairPlan, leg_seals, pair
-from baton.core.rank_effects import CancelRead, Compute, Connect, Digest, Disconnect, RankEffect, Read
+from baton.core.rank_effects import CancelRead, ClearPools, Compute, Connect, Digest, Disconnect, RankEffect, Read
 from baton.core.state import Placement, Unit
 from baton.core.statistics import ReadCounts
 from baton.core.work import (
@@ -77,8 +77,7 @@ class RankCore:
         self._batches: dict[Seq, frozenset[Key]] = {}
         self._dropping: set[Key] = set()
         self._handles, self._jobs = count(1), count(1)
-        self.marks: Marks = Marks()
-        self.counts = ReadCounts()
+        self.marks, self.counts = Marks(), ReadCounts()
         self._clear()
 
     def _clear(self) -> None:
@@ -102,6 +101,7 @@ class RankCore:
             effects += self._part(boot)
         for key in plan.drop:
             effects += self._drop(key)
+        effects += [ClearPools(plan.clear)] * bool(plan.clear)
         for hold in plan.hold:
             self._hold(hold.key, hold.pages)
         for fetch in plan.fetch:

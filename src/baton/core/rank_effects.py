@@ -2,7 +2,7 @@
 
 import msgspec
 
-from baton.core.ids import RankId
+from baton.core.ids import GroupName, RankId
 from baton.core.manifest import RankManifest
 from baton.core.work import Batch, Copies, DigestOrder, Handle
 
@@ -49,4 +49,10 @@ class Digest(msgspec.Struct, frozen=True, tag="digest"):
     order: DigestOrder
 
 
-RankEffect = Connect | Disconnect | Read | CancelRead | Compute | Digest
+class ClearPools(msgspec.Struct, frozen=True, tag="clear_pools"):
+    """Zero these groups' pools before anything that is ordered later; nothing of ours touches them now."""
+
+    groups: tuple[GroupName, ...]
+
+
+RankEffect = ClearPools | Connect | Disconnect | Read | CancelRead | Compute | Digest

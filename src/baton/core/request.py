@@ -83,6 +83,12 @@ class Request:
             priority=self.submit.priority,
         )
 
+    def due(self, settings: FrontSettings) -> Micros:
+        """When the gateway ends it by itself."""
+        if self.standing is Standing.WAITING:
+            return Micros(min(self.deadline, self.since + settings.wait_for_workers_ms * 1000))
+        return Micros(self.deadline + settings.grace_ms * 1000)
+
     @property
     def key(self) -> Key:
         """The current epoch."""

@@ -88,6 +88,10 @@ class TorchEngine:
         """See the port."""
         self._digests.put(order)
 
+    def clear(self, group: GroupName) -> None:
+        """See the port. Zeroing runs at the speed of memory, 0.1 s for a gigabyte or so."""
+        self._bytes[group][:] = 0
+
     def poll(self) -> list[BatchDone | DigestDone]:
         """See the port. Raises what compute raised (E6)."""
         found: list[BatchDone | DigestDone] = []

@@ -20,6 +20,7 @@ from baton.gateway.openapi import document
 from baton.gateway.operations import OPERATIONS
 from baton.gateway.routes import Routes
 from baton.gateway.settings import GatewaySettings
+from baton.gateway.sleep import Sleeper
 from baton.gateway.tally import RequestTally, TallyingDoor
 from baton.gateway.tokenizer import Tokenizer
 
@@ -32,7 +33,8 @@ def create_app(door: Door, tokenizer: Tokenizer, settings: GatewaySettings) -> F
     door = TallyingDoor(door, tally, time.monotonic)
     desk = Desk(door, retry_after_s=settings.retry_after_s)
     metrics = Metrics(tally, model=settings.model)
-    routes = Routes(door=door, desk=desk, tokenizer=tokenizer, settings=settings, metrics=metrics)
+    sleeper = Sleeper(door, desk, retry_after_s=settings.retry_after_s)
+    routes = Routes(door=door, desk=desk, tokenizer=tokenizer, settings=settings, metrics=metrics, sleeper=sleeper)
     app = FastAPI(title="Baton", version=__version__, openapi_url=None, docs_url=None, redoc_url=None)
     app.state.desk = desk
     for op in OPERATIONS:

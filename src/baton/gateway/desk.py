@@ -30,6 +30,7 @@ class Desk:
         self._retry_after_s = retry_after_s
         self._table: dict[RequestId, Entry] = {}
         self._closing = False
+        self.paused = False
 
     @property
     def open_requests(self) -> int:
@@ -38,8 +39,8 @@ class Desk:
 
     def open(self, exchange: Exchange, ask: Ask) -> None:
         """Submit every order of a request. If one is refused, the exchange has a fault and nothing is left running."""
-        if self._closing:
-            exchange.fail(_closing_fault(self._retry_after_s))
+        if self._closing or self.paused:
+            exchange.fail(self._standing_still())
             return
         for order, stream in zip(ask.orders, exchange.streams, strict=True):
             if exchange.ended:  # an earlier one failed before this one was begun
@@ -79,14 +80,22 @@ class Desk:
         for request in tuple(exchange.requests):
             self._cancel(request, exchange, reason)
 
+    def pause(self) -> None:
+        """Take no requests until `resume`."""
+        self.paused = True
+
+    def resume(self) -> None:
+        """Take requests again."""
+        self.paused = False
+
     def shut(self) -> None:
         """Take no more requests."""
         self._closing = True
 
     def fail_all(self) -> None:
-        """End every open request with an error: the gateway goes."""
+        """End every open request with an error: the gateway goes, or falls asleep."""
         for exchange in {id(e.exchange): e.exchange for e in self._table.values()}.values():
-            self._fail(exchange, _closing_fault(self._retry_after_s))
+            self._fail(exchange, self._standing_still())
 
     def _fail(self, exchange: Exchange, fault: HttpFault) -> None:
         exchange.fail(fault)
@@ -100,6 +109,8 @@ class Desk:
         self._leave(request, exchange)
         self._door.cancel(Cancel(request, reason))
 
-
-def _closing_fault(retry_after_s: int) -> HttpFault:
-    return unavailable("the gateway is shutting down", code="shutting_down", retry_after_s=retry_after_s)
+    def _standing_still(self) -> HttpFault:
+        why, code = "the service is asleep; POST /wake_up", "asleep"
+        if self._closing:
+            why, code = "the gateway is shutting down", "shutting_down"
+        return unavailable(why, code=code, retry_after_s=self._retry_after_s)

@@ -79,6 +79,10 @@ class Door(Protocol):
         """None until workers that can serve a request have registered."""
         ...
 
+    async def clear(self) -> LedgerReport:
+        """Ask every worker to zero its pools; the books say which groups were (`cleared`). Ends within a bounded time."""
+        ...
+
     async def ledger(self, *, audit: bool = True) -> LedgerReport:
         """Ask every worker for its books, checked page by page or not; ends within a bounded time."""
         ...

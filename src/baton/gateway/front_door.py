@@ -84,7 +84,13 @@ class FrontDoor:
 
     async def ledger(self, *, audit: bool = True) -> LedgerReport:
         """See Door."""
-        question = self._front.ask_ledger(audit=audit)
+        return await self._answers(self._front.ask_ledger(audit=audit))
+
+    async def clear(self) -> LedgerReport:
+        """See Door."""
+        return await self._answers(self._front.ask_clear())
+
+    async def _answers(self, question: int) -> LedgerReport:
         self._turn_soon()
         until = self._loop.time() + LEDGER_WAIT_S
         while self._front.ledger(question) is None and self._loop.time() < until:

@@ -20,6 +20,7 @@ FAULTS: Mapping[int, str] = {
     401: "No valid API key.",
     403: "Not for this client.",
     404: "Not here, or no such model.",
+    409: "The same is under way already.",
     413: "The body is too large.",
     429: "No room now; see Retry-After.",
     500: "A fault of ours.",
@@ -27,7 +28,7 @@ FAULTS: Mapping[int, str] = {
     503: "Not ready, asleep, or a worker was lost; see Retry-After.",
     504: "Not done before the deadline.",
 }
-GENERATION_FAULTS = tuple(s for s in FAULTS if s != 403)
+GENERATION_FAULTS = tuple(s for s in FAULTS if s not in (403, 409))
 
 
 class Query(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ from baton.gateway.auth import require_local
 from baton.gateway.body import B, parse_body, read_body
 from baton.gateway.books import books
 from baton.gateway.desk import Desk
-from baton.gateway.door import Door
+from baton.gateway.door import Door, Readiness
 from baton.gateway.exchange import Exchange, Streamed, Undivided
 from baton.gateway.faults import refuse, unavailable
 from baton.gateway.forms import ChatForm, CompletionForm, Form, Heading
@@ -22,9 +22,12 @@ from baton.gateway.metrics import CONTENT_TYPE, Metrics
 from baton.gateway.prompts import Prompt, Prompter
 from baton.gateway.schema import ChatBody, CompletionBody
 from baton.gateway.settings import GatewaySettings
+from baton.gateway.sleep import Sleeper, Sleeping
 from baton.gateway.stream import TextStream
 from baton.gateway.tokenizer import Tokenizer
 
+SLEEP_MODES = ("wait", "abort")
+SLEEP_WITHIN_S = 60.0
 MakeForm = Callable[[Heading, Tokenizer], Form]
 
 
@@ -43,6 +46,14 @@ class ModelList(msgspec.Struct, frozen=True):
 
     data: tuple[ModelCard, ...]
     object: str = "list"
+
+
+class CacheReset(msgspec.Struct, frozen=True):
+    """POST /reset_prefix_cache: there is no prefix cache yet, so nothing had to be given up."""
+
+    success: bool = True
+    cached_blocks: int = 0
+    detail: str = "this version keeps no prefix cache: nothing was cached"
 
 
 class Alive(msgspec.Struct, frozen=True):
@@ -65,10 +76,12 @@ def json_response(value: object, status: int = 200) -> Response:
 class Routes:
     """All endpoints of one gateway."""
 
-    def __init__(self, *, door: Door, desk: Desk, tokenizer: Tokenizer, settings: GatewaySettings, metrics: Metrics) -> None:
+    def __init__(
+        self, *, door: Door, desk: Desk, tokenizer: Tokenizer, settings: GatewaySettings, metrics: Metrics, sleeper: Sleeper
+    ) -> None:
         self._door, self._desk, self._tokenizer, self._settings = door, desk, tokenizer, settings
         self._prompter = Prompter(tokenizer, inline_chars=settings.inline_chars, max_prompts=settings.max_prompts)
-        self._metrics = metrics
+        self._metrics, self._sleeper = metrics, sleeper
         self._started = int(time.time())
 
     async def chat(self, request: Request) -> Response:
@@ -105,11 +118,41 @@ class Routes:
     async def ready(self) -> Response:
         """GET /ready: requests can be served, or why not."""
         readiness = self._door.ready()
+        if self._sleeper.asleep:
+            readiness = Readiness(False, "the service is asleep; POST /wake_up")
         return json_response(readiness, 200 if readiness.ready else 503)
 
     async def version(self) -> Response:
         """GET /version."""
         return json_response(Version())
+
+    async def sleep(self, request: Request) -> Response:
+        """POST /sleep."""
+        self._require_operator(request)
+        mode = request.query_params.get("mode", "wait")
+        if mode not in SLEEP_MODES:
+            raise refuse(f"mode is {mode[:40]!r}; there is {', '.join(SLEEP_MODES)}", param="mode")
+        return json_response(await self._sleeper.sleep(abort=mode == "abort", within_s=SLEEP_WITHIN_S))
+
+    async def wake_up(self, request: Request) -> Response:
+        """POST /wake_up."""
+        self._require_operator(request)
+        self._sleeper.wake_up()
+        return json_response(Sleeping(self._sleeper.asleep))
+
+    async def is_sleeping(self) -> Response:
+        """GET /is_sleeping."""
+        return json_response(Sleeping(self._sleeper.asleep))
+
+    async def reset_prefix_cache(self, request: Request) -> Response:
+        """POST /reset_prefix_cache."""
+        self._require_operator(request)
+        return json_response(CacheReset())
+
+    def _require_operator(self, request: Request) -> None:
+        """Holders of a key have been let through already; without keys, the machine's own clients."""
+        if not self._settings.api_keys:
+            require_local(request)
 
     async def metrics(self) -> Response:
         """GET /metrics: for Prometheus."""

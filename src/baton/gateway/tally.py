@@ -150,6 +150,10 @@ class TallyingDoor:
         """See Door."""
         return self._door.capacity()
 
+    async def clear(self) -> LedgerReport:
+        """See Door."""
+        return await self._door.clear()
+
     async def ledger(self, *, audit: bool = True) -> LedgerReport:
         """See Door."""
         return await self._door.ledger(audit=audit)

@@ -15,7 +15,7 @@ from baton.core.cores import FrontParts, LeaderParts, RankParts
 from baton.core.door import Cancel, Submit
 from baton.core.frames import Said
 from baton.core.ids import Boot, Micros, RankId
-from baton.core.rank_effects import CancelRead, Compute, Connect, Digest, Disconnect, Read
+from baton.core.rank_effects import CancelRead, ClearPools, Compute, Connect, Digest, Disconnect, Read
 from baton.core.request import Say
 from baton.core.room import Dial, HangUp, Issue, Send
 from baton.core.work import BatchDone, DigestDone, Ended, Handle, Released
@@ -100,6 +100,10 @@ class LedgerAsked(Entry, frozen=True, tag="ledger_asked"):
     audit: bool = True
 
 
+class ClearAsked(Entry, frozen=True, tag="clear_asked"):
+    """Somebody wants the pools of all workers zeroed."""
+
+
 class LedgerForgotten(Entry, frozen=True, tag="ledger_forgotten"):
     """That question has ended."""
 
@@ -167,6 +171,7 @@ AnyEntry = (
     | Submitted
     | Cancelled
     | LedgerAsked
+    | ClearAsked
     | LedgerForgotten
     | Applied
     | Connected
@@ -238,6 +243,7 @@ Out = (
     | Disconnect
     | Read
     | CancelRead
+    | ClearPools
     | Compute
     | Digest
     | Report

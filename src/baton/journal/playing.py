@@ -10,6 +10,7 @@ from baton.journal.entries import (
     Applied,
     Asked,
     Cancelled,
+    ClearAsked,
     Computed,
     Connected,
     GatewayUp,
@@ -61,6 +62,7 @@ FRONT: Mapping[type[AnyEntry], FrontPlay] = {
     PeerLost: lambda front, e, at: front.peer_lost(e.boot, e.why, at),
     Timer: lambda front, e, at: front.on_timer(at),
     LedgerAsked: lambda front, e, at: [Asked(front.ask_ledger(audit=e.audit))],
+    ClearAsked: lambda front, e, at: [Asked(front.ask_clear())],
     LedgerForgotten: lambda front, e, at: [Unanswered(tuple(front.forget_ledger(e.question)))],
 }
 ENTRIES: Mapping[Kind, frozenset[type[AnyEntry]]] = {

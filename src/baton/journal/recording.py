@@ -186,7 +186,14 @@ class RecordedFront:
 
     def ask_ledger(self, *, audit: bool = True) -> int:
         """See Front."""
-        entry, now = e.LedgerAsked(audit), self._now()
+        return self._ask(e.LedgerAsked(audit))
+
+    def ask_clear(self) -> int:
+        """See Front."""
+        return self._ask(e.ClearAsked())
+
+    def _ask(self, entry: e.LedgerAsked | e.ClearAsked) -> int:
+        now = self._now()
         asked, *effects = self._recorder.step(e.Kind.FRONT, entry, now, lambda: play_front(self._front, entry, now))
         self._effects += effects
         assert isinstance(asked, e.Asked)

@@ -6,6 +6,7 @@ E3 Blocks named in `Row.final` are sealed at birth, by the batch that completed 
 E4 A token's draw depends on (logits, sampling, index) alone, never on the batch it rode in.
 E5 Digests are computed from the pool's bytes at the time they run.
 E6 A failure of compute is the end of the process (law: a rank without its state is a dead rank), never a result.
+E7 A pool is zero when `clear` returns: it is the one call that blocks, and is made while nothing else is queued.
 """
 
 from collections.abc import Mapping
@@ -37,6 +38,10 @@ class Engine(Protocol):
 
     def digest(self, order: DigestOrder) -> None:
         """Queue a digest."""
+        ...
+
+    def clear(self, group: GroupName) -> None:
+        """Zero a pool, at once (E7)."""
         ...
 
     def poll(self) -> list[BatchDone | DigestDone]:

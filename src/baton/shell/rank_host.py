@@ -6,7 +6,7 @@ from baton.core.agreement import Report, StepPlan
 from baton.core.cores import AnyRank
 from baton.core.errors import Bug, FabricError
 from baton.core.ids import Micros, RankId
-from baton.core.rank_effects import CancelRead, Compute, Connect, Digest, Disconnect, RankEffect, Read
+from baton.core.rank_effects import CancelRead, ClearPools, Compute, Connect, Digest, Disconnect, RankEffect, Read
 from baton.core.work import BatchDone, Ended, Handle
 from baton.ports.clock import Clock
 from baton.ports.engine import Engine
@@ -68,6 +68,9 @@ class RankHost:
                     self._engine.submit(effect.batch)
                 case Digest():
                     self._engine.digest(effect.order)
+                case ClearPools():
+                    for group in effect.groups:
+                        self._engine.clear(group)
                 case Connect():
                     self._connect(effect)
                 case Disconnect():

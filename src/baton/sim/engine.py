@@ -178,6 +178,11 @@ class SimEngine:
     def _sum(self, group: GroupName, slots: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
         return self._block_sums(self.sim_pools[group].data, self.placement, group, slots, numbers, IDENTITY)
 
+    def clear(self, group: GroupName) -> None:
+        """See Engine."""
+        self.process.port_call()
+        self.world.violate("clear", f"the pool of {group} was cleared, which nobody asks for here")
+
     def poll(self) -> list[BatchDone | DigestDone]:
         """See Engine."""
         done, self._done = self._done, []
