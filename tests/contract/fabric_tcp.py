@@ -6,7 +6,7 @@ Prints `passed`, or ends with a traceback.
 import os
 import signal
 
-from baton.adapters import nixl_reads
+from baton.adapters import agent_reads
 from baton.ports.fabric import Outcome
 
 from .fabric_peer import Order, Peer
@@ -55,7 +55,7 @@ def main() -> None:
     rig.read_ok(peer, copies("full", 5, 5, 100))
 
     # F5: the source is killed in mid read
-    handles = [rig.submit(peer, whole) for _ in range(nixl_reads.WINDOW_PARTS + 4)]
+    handles = [rig.submit(peer, whole) for _ in range(agent_reads.WINDOW_PARTS + 4)]
     peer.kill()
     ends = rig.ends(*handles)
     assert ends[handles[-1]].outcome is Outcome.FAILED, ends

@@ -10,13 +10,29 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from baton.adapters.nixl_agent import PACKAGES
+from baton.adapters.secret import Secret, fabric_key
 from baton.adapters.shm_door import decode_exposure
 from baton.core.errors import ConfigError, FabricError
 from baton.core.ids import Boot
 from baton.ports.clock import Clock
-from baton.ports.fabric import Capabilities, Fabric
+from baton.ports.fabric import Capabilities, Fabric, FabricSettings
 
-Factory = Callable[[Boot, int, Callable[[], None], Clock], Fabric]
+DEFAULTS = FabricSettings()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a fabric is made of. `wake` is called from its thread whenever `poll` has something."""
+
+    boot: Boot
+    rank: int
+    wake: Callable[[], None]
+    clock: Clock
+    settings: FabricSettings
+    secret: Secret | None
+
+
+Factory = Callable[[Parts], Fabric]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +43,39 @@ class Entry:
     obstacle: Callable[[], str]
 
 
-def _make_shm(boot: Boot, rank: int, wake: Callable[[], None], clock: Clock) -> Fabric:
+def _make_shm(p: Parts) -> Fabric:
     from baton.adapters.shm import ShmFabric  # numba takes half a second to import
 
-    return ShmFabric(boot, rank, wake, clock)
+    return ShmFabric(p.boot, p.rank, p.wake, p.clock)
 
 
-def _make_nixl(boot: Boot, rank: int, wake: Callable[[], None], clock: Clock) -> Fabric:
-    from baton.adapters.nixl import NixlFabric
+def _make_nixl(p: Parts) -> Fabric:
+    from baton.adapters.agent_fabric import AgentFabric
+    from baton.adapters.nixl import nixl_engine
 
-    return NixlFabric(boot, rank, wake, clock)
+    return AgentFabric(nixl_engine(p.settings), p.boot, p.rank, p.wake, p.clock)
+
+
+def _make_mooncake(p: Parts) -> Fabric:
+    from baton.adapters.agent_fabric import AgentFabric
+    from baton.adapters.mooncake import mooncake_engine
+
+    engine = mooncake_engine(p.settings, p.boot, p.rank, key=fabric_key(p.secret))
+    return AgentFabric(engine, p.boot, p.rank, p.wake, p.clock)
+
+
+def _make_tcp(p: Parts) -> Fabric:
+    from baton.adapters.tcp import TcpFabric
+
+    return TcpFabric(
+        p.boot, p.rank, p.wake, p.clock, host=p.settings.host, key=fabric_key(p.secret), streams=p.settings.tcp_streams
+    )
+
+
+def _mooncake_obstacle() -> str:
+    from baton.adapters.mooncake import obstacle
+
+    return obstacle()
 
 
 def _nixl_obstacle() -> str:
@@ -48,11 +87,22 @@ FABRICS: Mapping[str, Entry] = MappingProxyType(
     {
         "shm": Entry(_make_shm, lambda: ""),
         "nixl": Entry(_make_nixl, _nixl_obstacle),
+        "mooncake": Entry(_make_mooncake, _mooncake_obstacle),
+        "tcp": Entry(_make_tcp, lambda: ""),
     }
 )
 
 
-def build(name: str, boot: Boot, rank: int, *, wake: Callable[[], None], clock: Clock) -> Fabric:
+def build(
+    name: str,
+    boot: Boot,
+    rank: int,
+    *,
+    wake: Callable[[], None],
+    clock: Clock,
+    settings: FabricSettings = DEFAULTS,
+    secret: Secret | None = None,
+) -> Fabric:
     """Make a fabric by name. `wake` is called from its thread whenever `poll` has something.
 
     Raises:
@@ -62,7 +112,7 @@ def build(name: str, boot: Boot, rank: int, *, wake: Callable[[], None], clock: 
         raise ConfigError(f"no fabric {name!r}: there are {', '.join(FABRICS)}")
     if why := FABRICS[name].obstacle():
         raise ConfigError(f"fabric {name}: {why}")
-    return FABRICS[name].make(boot, rank, wake, clock)
+    return FABRICS[name].make(Parts(boot=boot, rank=rank, wake=wake, clock=clock, settings=settings, secret=secret))
 
 
 def available() -> dict[str, str]:

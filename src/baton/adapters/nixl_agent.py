@@ -3,12 +3,13 @@
 import contextlib
 import importlib
 import logging
-from collections.abc import Sequence
-from enum import Enum
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from baton.adapters.agent_reads import PartState
 from baton.adapters.reads import Ranges, Region
 from baton.core.errors import ConfigError, FabricError
 
@@ -27,14 +28,10 @@ _ERRORS = (
     "nixlUnknownError",
 )
 MEMORY = "DRAM"
-
-
-class PartState(Enum):
-    """What NIXL says about one posted transfer."""
-
-    MOVING = "moving"
-    DONE = "done"
-    BROKEN = "broken"  # ended badly; some of its requests may still be under way until the endpoint is torn down
+UCX_PARAMS: Mapping[str, str] = MappingProxyType(
+    # a failing request fails its endpoint and is reported, where UCX could also leave it hanging
+    {"ucx_error_handling_mode": "peer", "num_workers": "1"}
+)
 
 
 def load_nixl() -> Any:
@@ -53,19 +50,20 @@ def load_nixl() -> Any:
     raise ConfigError("fabric nixl: the package is not installed (or does not load): pip install 'baton-llm[nixl]'")
 
 
-class Agent:
-    """One NIXL agent with the UCX backend and no progress thread of its own. Every call on one thread at a time."""
+class NixlAgent:
+    """agent_reads.Agent: one NIXL agent with one backend and no progress thread of its own."""
 
-    def __init__(self, nixl: Any, name: str) -> None:
+    def __init__(self, nixl: Any, name: str, *, backend: str, params: Mapping[str, str]) -> None:
         bindings = importlib.import_module(f"{nixl.__name__}._bindings")
         self._errors = tuple(getattr(bindings, error) for error in _ERRORS)
         config = nixl.nixl_agent_config(enable_prog_thread=False, enable_listen_thread=False, backends=[])
         try:
             self._agent = nixl.nixl_agent(name, config)
-            # a failing request fails its endpoint and is reported, where UCX could also leave it hanging
-            self._agent.create_backend("UCX", {"ucx_error_handling_mode": "peer", "num_workers": "1"})
+            self._agent.create_backend(backend, dict(params))
         except (*self._errors, RuntimeError) as error:
-            raise ConfigError(f"fabric nixl: UCX does not start here: {type(error).__name__} {error}") from error
+            raise ConfigError(
+                f"fabric nixl: backend {backend} does not start here: {type(error).__name__} {error}; see --nixl-backend"
+            ) from error
         self._registered: Any = None
 
     def register(self, regions: Sequence[Region]) -> bytes:
@@ -91,7 +89,7 @@ class Agent:
         with contextlib.suppress(*self._errors):  # NIXL forgets a peer by itself when it dies
             self._agent.remove_remote_agent(name)
 
-    def post(self, name: str, ranges: Ranges) -> "Part":
+    def post(self, name: str, ranges: Ranges) -> "NixlPart":
         """Start to read; on one host the bytes are often there when this returns.
 
         Raises:
@@ -107,7 +105,7 @@ class Agent:
             )
         except self._errors as error:
             raise FabricError(f"nixl refuses the read: {type(error).__name__} {error}") from error
-        return Part(agent, handle, self._errors)
+        return NixlPart(agent, handle, self._errors)
 
     def progress(self) -> None:
         """Let UCX work: what peers ask of us, and connections."""
@@ -122,8 +120,8 @@ class Agent:
         del self._agent
 
 
-class Part:
-    """One posted transfer."""
+class NixlPart:
+    """agent_reads.Part: one posted transfer."""
 
     def __init__(self, agent: Any, handle: Any, errors: tuple[type[Exception], ...]) -> None:
         self._agent, self._handle, self._errors = agent, handle, errors

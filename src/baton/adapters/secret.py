@@ -71,6 +71,11 @@ def load_secret(path: Path) -> Secret:
     return Secret(_derive(seed, b"server"), _derive(seed, b"client"))
 
 
+def fabric_key(secret: Secret | None) -> bytes:
+    """What data planes prove membership with: 32 bytes; b"" without a secret."""
+    return b"" if secret is None else blake2b(b"baton-fabric-1", key=secret.server.private, digest_size=32).digest()
+
+
 def _derive(seed: bytes, what: bytes) -> KeyPair:
     private = z85.encode(blake2b(b"baton-curve-1 " + what, key=seed, digest_size=32).digest())
     return KeyPair(zmq.curve_public(private), private)

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from baton.adapters.nixl_agent import PartState
-from baton.adapters.nixl_reads import GRACE_US, PART_BYTES, WINDOW_PARTS, Link, Progress
+from baton.adapters.agent_reads import GRACE_US, WINDOW_PARTS, Limits, Link, PartState, Progress
 from baton.adapters.reads import Desk, Ranges, Read
 from baton.core.errors import FabricError
 from baton.core.ids import Boot, Micros, RankId
 from baton.ports.fabric import Ended, Handle, Outcome, Released
 
+PART_BYTES = 1 << 20
 PEER = RankId(Boot(1), Boot(1), 0)
 
 
@@ -60,7 +60,7 @@ class World:
 
     def __init__(self) -> None:
         self.clock, self.agents, self.desk = HandClock(), [], Desk(lambda: None)  # type: ignore[var-annotated]
-        self.progress = Progress(self._make, self.desk, self.clock)  # type: ignore[arg-type]
+        self.progress = Progress(self._make, self.desk, self.clock, Limits(PART_BYTES, 2048))  # type: ignore[arg-type]
         self.link = Link(PEER, "theirs", b"", {})
         self.progress.load(self.link)
 

@@ -1,31 +1,93 @@
-"""How reads make progress on the NIXL fabric thread, and how they end when they do not.
+"""How reads by a transfer engine make progress on the fabric thread, and how they end when they do not.
 
     begin ─▶ parts posted, oldest read first, WINDOW_PARTS under way ─▶ all done ─▶ OK
                 │ cancel, deadline: no further part; wait for those under way ─────▶ FAILED
                 │   ... GRACE_US later, or at once when a part breaks:
                 └─▶ the peer's reading agent is destroyed, which ends all reads from it ─▶ FAILED
-                        ... NIXL keeps a part: UNKNOWN, tried again until it lets go: Released
+                        ... the engine keeps a part: UNKNOWN, tried again until it lets go: Released
 
-Each peer is read through an agent of its own, because only the end of an agent (of its UCX worker) ends its reads: after
+Each peer is read through an agent of its own, because only the end of an agent (NIXL: of its UCX worker) ends its reads: after
 NIXL's `remove_remote_agent` alone, a read over TCP from a source that had been stopped still landed when the source woke.
 
 Everything here runs on the fabric thread.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
 
-from baton.adapters.nixl_agent import Agent, Part, PartState
 from baton.adapters.reads import Desk, Ranges, Read, Region, cut
 from baton.core.errors import ConfigError, FabricError
 from baton.core.ids import GroupName, Micros, RankId
 from baton.ports.clock import Clock
 from baton.ports.fabric import Outcome
 
-PART_BYTES = 32 << 20  # a stop is seen between parts: 2 to 4 ms on one host
-PART_RANGES = 2048
 WINDOW_PARTS = 4  # under way at a time over all reads; keeps a network busy, and means nothing where posting copies
 GRACE_US = 2_000_000  # from a stop to the end of the reading agent: the window drains in 1 s at 1 Gbit/s
+
+
+class PartState(Enum):
+    """What an engine says about one posted part."""
+
+    MOVING = "moving"
+    DONE = "done"
+    BROKEN = "broken"  # ended badly; some of its requests may still be under way until the endpoint is torn down
+
+
+class Part(Protocol):
+    """One posted transfer."""
+
+    why: str
+
+    @property
+    def state(self) -> PartState:
+        """As of the last look."""
+        ...
+
+    def look(self) -> PartState:
+        """Ask the engine, which may also let it work."""
+        ...
+
+    def release(self) -> bool:
+        """Give it back; False if the engine will not have it yet. May be asked again."""
+        ...
+
+
+class Agent(Protocol):
+    """One instance of a transfer engine. Every call on one thread at a time."""
+
+    def register(self, regions: Sequence[Region]) -> bytes:
+        """Make memory readable and ready as a target; what a peer's agent needs to find us. Raises ConfigError."""
+        ...
+
+    def add(self, metadata: bytes) -> str:
+        """Learn a peer; the name that stands in its metadata. Raises FabricError."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Close what leads to a peer and forget it. An unknown name is ignored."""
+        ...
+
+    def post(self, name: str, ranges: Ranges) -> Part:
+        """Start to read. Raises FabricError: refused before anything was submitted."""
+        ...
+
+    def progress(self) -> None:
+        """Let the engine work where it has no thread of its own."""
+        ...
+
+    def close(self) -> None:
+        """Delete the instance, which ends all it does; nobody may hold a part of it any more."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of one part. A stop is seen between parts."""
+
+    part_bytes: int
+    part_ranges: int
 
 
 @dataclass(slots=True, eq=False)
@@ -58,8 +120,8 @@ class _Job:
 class Progress:
     """The reads under way. `make_reader` makes an agent in which our pools are registered as targets."""
 
-    def __init__(self, make_reader: Callable[[], Agent], desk: Desk, clock: Clock) -> None:
-        self._make_reader, self._desk, self._clock = make_reader, desk, clock
+    def __init__(self, make_reader: Callable[[], Agent], desk: Desk, clock: Clock, limits: Limits) -> None:
+        self._make_reader, self._desk, self._clock, self._limits = make_reader, desk, clock, limits
         self._jobs: list[_Job] = []
         self._links: list[Link] = []
 
@@ -88,7 +150,7 @@ class Progress:
 
     def begin(self, read: Read, link: Link) -> None:
         """Take in a read."""
-        parts = cut(read.ranges, part_bytes=PART_BYTES, part_ranges=PART_RANGES)
+        parts = cut(read.ranges, part_bytes=self._limits.part_bytes, part_ranges=self._limits.part_ranges)
         self._jobs.append(_Job(read, link, parts[::-1]))
 
     def tear_down(self, link: Link, why: str) -> None:

@@ -1,0 +1,246 @@
+"""A fabric over a transfer engine (NIXL, Mooncake): one-sided READs by its agents.
+
+    pump thread: submit, cancel, poll ──▶ Desk ──▶ fabric thread: the only caller of the engine's agents
+                                                   (on one host posting may copy before it returns, GIL released)
+
+Reads are cut into parts; a few parts are under way at a time, oldest read first. An idle owner still has to call into its
+engine now and then, or small reads from it and new connections stand still.
+
+One agent owns our pools for others to read; each peer is read through another agent (agent_reads.py says why).
+
+Invariants: nothing from the wire reaches an engine's deserialiser but an agent's own metadata, and that only inside our
+schema. All agents are deleted before the interpreter exits: a process that exits with a live one may crash.
+"""
+
+import atexit
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+
+from baton.adapters.agent_reads import Agent, Limits, Link, Progress
+from baton.adapters.reads import Desk, Read, Region, resolve
+from baton.core.errors import FabricError
+from baton.core.ids import Boot, GroupName, Micros, RankId
+from baton.core.manifest import RankManifest
+from baton.ports.clock import Clock
+from baton.ports.fabric import Capabilities, Copies, Ended, Handle, Outcome, Pool, Released
+
+COMMAND_TIMEOUT_S = 5.0  # connecting to a peer across hosts; everything else is done in milliseconds
+ADDRESS_LIMIT = 1 << 62  # offsets added to an address stay inside int64
+BUSY_US = 30  # a look at the engine takes 1 us; one that took longer moved something, so look again at once
+SHORTEST_WAIT_S, MOVING_WAIT_S, IDLE_WAIT_S = 20e-6, 100e-6, 1e-3  # between looks, doubling while nothing moves
+T = TypeVar("T")
+
+
+class Exposure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a reader needs: the agent's metadata, and (group, address, bytes) of each pool."""
+
+    agent: str
+    metadata: bytes
+    pools: tuple[tuple[GroupName, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """A transfer engine as a fabric needs it.
+
+    name: the fabric's
+    source: makes the agent that owns our pools; its argument is the agent's name. Raises ConfigError
+    reader: makes an agent that reads; names differ. Raises ConfigError
+    """
+
+    name: str
+    capabilities: Capabilities
+    source: Callable[[str], Agent]
+    reader: Callable[[str], Agent]
+
+
+class AgentFabric:
+    """ports.fabric.Fabric over an engine. `wake` is called from the fabric thread when `poll` has something.
+
+    Raises:
+        ConfigError: the engine does not start here
+    """
+
+    def __init__(self, engine: Engine, boot: Boot, rank: int, wake: Callable[[], None], clock: Clock) -> None:
+        self._engine, self._clock = engine, clock
+        self._desk = Desk(wake)
+        self._name = agent_name(boot, rank)
+        self._own: dict[GroupName, Region] = {}
+        self._links: dict[RankId, Link] = {}
+        self._commands: deque[Callable[[], None]] = deque()
+        self._closed = False
+        self._agent = engine.source(self._name)
+        self._readers = 0
+        limits = Limits(engine.capabilities.max_range_bytes, engine.capabilities.max_ranges_per_call)
+        self._progress = Progress(self._make_reader, self._desk, clock, limits)
+        self._thread = threading.Thread(target=self._run, name=f"{engine.name}-{rank}", daemon=True)
+        self._thread.start()
+        atexit.register(self.close)
+
+    @property
+    def name(self) -> str:
+        """The engine's."""
+        return self._engine.name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The engine's."""
+        return self._engine.capabilities
+
+    def expose(self, pools: Mapping[GroupName, Pool]) -> bytes:
+        """Register our pools with the agent."""
+        assert not self._own, "expose is called once"
+        self._own = {group: Region(pool.address, pool.nbytes) for group, pool in pools.items()}
+        regions = list(self._own.values())
+        metadata = self._do(lambda: self._agent.register(regions))
+        return msgspec.msgpack.encode(
+            Exposure(self._name, metadata, tuple((g, r.address, r.nbytes) for g, r in self._own.items()))
+        )
+
+    def connect(self, peer: RankId, manifest: RankManifest) -> None:
+        """Load a peer's metadata. Does nothing if the peer is connected; a peer that is gone shows at the first read."""
+        if peer in self._links:
+            return
+        exposure = _decode(self.name, peer, manifest)
+        link = Link(
+            peer=peer,
+            agent=exposure.agent,
+            metadata=exposure.metadata,
+            regions={group: Region(address, nbytes) for group, address, nbytes in exposure.pools},
+        )
+        self._do(lambda: self._progress.load(link))
+        with self._desk.lock:
+            self._links[peer] = link
+
+    def disconnect(self, peer: RankId) -> None:
+        """Forget a peer and tear down the endpoint to it; its reads end FAILED."""
+        with self._desk.lock:
+            link = self._links.pop(peer, None)
+            if link is not None:
+                self._desk.stop_peer(peer, "disconnected")
+                self._post(lambda: self._progress.forget(link))
+
+    def submit(self, handle: Handle, peer: RankId, copies: Sequence[Copies], *, deadline: Micros) -> None:
+        """Queue a read for the fabric thread."""
+        with self._desk.lock:
+            link = self._links.get(peer)
+            if link is None or self._closed:
+                raise FabricError("the fabric is closed" if self._closed else f"rank {peer.rank} is not connected: {peer}")
+            ranges = resolve(copies, source=link.regions, target=self._own)
+            read = Read(handle, peer, ranges, due=Micros(self._clock.now() + deadline))
+            self._desk.open(read)
+            self._post(lambda: self._progress.begin(read, link))
+
+    def cancel(self, handle: Handle) -> None:
+        """No further part is posted; the read ends FAILED when the parts under way have."""
+        self._desk.stop(handle, "cancelled")
+
+    def poll(self) -> list[Ended | Released]:
+        """All ends since the last call."""
+        return self._desk.collect()
+
+    def close(self) -> None:
+        """Tear down all endpoints, end open reads FAILED (or UNKNOWN), delete the agent."""
+        with self._desk.lock:
+            self._closed = True
+            for read in self._desk.open_reads():
+                self._desk.stop(read.handle, "the fabric is closed")
+            self._desk.lock.notify_all()
+        self._thread.join()
+        atexit.unregister(self.close)
+
+    # ---- the fabric thread ----------------------------------------------------------------------
+
+    def _post(self, command: Callable[[], None]) -> None:
+        with self._desk.lock:
+            self._commands.append(command)
+            self._desk.lock.notify_all()
+
+    def _do(self, work: Callable[[], T]) -> T:
+        """Run on the fabric thread and wait for what comes out."""
+        future: Future[T] = Future()
+
+        def command() -> None:
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(work())
+                except BaseException as error:  # noqa: BLE001  carried to the caller, who raises it
+                    future.set_exception(error)
+
+        with self._desk.lock:
+            if self._closed:
+                raise FabricError("the fabric is closed")
+            self._post(command)
+        try:
+            return future.result(timeout=COMMAND_TIMEOUT_S)
+        except TimeoutError as error:
+            raise FabricError(f"{self.name} has not answered for {COMMAND_TIMEOUT_S} s") from error
+
+    def _make_reader(self) -> Agent:
+        self._readers += 1
+        reader = self._engine.reader(f"{self._name}-reader-{self._readers}")
+        reader.register(list(self._own.values()))
+        return reader
+
+    def _run(self) -> None:
+        try:
+            self._serve()
+        finally:  # should this thread ever die of a bug, no handle hangs and nothing is accepted any more
+            with self._desk.lock:
+                self._closed = True
+                for read in self._desk.open_reads():
+                    self._desk.end(read, Outcome.UNKNOWN, "the fabric thread has ended")
+
+    def _serve(self) -> None:
+        wait_s = 0.0
+        while self._run_commands(wait_s):
+            began = self._clock.now()
+            self._agent.progress()
+            self._progress.progress()
+            busy = self._progress.step() or self._clock.now() - began > BUSY_US
+            longest = IDLE_WAIT_S if self._progress.idle else MOVING_WAIT_S
+            wait_s = 0.0 if busy else min(longest, max(2 * wait_s, SHORTEST_WAIT_S))
+        self._progress.shut_down()
+        self._agent.close()
+
+    def _run_commands(self, wait_s: float) -> bool:
+        """Run what the pump has asked for, waiting so long for it to ask; False when it wants us to end."""
+        with self._desk.lock:
+            if wait_s and not self._commands and not self._closed:
+                self._desk.lock.wait(wait_s)
+            commands, self._commands = self._commands, deque()
+            closed = self._closed
+        for command in commands:
+            command()
+        return not closed
+
+
+def agent_name(boot: Boot, rank: int) -> str:
+    """The name of a rank's agent; it carries the boot, so a restarted rank is another agent."""
+    return f"baton-{boot:016x}-{rank}"
+
+
+def _decode(name: str, peer: RankId, manifest: RankManifest) -> Exposure:
+    if name not in manifest.exposures:
+        raise FabricError(f"rank {peer.rank} exposes no {name}")
+    if peer.boot != manifest.boot or peer.rank != manifest.rank:
+        raise FabricError(f"manifest of boot {manifest.boot:x} rank {manifest.rank} given for {peer}")
+    try:
+        exposure = msgspec.msgpack.decode(manifest.exposures[name], type=Exposure)
+    except msgspec.DecodeError as error:
+        raise FabricError(f"the peer's {name} exposure does not parse: {error}") from error
+    if exposure.agent != agent_name(peer.boot, peer.rank):
+        raise FabricError(f"exposure of agent {exposure.agent!r} given for {agent_name(peer.boot, peer.rank)!r}")
+    stated = {view.group: view.nbytes for view in manifest.pools}
+    if {group: nbytes for group, _, nbytes in exposure.pools} != stated or len(exposure.pools) != len(stated):
+        raise FabricError(f"exposed pools {exposure.pools}, the manifest says {stated}")
+    for group, address, nbytes in exposure.pools:
+        if not (0 < address < ADDRESS_LIMIT and 0 <= nbytes < ADDRESS_LIMIT):
+            raise FabricError(f"pool {group!r} lies at {address:#x}, {nbytes} bytes: no such address")
+    return exposure

@@ -1,0 +1,338 @@
+"""Fabric `tcp`: reads over plain sockets, our reference across hosts where no transfer engine is installed.
+
+    pump thread: submit, cancel, poll ──▶ Desk ──▶ parts ──▶ stream threads, STREAMS to a peer: each asks for a part
+                                                             (and for the next one meanwhile) and receives it into our pool
+
+Invariants: bytes land only while a stream thread of ours receives, so an ended handle is quiet. A read that must end early
+while its bytes are coming has its connection closed; the parts of other reads that were asked for on it are asked for again
+on a new one. Whatever breaks a connection from the other side fails every read from that peer: nobody vouches for it.
+"""
+
+import ctypes
+import socket
+import struct
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from baton.adapters.reads import Desk, Ranges, Read, Region, cut, resolve
+from baton.adapters.tcp_door import MAX_POOLS, PART_BYTES, PART_RANGES, POOL_BITS, Keys, ask, dial, fill, require_loopback_or_key
+from baton.adapters.tcp_source import Source
+from baton.core.errors import ConfigError, FabricError
+from baton.core.ids import Boot, GroupName, Micros, RankId
+from baton.core.manifest import RankManifest
+from baton.ports.clock import Clock
+from baton.ports.fabric import Capabilities, Copies, Ended, Handle, Outcome, Pool, Released
+
+AHEAD = 2  # parts asked for on one connection: the source reads the next request while it sends
+LOOK_US = 20_000  # a stream that receives nothing looks so often whether it must stop
+_TIMEVAL = struct.Struct("ll")
+_OFFSET = (1 << POOL_BITS) - 1
+Line = tuple[socket.socket, Keys]
+
+
+class Exposure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a reader needs: where we listen, and the order of our pools."""
+
+    host: str
+    port: int
+    boot: Boot
+    rank: int
+    pools: tuple[tuple[GroupName, int], ...]
+
+
+class _Stopped(Exception):
+    """The part at hand must not be received any more."""
+
+
+@dataclass(slots=True, eq=False)
+class _Work:
+    """A read and how many of its parts may still land. Changed under the desk's lock."""
+
+    read: Read
+    left: int
+
+
+@dataclass(slots=True, eq=False)
+class _Part:
+    work: _Work
+    ranges: Ranges
+
+
+@dataclass(slots=True, eq=False)
+class _Peer:
+    id: RankId
+    address: tuple[str, int]
+    regions: dict[GroupName, Region]
+    views: tuple[tuple[GroupName, int], ...]
+    parts: deque[_Part] = field(default_factory=deque)  # not asked for yet; under the desk's lock
+    look_again: Micros = field(default=Micros(0))
+    threads: list[threading.Thread] = field(default_factory=list)
+    gone: bool = False  # disconnected: its threads end
+
+
+class TcpFabric:
+    """ports.fabric.Fabric over sockets. `wake` is called from a stream thread when `poll` has something.
+
+    host: our address for peers, listened on; off loopback a `key` is asked for
+    key: shared by all ranks of a cluster; b"" proves nothing
+    streams: connections to a peer
+
+    Raises:
+        ConfigError: off loopback without a key
+    """
+
+    def __init__(
+        self, boot: Boot, rank: int, wake: Callable[[], None], clock: Clock, *, host: str, key: bytes, streams: int
+    ) -> None:
+        require_loopback_or_key(host, key)
+        self._boot, self._rank, self._clock = boot, rank, clock
+        self._host, self._key, self._streams = host, key, streams
+        self._desk = Desk(wake)
+        self._source: Source | None = None
+        self._own: dict[GroupName, Region] = {}
+        self._pools: list[memoryview] = []
+        self._peers: dict[RankId, _Peer] = {}
+        self._threads: list[threading.Thread] = []
+        self._closed = False
+
+    @property
+    def name(self) -> str:
+        """`tcp`."""
+        return "tcp"
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """We receive ourselves: when we stop, nothing lands. A source has nothing by which it could be written."""
+        return Capabilities(
+            max_ranges_per_call=PART_RANGES,
+            max_range_bytes=PART_BYTES,
+            same_host_only=False,
+            device_memory=False,
+            ended_means_quiet=True,
+            reads_read_only=True,
+        )
+
+    def expose(self, pools: Mapping[GroupName, Pool]) -> bytes:
+        """Listen. Raises ConfigError for pools on a device, or an address that is not ours."""
+        assert self._source is None, "expose is called once"
+        if len(pools) > MAX_POOLS:
+            raise ConfigError(f"{len(pools)} pools, tcp can serve at most {MAX_POOLS}")
+        for i, (group, pool) in enumerate(pools.items()):
+            if pool.fd is None:
+                raise ConfigError(f"pool {group!r} is not host memory: tcp cannot expose it, choose another fabric")
+            self._own[group] = Region(i << POOL_BITS, pool.nbytes)
+            self._pools.append(_view(pool))
+        served = [(group, view.toreadonly()) for group, view in zip(pools, self._pools, strict=True)]
+        self._source = Source(self._host, self._boot, self._rank, served, key=self._key)
+        sizes = tuple((group, view.nbytes) for group, view in served)
+        return msgspec.msgpack.encode(Exposure(self._host, self._source.port, self._boot, self._rank, sizes))
+
+    def connect(self, peer: RankId, manifest: RankManifest) -> None:
+        """Open the first connection and so learn whether the peer is who it says. Does nothing if it is connected."""
+        if peer in self._peers:
+            return
+        e = _decode(peer, manifest)
+        regions = {group: Region(i << POOL_BITS, nbytes) for i, (group, nbytes) in enumerate(e.pools)}
+        known = _Peer(peer, (e.host, e.port), regions, e.pools)
+        line = self._dial(known)
+        with self._desk.lock:
+            if self._closed:
+                line[0].close()
+                raise FabricError("the fabric is closed")
+            self._peers[peer] = known
+            for i in range(self._streams):
+                args = (known, line if i == 0 else None)
+                known.threads.append(threading.Thread(target=self._run, args=args, name=f"tcp-{self._rank}-{i}", daemon=True))
+                known.threads[-1].start()
+            self._threads = [t for t in self._threads if t.is_alive()] + known.threads
+
+    def disconnect(self, peer: RankId) -> None:
+        """Forget a peer; its reads end FAILED."""
+        with self._desk.lock:
+            known = self._peers.pop(peer, None)
+            if known is not None:
+                self._desk.stop_peer(peer, "disconnected")
+                known.gone = True
+                self._drop_stopped(known)
+                self._desk.lock.notify_all()
+
+    def submit(self, handle: Handle, peer: RankId, copies: Sequence[Copies], *, deadline: Micros) -> None:
+        """Queue a read for the peer's streams."""
+        with self._desk.lock:
+            known = self._peers.get(peer)
+            if known is None or self._closed:
+                raise FabricError("the fabric is closed" if self._closed else f"rank {peer.rank} is not connected: {peer}")
+            ranges = resolve(copies, source=known.regions, target=self._own)
+            read = Read(handle, peer, ranges, due=Micros(self._clock.now() + deadline))
+            parts = cut(ranges, part_bytes=PART_BYTES, part_ranges=PART_RANGES) or [ranges]  # an empty read waits its turn too
+            work = _Work(read, len(parts))
+            known.parts.extend(_Part(work, part) for part in parts)
+            self._desk.open(read)
+
+    def cancel(self, handle: Handle) -> None:
+        """The read ends FAILED as soon as its streams look up, LOOK_US later at most; at once where none is at it."""
+        with self._desk.lock:
+            read = self._desk.stop(handle, "cancelled")
+            if read is not None and read.peer in self._peers:
+                self._drop_stopped(self._peers[read.peer])
+
+    def poll(self) -> list[Ended | Released]:
+        """All ends since the last call."""
+        return self._desk.collect()
+
+    def close(self) -> None:
+        """End all threads and connections. Open reads end FAILED."""
+        with self._desk.lock:
+            self._closed = True
+            for peer in list(self._peers):
+                self.disconnect(peer)
+            for read in self._desk.open_reads():
+                self._desk.stop(read.handle, "the fabric is closed")
+            self._desk.lock.notify_all()
+        for thread in self._threads:
+            thread.join()
+        if self._source is not None:
+            self._source.close()
+            self._source = None
+        self._pools.clear()
+
+    # ---- the stream threads ---------------------------------------------------------------------
+
+    def _run(self, peer: _Peer, line: Line | None) -> None:
+        asked: deque[_Part] = deque()
+        try:
+            while self._wait(peer):
+                try:
+                    line = line or self._dial(peer)
+                    self._turn(peer, line, asked)
+                except _Stopped:
+                    _drop(line)
+                    line = None
+                    self._give_back(peer, asked)
+                except (OSError, FabricError) as error:
+                    _drop(line)
+                    line = None
+                    with self._desk.lock:
+                        self._desk.stop_peer(peer.id, f"the peer is gone: {error}")
+                        self._give_back(peer, asked)
+        finally:  # should this thread ever die of a bug, no handle hangs and nothing is accepted any more
+            _drop(line)
+            with self._desk.lock:
+                self._desk.stop_peer(peer.id, "disconnected")
+                peer.gone = True
+                self._give_back(peer, asked)
+
+    def _wait(self, peer: _Peer) -> bool:
+        with self._desk.lock:
+            while not (peer.parts or peer.gone):
+                self._desk.lock.wait()
+            return not peer.gone
+
+    def _turn(self, peer: _Peer, line: Line, asked: deque[_Part]) -> None:
+        """Ask for parts up to AHEAD and receive the oldest, until there are none."""
+        sock, keys = line
+
+        def look() -> None:
+            self._sweep(peer)
+            if asked[0].work.read.stop:
+                raise _Stopped
+
+        while True:
+            self._sweep(peer)
+            while len(asked) < AHEAD and (part := self._next(peer)) is not None:
+                asked.append(part)
+                if part.ranges.nbytes.size:  # an empty read has one empty part
+                    ask(sock, keys, part.ranges.source, part.ranges.nbytes)
+            if not asked:
+                return
+            look()
+            fill(sock, self._targets(asked[0].ranges), look)
+            self._settle([asked.popleft()])
+
+    def _next(self, peer: _Peer) -> _Part | None:
+        with self._desk.lock:
+            return peer.parts.popleft() if peer.parts else None
+
+    def _sweep(self, peer: _Peer) -> None:
+        """Stop what is overdue, and end what is stopped and waits for its turn; not more often than LOOK_US."""
+        now = self._clock.now()
+        if now < peer.look_again:
+            return
+        with self._desk.lock:
+            peer.look_again = Micros(now + LOOK_US)
+            for read in self._desk.open_reads():
+                if read.peer == peer.id and now >= read.due:
+                    self._desk.stop(read.handle, "deadline passed")
+            self._drop_stopped(peer)
+
+    def _drop_stopped(self, peer: _Peer) -> None:
+        with self._desk.lock:
+            if any(part.work.read.stop for part in peer.parts):
+                stopped = [part for part in peer.parts if part.work.read.stop]
+                peer.parts = deque(part for part in peer.parts if not part.work.read.stop)
+                self._settle(stopped)
+
+    def _give_back(self, peer: _Peer, asked: deque[_Part]) -> None:
+        """Nothing of these is received here any more: back to the queue, or out of it where their read is to end."""
+        with self._desk.lock:
+            peer.parts.extendleft(reversed(asked))
+            asked.clear()
+            self._drop_stopped(peer)
+
+    def _settle(self, parts: Sequence[_Part]) -> None:
+        """These parts have landed, or never will; a read ends when that is so of all its parts, on whatever stream."""
+        with self._desk.lock:
+            for part in parts:
+                part.work.left -= 1
+                if part.work.left == 0:
+                    read = part.work.read
+                    self._desk.end(read, Outcome.FAILED if read.stop else Outcome.OK, read.stop)
+
+    def _targets(self, ranges: Ranges) -> list[memoryview]:
+        pools = self._pools
+        return [
+            pools[t >> POOL_BITS][t & _OFFSET : (t & _OFFSET) + n]
+            for t, n in zip(ranges.target.tolist(), ranges.nbytes.tolist(), strict=True)
+        ]
+
+    def _dial(self, peer: _Peer) -> Line:
+        sock, keys, welcome = dial(peer.address, peer.id.boot, peer.id.rank, key=self._key)
+        if welcome.pools != peer.views:
+            sock.close()
+            raise FabricError(f"pools {welcome.pools}, the manifest says {peer.views}")
+        sock.settimeout(None)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEVAL.pack(0, LOOK_US))
+        return sock, keys
+
+
+def _drop(line: Line | None) -> None:
+    if line is not None:
+        line[0].close()
+
+
+def _view(pool: Pool) -> memoryview:
+    return memoryview((ctypes.c_char * pool.nbytes).from_address(pool.address)).cast("B")
+
+
+def _decode(peer: RankId, manifest: RankManifest) -> Exposure:
+    if "tcp" not in manifest.exposures:
+        raise FabricError(f"rank {peer.rank} exposes no tcp")
+    if peer.boot != manifest.boot or peer.rank != manifest.rank:
+        raise FabricError(f"manifest of boot {manifest.boot:x} rank {manifest.rank} given for {peer}")
+    try:
+        exposure = msgspec.msgpack.decode(manifest.exposures["tcp"], type=Exposure)
+    except msgspec.DecodeError as error:
+        raise FabricError(f"the peer's tcp exposure does not parse: {error}") from error
+    if (exposure.boot, exposure.rank) != (peer.boot, peer.rank):
+        raise FabricError(f"exposure of boot {exposure.boot:x} rank {exposure.rank} given for {peer}")
+    stated = {view.group: view.nbytes for view in manifest.pools}
+    if dict(exposure.pools) != stated or len(exposure.pools) != len(stated) or len(stated) > MAX_POOLS:
+        raise FabricError(f"exposed pools {exposure.pools}, the manifest says {stated}")
+    if any(not 0 <= nbytes < 1 << POOL_BITS for _, nbytes in exposure.pools):
+        raise FabricError(f"exposed pools {exposure.pools}: no such size")
+    return exposure

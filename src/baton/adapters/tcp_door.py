@@ -1,0 +1,207 @@
+"""How ranks speak over the sockets of fabric `tcp`: who we are, then requests of ranges one way and bare bytes the other.
+
+    reader                                                        source
+    Hello: boot and rank it wants, a nonce          ─────────▶    hangs up if it is another
+    checks the proof                                ◀─────────    Welcome: a nonce, proof, names and sizes of the pools
+    proof                                           ─────────▶    checks it; from here on it obeys
+    (tag, count, ranges as int64 pairs)             ─────────▶    checks tag and ranges against its pools
+    receives into its pool                          ◀─────────    the bytes of these ranges, nothing else
+    ... as many requests as the reader likes, in order; whoever sees rubbish hangs up
+
+Proofs and tags are BLAKE2b keyed with the cluster's secret over both nonces (and the request's number), so nobody without
+the secret reads, and nothing said on one connection means anything on another. Bytes are not encrypted.
+"""
+
+import hmac
+import os
+import socket
+import struct
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from ipaddress import ip_address
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from baton.core.errors import ConfigError, FabricError
+from baton.core.ids import Boot, GroupName
+
+PART_BYTES = 4 << 20  # of one request
+PART_RANGES = 1024  # of one request; the kernel takes so many buffers with one call
+MAX_POOLS = 250
+POOL_BITS = 46  # a range's address is (number of the pool << POOL_BITS) + offset
+CONNECT_TIMEOUT_S = 2.0
+NONCE_BYTES, PROOF_BYTES = 16, 16
+MAGIC = b"baton-tcp1"
+_HELLO = struct.Struct(f"!10sQI{NONCE_BYTES}s")
+_LENGTH = struct.Struct("!I")
+_REQUEST = struct.Struct(f"!{PROOF_BYTES}sI")
+_MAX_WELCOME = 65536
+
+
+class Welcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The source's part of the handshake."""
+
+    boot: Boot
+    rank: int
+    nonce: bytes
+    proof: bytes
+    pools: tuple[tuple[GroupName, int], ...]
+
+
+class Keys:
+    """What both ends of one connection compute from the secret and their nonces."""
+
+    def __init__(self, key: bytes, reader: bytes, source: bytes) -> None:
+        self._key = blake2b(reader + source, key=key, digest_size=32).digest()
+        self._number = 0
+
+    def proof(self, who: bytes) -> bytes:
+        """What one side shows; `who` is b"source" or b"reader"."""
+        return blake2b(who, key=self._key, digest_size=PROOF_BYTES).digest()
+
+    def tag(self, body: bytes | memoryview) -> bytes:
+        """The tag of the next request."""
+        self._number += 1
+        return blake2b(struct.pack("!Q", self._number) + bytes(body), key=self._key, digest_size=PROOF_BYTES).digest()
+
+
+def require_loopback_or_key(host: str, key: bytes) -> None:
+    """Refuse to be read by strangers. Raises ConfigError."""
+    try:
+        loopback = ip_address(host).is_loopback
+    except ValueError as error:
+        raise ConfigError(f"--fabric-host {host}: give an IP address of this machine, as peers reach it") from error
+    if ip_address(host).is_unspecified:
+        raise ConfigError(f"--fabric-host {host}: peers are told this address; give one of this machine's own")
+    if not loopback and not key:
+        raise ConfigError(
+            f"--fabric-host {host} is not loopback: fabrics tcp and mooncake need --secret FILE there ('baton secret new FILE')"
+        )
+
+
+def dial(address: tuple[str, int], boot: Boot, rank: int, *, key: bytes) -> tuple[socket.socket, Keys, Welcome]:
+    """Connect to a source and prove to each other that we know the secret.
+
+    Raises:
+        FabricError: unreachable, another boot or rank, or another secret
+    """
+    try:
+        sock = socket.create_connection(address, timeout=CONNECT_TIMEOUT_S)
+    except OSError as error:
+        raise FabricError(f"tcp {address[0]}:{address[1]}: {error}") from error
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        nonce = os.urandom(NONCE_BYTES)
+        sock.sendall(_HELLO.pack(MAGIC, boot, rank, nonce))
+        (length,) = _LENGTH.unpack(take(sock, _LENGTH.size))
+        if length > _MAX_WELCOME:
+            raise FabricError(f"tcp {address[0]}:{address[1]}: a welcome of {length} bytes")
+        welcome = msgspec.msgpack.decode(take(sock, length), type=Welcome)
+        keys = Keys(key, nonce, welcome.nonce)
+        if (welcome.boot, welcome.rank) != (boot, rank):
+            raise FabricError(f"asked for boot {boot:x} rank {rank}, met boot {welcome.boot:x} rank {welcome.rank}")
+        if not hmac.compare_digest(welcome.proof, keys.proof(b"source")):
+            raise FabricError(f"tcp {address[0]}:{address[1]} has another secret: give both sides the same --secret FILE")
+        sock.sendall(keys.proof(b"reader"))
+        return sock, keys, welcome
+    except (OSError, msgspec.DecodeError, FabricError) as error:
+        sock.close()
+        if isinstance(error, FabricError):
+            raise
+        raise FabricError(f"tcp {address[0]}:{address[1]}: {error}") from error
+
+
+def greet(sock: socket.socket, boot: Boot, rank: int, pools: Sequence[tuple[GroupName, int]], *, key: bytes) -> Keys:
+    """The source's side of `dial`, on a socket with a timeout.
+
+    Raises:
+        FabricError: rubbish, another boot or rank wanted, or another secret
+        OSError: the connection broke or was too slow
+    """
+    magic, wanted, wanted_rank, nonce = _HELLO.unpack(take(sock, _HELLO.size))
+    if magic != MAGIC or (wanted, wanted_rank) != (boot, rank):
+        raise FabricError("not our protocol, or meant for another boot")
+    own = os.urandom(NONCE_BYTES)
+    keys = Keys(key, nonce, own)
+    welcome = msgspec.msgpack.encode(Welcome(boot, rank, own, keys.proof(b"source"), tuple(pools)))
+    sock.sendall(_LENGTH.pack(len(welcome)) + welcome)
+    if not hmac.compare_digest(take(sock, PROOF_BYTES), keys.proof(b"reader")):
+        raise FabricError("the reader has another secret")
+    return keys
+
+
+def ask(sock: socket.socket, keys: Keys, source: NDArray[np.int64], nbytes: NDArray[np.int64]) -> None:
+    """Send one request; int64 [n] each, `source` as addresses by POOL_BITS. Raises OSError."""
+    body = np.stack((source, nbytes), axis=1).astype("<i8").tobytes()
+    sock.sendall(_REQUEST.pack(keys.tag(body), source.size) + body)
+
+
+def hear(sock: socket.socket, keys: Keys, pools: Sequence[memoryview]) -> list[memoryview]:
+    """Wait for one request; the pieces of our pools to send.
+
+    Raises:
+        FabricError: not tagged with our secret, or outside our pools, or too large
+        OSError: the connection broke
+    """
+    tag, count = _REQUEST.unpack(take(sock, _REQUEST.size))
+    if not 0 < count <= PART_RANGES:
+        raise FabricError(f"a request of {count} ranges, at most {PART_RANGES} are allowed")
+    body = take(sock, count * 16)
+    if not hmac.compare_digest(tag, keys.tag(body)):
+        raise FabricError("a request without our secret's tag")
+    ranges = np.frombuffer(body, "<i8").reshape(count, 2).tolist()
+    left, pieces = PART_BYTES, []
+    for address, nbytes in ranges:
+        pool, offset = address >> POOL_BITS, address & ((1 << POOL_BITS) - 1)
+        left -= nbytes
+        if not 0 <= pool < len(pools) or nbytes <= 0 or left < 0 or offset + nbytes > pools[pool].nbytes:
+            raise FabricError(f"a request of {nbytes} bytes at {offset} of pool {pool}, which we do not serve")
+        pieces.append(pools[pool][offset : offset + nbytes])
+    return pieces
+
+
+def take(sock: socket.socket, nbytes: int) -> bytes:
+    """Exactly so many bytes. Raises OSError when the connection ends before."""
+    got = bytearray(nbytes)
+    fill(sock, [memoryview(got)], lambda: None)
+    return bytes(got)
+
+
+def fill(sock: socket.socket, pieces: list[memoryview], look: Callable[[], None]) -> None:
+    """Receive until all pieces are full; `look` is called whenever bytes have come or the socket's patience is over.
+
+    Raises:
+        OSError: the connection ended, or (from a socket with Python's own timeout) it was too slow
+    """
+    first = 0
+    while first < len(pieces):
+        try:
+            if len(pieces) - first == 1:
+                n = sock.recv_into(pieces[first], 0, socket.MSG_WAITALL)
+            else:
+                n, _, _, _ = sock.recvmsg_into(pieces[first : first + PART_RANGES], 0, socket.MSG_WAITALL)
+        except BlockingIOError:  # SO_RCVTIMEO is over
+            look()
+            continue
+        if n == 0:
+            raise ConnectionError("the peer hung up")
+        while first < len(pieces) and n >= pieces[first].nbytes:
+            n -= pieces[first].nbytes
+            first += 1
+        if n:
+            pieces[first] = pieces[first][n:]
+        look()
+
+
+def pour(sock: socket.socket, pieces: list[memoryview]) -> None:
+    """Send all pieces, not copied before the kernel takes them. Raises OSError."""
+    first = 0
+    while first < len(pieces):
+        n = sock.sendmsg(pieces[first : first + PART_RANGES])
+        while first < len(pieces) and n >= pieces[first].nbytes:
+            n -= pieces[first].nbytes
+            first += 1
+        if n:
+            pieces[first] = pieces[first][n:]
