@@ -60,7 +60,7 @@ def test_without_shm_on_both_sides_hosts_are_different() -> None:
 
 
 def test_unknown_and_unusable_fabrics_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match="no fabric 'pigeon': there are shm, nixl"):
+    with pytest.raises(ConfigError, match="no fabric 'pigeon': there are shm, nixl, mooncake, tcp"):
         build("pigeon", Boot(1), 0, wake=lambda: None, clock=StoppedClock())
     monkeypatch.setattr("baton.adapters.fabrics.FABRICS", {"nixl": Entry(FABRICS["nixl"].make, lambda: "not installed")})
     assert available() == {"nixl": "not installed"}

@@ -7,10 +7,19 @@ from baton.cli import main, processes
 from baton.cli import options as opt
 from baton.cli.processes import gateway_flags, worker_flags
 from baton.cli.serve import Crew, Keys, plan_gateway, plan_workers
+from baton.ports.fabric_settings import FabricSettings
 from baton.shell.settings import Role, WorkerSettings
 
 WORK = opt.Work(dtype="half", max_model_len=None, max_batched_tokens=256, max_num_seqs=7)
 MEMORY = opt.Memory(block_size=16, page_size=64, kv_pages=None, kv_memory="3MiB", fabric="auto", seal=opt.Switch.ON)
+FABRIC = FabricSettings(
+    host="127.0.0.2",
+    devices=("a", "b"),
+    nixl_backend="B",
+    nixl_params={"x": "y=z", "k": "a,b"},
+    mooncake_protocol="rdma",
+    tcp_streams=3,
+)
 CREW = Crew(roles=(Role.PREFILL, Role.DECODE, Role.DECODE), page_sizes={Role.PREFILL: None, Role.DECODE: None}, threads=None)
 
 
@@ -42,6 +51,7 @@ CHANGES = [
     {"served_model_name": "--odd name", "secret": "/s", "gateways": ("tcp://127.0.0.1:7", "tcp://127.0.0.1:8")},
     {"crew": Crew(roles=(Role.UNIFIED,), page_sizes={}, threads=None), "log_level": opt.LogLevel.DEBUG},
     {"record": "/logs"},
+    {"memory": msgspec.structs.replace(MEMORY, fabric="tcp", fabric_settings=FABRIC)},
 ]
 
 
@@ -72,10 +82,12 @@ def test_a_gateway_gets_the_settings_planned(changes, keys, checkpoint, composed
 
 def test_every_setting_of_a_worker_has_a_flag_or_a_fixed_value():
     """A field that no flag carries would silently fall back to its default in the child."""
-    carried = len(worker_flags(plan("/m", memory=MEMORY, work=CHANGES[1]["work"], cores=(1, 2), secret="/s", record="/l")[0]))
+    fabric = msgspec.structs.replace(FABRIC, nixl_params={"k": "v"})
+    memory = msgspec.structs.replace(MEMORY, fabric_settings=fabric)
+    carried = len(worker_flags(plan("/m", memory=memory, work=CHANGES[1]["work"], cores=(1, 2), secret="/s", record="/l")[0]))
     timing = {"stall_ms", "fetch_ms"}  # not for operators yet
     pool = 1  # pages or bytes
-    assert carried == len(WorkerSettings.__struct_fields__) - len(timing) - pool
+    assert carried == len(WorkerSettings.__struct_fields__) - len(timing) - pool + len(FabricSettings.__struct_fields__) - 1
 
 
 def test_the_plan_of_a_crew(checkpoint):

@@ -7,7 +7,6 @@ The file is read again whenever it has changed, before each frame: what a test o
 
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,10 +17,9 @@ from tests.late import Rule as MessageRule
 from tests.source_pages import PageRule, SourcePages
 
 from baton.adapters.clock import MonotonicClock
+from baton.adapters.fabrics import Parts
 from baton.adapters.secret import Secret
 from baton.cli import compose_worker, logs, processes
-from baton.core.ids import Boot
-from baton.ports.clock import Clock
 from baton.ports.control import Control
 from baton.ports.fabric import Fabric
 from baton.shell.settings import WorkerSettings
@@ -61,8 +59,8 @@ def main() -> None:
         late = LateControl(compose_worker.PRODUCTION.control(bind, secret), clock=MonotonicClock(), look=look, heed=pages.heed)
         return late
 
-    def fabric(name: str, boot: Boot, rank: int, wake: Callable[[], None], clock: Clock) -> Fabric:
-        return pages.fabric(compose_worker.PRODUCTION.fabric(name, boot, rank, wake, clock))
+    def fabric(name: str, parts: Parts) -> Fabric:
+        return pages.fabric(compose_worker.PRODUCTION.fabric(name, parts))
 
     def run(settings: WorkerSettings) -> None:
         logs.configure(settings.log_level)

@@ -5,16 +5,16 @@ python -m tests.e2e.spying_worker COPY WORKER-ARGUMENTS...
 
 import ctypes
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import typer
 
+from baton.adapters.fabrics import Parts
 from baton.cli import compose_worker, processes
-from baton.core.ids import Boot, GroupName
-from baton.ports.clock import Clock
+from baton.core.ids import GroupName
 from baton.ports.fabric import Fabric, Pool
 from baton.shell.settings import WorkerSettings
 
@@ -44,8 +44,8 @@ def main() -> None:
     """Run it."""
     copy = Path(sys.argv[1])
 
-    def make(name: str, boot: Boot, rank: int, wake: Callable[[], None], clock: Clock) -> Fabric:
-        return Spy(compose_worker.PRODUCTION.fabric(name, boot, rank, wake, clock), copy)  # type: ignore[return-value]
+    def make(name: str, parts: Parts) -> Fabric:
+        return Spy(compose_worker.PRODUCTION.fabric(name, parts), copy)  # type: ignore[return-value]
 
     def run(settings: WorkerSettings) -> None:
         compose_worker.run_worker(settings, replace(compose_worker.PRODUCTION, fabric=make))

@@ -5,7 +5,7 @@ not (memory read through a mapping is never slower than through an engine); then
 """
 
 import importlib.util
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -15,12 +15,13 @@ from baton.adapters.shm_door import decode_exposure
 from baton.core.errors import ConfigError, FabricError
 from baton.core.ids import Boot
 from baton.ports.clock import Clock
-from baton.ports.fabric import Capabilities, Fabric, FabricSettings
+from baton.ports.fabric import Capabilities, Fabric
+from baton.ports.fabric_settings import FabricSettings
 
 DEFAULTS = FabricSettings()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Parts:
     """What a fabric is made of. `wake` is called from its thread whenever `poll` has something."""
 
@@ -108,11 +109,21 @@ def build(
     Raises:
         ConfigError: no such fabric, or it does not work here
     """
+    return make(name, Parts(boot, rank, wake, clock, settings, secret))
+
+
+def make(name: str, parts: Parts) -> Fabric:
+    """As `build`."""
     if name not in FABRICS:
         raise ConfigError(f"no fabric {name!r}: there are {', '.join(FABRICS)}")
     if why := FABRICS[name].obstacle():
         raise ConfigError(f"fabric {name}: {why}")
-    return FABRICS[name].make(Parts(boot=boot, rank=rank, wake=wake, clock=clock, settings=settings, secret=secret))
+    return FABRICS[name].make(parts)
+
+
+def usable(names: Sequence[str]) -> list[str]:
+    """Of several fabrics those that work here; a single one is taken at its word, and `make` says what is wrong with it."""
+    return [name for name in names if len(names) == 1 or not FABRICS[name].obstacle()]
 
 
 def available() -> dict[str, str]:

@@ -10,7 +10,8 @@ from baton.adapters.agent_reads import Agent
 from baton.adapters.mooncake_agent import PROTOCOLS, MooncakeAgent, load_mooncake
 from baton.core.errors import ConfigError
 from baton.core.ids import Boot
-from baton.ports.fabric import Capabilities, FabricSettings
+from baton.ports.fabric import Capabilities
+from baton.ports.fabric_settings import FabricSettings
 
 # The engine takes 2,048 entries at once over TCP and fails with more. Each of our ranges is an entry and a batch of its own,
 # see mooncake_agent.py, and one part of so many is posted together. It has no cancel: UNKNOWN is possible.

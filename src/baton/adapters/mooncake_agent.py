@@ -21,7 +21,7 @@ from baton.adapters.tcp_door import dial, require_loopback_or_key
 from baton.adapters.tcp_source import Source
 from baton.core.errors import ConfigError, FabricError
 from baton.core.ids import Boot
-from baton.ports.fabric import FabricSettings
+from baton.ports.fabric_settings import FabricSettings
 
 PROTOCOLS = ("tcp", "rdma")
 REFUSED = (0, -1, (1 << 64) - 1)  # what stands for "no batch"

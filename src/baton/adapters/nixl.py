@@ -10,7 +10,8 @@ from baton.adapters.agent_fabric import Engine
 from baton.adapters.agent_reads import Agent
 from baton.adapters.nixl_agent import UCX_PARAMS, NixlAgent, load_nixl
 from baton.core.errors import ConfigError
-from baton.ports.fabric import Capabilities, FabricSettings
+from baton.ports.fabric import Capabilities
+from baton.ports.fabric_settings import FabricSettings
 
 # UNKNOWN is possible should NIXL keep a request even when its agent is to go
 CAPABILITIES = Capabilities(

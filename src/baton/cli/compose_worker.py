@@ -47,12 +47,8 @@ log = structlog.get_logger()
 DEFAULT_MEMORY_SHARE = 0.25  # of what is free, for a pool whose size nobody gave
 LAST_CHUNK_BYTES = 32 << 20  # state of a long prompt's last chunk, whose transfer nothing hides
 SERVED: Mapping[str, DType] = {"bfloat16": DType.BF16, "float32": DType.F32, "float16": DType.F16}
-MakeFabric = Callable[[str, Boot, int, Callable[[], None], Clock], Fabric]
+MakeFabric = Callable[[str, fabrics.Parts], Fabric]
 MakeControl = Callable[[str | None, Secret | None], Control]
-
-
-def _make_fabric(name: str, boot: Boot, rank: int, wake: Callable[[], None], clock: Clock) -> Fabric:
-    return fabrics.build(name, boot, rank, wake=wake, clock=clock)
 
 
 def _make_control(bind: str | None, secret: Secret | None) -> Control:
@@ -65,7 +61,7 @@ class Ports:
 
     clock: Callable[[], Clock] = MonotonicClock
     entropy: Callable[[], Entropy] = SystemEntropy
-    fabric: MakeFabric = _make_fabric
+    fabric: MakeFabric = fabrics.make
     control: MakeControl = _make_control
 
 
@@ -84,7 +80,8 @@ class Worker:
         secret = load_secret(Path(settings.secret)) if settings.secret else None
         self._control = ports.control(settings.bind if settings.role is Role.PREFILL else None, secret)
         self._load(clock)
-        self._fabrics = {n: ports.fabric(n, boot, 0, self.wake, clock) for n in settings.fabrics}
+        parts = fabrics.Parts(boot, 0, self.wake, clock, settings.fabric_settings, secret)
+        self._fabrics = {n: ports.fabric(n, parts) for n in fabrics.usable(settings.fabrics)}
         exposures = {n: f.expose(self.engine.pools) for n, f in self._fabrics.items()}
         self.manifest = self._manifest(boot, exposures)
         leader = self._leader()

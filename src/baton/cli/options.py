@@ -1,6 +1,6 @@
 """Flags that several commands share: their spelling, their help, and what their values may be. vLLM's names where it has one."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Annotated, TypeVar
 
@@ -10,6 +10,7 @@ import typer
 from baton.cli.config_file import load
 from baton.cli.sizes import parse_size
 from baton.core.errors import ConfigError
+from baton.ports.fabric_settings import FabricSettings
 from baton.shell.settings import BLOCK_TOKENS, Role, WorkerSettings
 from baton.shell.threads import Share
 
@@ -23,6 +24,7 @@ DEFAULT_PAGE_TOKENS = 64
 DEFAULT_KV_MEMORY = "1GiB"
 DEFAULT_BATCHED_TOKENS = 512
 DEFAULT_NUM_SEQS = 128
+DEFAULT_FABRIC = FabricSettings()
 
 DTYPES: Mapping[str, str] = {
     "auto": "auto",
@@ -32,7 +34,13 @@ DTYPES: Mapping[str, str] = {
     "float32": "float32",
     "float": "float32",
 }
-FABRICS: Mapping[str, tuple[str, ...]] = {"auto": ("shm", "nixl"), "shm": ("shm",), "nixl": ("nixl",)}
+FABRICS: Mapping[str, tuple[str, ...]] = {
+    "auto": ("shm", "nixl", "tcp"),  # mooncake is asked for by name: its listener serves whoever reaches it, docs/fabrics.md
+    "shm": ("shm",),
+    "nixl": ("nixl",),
+    "mooncake": ("mooncake",),
+    "tcp": ("tcp",),
+}
 
 
 class Switch(Enum):
@@ -103,10 +111,30 @@ Fabric = Annotated[
     typer.Option(
         "--fabric",
         "--disaggregation-transfer-backend",
-        help="How state moves: auto (the fastest that both sides have), shm or nixl.",
+        help="How state moves: auto (the fastest that both sides have of shm, nixl, tcp), shm, nixl, mooncake or tcp.",
         rich_help_panel=MEMORY,
     ),
 ]
+FabricHost = Annotated[
+    str, typer.Option(help="Own IP address for fabrics tcp and mooncake, as peers reach it.", rich_help_panel=MEMORY)
+]
+FabricDevice = Annotated[
+    str | None,
+    typer.Option(
+        "--fabric-device",
+        "--disaggregation-ib-device",
+        help="Network devices of nixl or mooncake, e.g. mlx5_0,mlx5_1.",
+        show_default="the engine's choice",
+        rich_help_panel=MEMORY,
+    ),
+]
+NixlBackend = Annotated[str, typer.Option(help="Plugin of NIXL.", rich_help_panel=MEMORY)]
+NixlParam = Annotated[
+    list[str] | None,
+    typer.Option("--nixl-param", metavar="KEY=VALUE", help="Setting of NIXL's plugin; may be repeated.", rich_help_panel=MEMORY),
+]
+MooncakeProtocol = Annotated[str, typer.Option(help="How Mooncake moves bytes: tcp or rdma.", rich_help_panel=MEMORY)]
+TcpStreams = Annotated[int, typer.Option(min=1, max=16, help="Connections of fabric tcp to a peer.", rich_help_panel=MEMORY)]
 PageSize = Annotated[int, typer.Option(help="Tokens in a page, a multiple of 16.", rich_help_panel=MEMORY)]
 KvPages = Annotated[int | None, typer.Option(help="Pages of each worker's pool, instead of --kv-memory.", rich_help_panel=MEMORY)]
 KvMemory = Annotated[
@@ -232,6 +260,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     kv_memory: str | None
     fabric: str
     seal: Switch
+    fabric_settings: FabricSettings = DEFAULT_FABRIC
 
 
 class Service(msgspec.Struct, frozen=True, kw_only=True):
@@ -270,12 +299,34 @@ def worker_settings(
         threads=share.threads,
         cores=share.cores,
         fabrics=_choose(FABRICS, memory.fabric, flag="--fabric"),
+        fabric_settings=memory.fabric_settings,
         seal=memory.seal is Switch.ON,
         gateways=service.gateways,
         secret=service.secret,
         bind=bind,
         log_level=service.log_level.value,
         record=service.record,
+    )
+
+
+def fabric_settings(
+    *, host: str, device: str | None, backend: str, params: Sequence[str], protocol: str, streams: int
+) -> FabricSettings:
+    """What the flags of data planes say.
+
+    Raises:
+        ConfigError: a parameter that is not KEY=VALUE
+    """
+    pairs = [param.partition("=") for param in params]
+    if bad := [param for param, (key, equals, _) in zip(params, pairs, strict=True) if not (key and equals)]:
+        raise ConfigError(f"--nixl-param {bad[0]}: write KEY=VALUE, e.g. --nixl-param num_threads=2")
+    return FabricSettings(
+        host=host,
+        devices=tuple(name for name in (device or "").split(",") if name),
+        nixl_backend=backend,
+        nixl_params={key: value for key, _, value in pairs},
+        mooncake_protocol=_choose({"tcp": "tcp", "rdma": "rdma"}, protocol, flag="--mooncake-protocol"),
+        tcp_streams=streams,
     )
 
 

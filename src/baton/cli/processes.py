@@ -29,6 +29,12 @@ def worker(
     kv_pages: opt.KvPages = None,
     kv_memory: opt.KvMemory = None,
     fabric: opt.Fabric = "auto",
+    fabric_host: opt.FabricHost = opt.DEFAULT_FABRIC.host,
+    fabric_device: opt.FabricDevice = None,
+    nixl_backend: opt.NixlBackend = opt.DEFAULT_FABRIC.nixl_backend,
+    nixl_param: opt.NixlParam = None,
+    mooncake_protocol: opt.MooncakeProtocol = opt.DEFAULT_FABRIC.mooncake_protocol,
+    tcp_streams: opt.TcpStreams = opt.DEFAULT_FABRIC.tcp_streams,
     seal: opt.Seal = opt.Switch.ON,
     served_model_name: opt.ServedModelName = None,
     secret: opt.Secret = None,
@@ -44,7 +50,20 @@ def worker(
     share = Share(pinned, threads if threads is not None else len(pinned or available_cores()))
     work = opt.Work(dtype=dtype, max_model_len=max_model_len, max_batched_tokens=max_batched_tokens, max_num_seqs=max_num_seqs)
     memory = opt.Memory(
-        block_size=block_size, page_size=page_size, kv_pages=kv_pages, kv_memory=kv_memory, fabric=fabric, seal=seal
+        block_size=block_size,
+        page_size=page_size,
+        kv_pages=kv_pages,
+        kv_memory=kv_memory,
+        fabric=fabric,
+        seal=seal,
+        fabric_settings=opt.fabric_settings(
+            host=fabric_host,
+            device=fabric_device,
+            backend=nixl_backend,
+            params=nixl_param or (),
+            protocol=mooncake_protocol,
+            streams=tcp_streams,
+        ),
     )
     service = opt.Service(
         model=str(locate(model)),
@@ -128,6 +147,7 @@ def _cores(text: str | None) -> tuple[int, ...]:
 
 def worker_flags(settings: WorkerSettings) -> tuple[str, ...]:
     """The arguments of `baton worker` that lead to these settings."""
+    own = settings.fabric_settings
     flags: dict[str, object | None] = {
         "--role": settings.role.value,
         "--bind": settings.bind,
@@ -140,6 +160,11 @@ def worker_flags(settings: WorkerSettings) -> tuple[str, ...]:
         "--max-num-seqs": settings.max_num_seqs,
         "--served-model-name": settings.served_model_name,
         "--fabric": next(name for name, order in opt.FABRICS.items() if order == settings.fabrics),
+        "--fabric-host": own.host,
+        "--fabric-device": ",".join(own.devices) or None,
+        "--nixl-backend": own.nixl_backend,
+        "--mooncake-protocol": own.mooncake_protocol,
+        "--tcp-streams": own.tcp_streams,
         "--page-size": settings.page_tokens,
         "--kv-pages": settings.kv_pages,
         "--kv-memory": settings.kv_bytes,
@@ -148,7 +173,9 @@ def worker_flags(settings: WorkerSettings) -> tuple[str, ...]:
         "--log-level": settings.log_level,
         "--record": settings.record,
     }
-    return (settings.model, *(f"--gateway={address}" for address in settings.gateways), *_spell(flags))
+    repeated = [f"--gateway={address}" for address in settings.gateways]
+    repeated += [f"--nixl-param={key}={value}" for key, value in own.nixl_params.items()]
+    return (settings.model, *repeated, *_spell(flags))
 
 
 def gateway_flags(settings: GatewaySettings) -> tuple[str, ...]:

@@ -37,6 +37,11 @@ def serve(
     kv_pages: opt.KvPages = None,
     kv_memory: opt.KvMemory = None,
     fabric: opt.Fabric = "auto",
+    fabric_device: opt.FabricDevice = None,
+    nixl_backend: opt.NixlBackend = opt.DEFAULT_FABRIC.nixl_backend,
+    nixl_param: opt.NixlParam = None,
+    mooncake_protocol: opt.MooncakeProtocol = opt.DEFAULT_FABRIC.mooncake_protocol,
+    tcp_streams: opt.TcpStreams = opt.DEFAULT_FABRIC.tcp_streams,
     seal: opt.Seal = opt.Switch.ON,
     served_model_name: opt.ServedModelName = None,
     api_key: opt.ApiKeys = None,
@@ -56,7 +61,20 @@ def serve(
     model = opt.one_model(model, model_path)
     work = opt.Work(dtype=dtype, max_model_len=max_model_len, max_batched_tokens=max_batched_tokens, max_num_seqs=max_num_seqs)
     memory = opt.Memory(
-        block_size=block_size, page_size=page_size, kv_pages=kv_pages, kv_memory=kv_memory, fabric=fabric, seal=seal
+        block_size=block_size,
+        page_size=page_size,
+        kv_pages=kv_pages,
+        kv_memory=kv_memory,
+        fabric=fabric,
+        seal=seal,
+        fabric_settings=opt.fabric_settings(
+            host=opt.DEFAULT_FABRIC.host,
+            device=fabric_device,
+            backend=nixl_backend,
+            params=nixl_param or (),
+            protocol=mooncake_protocol,
+            streams=tcp_streams,
+        ),
     )
     crew = Crew(
         roles=(Role.UNIFIED,) if role is opt.Layout.UNIFIED else (Role.PREFILL,) * prefill + (Role.DECODE,) * decode,

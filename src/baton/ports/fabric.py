@@ -22,7 +22,7 @@ from baton.core.ids import GroupName, Micros, RankId
 from baton.core.manifest import RankManifest
 from baton.core.work import Copies, Ended, Handle, Outcome, Released
 
-__all__ = ["Capabilities", "Copies", "Ended", "Fabric", "FabricSettings", "Handle", "Outcome", "Pool", "Released"]
+__all__ = ["Capabilities", "Copies", "Ended", "Fabric", "Handle", "Outcome", "Pool", "Released"]
 
 
 class Capabilities(msgspec.Struct, frozen=True):
@@ -34,26 +34,6 @@ class Capabilities(msgspec.Struct, frozen=True):
     device_memory: bool
     ended_means_quiet: bool  # F3 without UNKNOWN
     reads_read_only: bool  # F7: the source's pages cannot be written through it
-
-
-class FabricSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the operator decides about data planes.
-
-    Attributes:
-        host: our address for peers of other hosts
-        devices: network devices, e.g. ("mlx5_0",); empty = the engine's choice
-        nixl_backend: NIXL's plugin, e.g. "UCX"
-        nixl_params: the plugin's parameters, over our own
-        mooncake_protocol: "tcp" or "rdma"
-        tcp_streams: connections to a peer
-    """
-
-    host: str = "127.0.0.1"
-    devices: tuple[str, ...] = ()
-    nixl_backend: str = "UCX"
-    nixl_params: dict[str, str] = {}
-    mooncake_protocol: str = "tcp"
-    tcp_streams: int = 2
 
 
 class Pool(Protocol):

@@ -5,6 +5,7 @@ from enum import Enum
 import msgspec
 
 from baton.core.errors import ConfigError
+from baton.ports.fabric_settings import FabricSettings
 
 BLOCK_TOKENS = 16  # B: the unit of layout, transfer and seal; equal on both sides
 
@@ -34,6 +35,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         threads: compute threads
         cores: logical CPUs that the process is pinned to; empty = not pinned
         fabrics: in order of preference, e.g. ("shm", "nixl")
+        fabric_settings: how they are set up
         seal: whether what is handed over is verified; False is for benchmarks
         gateways: control addresses to dial, e.g. "tcp://127.0.0.1:5555"
         secret: file of the shared secret, asked for off loopback
@@ -58,6 +60,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     threads: int
     cores: tuple[int, ...]
     fabrics: tuple[str, ...]
+    fabric_settings: FabricSettings = FabricSettings()
     seal: bool
     gateways: tuple[str, ...]
     secret: str | None
