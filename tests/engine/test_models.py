@@ -324,3 +324,23 @@ def test_a_sliding_window_that_no_layer_uses_is_served(tmp_path: Path, changes: 
 
 def test_a_missing_weight_is_named(tmp_path: Path) -> None:
     assert "lm_head.weight" in refused(make_tiny(tmp_path), tie_word_embeddings=False)
+
+
+@pytest.mark.parametrize(
+    ("case", "derived"),
+    [
+        ("qwen2 window", "layer_types"),
+        ("qwen3 window", "layer_types"),
+        ("qwen2", "layer_types"),
+        ("smollm3", "no_rope_layers"),
+        ("smollm3 window", "no_rope_layers"),
+        ("smollm3 window", "layer_types"),
+    ],
+)
+def test_what_transformers_writes_out_follows_from_what_published_configs_say(tmp_path: Path, case: str, derived: str) -> None:
+    """The other cases find the list that `transformers` has saved; published configs have the rule it was made by."""
+    family, overrides = CASES[case]
+    config = dict(Checkpoint.open(make_tiny(tmp_path, family, **overrides)).config)
+    known = family_of(config, FAMILIES)
+    assert config[derived] is not None
+    assert known.read({name: value for name, value in config.items() if name != derived}) == known.read(config)
