@@ -42,7 +42,7 @@ async def _serve(tokens: int, say: Connection) -> None:
                 await asyncio.sleep(0)  # the next stream's turn: a token of each, as an engine's step does
             writer.write(chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    server = await asyncio.start_server(answer, "127.0.0.1", 0, backlog=4096)
     say.send(server.sockets[0].getsockname()[1])
     async with server:
         await server.serve_forever()

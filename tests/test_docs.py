@@ -1,0 +1,61 @@
+"""The documents: every link leads somewhere, and what they type is what the command takes."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from baton.cli.main import app
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
+
+
+def anchors(page: Path) -> set[str]:
+    heads = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_lead_somewhere(page):
+    for target, anchor in LINK.findall(page.read_text()):
+        if "://" in target:
+            continue
+        file = (page.parent / target).resolve() if target else page
+        assert file.exists(), target
+        assert not anchor or anchor in anchors(file), f"{target}#{anchor}"
+
+
+def flags_of(words: list[str]) -> set[str]:
+    """The flags that a command takes, found by its words."""
+    command = get_command(app)
+    for word in words:
+        commands = getattr(command, "commands", {})
+        if word not in commands:
+            break
+        command = commands[word]
+    return {flag for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)} | {"--help", "-h"}
+
+
+def typed() -> list[tuple[str, str]]:
+    """Every `baton ...` line in a block of code, by page."""
+    found = []
+    for page in PAGES:
+        for block in re.findall(r"^```\w*\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
+            lines = block.replace("\\\n", " ").splitlines()
+            found += [(page.name, line) for line in lines if re.match(r"(\$ )?(\.venv/bin/)?baton [a-z]", line)]
+    return found
+
+
+@pytest.mark.parametrize(("page", "line"), typed())
+def test_flags_in_the_documents_exist(page, line):
+    _, *words = shlex.split(line.removeprefix("$ "), comments=True)
+    used = {word.partition("=")[0] for word in words if word.startswith("--")}
+    assert used - flags_of(words) == set()
+
+
+def test_there_is_something_to_check():
+    assert len(typed()) > 10
