@@ -14,7 +14,7 @@ from baton.bench.schedule import arrivals, traced
 from baton.bench.workload import Item
 from baton.core.errors import ConfigError
 
-moments = st.floats(0, 100)
+moments = st.integers(0, 10**8).map(lambda micros: micros / 1e6)
 
 
 @st.composite

@@ -100,6 +100,7 @@ def test_of_fabrics():
     }
     walled = Tried(Found(cma="Operation not permitted"))
     assert states(missing, {"shm": walled})["CMA"] is State.WARNING
+    assert states({"shm": "", "mooncake": "does not load: libx"}, {"shm": WELL})["mooncake"] is State.WARNING
     remedies = [f.remedy for f in judge(missing, {"shm": WELL})]
     assert "pip install x" in remedies
 

@@ -36,7 +36,8 @@ def judge(obstacles: Mapping[str, str], tried: Mapping[str, Tried]) -> Iterator[
     for name, obstacle in obstacles.items():
         if obstacle:
             said, _, remedy = obstacle.partition(": ")
-            yield ok("fabrics", name, said, remedy)
+            missing = said == "not installed"  # then nobody asked for it
+            yield ok("fabrics", name, said, remedy) if missing else warning("fabrics", name, said, remedy)
             continue
         found = tried[name].found
         if found.why:
