@@ -7,10 +7,9 @@ import os
 import signal
 
 from baton.adapters import agent_reads
+from baton.contract.peer import Order, Peer
+from baton.contract.rig import FULL, SECONDS, Rig, copies
 from baton.ports.fabric import Outcome
-
-from .fabric_peer import Order, Peer
-from .fabric_rig import FULL, SECONDS, Rig, copies
 
 POOLS = {"full": 24 << 20}
 

@@ -1,21 +1,23 @@
-"""A source rank in a process of its own, run as a script; and its handle in the test's process.
+"""A source rank in a process of its own, run as a script; and its handle in the process of the checks.
 
 The script prints what it exposes and then obeys one line at a time: `fill SEED`, `close`, `exit` (without closing).
 """
 
-import random
 import subprocess
 import sys
 import time
+import zlib
 from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from baton.adapters.fabrics import build
 from baton.adapters.memory import HostPool
-from baton.core.ids import Boot, GroupName, Micros, RankId
+from baton.core.ids import Boot, GroupName, Micros, Rank, RankId
 from baton.core.manifest import PoolView, RankManifest
+from baton.ports.fabric_settings import FabricSettings
 
 SAYS = "peer: "
 
@@ -24,6 +26,7 @@ class WallClock:
     """Monotonic time."""
 
     def now(self) -> Micros:
+        """Microseconds."""
         return Micros(time.monotonic_ns() // 1000)
 
 
@@ -34,11 +37,16 @@ class Order(msgspec.Struct):
     boot: int
     rank: int
     pools: dict[str, int]
+    settings: FabricSettings = FabricSettings()
 
 
-def pattern(seed: int, group: str, nbytes: int) -> np.ndarray:
-    """The bytes of a source pool: what the test compares with, byte for byte."""
-    return np.frombuffer(random.Random(f"{seed} {group}").randbytes(nbytes), dtype=np.uint8)
+def pattern(seed: int, group: str, nbytes: int) -> NDArray[np.uint8]:
+    """The bytes of a source pool, uint8 [nbytes]: what a read is compared with, byte for byte."""
+    half = nbytes // 8 + 1
+    words = np.arange(half, dtype=np.uint64) + np.uint64(zlib.crc32(f"{seed} {group}".encode()) << 32)
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)  # splitmix64's finaliser
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return (words ^ (words >> np.uint64(31))).view(np.uint8)[:nbytes]
 
 
 @dataclass
@@ -46,23 +54,24 @@ class Peer:
     """A running source rank."""
 
     order: Order
-    env: dict[str, str] | None = None
     process: subprocess.Popen[str] = field(init=False)
     manifest: RankManifest = field(init=False)
 
     def __post_init__(self) -> None:
         spec = msgspec.json.encode(self.order).decode()
         pipe = subprocess.PIPE
-        self.process = subprocess.Popen([sys.executable, __file__, spec], stdin=pipe, stdout=pipe, text=True, env=self.env)
+        self.process = subprocess.Popen([sys.executable, __file__, spec], stdin=pipe, stdout=pipe, text=True)
         exposure = bytes.fromhex(self._answer())
         views = tuple(PoolView(GroupName(g), 1, n) for g, n in self.order.pools.items())
         self.manifest = RankManifest(Boot(self.order.boot), self.order.rank, 0, 0, views, {self.order.kind: exposure})
 
     @property
     def id(self) -> RankId:
-        return RankId(Boot(self.order.boot), Boot(self.order.boot), self.order.rank)
+        """Its identity; it leads its worker."""
+        return RankId(Boot(self.order.boot), Boot(self.order.boot), Rank(self.order.rank))
 
     def tell(self, line: str) -> None:
+        """Have it obey a line."""
         assert self.process.stdin is not None
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
@@ -74,6 +83,7 @@ class Peer:
         return self._reap()
 
     def kill(self) -> None:
+        """SIGKILL."""
         self.process.kill()
         self._reap()
 
@@ -94,8 +104,9 @@ class Peer:
 
 
 def main() -> None:
+    """The source rank."""
     order = msgspec.json.decode(sys.argv[1], type=Order)
-    fabric = build(order.kind, Boot(order.boot), order.rank, wake=lambda: None, clock=WallClock())
+    fabric = build(order.kind, Boot(order.boot), order.rank, wake=lambda: None, clock=WallClock(), settings=order.settings)
     pools = {GroupName(g): HostPool(n, what=g) for g, n in order.pools.items()}
     for group, pool in pools.items():
         pool.array[:] = pattern(order.boot, group, pool.nbytes)

@@ -1,21 +1,28 @@
-"""Our side of a contract test: a fabric with pools, a clock that can hold its thread, and an oracle for what must have landed."""
+"""Our side of a check: a fabric with pools, a clock that can hold its thread, and an oracle for what must have landed."""
 
+import contextlib
+import itertools
+import os
+import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 
 import numpy as np
 
-from baton.adapters.fabrics import build
+from baton.adapters.fabrics import DEFAULTS, build
 from baton.adapters.memory import HostPool
+from baton.contract.peer import Order, Peer, pattern
 from baton.core.ids import Boot, GroupName, Micros, RankId
 from baton.ports.fabric import Copies, Ended, Handle, Outcome
-
-from .fabric_peer import Peer, pattern
+from baton.ports.fabric_settings import FabricSettings
 
 FULL, SLOT = GroupName("full"), GroupName("slot")
 SECONDS = 1_000_000
 PATIENCE_S = 30.0
+POOLS = {"full": (64 << 20) + 4096, "slot": 300_000}  # more than the largest range any fabric declares
+SMALL = {"full": 1 << 20, "slot": 300_000}
+BOOTS = itertools.count(0x1000 + os.getpid() * 0x10000)
 
 
 class GateClock:
@@ -29,6 +36,7 @@ class GateClock:
         self._maker = threading.current_thread()
 
     def now(self) -> Micros:
+        """Microseconds."""
         if threading.current_thread() is not self._maker and not self.gate.is_set():
             self.caught.set()
             assert self.gate.wait(PATIENCE_S)
@@ -38,23 +46,25 @@ class GateClock:
 class Rig:
     """One reading rank."""
 
-    def __init__(self, kind: str, boot: int, pools: dict[str, int], rank: int = 0) -> None:
+    def __init__(self, kind: str, boot: int, pools: dict[str, int], rank: int = 0, settings: FabricSettings = DEFAULTS) -> None:
         self.kind, self.boot = kind, boot
         self.clock = GateClock()
         self.woken = threading.Event()
-        self.fabric = build(kind, Boot(boot), rank, wake=self.woken.set, clock=self.clock)
+        self.fabric = build(kind, Boot(boot), rank, wake=self.woken.set, clock=self.clock, settings=settings)
         self.pools = {GroupName(g): HostPool(n, what=g) for g, n in pools.items()}
         self.exposure = self.fabric.expose(self.pools)
         self.expected = {g: np.zeros(p.nbytes, np.uint8) for g, p in self.pools.items()}
         self._handles = 0
 
     def close(self) -> None:
+        """Free all."""
         self.clock.gate.set()
         self.fabric.close()
         for pool in self.pools.values():
             pool.close()
 
     def submit(self, peer: Peer | RankId, *copies: Copies, deadline_us: int = 60 * SECONDS) -> Handle:
+        """Start a read under a new handle."""
         self._handles += 1
         handle = Handle(self._handles)
         who = peer.id if isinstance(peer, Peer) else peer
@@ -77,6 +87,7 @@ class Rig:
         return found
 
     def read(self, peer: Peer | RankId, *copies: Copies) -> Ended:
+        """Read, and wait for the end."""
         handle = self.submit(peer, *copies)
         return self.ends(handle)[handle]
 
@@ -91,6 +102,7 @@ class Rig:
         self.check()
 
     def check(self) -> None:
+        """Compare the whole of every pool with what must be there."""
         for group, pool in self.pools.items():
             assert np.array_equal(pool.array, self.expected[group]), f"pool {group} differs from the oracle"
 
@@ -100,15 +112,60 @@ class Rig:
         self.clock.gate.clear()
 
     def let_go(self) -> None:
+        """Let the fabric thread run on."""
         self.clock.gate.set()
 
 
 def copies(group: str, source: object, target: object, nbytes: object) -> Copies:
+    """Copies from numbers or sequences of them."""
     return Copies(GroupName(group), *(np.atleast_1d(np.asarray(x, dtype=np.int64)) for x in (source, target, nbytes)))
 
 
-def until(what: Callable[[], bool]) -> None:
-    limit = time.monotonic() + PATIENCE_S
-    while not what():
-        assert time.monotonic() < limit, "waited in vain"
-        time.sleep(0.001)
+def scattered(rng: random.Random, group: str, pool: int, sizes: list[int]) -> Copies:
+    """Ranges of these sizes at random places, those of the target apart from each other."""
+    gaps = sorted(rng.randrange(pool - sum(sizes)) for _ in sizes)
+    shuffled = rng.sample(sizes, len(sizes))
+    before = [0, *itertools.accumulate(shuffled)][:-1]
+    target = [gap + b for gap, b in zip(gaps, before, strict=True)]
+    order = rng.sample(range(len(sizes)), len(sizes))
+    source = [rng.randrange(pool - n + 1) for n in shuffled]
+    return copies(group, [source[i] for i in order], [target[i] for i in order], [shuffled[i] for i in order])
+
+
+@contextlib.contextmanager
+def refused(kind: type[Exception], words: str = "") -> Iterator[None]:
+    """What is done inside must raise `kind` with a text in which `words` are found."""
+    try:
+        yield
+    except kind as error:
+        if words in str(error):
+            return
+        raise AssertionError(f"the refusal is {error}, it should say {words!r}") from error
+    raise AssertionError(f"not refused with {kind.__name__} {words!r}")
+
+
+class World:
+    """What a check has at hand: a rig of its own, a source rank that nobody kills, and others that may be killed."""
+
+    def __init__(self, kind: str, peer: Peer, settings: FabricSettings = DEFAULTS) -> None:
+        self.kind, self.peer, self._settings = kind, peer, settings
+        self.rig = Rig(kind, next(BOOTS), POOLS, settings=settings)
+        self._spawned: list[Peer] = []
+
+    @property
+    def joined(self) -> Rig:
+        """The rig, connected to the peer."""
+        self.rig.fabric.connect(self.peer.id, self.peer.manifest)
+        return self.rig
+
+    def spawn(self, pools: dict[str, int] = SMALL) -> Peer:
+        """A source rank for this check alone."""
+        self._spawned.append(Peer(Order(self.kind, next(BOOTS), 0, pools, self._settings)))
+        return self._spawned[-1]
+
+    def close(self) -> None:
+        """End all but the peer."""
+        self.rig.close()
+        for peer in self._spawned:
+            if peer.process.poll() is None:
+                peer.kill()
