@@ -9,7 +9,7 @@ from typing import Annotated, cast
 import typer
 
 from baton import __version__
-from baton.cli import bench, chat, models, processes, replay_log, secret, serve
+from baton.cli import bench, chat, fabric, models, processes, replay_log, secret, serve
 from baton.cli.doctor import command as doctor
 from baton.cli.simulation import command as simulation
 from baton.core.errors import BatonError, Bug, ConfigError
@@ -29,6 +29,7 @@ app.command("doctor")(doctor.doctor)
 app.command("replay-log")(replay_log.replay_log)
 app.add_typer(bench.app, name="bench")
 app.add_typer(models.app, name="models")
+app.add_typer(fabric.app, name="fabric")
 app.add_typer(secret.app, name="secret")
 app.add_typer(simulation.app, name="sim")
 

@@ -3,6 +3,7 @@
 The script prints what it exposes and then obeys one line at a time: `fill SEED`, `close`, `exit` (without closing).
 """
 
+import signal
 import subprocess
 import sys
 import time
@@ -81,6 +82,14 @@ class Peer:
         """Have it close its fabric and end; its exit status."""
         self.tell("close")
         return self._reap()
+
+    def stop(self) -> None:
+        """SIGSTOP: it stands still."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self.process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """SIGKILL."""
