@@ -1,5 +1,7 @@
 """Undivided and streamed answers over a scripted door."""
 
+import re
+
 import pytest
 
 from baton.core.ids import TokenId
@@ -310,8 +312,12 @@ def test_models():
 def test_the_schema_document_stands_by_itself():
     document = request(FakeDoor(), "GET", "/openapi.json")
     assert "#/$defs" not in document.text
-    body = document.json()["paths"][CHAT]["post"]["requestBody"]["content"]["application/json"]["schema"]
-    assert "role" in body["properties"]["messages"]["items"]["properties"]
+    whole = document.json()
+    body = whole["paths"][CHAT]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert body == {"$ref": "#/components/schemas/ChatBody"}
+    named = set(re.findall(r'"#/components/schemas/([^"]+)"', document.text))
+    assert named <= set(whole["components"]["schemas"])
+    assert "messages" in whole["components"]["schemas"]["ChatBody"]["properties"]
 
 
 def test_health_ready_version():
