@@ -29,6 +29,7 @@ lint: $(STAMP)
 	@echo "-- types";   $(BIN)/mypy
 	@echo "-- layers";  $(BIN)/lint-imports --no-cache
 	@echo "-- diagram"; $(BIN)/python tools/import_diagram.py --check
+	@echo "-- flags";   $(BIN)/python tools/flag_docs.py --check
 	@echo "-- protocol"; $(BIN)/python tools/protocol_page.py --check
 
 worlds: $(STAMP)

@@ -6,7 +6,6 @@ nothing waits. It costs no more (45 us a range over loopback either way).
 """
 
 import importlib
-import os
 import socket
 from collections.abc import Sequence
 from typing import Any
@@ -44,7 +43,6 @@ def load_mooncake() -> Any:
     Raises:
         ConfigError: not installed, or a library of the system is missing
     """
-    os.environ.setdefault("MC_LOG_LEVEL", "ERROR")  # read when it loads: it writes a dozen lines to stderr otherwise
     try:
         return importlib.import_module("mooncake.engine")
     except ModuleNotFoundError as error:

@@ -3,6 +3,7 @@
 Exit codes: 0 well, 1 something failed, 2 a setting that cannot work (one line on stderr says which), 130 interrupted.
 """
 
+import os
 import sys
 from typing import Annotated, cast
 
@@ -80,6 +81,7 @@ def _complain(why: str, *, code: int) -> int:
 
 def main() -> None:
     """Entry point of the command."""
+    os.environ.setdefault("MC_LOG_LEVEL", "ERROR")  # Mooncake reads it when it loads, and writes a dozen lines otherwise
     sys.exit(run(sys.argv[1:]))
 
 
