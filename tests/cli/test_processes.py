@@ -49,7 +49,11 @@ CHANGES = [
     {"memory": msgspec.structs.replace(MEMORY, kv_pages=5, kv_memory=None, fabric="nixl", seal=opt.Switch.OFF)},
     {"crew": msgspec.structs.replace(CREW, page_sizes={Role.PREFILL: 16, Role.DECODE: 128}, threads=2), "cores": (1, 3, 5, 8)},
     {"served_model_name": "--odd name", "secret": "/s", "gateways": ("tcp://127.0.0.1:7", "tcp://127.0.0.1:8")},
-    {"crew": Crew(roles=(Role.UNIFIED,), page_sizes={}, threads=None), "log_level": opt.LogLevel.DEBUG},
+    {
+        "crew": Crew(roles=(Role.UNIFIED,), page_sizes={}, threads=None),
+        "log_level": opt.LogLevel.DEBUG,
+        "log_format": opt.LogFormat.JSON,
+    },
     {"record": "/logs"},
     {"memory": msgspec.structs.replace(MEMORY, fabric="tcp", fabric_settings=FABRIC)},
 ]
@@ -68,7 +72,7 @@ def test_a_worker_gets_the_settings_planned(changes, checkpoint, composed):
     [
         ({}, ()),
         ({"secret": "/s", "served_model_name": "-x"}, ("-key", "another")),
-        ({"log_level": opt.LogLevel.ERROR, "record": "/x y"}, ("k",)),
+        ({"log_level": opt.LogLevel.ERROR, "log_format": opt.LogFormat.JSON, "record": "/x y"}, ("k",)),
     ],
 )
 def test_a_gateway_gets_the_settings_planned(changes, keys, checkpoint, composed, free_port, tmp_path):

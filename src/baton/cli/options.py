@@ -50,6 +50,13 @@ class Switch(Enum):
     OFF = "off"
 
 
+class LogFormat(Enum):
+    """How a line is written."""
+
+    CONSOLE = "console"
+    JSON = "json"
+
+
 class LogLevel(Enum):
     """From which severity on lines are logged."""
 
@@ -196,6 +203,9 @@ RecordDirectory = Annotated[
         rich_help_panel=PROCESS,
     ),
 ]
+Format = Annotated[
+    LogFormat, typer.Option("--log-format", help="Lines for people, or JSON for collectors.", rich_help_panel=PROCESS)
+]
 Level = Annotated[LogLevel, typer.Option("--log-level", help="From which severity on lines are logged.", rich_help_panel=PROCESS)]
 
 
@@ -271,6 +281,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     gateways: tuple[str, ...]
     secret: str | None
     log_level: LogLevel
+    log_format: LogFormat = LogFormat.CONSOLE
     record: str | None = None
 
 
@@ -305,6 +316,7 @@ def worker_settings(
         secret=service.secret,
         bind=bind,
         log_level=service.log_level.value,
+        log_format=service.log_format.value,
         record=service.record,
     )
 

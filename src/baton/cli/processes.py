@@ -39,6 +39,7 @@ def worker(
     served_model_name: opt.ServedModelName = None,
     secret: opt.Secret = None,
     log_level: opt.Level = opt.LogLevel.INFO,
+    log_format: opt.Format = opt.LogFormat.CONSOLE,
     record: opt.Record = None,
     config: opt.Config = None,
 ) -> None:
@@ -71,6 +72,7 @@ def worker(
         gateways=tuple(gateway),
         secret=secret,
         log_level=log_level,
+        log_format=log_format,
         record=record,
     )
     settings = opt.worker_settings(service, work, memory, role=role, name=name or role.value, bind=bind, share=share)
@@ -91,6 +93,7 @@ def gateway(
     served_model_name: opt.ServedModelName = None,
     secret: opt.Secret = None,
     log_level: opt.Level = opt.LogLevel.INFO,
+    log_format: opt.Format = opt.LogFormat.CONSOLE,
     record: opt.Record = None,
     config: opt.Config = None,
 ) -> None:
@@ -111,6 +114,7 @@ def gateway(
         api_key_files=tuple(api_key_file or ()),
         warms_up=not skip_server_warmup,
         log_level=log_level.value,
+        log_format=log_format.value,
         record=record,
     )
     require(model)
@@ -123,7 +127,7 @@ def run_worker(settings: WorkerSettings) -> None:
     from baton.cli.compose_worker import run_worker as compose
     from baton.cli.logs import configure
 
-    configure(settings.log_level)
+    configure(settings.log_level, settings.log_format)
     compose(settings)
 
 
@@ -132,7 +136,7 @@ def run_gateway(settings: GatewaySettings) -> None:
     from baton.cli.compose_gateway import run_gateway as compose
     from baton.cli.logs import configure
 
-    configure(settings.log_level)
+    configure(settings.log_level, settings.log_format)
     compose(settings)
 
 
@@ -171,6 +175,7 @@ def worker_flags(settings: WorkerSettings) -> tuple[str, ...]:
         "--seal": (opt.Switch.ON if settings.seal else opt.Switch.OFF).value,
         "--secret": settings.secret,
         "--log-level": settings.log_level,
+        "--log-format": settings.log_format,
         "--record": settings.record,
     }
     repeated = [f"--gateway={address}" for address in settings.gateways]
@@ -188,6 +193,7 @@ def gateway_flags(settings: GatewaySettings) -> tuple[str, ...]:
         "--served-model-name": settings.served_model_name,
         "--secret": settings.secret,
         "--log-level": settings.log_level,
+        "--log-format": settings.log_format,
         "--record": settings.record,
     }
     keys = (*(f"--api-key={key}" for key in settings.api_keys), *(f"--api-key-file={file}" for file in settings.api_key_files))

@@ -50,6 +50,7 @@ def serve(
     control: opt.ServeControl = None,
     secret: opt.Secret = None,
     log_level: opt.Level = opt.LogLevel.INFO,
+    log_format: opt.Format = opt.LogFormat.CONSOLE,
     record: opt.RecordDirectory = None,
     config: opt.Config = None,
 ) -> None:
@@ -88,6 +89,7 @@ def serve(
         gateways=(address,),
         secret=None if secret is None else os.path.abspath(secret),
         log_level=log_level,
+        log_format=log_format,
         record=None if record is None else os.path.abspath(record),
     )
     workers = plan_workers(service, work, memory, crew, cores=available_cores())
@@ -147,6 +149,7 @@ def plan_gateway(service: opt.Service, work: opt.Work, *, host: str, port: int, 
         api_key_files=keys.files,
         warms_up=warms_up,
         log_level=service.log_level.value,
+        log_format=service.log_format.value,
         record=service.record,
     )
 

@@ -41,6 +41,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         secret: file of the shared secret, asked for off loopback
         bind: own control address, where decode leaders dial; port 0 = any free one
         log_level: "debug", "info", "warning" or "error"
+        log_format: "console" or "json"
         stall_ms: a handoff without any progress for so long fails
         fetch_ms: deadline of one read
         record: file, or directory for one, to which what enters the core is written; None = nowhere
@@ -68,6 +69,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     log_level: str
     stall_ms: int = 60_000
     fetch_ms: int = 10_000
+    log_format: str = "console"
     record: str | None = None
 
     @property
@@ -110,6 +112,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
         api_key_files: files that hold more of them, one on each line
         warms_up: whether every new pair of workers serves a request of our own before the service is ready
         log_level: "debug", "info", "warning" or "error"
+        log_format: "console" or "json"
         record: file, or directory for one, to which what enters the core is written; None = nowhere
     """
 
@@ -124,6 +127,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     log_level: str
     api_key_files: tuple[str, ...] = ()
     warms_up: bool = True
+    log_format: str = "console"
     record: str | None = None
 
     def __post_init__(self) -> None:
