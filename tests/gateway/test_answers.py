@@ -71,7 +71,7 @@ def test_what_the_core_is_asked_by_default():
     assert (submit.sampling.temperature, submit.sampling.top_p, submit.sampling.top_k) == (1.0, 1.0, 0)
     assert submit.sampling.logprobs is None
     assert submit.sampling.seed > 1000  # drawn by the door
-    assert submit.limits.max_tokens == 128 - 3
+    assert submit.limits.max_tokens == 16
     assert submit.limits.eos_token_ids == (END,)
     assert submit.limits.stop_token_ids == ()
 
@@ -97,7 +97,7 @@ def test_both_names_of_the_token_limit(field):
 def test_the_smallest_pool_bounds_the_default_limit():
     door = scripted(ids("x"), FinishReason.STOP)
     door.limits = Capacity(max_model_len=128, pool_tokens=32)
-    post(door, COMPLETIONS, {"prompt": [1, 2]})
+    post(door, COMPLETIONS, {"prompt": [1, 2], "max_tokens": None})
     assert door.submitted[0].limits.max_tokens == 30
 
 

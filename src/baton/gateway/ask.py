@@ -5,46 +5,56 @@ from collections.abc import Sequence
 import msgspec
 
 from baton.core.ids import TokenId
-from baton.core.messages import Limits, Sampling
+from baton.core.messages import Limits, Sampling, Shaping
+from baton.core.mixing import seed_of_choice
 from baton.gateway.door import Capacity
 from baton.gateway.faults import HttpFault, refuse
+from baton.gateway.neutral import brief
 from baton.gateway.prompts import Prompt
-from baton.gateway.schema import ChatBody, CompletionBody, GenerationBody
+from baton.gateway.schema import CHOICES, ChatBody, CompletionBody, GenerationBody
 from baton.gateway.settings import GatewaySettings
 
 GREEDY_BELOW = 1e-5  # a temperature this small draws the most likely token anyway, and dividing by it overflows
+NO_SHAPING = Shaping(repetition_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0, logit_bias=())
 
 
 class Order(msgspec.Struct, frozen=True):
-    """One prompt with the limits that hold for it."""
+    """One choice: its prompt, the limits that hold for it, and which of the prompt's `n` it is."""
 
     prompt: Prompt
     limits: Limits
+    choice: int
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """One HTTP request, understood. `sampling.seed` is the client's; None in `seed` asks for one per order."""
+    """One HTTP request, understood: its orders are prompt by prompt, `n` of each. No `seed` asks for a fresh one per order."""
 
     orders: tuple[Order, ...]
     temperature: float
     top_p: float
     top_k: int
+    min_p: float
     seed: int | None
+    shaping: Shaping | None
     logprobs: int | None
+    priority: int
     stops: tuple[str, ...]
     stop_token_ids: tuple[TokenId, ...]
     stream: bool
     usage: bool  # of a stream; an undivided answer always has it
+    running_usage: bool  # in every chunk
     token_ids: bool
 
-    def sampling(self, fresh_seed: int) -> Sampling:
-        """How tokens are drawn; `fresh_seed` counts where the client gave none."""
+    def sampling(self, order: Order, *, fresh_seed: int) -> Sampling:
+        """How an order's tokens are drawn; `fresh_seed` counts where the client gave none."""
         return Sampling(
             temperature=self.temperature,
             top_p=self.top_p,
             top_k=self.top_k,
-            seed=fresh_seed if self.seed is None else self.seed % (1 << 64),
+            seed=fresh_seed if self.seed is None else seed_of_choice(self.seed % (1 << 64), order.choice),
             logprobs=self.logprobs,
+            min_p=self.min_p,
+            shaping=self.shaping,
         )
 
 
@@ -63,8 +73,9 @@ def understand(body: GenerationBody, prompts: Sequence[Prompt], *, logprobs: int
     Raises:
         HttpFault: 400, naming the field, its value and the limit
     """
-    if body.n is not None and body.n != 1:
-        raise refuse(f"n = {body.n} is not supported; supported: 1", param="n")
+    n = body.n or 1
+    if n * len(prompts) > CHOICES:
+        raise refuse(f"{len(prompts)} prompts with n = {n}; at most {CHOICES} choices are served in one request", param="n")
     if body.stream_options is not None and not body.stream:
         raise refuse("stream_options is only allowed with stream = true", param="stream_options")
     stop_ids = body.stop_token_ids or []
@@ -75,17 +86,24 @@ def understand(body: GenerationBody, prompts: Sequence[Prompt], *, logprobs: int
         )
     temperature = 1.0 if body.temperature is None else body.temperature
     stops = [] if body.stop is None else [body.stop] if isinstance(body.stop, str) else body.stop
+    options = body.stream_options
+    usage = bool(options and options.include_usage)
+    each = [(p, _limits(body, p, terms)) for p in prompts]
     return Ask(
-        orders=tuple(Order(p, _limits(body, p, terms)) for p in prompts),
+        orders=tuple(Order(p, limits, choice) for p, limits in each for choice in range(n)),
         temperature=0.0 if temperature < GREEDY_BELOW else temperature,
         top_p=1.0 if body.top_p is None else body.top_p,
         top_k=max(0, body.top_k or 0),
+        min_p=body.min_p or 0.0,
         seed=body.seed,
+        shaping=_shaping(body, terms),
         logprobs=logprobs,
+        priority=body.priority or 0,
         stops=tuple(dict.fromkeys(stops)),
         stop_token_ids=tuple(map(TokenId, stop_ids)),
         stream=bool(body.stream),
-        usage=bool(body.stream_options and body.stream_options.include_usage),
+        usage=usage,
+        running_usage=usage and bool(options and options.continuous_usage_stats),
         token_ids=bool(body.return_token_ids),
     )
 
@@ -108,13 +126,41 @@ def _bounded(wanted: int, param: str, settings: GatewaySettings) -> int:
     return wanted
 
 
+def _shaping(body: GenerationBody, terms: Terms) -> Shaping | None:
+    found = Shaping(
+        repetition_penalty=1.0 if body.repetition_penalty is None else body.repetition_penalty,
+        presence_penalty=body.presence_penalty or 0.0,
+        frequency_penalty=body.frequency_penalty or 0.0,
+        logit_bias=tuple((_biased(token, terms), bias) for token, bias in (body.logit_bias or {}).items()),
+    )
+    return None if found == NO_SHAPING else found
+
+
+def _biased(token: str, terms: Terms) -> TokenId:
+    plain = token.isascii() and token.isdigit() and len(token) <= 10 and (token == "0" or token[0] != "0")
+    if not plain or int(token) >= terms.vocab_size:
+        raise refuse(
+            f"logit_bias has the key {brief(token)}; keys are token ids from 0 to {terms.vocab_size - 1}", param="logit_bias"
+        )
+    return TokenId(int(token))
+
+
 def _limits(body: GenerationBody, prompt: Prompt, terms: Terms) -> Limits:
-    return Limits(
+    found = Limits(
         max_tokens=_max_tokens(body, len(prompt), terms.capacity),
         stop_token_ids=tuple(map(TokenId, body.stop_token_ids or ())),
         eos_token_ids=() if body.ignore_eos else terms.eos_ids,
         deadline_ms=terms.settings.deadline_ms,
+        min_tokens=body.min_tokens or 0,
     )
+    if found.min_tokens > found.max_tokens:
+        raise refuse(
+            f"min_tokens = {found.min_tokens} is more than the {found.max_tokens} tokens that may be generated",
+            param="min_tokens",
+        )
+    if found.min_tokens and len({*found.stop_token_ids, *found.eos_token_ids}) >= terms.vocab_size:
+        raise refuse("min_tokens with every token a stop token leaves none to generate", param="min_tokens")
+    return found
 
 
 def _max_tokens(body: GenerationBody, prompt_tokens: int, capacity: Capacity) -> int:
@@ -122,17 +168,19 @@ def _max_tokens(body: GenerationBody, prompt_tokens: int, capacity: Capacity) ->
     wanted = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     room = min(capacity.max_model_len, capacity.pool_tokens)
     what = "the model's context" if room == capacity.max_model_len else "the smallest worker's memory"
+    left = room - prompt_tokens
+    if left < 1:
+        param = "messages" if isinstance(body, ChatBody) else "prompt"
+        raise _too_long(f"the prompt has {prompt_tokens} tokens; {what} of {room} tokens leaves none to generate", param)
     if wanted is None:
-        if prompt_tokens >= room:
-            raise _too_long(f"the prompt has {prompt_tokens} tokens; {what} of {room} tokens leaves none to generate")
-        return room - prompt_tokens
-    if prompt_tokens + wanted > room:
-        raise _too_long(
-            f"the prompt has {prompt_tokens} tokens and {named} = {wanted}, "
-            f"{prompt_tokens + wanted} together; {what} is {room} tokens"
-        )
+        return left
+    if named not in body.model_fields_set:  # a default, which gives way
+        return min(wanted, left)
+    if wanted > left:
+        message = f"the prompt has {prompt_tokens} tokens and {named} = {wanted}, {prompt_tokens + wanted} together"
+        raise _too_long(f"{message}; {what} is {room} tokens", named)
     return wanted
 
 
-def _too_long(message: str) -> HttpFault:
-    return refuse(message, param="max_tokens", code="context_length_exceeded")
+def _too_long(message: str, param: str) -> HttpFault:
+    return refuse(message, param=param, code="context_length_exceeded")

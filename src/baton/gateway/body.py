@@ -52,13 +52,15 @@ def _unfit(invalid: ValidationError) -> HttpFault:
 
 
 def _where(path: tuple[int | str, ...]) -> str:
-    """messages[0].content; names of alternatives (`str`, `list[...]`) are left out."""
+    """messages[0].content, logit_bias[5]; names of alternatives (`str`, `list[...]`) are left out."""
     shown = ""
     for part in path:
         if isinstance(part, int):
             shown += f"[{part}]"
         elif part.isidentifier() and part not in ("str", "int", "TextPart"):
             shown += f".{part}" if shown else part
+        elif part.isdigit():  # a key of logit_bias
+            shown += f"[{part[:20]}]"
     return shown
 
 

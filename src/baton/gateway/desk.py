@@ -46,11 +46,11 @@ class Desk:
             if exchange.ended:  # an earlier one failed before this one was begun
                 return
             request = self._door.next_request()
-            sampling = ask.sampling(self._door.next_seed())
+            sampling = ask.sampling(order, fresh_seed=self._door.next_seed())
             self._table[request] = Entry(exchange, stream)
             exchange.requests.add(request)
             try:
-                self._door.submit(Submit(request, order.prompt, sampling, order.limits), self.hear)
+                self._door.submit(Submit(request, order.prompt, sampling, order.limits, ask.priority), self.hear)
             except Overloaded as e:
                 self._leave(request, exchange)
                 self._fail(exchange, overloaded(f"the gateway's queue is full: {e}", retry_after_s=self._retry_after_s))

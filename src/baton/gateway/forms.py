@@ -36,6 +36,7 @@ class Heading(msgspec.Struct, frozen=True):
     created: int
     model: str
     usage: bool
+    running_usage: bool
     token_ids: bool
     scored: bool
 
@@ -65,9 +66,16 @@ class Form(Protocol):
 
 
 def usage_of(streams: Sequence[TextStream]) -> Usage:
-    """Counts over all choices."""
-    prompt, said = sum(len(s.prompt) for s in streams), sum(s.count for s in streams)
+    """Counts over all choices; a prompt counts once, however many choices it has."""
+    prompt, said = sum(len(s.prompt) for s in streams if s.choice == 0), sum(s.count for s in streams)
     return Usage(prompt, said, prompt + said)
+
+
+def _usage_so_far(heading: Heading, stream: TextStream) -> Usage | UnsetType | None:
+    """What a chunk of one choice says of usage."""
+    if not heading.running_usage:
+        return None if heading.usage else UNSET
+    return Usage(len(stream.prompt), stream.count, len(stream.prompt) + stream.count)
 
 
 def event(data: msgspec.Struct) -> bytes:
@@ -161,12 +169,11 @@ class ChatForm:
 
     def __init__(self, heading: Heading, tokenizer: Tokenizer) -> None:
         self._h, self._tokenizer = heading, tokenizer
-        self._rich = heading.scored or heading.token_ids
+        self._rich = heading.scored or heading.token_ids or heading.running_usage
         self._fast: dict[int, _Fast] = {}
 
-    def _chunk(self, *choices: ChatChunkChoice, prompt: Tokens = UNSET) -> ChatChunk:
+    def _chunk(self, *choices: ChatChunkChoice, usage: Usage | UnsetType | None = UNSET, prompt: Tokens = UNSET) -> ChatChunk:
         h = self._h
-        usage = None if h.usage else UNSET
         return ChatChunk(h.id, "chat.completion.chunk", h.created, h.model, choices, usage, prompt)
 
     def _logprobs(self, piece: Piece) -> ChatLogprobs | None:
@@ -178,8 +185,9 @@ class ChatForm:
     def opening(self, stream: TextStream) -> bytes:
         """The role, and the prompt's ids if wanted."""
         role = ChatChunkChoice(stream.index, ChatDelta("assistant", ""))
-        self._fast[stream.index] = _Fast(self._chunk(ChatChunkChoice(stream.index, ChatDelta(content=HOLE))))
-        return event(self._chunk(role, prompt=stream.prompt if self._h.token_ids else UNSET))
+        usage = _usage_so_far(self._h, stream)
+        self._fast[stream.index] = _Fast(self._chunk(ChatChunkChoice(stream.index, ChatDelta(content=HOLE)), usage=usage))
+        return event(self._chunk(role, usage=usage, prompt=stream.prompt if self._h.token_ids else UNSET))
 
     def delta(self, stream: TextStream, piece: Piece) -> bytes:
         """A piece of content."""
@@ -188,7 +196,7 @@ class ChatForm:
         choice = ChatChunkChoice(
             stream.index, ChatDelta(content=piece.text), self._logprobs(piece), token_ids=self._tokens(piece)
         )
-        return event(self._chunk(choice))
+        return event(self._chunk(choice, usage=_usage_so_far(self._h, stream)))
 
     def ending(self, stream: TextStream, piece: Piece, ending: Ending) -> bytes:
         """The rest of the content with the finish reason."""
@@ -196,13 +204,13 @@ class ChatForm:
         scored = self._logprobs(piece) if piece.scored else None
         tokens = self._tokens(piece)
         choice = ChatChunkChoice(stream.index, content, scored, ending.reason.value, ending.cause, tokens)
-        return event(self._chunk(choice))
+        return event(self._chunk(choice, usage=_usage_so_far(self._h, stream)))
 
     def closing(self, streams: Sequence[TextStream]) -> bytes:
         """Usage if wanted, then the end mark."""
         if not self._h.usage:
             return DONE
-        return event(msgspec.structs.replace(self._chunk(), usage=usage_of(streams))) + DONE
+        return event(self._chunk(usage=usage_of(streams))) + DONE
 
     def whole(self, streams: Sequence[TextStream], pieces: Sequence[Sequence[Piece]]) -> bytes:
         """The undivided answer."""
@@ -249,13 +257,12 @@ class CompletionForm:
 
     def __init__(self, heading: Heading, tokenizer: Tokenizer) -> None:
         self._h, self._tokenizer = heading, tokenizer
-        self._rich = heading.scored or heading.token_ids
+        self._rich = heading.scored or heading.token_ids or heading.running_usage
         self._fast: dict[int, _Fast] = {}
 
-    def _answer(self, *choices: CompletionChoice, usage: Usage | None, prompt: Tokens = UNSET) -> CompletionAnswer:
+    def _answer(self, *choices: CompletionChoice, usage: Usage | UnsetType | None, prompt: Tokens = UNSET) -> CompletionAnswer:
         h = self._h
-        shown = usage if usage is not None or h.usage else UNSET
-        return CompletionAnswer(h.id, "text_completion", h.created, h.model, choices, shown, prompt)
+        return CompletionAnswer(h.id, "text_completion", h.created, h.model, choices, usage, prompt)
 
     def _choice(self, stream: TextStream, piece: Piece, ending: Ending | None, *, prompt: bool = False) -> CompletionChoice:
         h = self._h
@@ -271,21 +278,21 @@ class CompletionForm:
 
     def opening(self, stream: TextStream) -> bytes:
         """The prompt's ids if wanted."""
-        self._fast[stream.index] = _Fast(self._answer(CompletionChoice(stream.index, HOLE), usage=None))
+        self._fast[stream.index] = _Fast(self._answer(CompletionChoice(stream.index, HOLE), usage=_usage_so_far(self._h, stream)))
         if not self._h.token_ids:
             return b""
         choice = CompletionChoice(stream.index, "", token_ids=(), prompt_token_ids=stream.prompt)
-        return event(self._answer(choice, usage=None, prompt=stream.prompt))
+        return event(self._answer(choice, usage=_usage_so_far(self._h, stream), prompt=stream.prompt))
 
     def delta(self, stream: TextStream, piece: Piece) -> bytes:
         """A piece of text."""
         if not self._rich:
             return self._fast[stream.index](piece.text) if piece.text else b""
-        return event(self._answer(self._choice(stream, piece, None), usage=None))
+        return event(self._answer(self._choice(stream, piece, None), usage=_usage_so_far(self._h, stream)))
 
     def ending(self, stream: TextStream, piece: Piece, ending: Ending) -> bytes:
         """The rest of the text with the finish reason."""
-        return event(self._answer(self._choice(stream, piece, ending), usage=None))
+        return event(self._answer(self._choice(stream, piece, ending), usage=_usage_so_far(self._h, stream)))
 
     def closing(self, streams: Sequence[TextStream]) -> bytes:
         """Usage if wanted, then the end mark."""

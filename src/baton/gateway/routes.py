@@ -1,7 +1,7 @@
 """The endpoints: one method each. They judge and arrange; the answer itself is written by answer.py."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import msgspec
 from starlette.requests import Request
@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from baton import __version__
 from baton.gateway.answer import Answer
-from baton.gateway.ask import Ask, Terms, chat_logprobs, completion_logprobs, understand
+from baton.gateway.ask import Ask, Order, Terms, chat_logprobs, completion_logprobs, understand
 from baton.gateway.auth import require_local
 from baton.gateway.body import B, parse_body, read_body
 from baton.gateway.books import books
@@ -19,7 +19,7 @@ from baton.gateway.exchange import Exchange, Streamed, Undivided
 from baton.gateway.faults import refuse, unavailable
 from baton.gateway.forms import ChatForm, CompletionForm, Form, Heading
 from baton.gateway.metrics import CONTENT_TYPE, Metrics
-from baton.gateway.prompts import Prompt, Prompter
+from baton.gateway.prompts import Prompter
 from baton.gateway.schema import ChatBody, CompletionBody
 from baton.gateway.settings import GatewaySettings
 from baton.gateway.sleep import Sleeper, Sleeping
@@ -91,7 +91,7 @@ class Routes:
         logprobs = chat_logprobs(body, self._settings)
         prompt = await self._prompter.chat(body.messages)
         ask = understand(body, [prompt], logprobs=logprobs, terms=terms)
-        return self._answer(ask, [prompt], prefix="chatcmpl", make_form=ChatForm)
+        return self._answer(ask, prefix="chatcmpl", make_form=ChatForm)
 
     async def completion(self, request: Request) -> Response:
         """POST /v1/completions."""
@@ -100,7 +100,7 @@ class Routes:
         logprobs = completion_logprobs(body, self._settings)
         prompts = await self._prompter.completion(body.prompt)
         ask = understand(body, prompts, logprobs=logprobs, terms=terms)
-        return self._answer(ask, prompts, prefix="cmpl", make_form=CompletionForm)
+        return self._answer(ask, prefix="cmpl", make_form=CompletionForm)
 
     async def models(self) -> Response:
         """GET /v1/models."""
@@ -185,28 +185,31 @@ class Routes:
         capacity = self._door.capacity()
         return ModelCard(self._settings.model, self._started, None if capacity is None else capacity.max_model_len)
 
-    def _answer(self, ask: Ask, prompts: Sequence[Prompt], *, prefix: str, make_form: MakeForm) -> Response:
+    def _answer(self, ask: Ask, *, prefix: str, make_form: MakeForm) -> Response:
         heading = Heading(
             id=f"{prefix}-{self._door.next_seed():016x}{self._door.next_seed():016x}",
             created=int(time.time()),
             model=self._settings.model,
             usage=ask.usage,
+            running_usage=ask.running_usage,
             token_ids=ask.token_ids,
             scored=ask.logprobs is not None,
         )
         form = make_form(heading, self._tokenizer)
-        streams = [self._stream(i, p, ask) for i, p in enumerate(prompts)]
+        streams = [self._stream(i, order, ask) for i, order in enumerate(ask.orders)]
         style = Streamed(form) if ask.stream else Undivided(form)
         exchange = Exchange(style, streams, max_pending_bytes=self._settings.max_pending_bytes)
         return Answer(self._desk, exchange, ask)
 
-    def _stream(self, index: int, prompt: Prompt, ask: Ask) -> TextStream:
-        limits = ask.orders[index].limits
+    def _stream(self, index: int, order: Order, ask: Ask) -> TextStream:
+        limits = order.limits
         return TextStream(
             index=index,
-            prompt=prompt,
-            detokenizer=self._tokenizer.detokenizer(prompt),
+            choice=order.choice,
+            prompt=order.prompt,
+            detokenizer=self._tokenizer.detokenizer(order.prompt),
             stops=ask.stops,
+            min_tokens=limits.min_tokens,
             stop_token_ids=frozenset(limits.stop_token_ids),
             quiet=frozenset(limits.stop_token_ids) | frozenset(limits.eos_token_ids),
             scored=ask.logprobs is not None,

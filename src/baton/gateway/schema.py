@@ -10,6 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 STOP_STRINGS = 64
 STOP_CHARS = 512
+CHOICES = 128  # n
+BIASES = 1024  # entries of logit_bias
 LISTED = 4096  # messages, or prompts
 
 Whole64 = Annotated[int, Field(ge=-(1 << 63), le=(1 << 64) - 1)]
@@ -30,6 +32,7 @@ class StreamOptions(Body):
     """Options of a streamed answer."""
 
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
 
 
 class GenerationBody(Body):
@@ -45,7 +48,14 @@ class GenerationBody(Body):
     stop: StopString | Annotated[list[StopString], Field(max_length=STOP_STRINGS, fail_fast=True)] | None = None
     stop_token_ids: Annotated[list[Token], Field(max_length=1024, fail_fast=True)] | None = None
     ignore_eos: bool | None = None
-    n: int | None = None
+    n: Annotated[int, Field(ge=1, le=CHOICES)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    logit_bias: Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=BIASES)] | None = None
+    min_tokens: Annotated[int, Field(ge=0, le=1 << 31)] | None = None
+    priority: Annotated[int, Field(ge=-(1 << 31), le=(1 << 31) - 1)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None
@@ -60,6 +70,7 @@ class CompletionBody(GenerationBody):
         | Annotated[list[str], Field(fail_fast=True, max_length=LISTED)]
         | Annotated[list[Tokens], Field(fail_fast=True, max_length=LISTED)]
     )
+    max_tokens: Count | None = 16  # OpenAI's default, and vLLM's; null means what is left of the context
     logprobs: Annotated[int, Field(ge=0)] | None = None
 
 

@@ -42,6 +42,8 @@ class TextStream:
 
     Args:
         index: of the choice in its response
+        choice: which of its prompt's choices it is, from 0
+        min_tokens: text up to this token is not searched for stop strings
         quiet: token ids that end the generation: they are counted and reported, but are no text
         scored: whether logprobs are wanted
     """
@@ -50,19 +52,23 @@ class TextStream:
         self,
         *,
         index: int,
+        choice: int,
         prompt: tuple[TokenId, ...],
         detokenizer: Detokenizer,
         stops: Sequence[str],
+        min_tokens: int,
         stop_token_ids: frozenset[int],
         quiet: frozenset[int],
         scored: bool,
     ) -> None:
         self.index = index
+        self.choice = choice
         self.prompt = prompt
         self.count = 0  # generated tokens
         self.ending: Ending | None = None
         self._detokenizer = detokenizer
         self._stops = StopFinder(stops)
+        self._min_tokens = min_tokens
         self._stop_token_ids = stop_token_ids
         self._quiet = quiet
         self._wants_scores = scored
@@ -85,6 +91,9 @@ class TextStream:
                 text = self._detokenizer.push(token)
                 if text:
                     self._offset += len(text)
+                    if self.count + len(tokens) <= self._min_tokens:
+                        shown.append(text)
+                        continue
                     shown.append(self._stops.push(text))
                     if self._stops.found is not None:
                         self.ending = Ending(FinishReason.STOP, self._stops.found)
