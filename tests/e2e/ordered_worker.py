@@ -63,7 +63,7 @@ def main() -> None:
         return pages.fabric(compose_worker.PRODUCTION.fabric(name, parts))
 
     def run(settings: WorkerSettings) -> None:
-        logs.configure(settings.log_level)
+        logs.configure(settings.log_level, settings.log_format)
         ports = replace(compose_worker.PRODUCTION, control=control, fabric=fabric)
         compose_worker.run_worker(msgspec.structs.replace(settings, stall_ms=stall_ms), ports)
 
