@@ -181,7 +181,7 @@ class SimEngine:
     def clear(self, group: GroupName) -> None:
         """See Engine."""
         self.process.port_call()
-        self.world.violate("clear", f"the pool of {group} was cleared, which nobody asks for here")
+        self.world.violate("never_cleared", f"the pool of {group} was cleared, which nobody asks for here")
 
     def poll(self) -> list[BatchDone | DigestDone]:
         """See Engine."""

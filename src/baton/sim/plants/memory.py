@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from baton.core.agreement import Fetch
 from baton.core.ids import GroupName, Key, Micros, Page
 from baton.core.leader import Leader
-from baton.core.messages import Abort, Drawn
+from baton.core.messages import Abort, Drawn, Received
 from baton.core.pages import Ledger, PagePool
 from baton.core.prefill import PrefillLeader, PrefillRoom
 from baton.core.rank import RankCore
@@ -116,7 +116,7 @@ class EndsWhenOffered(PrefillLeader):
     def _offer_chunk(self, room: PrefillRoom, final: Any, drawn: Drawn | None) -> None:
         super()._offer_chunk(room, final, drawn)
         if room.state is RoomState.OFFERED:
-            self.end(room)
+            self.receive(room.ticket.decode, Received(room.key), room.progress)  # as if what is offered were read already
 
 
 def _fits_together(self: Ledger, want: Mapping[GroupName, int]) -> bool:
