@@ -1,6 +1,6 @@
 """Measures the bank of planted bugs: writes the table in docs/simulation.md and the first seeds that the tests start from.
 
-tools/planted_bugs.py [--jobs N] [NAME ...]      without names all of them, and both files are written
+tools/planted_bugs.py [--jobs N] [--seeds N] [NAME ...]      without names all of them, and both files are written
 """
 
 import argparse
@@ -19,10 +19,11 @@ from baton.sim.run import be_silent
 PAGE = Path(__file__).parents[1] / "docs" / "simulation.md"
 
 
-def found(name: str) -> Found:
-    """One row of the table."""
+def found(name: str, worlds: int) -> Found:
+    """One row of the table: a rate over so many worlds, or over all of them where the bug shows in none of these."""
     be_silent()
-    return measure(BY_NAME[name], SEEDS, shrink_runs=SHRINK_RUNS)
+    row = measure(BY_NAME[name], SEEDS[:worlds], shrink_runs=SHRINK_RUNS)
+    return row if row.first_seed is not None else measure(BY_NAME[name], SEEDS, shrink_runs=SHRINK_RUNS)
 
 
 def write_seeds(rows: list[Found]) -> None:
@@ -38,10 +39,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", choices=[*BY_NAME, []], metavar="NAME")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--seeds", type=int, default=len(SEEDS), help="worlds that a rate is measured over")
     args = parser.parse_args()
     names = args.names or [plant.name for plant in BANK]
     with ProcessPoolExecutor(args.jobs) as pool:
-        rows = list(track(pool.map(found, names), "planted bugs", total=len(names)))
+        measured = pool.map(found, names, [args.seeds] * len(names))
+        rows = list(track(measured, "planted bugs", total=len(names)))
     for row in rows:
         print(
             f"{row.plant:32} {row.invariant:22} first {row.first_seed}  {row.rate:.1%}  {row.choices} choices  {dict(row.others)}"

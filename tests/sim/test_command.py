@@ -158,10 +158,13 @@ def test_branches_that_are_required_and_never_taken_are_named(monkeypatch, capsy
 def test_interrupting_sums_up_what_was_done():
     argv = [sys.executable, "-m", "baton.cli.main", "sim", "--seeds", "100000", "--jobs", "1"]
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"})
-    with pytest.raises(subprocess.TimeoutExpired):
-        process.wait(3)
-    process.send_signal(signal.SIGINT)
-    printed, _ = process.communicate(timeout=20)
+    try:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(3)
+        process.send_signal(signal.SIGINT)
+        printed, _ = process.communicate(timeout=20)
+    finally:
+        process.kill()  # where SIGINT is ignored (under nohup) it would go on for an hour
     assert process.returncode == 130
     assert "(interrupted)" in printed
 

@@ -70,14 +70,16 @@ def measure(plant: Plant, seeds: Sequence[int], *, shrink_runs: int = 0) -> Foun
 def table(plants: Sequence[Plant], found: Sequence[Found]) -> str:
     """Markdown; one line a plant."""
     lines = [
-        "| planted bug | what it models | record | found by | first seed | worlds | choices |",
+        "| planted bug | what it models | record | found by | first seed | rate | choices |",
         "|---|---|---|---|---|---|---|",
     ]
     for plant, f in zip(plants, found, strict=True):
         row = "" if plant.row is None else str(plant.row)
         choices = "" if f.choices is None else str(f.choices)
         seed = "not found" if f.first_seed is None else str(f.first_seed)
-        lines.append(f"| `{plant.name}` | {plant.models} | {row} | {f.invariant} | {seed} | {f.rate:.1%} | {choices} |")
+        lines.append(
+            f"| `{plant.name}` | {plant.models} | {row} | {f.invariant} | {seed} | {f.rate:.1%} of {f.seeds} | {choices} |"
+        )
     return "\n".join(lines)
 
 

@@ -1,0 +1,152 @@
+"""A real service behind OpenAI's own client: what a user of it types on the first day."""
+
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import openai
+import pytest
+from openai import OpenAI
+from tests.e2e.service import Service, split, wait_for
+from tests.tiny import END, VOCABULARY
+
+ROOT = Path(__file__).parents[2]
+TALK = [{"role": "user", "content": "What is the capital of France?"}]
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Iterator[Service]:
+    with split(tmp_path_factory.mktemp("client"), tiny, prefill=("--kv-pages", "200"), decode=("--kv-pages", "200")) as s:
+        yield s
+
+
+@pytest.fixture(scope="module")
+def client(service: Service) -> OpenAI:
+    return OpenAI(base_url=f"http://127.0.0.1:{service.port}/v1", api_key="none", max_retries=0, timeout=60)
+
+
+def greedy(client: OpenAI, prompt: object, **fields: object) -> openai.types.Completion:
+    return client.completions.create(model="m", prompt=prompt, temperature=0, **fields)
+
+
+def test_models(client: OpenAI) -> None:
+    assert [m.id for m in client.models.list()] == ["m"]
+    with pytest.raises(openai.NotFoundError, match=r"'n'.*serves 'm'"):
+        client.completions.create(model="n", prompt="a")
+
+
+def test_a_chat_is_the_same_streamed_and_whole(client: OpenAI) -> None:
+    whole = client.chat.completions.create(model="m", messages=TALK, temperature=0, max_tokens=20)
+    stream = client.chat.completions.create(
+        model="m", messages=TALK, temperature=0, max_tokens=20, stream=True, stream_options={"include_usage": True}
+    )
+    *chunks, last = list(stream)
+    text = "".join(c.choices[0].delta.content or "" for c in chunks)
+    assert text == whole.choices[0].message.content
+    assert chunks[-1].choices[0].finish_reason == whole.choices[0].finish_reason == "length"
+    assert last.choices == []
+    assert last.usage == whole.usage
+    assert whole.usage.completion_tokens == 20
+
+
+def test_logprobs_of_every_token_the_first_included(client: OpenAI) -> None:
+    answer = client.chat.completions.create(model="m", messages=TALK, temperature=0, max_tokens=6, logprobs=True, top_logprobs=3)
+    scored = answer.choices[0].logprobs.content
+    assert len(scored) == 6
+    assert all(len(s.top_logprobs) == 3 and s.top_logprobs[0].logprob == s.logprob <= 0 for s in scored)
+    plain = greedy(client, "The first runner", max_tokens=6, logprobs=2).choices[0]
+    assert len(plain.logprobs.tokens) == len(plain.logprobs.token_logprobs) == 6
+    assert all(token in plain.text for token in plain.logprobs.tokens if not token.startswith("bytes:"))
+
+
+def test_a_stop_string_ends_the_text_before_it(client: OpenAI) -> None:
+    text = greedy(client, "A baton is", max_tokens=24).choices[0].text
+    stop = text[8:11]
+    stopped = greedy(client, "A baton is", max_tokens=24, stop=[stop]).choices[0]
+    assert stopped.finish_reason == "stop"
+    assert stopped.text == text[: text.index(stop)]
+
+
+def test_choices_of_one_prompt_differ_and_come_again(client: OpenAI) -> None:
+    def ask(n: int) -> list[str]:
+        answer = client.completions.create(model="m", prompt="Write", temperature=1.0, seed=7, n=n, max_tokens=12)
+        assert [c.index for c in answer.choices] == list(range(n))
+        assert answer.usage.completion_tokens == sum(12 for _ in answer.choices)
+        return [c.text for c in answer.choices]
+
+    two = ask(2)
+    assert two[0] != two[1]
+    assert ask(2) == two
+    assert ask(1) == two[:1]
+
+
+def test_a_bias_and_a_penalty_reach_the_first_token_and_all_behind_it(client: OpenAI, service: Service) -> None:
+    """Prefill draws the first token, decode the others: both must see the bias, and what was drawn before."""
+    wanted = 65
+    fields = {"logit_bias": {str(wanted): 100}, "max_tokens": 8}
+    assert service.ids("The first", **fields) == [wanted] * 8
+    punished = service.ids("The first", repetition_penalty=100.0, **fields)
+    assert punished[0] == wanted
+    assert wanted not in punished[1:]
+    in_the_prompt = service.ids([70, wanted, 71], repetition_penalty=100.0, **fields)
+    assert wanted not in in_the_prompt
+
+
+def test_min_tokens_holds_the_end_back(client: OpenAI, service: Service) -> None:
+    fields = {"logit_bias": {str(END): 100}, "max_tokens": 6}
+    assert len(service.ids("The first", **fields)) == 1
+    held = service.ids("The first", min_tokens=4, **fields)
+    assert len(held) == 5
+    assert held[-1] == END
+    assert END not in held[:-1]
+
+
+def test_thirty_two_at_once_say_what_each_says_alone(client: OpenAI) -> None:
+    prompts = [f"Request number {i} goes to the next runner" for i in range(32)]
+    with ThreadPoolExecutor(32) as pool:
+        together = list(pool.map(lambda p: greedy(client, p, max_tokens=10).choices[0].text, prompts))
+    assert together[::8] == [greedy(client, p, max_tokens=10).choices[0].text for p in prompts[::8]]
+    assert len(set(together)) > 16
+
+
+def test_a_client_that_leaves_or_loses_patience_leaves_nothing(client: OpenAI, service: Service) -> None:
+    stream = client.completions.create(model="m", prompt="Write a story", max_tokens=2000, stream=True)
+    next(iter(stream))
+    stream.close()
+    with pytest.raises(openai.APITimeoutError):
+        client.with_options(timeout=0.3).completions.create(model="m", prompt="Write a story", max_tokens=2500)
+    service.wait_clean(5.0)
+    assert greedy(client, "Then", max_tokens=3).usage.completion_tokens == 3
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"max_tokens": 100_000}, "max_tokens = 100000"),
+        ({"prompt": [VOCABULARY]}, "320"),
+        ({"extra_body": {"guided_json": "{}"}}, "guided_json"),
+    ],
+)
+def test_what_cannot_be_served_is_a_typed_error_and_the_next_request_is_served(
+    client: OpenAI, fields: dict[str, object], said: str
+) -> None:
+    with pytest.raises(openai.BadRequestError, match=said):
+        client.completions.create(model="m", **({"prompt": "a"} | fields))
+    assert greedy(client, "Then", max_tokens=3).usage.completion_tokens == 3
+
+
+def test_the_curl_examples_of_the_readme_answer(service: Service) -> None:
+    examples = re.findall(r"^(curl .*?[^\\])$", (ROOT / "README.md").read_text(), flags=re.M | re.S)
+    assert examples
+    for example in examples:
+        typed = example.replace("127.0.0.1:8000", f"127.0.0.1:{service.port}").replace('"smollm2"', '"m"')
+        done = subprocess.run(
+            [*shlex.split(typed.replace("\\\n", " ")), "-sS"], capture_output=True, text=True, timeout=60, check=True
+        )
+        assert done.stdout.startswith("data: {")
+        assert done.stdout.endswith("data: [DONE]\n\n")
+        assert '"error"' not in done.stdout
+    wait_for(lambda: service.ledger()["clean"], seconds=5, why="ledger clean")
