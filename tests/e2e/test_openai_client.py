@@ -113,11 +113,11 @@ def test_thirty_two_at_once_say_what_each_says_alone(client: OpenAI) -> None:
 
 
 def test_a_client_that_leaves_or_loses_patience_leaves_nothing(client: OpenAI, service: Service) -> None:
-    stream = client.completions.create(model="m", prompt="Write a story", max_tokens=2000, stream=True)
+    stream = greedy(client, "Write a story", max_tokens=2000, stream=True)  # greedy: this model never ends by itself then
     next(iter(stream))
     stream.close()
     with pytest.raises(openai.APITimeoutError):
-        client.with_options(timeout=0.3).completions.create(model="m", prompt="Write a story", max_tokens=2500)
+        greedy(client.with_options(timeout=0.3), "Write a story", max_tokens=2500)
     service.wait_clean(5.0)
     assert greedy(client, "Then", max_tokens=3).usage.completion_tokens == 3
 
