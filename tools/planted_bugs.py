@@ -19,11 +19,11 @@ from baton.sim.run import be_silent
 PAGE = Path(__file__).parents[1] / "docs" / "simulation.md"
 
 
-def found(name: str, worlds: int) -> Found:
+def found(name: str, worlds: int, shrink_runs: int) -> Found:
     """One row of the table: a rate over so many worlds, or over all of them where the bug shows in none of these."""
     be_silent()
-    row = measure(BY_NAME[name], SEEDS[:worlds], shrink_runs=SHRINK_RUNS)
-    return row if row.first_seed is not None else measure(BY_NAME[name], SEEDS, shrink_runs=SHRINK_RUNS)
+    row = measure(BY_NAME[name], SEEDS[:worlds], shrink_runs=shrink_runs)
+    return row if row.first_seed is not None else measure(BY_NAME[name], SEEDS, shrink_runs=shrink_runs)
 
 
 def write_seeds(rows: list[Found]) -> None:
@@ -40,10 +40,11 @@ def main() -> int:
     parser.add_argument("names", nargs="*", choices=[*BY_NAME, []], metavar="NAME")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--seeds", type=int, default=len(SEEDS), help="worlds that a rate is measured over")
+    parser.add_argument("--shrink", type=int, default=SHRINK_RUNS, help="runs spent on making the first world small")
     args = parser.parse_args()
     names = args.names or [plant.name for plant in BANK]
     with ProcessPoolExecutor(args.jobs) as pool:
-        measured = pool.map(found, names, [args.seeds] * len(names))
+        measured = pool.map(found, names, [args.seeds] * len(names), [args.shrink] * len(names))
         rows = list(track(measured, "planted bugs", total=len(names)))
     for row in rows:
         print(
