@@ -55,7 +55,8 @@ def complete(http: httpx.Client, prompt: str, **fields: object) -> httpx.Respons
 
 def leave(http: httpx.Client) -> None:
     """Ask for much and go after the first words."""
-    body = {"model": "m", "prompt": "x" * 80, "stream": True, "max_tokens": 2000}
+    # Greedy: a random model never ends by itself then, and is still at it when its client goes.
+    body = {"model": "m", "prompt": "x" * 80, "stream": True, "max_tokens": 1000, "temperature": 0}
     with http.stream("POST", "/v1/completions", json=body) as answer:
         next(answer.iter_lines())
 
