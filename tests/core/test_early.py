@@ -47,6 +47,18 @@ def test_a_lost_worker_takes_its_offers_along():
     assert list(table.take(key(2), OTHER)) == [0]
 
 
+def test_who_offered_may_take_it_back():
+    table = EarlyOffers()
+    table.keep(P, offer(room=1), Micros(0))
+    table.withdraw(key(1), OTHER)
+    table.withdraw(key(2), P)
+    assert list(table.take(key(1), P)) == [0]
+    table.keep(P, offer(room=1), Micros(0))
+    table.withdraw(key(1), P)
+    assert table.take(key(1), P) == {}
+    assert table.timer() is None
+
+
 def test_the_table_is_bounded_in_rooms_and_in_offers_of_a_room(monkeypatch):
     monkeypatch.setattr(early, "ROOMS", 2)
     monkeypatch.setattr(early, "OFFERS", 3)

@@ -4,7 +4,7 @@ from tests.core.build import ticket
 from tests.core.world import World
 
 from baton.core.ids import Boot
-from baton.core.messages import Admitted, Ended, Offer, Withdrawn
+from baton.core.messages import Admitted, Ended, Failed, Offer, Withdrawn
 from baton.core.prefill import PrefillLeader, PrefillRoom
 
 P, D = 2, 3
@@ -90,3 +90,16 @@ def test_pages_on_their_way_back_count():
     w.run()
     assert not said(w, Withdrawn)
     assert rooms(w).keys() == {3, 9}
+
+
+def test_decode_takes_no_memory_for_what_was_withdrawn_before_its_ticket_came():
+    w = world()
+    w.hold = lambda source, target, message: False
+    for number in (7, 9, 3):
+        give(w, number, 8)  # to prefill alone: its offers are early at decode
+    assert (9, D) in said(w, Withdrawn)
+    decode = w.nodes[Boot(D)].leader
+    decode.receive(World.GATEWAY, ticket(9, length=8), w.now)
+    w.run()
+    assert not [m for s, _, m in w.log if s == D and isinstance(m, Admitted | Failed)]
+    assert not any(decode.ledger.held(ticket(9).key).values())

@@ -198,8 +198,8 @@ class DecodeLeader(Leader[DecodeRoom]):
     def _on_withdrawn(self, sender: Boot, message: Withdrawn, now: Micros) -> None:
         room = self.find(message.key)
         if room is None:
-            return
-        if room.state in (RoomState.QUEUED, RoomState.FETCHING):
+            self._early.withdraw(message.key, sender)
+        elif room.state in (RoomState.QUEUED, RoomState.FETCHING):
             self.marks[Mark.WITHDRAWN_HEARD] += 1
             self.end(room)
         else:

@@ -41,6 +41,11 @@ class EarlyOffers:
         waiting = self._rooms.pop(key, None)
         return waiting.offers if waiting is not None and waiting.sender == sender else {}
 
+    def withdraw(self, key: Key, sender: Boot) -> None:
+        """The worker takes back what it offered: the ticket, when it comes, finds nothing of it."""
+        if key in self._rooms and self._rooms[key].sender == sender:
+            del self._rooms[key]
+
     def expired(self, now: Micros) -> list[tuple[Key, Boot]]:
         """Rooms whose time is over, each returned once, and who offered them."""
         over = [(key, w.sender) for key, w in self._rooms.items() if now >= w.until]
