@@ -5,8 +5,9 @@ import pytest
 
 from baton.cli import main, processes
 from baton.cli import options as opt
-from baton.cli.processes import gateway_flags, worker_flags
+from baton.cli.processes import gateway_flags, rank_cores, worker_flags
 from baton.cli.serve import Crew, Keys, plan_gateway, plan_workers
+from baton.core.errors import ConfigError
 from baton.ports.fabric_settings import FabricSettings
 from baton.shell.settings import Role, WorkerSettings
 
@@ -55,6 +56,10 @@ CHANGES = [
         "log_format": opt.LogFormat.JSON,
     },
     {"record": "/logs"},
+    {
+        "crew": msgspec.structs.replace(CREW, layouts={Role.PREFILL: opt.Parallel(2, 3), Role.DECODE: opt.Parallel(pp=2)}),
+        "cores": (0, 1, 2, 3, 4, 5, 6, 7, 8, 9),
+    },
     {"memory": msgspec.structs.replace(MEMORY, fabric="tcp", fabric_settings=FABRIC)},
 ]
 
@@ -88,7 +93,8 @@ def test_every_setting_of_a_worker_has_a_flag_or_a_fixed_value():
     """A field that no flag carries would silently fall back to its default in the child."""
     fabric = msgspec.structs.replace(FABRIC, nixl_params={"k": "v"})
     memory = msgspec.structs.replace(MEMORY, fabric_settings=fabric)
-    carried = len(worker_flags(plan("/m", memory=memory, work=CHANGES[1]["work"], cores=(1, 2), secret="/s", record="/l")[0]))
+    planned = plan("/m", memory=memory, work=CHANGES[1]["work"], cores=(1, 2), secret="/s", record="/l")[0]
+    carried = len(worker_flags(msgspec.structs.replace(planned, tp=2, rank=1, rendezvous="h:1")))
     timing = {"stall_ms", "fetch_ms"}  # not for operators yet
     pool = 1  # pages or bytes
     assert carried == len(WorkerSettings.__struct_fields__) - len(timing) - pool + len(FabricSettings.__struct_fields__) - 1
@@ -103,6 +109,38 @@ def test_the_plan_of_a_crew(checkpoint):
     assert [w.threads for w in (prefill, first, second)] == [2, 1, 1]
     assert {w.dtype for w in (prefill, first, second)} == {"float16"}
     assert {w.kv_bytes for w in (prefill, first, second)} == {3 << 20}
+
+
+def test_cores_are_divided_over_ranks_and_a_worker_has_those_of_its_own(checkpoint):
+    crew = Crew(roles=(Role.PREFILL, Role.DECODE), page_sizes={}, threads=None, layouts={Role.PREFILL: opt.Parallel(2, 2)})
+    prefill, decode = plan(checkpoint, crew=crew, cores=tuple(range(10)))
+    assert (prefill.cores, prefill.threads) == ((0, 1, 2, 3, 4, 5, 6, 7), 2)
+    assert (decode.cores, decode.threads) == ((8, 9), 2)
+    assert rank_cores(prefill) == ((0, 1), (2, 3), (4, 5), (6, 7))
+    third = msgspec.structs.replace(prefill, rank=2, rendezvous="h:1", cores=(4, 5))
+    assert rank_cores(third)[0] == (4, 5)
+    assert (list(prefill.others_here), list(third.others_here)) == ([1, 2, 3], [])
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"tp": 3, "nnodes": 2, "rendezvous": "h:1"}, r"3 ranks \(tp 3 x pp 1\) cannot be divided evenly over 2 nodes"),
+        ({"tp": 2, "nnodes": 2, "node_rank": 2, "rendezvous": "h:1"}, "node rank 2: .* between 0 and 1"),
+        ({"tp": 2, "nnodes": 2}, "2 nodes need an address .* --rendezvous"),
+        ({"tp": 2, "rank": 2, "rendezvous": "h:1"}, "rank 2 of 2"),
+        ({"tp": 0}, "tensor parallel width is 0"),
+        ({"pp": -1}, "pipeline parallel width is -1"),
+    ],
+)
+def test_a_layout_that_cannot_be_is_refused(changes, said, checkpoint):
+    with pytest.raises(ConfigError, match=said):
+        msgspec.structs.replace(plan(checkpoint)[0], **changes).__post_init__()
+
+
+def test_ranks_of_a_machine():
+    second = msgspec.structs.replace(plan("/m")[0], tp=2, pp=2, nnodes=2, node_rank=1, rendezvous="h:1")
+    assert (second.own_rank, second.ranks_here, list(second.others_here)) == (2, 2, [3])
 
 
 def test_a_worker_on_its_own_uses_all_cores_it_may(checkpoint, composed):

@@ -29,9 +29,10 @@ def test_a_worker_is_whole_when_all_have_joined_in_any_order(order):
     for n, rank in enumerate(order):
         assert muster.whole is None
         assert muster.missing == sorted(order[n:])
-        muster.take(Boot(10 + rank), Join(seen_by(rank)))
+        muster.take(Boot(10 + rank), Join(seen_by(rank), pid=100 + rank))
         assert muster.rank_of(Boot(10 + rank)) == rank
     assert [r.boot for r in muster.whole.ranks] == [10, 11, 12, 13]
+    assert muster.pids == (101, 102, 103)
     assert msgspec.structs.replace(muster.whole, ranks=seen_by(0).ranks) == seen_by(0)
 
 
@@ -51,11 +52,11 @@ def test_a_worker_is_whole_when_all_have_joined_in_any_order(order):
 )
 def test_who_does_not_fit_is_refused_by_field_and_values(sender, joins, said):
     with pytest.raises(ConfigError, match=said):
-        Muster(seen_by(0)).take(Boot(sender), Join(joins))
+        Muster(seen_by(0)).take(Boot(sender), Join(joins, pid=1))
 
 
 def test_a_rank_joins_once():
     muster = Muster(seen_by(0))
-    muster.take(Boot(11), Join(seen_by(1)))
+    muster.take(Boot(11), Join(seen_by(1), pid=1))
     with pytest.raises(ConfigError, match=r"rank\(s\) \[2, 3\] of 4 miss"):
-        muster.take(Boot(11), Join(seen_by(1)))
+        muster.take(Boot(11), Join(seen_by(1), pid=1))

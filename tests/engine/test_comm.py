@@ -73,6 +73,7 @@ def test_hidden_states_go_down_the_stages_in_order_and_nobody_waits_for_those_be
 
 def test_a_lost_rank_ends_the_call_of_the_others():
     def act(comm, rank):
+        comm.add_up(mine(rank))
         if rank == 1:
             comm.close()
             return "gone"
@@ -84,8 +85,16 @@ def test_a_lost_rank_ends_the_call_of_the_others():
 
 
 def test_ranks_that_do_not_come_are_reported():
+    comm = GlooComm(Placement(TABLE, 2, 1, 0, 0, 1), dist.HashStore(), host="127.0.0.1", timeout_s=0.3)
     with pytest.raises(PeerError, match="did not find each other"):
-        GlooComm(Placement(TABLE, 2, 1, 0, 0, 1), dist.HashStore(), host="127.0.0.1", timeout_s=0.3)
+        comm.add_up(mine(0))
+
+
+def test_a_rank_that_has_left_takes_part_no_more():
+    comm = GlooComm(Placement(TABLE, 2, 1, 0, 0, 1), dist.HashStore(), host="127.0.0.1", timeout_s=20)
+    comm.close()
+    with pytest.raises(PeerError, match="has left its worker"):
+        comm.add_up(mine(0))
 
 
 def test_one_rank_alone_sums_and_gathers_what_it_has():

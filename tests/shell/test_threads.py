@@ -5,7 +5,7 @@ import os
 import pytest
 
 from baton.core.errors import ConfigError
-from baton.shell.threads import available_cores, divide, pin, warning
+from baton.shell.threads import Share, available_cores, divide, pin, together, warning
 
 
 @pytest.mark.parametrize(
@@ -35,6 +35,10 @@ def test_no_core_is_shared_or_left_over_while_there_are_enough():
         for workers in range(1, total + 1):
             dealt = [core for share in divide(range(total), workers=workers, threads=None) for core in share.cores]
             assert sorted(dealt) == list(range(total))
+
+
+def test_ranks_of_one_worker_share_what_they_have_together():
+    assert together([Share((0, 1), 2), Share((2,), 1)]) == Share((0, 1, 2), 1)
 
 
 def test_no_thread_is_refused():

@@ -1,242 +1,193 @@
-"""The composition root of a worker process: settings in, a running pump out.
+"""The composition root of a worker process: settings in, a running pump out. Rank 0 leads; the others follow it.
 
-Everything outside comes through `Ports`, so a test can hand in a fabric that lies, or a control plane that is
-late, and run the production code around it.
+rank 0   Station ── Body ── Leader ── WorkerPump          starts the ranks of its machine, and ends with any of them
+rank r   Station ── Body ── RankPump                      ends with rank 0
 """
 
 import gc
 import os
 import signal
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable
 
+import msgspec
 import psutil
 import structlog
 
 from baton.adapters import fabrics
-from baton.adapters.clock import MonotonicClock
-from baton.adapters.entropy import SystemEntropy
-from baton.adapters.memory import HostPool, available_bytes, require_memory
-from baton.adapters.secret import Secret, load_secret
-from baton.adapters.zmq_control import ZmqControl
-from baton.cli.record import making
-from baton.core.cores import AnyLeader, LeaderParts, RankParts
-from baton.core.errors import ConfigError, FabricError, Mismatch
-from baton.core.ids import Boot, GroupName, Rank
-from baton.core.manifest import Manifest, PoolView, RankManifest
-from baton.core.messages import PROTOCOL
+from baton.cli.compose_rank import PRODUCTION, Body, Ports, Station
+from baton.cli.processes import rank_cores
+from baton.cli.ranks import Crew
+from baton.core.cores import AnyLeader, LeaderParts
+from baton.core.errors import FabricError, Mismatch, PeerError
+from baton.core.frames import Join
+from baton.core.ids import Micros
+from baton.core.manifest import Manifest
 from baton.core.room import LeaderSettings
-from baton.core.seal import identity_bits
-from baton.core.session import SessionLimits, Sessions
-from baton.core.state import DType, Placement
-from baton.ports.clock import Clock
-from baton.ports.control import Control
-from baton.ports.engine import Engine
-from baton.ports.entropy import Entropy
-from baton.ports.fabric import Fabric
-from baton.shell.lines import Lines
-from baton.shell.narration import Narration
-from baton.shell.rank_host import RankHost
+from baton.shell.muster import gather_ranks
+from baton.shell.rank_pump import RankPump
 from baton.shell.settings import BLOCK_TOKENS, Role, WorkerSettings
-from baton.shell.wake import Wake, sleep_until
 from baton.shell.worker import WorkerPump
-from baton.wire.codec import MAX_FRAME_BYTES
 
+__all__ = ["PRODUCTION", "Ports", "run_worker"]
 log = structlog.get_logger()
-DEFAULT_MEMORY_SHARE = 0.25  # of what is free, for a pool whose size nobody gave
 LAST_CHUNK_BYTES = 32 << 20  # state of a long prompt's last chunk, whose transfer nothing hides
-SERVED: Mapping[str, DType] = {"bfloat16": DType.BF16, "float32": DType.F32, "float16": DType.F16}
-MakeFabric = Callable[[str, fabrics.Parts], Fabric]
-MakeControl = Callable[[str | None, Secret | None], Control]
-
-
-def _make_control(bind: str | None, secret: Secret | None) -> Control:
-    return ZmqControl(bind=bind, secret=secret, max_frame_bytes=MAX_FRAME_BYTES)
-
-
-@dataclass(frozen=True)
-class Ports:
-    """How the outside things of a worker are made."""
-
-    clock: Callable[[], Clock] = MonotonicClock
-    entropy: Callable[[], Entropy] = SystemEntropy
-    fabric: MakeFabric = fabrics.make
-    control: MakeControl = _make_control
-
-
-PRODUCTION = Ports()
+MUSTER = Micros(600_000_000)  # until the last rank has loaded its weights
 
 
 class Worker:
-    """All parts of one worker process; `close` frees them in the order in which they depend on each other."""
+    """Rank 0: the leader of all ranks, in the process that started those of its machine."""
 
     def __init__(self, settings: WorkerSettings, ports: Ports) -> None:
         self.settings = settings
-        self.wake = Wake()
-        clock, boot = ports.clock(), Boot(ports.entropy().bits(64))
-        self._making = making(settings.record, name=settings.name, clock=clock)
-        structlog.contextvars.bind_contextvars(worker=settings.name)
-        secret = load_secret(Path(settings.secret)) if settings.secret else None
-        self._control = ports.control(settings.bind if settings.role is Role.PREFILL else None, secret)
-        self._load(clock)
-        parts = fabrics.Parts(boot, 0, self.wake, clock, settings.fabric_settings, secret)
-        self._fabrics = {n: ports.fabric(n, parts) for n in fabrics.usable(settings.fabrics)}
-        exposures = {n: f.expose(self.engine.pools) for n, f in self._fabrics.items()}
-        self.manifest = self._manifest(boot, exposures)
-        leader = self._leader()
-        core = self._making.cores.rank(RankParts(Rank(0), boot, (self.placement,), settings.seal))
-        narration = Narration()
-        rank = RankHost(core=core, engine=self.engine, fabrics=self._fabrics, clock=clock, narration=narration)
-        self._lines = Lines(Sessions(boot, SessionLimits()), self._control, clock)
-        self.pump = WorkerPump(
-            leader=leader,
-            rank=rank,
-            others=(),
+        several = settings.tp * settings.pp > 1
+        listens = several or settings.role is Role.PREFILL
+        self._station = Station(settings, ports, bind=settings.bind if listens else None)
+        store, address = None, None
+        if several:
+            from baton.cli.rendezvous import open_rendezvous, say_leader
+
+            store, address = open_rendezvous(settings.rendezvous)
+            assert self._station.control.bound_address is not None
+            say_leader(store, self._station.control.bound_address)
+        self._crew = start_others(settings, address, ports)
+        self._body = Body(settings, ports, self._station, store)
+        settle()
+        self.manifest, pids = gather_ranks(
+            self._body.manifest,
+            self._station.lines,
+            self._station.clock,
+            sleep=lambda us: self._station.sleep(us, *self._crew.filenos()),
+            patience=MUSTER,
+            look=self._crew.look,
+        )
+        self._pump = WorkerPump(
+            leader=self._leader((os.getpid(), *pids)),
+            rank=self._body.host,
+            others=[rank.boot for rank in self.manifest.ranks[1:]],
             absent=(),
-            lines=self._lines,
-            clock=clock,
+            lines=self._station.lines,
+            clock=self._station.clock,
             gateways=settings.gateways,
-            narration=narration,
+            narration=self._station.narration,
         )
 
-    def _load(self, clock: Clock) -> None:
-        from baton.engine.attention.cpu import CpuAttention
-        from baton.engine.checkpoint import Checkpoint
-        from baton.engine.comm import Alone
-        from baton.engine.digest import block_sums
-        from baton.engine.engine import TorchEngine
-        from baton.engine.kernels.team import Team
-        from baton.engine.models import FAMILIES
-        from baton.engine.models.base import KV, family_of
-        from baton.engine.models.config import identity
-        from baton.engine.ops import CpuOps
-
-        s, started = self.settings, clock.now()
-        checkpoint = Checkpoint.open(Path(s.model))
-        family = family_of(checkpoint.config, FAMILIES)
-        self.dtype = served_dtype(s.dtype, checkpoint.config)
-        table = family.table(checkpoint.config, block_tokens=BLOCK_TOKENS, dtype=SERVED[self.dtype])
-        self.placement = Placement(table, 1, 1, 0, 0, s.page_blocks)
-        self.max_model_len = model_length(s.max_model_len, *family.longest(checkpoint.config))
-        nbytes = self._pool_bytes(self.placement)
-        for group, size in nbytes.items():
-            require_memory(size, f"the pool of group {group}")
-        ops = CpuOps(SERVED[self.dtype], Team(s.threads))
-        model = family.build(checkpoint, self.placement, SERVED[self.dtype], ops, Alone(), longest=self.max_model_len)
-        config = family.read(checkpoint.config, longest=self.max_model_len)
-        self.weights = identity(checkpoint.identity(self.dtype), config)
-        pools = {group: HostPool(size, what=f"the pool of group {group}") for group, size in nbytes.items()}
-        self._host_pools = pools
-        attention = CpuAttention(pools[KV], self.placement)
-        attention.warm()
-        self.engine: Engine = TorchEngine(
-            model=model,
-            placement=self.placement,
-            pools=pools,
-            attention=attention,
-            block_sums=block_sums,
-            identity=identity_bits(self.weights),
-            threads=s.threads,
-            wake=self.wake,
-        )
-        log.info("model_loaded", model=s.model, dtype=self.dtype, seconds=round((clock.now() - started) / 1e6, 2))
-
-    def _pool_bytes(self, placement: Placement) -> dict[GroupName, int]:
-        """Bytes of every group's pool; all groups get the same number of pages."""
-        s = self.settings
-        page = {g.name: placement.page_bytes(g.name) for g in placement.table.groups}
-        budget = s.kv_bytes if s.kv_bytes is not None else int(available_bytes() * DEFAULT_MEMORY_SHARE)
-        pages = s.kv_pages if s.kv_pages is not None else budget // sum(page.values())
-        if s.kv_pages is None and s.kv_bytes is None:
-            enough = s.max_num_seqs * -(-self.max_model_len // s.page_tokens)
-            pages = min(pages, enough)
-        if pages < 1:
-            raise ConfigError(f"a pool of {budget} bytes holds no page of {sum(page.values())} bytes; raise --kv-memory")
-        return {g: pages * size for g, size in page.items()}
-
-    def _manifest(self, boot: Boot, exposures: dict[str, bytes]) -> Manifest:
-        s = self.settings
-        pools = tuple(PoolView(g, n, self.engine.pools[g].nbytes) for g, n in self.engine.pool_pages.items())
-        return Manifest(
-            protocol=PROTOCOL,
-            role=s.role.value,
-            model=s.served_model_name,
-            weights=self.weights,
-            dtype=self.dtype,
-            table=self.placement.table,
-            page_blocks=s.page_blocks,
-            tp=1,
-            pp=1,
-            max_model_len=self.max_model_len,
-            seal=s.seal,
-            ranks=(RankManifest(boot, 0, 0, 0, pools, exposures),),
-        )
-
-    def _leader(self) -> AnyLeader:
-        s, totals = self.settings, dict(self.engine.pool_pages)
-        token_bytes = max(1, sum(self.placement.block_bytes(g) for g in totals) // BLOCK_TOKENS)
+    def _leader(self, pids: tuple[int, ...]) -> AnyLeader:
+        s, body = self.settings, self._body
+        totals = {
+            group: min(pool.pages for rank in self.manifest.ranks for pool in rank.pools if pool.group == group)
+            for group in body.engine.pool_pages
+        }
+        token_bytes = max(1, sum(body.placement.block_bytes(g) for g in totals) // BLOCK_TOKENS)
         settings = LeaderSettings(
             name=s.name,
-            address=self._control.bound_address,
+            address=self._station.control.bound_address,
             step_tokens=s.max_batched_tokens,
             last_chunk_tokens=max(BLOCK_TOKENS, LAST_CHUNK_BYTES // token_bytes),
             max_rooms=s.max_num_seqs,
             max_queue=4096,
             stall_ms=s.stall_ms,
             fetch_ms=s.fetch_ms,
-            pids=(os.getpid(),),
+            pids=pids,
         )
-        return self._making.cores.leader(LeaderParts(self.manifest, settings, totals), self._choose_fabric)
+        return self._station.making.cores.leader(LeaderParts(self.manifest, settings, totals), self._choose_fabric)
 
     def _choose_fabric(self, theirs: Manifest) -> str:
-        ours = self.manifest.ranks[0].exposures
-        there = theirs.ranks[0].exposures
-        capabilities = {n: f.capabilities for n, f in self._fabrics.items()}
+        """One for all pairs of ranks: what all of them have, and what reaches the farthest."""
+        ours, there = ([rank.exposures for rank in manifest.ranks] for manifest in (self.manifest, theirs))
+        mine = self._body.fabrics
+        capabilities = {n: f.capabilities for n, f in mine.items() if all(n in exposures for exposures in ours)}
+        common = set.intersection(*(set(exposures) for exposures in there))
+        near = all(fabrics.same_host(ours[0], t) for t in there) and all(fabrics.same_host(o, there[0]) for o in ours)
         try:
-            name, why = fabrics.choose(capabilities, there, same_host=fabrics.same_host(ours, there))
+            name, why = fabrics.choose(capabilities, common, same_host=near)
         except FabricError as error:
-            raise Mismatch("fabric", sorted(ours), sorted(there), str(error)) from error
+            raise Mismatch("fabric", sorted(capabilities), sorted(common), str(error)) from error
         log.info("fabric_chosen", fabric=name, why=why, peer=f"{theirs.boot:x}")
         return name
 
+    def wake(self) -> None:
+        """Look at once whether to stop."""
+        self._station.wake()
+
     def run(self, stopped: Callable[[], bool]) -> None:
-        """Turn the pump until told to stop."""
-        filenos = (self._control.fileno(), self.wake.fileno())
+        """Turn the pump until told to stop. Raises PeerError or ConfigError: another rank has ended."""
         while not stopped():
-            timeout = self.pump.turn()
-            sleep_until(filenos, timeout)
-            self.wake.clear()
+            self._station.sleep(self._pump.turn(), *self._crew.filenos())
+            self._crew.look()
 
     def close(self) -> None:
-        """Say goodbye, end every thread, free everything."""
-        self._lines.close()
-        for fabric in self._fabrics.values():
-            fabric.close()
-        self.engine.close()
-        for pool in self._host_pools.values():
-            pool.close()
-        self.wake.close()
-        self._making.close()
+        """Let the other ranks end, say goodbye, end every thread, free everything."""
+        self._crew.tell()
+        self._station.lines.close()
+        self._body.close()
+        self._station.close()
+        self._crew.close()
 
 
-def served_dtype(wanted: str, config: Mapping[str, object]) -> str:
-    """The dtype to serve in; "auto" is the checkpoint's own."""
-    name = str(config.get("dtype") or config.get("torch_dtype") or "float32") if wanted == "auto" else wanted
-    if name not in SERVED:
-        raise ConfigError(f"dtype {name!r} is not supported; supported are {sorted(SERVED)}")
-    return name
+class Follower:
+    """Any rank but the first. The first one of another machine starts the others there."""
+
+    def __init__(self, settings: WorkerSettings, ports: Ports) -> None:
+        from baton.cli.rendezvous import find_rendezvous, hear_leader
+
+        assert settings.rendezvous is not None
+        self._station = Station(settings, ports, bind=None)
+        store = find_rendezvous(settings.rendezvous)
+        leader = hear_leader(store)
+        self._crew = start_others(settings, settings.rendezvous, ports)
+        self._body = Body(settings, ports, self._station, store)
+        settle()
+        self._pump = RankPump(
+            rank=self._body.host,
+            join=Join(self._body.manifest, os.getpid()),
+            lines=self._station.lines,
+            clock=self._station.clock,
+            leader=None,
+            address=leader,
+            narration=self._station.narration,
+        )
+
+    def wake(self) -> None:
+        """Look at once whether to stop."""
+        self._station.wake()
+
+    def run(self, stopped: Callable[[], bool]) -> None:
+        """Turn the pump until told to stop. Raises PeerError: the leader, or another rank, has ended."""
+        while not stopped():
+            self._station.sleep(self._pump.turn(), *self._crew.filenos())
+            self._crew.look()
+
+    def close(self) -> None:
+        """As Worker.close."""
+        self._crew.tell()
+        self._station.lines.close()
+        self._body.close()
+        self._station.close()
+        self._crew.close()
 
 
-def model_length(wanted: int | None, own: int, most: int) -> int:
-    """Positions of one request, prompt and answer: `own` unless told. Raises ConfigError beyond `most`."""
-    if wanted is not None and wanted > most:
-        raise ConfigError(f"--max-model-len {wanted} exceeds the model's {most} positions")
-    return wanted if wanted is not None else own
+def settle() -> None:
+    """Torch and the model are here to stay: a full collection over them stalls a step for tens of milliseconds.
+
+    To be called before any session begins: on a busy machine it takes seconds, which a peer would take for a death.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+def start_others(settings: WorkerSettings, rendezvous: str | None, ports: Ports) -> Crew:
+    """The other ranks of this machine, each with its part of the cores."""
+    cores = rank_cores(settings)
+    return ports.crew(
+        {
+            rank: msgspec.structs.replace(settings, rank=rank, rendezvous=rendezvous, cores=cores[rank - settings.own_rank])
+            for rank in settings.others_here
+        }
+    )
 
 
 def run_worker(settings: WorkerSettings, ports: Ports = PRODUCTION) -> None:
-    """Run one worker until SIGTERM or SIGINT. Raises ConfigError for settings that cannot work."""
+    """Run one rank, and those that it starts, until SIGTERM or SIGINT. Raises ConfigError for settings that cannot work."""
     stop = False
 
     def on_signal(_number: int, _frame: object) -> None:
@@ -244,13 +195,14 @@ def run_worker(settings: WorkerSettings, ports: Ports = PRODUCTION) -> None:
         stop = True
         worker.wake()
 
-    worker = Worker(settings, ports)
+    worker = Worker(settings, ports) if settings.own_rank == 0 else Follower(settings, ports)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, on_signal)
-    gc.collect()
-    gc.freeze()  # torch and the model are here to stay: a full collection over them stalls a step for tens of milliseconds
     log.info("worker_ready", pid=os.getpid(), rss_mib=psutil.Process().memory_info().rss >> 20)
     try:
         worker.run(lambda: stop)
+    except PeerError:
+        if not stop:  # ranks that end together may see each other go
+            raise
     finally:
         worker.close()

@@ -143,13 +143,13 @@ NixlParam = Annotated[
 MooncakeProtocol = Annotated[str, typer.Option(help="How Mooncake moves bytes: tcp or rdma.", rich_help_panel=MEMORY)]
 TcpStreams = Annotated[int, typer.Option(min=1, max=16, help="Connections of fabric tcp to a peer.", rich_help_panel=MEMORY)]
 PageSize = Annotated[int, typer.Option(help="Tokens in a page, a multiple of 16.", rich_help_panel=MEMORY)]
-KvPages = Annotated[int | None, typer.Option(help="Pages of each worker's pool, instead of --kv-memory.", rich_help_panel=MEMORY)]
+KvPages = Annotated[int | None, typer.Option(help="Pages of each rank's pool, instead of --kv-memory.", rich_help_panel=MEMORY)]
 KvMemory = Annotated[
     str | None,
     typer.Option(
         "--kv-memory",
         "--kv-cache-memory-bytes",
-        help="Size of each worker's pool, e.g. 2GiB.",
+        help="Size of each rank's pool, e.g. 2GiB.",
         show_default=DEFAULT_KV_MEMORY,
         rich_help_panel=MEMORY,
     ),
@@ -162,7 +162,7 @@ Seal = Annotated[
 ]
 Threads = Annotated[
     int | None,
-    typer.Option(help="Compute threads of each worker.", show_default="the machine's cores divided", rich_help_panel=PROCESS),
+    typer.Option(help="Compute threads of each rank.", show_default="the machine's cores divided", rich_help_panel=PROCESS),
 ]
 Secret = Annotated[
     str | None,
@@ -245,11 +245,72 @@ Cores = Annotated[
 ]
 
 
+TensorParallel = Annotated[
+    int,
+    typer.Option(
+        "--tp",
+        "--tensor-parallel-size",
+        "--tp-size",
+        min=1,
+        help="Ranks that each layer of a worker is divided over.",
+        rich_help_panel=PROCESS,
+    ),
+]
+PipelineParallel = Annotated[
+    int,
+    typer.Option(
+        "--pp",
+        "--pipeline-parallel-size",
+        "--pp-size",
+        min=1,
+        help="Stages that the layers of a worker are divided over.",
+        rich_help_panel=PROCESS,
+    ),
+]
+PrefillTensorParallel = Annotated[
+    int | None, typer.Option(min=1, help="For prefill workers alone.", show_default="--tp", rich_help_panel=PROCESS)
+]
+PrefillPipelineParallel = Annotated[
+    int | None, typer.Option(min=1, help="For prefill workers alone.", show_default="--pp", rich_help_panel=PROCESS)
+]
+DecodeTensorParallel = Annotated[
+    int | None, typer.Option(min=1, help="For decode workers alone.", show_default="--tp", rich_help_panel=PROCESS)
+]
+DecodePipelineParallel = Annotated[
+    int | None, typer.Option(min=1, help="For decode workers alone.", show_default="--pp", rich_help_panel=PROCESS)
+]
+Nodes = Annotated[int, typer.Option(min=1, help="Machines that the ranks are divided over.", rich_help_panel=PROCESS)]
+NodeRank = Annotated[int, typer.Option(min=0, help="Which of these machines this is.", rich_help_panel=PROCESS)]
+Rendezvous = Annotated[
+    str | None,
+    typer.Option(
+        "--rendezvous",
+        "--dist-init-addr",
+        metavar="HOST:PORT",
+        help="Where the ranks find each other, at the machine of rank 0; in a network that is trusted.",
+        show_default="a free port of loopback",
+        rich_help_panel=PROCESS,
+    ),
+]
+Rank = Annotated[int | None, typer.Option(hidden=True, help="Which rank this process is; given by the one that starts it.")]
+
+
 def one_model(argument: str, option: str | None) -> str:
     """MODEL, however it was given. Raises ConfigError: twice, and differently."""
     if option is not None and argument not in (DEFAULT_MODEL, option):
         raise ConfigError(f"MODEL is {argument!r} and --model-path {option!r}; give one of them")
     return argument if option is None else option
+
+
+class Parallel(msgspec.Struct, frozen=True):
+    """How one worker is divided over ranks, as given on the command line."""
+
+    tp: int = 1
+    pp: int = 1
+    nnodes: int = 1
+    node_rank: int = 0
+    rendezvous: str | None = None
+    rank: int | None = None
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
@@ -286,7 +347,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def worker_settings(
-    service: Service, work: Work, memory: Memory, *, role: Role, name: str, bind: str, share: Share
+    service: Service, work: Work, memory: Memory, *, role: Role, name: str, bind: str, share: Share, parallel: Parallel
 ) -> WorkerSettings:
     """One worker's settings.
 
@@ -309,6 +370,12 @@ def worker_settings(
         max_num_seqs=work.max_num_seqs,
         threads=share.threads,
         cores=share.cores,
+        tp=parallel.tp,
+        pp=parallel.pp,
+        nnodes=parallel.nnodes,
+        node_rank=parallel.node_rank,
+        rendezvous=parallel.rendezvous,
+        rank=parallel.rank,
         fabrics=_choose(FABRICS, memory.fabric, flag="--fabric"),
         fabric_settings=memory.fabric_settings,
         seal=memory.seal is Switch.ON,

@@ -1,12 +1,14 @@
 """`baton worker` and `baton gateway`: the processes of a service, one by one."""
 
+import sys
 from collections.abc import Mapping
 
 from baton.cli import options as opt
 from baton.core.errors import ConfigError
 from baton.shell.settings import GatewaySettings, Role, WorkerSettings
-from baton.shell.threads import Share, available_cores, pin
+from baton.shell.threads import Share, available_cores, divide, pin
 
+BATON = (sys.executable, "-P", "-m", "baton.cli.main")
 ANY_PORT = "tcp://127.0.0.1:0"
 CONTROL = "tcp://127.0.0.1:5555"
 
@@ -19,6 +21,12 @@ def worker(
     bind: opt.Bind = ANY_PORT,
     name: opt.Name = None,
     cores: opt.Cores = None,
+    tp: opt.TensorParallel = 1,
+    pp: opt.PipelineParallel = 1,
+    nnodes: opt.Nodes = 1,
+    node_rank: opt.NodeRank = 0,
+    rendezvous: opt.Rendezvous = None,
+    rank: opt.Rank = None,
     threads: opt.Threads = None,
     dtype: opt.DType = "auto",
     max_model_len: opt.MaxModelLen = None,
@@ -48,7 +56,8 @@ def worker(
 
     model = opt.one_model(model, model_path)
     pinned = _cores(cores)
-    share = Share(pinned, threads if threads is not None else len(pinned or available_cores()))
+    parallel = opt.Parallel(tp=tp, pp=pp, nnodes=nnodes, node_rank=node_rank, rendezvous=rendezvous, rank=rank)
+    share = Share(pinned, threads if threads is not None else max(1, len(pinned or available_cores()) * nnodes // (tp * pp)))
     work = opt.Work(dtype=dtype, max_model_len=max_model_len, max_batched_tokens=max_batched_tokens, max_num_seqs=max_num_seqs)
     memory = opt.Memory(
         block_size=block_size,
@@ -75,7 +84,9 @@ def worker(
         log_format=log_format,
         record=record,
     )
-    settings = opt.worker_settings(service, work, memory, role=role, name=name or role.value, bind=bind, share=share)
+    settings = opt.worker_settings(
+        service, work, memory, role=role, name=name or role.value, bind=bind, share=share, parallel=parallel
+    )
     require(model)
     run_worker(settings)
 
@@ -123,7 +134,7 @@ def gateway(
 
 def run_worker(settings: WorkerSettings) -> None:
     """The worker's composition, loaded only now: pinned first, because compute libraries look at what they may use."""
-    pin(settings.cores)
+    pin(rank_cores(settings)[0])
     from baton.cli.compose_worker import run_worker as compose
     from baton.cli.logs import configure
 
@@ -149,6 +160,13 @@ def _cores(text: str | None) -> tuple[int, ...]:
     return tuple(int(n) for n in numbers)
 
 
+def rank_cores(settings: WorkerSettings) -> tuple[tuple[int, ...], ...]:
+    """Logical CPUs of each rank on this machine, of this process first; none = not pinned."""
+    if settings.rank is not None or not settings.cores:
+        return (settings.cores,) * settings.ranks_here
+    return tuple(share.cores for share in divide(settings.cores, workers=settings.ranks_here, threads=settings.threads))
+
+
 def worker_flags(settings: WorkerSettings) -> tuple[str, ...]:
     """The arguments of `baton worker` that lead to these settings."""
     own = settings.fabric_settings
@@ -158,6 +176,12 @@ def worker_flags(settings: WorkerSettings) -> tuple[str, ...]:
         "--name": settings.name,
         "--cores": ",".join(map(str, settings.cores)) or None,
         "--threads": settings.threads,
+        "--tp": settings.tp,
+        "--pp": settings.pp,
+        "--nnodes": settings.nnodes,
+        "--node-rank": settings.node_rank,
+        "--rendezvous": settings.rendezvous,
+        "--rank": settings.rank,
         "--dtype": settings.dtype,
         "--max-model-len": settings.max_model_len,
         "--max-num-batched-tokens": settings.max_batched_tokens,

@@ -1,7 +1,6 @@
 """`baton serve`: a whole service on one machine, a gateway and its workers as supervised processes."""
 
 import os
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -10,11 +9,9 @@ import typer
 
 from baton.cli import options as opt
 from baton.cli.api_keys import read_keys
-from baton.cli.processes import ANY_PORT, gateway_flags, worker_flags
+from baton.cli.processes import ANY_PORT, BATON, gateway_flags, worker_flags
 from baton.shell.settings import GatewaySettings, Role, WorkerSettings
-from baton.shell.threads import Share, available_cores, divide, warning
-
-BATON = (sys.executable, "-P", "-m", "baton.cli.main")
+from baton.shell.threads import Share, available_cores, divide, together, warning
 
 
 def serve(
@@ -24,6 +21,12 @@ def serve(
     port: opt.Port = 8000,
     prefill: opt.Prefill = 1,
     decode: opt.Decode = 1,
+    tp: opt.TensorParallel = 1,
+    pp: opt.PipelineParallel = 1,
+    prefill_tp: opt.PrefillTensorParallel = None,
+    prefill_pp: opt.PrefillPipelineParallel = None,
+    decode_tp: opt.DecodeTensorParallel = None,
+    decode_pp: opt.DecodePipelineParallel = None,
     role: opt.LayoutRole = opt.Layout.SPLIT,
     threads: opt.Threads = None,
     dtype: opt.DType = "auto",
@@ -80,6 +83,11 @@ def serve(
     crew = Crew(
         roles=(Role.UNIFIED,) if role is opt.Layout.UNIFIED else (Role.PREFILL,) * prefill + (Role.DECODE,) * decode,
         page_sizes={Role.PREFILL: prefill_page_size, Role.DECODE: decode_page_size},
+        layouts={
+            Role.UNIFIED: opt.Parallel(tp, pp),
+            Role.PREFILL: opt.Parallel(prefill_tp or tp, prefill_pp or pp),
+            Role.DECODE: opt.Parallel(decode_tp or tp, decode_pp or pp),
+        },
         threads=threads,
     )
     port, address = free_port(host, port), control or f"tcp://127.0.0.1:{free_port('127.0.0.1', 0)}"
@@ -108,6 +116,7 @@ class Crew(msgspec.Struct, frozen=True, kw_only=True):
 
     roles: tuple[Role, ...]
     page_sizes: Mapping[Role, int | None]
+    layouts: Mapping[Role, opt.Parallel] = {}
     threads: int | None
 
 
@@ -115,14 +124,17 @@ def plan_workers(
     service: opt.Service, work: opt.Work, memory: opt.Memory, crew: Crew, *, cores: Sequence[int]
 ) -> tuple[WorkerSettings, ...]:
     """The settings of every worker, the machine's cores divided among them. Raises ConfigError."""
-    shares = divide(cores, workers=len(crew.roles), threads=crew.threads)
+    layouts = [crew.layouts.get(role, opt.Parallel()) for role in crew.roles]
+    ranks = [layout.tp * layout.pp for layout in layouts]
+    shares = iter(divide(cores, workers=sum(ranks), threads=crew.threads))
     seen: Counter[Role] = Counter()
     workers = []
-    for role, share in zip(crew.roles, shares, strict=True):
+    for role, layout, count in zip(crew.roles, layouts, ranks, strict=True):
+        share = together([next(shares) for _ in range(count)])
         page_size = crew.page_sizes.get(role)
         own = memory if page_size is None else msgspec.structs.replace(memory, page_size=page_size)
         name = f"{role.value}-{seen[role]}"
-        workers.append(opt.worker_settings(service, work, own, role=role, name=name, bind=ANY_PORT, share=share))
+        workers.append(opt.worker_settings(service, work, own, role=role, name=name, bind=ANY_PORT, share=share, parallel=layout))
         seen[role] += 1
     return tuple(workers)
 
@@ -161,7 +173,7 @@ def supervise(front: GatewaySettings, workers: Sequence[WorkerSettings]) -> int:
     from baton.shell.child import Program
     from baton.shell.supervisor import Patience, Supervisor
 
-    slow = warning([Share(w.cores, w.threads) for w in workers], cores=len(available_cores()))
+    slow = warning([Share(w.cores, w.threads * w.ranks_here) for w in workers], cores=len(available_cores()))
     narrator = Narrator(greeting(front, workers), warning=slow)
     programs = [
         Program("gateway", (*BATON, "gateway", *gateway_flags(front)), ends=0),  # its open streams end while there are workers

@@ -20,6 +20,7 @@ class Join(msgspec.Struct, frozen=True, tag="join", forbid_unknown_fields=True):
     """Rank -> its leader, the first message of their session: the worker as this rank sees it, itself its only rank."""
 
     manifest: Manifest
+    pid: int  # of its process
 
 
 # What a session carries: messages between processes; plans, reports and joins between a leader and its ranks.

@@ -14,6 +14,7 @@ class Muster:
     def __init__(self, own: Manifest) -> None:
         self._own = own
         self._ranks = {Rank(0): own.ranks[0]}
+        self._pids: dict[Rank, int] = {}
 
     @property
     def missing(self) -> list[Rank]:
@@ -26,6 +27,11 @@ class Muster:
         if self.missing:
             return None
         return msgspec.structs.replace(self._own, ranks=tuple(self._ranks[r] for r in sorted(self._ranks)))
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Processes of the ranks that have joined, by rank."""
+        return tuple(self._pids[r] for r in sorted(self._pids))
 
     def rank_of(self, boot: Boot) -> Rank | None:
         """Which rank a process is; None if it has not joined."""
@@ -50,4 +56,4 @@ class Muster:
             raise ConfigError(
                 f"boot {sender:x} joins as rank {rank}; rank(s) {self.missing} of {self._own.tp * self._own.pp} miss"
             )
-        self._ranks[rank] = theirs.ranks[0]
+        self._ranks[rank], self._pids[rank] = theirs.ranks[0], join.pid

@@ -49,7 +49,7 @@ class LeaderSettings(msgspec.Struct, frozen=True):
     max_queue: int
     stall_ms: int  # a handoff without any progress for so long fails
     fetch_ms: int  # deadline of one read
-    pids: tuple[int, ...]  # of the ranks
+    pids: tuple[int, ...]  # of the ranks, in their order
 
 
 class RoomState(Enum):

@@ -9,6 +9,7 @@ groups belong to the object, so several ranks fit in one process.
 """
 
 from collections import deque
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Protocol, cast
 
@@ -89,8 +90,9 @@ class _Group(Protocol):
 class GlooComm:
     """Implements Comm over torch.distributed's gloo, for ranks on CPUs.
 
-    `store` is where the ranks find each other; all of them must construct theirs. `host` is the own address that the others
-    reach. Raises PeerError when they are not all there within `timeout_s`, and from every call once one is lost.
+    `store` is where the ranks find each other. They connect in the first call that any of them makes: by then all have loaded
+    their weights, and one that could not has ended the worker. `host` is the own address that the others reach.
+    Every call raises PeerError when they are not all there within `timeout_s`, and once one is lost.
     """
 
     def __init__(self, placement: Placement, store: Store, *, host: str, timeout_s: float) -> None:
@@ -98,26 +100,47 @@ class GlooComm:
         self.tp, self.tp_rank = p.tp, p.tp_rank
         self.first, self.last = p.pp_rank == 0, p.pp_rank == p.pp - 1
         self._stage, self._pp = p.pp_rank, p.pp
+        self._placement, self._store, self._host, self._timeout_s = p, store, host, timeout_s
         self._sending: deque[tuple[dist.Work, torch.Tensor]] = deque()
+        self._peers: _Group | None = None
+        self._stages: _Group | None = None
+        self._connected = self._closed = False
+
+    def _connect(self) -> None:
+        """All ranks in the same order, so that none waits for one that waits for another."""
+        p = self._placement
         options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-        options._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
-        options._timeout = timedelta(seconds=timeout_s)
+        options._devices = [dist.ProcessGroupGloo.create_device(hostname=self._host)]
+        options._timeout = timedelta(seconds=self._timeout_s)
 
         def group(name: str, rank: int, size: int) -> _Group | None:
             if size == 1:
                 return None
-            return cast(_Group, dist.ProcessGroupGloo(PrefixStore(name, store), rank, size, options))
+            return cast(_Group, dist.ProcessGroupGloo(PrefixStore(name, self._store), rank, size, options))
 
         try:
             self._peers = group(f"stage-{p.pp_rank}", p.tp_rank, p.tp)
             self._stages = group(f"column-{p.tp_rank}", p.pp_rank, p.pp)
         except RuntimeError as error:
             raise PeerError(f"the ranks of this worker did not find each other: {error}") from error
+        self._connected = True
+
+    def _begin(self, act: Callable[[_Group], dist.Work], *, stages: bool = False) -> dist.Work:
+        if self._closed:
+            raise PeerError("this rank has left its worker")
+        if not self._connected:
+            self._connect()
+        group = self._stages if stages else self._peers
+        assert group is not None
+        try:
+            return act(group)
+        except RuntimeError as error:
+            raise _lost(error) from error
 
     def add_up(self, x: torch.Tensor) -> torch.Tensor:
         """See Comm."""
         if self.tp > 1:
-            self._wait(_open(self._peers).allreduce([x]))
+            self._wait(self._begin(lambda group: group.allreduce([x])))
         return x
 
     def gather(self, x: torch.Tensor) -> torch.Tensor | None:
@@ -126,22 +149,23 @@ class GlooComm:
             return x
         x = x.contiguous()
         parts = [[torch.empty_like(x) for _ in range(self.tp)]] if self.tp_rank == 0 else []
-        self._wait(_open(self._peers).gather(parts, [x], dist.GatherOptions()))
+        self._wait(self._begin(lambda group: group.gather(parts, [x], dist.GatherOptions())))
         return torch.cat(parts[0], dim=-1) if parts else None
 
     def send(self, x: torch.Tensor) -> None:
         """See Comm."""
         while len(self._sending) >= SENDS_UNDER_WAY:
             self._wait(self._sending.popleft()[0])
-        self._sending.append((_open(self._stages).send([x], self._stage + 1, 0), x))
+        self._sending.append((self._begin(lambda group: group.send([x], self._stage + 1, 0), stages=True), x))
 
     def receive(self, x: torch.Tensor) -> torch.Tensor:
         """See Comm."""
-        self._wait(_open(self._stages).recv([x], self._stage - 1, 0))
+        self._wait(self._begin(lambda group: group.recv([x], self._stage - 1, 0), stages=True))
         return x
 
     def close(self) -> None:
         """See Comm."""
+        self._closed = True
         for group in (self._peers, self._stages):
             if group is not None:
                 group.abort()  # what waits here
@@ -151,10 +175,8 @@ class GlooComm:
         try:
             work.wait()
         except RuntimeError as error:
-            raise PeerError(f"a rank of this worker was lost while it computed: {error}") from error
+            raise _lost(error) from error
 
 
-def _open(group: _Group | None) -> _Group:
-    if group is None:
-        raise PeerError("this rank has left its worker")
-    return group
+def _lost(error: RuntimeError) -> PeerError:
+    return PeerError(f"a rank of this worker was lost while it computed: {error}")

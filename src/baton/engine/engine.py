@@ -16,6 +16,7 @@ import structlog
 import torch
 from numpy.typing import NDArray
 
+from baton.core.errors import PeerError
 from baton.core.ids import GroupName
 from baton.core.messages import Drawn
 from baton.core.state import DType, Placement
@@ -30,6 +31,7 @@ BlockSums = Callable[[NDArray[np.uint8], Placement, GroupName, NDArray[np.int64]
 # Rows a step is padded to a multiple of, per thread: the bits of float32 products depend on row counts below it.
 ROW_STEP = {DType.F32: 4, DType.BF16: 1, DType.F16: 1}
 CHUNK_STEP = 32  # rows a larger step is padded to a multiple of
+PATIENCE_S = 10.0  # on close, for a batch under way
 DIGEST_BLOCKS = 64  # hashed in one piece, so that a long verification lets a short one pass between
 
 
@@ -107,7 +109,9 @@ class TorchEngine:
         self._batches.put(None)
         self._digests.put(None)
         for thread in self._running:
-            thread.join()
+            thread.join(PATIENCE_S)
+            if thread.is_alive():
+                raise PeerError(f"{thread.name} waits for another rank still after {PATIENCE_S:.0f} s; its memory stays as it is")
         self._bytes.clear()
 
     # ---- threads --------------------------------------------------------------------------------

@@ -18,8 +18,8 @@ log = structlog.get_logger()
 
 def gather_ranks(
     own: Manifest, lines: Lines, clock: Clock, *, sleep: Callable[[Micros], None], patience: Micros, look: Callable[[], None]
-) -> Manifest:
-    """The manifest of the whole worker, made of `own` (rank 0) and what the other ranks say.
+) -> tuple[Manifest, tuple[int, ...]]:
+    """The manifest of the whole worker, made of `own` (rank 0) and what the other ranks say; and their processes, by rank.
 
     Args:
         sleep: until something comes in, at most so long
@@ -48,4 +48,4 @@ def gather_ranks(
             raise PeerError(f"rank(s) {muster.missing} of this worker have not joined in {patience / 1e6:.0f} s")
         timer = lines.timer()
         sleep(Micros(min(until, timer if timer is not None else until) - now))
-    return whole
+    return whole, muster.pids

@@ -42,6 +42,10 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         bind: own control address, where decode leaders dial; port 0 = any free one
         log_level: "debug", "info", "warning" or "error"
         log_format: "console" or "json"
+        tp, pp: ranks that divide each layer's heads, and stages that divide the layers
+        nnodes, node_rank: machines that the ranks are divided over, and which of them this is
+        rendezvous: HOST:PORT where the ranks find each other; None = a free port of loopback
+        rank: which of them this process is; None = the first of its machine, which starts the others there
         stall_ms: a handoff without any progress for so long fails
         fetch_ms: deadline of one read
         record: file, or directory for one, to which what enters the core is written; None = nowhere
@@ -67,6 +71,12 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     secret: str | None
     bind: str
     log_level: str
+    tp: int = 1
+    pp: int = 1
+    nnodes: int = 1
+    node_rank: int = 0
+    rendezvous: str | None = None
+    rank: int | None = None
     stall_ms: int = 60_000
     fetch_ms: int = 10_000
     log_format: str = "console"
@@ -76,6 +86,22 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     def page_blocks(self) -> int:
         """k: blocks in a page."""
         return self.page_tokens // BLOCK_TOKENS
+
+    @property
+    def own_rank(self) -> int:
+        """The rank that this process is."""
+        return self.rank if self.rank is not None else self.node_rank * self.ranks_here
+
+    @property
+    def ranks_here(self) -> int:
+        """Ranks of the worker on each machine."""
+        return self.tp * self.pp // self.nnodes
+
+    @property
+    def others_here(self) -> range:
+        """Ranks that this process starts."""
+        first = self.own_rank + 1
+        return range(first, first + self.ranks_here - 1) if self.rank is None else range(first, first)
 
     def __post_init__(self) -> None:
         if self.page_tokens < BLOCK_TOKENS or self.page_tokens % BLOCK_TOKENS:
@@ -90,12 +116,27 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
                 "token budget of a step": self.max_batched_tokens,
                 "number of running requests": self.max_num_seqs,
                 "number of threads": self.threads,
+                "tensor parallel width": self.tp,
+                "pipeline parallel width": self.pp,
+                "number of nodes": self.nnodes,
             }
         )
+        self._require_nodes()
         if not self.gateways:
             raise ConfigError("a worker needs at least one gateway to register with")
         if not self.fabrics:
             raise ConfigError("a worker needs at least one fabric")
+
+    def _require_nodes(self) -> None:
+        ranks = self.tp * self.pp
+        if ranks % self.nnodes:
+            raise ConfigError(f"{ranks} ranks (tp {self.tp} x pp {self.pp}) cannot be divided evenly over {self.nnodes} nodes")
+        if not 0 <= self.node_rank < self.nnodes:
+            raise ConfigError(f"node rank {self.node_rank}: with {self.nnodes} nodes it must lie between 0 and {self.nnodes - 1}")
+        if self.nnodes > 1 and self.rendezvous is None:
+            raise ConfigError(f"{self.nnodes} nodes need an address at which the ranks find each other: --rendezvous HOST:PORT")
+        if self.rank is not None and not (0 <= self.rank < ranks and self.rendezvous):
+            raise ConfigError(f"rank {self.rank} of {ranks}: it must be one of them, and needs --rendezvous")
 
 
 class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):

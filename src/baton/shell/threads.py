@@ -44,6 +44,11 @@ def divide(cores: Sequence[int], *, workers: int, threads: int | None) -> tuple[
     return tuple(shares)
 
 
+def together(shares: Sequence[Share]) -> Share:
+    """The share of a worker of several ranks: all their cores, and the threads that each of them gets."""
+    return Share(tuple(sorted({core for share in shares for core in share.cores})), min(share.threads for share in shares))
+
+
 def warning(shares: Sequence[Share], *, cores: int) -> str | None:
     """The line for the operator when the workers' threads exceed the machine's cores, else None."""
     wanted = sum(share.threads for share in shares)

@@ -181,7 +181,7 @@ class WorkerRun:
     def _pump(self, rank: Rank, host: RankHost, lines: Lines, process: Process) -> Pump:
         if rank:
             address = address_of(self.draw.name)
-            join = Join(msgspec.structs.replace(self.manifest, ranks=(self.manifest.ranks[rank],)))
+            join = Join(msgspec.structs.replace(self.manifest, ranks=(self.manifest.ranks[rank],)), pid=rank)
             return RankPump(
                 rank=host,
                 join=join,

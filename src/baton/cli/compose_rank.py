@@ -1,0 +1,215 @@
+"""What every rank of a worker is made of, whichever it is: model, pools, fabrics, a core, and lines to other processes.
+
+Everything outside comes through `Ports`, so a test can hand in a fabric that lies, or a control plane that is
+late, and run the production code around it.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+
+from baton.adapters import fabrics
+from baton.adapters.clock import MonotonicClock
+from baton.adapters.entropy import SystemEntropy
+from baton.adapters.memory import HostPool, available_bytes, require_memory
+from baton.adapters.secret import Secret, load_secret
+from baton.adapters.zmq_control import ZmqControl
+from baton.cli.ranks import Crew, start_ranks
+from baton.cli.record import making
+from baton.core.cores import RankParts
+from baton.core.errors import ConfigError
+from baton.core.ids import Boot, GroupName, Micros, Rank
+from baton.core.manifest import Manifest, PoolView, RankManifest
+from baton.core.messages import PROTOCOL
+from baton.core.seal import identity_bits
+from baton.core.session import SessionLimits, Sessions
+from baton.core.state import DType, Placement
+from baton.ports.clock import Clock
+from baton.ports.control import Control
+from baton.ports.engine import Engine
+from baton.ports.entropy import Entropy
+from baton.ports.fabric import Fabric
+from baton.shell.lines import Lines
+from baton.shell.narration import Narration
+from baton.shell.rank_host import RankHost
+from baton.shell.settings import BLOCK_TOKENS, WorkerSettings
+from baton.shell.wake import Wake, sleep_until
+from baton.wire.codec import MAX_FRAME_BYTES
+
+if TYPE_CHECKING:
+    from torch.distributed.distributed_c10d import Store
+
+log = structlog.get_logger()
+DEFAULT_MEMORY_SHARE = 0.25  # of what is free, for a pool whose size nobody gave
+COLLECTIVE_S = 300.0  # a rank that is lost is noticed by its session or its process long before
+SERVED: Mapping[str, DType] = {"bfloat16": DType.BF16, "float32": DType.F32, "float16": DType.F16}
+MakeFabric = Callable[[str, fabrics.Parts], Fabric]
+MakeControl = Callable[[str | None, Secret | None], Control]
+MakeCrew = Callable[[Mapping[int, WorkerSettings]], Crew]
+
+
+def _make_control(bind: str | None, secret: Secret | None) -> Control:
+    return ZmqControl(bind=bind, secret=secret, max_frame_bytes=MAX_FRAME_BYTES)
+
+
+@dataclass(frozen=True)
+class Ports:
+    """How the outside things of a worker are made. `crew` starts ranks, each with settings of its own."""
+
+    clock: Callable[[], Clock] = MonotonicClock
+    entropy: Callable[[], Entropy] = SystemEntropy
+    fabric: MakeFabric = fabrics.make
+    control: MakeControl = _make_control
+    crew: MakeCrew = start_ranks
+
+
+PRODUCTION = Ports()
+
+
+class Station:
+    """Where a rank stands: its clock, its boot, and its lines to other processes, listening at `bind` (None: it only dials)."""
+
+    def __init__(self, settings: WorkerSettings, ports: Ports, *, bind: str | None) -> None:
+        self.name = settings.name if settings.own_rank == 0 else f"{settings.name}.{settings.own_rank}"
+        self.wake, self.clock, self.boot = Wake(), ports.clock(), Boot(ports.entropy().bits(64))
+        self.making = making(settings.record, name=self.name, clock=self.clock)
+        structlog.contextvars.bind_contextvars(worker=self.name)
+        self.secret = load_secret(Path(settings.secret)) if settings.secret else None
+        self.control = ports.control(bind, self.secret)
+        self.lines = Lines(Sessions(self.boot, SessionLimits()), self.control, self.clock)
+        self.narration = Narration()
+
+    def sleep(self, timeout: Micros | None, *more: int) -> None:
+        """Until something comes in, here or at the descriptors `more`; at most so long (None: for ever)."""
+        sleep_until((self.control.fileno(), self.wake.fileno(), *more), timeout)
+        self.wake.clear()
+
+    def close(self) -> None:
+        """Free what is left when the lines are closed."""
+        self.wake.close()
+        self.making.close()
+
+
+class Body:
+    """One rank's model, pools, fabrics and core; `close` frees them in the order in which they depend on each other.
+
+    `store` is the worker's rendezvous, None for a worker of one rank. Raises ConfigError.
+    """
+
+    def __init__(self, settings: WorkerSettings, ports: Ports, station: Station, store: "Store | None") -> None:
+        self.settings, self.rank = settings, settings.own_rank
+        self._load(station, store)
+        parts = fabrics.Parts(station.boot, self.rank, station.wake, station.clock, settings.fabric_settings, station.secret)
+        self.fabrics = {n: ports.fabric(n, parts) for n in fabrics.usable(settings.fabrics)}
+        exposures = {n: f.expose(self.engine.pools) for n, f in self.fabrics.items()}
+        self.manifest = self._manifest(station.boot, exposures)
+        core = station.making.cores.rank(RankParts(Rank(self.rank), station.boot, self.placements, settings.seal))
+        self.host = RankHost(
+            core=core, engine=self.engine, fabrics=self.fabrics, clock=station.clock, narration=station.narration
+        )
+
+    def _load(self, station: Station, store: "Store | None") -> None:
+        from baton.engine.attention.cpu import CpuAttention
+        from baton.engine.checkpoint import Checkpoint
+        from baton.engine.comm import Alone, GlooComm
+        from baton.engine.digest import block_sums
+        from baton.engine.engine import TorchEngine
+        from baton.engine.kernels.team import Team
+        from baton.engine.models import FAMILIES
+        from baton.engine.models.base import KV, family_of
+        from baton.engine.models.config import identity
+        from baton.engine.ops import CpuOps
+
+        s, started = self.settings, station.clock.now()
+        checkpoint = Checkpoint.open(Path(s.model))
+        family = family_of(checkpoint.config, FAMILIES)
+        self.dtype = served_dtype(s.dtype, checkpoint.config)
+        table = family.table(checkpoint.config, block_tokens=BLOCK_TOKENS, dtype=SERVED[self.dtype])
+        ranks = range(s.tp * s.pp)
+        self.placements = tuple(Placement(table, s.tp, s.pp, r % s.tp, r // s.tp, s.page_blocks) for r in ranks)
+        self.placement = self.placements[self.rank]
+        self.max_model_len = model_length(s.max_model_len, *family.longest(checkpoint.config))
+        nbytes = self._pool_bytes(self.placement)
+        for group, size in nbytes.items():
+            require_memory(size, f"the pool of group {group}")
+        ops = CpuOps(SERVED[self.dtype], Team(s.threads))
+        self._comm = (
+            GlooComm(self.placement, store, host=s.fabric_settings.host, timeout_s=COLLECTIVE_S) if store is not None else Alone()
+        )
+        model = family.build(checkpoint, self.placement, SERVED[self.dtype], ops, self._comm, longest=self.max_model_len)
+        config = family.read(checkpoint.config, longest=self.max_model_len)
+        self.weights = identity(checkpoint.identity(self.dtype), config)
+        pools = {group: HostPool(size, what=f"the pool of group {group}") for group, size in nbytes.items()}
+        self._host_pools = pools
+        attention = CpuAttention(pools[KV], self.placement)
+        attention.warm()
+        self.engine: Engine = TorchEngine(
+            model=model,
+            placement=self.placement,
+            pools=pools,
+            attention=attention,
+            block_sums=block_sums,
+            identity=identity_bits(self.weights),
+            threads=s.threads,
+            wake=station.wake,
+        )
+        log.info("model_loaded", model=s.model, dtype=self.dtype, seconds=round((station.clock.now() - started) / 1e6, 2))
+
+    def _pool_bytes(self, placement: Placement) -> dict[GroupName, int]:
+        """Bytes of every group's pool; all groups get the same number of pages."""
+        s = self.settings
+        page = {g.name: placement.page_bytes(g.name) for g in placement.table.groups}
+        budget = s.kv_bytes if s.kv_bytes is not None else int(available_bytes() * DEFAULT_MEMORY_SHARE)
+        pages = s.kv_pages if s.kv_pages is not None else budget // sum(page.values())
+        if s.kv_pages is None and s.kv_bytes is None:
+            enough = s.max_num_seqs * -(-self.max_model_len // s.page_tokens)
+            pages = min(pages, enough)
+        if pages < 1:
+            raise ConfigError(f"a pool of {budget} bytes holds no page of {sum(page.values())} bytes; raise --kv-memory")
+        return {g: pages * size for g, size in page.items()}
+
+    def _manifest(self, boot: Boot, exposures: dict[str, bytes]) -> Manifest:
+        """The worker as this rank sees it: itself its only rank."""
+        s, p = self.settings, self.placement
+        pools = tuple(PoolView(g, n, self.engine.pools[g].nbytes) for g, n in self.engine.pool_pages.items())
+        return Manifest(
+            protocol=PROTOCOL,
+            role=s.role.value,
+            model=s.served_model_name,
+            weights=self.weights,
+            dtype=self.dtype,
+            table=p.table,
+            page_blocks=s.page_blocks,
+            tp=s.tp,
+            pp=s.pp,
+            max_model_len=self.max_model_len,
+            seal=s.seal,
+            ranks=(RankManifest(boot, self.rank, p.tp_rank, p.pp_rank, pools, exposures),),
+        )
+
+    def close(self) -> None:
+        """End every thread, free everything."""
+        self._comm.close()  # a batch that waits for another rank ends
+        for fabric in self.fabrics.values():
+            fabric.close()
+        self.engine.close()
+        for pool in self._host_pools.values():
+            pool.close()
+
+
+def served_dtype(wanted: str, config: Mapping[str, object]) -> str:
+    """The dtype to serve in; "auto" is the checkpoint's own."""
+    name = str(config.get("dtype") or config.get("torch_dtype") or "float32") if wanted == "auto" else wanted
+    if name not in SERVED:
+        raise ConfigError(f"dtype {name!r} is not supported; supported are {sorted(SERVED)}")
+    return name
+
+
+def model_length(wanted: int | None, own: int, most: int) -> int:
+    """Positions of one request, prompt and answer: `own` unless told. Raises ConfigError beyond `most`."""
+    if wanted is not None and wanted > most:
+        raise ConfigError(f"--max-model-len {wanted} exceeds the model's {most} positions")
+    return wanted if wanted is not None else own

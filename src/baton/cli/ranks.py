@@ -1,0 +1,82 @@
+"""The other ranks of a worker on this machine: processes of their own, which end with the process that started them."""
+
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from baton.cli.processes import BATON, worker_flags
+from baton.core.errors import ConfigError, PeerError
+from baton.shell.leash import leashed
+from baton.shell.settings import WorkerSettings
+from baton.shell.supervisor import MISCONFIGURED
+
+PATIENCE_S = 3.0  # after SIGTERM
+
+
+class Crew(Protocol):
+    """Started ranks."""
+
+    def filenos(self) -> tuple[int, ...]:
+        """Descriptors that are readable when a rank has ended."""
+        ...
+
+    def look(self) -> None:
+        """Raises ConfigError or PeerError when a rank has ended: a worker lives with all its ranks or not at all."""
+        ...
+
+    def tell(self) -> None:
+        """Ask them to end."""
+        ...
+
+    def close(self) -> None:
+        """Wait for their end, and bring it about if it does not come."""
+        ...
+
+
+def start_ranks(settings: Mapping[int, WorkerSettings]) -> Crew:
+    """Start these ranks, each as `baton worker`."""
+    return Processes({rank: (*BATON, "worker", *worker_flags(own)) for rank, own in settings.items()})
+
+
+class Processes:
+    """Implements Crew: ranks by number, each the command line that is its process. Their output is ours."""
+
+    def __init__(self, commands: Mapping[int, Sequence[str]]) -> None:
+        # Groups of their own: Ctrl-C at the terminal reaches this process alone, which then ends them.
+        self._processes = {
+            rank: subprocess.Popen(leashed(argv), stdin=subprocess.DEVNULL, process_group=0) for rank, argv in commands.items()
+        }
+        self._pidfds = {rank: os.pidfd_open(p.pid) for rank, p in self._processes.items()}
+
+    def filenos(self) -> tuple[int, ...]:
+        """See Crew."""
+        return tuple(self._pidfds.values())
+
+    def look(self) -> None:
+        """See Crew."""
+        for rank, fd in self._pidfds.items():
+            if select.select([fd], [], [], 0)[0]:
+                code = self._processes[rank].wait()
+                how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+                why = f"rank {rank} of this worker ended ({how}); a worker ends with its ranks"
+                raise ConfigError(why) if code == MISCONFIGURED else PeerError(why)
+
+    def tell(self) -> None:
+        """See Crew."""
+        for fd in self._pidfds.values():
+            signal.pidfd_send_signal(fd, signal.SIGTERM)
+
+    def close(self) -> None:
+        """See Crew."""
+        until = time.monotonic() + PATIENCE_S
+        for rank, process in self._processes.items():
+            try:
+                process.wait(max(0.0, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            os.close(self._pidfds.pop(rank))

@@ -1,0 +1,207 @@
+"""Many workers of many layouts, and a gateway's request logic that is told which two of them serve a request.
+
+The gateway is in the test's own process: the shipped pump, lines and request logic, with one decision replaced.
+"""
+
+import contextlib
+import os
+import re
+import select
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from tests.e2e.nursery import Birth, Nursery, Ranks
+
+from baton.adapters.clock import MonotonicClock
+from baton.adapters.entropy import SystemEntropy
+from baton.adapters.zmq_control import ZmqControl
+from baton.core.door import Emit, Fail, Finish, Heard, RequestId, Submit
+from baton.core.front import Front
+from baton.core.ids import Boot, TokenId
+from baton.core.messages import LedgerView, Limits, Sampling
+from baton.core.request import FrontSettings
+from baton.core.session import SessionLimits, Sessions
+from baton.shell.gateway_pump import GatewayPump
+from baton.shell.lines import Lines
+from baton.shell.settings import Role, WorkerSettings
+from baton.wire.codec import MAX_FRAME_BYTES
+
+PATIENCE_S = 60.0
+GREEDY = Sampling(temperature=0.0, top_p=1.0, top_k=0, seed=0, logprobs=0)
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """One worker's parallel layout."""
+
+    tp: int = 1
+    pp: int = 1
+    page: int = 16
+
+    def __str__(self) -> str:
+        return f"tp{self.tp}" + f" pp{self.pp}" * (self.pp > 1) + f" page {self.page}" * (self.page != 16)
+
+
+class Chosen(Front):
+    """A gateway's request logic that gives every request to the pair it was told."""
+
+    wanted: tuple[Boot, Boot] | None = None
+
+    def _choose(self) -> tuple[Boot, Boot] | None:
+        return self.wanted if self.wanted in self.usable_pairs() else None
+
+
+class Fleet:
+    """Workers by (role, layout), every prefill worker paired with every decode worker."""
+
+    def __init__(
+        self,
+        nursery: Nursery,
+        directory: Path,
+        model: Path,
+        workers: Mapping[Role, Sequence[Layout]],
+        *,
+        fabric: str = "shm",
+        pages: int = 24,
+        dtype: str = "float32",
+    ) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self._clock, self.directory = MonotonicClock(), directory
+        self._control = ZmqControl(bind="tcp://127.0.0.1:0", secret=None, max_frame_bytes=MAX_FRAME_BYTES)
+        boot = Boot(SystemEntropy().bits(64))
+        self.front = Chosen(boot, FrontSettings(), SystemEntropy().bits)
+        lines = Lines(Sessions(boot, SessionLimits()), self._control, self._clock)
+        self._lines = lines
+        self._heard: dict[RequestId, list[Heard]] = {}
+        self._pump = GatewayPump(
+            front=self.front, lines=lines, clock=self._clock, say=lambda h: self._heard.setdefault(h.request, []).append(h)
+        )
+        self._next = 0
+        self.names = {(role, layout): f"{role.value} {layout}" for role, layouts in workers.items() for layout in layouts}
+        address = self._control.bound_address
+        assert address is not None
+        settings = {
+            name: WorkerSettings(
+                role=role,
+                name=name,
+                model=str(model),
+                served_model_name="m",
+                dtype=dtype,
+                max_model_len=512,
+                page_tokens=layout.page,
+                kv_pages=pages * 16 // layout.page,
+                kv_bytes=None,
+                max_batched_tokens=64,
+                max_num_seqs=16,
+                threads=1,
+                cores=(),
+                fabrics=(fabric,),
+                seal=True,
+                gateways=(address,),
+                secret=None,
+                bind="tcp://127.0.0.1:0",
+                log_level="info",
+                tp=layout.tp,
+                pp=layout.pp,
+            )
+            for (role, layout), name in self.names.items()
+        }
+        births = {name: Birth(own, str(directory / f"{name}.log")) for name, own in settings.items()}
+        self.ranks = Ranks(nursery.address, births)
+        pairs = len(workers.get(Role.PREFILL, ())) * len(workers.get(Role.DECODE, ())) + len(workers.get(Role.UNIFIED, ()))
+        self.turn_until(lambda: len(self.front.usable_pairs()) == pairs, what=f"{pairs} pairs")
+
+    def turn_until(self, done: Callable[[], bool], *, what: str) -> None:
+        """Turn the gateway's pump until so."""
+        until = time.monotonic() + PATIENCE_S
+        while not done():
+            timeout = self._pump.turn()
+            self.ranks.look()
+            if done():
+                return
+            assert time.monotonic() < until, f"not within {PATIENCE_S:.0f} s: {what}; {self.front.refusals()}; {self.logs()}"
+            wait = 0.05 if timeout is None else min(0.05, timeout / 1e6)
+            select.select([self._control.fileno(), *self.ranks.filenos()], [], [], wait)
+
+    def logs(self) -> str:
+        """The ends of all logs."""
+        return "\n".join(f"--- {log.name}\n{log.read_text()[-1500:]}" for log in sorted(self.directory.glob("*.log")))
+
+    def boot(self, role: Role, layout: Layout) -> Boot:
+        """The boot of a worker."""
+        (boot,) = [r.manifest.boot for r in self.front.workers() if r.name == self.names[role, layout]]
+        return boot
+
+    def pair(self, prefill: Layout, decode: Layout) -> tuple[Boot, Boot]:
+        """The boots of two workers."""
+        return self.boot(Role.PREFILL, prefill), self.boot(Role.DECODE, decode)
+
+    def begin(self, pair: tuple[Boot, Boot], prompt: Sequence[int], count: int) -> RequestId:
+        """Submit a greedy request for `count` tokens to these two."""
+        self._next += 1
+        request = RequestId(self._next)
+        self._heard[request] = []
+        self.front.wanted = pair
+        limits = Limits(
+            max_tokens=count,
+            min_tokens=count,
+            eos_token_ids=(),
+            stop_token_ids=(),
+            deadline_ms=int(PATIENCE_S * 1000),
+        )
+        self.front.submit(Submit(request, tuple(TokenId(t) for t in prompt), GREEDY, limits), self._clock.now())
+        return request
+
+    def answer(self, request: RequestId) -> list[int]:
+        """All its tokens."""
+        ends = (Finish, Fail)
+        self.turn_until(lambda: any(isinstance(h, ends) for h in self._heard[request]), what=f"request {request}")
+        heard = self._heard.pop(request)
+        assert isinstance(heard[-1], Finish), (heard[-1], self.logs())
+        return [drawn.token for h in heard if isinstance(h, Emit) for drawn in h.drawn]
+
+    def books(self) -> list[LedgerView]:
+        """What every worker holds."""
+        return self._ask(self.front.ask_ledger())
+
+    def clear(self) -> None:
+        """Zero all pools."""
+        for view in self._ask(self.front.ask_clear()):
+            assert view.cleared, f"{view.name} holds {view.rooms}"
+
+    def _ask(self, question: int) -> list[LedgerView]:
+        self.turn_until(lambda: self.front.ledger(question) is not None, what="the books")
+        views = self.front.ledger(question)
+        self.front.forget_ledger(question)
+        assert views is not None
+        return views
+
+    def settle(self) -> None:
+        """Until nothing is held anywhere."""
+        self.turn_until(lambda: not self.front.open_requests, what="rooms closed")
+        self.turn_until(lambda: all(view.clean for view in self.books()), what="clean books")
+
+    def pools(self, role: Role, layout: Layout) -> list[np.ndarray]:
+        """uint8, the pool of every rank of a worker, read from outside its process."""
+        name = self.names[role, layout]
+        (view,) = [v for v in self.books() if v.name == name]
+        return [pool_of(rank.pid) for rank in view.ranks]
+
+    def close(self) -> None:
+        """End all."""
+        self.ranks.tell()
+        with contextlib.suppress(AssertionError, Exception):
+            self._lines.close()
+        self.ranks.close()
+
+
+def pool_of(pid: int) -> np.ndarray:
+    """The bytes of a process's only pool: it is a memory file, which /proc shows."""
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        path = f"/proc/{pid}/fd/{fd}"
+        with contextlib.suppress(OSError):
+            if re.match(r"/memfd:baton-pool", os.readlink(path)):
+                return np.fromfile(path, dtype=np.uint8)
+    raise AssertionError(f"process {pid} has no pool")

@@ -1,0 +1,148 @@
+"""Worker processes for tests without three seconds of imports each: forked from a process that has done them.
+
+    test ──{settings, log}──▶ nursery ──fork──▶ run_worker(settings)     a rank asks the nursery for the other ranks
+         ◀──────pid───────────┘
+
+What runs in the child is the shipped composition of a worker; only how its process came to be differs. All children end with
+the nursery, and the nursery with the process that started it.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from baton.core.errors import BatonError
+from baton.shell.leash import follow, leashed
+from baton.shell.settings import WorkerSettings
+
+START_S = 60.0
+
+
+class Birth(msgspec.Struct, frozen=True):
+    """What to run, and where its output goes."""
+
+    settings: WorkerSettings
+    log: str
+
+
+class Nursery:
+    """The process that forks, seen from the test."""
+
+    def __init__(self, directory: Path) -> None:
+        self.address = str(directory / "nursery")
+        argv = leashed((sys.executable, "-m", "tests.e2e.nursery", self.address))
+        self._process = subprocess.Popen(argv, stdin=subprocess.DEVNULL)
+        until = time.monotonic() + START_S
+        while not Path(self.address).exists():
+            assert self._process.poll() is None, "the nursery ended"
+            assert time.monotonic() < until, "the nursery did not open"
+            time.sleep(0.02)
+
+    def close(self) -> None:
+        """End it, and whoever is left in it."""
+        self._process.kill()
+        self._process.wait()
+
+
+class Ranks:
+    """Implements cli.ranks.Crew, and holds a test's own workers: processes that a nursery has forked."""
+
+    def __init__(self, address: str, births: Mapping[str, Birth]) -> None:
+        self._pidfds: dict[str, int] = {}
+        self.pids: dict[str, int] = {}
+        for name, birth in births.items():
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
+                s.connect(address)
+                s.send(msgspec.json.encode(birth))
+                pid = int(s.recv(64))
+            self.pids[name], self._pidfds[name] = pid, os.pidfd_open(pid)
+
+    def filenos(self) -> tuple[int, ...]:
+        """See Crew."""
+        return tuple(self._pidfds.values())
+
+    def look(self) -> None:
+        """See Crew."""
+        for name, fd in self._pidfds.items():
+            if select.select([fd], [], [], 0)[0]:
+                raise BatonError(f"{name} has ended")
+
+    def tell(self) -> None:
+        """See Crew."""
+        for fd in self._pidfds.values():
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(fd, signal.SIGTERM)
+
+    def close(self) -> None:
+        """See Crew. One that has to be killed is an error."""
+        slow = []
+        until = time.monotonic() + 10
+        for name, fd in self._pidfds.items():
+            if not select.select([fd], [], [], max(0.0, until - time.monotonic()))[0]:
+                slow.append(name)
+                signal.pidfd_send_signal(fd, signal.SIGKILL)
+            os.close(fd)
+        self._pidfds.clear()
+        assert not slow, f"{slow} outlived SIGTERM"
+
+
+def serve(address: str) -> None:
+    """The nursery's loop."""
+    from baton.cli import compose_worker  # noqa: F401  (all that a worker imports)
+
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children; pidfds tell of their end
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(address)
+        listening.listen()
+        while True:
+            asking, _ = listening.accept()
+            birth = msgspec.json.decode(asking.recv(1 << 20), type=Birth)
+            nursery = os.getpid()
+            pid = os.fork()
+            if pid == 0:
+                listening.close()
+                asking.close()
+                _live(address, birth, nursery)
+            asking.send(str(pid).encode())
+            asking.close()
+
+
+def _live(address: str, birth: Birth, nursery: int) -> None:
+    """The child, to its end."""
+    follow(nursery)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    out = os.open(birth.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    code = 1
+    try:
+        from baton.cli import compose_worker
+        from baton.cli.logs import configure
+
+        def crew(settings: Mapping[int, WorkerSettings]) -> Ranks:
+            return Ranks(address, {str(rank): Birth(own, birth.log) for rank, own in settings.items()})
+
+        configure(birth.settings.log_level, birth.settings.log_format)
+        compose_worker.run_worker(birth.settings, replace(compose_worker.PRODUCTION, crew=crew))
+        code = 0
+    except BaseException:  # noqa: BLE001 (top of the process)
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])

@@ -1,0 +1,132 @@
+"""Any layout to any other, between real processes: right bytes in the right place of every decode rank, and right tokens.
+
+The bytes are read from outside (the pools are memory files) and cut by arithmetic of this file alone: no plan, no placement,
+no seal. Each row is compared bit for bit with the row of the prefill rank that computed it, and, to know that this is the row
+of that layer, head and position, with what transformers computes for it.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from tests.e2e.fleet import Fleet, Layout
+from tests.e2e.nursery import Nursery
+from tests.tiny import make_tiny
+
+from baton.shell.settings import Role
+
+BLOCK, LAYERS, DIM, PARTS = 16, 4, 8, 2
+PROMPT, ANSWER = 5 * BLOCK + 7, 8  # more than one chunk of 64, and a last block that is not full
+TOLERANCE = 1e-4  # of the largest element: sums over ranks are made in another order
+L = Layout
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """A model and the layouts of its workers; every prefill layout is paired with every decode layout."""
+
+    heads: int
+    kv_heads: int
+    prefill: tuple[Layout, ...]
+    decode: tuple[Layout, ...]
+    fabric: str = "shm"
+
+
+WIDTHS = (L(1), L(2), L(4))
+KINDS = {
+    "1 head": Kind(8, 1, WIDTHS, WIDTHS),
+    "2 heads": Kind(8, 2, WIDTHS, WIDTHS),
+    "3 heads": Kind(6, 3, (L(1), L(3)), (L(1), L(3))),
+    "4 heads": Kind(8, 4, (*WIDTHS, L(1, 2), L(2, 2), L(1, page=64)), (*WIDTHS, L(1, 2), L(2, 2), L(1, page=64), L(2, page=48))),
+    "8 heads": Kind(8, 8, WIDTHS, WIDTHS),
+    "nixl": Kind(8, 4, (L(1), L(2, page=64), L(1, 2)), (L(1, page=64), L(4), L(2)), fabric="nixl"),
+    "tcp": Kind(8, 4, (L(1), L(2, page=64), L(1, 2)), (L(1, page=64), L(4), L(2)), fabric="tcp"),
+}
+
+
+@pytest.fixture(scope="module")
+def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    """Where processes come from."""
+    nursery = Nursery(tmp_path_factory.mktemp("nursery"))
+    yield nursery
+    nursery.close()
+
+
+class Reference:
+    """What transformers computes: float32 [part, layer, head, position, dim] of the prompt, and its greedy answer."""
+
+    def __init__(self, path: Path) -> None:
+        from transformers import AutoModelForCausalLM
+
+        self._model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager").eval()
+
+    def state(self, prompt: Sequence[int]) -> np.ndarray:
+        """Keys and values of the prompt."""
+        with torch.inference_mode():
+            cache = self._model(torch.tensor([prompt]), use_cache=True).past_key_values
+        layers = [torch.stack((layer.keys[0], layer.values[0])) for layer in cache.layers]
+        return torch.stack(layers, dim=1).numpy()
+
+    def answer(self, prompt: Sequence[int], count: int) -> list[int]:
+        """Greedy tokens."""
+        tokens = list(prompt)
+        for _ in range(count):
+            with torch.inference_mode():
+                tokens.append(int(self._model(torch.tensor([tokens]), use_cache=False).logits[0, -1].argmax()))
+        return tokens[len(prompt) :]
+
+
+def rows(pools: Sequence[np.ndarray], layout: Layout, kv_heads: int) -> list[dict[tuple[int, int], np.ndarray]]:
+    """For every rank: (layer, head) -> uint32 [part, position, dim], the bits of what its pool holds from its first page on."""
+    held, each = max(1, kv_heads // layout.tp), LAYERS // layout.pp
+    found = []
+    for rank, pool in enumerate(pools):
+        blocks = pool.view(np.uint32).reshape(-1, held, each, PARTS, BLOCK, DIM)[: -(-PROMPT // BLOCK)]
+        state = np.concatenate(list(blocks), axis=3)[:, :, :, :PROMPT]  # [head, layer, part, position, dim]
+        first_head = rank % layout.tp * kv_heads // layout.tp
+        first_layer = rank // layout.tp * each
+        found.append({(first_layer + y, first_head + h): state[h, y] for h in range(held) for y in range(each)})
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.timeout(300)
+def test_every_layout_hands_over_to_every_other(tmp_path: Path, nursery: Nursery, kind: str) -> None:
+    k = KINDS[kind]
+    path = make_tiny(
+        tmp_path / "model",
+        num_hidden_layers=LAYERS,
+        num_attention_heads=k.heads,
+        hidden_size=8 * k.heads,
+        num_key_value_heads=k.kv_heads,
+        head_dim=DIM,
+        intermediate_size=24 * k.heads,
+    )
+    reference, due = Reference(path), []
+    for number in range(len(k.prefill) * len(k.decode)):
+        prompt = np.random.default_rng(number).integers(0, 300, PROMPT).tolist()
+        due.append((prompt, reference.answer(prompt, ANSWER), reference.state(prompt)))
+    fleet = Fleet(nursery, tmp_path / "logs", path, {Role.PREFILL: k.prefill, Role.DECODE: k.decode}, fabric=k.fabric)
+    try:
+        for (prompt, answer, truth), (prefill, decode) in zip(due, product(k.prefill, k.decode), strict=True):
+            fleet.clear()
+            request = fleet.begin(fleet.pair(prefill, decode), prompt, ANSWER)
+            assert fleet.answer(request) == answer, f"{prefill} -> {decode}"
+            fleet.settle()
+            sources = rows(fleet.pools(Role.PREFILL, prefill), prefill, k.kv_heads)
+            targets = rows(fleet.pools(Role.DECODE, decode), decode, k.kv_heads)
+            for place in [(y, h) for y in range(LAYERS) for h in range(k.kv_heads)]:
+                owners = [rank[place] for rank in sources if place in rank]
+                takers = [rank[place] for rank in targets if place in rank]
+                right = truth[:, place[0], place[1]]
+                assert len(owners) == max(1, prefill.tp // k.kv_heads)
+                assert len(takers) == max(1, decode.tp // k.kv_heads)
+                for bits in owners:
+                    assert np.abs(bits.view(np.float32) - right).max() <= TOLERANCE * np.abs(truth).max(), f"{prefill} {place}"
+                for bits in takers:
+                    assert any(np.array_equal(bits, owner) for owner in owners), f"{prefill} -> {decode} {place}"
+    finally:
+        fleet.close()
