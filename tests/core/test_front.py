@@ -3,6 +3,8 @@
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.core.build import drawn, manifest, submit
 
 from baton.core.door import Cancel, Emit, Fail, Finish, RequestId
@@ -24,6 +26,7 @@ from baton.core.messages import (
     Register,
     Ticket,
     Tokens,
+    Unpaired,
 )
 from baton.core.request import FrontSettings, Say
 from baton.core.room import Send
@@ -86,7 +89,7 @@ def test_both_leaders_get_the_same_ticket_and_the_client_each_token_once(bench: 
     assert bench.say(D, Admitted(key)) == [Emit(RequestId(1), 0, (drawn(7),))]
     assert bench.say(D, Tokens(key, 0, (drawn(7), drawn(8)), None)) == [Emit(RequestId(1), 1, (drawn(8),))]
     done = bench.say(D, Tokens(key, 2, (drawn(9),), FinishReason.LENGTH))
-    assert heard(done) == [Emit(RequestId(1), 2, (drawn(9),)), Finish(RequestId(1), FinishReason.LENGTH)]
+    assert heard(done) == [Emit(RequestId(1), 2, (drawn(9),)), Finish(RequestId(1), FinishReason.LENGTH, key)]
     assert bench.say(P, Ended(key)) == []
     assert bench.say(D, Ended(key)) == [(P, Close(key.room)), (D, Close(key.room))]
     assert bench.front.open_requests == 0
@@ -95,7 +98,7 @@ def test_both_leaders_get_the_same_ticket_and_the_client_each_token_once(bench: 
 def test_a_request_that_ends_at_its_first_token_does_not_wait_for_decode(bench: Bench) -> None:
     key = bench.start()
     done = bench.say(P, FirstToken(key, 0, drawn(7), FinishReason.STOP))
-    assert heard(done) == [Emit(RequestId(1), 0, (drawn(7),)), Finish(RequestId(1), FinishReason.STOP)]
+    assert heard(done) == [Emit(RequestId(1), 0, (drawn(7),)), Finish(RequestId(1), FinishReason.STOP, key)]
     assert (D, Abort(key, "finished")) in done
 
 
@@ -131,7 +134,7 @@ def test_failures_are_bounded_and_giving_way_is_not_one(bench: Bench) -> None:
     assert not heard(bench.say(D, Failed(Key(key.room, Epoch(8)), FailCode.HANDOFF_FAILED, "x", True)))
     assert not heard(bench.say(D, Failed(Key(key.room, Epoch(9)), FailCode.HANDOFF_FAILED, "x", True)))
     done = heard(bench.say(D, Failed(Key(key.room, Epoch(10)), FailCode.HANDOFF_FAILED, "why", True)))
-    assert done == [Fail(RequestId(1), FailCode.HANDOFF_FAILED, "why")]
+    assert done == [Fail(RequestId(1), FailCode.HANDOFF_FAILED, "why", Key(key.room, Epoch(10)))]
 
 
 @pytest.mark.parametrize("lost", [P, D])
@@ -193,6 +196,51 @@ def test_an_epoch_has_a_deadline_of_its_own_at_the_gateway(bench: Bench) -> None
     bench.start()
     bench.front.on_timer(Micros(62_000_000))
     assert [d.code for d in heard(bench.did())] == [FailCode.DEADLINE_EXCEEDED]
+
+
+STEPS = ("ask", "cancel", "pair", "unpair", "lose", "doubt", "ring", "wait")
+
+
+@given(st.lists(st.sampled_from(STEPS), max_size=25))
+@settings(max_examples=200, deadline=None)
+def test_the_timer_rings_at_the_latest_when_something_is_due(steps: list[str]) -> None:
+    bench, now, asked = Bench(wait_for_workers_ms=500), 0, 0
+    front = bench.front
+    bench.pair()
+    for step in steps:
+        match step:
+            case "ask":
+                asked += 1
+                front.submit(submit(asked, deadline_ms=700), Micros(now))
+            case "cancel":
+                front.cancel(Cancel(RequestId(asked), "gone"), Micros(now))
+            case "pair":
+                bench.pair()
+            case "unpair":
+                front.receive(D, Unpaired(P, "why"), Micros(now))
+            case "lose":
+                front.peer_lost(D, "silence", Micros(now))
+            case "doubt":
+                for request in list(front._requests.values()):
+                    front.receive(P, Failed(request.key, FailCode.WORKER_LOST, "x", True), Micros(now))
+            case "ring":
+                front.on_timer(Micros(now))
+            case "wait":
+                now += 300_000
+        dues = [r.due(front.settings) for r in front._requests.values()] + list(front._introduce.values())
+        assert (front.timer() is None) == (not dues)
+        assert not dues or front.timer() <= min(dues)
+        if step == "ring":
+            assert not dues or front.timer() == min(dues) > now, "it does not ring for nothing again and again"
+
+
+def test_the_room_and_epoch_of_a_request_are_told_while_it_is_open(bench: Bench) -> None:
+    key = bench.start()
+    assert bench.front.key_of(RequestId(1)) == key
+    bench.say(D, Failed(key, FailCode.HANDOFF_FAILED, "x", True))
+    assert bench.front.key_of(RequestId(1)) == Key(key.room, Epoch(2))
+    bench.front.cancel(Cancel(RequestId(1), "gone"), T0)
+    assert bench.front.key_of(RequestId(1)) is None
 
 
 def test_the_table_is_bounded() -> None:

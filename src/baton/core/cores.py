@@ -12,11 +12,11 @@ import msgspec
 
 from baton.core.agreement import Report, StepPlan
 from baton.core.decode import DecodeLeader
-from baton.core.door import Cancel, Submit
+from baton.core.door import Cancel, RequestId, Submit
 from baton.core.errors import ConfigError
 from baton.core.frames import Said
 from baton.core.front import Front
-from baton.core.ids import Boot, GroupName, Micros, Rank, RankId
+from baton.core.ids import Boot, GroupName, Key, Micros, Rank, RankId
 from baton.core.manifest import Manifest
 from baton.core.marks import Marks
 from baton.core.messages import Credits, LedgerView, Register
@@ -72,6 +72,7 @@ class AnyFront(Protocol):
     @property
     def open_requests(self) -> int: ...
     def usable_pairs(self) -> list[tuple[Boot, Boot]]: ...
+    def key_of(self, request: RequestId) -> Key | None: ...
     def workers(self) -> list[Register]: ...
     def refusals(self) -> list[str]: ...
     def credits(self) -> dict[str, Credits]: ...

@@ -4,7 +4,7 @@ from typing import NewType
 
 import msgspec
 
-from baton.core.ids import TokenId, TokenIndex
+from baton.core.ids import Key, TokenId, TokenIndex
 from baton.core.messages import Drawn, FailCode, FinishReason, Limits, Sampling
 
 RequestId = NewType("RequestId", int)  # local to one gateway process
@@ -40,6 +40,7 @@ class Finish(msgspec.Struct, frozen=True, tag="finish"):
 
     request: RequestId
     reason: FinishReason
+    key: Key | None = None  # its last epoch; None of a request that never had a room
 
 
 class Fail(msgspec.Struct, frozen=True, tag="fail"):
@@ -48,6 +49,7 @@ class Fail(msgspec.Struct, frozen=True, tag="fail"):
     request: RequestId
     code: FailCode
     detail: str
+    key: Key | None = None  # as in Finish
 
 
 Heard = Emit | Finish | Fail

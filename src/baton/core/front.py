@@ -11,6 +11,7 @@ epoch (a lost worker counts as ended).
 from collections.abc import Callable
 from typing import Any
 
+from baton.core.alarm import Alarm
 from baton.core.door import Cancel, Emit, Fail, Finish, RequestId, Submit
 from baton.core.errors import Overloaded
 from baton.core.frames import Said
@@ -39,17 +40,7 @@ from baton.core.messages import (
     Withdrawn,
 )
 from baton.core.questions import Questions
-from baton.core.request import (
-    DECODE,
-    PREFILL,
-    UNIFIED,
-    Bits,
-    FrontSettings,
-    Request,
-    Say,
-    Standing,
-    Worker,
-)
+from baton.core.request import DECODE, PREFILL, UNIFIED, Bits, FrontSettings, Request, Say, Standing, Worker
 from baton.core.room import Send
 
 
@@ -62,12 +53,13 @@ class Front:
         self._effects: list[Send | Say] = []
         self._requests: dict[RequestId, Request] = {}
         self._rooms: dict[Room, Request] = {}
-        self._closing: dict[Key, set[Boot]] = {}  # epochs that sides have still to end
+        self._closing: dict[Room, dict[Epoch, set[Boot]]] = {}  # epochs that sides have still to end
         self._last: dict[Room, set[Boot]] = {}  # workers that know the room, for Close
         self._workers: dict[Boot, Worker] = {}
         self._pairs: dict[tuple[Boot, Boot], str] = {}  # (prefill, decode) -> fabric
         self._introduce: dict[tuple[Boot, Boot], Micros] = {}  # try again at
         self._refusals: dict[tuple[Boot, Boot], str] = {}  # the last reason of a pair that is none
+        self._alarm = Alarm()  # of requests and introductions
         self.marks: Marks = Marks()
         self._stamp = 0
         self._questions = Questions()
@@ -129,9 +121,8 @@ class Front:
                 continue  # its prefill is behind it
             detail = f"{worker.register.manifest.role} worker {worker.register.name} was lost: {why}"
             self._another_epoch(request, FailCode.WORKER_LOST, detail, now, counts=True, needs_pair=True)
-        for key, waiting in list(self._closing.items()):
-            if boot in waiting:
-                self._side_ended(key, boot)
+        for key in [Key(r, e) for r, epochs in self._closing.items() for e, waiting in epochs.items() if boot in waiting]:
+            self._side_ended(key, boot)
         self._questions.lost(boot)
 
     def on_timer(self, now: Micros) -> None:
@@ -147,11 +138,11 @@ class Front:
         for pair, at in list(self._introduce.items()):
             if now >= at:
                 self._say_introduce(*pair)
+        self._alarm.reset([r.due(self.settings) for r in self._requests.values()] + list(self._introduce.values()))
 
     def timer(self) -> Micros | None:
-        """When `on_timer` wants to be called next."""
-        times = [r.due(self.settings) for r in self._requests.values()] + list(self._introduce.values())
-        return min(times) if times else None
+        """When `on_timer` wants to be called next, or sooner."""
+        return self._alarm.at if self._requests or self._introduce else None
 
     def effects(self) -> list[Send | Say]:
         """What is to be done since the last call, in order."""
@@ -164,6 +155,11 @@ class Front:
         """(prefill, decode) boots that a request can be given to; a unified worker is its own pair."""
         alone = [(b, b) for b, w in self._workers.items() if w.register.manifest.role == UNIFIED]
         return alone + list(self._pairs)
+
+    def key_of(self, request: RequestId) -> Key | None:
+        """Room and current epoch of an open request; epoch 0 while none has begun."""
+        found = self._requests.get(request)
+        return found.key if found is not None else None
 
     def workers(self) -> list[Register]:
         """All registered workers."""
@@ -237,13 +233,17 @@ class Front:
         self._pairs.pop(pair, None)
         if message.prefill in self._workers and sender in self._workers:
             self._refusals[pair] = message.why
-            self._introduce[pair] = Micros(now + self.settings.introduce_again_ms * 1000)
+            self._introduce_later(pair, now)
+
+    def _introduce_later(self, pair: tuple[Boot, Boot], now: Micros) -> None:
+        self._introduce[pair] = at = Micros(now + self.settings.introduce_again_ms * 1000)
+        self._alarm.tell(at)
 
     def _doubt_pair(self, pair: tuple[Boot, Boot], now: Micros) -> None:
         """One of the two says that it has lost the other, which we have not: not used until decode says Paired again."""
         if self._pairs.pop(pair, None) is not None:
             self.marks[Mark.PAIR_DOUBTED] += 1
-            self._introduce[pair] = Micros(now + self.settings.introduce_again_ms * 1000)
+            self._introduce_later(pair, now)
 
     def _on_credits(self, sender: Boot, message: Credits, now: Micros) -> None:
         worker = self._workers.get(sender)
@@ -266,13 +266,13 @@ class Front:
         if pair is None:
             self.marks[Mark.NO_PAIR] += 1
             request.standing, request.since = Standing.WAITING, now
+            self._alarm.tell(request.due(self.settings))
             return
-        request.epoch = Epoch(request.epoch + 1)
-        request.standing, request.pair = Standing.OPEN, pair
-        request.admitted, request.streaming, request.first = False, False, None
+        request.begin(pair)
+        self._alarm.tell(request.due(self.settings))
         ticket = request.ticket(self.boot, pair, now)
         sides = set(pair)
-        self._closing[request.key] = set(sides)
+        self._closing.setdefault(request.room, {})[request.epoch] = set(sides)
         self._last.setdefault(request.room, set()).update(sides)
         for boot in sorted(sides):
             self._workers[boot].open.add(request.key)
@@ -280,7 +280,7 @@ class Front:
 
     def _abort_epoch(self, request: Request, reason: str) -> None:
         """Both sides end the current epoch; those that have ended it already are not asked."""
-        for boot in sorted(self._closing.get(request.key, ())):
+        for boot in sorted(self._closing.get(request.room, {}).get(request.epoch, ())):
             self._effects.append(Send(boot, Abort(request.key, reason)))
         request.pair = None
 
@@ -298,7 +298,7 @@ class Front:
 
     def _fail(self, request: Request, code: FailCode, detail: str) -> None:
         self._abort_epoch(request, detail)
-        self._effects.append(Say(Fail(request.submit.request, code, detail)))
+        self._effects.append(Say(Fail(request.submit.request, code, detail, request.key)))
         self._done(request)
 
     def _done(self, request: Request) -> None:
@@ -319,17 +319,18 @@ class Front:
         worker = self._workers.get(boot)
         if worker is not None:
             worker.open.discard(key)
-        waiting = self._closing.get(key)
-        if waiting is None:
+        epochs = self._closing.get(key.room, {})
+        if key.epoch not in epochs:
             return
-        waiting.discard(boot)
-        if not waiting:
-            del self._closing[key]
+        epochs[key.epoch].discard(boot)
+        if not epochs[key.epoch]:
+            del epochs[key.epoch]
             self._maybe_close(key.room)
 
     def _maybe_close(self, room: Room) -> None:
-        if room in self._rooms or any(k.room == room for k in self._closing):
+        if room in self._rooms or self._closing.get(room):
             return
+        self._closing.pop(room, None)
         for boot in sorted(self._last.pop(room, set()) & self._workers.keys()):
             self._effects.append(Send(boot, Close(room)))
 
@@ -378,7 +379,7 @@ class Front:
             self._effects.append(Say(Emit(request.submit.request, TokenIndex(have), fresh)))
         if finish is not None:
             self._abort_epoch(request, "finished")
-            self._effects.append(Say(Finish(request.submit.request, finish)))
+            self._effects.append(Say(Finish(request.submit.request, finish, request.key)))
             self._done(request)
 
     def _on_failed(self, sender: Boot, message: Failed, now: Micros) -> None:

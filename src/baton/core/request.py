@@ -60,6 +60,7 @@ class Request:
         self.since = now
         self.deadline = Micros(now + submit.limits.deadline_ms * 1000)
         self.epoch = Epoch(0)
+        self.key = Key(room, self.epoch)  # looked at with every message
         self.failures = 0
         self.said: list[TokenId] = []
         self.pair: tuple[Boot, Boot] | None = None
@@ -89,7 +90,9 @@ class Request:
             return Micros(min(self.deadline, self.since + settings.wait_for_workers_ms * 1000))
         return Micros(self.deadline + settings.grace_ms * 1000)
 
-    @property
-    def key(self) -> Key:
-        """The current epoch."""
-        return Key(self.room, self.epoch)
+    def begin(self, pair: tuple[Boot, Boot]) -> None:
+        """The next epoch, on these two."""
+        self.epoch = Epoch(self.epoch + 1)
+        self.key = Key(self.room, self.epoch)
+        self.standing, self.pair = Standing.OPEN, pair
+        self.admitted, self.streaming, self.first = False, False, None

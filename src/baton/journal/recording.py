@@ -9,10 +9,10 @@ from typing import cast
 
 from baton.core.agreement import Report, StepPlan
 from baton.core.cores import AnyFront, AnyLeader, AnyRank, Cores, FrontParts, LeaderParts, RankParts
-from baton.core.door import Cancel, Submit
+from baton.core.door import Cancel, RequestId, Submit
 from baton.core.errors import BatonError
 from baton.core.frames import Said
-from baton.core.ids import Boot, Micros, RankId
+from baton.core.ids import Boot, Key, Micros, RankId
 from baton.core.manifest import Manifest
 from baton.core.marks import Marks
 from baton.core.messages import Credits, LedgerView, Register
@@ -166,6 +166,10 @@ class RecordedFront:
     def usable_pairs(self) -> list[tuple[Boot, Boot]]:
         """See Front."""
         return self._front.usable_pairs()
+
+    def key_of(self, request: RequestId) -> Key | None:
+        """See Front."""
+        return self._front.key_of(request)
 
     def workers(self) -> list[Register]:
         """See Front."""
