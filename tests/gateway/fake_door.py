@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from baton.core.door import Cancel, Emit, Fail, Finish, RequestId, Submit
 from baton.core.errors import Overloaded
-from baton.core.ids import TokenId, TokenIndex
+from baton.core.ids import Epoch, Key, Room, TokenId, TokenIndex
 from baton.core.messages import Drawn, FailCode, FinishReason, LedgerView
 from baton.gateway.door import Capacity, Hear, LedgerReport, Readiness
 
@@ -59,9 +59,9 @@ class FakeDoor:
         self.said[request] = start + len(tokens)
         self.hearers[request](Emit(request, TokenIndex(start), tuple(drawn(t, logprobs=logprobs) for t in tokens)))
 
-    def finish(self, request: RequestId, reason: FinishReason = FinishReason.STOP) -> None:
+    def finish(self, request: RequestId, reason: FinishReason = FinishReason.STOP, *, key: Key | None = None) -> None:
         if request in self.hearers:
-            self.hearers.pop(request)(Finish(request, reason))
+            self.hearers.pop(request)(Finish(request, reason, key))
 
     def fail(self, request: RequestId, code: FailCode, detail: str = "as told") -> None:
         if request in self.hearers:
@@ -71,6 +71,9 @@ class FakeDoor:
         assert cancel.request in self.hearers, f"cancelled twice or after its end: {cancel}"
         del self.hearers[cancel.request]
         self.cancelled.append(cancel)
+
+    def key_of(self, request: RequestId) -> Key | None:
+        return Key(Room(f"{request:032x}"), Epoch(1)) if request in self.hearers else None
 
     def next_request(self) -> RequestId:
         self._requests += 1

@@ -4,10 +4,11 @@ import asyncio
 import json
 
 import pytest
+from structlog.testing import capture_logs
 
 from baton.core.door import Emit, Finish
 from baton.core.errors import Bug
-from baton.core.ids import TokenIndex
+from baton.core.ids import Epoch, Key, Room, TokenIndex
 from baton.core.messages import FailCode, FinishReason
 
 from .fake_door import FakeDoor, drawn
@@ -46,6 +47,39 @@ def test_a_task_that_is_cancelled_leaves_nothing_open():
         assert len(door.cancelled) == 2
 
     run(scenario)
+
+
+def test_a_line_for_each_choice_says_its_room_its_epoch_and_how_it_ended():
+    async def scenario():
+        door = FakeDoor()
+        asking = asyncio.ensure_future(post(make_app(door), {"prompt": ["a", "b"]}))
+        await until(lambda: len(door.submitted) == 2)
+        one, two = (s.request for s in door.submitted)
+        door.say(one, ids("xy"))
+        door.finish(one, key=Key(Room(f"{one:032x}"), Epoch(3)))  # it was begun again meanwhile
+        door.fail(two, FailCode.WORKER_LOST, "decode-0 was lost")
+        await asking
+
+    with capture_logs() as lines:
+        run(scenario)
+    ended = [line for line in lines if line["event"] == "request.ended"]
+    assert [(line["room"][-1], line["epoch"], line["choice"]) for line in ended] == [("1", 3, 0), ("2", 1, 1)]
+    assert {line["outcome"] for line in ended} == {"worker_lost"}
+    assert all("decode-0 was lost" in line["why"] and line["id"].startswith("cmpl-") for line in ended)
+    assert [(line["prompt_tokens"], line["generated_tokens"]) for line in ended] == [(2, 2), (2, 0)], "a mark begins each prompt"
+
+
+def test_the_line_of_a_client_that_left_has_its_room_too():
+    async def scenario():
+        door = FakeDoor()
+        asking = asyncio.ensure_future(post(make_app(door), {"prompt": "a"}))
+        await until(lambda: door.submitted)
+        asking.cancel()
+        await asyncio.wait([asking])
+
+    with capture_logs() as lines:
+        run(scenario)
+    assert [(line["room"][-1], line["epoch"]) for line in lines if line["event"] == "request.ended"] == [("1", 1)]
 
 
 def test_one_failing_prompt_cancels_the_others():

@@ -235,7 +235,7 @@ class RankCore:
         self._reads[handle] = piece
         self.counts.began(sum(int(c.nbytes.sum()) for c in copies))
         source = RankId(fetch.source, peer.manifest.ranks[piece.leg.source].boot, Rank(piece.leg.source))
-        return [Read(handle, source, peer.fabric, tuple(copies), fetch.deadline_ms)]
+        return [Read(piece.key, handle, source, peer.fabric, tuple(copies), fetch.deadline_ms)]
 
     def refused(self, handle: Handle, why: str) -> list[RankEffect]:
         """A Read was refused before anything was submitted."""

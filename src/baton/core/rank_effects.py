@@ -2,7 +2,7 @@
 
 import msgspec
 
-from baton.core.ids import GroupName, RankId
+from baton.core.ids import GroupName, Key, RankId
 from baton.core.manifest import RankManifest
 from baton.core.work import Batch, Copies, DigestOrder, Handle
 
@@ -22,8 +22,9 @@ class Disconnect(msgspec.Struct, frozen=True, tag="disconnect"):
 
 
 class Read(msgspec.Struct, frozen=True, tag="read"):
-    """Start a read; answered by Ended."""
+    """Start a read for a room; answered by Ended."""
 
+    key: Key
     handle: Handle
     peer: RankId
     fabric: str

@@ -63,10 +63,17 @@ class Answer(Response):
             await send({"type": "http.response.body", "body": exchange.take(), "more_body": not last})
 
     def _log(self) -> None:
-        streams = self._exchange.streams
-        log.info(
-            "request.ended",
-            outcome=self._exchange.outcome,
-            prompt_tokens=sum(len(s.prompt) for s in streams),
-            generated_tokens=sum(s.count for s in streams),
-        )
+        """A line for each choice: each has a room of its own."""
+        exchange = self._exchange
+        for stream in exchange.streams:
+            key = exchange.keys.get(stream.index)
+            log.info(
+                "request.ended",
+                **({} if key is None else {"room": key.room, "epoch": key.epoch}),
+                id=exchange.id,
+                choice=stream.index,
+                outcome=exchange.outcome,
+                **({"why": exchange.why} if exchange.why else {}),
+                prompt_tokens=len(stream.prompt),
+                generated_tokens=stream.count,
+            )

@@ -51,6 +51,7 @@ class Desk:
             exchange.requests.add(request)
             try:
                 self._door.submit(Submit(request, order.prompt, sampling, order.limits, ask.priority), self.hear)
+                exchange.note(stream, self._door.key_of(request))
             except Overloaded as e:
                 self._leave(request, exchange)
                 self._fail(exchange, overloaded(f"the gateway's queue is full: {e}", retry_after_s=self._retry_after_s))
@@ -69,9 +70,11 @@ class Desk:
                     self.close(exchange, exchange.outcome)
             case Finish():
                 self._leave(heard.request, exchange)
+                exchange.note(stream, heard.key)
                 exchange.finish(stream, heard.reason)
             case Fail():
                 self._leave(heard.request, exchange)
+                exchange.note(stream, heard.key)
                 self._fail(exchange, fault_of(heard, retry_after_s=self._retry_after_s))
 
     def close(self, exchange: Exchange, reason: str) -> None:
@@ -106,6 +109,7 @@ class Desk:
         exchange.requests.discard(request)
 
     def _cancel(self, request: RequestId, exchange: Exchange, reason: str) -> None:
+        exchange.note(self._table[request].stream, self._door.key_of(request))
         self._leave(request, exchange)
         self._door.cancel(Cancel(request, reason))
 

@@ -12,6 +12,7 @@ from typing import Protocol
 import msgspec
 
 from baton.core.door import Cancel, Heard, RequestId, Submit
+from baton.core.ids import Key
 from baton.core.messages import Credits, LedgerView
 
 STOP_STRING = "stop string"  # reason of a Cancel that ends a request well
@@ -61,6 +62,10 @@ class Door(Protocol):
 
     def cancel(self, cancel: Cancel) -> None:
         """End a request everywhere (D4)."""
+        ...
+
+    def key_of(self, request: RequestId) -> Key | None:
+        """Room and current epoch of an open request, epoch 0 while none has begun; None before and after."""
         ...
 
     def next_request(self) -> RequestId:

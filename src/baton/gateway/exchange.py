@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from baton.core.door import Emit, RequestId
+from baton.core.ids import Key
 from baton.core.messages import FinishReason
 from baton.gateway.faults import Fault, HttpFault
 from baton.gateway.forms import Form
@@ -33,16 +34,20 @@ class Exchange:
         ended: nothing more will be heard
         gone: nobody is there to be answered
         fault: what to answer, if it came before the first byte
-        outcome: how it ended, for the log
+        id: the answer's, as the client sees it
+        keys: room and epoch of each choice, as last known
+        outcome, why: how it ended, for the log
     """
 
-    def __init__(self, style: "Style", streams: Sequence[TextStream], *, max_pending_bytes: int) -> None:
+    def __init__(self, style: "Style", streams: Sequence[TextStream], *, id: str, max_pending_bytes: int) -> None:
         self.streams = tuple(streams)
+        self.id = id
+        self.keys: dict[int, Key] = {}
         self.requests: set[RequestId] = set()
         self.ended = False
         self.gone = False
         self.fault: HttpFault | None = None
-        self.outcome = "open"
+        self.outcome, self.why = "open", ""
         self._style = style
         self._open = len(self.streams)
         self._max_pending_bytes = max_pending_bytes
@@ -55,6 +60,11 @@ class Exchange:
     def headers(self) -> Headers:
         """Of an answer with status 200."""
         return self._style.headers
+
+    def note(self, stream: TextStream, key: Key | None) -> None:
+        """Where a choice is, or was, served."""
+        if key is not None:
+            self.keys[stream.index] = key
 
     def emit(self, stream: TextStream, heard: Emit) -> bool:
         """Tokens of a choice; True if a stop string ended it (the core does not know yet)."""
@@ -81,7 +91,7 @@ class Exchange:
         """The request ends badly: by status if nothing was written yet, else by an error event and no end mark."""
         if self.ended:
             return
-        self.ended, self.outcome = True, fault.fault.code or "error"
+        self.ended, self.outcome, self.why = True, fault.fault.code or "error", fault.fault.message
         if self._written:
             self._pending.append(fault.event)
         else:

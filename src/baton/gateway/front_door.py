@@ -11,6 +11,7 @@ import structlog
 
 from baton.core.cores import AnyFront
 from baton.core.door import Cancel, Emit, Heard, RequestId, Submit
+from baton.core.ids import Key
 from baton.core.manifest import Manifest
 from baton.gateway.door import Capacity, Hear, LedgerReport, Readiness, pair_count
 from baton.gateway.warm_up import WarmUp
@@ -56,6 +57,10 @@ class FrontDoor:
         self._hear.pop(cancel.request, None)
         self._front.cancel(cancel, self._clock.now())
         self._turn_soon()
+
+    def key_of(self, request: RequestId) -> Key | None:
+        """See Door."""
+        return self._front.key_of(request)
 
     def next_request(self) -> RequestId:
         """See Door."""
@@ -137,12 +142,23 @@ class FrontDoor:
     def _drain(self) -> None:
         sleep = self._pump.turn()
         self._answered.set()
-        if self._warm_up is not None:
-            self._warm_up.look(self._front.usable_pairs(), self.capacity())
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._warm_up is not None and not self._warm_up.knows_all(pairs := self._front.usable_pairs()):
+            self._warm_up.look(pairs, self.capacity())
         if sleep is not None:
-            self._timer = self._loop.call_later(sleep / 1e6, self._turn)
+            self._wake_in(sleep / 1e6)
+
+    def _wake_in(self, seconds: float) -> None:
+        """Turn then at the latest; a turn too early does nothing, and costs less than a timer for every turn."""
+        at = self._loop.time() + seconds
+        if self._timer is not None:
+            if self._timer.when() <= at:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(at, self._on_time)
+
+    def _on_time(self) -> None:
+        self._timer = None
+        self._turn()
 
     def _resume(self, after_s: float) -> None:
         assert self._warm_up is not None

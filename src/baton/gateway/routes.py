@@ -198,7 +198,7 @@ class Routes:
         form = make_form(heading, self._tokenizer)
         streams = [self._stream(i, order, ask) for i, order in enumerate(ask.orders)]
         style = Streamed(form) if ask.stream else Undivided(form)
-        exchange = Exchange(style, streams, max_pending_bytes=self._settings.max_pending_bytes)
+        exchange = Exchange(style, streams, id=heading.id, max_pending_bytes=self._settings.max_pending_bytes)
         return Answer(self._desk, exchange, ask)
 
     def _stream(self, index: int, order: Order, ask: Ask) -> TextStream:

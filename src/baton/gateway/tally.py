@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from baton.core.door import Cancel, Emit, Fail, Finish, Heard, RequestId, Submit
 from baton.core.errors import Overloaded
+from baton.core.ids import Key
 from baton.gateway.door import STOP_STRING, Capacity, Door, Hear, LedgerReport, Readiness
 
 # vLLM's classes, so that its dashboards fit. Seconds.
@@ -133,6 +134,10 @@ class TallyingDoor:
         if timed is not None:
             timed.end("stop" if cancel.reason == STOP_STRING else "abort")
         self._door.cancel(cancel)
+
+    def key_of(self, request: RequestId) -> Key | None:
+        """See Door."""
+        return self._door.key_of(request)
 
     def next_request(self) -> RequestId:
         """See Door."""

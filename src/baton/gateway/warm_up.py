@@ -19,7 +19,7 @@ PROMPT_TOKENS = (300, 24)  # a prompt that fills a chunk, and a short one: kerne
 GENERATED = 4
 DEADLINE_MS = 30_000
 AGAIN_S = 1.0
-SAMPLING = Sampling(temperature=0.0, top_p=1.0, top_k=0, seed=0, logprobs=None)
+SAMPLING = Sampling(temperature=1.0, top_p=1.0, top_k=0, seed=0, logprobs=None)  # what clients get who say nothing
 LIMITS = Limits(max_tokens=GENERATED, stop_token_ids=(), eos_token_ids=(), deadline_ms=DEADLINE_MS)
 Pair = tuple[Boot, Boot]
 
@@ -36,6 +36,10 @@ class WarmUp:
         self._open: set[RequestId] = set()
         self._failed = ""  # why, the last time
         self._paused = False
+
+    def knows_all(self, pairs: Sequence[Pair]) -> bool:
+        """Whether there is nothing to look for: these pairs are warm, and no others were."""
+        return self._warm == set(pairs)
 
     def look(self, pairs: Sequence[Pair], capacity: Capacity | None) -> None:
         """Warm pairs up that are not; one lot of requests at a time, as many as there are pairs to be reached."""

@@ -11,7 +11,9 @@ import structlog
 from baton.core.cores import AnyFront
 from baton.core.door import Heard
 from baton.core.ids import Micros
+from baton.core.messages import Abort, Ticket
 from baton.core.request import Say
+from baton.core.room import Send
 from baton.core.session import PeerLost, PeerUp, Received
 from baton.ports.clock import Clock
 from baton.shell.lines import Lines
@@ -54,4 +56,17 @@ class GatewayPump:
                 if isinstance(effect, Say):
                     self._say(effect.heard)
                 else:
+                    self._note(effect)
                     self._lines.send(effect.to, effect.message)
+
+    def _note(self, send: Send) -> None:
+        """One line for each epoch that begins, and for each that is ended from here."""
+        match send.message:
+            case Ticket() as ticket if send.to == ticket.prefill:
+                tell = log.debug if ticket.key.epoch == 1 else log.warning  # begun again: something went wrong
+                boots = {"prefill": f"{ticket.prefill:x}", "decode": f"{ticket.decode:x}"}
+                tell("epoch_opened", room=ticket.key.room, epoch=ticket.key.epoch, said=len(ticket.said), **boots)
+            case Abort() as abort:
+                log.debug("abort", room=abort.key.room, epoch=abort.key.epoch, to=f"{send.to:x}", why=abort.reason)
+            case _:
+                pass

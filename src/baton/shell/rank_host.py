@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from baton.core.agreement import Report, StepPlan
 from baton.core.cores import AnyRank
 from baton.core.errors import Bug, FabricError
-from baton.core.ids import Micros, RankId
+from baton.core.ids import Key, Micros, RankId
 from baton.core.rank_effects import CancelRead, ClearPools, Compute, Connect, Digest, Disconnect, RankEffect, Read
 from baton.core.work import BatchDone, Ended, Handle
 from baton.ports.clock import Clock
@@ -21,7 +21,7 @@ class RankHost:
         self, *, core: AnyRank, engine: Engine, fabrics: Mapping[str, Fabric], clock: Clock, narration: Narration
     ) -> None:
         self._core, self._engine, self._fabrics, self._clock, self._narration = core, engine, fabrics, clock, narration
-        self._reads: dict[Handle, Fabric] = {}
+        self._reads: dict[Handle, tuple[Fabric, Key]] = {}
         self._peers: dict[RankId, Fabric] = {}
 
     def apply(self, plan: StepPlan) -> None:
@@ -35,8 +35,7 @@ class RankHost:
             for end in fabric.poll():
                 found = True
                 if isinstance(end, Ended):
-                    self._narration.note("read_ended", handle=end.handle, outcome=end.outcome.value, t_us=self._clock.now())
-                    self._reads.pop(end.handle, None)
+                    self._note_end(end)
                     self._perform(self._core.ended(end))
                 else:
                     self._perform(self._core.released(end))
@@ -60,7 +59,7 @@ class RankHost:
                     self._read(effect)
                 case CancelRead():
                     if effect.handle in self._reads:
-                        self._reads[effect.handle].cancel(effect.handle)
+                        self._reads[effect.handle][0].cancel(effect.handle)
                 case Compute():
                     self._narration.note(
                         "step_started", seq=effect.batch.seq, rows=len(effect.batch.rows), t_us=self._clock.now()
@@ -92,7 +91,7 @@ class RankHost:
 
     def _read(self, effect: Read) -> None:
         fabric = self._fabrics[effect.fabric]
-        self._reads[effect.handle] = fabric
+        self._reads[effect.handle] = (fabric, effect.key)
         try:
             fabric.submit(effect.handle, effect.peer, effect.copies, deadline=Micros(effect.deadline_ms * 1000))
         except FabricError as error:
@@ -101,4 +100,10 @@ class RankHost:
             return
         nbytes = sum(int(c.nbytes.sum()) for c in effect.copies)
         ranges = sum(len(c.nbytes) for c in effect.copies)
-        self._narration.note("read_started", handle=effect.handle, bytes=nbytes, ranges=ranges, t_us=self._clock.now())
+        about = {"room": effect.key.room, "epoch": effect.key.epoch, "handle": effect.handle}
+        self._narration.note("read_started", **about, bytes=nbytes, ranges=ranges, t_us=self._clock.now())
+
+    def _note_end(self, end: Ended) -> None:
+        read = self._reads.pop(end.handle, None)
+        about = {"room": read[1].room, "epoch": read[1].epoch} if read is not None else {}
+        self._narration.note("read_ended", **about, handle=end.handle, outcome=end.outcome.value, t_us=self._clock.now())
