@@ -7,6 +7,7 @@ import socket as sockets
 import httpx
 import openai
 import pytest
+import uvloop
 
 from baton.core.errors import ConfigError
 from baton.core.messages import FailCode, FinishReason
@@ -20,7 +21,7 @@ HI = [{"role": "user", "content": "hi"}]
 
 
 def run(scenario) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), 30))
+    uvloop.run(asyncio.wait_for(scenario(), 30))  # as `baton gateway` does
 
 
 def client(url: str, **arguments) -> openai.AsyncOpenAI:

@@ -8,8 +8,10 @@ from pathlib import Path
 from socket import socket as Socket
 
 import structlog
+import uvloop
 
 from baton.adapters.clock import MonotonicClock
+from baton.adapters.descriptors import LEAST_FILES, raise_limit
 from baton.adapters.entropy import SystemEntropy
 from baton.adapters.secret import load_secret
 from baton.adapters.zmq_control import ZmqControl
@@ -38,13 +40,16 @@ def run_gateway(settings: GatewaySettings) -> None:
     keys = read_keys(settings.api_keys, settings.api_key_files)
     if (warning := open_to_all(settings.host, keys)) is not None:
         log.warning("http_open_to_all", why=warning)
+    files = raise_limit()
+    if files is not None and files < LEAST_FILES:
+        log.warning("few_open_files", limit=files, why="each stream takes one", remedy=f"ulimit -Hn {LEAST_FILES}")
     tokenizer = Tokenizer.load(Path(settings.model))
     secret = load_secret(Path(settings.secret)) if settings.secret else None
     socket = listen(settings.host, settings.port)
     with contextlib.closing(socket):
         control = ZmqControl(bind=settings.control, secret=secret, max_frame_bytes=MAX_FRAME_BYTES)
         with contextlib.closing(control):
-            asyncio.run(_run(settings, keys, tokenizer, control, socket))
+            uvloop.run(_run(settings, keys, tokenizer, control, socket))
 
 
 async def _run(

@@ -6,13 +6,13 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from baton.adapters.descriptors import LEAST_FILES
 from baton.adapters.memory import available_bytes
 from baton.cli.doctor.finding import Finding, ok, problem, warning
 from baton.shell.threads import available_cores
 
 GIB = 1 << 30
 LEAST_MEMORY = 4 * GIB  # the trial model: two pools of 1 GiB, weights and PyTorch in each worker
-LEAST_FILES = 4096  # one for each stream of a thousand, and room
 LEAST_SHM = 64 << 20
 FAST = ("avx512_bf16", "amx_bf16", "avx512f", "avx2")
 
@@ -23,8 +23,7 @@ def machine(root: Path = Path("/")) -> Iterator[Finding]:
     yield cores(len(available_cores()), quota(root), flags(root))
     yield memory(available_bytes(root))
     yield huge_pages(root)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    yield open_files(soft, hard)
+    yield open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     yield locked(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0], rdma=bool(_names(root / "sys/class/infiniband")))
     yield shared_memory(shutil.disk_usage("/dev/shm").total if Path("/dev/shm").is_dir() else 0)
     yield ptrace(_text(root / "proc/sys/kernel/yama/ptrace_scope"))
@@ -86,12 +85,12 @@ def huge_pages(root: Path) -> Finding:
     )
 
 
-def open_files(soft: int, hard: int) -> Finding:
-    """Each stream is a socket of the gateway."""
-    if soft != resource.RLIM_INFINITY and soft < LEAST_FILES:
-        remedy = f"ulimit -n {LEAST_FILES}" + ("" if hard == resource.RLIM_INFINITY or hard >= LEAST_FILES else ", as root")
-        return warning("machine", "open files", f"at most {soft}; each stream takes one", remedy)
-    return ok("machine", "open files", "no limit" if soft == resource.RLIM_INFINITY else f"at most {soft}")
+def open_files(hard: int) -> Finding:
+    """Each stream is a socket of the gateway, which raises its soft limit to the hard one by itself."""
+    if hard != resource.RLIM_INFINITY and hard < LEAST_FILES:
+        remedy = f"ulimit -Hn {LEAST_FILES} as root; in a container: --ulimit nofile={LEAST_FILES}"
+        return warning("machine", "open files", f"at most {hard}; each stream takes one", remedy)
+    return ok("machine", "open files", "no limit" if hard == resource.RLIM_INFINITY else f"at most {hard}")
 
 
 def locked(limit: int, *, rdma: bool) -> Finding:
