@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -60,6 +61,15 @@ class Bench:
         tickets = [m for _, m in self.did() if isinstance(m, Ticket)]
         assert len({t.key for t in tickets}) == 1
         return tickets[0].key
+
+
+def test_a_ticket_carries_the_priority_and_nobody_is_served_by_it() -> None:
+    """Recorded: it is in what both workers get, and in the journal."""
+    bench = Bench()
+    bench.pair()
+    bench.front.submit(msgspec.structs.replace(submit(1), priority=-3), T0)
+    tickets = [message for _, message in bench.did() if isinstance(message, Ticket)]
+    assert [t.priority for t in tickets] == [-3, -3]
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from msgspec.structs import replace
 
 from baton.core.ids import TokenId
 from baton.core.messages import Drawn, Shaping
-from baton.core.mixing import mix64, seed_of_choice
 from baton.core.past import Past, past_of
 
 from .build import GREEDY, ticket
@@ -43,9 +42,3 @@ def test_a_new_epoch_sees_what_the_old_one_would_have_seen():
     for done in range(len(answer) + 1):
         views = {past_of(make(shaping, said=answer[:cut], min_tokens=3), drawn(*answer[cut:done])) for cut in range(done + 1)}
         assert views == {Past((4, 5, 9), answer[:done], (2, 8) if done < 3 else ())}
-
-
-def test_choices_draw_from_seeds_of_their_own():
-    assert seed_of_choice(77, 0) == 77
-    assert [seed_of_choice(77, i) for i in (1, 2)] == [mix64(77, 1), mix64(77, 2)]
-    assert len({seed_of_choice(s, i) for s in range(50) for i in range(50)}) == 2500

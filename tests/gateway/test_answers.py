@@ -6,6 +6,7 @@ import pytest
 
 from baton.core.ids import TokenId
 from baton.core.messages import FailCode, FinishReason
+from baton.core.mixing import mix64
 from baton.gateway.door import Capacity, LedgerReport, Readiness
 
 from .fake_door import FakeDoor, view
@@ -83,7 +84,7 @@ def test_what_the_core_is_asked_with_everything_given():
     submit = door.submitted[0]
     assert submit.prompt == (BOS, *ids("zz"))
     assert (submit.sampling.temperature, submit.sampling.top_p, submit.sampling.top_k) == (0.5, 0.9, 40)
-    assert (submit.sampling.seed, submit.sampling.logprobs) == ((1 << 64) - 1, 0)
+    assert (submit.sampling.seed, submit.sampling.logprobs) == (mix64((1 << 64) - 1, 0), 0)
     assert (submit.limits.max_tokens, submit.limits.stop_token_ids, submit.limits.eos_token_ids) == (4, (9, 8), ())
 
 

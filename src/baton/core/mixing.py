@@ -9,8 +9,3 @@ def mix64(seed: int, index: int) -> int:
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
     return x ^ (x >> 31)
-
-
-def seed_of_choice(seed: int, choice: int) -> int:
-    """The seed of one of a request's `n` choices: the first has the request's own, so that it is what n = 1 would give."""
-    return seed if choice == 0 else mix64(seed, choice)

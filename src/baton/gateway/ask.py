@@ -6,7 +6,7 @@ import msgspec
 
 from baton.core.ids import TokenId
 from baton.core.messages import Limits, Sampling, Shaping
-from baton.core.mixing import seed_of_choice
+from baton.core.mixing import MASK, mix64
 from baton.gateway.door import Capacity
 from baton.gateway.faults import HttpFault, refuse
 from baton.gateway.neutral import brief
@@ -46,12 +46,13 @@ class Ask(msgspec.Struct, frozen=True):
     token_ids: bool
 
     def sampling(self, order: Order, *, fresh_seed: int) -> Sampling:
-        """How an order's tokens are drawn; `fresh_seed` counts where the client gave none."""
+        """How an order's tokens are drawn; `fresh_seed` counts where the client gave none. Choice i of a prompt draws from
+        mix64(seed, i), whatever `n` is: the first of many is what n = 1 gives."""
         return Sampling(
             temperature=self.temperature,
             top_p=self.top_p,
             top_k=self.top_k,
-            seed=fresh_seed if self.seed is None else seed_of_choice(self.seed % (1 << 64), order.choice),
+            seed=fresh_seed if self.seed is None else mix64(self.seed & MASK, order.choice),
             logprobs=self.logprobs,
             min_p=self.min_p,
             shaping=self.shaping,
@@ -170,8 +171,8 @@ def _max_tokens(body: GenerationBody, prompt_tokens: int, capacity: Capacity) ->
     what = "the model's context" if room == capacity.max_model_len else "the smallest worker's memory"
     left = room - prompt_tokens
     if left < 1:
-        param = "messages" if isinstance(body, ChatBody) else "prompt"
-        raise _too_long(f"the prompt has {prompt_tokens} tokens; {what} of {room} tokens leaves none to generate", param)
+        param, noun = ("messages", "the prompt of these messages") if isinstance(body, ChatBody) else ("prompt", "the prompt")
+        raise _too_long(f"{noun} has {prompt_tokens} tokens; {what} of {room} tokens leaves none to generate", param)
     if wanted is None:
         return left
     if named not in body.model_fields_set:  # a default, which gives way

@@ -1,0 +1,164 @@
+"""What single fields come to: what the core is asked, and what the client reads."""
+
+import pytest
+
+from baton.core.messages import FinishReason, Shaping
+from baton.core.mixing import mix64
+from baton.gateway.door import Capacity
+
+from .fake_door import FakeDoor
+from .models import ids
+from .rig import events, post
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+HI = {"messages": [{"role": "user", "content": "hi"}]}
+
+
+def scripted(*steps) -> FakeDoor:
+    door = FakeDoor()
+    door.script = list(steps)
+    return door
+
+
+def asked(path: str, body: dict) -> list:
+    """What the core is asked for one request that is served."""
+    door = scripted(ids("x"), FinishReason.STOP)
+    assert post(door, path, body).status_code == 200
+    return door.submitted
+
+
+def seeds(**fields) -> list[int]:
+    return [s.sampling.seed for s in asked(COMPLETIONS, {"prompt": "zz"} | fields)]
+
+
+# ---- n and seed ---------------------------------------------------------------------------------
+
+
+def test_choice_i_draws_from_seed_i_whatever_n_is():
+    assert seeds(seed=7) == [mix64(7, 0)]
+    assert seeds(seed=7, n=3) == [mix64(7, i) for i in range(3)]
+    assert seeds(seed=-1) == seeds(seed=(1 << 64) - 1), "seeds are 64 bits, with or without a sign"
+    chat = asked(CHAT, HI | {"seed": 7, "n": 2})
+    assert [s.sampling.seed for s in chat] == seeds(seed=7, n=2)
+
+
+def test_each_of_several_prompts_draws_as_it_would_alone():
+    assert seeds(prompt=["a", "b"], seed=7, n=2) == seeds(seed=7, n=2) * 2
+
+
+def test_neighbouring_seeds_share_no_choice():
+    """Were choice i of seed s drawn with s + i, it would be choice i - 1 of seed s + 1."""
+    found = [set(seeds(seed=seed, n=8)) for seed in range(8)]
+    assert len(set.union(*found)) == 64
+
+
+def test_without_a_seed_every_choice_has_one_of_its_own():
+    assert len(set(seeds(n=4))) == 4
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_choices_are_told_apart_and_the_prompt_counts_once(stream):
+    door = scripted(ids("ab"), FinishReason.STOP)
+    body = {"prompt": [5, 6, 7], "n": 3, "stream": stream} | ({"stream_options": {"include_usage": True}} if stream else {})
+    response = post(door, COMPLETIONS, body)
+    answers = events(response)[:-1] if stream else [response.json()]
+    texts = {}
+    for choice in (c for a in answers for c in a["choices"]):
+        texts[choice["index"]] = texts.get(choice["index"], "") + choice["text"]
+    assert texts == {0: "ab", 1: "ab", 2: "ab"}
+    assert answers[-1]["usage"] == {"prompt_tokens": 3, "completion_tokens": 6, "total_tokens": 9}
+
+
+def test_running_usage_counts_in_every_chunk():
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    door = scripted(ids("a"), ids("bc"), FinishReason.LENGTH)
+    *chunks, _ = events(post(door, COMPLETIONS, {"prompt": [5, 6], "stream": True, "stream_options": options}))
+    assert [c["usage"]["completion_tokens"] for c in chunks] == [1, 3, 3, 3]
+    assert {c["usage"]["prompt_tokens"] for c in chunks} == {2}
+
+
+# ---- limits -------------------------------------------------------------------------------------
+
+
+def test_how_many_tokens_when_nothing_is_said():
+    """As vLLM does it: 16 for a completion, what is left of the context for a chat."""
+    (completion,), (chat,) = asked(COMPLETIONS, {"prompt": [5] * 3}), asked(CHAT, HI)
+    assert completion.limits.max_tokens == 16
+    assert chat.limits.max_tokens == 128 - len(chat.prompt)
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+def test_max_completion_tokens_wins(path):
+    (submit,) = asked(path, HI | {"prompt": "zz", "max_tokens": 9, "max_completion_tokens": 4})
+    assert submit.limits.max_tokens == 4
+
+
+def test_the_last_token_that_fits_the_smallest_pool():
+    door = scripted(ids("x"), FinishReason.STOP)
+    door.limits = Capacity(max_model_len=128, pool_tokens=64)
+    assert post(door, COMPLETIONS, {"prompt": [5] * 60, "max_tokens": 4}).status_code == 200
+    assert post(door, COMPLETIONS, {"prompt": [5] * 60, "max_tokens": 5}).status_code == 400
+
+
+def test_min_tokens_holds_stop_strings_and_end_tokens_back():
+    fields = {"min_tokens": 4, "stop": "b", "stop_token_ids": [9]}
+    door = scripted(ids("ab"), ids("ab"), ids("xb"), FinishReason.LENGTH)
+    answer = post(door, COMPLETIONS, {"prompt": "zz"} | fields).json()
+    choice = answer["choices"][0]
+    assert (choice["text"], choice["finish_reason"], choice["stop_reason"]) == ("ababx", "stop", "b")
+    limits = door.submitted[0].limits
+    assert (limits.min_tokens, limits.stop_token_ids) == (4, (9,)), "the engine bars these ids until then"
+    assert answer["usage"]["completion_tokens"] == 6
+
+
+def test_a_stop_string_that_begins_before_min_tokens_does_not_count():
+    door = scripted(ids("ab"), ids("c"), ids("abc"), FinishReason.LENGTH)
+    choice = post(door, COMPLETIONS, {"prompt": "zz", "min_tokens": 2, "stop": "bc"}).json()["choices"][0]
+    assert choice["text"] == "abca"
+
+
+# ---- shaping ------------------------------------------------------------------------------------
+
+
+def test_biases_and_penalties_reach_the_core_as_they_are():
+    given = {"logit_bias": {"5": -100, "299": 1.5}, "presence_penalty": 0.5, "frequency_penalty": -2, "repetition_penalty": 1.1}
+    (submit,) = asked(CHAT, HI | given | {"min_p": 0.25})
+    assert submit.sampling.shaping == Shaping(1.1, 0.5, -2.0, ((5, -100.0), (299, 1.5)))
+    assert submit.sampling.min_p == 0.25
+
+
+def test_neutral_shaping_is_none():
+    (submit,) = asked(CHAT, HI | {"logit_bias": {}, "presence_penalty": 0, "repetition_penalty": 1})
+    assert submit.sampling.shaping is None
+
+
+# ---- messages and the rest ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("priority", [None, 0, -5, 7])
+def test_priority_is_recorded(priority):
+    (submit,) = asked(CHAT, HI | {"priority": priority})
+    assert submit.priority == (priority or 0)
+
+
+@pytest.mark.parametrize("content", ["a\nb", [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]])
+@pytest.mark.parametrize("role", ["developer", "system"])
+def test_developers_are_the_system_and_parts_are_lines(role, content):
+    (submit,) = asked(CHAT, {"messages": [{"role": role, "content": content}, {"role": "user", "content": "hi"}]})
+    assert bytes(t for t in submit.prompt if t < 256) == b"system:a\nbuser:hiassistant:".replace(b"hi", bytes(ids("hi")))
+
+
+def test_unknown_fields_are_ignored_with_one_line(capture_log):
+    many = {f"unheard_of_{i}": i for i in range(40)}
+    asked(CHAT, HI | {"user": "me", "metadata": {"a": 1}, "echo": False, "tools": []} | many)
+    (line,) = [e for e in capture_log if e["event"] == "request.fields_ignored"]
+    assert len(line["fields"]) == 16, "bounded, whatever a client sends"
+    assert set(line["fields"]) <= set(many)
+
+
+@pytest.fixture
+def capture_log():
+    import structlog
+
+    with structlog.testing.capture_logs() as lines:
+        yield lines
