@@ -1,23 +1,57 @@
 """Every refusal names the field and what is supported, in OpenAI's error schema, and reaches no worker."""
 
+import asyncio
 import json
 
+import httpx
 import pytest
 
+from baton.core.messages import FinishReason
+from baton.gateway.door import Capacity
+
+from .bad_requests import bad_requests
 from .fake_door import FakeDoor
-from .rig import MODEL, request
+from .models import ids
+from .rig import MODEL, make_app, request
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 MESSAGES = [{"role": "user", "content": "hi"}]
 
 
-def refused(path: str, raw: bytes, *, settings=None):
-    door = FakeDoor()
-    response = request(door, "POST", path, content=raw, settings=settings, headers={"content-type": "application/json"})
-    assert door.submitted == []
-    error = response.json()["error"]
-    assert set(error) == {"message", "type", "param", "code"}
-    return response.status_code, error
+class Gateway:
+    """One application that serves good requests at once, so that a bad one which is served by mistake does not hang."""
+
+    def __init__(self, **settings) -> None:
+        self.door = FakeDoor()
+        self.door.script = [ids("hey"), FinishReason.STOP]
+        self.app = make_app(self.door, **settings)
+
+    def send(self, method: str, path: str, **arguments) -> httpx.Response:
+        async def go() -> httpx.Response:
+            transport = httpx.ASGITransport(self.app, raise_app_exceptions=False, client=("127.0.0.1", 5))
+            async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
+                return await http.request(method, path, **arguments)
+
+        return asyncio.run(asyncio.wait_for(go(), 20))
+
+    def refused(self, path: str, raw: bytes) -> tuple[int, dict]:
+        """Status and error of a bad request that reached no worker; the good one after it was served."""
+        self.door.submitted.clear()
+        response = self.send("POST", path, content=raw, headers={"content-type": "application/json"})
+        assert response.status_code >= 400, response.text
+        assert self.door.submitted == []
+        assert self.door.hearers == {}
+        error = response.json()["error"]
+        assert set(error) == {"message", "type", "param", "code"}
+        assert len(error["message"]) < 1000
+        good = self.send("POST", CHAT, json={"messages": MESSAGES})
+        assert good.json()["choices"][0]["message"]["content"] == "hey"
+        return response.status_code, error
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Gateway:
+    return Gateway()
 
 
 BOTH = [
@@ -126,14 +160,14 @@ def big_json(body: dict) -> bytes:
 
 
 @pytest.mark.parametrize(("path", "body", "param", "part"), CASES)
-def test_refused_naming_the_field(path, body, param, part):
-    status, error = refused(path, big_json(body))
+def test_refused_naming_the_field(gateway, path, body, param, part):
+    status, error = gateway.refused(path, big_json(body))
     assert (status, error["type"]) == (400, "invalid_request_error")
     if param is not None:
         assert error["param"] == param
+        assert param in error["message"]
     if part is not None:
         assert part in error["message"]
-    assert len(error["message"]) < 1000
 
 
 @pytest.mark.parametrize(
@@ -153,20 +187,12 @@ def test_refused_naming_the_field(path, body, param, part):
         b'{"messages": [{"role": "user", "content": "hi"}], "tools": ' + b"[" * 150 + b"]" * 150 + b"}",
     ],
 )
-def test_malformed_bodies(raw):
-    status, error = refused(CHAT, raw)
-    assert status == 400
-    assert len(error["message"]) < 1000
+def test_malformed_bodies(gateway, raw):
+    assert gateway.refused(CHAT, raw)[0] == 400
 
 
-def test_the_wrong_model():
-    status, error = refused(CHAT, json.dumps({"messages": MESSAGES, "model": "gpt-9"}).encode())
-    assert (status, error["code"], error["param"]) == (404, "model_not_found", "model")
-    assert MODEL in error["message"]
-
-
-def test_a_prompt_and_its_limit_over_the_context_are_both_named():
-    _, error = refused(COMPLETIONS, json.dumps({"prompt": [5] * 100, "max_tokens": 29}).encode())
+def test_a_prompt_and_its_limit_over_the_context_are_both_named(gateway):
+    _, error = gateway.refused(COMPLETIONS, json.dumps({"prompt": [5] * 100, "max_tokens": 29}).encode())
     assert "100 tokens" in error["message"]
     assert "max_tokens = 29" in error["message"]
     assert error["code"] == "context_length_exceeded"
@@ -203,3 +229,30 @@ def large_body(headers: dict[str, str]):
     response = request(FakeDoor(), "POST", CHAT, content=endless(), headers=headers, settings={"max_body_bytes": 1000})
     assert response.headers["connection"] == "close"
     return response.status_code, response.json()["error"], len(read)
+
+
+BOUNDS = {  # tokens that fit, what bounds them, as the service says it
+    "context": (Capacity(max_model_len=128, pool_tokens=1024), 128, "the model's context"),
+    "pool": (Capacity(max_model_len=128, pool_tokens=96), 96, "the smallest worker's memory"),
+}
+TABLE = [
+    pytest.param(capacity, row, id=f"{bound}: {name}")
+    for bound, (capacity, room, what) in BOUNDS.items()
+    for name, row in bad_requests(model=MODEL, vocabulary=300, room=room, what=what).items()
+    if bound == "context" or what in row.words
+]
+
+
+@pytest.mark.parametrize(("capacity", "row"), TABLE)
+def test_the_answer_names_field_value_and_limit(gateway, capacity, row):
+    gateway.door.limits = capacity
+    status, error = gateway.refused(row.path, row.body)
+    assert (status, error["param"]) == (row.status, row.param)
+    assert [word for word in row.words if word not in error["message"]] == [], error["message"]
+    if row.param is not None:
+        assert row.param in error["message"]
+
+
+def test_a_bad_request_that_is_served_by_mistake_fails_the_test_and_does_not_hang(gateway):
+    with pytest.raises(AssertionError, match="hey"):
+        gateway.refused(CHAT, json.dumps({"messages": MESSAGES}).encode())

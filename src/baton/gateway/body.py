@@ -1,12 +1,14 @@
 """Reading a request's body, bounded while it comes in, and its schema."""
 
+import json
 from typing import TypeVar
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 from starlette.requests import Request
 
 from baton.gateway.faults import HttpFault, refuse
-from baton.gateway.neutral import judge_extra_fields
+from baton.gateway.neutral import brief, judge_extra_fields
 from baton.gateway.schema import GenerationBody
 
 B = TypeVar("B", bound=GenerationBody)
@@ -16,39 +18,63 @@ async def read_body(request: Request, *, max_bytes: int) -> bytes:
     """The whole body. Raises HttpFault 413 before more than `max_bytes` are held, ClientDisconnect."""
     stated = request.headers.get("content-length", "")
     if stated.isdigit() and int(stated) > max_bytes:
-        raise _too_large(max_bytes)
+        raise _too_large(f"has {stated[:20]}", max_bytes)
     parts, size = [], 0
     async for part in request.stream():
         size += len(part)
         if size > max_bytes:
-            raise _too_large(max_bytes)
+            raise _too_large(f"has more than {max_bytes}", max_bytes)
         parts.append(part)
     return b"".join(parts)
 
 
 def parse_body(schema: type[B], raw: bytes) -> B:
-    """Check a body against its schema. Raises HttpFault 400, naming the first field that does not fit."""
+    """Check a body against its schema. Raises HttpFault 400, naming the first field that does not fit, its value and why."""
     try:
         body = schema.model_validate_json(raw)
     except ValidationError as e:
-        raise _unfit(e) from e
+        raise _unfit(e, raw) from e
     judge_extra_fields(body.model_extra or {})
     return body
 
 
-def _unfit(invalid: ValidationError) -> HttpFault:
-    errors = invalid.errors(include_url=False, include_input=False, include_context=False)
+def _unfit(invalid: ValidationError, raw: bytes) -> HttpFault:
+    errors = invalid.errors(include_url=False, include_context=False)
     first = errors[0]
     if first["type"] == "json_invalid":
+        if ("surrogate" in first["msg"] or "escape" in first["msg"]) and (field := _with_lone_surrogate(raw)) is not None:
+            return refuse(f"{field} holds a lone surrogate, half of a character; text must be valid Unicode", param=field)
         return refuse(f"the body is not JSON: {first['msg']}", code="invalid_json")
     if not first["loc"]:
-        return refuse(f"the body does not fit: {first['msg']}")
-    field = str(first["loc"][0])
+        return refuse(f"the body is {brief(first['input'])}; it must be a JSON object")
+    field = str(first["loc"][0])[:64]
     # where a field may have one of several types, all of them complain: the one whose type fits says what is wrong
-    same = [e for e in errors if e["loc"][0] == field]
+    same = [e for e in errors if e["loc"][0] == first["loc"][0]]
     telling = [e for e in same if not e["type"].endswith("_type")] or same
-    reasons = dict.fromkeys(f"{_where(e['loc'])}: {e['msg']}" for e in telling)
-    return refuse(" or ".join(reasons)[:500], param=field[:64])
+    reasons: dict[str, list[str]] = {}
+    for error in telling:
+        reasons.setdefault(_named(error), []).append(error["msg"][:1].lower() + error["msg"][1:])
+    said = (name if e == ["field required"] else f"{name}: {' or '.join(dict.fromkeys(e))}" for name, e in reasons.items())
+    return refuse("; or ".join(said)[:500], param=field)
+
+
+def _named(error: ErrorDetails) -> str:
+    where = _where(error["loc"])
+    return f"{where} is missing" if error["type"] == "missing" else f"{where} = {brief(error['input'])}"
+
+
+def _with_lone_surrogate(raw: bytes) -> str | None:
+    """Which field of a body holds one; None if that cannot be said. The strict parser stops at it without a word of where."""
+    try:
+        body = json.loads(raw)
+    except (ValueError, RecursionError):
+        return None
+    for field, value in body.items() if isinstance(body, dict) else ():
+        try:
+            json.dumps({field: value}, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            return str(field).encode(errors="replace").decode()[:64]
+    return None
 
 
 def _where(path: tuple[int | str, ...]) -> str:
@@ -64,7 +90,7 @@ def _where(path: tuple[int | str, ...]) -> str:
     return shown
 
 
-def _too_large(max_bytes: int) -> HttpFault:
-    fault = refuse(f"the body is larger than {max_bytes} bytes, the most that is read", code="body_too_large", status=413)
+def _too_large(has: str, max_bytes: int) -> HttpFault:
+    fault = refuse(f"the body {has} bytes; at most {max_bytes} are read", code="body_too_large", status=413)
     fault.headers["connection"] = "close"  # nobody reads the rest of it
     return fault

@@ -10,6 +10,7 @@ import structlog
 from baton.gateway.faults import refuse
 
 log = structlog.get_logger("baton.gateway")
+SHOWN = 80  # characters of a value in a message
 
 # field -> the values that mean what Baton does anyway
 # (OpenAI's, vLLM's, SGLang's, llama.cpp's and transformers' names)
@@ -120,10 +121,20 @@ def judge_extra_fields(extra: Mapping[str, object]) -> None:
 def _require_neutral(field: str, value: object, neutral: Iterable[object]) -> None:
     if not any(value == other and isinstance(value, bool) == isinstance(other, bool) for other in neutral):
         allowed = " or ".join(["its absence", *(json.dumps(v) for v in neutral if v is not None)])
-        raise refuse(f"{field} = {brief(value)} is not supported; supported: {allowed}", param=field)
+        raise refuse(f"{field[:64]} = {brief(value)} is not supported; supported: {allowed}", param=field[:64])
 
 
 def brief(value: object) -> str:
-    """A value as it may appear in a message: JSON, at most 80 characters."""
-    text = json.dumps(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+    """A value as it may appear in a message: JSON, at most 80 characters of it, and of a longer text how long it is."""
+    text = ""
+    try:
+        for part in json.JSONEncoder().iterencode(value):  # no more is encoded than is shown
+            text += part
+            if len(text) > SHOWN:
+                break
+    except ValueError:
+        return "a number of thousands of digits"
+    if len(text) <= SHOWN:
+        return text
+    length = f" ({len(value)} characters)" if isinstance(value, str) else ""
+    return f"{text[: SHOWN - 3]}...{length}"
