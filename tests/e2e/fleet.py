@@ -10,6 +10,7 @@ import select
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -66,7 +67,10 @@ class Fleet:
         fabric: str = "shm",
         pages: int = 24,
         dtype: str = "float32",
+        record: Path | None = None,
+        hurt: Mapping[tuple[Role, Layout], Mapping[str, Any]] | None = None,
     ) -> None:
+        """`hurt`: fields of Birth for some workers."""
         directory.mkdir(parents=True, exist_ok=True)
         self._clock, self.directory = MonotonicClock(), directory
         self._control = ZmqControl(bind="tcp://127.0.0.1:0", secret=None, max_frame_bytes=MAX_FRAME_BYTES)
@@ -103,12 +107,14 @@ class Fleet:
                 secret=None,
                 bind="tcp://127.0.0.1:0",
                 log_level="info",
+                record=None if record is None else str(record),
                 tp=layout.tp,
                 pp=layout.pp,
             )
             for (role, layout), name in self.names.items()
         }
-        births = {name: Birth(own, str(directory / f"{name}.log")) for name, own in settings.items()}
+        harm = {self.names[who]: fields for who, fields in (hurt or {}).items()}
+        births = {n: Birth(own, str(directory / f"{n}.log"), **harm.get(n, {})) for n, own in settings.items()}
         self.ranks = Ranks(nursery.address, births)
         pairs = len(workers.get(Role.PREFILL, ())) * len(workers.get(Role.DECODE, ())) + len(workers.get(Role.UNIFIED, ()))
         self.turn_until(lambda: len(self.front.usable_pairs()) == pairs, what=f"{pairs} pairs")
@@ -117,13 +123,14 @@ class Fleet:
         """Turn the gateway's pump until so."""
         until = time.monotonic() + PATIENCE_S
         while not done():
-            timeout = self._pump.turn()
             self.ranks.look()
-            if done():
-                return
             assert time.monotonic() < until, f"not within {PATIENCE_S:.0f} s: {what}; {self.front.refusals()}; {self.logs()}"
-            wait = 0.05 if timeout is None else min(0.05, timeout / 1e6)
-            select.select([self._control.fileno(), *self.ranks.filenos()], [], [], wait)
+            self.turn()
+
+    def turn(self) -> None:
+        """One turn of the gateway's pump, and a short sleep where there is nothing to do."""
+        timeout = self._pump.turn()
+        select.select([self._control.fileno()], [], [], 0.05 if timeout is None else min(0.05, timeout / 1e6))
 
     def logs(self) -> str:
         """The ends of all logs."""

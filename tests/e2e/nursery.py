@@ -19,21 +19,32 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
+from tests.faults import Faults, FaultyFabric
 
+from baton.cli.compose_rank import PRODUCTION, Ports
+from baton.core.agreement import StepPlan
 from baton.core.errors import BatonError
+from baton.core.frames import Data
+from baton.core.ids import Link
+from baton.ports.control import Control
 from baton.shell.leash import follow, leashed
 from baton.shell.settings import WorkerSettings
+from baton.wire.codec import decode, encode
 
 START_S = 60.0
 
 
 class Birth(msgspec.Struct, frozen=True):
-    """What to run, and where its output goes."""
+    """What to run, and where its output goes; and what goes wrong in rank `victim`."""
 
     settings: WorkerSettings
     log: str
+    victim: int | None = None
+    faults: Faults | None = None  # of its fabric
+    garbles: int | None = None  # the batch, counted from 1, of which it hears one row less
 
 
 class Nursery:
@@ -131,10 +142,13 @@ def _live(address: str, birth: Birth, nursery: int) -> None:
         from baton.cli.logs import configure
 
         def crew(settings: Mapping[int, WorkerSettings]) -> Ranks:
-            return Ranks(address, {str(rank): Birth(own, birth.log) for rank, own in settings.items()})
+            return Ranks(address, {str(rank): msgspec.structs.replace(birth, settings=own) for rank, own in settings.items()})
 
         configure(birth.settings.log_level, birth.settings.log_format)
-        compose_worker.run_worker(birth.settings, replace(compose_worker.PRODUCTION, crew=crew))
+        ports = replace(compose_worker.PRODUCTION, crew=crew)
+        if birth.victim == birth.settings.own_rank:
+            ports = _hurt(ports, birth)
+        compose_worker.run_worker(birth.settings, ports)
         code = 0
     except BaseException:  # noqa: BLE001 (top of the process)
         traceback.print_exc()
@@ -142,6 +156,38 @@ def _live(address: str, birth: Birth, nursery: int) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _hurt(ports: Ports, birth: Birth) -> Ports:
+    faults, garbles = birth.faults, birth.garbles
+    if faults is not None:
+        return replace(ports, fabric=lambda n, p: FaultyFabric(PRODUCTION.fabric(n, p), faults, wake=p.wake, clock=p.clock))
+    assert garbles is not None
+    return replace(ports, control=lambda bind, secret: Garbling(PRODUCTION.control(bind, secret), garbles))
+
+
+class Garbling:
+    """A control plane that takes a row out of one batch on its way to this rank."""
+
+    def __init__(self, inner: Control, garbles: int) -> None:
+        self._inner, self._left, self._seen = inner, garbles, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def receive(self) -> list[tuple[Link, bytes]]:
+        return [(link, self._garble(raw)) for link, raw in self._inner.receive()]
+
+    def _garble(self, raw: bytes) -> bytes:
+        frame = decode(raw)
+        if not (isinstance(frame, Data) and isinstance(frame.message, StepPlan) and frame.message.batch):
+            return raw
+        if frame.number > self._seen:  # a frame that is said again was counted
+            self._seen, self._left = frame.number, self._left - 1
+        plan = frame.message
+        if self._left != 0 or frame.number != self._seen:
+            return raw
+        return encode(msgspec.structs.replace(frame, message=msgspec.structs.replace(plan, batch=plan.batch[:-1])))
 
 
 if __name__ == "__main__":

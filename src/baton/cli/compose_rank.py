@@ -73,7 +73,7 @@ class Station:
     """Where a rank stands: its clock, its boot, and its lines to other processes, listening at `bind` (None: it only dials)."""
 
     def __init__(self, settings: WorkerSettings, ports: Ports, *, bind: str | None) -> None:
-        self.name = settings.name if settings.own_rank == 0 else f"{settings.name}.{settings.own_rank}"
+        self.name = settings.name if settings.own_rank == 0 else f"{settings.name}-rank{settings.own_rank}"
         self.wake, self.clock, self.boot = Wake(), ports.clock(), Boot(ports.entropy().bits(64))
         self.making = making(settings.record, name=self.name, clock=self.clock)
         structlog.contextvars.bind_contextvars(worker=self.name)

@@ -180,10 +180,21 @@ def start_others(settings: WorkerSettings, rendezvous: str | None, ports: Ports)
     cores = rank_cores(settings)
     return ports.crew(
         {
-            rank: msgspec.structs.replace(settings, rank=rank, rendezvous=rendezvous, cores=cores[rank - settings.own_rank])
+            rank: msgspec.structs.replace(
+                settings,
+                rank=rank,
+                rendezvous=rendezvous,
+                cores=cores[rank - settings.own_rank],
+                record=_record_of(settings.record, rank),
+            )
             for rank in settings.others_here
         }
     )
+
+
+def _record_of(record: str | None, rank: int) -> str | None:
+    """Each rank writes a journal of its own: in the same directory, or beside the file."""
+    return record if record is None or os.path.isdir(record) else f"{record}-rank{rank}"
 
 
 def run_worker(settings: WorkerSettings, ports: Ports = PRODUCTION) -> None:

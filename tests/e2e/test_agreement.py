@@ -1,0 +1,113 @@
+"""Ranks of one worker agree: when state arrives late on one of them, and when one has been told something else."""
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import pytest
+from tests.e2e.fleet import Fleet, Layout
+from tests.e2e.nursery import Nursery
+from tests.e2e.service import alive
+from tests.faults import Fault, Faults, Rule
+from tests.tiny import make_tiny
+
+from baton.core.agreement import StepPlan
+from baton.core.door import RequestId
+from baton.journal.coding import records
+from baton.journal.entries import Applied, Step
+from baton.shell.settings import Role
+
+REQUESTS, AT_ONCE = 200, 16
+ONE = Layout()
+
+
+@pytest.fixture(scope="module")
+def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    """Where processes come from."""
+    nursery = Nursery(tmp_path_factory.mktemp("nursery"))
+    yield nursery
+    nursery.close()
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Llama whose heads four ranks can share."""
+    return make_tiny(tmp_path_factory.mktemp("wide") / "model", num_key_value_heads=4)
+
+
+def applied(journal: Path) -> list[StepPlan]:
+    """The plans that a rank was given, in order."""
+    steps = [record for _, record in records([journal.read_bytes()])]
+    return [s.entry.plan for s in steps if isinstance(s, Step) and isinstance(s.entry, Applied)]
+
+
+@pytest.mark.parametrize("tp", [2, 4])
+@pytest.mark.timeout(300)
+def test_a_late_arrival_on_one_rank_holds_up_its_own_request_alone(
+    tmp_path: Path, nursery: Nursery, model: Path, tp: int
+) -> None:
+    """Every rank applies the same plans, no request commits before the late rank has its part, and batches go on meanwhile."""
+    wide, journals = Layout(tp), tmp_path / "journals"
+    journals.mkdir()
+    late = Faults((Rule(Fault.DELAY, delay_ms=150),))
+    fleet = Fleet(
+        nursery,
+        tmp_path / "logs",
+        model,
+        {Role.PREFILL: (ONE,), Role.DECODE: (ONE, wide)},
+        pages=200,
+        record=journals,
+        hurt={(Role.DECODE, wide): {"victim": tp - 1, "faults": late}},
+    )
+    try:
+        prompts = [np.random.default_rng(n).integers(0, 300, 20 + n % 30).tolist() for n in range(REQUESTS)]
+        answers = []
+        for decode in (ONE, wide):
+            pair = fleet.pair(ONE, decode)
+            asked: deque[RequestId] = deque()
+            found = []
+            for number, prompt in enumerate(prompts):
+                if len(asked) == AT_ONCE:
+                    found.append(fleet.answer(asked.popleft()))
+                asked.append(fleet.begin(pair, prompt, 5 + number % 17))
+            answers.append(found + [fleet.answer(request) for request in asked])
+        assert answers[0] == answers[1]
+        fleet.settle()
+    finally:
+        fleet.close()
+    names = [f"decode {wide}" + (f"-rank{r}" if r else "") for r in range(tp)]
+    plans, *others = [applied(journals / f"{name}.baton-log") for name in names]
+    assert all(other == plans for other in others)
+    fetched = {fetch.key: number for number, plan in reversed(list(enumerate(plans))) for fetch in plan.fetch}
+    committed = {key: number for number, plan in enumerate(plans) for key in plan.commit}
+    assert len(committed) == REQUESTS
+    meanwhile = [sum(bool(plan.batch) for plan in plans[fetched[key] : at]) for key, at in committed.items()]
+    assert median(meanwhile) >= 2, "the running requests went on"
+
+
+def test_a_rank_that_was_told_something_else_is_named_and_the_worker_ends(tmp_path: Path, nursery: Nursery, model: Path) -> None:
+    wide = Layout(2)
+    fleet = Fleet(
+        nursery,
+        tmp_path / "logs",
+        model,
+        {Role.PREFILL: (ONE,), Role.DECODE: (wide,)},
+        hurt={(Role.DECODE, wide): {"victim": 1, "garbles": 3}},
+    )
+    try:
+        (view,) = [v for v in fleet.books() if v.role == "decode"]
+        pids = [rank.pid for rank in view.ranks]
+        assert len(set(pids)) == len(pids) == 2
+        fleet.begin(fleet.pair(ONE, wide), range(40), 30)
+        log = tmp_path / "logs" / f"decode {wide}.log"
+        until = time.monotonic() + 30
+        while any(alive(pid) for pid in pids):
+            fleet.turn()
+            assert time.monotonic() < until, log.read_text()[-2000:]
+        (culprit,) = [rank.boot for rank in view.ranks if rank.rank == 1]
+        assert f"rank 1 (boot {culprit:x}) diverged at plan" in log.read_text()
+    finally:
+        fleet.close()

@@ -1,0 +1,93 @@
+"""A rank of a worker is killed: the worker ends as a whole and starts again, and nobody else loses anything."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.e2e.service import alive, free_port, wait_for
+
+PROMPT, ANSWER = list(range(1, 90)), 6
+VICTIMS = [("decode", 1), ("prefill", 1), ("decode", 0)]  # (role, rank)
+
+
+class Serve:
+    """`baton serve` with workers of two ranks."""
+
+    def __init__(self, model: Path) -> None:
+        self.url = f"http://127.0.0.1:{(port := free_port())}"
+        flags = ["--port", str(port), "--dtype", "float32", "--kv-pages", "200", "--served-model-name", "m", "--tp", "2"]
+        flags += ["--skip-server-warmup", "--threads", "1"]
+        self.process = subprocess.Popen([sys.executable, "-m", "baton.cli.main", "serve", str(model), *flags])
+        wait_for(self.ready, seconds=90, why="ready")
+
+    def ready(self) -> bool:
+        assert self.process.poll() is None
+        try:
+            return httpx.get(f"{self.url}/ready").status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    def ask(self, **fields: Any) -> httpx.Response:
+        body = {"model": "m", "prompt": PROMPT, "max_tokens": ANSWER, "temperature": 0, "ignore_eos": True}
+        return httpx.post(f"{self.url}/v1/completions", json=body | {"return_token_ids": True} | fields, timeout=60)
+
+    def ledger(self) -> dict[str, Any]:
+        return dict(httpx.get(f"{self.url}/debug/ledger", timeout=10).json())
+
+    def pids(self, role: str) -> list[int]:
+        """Processes of the worker of that role, by rank; none while it is not registered."""
+        return [rank["pid"] for worker in self.ledger()["workers"] if worker["role"] == role for rank in worker["ranks"]]
+
+
+@pytest.fixture
+def serve(tiny: Path) -> Iterator[Serve]:
+    service = Serve(tiny)
+    yield service
+    service.process.send_signal(signal.SIGINT)
+    assert service.process.wait(10) == 0
+
+
+class Client(threading.Thread):
+    """Somebody who asks for much and waits for the end, whatever it is."""
+
+    def __init__(self, serve: Serve, *, stream: bool) -> None:
+        super().__init__(daemon=True)
+        self.serve, self.stream, self.end = serve, stream, ""
+        self.start()
+
+    def run(self) -> None:
+        answer = self.serve.ask(max_tokens=1500 if self.stream else ANSWER, stream=self.stream)
+        text = answer.text
+        self.end = "served" if answer.status_code == 200 and "worker_lost" not in text else text[-300:]
+
+
+@pytest.mark.parametrize("rounds", [3, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.timeout(900)
+def test_a_killed_rank_ends_its_worker_as_a_whole_and_a_new_one_serves(serve: Serve, rounds: int) -> None:
+    expected = serve.ask().json()["choices"][0]["token_ids"]
+    assert len(expected) == ANSWER
+    for number in range(rounds):
+        role, rank = VICTIMS[number % len(VICTIMS)]
+        other = "prefill" if role == "decode" else "decode"
+        hit, spared = serve.pids(role), serve.pids(other)
+        clients = [Client(serve, stream=True) for _ in range(3)]
+        clients += [Client(serve, stream=False) for _ in range(8)]  # some of them in the middle of their handoff
+        wait_for(lambda: serve.ledger()["open_requests"] >= 4, seconds=20, why="requests under way")
+        os.kill(hit[rank], signal.SIGKILL)
+        wait_for(lambda gone=hit: not any(map(alive, gone)), seconds=5, why=f"round {number}: the whole {role} worker gone")
+        wait_for(lambda new=role: len(serve.pids(new)) == 2, seconds=60, why=f"round {number}: a new {role} worker")
+        assert not set(serve.pids(role)) & set(hit)
+        assert serve.pids(other) == spared
+        for client in clients:
+            client.join(60)
+            assert client.end == "served" or "worker_lost" in client.end, client.end
+        wait_for(serve.ready, seconds=20, why="ready again")
+        assert serve.ask().json()["choices"][0]["token_ids"] == expected
+        wait_for(lambda: serve.ledger()["clean"], seconds=5, why=f"round {number}: clean books")
