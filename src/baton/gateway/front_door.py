@@ -36,7 +36,8 @@ class FrontDoor:
         self._numbers = count(1)
         self._loop = asyncio.get_running_loop()
         self._fileno = fileno
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._timer_at = 0.0  # kept here: a handle of uvloop's cannot always say
         self._soon = False  # a turn is due in this pass of the loop
         self._answered = asyncio.Event()
         self.failed: asyncio.Future[None] = self._loop.create_future()  # the pump's own end, if it fails
@@ -151,10 +152,10 @@ class FrontDoor:
         """Turn then at the latest; a turn too early does nothing, and costs less than a timer for every turn."""
         at = self._loop.time() + seconds
         if self._timer is not None:
-            if self._timer.when() <= at:
+            if self._timer_at <= at:
                 return
             self._timer.cancel()
-        self._timer = self._loop.call_at(at, self._on_time)
+        self._timer, self._timer_at = self._loop.call_at(at, self._on_time), at
 
     def _on_time(self) -> None:
         self._timer = None
