@@ -8,9 +8,23 @@ from typing import NamedTuple
 import numpy as np
 
 from baton.core.ids import GroupName
-from baton.core.state import Full, Placement, StateSpec, StateTable, Unit, Whole, Window
+from baton.core.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit, Whole, Window
 
 NOBODY = -1
+FULL, WINDOW, SLOT = GroupName("full"), GroupName("window"), GroupName("slot")
+GROUPS = (Group(FULL, Unit.PAGE, Full()), Group(WINDOW, Unit.PAGE, Window(9)), Group(SLOT, Unit.SLOT, Whole()))
+
+
+def mixed(heads: int, layers: int = 5, block_tokens: int = 2) -> StateTable:
+    """Every kind of row: attention, one replicated unit and its odd-sized scales, a window, a slot."""
+    every = tuple(range(layers))
+    specs = (
+        StateSpec("kv", FULL, every, ("k", "v"), heads, 1, DType.BF16),
+        StateSpec("latent", FULL, every[1:], ("c",), 1, 3, DType.FP8),
+        StateSpec("swa", WINDOW, every[::2], ("k", "v"), heads, 1, DType.FP8),
+        StateSpec("delta", SLOT, every[1::2], ("s",), heads, 3, DType.FP8),
+    )
+    return StateTable(layers, block_tokens, GROUPS, tuple(spec for spec in specs if spec.layers))
 
 
 class Layout(NamedTuple):
@@ -42,12 +56,6 @@ def layers_of(table: StateTable, spec: StateSpec, layout: Layout, rank: int) -> 
     stage, n = rank // layout.tp, table.num_layers
     mine = range(stage * n // layout.pp, (stage + 1) * n // layout.pp)
     return [layer for layer in spec.layers if layer in mine]
-
-
-def replica_of(spec: StateSpec, layout: Layout, rank: int) -> int:
-    """Which copy of its unit a rank holds."""
-    copies = max(1, layout.tp // spec.heads)
-    return rank % layout.tp % copies
 
 
 def state_byte(spec: int, head: int, layer: int, part: int, position: int, byte: int) -> int:

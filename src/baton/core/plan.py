@@ -6,7 +6,8 @@
 A *leg* is the part of one source rank that one target rank reads: head intervals x layers of every spec they share.
 Where the source holds a unit several times (tp > heads), replica number `(b // 8) mod replicas` is read for block b, for
 every target alike. `pair` proves when it is built that the legs into a target rank are exactly its part of the state,
-each byte once.
+each byte once. Blocks are numbered as the source numbers them; where the target's have another size, ranges are cut by
+core/regroup.py.
 """
 
 from collections.abc import Sequence
@@ -20,12 +21,15 @@ from numpy.typing import NDArray
 from baton.core.errors import Bug, Mismatch, PeerError
 from baton.core.ids import GroupName
 from baton.core.messages import BlockRun
-from baton.core.state import Interval, Placement, SpecPlace, StateTable, extent_blocks
+from baton.core.regroup import Cells, cross, runs
+from baton.core.state import Interval, Placement, SpecPlace, StateTable, Unit, extent_blocks
 from baton.core.work import Copies
 
 REPLICA_RUN = 8  # adjacent blocks read from the same replica, so that they still merge
 
 Spans = NDArray[np.int64]  # rows of (offset in the source block, offset in the target block, bytes)
+Vectors = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
+Pages = tuple[NDArray[np.int64], int]  # a page list, and the block from which on it holds them
 
 
 class Share(msgspec.Struct, frozen=True):
@@ -62,7 +66,14 @@ class PairPlan:
         self.table = self.source[0].table
         self.digest = _digest(self)
         held = [(leg, group) for leg in legs for group in sorted({s.group for s in leg.shares})]
-        self._spans = {(leg.index, g): _spans(self.source[leg.source], self.target[leg.target], leg, g) for leg, g in held}
+        self._spans: dict[tuple[int, GroupName], Spans] = {}
+        self._cells: dict[tuple[int, GroupName], Cells] = {}  # instead, where blocks are unequal
+        for leg, g in held:
+            theirs, ours = self.source[leg.source], self.target[leg.target]
+            if _tokens(theirs, g) == _tokens(ours, g):
+                self._spans[leg.index, g] = _spans(theirs, ours, leg, g)
+            else:
+                self._cells[leg.index, g] = _cells(theirs, ours, leg, g)
         self._source_units = {(leg.index, g): _columns(self.source[leg.source], leg, g) for leg, g in held}
         self._target_units = {(leg.index, g): _columns(self.target[leg.target], leg, g) for leg, g in held}
 
@@ -72,7 +83,7 @@ class PairPlan:
 
     def owned(self, leg: Leg, group: GroupName, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
         """Those of the blocks (numbers in the sequence) that this leg reads; empty if it has nothing of the group."""
-        if (leg.index, group) not in self._spans:
+        if (leg.index, group) not in self._source_units:
             return blocks[:0]
         mine: NDArray[np.int64] = blocks[(blocks // REPLICA_RUN) % leg.replicas == leg.replica]
         return mine
@@ -108,7 +119,7 @@ class PairPlan:
             PeerError: the source's run does not hold one of the blocks, or lists too few pages for itself
             Bug: the target's pages do not hold one of the blocks
         """
-        if not blocks.size or (leg.index, group) not in self._spans:
+        if not blocks.size or (leg.index, group) not in self._source_units:
             return []
         theirs, ours = self.source[leg.source], self.target[leg.target]
         first, past = int(blocks.min()), int(blocks.max()) + 1
@@ -118,24 +129,39 @@ class PairPlan:
                 f"blocks [{first}, {past}) of group {group!r} wanted, and the run offers [{source.start}, {source.end}) "
                 f"in {from_pages.size} pages"
             )
-        if first < target_start or past > _held(ours, group, to_pages, target_start):
+        b, c = _tokens(theirs, group), _tokens(ours, group)
+        if first * b // c < target_start or -(-past * b // c) > _held(ours, group, to_pages, target_start):
             raise Bug(f"blocks [{first}, {past}) of group {group!r} are outside our {to_pages.size} pages from {target_start}")
-        from_slots = _slots(theirs, group, from_pages, source.start, blocks)
-        to_slots = _slots(ours, group, to_pages, target_start, blocks)
+        return [Copies(group, *self._ranges(leg, group, blocks, (from_pages, source.start), (to_pages, target_start)))]
+
+    def _ranges(self, leg: Leg, group: GroupName, blocks: NDArray[np.int64], source: Pages, target: Pages) -> Vectors:
+        """(source, target, bytes), merged where both sides are adjacent."""
+        theirs, ours = self.source[leg.source], self.target[leg.target]
+        from_block = (_slots(theirs, group, *source, blocks) * theirs.block_bytes(group))[:, None]
+        if (leg.index, group) in self._cells:
+            b, c = _tokens(theirs, group), _tokens(ours, group)
+            positions = runs(blocks, b, c)
+            to_block = _slots(ours, group, *target, positions // c) * ours.block_bytes(group)
+            return _merge(*cross(self._cells[leg.index, group], positions, (from_block, b), (to_block, c)))
         spans = self._spans[leg.index, group]
-        from_at = from_slots[:, None] * theirs.block_bytes(group) + spans[None, :, 0]
-        to_at = to_slots[:, None] * ours.block_bytes(group) + spans[None, :, 1]
-        nbytes = np.broadcast_to(spans[None, :, 2], from_at.shape)
-        return [Copies(group, *_merge(from_at.ravel(), to_at.ravel(), nbytes.ravel()))]
+        to_block = (_slots(ours, group, *target, blocks) * ours.block_bytes(group))[:, None]
+        from_at, to_at = from_block + spans[None, :, 0], to_block + spans[None, :, 1]
+        return _merge(from_at.ravel(), to_at.ravel(), np.broadcast_to(spans[None, :, 2], from_at.shape).ravel())
 
 
 def _digest(plan: PairPlan) -> str:
     ranks = [[(p.tp, p.pp, p.tp_rank, p.pp_rank, p.page_blocks) for p in side] for side in (plan.source, plan.target)]
-    described = msgspec.msgpack.encode(("baton-plan-1", REPLICA_RUN, plan.table, ranks, plan.legs))
+    tables = plan.table if plan.table == plan.target[0].table else (plan.table, plan.target[0].table)
+    described = msgspec.msgpack.encode(("baton-plan-1", REPLICA_RUN, tables, ranks, plan.legs))
     return blake2b(described, digest_size=16).hexdigest()
 
 
 # ---- addresses ----------------------------------------------------------------------------------
+
+
+def _tokens(placement: Placement, group: GroupName) -> int:
+    """Positions in a block of the group; a slot counts as one."""
+    return placement.table.block_tokens if placement.table.group(group).unit is Unit.PAGE else 1
 
 
 def _held(placement: Placement, group: GroupName, pages: NDArray[np.int64], start: int) -> int:
@@ -151,7 +177,7 @@ def _slots(
     return pages[blocks // k - start // k] * k + blocks % k
 
 
-def _merge(source: NDArray[np.int64], target: NDArray[np.int64], nbytes: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
+def _merge(source: NDArray[np.int64], target: NDArray[np.int64], nbytes: NDArray[np.int64]) -> Vectors:
     """Join neighbours that are adjacent on both sides; the vectors are not empty."""
     joins = (source[1:] == source[:-1] + nbytes[:-1]) & (target[1:] == target[:-1] + nbytes[:-1])
     first = np.flatnonzero(np.concatenate(([True], ~joins)))
@@ -167,6 +193,18 @@ def _spans(theirs: Placement, ours: Placement, leg: Leg, group: GroupName) -> Sp
         rows.append(np.stack((at, to, np.full_like(at, a.layer_stride)), axis=1))
     spans = np.concatenate(rows)
     return np.stack(_merge(spans[:, 0], spans[:, 1], spans[:, 2]), axis=1)
+
+
+def _cells(theirs: Placement, ours: Placement, leg: Leg, group: GroupName) -> Cells:
+    """Every (head, layer, part) of a leg by itself."""
+    source, target, rows = [], [], []
+    for share in (s for s in leg.shares if s.group == group):
+        a, b = theirs.places[share.spec], ours.places[share.spec]
+        parts = np.arange(len(a.spec.parts), dtype=np.int64)[None, :]
+        source.append((_offsets(a, share)[:, None] + parts * a.part_stride).ravel())
+        target.append((_offsets(b, share)[:, None] + parts * b.part_stride).ravel())
+        rows.append(np.full(source[-1].size, a.row_bytes, dtype=np.int64))
+    return Cells(np.concatenate(source), np.concatenate(target), np.concatenate(rows))
 
 
 def _grid(place: SpecPlace, share: Share) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -204,11 +242,12 @@ def pair(source: Sequence[Placement], target: Sequence[Placement]) -> PairPlan:
     """Build and prove the plan between two workers; `source` and `target` list all ranks in rank order.
 
     Raises:
-        Mismatch: the tables differ (unequal block sizes among them), or the source does not hold all of what a target
-            rank needs
+        Mismatch: the tables differ (in more than block sizes), or the source does not hold all of what a target rank needs
     """
-    for placement in (*source, *target):
-        _require_equal(target[0].table, placement.table)
+    for side in (source, target):
+        for placement in side:
+            _require_equal(side[0].table, placement.table)
+    _require_equal(msgspec.structs.replace(target[0].table, block_tokens=source[0].table.block_tokens), source[0].table)
     legs: list[Leg] = []
     for t, ours in enumerate(target):
         for s, theirs in enumerate(source):
@@ -270,18 +309,24 @@ def _prove_units(place: SpecPlace, shares: Sequence[Share], t: int) -> None:
 
 
 def _prove_bytes(plan: PairPlan, group: GroupName, legs: Sequence[Leg], t: int) -> None:
-    empty: Spans = np.zeros((0, 3), dtype=np.int64)
-    mine = {leg.index: plan._spans.get((leg.index, group), empty) for leg in legs}
+    """Over the fewest tokens that are whole blocks on both sides: one block where these are equal."""
+    b, c = _tokens(plan.source[0], group), _tokens(plan.target[t], group)
+    count, size = lcm(b, c) // b, lcm(b, c) // c * plan.target[t].block_bytes(group)
+    pages = np.arange(lcm(b, c), dtype=np.int64), 0  # each block where its number says
+    found = [np.zeros((0, 2), dtype=np.int64)]
     for leg in legs:
-        ends = mine[leg.index][:, 0] + mine[leg.index][:, 2]
-        limit = plan.source[leg.source].block_bytes(group)
-        if (mine[leg.index][:, 0] < 0).any() or (ends > limit).any():
-            raise Mismatch(f"bytes read of a block of group {group!r} on source rank {leg.source}", int(ends.max()), limit)
-    spans = np.concatenate([empty, *mine.values()])
-    spans = spans[np.argsort(spans[:, 1])]
-    borders = np.concatenate(([0], np.cumsum(spans[:, 2])))
-    size = plan.target[t].block_bytes(group)
-    if not np.array_equal(borders, np.append(spans[:, 1], size)):
+        if not plan.source_units(leg, group).size:
+            continue
+        at, to, nbytes = plan._ranges(leg, group, pages[0][:count], pages, pages)
+        limit = count * plan.source[leg.source].block_bytes(group)
+        if (at < 0).any() or (at + nbytes > limit).any():
+            wrong = int((at + nbytes).max())
+            raise Mismatch(f"bytes read of a block of group {group!r} on source rank {leg.source}", wrong, limit)
+        found.append(np.stack((to, nbytes), axis=1))
+    written = np.concatenate(found)
+    written = written[np.argsort(written[:, 0])]
+    borders = np.concatenate(([0], np.cumsum(written[:, 1])))
+    if not np.array_equal(borders, np.append(written[:, 0], size)):
         raise Mismatch(
             f"bytes of a block of group {group!r} on target rank {t}", size, int(borders[-1]), "the legs do not tile it"
         )

@@ -1,0 +1,206 @@
+"""The plan along each axis, all of it, and over products of all axes, against the brute force of oracle.py.
+
+Widths, stages and specs decide which ranges of a block a leg has, lengths, pages and prefixes which blocks: the two meet in
+`bind` alone, as a sum. So each is gone through with the other drawn, instead of the 250 million products.
+"""
+
+import itertools
+import json
+import random
+import re
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+from tests.core.build import manifest
+from tests.core.layouts import FULL, Layout, mixed, placements
+from tests.core.oracle import check
+
+from baton.core.errors import ConfigError
+from baton.core.ids import BlockIndex, Boot, Page
+from baton.core.manifest import Manifest, RankManifest
+from baton.core.messages import BlockRun
+from baton.core.pairing import Partners
+from baton.core.plan import PairPlan, pair
+from baton.core.state import DType, Full, Group, StateSpec, StateTable, Unit
+
+WIDTHS = (1, 2, 3, 4, 6, 8, 16)
+HEADS = (1, 2, 3, 4, 6, 8, 12, 16)
+STAGES = (1, 2, 3, 4)
+LAYERS = range(1, 10)
+LENGTHS = range(1, 131)
+PAGES = (1, 2, 3, 4)
+BLOCK = 16
+
+
+def fits(heads: int, tp: int) -> bool:
+    return heads % tp == 0 or tp % heads == 0
+
+
+def kv(heads: int, layers: int, block_tokens: int) -> StateTable:
+    """Attention alone, rows of one byte."""
+    spec = StateSpec("kv", FULL, tuple(range(layers)), ("k", "v"), heads, 1, DType.FP8)
+    return StateTable(layers, block_tokens, (Group(FULL, Unit.PAGE, Full()),), (spec,))
+
+
+def plan_of(table: StateTable, source: Layout, target: Layout, *, target_block: int | None = None) -> PairPlan:
+    theirs = table if target_block is None else replace(table, block_tokens=target_block)
+    return pair(placements(table, source), placements(theirs, target))
+
+
+# ---- one axis at a time -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("heads", HEADS)
+def test_every_pair_of_widths(heads: int) -> None:
+    """Over 130 blocks, so that each of 16 replicas has its turn."""
+    legal = [tp for tp in WIDTHS if fits(heads, tp)]
+    table = mixed(heads, layers=2, block_tokens=1)
+    for source, target in itertools.product(legal, legal):
+        check(plan_of(table, Layout(source, 1, 2), Layout(target, 1, 1)), length=130)
+
+
+@pytest.mark.parametrize("layers", LAYERS)
+def test_every_division_of_the_layers_into_stages(layers: int) -> None:
+    for source, target in itertools.product([pp for pp in STAGES if pp <= layers], repeat=2):
+        check(plan_of(mixed(2, layers), Layout(2, source, 1), Layout(1, target, 2)), length=5)
+        check(plan_of(mixed(2, layers), Layout(1, source, 1), Layout(4, target, 1)), length=5)
+
+
+def lengths_pages_and_prefixes(pages: list[tuple[int, int]]):
+    """(length, blocks in a page on both sides, blocks that the reader holds already)."""
+    for length, (source, target) in itertools.product(LENGTHS, pages):
+        for held in range(-(-length // BLOCK) + 1):
+            yield length, source, target, held
+
+
+def walk(table: StateTable, pages: list[tuple[int, int]]) -> None:
+    plans = {k: plan_of(table, Layout(1, 1, k[0]), Layout(2, 1, k[1])) for k in pages}
+    for length, source, target, held in lengths_pages_and_prefixes(pages):
+        check(plans[source, target], length, set(range(held, 9)), seed=length)
+
+
+def test_every_length_over_pages_of_every_kind_and_every_prefix() -> None:
+    walk(mixed(2, layers=2, block_tokens=BLOCK), [(1, 4), (4, 1), (2, 3), (3, 2)])
+
+
+@pytest.mark.slow
+def test_every_length_over_every_two_page_sizes_and_every_prefix() -> None:
+    walk(mixed(2, layers=3, block_tokens=BLOCK), list(itertools.product(PAGES, PAGES)))
+
+
+# ---- blocks of unequal size ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("source", "target"), [(16, 32), (32, 16), (16, 24), (24, 16), (5, 3), (1, 16), (16, 1)])
+def test_blocks_of_unequal_size(source: int, target: int) -> None:
+    table = mixed(4, layers=3, block_tokens=source)
+    layouts = [Layout(1, 1, 1), Layout(2, 2, 3), Layout(8, 1, 2)]
+    for ours, theirs in itertools.product(layouts, layouts):
+        plan = plan_of(table, ours, theirs, target_block=target)
+        for length in (1, 16, 17, 77):
+            check(plan, length)
+            check(plan, length, set(range(1, 5, 2)))
+
+
+def test_unequal_blocks_take_one_range_for_each_run_of_tokens_head_layer_and_part() -> None:
+    table, blocks = kv(3, 5, 16), np.arange(4)
+    run = BlockRun(BlockIndex(0), BlockIndex(4), tuple(Page(2 * p) for p in range(4)))  # nothing merges beyond a block
+
+    def ranges(target_block: int) -> int:
+        plan = plan_of(table, Layout(1, 1, 1), Layout(1, 1, 1), target_block=target_block)
+        (copies,) = plan.bind(plan.legs[0], FULL, source=run, target_pages=np.arange(16), target_start=0, blocks=blocks)
+        return copies.nbytes.size
+
+    assert ranges(16) == 4
+    assert ranges(32) == 4 * 3 * 5 * 2
+    assert ranges(8) == 8 * 3 * 5 * 2
+    assert ranges(24) == 5 * 3 * 5 * 2  # runs end at 16, 24, 32, 48, 64
+
+
+def test_unequal_blocks_are_refused_at_the_handshake() -> None:
+    """The plan could; the sums of an offer are of the source's blocks."""
+    partners = Partners(worker("decode", 1, kv(2, 2, 16), 1), lambda theirs: "shm")
+    meet, why = partners.introduce(worker("prefill", 100, kv(2, 2, 32), 1))
+    assert meet is None
+    assert why == "table.block_tokens differs: ours is 16, theirs is 32"
+
+
+# ---- widths that do not fit ---------------------------------------------------------------------
+
+
+def worker(role: str, boot: int, table: StateTable, tp: int) -> Manifest:
+    ranks = tuple(RankManifest(Boot(boot + r), r, r, 0, (), {}) for r in range(tp))
+    return replace(manifest(role, boot), table=table, tp=tp, ranks=ranks)
+
+
+@pytest.mark.parametrize(("heads", "tp"), [(h, tp) for h in HEADS for tp in WIDTHS if not fits(h, tp)])
+def test_other_widths_are_refused_at_the_handshake_with_those_that_fit(heads: int, tp: int) -> None:
+    table = kv(heads, 2, BLOCK)
+    partners = Partners(worker("decode", 1, table, 1), lambda theirs: "shm")
+    meet, why = partners.introduce(worker("prefill", 100, table, tp))
+    assert meet is None
+    found = re.fullmatch(
+        rf"state 'kv': {heads} heads cannot be divided over tensor parallel width {tp}; widths that fit: (.*)", why
+    )
+    assert found, why
+    listed = json.loads(found[1])
+    assert [n for n in WIDTHS if n in listed] == [n for n in WIDTHS if fits(heads, n) and n <= 4 * heads]
+    assert all(fits(heads, n) for n in listed)
+
+
+def test_widths_that_fit_are_not_refused() -> None:
+    for heads, tp in itertools.product(HEADS, WIDTHS):
+        table = kv(heads, 2, BLOCK)
+        partners = Partners(worker("decode", 1, table, 1), lambda theirs: "shm")
+        assert (partners.introduce(worker("prefill", 100, table, tp))[1] == "") == fits(heads, tp)
+
+
+@pytest.mark.parametrize(("layers", "pp"), [(1, 2), (2, 3), (3, 4)])
+def test_more_stages_than_layers_are_refused(layers: int, pp: int) -> None:
+    with pytest.raises(ConfigError, match=f"pipeline width {pp} exceeds the model's {layers} layers"):
+        placements(kv(2, layers, BLOCK), Layout(1, pp, 1))
+
+
+# ---- products -----------------------------------------------------------------------------------
+
+
+def drawn_placement(chance: random.Random) -> tuple[int, int, Layout, Layout]:
+    """Heads, layers and both layouts."""
+    heads, layers = chance.choice(HEADS), chance.choice(LAYERS)
+
+    def layout() -> Layout:
+        tp = chance.choice([tp for tp in WIDTHS if fits(heads, tp)])
+        return Layout(tp, chance.choice([pp for pp in STAGES if pp <= layers]), chance.choice(PAGES))
+
+    return heads, layers, layout(), layout()
+
+
+def check_product(chance: random.Random, heads: int, layers: int, source: Layout, target: Layout) -> None:
+    """One length and prefix of one placement."""
+    block = chance.choice((1, 2, 4, BLOCK))
+    length = chance.choice(LENGTHS)
+    blocks = -(-length // block)
+    table = mixed(heads, layers, block) if chance.random() < 0.25 else kv(heads, layers, block)
+    lacking = set(range(chance.randint(0, blocks), blocks)) if chance.random() < 0.5 else None
+    target_block = chance.choice((1, 2, 3, 4, 6, BLOCK)) if chance.random() < 0.1 else None
+    check(plan_of(table, source, target, target_block=target_block), length, lacking, seed=chance.randrange(1 << 30))
+
+
+@pytest.mark.parametrize("part", range(8))
+def test_products_of_all_axes(part: int) -> None:
+    """2,000 in all."""
+    chance = random.Random(part)
+    for _ in range(250):
+        check_product(chance, *drawn_placement(chance))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layers", LAYERS)
+@pytest.mark.parametrize("heads", HEADS)
+def test_every_placement(heads: int, layers: int) -> None:
+    """All widths, stages and page sizes of both sides; length, prefix and block size drawn for each."""
+    chance = random.Random(heads * 100 + layers)
+    legal = [Layout(tp, pp, k) for tp in WIDTHS if fits(heads, tp) for pp in STAGES if pp <= layers for k in PAGES]
+    for source, target in itertools.product(legal, legal):
+        check_product(chance, heads, layers, source, target)
