@@ -16,7 +16,9 @@ from baton.engine.checkpoint import Checkpoint
 from baton.engine.comm import Alone
 from baton.engine.models import FAMILIES
 from baton.engine.models.base import family_of
+from baton.engine.models.llama import LlamaFamily
 from baton.engine.ops import TorchOps
+from baton.engine.shards import require_width
 
 PROMPT, ANSWER = 37, 12
 PAGES = [9, 3, 17, 4]
@@ -115,7 +117,7 @@ def test_batches_follow_each_other_through_the_stages(tmp_path: Path) -> None:
         (
             3,
             {"num_attention_heads": 6, "intermediate_size": 120, "hidden_size": 96},
-            r"2 heads cannot be divided over tensor parallel width 3",
+            r"2 K/V heads cannot be divided over tensor parallel width 3; widths that fit: \[1, 2, 6\]",
         ),
     ],
 )
@@ -127,3 +129,19 @@ def test_a_width_that_does_not_divide_the_model_is_refused_with_those_that_do(
     family = family_of(checkpoint.config, FAMILIES)
     with pytest.raises(ConfigError, match=said):
         family.build(checkpoint, placement, DType.F32, TorchOps(), Alone())
+
+
+@pytest.mark.parametrize("tp", [1, 2, 3, 4, 6, 8, 16])
+def test_a_width_fits_where_query_heads_divide_and_key_heads_divide_or_repeat(tp: int) -> None:
+    axis = (1, 2, 3, 4, 6, 8, 12, 16)
+    for heads, kv_heads in [(h, kv) for h in axis for kv in axis if h % kv == 0]:
+        model = {"num_attention_heads": heads, "num_key_value_heads": kv_heads, "hidden_size": 8 * heads, "intermediate_size": 96}
+        config = LlamaFamily().read(model | {"num_hidden_layers": 1, "vocab_size": 320, "max_position_embeddings": 64})
+        fits = [n for n in range(1, heads + 1) if heads % n == 96 % n == 0 and (kv_heads % n == 0 or n % kv_heads == 0)]
+        if tp in fits:
+            require_width(config, tp)
+            continue
+        with pytest.raises(ConfigError) as refused:
+            require_width(config, tp)
+        short = f"{heads} attention heads" if heads % tp else f"{kv_heads} K/V heads"
+        assert str(refused.value) == f"{short} cannot be divided over tensor parallel width {tp}; widths that fit: {fits}"

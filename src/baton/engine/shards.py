@@ -23,10 +23,7 @@ class Shards:
 
     def __init__(self, c: ModelConfig, placement: Placement) -> None:
         tp, rank = placement.tp, placement.tp_rank
-        for what, count in (("attention heads", c.heads), ("columns of the MLP", c.inner)):
-            if count % tp:
-                fits = _widths(c)
-                raise ConfigError(f"{count} {what} cannot be divided over tensor parallel width {tp}; widths that fit: {fits}")
+        require_width(c, tp)
         self.kv_heads = shard(c.kv_heads, tp, rank, what="K/V")
         self.heads = Interval(rank * c.heads // tp, (rank + 1) * c.heads // tp)
         self.queries, self.keys = _elements(self.heads, c.head_dim), _elements(self.kv_heads, c.head_dim)
@@ -37,10 +34,26 @@ class Shards:
         self.layers = range(placement.layer_interval.start, placement.layer_interval.end)
 
 
+def require_width(c: ModelConfig, tp: int) -> None:
+    """Query heads and columns of the MLP are divided over `tp` ranks, K/V heads divided or replicated.
+
+    Raises:
+        ConfigError: one of them cannot be; names it and every width that all of them fit
+    """
+    needs = (
+        ("attention heads", c.heads, c.heads % tp == 0),
+        ("columns of the MLP", c.inner, c.inner % tp == 0),
+        ("K/V heads", c.kv_heads, _shared(c.kv_heads, tp)),
+    )
+    for what, count, met in needs:
+        if not met:
+            fits = [n for n in range(1, c.heads + 1) if c.heads % n == c.inner % n == 0 and _shared(c.kv_heads, n)]
+            raise ConfigError(f"{count} {what} cannot be divided over tensor parallel width {tp}; widths that fit: {fits}")
+
+
+def _shared(kv_heads: int, tp: int) -> bool:
+    return kv_heads % tp == 0 or tp % kv_heads == 0
+
+
 def _elements(heads: Interval, dim: int) -> Interval:
     return Interval(heads.start * dim, heads.end * dim)
-
-
-def _widths(c: ModelConfig) -> list[int]:
-    """Tensor parallel widths that divide everything that must be divided."""
-    return [n for n in range(1, c.heads + 1) if c.heads % n == c.inner % n == 0 and (c.kv_heads % n == 0 or n % c.kv_heads == 0)]
