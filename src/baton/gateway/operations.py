@@ -1,89 +1,67 @@
 """Every endpoint of the gateway, as a table: what is routed is what is documented."""
 
+from collections.abc import Mapping
+
+import msgspec
+
 from baton.gateway.books import Books
 from baton.gateway.door import Readiness
 from baton.gateway.forms import ChatAnswer, CompletionAnswer
 from baton.gateway.openapi import GENERATION_FAULTS, Operation, Query
 from baton.gateway.routes import Alive, CacheReset, ModelCard, ModelList, Version
-from baton.gateway.schema import ChatBody, CompletionBody
+from baton.gateway.schema import ChatBody, CompletionBody, GenerationBody
 from baton.gateway.sleep import Sleeping, Slept
 
+OPERATOR_FAULTS = (401, 403, 500)
+
+
+def _generation(path: str, name: str, summary: str, body: type[GenerationBody], answer: type[msgspec.Struct]) -> Operation:
+    """What makes tokens."""
+    return Operation(
+        path=path, method="POST", name=name, summary=summary, answer=answer, body=body, streams=True, faults=GENERATION_FAULTS
+    )
+
+
+def _read(
+    path: str,
+    name: str,
+    summary: str,
+    answer: type[msgspec.Struct] | None,
+    *,
+    faults: tuple[int, ...] = (500,),
+    shown: Mapping[int, str] | None = None,
+) -> Operation:
+    """What changes nothing."""
+    return Operation(path=path, method="GET", name=name, summary=summary, answer=answer, faults=faults, shown=shown or {})
+
+
+def _order(
+    path: str, summary: str, answer: type[msgspec.Struct], *, queries: tuple[Query, ...] = (), more_faults: tuple[int, ...] = ()
+) -> Operation:
+    """What an operator tells the whole service to do; its handler has the path's name."""
+    faults = tuple(sorted((*OPERATOR_FAULTS, *more_faults)))
+    return Operation(
+        path=path, method="POST", name=path.removeprefix("/"), summary=summary, answer=answer, queries=queries, faults=faults
+    )
+
+
+SLEEP_QUERIES = (
+    Query("mode", {"type": "string", "enum": ["wait", "abort"]}, "what becomes of open requests"),
+    Query("level", {"type": "integer", "enum": [1, 2]}, "as in vLLM; makes no difference: weights stay"),
+)
+
 OPERATIONS = (
-    Operation(
-        path="/v1/chat/completions",
-        method="POST",
-        name="chat",
-        summary="Continue a conversation.",
-        answer=ChatAnswer,
-        body=ChatBody,
-        streams=True,
-        faults=GENERATION_FAULTS,
-    ),
-    Operation(
-        path="/v1/completions",
-        method="POST",
-        name="completion",
-        summary="Continue a text, or several.",
-        answer=CompletionAnswer,
-        body=CompletionBody,
-        streams=True,
-        faults=GENERATION_FAULTS,
-    ),
-    Operation(path="/v1/models", method="GET", name="models", summary="What is served.", answer=ModelList, faults=(401, 500)),
-    Operation(
-        path="/v1/models/{name}",
-        method="GET",
-        name="model",
-        summary="One served model.",
-        answer=ModelCard,
-        faults=(401, 404, 500),
-    ),
-    Operation(path="/health", method="GET", name="health", summary="This process is alive.", answer=Alive),
-    Operation(
-        path="/ready",
-        method="GET",
-        name="ready",
-        summary="Requests can be served.",
-        answer=Readiness,
-        shown={503: "They cannot; `why` says what is missing."},
-    ),
-    Operation(path="/version", method="GET", name="version", summary="The version that runs.", answer=Version),
-    Operation(
-        path="/sleep",
-        method="POST",
-        name="sleep",
-        summary="Take no more requests and clear all pools.",
-        answer=Slept,
-        queries=(
-            Query("mode", {"type": "string", "enum": ["wait", "abort"]}, "what becomes of open requests"),
-            Query("level", {"type": "integer", "enum": [1, 2]}, "as in vLLM; makes no difference: weights stay"),
-        ),
-        faults=(400, 401, 403, 409, 500, 503),
-    ),
-    Operation(
-        path="/wake_up",
-        method="POST",
-        name="wake_up",
-        summary="Take requests again.",
-        answer=Sleeping,
-        faults=(401, 403, 500),
-    ),
-    Operation(path="/is_sleeping", method="GET", name="is_sleeping", summary="Whether the service sleeps.", answer=Sleeping),
-    Operation(
-        path="/reset_prefix_cache",
-        method="POST",
-        name="reset_prefix_cache",
-        summary="Give up all cached prefixes.",
-        answer=CacheReset,
-        faults=(401, 403, 500),
-    ),
-    Operation(path="/metrics", method="GET", name="metrics", summary="Counters in Prometheus' format.", answer=None),
-    Operation(
-        path="/debug/ledger",
-        method="GET",
-        name="ledger",
-        summary="Who holds what, for clients on this machine.",
-        answer=Books,
-        faults=(403, 500),
-    ),
+    _generation("/v1/chat/completions", "chat", "Continue a conversation.", ChatBody, ChatAnswer),
+    _generation("/v1/completions", "completion", "Continue a text, or several.", CompletionBody, CompletionAnswer),
+    _read("/v1/models", "models", "What is served.", ModelList, faults=(401, 500)),
+    _read("/v1/models/{name}", "model", "One served model.", ModelCard, faults=(401, 404, 500)),
+    _read("/health", "health", "This process is alive.", Alive),
+    _read("/ready", "ready", "Requests can be served.", Readiness, shown={503: "They cannot; `why` says what is missing."}),
+    _read("/version", "version", "The version that runs.", Version),
+    _order("/sleep", "Take no more requests and clear all pools.", Slept, queries=SLEEP_QUERIES, more_faults=(400, 409, 503)),
+    _order("/wake_up", "Take requests again.", Sleeping),
+    _read("/is_sleeping", "is_sleeping", "Whether the service sleeps.", Sleeping),
+    _order("/reset_prefix_cache", "Give up all cached prefixes.", CacheReset),
+    _read("/metrics", "metrics", "Counters in Prometheus' format.", None),
+    _read("/debug/ledger", "ledger", "Who holds what, for clients on this machine.", Books, faults=(403, 500)),
 )
