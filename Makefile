@@ -46,6 +46,7 @@ format: $(STAMP)
 	@$(BIN)/ruff format --quiet .
 	@$(BIN)/ruff check --fix --quiet .
 	@$(BIN)/python tools/import_diagram.py
+	@$(BIN)/python tools/flag_docs.py
 	@$(BIN)/python tools/protocol_page.py
 
 # torch comes first and by its exact version, so that a CPU build at hand is taken and nothing pulls another one.

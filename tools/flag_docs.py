@@ -1,7 +1,5 @@
 """Writes docs/flags.md from the command line itself; `--check` fails where the page is out of date."""
 
-import argparse
-import difflib
 import sys
 from enum import Enum
 from pathlib import Path
@@ -10,6 +8,7 @@ from typing import Any
 import typer
 
 from baton.cli.main import app
+from document import write_or_check
 
 PAGE = Path(__file__).parents[1] / "docs" / "flags.md"
 HEAD = """# Flags
@@ -62,19 +61,5 @@ def _default(parameter: Any) -> str:
     return f"`{value.value if isinstance(value, Enum) else value}`"
 
 
-def main() -> int:
-    """Write or check; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="change nothing; fail if the page is out of date")
-    wanted = page()
-    if not parser.parse_args().check:
-        PAGE.write_text(wanted)
-        return 0
-    if (found := PAGE.read_text()) == wanted:
-        return 0
-    print(*difflib.unified_diff(found.splitlines(), wanted.splitlines(), "the page", "the flags", lineterm=""), sep="\n")
-    return 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(PAGE, lambda _: page(), "Write docs/flags.md from the command line itself."))

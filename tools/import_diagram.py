@@ -1,19 +1,14 @@
-"""Draws which package of Baton imports which, and keeps the drawing in docs/architecture.md true.
+"""Draws which package of Baton imports which, and keeps the drawing in docs/architecture.md true."""
 
-python tools/import_diagram.py            write it
-python tools/import_diagram.py --check    say what differs and end with code 1 if it is not true
-"""
-
-import argparse
-import difflib
 import sys
 from itertools import permutations
 from pathlib import Path
 
 import grimp
 
+from document import with_parts, write_or_check
+
 PAGE = Path(__file__).parents[1] / "docs" / "architecture.md"
-BEGIN, END = "<!-- import diagram: begin (made by `make format`) -->", "<!-- import diagram: end -->"
 
 
 def package_imports() -> list[tuple[str, str]]:
@@ -33,31 +28,5 @@ def diagram() -> str:
     return f"```mermaid\nflowchart TD\n{arrows}\n```"
 
 
-def with_diagram(page: str, drawing: str) -> str:
-    """The page with the part between the markers replaced. Raises ValueError when it has no markers."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"{PAGE.name} has no markers {BEGIN!r} .. {END!r}")
-    return f"{before}{BEGIN}\n{drawing}\n{END}{after}"
-
-
-def main() -> int:
-    """Write or check; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--check", action="store_true", help="change nothing; fail if the page is out of date")
-    check = parser.parse_args().check
-    page = PAGE.read_text()
-    wanted = with_diagram(page, diagram())
-    if not check:
-        PAGE.write_text(wanted)
-        return 0
-    if page == wanted:
-        return 0
-    difference = difflib.unified_diff(page.splitlines(), wanted.splitlines(), "the page", "the imports", lineterm="")
-    print(*difference, "the import diagram is out of date; `make format` draws it anew", sep="\n", file=sys.stderr)
-    return 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(PAGE, lambda page: with_parts(page, {"import diagram": diagram()}), "Draw who imports whom."))

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from rich.progress import track
 
-from baton.sim.bank import SEEDS, SHRINK_RUNS, Found, measure, write_table
+from baton.sim.bank import SEEDS, SHRINK_RUNS, Found, measure, table
 from baton.sim.plants import BANK, BY_NAME, seeds
 from baton.sim.run import be_silent
+from document import with_parts
 
 PAGE = Path(__file__).parents[1] / "docs" / "simulation.md"
 
@@ -51,7 +52,7 @@ def main() -> int:
             f"{row.plant:32} {row.invariant:22} first {row.first_seed}  {row.rate:.1%}  {row.choices} choices  {dict(row.others)}"
         )
     if not args.names:
-        write_table(PAGE, BANK, rows)
+        PAGE.write_text(with_parts(PAGE.read_text(), {"planted bugs": table(BANK, rows)}))
         write_seeds(rows)
     return 0 if all(row.first_seed is not None for row in rows) else 1
 

@@ -1,14 +1,9 @@
 """Draws the state diagrams and the table of messages in docs/protocol.md from the code, and keeps them true.
 
-tools/protocol_page.py            write them
-tools/protocol_page.py --check    say what differs and end with code 1 if the page is not true
-
 Rooms: the role tables of baton.core, as they are. Sessions keep no table, so the code itself is asked: in each state every
 kind of frame is put to it, and where it stands afterwards is the arrow.
 """
 
-import argparse
-import difflib
 import sys
 import typing
 from collections.abc import Callable, Mapping
@@ -22,6 +17,7 @@ from baton.core.prefill import PREFILL
 from baton.core.room import RoomState, Table
 from baton.core.session import SessionLimits, Sessions
 from baton.core.unified import UNIFIED
+from document import with_parts, write_or_check
 
 PAGE = Path(__file__).parents[1] / "docs" / "protocol.md"
 Arrows = Mapping[tuple[str, str], list[str]]  # (from, to) -> events
@@ -146,34 +142,5 @@ def parts() -> dict[str, str]:
     }
 
 
-def with_parts(page: str, drawn: Mapping[str, str]) -> str:
-    """The page with what stands between each pair of markers replaced. Raises ValueError when a pair is missing."""
-    for name, text in drawn.items():
-        begin, end = f"<!-- {name}: begin (made by `make format`) -->", f"<!-- {name}: end -->"
-        before, found, rest = page.partition(begin)
-        _, closed, after = rest.partition(end)
-        if not found or not closed:
-            raise ValueError(f"{PAGE.name} has no markers {begin!r} .. {end!r}")
-        page = f"{before}{begin}\n{text}\n{end}{after}"
-    return page
-
-
-def main() -> int:
-    """Write or check; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--check", action="store_true", help="change nothing; fail if the page is out of date")
-    check = parser.parse_args().check
-    page = PAGE.read_text()
-    wanted = with_parts(page, parts())
-    if not check:
-        PAGE.write_text(wanted)
-        return 0
-    if page == wanted:
-        return 0
-    difference = difflib.unified_diff(page.splitlines(), wanted.splitlines(), "the page", "the code", lineterm="")
-    print(*difference, f"{PAGE.name} is out of date; `make format` draws it anew", sep="\n", file=sys.stderr)
-    return 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(PAGE, lambda page: with_parts(page, parts()), "Draw docs/protocol.md from the code."))

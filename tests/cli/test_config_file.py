@@ -2,10 +2,10 @@
 
 import msgspec
 import pytest
-from tools.flag_docs import PAGE, page
 
 from baton.cli import processes, serve
 from baton.cli.main import run
+from flag_docs import PAGE, page
 
 
 @pytest.fixture

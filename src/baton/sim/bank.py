@@ -1,8 +1,7 @@
-"""The bank of planted bugs measured: is each found, by what, how soon, how often; and the table of it in the docs."""
+"""The bank of planted bugs measured: is each found, by what, how soon, how often; and the table of it for the docs."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import msgspec
 
@@ -11,7 +10,6 @@ from baton.sim.plants.seeds import FIRST_SEEDS
 from baton.sim.run import Outcome, run
 from baton.sim.shrink import shrink
 
-BEGIN, END = "<!-- planted bugs: begin -->", "<!-- planted bugs: end -->"
 SEEDS = range(500)  # within which every planted bug must be found
 SHRINK_RUNS = 300
 
@@ -81,11 +79,3 @@ def table(plants: Sequence[Plant], found: Sequence[Found]) -> str:
             f"| `{plant.name}` | {plant.models} | {row} | {f.invariant} | {seed} | {f.rate:.1%} of {f.seeds} | {choices} |"
         )
     return "\n".join(lines)
-
-
-def write_table(page: Path, plants: Sequence[Plant], found: Sequence[Found]) -> None:
-    """Put the table between its two markers."""
-    text = page.read_text()
-    head, rest = text.split(BEGIN)
-    tail = rest.split(END)[1]
-    page.write_text(f"{head}{BEGIN}\n{table(plants, found)}\n{END}{tail}")
