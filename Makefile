@@ -31,6 +31,7 @@ lint: $(STAMP)
 	@echo "-- diagram"; $(BIN)/python tools/import_diagram.py --check
 	@echo "-- flags";   $(BIN)/python tools/flag_docs.py --check
 	@echo "-- protocol"; $(BIN)/python tools/protocol_page.py --check
+	@echo "-- layouts"; $(BIN)/python tools/layouts_page.py --check
 
 worlds: $(STAMP)
 	@echo "-- worlds";  $(BIN)/baton sim --seconds 60 --check-determinism 5 --quiet
@@ -48,6 +49,7 @@ format: $(STAMP)
 	@$(BIN)/python tools/import_diagram.py
 	@$(BIN)/python tools/flag_docs.py
 	@$(BIN)/python tools/protocol_page.py
+	@$(BIN)/python tools/layouts_page.py
 
 # torch comes first and by its exact version, so that a CPU build at hand is taken and nothing pulls another one.
 $(STAMP): pyproject.toml constraints.txt

@@ -30,7 +30,7 @@ from baton.shell.lines import Lines
 from baton.shell.settings import Role, WorkerSettings
 from baton.wire.codec import MAX_FRAME_BYTES
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 GREEDY = Sampling(temperature=0.0, top_p=1.0, top_k=0, seed=0, logprobs=0)
 
 

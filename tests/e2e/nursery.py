@@ -8,6 +8,7 @@ the nursery, and the nursery with the process that started it.
 """
 
 import contextlib
+import gc
 import os
 import select
 import signal
@@ -112,6 +113,8 @@ def serve(address: str) -> None:
     """The nursery's loop."""
     from baton.cli import compose_worker  # noqa: F401  (all that a worker imports)
 
+    gc.collect()
+    gc.freeze()  # a collection in a child would copy every page of what all children share
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children; pidfds tell of their end
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(address)

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 import torch
 from tests.e2e.fleet import Fleet, Layout
+from tests.e2e.layouts import KINDS
 from tests.e2e.nursery import Nursery
 from tests.tiny import make_tiny
 
@@ -22,29 +22,6 @@ from baton.shell.settings import Role
 BLOCK, LAYERS, DIM, PARTS = 16, 4, 8, 2
 PROMPT, ANSWER = 5 * BLOCK + 7, 8  # more than one chunk of 64, and a last block that is not full
 TOLERANCE = 1e-4  # of the largest element: sums over ranks are made in another order
-L = Layout
-
-
-class Kind(msgspec.Struct, frozen=True):
-    """A model and the layouts of its workers; every prefill layout is paired with every decode layout."""
-
-    heads: int
-    kv_heads: int
-    prefill: tuple[Layout, ...]
-    decode: tuple[Layout, ...]
-    fabric: str = "shm"
-
-
-WIDTHS = (L(1), L(2), L(4))
-KINDS = {
-    "1 head": Kind(8, 1, WIDTHS, WIDTHS),
-    "2 heads": Kind(8, 2, WIDTHS, WIDTHS),
-    "3 heads": Kind(6, 3, (L(1), L(3)), (L(1), L(3))),
-    "4 heads": Kind(8, 4, (*WIDTHS, L(1, 2), L(2, 2), L(1, page=64)), (*WIDTHS, L(1, 2), L(2, 2), L(1, page=64), L(2, page=48))),
-    "8 heads": Kind(8, 8, WIDTHS, WIDTHS),
-    "nixl": Kind(8, 4, (L(1), L(2, page=64), L(1, 2)), (L(1, page=64), L(4), L(2)), fabric="nixl"),
-    "tcp": Kind(8, 4, (L(1), L(2, page=64), L(1, 2)), (L(1, page=64), L(4), L(2)), fabric="tcp"),
-}
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,30 @@
+"""Writes the table of docs/layouts.md from the layouts that the tests start; `--check` fails where it is out of date."""
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
+
+from tests.e2e.layouts import KINDS, Kind  # noqa: E402
+
+from document import with_parts, write_or_check  # noqa: E402
+
+PAGE = ROOT / "docs" / "layouts.md"
+
+
+def table() -> str:
+    """One row for each model: what was started on either side."""
+    rows = [_row(kind) for kind in KINDS.values()]
+    pairs = sum(len(kind.prefill) * len(kind.decode) for kind in KINDS.values())
+    head = ["| query heads | K/V heads | fabric | prefill | decode | pairs |", "|---|---|---|---|---|---|"]
+    return "\n".join([*head, *rows, "", f"{pairs} pairs, each with a prompt of its own."])
+
+
+def _row(k: Kind) -> str:
+    sides = (", ".join(map(str, side)) for side in (k.prefill, k.decode))
+    return " | ".join([f"| {k.heads}", str(k.kv_heads), k.fabric, *sides, f"{len(k.prefill) * len(k.decode)} |"])
+
+
+if __name__ == "__main__":
+    sys.exit(write_or_check(PAGE, lambda page: with_parts(page, {"layouts": table()}), __doc__))
