@@ -90,7 +90,7 @@ def test_two_ranks_in_one_process_do_not_share_their_jobs() -> None:
 
 
 def test_products_of_padded_rows_do_not_depend_on_the_row_count() -> None:
-    """What `ROW_STEP` in engine.py promises: float32 rows from 4 on and bfloat16 rows from 1 on have one result each."""
+    """What `ROW_STEP` in ops.py promises: float32 rows from 4 on and bfloat16 rows from 1 on have one result each."""
     before = torch.get_num_threads()
     try:
         for threads in (1, 2):

@@ -19,18 +19,16 @@ from numpy.typing import NDArray
 from baton.core.errors import PeerError
 from baton.core.ids import GroupName
 from baton.core.messages import Drawn
-from baton.core.state import DType, Placement
+from baton.core.state import Placement
 from baton.core.work import Batch, BatchDone, DigestDone, DigestOrder, Row, RowDone
 from baton.engine.attention.interface import AttentionBackend, Seen, Segment
 from baton.engine.models.base import KV, Model
+from baton.engine.ops import ROW_STEP, lacking, padded
 from baton.engine.sampler import draw_rows
 from baton.ports.fabric import Pool
 
 log = structlog.get_logger()
 BlockSums = Callable[[NDArray[np.uint8], Placement, GroupName, NDArray[np.int64], NDArray[np.int64], int], NDArray[np.uint64]]
-# Rows a step is padded to a multiple of, per thread: the bits of float32 products depend on row counts below it.
-ROW_STEP = {DType.F32: 4, DType.BF16: 1, DType.F16: 1}
-CHUNK_STEP = 32  # rows a larger step is padded to a multiple of
 PATIENCE_S = 10.0  # on close, for a batch under way
 DIGEST_BLOCKS = 64  # hashed in one piece, so that a long verification lets a short one pass between
 
@@ -159,7 +157,7 @@ class TorchEngine:
         if not wanted:
             return {}
         ends = np.cumsum([len(row.tokens) for row in rows]) - 1
-        logits = self._model.logits(_padded(hidden[ends[[i for i, _ in wanted]]], -len(wanted) % self._row_step))
+        logits = self._model.logits(padded(hidden[ends[[i for i, _ in wanted]]], -len(wanted) % self._row_step))
         if logits is None:
             return {}
         drawn = draw_rows(logits[: len(wanted)], [order for _, order in wanted])
@@ -168,9 +166,8 @@ class TorchEngine:
     def _forward(self, rows: Sequence[Row]) -> torch.Tensor | None:
         segments, tokens, positions, slots = self._flatten(rows)
         count = len(tokens)
-        # Few different shapes: the matrix library keeps compiled code, some 100 KB, for each one it has met.
-        short = -count % (CHUNK_STEP if count >= CHUNK_STEP else self._row_step)
-        x, at = _padded(torch.from_numpy(tokens), short), _padded(torch.from_numpy(positions), short)
+        short = lacking(count, self._row_step)
+        x, at = padded(torch.from_numpy(tokens), short), padded(torch.from_numpy(positions), short)
         where = torch.from_numpy(slots)
 
         def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: Seen) -> torch.Tensor:
@@ -223,8 +220,3 @@ class TorchEngine:
                     -1, self._placement.table.block_tokens, place.row_bytes
                 )
                 rows[:, used:] = 0
-
-
-def _padded(x: torch.Tensor, short: int) -> torch.Tensor:
-    """With `short` rows of zeros more."""
-    return x if short == 0 else torch.cat((x, x.new_zeros((short, *x.shape[1:]))))

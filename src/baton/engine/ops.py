@@ -3,7 +3,7 @@
 `TorchOps` says what they mean, on any device; `CpuOps` does the same with weights packed for oneDNN and fused kernels.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -15,8 +15,24 @@ from baton.engine.kernels.team import Task, Team
 from baton.engine.rope import Rope
 
 Linear = Callable[[torch.Tensor], torch.Tensor]  # [rows, in] -> [rows, out]
+# [rows, in], those of one matrix after those of the one before, and how many each has -> [rows, out]
+Grouped = Callable[[torch.Tensor, Sequence[int]], torch.Tensor]
+# Rows a product's input is padded to a multiple of, per thread: the bits of float32 products depend on row counts below it.
+ROW_STEP = {DType.F32: 4, DType.BF16: 1, DType.F16: 1}
+CHUNK_STEP = 32  # rows a larger input is padded to a multiple of
 ALONE_ROWS = 64  # below this a second thread costs more than it brings
 PACK_ROWS = 8  # oneDNN packs for a row count; measured: the packing it picks serves all
+
+
+def lacking(rows: int, step: int) -> int:
+    """Rows that pad an input of `rows` to few different shapes: the matrix library keeps compiled code, some 100 KB, for each
+    one it has met. step: ROW_STEP of the dtype, times the threads."""
+    return -rows % (CHUNK_STEP if rows >= CHUNK_STEP else step)
+
+
+def padded(x: torch.Tensor, lacks: int) -> torch.Tensor:
+    """With `lacks` rows of zeros more."""
+    return x if lacks == 0 else torch.cat((x, x.new_zeros((lacks, *x.shape[1:]))))
 
 
 class HeadNorms:
@@ -31,6 +47,10 @@ class Ops(Protocol):
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
         """x W^T + b; may repack the weight, which the caller gives up."""
+        ...
+
+    def grouped(self, weights: Iterable[tuple[torch.Tensor, torch.Tensor | None]]) -> Grouped:
+        """One product for each (weight, bias), all of one shape, over its own rows; as `linear` otherwise."""
         ...
 
     def norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float, *, add: torch.Tensor | None) -> torch.Tensor:
@@ -57,6 +77,20 @@ class TorchOps:
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
         """See Ops."""
         return lambda x: F.linear(x, weight, bias)
+
+    def grouped(self, weights: Iterable[tuple[torch.Tensor, torch.Tensor | None]]) -> Grouped:
+        """See Ops."""
+        pairs = list(weights)
+        stacked = torch.stack([weight for weight, _ in pairs]).transpose(1, 2)
+        biases = [bias for _, bias in pairs if bias is not None]
+        added = torch.stack(biases) if biases else None
+
+        def multiply(x: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
+            each = torch.tensor(counts)
+            out = F.grouped_mm(x, stacked, offs=each.cumsum(0, dtype=torch.int32))
+            return out if added is None else out + added.repeat_interleave(each, 0)
+
+        return multiply
 
     def norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float, *, add: torch.Tensor | None) -> torch.Tensor:
         """See Ops."""
@@ -86,7 +120,7 @@ class CpuOps:
 
     def __init__(self, dtype: DType, team: Team) -> None:
         self._team = team
-        self._packs = _packs(dtype)
+        self._packs, self._row_step = _packs(dtype), ROW_STEP[dtype] * team.threads
         self._norm, self._rotate = Task(p.norm, dtype, p.NORM_FIELDS), Task(p.rotate, dtype, p.ROT_FIELDS)
         self._gate = Task(p.gate, dtype, p.GATE_FIELDS)
         self._eps = torch.zeros(1)
@@ -98,6 +132,24 @@ class CpuOps:
         packed = torch.ops.mkldnn._reorder_linear_weight(weight, PACK_ROWS)
         multiply = torch.ops.mkldnn._linear_pointwise.default
         return lambda x: multiply(x, packed, bias, "none", [], "")
+
+    def grouped(self, weights: Iterable[tuple[torch.Tensor, torch.Tensor | None]]) -> Grouped:
+        """See Ops. Packed one by one: matrices without rows are not read."""
+        width, products = 0, []
+        for weight, bias in weights:
+            width = weight.shape[0]
+            products.append(self.linear(weight, bias))
+
+        def multiply(x: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
+            out, start = x.new_empty((x.shape[0], width)), 0
+            for product, count in zip(products, counts, strict=True):
+                if count:
+                    rows = padded(x[start : start + count], lacking(count, self._row_step))
+                    out[start : start + count] = product(rows)[:count]
+                start += count
+            return out
+
+        return multiply
 
     def norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float, *, add: torch.Tensor | None) -> torch.Tensor:
         """See Ops. x, add: contiguous."""

@@ -41,7 +41,7 @@ class Loader:
     """Reads a rank's parts of a checkpoint in the served dtype."""
 
     def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype, ops: Ops, comm: Comm) -> None:
-        self._checkpoint, self.dtype, self._ops, self._comm = checkpoint, dtype, ops, comm
+        self._checkpoint, self.dtype, self.ops, self.comm = checkpoint, dtype, ops, comm
 
     def __call__(self, name: str, rows: Interval | None = None) -> torch.Tensor:
         """One tensor, or these rows of it. Raises ConfigError if it cannot be read."""
@@ -51,15 +51,15 @@ class Loader:
         """The product, of which this rank holds these outputs of each projection. Raises ConfigError if it cannot be read."""
         outputs = list(_rows(matrix, held))
         bias = _joined([self(f"{at}{name}.bias", rows) for name, rows in outputs]) if matrix.biased else None
-        return self._ops.linear(_joined([self(f"{at}{name}.weight", rows) for name, rows in outputs]), bias)
+        return self.ops.linear(_joined([self(f"{at}{name}.weight", rows) for name, rows in outputs]), bias)
 
     def by_inputs(self, at: str, matrix: Matrix, held: Interval) -> Linear:
         """The product, of which this rank holds these inputs: what the ranks of a stage have is added up, the bias once."""
         (part,) = matrix.parts
         weight = self._checkpoint.load(f"{at}{part.name}.weight", self.dtype, columns=held)
-        biased = matrix.biased and self._comm.tp_rank == 0
-        product = self._ops.linear(weight, self(f"{at}{part.name}.bias") if biased else None)
-        return product if self._comm.tp == 1 else lambda x: self._comm.add_up(product(x))
+        biased = matrix.biased and self.comm.tp_rank == 0
+        product = self.ops.linear(weight, self(f"{at}{part.name}.bias") if biased else None)
+        return product if self.comm.tp == 1 else lambda x: self.comm.add_up(product(x))
 
 
 def _rows(matrix: Matrix, held: Sequence[Interval]) -> Iterator[tuple[str, Interval]]:

@@ -1,0 +1,95 @@
+"""Routed experts: of a layer's many MLPs each row passes through a few (Shazeer et al. 2017; Fedus et al. 2022).
+
+    router ──(weights, ids)──▶ rows sorted by expert ──▶ one product a matrix ──▶ weighted sum in the order of the ids
+
+Each rank of a stage holds whole experts, a run of them, and what the ranks found is added up. A row's result depends on its
+own experts alone, never on which rows share them.
+"""
+
+from collections.abc import Callable, Iterator
+
+import msgspec
+import torch
+
+from baton.core.errors import ConfigError
+from baton.core.state import Interval
+from baton.engine.comm import Comm
+from baton.engine.models.weights import Loader
+from baton.engine.ops import Grouped
+
+Activate = Callable[[torch.Tensor], torch.Tensor]  # [rows, 2 * inner], gate before up -> [rows, inner]
+Router = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]  # x [rows, hidden] -> weights, ids [rows, experts used]
+
+
+def held_experts(count: int, *, tp: int, rank: int) -> Interval:
+    """Which of a layer's experts that rank of a stage holds. Raises ConfigError where they cannot be divided evenly."""
+    if count % tp:
+        fits = [n for n in range(1, count + 1) if count % n == 0]
+        raise ConfigError(f"{count} experts cannot be divided over tensor parallel width {tp}; widths that fit: {fits}")
+    return Interval(rank * count // tp, (rank + 1) * count // tp)
+
+
+class ExpertFiles(msgspec.Struct, frozen=True):
+    """Experts whose matrices are tensors of their own, as most checkpoints have them.
+
+    Attributes:
+        path: of a layer's experts, before their number
+        gate, up, down: names of the matrices
+        count: experts of a layer
+        hidden, inner: elements before and inside
+    """
+
+    path: str
+    gate: str
+    up: str
+    down: str
+    count: int
+    hidden: int
+    inner: int
+
+    def tensors(self, at: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Name and shape of every tensor; names begin with `at`."""
+        for expert in range(self.count):
+            for name in (self.gate, self.up):
+                yield f"{at}{self.path}.{expert}.{name}.weight", (self.inner, self.hidden)
+            yield f"{at}{self.path}.{expert}.{self.down}.weight", (self.hidden, self.inner)
+
+    def load(self, load: Loader, at: str, activate: Activate) -> "Experts":
+        """This rank's experts. Raises ConfigError if they cannot be read, or not be divided."""
+        held = held_experts(self.count, tp=load.comm.tp, rank=load.comm.tp_rank)
+
+        def gates_and_ups() -> Iterator[tuple[torch.Tensor, None]]:
+            for expert in range(held.start, held.end):
+                names = [f"{at}{self.path}.{expert}.{name}.weight" for name in (self.gate, self.up)]
+                yield torch.cat([load(name) for name in names]), None
+
+        def downs() -> Iterator[tuple[torch.Tensor, None]]:
+            for expert in range(held.start, held.end):
+                yield load(f"{at}{self.path}.{expert}.{self.down}.weight"), None
+
+        return Experts(held, load.ops.grouped(gates_and_ups()), load.ops.grouped(downs()), activate, load.comm)
+
+
+class Experts:
+    """One rank's part of a layer's experts. first, second: the products of those held, in their order."""
+
+    def __init__(self, held: Interval, first: Grouped, second: Grouped, activate: Activate, comm: Comm) -> None:
+        self.held, self._first, self._second, self._activate, self._comm = held, first, second, activate, comm
+
+    def __call__(self, x: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        """The weighted sum of what each row's experts make of it, the same on every rank of the stage.
+
+        x: [rows, hidden]; weights: float [rows, k]; ids: int64 [rows, k], each expert once a row; returns [rows, hidden].
+        Sums are float32 and rounded once.
+        """
+        rows, k = ids.shape
+        local = ids.reshape(-1) - self.held.start
+        local = torch.where((local >= 0) & (local < self.held.size), local, self.held.size)  # the others come last
+        counts = torch.bincount(local, minlength=self.held.size + 1).tolist()[: self.held.size]
+        taken = torch.argsort(local, stable=True)[: sum(counts)]
+        found = torch.zeros((rows * k, x.shape[1]), dtype=torch.float32)
+        if len(taken):
+            inner = self._activate(self._first(x[taken // k], counts))
+            found[taken] = self._second(inner, counts).float()
+        weighted = found.view(rows, k, -1) * weights.float()[..., None]
+        return self._comm.add_up(weighted.sum(1).to(x.dtype))
