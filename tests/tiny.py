@@ -32,6 +32,36 @@ CHAT_TEMPLATE = (
 )
 
 
+CLASSES = {
+    "llama": "Llama",
+    "mistral": "Mistral",
+    "smollm3": "SmolLM3",
+    "qwen2": "Qwen2",
+    "qwen3": "Qwen3",
+    "phi3": "Phi3",
+    "gpt_oss": "GptOss",
+    "gemma3": "Gemma3",
+    "mixtral": "Mixtral",
+    "qwen3_moe": "Qwen3Moe",
+}
+CONFIGS = {"gemma3": "Gemma3Text"}  # where it is another name
+YARN = {"rope_type": "yarn", "rope_theta": 15_000.0, "factor": 8.0, "original_max_position_embeddings": 64, "truncate": False}
+OWN: dict[str, dict[str, Any]] = {  # sizes of what others have not; windows shorter than most prompts
+    "gpt_oss": {
+        "num_local_experts": 8,
+        "num_experts_per_tok": 3,
+        "intermediate_size": 32,
+        "sliding_window": 20,
+        "tie_word_embeddings": False,
+        "swiglu_limit": 1.5,
+        "rope_parameters": YARN,
+    },
+    "gemma3": {"sliding_window": 20, "num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2},
+    "mixtral": {"num_local_experts": 4, "intermediate_size": 48},
+    "qwen3_moe": {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32},
+}
+
+
 def make_tiny(path: Path, family: str = "llama", *, seed: int = 0, **overrides: Any) -> Path:
     """Write a float32 checkpoint of that family (a key of `classes`) with weights drawn from `seed`; returns `path`.
 
@@ -40,9 +70,8 @@ def make_tiny(path: Path, family: str = "llama", *, seed: int = 0, **overrides: 
     """
     import transformers
 
-    classes = {"llama": "Llama", "mistral": "Mistral", "smollm3": "SmolLM3", "qwen2": "Qwen2", "qwen3": "Qwen3", "phi3": "Phi3"}
-    config_type = getattr(transformers, f"{classes[family]}Config")
-    model_type = getattr(transformers, f"{classes[family]}ForCausalLM")
+    config_type = getattr(transformers, f"{CONFIGS.get(family, CLASSES[family])}Config")
+    model_type = getattr(transformers, f"{CLASSES[family]}ForCausalLM")
     path.mkdir(parents=True, exist_ok=True)
     vocabulary = _write_tokenizer(path)
     values = {
@@ -59,6 +88,7 @@ def make_tiny(path: Path, family: str = "llama", *, seed: int = 0, **overrides: 
         "bos_token_id": START,
         "eos_token_id": END,
         "pad_token_id": PAD,
+        **OWN.get(family, {}),
     }
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -76,8 +106,10 @@ def _spread_vectors(model: torch.nn.Module) -> None:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.dim() == 1:
-                middle = 0.0 if name.endswith("bias") else 1.0
+                middle = 0.0 if name.endswith("bias") or not parameter.any() else 1.0
                 parameter.copy_(middle + 0.2 * torch.randn(parameter.shape))
+            elif name.endswith("bias"):  # of experts, which share a tensor
+                parameter.copy_(0.2 * torch.randn(parameter.shape))
 
 
 def _write_tokenizer(path: Path) -> int:

@@ -46,6 +46,9 @@ LONGROPE = {"rope_type": "longrope", "rope_theta": 10_000.0, "short_factor": SHO
 PARTIAL = {**LONGROPE, "short_factor": SHORT[:6], "long_factor": LONG[:6], "partial_rotary_factor": 0.75}
 WINDOW = {"sliding_window": 20}  # shorter than the prompt, neither a block nor a tile
 UPPER = {"use_sliding_window": True, "max_window_layers": 1, **WINDOW}
+SLIDES = ["sliding_attention"]
+BY_KIND = {"full_attention": LINEAR, "sliding_attention": {"rope_type": "default", "rope_theta": 500.0}}
+WEIGHED = {"norm_topk_prob": True, "use_sliding_window": True, **WINDOW}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
     "qwen3": ("qwen3", {}),
@@ -79,6 +82,17 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "phi3 in part": ("phi3", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.75}}),
     "phi3 short": ("phi3", {"rope_parameters": LONGROPE, "original_max_position_embeddings": 1024}),
     "phi3 long": ("phi3", {"rope_parameters": LONGROPE, "original_max_position_embeddings": 32}),
+    "gpt_oss": ("gpt_oss", {}),
+    "gpt_oss by list": ("gpt_oss", {"num_hidden_layers": 3, "layer_types": ["full_attention", "sliding_attention", *SLIDES]}),
+    "gemma3": ("gemma3", {}),
+    "gemma3 scales": ("gemma3", {"query_pre_attn_scalar": 9, "final_logit_softcapping": 8.0, "rope_parameters": BY_KIND}),
+    "mixtral": ("mixtral", {}),
+    "mixtral window": ("mixtral", WINDOW),
+    "qwen3_moe": ("qwen3_moe", {}),
+    "qwen3_moe in some layers": (
+        "qwen3_moe",
+        {"num_hidden_layers": 4, "decoder_sparse_step": 2, "mlp_only_layers": [3], **WEIGHED},
+    ),
     "phi3 long in part": ("phi3", {"rope_parameters": PARTIAL, "original_max_position_embeddings": 32}),
 }
 LONGEST = {"dynamic rope, stretched": LENGTH, "phi3 short": 1024}  # served by a flag; else by what the config says
@@ -90,11 +104,13 @@ class Watched:
     def __init__(self, ops: Ops) -> None:
         self._ops = ops
         self.linear: Callable[..., Linear] = ops.linear
-        self.rotate, self.gate = ops.rotate, ops.gate
+        self.rotate, self.gate, self.grouped = ops.rotate, ops.gate, ops.grouped
         self.streams: list[torch.Tensor] = []
 
-    def norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float, *, add: torch.Tensor | None) -> torch.Tensor:
-        out = self._ops.norm(x, weight, eps, add=add)
+    def norm(
+        self, x: torch.Tensor, weight: torch.Tensor, eps: float, *, add: torch.Tensor | None, offset: float = 0.0
+    ) -> torch.Tensor:
+        out = self._ops.norm(x, weight, eps, add=add, offset=offset)
         self.streams.append(x.clone())
         return out
 
@@ -138,19 +154,22 @@ class Driver:
         slots = torch.from_numpy(blocks.astype(np.int64))[at // B] * B + at % B
         segment = Segment(first=0, count=len(tokens), start=start, blocks=blocks)
 
-        def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: Seen) -> torch.Tensor:
+        def attend(
+            layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: Seen, sinks: torch.Tensor | None = None, /
+        ) -> torch.Tensor:
             out = torch.full_like(q, 7.0)
             self._attention.write(layer=layer, k=k, v=v, slots=slots)
-            self._attention.attend(layer=layer, q=q, k=k, v=v, segments=[segment], seen=seen, out=out)
+            self._attention.attend(layer=layer, q=q, k=k, v=v, segments=[segment], seen=seen, out=out, sinks=sinks)
             return out
 
         self._ops.streams.clear()
         with torch.inference_mode():
             hidden = self._model.forward(torch.tensor(tokens), at, attend)
             logits = self._model.logits(hidden)
-        streams = self._ops.streams  # before layer 0, inside layer 0, after layer 0, inside layer 1, ...
-        assert len(streams) == 2 * self.layers + 1
-        return streams[2::2], logits
+        streams = self._ops.streams  # before layer 0, inside layer 0 (once, or three times), after layer 0, ...
+        each = len(streams) // self.layers
+        assert len(streams) == each * self.layers + 1
+        return streams[each::each], logits
 
     def close(self) -> None:
         del self._attention
@@ -164,7 +183,7 @@ def truth(path: Path, tokens: Sequence[int]) -> tuple[list[torch.Tensor], torch.
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager").eval()
     layers: list[torch.Tensor] = []
     for layer in model.model.layers:
-        layer.register_forward_hook(lambda _module, _inputs, out: layers.append(out[0]))
+        layer.register_forward_hook(lambda _module, _inputs, out: layers.append(out[0] if out[0].dim() == 2 else out[0][0]))
     with torch.inference_mode():
         logits = model(torch.tensor([tokens]), use_cache=False).logits[0]
     return layers, logits

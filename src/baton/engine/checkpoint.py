@@ -15,6 +15,7 @@ from baton.core.state import Interval
 
 MODELOPT = "hf_quant_config.json"
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
+PACKINGS = ("mxfp4",)  # which families dequantise when they load
 SAMPLE_BYTES, SAMPLES = 4096, 16
 
 
@@ -32,10 +33,13 @@ class Checkpoint:
     Attributes:
         config: config.json
         tensors: where each tensor lies, its stored dtype ("BF16", "F32", ...) and shape
+        packing: one of PACKINGS, or none
     """
 
-    def __init__(self, directory: Path, config: Mapping[str, Any], tensors: Mapping[str, Stored]) -> None:
-        self.directory, self.config, self.tensors = directory, config, tensors
+    def __init__(
+        self, directory: Path, config: Mapping[str, Any], tensors: Mapping[str, Stored], packing: str | None = None
+    ) -> None:
+        self.directory, self.config, self.tensors, self.packing = directory, config, tensors, packing
 
     @classmethod
     def open(cls, directory: Path) -> "Checkpoint":
@@ -47,15 +51,17 @@ class Checkpoint:
         if not directory.is_dir():
             raise ConfigError(f"model directory {directory} does not exist; give a directory with config.json and *.safetensors")
         config = _read_json(directory / "config.json")
-        if method := _quantised(directory, config):
+        method = _quantised(directory, config)
+        if method is not None and method not in PACKINGS:
             raise ConfigError(
                 f"{directory} is quantised with {method}, which is not supported; "
-                "supported are checkpoints in float32, bfloat16 and float16, and GGUF files (served in 16 bits)"
+                f"supported are checkpoints in float32, bfloat16, float16 and {', '.join(PACKINGS)}, and GGUF files "
+                "(served in 16 bits)"
             )
         tensors: dict[str, Stored] = {}
         for file in _weight_files(directory):
             tensors |= _headers(file)
-        return cls(directory, config, tensors)
+        return cls(directory, config, tensors, method)
 
     def load(
         self, name: str, dtype: torch.dtype, *, rows: Interval | None = None, columns: Interval | None = None

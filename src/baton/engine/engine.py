@@ -170,11 +170,13 @@ class TorchEngine:
         x, at = padded(torch.from_numpy(tokens), short), padded(torch.from_numpy(positions), short)
         where = torch.from_numpy(slots)
 
-        def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: Seen) -> torch.Tensor:
+        def attend(
+            layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: Seen, sinks: torch.Tensor | None = None, /
+        ) -> torch.Tensor:
             out = q.new_zeros(q.shape) if short else q.new_empty(q.shape)
             q, k, v = q[:count], k[:count], v[:count]
             self._attention.write(layer=layer, k=k, v=v, slots=where)
-            self._attention.attend(layer=layer, q=q, k=k, v=v, segments=segments, seen=seen, out=out[:count])
+            self._attention.attend(layer=layer, q=q, k=k, v=v, segments=segments, seen=seen, out=out[:count], sinks=sinks)
             return out
 
         return self._model.forward(x, at, attend)

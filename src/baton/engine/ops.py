@@ -36,10 +36,10 @@ def padded(x: torch.Tensor, lacks: int) -> torch.Tensor:
 
 
 class HeadNorms:
-    """Weights [dim] of norms over each head of q and of k (Qwen3)."""
+    """Weights [dim] of norms over each head of q and of k (Qwen3). offset: as in `Ops.norm`."""
 
-    def __init__(self, q: torch.Tensor, k: torch.Tensor) -> None:
-        self.q, self.k = q, k
+    def __init__(self, q: torch.Tensor, k: torch.Tensor, *, offset: float = 0.0) -> None:
+        self.q, self.k, self.offset = q, k, offset
 
 
 class Ops(Protocol):
@@ -53,8 +53,10 @@ class Ops(Protocol):
         """One product for each (weight, bias), all of one shape, over its own rows; as `linear` otherwise."""
         ...
 
-    def norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float, *, add: torch.Tensor | None) -> torch.Tensor:
-        """x += add in place, where given; returns RMS norm of x times weight."""
+    def norm(
+        self, x: torch.Tensor, weight: torch.Tensor, eps: float, *, add: torch.Tensor | None, offset: float = 0.0
+    ) -> torch.Tensor:
+        """x += add in place, where given; returns RMS norm of x times (offset + weight), rounded once."""
         ...
 
     def rotate(
@@ -92,19 +94,21 @@ class TorchOps:
 
         return multiply
 
-    def norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float, *, add: torch.Tensor | None) -> torch.Tensor:
+    def norm(
+        self, x: torch.Tensor, weight: torch.Tensor, eps: float, *, add: torch.Tensor | None, offset: float = 0.0
+    ) -> torch.Tensor:
         """See Ops."""
         if add is not None:
             x += add
-        return F.rms_norm(x.float(), (x.shape[-1],), weight.float(), eps).to(x.dtype)
+        return F.rms_norm(x.float(), (x.shape[-1],), weight.float() + offset, eps).to(x.dtype)
 
     def rotate(
         self, x: torch.Tensor, positions: torch.Tensor, rope: Rope, *, queries: int, norms: HeadNorms | None, eps: float
     ) -> None:
         """See Ops."""
         if norms is not None:
-            x[:, :queries] = self.norm(x[:, :queries], norms.q, eps, add=None)
-            x[:, queries:] = self.norm(x[:, queries:], norms.k, eps, add=None)
+            x[:, :queries] = self.norm(x[:, :queries], norms.q, eps, add=None, offset=norms.offset)
+            x[:, queries:] = self.norm(x[:, queries:], norms.k, eps, add=None, offset=norms.offset)
         cos, sin = rope.cos[positions][:, None], rope.sin[positions][:, None]
         first, second = x[..., : rope.dim].float().chunk(2, -1)
         x[..., : rope.dim] = torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
@@ -123,7 +127,7 @@ class CpuOps:
         self._packs, self._row_step = _packs(dtype), ROW_STEP[dtype] * team.threads
         self._norm, self._rotate = Task(p.norm, dtype, p.NORM_FIELDS), Task(p.rotate, dtype, p.ROT_FIELDS)
         self._gate = Task(p.gate, dtype, p.GATE_FIELDS)
-        self._eps = torch.zeros(1)
+        self._numbers = torch.zeros(2)  # a norm's eps and offset
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
         """See Ops."""
@@ -151,13 +155,15 @@ class CpuOps:
 
         return multiply
 
-    def norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float, *, add: torch.Tensor | None) -> torch.Tensor:
+    def norm(
+        self, x: torch.Tensor, weight: torch.Tensor, eps: float, *, add: torch.Tensor | None, offset: float = 0.0
+    ) -> torch.Tensor:
         """See Ops. x, add: contiguous."""
         out, job = torch.empty_like(x), self._norm.job
-        self._eps[0] = eps
+        self._numbers[0], self._numbers[1] = eps, offset
         job[p.ROWS], job[p.NORM_X], job[p.NORM_ADD] = x.shape[0], x.data_ptr(), 0 if add is None else add.data_ptr()
         job[p.NORM_WEIGHT], job[p.NORM_OUT], job[p.NORM_DIM] = weight.data_ptr(), out.data_ptr(), x.shape[1]
-        job[p.NORM_EPS] = self._eps.data_ptr()
+        job[p.NORM_NUMBERS] = self._numbers.data_ptr()
         self._run(self._norm, x.shape[0])
         return out
 
@@ -166,13 +172,13 @@ class CpuOps:
     ) -> None:
         """See Ops. Heads of a row lie one after the other."""
         job = self._rotate.job
-        self._eps[0] = eps
+        self._numbers[0], self._numbers[1] = eps, 0.0 if norms is None else norms.offset
         job[p.ROWS], job[p.ROT_X], job[p.ROT_ROW] = x.shape[0], x.data_ptr(), x.stride(0)
         job[p.ROT_HEADS], job[p.ROT_QUERIES], job[p.ROT_DIM], job[p.ROT_TURNED] = x.shape[1], queries, x.shape[2], rope.dim
         job[p.ROT_PLACES], job[p.ROT_COS], job[p.ROT_SIN] = positions.data_ptr(), rope.cos.data_ptr(), rope.sin.data_ptr()
         job[p.ROT_WEIGHT_Q] = 0 if norms is None else norms.q.data_ptr()
         job[p.ROT_WEIGHT_K] = 0 if norms is None else norms.k.data_ptr()
-        job[p.ROT_EPS] = self._eps.data_ptr()
+        job[p.ROT_NUMBERS] = self._numbers.data_ptr()
         self._run(self._rotate, x.shape[0])
 
     def gate(self, x: torch.Tensor) -> torch.Tensor:

@@ -35,19 +35,22 @@ class Shards:
 
 
 def require_width(c: ModelConfig, tp: int) -> None:
-    """Query heads and columns of the MLP are divided over `tp` ranks, K/V heads divided or replicated.
+    """Query heads, columns of the MLP and experts are divided over `tp` ranks, K/V heads divided or replicated.
 
     Raises:
         ConfigError: one of them cannot be; names it and every width that all of them fit
     """
+    experts = c.mixture.experts if c.mixture is not None else 0
     needs = (
         ("attention heads", c.heads, c.heads % tp == 0),
         ("columns of the MLP", c.inner, c.inner % tp == 0),
         ("K/V heads", c.kv_heads, _shared(c.kv_heads, tp)),
+        ("experts", experts, experts % tp == 0),
     )
+    divided = (c.heads, c.inner, experts)
     for what, count, met in needs:
         if not met:
-            fits = [n for n in range(1, c.heads + 1) if c.heads % n == c.inner % n == 0 and _shared(c.kv_heads, n)]
+            fits = [n for n in range(1, c.heads + 1) if not any(d % n for d in divided) and _shared(c.kv_heads, n)]
             raise ConfigError(f"{count} {what} cannot be divided over tensor parallel width {tp}; widths that fit: {fits}")
 
 

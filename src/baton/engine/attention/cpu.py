@@ -29,13 +29,14 @@ BITS = {
 class CpuAttention:
     """Implements AttentionBackend for float32, bfloat16 and float16, one thread."""
 
-    def __init__(self, pool: Pool, placement: Placement) -> None:
-        place = placement.places["kv"]
+    def __init__(self, pool: Pool, placement: Placement, spec: str = "kv") -> None:
+        place = placement.places[spec]
         size = place.spec.dtype.size
-        self._dtype = pool_view(pool, placement).dtype
+        view = pool_view(pool, placement, spec)
+        self._dtype = view.dtype
         self._tokens, self._dim, self._kv_heads = placement.table.block_tokens, place.spec.row, place.heads.size
         self._bits, self._stored = BITS[place.spec.dtype]
-        flat = pool_view(pool, placement).as_strided((pool.nbytes // size,), (1,), 0)
+        flat = view.as_strided((pool.nbytes // size,), (1,), 0)
         self._halves: NDArray[np.generic] = flat.view(self._bits).numpy().view(self._stored)
         block = placement.block_bytes(place.spec.group)
         strides = [block, place.offset, place.head_stride, place.part_stride]
@@ -78,20 +79,38 @@ class CpuAttention:
         segments: Sequence[Segment],
         seen: Seen,
         out: torch.Tensor,
+        sinks: torch.Tensor | None = None,
     ) -> None:
         """See AttentionBackend."""
-        window = reach(seen)
+        window, sunk = reach(seen), self._sunk(sinks, q.shape[1])
         few = sorted((s for s in segments if s.count <= FEW_ROWS), key=lambda s: s.first)
         if few:
-            self._attend_few(layer, q, few, window, out)
+            self._attend_few(layer, q, few, window, sunk, out)
         for s in segments:
             if s.count > FEW_ROWS:
                 rows = slice(s.first, s.first + s.count)
-                self._attend_many(layer, q[rows], s, window, out[rows])
+                self._attend_many(layer, q[rows], s, window, sunk, out[rows])
 
-    def _attend_few(self, layer: int, q: torch.Tensor, segments: Sequence[Segment], window: int, out: torch.Tensor) -> None:
+    def _sunk(self, sinks: torch.Tensor | None, heads: int) -> NDArray[np.float32]:
+        """Sinks as the kernels take them: float32 [kv heads, group], to the base 2; LOW where there is none."""
+        if sinks is None:
+            return np.full((self._kv_heads, heads // self._kv_heads), kernels.LOW)
+        scaled: NDArray[np.float32] = (sinks.float() * LOG2_E).view(self._kv_heads, -1).numpy()
+        return scaled
+
+    def _attend_few(
+        self,
+        layer: int,
+        q: torch.Tensor,
+        segments: Sequence[Segment],
+        window: int,
+        sunk: NDArray[np.float32],
+        out: torch.Tensor,
+    ) -> None:
         rows = torch.tensor([n for s in segments for n in range(s.first, s.first + s.count)])
-        lengths = np.array([s.start + n + 1 for s in segments for n in range(s.count)], dtype=np.int64)
+        # Positions are counted from the first that is held: scores depend on nothing else.
+        starts = [s.start - s.begin * self._tokens for s in segments]
+        lengths = np.array([start + n + 1 for s, start in zip(segments, starts, strict=True) for n in range(s.count)], np.int64)
         tables = np.zeros((len(rows), max(len(s.blocks) for s in segments)), dtype=np.int32)
         n = 0
         for s in segments:
@@ -108,6 +127,7 @@ class CpuAttention:
             found,
             lengths,
             window,
+            sunk,
             tables,
             self._places[layer],
             self._tokens,
@@ -121,7 +141,9 @@ class CpuAttention:
         else:
             out[rows] = result
 
-    def _attend_many(self, layer: int, q: torch.Tensor, s: Segment, window: int, out: torch.Tensor) -> None:
+    def _attend_many(
+        self, layer: int, q: torch.Tensor, s: Segment, window: int, sunk: NDArray[np.float32], out: torch.Tensor
+    ) -> None:
         group = q.shape[1] // self._kv_heads
         used = s.count * group
         queries = q.new_zeros(self._kv_heads, _up(used, ROWS), self._dim)
@@ -135,7 +157,9 @@ class CpuAttention:
             s.start,
             s.count,
             window,
+            sunk,
             group,
+            s.begin,
             s.blocks,
             self._places[layer],
             self._tokens,

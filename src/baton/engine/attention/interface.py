@@ -29,13 +29,15 @@ class Segment(msgspec.Struct, frozen=True):
         first: index of its first row
         count: rows (1 at decode, the chunk's length at prefill)
         start: position of the first row; row i sees positions 0 .. start + i, or as many of the last as its layer's window has
-        blocks: int32, slot in the pool (page * k + j) of blocks 0, 1, ... of the sequence
+        blocks: int32, slot in the pool (page * k + j) of blocks begin, begin + 1, ... of the sequence
+        begin: the first block that is still held; rows see nothing before it
     """
 
     first: int
     count: int
     start: int
     blocks: NDArray[np.int32]
+    begin: int = 0
 
 
 class AttentionBackend(Protocol):
@@ -59,10 +61,13 @@ class AttentionBackend(Protocol):
         segments: Sequence[Segment],
         seen: Seen,
         out: torch.Tensor,
+        sinks: torch.Tensor | None = None,
     ) -> None:
-        """Causal softmax(q k^T / sqrt(dim)) v. q, out: [rows, heads, dim]; layer counts those of this rank.
+        """Causal softmax(q k^T / sqrt(dim)) v. q, out: [rows, heads, dim]; layer counts those of this spec on this rank.
 
         A row at position p attends to positions 0 .. p, or with a window of w tokens to p - w + 1 .. p.
+
+        sinks: float32 [heads], a score without a value that takes part in each head's softmax (gpt-oss); None: there is none.
 
         k, v are the rows just written, for backends that would rather not read them back.
         """

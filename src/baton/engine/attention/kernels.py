@@ -82,8 +82,10 @@ def _copy_words(source, target, rows, width):  # type: ignore[no-untyped-def]
 
 
 @_jit
-def single(pool, halves, q, out, lengths, window, tables, place, tokens, dim, direct, scale):  # type: ignore[no-untyped-def]
+def single(pool, halves, q, out, lengths, window, sinks, tables, place, tokens, dim, direct, scale):  # type: ignore[no-untyped-def]
     """Rows that see the last `window` of `lengths` positions: a pass over K and one over V, all heads of a group together.
+
+    sinks: [kv heads, group], a score of each head that takes part in the softmax and has no value, times LOG2_E; LOW: none.
 
     q: words [rows, kv heads, group, deep], zero beyond a row's own; out: float32 [rows, kv heads, group, dims], a multiple
     of PANEL; direct: K and V can be multiplied where they lie, else block by block from a padded copy.
@@ -124,8 +126,8 @@ def single(pool, halves, q, out, lengths, window, tables, place, tokens, dim, di
                 line = _array(scores, address, length - begin * tokens)
                 for t in range(unseen):
                     line[t] = LOW
-                top = _highest(scores, address, line.size) * scale
-                inverse = np.float32(1.0) / _weigh(line, scale, top)
+                top = max(_highest(scores, address, line.size) * scale, sinks[h, g])
+                inverse = np.float32(1.0) / (_weigh(line, scale, top) + exp2(sinks[h, g] - top))
                 for t in range(line.size):
                     line[t] *= inverse
                 for t in range(unseen):
@@ -201,14 +203,16 @@ def _weight_words_of(scores, weights):  # type: ignore[no-untyped-def]
 
 
 @_jit
-def _load(pool, halves, table, base, place, tokens, dim, first, seen, keys, values):  # type: ignore[no-untyped-def]
-    """Positions first .. first + seen of one head: K transposed, V row by row."""
+def _load(pool, halves, begin, table, base, place, tokens, dim, first, seen, keys, values):  # type: ignore[no-untyped-def]
+    """Positions first .. first + seen of one head: K transposed, V row by row; zeros for what lies before block `begin`."""
     per_word = halves.size // pool.size
     width = dim // per_word
-    t = 0
+    t = max(0, begin * tokens - first)
+    keys[:, :t] = 0
+    values[: (t + per_word - 1) // per_word] = 0
     while t < seen:
         skip = (first + t) % tokens
-        at = base + table[(first + t) // tokens] * place[0] + skip * dim
+        at = base + table[(first + t) // tokens - begin] * place[0] + skip * dim
         rows = min(tokens - skip, seen - t)
         source = pool[at // per_word : at // per_word + rows * width]
         for d in range(width):
@@ -260,9 +264,10 @@ def _panel(q, keys, values, total, peak, weight, scores, weights, seen, window, 
 
 
 @_jit
-def chunk(pool, halves, q, out, start, rows, window, group, table, place, tokens, dim, scale):  # type: ignore[no-untyped-def]
+def chunk(pool, halves, q, out, start, rows, window, sinks, group, begin, table, place, tokens, dim, scale):  # type: ignore[no-untyped-def]
     """Consecutive rows from position `start`, each seeing `window` positions up to its own, tile after tile of `TILE`.
 
+    sinks: as in `single`; begin: number of the block that `table` begins with.
     q: words [kv heads, n, words a row]: line r * group + g is head g of row r, and zeros follow up to a multiple of ROWS;
     out: float32 [kv heads, n, dims], dims a multiple of PANEL.
     """
@@ -274,14 +279,29 @@ def chunk(pool, halves, q, out, start, rows, window, group, table, place, tokens
     scores, weights = np.zeros((ROWS, TILE), np.float32), np.zeros((ROWS, TILE // per_word), q.dtype)
     seen = np.empty(ROWS, np.int64)
     for h in range(kv_heads):
-        peak, weight = np.full(count, LOW), np.zeros(count, np.float32)
+        peak, weight = np.empty(count, np.float32), np.zeros(count, np.float32)
+        for r in range(count):
+            peak[r] = sinks[h, r % group]
+            if peak[r] > LOW:
+                weight[r] = 1.0
         out[h] = 0.0
         for first in range(max(0, start + 1 - window) // TILE * TILE, length, TILE):
             _load(
-                pool, halves, table, place[1] + h * place[2], place, tokens, dim, first, min(TILE, length - first), keys, values
+                pool,
+                halves,
+                begin,
+                table,
+                place[1] + h * place[2],
+                place,
+                tokens,
+                dim,
+                first,
+                min(TILE, length - first),
+                keys,
+                values,
             )
-            begin = max(0, (first - start) * group // ROWS * ROWS)
-            for r in range(begin, count, ROWS):
+            line = max(0, (first - start) * group // ROWS * ROWS)
+            for r in range(line, count, ROWS):
                 if start + r // group + 1 - window >= first + TILE:
                     break  # this line and those after it look back no further than a later tile
                 for i in range(ROWS):

@@ -13,9 +13,9 @@ from baton.ports.fabric import Pool
 TORCH = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
 
-def pool_view(pool: Pool, placement: Placement) -> torch.Tensor:
-    """The pool as [block, head, layer, part, token, row] of its own dtype; strided, no copy."""
-    place = placement.places["kv"]
+def pool_view(pool: Pool, placement: Placement, spec: str = "kv") -> torch.Tensor:
+    """The pool's rows of a spec as [block, head, layer, part, token, row] of its own dtype; strided, no copy."""
+    place = placement.places[spec]
     raw = np.ctypeslib.as_array((ctypes.c_uint8 * pool.nbytes).from_address(pool.address))
     flat = torch.from_numpy(raw).view(TORCH[place.spec.dtype.value])
     size = place.spec.dtype.size
@@ -35,8 +35,8 @@ def pool_view(pool: Pool, placement: Placement) -> torch.Tensor:
 class ReferenceAttention:
     """Implements AttentionBackend."""
 
-    def __init__(self, pool: Pool, placement: Placement) -> None:
-        self._view = pool_view(pool, placement)
+    def __init__(self, pool: Pool, placement: Placement, spec: str = "kv") -> None:
+        self._view = pool_view(pool, placement, spec)
         self._tokens = placement.table.block_tokens
 
     def warm(self) -> None:
@@ -59,19 +59,23 @@ class ReferenceAttention:
         segments: Sequence[Segment],
         seen: Seen,
         out: torch.Tensor,
+        sinks: torch.Tensor | None = None,
     ) -> None:
         """See AttentionBackend."""
         heads, dim = q.shape[1], q.shape[2]
         group = heads // self._view.shape[1]
         for s in segments:
             rows = slice(s.first, s.first + s.count)
-            length = s.start + s.count
+            before = s.begin * self._tokens
+            length = s.start + s.count - before
             blocks = torch.from_numpy(s.blocks.astype(np.int64))
-            back = s.start + torch.arange(s.count)[:, None] - torch.arange(length)[None]  # positions from a row to a key
+            back = s.start - before + torch.arange(s.count)[:, None] - torch.arange(length)[None]  # from a row to a key
             visible = (back >= 0) & (back < reach(seen))
             for head in range(heads):
                 kv = self._view[blocks, head // group, layer].float()  # [blocks, part, token, row]
                 k, v = (kv[:, n].reshape(-1, dim)[:length] for n in (0, 1))
                 scores = (q[rows, head].float() @ k.T) * dim**-0.5
                 scores = scores.masked_fill(~visible, float("-inf"))
-                out[rows, head] = (scores.softmax(-1) @ v).to(out.dtype)
+                if sinks is not None:
+                    scores = torch.cat((scores, sinks[head].expand(s.count, 1)), -1)
+                out[rows, head] = (scores.softmax(-1)[:, :length] @ v).to(out.dtype)

@@ -14,14 +14,17 @@ ROWS = 1  # field of every job, after the counter: rows of the batch
 LOG2_E = np.float32(1.4426950408889634)
 ONE = np.float32(1)
 
-# norm: out = rms_norm(x += add) * weight, over the last axis; ADD 0 = none; WEIGHT in the stored type, EPS float32.
-NORM_X, NORM_ADD, NORM_WEIGHT, NORM_OUT, NORM_DIM, NORM_EPS = range(2, 8)
+# norm: out = rms_norm(x += add) * (offset + weight), over the last axis; ADD 0 = none; WEIGHT in the stored type; NUMBERS are
+# eps and offset, float32.
+NORM_X, NORM_ADD, NORM_WEIGHT, NORM_OUT, NORM_DIM, NORM_NUMBERS = range(2, 8)
 NORM_FIELDS = 8
 
 # rotate: the first TURNED elements of x[row, head] in place, first halves against second; PLACES int64 [rows]; COS, SIN
 # float32 [positions, TURNED / 2].
 # Heads before QUERIES are normed by WEIGHT_Q, the others by WEIGHT_K, if those are not 0.
-ROT_X, ROT_ROW, ROT_HEADS, ROT_QUERIES, ROT_DIM, ROT_PLACES, ROT_COS, ROT_SIN, ROT_WEIGHT_Q, ROT_WEIGHT_K, ROT_EPS = range(2, 13)
+ROT_X, ROT_ROW, ROT_HEADS, ROT_QUERIES, ROT_DIM, ROT_PLACES, ROT_COS, ROT_SIN, ROT_WEIGHT_Q, ROT_WEIGHT_K, ROT_NUMBERS = range(
+    2, 13
+)
 ROT_TURNED = 13
 ROT_FIELDS = 14
 
@@ -40,11 +43,11 @@ def _squares(kind, x):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(forceinline=True, fastmath={"contract"})
-def _scaled(kind, x, weight_address, eps, out):  # type: ignore[no-untyped-def]
+def _scaled(kind, x, weight_address, numbers, out):  # type: ignore[no-untyped-def]
     weight = carray(typed(kind, weight_address), (x.size,))
-    factor = ONE / np.sqrt(_squares(kind, x) / np.float32(x.size) + eps)
+    factor = ONE / np.sqrt(_squares(kind, x) / np.float32(x.size) + numbers[0])
     for d in range(x.size):
-        out[d] = narrow(widen(x[d]) * factor * widen(weight[d]), out[d])
+        out[d] = narrow(widen(x[d]) * factor * (numbers[1] + widen(weight[d])), out[d])
 
 
 @numba.njit(fastmath={"contract"})
@@ -57,7 +60,7 @@ def _norm_row(kind, job, row):  # type: ignore[no-untyped-def]
         add = carray(typed(kind, job[NORM_ADD] + at), (dim,))
         for d in range(dim):
             x[d] = narrow(widen(x[d]) + widen(add[d]), x[d])
-    _scaled(kind, x, job[NORM_WEIGHT], carray(floats(job[NORM_EPS]), (1,))[0], out)
+    _scaled(kind, x, job[NORM_WEIGHT], carray(floats(job[NORM_NUMBERS]), (2,)), out)
 
 
 def norm(kind):  # type: ignore[no-untyped-def]
@@ -82,7 +85,7 @@ def _rotate_row(kind, job, row):  # type: ignore[no-untyped-def]
         x = carray(typed(kind, address), (dim,))
         weight = job[ROT_WEIGHT_Q] if head < job[ROT_QUERIES] else job[ROT_WEIGHT_K]
         if weight:
-            _scaled(kind, x, weight, carray(floats(job[ROT_EPS]), (1,))[0], x)
+            _scaled(kind, x, weight, carray(floats(job[ROT_NUMBERS]), (2,)), x)
         later = carray(typed(kind, address + half * size_of(kind)), (half,))
         for d in range(half):
             a, b = widen(x[d]), widen(later[d])

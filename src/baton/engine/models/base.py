@@ -1,6 +1,6 @@
 """What a model family offers the engine, and the way from a config to its family."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -17,8 +17,16 @@ from baton.engine.ops import Ops
 KV = GroupName("full")
 DTYPES: Mapping[DType, torch.dtype] = {DType.F32: torch.float32, DType.BF16: torch.bfloat16, DType.F16: torch.float16}
 
-# (layer on this rank, q [rows, heads, dim], k, v [rows, kv heads, dim], which positions a row sees) -> [rows, heads, dim]
-Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor, Seen], torch.Tensor]
+
+class Attend(Protocol):
+    """Attention over what is cached, which the rows at hand are added to."""
+
+    def __call__(
+        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: Seen, sinks: torch.Tensor | None = None, /
+    ) -> torch.Tensor:
+        """[rows, heads, dim]. layer: of this rank; q: [rows, heads, dim]; k, v: [rows, kv heads, dim]; seen: which positions a
+        row sees; sinks: see AttentionBackend."""
+        ...
 
 
 class Model(Protocol):

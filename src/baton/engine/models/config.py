@@ -12,14 +12,45 @@ from baton.engine.attention.interface import Seen
 from baton.engine.rope import RopeSettings
 
 
+class Mixture(msgspec.Struct, frozen=True, kw_only=True):
+    """A model's routed experts.
+
+    Attributes:
+        experts: of a layer
+        used: by each row
+        inner: elements inside an expert
+        sparse: per layer, whether its MLP is a mixture
+        renormalised: weights of the experts used sum to 1
+        limit: inputs of the gate are clamped to it; None: they are not
+        alpha: gain of the gate's sigmoid
+    """
+
+    experts: int
+    used: int
+    inner: int
+    sparse: tuple[bool, ...]
+    renormalised: bool = True
+    limit: float | None = None
+    alpha: float = 1.0
+
+
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What one model computes. Sizes in elements; two workers with equal values and equal weights compute the same.
 
     Attributes:
+        inner: of dense MLPs; 0 where there is none
         seen: per layer, which positions a row attends to
         rotated: per layer, whether q and k are rotated (SmolLM3 has layers without positions)
+        window_rope: of layers with a window; None: the rope of all layers
         tied: the output matrix is the embedding
         head_norms: each head of q and k is normed before the rotation
+        norm_offset: added to every norm's weights, which Gemma stores as distances from one
+        outer_norms: what attention and the MLP find is normed before it is added
+        embedding_scale, query_scale: what embeddings, and rotated queries before they are divided by sqrt(head_dim), are
+            multiplied by
+        softcap: logits x become softcap * tanh(x / softcap); None: they stay
+        sinks: each head has a score without a value that takes part in its softmax
+        mixture: of layers whose MLP is one
     """
 
     vocab: int
@@ -38,6 +69,14 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     out_bias: bool
     mlp_bias: bool
     head_norms: bool
+    window_rope: RopeSettings | None = None
+    norm_offset: float = 0.0
+    outer_norms: bool = False
+    embedding_scale: float = 1.0
+    query_scale: float = 1.0
+    softcap: float | None = None
+    sinks: bool = False
+    mixture: Mixture | None = None
 
     @property
     def queries(self) -> int:

@@ -15,7 +15,7 @@ from baton.core.errors import ConfigError
 from baton.core.state import Interval
 from baton.engine.comm import Comm
 from baton.engine.models.weights import Loader
-from baton.engine.ops import Grouped
+from baton.engine.ops import Grouped, Linear
 
 Activate = Callable[[torch.Tensor], torch.Tensor]  # [rows, 2 * inner], gate before up -> [rows, inner]
 Router = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]  # x [rows, hidden] -> weights, ids [rows, experts used]
@@ -93,3 +93,20 @@ class Experts:
             found[taken] = self._second(inner, counts).float()
         weighted = found.view(rows, k, -1) * weights.float()[..., None]
         return self._comm.add_up(weighted.sum(1).to(x.dtype))
+
+
+class SoftmaxRouter:
+    """Probabilities over all experts, of which a row keeps the highest; logits: the router's product, whole on every rank."""
+
+    def __init__(self, logits: Linear, *, used: int, renormalised: bool) -> None:
+        self._logits, self._used, self._renormalised = logits, used, renormalised
+
+    def __call__(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """See Router. Weights are float32."""
+        weights, ids = self._logits(x).float().softmax(-1).topk(self._used)
+        return weights / weights.sum(-1, keepdim=True) if self._renormalised else weights, ids
+
+
+def mixture_of(router: Router, experts: Experts) -> Linear:
+    """An MLP whose experts a router chooses."""
+    return lambda x: experts(x, *router(x))

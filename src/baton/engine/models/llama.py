@@ -12,14 +12,14 @@ import torch
 import torch.nn.functional as F
 
 from baton.core.errors import ConfigError
-from baton.core.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit
+from baton.core.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit, Window
 from baton.engine.attention.interface import Seen
 from baton.engine.checkpoint import Checkpoint
 from baton.engine.comm import Comm
 from baton.engine.models.base import DTYPES, KV, Attend
-from baton.engine.models.config import ModelConfig, count, named_layers, number, sliding
+from baton.engine.models.config import Mixture, ModelConfig, count, named_layers, number, sliding
 from baton.engine.models.weights import LISTED, Filed, Loader, Matrix, require, unread
-from baton.engine.ops import HeadNorms, Ops
+from baton.engine.ops import HeadNorms, Linear, Ops
 from baton.engine.rope import Rope, longest_by_rope, rope_settings
 from baton.engine.shards import Shards
 
@@ -28,10 +28,13 @@ EMBEDDING, LAST_NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "
 
 
 class LayerWeights:
-    """The products of one layer, by what they compute."""
+    """How one layer's weights are filed, by what they compute. A model whose MLPs are others overrides the last four."""
+
+    second_norm = "post_attention_layernorm"  # the one before the MLP
 
     def __init__(self, c: ModelConfig) -> None:
         at, mlp = "self_attn.", "mlp."
+        self.config = c
         sizes = (("q_proj", c.queries), ("k_proj", c.keys), ("v_proj", c.keys))
         self.qkv = Matrix(tuple(Filed(at + name, (size,)) for name, size in sizes), c.hidden, c.qkv_bias)
         self.out = Matrix((Filed(at + "o_proj", (c.hidden,)),), c.queries, c.out_bias)
@@ -39,20 +42,57 @@ class LayerWeights:
         self.gate_up = Matrix(both, c.hidden, c.mlp_bias)
         self.down = Matrix((Filed(mlp + "down_proj", (c.hidden,)),), c.inner, c.mlp_bias)
 
+    @property
+    def norms(self) -> tuple[str, ...]:
+        """Norms over the hidden state."""
+        outer = ("post_attention_layernorm", "post_feedforward_layernorm") if self.config.outer_norms else ()
+        return ("input_layernorm", self.second_norm, *outer)
+
+    def tensors(self, at: str, index: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Name and shape of every tensor of layer `index` that is stored as numbers; names begin with `at`."""
+        c = self.config
+        yield from ((f"{at}{norm}.weight", (c.hidden,)) for norm in self.norms)
+        for matrix in (self.qkv, self.out):
+            yield from matrix.tensors(at)
+        if c.head_norms:
+            yield from ((f"{at}self_attn.{n}_norm.weight", (c.head_dim,)) for n in ("q", "k"))
+        if c.sinks:
+            yield f"{at}self_attn.sinks", (c.heads,)
+        yield from self.mlp_tensors(at, index)
+
+    def packed(self, at: str, index: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Of those that are stored as packed bytes."""
+        yield from ()
+
+    def gate(self, ops: Ops) -> Linear:
+        """What lies between the MLP's two products."""
+        return ops.gate
+
+    def mlp_tensors(self, at: str, index: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Of its MLP."""
+        for matrix in (self.gate_up, self.down):
+            yield from matrix.tensors(at)
+
+    def mlp(self, load: Loader, at: str, index: int, held: Shards) -> Linear:
+        """Its MLP: what this rank holds of it is computed, and what the ranks of the stage find is added up."""
+        gate_up = load.by_outputs(at, self.gate_up, held.inner, held.inner)
+        gate, down = self.gate(load.ops), load.by_inputs(at, self.down, held.inner)
+        return lambda x: down(gate(gate_up(x)))
+
 
 class Layer:
     """One rank's part of one transformer layer's weights."""
 
     def __init__(self, load: Loader, index: int, weights: LayerWeights, config: ModelConfig, held: Shards) -> None:
         at = f"model.layers.{index}."
-        self.norm1 = load(at + "input_layernorm.weight")
-        self.norm2 = load(at + "post_attention_layernorm.weight")
+        self.norm1, self.norm2, *outer = (load(f"{at}{name}.weight") for name in weights.norms)
+        self.after1, self.after2 = outer or (None, None)
         self.qkv = load.by_outputs(at, weights.qkv, held.queries, held.keys, held.keys)
         self.out = load.by_inputs(at, weights.out, held.queries)
-        self.gate_up = load.by_outputs(at, weights.gate_up, held.inner, held.inner)
-        self.down = load.by_inputs(at, weights.down, held.inner)
+        self.mlp = weights.mlp(load, at, index, held)
         norms = [load(f"{at}self_attn.{n}_norm.weight") for n in ("q", "k") if config.head_norms]
-        self.head_norms = HeadNorms(*norms) if norms else None
+        self.head_norms = HeadNorms(*norms, offset=config.norm_offset) if norms else None
+        self.sinks = load(f"{at}self_attn.sinks", held.heads).float() if config.sinks else None
         self.seen, self.rotated = config.seen[index], config.rotated[index]
 
 
@@ -62,9 +102,10 @@ class LlamaModel:
     def __init__(
         self, config: ModelConfig, held: Shards, weights: LayerWeights, load: Loader, ops: Ops, comm: Comm, *, longest: int
     ) -> None:
-        self.ops, self.comm, self.eps = ops, comm, config.eps
+        self.ops, self.comm, self.config = ops, comm, config
         self.heads, self.kv_heads, self.dim = held.heads.size, held.kv_heads.size, config.head_dim
         self.rope = Rope(config.rope, positions=longest)
+        self.window_rope = self.rope if config.window_rope is None else Rope(config.window_rope, positions=longest)
         self.vocab_size, self.hidden, self.dtype = config.vocab, config.hidden, load.dtype
         self.words = held.vocabulary
         self.embedding = load(EMBEDDING, self.words) if comm.first else None
@@ -82,38 +123,51 @@ class LlamaModel:
         """See Model."""
         x, add = self._begin(tokens), None
         for index, layer in enumerate(self.layers):
-            normed = self.ops.norm(x, layer.norm1, self.eps, add=add)
-            add = layer.out(self._attention(layer, index, normed, positions, attend))
-            normed = self.ops.norm(x, layer.norm2, self.eps, add=add)
-            add = layer.down(self.ops.gate(layer.gate_up(normed)))
+            add = layer.out(self._attention(layer, index, self._norm(x, layer.norm1, add), positions, attend))
+            add = add if layer.after1 is None else self._norm(add, layer.after1)
+            add = layer.mlp(self._norm(x, layer.norm2, add))
+            add = add if layer.after2 is None else self._norm(add, layer.after2)
         if self.last_norm is not None:
-            return self.ops.norm(x, self.last_norm, self.eps, add=add)
+            return self._norm(x, self.last_norm, add)
         self.comm.send(x if add is None else x + add)
         return None
+
+    def _norm(self, x: torch.Tensor, weight: torch.Tensor, add: torch.Tensor | None = None) -> torch.Tensor:
+        return self.ops.norm(x, weight, self.config.eps, add=add, offset=self.config.norm_offset)
 
     def _begin(self, tokens: torch.Tensor) -> torch.Tensor:
         """What the first layer of this stage begins with: [rows, hidden]."""
         if self.embedding is None:
             return self.comm.receive(torch.empty(len(tokens), self.hidden, dtype=self.dtype))
         if self.comm.tp == 1:
-            return F.embedding(tokens, self.embedding)
-        here = (tokens >= self.words.start) & (tokens < self.words.end)
-        rows = F.embedding(torch.where(here, tokens - self.words.start, 0), self.embedding)
-        return self.comm.add_up(rows * here[:, None])
+            rows = F.embedding(tokens, self.embedding)
+        else:
+            here = (tokens >= self.words.start) & (tokens < self.words.end)
+            rows = F.embedding(torch.where(here, tokens - self.words.start, 0), self.embedding)
+            rows = self.comm.add_up(rows * here[:, None])
+        scale = self.config.embedding_scale
+        return rows if scale == 1.0 else rows * torch.tensor(scale, dtype=rows.dtype)  # rounded, as it was in training
 
     def _attention(self, layer: Layer, index: int, x: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
         rows, turned = x.shape[0], self.heads + self.kv_heads
         qkv = layer.qkv(x).view(rows, turned + self.kv_heads, self.dim)
         if layer.rotated:
-            self.ops.rotate(qkv[:, :turned], positions, self.rope, queries=self.heads, norms=layer.head_norms, eps=self.eps)
+            rope = self.window_rope if isinstance(layer.seen, Window) else self.rope
+            norms, eps = layer.head_norms, self.config.eps
+            self.ops.rotate(qkv[:, :turned], positions, rope, queries=self.heads, norms=norms, eps=eps)
+        if self.config.query_scale != 1.0:
+            qkv[:, : self.heads] *= self.config.query_scale
         q, k, v = qkv[:, : self.heads], qkv[:, self.heads : turned], qkv[:, turned:]
-        return attend(index, q, k, v, layer.seen).view(rows, -1)
+        return attend(index, q, k, v, layer.seen, layer.sinks).view(rows, -1)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor | None:
         """See Model."""
         assert self.head is not None, "only the last stage has logits"
         found = self.comm.gather(self.head(hidden))
-        return None if found is None else found[:, : self.vocab_size].float()
+        if found is None:
+            return None
+        logits, cap = found[:, : self.vocab_size].float(), self.config.softcap
+        return logits if cap is None else torch.tanh(logits / cap) * cap
 
 
 class LlamaFamily:
@@ -156,10 +210,11 @@ class LlamaFamily:
         dim = hidden // heads if c.get("head_dim") is None else count(c, "head_dim")
         biases = {"qkv": bool(c.get("attention_bias")), "out": bool(c.get("attention_bias")), "mlp": bool(c.get("mlp_bias"))}
         biases |= self.own_biases
+        mixture = self.mixture(c, layers)
         return ModelConfig(
             vocab=count(c, "vocab_size"),
             hidden=hidden,
-            inner=count(c, "intermediate_size"),
+            inner=0 if mixture is not None and all(mixture.sparse) else count(c, "intermediate_size"),
             layers=layers,
             heads=heads,
             kv_heads=kv_heads,
@@ -173,6 +228,7 @@ class LlamaFamily:
             out_bias=biases["out"],
             mlp_bias=biases["mlp"],
             head_norms=self.head_norms,
+            mixture=mixture,
         )
 
     def seen(self, config: Mapping[str, Any], layers: int) -> tuple[Seen, ...]:
@@ -183,8 +239,12 @@ class LlamaFamily:
         """Which layers rotate q and k."""
         return (True,) * layers
 
-    def weights(self, config: ModelConfig) -> LayerWeights:
-        """How a layer's matrices are filed."""
+    def mixture(self, config: Mapping[str, Any], layers: int) -> Mixture | None:
+        """Its experts, where it has some."""
+        return None
+
+    def weights(self, config: ModelConfig, checkpoint: Checkpoint) -> LayerWeights:
+        """How a layer's weights are filed in it."""
         return LayerWeights(config)
 
     def table(self, config: Mapping[str, Any], *, block_tokens: int, dtype: DType) -> StateTable:
@@ -200,26 +260,28 @@ class LlamaFamily:
         """See Family."""
         positions = longest or self.longest(checkpoint.config)[0]
         config = self.read(checkpoint.config, longest=positions)
-        weights = self.weights(config)
-        wanted = list(_tensors(config, weights))
+        held = Shards(config, placement)
+        weights = self.weights(config, checkpoint)
+        wanted, packed = list(_tensors(config, weights)), list(_packed(config, weights))
         require(checkpoint, wanted)
-        if others := unread(checkpoint, wanted, tied=config.tied):
+        require(checkpoint, packed, stored_as={"U8"})
+        if others := unread(checkpoint, [*wanted, *packed], tied=config.tied):
             log.warning("tensors_not_used", count=len(others), first=others[:LISTED])
         load = Loader(checkpoint, DTYPES[dtype], ops, comm)
-        return LlamaModel(config, Shards(config, placement), weights, load, ops, comm, longest=positions)
+        return LlamaModel(config, held, weights, load, ops, comm, longest=positions)
 
 
 def _tensors(c: ModelConfig, weights: LayerWeights) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Every tensor that is read, with its shape."""
+    """Every tensor that is read as numbers, with its shape."""
     yield EMBEDDING, (c.vocab, c.hidden)
     for index in range(c.layers):
-        at = f"model.layers.{index}."
-        for norm in ("input_layernorm", "post_attention_layernorm"):
-            yield f"{at}{norm}.weight", (c.hidden,)
-        for matrix in (weights.qkv, weights.out, weights.gate_up, weights.down):
-            yield from matrix.tensors(at)
-        if c.head_norms:
-            yield from ((f"{at}self_attn.{n}_norm.weight", (c.head_dim,)) for n in ("q", "k"))
+        yield from weights.tensors(f"model.layers.{index}.", index)
     yield LAST_NORM, (c.hidden,)
     if not c.tied:
         yield HEAD, (c.vocab, c.hidden)
+
+
+def _packed(c: ModelConfig, weights: LayerWeights) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Every tensor that is read as packed bytes, with its shape."""
+    for index in range(c.layers):
+        yield from weights.packed(f"model.layers.{index}.", index)

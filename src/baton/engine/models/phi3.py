@@ -6,6 +6,7 @@ Its rope may turn a part of each head only, and may be stretched by longrope.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from baton.engine.checkpoint import Checkpoint
 from baton.engine.models.config import ModelConfig
 from baton.engine.models.llama import LayerWeights, LlamaFamily
 from baton.engine.models.weights import Filed, Matrix
@@ -38,6 +39,6 @@ class Phi3Family(LlamaFamily):
             return {**found, "original_max_position_embeddings": 4096}
         return found
 
-    def weights(self, config: ModelConfig) -> LayerWeights:
+    def weights(self, config: ModelConfig, checkpoint: Checkpoint) -> LayerWeights:
         """See LlamaFamily."""
         return Phi3Weights(config)

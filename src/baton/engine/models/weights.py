@@ -1,6 +1,6 @@
 """Which tensors a model needs, in what shape; all are checked against the files' headers before one is read."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
 import torch
@@ -47,6 +47,10 @@ class Loader:
         """One tensor, or these rows of it. Raises ConfigError if it cannot be read."""
         return self._checkpoint.load(name, self.dtype, rows=rows)
 
+    def raw(self, name: str, dtype: torch.dtype, rows: Interval) -> torch.Tensor:
+        """These rows of a tensor in the dtype it is stored in. Raises ConfigError if it cannot be read."""
+        return self._checkpoint.load(name, dtype, rows=rows)
+
     def by_outputs(self, at: str, matrix: Matrix, *held: Interval) -> Linear:
         """The product, of which this rank holds these outputs of each projection. Raises ConfigError if it cannot be read."""
         outputs = list(_rows(matrix, held))
@@ -77,8 +81,10 @@ def _joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.cat(list(tensors)) if len(tensors) > 1 else tensors[0]
 
 
-def require(checkpoint: Checkpoint, wanted: Sequence[tuple[str, tuple[int, ...]]]) -> None:
-    """That a checkpoint has these tensors, as numbers and in these shapes.
+def require(
+    checkpoint: Checkpoint, wanted: Sequence[tuple[str, tuple[int, ...]]], *, stored_as: Collection[str] = FLOATS
+) -> None:
+    """That a checkpoint has these tensors, stored in one of these dtypes and in these shapes.
 
     Raises:
         ConfigError: names the first that is missing or different
@@ -87,7 +93,7 @@ def require(checkpoint: Checkpoint, wanted: Sequence[tuple[str, tuple[int, ...]]
         stored = checkpoint.tensors.get(name)
         if stored is None:
             raise ConfigError(f"{checkpoint.directory} has no tensor {name!r}, which its architecture needs; fetch it again")
-        if stored.dtype not in FLOATS:
+        if stored.dtype not in stored_as:
             raise ConfigError(
                 f"{stored.file}: tensor {name!r} is stored as {stored.dtype}, which is quantised; "
                 "supported are float32, bfloat16 and float16"
