@@ -27,6 +27,10 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("qwen3", {}),
     "qwen3 window": ("qwen3", UPPER),
     "phi3": ("phi3", WINDOW),
+    "gpt_oss": ("gpt_oss", {}),
+    "gemma3": ("gemma3", {}),
+    "mixtral": ("mixtral", {}),
+    "qwen3_moe": ("qwen3_moe", {}),
     "phi3 long": ("phi3", {"rope_parameters": LONGROPE, "original_max_position_embeddings": 32}),
 }
 
@@ -55,9 +59,10 @@ def decode(rig: Rig, request: Request, first: int, count: int) -> list[int]:
 
 
 def hand_over(source: Rig, target: Rig, theirs: Sequence[int], ours: Sequence[int]) -> None:
-    size = source.placement.block_bytes(next(iter(source.placement.table.groups)).name)
-    for a, b in zip(theirs, ours, strict=True):
-        target.bytes[b * size : (b + 1) * size] = source.bytes[a * size : (a + 1) * size]
+    for group, pool in source.pools.items():
+        size = source.placement.block_bytes(group)
+        for a, b in zip(theirs, ours, strict=True):
+            target.pools[group].array[b * size : (b + 1) * size] = pool.array[a * size : (a + 1) * size]
 
 
 @pytest.mark.parametrize("case", FAMILIES)

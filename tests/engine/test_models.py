@@ -14,15 +14,16 @@ from tests.tiny import make_tiny
 
 from baton.adapters.memory import HostPool
 from baton.core.errors import ConfigError
-from baton.core.state import DType, Placement
+from baton.core.state import DType
+from baton.engine.attention.choose import CPU, Make, attention_for
 from baton.engine.attention.cpu import CpuAttention
-from baton.engine.attention.interface import AttentionBackend, Seen, Segment
+from baton.engine.attention.interface import Seen, Segment
 from baton.engine.attention.reference import ReferenceAttention
 from baton.engine.checkpoint import Checkpoint
 from baton.engine.comm import Alone
 from baton.engine.kernels.team import Team
 from baton.engine.models import FAMILIES
-from baton.engine.models.base import KV, family_of
+from baton.engine.models.base import family_of
 from baton.engine.models.config import identity
 from baton.engine.ops import CpuOps, Linear, Ops, TorchOps
 from baton.engine.trial import default_directory
@@ -122,7 +123,7 @@ class Driver:
         self,
         path: Path,
         ops: Ops,
-        attention: Callable[[HostPool, Placement], AttentionBackend],
+        attention: Make,
         *,
         dtype: DType = DType.F32,
         longest: int | None = None,
@@ -134,9 +135,10 @@ class Driver:
         family = family_of(checkpoint.config, FAMILIES)
         self._model = family.build(checkpoint, placement, dtype, self._ops, Alone(), longest=longest)
         self._blocks = np.random.default_rng(5).permutation(12).astype(np.int32)[: -(-LENGTH // B)]
-        self._pool = HostPool(12 * placement.page_bytes(KV))
-        ctypes.memset(self._pool.address, 0x7F, self._pool.nbytes)  # float32 3e38: whoever reads too far is seen
-        self._attention = attention(self._pool, placement)
+        self._pools = {g.name: HostPool(12 * placement.page_bytes(g.name)) for g in placement.table.groups}
+        for pool in self._pools.values():
+            ctypes.memset(pool.address, 0x7F, pool.nbytes)  # float32 3e38: whoever reads too far is seen
+        self._attention = attention_for(self._pools, placement, dict.fromkeys(CPU, attention))
 
     def run(self, tokens: Sequence[int], cuts: Sequence[int]) -> tuple[list[torch.Tensor], torch.Tensor]:
         """Each layer's output [tokens, hidden] and the logits [tokens, vocab]."""
@@ -173,7 +175,8 @@ class Driver:
 
     def close(self) -> None:
         del self._attention
-        self._pool.close()
+        for pool in self._pools.values():
+            pool.close()
 
 
 def truth(path: Path, tokens: Sequence[int]) -> tuple[list[torch.Tensor], torch.Tensor]:

@@ -15,14 +15,14 @@ from baton.core.messages import Sampling
 from baton.core.seal import identity_bits
 from baton.core.state import DType, Placement
 from baton.core.work import Batch, BatchDone, DigestDone, Draw, Row, RowDone
-from baton.engine.attention.cpu import CpuAttention
+from baton.engine.attention.choose import attention_for
 from baton.engine.checkpoint import Checkpoint
 from baton.engine.comm import Alone, Comm, GlooComm
 from baton.engine.digest import block_sums
 from baton.engine.engine import TorchEngine
 from baton.engine.kernels.team import Team
 from baton.engine.models import FAMILIES
-from baton.engine.models.base import KV, Attend, Model, family_of
+from baton.engine.models.base import KV, WINDOW, Attend, Model, family_of
 from baton.engine.ops import CpuOps
 
 B = 16
@@ -69,9 +69,10 @@ class Rig:
     ) -> None:
         checkpoint = Checkpoint.open(path)
         self.placement = placement or placement_of(checkpoint, dtype, page_blocks)
-        self.pool = HostPool(pages * self.placement.page_bytes(KV))
-        self.bytes = self.pool.array
-        self.bytes[:] = np.random.default_rng(1).integers(0, 0x30, self.pool.nbytes, dtype=np.uint8)  # finite in every dtype
+        sizes = {g.name: pages * self.placement.page_bytes(g.name) for g in self.placement.table.groups}
+        self.pools = {group: HostPool(size) for group, size in sizes.items() if size}
+        for pool in self.pools.values():  # finite in every dtype
+            pool.array[:] = np.random.default_rng(1).integers(0, 0x30, pool.nbytes, dtype=np.uint8)
         family = family_of(checkpoint.config, FAMILIES)
         built = model or Recorder(family.build(checkpoint, self.placement, dtype, CpuOps(dtype, Team(threads)), comm or Alone()))
         self.model = built
@@ -81,8 +82,8 @@ class Rig:
         self.engine = TorchEngine(
             model=built,
             placement=self.placement,
-            pools={KV: self.pool},
-            attention=CpuAttention(self.pool, self.placement),
+            pools=self.pools,
+            attention=attention_for(self.pools, self.placement),
             block_sums=block_sums,
             identity=self.identity,
             threads=threads,
@@ -109,10 +110,24 @@ class Rig:
         assert done.seq == seq
         return done.rows
 
+    @property
+    def bytes(self) -> np.ndarray:
+        """Of the pool for layers that see everything."""
+        return self.pools[KV].array
+
+    def state(self, blocks: Sequence[int]) -> np.ndarray:
+        """float32 [heads, layers, k and v, position, dim] of a sequence that lies in these blocks of every pool."""
+        found = {}
+        for place in self.placement.places.values():
+            shape = (-1, place.heads.size, len(place.layers), 2, B, place.spec.row)
+            rows = self.pools[place.spec.group].array.view(np.float32).reshape(shape)[blocks]
+            found |= {layer: np.concatenate(list(rows[:, :, n]), axis=2) for n, layer in enumerate(place.layers)}
+        return np.stack([found[layer] for layer in sorted(found)], axis=1)
+
     def close(self) -> None:
         self.engine.close()
-        self.bytes = None
-        self.pool.close()
+        for pool in self.pools.values():
+            pool.close()
 
 
 class Crew:
@@ -155,7 +170,7 @@ class Request:
     def __init__(self, number: int, prompt: Sequence[int], pages: Sequence[int], sampling: Sampling = GREEDY) -> None:
         self.key = Key(Room(f"{number:032x}"), Epoch(1))
         self.prompt, self.sampling = list(prompt), sampling
-        self.pages: Mapping[GroupName, np.ndarray] = {KV: np.array(pages, dtype=np.int32)}
+        self.pages: Mapping[GroupName, np.ndarray] = dict.fromkeys((KV, WINDOW), np.array(pages, dtype=np.int32))
 
     def chunk(self, start: int, end: int, *, final: tuple[int, int] | None = None, draw: bool = True) -> Row:
         """Positions [start, end) of the prompt."""

@@ -258,24 +258,24 @@ PAGES = {FULL: [2, 1], SLOT: [1]}
 
 def test_whole_and_right_state_is_told_from_any_other():
     engine, _ = computed()
-    assert engine.differs(key(), PAGES) == ""
-    assert "group full" in engine.differs(key(), {**PAGES, FULL: [1, 2]})
-    assert "1 blocks, 2 are due" in engine.differs(key(), {**PAGES, FULL: [2]})
-    assert "group slot" in engine.differs(key(), {**PAGES, SLOT: [0]})
+    assert engine.differs(key(), PAGES, {}) == ""
+    assert "group full" in engine.differs(key(), {**PAGES, FULL: [1, 2]}, {})
+    assert "1 blocks, 2 are due" in engine.differs(key(), {**PAGES, FULL: [2]}, {})
+    assert "group slot" in engine.differs(key(), {**PAGES, SLOT: [0]}, {})
     for group, page in ((FULL, 2), (FULL, 1), (SLOT, 1)):
         for byte in (0, PLACEMENT.page_bytes(group) - 1):  # the last one of page 1 is beyond the prompt, and zero
             pool = engine.sim_pools[group].data
             pool[page * PLACEMENT.page_bytes(group) + byte] ^= 1
-            assert f"group {group}" in engine.differs(key(), PAGES)
+            assert f"group {group}" in engine.differs(key(), PAGES, {})
             pool[page * PLACEMENT.page_bytes(group) + byte] ^= 1
-    assert engine.differs(key(), PAGES) == ""
+    assert engine.differs(key(), PAGES, {}) == ""
 
 
 def test_state_computed_from_damaged_memory_is_excused():
     engine, _ = computed()
     engine.sim_pools[FULL].data[2 * PAGE] ^= 1
     engine.world.tainted.add(key())
-    assert engine.differs(key(), PAGES) == ""
+    assert engine.differs(key(), PAGES, {}) == ""
 
 
 def test_a_sealed_block_is_not_written_again():

@@ -17,6 +17,7 @@ from baton.adapters.entropy import SystemEntropy
 from baton.adapters.memory import HostPool, available_bytes, require_memory
 from baton.adapters.secret import Secret, load_secret
 from baton.adapters.zmq_control import ZmqControl
+from baton.cli.pool_size import Use, pool_pages
 from baton.cli.ranks import Crew, start_ranks
 from baton.cli.record import making
 from baton.core.cores import RankParts
@@ -35,7 +36,7 @@ from baton.ports.fabric import Fabric
 from baton.shell.lines import Lines
 from baton.shell.narration import Narration
 from baton.shell.rank_host import RankHost
-from baton.shell.settings import BLOCK_TOKENS, WorkerSettings
+from baton.shell.settings import BLOCK_TOKENS, Role, WorkerSettings
 from baton.shell.wake import Wake, sleep_until
 from baton.wire.codec import MAX_FRAME_BYTES
 
@@ -112,14 +113,14 @@ class Body:
         )
 
     def _load(self, station: Station, store: "Store | None") -> None:
-        from baton.engine.attention.cpu import CpuAttention
+        from baton.engine.attention.choose import attention_for
         from baton.engine.checkpoint import Checkpoint
         from baton.engine.comm import Alone, GlooComm
         from baton.engine.digest import block_sums
         from baton.engine.engine import TorchEngine
         from baton.engine.kernels.team import Team
         from baton.engine.models import FAMILIES
-        from baton.engine.models.base import KV, family_of
+        from baton.engine.models.base import family_of
         from baton.engine.models.config import identity
         from baton.engine.ops import CpuOps
 
@@ -144,7 +145,7 @@ class Body:
         self.weights = identity(checkpoint.identity(self.dtype), config)
         pools = {group: HostPool(size, what=f"the pool of group {group}") for group, size in nbytes.items()}
         self._host_pools = pools
-        attention = CpuAttention(pools[KV], self.placement)
+        attention = attention_for(pools, self.placement)
         attention.warm()
         self.engine: Engine = TorchEngine(
             model=model,
@@ -159,17 +160,14 @@ class Body:
         log.info("model_loaded", model=s.model, dtype=self.dtype, seconds=round((station.clock.now() - started) / 1e6, 2))
 
     def _pool_bytes(self, placement: Placement) -> dict[GroupName, int]:
-        """Bytes of every group's pool; all groups get the same number of pages."""
+        """Bytes of the pools of the groups that this rank has layers in."""
         s = self.settings
-        page = {g.name: placement.page_bytes(g.name) for g in placement.table.groups}
+        step = 1 if s.role is Role.DECODE else s.max_batched_tokens * s.pp
+        use = Use(rooms=s.max_num_seqs, tokens=self.max_model_len, step=step)
         budget = s.kv_bytes if s.kv_bytes is not None else int(available_bytes() * DEFAULT_MEMORY_SHARE)
-        pages = s.kv_pages if s.kv_pages is not None else budget // sum(page.values())
-        if s.kv_pages is None and s.kv_bytes is None:
-            enough = s.max_num_seqs * -(-self.max_model_len // s.page_tokens)
-            pages = min(pages, enough)
-        if pages < 1:
-            raise ConfigError(f"a pool of {budget} bytes holds no page of {sum(page.values())} bytes; raise --kv-memory")
-        return {g: pages * size for g, size in page.items()}
+        roomy = s.kv_pages is None and s.kv_bytes is None
+        pages = pool_pages(placement, use, pages=s.kv_pages, budget=budget, roomy=roomy)
+        return {g: n * size for g, n in pages.items() if (size := placement.page_bytes(g))}
 
     def _manifest(self, boot: Boot, exposures: dict[str, bytes]) -> Manifest:
         """The worker as this rank sees it: itself its only rank."""

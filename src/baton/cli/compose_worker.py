@@ -73,10 +73,8 @@ class Worker:
 
     def _leader(self, pids: tuple[int, ...]) -> AnyLeader:
         s, body = self.settings, self._body
-        totals = {
-            group: min(pool.pages for rank in self.manifest.ranks for pool in rank.pools if pool.group == group)
-            for group in body.engine.pool_pages
-        }
+        pools = [pool for rank in self.manifest.ranks for pool in rank.pools]
+        totals = {g.name: min(pool.pages for pool in pools if pool.group == g.name) for g in self.manifest.table.groups}
         token_bytes = max(1, sum(body.placement.block_bytes(g) for g in totals) // BLOCK_TOKENS)
         settings = LeaderSettings(
             name=s.name,

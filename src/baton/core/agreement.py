@@ -60,10 +60,14 @@ class Meet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Hold(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Append pages to a room's lists (which begin at block 0)."""
+    """Append pages to a room's lists, after so many pages at their front were passed by a window and are the room's no more.
+
+    A list that begins with this and has passed n pages begins n pages into the sequence.
+    """
 
     key: Key
     pages: dict[GroupName, tuple[Page, ...]]
+    passed: dict[GroupName, int] = {}
 
 
 class Fetch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

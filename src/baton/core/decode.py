@@ -7,11 +7,12 @@ A room is admitted after Offer 0, oldest request first, when its whole prompt an
 is computed from the ticket's length and the state table, never from what happened to be offered.
 """
 
-from baton.core.agreement import Ballot, Fetch, Hold, Report, RowOrder, RowSums, Vote
+from baton.core.agreement import Ballot, Fetch, Report, RowOrder, RowSums, Vote
 from baton.core.decode_room import DecodeRoom
 from baton.core.early import EarlyOffers
 from baton.core.errors import Mismatch
 from baton.core.generation import decode_row, drawn_of, grow, next_rooms, tell
+from baton.core.holding import take
 from baton.core.ids import BlockIndex, Boot, GroupName, Key, Micros, Seq
 from baton.core.leader import Leader
 from baton.core.manifest import Manifest
@@ -225,13 +226,11 @@ class DecodeLeader(Leader[DecodeRoom]):
                 continue
             if active >= self.settings.max_rooms:
                 return
-            taken = self.ledger.take(room.key, self.pages_for(room.length + 1), PageState.FETCHING)
-            if taken is None:
+            if not take(self, room, self.pages_for(room.length + 1), PageState.FETCHING, position=room.length):
                 return
             active += 1
             self.see(room, Saw.HELD)
             room.progress = now
-            self.draft.hold.append(Hold(room.key, taken))
             for boot in (room.ticket.prefill, room.ticket.gateway):
                 self.send(boot, Admitted(room.key))
 

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import TypeVar
 
-from baton.core.agreement import Hold, RowOrder, RowSums
+from baton.core import holding
+from baton.core.agreement import RowOrder, RowSums
 from baton.core.ids import Micros, TokenIndex
 from baton.core.leader import Leader
 from baton.core.marks import Mark
 from baton.core.messages import Drawn, FinishReason, Recompute, Ticket, Tokens
-from baton.core.pages import PageState
 from baton.core.past import past_of
 from baton.core.room import OpenRoom, RoomState
 
@@ -83,14 +83,7 @@ def grow(leader: Leader[G], rooms: Sequence[G]) -> list[G]:
 def _grow(leader: Leader[G], room: G) -> bool:
     if room.state is not RoomState.RUNNING:
         return False
-    need = leader.pages_for(room.position + 1)
-    held = leader.ledger.held(room.key)
-    more = {g: n - len(held[g]) for g, n in need.items() if n > len(held[g])}
-    if not more:
-        return True
-    taken = leader.ledger.take(room.key, more, PageState.COMMITTED)
-    if taken is not None:
-        leader.draft.hold.append(Hold(room.key, taken))
+    if holding.grow(leader, room, room.position):
         return True
     if not leader.in_state(RoomState.ENDING):  # else pages come back in a moment, and this room sits out one step
         youngest = leader.in_state(RoomState.RUNNING)[-1]

@@ -39,7 +39,7 @@ from baton.core.messages import (
 )
 from baton.core.pages import Ledger
 from baton.core.room import Effect, Issue, LeaderSettings, OpenRoom, RoomState, Saw, Send, Table
-from baton.core.state import Unit
+from baton.core.span import Span
 from baton.core.statistics import Counters, Durations, added
 
 R = TypeVar("R", bound=OpenRoom)
@@ -54,7 +54,7 @@ class Leader(ABC, Generic[R]):
     def __init__(self, manifest: Manifest, settings: LeaderSettings, totals: dict[GroupName, int]) -> None:
         self.manifest, self.settings = manifest, settings
         self.state_table = manifest.table
-        self.page_tokens = manifest.page_blocks * manifest.table.block_tokens
+        self.span = Span(manifest.table, manifest.page_blocks * manifest.table.block_tokens)
         self.ledger = Ledger(totals)
         self.rooms: dict[Key, R] = {}
         self.marks: Marks = Marks()
@@ -229,9 +229,8 @@ class Leader(ABC, Generic[R]):
         return self.rooms.get(key)
 
     def pages_for(self, tokens: int) -> dict[GroupName, int]:
-        """Pages per group that hold so many positions; one slot, whatever their number."""
-        pages = -(-tokens // self.page_tokens)
-        return {g.name: pages if g.unit is Unit.PAGE else 1 for g in self.state_table.groups}
+        """Pages per group that a room of so many positions begins with."""
+        return self.span.live(tokens)
 
     def fail(self, room: R, code: FailCode, detail: str, *, retry: bool) -> None:
         """End a room badly and say why to its gateway, which aborts the other side."""

@@ -87,6 +87,7 @@ class Ledger:
     def __init__(self, totals: Mapping[GroupName, int]) -> None:
         self.pools = {g: PagePool(n) for g, n in totals.items()}
         self._held: dict[Key, dict[GroupName, tuple[Page, ...]]] = {}
+        self._begins: dict[Key, dict[GroupName, int]] = {}
         self._state: dict[Key, PageState] = {}
 
     def fits(self, want: Mapping[GroupName, int]) -> bool:
@@ -97,16 +98,32 @@ class Ledger:
         """Whether an empty pool would hold that many."""
         return all(self.pools[g].total >= n for g, n in want.items())
 
-    def take(self, key: Key, want: Mapping[GroupName, int], state: PageState) -> dict[GroupName, tuple[Page, ...]] | None:
-        """Pages of all groups at once or nothing; appended to what the key holds."""
+    def take(
+        self, key: Key, want: Mapping[GroupName, int], state: PageState, *, begins: Mapping[GroupName, int] | None = None
+    ) -> dict[GroupName, tuple[Page, ...]] | None:
+        """Pages of all groups at once or nothing; appended to what the key holds.
+
+        begins: pages of the sequence before those of a list that begins now, where it does not begin with the first
+        """
         if not self.fits(want):
             return None
         taken = {g: self.pools[g].take(key, n) for g, n in want.items()}
         held = self._held.setdefault(key, dict.fromkeys(self.pools, ()))
+        self._begins.setdefault(key, dict.fromkeys(self.pools, 0) | dict(begins or {}))
         for g, pages in taken.items():
             held[g] = held[g] + pages
         self._state[key] = state
         return taken
+
+    def let_pass(self, key: Key, gone: Mapping[GroupName, int]) -> dict[GroupName, int]:
+        """Give back those of the key's pages that are among the first `gone` of its sequence; how many were, where any."""
+        held, begins, passed = self._held[key], self._begins[key], {}
+        for g, n in gone.items():
+            more = n - begins[g]
+            if more > 0:
+                self.pools[g].give_back(key, held[g][:more])
+                held[g], begins[g], passed[g] = held[g][more:], n, more
+        return passed
 
     def move(self, key: Key, state: PageState) -> None:
         """The key's pages enter another state."""
@@ -115,12 +132,21 @@ class Ledger:
         self._state[key] = state
 
     def held(self, key: Key) -> Mapping[GroupName, tuple[Page, ...]]:
-        """The key's page lists, from block 0 on; empty lists if it holds nothing."""
+        """The key's page lists, each from its first page that is not passed; empty lists if it holds nothing."""
         return self._held.get(key, dict.fromkeys(self.pools, ()))
+
+    def begins(self, key: Key) -> Mapping[GroupName, int]:
+        """Pages of the key's sequence before the first of each list."""
+        return self._begins.get(key, dict.fromkeys(self.pools, 0))
+
+    def state(self, key: Key) -> PageState:
+        """What the key's pages are held for."""
+        return self._state[key]
 
     def give_back(self, key: Key) -> None:
         """All pages of the key become free; a key that holds nothing is no error."""
         self._state.pop(key, None)
+        self._begins.pop(key, None)
         for g, pages in self._held.pop(key, {}).items():
             self.pools[g].give_back(key, pages)
 

@@ -10,9 +10,10 @@ birth sums per leg; the last one carries the record. `FirstToken` goes to the ga
 import numpy as np
 from numpy.typing import NDArray
 
-from baton.core.agreement import Hold, Rehash, Report, RowOrder, RowSums, unpack_sums
+from baton.core.agreement import Rehash, Report, RowOrder, RowSums, unpack_sums
 from baton.core.chunks import ChunkRule, final_blocks, next_chunk
 from baton.core.errors import BatonError, Mismatch
+from baton.core.holding import slide, take
 from baton.core.ids import BlockIndex, Boot, GroupName, Micros, Rank, Seal, TokenIndex
 from baton.core.leader import Leader
 from baton.core.manifest import Manifest, require_fit
@@ -98,6 +99,10 @@ class PrefillLeader(Leader[PrefillRoom]):
     def _stalls(self, room: PrefillRoom) -> bool:
         return room.state is RoomState.OFFERED and room.admitted
 
+    def pages_for(self, tokens: int) -> dict[GroupName, int]:
+        """See Leader: enough for every chunk of a prompt."""
+        return self.span.reserve(tokens, step=self.settings.step_tokens * self.manifest.pp)
+
     def _refuse(self, ticket: Ticket) -> str:
         return "" if ticket.decode in self._plans else f"not paired with decode worker {ticket.decode:x}"
 
@@ -132,13 +137,11 @@ class PrefillLeader(Leader[PrefillRoom]):
     def _hold_pages(self, now: Micros) -> None:
         """Pages of whole prompts, oldest request first: whoever does not fit keeps the younger ones waiting."""
         for room in self.in_state(RoomState.QUEUED):
-            taken = self.ledger.take(room.key, self.pages_for(room.length), PageState.COMPUTING)
-            if taken is None:
+            if not take(self, room, self.pages_for(room.length), PageState.COMPUTING):
                 self._make_way(room)
                 return
             self.see(room, Saw.HELD)
             room.progress = now
-            self.draft.hold.append(Hold(room.key, taken))
             self._offer(room, {}, (), None)
 
     def _make_way(self, room: PrefillRoom) -> None:
@@ -176,6 +179,7 @@ class PrefillLeader(Leader[PrefillRoom]):
                 continue  # its last chunk is under way
             block = self.state_table.block_tokens
             size = next_chunk(done=room.ordered, length=room.length, budget=budget, rule=self._rule, block_tokens=block)
+            slide(self, room, room.done, tokens=room.length)
             self.add_row(room, self._chunk(room, room.ordered, room.ordered + size))
             room.ordered += size
             budget -= size
@@ -202,6 +206,12 @@ class PrefillLeader(Leader[PrefillRoom]):
             room.done, room.progress = row.valid, now
             self._keep_sums(room, {Rank(r): rows[i].sums for r, rows in enumerate(ranks)})
             self._offer_chunk(room, row.final, drawn)
+            self._keep_window(room)
+
+    def _keep_window(self, room: PrefillRoom) -> None:
+        """Of a prompt that is computed, pages that are not handed over return to the pool."""
+        if room.state is RoomState.OFFERED:
+            slide(self, room, room.length, tokens=room.length)
 
     def _keep_sums(self, room: PrefillRoom, by_rank: dict[Rank, dict[GroupName, bytes]]) -> None:
         for rank, sums in by_rank.items():
@@ -213,7 +223,8 @@ class PrefillLeader(Leader[PrefillRoom]):
     def _offer_chunk(self, room: PrefillRoom, final: dict[GroupName, tuple[BlockIndex, BlockIndex]], drawn: Drawn | None) -> None:
         held = self.ledger.held(room.key)
         k = {g: self.manifest.blocks_per_page(g) for g in final}
-        runs = {g: BlockRun(a, b, held[g][a // k[g] : (b - 1) // k[g] + 1]) for g, (a, b) in final.items()}
+        gone = self.ledger.begins(room.key)
+        runs = {g: BlockRun(a, b, held[g][a // k[g] - gone[g] : (b - 1) // k[g] + 1 - gone[g]]) for g, (a, b) in final.items()}
         record = None
         if room.done == room.length:
             assert drawn is not None, "the last chunk draws"

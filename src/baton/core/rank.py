@@ -9,7 +9,7 @@ own pages, and the hash compared with the offer's sum; what differs is read agai
 Invariant: `quiet` is said of a dropped room only when no read, hash or computation of ours touches its pages.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import count
 
 import msgspec
@@ -20,6 +20,7 @@ from baton.core.agreement import (
     Ballot,
     Chain,
     Fetch,
+    Hold,
     Meet,
     Met,
     Rehash,
@@ -34,8 +35,9 @@ from baton.core.agreement import (
 )
 from baton.core.errors import Bug
 from baton.core.fetching import OpenOrder, Peer, Piece
-from baton.core.ids import BlockIndex, Boot, GroupName, Key, Page, Rank, RankId, Seq
+from baton.core.ids import BlockIndex, Boot, GroupName, Key, Rank, RankId, Seq
 from baton.core.marks import Mark, Marks
+from baton.core.page_lists import PageLists
 from baton.core.plan import Leg, PairPlan, leg_seals, pair
 from baton.core.rank_effects import CancelRead, ClearPools, Compute, Connect, Digest, Disconnect, RankEffect, Read
 from baton.core.state import Placement, Unit
@@ -66,7 +68,7 @@ class RankCore:
         self._placements = tuple(placements)
         self._placement = self._placements[rank]
         self._chain = Chain()
-        self._rooms: dict[Key, dict[GroupName, NDArray[np.int32]]] = {}
+        self._rooms = PageLists(self._placement)
         self._peers: dict[Boot, Peer] = {}
         self._orders: dict[int, OpenOrder] = {}
         self._reads: dict[Handle, Piece] = {}
@@ -103,7 +105,7 @@ class RankCore:
             effects += self._drop(key)
         effects += [ClearPools(plan.clear)] * bool(plan.clear)
         for hold in plan.hold:
-            self._hold(hold.key, hold.pages)
+            self._hold(hold)
         for fetch in plan.fetch:
             effects += self._replace(fetch)
         for rehash in plan.rehash:
@@ -141,22 +143,18 @@ class RankCore:
         return [Disconnect(RankId(boot, r.boot, Rank(r.rank))) for r in worker.manifest.ranks]
 
     def _drop(self, key: Key) -> list[RankEffect]:
-        self._rooms.pop(key, None)
+        self._rooms.drop(key)
         self._dropping.add(key)
         for order in [n for n, o in self._orders.items() if o.fetch.key == key]:
             del self._orders[order]
         self._waiting = [(f, before) for f, before in self._waiting if f.key != key]
         return [CancelRead(h) for h, piece in self._reads.items() if piece.key == key]
 
-    def _hold(self, key: Key, pages: Mapping[GroupName, tuple[Page, ...]]) -> None:
-        if key in self._dropping:
+    def _hold(self, hold: Hold) -> None:
+        if hold.key in self._dropping:
             self.marks[Mark.DROPPED_AT_ONCE] += 1
             return  # given up in the same turn
-        room = self._rooms.setdefault(key, {})
-        for group, more in pages.items():
-            added = np.asarray(more, dtype=np.int32)
-            # A new array each time: a batch under way keeps the list it was given.
-            room[group] = np.concatenate((room[group], added)) if group in room else added
+        self._rooms.add(hold)
 
     def _look_for_quiet(self) -> None:
         if not self._dropping:
@@ -228,7 +226,7 @@ class RankCore:
             piece.group,
             source=fetch.runs[piece.group],
             target_pages=self._rooms[piece.key][piece.group],
-            target_start=0,
+            target_start=self._rooms.begins(piece.key).get(piece.group, 0),
             blocks=np.asarray(piece.blocks, dtype=np.int64),
         )
         handle = Handle(next(self._handles))
@@ -272,8 +270,7 @@ class RankCore:
 
     def _digest(self, job: Job, key: Key, group: GroupName, blocks: Iterable[BlockIndex], length: int) -> Digest:
         numbers = np.asarray(tuple(blocks), dtype=np.int64)
-        k = self._placement.blocks_per_page(group)
-        slots = self._rooms[key][group].astype(np.int64)[numbers // k] * k + numbers % k
+        slots = self._rooms.slots(key, group, numbers)
         if self._placement.table.group(group).unit is Unit.SLOT:
             numbers = np.full_like(numbers, length)  # a slot's position is what it has consumed
         return Digest(DigestOrder(job, group, slots, numbers))
@@ -353,6 +350,7 @@ class RankCore:
                 final=o.final,
                 valid=o.valid,
                 draw=Draw(o.sampling, o.index, o.past) if o.sampling is not None else None,
+                begins=self._rooms.begins(o.key),
             )
             for o in orders
         )

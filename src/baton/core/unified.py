@@ -6,9 +6,10 @@ The same ticket, ledger, plans and reports as a split pair; only the handoff is 
 A step holds every running room's next token, and prompt chunks in what is left of the step's tokens.
 """
 
-from baton.core.agreement import Hold, RowOrder, RowSums
+from baton.core.agreement import RowOrder, RowSums
 from baton.core.chunks import ChunkRule, final_blocks, next_chunk
 from baton.core.generation import Generation, decode_row, drawn_of, grow, next_rooms, tell
+from baton.core.holding import slide, take
 from baton.core.ids import GroupName, Micros, TokenIndex
 from baton.core.leader import Leader
 from baton.core.manifest import Manifest
@@ -34,6 +35,7 @@ class UnifiedRoom(Generation):
     def __init__(self, ticket: Ticket, now: Micros) -> None:
         super().__init__(ticket, now)
         self.ordered = 0  # prompt positions in batches so far
+        self.done = 0  # of them computed on every rank
 
 
 class UnifiedLeader(Leader[UnifiedRoom]):
@@ -51,17 +53,19 @@ class UnifiedLeader(Leader[UnifiedRoom]):
     def _stalls(self, room: UnifiedRoom) -> bool:
         return False
 
+    def pages_for(self, tokens: int) -> dict[GroupName, int]:
+        """See Leader: enough for every chunk, and the token after the prompt."""
+        return self.span.reserve(tokens, step=self.settings.step_tokens * self.manifest.pp)
+
     def _schedule(self, now: Micros) -> None:
         active = len(self.in_state(RoomState.COMPUTING, RoomState.RUNNING))
         for room in self.in_state(RoomState.QUEUED):
             if active >= self.settings.max_rooms:
                 break
-            taken = self.ledger.take(room.key, self.pages_for(room.length + 1), PageState.COMPUTING)
-            if taken is None:
+            if not take(self, room, self.pages_for(room.length + 1), PageState.COMPUTING):
                 break
             active += 1
             self.see(room, Saw.HELD)
-            self.draft.hold.append(Hold(room.key, taken))
             self.send(room.ticket.gateway, Admitted(room.key))
         if self.may_step:
             self._compose()
@@ -78,6 +82,7 @@ class UnifiedLeader(Leader[UnifiedRoom]):
                 continue  # its last chunk is under way
             block = self.state_table.block_tokens
             size = next_chunk(done=room.ordered, length=room.length, budget=budget, rule=self._rule, block_tokens=block)
+            slide(self, room, room.done, tokens=room.length + 1)
             self.add_row(room, self._chunk(room, room.ordered + size))
             room.ordered += size
             budget -= size
@@ -101,6 +106,7 @@ class UnifiedLeader(Leader[UnifiedRoom]):
                 continue  # ended meanwhile
             prompt = row.start < room.length
             if prompt:
+                room.done = row.valid
                 if row.sampling is None:
                     continue  # more of it is to come
                 self.see(room, Saw.LAST_CHUNK)

@@ -61,7 +61,8 @@ class Draw(msgspec.Struct, frozen=True):
 class Row(msgspec.Struct, frozen=True):
     """One room's part of a batch: `tokens` at positions start, start + 1, ...
 
-    `pages` are the room's whole page lists from block 0 on (page p of the list holds blocks p * k ...).
+    `pages` are the room's whole page lists (page p of a list holds blocks begin + p * k ...); `begins` names the block that a
+    list begins with where it is not block 0: the row looks at nothing before it.
     `final` names blocks [first, end) that no later step writes, to be sealed by this batch; `valid` is the number of
     positions of the sequence that hold accepted tokens after it.
     """
@@ -73,6 +74,7 @@ class Row(msgspec.Struct, frozen=True):
     final: Mapping[GroupName, tuple[BlockIndex, BlockIndex]]
     valid: int
     draw: Draw | None
+    begins: Mapping[GroupName, BlockIndex] = {}
 
 
 class Batch(msgspec.Struct, frozen=True):

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from baton.core.errors import PeerError
 from baton.core.ids import GroupName
 from baton.core.messages import Drawn
-from baton.core.state import Placement
+from baton.core.state import Placement, Unit
 from baton.core.work import Batch, BatchDone, DigestDone, DigestOrder, Row, RowDone
 from baton.engine.attention.interface import AttentionBackend, Seen, Segment
-from baton.engine.models.base import KV, Model
+from baton.engine.models.base import Model
 from baton.engine.ops import ROW_STEP, lacking, padded
 from baton.engine.sampler import draw_rows
 from baton.ports.fabric import Pool
@@ -57,7 +57,8 @@ class TorchEngine:
         self._pools = dict(pools)
         self._bytes = {g: pool_bytes(p) for g, p in pools.items()}
         self._block_sums, self._identity, self._threads, self._wake = block_sums, identity, threads, wake
-        self._row_step = ROW_STEP[placement.places["kv"].spec.dtype] * threads
+        self._row_step = ROW_STEP[placement.table.specs[0].dtype] * threads  # what attention reads is in the served dtype
+        self._group_of = _groups(placement)
         self._done: deque[BatchDone | DigestDone | BaseException] = deque()
         self._batches: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         self._digests: queue.SimpleQueue[DigestOrder | None] = queue.SimpleQueue()
@@ -78,7 +79,7 @@ class TorchEngine:
     @property
     def pool_pages(self) -> Mapping[GroupName, int]:
         """See the port."""
-        return {g: p.nbytes // self._placement.page_bytes(g) for g, p in self._pools.items()}
+        return {g: p.nbytes // size for g, p in self._pools.items() if (size := self._placement.page_bytes(g))}
 
     def submit(self, batch: Batch) -> None:
         """See the port."""
@@ -138,6 +139,8 @@ class TorchEngine:
         self._wake()
 
     def _sums(self, group: GroupName, slots: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
+        if not self._placement.block_bytes(group):
+            return np.zeros((len(slots), 0), dtype=np.uint64)  # no layer of this stage is in the group
         return self._block_sums(self._bytes[group], self._placement, group, slots, numbers, self._identity)
 
     # ---- compute --------------------------------------------------------------------------------
@@ -164,50 +167,51 @@ class TorchEngine:
         return {i: token for (i, _), token in zip(wanted, drawn, strict=True)}
 
     def _forward(self, rows: Sequence[Row]) -> torch.Tensor | None:
-        segments, tokens, positions, slots = self._flatten(rows)
+        tokens = np.fromiter((t for row in rows for t in row.tokens), dtype=np.int64)
+        positions = np.concatenate([np.arange(r.start, r.start + len(r.tokens), dtype=np.int64) for r in rows])
+        places = {group: self._places(rows, group) for group in set(self._group_of)}
         count = len(tokens)
         short = lacking(count, self._row_step)
         x, at = padded(torch.from_numpy(tokens), short), padded(torch.from_numpy(positions), short)
-        where = torch.from_numpy(slots)
 
         def attend(
             layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: Seen, sinks: torch.Tensor | None = None, /
         ) -> torch.Tensor:
             out = q.new_zeros(q.shape) if short else q.new_empty(q.shape)
             q, k, v = q[:count], k[:count], v[:count]
-            self._attention.write(layer=layer, k=k, v=v, slots=where)
+            segments, slots = places[self._group_of[layer]]
+            self._attention.write(layer=layer, k=k, v=v, slots=slots)
             self._attention.attend(layer=layer, q=q, k=k, v=v, segments=segments, seen=seen, out=out[:count], sinks=sinks)
             return out
 
         return self._model.forward(x, at, attend)
 
-    def _flatten(self, rows: Sequence[Row]) -> tuple[list[Segment], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    def _places(self, rows: Sequence[Row], group: GroupName) -> tuple[list[Segment], torch.Tensor]:
+        """Where a group keeps the rows' sequences, and the new positions: int64, block slot * B + token in block."""
         b = self._placement.table.block_tokens
-        segments, positions, slots, first = [], [], [], 0
+        segments, slots, first = [], [], 0
         for row in rows:
-            count = len(row.tokens)
-            blocks = self._block_slots(row.pages[KV], -(-(row.start + count) // b))
-            at = np.arange(row.start, row.start + count, dtype=np.int64)
-            segments.append(Segment(first=first, count=count, start=row.start, blocks=blocks))
-            positions.append(at)
-            slots.append(blocks[at // b].astype(np.int64) * b + at % b)
-            first += count
-        tokens = np.fromiter((t for row in rows for t in row.tokens), dtype=np.int64, count=first)
-        return segments, tokens, np.concatenate(positions), np.concatenate(slots)
+            past = row.start + len(row.tokens)
+            begin = row.begins.get(group, 0)
+            blocks = self._block_slots(row, group, begin, -(-past // b))
+            at = np.arange(row.start, past, dtype=np.int64)
+            segments.append(Segment(first=first, count=past - row.start, start=row.start, blocks=blocks, begin=begin))
+            slots.append(blocks[at // b - begin].astype(np.int64) * b + at % b)
+            first += past - row.start
+        return segments, torch.from_numpy(np.concatenate(slots))
 
-    def _block_slots(self, pages: NDArray[np.int32], count: int) -> NDArray[np.int32]:
-        """Block j of page p is slot p * k + j."""
-        k = self._placement.page_blocks
-        if k == 1:
-            return pages[:count]
-        slots = (pages[:, None] * np.int32(k) + np.arange(k, dtype=np.int32)).reshape(-1)[:count]
-        return slots.astype(np.int32, copy=False)
+    def _block_slots(self, row: Row, group: GroupName, first: int, past: int) -> NDArray[np.int32]:
+        """Where blocks [first, past) of a row's sequence lie in the pool: block j of page p is slot p * k + j."""
+        k, begin, pages = self._placement.blocks_per_page(group), row.begins.get(group, 0), row.pages[group]
+        if k > 1:
+            pages = (pages[:, None] * np.int32(k) + np.arange(k, dtype=np.int32)).reshape(-1)
+        return pages[first - begin : past - begin].astype(np.int32, copy=False)
 
     def _seal(self, row: Row) -> dict[GroupName, NDArray[np.uint64]]:
         b, found = self._placement.table.block_tokens, {}
         for group, (first, past) in row.final.items():
-            slots = self._block_slots(row.pages[group], past)[first:].astype(np.int64)
-            if row.valid < past * b:
+            slots = self._block_slots(row, group, first, past).astype(np.int64)
+            if row.valid < past * b and self._placement.block_bytes(group):
                 self._zero_tail(group, int(slots[-1]), row.valid - (past - 1) * b)
             found[group] = self._sums(group, slots, np.arange(first, past, dtype=np.int64))
         return found
@@ -222,3 +226,10 @@ class TorchEngine:
                     -1, self._placement.table.block_tokens, place.row_bytes
                 )
                 rows[:, used:] = 0
+
+
+def _groups(placement: Placement) -> list[GroupName]:
+    """For each layer of the rank the group whose pages hold what its attention reads."""
+    paged = {g.name for g in placement.table.groups if g.unit is Unit.PAGE}
+    found = {layer: p.spec.group for p in placement.places.values() if p.spec.group in paged for layer in p.layers}
+    return [found[layer] for layer in sorted(found)]

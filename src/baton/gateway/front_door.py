@@ -13,6 +13,7 @@ from baton.core.cores import AnyFront
 from baton.core.door import Cancel, Emit, Heard, RequestId, Submit
 from baton.core.ids import Key
 from baton.core.manifest import Manifest
+from baton.core.state import Full
 from baton.gateway.door import Capacity, Hear, LedgerReport, Readiness, pair_count
 from baton.gateway.warm_up import WarmUp
 from baton.ports.clock import Clock
@@ -173,5 +174,8 @@ class FrontDoor:
 
 
 def _pool_tokens(manifest: Manifest) -> int:
+    """Positions of the longest sequence whose whole state the pools hold; what a window keeps does not grow with it."""
     page_tokens = manifest.page_blocks * manifest.table.block_tokens
-    return min((p.pages for r in manifest.ranks for p in r.pools), default=0) * page_tokens
+    growing = {g.name for g in manifest.table.groups if isinstance(g.extent, Full)}
+    pages = [p.pages for r in manifest.ranks for p in r.pools if p.group in growing]
+    return min(pages) * page_tokens if pages else manifest.max_model_len

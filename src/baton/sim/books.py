@@ -10,10 +10,10 @@ too often; at commit every block of the room is there and right.
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from baton.core.agreement import StepPlan
+from baton.core.agreement import Hold, StepPlan
 from baton.core.ids import GroupName, Key, Page, Rank, RankId
-from baton.core.state import Placement
-from baton.core.work import Handle
+from baton.core.state import Placement, Window
+from baton.core.work import Handle, Row
 from baton.sim.engine import SimEngine
 from baton.sim.replicas import Replicas
 
@@ -48,7 +48,8 @@ class RankBooks:
     def __init__(self, name: str, placement: Placement, violate: Callable[[str, str], None]) -> None:
         self._name, self._placement, self._violate = name, placement, violate
         self._owner: dict[Where, Key] = {}
-        self._pages: dict[Key, list[Where]] = {}
+        self._pages: dict[Key, dict[GroupName, list[int]]] = {}
+        self._passed: dict[Key, Counter[GroupName]] = {}  # pages before the first of a list
         self._committed: set[Key] = set()
         self.dropped: set[Key] = set()
         self._reads: dict[Handle, tuple[Key | None, set[Where]]] = {}
@@ -64,6 +65,7 @@ class RankBooks:
             self.dropped.add(key)
             self._times.pop(key, None)
         for hold in plan.hold:
+            self._pass(hold)
             self._hold(hold.key, hold.pages)
         for key in plan.commit:
             self._commit(key)
@@ -71,11 +73,20 @@ class RankBooks:
     def _commit(self, key: Key) -> None:
         self._committed.add(key)
         if self.engine is not None:
-            groups = self._placement.table.groups
-            pages = {g.name: [page for group, page in self._pages.get(key, ()) if group == g.name] for g in groups}
-            wrong = self.engine.differs(key, pages)
+            wrong = self.engine.differs(key, self._pages.get(key, {}), self._passed.get(key, Counter()))
             if wrong:
                 self._violate("right_commit", f"{self._name}: {_short(key)} is committed, and not what was computed: {wrong}")
+
+    def _pass(self, hold: Hold) -> None:
+        """Pages at the front of a list are the room's no more; whoever is given them finds nothing under way there."""
+        passed = self._passed.setdefault(hold.key, Counter())
+        for group, n in hold.passed.items():
+            pages = self._pages.setdefault(hold.key, {}).setdefault(group, [])
+            for page in pages[:n]:
+                if self._owner.get((group, page)) == hold.key:
+                    del self._owner[group, page]
+            del pages[:n]
+            passed[group] += n
 
     def _hold(self, key: Key, pages: Mapping[GroupName, Sequence[Page]]) -> None:
         for group, numbers in pages.items():
@@ -88,7 +99,7 @@ class RankBooks:
                 self._owner[where] = key
                 if self.engine is not None:
                     self.engine.given(*where)
-                self._pages.setdefault(key, []).append(where)
+                self._pages.setdefault(key, {}).setdefault(group, []).append(int(page))
 
     def _check_unused(self, where: Where, key: Key) -> None:
         for handle, (owner, pages) in self._reads.items():
@@ -104,7 +115,7 @@ class RankBooks:
                 for batch in engine.computing.values()
                 for r in batch.rows
                 for g, numbers in r.pages.items()
-                for p in numbers
+                for p in numbers[self._unread(r, g) :]
             }
             if where in used:
                 self._violate("own_compute_ended", f"{self._name}: page {where} given to {_short(key)} while a step uses it")
@@ -113,6 +124,15 @@ class RankBooks:
             for order in engine.digesting.values():
                 if order.group == where[0] and where[1] in (order.slots // k):
                     self._violate("own_digest_ended", f"{self._name}: page {where} given to {_short(key)} while it is hashed")
+
+    def _unread(self, row: Row, group: GroupName) -> int:
+        """Pages at the front of a row's list that lie before all it looks back on."""
+        extent = self._placement.table.group(group).extent
+        if not isinstance(extent, Window):
+            return 0
+        k = self._placement.page_blocks
+        first = max(0, row.start - extent.tokens + 1) // (k * self._placement.table.block_tokens)
+        return first - row.begins.get(group, 0) // k
 
     # ---- reads ----------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ STEP_US = 400
 TOKEN_US = 25
 DIGEST_US = 30
 IDENTITY = 0xBA70
+NOWHERE = -1 << 40  # an index that no pool has
 BlockSums = Callable[[NDArray[np.uint8], Placement, GroupName, NDArray[np.int64], NDArray[np.int64], int], NDArray[np.uint64]]
 
 
@@ -199,8 +200,11 @@ class SimEngine:
         k = self.placement.blocks_per_page(group)
         self._sealed.difference_update((group, page * k + j) for j in range(k))
 
-    def differs(self, key: Key, pages: Mapping[GroupName, Sequence[int]]) -> str:
-        """Where these pages do not hold the room's whole state as its prefill worker computed it; empty if nowhere."""
+    def differs(self, key: Key, pages: Mapping[GroupName, Sequence[int]], passed: Mapping[GroupName, int]) -> str:
+        """Where these pages do not hold the room's whole state as its prefill worker computed it; empty if nowhere.
+
+        passed: pages of the sequence before the first of each list
+        """
         ticket, table = self.world.tickets[key], self.placement.table
         if key in self.world.tainted:
             return ""
@@ -217,8 +221,10 @@ class SimEngine:
                 grid = np.zeros((due.end * b), dtype=np.uint64)
                 grid[: len(known)] = stamps
                 grid = grid.reshape(-1, b)[due.start : due.end]
-            slots = self._slots(group.name, np.array(pages[group.name], dtype=np.int32))[due.start : due.end]
-            if len(slots) != len(grid):
+            begin = passed.get(group.name, 0) * self.placement.blocks_per_page(group.name)
+            held = np.array(pages.get(group.name, ()), dtype=np.int32)
+            slots = self._slots(group.name, held, begin)[due.start : due.end]
+            if len(slots) != len(grid) or (slots == NOWHERE).any():
                 return f"group {group.name} has {len(slots)} blocks, {len(grid)} are due"
             wrong = (self._blocks(group.name)[slots] != self._rows.blocks(group.name, grid)).any(axis=1)
             if wrong.any():
@@ -250,7 +256,8 @@ class SimEngine:
 
     def _compute(self, row: Row, group: Group, end: int) -> None:
         """Read the context as the model would, then write the new positions."""
-        stamps, slots = self.collective.stamps[row.key], self._slots(group.name, row.pages[group.name])
+        stamps = self.collective.stamps[row.key]
+        slots = self._slots(group.name, row.pages[group.name], row.begins.get(group.name, 0))
         if group.unit is Unit.SLOT:
             if row.start:
                 self._check(row, group.name, slots, [_slot_stamp(stamps, row.start)], 0, 1)
@@ -260,10 +267,19 @@ class SimEngine:
         self._check(row, group.name, slots, stamps, max(0, row.start - reach), row.start)
         self._write_new(row, group.name, slots, stamps, row.start, end)
 
-    def _slots(self, group: GroupName, pages: NDArray[np.int32]) -> NDArray[np.int64]:
-        """Block indexes in the pool, in the order of the sequence."""
-        k = self.placement.page_blocks if self.placement.table.group(group).unit is Unit.PAGE else 1
-        return (pages.astype(np.int64)[:, None] * k + np.arange(k)).reshape(-1)
+    def _slots(self, group: GroupName, pages: NDArray[np.int32], begin: int) -> NDArray[np.int64]:
+        """Block indexes in the pool, in the order of the sequence; NOWHERE for those before `begin`."""
+        k = self.placement.blocks_per_page(group)
+        own = (pages.astype(np.int64)[:, None] * k + np.arange(k)).reshape(-1)
+        return np.concatenate((np.full(begin, NOWHERE, dtype=np.int64), own))
+
+    def _require_held(self, row: Row, group: GroupName, slots: NDArray[np.int64]) -> None:
+        if (slots == NOWHERE).any():
+            self.world.violate(
+                "live_window",
+                f"{self.process.name} computes {row.key.room[-4:]}.{row.key.epoch} from position {row.start} on and has given up "
+                f"pages of group {group} that it looks back on",
+            )
 
     def _blocks(self, group: GroupName) -> NDArray[np.uint8]:
         return self.sim_pools[group].data.reshape(-1, self.placement.block_bytes(group))
@@ -272,6 +288,7 @@ class SimEngine:
         if first >= past:
             return
         own, expected, mask = self._expected(row.key, group, slots, stamps, first, past)
+        self._require_held(row, group, own)
         wrong = (self._blocks(group)[own] != expected) & mask
         if wrong.any() and self._was_damaged(group, own):
             self.world.tainted.add(row.key)
@@ -305,6 +322,7 @@ class SimEngine:
 
     def _write_new(self, row: Row, group: GroupName, slots: NDArray[np.int64], stamps: list[int], first: int, past: int) -> None:
         b = self._rows.tokens_per_block(group)
+        self._require_held(row, group, slots[first // b : (past - 1) // b + 1])
         for slot in slots[first // b : (past - 1) // b + 1].tolist():
             if (group, slot) in self._sealed:
                 self.world.violate(
@@ -323,7 +341,7 @@ class SimEngine:
         """Zero the tail beyond the last valid position, then sum."""
         if not self.placement.block_bytes(group):
             return np.zeros((past - first, 0), dtype=np.uint64)
-        slots = self._slots(group, row.pages[group])[first:past]
+        slots = self._slots(group, row.pages[group], row.begins.get(group, 0))[first:past]
         self._sealed.update((group, slot) for slot in slots.tolist())
         if self.placement.table.group(group).unit is Unit.SLOT:
             return self._sum(group, slots, np.array([row.valid], dtype=np.int64))

@@ -15,7 +15,7 @@ from baton.core.frames import Said
 from baton.core.ids import Boot, Key
 from baton.core.manifest import Manifest
 from baton.core.messages import Drawn, FailCode, Failed, FirstToken, Ticket, Tokens
-from baton.core.state import Unit
+from baton.core.state import Unit, Window
 from baton.sim.clients import right_answer
 from baton.sim.excuses import Fault, excuse
 
@@ -54,7 +54,8 @@ class Handoffs:
         for group in worker.table.groups:
             room = len(hold.pages.get(group.name, ()))
             tokens = worker.page_blocks * worker.table.block_tokens if group.unit is Unit.PAGE else length
-            if room * tokens < length:
+            due = min(length, group.extent.tokens) if isinstance(group.extent, Window) else length
+            if room * tokens < due:
                 self._violate("all_at_once", f"{_short(hold.key)} was given {room} of group {group.name} for {length} tokens")
         if worker.boot == ticket.decode and (ticket.prefill, hold.key) not in self._held:
             self._violate("memory_order", f"{_short(hold.key)} holds pages of decode before those of prefill")

@@ -14,7 +14,7 @@ from baton.engine.comm import Comm
 from baton.engine.models.config import ModelConfig
 from baton.engine.ops import Ops
 
-KV = GroupName("full")
+KV, WINDOW = GroupName("full"), GroupName("window")
 DTYPES: Mapping[DType, torch.dtype] = {DType.F32: torch.float32, DType.BF16: torch.bfloat16, DType.F16: torch.float16}
 
 

@@ -16,7 +16,7 @@ from baton.core.state import DType, Full, Group, Placement, StateSpec, StateTabl
 from baton.engine.attention.interface import Seen
 from baton.engine.checkpoint import Checkpoint
 from baton.engine.comm import Comm
-from baton.engine.models.base import DTYPES, KV, Attend
+from baton.engine.models.base import DTYPES, KV, WINDOW, Attend
 from baton.engine.models.config import Mixture, ModelConfig, count, named_layers, number, sliding
 from baton.engine.models.weights import LISTED, Filed, Loader, Matrix, require, unread
 from baton.engine.ops import HeadNorms, Linear, Ops
@@ -86,7 +86,7 @@ class Layer:
     def __init__(self, load: Loader, index: int, weights: LayerWeights, config: ModelConfig, held: Shards) -> None:
         at = f"model.layers.{index}."
         self.norm1, self.norm2, *outer = (load(f"{at}{name}.weight") for name in weights.norms)
-        self.after1, self.after2 = outer or (None, None)
+        self.after1, self.after2 = (*outer, None, None)[:2]
         self.qkv = load.by_outputs(at, weights.qkv, held.queries, held.keys, held.keys)
         self.out = load.by_inputs(at, weights.out, held.queries)
         self.mlp = weights.mlp(load, at, index, held)
@@ -248,11 +248,18 @@ class LlamaFamily:
         return LayerWeights(config)
 
     def table(self, config: Mapping[str, Any], *, block_tokens: int, dtype: DType) -> StateTable:
-        """See Family: K and V of every layer. Layers with a window keep all positions too, for now."""
+        """See Family: K and V of every layer, of those with a window in a group of their own."""
         c = self.read(config)
-        layers = tuple(range(c.layers))
-        spec = StateSpec("kv", KV, layers, ("k", "v"), heads=c.kv_heads, row=c.head_dim, dtype=dtype)
-        return StateTable(c.layers, block_tokens, (Group(KV, Unit.PAGE, Full()),), (spec,))
+        windows = {seen for seen in c.seen if isinstance(seen, Window)}
+        if len(windows) > 1:
+            raise ConfigError(f"config.json: windows of {sorted(w.tokens for w in windows)} tokens; supported is one length")
+        groups, specs = [], []
+        for name, group, extent in (("kv", KV, Full()), *(("swa", WINDOW, window) for window in windows)):
+            layers = tuple(i for i, seen in enumerate(c.seen) if seen == extent)
+            if layers:
+                groups.append(Group(group, Unit.PAGE, extent))
+                specs.append(StateSpec(name, group, layers, ("k", "v"), heads=c.kv_heads, row=c.head_dim, dtype=dtype))
+        return StateTable(c.layers, block_tokens, tuple(groups), tuple(specs))
 
     def build(
         self, checkpoint: Checkpoint, placement: Placement, dtype: DType, ops: Ops, comm: Comm, *, longest: int | None = None

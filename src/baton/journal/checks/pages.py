@@ -7,7 +7,7 @@ from baton.core.agreement import Hold, Report, StepPlan
 from baton.core.cores import LeaderParts
 from baton.core.ids import GroupName, Key, Page, Rank, Seq
 from baton.core.messages import Ended
-from baton.core.state import Unit
+from baton.core.state import Unit, Window
 from baton.journal.checks.check import Check, brief, plans, sent
 from baton.journal.entries import Kind, Parts, Reported, Step
 
@@ -25,7 +25,9 @@ class PageBooks(Check):
         self._page_tokens: dict[GroupName, int] = {}  # of the groups that hold pages; a slot holds a whole sequence
         self._owner: dict[Place, Key] = {}
         self._held: dict[Key, list[Place]] = {}
-        self._counts: dict[Key, Counter[GroupName]] = {}  # of its pages
+        self._counts: dict[Key, Counter[GroupName]] = {}  # of its pages, those passed among them
+        self._passed: dict[Key, Counter[GroupName]] = {}
+        self._windows: dict[GroupName, int] = {}
         self._dropped: dict[Key, Seq] = {}
         self._quiet: dict[Key, set[Rank]] = {}
 
@@ -35,7 +37,9 @@ class PageBooks(Check):
             self._ranks = frozenset(Rank(r.rank) for r in parts.manifest.ranks)
             self._totals = parts.totals
             tokens = parts.manifest.page_blocks * parts.manifest.table.block_tokens
-            self._page_tokens = {g.name: tokens for g in parts.manifest.table.groups if g.unit is Unit.PAGE}
+            groups = parts.manifest.table.groups
+            self._page_tokens = {g.name: tokens for g in groups if g.unit is Unit.PAGE}
+            self._windows = {g.name: g.extent.tokens for g in groups if isinstance(g.extent, Window)}
 
     def see(self, step: Step) -> Iterator[str]:
         """See Check."""
@@ -59,6 +63,7 @@ class PageBooks(Check):
             if self._quiet[key] == self._ranks:
                 del self._dropped[key], self._quiet[key]
                 self._counts.pop(key, None)
+                self._passed.pop(key, None)
                 for place in self._held.pop(key, []):
                     self._owner.pop(place, None)
 
@@ -82,9 +87,22 @@ class PageBooks(Check):
                 yield f"plan {plan.seq} computes {brief(row.key)}, which was dropped"
             elif any(self._counts.get(row.key, Counter())[g] * n < past for g, n in self._page_tokens.items()):
                 yield f"plan {plan.seq} computes {brief(row.key)} up to position {past}, beyond the pages it holds"
+            elif any(
+                max(0, row.start - window + 1) < self._passed.get(row.key, Counter())[g] * self._page_tokens[g]
+                for g, window in self._windows.items()
+            ):
+                yield f"plan {plan.seq} computes {brief(row.key)} from position {row.start} on, whose window it has given up"
 
     def _hold(self, seq: Seq, hold: Hold) -> Iterator[str]:
         held, counts = self._held.setdefault(hold.key, []), self._counts.setdefault(hold.key, Counter())
+        passed = self._passed.setdefault(hold.key, Counter())
+        for group, n in hold.passed.items():
+            front = [place for place in held if place[0] == group][:n]
+            for place in front:
+                held.remove(place)
+                self._owner.pop(place, None)
+            passed[group] += n
+            counts[group] += n - len(front)
         for group, pages in hold.pages.items():
             for page in pages:
                 owner = self._owner.get((group, page))

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from baton.core.agreement import Report, StepPlan
+from baton.core.agreement import Hold, Report, StepPlan
 from baton.core.cores import RankParts
 from baton.core.ids import GroupName, Key, Seq
 from baton.core.rank_effects import Compute, Digest, Read
@@ -34,6 +34,7 @@ class QuietIsTrue(Check):
     def __init__(self) -> None:
         self._placement: Placement | None = None
         self._held: dict[Key, set[tuple[GroupName, int]]] = {}
+        self._lists: dict[tuple[Key, GroupName], list[int]] = {}  # in their order
         self._dropped: set[Key] = set()
         self._reads: dict[Handle, Places] = {}
         self._hashes: dict[Job, Places] = {}
@@ -79,12 +80,22 @@ class QuietIsTrue(Check):
     def _apply(self, plan: StepPlan) -> Iterator[str]:
         self._dropped |= set(plan.drop)
         for hold in plan.hold:
+            self._pass(hold)
             added = {(g, int(p)) for g, pages in hold.pages.items() for p in pages}
             for key, places in self._held.items():
                 if places & added:
                     yield f"plan {plan.seq} gives {brief(hold.key)} pages of {brief(key)}, of which this rank has not said quiet"
             if hold.key not in self._dropped:
+                for group, pages in hold.pages.items():
+                    self._lists.setdefault((hold.key, group), []).extend(int(p) for p in pages)
                 self._held.setdefault(hold.key, set()).update(added)
+
+    def _pass(self, hold: Hold) -> None:
+        """Pages at the front of a list are the room's no more."""
+        for group, n in hold.passed.items():
+            lists = self._lists.setdefault((hold.key, group), [])
+            self._held.setdefault(hold.key, set()).difference_update((group, page) for page in lists[:n])
+            del lists[:n]
 
     def _read(self, read: Read, placement: Placement) -> Iterator[str]:
         places: set[tuple[GroupName, int]] = set()
@@ -102,6 +113,7 @@ class QuietIsTrue(Check):
     def _report(self, report: Report) -> Iterator[str]:
         for key in report.quiet:
             places = self._held.pop(key, set())
+            self._lists = {at: pages for at, pages in self._lists.items() if at[0] != key}
             if key not in self._dropped:
                 yield f"quiet was said of {brief(key)}, which was not dropped"
             self._dropped.discard(key)

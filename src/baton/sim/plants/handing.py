@@ -107,10 +107,11 @@ class TakesPiecemeal(DecodeLeader):
                 continue
             held, free = self.ledger.held(room.key), self.ledger.free()
             lacks = {g: n - len(held[g]) for g, n in self.pages_for(room.length + 1).items()}
-            taken = self.ledger.take(room.key, {g: min(n, free[g]) for g, n in lacks.items()}, PageState.FETCHING)
+            gone, first = self.span.gone(room.length), not any(held.values())
+            taken = self.ledger.take(room.key, {g: min(n, free[g]) for g, n in lacks.items()}, PageState.FETCHING, begins=gone)
             assert taken is not None
             if any(taken.values()):
-                self.draft.hold.append(Hold(room.key, taken))
+                self.draft.hold.append(Hold(room.key, taken, gone if first else {}))
             if any(n > free[g] for g, n in lacks.items()):
                 return
             self.see(room, Saw.HELD)

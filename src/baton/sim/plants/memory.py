@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from baton.core.agreement import Fetch
+from baton.core.agreement import Fetch, Hold
 from baton.core.ids import GroupName, Key, Micros, Page
 from baton.core.leader import Leader
 from baton.core.messages import Abort, Drawn, Received
@@ -71,17 +71,16 @@ class SlotView(RankCore):
         self._tables: dict[GroupName, NDArray[np.int32]] = {}
         self._slots: dict[Key, int] = {}
 
-    def _hold(self, key: Key, pages: Mapping[GroupName, tuple[Page, ...]]) -> None:
-        if key in self._dropping:
-            return super()._hold(key, pages)
-        slot = self._slots.setdefault(key, next(n for n in range(64) if n not in self._slots.values()))
-        room = self._rooms.setdefault(key, {})
-        for group, more in pages.items():
+    def _hold(self, hold: Hold) -> None:
+        super()._hold(hold)
+        if hold.key in self._dropping:
+            return
+        slot = self._slots.setdefault(hold.key, next(n for n in range(64) if n not in self._slots.values()))
+        room = self._rooms[hold.key]
+        for group, pages in room.items():
             table = self._tables.setdefault(group, np.full((64, 256), 0, dtype=np.int32))
-            had = len(room.get(group, ()))
-            table[slot, had : had + len(more)] = more
-            room[group] = table[slot, : had + len(more)]
-        return None
+            table[slot, : len(pages)] = pages
+            room[group] = table[slot, : len(pages)]
 
     def _drop(self, key: Key) -> list[RankEffect]:
         self._slots.pop(key, None)
