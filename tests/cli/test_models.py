@@ -62,8 +62,13 @@ def test_the_list_names_every_architecture(capsys):
     assert run(["models", "list", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [row["architectures"] for row in found["families"]] == [list(family.architectures) for family in FAMILIES]
-    state = {"group": "full", "unit": "page", "extent": "full", "specs": [{"name": "kv", "parts": ["k", "v"]}]}
-    assert all(row["state"] == [state] for row in found["families"])
+    full = {"group": "full", "unit": "page", "extent": "full", "specs": [{"name": "kv", "parts": ["k", "v"]}]}
+    window = {"group": "window", "unit": "page", "specs": [{"name": "swa", "parts": ["k", "v"]}]}
+    states = {row["family"]: row["state"] for row in found["families"]}
+    assert states["Llama"] == states["Qwen3-MoE"] == [full]
+    assert states["Mistral"] == [window | {"extent": "last 4096"}]
+    assert states["gpt-oss"] == [full, window | {"extent": "last 128"}]
+    assert states["Gemma 3"] == [full, window | {"extent": "last 4096"}]
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,13 @@ from baton.engine.rope import SCALINGS
 from baton.shell.settings import BLOCK_TOKENS
 
 DTYPES = ("float32", "bfloat16", "float16")
-# The smallest config that every family reads: what it caches does not depend on sizes.
+# A small config that every family reads, with layers of every kind: what it caches does not depend on other sizes.
 ANY = {
     "hidden_size": 2,
     "num_attention_heads": 1,
     "num_key_value_heads": 1,
     "head_dim": 2,
-    "num_hidden_layers": 1,
+    "num_hidden_layers": 6,
     "intermediate_size": 1,
     "vocab_size": 1,
 }
@@ -47,6 +47,10 @@ def _state(table: StateTable) -> list[dict[str, Any]]:
     ]
 
 
+def _positions(extent: str) -> str:
+    return "all tokens" if extent == "full" else f"the {extent}"
+
+
 def as_json(*, trial: str | None) -> str:
     """Everything. trial: where the trial model is, None if it is not here."""
     return json.dumps(
@@ -73,7 +77,8 @@ def as_table() -> None:
         table.add_column(heading, overflow="fold")
     for row in map(describe, FAMILIES):
         state = "\n".join(
-            f"{g['group']}: {', '.join('/'.join(s['parts']) for s in g['specs'])}, by {g['unit']}" for g in row["state"]
+            f"{g['group']}: {', '.join('/'.join(s['parts']) for s in g['specs'])} of {_positions(g['extent'])}, by {g['unit']}"
+            for g in row["state"]
         )
         table.add_row("\n".join(row["architectures"]), row["models"], state, row["sliding_window"], row["notes"])
     console = Console(highlight=False)

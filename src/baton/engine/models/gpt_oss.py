@@ -124,6 +124,7 @@ class GptOssFamily(LlamaFamily):
         "attention_bias": True,
     }
     own_biases: Mapping[str, bool] = {"mlp": False}
+    packings = ("mxfp4",)
 
     def complete(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
         """See LlamaFamily: YaRN where nothing is said."""

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from baton.core.errors import ConfigError
+from baton.core.ids import GroupName
 from baton.core.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit, Window
 from baton.engine.attention.interface import Seen
 from baton.engine.checkpoint import Checkpoint
@@ -176,6 +177,7 @@ class LlamaFamily:
     Attributes:
         defaults: what a config means where it is silent (those of transformers)
         own_biases: biases that the architecture has whatever its config says, by name of the flag
+        packings: forms of quantised weights that are read, of those in checkpoint.PACKINGS
     """
 
     name = "Llama"
@@ -186,6 +188,7 @@ class LlamaFamily:
     defaults: Mapping[str, Any] = {"max_position_embeddings": 2048}
     own_biases: Mapping[str, bool] = {}
     head_norms = False
+    packings: Sequence[str] = ()
 
     def complete(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
         """The config with what it leaves out."""
@@ -254,7 +257,8 @@ class LlamaFamily:
         if len(windows) > 1:
             raise ConfigError(f"config.json: windows of {sorted(w.tokens for w in windows)} tokens; supported is one length")
         groups, specs = [], []
-        for name, group, extent in (("kv", KV, Full()), *(("swa", WINDOW, window) for window in windows)):
+        kinds: list[tuple[str, GroupName, Seen]] = [("kv", KV, Full()), *(("swa", WINDOW, window) for window in windows)]
+        for name, group, extent in kinds:
             layers = tuple(i for i, seen in enumerate(c.seen) if seen == extent)
             if layers:
                 groups.append(Group(group, Unit.PAGE, extent))
@@ -265,6 +269,8 @@ class LlamaFamily:
         self, checkpoint: Checkpoint, placement: Placement, dtype: DType, ops: Ops, comm: Comm, *, longest: int | None = None
     ) -> LlamaModel:
         """See Family."""
+        if checkpoint.packing is not None and checkpoint.packing not in self.packings:
+            raise ConfigError(f"{checkpoint.directory} is quantised with {checkpoint.packing}, not supported for {self.name}")
         positions = longest or self.longest(checkpoint.config)[0]
         config = self.read(checkpoint.config, longest=positions)
         held = Shards(config, placement)
