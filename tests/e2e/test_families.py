@@ -16,6 +16,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "smollm3": ("smollm3", {"num_hidden_layers": 4}),
     "qwen2": ("qwen2", UPPER),
     "qwen3": ("qwen3", UPPER),
+    "gpt_oss": ("gpt_oss", {}),
+    "gemma3": ("gemma3", {}),
+    "mixtral": ("mixtral", {}),
+    "qwen3_moe": ("qwen3_moe", {}),
     "phi3": ("phi3", {"rope_parameters": LONGROPE, "original_max_position_embeddings": 32}),
 }
 

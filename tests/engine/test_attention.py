@@ -41,9 +41,11 @@ class Case:
         b: int = B,
         k: int = 1,
         seen: Seen = FULL,
+        sunk: bool = False,
     ) -> None:
         torch.manual_seed(0)
         self.b, self.dtype, self.seen = b, dtype, seen
+        self.sinks = torch.linspace(-3, 6, heads[0]) if sunk else None
         spec = StateSpec("kv", KV, tuple(range(LAYERS)), ("k", "v"), heads[1], dim, dtype)
         table = StateTable(LAYERS, b, (Group(KV, Unit.PAGE, Full()),), (spec,))
         self.placement = Placement(table, 1, 1, 0, 0, k)
@@ -68,7 +70,8 @@ class Case:
     def run(self, backend: object, segments: list[Segment] | None = None) -> torch.Tensor:
         backend.write(layer=1, k=self.k, v=self.v, slots=self.slots())
         out = torch.full_like(self.q, 7.0)
-        backend.attend(layer=1, q=self.q, k=self.k, v=self.v, segments=segments or self.segments, seen=self.seen, out=out)
+        rows = {"q": self.q, "k": self.k, "v": self.v, "out": out}
+        backend.attend(layer=1, **rows, segments=segments or self.segments, seen=self.seen, sinks=self.sinks)
         return out
 
 
@@ -195,3 +198,46 @@ def test_a_row_with_a_window_depends_neither_on_its_company_nor_on_the_cut(windo
     for count in (7, 20, 44):
         cut = Segment(first=last.first, count=count, start=last.start, blocks=last.blocks)
         assert torch.equal(case.run(backend, [cut])[last.first :][:count], together[last.first :][:count])
+
+
+# ---- sinks, and lists that begin later ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("seen", [FULL, Window(5), Window(TILE - 3)])
+@pytest.mark.parametrize(("dtype", "dim"), [(DType.F32, 16), (DType.BF16, 64), (DType.F16, 40)])
+def test_sinks_take_their_share(dtype: DType, dim: int, seen: Seen) -> None:
+    compare(Case(dtype, (9, 3), dim, LONG, seen=seen, sunk=True))
+
+
+def test_a_sink_is_a_score_without_a_value() -> None:
+    """The plain backend against the definition: a key whose score it is, and whose value is zero, instead of the sink."""
+    case = Case(DType.F32, (4, 2), 16, [(30, 1)], sunk=True)
+    found = case.run(ReferenceAttention(case.pool, case.placement))
+    blocks = torch.from_numpy(case.segments[0].blocks.astype(np.int64))
+    for head in range(4):
+        k, v = (case.view[blocks, head // 2, 1, part].reshape(-1, 16)[:31] for part in (0, 1))
+        scores = torch.cat((k @ case.q[0, head] / 4, case.sinks[head : head + 1]))
+        expected = scores.softmax(0) @ torch.cat((v, torch.zeros(1, 16)))
+        assert torch.allclose(found[0, head], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("window", [1, 5, 3 * B + 1, TILE + 40])
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
+def test_a_list_that_begins_with_the_window_gives_the_same_bits(dtype: DType, window: int) -> None:
+    """And what lies before it, in pages that are another's now, may be anything."""
+    case = Case(dtype, (9, 3), 64, LONG, seen=Window(window))
+    for backend in (ReferenceAttention(case.pool, case.placement), CpuAttention(case.pool, case.placement)):
+        whole = case.run(backend)
+        cut = []
+        for s in case.segments:
+            begin = max(0, s.start - window + 1) // B
+            case.view[s.blocks[:begin].astype(np.int64)] = float("nan")
+            cut.append(Segment(first=s.first, count=s.count, start=s.start, blocks=s.blocks[begin:], begin=begin))
+        found = torch.full_like(case.q, 7.0)
+        backend.attend(layer=1, q=case.q, k=case.k, v=case.v, segments=cut, seen=case.seen, out=found)
+        case.view.copy_(torch.randn(case.view.shape, generator=torch.Generator().manual_seed(9)))
+        assert found.isfinite().all()
+        if isinstance(backend, CpuAttention):
+            assert torch.equal(found, whole)
+        else:
+            assert (found - whole).abs().max() <= WORST[dtype] * whole.abs().max()

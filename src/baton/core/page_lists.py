@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from baton.core.agreement import Hold
+from baton.core.errors import Bug
 from baton.core.ids import BlockIndex, GroupName, Key
 from baton.core.state import Placement
 
@@ -46,8 +47,9 @@ class PageLists:
         return {g: BlockIndex(passed * self._placement.blocks_per_page(g)) for g, passed in found if passed}
 
     def slots(self, key: Key, group: GroupName, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where these blocks of the sequence lie in the pool: page * k + j."""
+        """Where these blocks of the sequence lie in the pool: page * k + j. Raises Bug: one of them was passed."""
         k = self._placement.blocks_per_page(group)
         at = blocks // k - self._begins[key].get(group, 0)
-        assert not at.size or at.min() >= 0, "blocks that the window has passed"
+        if at.size and at.min() < 0:
+            raise Bug(f"blocks {blocks.tolist()} of group {group!r} are wanted of {key}, and its window has passed some of them")
         return self._pages[key][group].astype(np.int64)[at] * k + blocks % k

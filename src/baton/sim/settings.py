@@ -9,6 +9,7 @@ from baton.sim.tape import Tape
 
 BLOCK_TOKENS = 4
 LAYERS = 2
+LONGEST = 33  # tokens of the largest ordinary request, one of headroom among them
 MAX_RANKS = 6  # of a world; beyond it workers are narrow: their heartbeats would be most of the run
 FULL, WINDOW, SLOT = GroupName("full"), GroupName("window"), GroupName("slot")
 
@@ -108,7 +109,7 @@ def draw_world(tape: Tape) -> WorldDraw:
             pp = 1 + (tape.below(6, "pp") == 5)
             tp, pp = (tp, pp) if ranks + tp * pp <= MAX_RANKS else (2 if wide and heads != 1 else 1, 1)
             ranks += tp * pp
-            need = -(-9 // k_of[role])  # pages of the largest ordinary request: 32 tokens and one of headroom
+            need = -(-LONGEST // (BLOCK_TOKENS * k_of[role]))  # pages of the largest ordinary request
             workers.append(
                 WorkerDraw(
                     name=f"{role}-{i}",

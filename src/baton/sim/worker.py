@@ -17,7 +17,8 @@ from baton.core.prefill import PrefillLeader
 from baton.core.rank import RankCore
 from baton.core.rank_effects import RankEffect
 from baton.core.room import Effect, LeaderSettings
-from baton.core.state import Placement, Unit
+from baton.core.span import Span
+from baton.core.state import Group, Placement, Unit
 from baton.shell.lines import Lines
 from baton.shell.narration import Narration
 from baton.shell.rank_host import RankHost
@@ -31,7 +32,7 @@ from baton.sim.network import SimControl
 from baton.sim.parts import Parts
 from baton.sim.process import Process, Pump
 from baton.sim.replicas import Replicas
-from baton.sim.settings import WorkerDraw
+from baton.sim.settings import LONGEST, WorkerDraw
 
 
 class Silent(Narration):
@@ -66,7 +67,7 @@ class WorkerRun:
         self.placements = [
             Placement(self.table, draw.tp, draw.pp, r % draw.tp, r // draw.tp, draw.page_blocks) for r in range(len(boots))
         ]
-        self.pages = {g.name: draw.pages if g.unit is Unit.PAGE else draw.slots for g in self.table.groups}
+        self.pages = {g.name: self._pool(g) for g in self.table.groups}
         self.manifest = self._manifest(weights)
         self.collective = Collective(world, boots[0], draw.role, len(boots))
         self.processes: list[Process] = []
@@ -88,6 +89,15 @@ class WorkerRun:
     def alive(self) -> bool:
         """Whether all its processes live."""
         return all(p.alive for p in self.processes)
+
+    def _pool(self, group: Group) -> int:
+        """Pages of a group; windows get the part of the others' that their rooms use."""
+        d = self.draw
+        if group.unit is Unit.SLOT:
+            return d.slots
+        span = Span(self.table, d.page_blocks * self.table.block_tokens)
+        step = d.step_tokens * d.pp if d.role == "prefill" else 1
+        return -(-d.pages * span.reserve(LONGEST, step=step)[group.name] // span.past(LONGEST)[group.name])
 
     def _manifest(self, weights: str) -> Manifest:
         ranks = tuple(

@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from baton.core import prefill as prefill_module
 from baton.core.agreement import Fetch, Hold
+from baton.core.holding import slide
 from baton.core.ids import GroupName, Key, Micros, Page
 from baton.core.leader import Leader
 from baton.core.messages import Abort, Drawn, Received
@@ -15,6 +17,8 @@ from baton.core.prefill import PrefillLeader, PrefillRoom
 from baton.core.rank import RankCore
 from baton.core.rank_effects import CancelRead, RankEffect
 from baton.core.room import RoomState
+from baton.core.span import Span
+from baton.core.state import Group
 from baton.core.work import Ended, Outcome
 from baton.sim.parts import Parts, Replaced
 from baton.sim.plants.arrival import ChecksNothing
@@ -140,7 +144,32 @@ def _give_back_own(self: PagePool, key: Key, pages: tuple[Page, ...]) -> None:
     self._free[own] = True
 
 
+_gone = Span._gone
+
+
+def _gone_early(self: Span, group: Group, position: int) -> int:
+    return _gone(self, group, position + 1)
+
+
+def _slide_by_orders(leader: Leader[Any], room: PrefillRoom, position: int, *, tokens: int) -> None:
+    slide(leader, room, max(position, room.ordered), tokens=tokens)
+
+
 PLANTS = (
+    Plant(
+        "window_passed_early",
+        "a page of a window is given up one step before the last that looks back on it",
+        ("live_window", "right_bytes", "right_commit", "no_bug"),
+        None,
+        lambda: Parts(replaced=(Replaced(Span, "_gone", _gone_early),)),
+    ),
+    Plant(
+        "window_passed_by_orders",
+        "a window passes pages by what was ordered to be computed, not by what is: a step under way still reads them",
+        ("own_compute_ended",),
+        None,
+        lambda: Parts(replaced=(Replaced(prefill_module, "slide", _slide_by_orders),)),
+    ),
     Plant(
         "free_while_reading",
         "the pages of an aborted room are given away while a read of our own into them is still under way",
