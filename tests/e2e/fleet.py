@@ -192,9 +192,13 @@ class Fleet:
 
     def pools(self, role: Role, layout: Layout) -> list[np.ndarray]:
         """uint8, the pool of every rank of a worker, read from outside its process."""
+        return [pool for pid in self.pids(role, layout) for pool in pools_of(pid)[:1]]
+
+    def pids(self, role: Role, layout: Layout) -> list[int]:
+        """The processes of a worker, by rank."""
         name = self.names[role, layout]
         (view,) = [v for v in self.books() if v.name == name]
-        return [pool_of(rank.pid) for rank in view.ranks]
+        return [rank.pid for rank in view.ranks]
 
     def close(self) -> None:
         """End all."""
@@ -204,11 +208,13 @@ class Fleet:
         self.ranks.close()
 
 
-def pool_of(pid: int) -> np.ndarray:
-    """The bytes of a process's only pool: it is a memory file, which /proc shows."""
-    for fd in os.listdir(f"/proc/{pid}/fd"):
+def pools_of(pid: int) -> list[np.ndarray]:
+    """The bytes of a process's pools, in the order of the groups: they are memory files, which /proc shows."""
+    found = []
+    for fd in sorted(os.listdir(f"/proc/{pid}/fd"), key=int):
         path = f"/proc/{pid}/fd/{fd}"
         with contextlib.suppress(OSError):
             if re.match(r"/memfd:baton-pool", os.readlink(path)):
-                return np.fromfile(path, dtype=np.uint8)
-    raise AssertionError(f"process {pid} has no pool")
+                found.append(np.fromfile(path, dtype=np.uint8))
+    assert found, f"process {pid} has no pool"
+    return found

@@ -47,6 +47,14 @@ class Reference:
         layers = [torch.stack((layer.keys[0], layer.values[0])) for layer in cache.layers]
         return torch.stack(layers, dim=1).numpy()
 
+    def whole_state(self, prompt: Sequence[int]) -> list[np.ndarray]:
+        """The same by layer, [part, head, position, dim], where `transformers` itself would keep no more than a window."""
+        from transformers import DynamicCache
+
+        with torch.inference_mode():
+            cache = self._model(torch.tensor([prompt]), past_key_values=DynamicCache(), use_cache=True).past_key_values
+        return [torch.stack((layer.keys[0], layer.values[0])).numpy() for layer in cache.layers]
+
     def answer(self, prompt: Sequence[int], count: int) -> list[int]:
         """Greedy tokens."""
         tokens = list(prompt)
