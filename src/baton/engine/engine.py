@@ -91,7 +91,8 @@ class TorchEngine:
 
     def clear(self, group: GroupName) -> None:
         """See the port. Zeroing runs at the speed of memory, 0.1 s for a gigabyte or so."""
-        self._bytes[group][:] = 0
+        if group in self._bytes:  # else no layer of this stage is in it
+            self._bytes[group][:] = 0
 
     def poll(self) -> list[BatchDone | DigestDone]:
         """See the port. Raises what compute raised (E6)."""
@@ -169,7 +170,7 @@ class TorchEngine:
     def _forward(self, rows: Sequence[Row]) -> torch.Tensor | None:
         tokens = np.fromiter((t for row in rows for t in row.tokens), dtype=np.int64)
         positions = np.concatenate([np.arange(r.start, r.start + len(r.tokens), dtype=np.int64) for r in rows])
-        places = {group: self._places(rows, group) for group in set(self._group_of)}
+        places = {group: self._places(rows, group) for group in set(self._group_of.values())}
         count = len(tokens)
         short = lacking(count, self._row_step)
         x, at = padded(torch.from_numpy(tokens), short), padded(torch.from_numpy(positions), short)
@@ -229,8 +230,8 @@ class TorchEngine:
                 rows[:, used:] = 0
 
 
-def _groups(placement: Placement) -> list[GroupName]:
-    """For each layer of the rank the group whose pages hold what its attention reads."""
-    paged = {g.name for g in placement.table.groups if g.unit is Unit.PAGE}
-    found = {layer: p.spec.group for p in placement.places.values() if p.spec.group in paged for layer in p.layers}
-    return [found[layer] for layer in sorted(found)]
+def _groups(placement: Placement) -> dict[int, GroupName]:
+    """For each layer of the rank that has attention the group whose pages hold what it reads."""
+    paged, first = {g.name for g in placement.table.groups if g.unit is Unit.PAGE}, placement.layer_interval.start
+    places = [place for place in placement.places.values() if place.spec.group in paged]
+    return {layer - first: place.spec.group for place in places for layer in place.layers}
