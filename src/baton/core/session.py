@@ -111,6 +111,11 @@ class Sessions:
         session = self._sessions.get(boot)
         return session.number if session is not None else None
 
+    def unacknowledged(self, boot: Boot) -> int:
+        """Messages that boot has not acknowledged yet; 0 without a session."""
+        session = self._sessions.get(boot)
+        return session.stream.unacknowledged if session is not None else 0
+
     def send(self, boot: Boot, message: Said, now: Micros) -> bool:
         """Queue a message; False without a session. A full buffer ends the session."""
         session = self._sessions.get(boot)

@@ -27,7 +27,7 @@ class SessionLimits(msgspec.Struct, frozen=True):
     redial_most: Micros = Micros(1_000_000)
     window: int = 1024  # on the wire and unacknowledged; equal on both sides
     burst: int = 64  # sent again beyond the last acknowledged one
-    buffer: int = 8192  # unacknowledged messages; one more ends the session
+    buffer: int = 65_536  # unacknowledged messages, a second of a thousand streams; one more ends the session
     sessions: int = 1024  # open at a time
     remembered: int = 8192  # boots whose last session number is known
 
@@ -62,6 +62,11 @@ class Stream:
         self._sent += 1
         self._kept[self._sent] = message
         return True
+
+    @property
+    def unacknowledged(self) -> int:
+        """Messages kept until the other side has them."""
+        return len(self._kept)
 
     def to_send(self, now: Micros) -> list[Data | Beat]:
         """Frames that are due, in order."""

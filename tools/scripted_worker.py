@@ -1,0 +1,207 @@
+"""A worker without a model: it takes every ticket and says tokens at a given rate, over the real control plane.
+
+tools/scripted_worker.py GATEWAY [--rooms 1000] [--interval-ms 50] [--sent FILE]
+
+    gateway ◀──Register, Admitted, FirstToken, Tokens, Ended── script        sessions, codec and sockets as shipped
+            ───Ticket, Abort──▶
+
+It begins to step once `--rooms` rooms are open; from then on every step says the next token of each, one message a room as a
+decode leader does, a step each interval (0: as soon as the gateway has taken the one before). A room is known by the first
+id of its prompt, and FILE gets the time at which each of its tokens was handed to the socket.
+"""
+
+import argparse
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+
+from baton.adapters.clock import MonotonicClock
+from baton.adapters.entropy import SystemEntropy
+from baton.adapters.zmq_control import ZmqControl
+from baton.core.frames import Said
+from baton.core.ids import Boot, GroupName, Micros, TokenId, TokenIndex
+from baton.core.manifest import Manifest, PoolView, RankManifest
+from baton.core.messages import (
+    PROTOCOL,
+    Abort,
+    Admitted,
+    AskLedger,
+    Drawn,
+    Ended,
+    FinishReason,
+    FirstToken,
+    LedgerView,
+    RankView,
+    Register,
+    Ticket,
+    Tokens,
+)
+from baton.core.session import PeerLost, PeerUp, Received, SessionLimits, Sessions
+from baton.core.state import DType, Full, Group, StateSpec, StateTable, Unit
+from baton.shell.lines import Lines
+from baton.shell.wake import sleep_until
+from baton.wire.codec import MAX_FRAME_BYTES
+
+TABLE = StateTable(
+    1,
+    16,
+    (Group(GroupName("full"), Unit.PAGE, Full()),),
+    (StateSpec("kv", GroupName("full"), (0,), ("k", "v"), 1, 1, DType.BF16),),
+)
+PAGES = 1 << 24
+WORDS = tuple(TokenId(i) for i in range(1000, 1064))  # what is said, over and over: plain text in the trial model's vocabulary
+LOT = 50  # messages between two looks at the clock
+
+
+def manifest(boot: Boot, max_model_len: int) -> Manifest:
+    """A unified worker's, with room for everything."""
+    rank = RankManifest(boot, 0, 0, 0, (PoolView(GroupName("full"), PAGES, 0),), {})
+    return Manifest(PROTOCOL, "unified", "script", "none", "bfloat16", TABLE, 1, 1, 1, max_model_len, True, (rank,))
+
+
+class Room:
+    """One ticket's answer so far."""
+
+    def __init__(self, ticket: Ticket) -> None:
+        self.key, self.number, self.limit = ticket.key, ticket.prompt[0], ticket.limits.max_tokens
+        self.said = 0
+
+    def next(self) -> Drawn:
+        """The next token."""
+        drawn = Drawn(WORDS[(self.number + self.said) % len(WORDS)], None, ())
+        self.said += 1
+        return drawn
+
+    @property
+    def finish(self) -> FinishReason | None:
+        """After the last token."""
+        return FinishReason.LENGTH if self.said >= self.limit else None
+
+
+class Script:
+    """Answers one gateway."""
+
+    def __init__(
+        self, lines: Lines, sessions: Sessions, boot: Boot, *, rooms: int, interval_s: float, max_model_len: int
+    ) -> None:
+        self._lines, self._sessions, self._boot = lines, sessions, boot
+        self._begin_at, self._interval_s, self._max_model_len = rooms, interval_s, max_model_len
+        self._rooms: dict[object, Room] = {}
+        self._gateway: Boot | None = None
+        self._due: float | None = None  # of the next step; None before the first
+        self.sent: list[tuple[int, int, float]] = []  # room, token index, when
+        self.late_s = 0.0  # how far behind its time a step has begun at most
+
+    def hear(self, event: object) -> None:
+        """Something came in."""
+        match event:
+            case PeerUp():
+                self._gateway = event.boot
+                self._say(Register("script", None, manifest(self._boot, self._max_model_len)))
+            case PeerLost():
+                raise SystemExit(f"the gateway was lost: {event.why}")
+            case Received(message=Ticket() as ticket):
+                self._open(ticket)
+            case Received(message=Abort() as abort):
+                if self._rooms.pop(abort.key, None) is not None:
+                    self._say(Ended(abort.key))
+            case Received(message=AskLedger() as ask):
+                ranks = (RankView(0, os.getpid(), self._boot),)
+                self._say(LedgerView(ask.question, "script", "unified", ranks, {}, 0, 0, (), not self._rooms))
+
+    def _say(self, message: Said) -> None:
+        assert self._gateway is not None
+        self._lines.send(self._gateway, message)
+
+    def _open(self, ticket: Ticket) -> None:
+        room = self._rooms[ticket.key] = Room(ticket)
+        self._say(Admitted(room.key))
+        self._say(FirstToken(room.key, TokenIndex(0), room.next(), room.finish))
+        self._noted([room])
+        self._end_if_done(room)
+        if self._due is None and len(self._rooms) >= self._begin_at:
+            self._due = time.monotonic() + 0.5  # the last ones' first tokens are on their way
+
+    def _noted(self, rooms: list[Room]) -> None:
+        self._lines.flush()
+        now = time.monotonic()
+        self.sent += [(room.number, room.said - 1, now) for room in rooms]
+
+    def _end_if_done(self, room: Room) -> None:
+        if room.finish is not None:
+            del self._rooms[room.key]
+            self._say(Ended(room.key))
+
+    def wait(self) -> Micros | None:
+        """Time until the next step."""
+        if self._due is None:
+            return None
+        return Micros(max(0, int(1e6 * (self._due - time.monotonic()))))
+
+    def step(self) -> None:
+        """The next token of every room, if it is time."""
+        now = time.monotonic()
+        if self._due is None or now < self._due:
+            return
+        if not self._interval_s and self._behind():
+            self._due = now + 0.001
+            return
+        self.late_s = max(self.late_s, now - self._due)
+        self._due += self._interval_s or now - self._due
+        rooms = list(self._rooms.values())
+        for first in range(0, len(rooms), LOT):
+            lot = rooms[first : first + LOT]
+            for room in lot:
+                start = TokenIndex(room.said)
+                drawn = room.next()
+                self._say(Tokens(room.key, start, (drawn,), room.finish))
+            self._noted(lot)
+            for room in lot:
+                self._end_if_done(room)
+        if not self._rooms:
+            self._due = None
+
+    def _behind(self) -> bool:
+        assert self._gateway is not None
+        return self._sessions.unacknowledged(self._gateway) > len(self._rooms) // 2
+
+
+def main() -> None:
+    """See the module."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("gateway")
+    parser.add_argument("--rooms", type=int, default=1000)
+    parser.add_argument("--interval-ms", type=float, default=50.0)
+    parser.add_argument("--max-model-len", type=int, default=8192)
+    parser.add_argument("--sent", type=Path)
+    args = parser.parse_args()
+    clock, boot = MonotonicClock(), Boot(SystemEntropy().bits(64))
+    control = ZmqControl(bind=None, secret=None, max_frame_bytes=MAX_FRAME_BYTES)
+    sessions = Sessions(boot, SessionLimits())
+    lines = Lines(sessions, control, clock)
+    script = Script(lines, sessions, boot, rooms=args.rooms, interval_s=args.interval_ms / 1e3, max_model_len=args.max_model_len)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.default_int_handler)
+    lines.dial(args.gateway, None)
+    try:
+        while True:
+            for event in lines.receive():
+                script.hear(event)
+            script.step()
+            lines.flush()
+            due, waits = lines.timer(), [script.wait()]
+            waits.append(None if due is None else Micros(max(0, due - clock.now())))
+            sleep_until((control.fileno(),), min((w for w in waits if w is not None), default=None))
+    except KeyboardInterrupt:
+        print(f"worst step began {1e3 * script.late_s:.1f} ms late; {time.process_time():.2f} s of processor time", flush=True)
+    finally:
+        if args.sent is not None:
+            np.save(args.sent, np.array(script.sent, dtype=np.float64).reshape(-1, 3))
+        lines.close()
+
+
+if __name__ == "__main__":
+    main()
