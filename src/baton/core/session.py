@@ -175,12 +175,12 @@ class Sessions:
     def receive(self, link: Link, frame: AnyFrame, now: Micros) -> None:
         """A frame came in."""
         match frame:
+            case Data() | Beat():
+                self._on_traffic(link, frame, now)
             case Open():
                 self._on_open(link, frame, now)
             case Opened():
                 self._on_opened(link, frame, now)
-            case Data() | Beat():
-                self._on_traffic(link, frame, now)
             case Bye():
                 self._on_bye(frame, now)
             case WrongBoot():

@@ -8,6 +8,8 @@ Invariants: a message is delivered once and in order; at most `window` messages 
 also as far ahead as the other side keeps them; whatever was heard is acknowledged within `ack_delay`.
 """
 
+from collections.abc import Iterator
+
 import msgspec
 
 from baton.core.frames import Beat, Data, Said
@@ -131,18 +133,24 @@ class Stream:
             self._again, self._again_to, self._filled = first, last, last
 
     def _take(self, frame: Data, now: Micros) -> tuple[Said, ...]:
-        if self._got < frame.number <= self._got + self._limits.window:
+        whole: tuple[Said, ...] = ()
+        if frame.number == self._got + 1 and not self._held:  # as nearly always
+            self._got, whole = frame.number, (frame.message,)
+        elif self._got < frame.number <= self._got + self._limits.window:
             self._held.setdefault(frame.number, frame.message)
-        whole: list[Said] = []
-        while (message := self._held.pop(self._got + 1, None)) is not None:
-            self._got += 1
-            whole.append(message)
+            whole = tuple(self._complete())
         self._owed += 1
         if self._ack_at is None:
             self._ack_at = Micros(now + self._limits.ack_delay)
         if self._owed >= self._limits.ack_every:
             self._beat_now = True
-        return tuple(whole)
+        return whole
+
+    def _complete(self) -> Iterator[Said]:
+        """What was held back and has nothing missing before it now."""
+        while (message := self._held.pop(self._got + 1, None)) is not None:
+            self._got += 1
+            yield message
 
     # ---- time -----------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import asyncio
 
 import structlog
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from baton.gateway.ask import Ask
 from baton.gateway.desk import Desk
@@ -15,6 +15,19 @@ from baton.gateway.exchange import Exchange
 from baton.gateway.faults import HttpFault
 
 log = structlog.get_logger("baton.gateway")
+PLAIN_SEND = "baton.send"  # in an ASGI scope
+
+
+class PlainSend:
+    """ASGI: keeps the server's own `send` in the scope, before the application's layers wrap theirs around it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        scope[PLAIN_SEND] = send
+        await self._app(scope, receive, send)
 
 
 def fault_response(fault: HttpFault) -> Response:
@@ -39,7 +52,7 @@ class Answer(Response):
             if exchange.fault is not None:
                 await fault_response(exchange.fault)(scope, receive, send)
             elif not exchange.gone:
-                await self._write(send)
+                await self._write(send, scope.get(PLAIN_SEND, send))
         finally:
             watch.cancel()
             self._desk.close(exchange, "answer abandoned")
@@ -51,16 +64,17 @@ class Answer(Response):
             pass
         self._desk.close(self._exchange, "client disconnected")
 
-    async def _write(self, send: Send) -> None:
+    async def _write(self, send: Send, plain: Send) -> None:
+        """The head through all that stands around the application, which looks at it; the body past it, which does not."""
         exchange = self._exchange
         body, last = exchange.take(), exchange.ended
         length = ((b"content-length", str(len(body)).encode()),) if last else ()
         await send({"type": "http.response.start", "status": 200, "headers": [*exchange.headers, *length]})
-        await send({"type": "http.response.body", "body": body, "more_body": not last})
+        await plain({"type": "http.response.body", "body": body, "more_body": not last})
         while not last:
             await exchange.change()
             last = exchange.ended
-            await send({"type": "http.response.body", "body": exchange.take(), "more_body": not last})
+            await plain({"type": "http.response.body", "body": exchange.take(), "more_body": not last})
 
     def _log(self) -> None:
         """A line for each choice: each has a room of its own."""

@@ -14,6 +14,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from baton.core.errors import ConfigError
+from baton.gateway.answer import PlainSend
 from baton.gateway.desk import Desk
 
 BACKLOG = 2048
@@ -62,7 +63,7 @@ async def serve_http(app: FastAPI, *, socket: sockets.socket, stop: asyncio.Even
     """
     desk: Desk = app.state.desk
     config = uvicorn.Config(
-        app,
+        PlainSend(app),
         lifespan="off",
         ws="none",
         log_config=None,

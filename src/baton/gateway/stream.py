@@ -79,6 +79,8 @@ class TextStream:
         """Take the next tokens; those after a stop string are dropped, and `ending` says so."""
         if emit.start != self.count:
             raise Bug(f"request {emit.request}: tokens from index {emit.start} were heard where {self.count} was due")
+        if len(emit.drawn) == 1 and not self._wants_scores and self.count >= self._min_tokens:
+            return self._feed_one(emit.drawn[0].token)
         shown: list[str] = []
         tokens: list[TokenId] = []
         scored: list[Scored] = []
@@ -101,6 +103,19 @@ class TextStream:
         self.count += len(tokens)
         self._last = tokens[-1] if tokens else self._last
         return Piece("".join(shown), tuple(tokens), tuple(scored))
+
+    def _feed_one(self, token: TokenId) -> Piece:
+        """What `feed` does for a single token without logprobs, which is nearly all there is to do."""
+        text = ""
+        if token not in self._quiet:
+            text = self._detokenizer.push(token)
+            if self._stops.active:
+                text = self._stops.push(text)
+                if self._stops.found is not None:
+                    self.ending = Ending(FinishReason.STOP, self._stops.found)
+        self.count += 1
+        self._last = token
+        return Piece(text, (token,), ())
 
     def finish(self, reason: FinishReason) -> Piece:
         """No more tokens come: what was held back. A stop string may still be completed by it."""
