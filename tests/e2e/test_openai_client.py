@@ -10,7 +10,7 @@ from pathlib import Path
 import openai
 import pytest
 from openai import OpenAI
-from tests.e2e.service import Service, split, wait_for
+from tests.e2e.service import Service, split, unified, wait_for
 from tests.tiny import END, VOCABULARY
 
 ROOT = Path(__file__).parents[2]
@@ -136,6 +136,60 @@ def test_what_cannot_be_served_is_a_typed_error_and_the_next_request_is_served(
     with pytest.raises(openai.BadRequestError, match=said):
         client.completions.create(model="m", **({"prompt": "a"} | fields))
     assert greedy(client, "Then", max_tokens=3).usage.completion_tokens == 3
+
+
+def test_langchain_by_its_openai_path(service: Service, client: OpenAI) -> None:
+    library = pytest.importorskip("langchain_openai", reason="LangChain is not installed: pip install 'baton-llm[clients]'")
+    url = f"http://127.0.0.1:{service.port}/v1"
+    model = library.ChatOpenAI(model="m", base_url=url, api_key="none", temperature=0, max_tokens=16, max_retries=0, timeout=60)
+    talk = [("system", "Answer in one word."), ("human", "What is the capital of France?")]
+    whole = model.invoke(talk)
+    plain = [{"role": "system", "content": talk[0][1]}, {"role": "user", "content": talk[1][1]}]
+    same = client.chat.completions.create(model="m", messages=plain, temperature=0, max_tokens=16)
+    assert whole.content == same.choices[0].message.content
+    assert whole.response_metadata["finish_reason"] == "length"
+    assert (whole.usage_metadata["input_tokens"], whole.usage_metadata["output_tokens"]) == (same.usage.prompt_tokens, 16)
+    chunks = list(model.stream(talk))
+    assert len(chunks) > 2
+    assert "".join(c.content for c in chunks) == whole.content
+    assert [a.content for a in model.batch([talk, talk])] == [whole.content] * 2
+    scored = model.bind(logprobs=True, top_logprobs=2).invoke(talk)
+    assert len(scored.response_metadata["logprobs"]["content"]) == 16
+    with pytest.raises(openai.BadRequestError, match="100000"):
+        model.bind(max_tokens=100_000).invoke(talk)
+
+
+def test_everything_that_shapes_a_draw_at_once_is_the_same_split_and_unified(
+    service: Service, tmp_path: Path, tiny: Path
+) -> None:
+    """Prefill draws the first token and decode the others: both must see all of it, and what the other has drawn."""
+    shaped = {
+        "temperature": 0.9,
+        "top_p": 0.95,
+        "top_k": 60,
+        "min_p": 0.2,
+        "repetition_penalty": 1.3,
+        "presence_penalty": 0.4,
+        "frequency_penalty": 0.3,
+        "logit_bias": {"65": 3.0, "66": -100.0, str(END): 6.0},
+        "min_tokens": 6,
+        "max_tokens": 24,
+    }
+    prompts = [[65 + n, 70, 65 + n, *range(100, 100 + 9 * n)] for n in range(8)]
+
+    def all_of(asked: Service, **fields: object) -> list[list[int]]:
+        with ThreadPoolExecutor(8) as pool:
+            return list(pool.map(lambda n: asked.ids(prompts[n], seed=n, **(shaped | fields)), range(8)))
+
+    with unified(tmp_path, tiny, "--kv-pages", "400") as together:
+        assert all_of(together) == all_of(service)
+    apart = all_of(service)
+    assert all(len(ids) >= 6 and END not in ids[:5] and 66 not in ids for ids in apart)
+    for field in ("min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias"):
+        neutral = {"repetition_penalty": 1.0, "logit_bias": None}.get(field, 0.0)
+        assert all_of(service, **{field: neutral}) != apart, f"{field} makes a difference"
+    assert all_of(service, min_tokens=0) != apart
+    assert [service.ids(p, **(shaped | {"seed": n + 100})) for n, p in enumerate(prompts)] != apart
 
 
 def test_the_curl_examples_of_the_readme_answer(service: Service) -> None:
