@@ -5,6 +5,7 @@ takes depends on its own segment alone.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -26,8 +27,20 @@ BITS = {
 }
 
 
+class Lies(NamedTuple):
+    """Where rows lie, as the kernels take it: words and halves of the same memory, place, and tokens of a block."""
+
+    words: NDArray[np.generic]
+    halves: NDArray[np.generic]
+    place: NDArray[np.int64]
+    tokens: int
+
+
 class CpuAttention:
-    """Implements AttentionBackend for float32, bfloat16 and float16, one thread."""
+    """Implements AttentionBackend for float32, bfloat16 and float16, one thread.
+
+    A spec with one part has rows that are keys, and values are what they begin with.
+    """
 
     def __init__(self, pool: Pool, placement: Placement, spec: str = "kv") -> None:
         place = placement.places[spec]
@@ -39,7 +52,7 @@ class CpuAttention:
         flat = view.as_strided((pool.nbytes // size,), (1,), 0)
         self._halves: NDArray[np.generic] = flat.view(self._bits).numpy().view(self._stored)
         block = placement.block_bytes(place.spec.group)
-        strides = [block, place.offset, place.head_stride, place.part_stride]
+        strides = [block, place.offset, place.head_stride, place.part_stride if len(place.spec.parts) > 1 else 0]
         self._places = [
             (np.array(strides, dtype=np.int64) + np.array([0, n * place.layer_stride, 0, 0])) // size
             for n in range(len(place.layers))
@@ -48,9 +61,9 @@ class CpuAttention:
         self._paired = PAIRS and place.spec.dtype is DType.BF16 and even
         self._words: NDArray[np.generic] = self._halves.view(np.uint32) if self._paired else self._halves
         self._width = self._dim // 2 if self._paired else self._dim
-        self._deep, self._dims = _up(self._width, LANES), _up(self._dim, PANEL)
+        self._deep = _up(self._width, LANES)
         multiplied = self._paired or place.spec.dtype is DType.F32
-        self._direct = multiplied and self._deep == self._width and self._dims == self._dim and self._tokens % LANES == 0
+        self._direct = multiplied and self._deep == self._width and self._tokens % LANES == 0
         self._scale = np.float32(LOG2_E * self._dim**-0.5)
 
     def warm(self) -> None:
@@ -117,38 +130,53 @@ class CpuAttention:
             tables[n : n + s.count, : len(s.blocks)] = s.blocks
             n += s.count
         mine = q if len(rows) == len(q) else q[rows]
-        group = q.shape[1] // self._kv_heads
-        words = self._as_words(mine.reshape(len(rows), self._kv_heads, group, self._dim), self._deep)
-        found = np.empty((len(rows), self._kv_heads, group, self._dims), dtype=np.float32)
+        lies = Lies(self._words, self._halves, self._places[layer], self._tokens)
+        result = self._each(mine, lengths, window, sunk, tables, lies, out.shape[2]).to(out.dtype)
+        if mine is q:
+            out.copy_(result)
+        else:
+            out[rows] = result
+
+    def _each(
+        self,
+        q: torch.Tensor,
+        lengths: NDArray[np.int64],
+        window: int,
+        sunk: NDArray[np.float32],
+        tables: NDArray[np.int32],
+        lies: Lies,
+        wide: int,
+    ) -> torch.Tensor:
+        """Rows one by one, each over the first `lengths` positions of its own table: float32 [rows, heads, wide]."""
+        count, group, dims = len(q), q.shape[1] // self._kv_heads, _up(wide, PANEL)
+        words = self._as_words(q.reshape(count, self._kv_heads, group, self._dim), self._deep)
+        found = np.empty((count, self._kv_heads, group, dims), dtype=np.float32)
         kernels.single(
-            self._words,
-            self._halves,
+            lies.words,
+            lies.halves,
             words,
             found,
             lengths,
             window,
             sunk,
             tables,
-            self._places[layer],
-            self._tokens,
+            lies.place,
+            lies.tokens,
             self._dim,
-            self._direct,
+            wide,
+            self._direct and dims == wide,
             self._scale,
         )
-        result = torch.from_numpy(found)[..., : self._dim].reshape(len(rows), -1, self._dim).to(out.dtype)
-        if mine is q:
-            out.copy_(result)
-        else:
-            out[rows] = result
+        return torch.from_numpy(found)[..., :wide].reshape(count, -1, wide)
 
     def _attend_many(
         self, layer: int, q: torch.Tensor, s: Segment, window: int, sunk: NDArray[np.float32], out: torch.Tensor
     ) -> None:
         group = q.shape[1] // self._kv_heads
-        used = s.count * group
+        used, wide = s.count * group, out.shape[2]
         queries = q.new_zeros(self._kv_heads, _up(used, ROWS), self._dim)
         queries[:, :used].view(self._kv_heads, s.count, group, self._dim).copy_(self._by_head(q).permute(1, 0, 2, 3))
-        found = np.empty((self._kv_heads, queries.shape[1], self._dims), dtype=np.float32)
+        found = np.empty((self._kv_heads, queries.shape[1], _up(wide, PANEL)), dtype=np.float32)
         kernels.chunk(
             self._words,
             self._halves,
@@ -164,9 +192,10 @@ class CpuAttention:
             self._places[layer],
             self._tokens,
             self._dim,
+            wide,
             self._scale,
         )
-        rows = torch.from_numpy(found)[:, :used, : self._dim].view(self._kv_heads, s.count, group, self._dim)
+        rows = torch.from_numpy(found)[:, :used, :wide].view(self._kv_heads, s.count, group, wide)
         self._by_head(out).copy_(rows.permute(1, 0, 2, 3))
 
     def _by_head(self, x: torch.Tensor) -> torch.Tensor:

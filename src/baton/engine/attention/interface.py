@@ -48,7 +48,10 @@ class AttentionBackend(Protocol):
         ...
 
     def write(self, *, layer: int, k: torch.Tensor, v: torch.Tensor, slots: torch.Tensor) -> None:
-        """Store rows. k, v: [rows, kv heads, dim]; slots: int64 [rows], block slot * B + token in block."""
+        """Store rows. k, v: [rows, kv heads, dim]; slots: int64 [rows], block slot * B + token in block.
+
+        On latent rows there is one head, and v is the first elements of k.
+        """
         ...
 
     def attend(
@@ -63,7 +66,8 @@ class AttentionBackend(Protocol):
         out: torch.Tensor,
         sinks: torch.Tensor | None = None,
     ) -> None:
-        """Causal softmax(q k^T / sqrt(dim)) v. q, out: [rows, heads, dim]; layer counts those of this spec on this rank.
+        """Causal softmax(q k^T / sqrt(dim)) v. q: [rows, heads, dim], out: [rows, heads, dim of v]; layer counts those of this
+        spec on this rank. On latent rows (latent.py) nothing is divided: queries come scaled.
 
         A row at position p attends to positions 0 .. p, or with a window of w tokens to p - w + 1 .. p.
 

@@ -1,7 +1,8 @@
 """Attention over pages where they lie, compiled. See vectors.py for *words* and for what an array's dtype chooses.
 
 `pool` is the pool's flat array, one element a word or what becomes one; `halves` is the same memory in stored elements.
-`place`: element offsets in `halves` of one layer: block stride, base, head stride, part stride. A row has `dim` of them.
+`place`: element offsets in `halves` of one layer: block stride, base, head stride, part stride. A row has `dim` of them, and a
+value is the first `wide` of its row; a part stride of 0 means that keys and values share their rows (latent attention).
 In both kernels the result of a row depends on its query, its position and the rows it sees, never on its neighbours.
 """
 
@@ -60,7 +61,8 @@ def _weigh(scores, scale, top):  # type: ignore[no-untyped-def]
 
 @_jit
 def store(pool, k, v, slots, place, tokens):  # type: ignore[no-untyped-def]
-    """Rows to their places. k, v: [rows, heads, dim] in the stored type; slots: block * tokens + token."""
+    """Rows to their places. k: [rows, heads, dim] in the stored type, v as k or of dim 0 where there is none; slots:
+    block * tokens + token."""
     block_stride, base, head_stride, part_stride = place[0], place[1], place[2], place[3]
     dim = k.shape[2]
     for n in range(slots.size):
@@ -70,7 +72,7 @@ def store(pool, k, v, slots, place, tokens):  # type: ignore[no-untyped-def]
             values = pool[at + h * head_stride + part_stride : at + h * head_stride + part_stride + dim]
             for d in range(dim):
                 keys[d] = k[n, h, d]
-            for d in range(dim):
+            for d in range(v.shape[2]):
                 values[d] = v[n, h, d]
 
 
@@ -82,7 +84,7 @@ def _copy_words(source, target, rows, width):  # type: ignore[no-untyped-def]
 
 
 @_jit
-def single(pool, halves, q, out, lengths, window, sinks, tables, place, tokens, dim, direct, scale):  # type: ignore[no-untyped-def]
+def single(pool, halves, q, out, lengths, window, sinks, tables, place, tokens, dim, wide, direct, scale):  # type: ignore[no-untyped-def]
     """Rows that see the last `window` of `lengths` positions: a pass over K and one over V, all heads of a group together.
 
     sinks: [kv heads, group], a score of each head that takes part in the softmax and has no value, times LOG2_E; LOW: none.
@@ -109,7 +111,7 @@ def single(pool, halves, q, out, lengths, window, sinks, tables, place, tokens, 
                 at = base + tables[row, b] * place[0]
                 if b + AHEAD < blocks:
                     line = halves.ctypes.data + size * (base + tables[row, b + AHEAD] * place[0])
-                    for i in range(0, size * place[3], 64):
+                    for i in range(0, size * tokens * dim, 64):
                         prefetch(line + i)
                         prefetch(line + size * place[3] + i)
                 if direct:
@@ -137,7 +139,7 @@ def single(pool, halves, q, out, lengths, window, sinks, tables, place, tokens, 
                 at = base + tables[row, b] * place[0] + place[3]
                 seen = min(tokens, length - b * tokens)
                 if not direct:
-                    _copy_values(halves[at:], values, seen, dim)
+                    _copy_values(halves[at:], values, seen, dim, wide)
                 for g in range(0, group, HEADS):
                     weights = scores.ctypes.data + 4 * (g * most + b * tokens)
                     for d in range(0, dims, PANEL):
@@ -150,33 +152,33 @@ def single(pool, halves, q, out, lengths, window, sinks, tables, place, tokens, 
 
 
 @_jit
-def _copy_values(source, target, rows, dim):  # type: ignore[no-untyped-def]
+def _copy_values(source, target, rows, dim, wide):  # type: ignore[no-untyped-def]
     for t in range(rows):
-        for d in range(dim):
+        for d in range(wide):
             target[t, d] = word(source[t * dim + d])
 
 
-def _value_words(source, target, at, rows, dim):  # type: ignore[no-untyped-def]
+def _value_words(source, target, at, rows, dim, wide):  # type: ignore[no-untyped-def]
     raise NotImplementedError
 
 
 @overload(_value_words)
-def _value_words_of(source, target, at, rows, dim):  # type: ignore[no-untyped-def]
+def _value_words_of(source, target, at, rows, dim, wide):  # type: ignore[no-untyped-def]
     """Rows at .. at + rows of a tile of V as words; a pair holds the same element of two neighbouring rows."""
 
-    def plain(source, target, at, rows, dim):  # type: ignore[no-untyped-def]
+    def plain(source, target, at, rows, dim, wide):  # type: ignore[no-untyped-def]
         for t in range(rows):
-            for d in range(dim):
+            for d in range(wide):
                 target[at + t, d] = word(source[t * dim + d])
 
-    def paired(source, target, at, rows, dim):  # type: ignore[no-untyped-def]
+    def paired(source, target, at, rows, dim, wide):  # type: ignore[no-untyped-def]
         for t in range(rows):
             line = target[(at + t) // 2]
             if (at + t) % 2 == 0:
-                for d in range(dim):
+                for d in range(wide):
                     line[d] = np.uint32(source[t * dim + d])
             else:
-                for d in range(dim):
+                for d in range(wide):
                     line[d] |= np.uint32(source[t * dim + d]) << np.uint32(16)
 
     return paired if target.dtype == types.uint32 else plain
@@ -203,7 +205,7 @@ def _weight_words_of(scores, weights):  # type: ignore[no-untyped-def]
 
 
 @_jit
-def _load(pool, halves, begin, table, base, place, tokens, dim, first, seen, keys, values):  # type: ignore[no-untyped-def]
+def _load(pool, halves, begin, table, base, place, tokens, dim, wide, first, seen, keys, values):  # type: ignore[no-untyped-def]
     """Positions first .. first + seen of one head: K transposed, V row by row; zeros for what lies before block `begin`."""
     per_word = halves.size // pool.size
     width = dim // per_word
@@ -219,7 +221,7 @@ def _load(pool, halves, begin, table, base, place, tokens, dim, first, seen, key
             line = keys[d, t : t + rows]
             for i in range(rows):
                 line[i] = word(source[i * width + d])
-        _value_words(halves[at + place[3] : at + place[3] + rows * dim], values, t, rows, dim)
+        _value_words(halves[at + place[3] : at + place[3] + rows * dim], values, t, rows, dim, wide)
         t += rows
 
 
@@ -264,7 +266,7 @@ def _panel(q, keys, values, total, peak, weight, scores, weights, seen, window, 
 
 
 @_jit
-def chunk(pool, halves, q, out, start, rows, window, sinks, group, begin, table, place, tokens, dim, scale):  # type: ignore[no-untyped-def]
+def chunk(pool, halves, q, out, start, rows, window, sinks, group, begin, table, place, tokens, dim, wide, scale):  # type: ignore[no-untyped-def]
     """Consecutive rows from position `start`, each seeing `window` positions up to its own, tile after tile of `TILE`.
 
     sinks: as in `single`; begin: number of the block that `table` begins with.
@@ -295,6 +297,7 @@ def chunk(pool, halves, q, out, start, rows, window, sinks, group, begin, table,
                 place,
                 tokens,
                 dim,
+                wide,
                 first,
                 min(TILE, length - first),
                 keys,

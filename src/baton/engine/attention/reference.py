@@ -24,7 +24,7 @@ def pool_view(pool: Pool, placement: Placement, spec: str = "kv") -> torch.Tenso
         pool.nbytes // block,
         place.heads.size,
         len(place.layers),
-        2,
+        len(place.spec.parts),
         placement.table.block_tokens,
         place.spec.row,
     )
