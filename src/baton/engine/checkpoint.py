@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 
 from baton.core.errors import ConfigError
 from baton.core.state import Interval
+from baton.engine.fp8 import FP8, Block, block_of, dequantised, scale_name
 
 MODELOPT = "hf_quant_config.json"
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
@@ -34,12 +35,18 @@ class Checkpoint:
         config: config.json
         tensors: where each tensor lies, its stored dtype ("BF16", "F32", ...) and shape
         packing: one of PACKINGS, or none
+        block: of what fp8 weights have a scale; None: there are none
     """
 
     def __init__(
-        self, directory: Path, config: Mapping[str, Any], tensors: Mapping[str, Stored], packing: str | None = None
+        self,
+        directory: Path,
+        config: Mapping[str, Any],
+        tensors: Mapping[str, Stored],
+        packing: str | None = None,
+        block: Block | None = None,
     ) -> None:
-        self.directory, self.config, self.tensors, self.packing = directory, config, tensors, packing
+        self.directory, self.config, self.tensors, self.packing, self.block = directory, config, tensors, packing, block
 
     @classmethod
     def open(cls, directory: Path) -> "Checkpoint":
@@ -51,17 +58,17 @@ class Checkpoint:
         if not directory.is_dir():
             raise ConfigError(f"model directory {directory} does not exist; give a directory with config.json and *.safetensors")
         config = _read_json(directory / "config.json")
-        method = _quantised(directory, config)
-        if method is not None and method not in PACKINGS:
+        method, block = _quantised(directory, config), block_of(config)
+        if method is not None and method not in PACKINGS and block is None:
             raise ConfigError(
                 f"{directory} is quantised with {method}, which is not supported; "
-                f"supported are checkpoints in float32, bfloat16, float16 and {', '.join(PACKINGS)}, and GGUF files "
-                "(served in 16 bits)"
+                f"supported are checkpoints in float32, bfloat16, float16, {', '.join(PACKINGS)} and fp8 with "
+                "weight_block_size, and GGUF files (all served in --dtype)"
             )
         tensors: dict[str, Stored] = {}
         for file in _weight_files(directory):
             tensors |= _headers(file)
-        return cls(directory, config, tensors, method)
+        return cls(directory, config, tensors, method, block)
 
     def load(
         self, name: str, dtype: torch.dtype, *, rows: Interval | None = None, columns: Interval | None = None
@@ -71,8 +78,19 @@ class Checkpoint:
         Raises:
             ConfigError: the checkpoint lacks it, or it is smaller than that
         """
+        part = self._mapped(name, rows, columns)
+        if self.block is not None and self.tensors[name].dtype == FP8:
+            part = self._unscaled(name, part, rows, columns, self.block)
         # A mapped tensor would follow whatever is done to the file while it is served.
-        return self._mapped(name, rows, columns).to(dtype, copy=True)
+        return part.to(dtype, copy=True)
+
+    def _unscaled(
+        self, name: str, part: torch.Tensor, rows: Interval | None, columns: Interval | None, block: Block
+    ) -> torch.Tensor:
+        here = [cut or Interval(0, size) for cut, size in zip((rows, columns), self.tensors[name].shape, strict=True)]
+        blocks = [Interval(cut.start // size, -(-cut.end // size)) for cut, size in zip(here, block, strict=True)]
+        scales = self._mapped(scale_name(name), *blocks)
+        return dequantised(part, scales, block, first=(here[0].start % block[0], here[1].start % block[1]))
 
     def _mapped(self, name: str, rows: Interval | None = None, columns: Interval | None = None) -> torch.Tensor:
         stored = self.tensors.get(name)
