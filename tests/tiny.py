@@ -43,9 +43,30 @@ CLASSES = {
     "gemma3": "Gemma3",
     "mixtral": "Mixtral",
     "qwen3_moe": "Qwen3Moe",
+    "deepseek_v2": "DeepseekV2",
+    "deepseek_v3": "DeepseekV3",
+    "deepseek_v32": "DeepseekV32",
+    "glm_moe_dsa": "GlmMoeDsa",
 }
 CONFIGS = {"gemma3": "Gemma3Text"}  # where it is another name
 YARN = {"rope_type": "yarn", "rope_theta": 15_000.0, "factor": 8.0, "original_max_position_embeddings": 64, "truncate": False}
+# No two sizes alike, so that a part taken for another does not fit.
+LATENT = {
+    "num_key_value_heads": 4,
+    "head_dim": 8,  # of what is rotated
+    "num_hidden_layers": 3,
+    "q_lora_rank": 24,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 20,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 40,
+    "first_k_dense_replace": 1,
+    "n_group": 4,
+    "topk_group": 2,
+}
 OWN: dict[str, dict[str, Any]] = {  # sizes of what others have not; windows shorter than most prompts
     "gpt_oss": {
         "num_local_experts": 8,
@@ -59,11 +80,16 @@ OWN: dict[str, dict[str, Any]] = {  # sizes of what others have not; windows sho
     "gemma3": {"sliding_window": 20, "num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2},
     "mixtral": {"num_local_experts": 4, "intermediate_size": 48},
     "qwen3_moe": {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32},
+    "deepseek_v2": {**LATENT, "topk_method": "group_limited_greedy", "routed_scaling_factor": 1.5},
+    "deepseek_v3": LATENT,
+    # Many index heads: a position that all of them find worth nothing ties with others, and any of these may be chosen.
+    "deepseek_v32": {**LATENT, "index_topk": 20, "index_head_dim": 28, "index_n_heads": 16},
+    "glm_moe_dsa": {**LATENT, "index_topk": 20, "index_head_dim": 28, "index_n_heads": 16},
 }
 
 
 def make_tiny(path: Path, family: str = "llama", *, seed: int = 0, **overrides: Any) -> Path:
-    """Write a float32 checkpoint of that family (a key of `classes`) with weights drawn from `seed`; returns `path`.
+    """Write a float32 checkpoint of that family (a key of `CLASSES`) with weights drawn from `seed`; returns `path`.
 
     `overrides` replace values of its config. The weights spread wider than by default (`initializer_range`), which keeps the
     top logits apart: nearly tied ones would make equal tokens a matter of rounding.
@@ -104,7 +130,8 @@ def make_tiny(path: Path, family: str = "llama", *, seed: int = 0, **overrides: 
 def _spread_vectors(model: torch.nn.Module) -> None:
     """Norm weights start as all ones and biases as all zeros: a loader that leaves one out would not be noticed."""
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        buffers = ((name, tensor) for name, tensor in model.named_buffers() if name.endswith("bias"))
+        for name, parameter in [*model.named_parameters(), *buffers]:
             if parameter.dim() == 1:
                 middle = 0.0 if name.endswith("bias") or not parameter.any() else 1.0
                 parameter.copy_(middle + 0.2 * torch.randn(parameter.shape))

@@ -64,11 +64,14 @@ def test_the_list_names_every_architecture(capsys):
     assert [row["architectures"] for row in found["families"]] == [list(family.architectures) for family in FAMILIES]
     full = {"group": "full", "unit": "page", "extent": "full", "specs": [{"name": "kv", "parts": ["k", "v"]}]}
     window = {"group": "window", "unit": "page", "specs": [{"name": "swa", "parts": ["k", "v"]}]}
+    latent, index = {"name": "latent", "parts": ["c"]}, {"name": "index.k", "parts": ["k"]}
     states = {row["family"]: row["state"] for row in found["families"]}
     assert states["Llama"] == states["Qwen3-MoE"] == [full]
     assert states["Mistral"] == [window | {"extent": "last 4096"}]
     assert states["gpt-oss"] == [full, window | {"extent": "last 128"}]
     assert states["Gemma 3"] == [full, window | {"extent": "last 4096"}]
+    assert states["DeepSeek-V2"] == states["DeepSeek-V3"] == [full | {"specs": [latent]}]
+    assert states["DeepSeek-V3.2"] == states["GLM-5"] == [full | {"specs": [latent, index]}]
 
 
 @pytest.mark.parametrize(

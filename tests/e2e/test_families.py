@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.e2e.service import split, unified
-from tests.engine.test_models import LONGROPE, UPPER, WINDOW, truth
+from tests.engine.test_models import LONGROPE, MSCALE, UPPER, WINDOW, truth
 from tests.tiny import make_tiny
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -20,6 +20,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3": ("gemma3", {}),
     "mixtral": ("mixtral", {}),
     "qwen3_moe": ("qwen3_moe", {}),
+    "deepseek_v2": ("deepseek_v2", {}),
+    "deepseek_v3": ("deepseek_v3", {"rope_parameters": MSCALE}),
     "phi3": ("phi3", {"rope_parameters": LONGROPE, "original_max_position_embeddings": 32}),
 }
 

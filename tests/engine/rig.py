@@ -14,6 +14,7 @@ from baton.core.state import DType, Placement
 from baton.core.work import Batch, BatchDone, Draw, Row
 from baton.engine.attention.interface import AttentionBackend
 from baton.engine.attention.reference import ReferenceAttention
+from baton.engine.attention.sparse import NoSparse
 from baton.engine.checkpoint import Checkpoint
 from baton.engine.comm import Alone
 from baton.engine.engine import TorchEngine
@@ -57,6 +58,7 @@ class Rig:
             placement=self.placement,
             pools={KV: self.pool},
             attention=self.attention(),
+            sparse=NoSparse(),
             block_sums=block_sums,
             identity=IDENTITY,
             threads=threads,

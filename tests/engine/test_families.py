@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.engine.test_models import LONGROPE, UPPER, WINDOW, truth, worst
+from tests.engine.test_models import LONGROPE, MSCALE, UPPER, WINDOW, truth, worst
 from tests.engine.whole import Request, Rig
 from tests.tiny import make_tiny
 
@@ -31,6 +31,8 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3": ("gemma3", {}),
     "mixtral": ("mixtral", {}),
     "qwen3_moe": ("qwen3_moe", {}),
+    "deepseek_v2": ("deepseek_v2", {"topk_method": "greedy", "q_lora_rank": None}),
+    "deepseek_v3": ("deepseek_v3", {"rope_parameters": MSCALE}),
     "phi3 long": ("phi3", {"rope_parameters": LONGROPE, "original_max_position_embeddings": 32}),
 }
 
@@ -85,7 +87,7 @@ def test_greedy_tokens_are_those_of_transformers_unified_and_split(tmp_path: Pat
 
 @pytest.mark.parametrize("served", [DType.BF16, DType.F16])
 @pytest.mark.parametrize("stored", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("family", ["llama", "mistral", "smollm3", "qwen2", "qwen3", "phi3"])
+@pytest.mark.parametrize("family", ["llama", "mistral", "smollm3", "qwen2", "qwen3", "phi3", "deepseek_v2", "deepseek_v3"])
 def test_sixteen_bit_weights_are_served(tmp_path: Path, family: str, stored: torch.dtype, served: DType) -> None:
     """Against transformers in float32 on the stored weights: what is left is rounding, far from a wrong weight's error."""
     path = make_tiny(tmp_path, family, initializer_range=0.1)

@@ -2,7 +2,7 @@
 
 import ctypes
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,12 @@ from tests.tiny import make_tiny
 from baton.adapters.memory import HostPool
 from baton.core.errors import ConfigError
 from baton.core.state import DType
-from baton.engine.attention.choose import CPU, Make, attention_for
-from baton.engine.attention.cpu import CpuAttention
-from baton.engine.attention.interface import Seen, Segment
+from baton.engine.attention.choose import CPU, Make, MakeSparse, attention_for, sparse_for
+from baton.engine.attention.interface import Segment
+from baton.engine.attention.latent import LATENT, ReferenceLatentAttention
+from baton.engine.attention.paged import PagedAttend
 from baton.engine.attention.reference import ReferenceAttention
+from baton.engine.attention.sparse import CpuSparse, ReferenceSparse
 from baton.engine.checkpoint import Checkpoint
 from baton.engine.comm import Alone
 from baton.engine.kernels.team import Team
@@ -42,6 +44,7 @@ LLAMA3 = {
 LINEAR = {"rope_type": "linear", "rope_theta": 5_000.0, "factor": 4.0}
 DYNAMIC = {"rope_type": "dynamic", "rope_theta": 10_000.0, "factor": 2.0}
 YARN = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "original_max_position_embeddings": 128, "beta_fast": 8.0}
+MSCALE = {**YARN, "factor": 40.0, "beta_fast": 32.0, "mscale": 1.0, "mscale_all_dim": 1.0}  # as DeepSeek's configs have it
 SHORT, LONG = [1.0 + 0.1 * i for i in range(8)], [1.0 + 0.7 * i for i in range(8)]
 LONGROPE = {"rope_type": "longrope", "rope_theta": 10_000.0, "short_factor": SHORT, "long_factor": LONG}
 PARTIAL = {**LONGROPE, "short_factor": SHORT[:6], "long_factor": LONG[:6], "partial_rotary_factor": 0.75}
@@ -94,16 +97,34 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "qwen3_moe",
         {"num_hidden_layers": 4, "decoder_sparse_step": 2, "mlp_only_layers": [3], **WEIGHED},
     ),
+    "deepseek_v2": ("deepseek_v2", {}),
+    "deepseek_v2 greedy": ("deepseek_v2", {"topk_method": "greedy", "q_lora_rank": None, "first_k_dense_replace": 0}),
+    "deepseek_v2 biases": ("deepseek_v2", {"attention_bias": True, "mlp_bias": False, "rope_parameters": MSCALE}),
+    "deepseek_v3": ("deepseek_v3", {}),
+    "deepseek_v3 yarn": ("deepseek_v3", {"rope_parameters": MSCALE}),
+    "deepseek_v3 unlike": ("deepseek_v3", {"rope_parameters": {**MSCALE, "mscale": 0.7}, "attention_bias": True}),
+    "deepseek_v3 halves": ("deepseek_v3", {"rope_interleave": False, "q_lora_rank": None, "norm_topk_prob": False}),
+    "kimi_k2": ("deepseek_v3", {"n_group": 1, "topk_group": 1, "n_shared_experts": 2, "routed_scaling_factor": 2.827}),
+    "deepseek_v32": ("deepseek_v32", {}),
+    "deepseek_v32 yarn": ("deepseek_v32", {"rope_parameters": MSCALE, "index_topk": 7}),
+    "deepseek_v32 short": ("deepseek_v32", {"index_topk": 200}),
+    "glm_moe_dsa": ("glm_moe_dsa", {}),
+    "glm_moe_dsa shared": ("glm_moe_dsa", {"num_hidden_layers": 4, "indexer_types": ["full", "shared", "full", "shared"]}),
     "phi3 long in part": ("phi3", {"rope_parameters": PARTIAL, "original_max_position_embeddings": 32}),
 }
 LONGEST = {"dynamic rope, stretched": LENGTH, "phi3 short": 1024}  # served by a flag; else by what the config says
 
 
+Kinds = tuple[Mapping[str, Make], MakeSparse]
+COMPILED: Kinds = (CPU, CpuSparse)
+PLAIN: Kinds = ({"kv": ReferenceAttention, "swa": ReferenceAttention, LATENT: ReferenceLatentAttention}, ReferenceSparse)
+
+
 class Watched:
     """Ops that keep the residual stream as each norm finds it."""
 
-    def __init__(self, ops: Ops) -> None:
-        self._ops = ops
+    def __init__(self, ops: Ops, hidden: int) -> None:
+        self._ops, self._hidden = ops, hidden
         self.linear: Callable[..., Linear] = ops.linear
         self.rotate, self.gate, self.grouped = ops.rotate, ops.gate, ops.grouped
         self.streams: list[torch.Tensor] = []
@@ -112,7 +133,8 @@ class Watched:
         self, x: torch.Tensor, weight: torch.Tensor, eps: float, *, add: torch.Tensor | None, offset: float = 0.0
     ) -> torch.Tensor:
         out = self._ops.norm(x, weight, eps, add=add, offset=offset)
-        self.streams.append(x.clone())
+        if x.shape[1] == self._hidden:  # compressed rows are normed too
+            self.streams.append(x.clone())
         return out
 
 
@@ -123,7 +145,7 @@ class Driver:
         self,
         path: Path,
         ops: Ops,
-        attention: Make,
+        kinds: Kinds,
         *,
         dtype: DType = DType.F32,
         longest: int | None = None,
@@ -131,14 +153,18 @@ class Driver:
         checkpoint = Checkpoint.open(path)
         placement = placement_of(checkpoint, dtype, 1)
         self.layers = int(checkpoint.config["num_hidden_layers"])
-        self._ops = Watched(ops)
+        self._ops = Watched(ops, int(checkpoint.config["hidden_size"]))
         family = family_of(checkpoint.config, FAMILIES)
         self._model = family.build(checkpoint, placement, dtype, self._ops, Alone(), longest=longest)
         self._blocks = np.random.default_rng(5).permutation(12).astype(np.int32)[: -(-LENGTH // B)]
         self._pools = {g.name: HostPool(12 * placement.page_bytes(g.name)) for g in placement.table.groups}
         for pool in self._pools.values():
             ctypes.memset(pool.address, 0x7F, pool.nbytes)  # float32 3e38: whoever reads too far is seen
-        self._attention = attention_for(self._pools, placement, dict.fromkeys(CPU, attention))
+        attention, sparse = kinds
+        self._attention, self._sparse = (
+            attention_for(self._pools, placement, attention),
+            sparse_for(self._pools, placement, sparse),
+        )
 
     def run(self, tokens: Sequence[int], cuts: Sequence[int]) -> tuple[list[torch.Tensor], torch.Tensor]:
         """Each layer's output [tokens, hidden] and the logits [tokens, vocab]."""
@@ -156,16 +182,9 @@ class Driver:
         slots = torch.from_numpy(blocks.astype(np.int64))[at // B] * B + at % B
         segment = Segment(first=0, count=len(tokens), start=start, blocks=blocks)
 
-        def attend(
-            layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: Seen, sinks: torch.Tensor | None = None, /
-        ) -> torch.Tensor:
-            out = torch.full_like(q, 7.0)
-            self._attention.write(layer=layer, k=k, v=v, slots=slots)
-            self._attention.attend(layer=layer, q=q, k=k, v=v, segments=[segment], seen=seen, out=out, sinks=sinks)
-            return out
-
         self._ops.streams.clear()
         with torch.inference_mode():
+            attend = PagedAttend(self._attention, self._sparse, [([segment], slots)] * self.layers)
             hidden = self._model.forward(torch.tensor(tokens), at, attend)
             logits = self._model.logits(hidden)
         streams = self._ops.streams  # before layer 0, inside layer 0 (once, or three times), after layer 0, ...
@@ -174,7 +193,7 @@ class Driver:
         return streams[each::each], logits
 
     def close(self) -> None:
-        del self._attention
+        del self._attention, self._sparse
         for pool in self._pools.values():
             pool.close()
 
@@ -224,8 +243,8 @@ def _one_thread():
 def test_layers_and_logits_are_those_of_transformers(tmp_path: Path, case: str, compiled: bool) -> None:
     family, overrides = CASES[case]
     path = make_tiny(tmp_path, family, **overrides)
-    ops, attention = (CpuOps(DType.F32, Team(1)), CpuAttention) if compiled else (TorchOps(), ReferenceAttention)
-    driver = Driver(path, ops, attention, longest=LONGEST.get(case))
+    ops, kinds = (CpuOps(DType.F32, Team(1)), COMPILED) if compiled else (TorchOps(), PLAIN)
+    driver = Driver(path, ops, kinds, longest=LONGEST.get(case))
     compare(driver, path, prompt(int(Checkpoint.open(path).config["vocab_size"])), list(CUTS.values()))
     driver.close()
 
@@ -240,7 +259,7 @@ def test_the_rope_settings_of_older_configs(tmp_path: Path) -> None:
     config["rope_theta"] = parameters.pop("rope_theta")
     config["rope_scaling"] = parameters
     (path / "config.json").write_text(json.dumps(config))
-    driver = Driver(path, TorchOps(), ReferenceAttention)
+    driver = Driver(path, TorchOps(), PLAIN)
     found_layers, found = driver.run(tokens, [LENGTH])
     assert max(worst(a, b) for a, b in zip([*found_layers, found], [*layers, logits], strict=True)) <= TOLERANCE
     driver.close()
@@ -250,7 +269,7 @@ def test_the_trial_model_is_that_of_transformers() -> None:
     path = default_directory()
     if not (path / "config.json").is_file():
         pytest.skip("the trial model is not here; baton models pull smollm2")
-    driver = Driver(path, CpuOps(DType.F32, Team(1)), CpuAttention)
+    driver = Driver(path, CpuOps(DType.F32, Team(1)), COMPILED)
     compare(driver, path, prompt(int(Checkpoint.open(path).config["vocab_size"])), [CUTS["whole"], CUTS["odd"]])
     driver.close()
 
@@ -295,7 +314,7 @@ def refused(path: Path, **changes: object) -> str:
     config = json.loads((path / "config.json").read_text()) | changes
     (path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ConfigError) as caught:
-        Driver(path, TorchOps(), ReferenceAttention)
+        Driver(path, TorchOps(), PLAIN)
     return str(caught.value)
 
 
@@ -339,7 +358,7 @@ def test_a_sliding_window_that_no_layer_uses_is_served(tmp_path: Path, changes: 
     path = make_tiny(tmp_path, "qwen3")
     config = json.loads((path / "config.json").read_text()) | SLIDING | changes
     (path / "config.json").write_text(json.dumps(config))
-    driver = Driver(path, TorchOps(), ReferenceAttention)
+    driver = Driver(path, TorchOps(), PLAIN)
     compare(driver, path, prompt(320), [CUTS["whole"]])
     driver.close()
 

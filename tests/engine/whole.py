@@ -15,7 +15,7 @@ from baton.core.messages import Sampling
 from baton.core.seal import identity_bits
 from baton.core.state import DType, Placement
 from baton.core.work import Batch, BatchDone, DigestDone, Draw, Row, RowDone
-from baton.engine.attention.choose import attention_for
+from baton.engine.attention.choose import attention_for, sparse_for
 from baton.engine.checkpoint import Checkpoint
 from baton.engine.comm import Alone, Comm, GlooComm
 from baton.engine.digest import block_sums
@@ -84,6 +84,7 @@ class Rig:
             placement=self.placement,
             pools=self.pools,
             attention=attention_for(self.pools, self.placement),
+            sparse=sparse_for(self.pools, self.placement),
             block_sums=block_sums,
             identity=self.identity,
             threads=threads,

@@ -113,7 +113,7 @@ class Body:
         )
 
     def _load(self, station: Station, store: "Store | None") -> None:
-        from baton.engine.attention.choose import attention_for
+        from baton.engine.attention.choose import attention_for, sparse_for
         from baton.engine.checkpoint import Checkpoint
         from baton.engine.comm import Alone, GlooComm
         from baton.engine.digest import block_sums
@@ -152,6 +152,7 @@ class Body:
             placement=self.placement,
             pools=pools,
             attention=attention,
+            sparse=sparse_for(pools, self.placement),
             block_sums=block_sums,
             identity=identity_bits(self.weights),
             threads=s.threads,

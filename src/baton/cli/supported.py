@@ -20,6 +20,7 @@ ANY = {
     "num_hidden_layers": 6,
     "intermediate_size": 1,
     "vocab_size": 1,
+    "num_experts_per_tok": 1,
 }
 
 
@@ -77,7 +78,8 @@ def as_table() -> None:
         table.add_column(heading, overflow="fold")
     for row in map(describe, FAMILIES):
         state = "\n".join(
-            f"{g['group']}: {', '.join('/'.join(s['parts']) for s in g['specs'])} of {_positions(g['extent'])}, by {g['unit']}"
+            f"{g['group']}: {', '.join(s['name'] + ' ' + '/'.join(s['parts']) for s in g['specs'])} "
+            f"of {_positions(g['extent'])}, by {g['unit']}"
             for g in row["state"]
         )
         table.add_row("\n".join(row["architectures"]), row["models"], state, row["sliding_window"], row["notes"])

@@ -21,7 +21,9 @@ from baton.core.ids import GroupName
 from baton.core.messages import Drawn
 from baton.core.state import Placement, Unit
 from baton.core.work import Batch, BatchDone, DigestDone, DigestOrder, Row, RowDone
-from baton.engine.attention.interface import AttentionBackend, Seen, Segment
+from baton.engine.attention.interface import AttentionBackend, Segment
+from baton.engine.attention.paged import PagedAttend
+from baton.engine.attention.sparse import SparseBackend
 from baton.engine.models.base import Model
 from baton.engine.ops import ROW_STEP, lacking, padded
 from baton.engine.sampler import draw_rows
@@ -48,12 +50,13 @@ class TorchEngine:
         placement: Placement,
         pools: Mapping[GroupName, Pool],
         attention: AttentionBackend,
+        sparse: SparseBackend,
         block_sums: BlockSums,
         identity: int,
         threads: int,
         wake: Callable[[], None],
     ) -> None:
-        self._model, self._placement, self._attention = model, placement, attention
+        self._model, self._placement, self._attention, self._sparse = model, placement, attention, sparse
         self._pools = dict(pools)
         self._bytes = {g: pool_bytes(p) for g, p in pools.items()}
         self._block_sums, self._identity, self._threads, self._wake = block_sums, identity, threads, wake
@@ -174,17 +177,8 @@ class TorchEngine:
         count = len(tokens)
         short = lacking(count, self._row_step)
         x, at = padded(torch.from_numpy(tokens), short), padded(torch.from_numpy(positions), short)
-
-        def attend(
-            layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: Seen, sinks: torch.Tensor | None = None, /
-        ) -> torch.Tensor:
-            out = q.new_zeros(q.shape) if short else q.new_empty(q.shape)
-            q, k, v = q[:count], k[:count], v[:count]
-            segments, slots = places[self._group_of[layer]]
-            self._attention.write(layer=layer, k=k, v=v, slots=slots)
-            self._attention.attend(layer=layer, q=q, k=k, v=v, segments=segments, seen=seen, out=out[:count], sinks=sinks)
-            return out
-
+        where = [places[self._group_of[layer]] for layer in range(len(self._group_of))]
+        attend = PagedAttend(self._attention, self._sparse, where)
         return self._model.forward(x, at, attend)
 
     def _places(self, rows: Sequence[Row], group: GroupName) -> tuple[list[Segment], torch.Tensor]:

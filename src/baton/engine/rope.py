@@ -4,6 +4,7 @@ Angles depend on the position alone, never on how long a sequence has become: ca
 agree. Where a method asks for the length (dynamic, longrope), it is the longest that is served, as vLLM does it too.
 """
 
+import copy
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -82,15 +83,18 @@ def _dynamic(s: Source) -> Numbers:
     return {"growth": (factor * s.longest / s.limit - (factor - 1)) ** (s.dim / (s.dim - 2))}
 
 
+def _strength(factor: float, weight: float) -> float:
+    """YaRN's mscale: scores of a stretched rope are sharpened by its square."""
+    return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
+
+
 def _yarn(s: Source) -> Numbers:
     original = s.original()
     factor = s.number("factor", s.limit / original)
 
-    def strength(weight: float) -> float:
-        return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
-
     over, under = s.values.get("mscale"), s.values.get("mscale_all_dim")
-    scale = strength(float(over)) / strength(float(under)) if over and under else strength(1.0)
+    both = over and under
+    scale = _strength(factor, float(over)) / _strength(factor, float(under)) if both else _strength(factor, 1.0)
 
     def turns(count: float) -> float:
         """The frequency, counted from 0, that turns so often within the original length."""
@@ -164,6 +168,15 @@ def rope_source(config: Mapping[str, Any], *, dim: int, longest: int) -> tuple[s
     return kind, msgspec.structs.replace(source, theta=source.number("rope_theta", theta))
 
 
+def score_factor(config: Mapping[str, Any], *, dim: int) -> float:
+    """What DeepSeek's models multiply their scores by: mscale_all_dim's strength, squared, where a rope is stretched. The rope's
+    own angles carry mscale over mscale_all_dim. Raises ConfigError for numbers that are none."""
+    kind, source = rope_source(config, dim=dim, longest=1)
+    if kind == "default" or not source.values.get("mscale_all_dim"):
+        return 1.0
+    return _strength(source.number("factor"), source.number("mscale_all_dim")) ** 2
+
+
 def rope_settings(config: Mapping[str, Any], *, dim: int, longest: int) -> RopeSettings:
     """The rope of a config for heads of `dim` elements where `longest` positions are served. Raises ConfigError."""
     kind, whole = rope_source(config, dim=dim, longest=longest)
@@ -204,3 +217,9 @@ class Rope:
         inverse = stretch(1.0 / (settings.theta * growth) ** powers, numbers)
         angles = torch.arange(positions, dtype=torch.float32)[:, None] * inverse
         self.cos, self.sin = angles.cos().mul_(scale), angles.sin().mul_(scale)
+
+    def times(self, factor: float) -> "Rope":
+        """A rope that multiplies what it rotates by `factor` besides."""
+        found = copy.copy(self)
+        found.cos, found.sin = self.cos * factor, self.sin * factor
+        return found

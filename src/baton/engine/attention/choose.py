@@ -8,11 +8,15 @@ from baton.core.errors import Bug
 from baton.core.ids import GroupName
 from baton.core.state import Placement
 from baton.engine.attention.cpu import CpuAttention
+from baton.engine.attention.index import INDEX
 from baton.engine.attention.interface import AttentionBackend, Seen, Segment
+from baton.engine.attention.latent import LATENT, CpuLatentAttention
+from baton.engine.attention.sparse import CpuSparse, NoSparse, SparseBackend
 from baton.ports.fabric import Pool
 
 Make = Callable[[Pool, Placement, str], AttentionBackend]
-CPU: Mapping[str, Make] = {"kv": CpuAttention, "swa": CpuAttention}  # by the name of the spec
+MakeSparse = Callable[[Pool, Placement], SparseBackend]
+CPU: Mapping[str, Make] = {"kv": CpuAttention, "swa": CpuAttention, LATENT: CpuLatentAttention}  # by the name of the spec
 
 
 def attention_for(pools: Mapping[GroupName, Pool], placement: Placement, backends: Mapping[str, Make] = CPU) -> AttentionBackend:
@@ -26,6 +30,14 @@ def attention_for(pools: Mapping[GroupName, Pool], placement: Placement, backend
     if set(found) != set(range(stage.start, stage.end)):
         raise Bug(f"no attention backend reads some layer of {[s.name for s in placement.table.specs]}")
     return LayeredAttention([found[layer] for layer in sorted(found)])
+
+
+def sparse_for(pools: Mapping[GroupName, Pool], placement: Placement, make: MakeSparse = CpuSparse) -> SparseBackend:
+    """What chooses positions and attends to them, for a table with an index."""
+    for spec in placement.table.specs:
+        if spec.name == INDEX:
+            return make(pools[spec.group], placement)
+    return NoSparse()
 
 
 class LayeredAttention:

@@ -27,8 +27,8 @@ LATENT = "latent"  # the spec
 class CpuLatentAttention(CpuAttention):
     """Implements AttentionBackend with the compiled kernels. q, k: [rows, heads, row], [rows, 1, row]; v is not read."""
 
-    def __init__(self, pool: Pool, placement: Placement) -> None:
-        super().__init__(pool, placement, LATENT)
+    def __init__(self, pool: Pool, placement: Placement, spec: str = LATENT) -> None:
+        super().__init__(pool, placement, spec)
         self._scale = np.float32(LOG2_E)
 
     def warm(self) -> None:
@@ -62,8 +62,8 @@ class CpuLatentAttention(CpuAttention):
 class ReferenceLatentAttention:
     """Implements AttentionBackend plainly: one segment at a time, in float32."""
 
-    def __init__(self, pool: Pool, placement: Placement) -> None:
-        self._view = pool_view(pool, placement, LATENT)
+    def __init__(self, pool: Pool, placement: Placement, spec: str = LATENT) -> None:
+        self._view = pool_view(pool, placement, spec)
         self._tokens = placement.table.block_tokens
 
     def warm(self) -> None:

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 
 from baton.engine.models.base import Family
+from baton.engine.models.deepseek import DeepseekV2Family, DeepseekV3Family
+from baton.engine.models.deepseek_v32 import DeepseekV32Family, GlmMoeDsaFamily
 from baton.engine.models.gemma3 import Gemma3Family
 from baton.engine.models.gpt_oss import GptOssFamily
 from baton.engine.models.llama import LlamaFamily
@@ -25,4 +27,8 @@ FAMILIES: Sequence[Family] = (
     Gemma3Family(),
     MixtralFamily(),
     Qwen3MoeFamily(),
+    DeepseekV2Family(),
+    DeepseekV3Family(),
+    DeepseekV32Family(),
+    GlmMoeDsaFamily(),
 )

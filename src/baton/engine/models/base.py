@@ -3,15 +3,16 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+import msgspec
 import torch
 
 from baton.core.errors import ConfigError
 from baton.core.ids import GroupName
 from baton.core.state import DType, Placement, StateTable
+from baton.engine.attention.index import Chosen
 from baton.engine.attention.interface import Seen
 from baton.engine.checkpoint import Checkpoint
 from baton.engine.comm import Comm
-from baton.engine.models.config import ModelConfig
 from baton.engine.ops import Ops
 
 KV, WINDOW = GroupName("full"), GroupName("window")
@@ -19,13 +20,24 @@ DTYPES: Mapping[DType, torch.dtype] = {DType.F32: torch.float32, DType.BF16: tor
 
 
 class Attend(Protocol):
-    """Attention over what is cached, which the rows at hand are added to."""
+    """Attention of one batch over what is cached, to which its rows are added. Layers are counted on this rank."""
 
     def __call__(
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: Seen, sinks: torch.Tensor | None = None, /
     ) -> torch.Tensor:
-        """[rows, heads, dim]. layer: of this rank; q: [rows, heads, dim]; k, v: [rows, kv heads, dim]; seen: which positions a
-        row sees; sinks: see AttentionBackend."""
+        """[rows, heads, dim of v]. q: [rows, heads, dim]; k, v: [rows, kv heads, dim]; seen: which positions a row sees; sinks:
+        see AttentionBackend."""
+        ...
+
+    def choose(self, layer: int, q: torch.Tensor, k: torch.Tensor, weights: torch.Tensor, count: int, /) -> Chosen:
+        """Positions for `chosen`, by the index of a layer, to which the rows' keys are added.
+
+        layer: counts those that have one; q: [rows, heads, dim]; k: [rows, dim]; weights: float32 [rows, heads].
+        """
+        ...
+
+    def chosen(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, chosen: Chosen, /) -> torch.Tensor:
+        """As the call itself, over these positions only."""
         ...
 
 
@@ -67,8 +79,12 @@ class Family(Protocol):
         """Positions served by default, and at most when asked to. Raises ConfigError."""
         ...
 
-    def read(self, config: Mapping[str, Any], *, longest: int | None = None) -> ModelConfig:
-        """What a config means where `longest` positions are served (None: its default). Raises ConfigError."""
+    def read(self, config: Mapping[str, Any], *, longest: int | None = None) -> msgspec.Struct:
+        """What a config means where `longest` positions are served (None: its default): all that the computation depends on.
+
+        Raises:
+            ConfigError: it cannot be served
+        """
         ...
 
     def table(self, config: Mapping[str, Any], *, block_tokens: int, dtype: DType) -> StateTable:

@@ -89,7 +89,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         return self.kv_heads * self.head_dim
 
 
-def identity(weights: str, config: ModelConfig) -> str:
+def identity(weights: str, config: msgspec.Struct) -> str:
     """What a worker computes, hex: its weights' identity and its config in one digest. Two workers with the same weights that
     stretch positions differently, or see other windows, would continue each other's requests wrongly."""
     encoded = msgspec.json.encode(config, order="deterministic")

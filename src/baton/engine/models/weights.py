@@ -7,8 +7,9 @@ import torch
 
 from baton.core.errors import ConfigError
 from baton.core.state import Interval
-from baton.engine.checkpoint import Checkpoint
+from baton.engine.checkpoint import Checkpoint, Stored
 from baton.engine.comm import Comm
+from baton.engine.fp8 import FP8, Block, scale_name
 from baton.engine.ops import Linear, Ops
 
 FLOATS = {"F64", "F32", "F16", "BF16"}  # safetensors' names of what can be read
@@ -50,6 +51,10 @@ class Loader:
     def raw(self, name: str, dtype: torch.dtype, rows: Interval) -> torch.Tensor:
         """These rows of a tensor in the dtype it is stored in. Raises ConfigError if it cannot be read."""
         return self._checkpoint.load(name, dtype, rows=rows)
+
+    def exactly(self, name: str) -> torch.Tensor:
+        """One tensor in float32, for what decides and does not only add up. Raises ConfigError if it cannot be read."""
+        return self._checkpoint.load(name, torch.float32)
 
     def by_outputs(self, at: str, matrix: Matrix, *held: Interval) -> Linear:
         """The product, of which this rank holds these outputs of each projection. Raises ConfigError if it cannot be read."""
@@ -93,10 +98,12 @@ def require(
         stored = checkpoint.tensors.get(name)
         if stored is None:
             raise ConfigError(f"{checkpoint.directory} has no tensor {name!r}, which its architecture needs; fetch it again")
-        if stored.dtype not in stored_as:
+        if stored.dtype == FP8 and checkpoint.block is not None:
+            _require_scale(checkpoint, name, stored, checkpoint.block)
+        elif stored.dtype not in stored_as:
             raise ConfigError(
                 f"{stored.file}: tensor {name!r} is stored as {stored.dtype}, which is quantised; "
-                "supported are float32, bfloat16 and float16"
+                "supported are float32, bfloat16, float16, and fp8 with a scale for each block of weight_block_size"
             )
         if stored.shape != shape:
             raise ConfigError(
@@ -105,7 +112,19 @@ def require(
             )
 
 
+def _require_scale(checkpoint: Checkpoint, name: str, stored: Stored, block: Block) -> None:
+    scale = checkpoint.tensors.get(scale_name(name))
+    due = tuple(-(-size // step) for size, step in zip(stored.shape, block, strict=False))
+    if scale is None or scale.shape != due or scale.dtype not in FLOATS:
+        has = "no" if scale is None else f"{list(scale.shape)} {scale.dtype}"
+        raise ConfigError(
+            f"{stored.file}: fp8 tensor {name!r} has {has} scales in {scale_name(name)!r}; its shape {list(stored.shape)} and "
+            f"weight_block_size {list(block)} ask for {list(due)} floats"
+        )
+
+
 def unread(checkpoint: Checkpoint, wanted: Sequence[tuple[str, tuple[int, ...]]], *, tied: bool) -> list[str]:
     """Tensors that nothing uses, without those that old checkpoints carry for no use (rope tables, copies of tied heads)."""
     known = {name for name, _ in wanted} | ({"lm_head.weight"} if tied else set())
+    known |= {scale_name(name) for name in known}
     return sorted(n for n in checkpoint.tensors if n not in known and not n.endswith("rotary_emb.inv_freq"))

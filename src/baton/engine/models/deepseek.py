@@ -1,0 +1,271 @@
+"""DeepSeek-V2 and -V3: latent attention, and behind the first layers routed experts beside shared ones (DeepSeek-AI 2024).
+
+Kimi-K2 is a DeepSeek-V3 of other sizes. The two versions differ in how experts are chosen (routing.py).
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import structlog
+import torch
+import torch.nn.functional as F
+
+from baton.core.errors import ConfigError
+from baton.core.state import DType, Full, Group, Interval, Placement, StateSpec, StateTable, Unit
+from baton.engine.attention.latent import LATENT
+from baton.engine.checkpoint import Checkpoint
+from baton.engine.comm import Comm
+from baton.engine.models.base import DTYPES, KV, Attend
+from baton.engine.models.config import count
+from baton.engine.models.deepseek_config import DEFAULTS, DeepseekConfig, read_deepseek
+from baton.engine.models.ends import Ends, end_tensors
+from baton.engine.models.experts import ExpertFiles, Router
+from baton.engine.models.indexer import Indexer, IndexSettings, indexer_tensors
+from baton.engine.models.latent import LatentAttention, LatentRopes, latent_tensors
+from baton.engine.models.routing import Routing, by_sigmoid, by_softmax, read_routing
+from baton.engine.models.weights import LISTED, Filed, Loader, Matrix, require, unread
+from baton.engine.ops import Ops
+from baton.engine.rope import longest_by_rope
+
+log = structlog.get_logger()
+Mlp = Callable[[torch.Tensor], torch.Tensor]  # [rows, hidden] -> [rows, hidden]
+GATE, BIAS, SHARED = "mlp.gate.weight", "mlp.gate.e_score_correction_bias", "mlp.shared_experts."
+
+
+class GatedMlp:
+    """silu(gate) * up, then down. at: begins the names of its tensors; inner: columns of all ranks of the stage."""
+
+    def __init__(self, load: Loader, at: str, hidden: int, inner: int, *, biased: bool) -> None:
+        tp, rank = load.comm.tp, load.comm.tp_rank
+        held = Interval(rank * inner // tp, (rank + 1) * inner // tp)
+        both, down = gated_matrices(hidden, inner, biased=biased)
+        self._gate_up = load.by_outputs(at, both, held, held)
+        self._down, self._gate = load.by_inputs(at, down, held), load.ops.gate
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """x: [rows, hidden]; returns [rows, hidden], the same on every rank of the stage."""
+        return self._down(self._gate(self._gate_up(x)))
+
+
+def gated_matrices(hidden: int, inner: int, *, biased: bool) -> tuple[Matrix, Matrix]:
+    """Gate with up, and down."""
+    both = tuple(Filed(name, (inner,)) for name in ("gate_proj", "up_proj"))
+    return Matrix(both, hidden, biased), Matrix((Filed("down_proj", (hidden,)),), inner, biased)
+
+
+class MixedMlp:
+    """Routed experts and shared ones."""
+
+    def __init__(self, load: Loader, at: str, c: DeepseekConfig, route: Router) -> None:
+        self._route = route
+        self._experts = experts(c).load(load, at, load.ops.gate)
+        self._shared: Mlp | None = None
+        if c.shared_inner:
+            self._shared = GatedMlp(load, at + SHARED, c.hidden, c.shared_inner, biased=c.mlp_bias)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """As GatedMlp."""
+        routed = self._experts(x, *self._route(x))
+        return routed if self._shared is None else routed + self._shared(x)
+
+
+def experts(c: DeepseekConfig) -> ExpertFiles:
+    """How they are filed."""
+    return ExpertFiles("mlp.experts", "gate_proj", "up_proj", "down_proj", c.routing.experts, c.hidden, c.expert_inner)
+
+
+class Layer:
+    """One rank's part of one layer."""
+
+    def __init__(self, norms: Sequence[torch.Tensor], attention: LatentAttention, mlp: Mlp) -> None:
+        (self.norm1, self.norm2), self.attention, self.mlp = norms, attention, mlp
+
+
+class DeepseekModel:
+    """One rank's layers, and its parts of them."""
+
+    def __init__(self, c: DeepseekConfig, layers: Sequence[Layer], ends: Ends, ops: Ops) -> None:
+        self.vocab_size, self._eps = c.vocab, c.eps
+        self._layers, self._ends, self._ops = layers, ends, ops
+
+    def forward(self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor | None:
+        """See Model."""
+        x, add, chosen = self._ends.begin(tokens), None, None
+        for index, layer in enumerate(self._layers):
+            normed = self._ops.norm(x, layer.norm1, self._eps, add=add)
+            add, chosen = layer.attention(normed, index, positions, attend, chosen)
+            add = layer.mlp(self._ops.norm(x, layer.norm2, self._eps, add=add))
+        return self._ends.end(x, add)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor | None:
+        """See Model."""
+        return self._ends.logits(hidden)
+
+
+class DeepseekV3Family:
+    """Implements Family; DeepSeek-V2 overrides how experts are chosen.
+
+    Attributes:
+        defaults: what a config means where it is silent (those of transformers)
+    """
+
+    name = "DeepSeek-V3"
+    architectures: Sequence[str] = ("DeepseekV3ForCausalLM",)
+    examples = "DeepSeek-V3, -V3.1, -R1; Kimi-K2"
+    notes = "latent attention, absorbed; fp8 weights are dequantised"
+    window = "none"
+    defaults: Mapping[str, Any] = {
+        **DEFAULTS,
+        "max_position_embeddings": 4096,
+        "moe_intermediate_size": 2048,
+        "n_routed_experts": 256,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 8,
+        "n_group": 8,
+        "topk_group": 4,
+        "norm_topk_prob": True,
+        "routed_scaling_factor": 2.5,
+        "first_k_dense_replace": 3,
+        "rope_interleave": True,
+    }
+
+    def complete(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The config with what it leaves out."""
+        found = {**self.defaults, **config}
+        count(found, "max_position_embeddings")
+        return found
+
+    def longest(self, config: Mapping[str, Any]) -> tuple[int, int]:
+        """See Family."""
+        return longest_by_rope(self.complete(config))
+
+    def read(self, config: Mapping[str, Any], *, longest: int | None = None) -> DeepseekConfig:
+        """See Family."""
+        c = self.complete(config)
+        return read_deepseek(c, self.routing(c), interleaved=self.interleaved(c), longest=longest, index=self.index(c))
+
+    def index(self, config: Mapping[str, Any]) -> IndexSettings | None:
+        """What chooses the positions that are attended to. Raises ConfigError."""
+        return None
+
+    def routing(self, config: Mapping[str, Any]) -> Routing:
+        """How experts are chosen. Raises ConfigError."""
+        return read_routing(config, grouped=True, least=2 if count(config, "topk_group") < count(config, "n_group") else 1)
+
+    def interleaved(self, config: Mapping[str, Any]) -> bool:
+        """Whether neighbours are rotated against each other."""
+        return bool(config["rope_interleave"])
+
+    def router(self, load: Loader, at: str, c: DeepseekConfig) -> Router:
+        """What chooses the experts of a layer. Scores are float32, as a rounded one may choose another expert."""
+        weight, bias = load.exactly(at + GATE), load.exactly(at + BIAS)
+        return lambda x: by_sigmoid(F.linear(x.float(), weight), bias, c.routing)
+
+    def router_tensors(self, at: str, c: DeepseekConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """What `router` reads."""
+        yield at + GATE, (c.routing.experts, c.hidden)
+        yield at + BIAS, (c.routing.experts,)
+
+    def table(self, config: Mapping[str, Any], *, block_tokens: int, dtype: DType) -> StateTable:
+        """See Family: one row a token and layer, the same for all heads, so each rank of a stage has all of it."""
+        c = self.read(config)
+        spec = StateSpec(LATENT, KV, tuple(range(c.layers)), ("c",), heads=1, row=c.attention.row, dtype=dtype)
+        return StateTable(c.layers, block_tokens, (Group(KV, Unit.PAGE, Full()),), (spec,))
+
+    def build(
+        self, checkpoint: Checkpoint, placement: Placement, dtype: DType, ops: Ops, comm: Comm, *, longest: int | None = None
+    ) -> DeepseekModel:
+        """See Family."""
+        positions = longest or self.longest(checkpoint.config)[0]
+        c = self.read(checkpoint.config, longest=positions)
+        heads, held = _heads(c, placement), placement.layer_interval
+        wanted = list(self.tensors(c))
+        require(checkpoint, wanted)
+        if others := unread(checkpoint, wanted, tied=c.tied):
+            log.warning("tensors_not_used", count=len(others), first=others[:LISTED])
+        load, ropes = Loader(checkpoint, DTYPES[dtype], ops, comm), LatentRopes(c.attention, longest=positions)
+
+        def layer(index: int) -> Layer:
+            at = f"model.layers.{index}."
+            norms = [load(f"{at}{name}_layernorm.weight") for name in ("input", "post_attention")]
+            chooses = None
+            if c.index is not None and c.index.own[index]:
+                chooses = Indexer(load, at, c.index, sum(c.index.own[held.start : index]), ropes.keys)
+            attention = LatentAttention(load, at, c.attention, c.hidden, heads, ropes, chooses)
+            if c.dense[index]:
+                return Layer(norms, attention, GatedMlp(load, f"{at}mlp.", c.hidden, c.inner, biased=c.mlp_bias))
+            return Layer(norms, attention, MixedMlp(load, at, c, self.router(load, at, c)))
+
+        ends = Ends(load, vocab=c.vocab, hidden=c.hidden, tied=c.tied, eps=c.eps)
+        return DeepseekModel(c, [layer(i) for i in range(held.start, held.end)], ends, ops)
+
+    def tensors(self, c: DeepseekConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Every tensor that is read, with its shape."""
+        yield from end_tensors(c.vocab, c.hidden, tied=c.tied)
+        for index, dense in enumerate(c.dense):
+            at = f"model.layers.{index}."
+            yield from ((f"{at}{name}_layernorm.weight", (c.hidden,)) for name in ("input", "post_attention"))
+            yield from latent_tensors(at, c.attention, c.hidden)
+            if c.index is not None and c.attention.query_rank is not None and c.index.own[index]:
+                yield from indexer_tensors(at, c.index, hidden=c.hidden, query_rank=c.attention.query_rank)
+            for inner, path in ((c.inner, "mlp."),) if dense else ((c.shared_inner, SHARED),):
+                for matrix in gated_matrices(c.hidden, inner, biased=c.mlp_bias) if inner else ():
+                    yield from matrix.tensors(at + path)
+            if not dense:
+                yield from experts(c).tensors(at)
+                yield from self.router_tensors(at, c)
+
+
+def _heads(c: DeepseekConfig, placement: Placement) -> Interval:
+    """Those of a rank. Raises ConfigError where heads, columns or experts cannot be divided evenly."""
+    tp, heads, experts = placement.tp, c.attention.heads, c.routing.experts
+    columns = [n for n, used in ((c.inner, any(c.dense)), (c.shared_inner, not all(c.dense))) if used]
+    counts = {"attention heads": [heads], "columns of the MLP": columns, "experts": [] if all(c.dense) else [experts]}
+    fits = [n for n in range(1, heads + 1) if all(size % n == 0 for sizes in counts.values() for size in sizes)]
+    for what, sizes in counts.items():
+        for size in sizes:
+            if size % tp:
+                raise ConfigError(f"{size} {what} cannot be divided over tensor parallel width {tp}; widths that fit: {fits}")
+    return Interval(placement.tp_rank * heads // tp, (placement.tp_rank + 1) * heads // tp)
+
+
+class DeepseekV2Family(DeepseekV3Family):
+    """Implements Family."""
+
+    name = "DeepSeek-V2"
+    architectures: Sequence[str] = ("DeepseekV2ForCausalLM",)
+    examples = "DeepSeek-V2, -V2-Lite, -V2.5, DeepSeek-Coder-V2"
+    notes = "latent attention, absorbed; fp8 weights are dequantised"
+    defaults: Mapping[str, Any] = {
+        **DEFAULTS,
+        "max_position_embeddings": 2048,
+        "moe_intermediate_size": 1407,
+        "n_routed_experts": 64,
+        "n_shared_experts": 2,
+        "topk_method": "greedy",
+        "norm_topk_prob": False,
+        "routed_scaling_factor": 1.0,
+        "first_k_dense_replace": 0,
+    }
+
+    def routing(self, config: Mapping[str, Any]) -> Routing:
+        """See DeepseekV3Family."""
+        grouped = {"greedy": False, "group_limited_greedy": True}
+        if config["topk_method"] not in grouped:
+            raise ConfigError(
+                f"config.json: topk_method {config['topk_method']!r} is not supported; supported are {', '.join(grouped)}"
+            )
+        return read_routing(config, grouped=grouped[config["topk_method"]], least=1)
+
+    def interleaved(self, config: Mapping[str, Any]) -> bool:
+        """See DeepseekV3Family."""
+        return True
+
+    def router(self, load: Loader, at: str, c: DeepseekConfig) -> Router:
+        """See DeepseekV3Family."""
+        weight = load.exactly(at + GATE)
+        return lambda x: by_softmax(F.linear(x.float(), weight), c.routing)
+
+    def router_tensors(self, at: str, c: DeepseekConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """See DeepseekV3Family."""
+        yield at + GATE, (c.routing.experts, c.hidden)

@@ -1,0 +1,66 @@
+"""What lies before a model's first layer and behind its last: embedding, last norm, head; and the way between stages.
+
+Embedding and head are cut by their rows over the ranks of a stage: each has a run of the vocabulary.
+"""
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+
+from baton.core.state import Interval
+from baton.engine.models.weights import Loader
+
+EMBEDDING, LAST_NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
+
+
+class Ends:
+    """One rank's part of them. tied: the head is the embedding; eps: of the last norm."""
+
+    def __init__(self, load: Loader, *, vocab: int, hidden: int, tied: bool, eps: float) -> None:
+        self._ops, self._comm, self._eps = load.ops, load.comm, eps
+        comm = self._comm
+        self._vocab, self._hidden, self._dtype = vocab, hidden, load.dtype
+        step = -(-vocab // comm.tp)  # entries per rank; the last rank's may be fewer
+        start = min(vocab, comm.tp_rank * step)
+        self._words = Interval(start, min(vocab, start + step))
+        self._embedding = load(EMBEDDING, self._words) if comm.first else None
+        self._norm = self._head = None
+        if comm.last:
+            self._norm = load(LAST_NORM)
+            filed = EMBEDDING if tied else HEAD
+            rows = self._embedding if tied and self._embedding is not None else load(filed, self._words)
+            # As many rows on every rank, so that they can be gathered; those beyond the vocabulary are cut off then.
+            short = step - self._words.size
+            self._head = load.ops.linear(F.pad(rows, (0, 0, 0, short)) if short else rows, None)
+
+    def begin(self, tokens: torch.Tensor) -> torch.Tensor:
+        """What the first layer of this stage begins with: [rows, hidden]."""
+        if self._embedding is None:
+            return self._comm.receive(torch.empty(len(tokens), self._hidden, dtype=self._dtype))
+        if self._comm.tp == 1:
+            return F.embedding(tokens, self._embedding)
+        here = (tokens >= self._words.start) & (tokens < self._words.end)
+        rows = F.embedding(torch.where(here, tokens - self._words.start, 0), self._embedding)
+        return self._comm.add_up(rows * here[:, None])
+
+    def end(self, x: torch.Tensor, add: torch.Tensor | None) -> torch.Tensor | None:
+        """x + add after the last norm, or None where it has gone to the next stage. x is given up."""
+        if self._norm is not None:
+            return self._ops.norm(x, self._norm, self._eps, add=add)
+        self._comm.send(x if add is None else x + add)
+        return None
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor | None:
+        """See Model."""
+        assert self._head is not None, "only the last stage has logits"
+        found = self._comm.gather(self._head(hidden))
+        return None if found is None else found[:, : self._vocab].float()
+
+
+def end_tensors(vocab: int, hidden: int, *, tied: bool) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Every tensor that is read, with its shape."""
+    yield EMBEDDING, (vocab, hidden)
+    yield LAST_NORM, (hidden,)
+    if not tied:
+        yield HEAD, (vocab, hidden)

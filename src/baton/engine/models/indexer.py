@@ -1,0 +1,76 @@
+"""What a layer's index is asked with, and what it keeps (DeepSeek-AI 2025: DeepSeek-V3.2; Zhipu AI 2026: GLM-5).
+
+    compressed query ─▶ index queries, one per index head ─┐
+    x ─▶ normed index key, one for all heads ──────────────┼▶ choose positions (attention/index.py)
+    x ─▶ a weight for each index head ─────────────────────┘
+
+Each rank of a stage has all of it, so all of them choose the same positions.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+import torch
+import torch.nn.functional as F
+
+from baton.engine.attention.index import Chosen
+from baton.engine.models.base import Attend
+from baton.engine.models.weights import Loader
+from baton.engine.rope import Rope
+
+EPS = 1e-6  # of the keys' norm
+AT = "self_attn.indexer."
+
+
+class IndexSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The index of a model. Sizes in elements.
+
+    Attributes:
+        heads, dim: of its queries; a key has one head
+        count: positions that a row attends to
+        interleaved: neighbours are rotated against each other in the checkpoint, not halves
+        own: per layer, whether it has an index; the others attend to what the one before chose
+    """
+
+    heads: int
+    dim: int
+    count: int
+    interleaved: bool
+    own: tuple[bool, ...]
+
+
+class Indexer:
+    """One layer's index. `at` begins the names of its tensors; layer counts those of this rank that have an index; rope: of the
+    keys of attention, which turns the first elements here."""
+
+    def __init__(self, load: Loader, at: str, s: IndexSettings, layer: int, rope: Rope) -> None:
+        self._s, self._layer, self._rope, self._ops = s, layer, rope, load.ops
+        order = _order(s.dim, rope.dim) if s.interleaved else torch.arange(s.dim)
+        queries = load(f"{at}{AT}wq_b.weight")
+        self._queries = load.ops.linear(queries.view(s.heads, s.dim, -1)[:, order].reshape(queries.shape), None)
+        self._key = load.ops.linear(load(f"{at}{AT}wk.weight")[order], None)
+        self._norm = [load.exactly(f"{at}{AT}k_norm.{name}")[order] for name in ("weight", "bias")]
+        self._weights = load.ops.linear(load(f"{at}{AT}weights_proj.weight"), None)
+
+    def __call__(self, x: torch.Tensor, compressed: torch.Tensor, positions: torch.Tensor, attend: Attend) -> Chosen:
+        """Positions for each row. x: [rows, hidden]; compressed: queries [rows, query rank], normed."""
+        s, weight_bias = self._s, self._norm
+        q = self._queries(compressed).view(len(x), s.heads, s.dim)
+        k = F.layer_norm(self._key(x).float(), (s.dim,), *weight_bias, EPS).to(x.dtype)
+        self._ops.rotate(q, positions, self._rope, queries=s.heads, norms=None, eps=EPS)
+        self._ops.rotate(k[:, None], positions, self._rope, queries=0, norms=None, eps=EPS)
+        return attend.choose(self._layer, q, k, self._weights(x).float(), s.count)
+
+
+def indexer_tensors(at: str, s: IndexSettings, *, hidden: int, query_rank: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Every tensor that is read, with its shape."""
+    yield f"{at}{AT}wq_b.weight", (s.heads * s.dim, query_rank)
+    yield f"{at}{AT}wk.weight", (s.dim, hidden)
+    yield f"{at}{AT}k_norm.weight", (s.dim,)
+    yield f"{at}{AT}k_norm.bias", (s.dim,)
+    yield f"{at}{AT}weights_proj.weight", (s.heads, hidden)
+
+
+def _order(dim: int, turned: int) -> torch.Tensor:
+    """Neighbours that are rotated against each other, half against half; queries and keys change alike."""
+    return torch.cat((torch.arange(0, turned, 2), torch.arange(1, turned, 2), torch.arange(turned, dim)))

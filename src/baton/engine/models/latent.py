@@ -1,0 +1,155 @@
+"""Multi-head latent attention in its absorbed form (DeepSeek-AI 2024: DeepSeek-V2, section 2.1).
+
+    x ─▶ query (compressed, normed, expanded) ─▶ still part · W_uk ─┐
+                                                 turned part ───────┴▶ query of `row` elements, one per head
+    x ─▶ compressed keys and values, normed ─┐
+         one rotated key for all heads ──────┴▶ row, cached            attention over rows ─▶ · W_uv ─▶ out
+
+A head's key would be W_uk c and its value W_uv c for a cached c. As q (W_uk c) = (q W_uk) c, the query takes W_uk instead and
+the attended sum takes W_uv, and rows are never expanded. Heads are cut over the ranks of a stage; each rank caches all rows.
+"""
+
+from collections.abc import Callable, Iterator
+
+import torch
+
+from baton.core.state import Full, Interval
+from baton.engine.attention.index import Chosen
+from baton.engine.models.base import Attend
+from baton.engine.models.deepseek_config import LatentSettings
+from baton.engine.models.weights import Filed, Loader, Matrix
+from baton.engine.ops import Linear
+from baton.engine.rope import Rope
+
+EPS = 1e-6  # of the norms of compressed rows, whatever the config says of others
+QUERY_DOWN, QUERY_UP, QUERY = "self_attn.q_a_proj", "self_attn.q_b_proj", "self_attn.q_proj"
+ROW_DOWN, ROW_UP, OUT = "self_attn.kv_a_proj_with_mqa", "self_attn.kv_b_proj", "self_attn.o_proj"
+QUERY_NORM, ROW_NORM = "self_attn.q_a_layernorm.weight", "self_attn.kv_a_layernorm.weight"
+
+
+class LatentRopes:
+    """The rotation of keys, and that of queries, which carries the factor of the scores."""
+
+    def __init__(self, s: LatentSettings, *, longest: int) -> None:
+        self.keys = Rope(s.rope, positions=longest)
+        self.queries = self.keys.times(s.scale)
+
+
+class LatentAttention:
+    """One rank's heads of one layer. `at` begins the names of its tensors, `heads` are those of the rank.
+
+    A layer with an index attends to what that chooses.
+    """
+
+    def __init__(
+        self,
+        load: Loader,
+        at: str,
+        s: LatentSettings,
+        hidden: int,
+        heads: Interval,
+        ropes: LatentRopes,
+        index: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Attend], Chosen] | None,
+    ) -> None:
+        self._index = index
+        self._s, self._heads, self._ropes, self._ops = s, heads.size, ropes, load.ops
+        self._query_down: Linear | None = None
+        self._query_norm: torch.Tensor | None = None
+        if s.query_rank is not None:
+            self._query_down = load.by_outputs(at, _query_down(s, hidden), Interval(0, s.query_rank))
+            self._query_norm = load(at + QUERY_NORM)
+        self._queries = load.ops.linear(self._query_weight(load, at, heads), None)
+        bias = _in_halves(load(f"{at}{ROW_DOWN}.bias"), s) if s.biased else None
+        self._row_down = load.ops.linear(_in_halves(load(f"{at}{ROW_DOWN}.weight"), s), bias)
+        self._row_norm = load(at + ROW_NORM)
+        each = s.still + s.value
+        up = load(f"{at}{ROW_UP}.weight", Interval(heads.start * each, heads.end * each)).view(heads.size, each, s.rank)
+        self._key_up = up[:, : s.still].contiguous()  # [heads, still, rank]
+        self._value_up = up[:, s.still :].transpose(1, 2).contiguous()  # [heads, rank, value]
+        self._out = load.by_inputs(at, _out(s, hidden), Interval(heads.start * s.value, heads.end * s.value))
+
+    def _query_weight(self, load: Loader, at: str, heads: Interval) -> torch.Tensor:
+        """The still parts of all heads, then the turned ones: [heads * (still + turned), inputs]."""
+        s, each = self._s, self._s.still + self._s.turned
+        name = QUERY if s.query_rank is None else QUERY_UP
+        weight = load(f"{at}{name}.weight", Interval(heads.start * each, heads.end * each))
+        by_head = weight.view(heads.size, each, -1)
+        turned = torch.stack([_halves(head[s.still :], s) for head in by_head])
+        return torch.cat((by_head[:, : s.still].reshape(-1, weight.shape[1]), turned.view(-1, weight.shape[1])))
+
+    def __call__(
+        self, x: torch.Tensor, layer: int, positions: torch.Tensor, attend: Attend, chosen: Chosen | None
+    ) -> tuple[torch.Tensor, Chosen | None]:
+        """What the layer adds to the residual stream, and what it attended to.
+
+        x: [rows, hidden], normed; layer counts those of this rank; chosen: what the layer before attended to, which this one
+        does too if it has no index; None: everything.
+        """
+        compressed, cached = self._compressed(x), self._cached(x, positions)[:, None]
+        if self._index is not None:
+            chosen = self._index(x, compressed, positions, attend)
+        q, v = self._absorbed(compressed, positions), cached[..., : self._s.rank]
+        found = attend(layer, q, cached, v, Full()) if chosen is None else attend.chosen(layer, q, cached, v, chosen)
+        values = torch.bmm(found.transpose(0, 1), self._value_up)  # [heads, rows, value]
+        return self._out(values.transpose(0, 1).reshape(len(x), -1)), chosen
+
+    def _compressed(self, x: torch.Tensor) -> torch.Tensor:
+        """What queries are made of: [rows, query rank], or x itself."""
+        if self._query_down is None or self._query_norm is None:
+            return x
+        return self._ops.norm(self._query_down(x), self._query_norm, EPS, add=None)
+
+    def _cached(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """The rows: [rows, rank + turned]."""
+        rank = self._s.rank
+        row = self._row_down(x)
+        self._ops.rotate(row[:, None, rank:], positions, self._ropes.keys, queries=0, norms=None, eps=EPS)
+        return torch.cat((self._ops.norm(row[:, :rank].contiguous(), self._row_norm, EPS, add=None), row[:, rank:]), dim=1)
+
+    def _absorbed(self, compressed: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Scaled queries over cached rows: [rows, heads, rank + turned]."""
+        s, rows, cut = self._s, len(compressed), self._heads * self._s.still
+        queries = self._queries(compressed)
+        turned = queries[:, cut:].view(rows, self._heads, s.turned)
+        self._ops.rotate(turned, positions, self._ropes.queries, queries=self._heads, norms=None, eps=EPS)
+        still = queries[:, :cut].view(rows, self._heads, s.still).transpose(0, 1)
+        found = queries.new_empty(rows, self._heads, s.row)
+        nothing = queries.new_empty(1, 1, 1)
+        found[..., : s.rank] = torch.baddbmm(nothing, still, self._key_up, beta=0, alpha=s.scale).transpose(0, 1)
+        found[..., s.rank :] = turned
+        return found
+
+
+def latent_tensors(at: str, s: LatentSettings, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Every tensor of one layer's attention that is read, with its shape."""
+    queries = s.heads * (s.still + s.turned)
+    if s.query_rank is None:
+        yield f"{at}{QUERY}.weight", (queries, hidden)
+    else:
+        yield from _query_down(s, hidden).tensors(at)
+        yield at + QUERY_NORM, (s.query_rank,)
+        yield f"{at}{QUERY_UP}.weight", (queries, s.query_rank)
+    yield from Matrix((Filed(ROW_DOWN, (s.row,)),), hidden, s.biased).tensors(at)
+    yield at + ROW_NORM, (s.rank,)
+    yield f"{at}{ROW_UP}.weight", (s.heads * (s.still + s.value), s.rank)
+    yield from _out(s, hidden).tensors(at)
+
+
+def _query_down(s: LatentSettings, hidden: int) -> Matrix:
+    assert s.query_rank is not None
+    return Matrix((Filed(QUERY_DOWN, (s.query_rank,)),), hidden, s.biased)
+
+
+def _out(s: LatentSettings, hidden: int) -> Matrix:
+    return Matrix((Filed(OUT, (hidden,)),), s.heads * s.value, s.biased)
+
+
+def _halves(rows: torch.Tensor, s: LatentSettings) -> torch.Tensor:
+    """Outputs that are rotated in pairs of neighbours, in an order in which they are rotated half against half. Queries and
+    keys change alike, so their products are the same."""
+    return torch.cat((rows[::2], rows[1::2])) if s.interleaved else rows
+
+
+def _in_halves(down: torch.Tensor, s: LatentSettings) -> torch.Tensor:
+    """The same of the rotated key, behind the compressed row."""
+    return torch.cat((down[: s.rank], _halves(down[s.rank :], s)))
