@@ -1,4 +1,4 @@
-"""Which part of each weight matrix a rank holds: whole heads, equal columns of the MLP, a run of the vocabulary.
+"""Which part of each weight matrix a rank holds: whole heads, equal columns of the MLP.
 
 Matrices before attention and the MLP are cut by their outputs, those behind them by their inputs, so a layer needs two sums
 over the ranks of a stage (Shoeybi et al. 2019, Megatron-LM).
@@ -16,8 +16,6 @@ class Shards:
         heads, kv_heads: of attention
         queries, keys: elements of those heads in a row
         inner: columns of the MLP's hidden dimension
-        vocabulary: tokens whose rows of the embedding and of the head are here
-        vocabulary_step: entries per rank; the last rank's may be fewer
         layers: of the rank's stage
     """
 
@@ -28,9 +26,6 @@ class Shards:
         self.heads = Interval(rank * c.heads // tp, (rank + 1) * c.heads // tp)
         self.queries, self.keys = _elements(self.heads, c.head_dim), _elements(self.kv_heads, c.head_dim)
         self.inner = Interval(rank * c.inner // tp, (rank + 1) * c.inner // tp)
-        self.vocabulary_step = -(-c.vocab // tp)
-        start = min(c.vocab, rank * self.vocabulary_step)
-        self.vocabulary = Interval(start, min(c.vocab, start + self.vocabulary_step))
         self.layers = range(placement.layer_interval.start, placement.layer_interval.end)
 
 

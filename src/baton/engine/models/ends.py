@@ -15,11 +15,26 @@ EMBEDDING, LAST_NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "
 
 
 class Ends:
-    """One rank's part of them. tied: the head is the embedding; eps: of the last norm."""
+    """One rank's part of them.
 
-    def __init__(self, load: Loader, *, vocab: int, hidden: int, tied: bool, eps: float) -> None:
-        self._ops, self._comm, self._eps = load.ops, load.comm, eps
-        comm = self._comm
+    tied: the head is the embedding; eps, offset: of the last norm; scale: what embeddings are multiplied by; softcap: logits x
+    become softcap * tanh(x / softcap), None: they stay
+    """
+
+    def __init__(
+        self,
+        load: Loader,
+        *,
+        vocab: int,
+        hidden: int,
+        tied: bool,
+        eps: float,
+        offset: float = 0.0,
+        scale: float = 1.0,
+        softcap: float | None = None,
+    ) -> None:
+        self._ops, self._comm, self._eps, self._offset = load.ops, load.comm, eps, offset
+        self._scale, self._softcap, comm = scale, softcap, load.comm
         self._vocab, self._hidden, self._dtype = vocab, hidden, load.dtype
         step = -(-vocab // comm.tp)  # entries per rank; the last rank's may be fewer
         start = min(vocab, comm.tp_rank * step)
@@ -39,15 +54,19 @@ class Ends:
         if self._embedding is None:
             return self._comm.receive(torch.empty(len(tokens), self._hidden, dtype=self._dtype))
         if self._comm.tp == 1:
-            return F.embedding(tokens, self._embedding)
-        here = (tokens >= self._words.start) & (tokens < self._words.end)
-        rows = F.embedding(torch.where(here, tokens - self._words.start, 0), self._embedding)
-        return self._comm.add_up(rows * here[:, None])
+            rows = F.embedding(tokens, self._embedding)
+        else:
+            here = (tokens >= self._words.start) & (tokens < self._words.end)
+            rows = F.embedding(torch.where(here, tokens - self._words.start, 0), self._embedding)
+            rows = self._comm.add_up(rows * here[:, None])
+        return (
+            rows if self._scale == 1.0 else rows * torch.tensor(self._scale, dtype=rows.dtype)
+        )  # rounded, as it was in training
 
     def end(self, x: torch.Tensor, add: torch.Tensor | None) -> torch.Tensor | None:
         """x + add after the last norm, or None where it has gone to the next stage. x is given up."""
         if self._norm is not None:
-            return self._ops.norm(x, self._norm, self._eps, add=add)
+            return self._ops.norm(x, self._norm, self._eps, add=add, offset=self._offset)
         self._comm.send(x if add is None else x + add)
         return None
 
@@ -55,7 +74,10 @@ class Ends:
         """See Model."""
         assert self._head is not None, "only the last stage has logits"
         found = self._comm.gather(self._head(hidden))
-        return None if found is None else found[:, : self._vocab].float()
+        if found is None:
+            return None
+        logits, cap = found[:, : self._vocab].float(), self._softcap
+        return logits if cap is None else torch.tanh(logits / cap) * cap
 
 
 def end_tensors(vocab: int, hidden: int, *, tied: bool) -> Iterator[tuple[str, tuple[int, ...]]]:

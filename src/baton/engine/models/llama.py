@@ -9,7 +9,6 @@ from typing import Any
 
 import structlog
 import torch
-import torch.nn.functional as F
 
 from baton.core.errors import ConfigError
 from baton.core.ids import GroupName
@@ -19,13 +18,13 @@ from baton.engine.checkpoint import Checkpoint
 from baton.engine.comm import Comm
 from baton.engine.models.base import DTYPES, KV, WINDOW, Attend
 from baton.engine.models.config import Mixture, ModelConfig, count, named_layers, number, sliding
+from baton.engine.models.ends import Ends, end_tensors
 from baton.engine.models.weights import LISTED, Filed, Loader, Matrix, require, unread
 from baton.engine.ops import HeadNorms, Linear, Ops
 from baton.engine.rope import Rope, longest_by_rope, rope_settings
 from baton.engine.shards import Shards
 
 log = structlog.get_logger()
-EMBEDDING, LAST_NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
 
 
 class LayerWeights:
@@ -100,54 +99,35 @@ class Layer:
 class LlamaModel:
     """One rank's layers, and its parts of them. longest: positions that are served."""
 
-    def __init__(
-        self, config: ModelConfig, held: Shards, weights: LayerWeights, load: Loader, ops: Ops, comm: Comm, *, longest: int
-    ) -> None:
-        self.ops, self.comm, self.config = ops, comm, config
+    def __init__(self, config: ModelConfig, held: Shards, weights: LayerWeights, load: Loader, *, longest: int) -> None:
+        self.ops, self.config, self.vocab_size = load.ops, config, config.vocab
         self.heads, self.kv_heads, self.dim = held.heads.size, held.kv_heads.size, config.head_dim
         self.rope = Rope(config.rope, positions=longest)
         self.window_rope = self.rope if config.window_rope is None else Rope(config.window_rope, positions=longest)
-        self.vocab_size, self.hidden, self.dtype = config.vocab, config.hidden, load.dtype
-        self.words = held.vocabulary
-        self.embedding = load(EMBEDDING, self.words) if comm.first else None
         self.layers = [Layer(load, i, weights, config, held) for i in held.layers]
-        self.last_norm = self.head = None
-        if comm.last:
-            self.last_norm = load(LAST_NORM)
-            filed = EMBEDDING if config.tied else HEAD
-            rows = self.embedding if config.tied and self.embedding is not None else load(filed, self.words)
-            # As many rows on every rank, so that they can be gathered; those beyond the vocabulary are cut off then.
-            short = held.vocabulary_step - self.words.size
-            self.head = ops.linear(F.pad(rows, (0, 0, 0, short)) if short else rows, None)
+        self.ends = Ends(
+            load,
+            vocab=config.vocab,
+            hidden=config.hidden,
+            tied=config.tied,
+            eps=config.eps,
+            offset=config.norm_offset,
+            scale=config.embedding_scale,
+            softcap=config.softcap,
+        )
 
     def forward(self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor | None:
         """See Model."""
-        x, add = self._begin(tokens), None
+        x, add = self.ends.begin(tokens), None
         for index, layer in enumerate(self.layers):
             add = layer.out(self._attention(layer, index, self._norm(x, layer.norm1, add), positions, attend))
             add = add if layer.after1 is None else self._norm(add, layer.after1)
             add = layer.mlp(self._norm(x, layer.norm2, add))
             add = add if layer.after2 is None else self._norm(add, layer.after2)
-        if self.last_norm is not None:
-            return self._norm(x, self.last_norm, add)
-        self.comm.send(x if add is None else x + add)
-        return None
+        return self.ends.end(x, add)
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor, add: torch.Tensor | None = None) -> torch.Tensor:
         return self.ops.norm(x, weight, self.config.eps, add=add, offset=self.config.norm_offset)
-
-    def _begin(self, tokens: torch.Tensor) -> torch.Tensor:
-        """What the first layer of this stage begins with: [rows, hidden]."""
-        if self.embedding is None:
-            return self.comm.receive(torch.empty(len(tokens), self.hidden, dtype=self.dtype))
-        if self.comm.tp == 1:
-            rows = F.embedding(tokens, self.embedding)
-        else:
-            here = (tokens >= self.words.start) & (tokens < self.words.end)
-            rows = F.embedding(torch.where(here, tokens - self.words.start, 0), self.embedding)
-            rows = self.comm.add_up(rows * here[:, None])
-        scale = self.config.embedding_scale
-        return rows if scale == 1.0 else rows * torch.tensor(scale, dtype=rows.dtype)  # rounded, as it was in training
 
     def _attention(self, layer: Layer, index: int, x: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
         rows, turned = x.shape[0], self.heads + self.kv_heads
@@ -163,12 +143,7 @@ class LlamaModel:
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor | None:
         """See Model."""
-        assert self.head is not None, "only the last stage has logits"
-        found = self.comm.gather(self.head(hidden))
-        if found is None:
-            return None
-        logits, cap = found[:, : self.vocab_size].float(), self.config.softcap
-        return logits if cap is None else torch.tanh(logits / cap) * cap
+        return self.ends.logits(hidden)
 
 
 class LlamaFamily:
@@ -281,17 +256,14 @@ class LlamaFamily:
         if others := unread(checkpoint, [*wanted, *packed], tied=config.tied):
             log.warning("tensors_not_used", count=len(others), first=others[:LISTED])
         load = Loader(checkpoint, DTYPES[dtype], ops, comm)
-        return LlamaModel(config, held, weights, load, ops, comm, longest=positions)
+        return LlamaModel(config, held, weights, load, longest=positions)
 
 
 def _tensors(c: ModelConfig, weights: LayerWeights) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Every tensor that is read as numbers, with its shape."""
-    yield EMBEDDING, (c.vocab, c.hidden)
+    yield from end_tensors(c.vocab, c.hidden, tied=c.tied)
     for index in range(c.layers):
         yield from weights.tensors(f"model.layers.{index}.", index)
-    yield LAST_NORM, (c.hidden,)
-    if not c.tied:
-        yield HEAD, (c.vocab, c.hidden)
 
 
 def _packed(c: ModelConfig, weights: LayerWeights) -> Iterator[tuple[str, tuple[int, ...]]]:
