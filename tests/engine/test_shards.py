@@ -11,7 +11,7 @@ from tests.engine.whole import Crew, Request, Rig, placement_of
 from tests.tiny import make_tiny
 
 from baton.core.errors import ConfigError
-from baton.core.state import DType
+from baton.core.state import DType, StateSpec
 from baton.engine.attention.reference import pool_view
 from baton.engine.checkpoint import Checkpoint
 from baton.engine.comm import Alone
@@ -38,6 +38,8 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_moe": ("qwen3_moe", {"decoder_sparse_step": 2}),
     "deepseek_v2": ("deepseek_v2", {"q_lora_rank": None, "attention_bias": True}),
     "deepseek_v3": ("deepseek_v3", {}),
+    "deepseek_v32": ("deepseek_v32", {}),
+    "glm_moe_dsa": ("glm_moe_dsa", {"indexer_types": ["full", "shared", "full", "shared"]}),
 }
 
 
@@ -56,9 +58,8 @@ def answer(worker: Rig | Crew, request: Request) -> list[int]:
     return tokens
 
 
-def state(rig: Rig) -> np.ndarray:
+def state(rig: Rig, spec: StateSpec) -> np.ndarray:
     """What a rank holds of the request: [heads, layers, parts, position, row]."""
-    (spec,) = rig.placement.table.specs
     blocks = pool_view(rig.pools[spec.group], rig.placement, spec.name)[PAGES].numpy()
     return np.concatenate(list(blocks), axis=3)[..., : PROMPT + ANSWER - 1, :]
 
@@ -81,15 +82,18 @@ def test_a_worker_of_several_ranks_computes_what_one_rank_does(tmp_path: Path, m
     assert answer(alone, request) == answer(crew, request)
     for one, several in zip(alone.model.answers, crew.answers, strict=True):
         assert worst(several[0], one[0]) <= TOLERANCE
-    expected, held = state(alone), {}
-    heads, each = len(expected), LAYERS // pp
-    for rank, rig in enumerate(crew.rigs):
-        head, layer = (rank % tp) * heads // tp, rank // tp * each
-        due = expected[head : head + max(1, heads // tp), layer : layer + each]
-        found = state(rig)
-        assert np.abs(found - due).max() <= TOLERANCE * np.abs(due).max()
-        # Ranks that hold the same hold the same bits: which of them is read must not matter.
-        assert np.array_equal(held.setdefault((head, layer), found), found)
+    for spec in alone.placement.table.specs:
+        expected, held = state(alone, spec), {}
+        for rank, rig in enumerate(crew.rigs):
+            layers = [x for x in spec.layers if x * pp // LAYERS == rank // tp]
+            if not layers:
+                continue
+            head = (rank % tp) * spec.heads // tp
+            due = expected[head : head + max(1, spec.heads // tp)][:, [spec.layers.index(x) for x in layers]]
+            found = state(rig, spec)
+            assert np.abs(found - due).max() <= TOLERANCE * np.abs(due).max()
+            # Ranks that hold the same hold the same bits: which of them is read must not matter.
+            assert np.array_equal(held.setdefault((head, layers[0]), found), found)
     alone.close()
     crew.close()
 
