@@ -11,7 +11,7 @@ from baton.core.errors import ConfigError
 from baton.ports.fabric_settings import FabricSettings
 from baton.shell.settings import Role, WorkerSettings
 
-WORK = opt.Work(dtype="half", max_model_len=None, max_batched_tokens=256, max_num_seqs=7)
+WORK = opt.Work(dtype="half", index_dtype="fp8_e4m3", max_model_len=None, max_batched_tokens=256, max_num_seqs=7)
 MEMORY = opt.Memory(block_size=16, page_size=64, kv_pages=None, kv_memory="3MiB", fabric="auto", seal=opt.Switch.ON)
 FABRIC = FabricSettings(
     host="127.0.0.2",

@@ -22,6 +22,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_moe": ("qwen3_moe", {}),
     "deepseek_v2": ("deepseek_v2", {}),
     "deepseek_v3": ("deepseek_v3", {"rope_parameters": MSCALE}),
+    "deepseek_v32": ("deepseek_v32", {}),
+    "glm_moe_dsa": ("glm_moe_dsa", {}),
     "phi3": ("phi3", {"rope_parameters": LONGROPE, "original_max_position_embeddings": 32}),
 }
 

@@ -33,6 +33,8 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_moe": ("qwen3_moe", {}),
     "deepseek_v2": ("deepseek_v2", {"topk_method": "greedy", "q_lora_rank": None}),
     "deepseek_v3": ("deepseek_v3", {"rope_parameters": MSCALE}),
+    "deepseek_v32": ("deepseek_v32", {}),
+    "glm_moe_dsa": ("glm_moe_dsa", {}),
     "phi3 long": ("phi3", {"rope_parameters": LONGROPE, "original_max_position_embeddings": 32}),
 }
 

@@ -114,6 +114,7 @@ class Body:
 
     def _load(self, station: Station, store: "Store | None") -> None:
         from baton.engine.attention.choose import attention_for, sparse_for
+        from baton.engine.attention.index import with_fp8_index
         from baton.engine.checkpoint import Checkpoint
         from baton.engine.comm import Alone, GlooComm
         from baton.engine.digest import block_sums
@@ -129,6 +130,7 @@ class Body:
         family = family_of(checkpoint.config, FAMILIES)
         self.dtype = served_dtype(s.dtype, checkpoint.config)
         table = family.table(checkpoint.config, block_tokens=BLOCK_TOKENS, dtype=SERVED[self.dtype])
+        table = with_fp8_index(table) if s.index_dtype == "fp8" else table
         ranks = range(s.tp * s.pp)
         self.placements = tuple(Placement(table, s.tp, s.pp, r % s.tp, r // s.tp, s.page_blocks) for r in ranks)
         self.placement = self.placements[self.rank]

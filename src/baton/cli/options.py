@@ -26,6 +26,7 @@ DEFAULT_BATCHED_TOKENS = 512
 DEFAULT_NUM_SEQS = 128
 DEFAULT_FABRIC = FabricSettings()
 
+INDEX_DTYPES: Mapping[str, str] = {"auto": "auto", "fp8": "fp8", "fp8_e4m3": "fp8"}
 DTYPES: Mapping[str, str] = {
     "auto": "auto",
     "bfloat16": "bfloat16",
@@ -82,6 +83,14 @@ Config = Annotated[
     ),
 ]
 DType = Annotated[str, typer.Option("--dtype", help="auto, bfloat16, float16 (half) or float32 (float).", rich_help_panel=ENGINE)]
+IndexDType = Annotated[
+    str,
+    typer.Option(
+        "--index-dtype",
+        help="Index keys of sparse attention: auto (as --dtype) or fp8 (e4m3 with a scale for each token).",
+        rich_help_panel=ENGINE,
+    ),
+]
 MaxModelLen = Annotated[
     int | None,
     typer.Option(
@@ -317,6 +326,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     """How much is computed at once, as given on the command line."""
 
     dtype: str
+    index_dtype: str
     max_model_len: int | None
     max_batched_tokens: int
     max_num_seqs: int
@@ -362,6 +372,7 @@ def worker_settings(
         model=service.model,
         served_model_name=service.served_model_name,
         dtype=_choose(DTYPES, work.dtype, flag="--dtype"),
+        index_dtype=_choose(INDEX_DTYPES, work.index_dtype, flag="--index-dtype"),
         max_model_len=work.max_model_len,
         page_tokens=memory.page_size,
         kv_pages=pages,

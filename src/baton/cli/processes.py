@@ -29,6 +29,7 @@ def worker(
     rank: opt.Rank = None,
     threads: opt.Threads = None,
     dtype: opt.DType = "auto",
+    index_dtype: opt.IndexDType = "auto",
     max_model_len: opt.MaxModelLen = None,
     max_batched_tokens: opt.MaxBatchedTokens = opt.DEFAULT_BATCHED_TOKENS,
     max_num_seqs: opt.MaxNumSeqs = opt.DEFAULT_NUM_SEQS,
@@ -58,7 +59,13 @@ def worker(
     pinned = _cores(cores)
     parallel = opt.Parallel(tp=tp, pp=pp, nnodes=nnodes, node_rank=node_rank, rendezvous=rendezvous, rank=rank)
     share = Share(pinned, threads if threads is not None else max(1, len(pinned or available_cores()) * nnodes // (tp * pp)))
-    work = opt.Work(dtype=dtype, max_model_len=max_model_len, max_batched_tokens=max_batched_tokens, max_num_seqs=max_num_seqs)
+    work = opt.Work(
+        dtype=dtype,
+        index_dtype=index_dtype,
+        max_model_len=max_model_len,
+        max_batched_tokens=max_batched_tokens,
+        max_num_seqs=max_num_seqs,
+    )
     memory = opt.Memory(
         block_size=block_size,
         page_size=page_size,
@@ -183,6 +190,7 @@ def worker_flags(settings: WorkerSettings) -> tuple[str, ...]:
         "--rendezvous": settings.rendezvous,
         "--rank": settings.rank,
         "--dtype": settings.dtype,
+        "--index-dtype": settings.index_dtype,
         "--max-model-len": settings.max_model_len,
         "--max-num-batched-tokens": settings.max_batched_tokens,
         "--max-num-seqs": settings.max_num_seqs,

@@ -30,6 +30,7 @@ def serve(
     role: opt.LayoutRole = opt.Layout.SPLIT,
     threads: opt.Threads = None,
     dtype: opt.DType = "auto",
+    index_dtype: opt.IndexDType = "auto",
     max_model_len: opt.MaxModelLen = None,
     max_batched_tokens: opt.MaxBatchedTokens = opt.DEFAULT_BATCHED_TOKENS,
     max_num_seqs: opt.MaxNumSeqs = opt.DEFAULT_NUM_SEQS,
@@ -63,7 +64,13 @@ def serve(
     from baton.cli.record import prepare_directory
 
     model = opt.one_model(model, model_path)
-    work = opt.Work(dtype=dtype, max_model_len=max_model_len, max_batched_tokens=max_batched_tokens, max_num_seqs=max_num_seqs)
+    work = opt.Work(
+        dtype=dtype,
+        index_dtype=index_dtype,
+        max_model_len=max_model_len,
+        max_batched_tokens=max_batched_tokens,
+        max_num_seqs=max_num_seqs,
+    )
     memory = opt.Memory(
         block_size=block_size,
         page_size=page_size,

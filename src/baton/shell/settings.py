@@ -48,6 +48,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         rank: which of them this process is; None = the first of its machine, which starts the others there
         stall_ms: a handoff without any progress for so long fails
         fetch_ms: deadline of one read
+        index_dtype: of the index keys of sparse attention: "auto" (as dtype) or "fp8"
         record: file, or directory for one, to which what enters the core is written; None = nowhere
     """
 
@@ -81,6 +82,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     fetch_ms: int = 10_000
     log_format: str = "console"
     record: str | None = None
+    index_dtype: str = "auto"
 
     @property
     def page_blocks(self) -> int:
@@ -154,6 +156,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
         warms_up: whether every new pair of workers serves a request of our own before the service is ready
         log_level: "debug", "info", "warning" or "error"
         log_format: "console" or "json"
+        index_dtype: of the index keys of sparse attention: "auto" (as dtype) or "fp8"
         record: file, or directory for one, to which what enters the core is written; None = nowhere
     """
 

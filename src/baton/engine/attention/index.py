@@ -12,12 +12,15 @@ import msgspec
 import numpy as np
 import torch
 
-from baton.core.state import Placement
+from baton.core.errors import ConfigError
+from baton.core.state import DType, Placement, StateSpec, StateTable
 from baton.engine.attention.interface import Segment
 from baton.engine.attention.reference import pool_view
 from baton.ports.fabric import Pool
 
-INDEX = "index.k"  # the spec
+INDEX, SCALES = "index.k", "index.s"  # specs
+LARGEST = 448.0  # of e4m3
+TINY = 1e-10  # keeps the scale of a key of zeros from being zero
 SCORES = 1 << 22  # computed at once: 16 MB of float32
 
 
@@ -33,15 +36,22 @@ class Chosen(msgspec.Struct, frozen=True):
 
 
 class Index:
-    """The index keys of one rank's layers; `layer` counts those that have some."""
+    """The index keys of one rank's layers, as they are or in fp8 with a scale each; `layer` counts those that have some."""
 
     def __init__(self, pool: Pool, placement: Placement) -> None:
-        self._view = pool_view(pool, placement, INDEX)
+        self._keys = pool_view(pool, placement, INDEX)
+        self._scales = pool_view(pool, placement, SCALES) if SCALES in placement.places else None
         self._tokens = placement.table.block_tokens
 
     def write(self, *, layer: int, k: torch.Tensor, slots: torch.Tensor) -> None:
         """Store keys. k: [rows, dim]; slots: int64 [rows], block slot * B + token in block."""
-        self._view[slots // self._tokens, 0, layer, 0, slots % self._tokens] = k
+        at = (slots // self._tokens, 0, layer, 0, slots % self._tokens)
+        if self._scales is None:
+            self._keys[at] = k
+            return
+        scales = k.float().abs().amax(1, keepdim=True).clamp_(min=TINY) / LARGEST
+        self._keys.view(torch.uint8)[at] = (k.float() / scales).to(self._keys.dtype).view(torch.uint8)
+        self._scales[at] = scales
 
     def choose(self, *, layer: int, q: torch.Tensor, weights: torch.Tensor, segments: Sequence[Segment], count: int) -> Chosen:
         """Up to `count` positions for each row. q: [rows, heads, dim]; weights: float32 [rows, heads]."""
@@ -51,8 +61,7 @@ class Index:
         length = s.start + s.count
         if length <= count:
             return None
-        blocks = torch.from_numpy(s.blocks.astype(np.int64))
-        keys = self._view[blocks, 0, layer, 0].reshape(-1, q.shape[2])[:length].float()
+        keys = self._read(layer, s)[:length]
         found = torch.empty((s.count, count), dtype=torch.int64)
         step = max(1, SCORES // (length * q.shape[1]))
         for first in range(0, s.count, step):
@@ -64,3 +73,30 @@ class Index:
             best, at = scores.masked_fill_(ahead, float("-inf")).topk(count, -1)
             found[some] = at.masked_fill(best == float("-inf"), -1)
         return found
+
+    def _read(self, layer: int, s: Segment) -> torch.Tensor:
+        """Keys of a segment's blocks: float32 [positions, dim]."""
+        blocks = torch.from_numpy(s.blocks.astype(np.int64))
+        dim = self._keys.shape[-1]
+        if self._scales is None:
+            return self._keys[blocks, 0, layer, 0].reshape(-1, dim).float()
+        stored = self._keys.view(torch.uint8)[blocks, 0, layer, 0].reshape(-1, dim).view(self._keys.dtype)
+        return stored.float() * self._scales[blocks, 0, layer, 0].reshape(-1, 1)
+
+
+def with_fp8_index(table: StateTable) -> StateTable:
+    """A table whose index keys are e4m3 with one float32 scale a token, in a spec of its own.
+
+    Raises:
+        ConfigError: the model has no index
+    """
+    specs: list[StateSpec] = []
+    for spec in table.specs:
+        if spec.name == INDEX:
+            keys = msgspec.structs.replace(spec, dtype=DType.FP8)
+            specs += [keys, msgspec.structs.replace(spec, name=SCALES, parts=("s",), row=1, dtype=DType.F32)]
+        else:
+            specs.append(spec)
+    if len(specs) == len(table.specs):
+        raise ConfigError("--index-dtype fp8: this model has no index; leave the flag away, or serve DeepSeek-V3.2 or GLM-5")
+    return msgspec.structs.replace(table, specs=tuple(specs))

@@ -10,7 +10,7 @@ from baton.core.state import Placement
 from baton.engine.attention.interface import Seen, Segment, reach
 from baton.ports.fabric import Pool
 
-TORCH = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+TORCH = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "fp8": torch.float8_e4m3fn}
 
 
 def pool_view(pool: Pool, placement: Placement, spec: str = "kv") -> torch.Tensor:
