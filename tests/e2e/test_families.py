@@ -28,6 +28,21 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+def test_index_keys_in_fp8_travel_with_their_scales(tmp_path: Path) -> None:
+    path = make_tiny(tmp_path / "model", "deepseek_v32")
+    prompts = [np.random.default_rng(n).integers(0, 300, 40 + 90 * n).tolist() for n in range(3)]
+    flags = ("--kv-pages", "64", "--max-num-batched-tokens", str(CHUNK), "--index-dtype", "fp8")
+    found = []
+    (tmp_path / "split").mkdir()
+    with split(tmp_path / "split", path, prefill=flags, decode=flags) as service:
+        found.append([service.ids(p, max_tokens=ANSWER, ignore_eos=True) for p in prompts])
+        service.wait_clean()
+    (tmp_path / "unified").mkdir()
+    with unified(tmp_path / "unified", path, *flags) as service:
+        found.append([service.ids(p, max_tokens=ANSWER, ignore_eos=True) for p in prompts])
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_tokens_of_every_family_are_the_same_split_unified_and_in_transformers(tmp_path: Path, case: str) -> None:
     family, overrides = CASES[case]

@@ -6,18 +6,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from msgspec import structs
 from safetensors.torch import load_file, save_file
-from tests.engine.test_families import decode, prefill, prompt
+from tests.engine.test_families import PAGES, decode, hand_over, prefill, prompt
 from tests.engine.test_models import truth
-from tests.engine.whole import Request, Rig, placement_of
+from tests.engine.whole import B, Request, Rig, placement_of
 from tests.tiny import make_tiny
 
 from baton.core.errors import ConfigError
 from baton.core.state import DType
+from baton.engine.attention.index import with_fp8_index
 from baton.engine.checkpoint import Checkpoint
 from baton.engine.comm import Alone
 from baton.engine.models import FAMILIES
-from baton.engine.models.base import family_of
+from baton.engine.models.base import KV, family_of
 from baton.engine.models.routing import Routing, by_sigmoid, by_softmax
 from baton.engine.ops import TorchOps
 
@@ -76,6 +78,26 @@ def test_two_hundred_greedy_tokens(tmp_path: Path, family: str) -> None:
     rig.close()
     _, logits = truth(path, [*prompt(), *tokens])
     assert logits[len(prompt()) - 1 : -1].argmax(-1).tolist() == tokens
+
+
+def test_index_keys_in_fp8_are_handed_over(tmp_path: Path) -> None:
+    """A context that is attended to whole gives the tokens of keys that are not rounded; a longer one the same on both sides."""
+    path = make_tiny(tmp_path, "deepseek_v32")
+    exact = placement_of(Checkpoint.open(path), DType.F32, 1)
+    rounded = structs.replace(exact, table=with_fp8_index(exact.table))
+    assert exact.block_bytes(KV) - rounded.block_bytes(KV) == 3 * B * (28 * (4 - 1) - 4)  # layers, tokens, elements and a scale
+    short = Request(1, prompt()[:10], PAGES)
+    plain, one, other = Rig(path), Rig(path, placement=rounded), Rig(path, placement=rounded)
+    first = plain.run([short.whole()])[0].drawn.token
+    assert one.run([short.whole()])[0].drawn.token == first
+    assert decode(one, short, first, 9) == decode(plain, short, first, 9)
+    request, moved = Request(2, prompt(), PAGES), Request(2, prompt(), PAGES[::-1])
+    first = prefill(one, request)
+    used = -(-len(prompt()) // B)
+    hand_over(one, other, PAGES[:used], PAGES[::-1][:used])
+    assert decode(one, request, first, 40) == decode(other, moved, first, 40)
+    for rig in (plain, one, other):
+        rig.close()
 
 
 def test_layers_for_more_tokens_are_left_alone(tmp_path: Path) -> None:

@@ -93,8 +93,9 @@ def _yarn(s: Source) -> Numbers:
     factor = s.number("factor", s.limit / original)
 
     over, under = s.values.get("mscale"), s.values.get("mscale_all_dim")
-    both = over and under
-    scale = _strength(factor, float(over)) / _strength(factor, float(under)) if both else _strength(factor, 1.0)
+    scale = _strength(factor, 1.0)
+    if over and under:
+        scale = _strength(factor, float(over)) / _strength(factor, float(under))
 
     def turns(count: float) -> float:
         """The frequency, counted from 0, that turns so often within the original length."""

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 
 from baton.core.errors import ConfigError
 from baton.core.state import DType, Full, Group, Interval, Placement, StateSpec, StateTable, Unit
+from baton.engine.attention.index import Chosen
 from baton.engine.attention.latent import LATENT
 from baton.engine.checkpoint import Checkpoint
 from baton.engine.comm import Comm
@@ -90,7 +91,9 @@ class DeepseekModel:
 
     def forward(self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor | None:
         """See Model."""
-        x, add, chosen = self._ends.begin(tokens), None, None
+        x = self._ends.begin(tokens)
+        add: torch.Tensor | None = None
+        chosen: Chosen | None = None
         for index, layer in enumerate(self._layers):
             normed = self._ops.norm(x, layer.norm1, self._eps, add=add)
             add, chosen = layer.attention(normed, index, positions, attend, chosen)

@@ -49,14 +49,14 @@ class Indexer:
         queries = load(f"{at}{AT}wq_b.weight")
         self._queries = load.ops.linear(queries.view(s.heads, s.dim, -1)[:, order].reshape(queries.shape), None)
         self._key = load.ops.linear(load(f"{at}{AT}wk.weight")[order], None)
-        self._norm = [load.exactly(f"{at}{AT}k_norm.{name}")[order] for name in ("weight", "bias")]
+        self._norm, self._bias = (load.exactly(f"{at}{AT}k_norm.{name}")[order] for name in ("weight", "bias"))
         self._weights = load.ops.linear(load(f"{at}{AT}weights_proj.weight"), None)
 
     def __call__(self, x: torch.Tensor, compressed: torch.Tensor, positions: torch.Tensor, attend: Attend) -> Chosen:
         """Positions for each row. x: [rows, hidden]; compressed: queries [rows, query rank], normed."""
-        s, weight_bias = self._s, self._norm
+        s = self._s
         q = self._queries(compressed).view(len(x), s.heads, s.dim)
-        k = F.layer_norm(self._key(x).float(), (s.dim,), *weight_bias, EPS).to(x.dtype)
+        k = F.layer_norm(self._key(x).float(), (s.dim,), self._norm, self._bias, EPS).to(x.dtype)
         self._ops.rotate(q, positions, self._rope, queries=s.heads, norms=None, eps=EPS)
         self._ops.rotate(k[:, None], positions, self._rope, queries=0, norms=None, eps=EPS)
         return attend.choose(self._layer, q, k, self._weights(x).float(), s.count)
