@@ -4,7 +4,7 @@ are written down here from the documents, with nothing of core/plan.py. What a p
 
 import itertools
 import random
-from functools import cache
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -46,7 +46,7 @@ class Columns(NamedTuple):
     at: dict[tuple[int, int, int], int]
 
 
-@cache
+@lru_cache(1 << 12)
 def columns(table: StateTable, layout: Layout, rank: int, group: GroupName) -> Columns:
     """Head by head, layer by layer, spec by spec."""
     tokens = table.block_tokens if table.group(group).unit is Unit.PAGE else 1
@@ -60,7 +60,7 @@ def columns(table: StateTable, layout: Layout, rank: int, group: GroupName) -> C
     return Columns(end, at)
 
 
-@cache
+@lru_cache(1 << 12)
 def holders(table: StateTable, layout: Layout, group: GroupName) -> dict[tuple[int, int, int], list[int]]:
     """The ranks that hold each (spec, head, layer), in rank order."""
     found: dict[tuple[int, int, int], list[int]] = {}
