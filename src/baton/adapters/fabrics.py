@@ -114,11 +114,17 @@ def build(
 
 def make(name: str, parts: Parts) -> Fabric:
     """As `build`."""
+    require_fabric(name)
+    return FABRICS[name].make(parts)
+
+
+def require_fabric(name: str) -> None:
+    """That a fabric works here. Raises ConfigError, saying what keeps it from that and what there is."""
     if name not in FABRICS:
         raise ConfigError(f"no fabric {name!r}: there are {', '.join(FABRICS)}")
     if why := FABRICS[name].obstacle():
-        raise ConfigError(f"fabric {name}: {why}")
-    return FABRICS[name].make(parts)
+        here = ", ".join(other for other in FABRICS if not FABRICS[other].obstacle())
+        raise ConfigError(f"fabric {name}: {why}; here work {here}")
 
 
 def usable(names: Sequence[str]) -> list[str]:

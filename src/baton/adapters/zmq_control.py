@@ -105,7 +105,8 @@ class ZmqControl:
         except zmq.ZMQError as error:
             socket.close()
             self.close()
-            raise ConfigError(f"cannot listen on control address {bind}: {error.strerror}") from error
+            remedy = "choose another with --control of a gateway, --bind of a worker"
+            raise ConfigError(f"cannot listen on control address {bind}: {error.strerror}; {remedy}") from error
         self._poll.register(int(socket.getsockopt(zmq.FD)), select.EPOLLIN)
         return socket
 

@@ -144,8 +144,10 @@ def run_worker(settings: WorkerSettings) -> None:
     pin(rank_cores(settings)[0])
     from baton.cli.compose_worker import run_worker as compose
     from baton.cli.logs import configure
+    from baton.cli.preflight import require_startable
 
     configure(settings.log_level, settings.log_format)
+    require_startable([settings])
     compose(settings)
 
 

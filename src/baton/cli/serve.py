@@ -174,12 +174,14 @@ def plan_gateway(service: opt.Service, work: opt.Work, *, host: str, port: int, 
 
 
 def supervise(front: GatewaySettings, workers: Sequence[WorkerSettings]) -> int:
-    """Run them all until a signal; returns the exit code."""
+    """Run them all until a signal; returns the exit code. Raises ConfigError: one of them cannot start."""
     from baton.cli.narrate import Narrator, greeting
     from baton.cli.ports import readiness_of
+    from baton.cli.preflight import require_startable
     from baton.shell.child import Program
     from baton.shell.supervisor import Patience, Supervisor
 
+    require_startable(workers)
     slow = warning([Share(w.cores, w.threads * w.ranks_here) for w in workers], cores=len(available_cores()))
     narrator = Narrator(greeting(front, workers), warning=slow)
     programs = [

@@ -1,18 +1,23 @@
-"""A Hugging Face checkpoint directory: its config, its tensors one at a time, and the identity of its weights."""
+"""A Hugging Face checkpoint directory: its config, its tensors one at a time, and the identity of its weights.
+
+Config and headers are read without torch, which takes seconds to import: a bad checkpoint is named at once.
+"""
 
 import json
 from collections.abc import Mapping
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-import torch
 from safetensors import SafetensorError, safe_open
 
 from baton.core.errors import ConfigError
 from baton.core.state import Interval
 from baton.engine.fp8 import FP8, Block, block_of, dequantised, scale_name
+
+if TYPE_CHECKING:
+    import torch
 
 MODELOPT = "hf_quant_config.json"
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
@@ -71,8 +76,8 @@ class Checkpoint:
         return cls(directory, config, tensors, method, block)
 
     def load(
-        self, name: str, dtype: torch.dtype, *, rows: Interval | None = None, columns: Interval | None = None
-    ) -> torch.Tensor:
+        self, name: str, dtype: "torch.dtype", *, rows: Interval | None = None, columns: Interval | None = None
+    ) -> "torch.Tensor":
         """One tensor in that dtype, in memory of its own: whole, or these rows and columns, and no more of it is read.
 
         Raises:
@@ -92,7 +97,7 @@ class Checkpoint:
         scales = self._mapped(scale_name(name), *blocks)
         return dequantised(part, scales, block, first=(here[0].start % block[0], here[1].start % block[1]))
 
-    def _mapped(self, name: str, rows: Interval | None = None, columns: Interval | None = None) -> torch.Tensor:
+    def _mapped(self, name: str, rows: Interval | None = None, columns: Interval | None = None) -> "torch.Tensor":
         stored = self.tensors.get(name)
         if stored is None:
             raise ConfigError(f"{self.directory} has no tensor {name!r}, which its architecture needs")
@@ -113,6 +118,8 @@ class Checkpoint:
     def identity(self, served_dtype: str) -> str:
         """Weights identity, hex: BLAKE2b over (name, stored dtype, shape, 16 spread 4-KB samples) of every tensor in
         name order, and the served dtype. The same on every rank of every layout."""
+        import torch
+
         digest = blake2b(served_dtype.encode(), digest_size=32)
         for name in sorted(self.tensors):
             stored = self.tensors[name]
@@ -157,14 +164,15 @@ def _weight_files(directory: Path) -> list[Path]:
 
 def _headers(path: Path) -> dict[str, Stored]:
     try:
-        with safe_open(path, framework="pt") as file:
+        with safe_open(path, framework="np") as file:
             found = {}
             for name in file.keys():  # noqa: SIM118 (not a mapping)
                 part = file.get_slice(name)
                 found[name] = Stored(path, part.get_dtype(), tuple(part.get_shape()))
             return found
     except (SafetensorError, OSError) as error:
-        raise ConfigError(f"{path} is damaged or not a safetensors file: {error}; fetch it again") from error
+        held = f"{path.stat().st_size} bytes" if path.is_file() else "no file"
+        raise ConfigError(f"{path} ({held}) is damaged or not a safetensors file: {error}; fetch it again") from error
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -1,0 +1,73 @@
+"""What keeps workers from starting and can be known without torch: named in a second, before anything is started or loaded.
+
+The workers themselves look again; they know what depends on the model's family.
+"""
+
+from collections.abc import Sequence
+from math import prod
+from pathlib import Path
+
+from baton.adapters.fabrics import require_fabric
+from baton.adapters.memory import available_bytes
+from baton.adapters.secret import load_secret
+from baton.cli.sizes import show_size
+from baton.core.errors import ConfigError
+from baton.engine.checkpoint import Checkpoint
+from baton.shell.settings import WorkerSettings
+
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}  # of a weight, by the dtype in which it is served
+CONVERTED = {"F64", "F32", "F16", "BF16"}  # stored dtypes that are served in that one; others stay as they are
+
+
+def require_startable(workers: Sequence[WorkerSettings]) -> None:
+    """That the checkpoint is whole, that fabrics and secrets asked for are here, and that the workers find memory together.
+
+    Raises:
+        ConfigError: names what is wrong, the limit and the remedy
+    """
+    checkpoint = Checkpoint.open(Path(workers[0].model))
+    for name in sorted({w.fabrics[0] for w in workers if len(w.fabrics) == 1}):
+        require_fabric(name)
+    for secret in sorted({w.secret for w in workers if w.secret is not None}):
+        load_secret(Path(secret))
+    require_room(workers, weights=_weights(checkpoint, workers), available=available_bytes())
+
+
+def require_room(workers: Sequence[WorkerSettings], *, weights: Sequence[int], available: int) -> None:
+    """That pools and weights of all workers' ranks find memory. One alone may see enough for itself while the others still load.
+
+    Pools given in pages are not counted: what a page takes depends on the model's family.
+
+    Args:
+        weights: bytes of each worker's
+        available: bytes of host memory
+
+    Raises:
+        ConfigError: they do not; names both sizes
+    """
+    pools = [(w.kv_bytes or 0) * _ranks(w) for w in workers]
+    wanted = sum(pools) + sum(weights)
+    if wanted <= available:
+        return
+    raise ConfigError(
+        f"{', '.join(w.name for w in workers)} need {show_size(wanted)} of host memory, pools of {_sizes(pools)} "
+        f"and weights of {_sizes(weights)}, but only {show_size(available)} are available; lower --kv-memory"
+    )
+
+
+def _weights(checkpoint: Checkpoint, workers: Sequence[WorkerSettings]) -> list[int]:
+    tensors = checkpoint.tensors.values()
+    converted = sum(prod(t.shape) for t in tensors if t.dtype in CONVERTED)
+    others = sum(prod(t.shape) for t in tensors if t.dtype not in CONVERTED)
+    own = str(checkpoint.config.get("dtype") or checkpoint.config.get("torch_dtype"))
+    whole = [others + converted * BYTES.get(own if w.dtype == "auto" else w.dtype, 1) for w in workers]
+    return [size * _ranks(w) // (w.tp * w.pp) for size, w in zip(whole, workers, strict=True)]
+
+
+def _ranks(worker: WorkerSettings) -> int:
+    """Ranks that one command starts on this machine."""
+    return 1 + len(worker.others_here)
+
+
+def _sizes(sizes: Sequence[int]) -> str:
+    return " + ".join(map(show_size, sizes))

@@ -1,0 +1,195 @@
+"""Starts that cannot be, through the command itself, in processes of their own.
+
+Each ends by itself with one line on stderr that names the value, the limit and what to do, exit code 2 and no traceback,
+and leaves nothing: no process, no file, no port that stays taken.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import psutil
+import pytest
+from safetensors.numpy import save_file
+from tests.gateway.models import byte_vocabulary
+
+from baton.adapters.nixl_agent import PACKAGES
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 32,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "max_position_embeddings": 128,
+    "torch_dtype": "float32",
+}
+MAIN = "from baton.cli.main import main; main()"
+WITHOUT_NIXL = f"import sys; sys.modules |= dict.fromkeys({PACKAGES!r}); {MAIN}"  # as if it were not installed
+ENDS_S = 60  # far beyond what any of them takes: a bound on a test that hangs
+
+
+class Start(NamedTuple):
+    """A command line, and what its last line on stderr must hold. quick: that is its only line, said before anything starts."""
+
+    argv: tuple[str, ...]
+    words: tuple[str, ...]
+    quick: bool = True
+    main: str = MAIN
+
+
+class Ended(NamedTuple):
+    """How it ended; `left` names processes and files that are still there."""
+
+    code: int
+    out: str
+    err: list[str]
+    left: list[str]
+
+
+def untouched(weights: bytes) -> bytes:
+    return weights
+
+
+CHECKPOINTS: dict[str, tuple[dict[str, object], Callable[[bytes], bytes]]] = {
+    "fine": ({}, untouched),
+    "mute": ({}, untouched),  # without a tokenizer
+    "mamba": ({"architectures": ["MambaForCausalLM"]}, untouched),
+    "awq": ({"quantization_config": {"quant_method": "awq"}}, untouched),
+    "cut": ({}, lambda weights: weights[:1000]),
+    "bad": ({}, lambda weights: weights[:8] + b"\xff" * 40 + weights[48:]),
+    "none": ({}, lambda weights: b""),
+}
+FILES = {"a.toml": "kv-memry = '1GiB'", "b.toml": "port = = 1", "c.toml": "port = true"}
+SERVE, WORKER, GATEWAY = ("serve", "fine"), ("worker", "--gateway=tcp://127.0.0.1:1"), ("gateway", "fine", "--port=FREE")
+
+# FREE and TAKEN are ports of loopback; the commands run in a directory that holds CHECKPOINTS and FILES
+STARTS: dict[str, Start] = {
+    "missing directory": Start(("serve", "/no/such/model"), ("/no/such/model", "no such directory", "Hub id")),
+    "unsupported architecture": Start(
+        ("serve", "mamba", "--port=FREE"), ("MambaForCausalLM", "LlamaForCausalLM", "Qwen3ForCausalLM"), quick=False
+    ),
+    "quantised": Start(("serve", "awq"), ("quantised with awq", "bfloat16", "GGUF")),
+    "truncated weights": Start(("serve", "cut"), ("cut/model.safetensors", "1000 bytes", "damaged", "fetch it again")),
+    "corrupt weights": Start(("serve", "bad"), ("bad/model.safetensors", "damaged", "fetch it again")),
+    "empty weights": Start(("serve", "none"), ("none/model.safetensors", "0 bytes", "fetch it again")),
+    "truncated weights of a worker": Start((*WORKER, "cut"), ("cut/model.safetensors", "1000 bytes", "fetch it again")),
+    "port in use": Start((*SERVE, "--port=TAKEN"), ("127.0.0.1:TAKEN", "in use", "--port")),
+    "control address in use": Start((*GATEWAY, "--control=tcp://127.0.0.1:TAKEN"), ("127.0.0.1:TAKEN", "in use", "--control")),
+    "control for all without a secret": Start((*GATEWAY, "--control=tcp://0.0.0.0:0"), ("0.0.0.0", "--secret")),
+    "pools beyond the machine": Start((*SERVE, "--kv-memory=100TiB"), ("200 TiB", "available", "--kv-memory", "decode-0")),
+    "a worker's pool beyond the machine": Start((*WORKER, "fine", "--kv-memory=100TiB"), ("100 TiB", "available", "--kv-memory")),
+    "fabric that is not installed": Start(
+        (*SERVE, "--fabric=nixl"), ("fabric nixl", "pip install", "here work shm"), main=WITHOUT_NIXL
+    ),
+    "longer than the model": Start(
+        (*WORKER, "fine", "--max-model-len=129"), ("--max-model-len 129", "128 positions"), quick=False
+    ),
+    "page size": Start((*SERVE, "--page-size=20"), ("20 tokens", "multiple of 16")),
+    "missing secret": Start((*SERVE, "--secret=/no/secret"), ("/no/secret", "No such file")),
+    "TOML with an unknown flag": Start((*SERVE, "--config=a.toml"), ("a.toml", "kv-memry", "did you mean kv-memory")),
+    "no TOML": Start((*SERVE, "--config=b.toml"), ("b.toml", "not TOML", "line 1")),
+    "TOML with a value of another type": Start((*SERVE, "--config=c.toml"), ("c.toml: port = True", "true and false")),
+    "missing TOML": Start((*SERVE, "--config=no.toml"), ("no.toml", "No such file")),
+    "no tokenizer": Start(("gateway", "mute", "--port=FREE"), ("mute/tokenizer.json", "does not exist")),
+}
+
+
+def prepare(home: Path) -> None:
+    """Checkpoints of a Llama as small as they come, enough for whatever looks at config and headers, and config files."""
+    for name, (changes, spoil) in CHECKPOINTS.items():
+        (home / name).mkdir()
+        if name != "mute":
+            byte_vocabulary().save(str(home / name / "tokenizer.json"))
+        (home / name / "config.json").write_text(json.dumps(CONFIG | changes))
+        weights = home / name / "model.safetensors"
+        save_file({"model.embed_tokens.weight": np.zeros((32, 16), np.float32)}, weights)
+        weights.write_bytes(spoil(weights.read_bytes()))
+    for name, text in FILES.items():
+        (home / name).write_text(text)
+
+
+def run_to_its_end(case: Start, home: Path, ports: dict[str, str]) -> Ended:
+    """In a session and with a temporary directory of its own."""
+
+    def fill(text: str) -> str:
+        for name, port in ports.items():
+            text = text.replace(name, port)
+        return text
+
+    with tempfile.TemporaryDirectory(dir=home) as scratch:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-c", case.main, *map(fill, case.argv)],
+            cwd=home,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"TMPDIR": scratch},
+            start_new_session=True,
+        )
+        try:
+            out, err = process.communicate(timeout=ENDS_S)
+            left = [f"process {p}" for p in in_session(process.pid)] + [f"file {name}" for name in os.listdir(scratch)]
+        except subprocess.TimeoutExpired:
+            left = [f"it did not end in {ENDS_S} s"]
+            for one in (*in_session(process.pid), process):
+                one.kill()
+            out, err = process.communicate()
+        said = [line.replace(ports["TAKEN"], "TAKEN") for line in err.splitlines()]
+        return Ended(process.returncode, out, said, left)
+
+
+def in_session(leader: int) -> list[psutil.Process]:
+    """The processes that it started, and those that these started."""
+
+    def session(pid: int) -> int:
+        try:
+            return os.getsid(pid)
+        except ProcessLookupError:
+            return 0
+
+    return [psutil.Process(pid) for pid in psutil.pids() if pid != leader and session(pid) == leader]
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
+    """All of them, two at a time: most of what each takes is the start of an interpreter."""
+    home = tmp_path_factory.mktemp("starts")
+    prepare(home)
+    with socket.socket() as holder, socket.socket() as free:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        free.bind(("127.0.0.1", 0))
+        ports = {"TAKEN": str(holder.getsockname()[1]), "FREE": str(free.getsockname()[1])}
+        free.close()
+        with ThreadPoolExecutor(2) as pool:
+            found = list(pool.map(lambda case: run_to_its_end(case, home, ports), STARTS.values()))
+        with socket.socket() as again:
+            again.bind(("127.0.0.1", int(ports["FREE"])))  # nobody kept it
+    return dict(zip(STARTS, found, strict=True))
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", STARTS)
+def test_one_line_says_why_and_nothing_is_left(name: str, ended: dict[str, Ended]) -> None:
+    case, end = STARTS[name], ended[name]
+    assert end.left == []
+    assert end.code == 2, end
+    line = end.err[-1]
+    assert line.startswith("baton: ")
+    assert [word for word in case.words if word not in line] == [], line
+    assert "Traceback" not in "".join(end.err) + end.out
+    if case.quick:
+        assert end.err == [line], "one line"
+        assert end.out == ""

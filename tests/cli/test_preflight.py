@@ -1,0 +1,72 @@
+"""What serve and worker know before anything heavy is loaded."""
+
+import subprocess
+import sys
+
+import msgspec
+import pytest
+
+from baton.cli.preflight import require_room
+from baton.core.errors import ConfigError
+from baton.shell.settings import Role, WorkerSettings
+
+GIB = 1 << 30
+WORKER = WorkerSettings(
+    role=Role.DECODE,
+    name="decode-0",
+    model="/m",
+    served_model_name="m",
+    dtype="auto",
+    max_model_len=None,
+    page_tokens=64,
+    kv_pages=None,
+    kv_bytes=4 * GIB,
+    max_batched_tokens=512,
+    max_num_seqs=8,
+    threads=1,
+    cores=(),
+    fabrics=("shm",),
+    seal=True,
+    gateways=("tcp://127.0.0.1:1",),
+    secret=None,
+    bind="tcp://127.0.0.1:0",
+    log_level="info",
+)
+
+
+@pytest.mark.parametrize(
+    ("pools", "weights", "available", "fits"),
+    [
+        ([4, 4], [1, 1], 10, True),
+        ([4, 4], [1, 1], 9, False),  # each alone would fit
+        ([4], [1], 5, True),
+        ([4], [2], 5, False),  # the pool alone would fit
+        ([None, 4], [1, 1], 6, True),  # a pool in pages: the worker itself knows how large they are
+    ],
+)
+def test_the_workers_of_a_machine_share_its_memory(pools, weights, available, fits):
+    def size(pool):
+        return {"kv_bytes": None, "kv_pages": 1} if pool is None else {"kv_bytes": pool * GIB}
+
+    workers = [msgspec.structs.replace(WORKER, name=f"w{i}", **size(pool)) for i, pool in enumerate(pools)]
+    sizes = [w * GIB for w in weights]
+    if fits:
+        require_room(workers, weights=sizes, available=available * GIB)
+        return
+    with pytest.raises(ConfigError, match=rf"w0.* need \d+ GiB .* {available} GiB are available; lower --kv-memory"):
+        require_room(workers, weights=sizes, available=available * GIB)
+
+
+def test_each_rank_has_a_pool_of_its_own():
+    worker = msgspec.structs.replace(WORKER, tp=2, pp=2)
+    require_room([worker], weights=[GIB], available=17 * GIB)
+    with pytest.raises(ConfigError, match="pools of 16 GiB"):
+        require_room([worker], weights=[GIB], available=16 * GIB)
+    follower = msgspec.structs.replace(worker, rank=3, rendezvous="127.0.0.1:1")
+    require_room([follower], weights=[GIB], available=5 * GIB)
+
+
+def test_torch_is_not_needed_to_look():
+    code = "import sys, baton.cli.preflight; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert set(done.stdout.split()) & {"torch", "transformers", "numba", "tokenizers", "fastapi"} == set()
