@@ -117,6 +117,13 @@ class Service:
 
         wait_for(ready, seconds=START_S, why="ready")
 
+    def why_not_ready(self) -> str:
+        """What /ready says; nothing while the gateway starts."""
+        try:
+            return str(self.http.get("/ready").json()["why"])
+        except httpx.HTTPError:
+            return ""
+
     def complete(self, prompt: Any, **fields: Any) -> httpx.Response:
         """One request to /v1/completions; greedy unless told."""
         body = {"model": "m", "prompt": prompt, "temperature": 0, "return_token_ids": True} | fields

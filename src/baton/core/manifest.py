@@ -1,5 +1,8 @@
 """What a worker publishes about itself, and when two of them fit together."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import msgspec
 
 from baton.core.errors import Mismatch
@@ -57,25 +60,36 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return Placement(self.table, self.tp, self.pp, r.tp_rank, r.pp_rank, self.page_blocks)
 
 
-MUST_AGREE = ("protocol", "model", "dtype", "weights", "table", "seal")  # weights differ too where the dtype does
+# in this order: weights differ too where the dtype does
+MUST_AGREE: Mapping[str, str] = MappingProxyType(
+    {
+        "protocol": "run the same version on both",
+        "model": "give both the same --served-model-name",
+        "dtype": "start both with the same --dtype",
+        "weights": "start both from the same checkpoint and with the same --max-model-len; a GGUF file, or another copy that was "
+        "converted, holds other weights",
+        "table": "start both from the same checkpoint",
+        "seal": "start both with the same --seal",
+    }
+)
 
 
 def require_fit(ours: Manifest, theirs: Manifest) -> None:
     """Compare field by field what two workers must share.
 
     Raises:
-        Mismatch: names the first differing field and both values
+        Mismatch: names the first differing field, both values and the remedy
     """
-    for field in MUST_AGREE:
+    for field, remedy in MUST_AGREE.items():
         a, b = getattr(ours, field), getattr(theirs, field)
         if field == "table":
-            _require_same_table(a, b)
+            _require_same_table(a, b, remedy)
         elif a != b:
-            raise Mismatch(field, a, b)
+            raise Mismatch(field, a, b, remedy)
 
 
-def _require_same_table(ours: StateTable, theirs: StateTable) -> None:
+def _require_same_table(ours: StateTable, theirs: StateTable, remedy: str) -> None:
     for field in ("num_layers", "block_tokens", "groups", "specs"):
         a, b = getattr(ours, field), getattr(theirs, field)
         if a != b:
-            raise Mismatch(f"table.{field}", a, b)
+            raise Mismatch(f"table.{field}", a, b, remedy)

@@ -11,7 +11,7 @@ import structlog
 from baton.core.cores import AnyFront
 from baton.core.door import Heard
 from baton.core.ids import Micros
-from baton.core.messages import Abort, Ticket
+from baton.core.messages import Abort, Paired, Ticket, Unpaired
 from baton.core.request import Say
 from baton.core.room import Send
 from baton.core.session import PeerLost, PeerUp, Received
@@ -26,6 +26,7 @@ class GatewayPump:
 
     def __init__(self, *, front: AnyFront, lines: Lines, clock: Clock, say: Callable[[Heard], None]) -> None:
         self._front, self._lines, self._clock, self._say = front, lines, clock, say
+        self._refusals: frozenset[str] = frozenset()  # those told already
 
     def turn(self) -> Micros | None:
         """Do everything that can be done now; returns how long to sleep (None: until woken)."""
@@ -34,6 +35,8 @@ class GatewayPump:
             match event:
                 case Received():
                     self._front.receive(event.boot, event.message, now)
+                    if isinstance(event.message, Paired | Unpaired):
+                        self._tell_refusals()
                 case PeerLost():
                     log.warning("peer_lost", boot=f"{event.boot:x}", why=event.why)
                     self._front.peer_lost(event.boot, event.why, now)
@@ -48,6 +51,13 @@ class GatewayPump:
         self._lines.flush()
         timers = [t for t in (self._front.timer(), self._lines.timer()) if t is not None]
         return Micros(max(0, min(timers) - self._clock.now())) if timers else None
+
+    def _tell_refusals(self) -> None:
+        """A line for each pair of workers that turned out not to fit; they try again all the time, which is not said."""
+        found = frozenset(self._front.refusals())
+        for why in sorted(found - self._refusals):
+            log.warning("pair_refused", why=why)
+        self._refusals = found
 
     def _perform(self) -> None:
         """Effects until none are left: the HTTP side may submit or cancel from inside `say`."""
