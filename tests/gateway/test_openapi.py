@@ -1,7 +1,10 @@
 """The OpenAPI document, and whether the gateway keeps what it says: generated requests, right ones and wrong ones."""
 
+import asyncio
 from collections import Counter
 
+import httpx
+import msgspec
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -15,10 +18,11 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from baton.core.messages import FinishReason
+from baton.gateway.door import LedgerReport
 from baton.gateway.openapi import document
 from baton.gateway.operations import OPERATIONS
 
-from .fake_door import FakeDoor
+from .fake_door import FakeDoor, view
 from .models import ids
 from .rig import make_app, request
 
@@ -32,6 +36,10 @@ CHECKS = (
 MODES = list(schemathesis.GenerationMode)
 
 
+ASLEEP = tuple(check for check in CHECKS if check is not not_a_server_error)  # 503 is then the right answer
+CLEARED = LedgerReport((msgspec.structs.replace(view("unified", clean=True), cleared=("full",)),), (), 0)
+
+
 class EndlessDoor(FakeDoor):
     """Answers every request at once, and forgets it."""
 
@@ -43,7 +51,30 @@ class EndlessDoor(FakeDoor):
 def door() -> FakeDoor:
     found = EndlessDoor()
     found.script = [ids("he"), ids("y"), FinishReason.STOP]
+    found.report, found.cleared = CLEARED, [CLEARED]
     return found
+
+
+class Near:
+    """An application whose clients are on its machine, so that they may do what operators do."""
+
+    def __init__(self, app) -> None:
+        self._app = app
+
+    async def __call__(self, scope, receive, send) -> None:
+        await self._app(scope | {"client": ("127.0.0.1", 5)}, receive, send)
+
+    def ask(self, method: str, path: str, **arguments) -> httpx.Response:
+        async def go() -> httpx.Response:
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(self), base_url="http://gateway") as http:
+                return await http.request(method, path, **arguments)
+
+        return asyncio.run(go())
+
+    def serves(self) -> bool:
+        """Whether it is awake, and answers."""
+        good = self.ask("POST", "/v1/chat/completions", json={"messages": [{"role": "user", "content": "hi"}]})
+        return self.ask("GET", "/ready").status_code == good.status_code == 200
 
 
 def mended(case):
@@ -61,19 +92,21 @@ def mended(case):
     return case
 
 
-def check(cases: int) -> None:
-    """So many generated requests against every endpoint."""
-    schema = schemathesis.openapi.from_asgi("/openapi.json", make_app(door()))
+def check(app: Near, cases: int, *, checks=CHECKS, leave_out: frozenset[str] = frozenset()) -> Counter:
+    """So many generated requests against each endpoint with a body, and a twentieth against the others: how they ended."""
+    schema = schemathesis.openapi.from_asgi("/openapi.json", app)
     seen: Counter = Counter()
     for result in schema.get_all_operations():
         operation = result.ok()
+        if operation.label in leave_out:
+            continue
         drawn = st.one_of([operation.as_strategy(generation_mode=mode) for mode in MODES])
         drawn |= operation.as_strategy(generation_mode=schemathesis.GenerationMode.POSITIVE).map(mended)
         body = operation.label.startswith("POST /v1/")
 
         @seed(4)
         @settings(
-            max_examples=cases if body else max(1, cases // 20),
+            max_examples=cases if body else max(2, cases // 20),
             deadline=None,
             database=None,
             phases=[Phase.generate],
@@ -81,23 +114,50 @@ def check(cases: int) -> None:
         )
         @given(case=drawn)
         def keeps(case):
-            answer = case.call_and_validate(checks=CHECKS)
+            answer = case.call_and_validate(checks=checks)
             seen[case.operation.label, answer.status_code] += 1
 
         keeps()
+    return seen
+
+
+def check_awake_and_asleep(cases: int) -> None:
+    """All endpoints, those that change what the service does too; afterwards it is awake and serves."""
+    app = Near(make_app(door()))
+    seen = check(app, cases)
     assert len({label for label, _ in seen}) == len(OPERATIONS)
     for operation in ("POST /v1/chat/completions", "POST /v1/completions"):
         assert {status for label, status in seen if label == operation} >= {200, 400}, "right ones and wrong ones"
+    for operation in ("POST /sleep", "POST /wake_up", "POST /reset_prefix_cache", "GET /debug/ledger"):
+        assert seen[operation, 200], "not only refused"
+    app.ask("POST", "/wake_up")
+    assert app.serves()
+    assert app.ask("POST", "/sleep").status_code == 200
+    slept = check(app, max(2, cases // 10), checks=ASLEEP, leave_out=frozenset({"POST /wake_up"}))
+    statuses = {status for label, status in slept if label.startswith("POST /v1/")}
+    assert statuses >= {400, 503}
+    assert 200 not in statuses
+    assert app.ask("POST", "/wake_up").json() == {"is_sleeping": False}
+    assert app.serves()
 
 
 def test_generated_requests_are_answered_as_documented():
-    check(25)
+    check_awake_and_asleep(25)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_thousand_generated_requests_are_answered_as_documented():
-    check(500)
+    check_awake_and_asleep(500)
+
+
+def test_strangers_are_answered_as_documented():
+    """Without a key, or, where there is none, from another machine."""
+    with_key = Near(make_app(door(), api_keys=("k",)))
+    seen = check(with_key, 4) + check(make_app(door()), 4)
+    assert {status for label, status in seen if label in ("POST /sleep", "POST /wake_up")} >= {401, 403}
+    assert seen["GET /health", 401] == 0
+    assert with_key.ask("GET", "/is_sleeping").json() == {"is_sleeping": False}
 
 
 def test_the_document_is_served_and_whole():
