@@ -1,10 +1,14 @@
 """What single fields come to: what the core is asked, and what the client reads."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from baton.core.messages import FinishReason, Shaping
 from baton.core.mixing import mix64
 from baton.gateway.door import Capacity
+from baton.gateway.neutral import NEUTRAL, SILENT
 
 from .fake_door import FakeDoor
 from .models import ids
@@ -162,3 +166,12 @@ def capture_log():
 
     with structlog.testing.capture_logs() as lines:
         yield lines
+
+
+def test_the_page_of_fields_tells_the_truth():
+    page = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+    silent, refused = (page.split(head)[1].split("\n## ")[0] for head in ("## Without influence\n", "## Refused by name\n"))
+    names = set(re.findall(r"`([a-z_*]+)`", refused)) - {"null"}
+    assert names - NEUTRAL.keys() == {"guided_*"}
+    assert len(names) > len(NEUTRAL) // 2
+    assert set(re.findall(r"`([a-z_]+)`", silent)) == SILENT
