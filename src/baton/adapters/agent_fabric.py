@@ -23,7 +23,8 @@ from typing import TypeVar
 import msgspec
 
 from baton.adapters.agent_reads import Agent, Limits, Link, Progress
-from baton.adapters.reads import Desk, Read, Region, resolve
+from baton.adapters.peers import Peers, exposure_of, require_stated
+from baton.adapters.reads import Desk, Region
 from baton.core.errors import FabricError
 from baton.core.ids import Boot, GroupName, Micros, RankId
 from baton.core.manifest import RankManifest
@@ -71,10 +72,8 @@ class AgentFabric:
         self._engine, self._clock = engine, clock
         self._desk = Desk(wake)
         self._name = agent_name(boot, rank)
-        self._own: dict[GroupName, Region] = {}
-        self._links: dict[RankId, Link] = {}
+        self._peers: Peers[Link] = Peers(self._desk, clock)
         self._commands: deque[Callable[[], None]] = deque()
-        self._closed = False
         self._agent = engine.source(self._name)
         self._readers = 0
         limits = Limits(engine.capabilities.max_range_bytes, engine.capabilities.max_ranges_per_call)
@@ -95,17 +94,15 @@ class AgentFabric:
 
     def expose(self, pools: Mapping[GroupName, Pool]) -> bytes:
         """Register our pools with the agent."""
-        assert not self._own, "expose is called once"
-        self._own = {group: Region(pool.address, pool.nbytes) for group, pool in pools.items()}
-        regions = list(self._own.values())
+        assert not self._peers.own, "expose is called once"
+        self._peers.own = own = {group: Region(pool.address, pool.nbytes) for group, pool in pools.items()}
+        regions = list(own.values())
         metadata = self._do(lambda: self._agent.register(regions))
-        return msgspec.msgpack.encode(
-            Exposure(self._name, metadata, tuple((g, r.address, r.nbytes) for g, r in self._own.items()))
-        )
+        return msgspec.msgpack.encode(Exposure(self._name, metadata, tuple((g, r.address, r.nbytes) for g, r in own.items())))
 
     def connect(self, peer: RankId, manifest: RankManifest) -> None:
         """Load a peer's metadata. Does nothing if the peer is connected; a peer that is gone shows at the first read."""
-        if peer in self._links:
+        if self._peers.get(peer) is not None:
             return
         exposure = _decode(self.name, peer, manifest)
         link = Link(
@@ -115,25 +112,19 @@ class AgentFabric:
             regions={group: Region(address, nbytes) for group, address, nbytes in exposure.pools},
         )
         self._do(lambda: self._progress.load(link))
-        with self._desk.lock:
-            self._links[peer] = link
+        self._peers.add(peer, link)
 
     def disconnect(self, peer: RankId) -> None:
         """Forget a peer and tear down the endpoint to it; its reads end FAILED."""
         with self._desk.lock:
-            link = self._links.pop(peer, None)
+            link = self._peers.drop(peer)
             if link is not None:
-                self._desk.stop_peer(peer, "disconnected")
                 self._post(lambda: self._progress.forget(link))
 
     def submit(self, handle: Handle, peer: RankId, copies: Sequence[Copies], *, deadline: Micros) -> None:
         """Queue a read for the fabric thread."""
         with self._desk.lock:
-            link = self._links.get(peer)
-            if link is None or self._closed:
-                raise FabricError("the fabric is closed" if self._closed else f"rank {peer.rank} is not connected: {peer}")
-            ranges = resolve(copies, source=link.regions, target=self._own)
-            read = Read(handle, peer, ranges, due=Micros(self._clock.now() + deadline))
+            read, link = self._peers.begin(handle, peer, copies, deadline)
             self._desk.open(read)
             self._post(lambda: self._progress.begin(read, link))
 
@@ -147,11 +138,7 @@ class AgentFabric:
 
     def close(self) -> None:
         """Tear down all endpoints, end open reads FAILED (or UNKNOWN), delete the agent."""
-        with self._desk.lock:
-            self._closed = True
-            for read in self._desk.open_reads():
-                self._desk.stop(read.handle, "the fabric is closed")
-            self._desk.lock.notify_all()
+        self._peers.close()
         self._thread.join()
         atexit.unregister(self.close)
 
@@ -174,8 +161,7 @@ class AgentFabric:
                     future.set_exception(error)
 
         with self._desk.lock:
-            if self._closed:
-                raise FabricError("the fabric is closed")
+            self._peers.require_open()
             self._post(command)
         try:
             return future.result(timeout=COMMAND_TIMEOUT_S)
@@ -185,17 +171,14 @@ class AgentFabric:
     def _make_reader(self) -> Agent:
         self._readers += 1
         reader = self._engine.reader(f"{self._name}-reader-{self._readers}")
-        reader.register(list(self._own.values()))
+        reader.register(list(self._peers.own.values()))
         return reader
 
     def _run(self) -> None:
         try:
             self._serve()
-        finally:  # should this thread ever die of a bug, no handle hangs and nothing is accepted any more
-            with self._desk.lock:
-                self._closed = True
-                for read in self._desk.open_reads():
-                    self._desk.end(read, Outcome.UNKNOWN, "the fabric thread has ended")
+        finally:
+            self._peers.abandon(Outcome.UNKNOWN)
 
     def _serve(self) -> None:
         wait_s = 0.0
@@ -212,10 +195,10 @@ class AgentFabric:
     def _run_commands(self, wait_s: float) -> bool:
         """Run what the pump has asked for, waiting so long for it to ask; False when it wants us to end."""
         with self._desk.lock:
-            if wait_s and not self._commands and not self._closed:
+            if wait_s and not self._commands and not self._peers.closed:
                 self._desk.lock.wait(wait_s)
             commands, self._commands = self._commands, deque()
-            closed = self._closed
+            closed = self._peers.closed
         for command in commands:
             command()
         return not closed
@@ -227,19 +210,10 @@ def agent_name(boot: Boot, rank: int) -> str:
 
 
 def _decode(name: str, peer: RankId, manifest: RankManifest) -> Exposure:
-    if name not in manifest.exposures:
-        raise FabricError(f"rank {peer.rank} exposes no {name}")
-    if peer.boot != manifest.boot or peer.rank != manifest.rank:
-        raise FabricError(f"manifest of boot {manifest.boot:x} rank {manifest.rank} given for {peer}")
-    try:
-        exposure = msgspec.msgpack.decode(manifest.exposures[name], type=Exposure)
-    except msgspec.DecodeError as error:
-        raise FabricError(f"the peer's {name} exposure does not parse: {error}") from error
+    exposure = exposure_of(name, peer, manifest, Exposure)
     if exposure.agent != agent_name(peer.boot, peer.rank):
         raise FabricError(f"exposure of agent {exposure.agent!r} given for {agent_name(peer.boot, peer.rank)!r}")
-    stated = {view.group: view.nbytes for view in manifest.pools}
-    if {group: nbytes for group, _, nbytes in exposure.pools} != stated or len(exposure.pools) != len(stated):
-        raise FabricError(f"exposed pools {exposure.pools}, the manifest says {stated}")
+    require_stated([(group, nbytes) for group, _, nbytes in exposure.pools], manifest)
     for group, address, nbytes in exposure.pools:
         if not (0 < address < ADDRESS_LIMIT and 0 <= nbytes < ADDRESS_LIMIT):
             raise FabricError(f"pool {group!r} lies at {address:#x}, {nbytes} bytes: no such address")

@@ -21,8 +21,9 @@ import numpy as np
 
 from baton.adapters.memcpy import CHUNK_BYTES, PIECE_BYTES, RANGE_COST, copy_ranges
 from baton.adapters.memory import populate_read
-from baton.adapters.reads import Desk, Read, Region, resolve
-from baton.adapters.shm_door import Exposure, Server, call, decode_exposure, hung_up, this_host
+from baton.adapters.peers import Peers, exposure_of
+from baton.adapters.reads import Desk, Read, Region
+from baton.adapters.shm_door import Exposure, Server, call, hung_up, this_host
 from baton.core.errors import ConfigError, FabricError
 from baton.core.ids import Boot, GroupName, Micros, RankId
 from baton.core.manifest import RankManifest
@@ -46,12 +47,10 @@ class ShmFabric:
         self._boot, self._rank, self._clock = boot, rank, clock
         self._desk = Desk(wake)
         self._server: Server | None = None
-        self._own: dict[GroupName, Region] = {}
-        self._peers: dict[RankId, _Peer] = {}
+        self._peers: Peers[_Peer] = Peers(self._desk, clock)
         self._queue: deque[tuple[Read, _Peer]] = deque()
         self._forgotten: list[_Peer] = []
         self._untouched: deque[tuple[_Peer, Region]] = deque()  # mapped, but without page table entries yet
-        self._closed = False
         self._thread = threading.Thread(target=self._run, name=f"shm-{rank}", daemon=True)
         self._thread.start()
 
@@ -80,7 +79,7 @@ class ShmFabric:
             if pool.fd is None:
                 raise ConfigError(f"pool {group!r} is not host memory: shm cannot expose it, choose another fabric")
             served[group] = (pool.fd, pool.nbytes)
-        self._own = {group: Region(pool.address, pool.nbytes) for group, pool in pools.items()}
+        self._peers.own = {group: Region(pool.address, pool.nbytes) for group, pool in pools.items()}
         self._server = Server(self._boot, self._rank, served)
         return msgspec.msgpack.encode(Exposure(this_host(), self._server.name))
 
@@ -90,11 +89,7 @@ class ShmFabric:
         if known is not None and not hung_up(known.line):
             return
         self.disconnect(peer)
-        if self.name not in manifest.exposures:
-            raise FabricError(f"rank {peer.rank} exposes no shm")
-        if peer.boot != manifest.boot or peer.rank != manifest.rank:
-            raise FabricError(f"manifest of boot {manifest.boot:x} rank {manifest.rank} given for {peer}")
-        exposure = decode_exposure(manifest.exposures[self.name])
+        exposure = exposure_of(self.name, peer, manifest, Exposure)
         if exposure.host != this_host():
             raise FabricError(f"rank {peer.rank} is on another host (or user): {exposure.host}, here {this_host()}")
         line, fds = call(exposure.name, peer.boot, peer.rank, manifest.pools)
@@ -108,29 +103,25 @@ class ShmFabric:
                 os.close(fd)
         regions = {group: Region(_address(m), len(m)) for group, m in maps.items()}
         with self._desk.lock:
-            if self._closed:
-                raise FabricError("the fabric is closed")
-            self._peers[peer] = known = _Peer(line, regions, list(maps.values()))
+            known = _Peer(line, regions, list(maps.values()))
+            try:
+                self._peers.add(peer, known)
+            except FabricError:
+                _unmap(known)
+                raise
             self._untouched.extend((known, region) for region in regions.values())
-            self._desk.lock.notify_all()
 
     def disconnect(self, peer: RankId) -> None:
         """Forget a peer; its reads end FAILED."""
         with self._desk.lock:
-            known = self._peers.pop(peer, None)
+            known = self._peers.drop(peer)
             if known is not None:
                 self._forgotten.append(known)
-                self._desk.stop_peer(peer, "disconnected")
-                self._desk.lock.notify_all()
 
     def submit(self, handle: Handle, peer: RankId, copies: Sequence[Copies], *, deadline: Micros) -> None:
         """Queue a read for the fabric thread."""
         with self._desk.lock:
-            known = self._peers.get(peer)
-            if known is None or self._closed:
-                raise FabricError("the fabric is closed" if self._closed else f"rank {peer.rank} is not connected: {peer}")
-            ranges = resolve(copies, source=known.regions, target=self._own)
-            read = Read(handle, peer, ranges, due=Micros(self._clock.now() + deadline))
+            read, known = self._peers.begin(handle, peer, copies, deadline)
             self._queue.append((read, known))
             self._desk.open(read)
 
@@ -144,11 +135,7 @@ class ShmFabric:
 
     def close(self) -> None:
         """End both threads, hang up and unmap. Open reads end FAILED."""
-        with self._desk.lock:
-            self._closed = True
-            for read in self._desk.open_reads():
-                self._desk.stop(read.handle, "the fabric is closed")
-            self._desk.lock.notify_all()
+        self._peers.close()
         self._thread.join()
         if self._server is not None:
             self._server.close()
@@ -158,22 +145,18 @@ class ShmFabric:
     def _run(self) -> None:
         try:
             self._serve()
-        finally:  # should this thread ever die of a bug, no handle hangs and nothing is accepted any more
-            with self._desk.lock:
-                self._closed = True
-                for read in self._desk.open_reads():
-                    self._desk.end(read, Outcome.FAILED, "the fabric thread has ended")
+        finally:
+            self._peers.abandon(Outcome.FAILED)
 
     def _serve(self) -> None:
         done = False
         while not done:
             with self._desk.lock:
-                while not (self._queue or self._forgotten or self._closed or self._untouched):
+                while not (self._queue or self._forgotten or self._peers.closed or self._untouched):
                     self._desk.lock.wait()
-                done = self._closed and not self._queue
+                done = self._peers.closed and not self._queue
                 if done:
-                    self._forgotten += self._peers.values()
-                    self._peers.clear()
+                    self._forgotten += [known for peer in self._peers if (known := self._peers.drop(peer))]
                 forgotten, self._forgotten = self._forgotten, []
                 self._untouched = deque(entry for entry in self._untouched if entry[0] not in forgotten)
                 job = self._queue.popleft() if self._queue else None

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from baton.adapters.reads import Desk, Ranges, Read, Region, cut, resolve
+from baton.adapters.peers import Peers, exposure_of, require_stated
+from baton.adapters.reads import Desk, Ranges, Read, Region, cut
 from baton.adapters.tcp_door import MAX_POOLS, PART_BYTES, PART_RANGES, POOL_BITS, Keys, ask, dial, fill, require_loopback_or_key
 from baton.adapters.tcp_source import Source
 from baton.core.errors import ConfigError, FabricError
@@ -93,11 +94,9 @@ class TcpFabric:
         self._host, self._key, self._streams = host, key, streams
         self._desk = Desk(wake)
         self._source: Source | None = None
-        self._own: dict[GroupName, Region] = {}
         self._pools: list[memoryview] = []
-        self._peers: dict[RankId, _Peer] = {}
+        self._peers: Peers[_Peer] = Peers(self._desk, clock)
         self._threads: list[threading.Thread] = []
-        self._closed = False
 
     @property
     def name(self) -> str:
@@ -124,7 +123,7 @@ class TcpFabric:
         for i, (group, pool) in enumerate(pools.items()):
             if pool.fd is None:
                 raise ConfigError(f"pool {group!r} is not host memory: tcp cannot expose it, choose another fabric")
-            self._own[group] = Region(i << POOL_BITS, pool.nbytes)
+            self._peers.own[group] = Region(i << POOL_BITS, pool.nbytes)
             self._pools.append(_view(pool))
         served = [(group, view.toreadonly()) for group, view in zip(pools, self._pools, strict=True)]
         self._source = Source(self._host, self._boot, self._rank, served, key=self._key)
@@ -133,17 +132,18 @@ class TcpFabric:
 
     def connect(self, peer: RankId, manifest: RankManifest) -> None:
         """Open the first connection and so learn whether the peer is who it says. Does nothing if it is connected."""
-        if peer in self._peers:
+        if self._peers.get(peer) is not None:
             return
         e = _decode(peer, manifest)
         regions = {group: Region(i << POOL_BITS, nbytes) for i, (group, nbytes) in enumerate(e.pools)}
         known = _Peer(peer, (e.host, e.port), regions, e.pools)
         line = self._dial(known)
         with self._desk.lock:
-            if self._closed:
+            try:
+                self._peers.add(peer, known)
+            except FabricError:
                 line[0].close()
-                raise FabricError("the fabric is closed")
-            self._peers[peer] = known
+                raise
             for i in range(self._streams):
                 args = (known, line if i == 0 else None)
                 known.threads.append(threading.Thread(target=self._run, args=args, name=f"tcp-{self._rank}-{i}", daemon=True))
@@ -153,22 +153,17 @@ class TcpFabric:
     def disconnect(self, peer: RankId) -> None:
         """Forget a peer; its reads end FAILED."""
         with self._desk.lock:
-            known = self._peers.pop(peer, None)
+            known = self._peers.drop(peer)
             if known is not None:
-                self._desk.stop_peer(peer, "disconnected")
                 known.gone = True
                 self._drop_stopped(known)
-                self._desk.lock.notify_all()
 
     def submit(self, handle: Handle, peer: RankId, copies: Sequence[Copies], *, deadline: Micros) -> None:
         """Queue a read for the peer's streams."""
         with self._desk.lock:
-            known = self._peers.get(peer)
-            if known is None or self._closed:
-                raise FabricError("the fabric is closed" if self._closed else f"rank {peer.rank} is not connected: {peer}")
-            ranges = resolve(copies, source=known.regions, target=self._own)
-            read = Read(handle, peer, ranges, due=Micros(self._clock.now() + deadline))
-            parts = cut(ranges, part_bytes=PART_BYTES, part_ranges=PART_RANGES) or [ranges]  # an empty read waits its turn too
+            read, known = self._peers.begin(handle, peer, copies, deadline)
+            parts = cut(read.ranges, part_bytes=PART_BYTES, part_ranges=PART_RANGES)
+            parts = parts or [read.ranges]  # an empty read waits its turn too
             work = _Work(read, len(parts))
             known.parts.extend(_Part(work, part) for part in parts)
             self._desk.open(read)
@@ -177,8 +172,9 @@ class TcpFabric:
         """The read ends FAILED as soon as its streams look up, LOOK_US later at most; at once where none is at it."""
         with self._desk.lock:
             read = self._desk.stop(handle, "cancelled")
-            if read is not None and read.peer in self._peers:
-                self._drop_stopped(self._peers[read.peer])
+            known = self._peers.get(read.peer) if read is not None else None
+            if known is not None:
+                self._drop_stopped(known)
 
     def poll(self) -> list[Ended | Released]:
         """All ends since the last call."""
@@ -187,12 +183,9 @@ class TcpFabric:
     def close(self) -> None:
         """End all threads and connections. Open reads end FAILED."""
         with self._desk.lock:
-            self._closed = True
-            for peer in list(self._peers):
+            self._peers.close()
+            for peer in self._peers:
                 self.disconnect(peer)
-            for read in self._desk.open_reads():
-                self._desk.stop(read.handle, "the fabric is closed")
-            self._desk.lock.notify_all()
         for thread in self._threads:
             thread.join()
         if self._source is not None:
@@ -320,19 +313,10 @@ def _view(pool: Pool) -> memoryview:
 
 
 def _decode(peer: RankId, manifest: RankManifest) -> Exposure:
-    if "tcp" not in manifest.exposures:
-        raise FabricError(f"rank {peer.rank} exposes no tcp")
-    if peer.boot != manifest.boot or peer.rank != manifest.rank:
-        raise FabricError(f"manifest of boot {manifest.boot:x} rank {manifest.rank} given for {peer}")
-    try:
-        exposure = msgspec.msgpack.decode(manifest.exposures["tcp"], type=Exposure)
-    except msgspec.DecodeError as error:
-        raise FabricError(f"the peer's tcp exposure does not parse: {error}") from error
+    exposure = exposure_of("tcp", peer, manifest, Exposure)
     if (exposure.boot, exposure.rank) != (peer.boot, peer.rank):
         raise FabricError(f"exposure of boot {exposure.boot:x} rank {exposure.rank} given for {peer}")
-    stated = {view.group: view.nbytes for view in manifest.pools}
-    if dict(exposure.pools) != stated or len(exposure.pools) != len(stated) or len(stated) > MAX_POOLS:
-        raise FabricError(f"exposed pools {exposure.pools}, the manifest says {stated}")
-    if any(not 0 <= nbytes < 1 << POOL_BITS for _, nbytes in exposure.pools):
+    require_stated(exposure.pools, manifest)
+    if len(exposure.pools) > MAX_POOLS or any(not 0 <= nbytes < 1 << POOL_BITS for _, nbytes in exposure.pools):
         raise FabricError(f"exposed pools {exposure.pools}: no such size")
     return exposure

@@ -7,6 +7,7 @@ from baton.contract.rig import POOLS, SECONDS, World, copies, refused
 from baton.core.errors import FabricError
 from baton.ports.fabric import Outcome
 
+MANY = 5000  # more than any engine takes at once
 OUTSIDE = (
     (POOLS["slot"] - 3, 0, 4),
     (0, POOLS["slot"] - 3, 4),
@@ -33,6 +34,13 @@ def f6_ranges_at_and_beyond_the_declared_limits(w: World) -> None:
     longest = min(limits.max_range_bytes, POOLS["full"] - 4096)
     for nbytes in (longest, longest + 1):
         joined.read_ok(peer, copies("full", 3, 5, nbytes))
+
+
+def f6_a_read_of_thousands_of_ranges_is_split_inside(w: World) -> None:
+    """A read of thousands of ranges is split inside."""
+    joined, peer = w.joined, w.peer
+    at = np.arange(MANY)
+    joined.read_ok(peer, copies("slot", at * 48 + 1, at * 32, np.full(MANY, 16)))  # not adjacent: nothing merges
 
 
 def f8_ranges_outside_either_pool_are_refused(w: World) -> None:
