@@ -57,5 +57,5 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "-- installing torch (some minutes the first time)"
 	@$(PIP) torch==2.13.0
 	@echo "-- installing baton and its tools"
-	@$(PIP) -c constraints.txt -e '.[dev,gguf,nixl]'
+	@$(PIP) -c constraints.txt -e '.[dev,gguf,mooncake,nixl]'
 	@touch $@
