@@ -1,4 +1,4 @@
-"""`baton bench serve`: loads an OpenAI-compatible service and says how it did."""
+"""`baton bench serve`: loads an OpenAI-compatible service and says how it did. (`baton bench transfer` is in transfer/.)"""
 
 import json
 import shlex
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from baton.cli import bench_options as opt
+from baton.cli.transfer.command import transfer
 from baton.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -17,12 +18,8 @@ if TYPE_CHECKING:
     from baton.bench.load import Tell
     from baton.bench.sweep import Plan
 
-app = typer.Typer(help="Measure a service.")
-
-
-@app.callback()
-def _group() -> None:
-    """Measure a service."""
+app = typer.Typer(help="Measure a service, or what moves state between its workers.")
+app.command("transfer")(transfer)
 
 
 @app.command("serve")

@@ -1,0 +1,1 @@
+"""`baton bench transfer`: two processes, and the command that starts them."""
