@@ -7,9 +7,10 @@ import pytest
 
 from baton.cli.doctor import fabrics, installed, machine
 from baton.cli.doctor.command import listening
-from baton.cli.doctor.fabrics import Tried, attempt, judge, transport
+from baton.cli.doctor.fabrics import attempt, judge, transport
 from baton.cli.doctor.finding import State
-from baton.cli.doctor.probe import Found
+from baton.cli.doctor.network import interfaces, other_hosts, rdma_devices
+from baton.cli.doctor.probe import Found, Tried
 from baton.cli.main import run
 
 WELL = Tried(Found(gbytes_s=20.0, small_us=100.0))
@@ -121,6 +122,40 @@ def test_the_transport_is_that_of_large_reads(log, name):
     assert transport(log) == name
 
 
+@pytest.mark.parametrize(
+    ("transport", "why", "rdma", "state", "words"),
+    [
+        ("rc_mlx5/mlx5_0:1", "", ["mlx5_0:1"], State.OK, ["rc_mlx5 on mlx5_0:1", "20.0 GB/s"]),
+        ("tcp/eth1", "", [], State.OK, ["tcp on eth1"]),
+        ("tcp/lo", "", [], State.OK, ["over tcp", "interface of the route: eth0, eth1"]),
+        ("tcp/eth1", "", ["mlx5_0:1"], State.WARNING, ["tcp on eth1", "though there is mlx5_0:1"]),
+        ("", "no transport", [], State.WARNING, ["without shared memory: no transport"]),
+        ("", "", [], State.OK, ["does not say"]),
+    ],
+)
+def test_of_other_hosts(transport, why, rdma, state, words):
+    tried = Tried(Found(why=why, gbytes_s=20.0), transport)
+    finding = other_hosts(tried, rdma=rdma, interfaces=["eth0", "eth1"])
+    assert finding.state is state
+    assert [word for word in words if word not in finding.said] == []
+    assert (finding.remedy == "") == (state is State.OK)
+
+
+def test_network_devices_are_read_from_their_files(tmp_path):
+    files = {
+        "net/lo/operstate": "unknown",
+        "net/eth0/operstate": "up\n",
+        "net/eth1/operstate": "down\n",
+        "infiniband/mlx5_0/ports/1/state": "4: ACTIVE\n",
+        "infiniband/mlx5_0/ports/2/state": "1: DOWN\n",
+    }
+    for name, text in files.items():
+        (tmp_path / "sys/class" / name).parent.mkdir(parents=True)
+        (tmp_path / "sys/class" / name).write_text(text)
+    assert interfaces(tmp_path) == ["eth0"]
+    assert rdma_devices(tmp_path) == ["mlx5_0:1"]
+
+
 def test_a_fabric_is_really_tried():
     found = attempt("shm").found
     assert found.why == ""
@@ -139,7 +174,7 @@ def test_the_process_that_dies_is_a_finding(monkeypatch):
 
 @pytest.mark.parametrize(("why", "code", "state"), [("", 0, ("ok", "warning")), ("torn", 1, ("problem",))])
 def test_the_exit_code_and_json(monkeypatch, capsys, why, code, state):
-    monkeypatch.setattr(fabrics, "attempt", lambda _: Tried(Found(why=why)))
+    monkeypatch.setattr(fabrics, "attempt", lambda *_, **__: Tried(Found(why=why)))
     assert run(["doctor", "--json", "--port", "0"]) == code
     found = json.loads(capsys.readouterr().out)
     assert found["state"] in state
@@ -147,7 +182,7 @@ def test_the_exit_code_and_json(monkeypatch, capsys, why, code, state):
 
 
 def test_for_people(monkeypatch, capsys):
-    monkeypatch.setattr(fabrics, "attempt", lambda _: Tried(Found(why="torn")))
+    monkeypatch.setattr(fabrics, "attempt", lambda *_, **__: Tried(Found(why="torn")))
     assert run(["doctor", "--port", "0"]) == 1
     out = capsys.readouterr().out
     assert [word for word in ("installed", "machine", "fabrics", "problem", "torn", "-> ") if word not in out] == []

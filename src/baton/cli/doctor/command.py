@@ -4,6 +4,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from baton.cli import options as opt
+from baton.ports.fabric_settings import FabricSettings
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -15,6 +18,9 @@ STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout, for machines.")] = False,
     port: Annotated[int, typer.Option(help="Port on which a service is to listen.")] = 8000,
+    fabric_device: opt.FabricDevice = None,
+    nixl_backend: opt.NixlBackend = opt.DEFAULT_FABRIC.nixl_backend,
+    nixl_param: opt.NixlParam = None,
 ) -> None:
     """Say what is installed, try every fabric, and look at memory, limits and cores, with a remedy for what is wrong.
 
@@ -22,7 +28,16 @@ def doctor(
     """
     from baton.cli.doctor.finding import State
 
-    found = list(_examine(port))
+    defaults = opt.DEFAULT_FABRIC
+    settings = opt.fabric_settings(
+        host=defaults.host,
+        device=fabric_device,
+        backend=nixl_backend,
+        params=nixl_param or (),
+        protocol=defaults.mooncake_protocol,
+        streams=defaults.tcp_streams,
+    )
+    found = list(_examine(port, settings))
     if as_json:
         _write_json(found)
     else:
@@ -30,7 +45,7 @@ def doctor(
     raise typer.Exit(1 if any(f.state is State.PROBLEM for f in found) else 0)
 
 
-def _examine(port: int) -> "Iterator[Finding]":
+def _examine(port: int, settings: FabricSettings) -> "Iterator[Finding]":
     from rich.console import Console
 
     from baton.cli.doctor import fabrics, installed, machine
@@ -43,7 +58,7 @@ def _examine(port: int) -> "Iterator[Finding]":
         yield from machine.machine()
         yield listening(port)
         status.update("trying fabrics")
-        yield from fabrics.fabrics()
+        yield from fabrics.fabrics(settings)
 
 
 def listening(port: int) -> "Finding":

@@ -6,29 +6,29 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 import msgspec
 
-from baton.adapters.fabrics import available
+from baton.adapters.fabrics import DEFAULTS, available
+from baton.cli.doctor import network
 from baton.cli.doctor.finding import Finding, ok, problem, warning
-from baton.cli.doctor.probe import MARK, Found
+from baton.cli.doctor.probe import MARK, Found, Tried
+from baton.ports.fabric_settings import FabricSettings
 
 LIMIT_S = 60.0
+NOTHING: Mapping[str, str] = MappingProxyType({})
 TALKATIVE = {"UCX_LOG_LEVEL": "info", "UCX_PROTO_INFO": "y"}  # has UCX say how it reads
 
 
-class Tried(msgspec.Struct):
-    """What two processes found about one fabric, and the UCX transport that moved the bytes ("" if none is named)."""
-
-    found: Found
-    transport: str = ""
-
-
-def fabrics() -> Iterator[Finding]:
+def fabrics(settings: FabricSettings) -> Iterator[Finding]:
     """All that Baton knows."""
     obstacles = available()
-    tried = {name: attempt(name) for name, obstacle in obstacles.items() if not obstacle}
+    tried = {name: attempt(name, settings) for name, obstacle in obstacles.items() if not obstacle}
     yield from judge(obstacles, tried)
+    if "nixl" in tried and settings.nixl_backend == "UCX":
+        apart = attempt("nixl", settings, env=network.NO_SHARED_MEMORY)
+        yield network.other_hosts(apart, rdma=network.rdma_devices(), interfaces=network.interfaces())
 
 
 def judge(obstacles: Mapping[str, str], tried: Mapping[str, Tried]) -> Iterator[Finding]:
@@ -56,11 +56,13 @@ def judge(obstacles: Mapping[str, str], tried: Mapping[str, Tried]) -> Iterator[
         yield ok("fabrics", "CMA", "a process may read its sibling's memory")
 
 
-def attempt(kind: str) -> Tried:
-    """Start a source and a reader, let one read the other, end both."""
+def attempt(kind: str, settings: FabricSettings = DEFAULTS, *, env: Mapping[str, str] = NOTHING) -> Tried:
+    """Start a source and a reader, with these settings and more environment; let one read the other, end both."""
     command = [sys.executable, "-P", "-m", "baton.cli.doctor.probe"]
-    pipe, env = subprocess.PIPE, {**os.environ, **TALKATIVE}
-    source = subprocess.Popen([*command, "source", kind], stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True, env=env)
+    pipe, env, given = subprocess.PIPE, {**os.environ, **TALKATIVE, **env}, msgspec.json.encode(settings).decode()
+    source = subprocess.Popen(
+        [*command, "source", kind, given], stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True, env=env
+    )
     watchdog = threading.Timer(LIMIT_S, source.kill)
     watchdog.start()
     try:
@@ -70,14 +72,14 @@ def attempt(kind: str) -> Tried:
             return Tried(Found(why=f"the process that offers memory ended with status {source.wait()}"))
         if '"why"' in exposed:
             return Tried(msgspec.json.decode(exposed, type=Found))
-        return _read([*command, "reader", kind], exposed, env)
+        return _read([*command, "reader", kind, given], exposed, env)
     finally:
         watchdog.cancel()
         source.kill()
         source.communicate()
 
 
-def _read(command: list[str], exposed: str, env: dict[str, str]) -> Tried:
+def _read(command: list[str], exposed: str, env: Mapping[str, str]) -> Tried:
     try:
         done = subprocess.run(
             command, input=exposed, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env, timeout=LIMIT_S

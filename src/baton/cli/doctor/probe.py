@@ -6,7 +6,7 @@
 Both are children of the doctor, as workers are of a service, and each may crash without harm. A transfer library writes
 to stdout as it likes, so our lines begin with a mark.
 
-python -m baton.cli.doctor.probe source|reader KIND
+python -m baton.cli.doctor.probe source|reader KIND SETTINGS      (fabric settings as JSON)
 """
 
 import ctypes
@@ -24,6 +24,7 @@ from baton.core.errors import BatonError
 from baton.core.ids import Boot, GroupName, Micros, Rank, RankId
 from baton.core.manifest import PoolView, RankManifest
 from baton.ports.fabric import Copies, Ended, Fabric, Handle, Outcome
+from baton.ports.fabric_settings import FabricSettings
 
 MARK = "baton-probe: "
 GROUP = GroupName("full")
@@ -51,14 +52,21 @@ class Found(msgspec.Struct):
     cma: str = ""  # why process_vm_readv of the source fails, empty if it does not
 
 
+class Tried(msgspec.Struct):
+    """What two processes found about one fabric, and the UCX transport that moved the bytes ("" if none is named)."""
+
+    found: Found
+    transport: str = ""
+
+
 def pattern(nbytes: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
     """uint8 [nbytes] in which every 8 bytes differ from every other 8."""
     return (np.arange(nbytes // 8, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)).view(np.uint8)
 
 
-def source(kind: str) -> None:
+def source(kind: str, settings: FabricSettings) -> None:
     """Expose a filled pool until stdin ends."""
-    fabric = build(kind, SOURCE, 0, wake=lambda: None, clock=MonotonicClock())
+    fabric = build(kind, SOURCE, 0, wake=lambda: None, clock=MonotonicClock(), settings=settings)
     pool = HostPool(POOL_BYTES)
     pool.array[:] = pattern(POOL_BYTES)
     _say(Exposed(fabric.expose({GROUP: pool}), os.getpid(), pool.address))
@@ -66,10 +74,10 @@ def source(kind: str) -> None:
     fabric.close()
 
 
-def reader(kind: str) -> None:
+def reader(kind: str, settings: FabricSettings) -> None:
     """Read the source's pool, and say what came of it."""
     exposed = msgspec.json.decode(sys.stdin.readline(), type=Exposed)
-    fabric = build(kind, READER, 0, wake=lambda: None, clock=MonotonicClock())
+    fabric = build(kind, READER, 0, wake=lambda: None, clock=MonotonicClock(), settings=settings)
     pool = HostPool(POOL_BYTES)
     fabric.expose({GROUP: pool})
     peer = RankId(SOURCE, SOURCE, Rank(0))
@@ -125,9 +133,9 @@ def _say(what: Exposed | Found) -> None:
 
 def main() -> None:
     """See the module."""
-    part, kind = sys.argv[1:]
+    part, kind, settings = sys.argv[1:]
     try:
-        {"source": source, "reader": reader}[part](kind)
+        {"source": source, "reader": reader}[part](kind, msgspec.json.decode(settings, type=FabricSettings))
     except BatonError as error:
         _say(Found(why=str(error)))
 
