@@ -17,13 +17,13 @@ def table() -> str:
     """One row for each model: what was started on either side."""
     rows = [_row(kind) for kind in KINDS.values()]
     pairs = sum(len(kind.prefill) * len(kind.decode) for kind in KINDS.values())
-    head = ["| query heads | K/V heads | fabric | prefill | decode | pairs |", "|---|---|---|---|---|---|"]
+    head = ["| model | query heads | K/V heads | fabric | prefill | decode | pairs |", "|---|---|---|---|---|---|---|"]
     return "\n".join([*head, *rows, "", f"{pairs} pairs, each with a prompt of its own."])
 
 
 def _row(k: Kind) -> str:
     sides = (", ".join(map(str, side)) for side in (k.prefill, k.decode))
-    return " | ".join([f"| {k.heads}", str(k.kv_heads), k.fabric, *sides, f"{len(k.prefill) * len(k.decode)} |"])
+    return " | ".join([f"| {k.model}", str(k.heads), str(k.kv_heads), k.fabric, *sides, f"{len(k.prefill) * len(k.decode)} |"])
 
 
 if __name__ == "__main__":

@@ -7,22 +7,32 @@ L = Layout
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """A model's heads and the layouts of its workers; every prefill layout is paired with every decode layout."""
+    """A model's heads and the layouts of its workers; every prefill layout is paired with every decode layout.
+
+    `unified`: layouts of prefill that are compared with a unified worker's too.
+    """
 
     heads: int
     kv_heads: int
     prefill: tuple[Layout, ...]
     decode: tuple[Layout, ...]
+    unified: tuple[Layout, ...] = ()
     fabric: str = "shm"
+    layers: int = 4
+    dim: int = 8
+    model: str = "a random Llama"
 
 
 WIDTHS = (L(1), L(2), L(4))
 KINDS = {
     "1 head": Kind(8, 1, WIDTHS, WIDTHS),
     "2 heads": Kind(8, 2, WIDTHS, WIDTHS),
-    "3 heads": Kind(6, 3, (L(1), L(3)), (L(1), L(3))),
+    "3 heads": Kind(6, 3, (L(1), L(3)), (L(1), L(3)), unified=(L(1), L(3))),
     "4 heads": Kind(8, 4, (*WIDTHS, L(1, 2), L(2, 2), L(1, page=64)), (*WIDTHS, L(1, 2), L(2, 2), L(1, page=64), L(2, page=48))),
     "8 heads": Kind(8, 8, WIDTHS, WIDTHS),
     "nixl": Kind(8, 4, (L(1), L(2, page=64), L(1, 2)), (L(1, page=64), L(4), L(2)), fabric="nixl"),
-    "tcp": Kind(8, 4, (L(1), L(2, page=64), L(1, 2)), (L(1, page=64), L(4), L(2)), fabric="tcp"),
+    "tcp": Kind(
+        8, 4, (L(1), L(2, page=64), L(1, 2)), (L(1, page=64), L(4), L(2)), unified=(L(2, page=64), L(1, 2)), fabric="tcp"
+    ),
+    "trial": Kind(9, 3, (L(1), L(3), L(1, 2)), (L(1), L(3), L(1, 2)), layers=30, dim=64, model="SmolLM2-135M-Instruct"),
 }

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 import torch
 from tests.e2e.fleet import Fleet, Layout
-from tests.e2e.layouts import KINDS
+from tests.e2e.layouts import KINDS, Kind
 from tests.e2e.nursery import Nursery
 from tests.tiny import make_tiny
 
 from baton.shell.settings import Role
 
-BLOCK, LAYERS, DIM, PARTS = 16, 4, 8, 2
+BLOCK, PARTS = 16, 2
 PROMPT, ANSWER = 5 * BLOCK + 7, 8  # more than one chunk of 64, and a last block that is not full
 TOLERANCE = 1e-4  # of the largest element: sums over ranks are made in another order
 
@@ -64,46 +64,52 @@ class Reference:
         return tokens[len(prompt) :]
 
 
-def rows(pools: Sequence[np.ndarray], layout: Layout, kv_heads: int) -> list[dict[tuple[int, int], np.ndarray]]:
+def rows(pools: Sequence[np.ndarray], layout: Layout, k: Kind) -> list[dict[tuple[int, int], np.ndarray]]:
     """For every rank: (layer, head) -> uint32 [part, position, dim], the bits of what its pool holds from its first page on."""
-    held, each = max(1, kv_heads // layout.tp), LAYERS // layout.pp
+    held, each = max(1, k.kv_heads // layout.tp), k.layers // layout.pp
     found = []
     for rank, pool in enumerate(pools):
-        blocks = pool.view(np.uint32).reshape(-1, held, each, PARTS, BLOCK, DIM)[: -(-PROMPT // BLOCK)]
+        blocks = pool.view(np.uint32).reshape(-1, held, each, PARTS, BLOCK, k.dim)[: -(-PROMPT // BLOCK)]
         state = np.concatenate(list(blocks), axis=3)[:, :, :, :PROMPT]  # [head, layer, part, position, dim]
-        first_head = rank % layout.tp * kv_heads // layout.tp
+        first_head = rank % layout.tp * k.kv_heads // layout.tp
         first_layer = rank // layout.tp * each
         found.append({(first_layer + y, first_head + h): state[h, y] for h in range(held) for y in range(each)})
     return found
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.timeout(300)
-def test_every_layout_hands_over_to_every_other(tmp_path: Path, nursery: Nursery, kind: str) -> None:
+@pytest.mark.parametrize("kind", [pytest.param(n, marks=[pytest.mark.slow] * (n == "trial")) for n in KINDS])
+@pytest.mark.timeout(600)
+def test_every_layout_hands_over_to_every_other(
+    tmp_path: Path, nursery: Nursery, kind: str, request: pytest.FixtureRequest
+) -> None:
     k = KINDS[kind]
-    path = make_tiny(
-        tmp_path / "model",
-        num_hidden_layers=LAYERS,
-        num_attention_heads=k.heads,
-        hidden_size=8 * k.heads,
-        num_key_value_heads=k.kv_heads,
-        head_dim=DIM,
-        intermediate_size=24 * k.heads,
-    )
+    if kind == "trial":
+        path = request.getfixturevalue("trial")
+    else:
+        path = make_tiny(
+            tmp_path / "model",
+            num_hidden_layers=k.layers,
+            num_attention_heads=k.heads,
+            hidden_size=8 * k.heads,
+            num_key_value_heads=k.kv_heads,
+            head_dim=k.dim,
+            intermediate_size=24 * k.heads,
+        )
     reference, due = Reference(path), []
     for number in range(len(k.prefill) * len(k.decode)):
         prompt = np.random.default_rng(number).integers(0, 300, PROMPT).tolist()
         due.append((prompt, reference.answer(prompt, ANSWER), reference.state(prompt)))
-    fleet = Fleet(nursery, tmp_path / "logs", path, {Role.PREFILL: k.prefill, Role.DECODE: k.decode}, fabric=k.fabric)
+    workers = {Role.PREFILL: k.prefill, Role.DECODE: k.decode, Role.UNIFIED: k.unified}
+    fleet = Fleet(nursery, tmp_path / "logs", path, workers, fabric=k.fabric)
     try:
         for (prompt, answer, truth), (prefill, decode) in zip(due, product(k.prefill, k.decode), strict=True):
             fleet.clear()
-            request = fleet.begin(fleet.pair(prefill, decode), prompt, ANSWER)
-            assert fleet.answer(request) == answer, f"{prefill} -> {decode}"
+            asked = fleet.begin(fleet.pair(prefill, decode), prompt, ANSWER)
+            assert fleet.answer(asked) == answer, f"{prefill} -> {decode}"
             fleet.settle()
-            sources = rows(fleet.pools(Role.PREFILL, prefill), prefill, k.kv_heads)
-            targets = rows(fleet.pools(Role.DECODE, decode), decode, k.kv_heads)
-            for place in [(y, h) for y in range(LAYERS) for h in range(k.kv_heads)]:
+            sources = rows(fleet.pools(Role.PREFILL, prefill), prefill, k)
+            targets = rows(fleet.pools(Role.DECODE, decode), decode, k)
+            for place in [(y, h) for y in range(k.layers) for h in range(k.kv_heads)]:
                 owners = [rank[place] for rank in sources if place in rank]
                 takers = [rank[place] for rank in targets if place in rank]
                 right = truth[:, place[0], place[1]]
@@ -113,5 +119,20 @@ def test_every_layout_hands_over_to_every_other(tmp_path: Path, nursery: Nursery
                     assert np.abs(bits.view(np.float32) - right).max() <= TOLERANCE * np.abs(truth).max(), f"{prefill} {place}"
                 for bits in takers:
                     assert any(np.array_equal(bits, owner) for owner in owners), f"{prefill} -> {decode} {place}"
+        for layout in k.unified:
+            prompt, answer, _ = due[0]
+            pools = []
+            for role, pair in (
+                (Role.PREFILL, fleet.pair(layout, k.decode[0])),
+                (Role.UNIFIED, (fleet.boot(Role.UNIFIED, layout),) * 2),
+            ):
+                fleet.clear()
+                assert fleet.answer(fleet.begin(pair, prompt, ANSWER)) == answer
+                fleet.settle()
+                pools.append(rows(fleet.pools(role, layout), layout, k))
+            for ours, theirs in zip(*pools, strict=True):
+                assert ours.keys() == theirs.keys()
+                wrong = {place: np.argwhere((ours[place] != theirs[place]).any(axis=(0, 2))).ravel().tolist() for place in ours}
+                assert not any(wrong.values()), f"unified {layout}: (layer, head) and positions {wrong}"
     finally:
         fleet.close()

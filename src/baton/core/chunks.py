@@ -21,15 +21,16 @@ class ChunkRule(msgspec.Struct, frozen=True):
 def next_chunk(*, done: int, length: int, budget: int, rule: ChunkRule, block_tokens: int) -> int:
     """Tokens to compute next of a prompt of `length` with `done` computed, at most `budget`.
 
-    All of the rest if it fits and is small, else up to where the last chunk begins; borders lie on the block grid
-    (a border inside a block would leave it unsealed until the next chunk).
+    As much as the budget allows; of a rest that fits but is not small, what comes before the last chunk. Borders lie on the
+    block grid where they can: one inside a block leaves it unsealed until the next chunk.
     """
     rest = length - done
-    if rest <= min(budget, rule.last_tokens):
-        return rest
-    end = min(done + budget, max(length - rule.last_tokens, done + 1))
-    aligned = end // block_tokens * block_tokens
-    return aligned - done if aligned > done else min(budget, rest)
+    if rest > budget:
+        border = (done + budget) // block_tokens * block_tokens
+        return border - done if border > done else budget
+    small = max(rule.last_tokens, block_tokens)
+    border = -(-(length - small) // block_tokens) * block_tokens
+    return border - done if rest > small and border > done else rest
 
 
 def final_blocks(table: StateTable, *, start: int, end: int, length: int) -> dict[GroupName, tuple[BlockIndex, BlockIndex]]:

@@ -90,8 +90,8 @@ class Checkpoint:
         return part.to(dtype, copy=True)
 
     def _unscaled(
-        self, name: str, part: torch.Tensor, rows: Interval | None, columns: Interval | None, block: Block
-    ) -> torch.Tensor:
+        self, name: str, part: "torch.Tensor", rows: Interval | None, columns: Interval | None, block: Block
+    ) -> "torch.Tensor":
         here = [cut or Interval(0, size) for cut, size in zip((rows, columns), self.tensors[name].shape, strict=True)]
         blocks = [Interval(cut.start // size, -(-cut.end // size)) for cut, size in zip(here, block, strict=True)]
         scales = self._mapped(scale_name(name), *blocks)

@@ -7,11 +7,12 @@ A block at an edge is cut off there, and its scale is that of its place: kv_a_pr
 """
 
 from collections.abc import Mapping
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from baton.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
 
 FP8 = "F8_E4M3"  # safetensors' name
 Block = tuple[int, int]  # rows, columns
@@ -39,10 +40,12 @@ def block_of(config: Mapping[str, Any]) -> Block | None:
     )
 
 
-def dequantised(weight: torch.Tensor, scales: torch.Tensor, block: Block, *, first: tuple[int, int]) -> torch.Tensor:
+def dequantised(weight: "torch.Tensor", scales: "torch.Tensor", block: Block, *, first: tuple[int, int]) -> "torch.Tensor":
     """A part of a weight in float32.
 
     weight: [rows, columns] of it; scales: of the blocks it touches; first: its first row and column inside their first block.
     """
+    import torch
+
     rows, columns = ((torch.arange(size) + start) // step for size, start, step in zip(weight.shape, first, block, strict=True))
     return weight.float() * scales.float()[rows][:, columns]
