@@ -90,7 +90,7 @@ STARTS: dict[str, Start] = {
     "pools beyond the machine": Start((*SERVE, "--kv-memory=100TiB"), ("200 TiB", "available", "--kv-memory", "decode-0")),
     "a worker's pool beyond the machine": Start((*WORKER, "fine", "--kv-memory=100TiB"), ("100 TiB", "available", "--kv-memory")),
     "fabric that is not installed": Start(
-        (*SERVE, "--fabric=nixl"), ("fabric nixl", "pip install", "here work shm"), main=WITHOUT_NIXL
+        (*SERVE, "--fabric=nixl"), ("fabric nixl", "pip install", "work here: shm"), main=WITHOUT_NIXL
     ),
     "longer than the model": Start(
         (*WORKER, "fine", "--max-model-len=129"), ("--max-model-len 129", "128 positions"), quick=False

@@ -123,7 +123,7 @@ def test_unequal_blocks_are_refused_at_the_handshake() -> None:
     partners = Partners(worker("decode", 1, kv(2, 2, 16), 1), lambda theirs: "shm")
     meet, why = partners.introduce(worker("prefill", 100, kv(2, 2, 32), 1))
     assert meet is None
-    assert why == "table.block_tokens differs: ours is 16, theirs is 32: start both from the same checkpoint"
+    assert why == "table.block_tokens differs: ours is 16, theirs is 32: run the same version on both"
 
 
 # ---- widths that do not fit ---------------------------------------------------------------------

@@ -124,7 +124,7 @@ def require_fabric(name: str) -> None:
         raise ConfigError(f"no fabric {name!r}: there are {', '.join(FABRICS)}")
     if why := FABRICS[name].obstacle():
         here = ", ".join(other for other in FABRICS if not FABRICS[other].obstacle())
-        raise ConfigError(f"fabric {name}: {why}; here work {here}")
+        raise ConfigError(f"fabric {name}: {why}; those that work here: {here}")
 
 
 def usable(names: Sequence[str]) -> list[str]:

@@ -92,4 +92,4 @@ def _require_same_table(ours: StateTable, theirs: StateTable, remedy: str) -> No
     for field in ("num_layers", "block_tokens", "groups", "specs"):
         a, b = getattr(ours, field), getattr(theirs, field)
         if a != b:
-            raise Mismatch(f"table.{field}", a, b, remedy)
+            raise Mismatch(f"table.{field}", a, b, MUST_AGREE["protocol"] if field == "block_tokens" else remedy)
