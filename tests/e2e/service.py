@@ -79,10 +79,10 @@ class Service:
         self.processes: dict[str, Process] = {}
         self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=60)
 
-    def start_gateway(self) -> Process:
-        """The gateway."""
+    def start_gateway(self, *, warm: bool = False) -> Process:
+        """The gateway. By default without requests of its own: faults are planted into the reads that a test orders."""
         flags = ["--port", str(self.port), "--control", self.control, "--served-model-name", "m"]
-        flags += ["--skip-server-warmup"]  # faults are planted into the reads that a test orders
+        flags += ["--log-level", "debug"] if warm else ["--skip-server-warmup"]
         return self._start("gateway", ["-m", "baton.cli.main", "gateway", str(self.model), *flags])
 
     def start_worker(
@@ -167,11 +167,12 @@ def split(
     prefill: tuple[str, ...] = (),
     decode: tuple[str, ...] = (),
     faults: Faults | None = None,
+    warm: bool = False,
 ) -> Iterator[Service]:
-    """A gateway, a prefill and a decode worker."""
+    """A gateway, a prefill and a decode worker; `warm`: as users start them, with a handoff before they are ready."""
     service = Service(directory, model, dtype=dtype, fabric=fabric)
     try:
-        service.start_gateway()
+        service.start_gateway(warm=warm)
         service.start_worker("prefill", *prefill)
         service.start_worker("decode", *decode, faults=faults)
         service.wait_ready()
@@ -203,7 +204,11 @@ class Footprint:
         self.sockets = len(process.net_connections())
         status = Path(f"/proc/{pid}/status").read_text()
         self.anon_mib = int(re.search(r"RssAnon:\s+(\d+)", status).group(1)) >> 10
-        self.shared_mappings = sum("memfd:" in line for line in Path(f"/proc/{pid}/maps").read_text().splitlines())
+        maps = [line.split() for line in Path(f"/proc/{pid}/maps").read_text().splitlines()]
+        self.shared_mappings = sum("memfd:" in m[5] for m in maps if len(m) > 5)
+        # "x" without a file: made by a compiler in the process
+        spans = [m[0].split("-") for m in maps if "x" in m[1] and len(m) == 5]
+        self.compiled_bytes = sum(int(end, 16) - int(start, 16) for start, end in spans)
 
 
 def alive(pid: int) -> bool:
