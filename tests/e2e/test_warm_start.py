@@ -16,8 +16,8 @@ from baton.gateway.warm_up import PROMPT_TOKENS
 TOLD = ("--kv-pages", "200", "--log-level", "debug")
 STANDING = ("files", "threads", "sockets", "shared_mappings", "compiled_bytes")
 OF_CLIENTS = {"request.ended"}  # the gateway's own requests do not come by HTTP
-# As long as one of the gateway's own: for each new number of rows below 32 the matrix library compiles some code, whenever
-# it first comes, which takes 3 to 4 ms with the trial model.
+# As long as one of the gateway's own: the matrix library compiles some code for each number of rows that a step has for the
+# first time, whenever that is (3 to 4 ms with the trial model).
 PROMPT = list(range(1, PROMPT_TOKENS[-1] + 1))
 
 
