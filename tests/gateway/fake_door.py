@@ -28,6 +28,7 @@ class FakeDoor:
         self.report = LedgerReport((), (), 0)
         self.clears, self.cleared = 0, [LedgerReport((), (), 0)]  # answers to `clear`, the last one for ever
         self.script: list[object] = []  # played inside submit, for every request
+        self.epoch = Epoch(1)  # of all open requests
         self._requests = 0
         self._seeds = 1000
 
@@ -73,7 +74,7 @@ class FakeDoor:
         self.cancelled.append(cancel)
 
     def key_of(self, request: RequestId) -> Key | None:
-        return Key(Room(f"{request:032x}"), Epoch(1)) if request in self.hearers else None
+        return Key(Room(f"{request:032x}"), self.epoch) if request in self.hearers else None
 
     def next_request(self) -> RequestId:
         self._requests += 1

@@ -74,12 +74,13 @@ def test_the_line_of_a_client_that_left_has_its_room_too():
         door = FakeDoor()
         asking = asyncio.ensure_future(post(make_app(door), {"prompt": "a"}))
         await until(lambda: door.submitted)
+        door.epoch = Epoch(2)  # begun again meanwhile
         asking.cancel()
         await asyncio.wait([asking])
 
     with capture_logs() as lines:
         run(scenario)
-    assert [(line["room"][-1], line["epoch"]) for line in lines if line["event"] == "request.ended"] == [("1", 1)]
+    assert [(line["room"][-1], line["epoch"]) for line in lines if line["event"] == "request.ended"] == [("1", 2)]
 
 
 def test_one_failing_prompt_cancels_the_others():
