@@ -13,6 +13,7 @@ from tests.e2e.service import Footprint, Service, split
 
 from baton.gateway.warm_up import PROMPT_TOKENS
 
+pytestmark = pytest.mark.slow
 TOLD = ("--kv-pages", "200", "--log-level", "debug")
 STANDING = ("files", "threads", "sockets", "shared_mappings", "compiled_bytes")
 OF_CLIENTS = {"request.ended"}  # the gateway's own requests do not come by HTTP
