@@ -1,6 +1,8 @@
 """Reading a Hugging Face directory: which tensors, their values, the identity of the weights, and every damaged form."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Mapping
 from hashlib import blake2b
 from pathlib import Path
@@ -65,6 +67,14 @@ def test_tensors_come_back_in_the_dtype_asked_for(tmp_path: Path, writer) -> Non
             loaded = checkpoint.load(name, dtype)
             assert loaded.dtype == dtype
             assert torch.equal(loaded, tensor.to(dtype))
+
+
+def test_headers_are_known_without_torch(tmp_path: Path) -> None:
+    """Of fp8 weights too: importing torch takes seconds, and a bad checkpoint is named in one."""
+    write(tmp_path)
+    said = "import sys; from pathlib import Path; from baton.engine.checkpoint import Checkpoint; "
+    said += "Checkpoint.open(Path(sys.argv[1])); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", said, str(tmp_path)], check=False, timeout=60).returncode == 0
 
 
 def test_a_loaded_tensor_does_not_follow_its_file(tmp_path: Path) -> None:
