@@ -1,4 +1,5 @@
-"""The bank of planted bugs: each is found within 500 seeds by the invariant that it says; what ships breaks none."""
+"""The bank of planted bugs: each is found within 500 seeds by the invariant that it says; in test_worlds.py what ships breaks
+none."""
 
 import pytest
 
@@ -31,11 +32,6 @@ def test_a_planted_bug_is_found_by_the_invariant_that_it_says(plant):
     found = first(plant)
     assert found is not None, f"{plant.name} is not found within 500 seeds"
     assert found.invariant in plant.invariants
-
-
-def test_what_ships_breaks_no_invariant():
-    broken = [(o.seed, o.invariant, o.detail) for o in map(run, range(60)) if o.invariant]
-    assert not broken
 
 
 def test_the_bank_is_whole():

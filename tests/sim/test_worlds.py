@@ -1,5 +1,6 @@
 """Whole worlds of the shipped code: without faults every request ends well, in every layout; with faults nothing is violated."""
 
+from collections import Counter
 from itertools import product
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from baton.core.door import Finish
 from baton.core.state import StateTable
 from baton.sim.run import be_silent, run
-from baton.sim.settings import Faults, WorkerDraw, WorldDraw, draw_table
+from baton.sim.settings import HEADS, Faults, WorkerDraw, WorldDraw, draw_table, draw_world
 from baton.sim.tape import Tape
 from baton.sim.world import World
 
@@ -32,8 +33,8 @@ def worker(role: str, tp: int, pp: int, page_blocks: int) -> WorkerDraw:
     )
 
 
-def every_kind() -> StateTable:
-    return draw_table(Tape(script={0: 1, 1: 4}))  # four heads; full, window and slot groups
+def every_kind(heads: int = 4) -> StateTable:
+    return draw_table(Tape(script={0: HEADS.index(heads), 1: 4}))  # full, window and slot groups
 
 
 LAYOUTS = [
@@ -43,16 +44,45 @@ LAYOUTS = [
 ]
 
 
-@pytest.mark.parametrize(("source", "target"), LAYOUTS)
-def test_a_world_without_faults_completes_every_request_in_every_layout(source, target):
+MORE_HEADS = [
+    (3, (1, 1, 1), (3, 1, 4)),
+    (3, (3, 1, 4), (1, 2, 1)),
+    (3, (3, 2, 1), (3, 1, 2)),
+    (1, (3, 1, 1), (4, 1, 2)),
+    (8, (4, 1, 4), (2, 1, 1)),
+    (8, (1, 2, 1), (4, 1, 4)),
+]
+
+
+@pytest.mark.parametrize(("heads", "source", "target"), [*((4, *layout) for layout in LAYOUTS), *MORE_HEADS])
+def test_a_world_without_faults_completes_every_request_in_every_layout(heads, source, target):
     workers = (worker("prefill", *source), worker("decode", *target))
-    draw = WorldDraw(every_kind(), ("gateway-0",), workers, Faults(), 8, 1000, attempts_differ=True, quiet_ends=True)
+    draw = WorldDraw(every_kind(heads), ("gateway-0",), workers, Faults(), 8, 1000, attempts_differ=True, quiet_ends=True)
     world = World(Tape(seed=1), draw=draw)
     world.run()
     clients = world.people.clients
     assert len(clients) == 10
     assert all(isinstance(c.end, Finish) for c in clients)
     assert not world.all_faults
+
+
+def test_all_layouts_are_drawn():
+    """Counted over pairs of workers: heads and both widths, both numbers of stages, both page sizes."""
+    widths, stages, pages = Counter(), Counter(), Counter()
+    for seed in range(3000):
+        draw = draw_world(Tape(seed=seed))
+        heads = max(spec.heads for spec in draw.table.specs)
+        by_role = {role: [w for w in draw.workers if w.role == role] for role in ("prefill", "decode")}
+        for source, target in product(by_role["prefill"], by_role["decode"]):
+            widths[heads, source.tp, target.tp] += 1
+            stages[(source.tp, source.pp), (target.tp, target.pp)] += 1
+            pages[source.page_blocks, target.page_blocks] += 1
+    fits = {h: [tp for tp in (1, 2, 3, 4) if h % tp == 0 or tp % h == 0] for h in (1, 2, 3, 4, 8)}
+    assert widths.keys() == {(h, a, b) for h in fits for a, b in product(fits[h], repeat=2)}
+    assert stages.keys() >= {((a, p), (b, q)) for a, b, p, q in product((1, 2), repeat=4)}
+    assert pages.keys() == set(product((1, 2, 3, 4), repeat=2))
+    named = [widths[3, 1, 3], widths[3, 3, 1], stages[(2, 2), (1, 1)], pages[1, 4], pages[4, 1]]
+    assert min(named) >= 60, "layouts that must be handed over in many of the worlds"
 
 
 def test_drawn_worlds_without_their_faults_complete_every_request():

@@ -1,6 +1,8 @@
 """What one world is like: drawn from its tape, so that every seed has its own layouts, pools and faults (swarm testing:
 Groce et al., Swarm Testing, ISSTA 2012)."""
 
+from collections.abc import Mapping
+
 import msgspec
 
 from baton.core.ids import GroupName
@@ -10,8 +12,19 @@ from baton.sim.tape import Tape
 BLOCK_TOKENS = 4
 LAYERS = 2
 LONGEST = 33  # tokens of the largest ordinary request, one of headroom among them
-MAX_RANKS = 6  # of a world; beyond it workers are narrow: their heartbeats would be most of the run
+MAX_RANKS = 8  # of a world; beyond it workers are narrow: their heartbeats would be most of the run
 FULL, WINDOW, SLOT = GroupName("full"), GroupName("window"), GroupName("slot")
+
+# What is drawn evenly from, so that a rare one costs few worlds; the first is the calm one.
+HEADS = (2, 2, 2, 2, 4, 4, 4, 8, 1, 1, 1, 3)
+WIDTHS: Mapping[int, tuple[int, ...]] = {  # by heads
+    1: (1, 1, 1, 1, 2, 2, 4, 3),
+    2: (1, 1, 2, 4),
+    3: (1, 3),
+    4: (1, 1, 2, 4),
+    8: (1, 1, 2, 4),
+}
+PAGE_BLOCKS = (1, 1, 1, 1, 2, 2, 2, 4, 3, 3, 3, 4)
 
 
 class WorkerDraw(msgspec.Struct, frozen=True):
@@ -74,7 +87,7 @@ class WorldDraw(msgspec.Struct, frozen=True):
 
 def draw_table(tape: Tape) -> StateTable:
     """One to three kinds of state over two layers."""
-    heads = (2, 4, 1)[tape.below(3, "heads")]
+    heads = HEADS[tape.below(len(HEADS), "heads")]
     groups = [Group(FULL, Unit.PAGE, Full())]
     specs = [StateSpec("kv", FULL, (0, 1), ("k", "v"), heads, 4, DType.F32)]
     kinds = tape.below(6, "kinds")
@@ -89,25 +102,21 @@ def draw_table(tape: Tape) -> StateTable:
     return StateTable(LAYERS, BLOCK_TOKENS, tuple(groups), tuple(specs))
 
 
-def _widths(tape: Tape, heads: int) -> int:
-    legal = [tp for tp in (1, 1, 2, 4) if heads % tp == 0 or tp % heads == 0]
-    return legal[tape.below(len(legal), "tp")]
-
-
 def draw_world(tape: Tape) -> WorldDraw:
     """A world; all zeroes are one prefill and one decode worker of one rank each, and no fault."""
     table = draw_table(tape)
-    heads = min(s.heads for s in table.specs if s.heads > 1) if any(s.heads > 1 for s in table.specs) else 1
+    heads = max(s.heads for s in table.specs)
     wide = tape.chance(0.45, "wide")
+    narrow = min(tp for tp in WIDTHS[heads] if tp > 1) if wide and heads != 1 else 1
     workers, ranks = [], 0
     counts = {"prefill": (1, 1, 2, 1, 2, 3)[tape.below(6, "prefills")], "decode": (1, 1, 2, 1, 2, 3)[tape.below(6, "decodes")]}
-    k_of = {role: (1, 2, 3)[tape.below(3, "page_blocks")] for role in counts}
+    k_of = {role: PAGE_BLOCKS[tape.below(len(PAGE_BLOCKS), "page_blocks")] for role in counts}
     crowd = tape.below(4, "crowd")
     for role, count in counts.items():
         for i in range(count):
-            tp = max(_widths(tape, heads), 2 if wide and heads != 1 else 1)
+            tp = max(WIDTHS[heads][tape.below(len(WIDTHS[heads]), "tp")], narrow)
             pp = 1 + (tape.below(6, "pp") == 5)
-            tp, pp = (tp, pp) if ranks + tp * pp <= MAX_RANKS else (2 if wide and heads != 1 else 1, 1)
+            tp, pp = (tp, pp) if ranks + tp * pp <= MAX_RANKS else (narrow, 1)
             ranks += tp * pp
             need = -(-LONGEST // (BLOCK_TOKENS * k_of[role]))  # pages of the largest ordinary request
             workers.append(
