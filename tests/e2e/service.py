@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import msgspec
 import psutil
+from tests.e2e.forks import Child
 from tests.faults import Faults
 
 from baton.engine.trial import default_directory
@@ -41,13 +42,25 @@ def wait_for(what: Callable[[], Any], *, seconds: float, why: str) -> Any:
     raise AssertionError(f"not within {seconds} s: {why}")
 
 
+def wait_ready(http: httpx.Client, processes: Iterable["Process"] = ()) -> None:
+    """Until a request would find workers. Fails at once when one of the processes has ended."""
+
+    def ready() -> bool:
+        for p in processes:
+            assert p.popen.poll() is None, f"{p.name} ended:\n{p.log.read_text()[-3000:]}"
+        try:
+            return http.get("/ready").status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    wait_for(ready, seconds=START_S, why="ready")
+
+
 class Process:
     """One process of a service."""
 
-    def __init__(self, name: str, command: list[str], log: Path) -> None:
-        self.name, self.command, self.log = name, command, log
-        self._file = log.open("ab")
-        self.popen = subprocess.Popen(command, stdout=self._file, stderr=subprocess.STDOUT, start_new_session=True)
+    def __init__(self, name: str, popen: subprocess.Popen | Child, log: Path) -> None:
+        self.name, self.popen, self.log = name, popen, log
 
     @property
     def pid(self) -> int:
@@ -67,14 +80,32 @@ class Process:
             except subprocess.TimeoutExpired:
                 self.kill()
                 raise AssertionError(f"{self.name} outlived SIGTERM:\n{self.log.read_text()[-3000:]}") from None
-        self._file.close()
+
+
+def by_command(name: str, arguments: list[str], log: Path) -> Process:
+    """`baton ...` as a user starts it: a new interpreter."""
+    with log.open("ab") as said:
+        command = [sys.executable, *arguments]
+        return Process(name, subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT, start_new_session=True), log)
+
+
+def forked(name: str, arguments: list[str], log: Path) -> Process:
+    """The same program, without the seconds of its imports. `arguments` begin with -m MODULE."""
+    dash_m, module, *rest = arguments
+    assert dash_m == "-m"
+    return Process(name, Child(module, rest, log), log)
+
+
+Begin = Callable[[str, list[str], Path], Process]
 
 
 class Service:
     """Gateway and workers, started separately so that a test can hurt one of them."""
 
-    def __init__(self, directory: Path, model: Path, *, dtype: str = "float32", fabric: str = "shm") -> None:
-        self.directory, self.model, self.dtype, self.fabric = directory, model, dtype, fabric
+    def __init__(
+        self, directory: Path, model: Path, *, dtype: str = "float32", fabric: str = "shm", begin: Begin = forked
+    ) -> None:
+        self.directory, self.model, self.dtype, self.fabric, self._begin = directory, model, dtype, fabric, begin
         self.port, self.control = free_port(), f"tcp://127.0.0.1:{free_port()}"
         self.processes: dict[str, Process] = {}
         self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=60)
@@ -100,22 +131,13 @@ class Service:
         return self._start(name, [*main, *settings])
 
     def _start(self, name: str, arguments: list[str]) -> Process:
-        process = Process(name, [sys.executable, *arguments], self.directory / f"{name}.log")
-        self.processes[name] = process
-        return process
+        self.processes[name] = self._begin(name, arguments, self.directory / f"{name}.log")
+        return self.processes[name]
 
     def wait_ready(self) -> None:
         """Until a request would find workers."""
 
-        def ready() -> bool:
-            for p in self.processes.values():
-                assert p.popen.poll() is None, f"{p.name} ended:\n{p.log.read_text()[-3000:]}"
-            try:
-                return self.http.get("/ready").status_code == 200
-            except httpx.HTTPError:
-                return False
-
-        wait_for(ready, seconds=START_S, why="ready")
+        wait_ready(self.http, self.processes.values())
 
     def why_not_ready(self) -> str:
         """What /ready says; nothing while the gateway starts."""
@@ -167,10 +189,11 @@ def split(
     prefill: tuple[str, ...] = (),
     decode: tuple[str, ...] = (),
     faults: Faults | None = None,
+    begin: Begin = forked,
     warm: bool = False,
 ) -> Iterator[Service]:
     """A gateway, a prefill and a decode worker; `warm`: as users start them, with a handoff before they are ready."""
-    service = Service(directory, model, dtype=dtype, fabric=fabric)
+    service = Service(directory, model, dtype=dtype, fabric=fabric, begin=begin)
     try:
         service.start_gateway(warm=warm)
         service.start_worker("prefill", *prefill)

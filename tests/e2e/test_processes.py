@@ -2,7 +2,6 @@
 
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
-from tests.e2e.service import Service, alive, free_port, split, wait_for
+from tests.e2e.service import Service, alive, by_command, free_port, split, wait_for, wait_ready
 
 pytestmark = pytest.mark.timeout(180)
 PROMPT = list(range(1, 60))
@@ -19,7 +18,8 @@ PROMPT = list(range(1, 60))
 
 @pytest.fixture
 def service(tmp_path: Path, tiny: Path) -> Iterator[Service]:
-    with split(tmp_path, tiny, prefill=("--kv-pages", "300"), decode=("--kv-pages", "300")) as s:
+    pools = ("--kv-pages", "300")
+    with split(tmp_path, tiny, prefill=pools, decode=pools, begin=by_command) as s:
         yield s
 
 
@@ -100,22 +100,15 @@ def test_a_signal_ends_every_process_in_time(service: Service, number: signal.Si
 
 
 @pytest.fixture
-def serve(tiny: Path) -> Iterator[tuple[subprocess.Popen, int]]:
+def serve(tiny: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen, int]]:
     """`baton serve` itself."""
     port = free_port()
     flags = ["--port", str(port), "--dtype", "float32", "--kv-pages", "100", "--served-model-name", "m"]
-    process = subprocess.Popen([sys.executable, "-m", "baton.cli.main", "serve", str(tiny), *flags])
-
-    def ready() -> bool:
-        assert process.poll() is None
-        try:
-            return httpx.get(f"http://127.0.0.1:{port}/ready").status_code == 200
-        except httpx.HTTPError:
-            return False
-
-    wait_for(ready, seconds=60, why="ready")
-    yield process, port
-    if process.poll() is None:
+    process = by_command("serve", ["-m", "baton.cli.main", "serve", str(tiny), *flags], tmp_path / "serve.log")
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}") as http:
+        wait_ready(http, [process])
+    yield process.popen, port
+    if process.popen.poll() is None:
         process.kill()
 
 

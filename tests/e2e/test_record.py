@@ -3,14 +3,13 @@
 import os
 import signal
 import stat
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
-from tests.e2e.service import Process, free_port, wait_for
+from tests.e2e.service import Process, by_command, free_port, wait_for, wait_ready
 
 from baton.cli.main import run
 from baton.journal.coding import records
@@ -30,18 +29,11 @@ def served(tiny: Path, tmp_path: Path) -> Iterator[tuple[Process, httpx.Client]]
     """`baton serve --record`, and a client."""
     port = free_port()
     flags = ["--port", str(port), "--dtype", "float32", "--kv-pages", "100", "--served-model-name", "m", "--threads", "1"]
-    command = [sys.executable, "-m", "baton.cli.main", "serve", str(tiny), *flags, "--record", str(tmp_path / "logs")]
-    process = Process("serve", command, tmp_path / "serve.log")
+    command = ["-m", "baton.cli.main", "serve", str(tiny), *flags, "--record", str(tmp_path / "logs")]
+    process = by_command("serve", command, tmp_path / "serve.log")
     http = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30)
-
-    def ready() -> bool:
-        try:
-            return http.get("/ready").status_code == 200
-        except httpx.HTTPError:
-            return False
-
     try:
-        wait_for(ready, seconds=60, why="ready")
+        wait_ready(http, [process])
         yield process, http
     finally:
         http.close()
