@@ -1,0 +1,32 @@
+"""Two kinds of tests: those that compute, which share the machine's cores, and those that drive real processes, sockets and
+clocks, which need the machine to themselves. `make test` runs the second one by one and then the first side by side.
+"""
+
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+ALONE = frozenset(HERE / name for name in ("adapters", "bench", "cli", "contract", "e2e", "shell"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--only", choices=("shared", "alone"), help="tests that may run side by side, or those that may not")
+
+
+def _left_out(path: Path, config: pytest.Config) -> bool:
+    only = config.getoption("--only")
+    return only is not None and ALONE.isdisjoint((path, *path.parents)) is (only == "alone")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Spares the imports of what is not run."""
+    return True if collection_path.is_file() and _left_out(collection_path, config) else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Paths given by hand are collected in any case."""
+    out = [item for item in items if _left_out(item.path, config)]
+    if out:
+        config.hook.pytest_deselected(items=out)
+        items[:] = [item for item in items if not _left_out(item.path, config)]
