@@ -56,4 +56,6 @@ FIRST_SEEDS: Mapping[str, int] = {
     "counter_restarts": 1,
     "deadline_blamed": 18,
     "orders_forgotten": 0,
+    "window_passed_early": 5,
+    "window_passed_by_orders": 99,
 }
