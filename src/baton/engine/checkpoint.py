@@ -73,7 +73,7 @@ class Checkpoint:
         tensors: dict[str, Stored] = {}
         for file in _weight_files(directory):
             tensors |= _headers(file)
-        return cls(directory, config, tensors, method, block)
+        return cls(directory, config, tensors, method if method in PACKINGS else None, block)
 
     def load(
         self, name: str, dtype: "torch.dtype", *, rows: Interval | None = None, columns: Interval | None = None
