@@ -124,12 +124,11 @@ class Body:
         from baton.engine.models.base import family_of
         from baton.engine.models.config import identity
         from baton.engine.ops import CpuOps
-        from baton.engine.shards import require_width
 
         s, started = self.settings, station.clock.now()
         checkpoint = Checkpoint.open(Path(s.model))
         family = family_of(checkpoint.config, FAMILIES)
-        require_width(family.read(checkpoint.config), s.tp)  # first: what is cached knows of K/V heads alone
+        family.require_width(checkpoint.config, s.tp)  # first: what is cached knows of K/V heads alone
         self.dtype = served_dtype(s.dtype, checkpoint.config)
         table = family.table(checkpoint.config, block_tokens=BLOCK_TOKENS, dtype=SERVED[self.dtype])
         table = with_fp8_index(table) if s.index_dtype == "fp8" else table

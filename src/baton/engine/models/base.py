@@ -87,6 +87,10 @@ class Family(Protocol):
         """
         ...
 
+    def require_width(self, config: Mapping[str, Any], tp: int) -> None:
+        """Raises ConfigError where the model cannot be divided over so many ranks; names the widths that fit."""
+        ...
+
     def table(self, config: Mapping[str, Any], *, block_tokens: int, dtype: DType) -> StateTable:
         """What it caches. Raises ConfigError."""
         ...

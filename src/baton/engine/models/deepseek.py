@@ -169,6 +169,10 @@ class DeepseekV3Family:
         yield at + GATE, (c.routing.experts, c.hidden)
         yield at + BIAS, (c.routing.experts,)
 
+    def require_width(self, config: Mapping[str, Any], tp: int) -> None:
+        """See Family."""
+        _require_width(self.read(config), tp)
+
     def table(self, config: Mapping[str, Any], *, block_tokens: int, dtype: DType) -> StateTable:
         """See Family: one row a token and layer, the same for all heads, so each rank of a stage has all of it."""
         c = self.read(config)
@@ -221,7 +225,13 @@ class DeepseekV3Family:
 
 def _heads(c: DeepseekConfig, placement: Placement) -> Interval:
     """Those of a rank. Raises ConfigError where heads, columns or experts cannot be divided evenly."""
-    tp, heads, experts = placement.tp, c.attention.heads, c.routing.experts
+    tp, heads = placement.tp, c.attention.heads
+    _require_width(c, tp)
+    return Interval(placement.tp_rank * heads // tp, (placement.tp_rank + 1) * heads // tp)
+
+
+def _require_width(c: DeepseekConfig, tp: int) -> None:
+    heads, experts = c.attention.heads, c.routing.experts
     columns = [n for n, used in ((c.inner, any(c.dense)), (c.shared_inner, not all(c.dense))) if used]
     counts = {"attention heads": [heads], "columns of the MLP": columns, "experts": [] if all(c.dense) else [experts]}
     fits = [n for n in range(1, heads + 1) if all(size % n == 0 for sizes in counts.values() for size in sizes)]
@@ -229,7 +239,6 @@ def _heads(c: DeepseekConfig, placement: Placement) -> Interval:
         for size in sizes:
             if size % tp:
                 raise ConfigError(f"{size} {what} cannot be divided over tensor parallel width {tp}; widths that fit: {fits}")
-    return Interval(placement.tp_rank * heads // tp, (placement.tp_rank + 1) * heads // tp)
 
 
 class DeepseekV2Family(DeepseekV3Family):

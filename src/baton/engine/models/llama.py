@@ -22,7 +22,7 @@ from baton.engine.models.ends import Ends, end_tensors
 from baton.engine.models.weights import LISTED, Filed, Loader, Matrix, require, unread
 from baton.engine.ops import HeadNorms, Linear, Ops
 from baton.engine.rope import Rope, longest_by_rope, rope_settings
-from baton.engine.shards import Shards
+from baton.engine.shards import Shards, require_width
 
 log = structlog.get_logger()
 
@@ -224,6 +224,10 @@ class LlamaFamily:
     def weights(self, config: ModelConfig, checkpoint: Checkpoint) -> LayerWeights:
         """How a layer's weights are filed in it."""
         return LayerWeights(config)
+
+    def require_width(self, config: Mapping[str, Any], tp: int) -> None:
+        """See Family."""
+        require_width(self.read(config), tp)
 
     def table(self, config: Mapping[str, Any], *, block_tokens: int, dtype: DType) -> StateTable:
         """See Family: K and V of every layer, of those with a window in a group of their own."""
