@@ -71,13 +71,13 @@ CHECKPOINTS: dict[str, tuple[dict[str, object], Callable[[bytes], bytes]]] = {
     "none": ({}, lambda weights: b""),
 }
 FILES = {"a.toml": "kv-memry = '1GiB'", "b.toml": "port = = 1", "c.toml": "port = true"}
-SERVE, WORKER, GATEWAY = ("serve", "fine"), ("worker", "--gateway=tcp://127.0.0.1:1"), ("gateway", "fine", "--port=FREE")
+SERVE, WORKER, GATEWAY = ("serve", "fine"), ("worker", "--gateway=tcp://127.0.0.1:1"), ("gateway", "fine", "--port=0")
 
-# FREE and TAKEN are ports of loopback; the commands run in a directory that holds CHECKPOINTS and FILES
+# TAKEN is a port of loopback; the commands run in a directory that holds CHECKPOINTS and FILES
 STARTS: dict[str, Start] = {
     "missing directory": Start(("serve", "/no/such/model"), ("/no/such/model", "no such directory", "Hub id")),
     "unsupported architecture": Start(
-        ("serve", "mamba", "--port=FREE"), ("MambaForCausalLM", "LlamaForCausalLM", "Qwen3ForCausalLM"), quick=False
+        ("serve", "mamba", "--port=0"), ("MambaForCausalLM", "LlamaForCausalLM", "Qwen3ForCausalLM"), quick=False
     ),
     "quantised": Start(("serve", "awq"), ("quantised with awq", "bfloat16", "GGUF")),
     "truncated weights": Start(("serve", "cut"), ("cut/model.safetensors", "1000 bytes", "damaged", "fetch it again")),
@@ -101,7 +101,7 @@ STARTS: dict[str, Start] = {
     "no TOML": Start((*SERVE, "--config=b.toml"), ("b.toml", "not TOML", "line 1")),
     "TOML with a value of another type": Start((*SERVE, "--config=c.toml"), ("c.toml: port = True", "true and false")),
     "missing TOML": Start((*SERVE, "--config=no.toml"), ("no.toml", "No such file")),
-    "no tokenizer": Start(("gateway", "mute", "--port=FREE"), ("mute/tokenizer.json", "does not exist")),
+    "no tokenizer": Start(("gateway", "mute", "--port=0"), ("mute/tokenizer.json", "does not exist")),
 }
 
 
@@ -167,16 +167,12 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
     """All of them, two at a time: most of what each takes is the start of an interpreter."""
     home = tmp_path_factory.mktemp("starts")
     prepare(home)
-    with socket.socket() as holder, socket.socket() as free:
+    with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
-        free.bind(("127.0.0.1", 0))
-        ports = {"TAKEN": str(holder.getsockname()[1]), "FREE": str(free.getsockname()[1])}
-        free.close()
+        ports = {"TAKEN": str(holder.getsockname()[1])}
         with ThreadPoolExecutor(2) as pool:
             found = list(pool.map(lambda case: run_to_its_end(case, home, ports), STARTS.values()))
-        with socket.socket() as again:
-            again.bind(("127.0.0.1", int(ports["FREE"])))  # nobody kept it
     return dict(zip(STARTS, found, strict=True))
 
 

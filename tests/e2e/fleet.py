@@ -210,11 +210,13 @@ class Fleet:
 
 def pools_of(pid: int) -> list[np.ndarray]:
     """The bytes of a process's pools, in the order of the groups: they are memory files, which /proc shows."""
-    found = []
+    maps = [line.split() for line in Path(f"/proc/{pid}/maps").read_text().splitlines() if "memfd:baton-pool" in line]
+    own = {int(inode) for _, may, _, _, inode, *_ in maps if "w" in may}  # those of peers are mapped read-only
+    found = {}
     for fd in sorted(os.listdir(f"/proc/{pid}/fd"), key=int):
         path = f"/proc/{pid}/fd/{fd}"
         with contextlib.suppress(OSError):
             if re.match(r"/memfd:baton-pool", os.readlink(path)):
-                found.append(np.fromfile(path, dtype=np.uint8))
-    assert found, f"process {pid} has no pool"
-    return found
+                found.setdefault(os.stat(path).st_ino, path)  # Python's mapping keeps a descriptor of its own
+    assert own <= found.keys(), f"process {pid} has pools that it shows no descriptor of"
+    return [np.fromfile(path, dtype=np.uint8) for inode, path in found.items() if inode in own]
