@@ -26,7 +26,8 @@ from baton.ports.fabric import Outcome
 
 def _kinds() -> Iterator[object]:
     for name, obstacle in available().items():
-        yield pytest.param(name, marks=[pytest.mark.skip(reason=f"{name}: {obstacle}")] if obstacle else [])
+        missing = [pytest.mark.skip(reason=f"{name}: {obstacle}")] if obstacle else []
+        yield pytest.param(name, marks=[*missing, *[pytest.mark.slow] * (name == "mooncake")])
 
 
 @pytest.fixture(scope="module", params=_kinds())

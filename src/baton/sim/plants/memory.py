@@ -159,7 +159,7 @@ PLANTS = (
     Plant(
         "window_passed_early",
         "a page of a window is given up one step before the last that looks back on it",
-        ("live_window", "right_bytes", "right_commit", "no_bug"),
+        ("live_window", "right_bytes", "right_commit"),
         None,
         lambda: Parts(replaced=(Replaced(Span, "_gone", _gone_early),)),
     ),
