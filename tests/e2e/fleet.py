@@ -117,7 +117,11 @@ class Fleet:
         births = {n: Birth(own, str(directory / f"{n}.log"), **harm.get(n, {})) for n, own in settings.items()}
         self.ranks = Ranks(nursery.address, births)
         pairs = len(workers.get(Role.PREFILL, ())) * len(workers.get(Role.DECODE, ())) + len(workers.get(Role.UNIFIED, ()))
-        self.turn_until(lambda: len(self.front.usable_pairs()) == pairs, what=f"{pairs} pairs")
+        try:
+            self.turn_until(lambda: len(self.front.usable_pairs()) == pairs, what=f"{pairs} pairs")
+        except BaseException:
+            self.close()  # an open socket would keep the test run from ending
+            raise
 
     def turn_until(self, done: Callable[[], bool], *, what: str) -> None:
         """Turn the gateway's pump until so."""

@@ -30,7 +30,7 @@ KINDS = {
     "3 heads": Kind(6, 3, (L(1), L(3)), (L(1), L(3)), unified=(L(1), L(3))),
     "4 heads": Kind(8, 4, (*WIDTHS, L(1, 2), L(2, 2), L(1, page=64)), (*WIDTHS, L(1, 2), L(2, 2), L(1, page=64), L(2, page=48))),
     "8 heads": Kind(8, 8, WIDTHS, WIDTHS),
-    "nixl": Kind(8, 4, (L(1), L(2, page=64), L(1, 2)), (L(1, page=64), L(4), L(2)), fabric="nixl"),
+    "nixl": Kind(8, 4, (L(2, page=64),), (L(1, page=64), L(4)), fabric="nixl"),
     "tcp": Kind(
         8, 4, (L(1), L(2, page=64), L(1, 2)), (L(1, page=64), L(4), L(2)), unified=(L(2, page=64), L(1, 2)), fabric="tcp"
     ),
