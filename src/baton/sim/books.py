@@ -19,7 +19,8 @@ from baton.sim.replicas import Replicas
 
 Where = tuple[GroupName, int]
 Range = tuple[GroupName, int, int, int]
-MAX_READS = 40  # of a block on a leg: three, and three more for every block of its order that was doubted and found intact
+TRIES = 3  # of a block on a leg, and as many more for every (leg, block) of its order, on any rank, that was doubted
+MAX_READS = 40  # or what that makes where an order has many legs
 
 
 class PlanBook:
@@ -166,8 +167,9 @@ class RankBooks:
         blocks = {(g, slot) for g, _, to, n in ranges for slot in range(to // size[g], (to + n - 1) // size[g] + 1)}
         times = self._times.setdefault(key, Counter())
         times.update((peer, group, slot) for group, slot in blocks)
-        if max(times.values()) > MAX_READS:
-            self._violate("bounded_reads", f"{self._name}: a block of {_short(key)} is read more than {MAX_READS} times")
+        most = max(MAX_READS, TRIES * (1 + len(times) * self._placement.tp * self._placement.pp))
+        if max(times.values()) > most:
+            self._violate("bounded_reads", f"{self._name}: a block of {_short(key)} is read more than {most} times")
 
     def landing(self, handle: Handle, group: GroupName, start: int, nbytes: int) -> None:
         """Bytes are about to be written."""
