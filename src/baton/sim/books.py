@@ -167,7 +167,9 @@ class RankBooks:
         blocks = {(g, slot) for g, _, to, n in ranges for slot in range(to // size[g], (to + n - 1) // size[g] + 1)}
         times = self._times.setdefault(key, Counter())
         times.update((peer, group, slot) for group, slot in blocks)
-        most = max(MAX_READS, TRIES * (1 + len(times) * self._placement.tp * self._placement.pp))
+        specs = len(self._placement.places)  # each has legs of its own, of the same blocks from the same peer
+        legs = specs * len(times) * self._placement.tp * self._placement.pp
+        most = max(MAX_READS, specs * TRIES * (1 + legs))
         if max(times.values()) > most:
             self._violate("bounded_reads", f"{self._name}: a block of {_short(key)} is read more than {most} times")
 
