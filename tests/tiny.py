@@ -121,6 +121,9 @@ def make_tiny(path: Path, family: str = "llama", *, seed: int = 0, **overrides: 
         model = model_type(config_type(**(values | overrides))).to(torch.float32)
         _spread_vectors(model)
         with torch.no_grad():
+            padding = model.get_input_embeddings().weight[PAD]
+            if not padding.any():  # a row of zeros ties all scores of an index, and which of equal ones count is nobody's rule
+                padding.normal_(std=0.2)
             model.get_output_embeddings().weight[END] = 0.0
     model.generation_config.do_sample = False
     model.save_pretrained(path)

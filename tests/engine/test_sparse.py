@@ -105,6 +105,18 @@ def test_the_positions_with_the_highest_scores_are_chosen(dtype: DType, fp8: boo
             assert set(positions) == best(case, s, row, seen)
 
 
+def test_of_equal_scores_the_first_positions_are_chosen_however_a_prompt_is_cut() -> None:
+    case = Case(DType.F32)
+    case.keys = [keys[torch.arange(len(keys)) % 3] for keys in case.keys]  # three scores in all
+    case.index_q[5:] = 0.0  # and one
+    for s, keys, found in zip(case.segments, case.keys, case.choose(case.backend()).by_segment, strict=True):
+        for row in range(s.count if found is not None else 0):
+            n = s.first + row
+            scores = torch.relu(keys[: s.start + row + 1] @ case.index_q[n].T) @ case.weights[n]
+            order = sorted(range(len(scores)), key=lambda p: (-round(float(scores[p]), 3), p))
+            assert {p for p in found[row].tolist() if p >= 0} == set(order[:COUNT])
+
+
 @pytest.mark.parametrize("dtype", list(TORCH))
 @pytest.mark.parametrize(("heads", "size"), [(4, (96, 64)), (3, (41, 7)), (2, (576, 512))])
 def test_attention_to_them_is_that_of_a_mask(dtype: DType, heads: int, size: tuple[int, int]) -> None:

@@ -70,7 +70,7 @@ class Index:
             products = torch.relu_(q[here].float() @ keys.T)  # [rows, heads, positions]
             scores = torch.bmm(weights[here, None], products)[:, 0]
             ahead = torch.arange(length) > s.start + torch.arange(some.start, some.stop)[:, None]
-            best, at = scores.masked_fill_(ahead, float("-inf")).topk(count, -1)
+            best, at = first_best(scores.masked_fill_(ahead, float("-inf")), count)
             found[some] = at.masked_fill(best == float("-inf"), -1)
         return found
 
@@ -82,6 +82,24 @@ class Index:
             return self._keys[blocks, 0, layer, 0].reshape(-1, dim).float()
         stored = self._keys.view(torch.uint8)[blocks, 0, layer, 0].reshape(-1, dim).view(self._keys.dtype)
         return stored.float() * self._scales[blocks, 0, layer, 0].reshape(-1, 1)
+
+
+def first_best(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The `count` highest scores of each row and where they are; of equal ones those that come first.
+
+    `torch.topk` takes any of equal ones, others at other lengths: what a row attends to would depend on how its prompt was cut.
+
+    Args:
+        scores: [rows, positions], -inf for a position that a row may not see
+    """
+    best, at = scores.topk(count, -1)
+    last = best[:, -1:]
+    tied = (scores == last).sum(1) > (best == last).sum(1)
+    tied &= last[:, 0] > float("-inf")
+    if tied.any():
+        some, where = scores[tied].sort(dim=-1, descending=True, stable=True)
+        best[tied], at[tied] = some[:, :count], where[:, :count]
+    return best, at
 
 
 def with_fp8_index(table: StateTable) -> StateTable:
