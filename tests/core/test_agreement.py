@@ -8,7 +8,7 @@ from baton.core.errors import Bug
 from baton.core.ids import Boot, Epoch, Key, Rank, Room, Seq
 
 KEY = Key(Room("a" * 32), Epoch(1))
-FETCH = Fetch(7, None, KEY, Boot(9), 5, {}, (), 1000)
+FETCH = Fetch(7, None, (), KEY, Boot(9), 5, {}, (), 1000)
 
 
 def report(rank: int, chain: Chain, *, vote: Vote | None = None, quiet: tuple[Key, ...] = ()) -> Report:
@@ -26,7 +26,7 @@ def applied(*plans: StepPlan) -> Chain:
 @pytest.mark.parametrize("a", list(Vote))
 @pytest.mark.parametrize("b", list(Vote))
 def test_fold_is_the_least_sure_of_all_ranks(a: Vote, b: Vote) -> None:
-    expected = Vote.FAILED if Vote.FAILED in (a, b) else Vote.WAITING if Vote.WAITING in (a, b) else Vote.ARRIVED
+    expected = next(v for v in (Vote.FAILED, Vote.WAITING, Vote.DIFFERED, Vote.ARRIVED) if v in (a, b))
     assert fold([a, b]) is expected
 
 

@@ -1,61 +1,99 @@
-"""One rank by itself: an order that replaces another begins when nothing of the other can land any more."""
+"""One rank by itself: when it votes on an order, and what it reads once more."""
 
+import numpy as np
 import pytest
 from tests.core.build import KV, key, manifest
 
-from baton.core.agreement import Fetch, Hold, Meet, StepPlan
+from baton.core.agreement import Ballot, Fetch, Hold, Meet, StepPlan, Suspect, Vote
 from baton.core.ids import Boot, Page, RankId, Seal, Seq
 from baton.core.messages import BlockRun, LegSums
-from baton.core.rank import RankCore
-from baton.core.rank_effects import CancelRead, Connect, Read
-from baton.core.work import Ended, Handle, Outcome, Released
+from baton.core.rank import MAX_TRIES, RankCore
+from baton.core.rank_effects import CancelRead, Connect, Digest, RankEffect, Read
+from baton.core.work import DigestDone, Ended, Handle, Outcome
 
 KEY = key()
 
 
-def order(number: int, *, replaces: int | None) -> Fetch:
-    run = BlockRun(0, 1, (Page(3),))
-    return Fetch(number, replaces, KEY, Boot(2), 4, {KV: run}, (LegSums(0, KV, (0,), (Seal(1),)),), 1000)
+def order(number: int, *, first: int = 0, count: int = 1, follows: int | None = None, only: tuple[Suspect, ...] = ()) -> Fetch:
+    """Of blocks [first, first + count), whose sums are 11, 22, ..."""
+    run = BlockRun(first, first + count, tuple(Page(3 + n) for n in range(count)))
+    sums = LegSums(0, KV, tuple(range(first, first + count)), tuple(Seal(11 * (first + n + 1)) for n in range(count)))
+    return Fetch(number, follows, only, KEY, Boot(2), 4 * count, {KV: run}, (sums,), 1000)
 
 
-@pytest.fixture
-def rank() -> RankCore:
+def made(*fetch: Fetch) -> tuple[RankCore, list[RankEffect]]:
     ours, theirs = manifest("decode", 3), manifest("prefill", 2)
     core = RankCore(rank=0, boot=Boot(3), placements=[ours.placement(0)], seal=True)
     (connect,) = core.apply(StepPlan(Seq(1), meet=(Meet(theirs, "shm"),)))
     assert isinstance(connect, Connect)
     core.connected(RankId(Boot(2), Boot(2), 0), "")
-    (read,) = core.apply(StepPlan(Seq(2), hold=(Hold(KEY, {KV: (Page(5),)}),), fetch=(order(1, replaces=None),)))
+    return core, core.apply(StepPlan(Seq(2), hold=(Hold(KEY, {KV: (Page(5), Page(6))}),), fetch=fetch))
+
+
+def lands(core: RankCore, read: RankEffect, *sums: int) -> list[RankEffect]:
+    """A read ends well, and these are the sums of what it brought."""
     assert isinstance(read, Read)
-    return core
+    (digest,) = core.ended(Ended(read.handle, Outcome.OK, ""))
+    assert isinstance(digest, Digest)
+    units = np.zeros((len(sums), 4), dtype=np.uint64)
+    units[:, 0] = sums
+    return core.hashed(DigestDone(digest.order.job, units))
 
 
-def test_a_replacement_waits_for_the_reads_of_what_it_replaces(rank: RankCore) -> None:
-    assert rank.apply(StepPlan(Seq(3), fetch=(order(2, replaces=1),))) == [CancelRead(Handle(1))]
-    (read,) = rank.ended(Ended(Handle(1), Outcome.FAILED, "cancelled"))
+def nbytes(read: RankEffect) -> int:
     assert isinstance(read, Read)
-    assert read.handle == Handle(2)
+    return sum(int(copies.nbytes.sum()) for copies in read.copies)
 
 
-def test_it_waits_for_their_release_where_an_end_promises_nothing(rank: RankCore) -> None:
-    rank.apply(StepPlan(Seq(3), fetch=(order(2, replaces=1),)))
-    assert rank.ended(Ended(Handle(1), Outcome.UNKNOWN, "torn down")) == []
-    (read,) = rank.released(Released(Handle(1)))
-    assert isinstance(read, Read)
+def ballots(core: RankCore) -> tuple[Ballot, ...]:
+    report = core.report()
+    return report.ballots if report is not None else ()
 
 
-def test_a_replacement_that_is_replaced_hands_on_whom_it_waits_for(rank: RankCore) -> None:
-    rank.apply(StepPlan(Seq(3), fetch=(order(2, replaces=1),)))
-    assert rank.apply(StepPlan(Seq(4), fetch=(order(3, replaces=2),))) == []
-    (read,) = rank.ended(Ended(Handle(1), Outcome.FAILED, "cancelled"))
-    assert isinstance(read, Read)
-    assert rank.ended(Ended(read.handle, Outcome.FAILED, "x")) != []  # tried again: it is order 3's own
+def test_a_difference_is_said_when_everything_else_of_the_order_has_arrived() -> None:
+    core, (read,) = made(order(1, count=2))
+    for sums in ((11, 7), (7,)):
+        assert ballots(core) == ()
+        (read,) = lands(core, read, *sums)
+    assert ballots(core) == ()
+    assert lands(core, read, 7) == []
+    (ballot,) = ballots(core)
+    assert (ballot.vote, ballot.suspects) == (Vote.DIFFERED, (Suspect(0, KV, (1,)),))
 
 
-def test_a_dropped_room_starts_nothing_afterwards(rank: RankCore) -> None:
-    rank.apply(StepPlan(Seq(3), fetch=(order(2, replaces=1),)))
-    rank.apply(StepPlan(Seq(4), drop=(KEY,)))
-    assert rank.ended(Ended(Handle(1), Outcome.FAILED, "cancelled")) == []
-    report = rank.report()
+def test_what_follows_reads_only_what_differed() -> None:
+    core, (first,) = made(order(1, count=2))
+    read = first
+    for sums in ((11, 7), (7,)):
+        (read,) = lands(core, read, *sums)
+    lands(core, read, 7)
+    (again,) = core.apply(StepPlan(Seq(3), fetch=(order(2, count=2, follows=1, only=(Suspect(0, KV, (1,)),)),)))
+    assert nbytes(again) * 2 == nbytes(first)
+    assert lands(core, again, 22) == []
+    assert [b.vote for b in ballots(core) if b.order == 2] == [Vote.ARRIVED]
+
+
+def test_a_rank_without_a_part_in_what_differed_has_it_all() -> None:
+    core, _ = made()
+    assert core.apply(StepPlan(Seq(3), fetch=(order(2, follows=1, only=(Suspect(9, KV, (0,)),)),))) == []
+    assert [b.vote for b in ballots(core)] == [Vote.ARRIVED]
+
+
+@pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.UNKNOWN])
+def test_a_read_that_fails_is_said_at_once(outcome: Outcome) -> None:
+    core, effects = made(order(1), order(2, first=1))
+    first, _ = effects
+    for _ in range(MAX_TRIES if outcome is Outcome.FAILED else 1):
+        assert isinstance(first, Read)
+        assert ballots(core) == ()
+        first, *_ = [*core.ended(Ended(first.handle, outcome, "x")), None]
+    assert [(b.order, b.vote, b.suspects) for b in ballots(core)] == [(1, Vote.FAILED, ())]
+
+
+def test_a_dropped_room_starts_nothing_afterwards() -> None:
+    core, _ = made(order(1))
+    assert core.apply(StepPlan(Seq(3), drop=(KEY,))) == [CancelRead(Handle(1))]
+    assert core.ended(Ended(Handle(1), Outcome.FAILED, "cancelled")) == []
+    report = core.report()
     assert report is not None
-    assert report.quiet == (KEY,)
+    assert (report.quiet, report.ballots) == ((KEY,), ())

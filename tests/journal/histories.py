@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from tests.core.build import GREEDY, KV, drawn, key, limits, manifest, settings, submit, ticket
 
-from baton.core.agreement import Ballot, Fetch, Hold, Report, RowOrder, StepPlan, Vote
+from baton.core.agreement import Ballot, Fetch, Hold, Report, RowOrder, StepPlan, Suspect, Vote
 from baton.core.cores import FrontParts, LeaderParts, RankParts
 from baton.core.ids import Boot, Key, Micros, Page, Rank, RankId, Seq, TokenIndex
 from baton.core.manifest import Manifest, RankManifest
@@ -72,9 +72,9 @@ def row(k: Key, start: int = 0, tokens: int = 1) -> RowOrder:
     return RowOrder(k, start, (7,) * tokens, {}, start + tokens, GREEDY, TokenIndex(0))
 
 
-def fetch(order: int, k: Key, start: int, end: int) -> Fetch:
+def fetch(order: int, k: Key, start: int, end: int, *, follows: int | None = None, only: tuple[Suspect, ...] = ()) -> Fetch:
     run = BlockRun(start, end, tuple(Page(p) for p in range(end - start)))
-    return Fetch(order=order, replaces=None, key=k, source=PREFILL, length=8, runs={KV: run}, sums=(), deadline_ms=1)
+    return Fetch(order, follows, only, k, PREFILL, 8, {KV: run}, (), 1)
 
 
 def report(rank: int, applied: int, *, quiet: tuple[Key, ...] = (), ballots: tuple[Ballot, ...] = ()) -> Report:
@@ -86,8 +86,8 @@ def reports(rank: int, applied: int, *outs: Out, **fields: Any) -> Step:
     return leads(Reported(report(rank, applied, **fields)), *outs)
 
 
-def vote(order: int, what: Vote) -> tuple[Ballot, ...]:
-    return (Ballot(order, what, "", ()),)
+def vote(order: int, what: Vote, *suspects: Suspect) -> tuple[Ballot, ...]:
+    return (Ballot(order, what, "", suspects),)
 
 
 def asks(number: int, *, epoch: int = 1, length: int = 8) -> Step:

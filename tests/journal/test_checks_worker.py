@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.core.build import KV
 from tests.journal.histories import (
     GATEWAY,
     GOOD,
@@ -34,7 +35,7 @@ from tests.journal.histories import (
     vote,
 )
 
-from baton.core.agreement import Vote
+from baton.core.agreement import Suspect, Vote
 from baton.core.ids import Boot, Seq
 from baton.core.messages import Close, Ended, Received
 from baton.core.rank_effects import Compute
@@ -147,6 +148,13 @@ def test_page_books(steps: list[Step], why: str | None) -> None:
 ORDERED = [asks(1), issues(1, hold=[hold(ONE, 0, 1)], fetch=[fetch(1, ONE, 0, 1), fetch(2, ONE, 1, 2)]), last_offer(ONE)]
 BOTH = [reports(r, 1, ballots=(*vote(1, ARRIVED), *vote(2, ARRIVED))) for r in (0, 1)]
 APPLIED = [reports(0, 2), reports(1, 2)]
+BAD = Suspect(0, KV, (1,))
+DIFFERS = reports(0, 1, ballots=(*vote(1, ARRIVED), *vote(2, Vote.DIFFERED, BAD)))
+AGAIN = [*ORDERED, DIFFERS, BOTH[1]]
+ONCE_MORE = [
+    issues(2, fetch=[fetch(3, ONE, 1, 2, follows=2, only=(BAD,))]),
+    *[reports(r, 2, ballots=vote(3, ARRIVED)) for r in (0, 1)],
+]
 COMMITS = [
     ([*ORDERED, *BOTH, issues(2, commit=[ONE]), *APPLIED, hears(ticket(9), Send(PREFILL, Received(ONE)))], GOOD),
     ([last_offer(ONE), *ORDERED[:2], *BOTH, issues(2, commit=[ONE])], GOOD),
@@ -161,16 +169,11 @@ COMMITS = [
     ([*ORDERED, *BOTH, issues(2, commit=[ONE]), hears(ticket(9), Send(PREFILL, Received(ONE)))], "before its commit"),
     ([*ORDERED, *BOTH, issues(2, commit=[ONE]), reports(0, 2, Send(PREFILL, Received(ONE)))], "before its commit"),
     ([*ORDERED, BOTH[0], reports(0, 1, ballots=vote(1, Vote.FAILED))], "voted FAILED on order 1 after ARRIVED"),
-    (
-        [
-            *ORDERED,
-            *[reports(r, 1, ballots=(*vote(1, ARRIVED), *vote(2, Vote.FAILED))) for r in (0, 1)],
-            issues(2, fetch=[fetch(3, ONE, 1, 2)]),
-            *[reports(r, 2, ballots=vote(3, ARRIVED)) for r in (0, 1)],
-            issues(3, commit=[ONE]),
-        ],
-        GOOD,
-    ),
+    ([*AGAIN, *ONCE_MORE, issues(3, commit=[ONE])], GOOD),
+    ([*AGAIN, issues(2, fetch=[fetch(3, ONE, 1, 2, follows=2, only=(BAD,))]), issues(3, commit=[ONE])], "before 1"),
+    ([*AGAIN, issues(2, fetch=[fetch(3, ONE, 1, 2, follows=2, only=(Suspect(1, KV, (0,)),))])], "other blocks once more"),
+    ([*AGAIN, issues(2, fetch=[fetch(3, ONE, 1, 2, follows=2)])], "other blocks once more"),
+    ([*ORDERED, DIFFERS, issues(2, fetch=[fetch(3, ONE, 1, 2, follows=2, only=(BAD,))])], "not every rank"),
 ]
 
 

@@ -25,11 +25,16 @@ from baton.core.statistics import RankTally
 
 
 class Vote(IntEnum):
-    """What a rank says of a fetch order. The order is the fold's: failure beats waiting beats arrival."""
+    """What a rank says of a fetch order, when all its reads have ended; of a failure at once.
+
+    The order is the fold's: failure beats waiting, so that it is acted upon soon; waiting beats difference, so that what is
+    fetched once more is all that differs on any rank; difference beats arrival.
+    """
 
     FAILED = 0
     WAITING = 1
-    ARRIVED = 2
+    DIFFERED = 2
+    ARRIVED = 3
 
 
 class Suspect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -41,7 +46,7 @@ class Suspect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Ballot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A rank's vote on one fetch order; `suspects` only with FAILED, empty where the read itself failed."""
+    """A rank's vote on one fetch order; `suspects` with DIFFERED only: all that it found, the rest has arrived."""
 
     order: int
     vote: Vote
@@ -73,11 +78,12 @@ class Hold(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Fetch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Read these blocks of the room from that worker into the pages the room holds, and verify them.
 
-    `replaces` names an earlier order for the same blocks that failed on some rank: its reads end before these begin.
+    `follows` names an earlier order for the same blocks, of which all but `only` has arrived; only that is read.
     """
 
     order: int
-    replaces: int | None
+    follows: int | None
+    only: tuple[Suspect, ...]
     key: Key
     source: Boot
     length: int  # positions that the room's state covers

@@ -7,7 +7,7 @@ A room is admitted after Offer 0, oldest request first, when its whole prompt an
 is computed from the ticket's length and the state table, never from what happened to be offered.
 """
 
-from baton.core.agreement import Ballot, Fetch, Report, RowOrder, RowSums, Vote
+from baton.core.agreement import Ballot, Fetch, Report, RowOrder, RowSums, Suspect, Vote
 from baton.core.decode_room import DecodeRoom
 from baton.core.early import EarlyOffers
 from baton.core.errors import Mismatch
@@ -242,7 +242,7 @@ class DecodeLeader(Leader[DecodeRoom]):
                 self.fail(room, FailCode.HANDOFF_FAILED, why, retry=False)
                 return
             if offer.runs:
-                self._order(room, offer.runs, offer.sums, replaces=None)
+                self._order(room, offer.runs, offer.sums)
             if offer.record is not None:
                 room.record = offer.record
                 if offer.record.length != room.length:
@@ -267,12 +267,19 @@ class DecodeLeader(Leader[DecodeRoom]):
         return ""
 
     def _order(
-        self, room: DecodeRoom, runs: dict[GroupName, BlockRun], sums: tuple[LegSums, ...], *, replaces: int | None
+        self,
+        room: DecodeRoom,
+        runs: dict[GroupName, BlockRun],
+        sums: tuple[LegSums, ...],
+        *,
+        follows: int | None = None,
+        only: tuple[Suspect, ...] = (),
     ) -> None:
         self._next_order += 1
         fetch = Fetch(
             order=self._next_order,
-            replaces=replaces,
+            follows=follows,
+            only=only,
             key=room.key,
             source=room.ticket.prefill,
             length=room.length,
@@ -362,22 +369,21 @@ class DecodeLeader(Leader[DecodeRoom]):
         if vote is Vote.ARRIVED:
             for group, run in fetch.runs.items():
                 room.arrived.setdefault(group, set()).update(BlockIndex(b) for b in range(run.start, run.end))
-        else:
-            self.marks[Mark.FETCH_FAILED] += 1
-            self._doubt(room, fetch, [b for b in ballots if b.vote is Vote.FAILED])
+            return
+        self.marks[Mark.FETCH_FAILED] += 1
+        self._doubt(room, fetch, [b for b in ballots if b.vote is vote])
 
     def _doubt(self, room: DecodeRoom, fetch: Fetch, ballots: list[Ballot]) -> None:
         """Ask prefill about blocks that keep differing, once; any other failure ends the epoch."""
-        suspects = {(s.leg, s.group, s.blocks) for b in ballots for s in b.suspects}
-        blamed = {(leg, group, b) for leg, group, blocks in suspects for b in blocks}
-        if not suspects or blamed & room.doubted:
+        suspects = {(s.leg, s.group, s.blocks): s for b in ballots for s in b.suspects}
+        if not suspects or fetch.follows is not None:
             self.fail(room, FailCode.HANDOFF_FAILED, "; ".join(sorted({b.why for b in ballots})), retry=True)
             return
-        room.doubted |= blamed
         self.marks[Mark.DOUBT] += 1
-        for leg, group, blocks in sorted(suspects):
-            self.send(room.ticket.prefill, Doubt(room.key, leg, group, blocks))
-        # The order stays open until the answer: nothing is committed meanwhile.
+        room.doubts[fetch.order] = {s: False for _, s in sorted(suspects.items())}
+        for s in room.doubts[fetch.order]:
+            self.send(room.ticket.prefill, Doubt(room.key, s.leg, s.group, s.blocks))
+        # The order stays open until the answers: nothing is committed meanwhile.
         room.open_orders[fetch.order] = fetch
 
     def _on_verdict(self, sender: Boot, verdict: Verdict, now: Micros) -> None:
@@ -385,11 +391,14 @@ class DecodeLeader(Leader[DecodeRoom]):
         if room is None or room.state is not RoomState.FETCHING:
             return
         room.progress = now
-        doubted = [f for f in room.open_orders.values() if f.order not in self._orders]
         if verdict.found is not Intactness.INTACT:
             why = f"blocks {list(verdict.blocks)} of group {verdict.group} are {verdict.found.value} at the source"
             self.fail(room, FailCode.HANDOFF_FAILED, why, retry=True)
             return
-        for fetch in doubted:
-            del room.open_orders[fetch.order]
-            self._order(room, fetch.runs, fetch.sums, replaces=fetch.order)
+        answered = Suspect(verdict.leg, verdict.group, verdict.blocks)
+        for order, doubts in list(room.doubts.items()):
+            doubts |= {answered: True} if answered in doubts else {}
+            if all(doubts.values()):
+                del room.doubts[order]
+                fetch = room.open_orders.pop(order)
+                self._order(room, fetch.runs, fetch.sums, follows=order, only=tuple(doubts))

@@ -1,6 +1,6 @@
 """What a decode leader keeps of one request: what was offered, ordered, and has arrived."""
 
-from baton.core.agreement import Fetch
+from baton.core.agreement import Fetch, Suspect
 from baton.core.generation import Generation
 from baton.core.ids import BlockIndex, GroupName, Micros, Seq
 from baton.core.messages import Offer, Record, Ticket
@@ -16,5 +16,5 @@ class DecodeRoom(Generation):
         self.open_orders: dict[int, Fetch] = {}
         self.arrived: dict[GroupName, set[BlockIndex]] = {}
         self.record: Record | None = None
-        self.doubted: set[tuple[int, GroupName, BlockIndex]] = set()
+        self.doubts: dict[int, dict[Suspect, bool]] = {}  # by order: what differed, and whether prefill found it intact
         self.committed_at: Seq | None = None

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from baton.core.agreement import Fetch
+from baton.core.agreement import Fetch, Suspect
 from baton.core.ids import BlockIndex, GroupName, Key, RankId, Seal
 from baton.core.manifest import Manifest
 from baton.core.plan import Leg, PairPlan
@@ -33,8 +33,9 @@ class Peer(msgspec.Struct):
 
 
 class OpenOrder(msgspec.Struct):
-    """A fetch order under way: the pieces still open, and the sums it must match."""
+    """A fetch order under way: what is still open, what has gone on differing, and the sums it must match."""
 
     fetch: Fetch
     open: set[tuple[int, GroupName, BlockIndex]]
     sums: Mapping[tuple[int, GroupName, BlockIndex], Seal]
+    suspects: list[Suspect] = []

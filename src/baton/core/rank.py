@@ -73,7 +73,6 @@ class RankCore:
         self._orders: dict[int, OpenOrder] = {}
         self._reads: dict[Handle, Piece] = {}
         self._unknown: dict[Handle, Piece] = {}  # ended UNKNOWN: may still land
-        self._waiting: list[tuple[Fetch, frozenset[int]]] = []  # for the reads of these orders, which they replace
         self._hashing: dict[Job, Piece] = {}
         self._rehashing: dict[Job, Rehash] = {}
         self._batches: dict[Seq, frozenset[Key]] = {}
@@ -107,7 +106,7 @@ class RankCore:
         for hold in plan.hold:
             self._hold(hold)
         for fetch in plan.fetch:
-            effects += self._replace(fetch)
+            effects += self._fetch(fetch)
         for rehash in plan.rehash:
             effects += self._rehash(rehash)
         if plan.batch:
@@ -147,7 +146,6 @@ class RankCore:
         self._dropping.add(key)
         for order in [n for n, o in self._orders.items() if o.fetch.key == key]:
             del self._orders[order]
-        self._waiting = [(f, before) for f, before in self._waiting if f.key != key]
         return [CancelRead(h) for h, piece in self._reads.items() if piece.key == key]
 
     def _hold(self, hold: Hold) -> None:
@@ -169,23 +167,6 @@ class RankCore:
 
     # ---- fetch and verify -----------------------------------------------------------------------
 
-    def _replace(self, fetch: Fetch) -> list[RankEffect]:
-        """Start an order; one that replaces another waits until nothing of the other can land any more."""
-        if fetch.replaces is None:
-            return self._fetch(fetch)
-        self._orders.pop(fetch.replaces, None)
-        before = {fetch.replaces}.union(*(b for f, b in self._waiting if f.order == fetch.replaces))
-        self._waiting = [(f, b) for f, b in self._waiting if f.order != fetch.replaces]
-        self._waiting.append((fetch, frozenset(before)))
-        cancelled: list[RankEffect] = [CancelRead(h) for h, piece in self._reads.items() if piece.order == fetch.replaces]
-        return cancelled + self._start_waiting()
-
-    def _start_waiting(self) -> list[RankEffect]:
-        landing = {p.order for p in self._reads.values()} | {p.order for p in self._unknown.values()}
-        ready = [fetch for fetch, before in self._waiting if not before & landing]
-        self._waiting = [(fetch, before) for fetch, before in self._waiting if before & landing]
-        return [effect for fetch in ready for effect in self._fetch(fetch)]
-
     def _fetch(self, fetch: Fetch) -> list[RankEffect]:
         peer = self._peers.get(fetch.source)
         if fetch.key in self._dropping:
@@ -193,12 +174,7 @@ class RankCore:
         if peer is None:
             self._vote(Ballot(fetch.order, Vote.FAILED, f"not connected to worker {fetch.source:x}", ()))
             return []
-        pieces = [
-            Piece(fetch.order, fetch.key, leg, group, blocks, 1)
-            for leg in peer.legs
-            for group, run in fetch.runs.items()
-            if (blocks := self._owned(peer.plan, leg, group, range(run.start, run.end)))
-        ]
+        pieces = self._pieces(fetch, peer)
         sums = {(s.leg, s.group, b): v for s in fetch.sums for b, v in zip(s.blocks, s.seals, strict=True)}
         needed = {(p.leg.index, p.group, b) for p in pieces for b in p.blocks}
         if self.seal and not needed <= sums.keys():
@@ -207,8 +183,20 @@ class RankCore:
             return []
         self._orders[fetch.order] = OpenOrder(fetch, needed, sums)
         if not needed:
-            self._arrived(fetch.order)
+            self._judge(fetch.order)
         return [effect for piece in pieces for effect in self._read(piece)]
+
+    def _pieces(self, fetch: Fetch, peer: Peer) -> list[Piece]:
+        """What this rank reads for an order."""
+        if fetch.follows is not None:
+            legs = {leg.index: leg for leg in peer.legs}
+            return [Piece(fetch.order, fetch.key, legs[s.leg], s.group, s.blocks, 1) for s in fetch.only if s.leg in legs]
+        return [
+            Piece(fetch.order, fetch.key, leg, group, blocks, 1)
+            for leg in peer.legs
+            for group, run in fetch.runs.items()
+            if (blocks := self._owned(peer.plan, leg, group, range(run.start, run.end)))
+        ]
 
     @staticmethod
     def _owned(plan: PairPlan, leg: Leg, group: GroupName, blocks: range) -> tuple[BlockIndex, ...]:
@@ -219,7 +207,7 @@ class RankCore:
         fetch = self._orders[piece.order].fetch
         peer = self._peers.get(fetch.source)
         if peer is None:
-            self._fail(piece, "the source was disconnected", ())
+            self._fail(piece, "the source was disconnected")
             return []
         copies = peer.plan.bind(
             piece.leg,
@@ -249,24 +237,24 @@ class RankCore:
         if end.outcome is Outcome.UNKNOWN:
             self.marks[Mark.READ_UNKNOWN] += 1
             self._unknown[end.handle] = piece
-            self._fail(piece, f"read ended unknown: {end.detail}", ())
+            self._fail(piece, f"read ended unknown: {end.detail}")
         elif piece.order in self._orders:
             if end.outcome is Outcome.FAILED:
-                effects = self._again(piece, piece.blocks, f"read failed: {end.detail}", suspects=False)
+                effects = self._again(piece, piece.blocks)
+                if not effects:
+                    self._fail(piece, f"read failed: {end.detail}")
             elif self.seal:
                 effects = [self._verify(piece)]
             else:
-                self._landed(piece, piece.blocks)
-        effects += self._start_waiting()
+                self._settle(piece, piece.blocks)
         self._look_for_quiet()
         return effects
 
     def released(self, end: Released) -> list[RankEffect]:
         """A read that ended UNKNOWN can land nothing more."""
         self._unknown.pop(end.handle, None)
-        effects = self._start_waiting()
         self._look_for_quiet()
-        return effects
+        return []
 
     def _digest(self, job: Job, key: Key, group: GroupName, blocks: Iterable[BlockIndex], length: int) -> Digest:
         numbers = np.asarray(tuple(blocks), dtype=np.int64)
@@ -299,35 +287,42 @@ class RankCore:
     def _compare(self, piece: Piece, order: OpenOrder, sums: NDArray[np.uint64]) -> list[RankEffect]:
         plan = self._peers[order.fetch.source].plan if order.fetch.source in self._peers else None
         if plan is None:
-            self._fail(piece, "the source was disconnected", ())
+            self._fail(piece, "the source was disconnected")
             return []
         found = leg_seals(sums, plan.target_units(piece.leg, piece.group))
         right = [int(f) == order.sums[piece.leg.index, piece.group, b] for f, b in zip(found, piece.blocks, strict=True)]
         wrong = tuple(b for b, ok in zip(piece.blocks, right, strict=True) if not ok)
         self.counts.judged(right=sum(right), wrong=len(wrong))
-        self._landed(piece, tuple(b for b, ok in zip(piece.blocks, right, strict=True) if ok))
-        return self._again(piece, wrong, f"{len(wrong)} blocks differ from their sums", suspects=True) if wrong else []
+        effects = self._again(piece, wrong) if wrong else []
+        if wrong and not effects:
+            order.suspects.append(Suspect(piece.leg.index, piece.group, wrong))
+        self._settle(piece, piece.blocks if not effects else tuple(b for b in piece.blocks if b not in wrong))
+        return effects
 
-    def _again(self, piece: Piece, blocks: tuple[BlockIndex, ...], why: str, *, suspects: bool) -> list[RankEffect]:
-        if piece.tries < MAX_TRIES:
-            self.marks[Mark.READ_AGAIN] += 1
-            return self._read(msgspec.structs.replace(piece, blocks=blocks, tries=piece.tries + 1))
-        self._fail(piece, why, (Suspect(piece.leg.index, piece.group, blocks),) if suspects else ())
-        return []
+    def _again(self, piece: Piece, blocks: tuple[BlockIndex, ...]) -> list[RankEffect]:
+        """Read these blocks of a piece once more, if it was not read too often."""
+        if piece.tries >= MAX_TRIES:
+            return []
+        self.marks[Mark.READ_AGAIN] += 1
+        return self._read(msgspec.structs.replace(piece, blocks=blocks, tries=piece.tries + 1))
 
-    def _landed(self, piece: Piece, blocks: tuple[BlockIndex, ...]) -> None:
-        order = self._orders[piece.order]
+    def _settle(self, piece: Piece, blocks: tuple[BlockIndex, ...]) -> None:
+        """These blocks have arrived or will be said to differ; the order is voted on when nothing of it is open."""
+        order = self._orders.get(piece.order)
+        if order is None:
+            return
         order.open -= {(piece.leg.index, piece.group, b) for b in blocks}
         if not order.open:
-            self._arrived(piece.order)
+            self._judge(piece.order)
 
-    def _arrived(self, order: int) -> None:
-        del self._orders[order]
-        self._vote(Ballot(order, Vote.ARRIVED, "", ()))
+    def _judge(self, number: int) -> None:
+        suspects = tuple(self._orders.pop(number).suspects)
+        why = f"{sum(len(s.blocks) for s in suspects)} blocks went on differing from their sums" if suspects else ""
+        self._vote(Ballot(number, Vote.DIFFERED if suspects else Vote.ARRIVED, why, suspects))
 
-    def _fail(self, piece: Piece, why: str, suspects: tuple[Suspect, ...]) -> None:
+    def _fail(self, piece: Piece, why: str) -> None:
         if self._orders.pop(piece.order, None) is not None:
-            self._vote(Ballot(piece.order, Vote.FAILED, why, suspects))
+            self._vote(Ballot(piece.order, Vote.FAILED, why, ()))
 
     def _vote(self, ballot: Ballot) -> None:
         self._ballots.append(ballot)

@@ -19,8 +19,7 @@ from baton.sim.replicas import Replicas
 
 Where = tuple[GroupName, int]
 Range = tuple[GroupName, int, int, int]
-TRIES = 3  # of a block on a leg, and as many more for every (leg, block) of its order, on any rank, that was doubted
-MAX_READS = 40  # or what that makes where an order has many legs
+READS = 6  # of a block on a leg: three tries, and three more where prefill found it intact
 
 
 class PlanBook:
@@ -167,11 +166,10 @@ class RankBooks:
         blocks = {(g, slot) for g, _, to, n in ranges for slot in range(to // size[g], (to + n - 1) // size[g] + 1)}
         times = self._times.setdefault(key, Counter())
         times.update((peer, group, slot) for group, slot in blocks)
-        specs = len(self._placement.places)  # each has legs of its own, of the same blocks from the same peer
-        legs = specs * len(times) * self._placement.tp * self._placement.pp
-        most = max(MAX_READS, specs * TRIES * (1 + legs))
-        if max(times.values()) > most:
-            self._violate("bounded_reads", f"{self._name}: a block of {_short(key)} is read more than {most} times")
+        for group in size:
+            legs = sum(place.spec.group == group for place in self._placement.places.values())  # of the same blocks
+            if max(n for (_, g, _), n in times.items() if g == group) > READS * legs:
+                self._violate("bounded_reads", f"{self._name}: a block of {_short(key)} is read more than {READS * legs} times")
 
     def landing(self, handle: Handle, group: GroupName, start: int, nbytes: int) -> None:
         """Bytes are about to be written."""

@@ -253,7 +253,6 @@ def held_by(core: RankCore) -> dict[str, int]:
         "orders": core._orders,
         "reads": core._reads,
         "unknown": core._unknown,
-        "waiting": core._waiting,
         "hashing": core._hashing,
         "rehashing": core._rehashing,
         "batches": core._batches,

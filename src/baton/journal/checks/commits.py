@@ -1,8 +1,8 @@
 """A room is committed when its record is there and every block it needs has arrived on every rank, not before."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from baton.core.agreement import Ballot, Report, Vote
+from baton.core.agreement import Ballot, Fetch, Report, Suspect, Vote
 from baton.core.cores import LeaderParts
 from baton.core.ids import Boot, GroupName, Key, Rank, Seq
 from baton.core.messages import Offer, Received, Ticket
@@ -29,6 +29,11 @@ def needed(table: StateTable, length: int) -> Blocks:
     return found
 
 
+def each(suspects: Iterable[Suspect]) -> set[tuple[int, GroupName, int]]:
+    """Leg, group and number of every block."""
+    return {(s.leg, s.group, int(b)) for s in suspects for b in s.blocks}
+
+
 class _Room:
     """What is known of a room that decode has not committed."""
 
@@ -51,6 +56,7 @@ class CommitAfterArrival(Check):
         self._early: set[Key] = set()  # records that came before their ticket
         self._orders: dict[int, tuple[Key, Blocks]] = {}
         self._votes: dict[int, dict[Rank, Vote]] = {}
+        self._differed: dict[int, set[tuple[int, GroupName, int]]] = {}  # by order: leg, group, block
         self._applied: dict[Rank, Seq] = {}
         self._committed: dict[Key, Seq] = {}
 
@@ -96,6 +102,7 @@ class CommitAfterArrival(Check):
         if votes.get(rank, ballot.vote) is not ballot.vote:
             yield f"rank {rank} voted {ballot.vote.name} on order {ballot.order} after {votes[rank].name}"
         votes[rank] = ballot.vote
+        self._differed.setdefault(ballot.order, set()).update(each(ballot.suspects))
         if ballot.order in self._orders and all(votes.get(r) is Vote.ARRIVED for r in self._ranks):
             key, blocks = self._orders[ballot.order]
             if key in self._rooms:
@@ -104,6 +111,7 @@ class CommitAfterArrival(Check):
     def _commits(self, step: Step, table: StateTable) -> Iterator[str]:
         for plan in plans(step):
             for fetch in plan.fetch:
+                yield from self._follows(fetch)
                 blocks = {(g, int(b)) for g, run in fetch.runs.items() for b in range(run.start, run.end)}
                 self._orders[fetch.order] = fetch.key, blocks
                 if fetch.key in self._rooms:
@@ -120,6 +128,16 @@ class CommitAfterArrival(Check):
             at = self._committed.get(received.key)
             if at is None or any(self._applied[r] < at for r in self._ranks):
                 yield f"{brief(received.key)} was received before its commit was applied on every rank"
+
+    def _follows(self, fetch: Fetch) -> Iterator[str]:
+        """What an order leaves out has arrived by the one that it follows."""
+        if fetch.follows is None:
+            return
+        votes = self._votes.get(fetch.follows, {})
+        if any(votes.get(r) not in (Vote.ARRIVED, Vote.DIFFERED) for r in self._ranks):
+            yield f"order {fetch.order} follows {fetch.follows}, on which not every rank has voted"
+        if each(fetch.only) != self._differed.get(fetch.follows, set()):
+            yield f"order {fetch.order} fetches other blocks once more than those that differed in {fetch.follows}"
 
     def _judge(self, key: Key, table: StateTable) -> Iterator[str]:
         room = self._rooms.get(key)
@@ -140,3 +158,4 @@ class CommitAfterArrival(Check):
         for order in [n for n, (k, _) in self._orders.items() if k == key]:
             del self._orders[order]
             self._votes.pop(order, None)
+            self._differed.pop(order, None)

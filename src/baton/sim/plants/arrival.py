@@ -5,46 +5,48 @@ from baton.core.fetching import OpenOrder, Piece
 from baton.core.ids import BlockIndex
 from baton.core.rank import RankCore
 from baton.core.rank_effects import RankEffect
+from baton.core.work import Ended, Outcome
 from baton.sim.parts import Parts, Replaced
 from baton.sim.plants.plant import Plant
 
-# ruff: noqa: D101  (each class is described by the plant that it is part of)
+# ruff: noqa: D101, D102  (each class is described by the plant that it is part of)
 
 
 class UsesBeforeEnd(RankCore):
     def _read(self, piece: Piece) -> list[RankEffect]:
         effects = super()._read(piece)
         if effects:
-            self._landed(piece, piece.blocks)
+            self._settle(piece, piece.blocks)
         return effects
 
 
 class CountsFailed(RankCore):
-    def _again(self, piece: Piece, blocks: tuple[BlockIndex, ...], why: str, *, suspects: bool) -> list[RankEffect]:
-        if suspects:
-            return super()._again(piece, blocks, why, suspects=True)
-        self._landed(piece, blocks)
+    def ended(self, end: Ended) -> list[RankEffect]:
+        if end.outcome is not Outcome.FAILED:
+            return super().ended(end)
+        piece = self._reads.pop(end.handle)
+        self._settle(piece, piece.blocks)
+        self._look_for_quiet()
         return []
 
 
 class ChecksNothing(RankCore):
     def _compare(self, piece: Piece, order: OpenOrder, sums: object) -> list[RankEffect]:
-        self._landed(piece, piece.blocks)
+        self._settle(piece, piece.blocks)
         return []
 
 
 class CompletesByStage(RankCore):
-    def _landed(self, piece: Piece, blocks: tuple[BlockIndex, ...]) -> None:
-        order = self._orders[piece.order]
+    def _settle(self, piece: Piece, blocks: tuple[BlockIndex, ...]) -> None:
+        order = self._orders.get(piece.order)
+        if order is None:
+            return
         plan = self._peers[order.fetch.source].plan
         stage = plan.source[piece.leg.source].pp_rank
         alike = [leg.index for leg in plan.legs_into(self.rank) if plan.source[leg.source].pp_rank == stage]
         order.open -= {(leg, piece.group, b) for leg in alike for b in blocks}
         if not order.open:
-            self._arrived(piece.order)
-
-    def _again(self, piece: Piece, blocks: tuple[BlockIndex, ...], why: str, *, suspects: bool) -> list[RankEffect]:
-        return super()._again(piece, blocks, why, suspects=suspects) if piece.order in self._orders else []
+            self._judge(piece.order)
 
 
 PLANTS = (

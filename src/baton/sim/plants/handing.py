@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from baton.core import prefill as prefill_module
-from baton.core.agreement import Fetch, Hold
+from baton.core.agreement import Fetch, Hold, Suspect
 from baton.core.chunks import final_blocks
 from baton.core.decode import DecodeLeader
 from baton.core.decode_room import DecodeRoom
@@ -21,6 +21,7 @@ from baton.core.messages import (
     Offer,
     Record,
     Stale,
+    Verdict,
     Withdrawn,
 )
 from baton.core.pages import PageState
@@ -79,7 +80,13 @@ class Trims(DecodeLeader):
         return {group: blocks & set(self._own(room, group)) for group, blocks in super()._expected(room).items()}
 
     def _order(
-        self, room: DecodeRoom, runs: dict[GroupName, BlockRun], sums: tuple[LegSums, ...], *, replaces: int | None
+        self,
+        room: DecodeRoom,
+        runs: dict[GroupName, BlockRun],
+        sums: tuple[LegSums, ...],
+        *,
+        follows: int | None = None,
+        only: tuple[Suspect, ...] = (),
     ) -> None:
         partner = self._partners.find(room.ticket.prefill)
         shorter = {}
@@ -90,7 +97,7 @@ class Trims(DecodeLeader):
                 pages = run.pages[start // k - run.start // k : (end - 1) // k - run.start // k + 1]
                 shorter[group] = BlockRun(BlockIndex(start), BlockIndex(end), pages)
         if shorter:
-            super()._order(room, shorter, sums, replaces=replaces)
+            super()._order(room, shorter, sums, follows=follows, only=only)
 
 
 class AdmitsEarly(DecodeLeader):
@@ -173,8 +180,16 @@ class ComputesAgain(PrefillLeader):
 
 class DoubtsForever(DecodeLeader):
     def _doubt(self, room: DecodeRoom, fetch: Fetch, ballots: Any) -> None:
-        room.doubted.clear()
-        super()._doubt(room, fetch, ballots)
+        super()._doubt(room, msgspec.structs.replace(fetch, follows=None), ballots)
+
+
+class TakesFirstVerdict(DecodeLeader):
+    def _on_verdict(self, sender: Boot, verdict: Verdict, now: Micros) -> None:
+        room = self.find(verdict.key)
+        answered = Suspect(verdict.leg, verdict.group, verdict.blocks)
+        doubts = room.doubts if room is not None else {}
+        doubts |= {order: {answered: False} for order, suspects in doubts.items() if answered in suspects}
+        super()._on_verdict(sender, verdict, now)
 
 
 PLANTS = (
@@ -254,5 +269,12 @@ PLANTS = (
         ("bounded_reads",),
         8,
         lambda: Parts(decode=DoubtsForever),
+    ),
+    Plant(
+        "first_verdict_is_all",
+        "of several blocks that differ, only the one is fetched again that prefill answered for first",
+        ("right_commit",),
+        8,
+        lambda: Parts(decode=TakesFirstVerdict),
     ),
 )

@@ -7,15 +7,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from baton.core import prefill as prefill_module
-from baton.core.agreement import Fetch, Hold
+from baton.core.agreement import Hold
+from baton.core.fetching import Piece
 from baton.core.holding import slide
-from baton.core.ids import GroupName, Key, Micros, Page
+from baton.core.ids import BlockIndex, GroupName, Key, Micros, Page
 from baton.core.leader import Leader
 from baton.core.messages import Abort, Drawn, Received
 from baton.core.pages import Ledger, PagePool
 from baton.core.prefill import PrefillLeader, PrefillRoom
 from baton.core.rank import RankCore
-from baton.core.rank_effects import CancelRead, RankEffect
+from baton.core.rank_effects import RankEffect
 from baton.core.room import RoomState
 from baton.core.span import Span
 from baton.core.state import Group
@@ -54,19 +55,12 @@ class TakesUnknownForQuiet(RankCore):
         return super().ended(Ended(end.handle, known, end.detail))
 
 
-class ReplacesAtOnce(RankCore):
-    def _replace(self, fetch: Fetch) -> list[RankEffect]:
-        return self._fetch(fetch)
-
-
-class ForgetsFirstOrder(RankCore):
-    def _replace(self, fetch: Fetch) -> list[RankEffect]:
-        if fetch.replaces is None:
-            return self._fetch(fetch)
-        self._orders.pop(fetch.replaces, None)
-        self._waiting.append((fetch, frozenset({fetch.replaces})))
-        cancelled: list[RankEffect] = [CancelRead(h) for h, piece in self._reads.items() if piece.order == fetch.replaces]
-        return cancelled + self._start_waiting()
+class DiffersAtOnce(RankCore):
+    def _settle(self, piece: Piece, blocks: tuple[BlockIndex, ...]) -> None:
+        super()._settle(piece, blocks)
+        order = self._orders.get(piece.order)
+        if order is not None and order.suspects:
+            self._judge(piece.order)
 
 
 class SlotView(RankCore):
@@ -206,18 +200,11 @@ PLANTS = (
         lambda: Parts(rank=TakesUnknownForQuiet),
     ),
     Plant(
-        "replaced_at_once",
-        "an order that replaces a failed one begins while reads of the first are under way (found by this simulator)",
-        ("one_read",),
+        "differs_at_once",
+        "a rank says that a block differs while its other reads are under way, and only that block is fetched again",
+        ("right_commit", "landing"),
         6,
-        lambda: Parts(rank=ReplacesAtOnce),
-    ),
-    Plant(
-        "replaced_twice",
-        "the second replacement of an order waits for the first only, not for the order itself (found by this simulator)",
-        ("one_read",),
-        6,
-        lambda: Parts(rank=ForgetsFirstOrder),
+        lambda: Parts(rank=DiffersAtOnce),
     ),
     Plant(
         "slot_view",
