@@ -160,6 +160,7 @@ class Body:
             identity=identity_bits(self.weights),
             threads=s.threads,
             wake=station.wake,
+            rehearse=lambda: ops.rehearse(s.max_num_seqs if s.role is Role.DECODE else s.max_batched_tokens),
         )
         log.info("model_loaded", model=s.model, dtype=self.dtype, seconds=round((station.clock.now() - started) / 1e6, 2))
 

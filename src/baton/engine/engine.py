@@ -55,11 +55,13 @@ class TorchEngine:
         identity: int,
         threads: int,
         wake: Callable[[], None],
+        rehearse: Callable[[], None] = lambda: None,
     ) -> None:
         self._model, self._placement, self._attention, self._sparse = model, placement, attention, sparse
         self._pools = dict(pools)
         self._bytes = {g: pool_bytes(p) for g, p in pools.items()}
         self._block_sums, self._identity, self._threads, self._wake = block_sums, identity, threads, wake
+        self._rehearse = rehearse  # before the first batch, on the thread that computes
         self._row_step = ROW_STEP[placement.table.specs[0].dtype] * threads  # what attention reads is in the served dtype
         self._group_of = _groups(placement)
         self._done: deque[BatchDone | DigestDone | BaseException] = deque()
@@ -123,6 +125,7 @@ class TorchEngine:
         torch.set_num_threads(self._threads)
         try:
             with torch.inference_mode():
+                self._rehearse()
                 while (batch := self._batches.get()) is not None:
                     self._finish(self._compute(batch))
         except BaseException as error:  # noqa: BLE001 (top of the thread: the pump raises it again)

@@ -21,6 +21,7 @@ Grouped = Callable[[torch.Tensor, Sequence[int]], torch.Tensor]
 ROW_STEP = {DType.F32: 4, DType.BF16: 1, DType.F16: 1}
 CHUNK_STEP = 32  # rows a larger input is padded to a multiple of
 ALONE_ROWS = 64  # below this a second thread costs more than it brings
+REHEARSED = 1 << 28  # multiplications; in larger products the making of their code is lost
 PACK_ROWS = 8  # oneDNN packs for a row count; measured: the packing it picks serves all
 
 
@@ -128,6 +129,7 @@ class CpuOps:
         self._norm, self._rotate = Task(p.norm, dtype, p.NORM_FIELDS), Task(p.rotate, dtype, p.ROT_FIELDS)
         self._gate = Task(p.gate, dtype, p.GATE_FIELDS)
         self._numbers = torch.zeros(2)  # a norm's eps and offset
+        self._kinds: dict[tuple[int, int, bool, torch.dtype], Linear] = {}  # one product of each size, with a bias or without
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
         """See Ops."""
@@ -135,7 +137,21 @@ class CpuOps:
             return lambda x: F.linear(x, weight, bias)
         packed = torch.ops.mkldnn._reorder_linear_weight(weight, PACK_ROWS)
         multiply = torch.ops.mkldnn._linear_pointwise.default
-        return lambda x: multiply(x, packed, bias, "none", [], "")
+
+        def product(x: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = multiply(x, packed, bias, "none", [], "")
+            return found
+
+        self._kinds.setdefault((weight.shape[0], weight.shape[1], bias is not None, weight.dtype), product)
+        return product
+
+    def rehearse(self, most: int) -> None:
+        """Have the code made of products with up to so many rows: oneDNN makes it when it meets a shape for the first time,
+        which takes 3 to 4 ms for those of a model, in whatever request that happens. For the thread that will compute."""
+        for rows in sorted({n + lacking(n, self._row_step) for n in range(1, most + 1)}):
+            for (width, depth, _, dtype), product in self._kinds.items():
+                if rows * width * depth <= REHEARSED:
+                    product(torch.zeros((rows, depth), dtype=dtype))
 
     def grouped(self, weights: Iterable[tuple[torch.Tensor, torch.Tensor | None]]) -> Grouped:
         """See Ops. Packed one by one: matrices without rows are not read."""
