@@ -21,9 +21,11 @@ class Kind(msgspec.Struct, frozen=True):
     layers: int = 4
     dim: int = 8
     model: str = "a random Llama"
+    family: str = "llama"
+    slow: bool = False
 
 
-WIDTHS = (L(1), L(2), L(4))
+WIDTHS, THREES = (L(1), L(2), L(4)), (L(1), L(3), L(1, 2))
 KINDS = {
     "1 head": Kind(8, 1, WIDTHS, WIDTHS),
     "2 heads": Kind(8, 2, WIDTHS, WIDTHS),
@@ -34,5 +36,13 @@ KINDS = {
     "tcp": Kind(
         8, 4, (L(1), L(2, page=64), L(1, 2)), (L(1, page=64), L(4), L(2)), unified=(L(2, page=64), L(1, 2)), fabric="tcp"
     ),
-    "trial": Kind(9, 3, (L(1), L(3), L(1, 2)), (L(1), L(3), L(1, 2)), layers=30, dim=64, model="SmolLM2-135M-Instruct"),
+    "trial": Kind(
+        9, 3, (L(1), L(3), L(1, 2)), (L(1), L(3), L(1, 2)), layers=30, dim=64, model="SmolLM2-135M-Instruct", slow=True
+    ),
+    "mixtral": Kind(
+        8, 2, (L(1), L(2, page=64)), (L(4), L(1, 2)), fabric="nixl", model="a random Mixtral", family="mixtral", slow=True
+    ),
+    "qwen3_moe": Kind(
+        8, 2, (L(4), L(1, 2)), (L(1), L(2, page=64)), fabric="nixl", model="a random Qwen3 MoE", family="qwen3_moe", slow=True
+    ),
 }

@@ -77,7 +77,7 @@ def rows(pools: Sequence[np.ndarray], layout: Layout, k: Kind) -> list[dict[tupl
     return found
 
 
-@pytest.mark.parametrize("kind", [pytest.param(n, marks=[pytest.mark.slow] * (n == "trial")) for n in KINDS])
+@pytest.mark.parametrize("kind", [pytest.param(n, marks=[pytest.mark.slow] * k.slow) for n, k in KINDS.items()])
 @pytest.mark.timeout(600)
 def test_every_layout_hands_over_to_every_other(
     tmp_path: Path, nursery: Nursery, kind: str, request: pytest.FixtureRequest
@@ -88,6 +88,7 @@ def test_every_layout_hands_over_to_every_other(
     else:
         path = make_tiny(
             tmp_path / "model",
+            k.family,
             num_hidden_layers=k.layers,
             num_attention_heads=k.heads,
             hidden_size=8 * k.heads,
