@@ -36,9 +36,8 @@ KINDS = {
     "tcp": Kind(
         8, 4, (L(1), L(2, page=64), L(1, 2)), (L(1, page=64), L(4), L(2)), unified=(L(2, page=64), L(1, 2)), fabric="tcp"
     ),
-    "trial": Kind(
-        9, 3, (L(1), L(3), L(1, 2)), (L(1), L(3), L(1, 2)), layers=30, dim=64, model="SmolLM2-135M-Instruct", slow=True
-    ),
+    "mooncake": Kind(8, 4, (L(2, page=64), L(1, 2)), (L(1, page=64), L(4)), fabric="mooncake", slow=True),
+    "trial": Kind(9, 3, THREES, THREES, layers=30, dim=64, model="SmolLM2-135M-Instruct", slow=True),
     "mixtral": Kind(
         8, 2, (L(1), L(2, page=64)), (L(4), L(1, 2)), fabric="nixl", model="a random Mixtral", family="mixtral", slow=True
     ),

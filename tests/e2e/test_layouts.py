@@ -17,6 +17,7 @@ from tests.e2e.layouts import KINDS, Kind
 from tests.e2e.nursery import Nursery
 from tests.tiny import make_tiny
 
+from baton.adapters.fabrics import available
 from baton.shell.settings import Role
 
 BLOCK, PARTS = 16, 2
@@ -77,7 +78,13 @@ def rows(pools: Sequence[np.ndarray], layout: Layout, k: Kind) -> list[dict[tupl
     return found
 
 
-@pytest.mark.parametrize("kind", [pytest.param(n, marks=[pytest.mark.slow] * k.slow) for n, k in KINDS.items()])
+def _marks(k: Kind) -> list[pytest.MarkDecorator]:
+    obstacle = available()[k.fabric]
+    missing = [pytest.mark.skip(reason=f"{k.fabric}: {obstacle}")] if obstacle else []
+    return [*missing, *[pytest.mark.slow] * k.slow]
+
+
+@pytest.mark.parametrize("kind", [pytest.param(n, marks=_marks(k)) for n, k in KINDS.items()])
 @pytest.mark.timeout(600)
 def test_every_layout_hands_over_to_every_other(
     tmp_path: Path, nursery: Nursery, kind: str, request: pytest.FixtureRequest
