@@ -117,16 +117,17 @@ def holders(ranks: Sequence[dict[tuple[str, int], np.ndarray]], at: tuple[str, i
 def test_every_rank_gets_every_row_once_from_one_source(tmp_path: Path, nursery: Nursery, kind: str) -> None:
     k = KINDS[kind]
     path = make_tiny(tmp_path / "model", k.family, num_hidden_layers=LAYERS)
-    reference = Reference(path)
+    reference, prompts = Reference(path), [np.random.default_rng(n).integers(0, 300, n).tolist() for n in LENGTHS]
+    due = [(p, reference.answer(p, ANSWER), reference.rows(p)) for p in prompts]  # before: a fleet wants to be turned
     fleet = Fleet(nursery, tmp_path / "logs", path, {Role.PREFILL: PREFILL, Role.DECODE: DECODE}, fabric=k.fabric)
     per_block = 4 * BLOCK * (LAYERS * (COMPRESSED + TURNED) + len(k.indexed) * KEY)
     try:
-        for length, (source, target) in zip(LENGTHS, product(PREFILL, DECODE), strict=True):
-            prompt = np.random.default_rng(length).integers(0, 300, length).tolist()
+        for (prompt, answer, known), (source, target) in zip(due, product(PREFILL, DECODE), strict=True):
+            length = len(prompt)
             fleet.clear()
             before = read_bytes(fleet, target)
             request = fleet.begin(fleet.pair(source, target), prompt, ANSWER)
-            assert fleet.answer(request) == reference.answer(prompt, ANSWER), f"{length}: {source} -> {target}"
+            assert fleet.answer(request) == answer, f"{length}: {source} -> {target}"
             fleet.settle()
             blocks = -(-length // BLOCK)
             assert read_bytes(fleet, target) - before == target.tp * blocks * per_block, f"{length}: {source} -> {target}"
@@ -134,7 +135,7 @@ def test_every_rank_gets_every_row_once_from_one_source(tmp_path: Path, nursery:
                 [blocks_of(pid, stage(rank, layout), k.indexed) for rank, pid in enumerate(fleet.pids(role, layout))]
                 for role, layout in ((Role.PREFILL, source), (Role.DECODE, target))
             )
-            for at, rows in reference.rows(prompt).items():
+            for at, rows in known.items():
                 for block in range(blocks):
                     right = rows[block * BLOCK : (block + 1) * BLOCK]
                     owners, takers = holders(there, at, right), holders(here, at, right)

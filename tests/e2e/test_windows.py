@@ -71,15 +71,16 @@ def test_live_windows_alone_are_handed_over_between_any_layouts(
 ) -> None:
     windowed = WINDOWED[family]
     path = make_tiny(tmp_path / "model", family, num_hidden_layers=LAYERS)
-    reference = Reference(path)
+    reference, prompts = Reference(path), [np.random.default_rng(n).integers(0, 300, n).tolist() for n in LENGTHS]
+    due = [(p, reference.answer(p, ANSWER), reference.whole_state(p)) for p in prompts]  # before: a fleet wants to be turned
     fleet = Fleet(nursery, tmp_path / "logs", path, {Role.PREFILL: prefill, Role.DECODE: decode}, fabric=fabric)
     try:
-        for length, (source, target) in zip(LENGTHS, product(prefill, decode), strict=True):
-            prompt = np.random.default_rng(length).integers(0, 300, length).tolist()
+        for (prompt, answer, truth), (source, target) in zip(due, product(prefill, decode), strict=True):
+            length = len(prompt)
             fleet.clear()
             before = read_bytes(fleet, target)
             request = fleet.begin(fleet.pair(source, target), prompt, ANSWER)
-            assert fleet.answer(request) == reference.answer(prompt, ANSWER), f"{length}: {source} -> {target}"
+            assert fleet.answer(request) == answer, f"{length}: {source} -> {target}"
             fleet.settle()
             replicas = max(1, target.tp // KV_HEADS)
             first = max(0, length - WINDOW + 1) // BLOCK
@@ -89,7 +90,6 @@ def test_live_windows_alone_are_handed_over_between_any_layouts(
             assert read_bytes(fleet, target) - before == due, f"{length}: {source} -> {target}"
             there = Blocks(fleet.pids(Role.PREFILL, source), source, windowed)
             here = Blocks(fleet.pids(Role.DECODE, target), target, windowed)
-            truth = reference.whole_state(prompt)
             for layer, head, block in product(range(LAYERS), range(KV_HEADS), range(blocks)):
                 right = truth[layer][:, head, block * BLOCK : (block + 1) * BLOCK]
                 owners = there.near(layer, head, right, most := TOLERANCE * float(np.abs(truth[layer]).max()))
