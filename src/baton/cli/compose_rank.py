@@ -7,7 +7,7 @@ late, and run the production code around it.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -27,7 +27,7 @@ from baton.core.manifest import Manifest, PoolView, RankManifest
 from baton.core.messages import PROTOCOL
 from baton.core.seal import identity_bits
 from baton.core.session import SessionLimits, Sessions
-from baton.core.state import DType, Placement
+from baton.core.state import DType, Placement, StateTable
 from baton.ports.clock import Clock
 from baton.ports.control import Control
 from baton.ports.engine import Engine
@@ -42,6 +42,8 @@ from baton.wire.codec import MAX_FRAME_BYTES
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
+
+    from baton.engine.models.base import Family
 
 log = structlog.get_logger()
 DEFAULT_MEMORY_SHARE = 0.25  # of what is free, for a pool whose size nobody gave
@@ -114,7 +116,6 @@ class Body:
 
     def _load(self, station: Station, store: "Store | None") -> None:
         from baton.engine.attention.choose import attention_for, sparse_for
-        from baton.engine.attention.index import with_fp8_index
         from baton.engine.checkpoint import Checkpoint
         from baton.engine.comm import Alone, GlooComm
         from baton.engine.digest import block_sums
@@ -130,8 +131,7 @@ class Body:
         family = family_of(checkpoint.config, FAMILIES)
         family.require_width(checkpoint.config, s.tp)  # first: what is cached knows of K/V heads alone
         self.dtype = served_dtype(s.dtype, checkpoint.config)
-        table = family.table(checkpoint.config, block_tokens=BLOCK_TOKENS, dtype=SERVED[self.dtype])
-        table = with_fp8_index(table) if s.index_dtype == "fp8" else table
+        table = served_table(family, checkpoint.config, dtype=SERVED[self.dtype], index_dtype=s.index_dtype)
         ranks = range(s.tp * s.pp)
         self.placements = tuple(Placement(table, s.tp, s.pp, r % s.tp, r // s.tp, s.page_blocks) for r in ranks)
         self.placement = self.placements[self.rank]
@@ -209,6 +209,14 @@ def served_dtype(wanted: str, config: Mapping[str, object]) -> str:
     if name not in SERVED:
         raise ConfigError(f"dtype {name!r} is not supported; supported are {sorted(SERVED)}")
     return name
+
+
+def served_table(family: "Family", config: Mapping[str, Any], *, dtype: DType, index_dtype: str) -> StateTable:
+    """What the served model caches. Raises ConfigError: an index in fp8 where there is none."""
+    from baton.engine.attention.index import with_fp8_index
+
+    table = family.table(config, block_tokens=BLOCK_TOKENS, dtype=dtype)
+    return with_fp8_index(table) if index_dtype == "fp8" else table
 
 
 def model_length(wanted: int | None, own: int, most: int) -> int:

@@ -10,7 +10,7 @@ from typing import Annotated, cast
 import typer
 
 from baton import __version__
-from baton.cli import bench, chat, fabric, models, processes, replay_log, secret, serve
+from baton.cli import bench, chat, fabric, models, plan_memory, processes, replay_log, secret, serve
 from baton.cli.doctor import command as doctor
 from baton.cli.simulation import command as simulation
 from baton.core.errors import BatonError, Bug, ConfigError
@@ -27,6 +27,7 @@ app.command("worker")(processes.worker)
 app.command("gateway")(processes.gateway)
 app.command("chat")(chat.chat)
 app.command("doctor")(doctor.doctor)
+app.command("plan-memory")(plan_memory.plan_memory)
 app.command("replay-log")(replay_log.replay_log)
 app.add_typer(bench.app, name="bench")
 app.add_typer(models.app, name="models")

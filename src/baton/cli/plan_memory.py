@@ -1,0 +1,191 @@
+"""`baton plan-memory`: what a pool of so many bytes holds, before anything is loaded or started.
+
+The same functions decide that size a worker's pools, so what is printed here is what a worker will have. Every kind of state is
+budgeted on its own: pages of layers that see everything, pages of windows, slots of recurrent state.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from baton.cli import options as o
+from baton.cli.models import locate, require
+from baton.cli.sizes import show_size
+from baton.core.ids import GroupName
+from baton.core.state import Placement, Unit
+from baton.shell.settings import Role, WorkerSettings
+from baton.shell.threads import Share
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+NOWHERE = "tcp://127.0.0.1:0"  # a worker's settings name addresses; none is started here
+LENGTHS = (512, 2048, 8192, 32768, 131072)  # of requests, prompt and answer; the model's longest is added
+
+
+class Pool(msgspec.Struct, frozen=True):
+    """One group's pool on the rank that has the fewest pages of it."""
+
+    group: GroupName
+    unit: Unit
+    specs: tuple[str, ...]
+    page_bytes: int
+    pages: int
+    tokens: int | None  # that its pages hold; None for slots
+
+
+class MemoryPlan(msgspec.Struct, frozen=True):
+    """What a worker's pools hold.
+
+    Attributes:
+        fits: length of a request -> how many of that length are held at once
+    """
+
+    model: str
+    dtype: str
+    tp: int
+    pp: int
+    page_tokens: int
+    max_model_len: int
+    pools: tuple[Pool, ...]
+    fits: dict[int, int]
+
+
+def plan(s: WorkerSettings) -> MemoryPlan:
+    """Work it out from the checkpoint's config alone.
+
+    Raises:
+        ConfigError: no such family, layout or dtype; not even a page fits
+    """
+    from baton.cli.compose_rank import SERVED, model_length, served_dtype, served_table
+    from baton.cli.pool_size import Use, pool_pages
+    from baton.core.span import Span
+    from baton.engine.checkpoint import Checkpoint
+    from baton.engine.models import FAMILIES
+    from baton.engine.models.base import family_of
+
+    config = Checkpoint.open(Path(s.model)).config
+    family = family_of(config, FAMILIES)
+    family.require_width(config, s.tp)
+    dtype = served_dtype(s.dtype, config)
+    table = served_table(family, config, dtype=SERVED[dtype], index_dtype=s.index_dtype)
+    longest = model_length(s.max_model_len, *family.longest(config))
+    use = Use(rooms=s.max_num_seqs, tokens=longest, step=1 if s.role is Role.DECODE else s.max_batched_tokens * s.pp)
+    ranks = [Placement(table, s.tp, s.pp, r % s.tp, r // s.tp, s.page_blocks) for r in range(s.tp * s.pp)]
+    pools = [pool_pages(p, use, pages=s.kv_pages, budget=s.kv_bytes or 0, roomy=False) for p in ranks]
+    pages = {g: min(pool[g] for p, pool in zip(ranks, pools, strict=True) if p.page_bytes(g)) for g in pools[0]}
+    span = Span(table, s.page_tokens)
+    return MemoryPlan(
+        model=s.served_model_name,
+        dtype=dtype,
+        tp=s.tp,
+        pp=s.pp,
+        page_tokens=s.page_tokens,
+        max_model_len=longest,
+        pools=tuple(
+            Pool(
+                group=g.name,
+                unit=g.unit,
+                specs=tuple(spec.name for spec in table.specs_of(g.name)),
+                page_bytes=max(p.page_bytes(g.name) for p in ranks),
+                pages=pages[g.name],
+                tokens=pages[g.name] * s.page_tokens if g.unit is Unit.PAGE else None,
+            )
+            for g in table.groups
+        ),
+        fits={n: _fit(pages, span.reserve(n, step=use.step), use.rooms) for n in _lengths(longest)},
+    )
+
+
+def _lengths(longest: int) -> Sequence[int]:
+    return [*(n for n in LENGTHS if n < longest), longest]
+
+
+def _fit(pages: Mapping[GroupName, int], need: Mapping[GroupName, int], rooms: int) -> int:
+    return min(rooms, *(pages[g] // n for g, n in need.items() if n))
+
+
+def plan_memory(
+    model: o.Model = o.DEFAULT_MODEL,
+    model_path: o.ModelPath = None,
+    kv_memory: o.KvMemory = None,
+    kv_pages: o.KvPages = None,
+    role: Annotated[Role, typer.Option(help="Prefill and unified workers have a chunk of a prompt under way.")] = Role.DECODE,
+    tp: o.TensorParallel = 1,
+    pp: o.PipelineParallel = 1,
+    page_size: o.PageSize = o.DEFAULT_PAGE_TOKENS,
+    dtype: o.DType = "auto",
+    index_dtype: o.IndexDType = "auto",
+    max_model_len: o.MaxModelLen = None,
+    max_num_batched_tokens: o.MaxBatchedTokens = o.DEFAULT_BATCHED_TOKENS,
+    max_num_seqs: o.MaxNumSeqs = o.DEFAULT_NUM_SEQS,
+    json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
+) -> None:
+    """Say how many tokens and requests fit into a pool of each rank, from the model's config alone."""
+    name = o.one_model(model, model_path)
+    require(name)
+    settings = o.worker_settings(
+        o.Service(
+            model=str(locate(name)), served_model_name=name, gateways=(NOWHERE,), secret=None, log_level=o.LogLevel.WARNING
+        ),
+        o.Work(
+            dtype=dtype,
+            index_dtype=index_dtype,
+            max_model_len=max_model_len,
+            max_batched_tokens=max_num_batched_tokens,
+            max_num_seqs=max_num_seqs,
+        ),
+        o.Memory(
+            block_size=o.DEFAULT_BLOCK_TOKENS,
+            page_size=page_size,
+            kv_pages=kv_pages,
+            kv_memory=kv_memory,
+            fabric="auto",
+            seal=o.Switch.ON,
+        ),
+        role=role,
+        name=role.value,
+        bind=NOWHERE,
+        share=Share((), 1),
+        parallel=o.Parallel(tp=tp, pp=pp),
+    )
+    found = plan(settings)
+    if json:
+        typer.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+    else:
+        _print(found)
+
+
+def _print(found: MemoryPlan) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(
+        f"{found.model} in {found.dtype}, tp {found.tp}, pp {found.pp}, pages of {found.page_tokens} tokens; of each rank:"
+    )
+    rows = [
+        (p.group, ", ".join(p.specs), show_size(p.page_bytes), f"{p.pages:,} {p.unit.value}s", show_size(p.pages * p.page_bytes))
+        for p in found.pools
+    ]
+    tokens = ["" if p.tokens is None else f"{p.tokens:,}" for p in found.pools]
+    pools = _table("group", "state", "one takes", "pool", "bytes", "tokens")
+    for row, count in zip(rows, tokens, strict=True):
+        pools.add_row(*row, count)
+    console.print(pools)
+    fits = _table("request of (prompt and answer)", "at once")
+    for length, rooms in found.fits.items():
+        fits.add_row(f"{length:,} tokens" + " (the longest)" * (length == found.max_model_len), f"{rooms:,}")
+    console.print(fits)
+
+
+def _table(*headings: str) -> "Table":
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
+    for heading in headings:
+        table.add_column(heading, no_wrap=True)
+    return table

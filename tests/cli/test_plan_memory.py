@@ -1,0 +1,64 @@
+"""`baton plan-memory`: what it says is what the state takes, and what a worker gets."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.tiny import make_tiny
+
+from baton.cli.main import run
+
+MIB = 1 << 20
+
+
+def said(capsys: pytest.CaptureFixture[str], *argv: str) -> dict:
+    capsys.readouterr()
+    assert run(["plan-memory", *argv, "--json"]) == 0
+    found: dict = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_pages_tokens_and_requests_follow_from_the_sizes_of_the_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(make_tiny(tmp_path / "m"))  # 2 layers, 2 K/V heads of 16, float32, 4,096 positions
+    row = 2 * 2 * 2 * 16 * 4  # bytes of a token: layers, k and v, heads, dim
+    found = said(capsys, path, "--kv-memory", "8MiB", "--page-size", "32")
+    (pool,) = found["pools"]
+    pages = 8 * MIB // (32 * row)
+    assert (pool["page_bytes"], pool["pages"], pool["tokens"]) == (32 * row, pages, 32 * pages)
+    assert found["fits"] == {"512": pages // 16, "2048": pages // 64, "4096": pages // 128}
+    halved = said(capsys, path, "--kv-memory", "8MiB", "--page-size", "32", "--tp", "2")
+    assert halved["pools"][0]["pages"] == 2 * pages
+    few = said(capsys, path, "--kv-memory", "8MiB", "--page-size", "32", "--max-num-seqs", "3", "--max-model-len", "600")
+    assert few["fits"] == {"512": 3, "600": 3}
+
+
+def test_windows_take_no_more_than_rooms_can_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(make_tiny(tmp_path / "m", "gemma3", num_hidden_layers=4))  # windows of 20 positions
+    found = said(capsys, path, "--kv-memory", "8MiB", "--page-size", "16", "--max-num-seqs", "4")
+    pages = {pool["group"]: pool["pages"] for pool in found["pools"]}
+    bytes_ = sum(pool["pages"] * pool["page_bytes"] for pool in found["pools"])
+    assert pages.pop("window") == 4 * 3  # 20 adjacent positions lie in three pages of 16 at most
+    assert next(iter(pages.values())) > 100
+    assert bytes_ <= 8 * MIB
+
+
+def test_people_get_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan-memory", str(make_tiny(tmp_path / "m")), "--kv-memory", "8MiB"]) == 0
+    out = capsys.readouterr().out
+    assert "4,096 tokens (the longest)" in out
+    assert "16,384" in out  # tokens: 8 MiB of 512 bytes
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        (["--kv-memory", "100B"], "holds no page"),
+        (["--tp", "3"], "3"),
+        (["--page-size", "20"], "multiple of 16"),
+        (["--max-model-len", "5000"], "4096"),
+        (["--index-dtype", "fp8"], "no index"),
+    ],
+)
+def test_what_cannot_be_is_said_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], why: str) -> None:
+    assert run(["plan-memory", str(make_tiny(tmp_path / "m")), *flags]) == 2
+    assert why in capsys.readouterr().err
