@@ -34,7 +34,34 @@ LAST_CHUNK_BYTES = 32 << 20  # state of a long prompt's last chunk, whose transf
 MUSTER = Micros(600_000_000)  # until the last rank has loaded its weights
 
 
-class Worker:
+class Member:
+    """One rank at work; what is done with it is the same whether it leads or follows."""
+
+    _station: Station
+    _crew: Crew  # the ranks that it has started
+    _body: Body
+    _pump: WorkerPump | RankPump
+
+    def wake(self) -> None:
+        """Look at once whether to stop."""
+        self._station.wake()
+
+    def run(self, stopped: Callable[[], bool]) -> None:
+        """Turn the pump until told to stop. Raises PeerError or ConfigError: another rank has ended."""
+        while not stopped():
+            self._station.sleep(self._pump.turn(), *self._crew.filenos())
+            self._crew.look()
+
+    def close(self) -> None:
+        """Let the other ranks end, say goodbye, end every thread, free everything."""
+        self._crew.tell()
+        self._station.lines.close()
+        self._body.close()
+        self._station.close()
+        self._crew.close()
+
+
+class Worker(Member):
     """Rank 0: the leader of all ranks, in the process that started those of its machine."""
 
     def __init__(self, settings: WorkerSettings, ports: Ports) -> None:
@@ -103,26 +130,8 @@ class Worker:
         log.info("fabric_chosen", fabric=name, why=why, peer=f"{theirs.boot:x}")
         return name
 
-    def wake(self) -> None:
-        """Look at once whether to stop."""
-        self._station.wake()
 
-    def run(self, stopped: Callable[[], bool]) -> None:
-        """Turn the pump until told to stop. Raises PeerError or ConfigError: another rank has ended."""
-        while not stopped():
-            self._station.sleep(self._pump.turn(), *self._crew.filenos())
-            self._crew.look()
-
-    def close(self) -> None:
-        """Let the other ranks end, say goodbye, end every thread, free everything."""
-        self._crew.tell()
-        self._station.lines.close()
-        self._body.close()
-        self._station.close()
-        self._crew.close()
-
-
-class Follower:
+class Follower(Member):
     """Any rank but the first. The first one of another machine starts the others there."""
 
     def __init__(self, settings: WorkerSettings, ports: Ports) -> None:
@@ -144,24 +153,6 @@ class Follower:
             address=leader,
             narration=self._station.narration,
         )
-
-    def wake(self) -> None:
-        """Look at once whether to stop."""
-        self._station.wake()
-
-    def run(self, stopped: Callable[[], bool]) -> None:
-        """Turn the pump until told to stop. Raises PeerError: the leader, or another rank, has ended."""
-        while not stopped():
-            self._station.sleep(self._pump.turn(), *self._crew.filenos())
-            self._crew.look()
-
-    def close(self) -> None:
-        """As Worker.close."""
-        self._crew.tell()
-        self._station.lines.close()
-        self._body.close()
-        self._station.close()
-        self._crew.close()
 
 
 def settle() -> None:
