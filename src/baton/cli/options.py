@@ -216,26 +216,6 @@ Format = Annotated[
     LogFormat, typer.Option("--log-format", help="Lines for people, or JSON for collectors.", rich_help_panel=PROCESS)
 ]
 Level = Annotated[LogLevel, typer.Option("--log-level", help="From which severity on lines are logged.", rich_help_panel=PROCESS)]
-
-
-class Layout(Enum):
-    """Whether prefill and decode have processes of their own."""
-
-    SPLIT = "split"
-    UNIFIED = "unified"
-
-
-Prefill = Annotated[int, typer.Option(min=1, help="Number of prefill workers.", rich_help_panel=PROCESS)]
-Decode = Annotated[int, typer.Option(min=1, help="Number of decode workers.", rich_help_panel=PROCESS)]
-LayoutRole = Annotated[
-    Layout, typer.Option("--role", help="split; or unified: one worker does both (the baseline).", rich_help_panel=PROCESS)
-]
-PrefillPageSize = Annotated[
-    int | None, typer.Option(help="For prefill workers alone.", show_default="--page-size", rich_help_panel=MEMORY)
-]
-DecodePageSize = Annotated[
-    int | None, typer.Option(help="For decode workers alone.", show_default="--page-size", rich_help_panel=MEMORY)
-]
 ServeControl = Annotated[
     str | None,
     typer.Option(help="Address on which workers register.", show_default="a free port of loopback", rich_help_panel=PROCESS),
@@ -252,56 +232,6 @@ Name = Annotated[str | None, typer.Option(help="Its name in logs.", show_default
 Cores = Annotated[
     str | None, typer.Option(help="Logical CPUs to be pinned to, e.g. 0,1.", show_default="not pinned", rich_help_panel=PROCESS)
 ]
-
-
-TensorParallel = Annotated[
-    int,
-    typer.Option(
-        "--tp",
-        "--tensor-parallel-size",
-        "--tp-size",
-        min=1,
-        help="Ranks that each layer of a worker is divided over.",
-        rich_help_panel=PROCESS,
-    ),
-]
-PipelineParallel = Annotated[
-    int,
-    typer.Option(
-        "--pp",
-        "--pipeline-parallel-size",
-        "--pp-size",
-        min=1,
-        help="Stages that the layers of a worker are divided over.",
-        rich_help_panel=PROCESS,
-    ),
-]
-PrefillTensorParallel = Annotated[
-    int | None, typer.Option(min=1, help="For prefill workers alone.", show_default="--tp", rich_help_panel=PROCESS)
-]
-PrefillPipelineParallel = Annotated[
-    int | None, typer.Option(min=1, help="For prefill workers alone.", show_default="--pp", rich_help_panel=PROCESS)
-]
-DecodeTensorParallel = Annotated[
-    int | None, typer.Option(min=1, help="For decode workers alone.", show_default="--tp", rich_help_panel=PROCESS)
-]
-DecodePipelineParallel = Annotated[
-    int | None, typer.Option(min=1, help="For decode workers alone.", show_default="--pp", rich_help_panel=PROCESS)
-]
-Nodes = Annotated[int, typer.Option(min=1, help="Machines that the ranks are divided over.", rich_help_panel=PROCESS)]
-NodeRank = Annotated[int, typer.Option(min=0, help="Which of these machines this is.", rich_help_panel=PROCESS)]
-Rendezvous = Annotated[
-    str | None,
-    typer.Option(
-        "--rendezvous",
-        "--dist-init-addr",
-        metavar="HOST:PORT",
-        help="Where the ranks find each other, at the machine of rank 0; in a network that is trusted.",
-        show_default="a free port of loopback",
-        rich_help_panel=PROCESS,
-    ),
-]
-Rank = Annotated[int | None, typer.Option(hidden=True, help="Which rank this process is; given by the one that starts it.")]
 
 
 def one_model(argument: str, option: str | None) -> str:

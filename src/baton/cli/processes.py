@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Mapping
 
+from baton.cli import layout_options as layout_opt
 from baton.cli import options as opt
 from baton.core.errors import ConfigError
 from baton.shell.settings import GatewaySettings, Role, WorkerSettings
@@ -21,12 +22,12 @@ def worker(
     bind: opt.Bind = ANY_PORT,
     name: opt.Name = None,
     cores: opt.Cores = None,
-    tp: opt.TensorParallel = 1,
-    pp: opt.PipelineParallel = 1,
-    nnodes: opt.Nodes = 1,
-    node_rank: opt.NodeRank = 0,
-    rendezvous: opt.Rendezvous = None,
-    rank: opt.Rank = None,
+    tp: layout_opt.TensorParallel = 1,
+    pp: layout_opt.PipelineParallel = 1,
+    nnodes: layout_opt.Nodes = 1,
+    node_rank: layout_opt.NodeRank = 0,
+    rendezvous: layout_opt.Rendezvous = None,
+    rank: layout_opt.Rank = None,
     threads: opt.Threads = None,
     dtype: opt.DType = "auto",
     index_dtype: opt.IndexDType = "auto",

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import typer
 
+from baton.cli import layout_options as layout_opt
 from baton.cli import options as opt
 from baton.cli.api_keys import read_keys
 from baton.cli.processes import ANY_PORT, BATON, gateway_flags, worker_flags
@@ -19,15 +20,15 @@ def serve(
     model_path: opt.ModelPath = None,
     host: opt.Host = "127.0.0.1",
     port: opt.Port = 8000,
-    prefill: opt.Prefill = 1,
-    decode: opt.Decode = 1,
-    tp: opt.TensorParallel = 1,
-    pp: opt.PipelineParallel = 1,
-    prefill_tp: opt.PrefillTensorParallel = None,
-    prefill_pp: opt.PrefillPipelineParallel = None,
-    decode_tp: opt.DecodeTensorParallel = None,
-    decode_pp: opt.DecodePipelineParallel = None,
-    role: opt.LayoutRole = opt.Layout.SPLIT,
+    prefill: layout_opt.Prefill = 1,
+    decode: layout_opt.Decode = 1,
+    tp: layout_opt.TensorParallel = 1,
+    pp: layout_opt.PipelineParallel = 1,
+    prefill_tp: layout_opt.PrefillTensorParallel = None,
+    prefill_pp: layout_opt.PrefillPipelineParallel = None,
+    decode_tp: layout_opt.DecodeTensorParallel = None,
+    decode_pp: layout_opt.DecodePipelineParallel = None,
+    role: layout_opt.LayoutRole = layout_opt.Layout.SPLIT,
     threads: opt.Threads = None,
     dtype: opt.DType = "auto",
     index_dtype: opt.IndexDType = "auto",
@@ -36,8 +37,8 @@ def serve(
     max_num_seqs: opt.MaxNumSeqs = opt.DEFAULT_NUM_SEQS,
     block_size: opt.BlockSize = opt.DEFAULT_BLOCK_TOKENS,
     page_size: opt.PageSize = opt.DEFAULT_PAGE_TOKENS,
-    prefill_page_size: opt.PrefillPageSize = None,
-    decode_page_size: opt.DecodePageSize = None,
+    prefill_page_size: layout_opt.PrefillPageSize = None,
+    decode_page_size: layout_opt.DecodePageSize = None,
     kv_pages: opt.KvPages = None,
     kv_memory: opt.KvMemory = None,
     fabric: opt.Fabric = "auto",
@@ -88,7 +89,7 @@ def serve(
         ),
     )
     crew = Crew(
-        roles=(Role.UNIFIED,) if role is opt.Layout.UNIFIED else (Role.PREFILL,) * prefill + (Role.DECODE,) * decode,
+        roles=(Role.UNIFIED,) if role is layout_opt.Layout.UNIFIED else (Role.PREFILL,) * prefill + (Role.DECODE,) * decode,
         page_sizes={Role.PREFILL: prefill_page_size, Role.DECODE: decode_page_size},
         layouts={
             Role.UNIFIED: opt.Parallel(tp, pp),
