@@ -18,7 +18,7 @@ import numpy as np
 from baton.core.ids import GroupName, Micros, RankId
 from baton.core.manifest import RankManifest
 from baton.ports.clock import Clock
-from baton.ports.fabric import Capabilities, Copies, Ended, Fabric, Handle, Outcome, Pool, Released
+from baton.ports.fabric import Capabilities, Connected, Copies, Ended, Fabric, FabricEvent, Handle, Outcome, Pool
 
 
 class Fault(Enum):
@@ -69,7 +69,7 @@ class FaultyFabric:
         self._rng = random.Random(faults.seed)
         self._seen = [0] * len(faults.rules)
         self._reads: dict[Handle, _Read] = {}
-        self._ends: list[Ended | Released] = []
+        self._events: list[FabricEvent] = []
         self._pools: Mapping[GroupName, Pool] = {}
         self._timers: list[threading.Timer] = []
         self.met: list[Fault] = []  # the faults that have happened, for a test to look at
@@ -114,14 +114,16 @@ class FaultyFabric:
         for read in [r for r in self._reads.values() if r.peer == peer]:
             self._give_up(read.handle, "disconnected")
 
-    def poll(self) -> list[Ended | Released]:
-        for end in self._inner.poll():
-            read = self._reads.get(end.handle)
-            if read is None or not isinstance(end, Ended) or end.outcome is not Outcome.OK:
-                self._reads.pop(end.handle, None)
-                self._ends.append(end)
+    def poll(self) -> list[FabricEvent]:
+        for event in self._inner.poll():
+            read = self._reads.get(event.handle) if not isinstance(event, Connected) else None
+            if read is None:
+                self._events.append(event)
+            elif not isinstance(event, Ended) or event.outcome is not Outcome.OK:
+                del self._reads[read.handle]
+                self._events.append(event)
             else:
-                self._damage(read, end)
+                self._damage(read, event)
         now = self._clock.now()
         for read in [r for r in self._reads.values() if r.end is not None]:
             assert read.end is not None
@@ -129,8 +131,8 @@ class FaultyFabric:
                 self._give_up(read.handle, "deadline passed")
             elif read.tell_at is not None and now >= read.tell_at:
                 self._tell(read, read.end)
-        ends, self._ends = self._ends, []
-        return ends
+        events, self._events = self._events, []
+        return events
 
     def close(self) -> None:
         for timer in self._timers:
@@ -165,7 +167,7 @@ class FaultyFabric:
 
     def _tell(self, read: _Read, end: Ended) -> None:
         del self._reads[read.handle]
-        self._ends.append(end)
+        self._events.append(end)
 
     def _give_up(self, handle: Handle, why: str) -> None:
         """End a read that is held back; one that the inner fabric still has ends there."""

@@ -17,7 +17,7 @@ POOLS = {"full": 24 << 20}
 def main() -> None:
     boot = os.getpid() << 8
     peer, rig = Peer(Order("nixl", boot, 0, POOLS)), Rig("nixl", boot + 1, POOLS)
-    rig.fabric.connect(peer.id, peer.manifest)
+    rig.connect(peer.id, peer.manifest)
     whole, small = copies("full", 0, 0, POOLS["full"]), copies("full", 0, 0, 64)
     rig.read_ok(peer, whole)
 
@@ -46,7 +46,7 @@ def main() -> None:
 
     # a cancel ends the read; others from the same source are not hurt
     peer = Peer(Order("nixl", boot + 2, 0, POOLS))
-    rig.fabric.connect(peer.id, peer.manifest)
+    rig.connect(peer.id, peer.manifest)
     handle = rig.submit(peer, whole)
     rig.fabric.cancel(handle)
     assert rig.ends(handle)[handle].outcome is Outcome.FAILED

@@ -58,7 +58,7 @@ def test_f7_shm_maps_a_peer_read_only_and_what_it_is_handed_cannot_be_written() 
 
     rig = Rig(kind, next(BOOTS), SMALL)
     before = maps()
-    rig.fabric.connect(spawned.id, spawned.manifest)
+    rig.connect(spawned.id, spawned.manifest)
     assert maps() - before == Counter({"r--s": 2})
     manifest = spawned.manifest
     line, fds = call(decode_exposure(manifest.exposures[kind]).name, manifest.boot, 3, manifest.pools)
@@ -102,7 +102,7 @@ def test_deadlines_are_durations() -> None:
     rig.clock.ahead = 10**12
     me = RankId(Boot(rig.boot), Boot(rig.boot), 0)
     views = tuple(PoolView(g, 1, p.nbytes) for g, p in rig.pools.items())
-    rig.fabric.connect(me, RankManifest(Boot(rig.boot), 0, 0, 0, views, {"shm": rig.exposure}))
+    rig.connect(me, RankManifest(Boot(rig.boot), 0, 0, 0, views, {"shm": rig.exposure}))
     rig.pools[SLOT].array[:4] = 9
     assert rig.read(me, copies("slot", 0, 100, 4)).outcome is Outcome.OK
     assert rig.pools[SLOT].array[100:104].tolist() == [9, 9, 9, 9]

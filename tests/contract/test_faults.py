@@ -33,7 +33,7 @@ def faulty() -> Iterator[Callable[..., Rig]]:
         views = (PoolView(FULL, 1, 2 * HALF),)
         rig.fabric = FaultyFabric(rig.fabric, faults, wake=rig.woken.set, clock=rig.clock)
         rig.fabric._pools = rig.pools
-        rig.fabric.connect(me, RankManifest(Boot(rig.boot), 0, 0, 0, views, {"shm": rig.exposure}))
+        rig.connect(me, RankManifest(Boot(rig.boot), 0, 0, 0, views, {"shm": rig.exposure}))
         blocks = np.repeat(np.arange(16, dtype=np.uint8), N)
         rig.pools[FULL].array[:HALF] = SOURCE + blocks
         return rig

@@ -1,7 +1,7 @@
 """A fabric over a transfer engine (NIXL, Mooncake): one-sided READs by its agents.
 
-    pump thread: submit, cancel, poll ──▶ Desk ──▶ fabric thread: the only caller of the engine's agents
-                                                   (on one host posting may copy before it returns, GIL released)
+    pump thread: connect, submit, cancel, poll ──▶ Desk ──▶ fabric thread: the only caller of the engine's agents
+                                                            (on one host posting may copy before it returns, GIL released)
 
 Reads are cut into parts; a few parts are under way at a time, oldest read first. An idle owner still has to call into its
 engine now and then, or small reads from it and new connections stand still.
@@ -23,15 +23,15 @@ from typing import TypeVar
 import msgspec
 
 from baton.adapters.agent_reads import Agent, Limits, Link, Progress
-from baton.adapters.peers import Peers, exposure_of, require_stated
+from baton.adapters.peers import Attempt, Peers, exposure_of, require_stated
 from baton.adapters.reads import Desk, Region
 from baton.core.errors import FabricError
 from baton.core.ids import Boot, GroupName, Micros, RankId
 from baton.core.manifest import RankManifest
 from baton.ports.clock import Clock
-from baton.ports.fabric import Capabilities, Copies, Ended, Handle, Outcome, Pool, Released
+from baton.ports.fabric import Capabilities, Copies, FabricEvent, Handle, Outcome, Pool
 
-COMMAND_TIMEOUT_S = 5.0  # connecting to a peer across hosts; everything else is done in milliseconds
+REGISTER_TIMEOUT_S = 60.0  # of our pools, while nobody waits for us yet
 ADDRESS_LIMIT = 1 << 62  # offsets added to an address stay inside int64
 BUSY_US = 30  # a look at the engine takes 1 us; one that took longer moved something, so look again at once
 SHORTEST_WAIT_S, MOVING_WAIT_S, IDLE_WAIT_S = 20e-6, 100e-6, 1e-3  # between looks, doubling while nothing moves
@@ -101,18 +101,10 @@ class AgentFabric:
         return msgspec.msgpack.encode(Exposure(self._name, metadata, tuple((g, r.address, r.nbytes) for g, r in own.items())))
 
     def connect(self, peer: RankId, manifest: RankManifest) -> None:
-        """Load a peer's metadata. Does nothing if the peer is connected; a peer that is gone shows at the first read."""
-        if self._peers.get(peer) is not None:
-            return
-        exposure = _decode(self.name, peer, manifest)
-        link = Link(
-            peer=peer,
-            agent=exposure.agent,
-            metadata=exposure.metadata,
-            regions={group: Region(address, nbytes) for group, address, nbytes in exposure.pools},
-        )
-        self._do(lambda: self._progress.load(link))
-        self._peers.add(peer, link)
+        """Load a peer's metadata, on the fabric thread; a peer that is gone may show at the first read only."""
+        attempt = self._peers.want(peer, manifest)
+        if attempt is not None:
+            self._post(lambda: self._reach(attempt))
 
     def disconnect(self, peer: RankId) -> None:
         """Forget a peer and tear down the endpoint to it; its reads end FAILED."""
@@ -132,8 +124,8 @@ class AgentFabric:
         """No further part is posted; the read ends FAILED when the parts under way have."""
         self._desk.stop(handle, "cancelled")
 
-    def poll(self) -> list[Ended | Released]:
-        """All ends since the last call."""
+    def poll(self) -> list[FabricEvent]:
+        """All events since the last call."""
         return self._desk.collect()
 
     def close(self) -> None:
@@ -164,9 +156,19 @@ class AgentFabric:
             self._peers.require_open()
             self._post(command)
         try:
-            return future.result(timeout=COMMAND_TIMEOUT_S)
+            return future.result(timeout=REGISTER_TIMEOUT_S)
         except TimeoutError as error:
-            raise FabricError(f"{self.name} has not answered for {COMMAND_TIMEOUT_S} s") from error
+            raise FabricError(f"{self.name} has not answered for {REGISTER_TIMEOUT_S:g} s") from error
+
+    def _reach(self, attempt: Attempt) -> None:
+        self._peers.reach(attempt, self._load, self._progress.forget)
+
+    def _load(self, peer: RankId, manifest: RankManifest) -> Link:
+        exposure = _decode(self.name, peer, manifest)
+        regions = {group: Region(address, nbytes) for group, address, nbytes in exposure.pools}
+        link = Link(peer=peer, agent=exposure.agent, metadata=exposure.metadata, regions=regions)
+        self._progress.load(link)
+        return link
 
     def _make_reader(self) -> Agent:
         self._readers += 1

@@ -5,6 +5,7 @@ not (memory read through a mapping is never slower than through an engine); then
 """
 
 import importlib.util
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -13,12 +14,14 @@ from baton.adapters.nixl_agent import PACKAGES
 from baton.adapters.secret import Secret, fabric_key
 from baton.adapters.shm_door import decode_exposure
 from baton.core.errors import ConfigError, FabricError
-from baton.core.ids import Boot
+from baton.core.ids import Boot, RankId
+from baton.core.manifest import RankManifest
 from baton.ports.clock import Clock
-from baton.ports.fabric import Capabilities, Fabric
+from baton.ports.fabric import Capabilities, Connected, Fabric
 from baton.ports.fabric_settings import FabricSettings
 
 DEFAULTS = FabricSettings()
+CONNECT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +119,25 @@ def make(name: str, parts: Parts) -> Fabric:
     """As `build`."""
     require_fabric(name)
     return FABRICS[name].make(parts)
+
+
+def connect_and_wait(fabric: Fabric, peer: RankId, manifest: RankManifest) -> None:
+    """Connect, for callers without a pump: no read may be open.
+
+    Raises:
+        FabricError: the peer cannot be reached, or there is no answer for CONNECT_S
+    """
+    fabric.connect(peer, manifest)
+    until = time.monotonic() + CONNECT_S
+    while time.monotonic() < until:
+        for event in fabric.poll():
+            assert isinstance(event, Connected)
+            assert event.peer == peer
+            if event.why:
+                raise FabricError(event.why)
+            return
+        time.sleep(0.0002)
+    raise FabricError(f"{fabric.name} has not reached {peer} for {CONNECT_S:g} s")
 
 
 def require_fabric(name: str) -> None:

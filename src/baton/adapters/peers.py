@@ -1,18 +1,24 @@
-"""Whom a fabric reads from: what a peer's manifest says of it, and the peers it is connected to until it is closed."""
+"""Whom a fabric reads from: what a peer's manifest says of it, and the peers it is connected to until it is closed.
 
-from collections.abc import Iterator, Mapping, Sequence
+connect ─▶ Peers.want ─▶ Attempt ─▶ Peers.reach, on a thread of the adapter ─▶ known, Connected("")
+                                        └─▶ Connected(why)          disconnected meanwhile: let go of, and nothing is said
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
 from baton.adapters.reads import Desk, Read, Region, resolve
-from baton.core.errors import FabricError
+from baton.core.errors import ConfigError, FabricError
 from baton.core.ids import GroupName, Micros, RankId
 from baton.core.manifest import RankManifest
 from baton.ports.clock import Clock
-from baton.ports.fabric import Copies, Handle, Outcome
+from baton.ports.fabric import Connected, Copies, Handle, Outcome
 
 CLOSED = "the fabric is closed"
+ENDED = "the fabric thread has ended"
 
 
 class Readable(Protocol):
@@ -51,8 +57,16 @@ def require_stated(pools: Sequence[tuple[GroupName, int]], manifest: RankManifes
         raise FabricError(f"exposed pools {tuple(pools)}, the manifest says {stated}")
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Attempt:
+    """One call of `connect` that is to be answered."""
+
+    peer: RankId
+    manifest: RankManifest
+
+
 class Peers(Generic[P]):
-    """The peers of one fabric. Everything here happens under the desk's lock.
+    """The peers of one fabric. Everything here happens under the desk's lock, but for the reaching itself.
 
     own: our pools, as our side of a range addresses them
     """
@@ -60,6 +74,7 @@ class Peers(Generic[P]):
     def __init__(self, desk: Desk, clock: Clock) -> None:
         self._desk, self._clock = desk, clock
         self._known: dict[RankId, P] = {}
+        self._attempts: dict[RankId, Attempt] = {}
         self.own: dict[GroupName, Region] = {}
         self.closed = False
 
@@ -75,16 +90,58 @@ class Peers(Generic[P]):
         if self.closed:
             raise FabricError(CLOSED)
 
-    def add(self, peer: RankId, known: P) -> None:
-        """Take in a peer that has been reached. Raises FabricError when the fabric has been closed meanwhile."""
+    def want(self, peer: RankId, manifest: RankManifest) -> Attempt | None:
+        """A peer is to be reached. None where nothing is to be done: it is known, or being reached, or the fabric is closed."""
         with self._desk.lock:
-            self.require_open()
-            self._known[peer] = known
-            self._desk.lock.notify_all()
+            if self.closed:
+                self._desk.say(Connected(peer, CLOSED))
+            elif peer in self._known:
+                self._desk.say(Connected(peer, ""))
+            elif peer not in self._attempts:
+                self._attempts[peer] = Attempt(peer, manifest)
+                self._desk.lock.notify_all()
+                return self._attempts[peer]
+            return None
+
+    def reach(self, attempt: Attempt, how: Callable[[RankId, RankManifest], P], let_go: Callable[[P], None]) -> P | None:
+        """Carry out an attempt and say what came of it; the peer, if it is known now.
+
+        how: reaches it, however long that takes. Raises FabricError or ConfigError
+        let_go: of a peer that was reached when nobody wanted it any more
+        """
+        if not self._wanted(attempt):
+            return None
+        known, why = None, ENDED  # of a bug, should that be the way out
+        try:
+            known, why = how(attempt.peer, attempt.manifest), ""
+        except (FabricError, ConfigError) as error:
+            why = str(error)
+        finally:
+            taken = self._settle(attempt, known, why)
+        if known is not None and not taken:
+            let_go(known)
+        return known if taken else None
+
+    def _wanted(self, attempt: Attempt) -> bool:
+        with self._desk.lock:
+            return self._attempts.get(attempt.peer) is attempt and not self.closed
+
+    def _settle(self, attempt: Attempt, known: P | None, why: str) -> bool:
+        """Say what came of an attempt, if that is still of interest; whether `known` is known from now on."""
+        with self._desk.lock:
+            if not self._wanted(attempt):
+                return False
+            del self._attempts[attempt.peer]
+            if known is not None:
+                self._known[attempt.peer] = known
+            self._desk.say(Connected(attempt.peer, why))
+            return known is not None
 
     def drop(self, peer: RankId) -> P | None:
-        """Forget a peer and ask its reads to end; what it was, None if it is unknown."""
+        """Forget a peer and ask its reads to end; what it was, None if it is not known."""
         with self._desk.lock:
+            self._attempts.pop(peer, None)
+            self._desk.unsay(peer)
             known = self._known.pop(peer, None)
             if known is not None:
                 self._desk.stop_peer(peer, "disconnected")
@@ -108,14 +165,20 @@ class Peers(Generic[P]):
     def close(self) -> None:
         """Take in nothing more and ask all reads to end."""
         with self._desk.lock:
+            self._refuse_attempts(CLOSED)
             self.closed = True
             for read in self._desk.open_reads():
                 self._desk.stop(read.handle, CLOSED)
             self._desk.lock.notify_all()
 
     def abandon(self, outcome: Outcome) -> None:
-        """The fabric's thread has ended, perhaps of a bug: no handle hangs, and nothing is taken in any more."""
+        """The fabric's thread has ended, perhaps of a bug: nothing hangs, and nothing is taken in any more."""
         with self._desk.lock:
+            self._refuse_attempts(ENDED)
             self.closed = True
             for read in self._desk.open_reads():
-                self._desk.end(read, outcome, "the fabric thread has ended")
+                self._desk.end(read, outcome, ENDED)
+
+    def _refuse_attempts(self, why: str) -> None:
+        for attempt in list(self._attempts.values()):
+            self._settle(attempt, None, why)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from baton.core.errors import FabricError
 from baton.core.ids import GroupName, Micros, RankId
-from baton.ports.fabric import Copies, Ended, Handle, Outcome, Released
+from baton.ports.fabric import Connected, Copies, Ended, FabricEvent, Handle, Outcome, Released
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +102,13 @@ class Read:
 
 
 class Desk:
-    """Open reads and their ends. `lock` also guards whatever the adapter changes together with them."""
+    """Open reads, and the events to be told. `lock` also guards whatever the adapter changes together with them."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.lock = threading.Condition()
         self._wake = wake
         self._open: dict[Handle, Read] = {}
-        self._ends: deque[Ended | Released] = deque()
+        self._events: deque[FabricEvent] = deque()
 
     def open(self, read: Read) -> None:
         """Take in a read."""
@@ -145,17 +145,28 @@ class Desk:
                 return
             if read.stop and outcome is Outcome.OK:
                 outcome, detail = Outcome.FAILED, read.stop
-            self._ends.append(Ended(read.handle, outcome, detail))
+            self._events.append(Ended(read.handle, outcome, detail))
         self._wake()
 
     def release(self, handle: Handle) -> None:
         """State that a handle which ended UNKNOWN lands nothing any more."""
-        self._ends.append(Released(handle))
+        self.say(Released(handle))
+
+    def say(self, event: FabricEvent) -> None:
+        """Have it collected."""
+        with self.lock:
+            self._events.append(event)
         self._wake()
 
-    def collect(self) -> list[Ended | Released]:
-        """All ends since the last call."""
-        ends: list[Ended | Released] = []
-        while self._ends:
-            ends.append(self._ends.popleft())
-        return ends
+    def unsay(self, peer: RankId) -> None:
+        """Whether the peer was reached is of no interest any more. Called by the thread that collects."""
+        with self.lock:
+            for event in [e for e in self._events if isinstance(e, Connected) and e.peer == peer]:
+                self._events.remove(event)
+
+    def collect(self) -> list[FabricEvent]:
+        """All events since the last call."""
+        events: list[FabricEvent] = []
+        while self._events:
+            events.append(self._events.popleft())
+        return events

@@ -1,7 +1,7 @@
 """Fabric `shm`: ranks of one host and user read each other's pools through read-only mappings, by memcpy.
 
-    pump thread: submit, cancel, poll ──▶ Desk ──▶ fabric thread: maps, copies, unmaps, in order of submission
-                                                   (GIL released; looks up every 4 MB whether it must stop)
+    pump thread: connect, submit, cancel, poll ──▶ Desk ──▶ fabric thread: maps, copies in order of submission, unmaps
+                                                            (GIL released; looks up every 4 MB whether it must stop)
 
 Invariants: mappings are unmapped by the fabric thread alone, between copies, so no copy meets a hole. A memory file
 outlives its process, so a read that a peer's death overtakes finds whole bytes; it is failed all the same, because nobody
@@ -21,14 +21,14 @@ import numpy as np
 
 from baton.adapters.memcpy import CHUNK_BYTES, PIECE_BYTES, RANGE_COST, copy_ranges
 from baton.adapters.memory import populate_read
-from baton.adapters.peers import Peers, exposure_of
+from baton.adapters.peers import Attempt, Peers, exposure_of
 from baton.adapters.reads import Desk, Read, Region
 from baton.adapters.shm_door import Exposure, Server, call, hung_up, this_host
 from baton.core.errors import ConfigError, FabricError
 from baton.core.ids import Boot, GroupName, Micros, RankId
 from baton.core.manifest import RankManifest
 from baton.ports.clock import Clock
-from baton.ports.fabric import Capabilities, Copies, Ended, Handle, Outcome, Pool, Released
+from baton.ports.fabric import Capabilities, Copies, FabricEvent, Handle, Outcome, Pool
 
 SLICE_BYTES = 32 << 20  # the deadline is looked at every so many bytes (1.5 ms)
 
@@ -48,6 +48,7 @@ class ShmFabric:
         self._desk = Desk(wake)
         self._server: Server | None = None
         self._peers: Peers[_Peer] = Peers(self._desk, clock)
+        self._attempts: deque[Attempt] = deque()
         self._queue: deque[tuple[Read, _Peer]] = deque()
         self._forgotten: list[_Peer] = []
         self._untouched: deque[tuple[_Peer, Region]] = deque()  # mapped, but without page table entries yet
@@ -84,32 +85,14 @@ class ShmFabric:
         return msgspec.msgpack.encode(Exposure(this_host(), self._server.name))
 
     def connect(self, peer: RankId, manifest: RankManifest) -> None:
-        """Map a peer's pools. Does nothing if the peer is connected and alive."""
-        known = self._peers.get(peer)
-        if known is not None and not hung_up(known.line):
-            return
-        self.disconnect(peer)
-        exposure = exposure_of(self.name, peer, manifest, Exposure)
-        if exposure.host != this_host():
-            raise FabricError(f"rank {peer.rank} is on another host (or user): {exposure.host}, here {this_host()}")
-        line, fds = call(exposure.name, peer.boot, peer.rank, manifest.pools)
-        try:
-            maps = {group: _map(fd) for group, fd in fds.items()}
-        except OSError as error:
-            line.close()
-            raise FabricError(f"pools of rank {peer.rank} cannot be mapped: {error}") from error
-        finally:
-            for fd in fds.values():
-                os.close(fd)
-        regions = {group: Region(_address(m), len(m)) for group, m in maps.items()}
+        """Have the fabric thread map a peer's pools. One that is connected and has died is reached for again."""
         with self._desk.lock:
-            known = _Peer(line, regions, list(maps.values()))
-            try:
-                self._peers.add(peer, known)
-            except FabricError:
-                _unmap(known)
-                raise
-            self._untouched.extend((known, region) for region in regions.values())
+            known = self._peers.get(peer)
+            if known is not None and hung_up(known.line):
+                self.disconnect(peer)
+            attempt = self._peers.want(peer, manifest)
+            if attempt is not None:
+                self._attempts.append(attempt)
 
     def disconnect(self, peer: RankId) -> None:
         """Forget a peer; its reads end FAILED."""
@@ -129,8 +112,8 @@ class ShmFabric:
         """The read ends FAILED at its next look up, in a millisecond or so."""
         self._desk.stop(handle, "cancelled")
 
-    def poll(self) -> list[Ended | Released]:
-        """All ends since the last call."""
+    def poll(self) -> list[FabricEvent]:
+        """All events since the last call."""
         return self._desk.collect()
 
     def close(self) -> None:
@@ -152,21 +135,45 @@ class ShmFabric:
         done = False
         while not done:
             with self._desk.lock:
-                while not (self._queue or self._forgotten or self._peers.closed or self._untouched):
+                while not (self._queue or self._attempts or self._forgotten or self._peers.closed or self._untouched):
                     self._desk.lock.wait()
                 done = self._peers.closed and not self._queue
                 if done:
                     self._forgotten += [known for peer in self._peers if (known := self._peers.drop(peer))]
                 forgotten, self._forgotten = self._forgotten, []
                 self._untouched = deque(entry for entry in self._untouched if entry[0] not in forgotten)
+                attempt = self._attempts.popleft() if self._attempts else None
                 job = self._queue.popleft() if self._queue else None
                 region = self._next_untouched() if job is None else None
             for peer in forgotten:
                 _unmap(peer)
+            if attempt is not None:
+                self._reach(attempt)
             if job is not None:
                 self._copy(*job)
             elif region is not None:
                 populate_read(region.address, region.nbytes)
+
+    def _reach(self, attempt: Attempt) -> None:
+        known = self._peers.reach(attempt, self._open, _unmap)
+        if known is not None:
+            with self._desk.lock:
+                self._untouched.extend((known, region) for region in known.regions.values())
+
+    def _open(self, peer: RankId, manifest: RankManifest) -> _Peer:
+        exposure = exposure_of(self.name, peer, manifest, Exposure)
+        if exposure.host != this_host():
+            raise FabricError(f"rank {peer.rank} is on another host (or user): {exposure.host}, here {this_host()}")
+        line, fds = call(exposure.name, peer.boot, peer.rank, manifest.pools)
+        try:
+            maps = {group: _map(fd) for group, fd in fds.items()}
+        except OSError as error:
+            line.close()
+            raise FabricError(f"pools of rank {peer.rank} cannot be mapped: {error}") from error
+        finally:
+            for fd in fds.values():
+                os.close(fd)
+        return _Peer(line, {group: Region(_address(m), len(m)) for group, m in maps.items()}, list(maps.values()))
 
     def _next_untouched(self) -> Region | None:
         """The next piece to populate while there is nothing to read: a whole pool at once would hold up the first read."""

@@ -24,7 +24,7 @@ from baton.core.errors import ConfigError, FabricError
 from baton.core.ids import Boot, GroupName
 from baton.core.manifest import PoolView
 
-CONNECT_TIMEOUT_S = 0.1
+CONNECT_TIMEOUT_S = 1.0  # its door answers in a millisecond, where the machine has time for it; our reads wait meanwhile
 MAX_GREETING_BYTES = 65536
 MAX_POOLS = 250  # the kernel passes at most 253 descriptors with one message
 _KIND = socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC

@@ -1,7 +1,8 @@
 """Fabric `tcp`: reads over plain sockets, our reference across hosts where no transfer engine is installed.
 
-    pump thread: submit, cancel, poll ──▶ Desk ──▶ parts ──▶ stream threads, STREAMS to a peer: each asks for a part
-                                                             (and for the next one meanwhile) and receives it into our pool
+    pump thread: connect, submit, cancel, poll ──▶ Desk ──▶ parts ──▶ stream threads, STREAMS to a peer: each asks for a part
+                                                                      (and for the next one meanwhile) and receives it into our
+                                                                      pool; the first one dials before there are others
 
 Invariants: bytes land only while a stream thread of ours receives, so an ended handle is quiet. A read that must end early
 while its bytes are coming has its connection closed; the parts of other reads that were asked for on it are asked for again
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from baton.adapters.peers import Peers, exposure_of, require_stated
+from baton.adapters.peers import Attempt, Peers, exposure_of, require_stated
 from baton.adapters.reads import Desk, Ranges, Read, Region, cut
 from baton.adapters.tcp_door import MAX_POOLS, PART_BYTES, PART_RANGES, POOL_BITS, Keys, ask, dial, fill, require_loopback_or_key
 from baton.adapters.tcp_source import Source
@@ -26,7 +27,7 @@ from baton.core.errors import ConfigError, FabricError
 from baton.core.ids import Boot, GroupName, Micros, RankId
 from baton.core.manifest import RankManifest
 from baton.ports.clock import Clock
-from baton.ports.fabric import Capabilities, Copies, Ended, Handle, Outcome, Pool, Released
+from baton.ports.fabric import Capabilities, Copies, FabricEvent, Handle, Outcome, Pool
 
 AHEAD = 2  # parts asked for on one connection: the source reads the next request while it sends
 LOOK_US = 20_000  # a stream that receives nothing looks so often whether it must stop
@@ -71,7 +72,6 @@ class _Peer:
     views: tuple[tuple[GroupName, int], ...]
     parts: deque[_Part] = field(default_factory=deque)  # not asked for yet; under the desk's lock
     look_again: Micros = field(default=Micros(0))
-    threads: list[threading.Thread] = field(default_factory=list)
     gone: bool = False  # disconnected: its threads end
 
 
@@ -131,24 +131,12 @@ class TcpFabric:
         return msgspec.msgpack.encode(Exposure(self._host, self._source.port, self._boot, self._rank, sizes))
 
     def connect(self, peer: RankId, manifest: RankManifest) -> None:
-        """Open the first connection and so learn whether the peer is who it says. Does nothing if it is connected."""
-        if self._peers.get(peer) is not None:
-            return
-        e = _decode(peer, manifest)
-        regions = {group: Region(i << POOL_BITS, nbytes) for i, (group, nbytes) in enumerate(e.pools)}
-        known = _Peer(peer, (e.host, e.port), regions, e.pools)
-        line = self._dial(known)
+        """Have a thread open the first connection, which shows whether the peer is who it says."""
         with self._desk.lock:
-            try:
-                self._peers.add(peer, known)
-            except FabricError:
-                line[0].close()
-                raise
-            for i in range(self._streams):
-                args = (known, line if i == 0 else None)
-                known.threads.append(threading.Thread(target=self._run, args=args, name=f"tcp-{self._rank}-{i}", daemon=True))
-                known.threads[-1].start()
-            self._threads = [t for t in self._threads if t.is_alive()] + known.threads
+            attempt = self._peers.want(peer, manifest)
+            if attempt is not None:
+                self._threads = [t for t in self._threads if t.is_alive()]
+                self._start(0, self._reach, attempt)
 
     def disconnect(self, peer: RankId) -> None:
         """Forget a peer; its reads end FAILED."""
@@ -176,8 +164,8 @@ class TcpFabric:
             if known is not None:
                 self._drop_stopped(known)
 
-    def poll(self) -> list[Ended | Released]:
-        """All ends since the last call."""
+    def poll(self) -> list[FabricEvent]:
+        """All events since the last call."""
         return self._desk.collect()
 
     def close(self) -> None:
@@ -193,7 +181,29 @@ class TcpFabric:
             self._source = None
         self._pools.clear()
 
+    def _start(self, stream: int, run: Callable[..., None], *args: object) -> None:
+        self._threads.append(threading.Thread(target=run, args=args, name=f"tcp-{self._rank}-{stream}", daemon=True))
+        self._threads[-1].start()
+
     # ---- the stream threads ---------------------------------------------------------------------
+
+    def _reach(self, attempt: Attempt) -> None:
+        lines: list[Line] = []
+
+        def dial_first(peer: RankId, manifest: RankManifest) -> _Peer:
+            e = _decode(peer, manifest)
+            regions = {group: Region(i << POOL_BITS, nbytes) for i, (group, nbytes) in enumerate(e.pools)}
+            found = _Peer(peer, (e.host, e.port), regions, e.pools)
+            lines.append(self._dial(found))
+            return found
+
+        known = self._peers.reach(attempt, dial_first, lambda _: _drop(lines[0]))
+        if known is None:
+            return
+        with self._desk.lock:
+            for i in range(1, self._streams if not known.gone else 0):
+                self._start(i, self._run, known, None)
+        self._run(known, lines[0])
 
     def _run(self, peer: _Peer, line: Line | None) -> None:
         asked: deque[_Part] = deque()

@@ -62,7 +62,7 @@ def measure(kind: str, settings: FabricSettings = DEFAULTS) -> Measured:
     rig = Rig(kind, next(BOOTS), pools, settings=settings)
     try:
         began = time.perf_counter()
-        rig.fabric.connect(peer.id, peer.manifest)
+        rig.connect(peer.id, peer.manifest)
         connected = time.perf_counter()
         small = copies("full", 0, 0, 64)
         first = _timed(rig, peer, small)
@@ -151,7 +151,7 @@ def _restart(rig: Rig, kind: str, settings: FabricSettings) -> str:
     peer = Peer(Order(kind, next(BOOTS), 0, {"full": POOL_BYTES}, settings))
     try:
         began = time.perf_counter()
-        rig.fabric.connect(peer.id, peer.manifest)
+        rig.connect(peer.id, peer.manifest)
         end = rig.read(peer, copies("full", 0, 0, 64))
         return f"{end.outcome.value} after {time.perf_counter() - began:.2f} s {_why(end.detail)}"
     finally:

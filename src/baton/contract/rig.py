@@ -10,11 +10,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from baton.adapters.fabrics import DEFAULTS, build
+from baton.adapters.fabrics import DEFAULTS, build, connect_and_wait
 from baton.adapters.memory import HostPool
 from baton.contract.peer import Order, Peer, pattern
 from baton.core.ids import Boot, GroupName, Micros, RankId
-from baton.ports.fabric import Copies, Ended, Handle, Outcome
+from baton.core.manifest import RankManifest
+from baton.ports.fabric import Copies, Ended, FabricEvent, Handle, Outcome
 from baton.ports.fabric_settings import FabricSettings
 
 FULL, SLOT = GroupName("full"), GroupName("slot")
@@ -62,6 +63,22 @@ class Rig:
         self.fabric.close()
         for pool in self.pools.values():
             pool.close()
+
+    def connect(self, peer: RankId, manifest: RankManifest) -> None:
+        """Connect, and wait for the outcome. Raises FabricError."""
+        connect_and_wait(self.fabric, peer, manifest)
+
+    def events(self, count: int) -> list[FabricEvent]:
+        """Wait until so much has come about, whatever it is; more at once is an error."""
+        found: list[FabricEvent] = []
+        limit = time.monotonic() + PATIENCE_S
+        while len(found) < count:
+            assert time.monotonic() < limit, f"only {found} came about"
+            self.woken.wait(0.1)
+            self.woken.clear()
+            found += self.fabric.poll()
+        assert len(found) == count, found
+        return found
 
     def submit(self, peer: Peer | RankId, *copies: Copies, deadline_us: int = 60 * SECONDS) -> Handle:
         """Start a read under a new handle."""
@@ -155,7 +172,7 @@ class World:
     @property
     def joined(self) -> Rig:
         """The rig, connected to the peer."""
-        self.rig.fabric.connect(self.peer.id, self.peer.manifest)
+        self.rig.connect(self.peer.id, self.peer.manifest)
         return self.rig
 
     def spawn(self, pools: dict[str, int] = SMALL) -> Peer:

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from baton.core.ids import BlockIndex, GroupName, Key, Seq, TokenId, TokenIndex
+from baton.core.ids import BlockIndex, GroupName, Key, RankId, Seq, TokenId, TokenIndex
 from baton.core.messages import Drawn, Sampling
 from baton.core.past import Past
 
@@ -48,6 +48,16 @@ class Released(msgspec.Struct, frozen=True):
     """A handle that ended UNKNOWN can no longer land anything."""
 
     handle: Handle
+
+
+class Connected(msgspec.Struct, frozen=True):
+    """The one answer to a `connect`. `why` the peer cannot be read; empty if it can."""
+
+    peer: RankId
+    why: str
+
+
+FabricEvent = Connected | Ended | Released
 
 
 class Draw(msgspec.Struct, frozen=True):

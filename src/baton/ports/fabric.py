@@ -11,6 +11,8 @@ F7 Only the pools are exposed, read-only where the engine can.
 F8 Ranges outside the peer's or our own pools are refused (FabricError) before anything is submitted.
 F9 Every handle has a deadline; then it is cancelled. If it has not ended a stated time later the adapter tears down its
    endpoint to that peer, which ends all handles to it.
+F10 `connect` and `disconnect` wait for nobody. Whether a peer was reached is said once, by `Connected`, whatever its
+   manifest holds; not at all once it has been disconnected.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,9 +22,9 @@ import msgspec
 
 from baton.core.ids import GroupName, Micros, RankId
 from baton.core.manifest import RankManifest
-from baton.core.work import Copies, Ended, Handle, Outcome, Released
+from baton.core.work import Connected, Copies, Ended, FabricEvent, Handle, Outcome, Released
 
-__all__ = ["Capabilities", "Copies", "Ended", "Fabric", "Handle", "Outcome", "Pool", "Released"]
+__all__ = ["Capabilities", "Connected", "Copies", "Ended", "Fabric", "FabricEvent", "Handle", "Outcome", "Pool", "Released"]
 
 
 class Capabilities(msgspec.Struct, frozen=True):
@@ -73,7 +75,7 @@ class Fabric(Protocol):
         ...
 
     def connect(self, peer: RankId, manifest: RankManifest) -> None:
-        """Learn a peer. Raises FabricError when it cannot be reached or its exposure does not parse."""
+        """Begin to reach a peer; it can be read when `Connected` says so. One that is connected is said to be so again."""
         ...
 
     def disconnect(self, peer: RankId) -> None:
@@ -88,8 +90,8 @@ class Fabric(Protocol):
         """Ask for an early end. The handle still ends exactly once, by `poll`."""
         ...
 
-    def poll(self) -> list[Ended | Released]:
-        """All ends since the last call. Non-blocking; also where an engine without its own thread makes progress."""
+    def poll(self) -> list[FabricEvent]:
+        """All events since the last call. Non-blocking; also where an engine without its own thread makes progress."""
         ...
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ from baton.core.cores import AnyRank
 from baton.core.errors import Bug, FabricError
 from baton.core.ids import Key, Micros, RankId
 from baton.core.rank_effects import CancelRead, ClearPools, Compute, Connect, Digest, Disconnect, RankEffect, Read
-from baton.core.work import BatchDone, Ended, Handle
+from baton.core.work import BatchDone, Connected, Ended, FabricEvent, Handle, Released
 from baton.ports.clock import Clock
 from baton.ports.engine import Engine
 from baton.ports.fabric import Fabric
@@ -32,13 +32,9 @@ class RankHost:
         """Bring in everything that has ended; whether there was anything."""
         found = False
         for fabric in self._fabrics.values():
-            for end in fabric.poll():
+            for event in fabric.poll():
                 found = True
-                if isinstance(end, Ended):
-                    self._note_end(end)
-                    self._perform(self._core.ended(end))
-                else:
-                    self._perform(self._core.released(end))
+                self._hear(event)
         for done in self._engine.poll():
             found = True
             if isinstance(done, BatchDone):
@@ -47,6 +43,16 @@ class RankHost:
                 self._narration.note("hash_ended", job=done.job, t_us=self._clock.now())
                 self._perform(self._core.hashed(done))
         return found
+
+    def _hear(self, event: FabricEvent) -> None:
+        match event:
+            case Connected():
+                self._core.connected(event.peer, event.why)
+            case Ended():
+                self._note_end(event)
+                self._perform(self._core.ended(event))
+            case Released():
+                self._perform(self._core.released(event))
 
     def report(self) -> Report | None:
         """What the leader has not been told yet."""
@@ -81,13 +87,8 @@ class RankHost:
         fabric = self._fabrics.get(effect.fabric)
         if fabric is None:
             raise Bug(f"the leader chose fabric {effect.fabric!r}, which this rank has not")
-        try:
-            fabric.connect(effect.peer, effect.manifest)
-        except FabricError as error:
-            self._core.connected(effect.peer, str(error))
-            return
         self._peers[effect.peer] = fabric
-        self._core.connected(effect.peer, "")
+        fabric.connect(effect.peer, effect.manifest)
 
     def _read(self, effect: Read) -> None:
         fabric = self._fabrics[effect.fabric]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from baton.core.errors import FabricError
 from baton.core.ids import Boot, GroupName, Micros, RankId
 from baton.core.manifest import RankManifest
-from baton.core.work import Copies, Ended, Handle, Outcome, Released
+from baton.core.work import Connected, Copies, Ended, FabricEvent, Handle, Outcome, Released
 from baton.ports.fabric import Capabilities, Pool
 from baton.sim.heap import Heap
 from baton.sim.process import Process
@@ -100,7 +100,7 @@ class SimFabric:
         self._world, self._process, self._pools, self._books = world, process, pools, books
         self._peers: dict[RankId, RankManifest] = {}
         self._reads: dict[Handle, UnderWay] = {}
-        self._ends: list[Ended | Released] = []
+        self._said: list[FabricEvent] = []
         self._lying: dict[RankId, int] = {}  # so many more reads
 
     @property
@@ -122,13 +122,16 @@ class SimFabric:
         self._process.port_call()
         if self._world.tape.chance(self._world.faults().connect_fail, "a connection fails"):
             self._world.fault("connect", self._process.name)
-            raise FabricError("the simulated fabric does not reach it")
+            self._said.append(Connected(peer, "the simulated fabric does not reach it"))
+            return
         self._peers[peer] = manifest
+        self._said.append(Connected(peer, ""))
 
     def disconnect(self, peer: RankId) -> None:
         """See Fabric."""
         self._process.port_call()
         self._peers.pop(peer, None)
+        self._said = [event for event in self._said if not (isinstance(event, Connected) and event.peer == peer)]
         for read in [r for r in self._reads.values() if r.peer == peer]:
             self._give_up(read, "disconnected")
 
@@ -249,7 +252,7 @@ class SimFabric:
         self._tell(read, f"ended: {outcome.value}{' (' + detail + ')' if detail else ''}")
         read.ended, read.quiet = True, quiet
         del self._reads[read.handle]
-        self._ends.append(Ended(read.handle, outcome, detail))
+        self._said.append(Ended(read.handle, outcome, detail))
         if quiet:
             self._books.read_quiet(read.handle)
         self._process.wake()
@@ -275,13 +278,13 @@ class SimFabric:
             read.quiet = True
             self._tell(read, "can land no more")
             self._books.read_quiet(read.handle)
-            self._ends.append(Released(read.handle))
+            self._said.append(Released(read.handle))
             self._process.wake()
 
-    def poll(self) -> list[Ended | Released]:
+    def poll(self) -> list[FabricEvent]:
         """See Fabric."""
-        ends, self._ends = self._ends, []
-        return ends
+        said, self._said = self._said, []
+        return said
 
     def close(self) -> None:
         """See Fabric."""

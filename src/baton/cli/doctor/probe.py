@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from baton.adapters.clock import MonotonicClock
-from baton.adapters.fabrics import build
+from baton.adapters.fabrics import build, connect_and_wait
 from baton.adapters.memory import HostPool
 from baton.core.errors import BatonError
 from baton.core.ids import Boot, GroupName, Micros, Rank, RankId
@@ -84,7 +84,7 @@ def reader(kind: str, settings: FabricSettings) -> None:
     manifest = RankManifest(SOURCE, 0, 0, 0, (PoolView(GROUP, 1, POOL_BYTES),), {kind: exposed.exposure})
     found = Found(cma=read_process(exposed.pid, exposed.address))
     try:
-        fabric.connect(peer, manifest)
+        connect_and_wait(fabric, peer, manifest)
         offsets = np.arange(0, POOL_BYTES, BLOCK_BYTES, dtype=np.int64)
         blocks = Copies(GROUP, offsets, offsets[::-1].copy(), np.full(len(offsets), BLOCK_BYTES, dtype=np.int64))
         zero = np.zeros(1, dtype=np.int64)

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from baton.adapters.clock import MonotonicClock
-from baton.adapters.fabrics import build
+from baton.adapters.fabrics import build, connect_and_wait
 from baton.adapters.memory import HostPool
 from baton.bench.transfer.figures import Ask, Figures, Slices, Sources
 from baton.bench.transfer.layout import BLOCK_TOKENS, GROUP, Handoff
@@ -59,7 +59,7 @@ class Reader:
         for rank, fabric in enumerate(self._fabrics):
             wanted = {leg.source for leg in self._plan.legs_into(rank)} | ({0} if rank == 0 else set())
             for source in sorted(wanted):
-                fabric.connect(self._order.source(source), sources.manifests[source])
+                connect_and_wait(fabric, self._order.source(source), sources.manifests[source])
 
     def close(self) -> None:
         """Free all."""
