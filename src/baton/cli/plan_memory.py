@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from baton.cli import layout_options as lo
 from baton.cli import options as o
 from baton.cli.models import locate, require
 from baton.cli.sizes import show_size
@@ -114,8 +115,8 @@ def plan_memory(
     kv_memory: o.KvMemory = None,
     kv_pages: o.KvPages = None,
     role: Annotated[Role, typer.Option(help="Prefill and unified workers have a chunk of a prompt under way.")] = Role.DECODE,
-    tp: o.TensorParallel = 1,
-    pp: o.PipelineParallel = 1,
+    tp: lo.TensorParallel = 1,
+    pp: lo.PipelineParallel = 1,
     page_size: o.PageSize = o.DEFAULT_PAGE_TOKENS,
     dtype: o.DType = "auto",
     index_dtype: o.IndexDType = "auto",
