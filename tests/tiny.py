@@ -47,8 +47,10 @@ CLASSES = {
     "deepseek_v3": "DeepseekV3",
     "deepseek_v32": "DeepseekV32",
     "glm_moe_dsa": "GlmMoeDsa",
+    "qwen3_next": "Qwen3Next",
+    "qwen3_5": "Qwen3_5",
 }
-CONFIGS = {"gemma3": "Gemma3Text"}  # where it is another name
+CONFIGS = {"gemma3": "Gemma3Text", "qwen3_5": "Qwen3_5Text"}  # where it is another name
 YARN = {"rope_type": "yarn", "rope_theta": 15_000.0, "factor": 8.0, "original_max_position_embeddings": 64, "truncate": False}
 # No two sizes alike, so that a part taken for another does not fit.
 LATENT = {
@@ -66,6 +68,14 @@ LATENT = {
     "first_k_dense_replace": 1,
     "n_group": 4,
     "topk_group": 2,
+}
+HYBRID = {  # linear, linear, linear, full
+    "num_hidden_layers": 4,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 12,
+    "linear_value_head_dim": 20,
+    "linear_conv_kernel_dim": 4,
 }
 OWN: dict[str, dict[str, Any]] = {  # sizes of what others have not; windows shorter than most prompts
     "gpt_oss": {
@@ -85,6 +95,14 @@ OWN: dict[str, dict[str, Any]] = {  # sizes of what others have not; windows sho
     # Many index heads: a position that all of them find worth nothing ties with others, and any of these may be chosen.
     "deepseek_v32": {**LATENT, "index_topk": 20, "index_head_dim": 28, "index_n_heads": 16},
     "glm_moe_dsa": {**LATENT, "index_topk": 20, "index_head_dim": 28, "index_n_heads": 16},
+    "qwen3_next": {
+        **HYBRID,
+        "num_experts": 8,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 48,
+    },
+    "qwen3_5": HYBRID,
 }
 
 
@@ -137,6 +155,8 @@ def _spread_vectors(model: torch.nn.Module) -> None:
         for name, parameter in [*model.named_parameters(), *buffers]:
             if parameter.dim() == 1:
                 middle = 0.0 if name.endswith("bias") or not parameter.any() else 1.0
+                if name.endswith("A_log"):  # states that last for tens of tokens
+                    middle = -3.0
                 parameter.copy_(middle + 0.2 * torch.randn(parameter.shape))
             elif name.endswith("bias"):  # of experts, which share a tensor
                 parameter.copy_(0.2 * torch.randn(parameter.shape))

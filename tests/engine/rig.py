@@ -12,6 +12,7 @@ from baton.core.messages import Sampling
 from baton.core.seal import block_sums
 from baton.core.state import DType, Placement
 from baton.core.work import Batch, BatchDone, Draw, Row
+from baton.engine.attention.delta import NoDelta
 from baton.engine.attention.interface import AttentionBackend
 from baton.engine.attention.reference import ReferenceAttention
 from baton.engine.attention.sparse import NoSparse
@@ -59,6 +60,7 @@ class Rig:
             pools={KV: self.pool},
             attention=self.attention(),
             sparse=NoSparse(),
+            delta=NoDelta(),
             block_sums=block_sums,
             identity=IDENTITY,
             threads=threads,

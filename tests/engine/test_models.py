@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -15,7 +16,9 @@ from tests.tiny import make_tiny
 from baton.adapters.memory import HostPool
 from baton.core.errors import ConfigError
 from baton.core.state import DType
-from baton.engine.attention.choose import CPU, Make, MakeSparse, attention_for, sparse_for
+from baton.engine.attention.choose import CPU, Make, MakeDelta, MakeSparse, attention_for, delta_for, sparse_for
+from baton.engine.attention.delta import ReferenceDelta
+from baton.engine.attention.delta_cpu import CpuDelta
 from baton.engine.attention.interface import Segment
 from baton.engine.attention.latent import LATENT, ReferenceLatentAttention
 from baton.engine.attention.paged import PagedAttend
@@ -25,7 +28,7 @@ from baton.engine.checkpoint import Checkpoint
 from baton.engine.comm import Alone
 from baton.engine.kernels.team import Team
 from baton.engine.models import FAMILIES
-from baton.engine.models.base import family_of
+from baton.engine.models.base import SLOT, family_of
 from baton.engine.models.config import identity
 from baton.engine.ops import CpuOps, Linear, Ops, TorchOps
 from baton.engine.trial import default_directory
@@ -48,6 +51,7 @@ MSCALE = {**YARN, "factor": 40.0, "beta_fast": 32.0, "mscale": 1.0, "mscale_all_
 SHORT, LONG = [1.0 + 0.1 * i for i in range(8)], [1.0 + 0.7 * i for i in range(8)]
 LONGROPE = {"rope_type": "longrope", "rope_theta": 10_000.0, "short_factor": SHORT, "long_factor": LONG}
 PARTIAL = {**LONGROPE, "short_factor": SHORT[:6], "long_factor": LONG[:6], "partial_rotary_factor": 0.75}
+HALF = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
 WINDOW = {"sliding_window": 20}  # shorter than the prompt, neither a block nor a tile
 UPPER = {"use_sliding_window": True, "max_window_layers": 1, **WINDOW}
 SLIDES = ["sliding_attention"]
@@ -110,14 +114,26 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "deepseek_v32 short": ("deepseek_v32", {"index_topk": 200}),
     "glm_moe_dsa": ("glm_moe_dsa", {}),
     "glm_moe_dsa shared": ("glm_moe_dsa", {"num_hidden_layers": 4, "indexer_types": ["full", "shared", "full", "shared"]}),
+    "qwen3_next": ("qwen3_next", {}),
+    "qwen3_next unlike": (
+        "qwen3_next",
+        {"layer_types": ["full_attention", "linear_attention"] * 2, "mlp_only_layers": [2], "attention_bias": True}
+        | {"linear_num_key_heads": 1, "linear_conv_kernel_dim": 3, "norm_topk_prob": False, "rope_parameters": HALF},
+    ),
+    "qwen3_5": ("qwen3_5", {}),
+    "qwen3_5 no sharing": ("qwen3_5", {"linear_num_key_heads": 4, "linear_key_head_dim": 20, "num_hidden_layers": 5}),
     "phi3 long in part": ("phi3", {"rope_parameters": PARTIAL, "original_max_position_embeddings": 32}),
 }
 LONGEST = {"dynamic rope, stretched": LENGTH, "phi3 short": 1024}  # served by a flag; else by what the config says
 
 
-Kinds = tuple[Mapping[str, Make], MakeSparse]
-COMPILED: Kinds = (CPU, CpuSparse)
-PLAIN: Kinds = ({"kv": ReferenceAttention, "swa": ReferenceAttention, LATENT: ReferenceLatentAttention}, ReferenceSparse)
+Kinds = tuple[Mapping[str, Make], MakeSparse, MakeDelta]
+COMPILED: Kinds = (CPU, CpuSparse, CpuDelta)
+PLAIN: Kinds = (
+    {"kv": ReferenceAttention, "swa": ReferenceAttention, LATENT: ReferenceLatentAttention},
+    ReferenceSparse,
+    ReferenceDelta,
+)
 
 
 class Watched:
@@ -160,11 +176,11 @@ class Driver:
         self._pools = {g.name: HostPool(12 * placement.page_bytes(g.name)) for g in placement.table.groups}
         for pool in self._pools.values():
             ctypes.memset(pool.address, 0x7F, pool.nbytes)  # float32 3e38: whoever reads too far is seen
-        attention, sparse = kinds
-        self._attention, self._sparse = (
-            attention_for(self._pools, placement, attention),
-            sparse_for(self._pools, placement, sparse),
-        )
+        attention, sparse, delta = kinds
+        self._attention = attention_for(self._pools, placement, attention)
+        self._sparse, self._delta = sparse_for(self._pools, placement, sparse), delta_for(self._pools, placement, delta)
+        slots = {x for p in placement.places.values() if p.spec.group == SLOT for x in p.layers}
+        self._slotted = [layer in slots for layer in range(self.layers)]
 
     def run(self, tokens: Sequence[int], cuts: Sequence[int]) -> tuple[list[torch.Tensor], torch.Tensor]:
         """Each layer's output [tokens, hidden] and the logits [tokens, vocab]."""
@@ -184,7 +200,9 @@ class Driver:
 
         self._ops.streams.clear()
         with torch.inference_mode():
-            attend = PagedAttend(self._attention, self._sparse, [([segment], slots)] * self.layers)
+            slot = msgspec.structs.replace(segment, blocks=self._blocks[:1])
+            places = [([slot if slotted else segment], slots) for slotted in self._slotted]
+            attend = PagedAttend(self._attention, self._sparse, self._delta, places)
             hidden = self._model.forward(torch.tensor(tokens), at, attend)
             logits = self._model.logits(hidden)
         streams = self._ops.streams  # before layer 0, inside layer 0 (once, or three times), after layer 0, ...
@@ -193,7 +211,7 @@ class Driver:
         return streams[each::each], logits
 
     def close(self) -> None:
-        del self._attention, self._sparse
+        del self._attention, self._sparse, self._delta
         for pool in self._pools.values():
             pool.close()
 

@@ -11,7 +11,7 @@ from tests.engine.whole import Crew, Request, Rig, placement_of
 from tests.tiny import make_tiny
 
 from baton.core.errors import ConfigError
-from baton.core.state import DType, StateSpec
+from baton.core.state import DType, StateSpec, Unit
 from baton.engine.attention.reference import pool_view
 from baton.engine.checkpoint import Checkpoint
 from baton.engine.comm import Alone
@@ -40,6 +40,8 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "deepseek_v3": ("deepseek_v3", {}),
     "deepseek_v32": ("deepseek_v32", {}),
     "glm_moe_dsa": ("glm_moe_dsa", {"indexer_types": ["full", "shared", "full", "shared"]}),
+    "qwen3_next": ("qwen3_next", {}),
+    "qwen3_5": ("qwen3_5", {}),
 }
 
 
@@ -59,13 +61,20 @@ def answer(worker: Rig | Crew, request: Request) -> list[int]:
 
 
 def state(rig: Rig, spec: StateSpec) -> np.ndarray:
-    """What a rank holds of the request: [heads, layers, parts, position, row]."""
-    blocks = pool_view(rig.pools[spec.group], rig.placement, spec.name)[PAGES].numpy()
+    """What a rank holds of the request: [heads, layers, parts, position, row], of a slot one position."""
+    view = pool_view(rig.pools[spec.group], rig.placement, spec.name)
+    if rig.placement.table.group(spec.group).unit is Unit.SLOT:
+        return view[PAGES[0]].numpy()
+    blocks = view[PAGES].numpy()
     return np.concatenate(list(blocks), axis=3)[..., : PROMPT + ANSWER - 1, :]
 
 
 LAYOUTS = [(2, 1), (1, 2), (4, 1), (2, 2), (4, 2)]
-QUICK = {("llama", *layout) for layout in LAYOUTS[:4]} | {(model, 2, 2) for model in MODELS} | {("deepseek_v3", 4, 1)}
+QUICK = (
+    {("llama", *layout) for layout in LAYOUTS[:4]}
+    | {(model, 2, 2) for model in MODELS}
+    | {("deepseek_v3", 4, 1), ("qwen3_5", 4, 1)}
+)
 CASES = [
     pytest.param(model, tp, pp, marks=() if (model, tp, pp) in QUICK else pytest.mark.slow)
     for model in MODELS

@@ -15,14 +15,14 @@ from baton.core.messages import Sampling
 from baton.core.seal import identity_bits
 from baton.core.state import DType, Placement
 from baton.core.work import Batch, BatchDone, DigestDone, Draw, Row, RowDone
-from baton.engine.attention.choose import attention_for, sparse_for
+from baton.engine.attention.choose import attention_for, delta_for, sparse_for
 from baton.engine.checkpoint import Checkpoint
 from baton.engine.comm import Alone, Comm, GlooComm
 from baton.engine.digest import block_sums
 from baton.engine.engine import TorchEngine
 from baton.engine.kernels.team import Team
 from baton.engine.models import FAMILIES
-from baton.engine.models.base import KV, WINDOW, Attend, Model, family_of
+from baton.engine.models.base import KV, SLOT, WINDOW, Attend, Model, family_of
 from baton.engine.ops import CpuOps
 
 B = 16
@@ -85,6 +85,7 @@ class Rig:
             pools=self.pools,
             attention=attention_for(self.pools, self.placement),
             sparse=sparse_for(self.pools, self.placement),
+            delta=delta_for(self.pools, self.placement),
             block_sums=block_sums,
             identity=self.identity,
             threads=threads,
@@ -171,7 +172,8 @@ class Request:
     def __init__(self, number: int, prompt: Sequence[int], pages: Sequence[int], sampling: Sampling = GREEDY) -> None:
         self.key = Key(Room(f"{number:032x}"), Epoch(1))
         self.prompt, self.sampling = list(prompt), sampling
-        self.pages: Mapping[GroupName, np.ndarray] = dict.fromkeys((KV, WINDOW), np.array(pages, dtype=np.int32))
+        held = np.array(pages, dtype=np.int32)
+        self.pages: Mapping[GroupName, np.ndarray] = {KV: held, WINDOW: held, SLOT: held[:1]}
 
     def chunk(self, start: int, end: int, *, final: tuple[int, int] | None = None, draw: bool = True) -> Row:
         """Positions [start, end) of the prompt."""

@@ -115,7 +115,7 @@ class Body:
         )
 
     def _load(self, station: Station, store: "Store | None") -> None:
-        from baton.engine.attention.choose import attention_for, sparse_for
+        from baton.engine.attention.choose import attention_for, delta_for, sparse_for
         from baton.engine.checkpoint import Checkpoint
         from baton.engine.comm import Alone, GlooComm
         from baton.engine.digest import block_sums
@@ -150,12 +150,15 @@ class Body:
         self._host_pools = pools
         attention = attention_for(pools, self.placement)
         attention.warm()
+        delta = delta_for(pools, self.placement)
+        delta.warm()
         self.engine: Engine = TorchEngine(
             model=model,
             placement=self.placement,
             pools=pools,
             attention=attention,
             sparse=sparse_for(pools, self.placement),
+            delta=delta,
             block_sums=block_sums,
             identity=identity_bits(self.weights),
             threads=s.threads,

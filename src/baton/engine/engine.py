@@ -16,12 +16,13 @@ import structlog
 import torch
 from numpy.typing import NDArray
 
-from baton.core.errors import PeerError
+from baton.core.errors import Bug, PeerError
 from baton.core.ids import GroupName
 from baton.core.messages import Drawn
 from baton.core.state import Placement, Unit
 from baton.core.work import Batch, BatchDone, DigestDone, DigestOrder, Row, RowDone
-from baton.engine.attention.interface import AttentionBackend, Segment
+from baton.engine.attention.delta import DeltaBackend
+from baton.engine.attention.interface import ENDLESS, AttentionBackend, Segment
 from baton.engine.attention.paged import PagedAttend
 from baton.engine.attention.sparse import SparseBackend
 from baton.engine.models.base import Model
@@ -51,13 +52,15 @@ class TorchEngine:
         pools: Mapping[GroupName, Pool],
         attention: AttentionBackend,
         sparse: SparseBackend,
+        delta: DeltaBackend,
         block_sums: BlockSums,
         identity: int,
         threads: int,
         wake: Callable[[], None],
         rehearse: Callable[[], None] = lambda: None,
     ) -> None:
-        self._model, self._placement, self._attention, self._sparse = model, placement, attention, sparse
+        self._model, self._placement = model, placement
+        self._attention, self._sparse, self._delta = attention, sparse, delta
         self._pools = dict(pools)
         self._bytes = {g: pool_bytes(p) for g, p in pools.items()}
         self._block_sums, self._identity, self._threads, self._wake = block_sums, identity, threads, wake
@@ -181,12 +184,14 @@ class TorchEngine:
         short = lacking(count, self._row_step)
         x, at = padded(torch.from_numpy(tokens), short), padded(torch.from_numpy(positions), short)
         where = [places[self._group_of[layer]] for layer in range(len(self._group_of))]
-        attend = PagedAttend(self._attention, self._sparse, where)
+        attend = PagedAttend(self._attention, self._sparse, self._delta, where)
         return self._model.forward(x, at, attend)
 
     def _places(self, rows: Sequence[Row], group: GroupName) -> tuple[list[Segment], torch.Tensor]:
-        """Where a group keeps the rows' sequences, and the new positions: int64, block slot * B + token in block."""
-        b = self._placement.table.block_tokens
+        """Where a group keeps the rows' sequences, and the new positions: int64, block slot * B + token in block; a slot holds
+        all positions of its sequence."""
+        paged = self._placement.table.group(group).unit is Unit.PAGE
+        b = self._placement.table.block_tokens if paged else ENDLESS
         segments, slots, first = [], [], 0
         for row in rows:
             past = row.start + len(row.tokens)
@@ -210,9 +215,12 @@ class TorchEngine:
         b, found = self._placement.table.block_tokens, {}
         for group, (first, past) in row.final.items():
             slots = self._block_slots(row, group, first, past).astype(np.int64)
-            if row.valid < past * b and self._placement.block_bytes(group):
+            numbers = np.arange(first, past, dtype=np.int64)
+            if self._placement.table.group(group).unit is Unit.SLOT:
+                numbers = np.full_like(numbers, row.valid)  # a slot's position is what it has consumed
+            elif row.valid < past * b and self._placement.block_bytes(group):
                 self._zero_tail(group, int(slots[-1]), row.valid - (past - 1) * b)
-            found[group] = self._sums(group, slots, np.arange(first, past, dtype=np.int64))
+            found[group] = self._sums(group, slots, numbers)
         return found
 
     def _zero_tail(self, group: GroupName, slot: int, used: int) -> None:
@@ -228,7 +236,10 @@ class TorchEngine:
 
 
 def _groups(placement: Placement) -> dict[int, GroupName]:
-    """For each layer of the rank that has attention the group whose pages hold what it reads."""
-    paged, first = {g.name for g in placement.table.groups if g.unit is Unit.PAGE}, placement.layer_interval.start
-    places = [place for place in placement.places.values() if place.spec.group in paged]
-    return {layer - first: place.spec.group for place in places for layer in place.layers}
+    """For each layer of the rank the group whose pages or slots hold what it reads."""
+    first, found = placement.layer_interval.start, {}
+    for place in placement.places.values():
+        for layer in place.layers:
+            if found.setdefault(layer - first, place.spec.group) != place.spec.group:
+                raise Bug(f"layer {layer} has state in the groups {found[layer - first]} and {place.spec.group}")
+    return found

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
+from baton.engine.attention.delta import DeltaBackend, DeltaRows
 from baton.engine.attention.index import Chosen
 from baton.engine.attention.interface import AttentionBackend, Seen, Segment
 from baton.engine.attention.sparse import SparseBackend
@@ -14,11 +15,12 @@ Place = tuple[Sequence[Segment], torch.Tensor]  # where sequences lie, and slots
 class PagedAttend:
     """Implements Attend. Rows behind those of the segments are padding: they are not cached, and attend to nothing.
 
-    places: of each layer of the rank; a layer with an index has its keys where its rows are, and all such layers the same
+    places: of each layer of the rank; a layer with an index has its keys where its rows are, and all such layers the same; of a
+        layer with recurrent state the slots
     """
 
-    def __init__(self, attention: AttentionBackend, sparse: SparseBackend, places: Sequence[Place]) -> None:
-        self._attention, self._sparse, self._places = attention, sparse, places
+    def __init__(self, attention: AttentionBackend, sparse: SparseBackend, delta: DeltaBackend, places: Sequence[Place]) -> None:
+        self._attention, self._sparse, self._delta, self._places = attention, sparse, delta, places
         self._count = len(places[0][1])
 
     def __call__(
@@ -40,6 +42,13 @@ class PagedAttend:
         """See Attend."""
         out, n, (segments, _) = self._cache(layer, q, k, v), self._count, self._places[layer]
         self._sparse.attend_chosen(layer=layer, q=q[:n], segments=segments, chosen=chosen, out=out[:n])
+        return out
+
+    def delta(self, layer: int, rows: DeltaRows, value_dim: int, /) -> torch.Tensor:
+        """See Attend."""
+        n, (segments, _) = self._count, self._places[layer]
+        out = rows.decay.new_zeros((*rows.decay.shape, value_dim))
+        self._delta.mix(layer=layer, rows=rows.first(n), segments=segments, out=out[:n])
         return out
 
     def _cache(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:

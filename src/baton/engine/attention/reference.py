@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from baton.core.state import Placement
+from baton.core.state import Placement, Unit
 from baton.engine.attention.interface import Seen, Segment, reach
 from baton.ports.fabric import Pool
 
@@ -14,7 +14,8 @@ TORCH = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "fp
 
 
 def pool_view(pool: Pool, placement: Placement, spec: str = "kv") -> torch.Tensor:
-    """The pool's rows of a spec as [block, head, layer, part, token, row] of its own dtype; strided, no copy."""
+    """The pool's rows of a spec as [block, head, layer, part, token, row] of its own dtype; strided, no copy. A slot is a block
+    of one token."""
     place = placement.places[spec]
     raw = np.ctypeslib.as_array((ctypes.c_uint8 * pool.nbytes).from_address(pool.address))
     flat = torch.from_numpy(raw).view(TORCH[place.spec.dtype.value])
@@ -25,7 +26,7 @@ def pool_view(pool: Pool, placement: Placement, spec: str = "kv") -> torch.Tenso
         place.heads.size,
         len(place.layers),
         len(place.spec.parts),
-        placement.table.block_tokens,
+        placement.table.block_tokens if placement.table.group(place.spec.group).unit is Unit.PAGE else 1,
         place.spec.row,
     )
     strides = (block, place.head_stride, place.layer_stride, place.part_stride, place.row_bytes, size)

@@ -13,7 +13,9 @@ from baton.engine.models.mixtral import MixtralFamily
 from baton.engine.models.phi3 import Phi3Family
 from baton.engine.models.qwen2 import Qwen2Family
 from baton.engine.models.qwen3 import Qwen3Family
+from baton.engine.models.qwen3_5 import Qwen35Family
 from baton.engine.models.qwen3_moe import Qwen3MoeFamily
+from baton.engine.models.qwen3_next import Qwen3NextFamily
 from baton.engine.models.smollm3 import SmolLM3Family
 
 FAMILIES: Sequence[Family] = (
@@ -27,6 +29,8 @@ FAMILIES: Sequence[Family] = (
     Gemma3Family(),
     MixtralFamily(),
     Qwen3MoeFamily(),
+    Qwen3NextFamily(),
+    Qwen35Family(),
     DeepseekV2Family(),
     DeepseekV3Family(),
     DeepseekV32Family(),

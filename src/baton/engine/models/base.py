@@ -9,13 +9,14 @@ import torch
 from baton.core.errors import ConfigError
 from baton.core.ids import GroupName
 from baton.core.state import DType, Placement, StateTable
+from baton.engine.attention.delta import DeltaRows
 from baton.engine.attention.index import Chosen
 from baton.engine.attention.interface import Seen
 from baton.engine.checkpoint import Checkpoint
 from baton.engine.comm import Comm
 from baton.engine.ops import Ops
 
-KV, WINDOW = GroupName("full"), GroupName("window")
+KV, WINDOW, SLOT = GroupName("full"), GroupName("window"), GroupName("slot")
 DTYPES: Mapping[DType, torch.dtype] = {DType.F32: torch.float32, DType.BF16: torch.bfloat16, DType.F16: torch.float16}
 
 
@@ -38,6 +39,10 @@ class Attend(Protocol):
 
     def chosen(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, chosen: Chosen, /) -> torch.Tensor:
         """As the call itself, over these positions only."""
+        ...
+
+    def delta(self, layer: int, rows: DeltaRows, value_dim: int, /) -> torch.Tensor:
+        """What a gated-delta layer finds, and its recurrent state is brought forward: float32 [rows, value heads, value dim]."""
         ...
 
 

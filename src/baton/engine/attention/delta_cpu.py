@@ -1,0 +1,147 @@
+"""Gated-delta layers on a CPU: compiled steps for few rows of a segment, a scan by chunks for more.
+
+Which way a segment goes depends on its own rows alone, and so do the bits of what it finds.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from baton.core.state import Placement
+from baton.engine.attention import delta_kernels as kernels
+from baton.engine.attention.cpu import BITS
+from baton.engine.attention.delta import CONVOLVED, DELTA, NORM_EPS, DeltaRows, Slots
+from baton.engine.attention.interface import Segment
+from baton.ports.fabric import Pool
+
+FEW_ROWS = 8  # of a segment: up to so many, a pass over its state for each row is cheaper than a scan
+CHUNK = 64  # rows whose corrections are solved together
+
+
+class CpuDelta:
+    """Implements DeltaBackend, one thread."""
+
+    def __init__(self, pool: Pool, placement: Placement) -> None:
+        self._slots = Slots(pool, placement)
+        self._stored, self._numpy = BITS[placement.places[CONVOLVED[0]].spec.dtype]
+        self._state = _flat(self._slots.state, pool).numpy()
+        self._past = _flat(self._slots.past[0], pool).view(self._stored).numpy().view(self._numpy)
+        self._lies = {name: _lies(placement, name) for name in (DELTA, *CONVOLVED)}
+
+    def warm(self) -> None:
+        """Compile (or load) the kernels by running them over no segment."""
+        none, rows = np.zeros((0, 4), dtype=np.int64), torch.zeros(1, 1)
+        stored = torch.zeros(1, 1, dtype=self._slots.past[0].dtype)
+        nothing = DeltaRows(stored, rows, rows, torch.zeros(2, 1))
+        out = np.zeros((1, 1), dtype=np.float32)
+        self._convolve(0, 0, nothing, none, out, (1, 1, 0))
+        self._step(0, nothing, none, out, out[None], 1)
+
+    def mix(self, *, layer: int, rows: DeltaRows, segments: Sequence[Segment], out: torch.Tensor) -> None:
+        """See DeltaBackend."""
+        own, (key, value), count = self._slots.own[layer], self._slots.dims(rows), len(out)
+        columns = self._slots.columns(rows)
+        mixed = np.empty((count, rows.filters.shape[1]), dtype=np.float32)
+        table = _table(segments)
+        for part, here in enumerate(columns):
+            self._convolve(part, own, rows, table, mixed, here)
+        self._step(own, rows, table[table[:, 1] <= FEW_ROWS], mixed, out.numpy(), key)
+        for s in segments:
+            if s.count > FEW_ROWS:
+                here = slice(s.first, s.first + s.count)
+                state = self._slots.state[int(s.blocks[0]), :, own].view(-1, key, value)
+                before = state if s.start else torch.zeros_like(state)
+                q, k, v = (
+                    torch.from_numpy(mixed[here, column : column + heads * dim]).view(s.count, heads, dim)
+                    for heads, dim, column in columns
+                )
+                out[here], after = scan(q, k, v, rows.decay[here], rows.beta[here], before)
+                state.copy_(after)
+
+    def _convolve(
+        self,
+        part: int,
+        own: int,
+        rows: DeltaRows,
+        table: NDArray[np.int64],
+        mixed: NDArray[np.float32],
+        columns: tuple[int, int, int],
+    ) -> None:
+        heads, dim, column = columns
+        x = rows.x.contiguous().view(self._stored).numpy().view(self._numpy)
+        scale = np.float32((dim**-0.5, 1.0, 1.0)[part])
+        lies, filters = self._lies[CONVOLVED[part]][own], rows.filters.numpy()
+        eps = np.float32(NORM_EPS)
+        kernels.convolve(self._past, x, filters, mixed, table, lies, heads, dim, column, part < 2, scale, eps)
+
+    def _step(
+        self,
+        own: int,
+        rows: DeltaRows,
+        table: NDArray[np.int64],
+        mixed: NDArray[np.float32],
+        out: NDArray[np.float32],
+        key: int,
+    ) -> None:
+        decay, beta = rows.decay.contiguous().numpy(), rows.beta.contiguous().numpy()
+        kernels.step(self._state, mixed, decay, beta, out, table, self._lies[DELTA][own], self._slots.key_heads, key)
+
+
+def scan(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: torch.Tensor, beta: torch.Tensor, state: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The recurrence by chunks: inside one, the corrections of all rows are a triangular system (Yang et al. 2024, section 3).
+
+    q, k: [rows, key heads, key]; v: [rows, value heads, value]; decay, beta: [rows, value heads]; state: [value heads, key,
+    value], before the first row. Returns what the rows find, [rows, value heads, value], and the state after the last. All
+    float32; rows that fill up the last chunk keep all of the state and correct nothing.
+    """
+    count, heads, value = v.shape
+    size = min(CHUNK, count)
+
+    def chunks(x: torch.Tensor) -> torch.Tensor:
+        """[value heads, chunks, size, ...]"""
+        x = torch.cat((x, x.new_zeros((-count % size, *x.shape[1:])))).repeat_interleave(heads // x.shape[1], 1)
+        return x.transpose(0, 1).unflatten(1, (-1, size))
+
+    q, k, v, beta = chunks(q), chunks(k), chunks(v), chunks(beta)[..., None]
+    since = chunks(decay).cumsum(-1)[..., None]  # logarithm of what is left of a chunk's first state
+    between = since - since.transpose(-1, -2)
+    between = between.masked_fill(
+        torch.ones(size, size, dtype=torch.bool).triu(1), float("-inf")
+    ).exp()  # to a row from one before
+    left = since.exp()
+    system = k @ k.transpose(-1, -2) * beta * between
+    solved = torch.linalg.solve_triangular(system, torch.cat((v, k * left), -1) * beta, upper=False, unitriangular=True)
+    written, read = solved.split((value, k.shape[-1]), -1)
+    seen, asked = q @ k.transpose(-1, -2) * between, q * left
+    last = since[..., -1:, :]
+    told, kept = (k * (last - since).exp()).transpose(-1, -2), last.exp()
+    found = torch.empty_like(v)
+    for n in range(v.shape[1]):
+        new = written[:, n] - read[:, n] @ state
+        found[:, n] = asked[:, n] @ state + seen[:, n] @ new
+        state = state * kept[:, n] + told[:, n] @ new
+    return found.flatten(1, 2).transpose(0, 1)[:count], state
+
+
+def _table(segments: Sequence[Segment]) -> NDArray[np.int64]:
+    """Segments as the kernels take them."""
+    return np.array([(s.first, s.count, s.blocks[0], not s.start) for s in segments], dtype=np.int64).reshape(-1, 4)
+
+
+def _flat(view: torch.Tensor, pool: Pool) -> torch.Tensor:
+    """A pool's memory as elements of a view's dtype."""
+    return view.as_strided((pool.nbytes // view.itemsize,), (1,), 0)
+
+
+def _lies(placement: Placement, name: str) -> list[NDArray[np.int64]]:
+    """Of each layer, see the kernels."""
+    place = placement.places[name]
+    slot, size = placement.block_bytes(place.spec.group), place.spec.dtype.size
+    return [
+        np.array([slot, place.offset + n * place.layer_stride, place.head_stride], dtype=np.int64) // size
+        for n in range(len(place.layers))
+    ]

@@ -1,0 +1,104 @@
+"""Gated-delta layers where their slots lie, compiled. One segment's rows after the other, so that none depends on its company.
+
+`lies` of one layer, int64, in elements of the pool's array: from a slot to the next, where the first head begins, from a head to
+the next. `segments`: int64 [segments, 4]: first row, rows, slot, and whether the sequence begins (what lies there is not read).
+"""
+
+import numba
+import numpy as np
+
+from baton.engine.kernels.machine import exp2, widen
+
+LOG2_E = np.float32(1.4426950408889634)
+ONE = np.float32(1)
+_any_order = numba.njit(nogil=True, cache=True, fastmath={"contract", "nsz", "reassoc"}, error_model="numpy")
+
+
+@_any_order
+def _activate(x, norm, scale, eps):  # type: ignore[no-untyped-def]
+    """SiLU in place; with `norm` scaled to the length `scale` then."""
+    total = np.float32(0)
+    for d in range(x.size):
+        e = exp2(-abs(x[d]) * LOG2_E)
+        x[d] *= (ONE if x[d] >= 0 else e) / (ONE + e)
+        total += x[d] * x[d]
+    if norm:
+        factor = scale / np.sqrt(total + eps)
+        for d in range(x.size):
+            x[d] *= factor
+
+
+@_any_order
+def _add(out, filters, inputs):  # type: ignore[no-untyped-def]
+    for d in range(out.size):
+        out[d] += filters[d] * widen(inputs[d])
+
+
+@_any_order
+def convolve(pool, x, filters, out, segments, lies, heads, dim, column, norm, scale, eps):  # type: ignore[no-untyped-def]
+    """q, k or v: causal convolution over each channel, SiLU, norm; the slot keeps the inputs of the last rows.
+
+    pool: stored elements; x: stored elements [rows, columns]; filters: float32 [taps, columns]; out: float32 [rows, columns of
+    q, k, v]; column: where this part begins in x, filters and out.
+    """
+    kept = filters.shape[0] - 1
+    for s in range(segments.shape[0]):
+        first, count, slot, fresh = segments[s, 0], segments[s, 1], segments[s, 2], segments[s, 3]
+        for h in range(heads):
+            at, begin, end = slot * lies[0] + lies[1] + h * lies[2], column + h * dim, column + (h + 1) * dim
+            past = pool[at : at + kept * dim]
+            for t in range(count):
+                found = out[first + t, begin:end]
+                found[:] = np.float32(0)
+                for tap in range(kept + 1):
+                    back = t + tap - kept
+                    if back >= 0:
+                        _add(found, filters[tap, begin:end], x[first + back, begin:end])
+                    elif not fresh:
+                        _add(found, filters[tap, begin:end], past[(back + kept) * dim : (back + kept + 1) * dim])
+                _activate(found, norm, scale, eps)
+            for n in range(kept):  # the oldest first, each from a later place than its own
+                back = count - kept + n
+                place = past[n * dim : (n + 1) * dim]
+                if back >= 0:
+                    place[:] = x[first + back, begin:end]
+                elif fresh:
+                    place[:] = 0
+                else:
+                    place[:] = past[(back + kept) * dim : (back + kept + 1) * dim]
+
+
+@_any_order
+def step(pool, mixed, decay, beta, out, segments, lies, key_heads, key):  # type: ignore[no-untyped-def]
+    """Row by row through the recurrent state, a pass that reads it and one that writes it.
+
+    pool: float32; mixed: float32 [rows, columns of q, k, v], as `convolve` leaves it; decay, beta: float32 [rows, value heads];
+    out: float32 [rows, value heads, value].
+    """
+    value_heads, value = out.shape[1], out.shape[2]
+    shared = value_heads // key_heads
+    error = np.empty(value, np.float32)
+    for s in range(segments.shape[0]):
+        first, count, slot, fresh = segments[s, 0], segments[s, 1], segments[s, 2], segments[s, 3]
+        for h in range(value_heads):
+            at = slot * lies[0] + lies[1] + h * lies[2]
+            state = pool[at : at + key * value]
+            if fresh:
+                state[:] = np.float32(0)
+            q_at = h // shared * key
+            k_at, v_at = key_heads * key + q_at, 2 * key_heads * key + h * value
+            for row in range(first, first + count):
+                kept, share, found = np.exp(decay[row, h]), beta[row, h], out[row, h]
+                error[:] = np.float32(0)
+                for i in range(key):
+                    k, line = mixed[row, k_at + i], state[i * value : (i + 1) * value]
+                    for d in range(value):
+                        error[d] += k * line[d]
+                for d in range(value):
+                    error[d] = (mixed[row, v_at + d] - kept * error[d]) * share
+                found[:] = np.float32(0)
+                for i in range(key):
+                    q, k, line = mixed[row, q_at + i], mixed[row, k_at + i], state[i * value : (i + 1) * value]
+                    for d in range(value):
+                        line[d] = kept * line[d] + k * error[d]
+                        found[d] += q * line[d]

@@ -1,0 +1,145 @@
+"""A gated-delta layer: linear attention whose state is one matrix a head (Yang, Kautz, Hatamizadeh 2024: Gated Delta Networks).
+
+    x ─▶ q, k, v ─▶ convolution and recurrent state (attention/delta.py) ─▶ norm of each head · silu(z) ─▶ out
+      └▶ z, beta, decay ─────────────────────────────┘                                    ▲ z
+
+Value heads are cut over the ranks of a stage, and the key heads that serve them go with them. Of its state only the table
+(`delta_specs`) knows more than one head: the matrices of value heads, and what the convolution looks back on of q and k, by key
+heads, and of v, by value heads.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+
+from baton.core.ids import GroupName
+from baton.core.state import DType, Interval, StateSpec
+from baton.engine.attention.delta import CONVOLVED, DELTA, DeltaRows
+from baton.engine.models.base import Attend
+from baton.engine.models.qwen3_next_config import DeltaSettings, Qwen3NextConfig, Qwen3NextShards
+from baton.engine.models.weights import Filed, Loader, Matrix
+
+AT = "linear_attn."
+Tensors = Iterator[tuple[str, tuple[int, ...]]]
+
+
+def delta_specs(s: DeltaSettings, layers: tuple[int, ...], group: GroupName, dtype: DType) -> tuple[StateSpec, ...]:
+    """What such layers keep of a request. The matrices are float32 whatever is served: a rounding would stay in them.
+
+    They come first, so that they lie on whole words. A row is a whole state of one head, or of the convolution's inputs the
+    last `taps - 1`, the oldest first.
+    """
+    sizes = zip(CONVOLVED, (s.key_heads, s.key_heads, s.value_heads), (s.key, s.key, s.value), strict=True)
+    return (
+        StateSpec(DELTA, group, layers, ("s",), heads=s.value_heads, row=s.key * s.value, dtype=DType.F32),
+        *(StateSpec(name, group, layers, ("x",), heads, (s.taps - 1) * dim, dtype) for name, heads, dim in sizes),
+    )
+
+
+class DeltaFiles(Protocol):
+    """How checkpoints file the rows of the product over the hidden state."""
+
+    def rows(self, load: Loader, at: str, s: DeltaSettings, held: Qwen3NextShards) -> Sequence[torch.Tensor]:
+        """Of q, k, v, z, b (beta's) and a (decay's), those of a rank: [outputs, hidden] each."""
+        ...
+
+    def tensors(self, at: str, s: DeltaSettings, hidden: int) -> Tensors:
+        """What `rows` reads."""
+        ...
+
+
+class ByKeyHead:
+    """Implements DeltaFiles for Qwen3-Next: each key head's q, k, v, z one after the other, and so its b, a."""
+
+    def rows(self, load: Loader, at: str, s: DeltaSettings, held: Qwen3NextShards) -> Sequence[torch.Tensor]:
+        """See DeltaFiles."""
+        keys, first = held.keys, held.keys.start * s.shared
+        mine = slice(held.values.start - first, held.values.end - first)  # of the value heads that these key heads serve
+
+        def parts(name: str, sizes: Sequence[int]) -> Sequence[torch.Tensor]:
+            """Of each key head: [key heads, outputs, hidden]."""
+            weight = load(f"{at}{AT}{name}.weight", _elements(keys, sum(sizes)))
+            return weight.view(keys.size, sum(sizes), -1).split(list(sizes), 1)
+
+        q, k, *of_values = parts("in_proj_qkvz", [s.key] * 2 + [s.shared * s.value] * 2)
+        of_values = [x.reshape(keys.size * s.shared, s.value, -1)[mine].flatten(0, 1) for x in of_values]
+        gates = [x.flatten(0, 1)[mine] for x in parts("in_proj_ba", [s.shared] * 2)]
+        return [q.flatten(0, 1), k.flatten(0, 1), *of_values, *gates]
+
+    def tensors(self, at: str, s: DeltaSettings, hidden: int) -> Tensors:
+        """See DeltaFiles."""
+        yield f"{at}{AT}in_proj_qkvz.weight", (2 * (s.key_heads * s.key + s.value_heads * s.value), hidden)
+        yield f"{at}{AT}in_proj_ba.weight", (2 * s.value_heads, hidden)
+
+
+class ByKind:
+    """Implements DeltaFiles for Qwen3.5: q, k, v in one tensor, each of all heads; z, b and a in tensors of their own."""
+
+    def rows(self, load: Loader, at: str, s: DeltaSettings, held: Qwen3NextShards) -> Sequence[torch.Tensor]:
+        """See DeltaFiles."""
+        name = f"{at}{AT}in_proj_"
+        found = [load(f"{name}qkv.weight", rows) for rows in _convolved(s, held)]
+        found.append(load(f"{name}z.weight", _elements(held.values, s.value)))
+        return found + [load(f"{name}{x}.weight", held.values) for x in "ba"]
+
+    def tensors(self, at: str, s: DeltaSettings, hidden: int) -> Tensors:
+        """See DeltaFiles."""
+        values = s.value_heads * s.value
+        sizes = {"qkv": 2 * s.key_heads * s.key + values, "z": values, "b": s.value_heads, "a": s.value_heads}
+        yield from ((f"{at}{AT}in_proj_{name}.weight", (size, hidden)) for name, size in sizes.items())
+
+
+class GatedDelta:
+    """One rank's heads of one layer. at: begins the names of its tensors."""
+
+    def __init__(self, load: Loader, at: str, c: Qwen3NextConfig, held: Qwen3NextShards, files: DeltaFiles) -> None:
+        s = self._s = c.delta
+        self._values, self._eps = held.values, c.eps
+        rows = files.rows(load, at, s, held)
+        self._sizes = [sum(len(x) for x in rows[:3]), *(len(x) for x in rows[3:])]
+        self._product = load.ops.linear(torch.cat(list(rows)), None)
+        filters = torch.cat([load(f"{at}{AT}conv1d.weight", here)[:, 0] for here in _convolved(s, held)])
+        self._filters = filters.float().T.contiguous()
+        mine = slice(held.values.start, held.values.end)
+        self._rate = -load.exactly(f"{at}{AT}A_log")[mine].exp()
+        self._shift = load.exactly(f"{at}{AT}dt_bias")[mine]
+        self._norm = load.exactly(f"{at}{AT}norm.weight")
+        self._out = load.by_inputs(at, _out(s, c.hidden), _elements(held.values, s.value))
+
+    def __call__(self, x: torch.Tensor, layer: int, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
+        """What the layer adds to the residual stream. x: [rows, hidden], normed; layer counts those of this rank."""
+        mixed = self._product(x)
+        _, z, b, a = mixed.float().split(self._sizes, 1)
+        rows = DeltaRows(mixed, self._rate * F.softplus(a + self._shift), b.sigmoid(), self._filters)
+        found = attend.delta(layer, rows, self._s.value)
+        normed = F.rms_norm(found, (self._s.value,), self._norm, self._eps) * F.silu(z.reshape(found.shape))
+        return self._out(normed.to(x.dtype).view(len(x), -1))
+
+
+def delta_tensors(at: str, s: DeltaSettings, hidden: int, files: DeltaFiles) -> Tensors:
+    """Every tensor of one layer, with its shape."""
+    yield from files.tensors(at, s, hidden)
+    yield f"{at}{AT}conv1d.weight", (2 * s.key_heads * s.key + s.value_heads * s.value, 1, s.taps)
+    yield from ((f"{at}{AT}{name}", (s.value_heads,)) for name in ("A_log", "dt_bias"))
+    yield f"{at}{AT}norm.weight", (s.value,)
+    yield from _out(s, hidden).tensors(at)
+
+
+def _convolved(s: DeltaSettings, held: Qwen3NextShards) -> tuple[Interval, Interval, Interval]:
+    """Where a rank's q, k, v lie among those of all heads."""
+    keys, values, all_keys = _elements(held.keys, s.key), _elements(held.values, s.value), s.key_heads * s.key
+    return (
+        keys,
+        Interval(all_keys + keys.start, all_keys + keys.end),
+        Interval(2 * all_keys + values.start, 2 * all_keys + values.end),
+    )
+
+
+def _out(s: DeltaSettings, hidden: int) -> Matrix:
+    return Matrix((Filed(AT + "out_proj", (hidden,)),), s.value_heads * s.value)
+
+
+def _elements(heads: Interval, each: int) -> Interval:
+    return Interval(heads.start * each, heads.end * each)

@@ -1,0 +1,23 @@
+"""Qwen3.5 text: Qwen3-Next with dense MLPs, whose projections are filed kind by kind (Qwen Team 2026)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from baton.engine.models.config import Mixture
+from baton.engine.models.gated_delta import ByKind, DeltaFiles
+from baton.engine.models.qwen3_next import Qwen3NextFamily
+
+
+class Qwen35Family(Qwen3NextFamily):
+    """Implements Family."""
+
+    name = "Qwen3.5"
+    architectures: Sequence[str] = ("Qwen3_5ForCausalLM",)
+    examples = "text models of Qwen3.5 (dense)"
+    notes = "text only; gated-delta layers: one slot a request"
+    files: DeltaFiles = ByKind()
+    defaults: Mapping[str, Any] = {**Qwen3NextFamily.defaults, "num_key_value_heads": 4}
+
+    def mixture(self, config: Mapping[str, Any]) -> Mixture | None:
+        """See Qwen3NextFamily."""
+        return None

@@ -1,0 +1,212 @@
+"""Qwen3-Next: three gated-delta layers to one of gated attention, and mixtures of experts (Qwen Team 2025).
+
+A layer is a mixer over the sequence, of one kind or the other, and an MLP; norms' weights are stored as distances from one.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import structlog
+import torch
+
+from baton.core.errors import ConfigError
+from baton.core.state import DType, Full, Group, Interval, Placement, StateSpec, StateTable, Unit, Whole
+from baton.engine.checkpoint import Checkpoint
+from baton.engine.comm import Comm
+from baton.engine.models.base import DTYPES, KV, SLOT, Attend
+from baton.engine.models.config import Mixture, count
+from baton.engine.models.deepseek import GatedMlp, gated_matrices
+from baton.engine.models.ends import Ends, end_tensors
+from baton.engine.models.experts import ExpertFiles, SoftmaxRouter
+from baton.engine.models.gated_attention import OFFSET, GatedAttention, gated_attention_tensors
+from baton.engine.models.gated_delta import ByKeyHead, DeltaFiles, GatedDelta, delta_specs, delta_tensors
+from baton.engine.models.mixtral import require_used
+from baton.engine.models.qwen3_next_config import Qwen3NextConfig, Qwen3NextShards, read_qwen3_next, require_width
+from baton.engine.models.weights import LISTED, Filed, Loader, Matrix, require, unread
+from baton.engine.ops import Linear, Ops
+from baton.engine.rope import Rope, longest_by_rope
+
+log = structlog.get_logger()
+MLP, SHARED = "mlp.", "mlp.shared_expert."
+Mixer = Callable[[torch.Tensor, int, torch.Tensor, Attend], torch.Tensor]  # x, layer, positions, attend -> [rows, hidden]
+
+
+class SharedMlp:
+    """Routed experts, and one for all rows whose part of the sum a gate weighs."""
+
+    def __init__(self, load: Loader, at: str, c: Qwen3NextConfig, m: Mixture) -> None:
+        whole = load.by_outputs(at, _router(c, m), Interval(0, m.experts))
+        self._route = SoftmaxRouter(whole, used=m.used, renormalised=m.renormalised)
+        self._experts = _experts(c, m).load(load, at, load.ops.gate)
+        self._shared = GatedMlp(load, at + SHARED, c.hidden, c.shared_inner, biased=False)
+        self._weigh = load.by_outputs(at, _weigh(c), Interval(0, 1))
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """x: [rows, hidden]; returns [rows, hidden], the same on every rank of the stage."""
+        shared = self._shared(x) * self._weigh(x).sigmoid()
+        return self._experts(x, *self._route(x)) + shared
+
+
+def _router(c: Qwen3NextConfig, m: Mixture) -> Matrix:
+    return Matrix((Filed(MLP + "gate", (m.experts,)),), c.hidden)
+
+
+def _weigh(c: Qwen3NextConfig) -> Matrix:
+    return Matrix((Filed(MLP + "shared_expert_gate", (1,)),), c.hidden)
+
+
+def _experts(c: Qwen3NextConfig, m: Mixture) -> ExpertFiles:
+    return ExpertFiles(MLP + "experts", "gate_proj", "up_proj", "down_proj", m.experts, c.hidden, m.inner)
+
+
+class Layer:
+    """One rank's part of one layer."""
+
+    def __init__(self, norms: Sequence[torch.Tensor], mixer: Mixer, mlp: Linear) -> None:
+        (self.norm1, self.norm2), self.mixer, self.mlp = norms, mixer, mlp
+
+
+class Qwen3NextModel:
+    """One rank's layers, and its parts of them."""
+
+    def __init__(self, c: Qwen3NextConfig, layers: Sequence[Layer], ends: Ends, ops: Ops) -> None:
+        self.vocab_size, self._eps = c.vocab, c.eps
+        self._layers, self._ends, self._ops = layers, ends, ops
+
+    def forward(self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor | None:
+        """See Model."""
+        x = self._ends.begin(tokens)
+        add: torch.Tensor | None = None
+        for index, layer in enumerate(self._layers):
+            normed = self._ops.norm(x, layer.norm1, self._eps, add=add, offset=OFFSET)
+            add = layer.mixer(normed, index, positions, attend)
+            add = layer.mlp(self._ops.norm(x, layer.norm2, self._eps, add=add, offset=OFFSET))
+        return self._ends.end(x, add)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor | None:
+        """See Model."""
+        return self._ends.logits(hidden)
+
+
+class Qwen3NextFamily:
+    """Implements Family; Qwen3.5 overrides what differs.
+
+    Attributes:
+        defaults: what a config means where it is silent (those of transformers)
+        files: how the tensors of gated-delta layers are filed
+    """
+
+    name = "Qwen3-Next"
+    architectures: Sequence[str] = ("Qwen3NextForCausalLM",)
+    examples = "Qwen3-Next-80B-A3B"
+    notes = "gated-delta layers: one slot a request; mixture of experts with a shared one"
+    window = "none"
+    files: DeltaFiles = ByKeyHead()
+    defaults: Mapping[str, Any] = {
+        "max_position_embeddings": 32_768,
+        "rms_norm_eps": 1e-6,
+        "hidden_act": "silu",
+        "tie_word_embeddings": False,
+        "num_key_value_heads": 2,
+        "head_dim": 256,
+        "full_attention_interval": 4,
+        "linear_conv_kernel_dim": 4,
+        "linear_key_head_dim": 128,
+        "linear_value_head_dim": 128,
+        "linear_num_key_heads": 16,
+        "linear_num_value_heads": 32,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+        "moe_intermediate_size": 512,
+        "shared_expert_intermediate_size": 512,
+        "num_experts_per_tok": 10,
+        "num_experts": 512,
+        "norm_topk_prob": True,
+    }
+
+    def complete(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The config with what it leaves out."""
+        found = {**self.defaults, **config}
+        count(found, "max_position_embeddings")
+        if "partial_rotary_factor" not in (config.get("rope_parameters") or config.get("rope_scaling") or {}):
+            found.setdefault("partial_rotary_factor", 0.25)
+        return found
+
+    def longest(self, config: Mapping[str, Any]) -> tuple[int, int]:
+        """See Family."""
+        return longest_by_rope(self.complete(config))
+
+    def read(self, config: Mapping[str, Any], *, longest: int | None = None) -> Qwen3NextConfig:
+        """See Family."""
+        c = self.complete(config)
+        return read_qwen3_next(c, mixture=self.mixture(c), longest=longest)
+
+    def mixture(self, config: Mapping[str, Any]) -> Mixture | None:
+        """Its experts, where it has some. Raises ConfigError."""
+        step, layers = count(config, "decoder_sparse_step"), count(config, "num_hidden_layers")
+        dense = config["mlp_only_layers"] or []
+        if not isinstance(dense, list) or not all(isinstance(layer, int) for layer in dense):
+            raise ConfigError(f"config.json: mlp_only_layers is {dense!r}; expected is a list of layers")
+        return require_used(
+            Mixture(
+                experts=count(config, "num_experts"),
+                used=count(config, "num_experts_per_tok"),
+                inner=count(config, "moe_intermediate_size"),
+                sparse=tuple(i not in dense and (i + 1) % step == 0 for i in range(layers)),
+                renormalised=bool(config["norm_topk_prob"]),
+            )
+        )
+
+    def require_width(self, config: Mapping[str, Any], tp: int) -> None:
+        """See Family."""
+        require_width(self.read(config), tp)
+
+    def table(self, config: Mapping[str, Any], *, block_tokens: int, dtype: DType) -> StateTable:
+        """See Family: K and V of layers that attend, in pages; recurrent state and what convolutions look back on, in a slot."""
+        c = self.read(config)
+        full, linear = (tuple(i for i, x in enumerate(c.linear) if x is kind) for kind in (False, True))
+        groups = [Group(KV, Unit.PAGE, Full())]
+        specs = [StateSpec("kv", KV, full, ("k", "v"), heads=c.kv_heads, row=c.head_dim, dtype=dtype)]
+        if linear:
+            groups.append(Group(SLOT, Unit.SLOT, Whole()))
+            specs += delta_specs(c.delta, linear, SLOT, dtype)
+        return StateTable(c.layers, block_tokens, tuple(groups), tuple(specs))
+
+    def build(
+        self, checkpoint: Checkpoint, placement: Placement, dtype: DType, ops: Ops, comm: Comm, *, longest: int | None = None
+    ) -> Qwen3NextModel:
+        """See Family."""
+        positions = longest or self.longest(checkpoint.config)[0]
+        c = self.read(checkpoint.config, longest=positions)
+        held, stage = Qwen3NextShards(c, placement), placement.layer_interval
+        wanted = list(self.tensors(c))
+        require(checkpoint, wanted)
+        if others := unread(checkpoint, wanted, tied=c.tied):
+            log.warning("tensors_not_used", count=len(others), first=others[:LISTED])
+        load, rope = Loader(checkpoint, DTYPES[dtype], ops, comm), Rope(c.rope, positions=positions)
+
+        def layer(index: int) -> Layer:
+            at = f"model.layers.{index}."
+            norms = [load(f"{at}{name}_layernorm.weight") for name in ("input", "post_attention")]
+            linear = c.linear[index]
+            mixer = GatedDelta(load, at, c, held, self.files) if linear else GatedAttention(load, at, c, held, rope)
+            if c.mixture is not None and c.mixture.sparse[index]:
+                return Layer(norms, mixer, SharedMlp(load, at, c, c.mixture))
+            return Layer(norms, mixer, GatedMlp(load, at + MLP, c.hidden, c.inner, biased=False))
+
+        ends = Ends(load, vocab=c.vocab, hidden=c.hidden, tied=c.tied, eps=c.eps, offset=OFFSET)
+        return Qwen3NextModel(c, [layer(i) for i in range(stage.start, stage.end)], ends, ops)
+
+    def tensors(self, c: Qwen3NextConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Every tensor that is read, with its shape."""
+        yield from end_tensors(c.vocab, c.hidden, tied=c.tied)
+        for index, linear in enumerate(c.linear):
+            at, m = f"model.layers.{index}.", c.mixture
+            yield from ((f"{at}{name}_layernorm.weight", (c.hidden,)) for name in ("input", "post_attention"))
+            yield from delta_tensors(at, c.delta, c.hidden, self.files) if linear else gated_attention_tensors(at, c)
+            mixed = m is not None and m.sparse[index]
+            for matrix in gated_matrices(c.hidden, c.shared_inner if mixed else c.inner, biased=False):
+                yield from matrix.tensors(at + (SHARED if mixed else MLP))
+            if m is not None and mixed:
+                yield from _experts(c, m).tensors(at)
+                yield from (*_router(c, m).tensors(at), *_weigh(c).tensors(at))
