@@ -8,11 +8,14 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from tests.core.layouts import Layout, placements
+from tests.core.oracle import check
 from tests.engine.whole import Request, Rig
 from tests.tiny import make_tiny
 
 from baton.cli.pool_size import Use, pool_pages
 from baton.core.ids import BlockIndex
+from baton.core.plan import pair
 from baton.core.state import DType, Group, Placement, StateTable, Unit, Whole
 from baton.core.work import DigestDone, DigestOrder, Job
 from baton.engine.attention.delta import DeltaBackend, DeltaRows, ReferenceDelta
@@ -27,6 +30,7 @@ SIZES = {"shared": (2, 6, 12, 20, 4), "alone": (3, 3, 16, 8, 2)}
 # (start, rows): steps, a scan of less than a chunk, of one, and of more; beginnings and continuations of each
 CONTEXTS = [(0, 1), (5, 1), (9, FEW_ROWS), (0, 3), (0, FEW_ROWS + 1), (70, CHUNK), (3, 2 * CHUNK + 7), (0, CHUNK + 1)]
 LAYERS, LAYER = (1, 2, 4), 2  # of the model's; the second of them is used
+WIDTHS = [(1, 1), (2, 1), (4, 1), (2, 2)]  # of tensor parallelism, and stages
 PUBLISHED = {  # of Qwen3-Next-80B-A3B
     "architectures": ["Qwen3NextForCausalLM"],
     "hidden_size": 2048,
@@ -151,6 +155,15 @@ def test_a_slots_rows_are_cut_by_their_own_heads() -> None:
         assert heads == {"delta": values, "conv.q": keys, "conv.k": keys, "conv.v": values}
         each = 36 * (values[1] - values[0]) * (128 * 128 * 4 + 3 * 128 * 2) + 36 * 2 * (keys[1] - keys[0]) * 3 * 128 * 2
         assert Placement(table, tp, 1, rank, 0, 1).block_bytes(SLOT) == each
+
+
+@pytest.mark.parametrize("source", WIDTHS)
+def test_slots_go_between_unequal_widths_and_stages_byte_by_byte(source: tuple[int, int]) -> None:
+    """q and k have 2 heads, v and the matrices 4: at width 4 the first are repeated and the others divided."""
+    specs = delta_specs(DeltaSettings(key_heads=2, value_heads=4, key=2, value=4, taps=3), LAYERS, SLOT, DType.BF16)
+    table = StateTable(6, 16, (Group(SLOT, Unit.SLOT, Whole()),), specs)
+    for target in WIDTHS:
+        check(pair(placements(table, Layout(*source, 1)), placements(table, Layout(*target, 4))), length=21)
 
 
 def test_slots_are_as_many_as_rooms_and_at_most_half_of_the_memory() -> None:

@@ -237,7 +237,8 @@ class TorchEngine:
 
 def _groups(placement: Placement) -> dict[int, GroupName]:
     """For each layer of the rank the group whose pages or slots hold what it reads."""
-    first, found = placement.layer_interval.start, {}
+    first = placement.layer_interval.start
+    found: dict[int, GroupName] = {}
     for place in placement.places.values():
         for layer in place.layers:
             if found.setdefault(layer - first, place.spec.group) != place.spec.group:

@@ -14,6 +14,7 @@ from baton.engine.attention import delta_kernels as kernels
 from baton.engine.attention.cpu import BITS
 from baton.engine.attention.delta import CONVOLVED, DELTA, NORM_EPS, DeltaRows, Slots
 from baton.engine.attention.interface import Segment
+from baton.engine.ops import padded
 from baton.ports.fabric import Pool
 
 FEW_ROWS = 8  # of a segment: up to so many, a pass over its state for each row is cheaper than a scan
@@ -45,8 +46,8 @@ class CpuDelta:
         columns = self._slots.columns(rows)
         mixed = np.empty((count, rows.filters.shape[1]), dtype=np.float32)
         table = _table(segments)
-        for part, here in enumerate(columns):
-            self._convolve(part, own, rows, table, mixed, here)
+        for part, columns_of in enumerate(columns):
+            self._convolve(part, own, rows, table, mixed, columns_of)
         self._step(own, rows, table[table[:, 1] <= FEW_ROWS], mixed, out.numpy(), key)
         for s in segments:
             if s.count > FEW_ROWS:
@@ -103,8 +104,8 @@ def scan(
 
     def chunks(x: torch.Tensor) -> torch.Tensor:
         """[value heads, chunks, size, ...]"""
-        x = torch.cat((x, x.new_zeros((-count % size, *x.shape[1:])))).repeat_interleave(heads // x.shape[1], 1)
-        return x.transpose(0, 1).unflatten(1, (-1, size))
+        x = padded(x, -count % size).repeat_interleave(heads // x.shape[1], 1)
+        return x.transpose(0, 1).reshape(heads, -1, size, *x.shape[2:])
 
     q, k, v, beta = chunks(q), chunks(k), chunks(v), chunks(beta)[..., None]
     since = chunks(decay).cumsum(-1)[..., None]  # logarithm of what is left of a chunk's first state

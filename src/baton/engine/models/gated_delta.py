@@ -61,7 +61,7 @@ class ByKeyHead:
         def parts(name: str, sizes: Sequence[int]) -> Sequence[torch.Tensor]:
             """Of each key head: [key heads, outputs, hidden]."""
             weight = load(f"{at}{AT}{name}.weight", _elements(keys, sum(sizes)))
-            return weight.view(keys.size, sum(sizes), -1).split(list(sizes), 1)
+            return torch.split(weight.view(keys.size, sum(sizes), -1), list(sizes), 1)
 
         q, k, *of_values = parts("in_proj_qkvz", [s.key] * 2 + [s.shared * s.value] * 2)
         of_values = [x.reshape(keys.size * s.shared, s.value, -1)[mine].flatten(0, 1) for x in of_values]
@@ -111,7 +111,7 @@ class GatedDelta:
     def __call__(self, x: torch.Tensor, layer: int, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
         """What the layer adds to the residual stream. x: [rows, hidden], normed; layer counts those of this rank."""
         mixed = self._product(x)
-        _, z, b, a = mixed.float().split(self._sizes, 1)
+        _, z, b, a = torch.split(mixed.float(), self._sizes, 1)
         rows = DeltaRows(mixed, self._rate * F.softplus(a + self._shift), b.sigmoid(), self._filters)
         found = attend.delta(layer, rows, self._s.value)
         normed = F.rms_norm(found, (self._s.value,), self._norm, self._eps) * F.silu(z.reshape(found.shape))
