@@ -72,6 +72,9 @@ def test_the_list_names_every_architecture(capsys):
     assert states["Gemma 3"] == [full, window | {"extent": "last 4096"}]
     assert states["DeepSeek-V2"] == states["DeepSeek-V3"] == [full | {"specs": [latent]}]
     assert states["DeepSeek-V3.2"] == states["GLM-5"] == [full | {"specs": [latent, index]}]
+    recurrent = [{"name": "delta", "parts": ["s"]}, *({"name": f"conv.{x}", "parts": ["x"]} for x in "qkv")]
+    slot = {"group": "slot", "unit": "slot", "extent": "whole", "specs": recurrent}
+    assert states["Qwen3-Next"] == states["Qwen3.5"] == [full, slot]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""How many pages each group's pool gets: as many as the memory holds, and for windows no more than all rooms can use."""
+"""How many pages and slots each group's pool gets.
+
+Pages: as many as the memory holds, and for windows no more than all rooms can use. Slots: one for each room, as far as a part of
+the memory goes, for a slot of recurrent state weighs as much as hundreds of tokens in pages."""
 
 from bisect import bisect_right
 from collections.abc import Mapping
@@ -8,7 +11,9 @@ import msgspec
 from baton.core.errors import ConfigError
 from baton.core.ids import GroupName
 from baton.core.span import Span
-from baton.core.state import Placement, Window
+from baton.core.state import Placement, Unit, Window
+
+SLOT_SHARE = 0.5  # of a budget, at most; the rest is pages
 
 
 class Use(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,7 +35,7 @@ def pool_pages(placement: Placement, use: Use, *, pages: int | None, budget: int
 
     Args:
         placement: of a rank; its bytes count
-        pages: of groups that see everything, if somebody has said so
+        pages: of groups that see everything, if somebody has said so; slots are as many then, but no more than rooms
         budget: bytes of all pools together, otherwise
         roomy: nobody has named a size, so what all rooms can use together is enough
 
@@ -41,16 +46,20 @@ def pool_pages(placement: Placement, use: Use, *, pages: int | None, budget: int
     most = {g: n * use.rooms for g, n in Span(table, page_tokens).reserve(use.tokens, step=use.step).items()}
     bounded = {g.name for g in table.groups if roomy or isinstance(g.extent, Window)}
     sizes = {g.name: placement.page_bytes(g.name) for g in table.groups}
+    slotted = {g.name for g in table.groups if g.unit is Unit.SLOT}
+    slot = sum(sizes[g] for g in slotted)
+    slots = min(use.rooms, pages if pages is not None else max(1, int(budget * SLOT_SHARE) // max(1, slot)))
 
     def with_pages(n: int) -> dict[GroupName, int]:
-        return {g: min(n, most[g]) if g in bounded else n for g in sizes}
+        return {g: slots if g in slotted else min(n, most[g]) if g in bounded else n for g in sizes}
 
     def nbytes(n: int) -> int:
         return _bytes(with_pages(n), sizes)
 
     if pages is not None:
         return with_pages(pages)
-    found = bisect_right(range(1, budget // min(filter(None, sizes.values())) + 2), budget, key=nbytes)
+    smallest = min((n for g, n in sizes.items() if n and g not in slotted), default=budget)
+    found = bisect_right(range(1, budget // smallest + 2), budget, key=nbytes)
     if found < 1:
         raise ConfigError(f"a pool of {budget} bytes holds no page of {sum(sizes.values())} bytes; raise --kv-memory")
     return with_pages(found)

@@ -16,7 +16,7 @@ ANY = {
     "hidden_size": 2,
     "num_attention_heads": 1,
     "num_key_value_heads": 1,
-    "head_dim": 2,
+    "head_dim": 8,
     "num_hidden_layers": 6,
     "intermediate_size": 1,
     "vocab_size": 1,
@@ -49,7 +49,7 @@ def _state(table: StateTable) -> list[dict[str, Any]]:
 
 
 def _positions(extent: str) -> str:
-    return "all tokens" if extent == "full" else f"the {extent}"
+    return {"full": "all tokens", "whole": "the whole request"}.get(extent, f"the {extent}")
 
 
 def as_json(*, trial: str | None) -> str:
