@@ -31,10 +31,11 @@ from baton.core.messages import Abort, BlockRun, HelloBack, Introduce, Offer, Re
 from baton.core.rank import RankCore
 from baton.core.rank_effects import CancelRead, Compute, Connect, RankEffect, Read
 from baton.core.room import Issue
+from baton.core.statistics import RankTally
 from baton.core.work import Batch, BatchDone, Ended, Handle, Outcome, Released, RowDone
 
 from .explore import Step, System
-from .objects import Digest, Objects
+from .objects import COUNTED, Digest, Objects
 
 GATEWAY, PREFILL, DECODE = Boot(1), Boot(2), Boot(3)
 NOW = Micros(0)
@@ -134,8 +135,8 @@ class AgreementModel(System[State]):
         self.keys = [key(n) for n in range(1, rooms + 1)]
         self.pages, self.faults = pages, faults
         self.kinds = agreement, leader, rank
-        self.leaders: Objects[DecodeLeader] = Objects(Digest(forget=("reads", "marks")))
-        self.ranks: Objects[RankNode] = Objects(Digest(forget=("marks",)))
+        self.leaders: Objects[DecodeLeader] = Objects(Digest((*COUNTED, "reads")))
+        self.ranks: Objects[RankNode] = Objects(Digest(COUNTED))
         self.plans: Objects[StepPlan] = Objects(Digest())
         self.reports: Objects[Report] = Objects(Digest())
 
@@ -222,7 +223,7 @@ class AgreementModel(System[State]):
         def take(node: RankNode) -> int:
             report = node.core.report()
             assert report is not None
-            return self.reports.number(msgspec.structs.replace(report, reads=0))
+            return self.reports.number(msgspec.structs.replace(report, reads=0, counted=RankTally()))
 
         number, said = self.ranks.act(state.ranks[rank], ("report",), take)
         told, report = state._replace(ranks=_swap(state.ranks, rank, number)), self.reports[said]

@@ -43,7 +43,7 @@ from baton.core.prefill import PrefillLeader
 from baton.core.room import Issue, RoomState, Send
 
 from .explore import Step, System
-from .objects import Digest, Objects
+from .objects import COUNTED, Digest, Objects
 
 GATEWAY = Boot(1)
 PREFILL, DECODE = (Boot(10), Boot(11)), (Boot(20), Boot(21))
@@ -163,18 +163,23 @@ class Worker:
         return [e for e in effects if isinstance(e, Send)]
 
 
-FORGET = ("chain", "_chains", "_applied", "_dropped_at", "committed_at", "_batch", "reads", "marks", "_handlers", "manifest")
+# Numbers of plans and of orders grow for ever; what they tell apart is told apart without them.
+NUMBERED = ("chain", "_chains", "_applied", "_dropped_at", "committed_at", "_flight", "_steps", "_next_order")
+FORGET = (*NUMBERED, *COUNTED, "reads", "_handlers", "manifest")
 
 
 class WorkerDigest(Digest):
-    """Plans are counted and chained; what matters of that here is only whether the rank has applied a commit."""
+    """Plans are numbered and chained; what matters of that here is only which batches are under way, in which order, and
+    whether the rank has applied a commit."""
 
     def __init__(self) -> None:
         super().__init__(FORGET)
 
     def __call__(self, value: Any) -> Hashable:
         found = super().__call__(value)
-        return (found, value.commits) if isinstance(value, Worker) else found
+        if not isinstance(value, Worker):
+            return found
+        return found, value.commits, self(list(value.leader._flight.values()))
 
 
 class HoldModel(System[State]):

@@ -27,6 +27,7 @@ R = TypeVar("R", bound=Hashable)
 CONSTANT = (msgspec.msgpack.Encoder, Manifest, PairPlan, Placement, StateTable, LeaderSettings, FunctionType)
 Copier = Callable[[Any, dict[int, Any]], Any]
 _COPIERS: dict[type, Copier | None] = {}
+COUNTED = ("marks", "counts", "counted", "_opened", "_failures", "_spent")  # for operators: no decision looks at it
 PLAIN = (type(None), bool, int, float, str, bytes, Enum, type)
 
 
