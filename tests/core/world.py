@@ -16,18 +16,18 @@ from tests.core.build import KV, manifest, settings
 from baton.core.decode import DecodeLeader
 from baton.core.door import Cancel, Heard, RequestId, Submit
 from baton.core.front import Front
-from baton.core.ids import Boot, Micros, Rank, TokenId
+from baton.core.ids import Boot, Key, Micros, Rank, TokenId
 from baton.core.leader import Leader
 from baton.core.messages import Drawn
 from baton.core.prefill import PrefillLeader
 from baton.core.rank import RankCore
-from baton.core.rank_effects import CancelRead, ClearPools, Compute, Connect, Digest, Read
+from baton.core.rank_effects import CancelRead, ClearPools, Compute, Connect, Digest, Discard, Load, Read, Save
 from baton.core.request import FrontSettings, Say
 from baton.core.room import Dial, HangUp, Issue, Send
 from baton.core.seal import block_sums
 from baton.core.state import Placement
 from baton.core.unified import UnifiedLeader
-from baton.core.work import Batch, BatchDone, DigestDone, Ended, Outcome, RowDone
+from baton.core.work import Batch, BatchDone, Copied, DigestDone, Ended, HostCopy, Outcome, RowDone
 
 VOCAB = 1000
 IDENTITY = 77
@@ -127,6 +127,16 @@ class Node:
         self.rank = RankCore(rank=Rank(0), boot=boot, placements=[engine.placement], seal=leader.manifest.seal)
         self.reads: dict[int, Read] = {}
         self.ends: deque[Ended] = deque()
+        self.host: dict[Key, np.ndarray] = {}
+        self.copies: deque[tuple[HostCopy, bool]] = deque()  # ordered; whether back into the pool
+
+    def copy(self, order: HostCopy, *, back: bool) -> None:
+        """What a host store does."""
+        blocks = self.engine.pool.reshape(-1, self.engine.placement.block_bytes(KV))
+        if back:
+            blocks[order.slots[KV]] = self.host[order.key]
+        else:
+            self.host[order.key] = blocks[order.slots[KV]]
 
 
 class World:
@@ -146,6 +156,8 @@ class World:
         self.hold: Callable[[Boot, Boot, Any], bool] = lambda source, target, message: False
         self.on_landed: Callable[[Read, Node], Outcome] = lambda read, node: Outcome.OK
         self.freeze_reads = False
+        self.freeze_copies = False
+        self.on_copied: Callable[[HostCopy, bool, Node], str] = lambda copy, back, node: ""
 
     def add(self, role: str, boot: int, *, pages: int = 16, page_blocks: int = 1, **limits: int) -> Node:
         """A worker joins."""
@@ -194,7 +206,7 @@ class World:
         """Whether nobody holds anything."""
         for node in self.nodes.values():
             node.leader.ledger.audit()
-        return all(n.leader.ledger.clean and not n.leader.rooms and not n.reads for n in self.nodes.values())
+        return all(n.leader.ledger.clean and not n.leader.rooms and not n.reads and not n.host for n in self.nodes.values())
 
     def run(self, steps: int = 10_000) -> None:
         """Until nothing moves."""
@@ -274,6 +286,10 @@ class World:
             for handle, read in list(node.reads.items()):
                 moved = True
                 self._land(node, handle, read)
+        while node.copies and not self.freeze_copies:
+            moved, (copy, back) = True, node.copies.popleft()
+            node.copy(copy, back=back)
+            self._perform(node, node.rank.copied(Copied(copy.job, self.on_copied(copy, back, node))))
         while node.ends:
             moved = True
             self._perform(node, node.rank.ended(node.ends.popleft()))
@@ -321,3 +337,9 @@ class World:
                     node.engine.pool[:] = 0
                 case Digest():
                     node.engine.digest(effect.order)
+                case Save():
+                    node.copies.append((effect.copy, False))
+                case Load():
+                    node.copies.append((effect.copy, True))
+                case Discard():
+                    del node.host[effect.key]

@@ -25,7 +25,8 @@ from baton.core.statistics import RankTally
 
 
 class Vote(IntEnum):
-    """What a rank says of a fetch order, when all its reads have ended; of a failure at once.
+    """What a rank says of a fetch order, when all its reads have ended; of a failure at once. Of a copy to or from the host
+    store it says FAILED or ARRIVED.
 
     The order is the fold's: failure beats waiting, so that it is acted upon soon; waiting beats difference, so that what is
     fetched once more is all that differs on any rank; difference beats arrival.
@@ -46,7 +47,7 @@ class Suspect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Ballot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A rank's vote on one fetch order; `suspects` with DIFFERED only: all that it found, the rest has arrived."""
+    """A rank's vote on one order; `suspects` with DIFFERED only: all that it found, the rest has arrived."""
 
     order: int
     vote: Vote
@@ -115,6 +116,22 @@ class Rehash(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     blocks: tuple[BlockIndex, ...]
 
 
+class Offload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Copy the room's whole state into the host store, with the sum of every block; the room keeps its pages until `vacate`."""
+
+    order: int
+    key: Key
+    length: int  # positions that the state covers
+
+
+class Restore(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Copy the room's state from the host store into the pages it holds now, verify it, and forget the copy."""
+
+    order: int
+    key: Key
+    length: int
+
+
 class StepPlan(msgspec.Struct, frozen=True, tag="step_plan", forbid_unknown_fields=True):
     """The leader's decisions, applied by every rank in order of `seq`, fields in the order written here."""
 
@@ -122,9 +139,12 @@ class StepPlan(msgspec.Struct, frozen=True, tag="step_plan", forbid_unknown_fiel
     meet: tuple[Meet, ...] = ()
     part: tuple[Boot, ...] = ()  # disconnect from these workers
     drop: tuple[Key, ...] = ()  # end these rooms: cancel reads, say `quiet` when nothing touches their pages
+    vacate: tuple[Key, ...] = ()  # these rooms' state is in the host store: their pages are theirs no more
     clear: tuple[GroupName, ...] = ()  # zero the pools of these groups; no room holds a page
     hold: tuple[Hold, ...] = ()
     fetch: tuple[Fetch, ...] = ()
+    offload: tuple[Offload, ...] = ()
+    restore: tuple[Restore, ...] = ()
     rehash: tuple[Rehash, ...] = ()
     commit: tuple[Key, ...] = ()
     batch: tuple[RowOrder, ...] = ()
@@ -227,8 +247,8 @@ class Agreement:
     def issue(self, plan: StepPlan) -> None:
         """Note a plan that goes out now."""
         self._chains[plan.seq] = self.chain.extend(plan)
-        for fetch in plan.fetch:
-            self._votes[fetch.order] = {}
+        orders: list[Fetch | Offload | Restore] = [*plan.fetch, *plan.offload, *plan.restore]
+        self._votes |= {order.order: {} for order in orders}
         for key in plan.drop:
             self._dropped_at[key] = plan.seq
             self._quiet[key] = set()
@@ -292,9 +312,12 @@ class PlanDraft:
         self.meet: list[Meet] = []
         self.part: list[Boot] = []
         self.drop: list[Key] = []
+        self.vacate: list[Key] = []
         self.clear: list[GroupName] = []
         self.hold: list[Hold] = []
         self.fetch: list[Fetch] = []
+        self.offload: list[Offload] = []
+        self.restore: list[Restore] = []
         self.rehash: list[Rehash] = []
         self.commit: list[Key] = []
         self.batch: list[RowOrder] = []

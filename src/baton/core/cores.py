@@ -28,7 +28,7 @@ from baton.core.request import DECODE, PREFILL, UNIFIED, Bits, FrontSettings, Sa
 from baton.core.room import Effect, LeaderSettings, Send
 from baton.core.state import Placement
 from baton.core.unified import UnifiedLeader
-from baton.core.work import BatchDone, DigestDone, Ended, Handle, Released
+from baton.core.work import BatchDone, Copied, DigestDone, Ended, Handle, Released
 
 # ruff: noqa: D102  (each method is the one of the same name of the class that a Protocol stands for)
 
@@ -56,6 +56,7 @@ class AnyRank(Protocol):
     def released(self, end: Released) -> list[RankEffect]: ...
     def computed(self, done: BatchDone) -> list[RankEffect]: ...
     def hashed(self, done: DigestDone) -> list[RankEffect]: ...
+    def copied(self, done: Copied) -> list[RankEffect]: ...
     def report(self) -> Report | None: ...
 
 

@@ -2,6 +2,7 @@
 
     QUEUED ──pages held──▶ FETCHING ──all blocks verified, record there──▶ COMMITTING ──applied──▶ RUNNING
        └──────────────────────┴──────────────── END ──▶ ENDING ──quiet──▶ ENDED ◀──┴── finished ──────┘
+                                          RUNNING ──a page is short──▶ away and back: core/retraction.py
 
 A room is admitted after Offer 0, oldest request first, when its whole prompt and one page of headroom fit. Completeness
 is computed from the ticket's length and the state table, never from what happened to be offered.
@@ -11,10 +12,9 @@ from baton.core.agreement import Ballot, Fetch, Report, RowOrder, RowSums, Suspe
 from baton.core.decode_room import DecodeRoom
 from baton.core.early import EarlyOffers
 from baton.core.errors import Mismatch
-from baton.core.generation import decode_row, drawn_of, grow, next_rooms, tell
+from baton.core.generation import decode_row, drawn_of, tell
 from baton.core.holding import take
 from baton.core.ids import BlockIndex, Boot, GroupName, Key, Micros, Seq
-from baton.core.leader import Leader
 from baton.core.manifest import Manifest
 from baton.core.marks import Mark
 from baton.core.messages import (
@@ -39,10 +39,11 @@ from baton.core.messages import (
 )
 from baton.core.pages import PageState
 from baton.core.pairing import ChooseFabric, Partners
+from baton.core.retraction import RETRACTION, GeneratingLeader
 from baton.core.room import Dial, HangUp, LeaderSettings, RoomState, Saw, Table, finish_of
 from baton.core.state import extent_blocks
 
-DECODE: Table = {
+DECODE: Table = RETRACTION | {
     (RoomState.QUEUED, Saw.HELD): RoomState.FETCHING,
     (RoomState.QUEUED, Saw.END): RoomState.ENDED,  # it holds nothing
     (RoomState.FETCHING, Saw.ARRIVED): RoomState.COMMITTING,
@@ -56,7 +57,7 @@ DECODE: Table = {
 }
 
 
-class DecodeLeader(Leader[DecodeRoom]):
+class DecodeLeader(GeneratingLeader[DecodeRoom]):
     """See the head of this module."""
 
     table = DECODE
@@ -72,7 +73,6 @@ class DecodeLeader(Leader[DecodeRoom]):
         self._partners = Partners(manifest, choose_fabric)
         self._early = EarlyOffers()
         self._orders: dict[int, Key] = {}  # open fetch orders
-        self._next_order = 0
         self._handlers |= {
             Introduce: self._on_introduce,
             HelloBack: self._on_hello_back,
@@ -209,6 +209,7 @@ class DecodeLeader(Leader[DecodeRoom]):
     # ---- schedule -------------------------------------------------------------------------------
 
     def _schedule(self, now: Micros) -> None:
+        self.resume()
         self._admit(now)
         for room in self.in_state(RoomState.FETCHING):
             self._order_fetches(room)
@@ -220,15 +221,15 @@ class DecodeLeader(Leader[DecodeRoom]):
 
     def _admit(self, now: Micros) -> None:
         """Oldest first among those whose prefill holds its pages; who does not fit keeps the younger ones waiting."""
-        active = len(self.in_state(RoomState.FETCHING, RoomState.COMMITTING, RoomState.RUNNING))
         for room in self.in_state(RoomState.QUEUED):
             if 0 not in room.offers:
                 continue
-            if active >= self.settings.max_rooms:
+            want = self.pages_for(room.length + 1)
+            if self.active >= self.settings.max_rooms or not self.may_enter(room, want):
                 return
-            if not take(self, room, self.pages_for(room.length + 1), PageState.FETCHING, position=room.length):
+            if not take(self, room, want, PageState.FETCHING, position=room.length):
                 return
-            active += 1
+            self.entered(room)
             self.see(room, Saw.HELD)
             room.progress = now
             for boot in (room.ticket.prefill, room.ticket.gateway):
@@ -275,9 +276,8 @@ class DecodeLeader(Leader[DecodeRoom]):
         follows: int | None = None,
         only: tuple[Suspect, ...] = (),
     ) -> None:
-        self._next_order += 1
         fetch = Fetch(
-            order=self._next_order,
+            order=self.new_order(),
             follows=follows,
             only=only,
             key=room.key,
@@ -325,7 +325,7 @@ class DecodeLeader(Leader[DecodeRoom]):
     # ---- generation -----------------------------------------------------------------------------
 
     def _compose(self) -> None:
-        for room in grow(self, next_rooms(self)):
+        for room in self.ready():
             self.add_row(room, decode_row(room))
 
     def _on_batch(self, batch: list[tuple[DecodeRoom, RowOrder]], ranks: list[tuple[RowSums, ...]], now: Micros) -> None:
@@ -334,6 +334,7 @@ class DecodeLeader(Leader[DecodeRoom]):
                 continue  # ended meanwhile
             drawn = drawn_of(ranks, i)
             room.generated.append(drawn)
+            room.resumed = False
             finish = finish_of(drawn, generated=int(room.next_index), limits=room.ticket.limits)
             tell(self, room, finish)
             if finish is not None:
@@ -342,6 +343,7 @@ class DecodeLeader(Leader[DecodeRoom]):
     # ---- votes and doubts -----------------------------------------------------------------------
 
     def _on_report(self, report: Report, now: Micros) -> None:
+        super()._on_report(report, now)
         for met in report.met:
             partner = self._partners.find(met.peer)
             if partner is None:

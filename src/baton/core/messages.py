@@ -92,7 +92,7 @@ class Ticket(Message, frozen=True, tag="ticket"):
     said: tuple[TokenId, ...]  # generated in earlier epochs and already streamed
     sampling: Sampling
     limits: Limits
-    priority: int = 0  # as the client gave it; recorded, and no scheduler looks at it
+    priority: int = 0  # as the client gave it, the smaller the more urgent: who gives way when decode's pages run short
 
 
 class Abort(Message, frozen=True, tag="abort"):

@@ -23,38 +23,38 @@ from baton.core.agreement import (
     Hold,
     Meet,
     Met,
+    Offload,
     Rehash,
     Rehashed,
     Report,
+    Restore,
     RowOrder,
-    RowSums,
     StepPlan,
-    StepSums,
     Suspect,
     Vote,
 )
 from baton.core.errors import Bug
 from baton.core.fetching import OpenOrder, Peer, Piece
+from baton.core.host_copies import HostCopies
 from baton.core.ids import BlockIndex, Boot, GroupName, Key, Rank, RankId, Seq
 from baton.core.marks import Mark, Marks
 from baton.core.page_lists import PageLists
 from baton.core.plan import Leg, PairPlan, leg_seals, pair
 from baton.core.rank_effects import CancelRead, ClearPools, Compute, Connect, Digest, Disconnect, RankEffect, Read
+from baton.core.rows import pack, row_of, step_sums
 from baton.core.state import Placement, Unit
 from baton.core.statistics import ReadCounts
 from baton.core.work import (
     Batch,
     BatchDone,
+    Copied,
     DigestDone,
     DigestOrder,
-    Draw,
     Ended,
     Handle,
     Job,
     Outcome,
     Released,
-    Row,
-    RowDone,
 )
 
 MAX_TRIES = 3  # reads of one piece, the first included, before the leader hears of it
@@ -78,6 +78,7 @@ class RankCore:
         self._batches: dict[Seq, frozenset[Key]] = {}
         self._dropping: set[Key] = set()
         self._handles, self._jobs = count(1), count(1)
+        self._host = HostCopies(self._placement, self._rooms, self._jobs, self._digest, seal=seal)
         self.marks, self.counts = Marks(), ReadCounts()
         self._clear()
 
@@ -102,11 +103,17 @@ class RankCore:
             effects += self._part(boot)
         for key in plan.drop:
             effects += self._drop(key)
+        for key in plan.vacate:
+            self._rooms.drop(key)
         effects += [ClearPools(plan.clear)] * bool(plan.clear)
         for hold in plan.hold:
             self._hold(hold)
         for fetch in plan.fetch:
             effects += self._fetch(fetch)
+        copies: list[Offload | Restore] = [*plan.offload, *plan.restore]
+        for order in copies:
+            if order.key not in self._dropping:  # else given up in the same turn
+                effects += self._host.begin(order)
         for rehash in plan.rehash:
             effects += self._rehash(rehash)
         if plan.batch:
@@ -146,7 +153,7 @@ class RankCore:
         self._dropping.add(key)
         for order in [n for n, o in self._orders.items() if o.fetch.key == key]:
             del self._orders[order]
-        return [CancelRead(h) for h, piece in self._reads.items() if piece.key == key]
+        return [CancelRead(h) for h, piece in self._reads.items() if piece.key == key] + self._host.drop(key)
 
     def _hold(self, hold: Hold) -> None:
         if hold.key in self._dropping:
@@ -159,7 +166,7 @@ class RankCore:
             return
         busy = {p.key for p in self._reads.values()} | {p.key for p in self._unknown.values()}
         busy |= {p.key for p in self._hashing.values()} | {r.key for r in self._rehashing.values()}
-        busy = busy.union(*self._batches.values())
+        busy = busy.union(self._host.busy(), *self._batches.values())
         for key in sorted(self._dropping - busy):
             self._dropping.discard(key)
             self._quiet.append(key)
@@ -269,10 +276,12 @@ class RankCore:
         return self._digest(job, piece.key, piece.group, piece.blocks, self._orders[piece.order].fetch.length)
 
     def hashed(self, done: DigestDone) -> list[RankEffect]:
-        """Our blocks have been hashed: as a verification or as a Rehash."""
+        """Our blocks have been hashed: as a verification, as a Rehash, or on their way to or from the host store."""
+        if self._host.owns(done.job):
+            return self._took(*self._host.hashed(done))
         rehash = self._rehashing.pop(done.job, None)
         if rehash is not None:
-            self._rehashed.append(Rehashed(rehash.order, np.ascontiguousarray(done.sums, dtype="<u8").tobytes()))
+            self._rehashed.append(Rehashed(rehash.order, pack(done.sums)))
             self._changed = True
             self._look_for_quiet()
             return []
@@ -333,24 +342,23 @@ class RankCore:
         self._rehashing[job] = rehash
         return [self._digest(job, rehash.key, rehash.group, rehash.blocks, rehash.length)]
 
+    # ---- host store -----------------------------------------------------------------------------
+
+    def copied(self, done: Copied) -> list[RankEffect]:
+        """A copy to or from the host store has ended."""
+        return self._took(*self._host.copied(done))
+
+    def _took(self, effects: list[RankEffect], ballot: Ballot | None) -> list[RankEffect]:
+        if ballot is not None:
+            self._vote(ballot)
+        self._look_for_quiet()
+        return effects
+
     # ---- compute --------------------------------------------------------------------------------
 
     def _compute(self, seq: Seq, orders: tuple[RowOrder, ...]) -> Compute:
-        rows = tuple(
-            Row(
-                key=o.key,
-                start=o.start,
-                tokens=o.tokens,
-                pages=dict(self._rooms[o.key]),
-                final=o.final,
-                valid=o.valid,
-                draw=Draw(o.sampling, o.index, o.past) if o.sampling is not None else None,
-                begins=self._rooms.begins(o.key),
-            )
-            for o in orders
-        )
         self._batches[seq] = frozenset(o.key for o in orders)
-        return Compute(Batch(seq, rows))
+        return Compute(Batch(seq, tuple(row_of(o, self._rooms) for o in orders)))
 
     def computed(self, done: BatchDone) -> list[RankEffect]:
         """A batch has ended. Raises Bug if it is not the oldest one."""
@@ -375,7 +383,7 @@ class RankCore:
             chain=self._chain.value,
             ballots=tuple(self._ballots),
             quiet=tuple(self._quiet),
-            steps=tuple(StepSums(done.seq, tuple(_row_sums(row) for row in done.rows)) for done in self._done),
+            steps=tuple(step_sums(done) for done in self._done),
             met=tuple(self._met),
             rehashed=tuple(self._rehashed),
             reads=len(self._reads) + len(self._unknown),
@@ -383,11 +391,3 @@ class RankCore:
         )
         self._clear()
         return report
-
-
-def _row_sums(row: RowDone) -> RowSums:
-    return RowSums(row.key, row.drawn, {group: _pack(sums) for group, sums in row.sums.items()})
-
-
-def _pack(sums: NDArray[np.uint64]) -> bytes:
-    return np.ascontiguousarray(sums, dtype="<u8").tobytes()

@@ -4,7 +4,7 @@ import msgspec
 
 from baton.core.ids import GroupName, Key, RankId
 from baton.core.manifest import RankManifest
-from baton.core.work import Batch, Copies, DigestOrder, Handle
+from baton.core.work import Batch, Copies, DigestOrder, Handle, HostCopy
 
 
 class Connect(msgspec.Struct, frozen=True, tag="connect"):
@@ -56,4 +56,22 @@ class ClearPools(msgspec.Struct, frozen=True, tag="clear_pools"):
     groups: tuple[GroupName, ...]
 
 
-RankEffect = ClearPools | Connect | Disconnect | Read | CancelRead | Compute | Digest
+class Save(msgspec.Struct, frozen=True, tag="save"):
+    """Copy blocks of ours into the host store; answered by Copied."""
+
+    copy: HostCopy
+
+
+class Load(msgspec.Struct, frozen=True, tag="load"):
+    """Copy what was saved for the room back into blocks of ours; answered by Copied."""
+
+    copy: HostCopy
+
+
+class Discard(msgspec.Struct, frozen=True, tag="discard"):
+    """Forget what was saved for a room; no copy of it is under way."""
+
+    key: Key
+
+
+RankEffect = ClearPools | Connect | Disconnect | Read | CancelRead | Compute | Digest | Save | Load | Discard

@@ -50,6 +50,7 @@ class LeaderSettings(msgspec.Struct, frozen=True):
     stall_ms: int  # a handoff without any progress for so long fails
     fetch_ms: int  # deadline of one read
     pids: tuple[int, ...]  # of the ranks, in their order
+    host_bytes: int = 0  # of host memory on each rank, for the state of retracted requests; 0 = they are computed again
 
 
 class RoomState(Enum):
@@ -61,6 +62,9 @@ class RoomState(Enum):
     FETCHING = "fetching"
     COMMITTING = "committing"
     RUNNING = "running"
+    OFFLOADING = "offloading"  # its state is on its way to the host store
+    RETRACTED = "retracted"  # there as a whole; it holds no pages
+    RESTORING = "restoring"  # on its way back, into other pages
     ENDING = "ending"
     ENDED = "ended"
 
@@ -68,12 +72,15 @@ class RoomState(Enum):
 class Saw(Enum):
     """What happens to a room."""
 
-    HELD = "held"  # pages for its whole prompt were taken
+    HELD = "held"  # pages for its whole prompt were taken; of a retracted room, for its whole state
     LAST_CHUNK = "last_chunk"
     ADMITTED = "admitted"
     ARRIVED = "arrived"  # all blocks verified on all ranks, and the record is there
     COMMITTED = "committed"  # the commit plan is applied on all ranks
     RECEIVED = "received"
+    RETRACT = "retract"  # it gives its pages to others
+    STORED = "stored"  # every rank has its part of the state in its host store
+    RESTORED = "restored"  # every rank has it back, and verified
     END = "end"  # finished, failed, aborted, peer lost, deadline, withdrawn
     QUIET = "quiet"
 

@@ -1,6 +1,7 @@
 """The unified leader: prefill and decode in one worker, the colocated baseline.
 
     QUEUED ──pages held──▶ COMPUTING ──last chunk──▶ RUNNING ──finished──▶ ENDING ──quiet──▶ ENDED
+                              RUNNING ──a page is short──▶ away and back: core/retraction.py
 
 The same ticket, ledger, plans and reports as a split pair; only the handoff is missing, since the pages are its own.
 A step holds every running room's next token, and prompt chunks in what is left of the step's tokens.
@@ -8,17 +9,17 @@ A step holds every running room's next token, and prompt chunks in what is left 
 
 from baton.core.agreement import RowOrder, RowSums
 from baton.core.chunks import ChunkRule, final_blocks, next_chunk
-from baton.core.generation import Generation, decode_row, drawn_of, grow, next_rooms, tell
+from baton.core.generation import Generation, decode_row, drawn_of, tell
 from baton.core.holding import slide, take
 from baton.core.ids import GroupName, Micros, TokenIndex
-from baton.core.leader import Leader
 from baton.core.manifest import Manifest
 from baton.core.messages import Admitted, FirstToken, Ticket
 from baton.core.pages import PageState
 from baton.core.past import past_of
+from baton.core.retraction import RETRACTION, GeneratingLeader
 from baton.core.room import LeaderSettings, RoomState, Saw, Table, finish_of
 
-UNIFIED: Table = {
+UNIFIED: Table = RETRACTION | {
     (RoomState.QUEUED, Saw.HELD): RoomState.COMPUTING,
     (RoomState.QUEUED, Saw.END): RoomState.ENDED,  # it holds nothing
     (RoomState.COMPUTING, Saw.LAST_CHUNK): RoomState.RUNNING,
@@ -38,7 +39,7 @@ class UnifiedRoom(Generation):
         self.done = 0  # of them computed on every rank
 
 
-class UnifiedLeader(Leader[UnifiedRoom]):
+class UnifiedLeader(GeneratingLeader[UnifiedRoom]):
     """See the head of this module."""
 
     table = UNIFIED
@@ -58,20 +59,21 @@ class UnifiedLeader(Leader[UnifiedRoom]):
         return self.span.reserve(tokens, step=self.settings.step_tokens * self.manifest.pp)
 
     def _schedule(self, now: Micros) -> None:
-        active = len(self.in_state(RoomState.COMPUTING, RoomState.RUNNING))
+        self.resume()
         for room in self.in_state(RoomState.QUEUED):
-            if active >= self.settings.max_rooms:
+            want = self.pages_for(room.length + 1)
+            if self.active >= self.settings.max_rooms or not self.may_enter(room, want):
                 break
-            if not take(self, room, self.pages_for(room.length + 1), PageState.COMPUTING):
+            if not take(self, room, want, PageState.COMPUTING):
                 break
-            active += 1
+            self.entered(room)
             self.see(room, Saw.HELD)
             self.send(room.ticket.gateway, Admitted(room.key))
         if self.may_step:
             self._compose()
 
     def _compose(self) -> None:
-        running = grow(self, next_rooms(self))
+        running = self.ready()
         for room in running:
             self.add_row(room, decode_row(room))
         budget = self.settings.step_tokens - len(running)
@@ -113,6 +115,7 @@ class UnifiedLeader(Leader[UnifiedRoom]):
                 self.ledger.move(room.key, PageState.COMMITTED)
             drawn = drawn_of(ranks, i)
             room.generated.append(drawn)
+            room.resumed = False
             finish = finish_of(drawn, generated=int(room.next_index), limits=room.ticket.limits)
             if prompt:
                 room.told = 1

@@ -122,6 +122,24 @@ class DigestOrder(msgspec.Struct, frozen=True):
     numbers: NDArray[np.int64]
 
 
+class HostCopy(msgspec.Struct, frozen=True):
+    """Copy a room's state, out of our pools into the host store or back: per group the blocks' places in the pool.
+
+    slots: int64 [n] per group, block index in the pool: page * k + j; in the order of the sequence, the same both ways
+    """
+
+    job: Job
+    key: Key
+    slots: Mapping[GroupName, NDArray[np.int64]]
+
+
+class Copied(msgspec.Struct, frozen=True):
+    """A copy has ended; `why` is empty when every byte is there, and ours to change no more."""
+
+    job: Job
+    why: str
+
+
 class DigestDone(msgspec.Struct, frozen=True):
     """sums: uint64 [n, units]."""
 

@@ -15,10 +15,10 @@ from baton.core.cores import FrontParts, LeaderParts, RankParts
 from baton.core.door import Cancel, Submit
 from baton.core.frames import Said
 from baton.core.ids import Boot, Micros, RankId
-from baton.core.rank_effects import CancelRead, ClearPools, Compute, Connect, Digest, Disconnect, Read
+from baton.core.rank_effects import CancelRead, ClearPools, Compute, Connect, Digest, Discard, Disconnect, Load, Read, Save
 from baton.core.request import Say
 from baton.core.room import Dial, HangUp, Issue, Send
-from baton.core.work import BatchDone, DigestDone, Ended, Handle, Released
+from baton.core.work import BatchDone, Copied, DigestDone, Ended, Handle, Released
 
 FORMAT = 1
 
@@ -157,6 +157,12 @@ class Hashed(Entry, frozen=True, tag="hashed"):
     done: DigestDone
 
 
+class HostCopied(Entry, frozen=True, tag="host_copied"):
+    """A copy to or from the host store has ended."""
+
+    done: Copied
+
+
 class ReportTaken(Entry, frozen=True, tag="report_taken"):
     """There was a report to take; calls that found none change nothing and are not written down."""
 
@@ -180,6 +186,7 @@ AnyEntry = (
     | ReadReleased
     | Computed
     | Hashed
+    | HostCopied
     | ReportTaken
 )
 
@@ -246,6 +253,9 @@ Out = (
     | ClearPools
     | Compute
     | Digest
+    | Save
+    | Load
+    | Discard
     | Report
     | Asked
     | Unanswered

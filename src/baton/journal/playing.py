@@ -16,6 +16,7 @@ from baton.journal.entries import (
     GatewayUp,
     Hashed,
     Heard,
+    HostCopied,
     Kind,
     LedgerAsked,
     LedgerForgotten,
@@ -53,6 +54,7 @@ RANK: Mapping[type[AnyEntry], RankPlay] = {
     ReadReleased: lambda rank, e: rank.released(e.end),
     Computed: lambda rank, e: rank.computed(e.done),
     Hashed: lambda rank, e: rank.hashed(e.done),
+    HostCopied: lambda rank, e: rank.copied(e.done),
     ReportTaken: lambda rank, e: [report] if (report := rank.report()) is not None else [],
 }
 FRONT: Mapping[type[AnyEntry], FrontPlay] = {

@@ -20,7 +20,7 @@ from baton.core.pairing import ChooseFabric
 from baton.core.rank_effects import RankEffect
 from baton.core.request import Bits, Say
 from baton.core.room import Effect, Send
-from baton.core.work import BatchDone, DigestDone, Ended, Handle, Released
+from baton.core.work import BatchDone, Copied, DigestDone, Ended, Handle, Released
 from baton.journal import entries as e
 from baton.journal.playing import play_front, play_leader, play_rank
 from baton.journal.recorder import Recorder
@@ -108,6 +108,10 @@ class RecordedRank:
     def hashed(self, done: DigestDone) -> list[RankEffect]:
         """See RankCore."""
         return self._do(e.Hashed(done))
+
+    def copied(self, done: Copied) -> list[RankEffect]:
+        """See RankCore."""
+        return self._do(e.HostCopied(done))
 
     def report(self) -> Report | None:
         """See RankCore."""

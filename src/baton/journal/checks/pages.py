@@ -1,9 +1,10 @@
-"""A page has one owner; what a dropped room held is given to nobody before every rank has said `quiet`."""
+"""A page has one owner; what a dropped room held is given to nobody before every rank has said `quiet`, and what a retracted
+room held to nobody before every rank has said that its state is in the host store."""
 
 from collections import Counter
 from collections.abc import Iterator
 
-from baton.core.agreement import Hold, Report, StepPlan
+from baton.core.agreement import Hold, Report, StepPlan, Vote
 from baton.core.cores import LeaderParts
 from baton.core.ids import GroupName, Key, Page, Rank, Seq
 from baton.core.messages import Ended
@@ -17,7 +18,7 @@ Place = tuple[GroupName, Page]
 class PageBooks(Check):
     """Books kept from plans and reports alone."""
 
-    invariant = "a page has one owner, and is reused only after every rank said quiet"
+    invariant = "a page has one owner, and is reused only after every rank said quiet, or has its state in the host store"
 
     def __init__(self) -> None:
         self._ranks: frozenset[Rank] = frozenset()
@@ -30,6 +31,8 @@ class PageBooks(Check):
         self._windows: dict[GroupName, int] = {}
         self._dropped: dict[Key, Seq] = {}
         self._quiet: dict[Key, set[Rank]] = {}
+        self._offloads: dict[int, Key] = {}
+        self._stored: dict[Key, set[Rank]] = {}
 
     def made(self, parts: Parts) -> None:
         """See Check."""
@@ -54,6 +57,9 @@ class PageBooks(Check):
             yield from self._plan(plan)
 
     def _hear(self, report: Report) -> Iterator[str]:
+        for ballot in report.ballots:
+            if ballot.order in self._offloads and ballot.vote is Vote.ARRIVED:
+                self._stored[self._offloads[ballot.order]].add(report.rank)
         for key in report.quiet:
             at = self._dropped.get(key)
             if at is None or report.applied < at:
@@ -62,10 +68,16 @@ class PageBooks(Check):
             self._quiet[key].add(report.rank)
             if self._quiet[key] == self._ranks:
                 del self._dropped[key], self._quiet[key]
-                self._counts.pop(key, None)
-                self._passed.pop(key, None)
-                for place in self._held.pop(key, []):
-                    self._owner.pop(place, None)
+                self._stored.pop(key, None)
+                self._offloads = {order: of for order, of in self._offloads.items() if of != key}
+                self._free(key)
+
+    def _free(self, key: Key) -> None:
+        """Its pages are nobody's."""
+        self._counts.pop(key, None)
+        self._passed.pop(key, None)
+        for place in self._held.pop(key, []):
+            self._owner.pop(place, None)
 
     def _plan(self, plan: StepPlan) -> Iterator[str]:
         gone = set(self._dropped)
@@ -74,6 +86,12 @@ class PageBooks(Check):
                 yield f"plan {plan.seq} drops {brief(key)} a second time"
             self._dropped.setdefault(key, plan.seq)
             self._quiet.setdefault(key, set())
+        for key in plan.vacate:
+            if self._stored.pop(key, set()) != self._ranks:
+                yield f"plan {plan.seq} takes the pages of {brief(key)}, whose state is not in every rank's host store"
+            self._free(key)
+        for offload in plan.offload:
+            self._offloads[offload.order], self._stored[offload.key] = offload.key, set()
         for hold in plan.hold:
             if hold.key in gone:
                 yield f"plan {plan.seq} gives pages to {brief(hold.key)}, which was dropped"

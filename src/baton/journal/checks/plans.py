@@ -88,6 +88,8 @@ def served(plan: StepPlan) -> Iterator[tuple[str, Key]]:
     """What a plan does for rooms that go on, in words, and for which. A room dropped in the same plan does not go on."""
     rows = [("hold", h.key) for h in plan.hold]
     rows += [("fetch", f.key) for f in plan.fetch]
+    rows += [("offload", o.key) for o in plan.offload]
+    rows += [("restore", r.key) for r in plan.restore]
     rows += [("commit", key) for key in plan.commit]
     rows += [("row", row.key) for row in plan.batch]
     yield from (row for row in rows if row[1] not in plan.drop)

@@ -1,4 +1,4 @@
-"""A rank says `quiet` of a dropped room only when no read, hash or computation of its own touches the room's pages."""
+"""A rank says `quiet` of a dropped room only when no read, hash, copy or computation of its own touches the room's pages."""
 
 from collections.abc import Iterator
 
@@ -7,14 +7,15 @@ import numpy as np
 from baton.core.agreement import Hold, Report, StepPlan
 from baton.core.cores import RankParts
 from baton.core.ids import GroupName, Key, Seq
-from baton.core.rank_effects import Compute, Digest, Read
+from baton.core.rank_effects import Compute, Digest, Load, Read, Save
 from baton.core.state import Placement
-from baton.core.work import DigestOrder, Handle, Job, Outcome
+from baton.core.work import DigestOrder, Handle, HostCopy, Job, Outcome
 from baton.journal.checks.check import Check, brief, raised
 from baton.journal.entries import (
     Applied,
     Computed,
     Hashed,
+    HostCopied,
     Kind,
     Parts,
     ReadEnded,
@@ -38,6 +39,7 @@ class QuietIsTrue(Check):
         self._dropped: set[Key] = set()
         self._reads: dict[Handle, Places] = {}
         self._hashes: dict[Job, Places] = {}
+        self._copies: dict[Job, Places] = {}
         self._batches: dict[Seq, frozenset[Key]] = {}
 
     def made(self, parts: Parts) -> None:
@@ -60,6 +62,8 @@ class QuietIsTrue(Check):
                 self._reads.pop(released.handle, None)
             case Hashed(done=hashed):
                 self._hashes.pop(hashed.job, None)
+            case HostCopied(done=copied):
+                self._copies.pop(copied.job, None)
             case Computed(done=computed):
                 self._batches.pop(computed.seq, None)
             case _:
@@ -70,6 +74,8 @@ class QuietIsTrue(Check):
                     yield from self._read(out, self._placement)
                 case Digest(order=order):
                     self._hashes[order.job] = _slots(order, self._placement)
+                case Save(copy=copy) | Load(copy=copy):
+                    self._copies[copy.job] = _copied(copy, self._placement)
                 case Compute(batch=batch):
                     self._batches[batch.seq] = frozenset(row.key for row in batch.rows)
                 case Report():
@@ -79,6 +85,8 @@ class QuietIsTrue(Check):
 
     def _apply(self, plan: StepPlan) -> Iterator[str]:
         self._dropped |= set(plan.drop)
+        for key in plan.vacate:
+            yield from self._vacate(key)
         for hold in plan.hold:
             self._pass(hold)
             added = {(g, int(p)) for g, pages in hold.pages.items() for p in pages}
@@ -89,6 +97,16 @@ class QuietIsTrue(Check):
                 for group, pages in hold.pages.items():
                     self._lists.setdefault((hold.key, group), []).extend(int(p) for p in pages)
                 self._held.setdefault(hold.key, set()).update(added)
+
+    def _vacate(self, key: Key) -> Iterator[str]:
+        """A room's state is in the host store: its pages are its own no more."""
+        places = self._held.pop(key, set())
+        self._lists = {at: pages for at, pages in self._lists.items() if at[0] != key}
+        touched = [f"hash {j}" for j, p in self._hashes.items() if p & places]
+        touched += [f"copy {j}" for j, p in self._copies.items() if p & places]
+        touched += [f"batch {s}" for s, keys in self._batches.items() if key in keys]
+        if touched:
+            yield f"the pages of {brief(key)} were taken while they were touched by {', '.join(touched)}"
 
     def _pass(self, hold: Hold) -> None:
         """Pages at the front of a list are the room's no more."""
@@ -119,6 +137,7 @@ class QuietIsTrue(Check):
             self._dropped.discard(key)
             under_way = [f"read {h}" for h, p in self._reads.items() if p & places]
             under_way += [f"hash {j}" for j, p in self._hashes.items() if p & places]
+            under_way += [f"copy {j}" for j, p in self._copies.items() if p & places]
             under_way += [f"batch {s}" for s, keys in self._batches.items() if key in keys]
             if under_way:
                 yield f"quiet was said of {brief(key)} while its pages were touched by {', '.join(under_way)}"
@@ -126,3 +145,7 @@ class QuietIsTrue(Check):
 
 def _slots(order: DigestOrder, placement: Placement) -> Places:
     return frozenset((order.group, int(p)) for p in np.unique(order.slots // placement.blocks_per_page(order.group)))
+
+
+def _copied(copy: HostCopy, placement: Placement) -> Places:
+    return frozenset((g, int(p)) for g, slots in copy.slots.items() for p in np.unique(slots // placement.blocks_per_page(g)))

@@ -1,0 +1,200 @@
+"""Rooms that generate when pages run short: who gives way, where its state goes, and when it comes back.
+
+    RUNNING ──a page is short, and it has the least to lose──▶ OFFLOADING ──stored on every rank──▶ RETRACTED   no pages
+       ▲                                                                                               │
+       └──────────── verified on every rank ──────────── RESTORING ◀──── its whole state fits again ───┘   other pages
+
+Least to lose has the room of the lowest urgency (`priority`, the greater number), and among those the one that came last.
+Where the host store is full, or a copy fails, the room is computed again: its gateway opens the next epoch (`Recompute`).
+
+What keeps a retracted room from starving:
+- between two retractions a room generates at least one token: one that has just come back is not taken before its step;
+- rooms come back in order, each as soon as its state fits beside one more page for each running room;
+- at most OVERTAKES later rooms are admitted while a room is away; from then on all later ones wait for it.
+So it waits for the end of rooms that are ahead of it and of a bounded number of others, and each of them has a deadline.
+"""
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+from baton.core import holding
+from baton.core.agreement import Offload, Report, Restore, Vote
+from baton.core.generation import Generation
+from baton.core.host_ledger import HostLedger
+from baton.core.ids import GroupName, Key, Micros
+from baton.core.leader import Leader
+from baton.core.manifest import Manifest
+from baton.core.marks import Mark
+from baton.core.messages import Recompute
+from baton.core.pages import PageState
+from baton.core.room import LeaderSettings, RoomState, Saw, Table
+from baton.core.state import Unit
+
+OVERTAKES = 4
+
+RETRACTION: Table = {
+    (RoomState.RUNNING, Saw.RETRACT): RoomState.OFFLOADING,
+    (RoomState.OFFLOADING, Saw.STORED): RoomState.RETRACTED,
+    (RoomState.OFFLOADING, Saw.END): RoomState.ENDING,
+    (RoomState.RETRACTED, Saw.HELD): RoomState.RESTORING,
+    (RoomState.RETRACTED, Saw.END): RoomState.ENDING,  # its copy is still to be forgotten
+    (RoomState.RESTORING, Saw.RESTORED): RoomState.RUNNING,
+    (RoomState.RESTORING, Saw.END): RoomState.ENDING,
+}
+WITH_PAGES = (
+    *(RoomState.COMPUTING, RoomState.FETCHING, RoomState.COMMITTING, RoomState.RUNNING),
+    *(RoomState.OFFLOADING, RoomState.RESTORING),
+)
+AWAY = (RoomState.OFFLOADING, RoomState.RETRACTED)
+
+G = TypeVar("G", bound=Generation)
+
+
+class GeneratingLeader(Leader[G]):
+    """Base of the leaders of workers that generate."""
+
+    def __init__(self, manifest: Manifest, settings: LeaderSettings, totals: dict[GroupName, int]) -> None:
+        super().__init__(manifest, settings, totals)
+        self._host = HostLedger([manifest.placement(r) for r in range(len(manifest.ranks))], settings.host_bytes)
+        self._copies: dict[int, Key] = {}  # open offload and restore orders
+        self._last_order = 0
+
+    def new_order(self) -> int:
+        """A number for the next order that ranks vote on."""
+        self._last_order += 1
+        return self._last_order
+
+    def _forget(self, room: G) -> None:
+        if room.copying is not None:  # ranks do not vote on what was dropped
+            self._copies.pop(room.copying, None)
+            self._agreement.settle(room.copying)
+        self._host.give_back(room.key)
+        super()._forget(room)
+
+    # ---- steps ----------------------------------------------------------------------------------
+
+    def ready(self) -> list[G]:
+        """Rooms whose next token is computed now, oldest first: each has a page for it, and every stage of a pipeline gets
+        an equal share of all that run."""
+        running, busy = self.in_state(RoomState.RUNNING), self.in_flight()
+        share, found = -(-len(running) // self.manifest.pp), list[G]()
+        for room in running:
+            if len(found) < share and room.key not in busy and self._grow(room):
+                found.append(room)
+        return [room for room in found if room.state is RoomState.RUNNING]  # less those that gave way to another
+
+    def _grow(self, room: G) -> bool:
+        if room.state is not RoomState.RUNNING:
+            return False
+        if holding.grow(self, room, room.position):
+            return True
+        if not self.in_state(RoomState.ENDING, RoomState.OFFLOADING):  # else pages come back in a moment: it sits out one step
+            self._make_way()
+        return False
+
+    def _make_way(self) -> None:
+        """The running room with the least to lose gives its pages to others; not in the middle of a step."""
+        least = max(self.in_state(RoomState.RUNNING), key=_turn)
+        if least.key in self.in_flight():
+            return
+        if least.resumed:
+            self.marks[Mark.SPARED] += 1
+            return
+        if not self.ledger.could_ever_fit(self.span.live(least.position + 1)):
+            self._compute_again(least)  # the next epoch will be refused
+        elif self._host.take(least.key, least.position):
+            self.marks[Mark.RETRACTED] += 1
+            self.see(least, Saw.RETRACT)
+            self.draft.offload.append(Offload(self._order_copy(least), least.key, least.position))
+        else:
+            self.marks[Mark.STORE_FULL] += bool(self._host.total)
+            self._compute_again(least)
+
+    def _compute_again(self, room: G) -> None:
+        self.marks[Mark.RECOMPUTE] += 1
+        self.send(room.ticket.gateway, Recompute(room.key))
+        self.end(room)
+
+    # ---- copies ---------------------------------------------------------------------------------
+
+    def _order_copy(self, room: G) -> int:
+        room.copying = self.new_order()
+        self._copies[room.copying] = room.key
+        return room.copying
+
+    def _on_report(self, report: Report, now: Micros) -> None:
+        for ballot in report.ballots:
+            if ballot.order in self._copies:
+                self._count_copy(ballot.order)
+
+    def _count_copy(self, order: int) -> None:
+        vote, _ = self._agreement.verdict(order)
+        if vote is Vote.WAITING:
+            return
+        room = self.find(self._copies.pop(order))
+        self._agreement.settle(order)
+        if room is None or room.copying != order:
+            return
+        room.copying = None
+        if room.state is RoomState.ENDING:
+            return
+        if vote is not Vote.ARRIVED:
+            self.marks[Mark.COPY_FAILED] += 1
+            self._compute_again(room)
+        elif room.state is RoomState.OFFLOADING:
+            self.see(room, Saw.STORED)
+            self.ledger.give_back(room.key)
+            self.draft.vacate.append(room.key)
+        else:
+            self.marks[Mark.RESUMED] += 1
+            self.see(room, Saw.RESTORED)
+            self.ledger.move(room.key, PageState.COMMITTED)
+            self._host.give_back(room.key)
+            room.resumed = True
+
+    def resume(self) -> None:
+        """Retracted rooms come back, in order, as far as their states fit."""
+        for room in sorted(self.in_state(RoomState.RETRACTED), key=_turn):
+            want = self.span.live(room.position + 1)
+            if self.active >= self.settings.max_rooms or not self._fits_beside(want):
+                return
+            taken = holding.take(self, room, want, PageState.FETCHING, position=room.position)
+            assert taken, "it fits"
+            room.overtaken = 0
+            self.see(room, Saw.HELD)
+            self.draft.restore.append(Restore(self._order_copy(room), room.key, room.position))
+
+    # ---- admission ------------------------------------------------------------------------------
+
+    @property
+    def active(self) -> int:
+        """Rooms that hold pages and have not ended."""
+        return len(self.in_state(*WITH_PAGES))
+
+    def may_enter(self, room: G, want: Mapping[GroupName, int]) -> bool:
+        """Whether a room may be admitted with so many pages, as far as retracted rooms are concerned."""
+        if not self.in_state(*AWAY):
+            return True
+        return all(other.overtaken < OVERTAKES for other in self._behind(room)) and self._fits_beside(want)
+
+    def entered(self, room: G) -> None:
+        """A room was admitted."""
+        for other in self._behind(room):
+            self.marks[Mark.OVERTAKEN] += 1
+            other.overtaken += 1
+
+    def _behind(self, room: G) -> list[G]:
+        """Rooms that are away and would come first."""
+        return [other for other in self.in_state(*AWAY) if _turn(other) < _turn(room)]
+
+    def _fits_beside(self, want: Mapping[GroupName, int]) -> bool:
+        """Whether these pages are free, and one more for every running room in every group of pages: else one that has just
+        come would send another away at once."""
+        running = len(self.in_state(RoomState.RUNNING))
+        spare = {g.name: running if g.unit is Unit.PAGE else 0 for g in self.state_table.groups}
+        return self.ledger.fits({group: n + spare[group] for group, n in want.items()})
+
+
+def _turn(room: Generation) -> tuple[int, int]:
+    """Who comes first: the smaller."""
+    return room.ticket.priority, room.ticket.stamp

@@ -1,0 +1,342 @@
+"""Retraction: who gives way, what becomes of its state, when it comes back, and that nobody else waits for it."""
+
+from collections import Counter
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from tests.core.build import KV, key, manifest, submit
+from tests.core.world import World, expected
+
+from baton.core.agreement import Hold, Offload, Restore, StepPlan, Vote
+from baton.core.decode import DECODE
+from baton.core.door import Finish
+from baton.core.host_ledger import HostLedger, state_bytes
+from baton.core.ids import Boot, GroupName, Page, Rank, Seq
+from baton.core.marks import Mark
+from baton.core.messages import Recompute
+from baton.core.rank import RankCore
+from baton.core.rank_effects import Digest, Discard, Load, Save
+from baton.core.retraction import OVERTAKES, RETRACTION
+from baton.core.room import RoomState, Saw
+from baton.core.seal import block_sums
+from baton.core.state import DType, Full, Group, StateSpec, StateTable, Unit, Whole, Window
+from baton.core.unified import UNIFIED
+from baton.core.work import Copied, DigestDone
+
+P, D = 2, 3
+PLENTY = 1 << 20
+
+
+def prompt(n: int, salt: int = 0) -> tuple[int, ...]:
+    return tuple((7 * i + 13 * salt + 1) % 997 for i in range(n))
+
+
+def pressed(*, pages: int = 9, unified: bool = False, **limits: int) -> World:
+    """A worker that generates in `pages` pages of 4 tokens."""
+    world = World()
+    if unified:
+        world.add("unified", D, pages=pages, **limits)
+    else:
+        world.add("prefill", P, pages=40)
+        world.add("decode", D, pages=pages, **limits)
+    world.run()
+    return world
+
+
+def marks(world: World) -> Counter[Mark]:
+    return world.nodes[Boot(D)].leader.marks
+
+
+def rooms(world: World) -> dict[int, Any]:
+    """Open rooms where tokens are generated, by the number of their request."""
+    return {int(r.ticket.stamp): r for r in world.nodes[Boot(D)].leader.rooms.values()}
+
+
+def until(world: World, state: RoomState, steps: int = 400) -> Any:
+    """Go on until some room is in that state."""
+    for _ in range(steps):
+        found = [r for r in rooms(world).values() if r.state is state]
+        if found:
+            return found[0]
+        world.step()
+    raise AssertionError(f"no room was ever {state.value}")
+
+
+# ---- table --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("table", [DECODE, UNIFIED])
+def test_the_table_of_retraction_is_exactly_this(table: dict) -> None:
+    away = (RoomState.OFFLOADING, RoomState.RETRACTED, RoomState.RESTORING)
+    found = {(s, saw): table.get((s, saw)) for s in away for saw in Saw}
+    legal = {at: to for at, to in found.items() if to is not None}
+    assert legal == {at: to for at, to in RETRACTION.items() if at[0] in away}
+    assert {s for s, saw in table if saw is Saw.RETRACT} == {RoomState.RUNNING}, "only a running room gives way"
+    assert {to for (_, saw), to in table.items() if saw is Saw.RESTORED} == {RoomState.RUNNING}
+    assert all(table[s, Saw.END] is RoomState.ENDING for s in away), "ranks hold something of it"
+
+
+# ---- what clients see ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("unified", [False, True])
+def test_rooms_are_retracted_again_and_again_and_say_the_same(unified: bool) -> None:
+    world = pressed(unified=unified, host_bytes=PLENTY)
+    for n in range(1, 5):
+        world.submit(submit(n, prompt(7, n), max_tokens=17))
+    world.run()
+    for n in range(1, 5):
+        assert world.tokens(n) == expected(prompt(7, n), 17)
+    assert marks(world)[Mark.RETRACTED] == marks(world)[Mark.RESUMED] >= 4
+    assert not any(isinstance(m, Recompute) for _, _, m in world.log)
+    assert world.clean
+
+
+def test_where_the_store_is_full_a_room_is_computed_again() -> None:
+    world = pressed(host_bytes=state_bytes(manifest("decode", D).placement(0), 12))
+    for n in range(1, 5):
+        world.submit(submit(n, prompt(7, n), max_tokens=17))
+    world.run()
+    for n in range(1, 5):
+        assert world.tokens(n) == expected(prompt(7, n), 17)
+    assert marks(world)[Mark.STORE_FULL] == marks(world)[Mark.RECOMPUTE] > 0
+    assert world.clean
+
+
+def _damage(copy: Any, back: bool, node: Any) -> str:
+    if not back:
+        node.host[copy.key][0, 5] ^= 1
+    return ""
+
+
+BAD = {
+    "save": lambda copy, back, node: "" if back else "no memory",
+    "load": lambda copy, back, node: "gone" if back else "",
+    "damage": _damage,
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_copy_that_is_not_whole_is_never_computed_with(what: str) -> None:
+    world = pressed(host_bytes=PLENTY)
+    world.on_copied = BAD[what]
+    for n in range(1, 5):
+        world.submit(submit(n, prompt(7, n), max_tokens=17))
+    world.run()
+    for n in range(1, 5):
+        assert world.tokens(n) == expected(prompt(7, n), 17)
+    assert marks(world)[Mark.COPY_FAILED] > 0 == marks(world)[Mark.RESUMED]
+    assert world.clean
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("state", [RoomState.OFFLOADING, RoomState.RETRACTED, RoomState.RESTORING])
+def test_an_abort_at_any_step_leaves_nothing(state: RoomState, frozen: bool) -> None:
+    world = pressed(host_bytes=PLENTY)
+    for n in range(1, 5):
+        world.submit(submit(n, prompt(7, n), max_tokens=17))
+    room = until(world, state)
+    gone = int(room.ticket.stamp)
+    world.freeze_copies = frozen
+    world.cancel(gone)
+    for _ in range(20):
+        world.step()
+    world.freeze_copies = False
+    world.run()
+    for n in {1, 2, 3, 4} - {gone}:
+        assert world.tokens(n) == expected(prompt(7, n), 17)
+    assert world.clean
+    assert not len(world.nodes[Boot(D)].rank._host)
+
+
+# ---- nobody else waits --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", [RoomState.OFFLOADING, RoomState.RESTORING])
+def test_handoffs_go_on_while_a_copy_is_under_way(state: RoomState) -> None:
+    """The copy stands still for ever: a request that fits beside it is admitted, handed over and answered."""
+    world = pressed(pages=12, host_bytes=PLENTY)
+    for n in range(1, 4):
+        world.submit(submit(n, prompt(7, n), max_tokens=17))
+    room = until(world, state)
+    world.freeze_copies = True
+    number = int(room.ticket.stamp)
+    for n in {1, 2, 3} - {number}:
+        world.cancel(n)
+    world.submit(submit(9, prompt(3, 9), max_tokens=2))
+    world.run()
+    assert room.state is state
+    assert world.tokens(9) == expected(prompt(3, 9), 2)
+    world.freeze_copies = False
+    world.run()
+    assert world.tokens(number) == expected(prompt(7, number), 17)
+    assert world.clean
+
+
+def test_a_room_that_is_away_is_overtaken_a_bounded_number_of_times() -> None:
+    """Request 1 holds most of the pages for long; 2 is away and too large to come back beside it; small ones keep coming."""
+    world = pressed(pages=14, host_bytes=PLENTY)
+    world.submit(submit(1, prompt(14, 1), max_tokens=30))
+    world.submit(submit(2, prompt(20, 2), max_tokens=12))
+    room = until(world, RoomState.RETRACTED)
+    assert int(room.ticket.stamp) == 2
+    for n in range(3, 20):
+        world.submit(submit(n, prompt(3, n), max_tokens=2))
+    before = [n for n in range(3, 20) if world.end(n) is not None]
+    while room.state is RoomState.RETRACTED:
+        assert world.step()
+        before = [n for n in range(3, 20) if n not in rooms(world) and world.tokens(n)]
+    assert 0 < len(before) <= OVERTAKES
+    world.run()
+    for n, length, tokens in ((1, 14, 30), (2, 20, 12), *((n, 3, 2) for n in range(3, 20))):
+        assert world.tokens(n) == expected(prompt(length, n), tokens)
+    assert world.clean
+
+
+def test_between_two_retractions_a_room_says_something() -> None:
+    world = pressed(host_bytes=PLENTY)
+    plans: list[StepPlan] = []
+    rank = world.nodes[Boot(D)].rank
+    apply = rank.apply
+    rank.apply = lambda plan: plans.append(plan) or apply(plan)  # type: ignore[method-assign]
+    for n in range(1, 6):
+        world.submit(submit(n, prompt(5, n), max_tokens=17))
+    world.run()
+    away: set[Any] = set()
+    for plan in plans:
+        for order in plan.offload:
+            assert order.key not in away, "it was taken again before its step"
+            away.add(order.key)
+        away -= {row.key for row in plan.batch}
+    assert sum(len(plan.offload) for plan in plans) > 4
+    assert isinstance(world.end(1), Finish)
+
+
+def test_the_least_urgent_gives_way_and_of_those_the_last() -> None:
+    world = pressed(pages=9, host_bytes=PLENTY)
+    for n, priority in ((1, 5), (2, 0), (3, 5)):
+        world.submit(msgspec.structs.replace(submit(n, prompt(7, n), max_tokens=17), priority=priority))
+    first = until(world, RoomState.OFFLOADING)
+    assert int(first.ticket.stamp) == 3
+    while rooms(world).get(2) is not None:
+        assert rooms(world)[2].state not in RETRACTION.values() or rooms(world)[2].state in (RoomState.RUNNING, RoomState.ENDING)
+        world.step()
+    world.run()
+    for n in (1, 2, 3):
+        assert world.tokens(n) == expected(prompt(7, n), 17)
+
+
+# ---- one rank: every kind of state --------------------------------------------------------------
+
+WINDOW, SLOT = GroupName("window"), GroupName("slot")
+TABLE = StateTable(
+    2,
+    4,
+    (Group(KV, Unit.PAGE, Full()), Group(WINDOW, Unit.PAGE, Window(6)), Group(SLOT, Unit.SLOT, Whole())),
+    (
+        StateSpec("kv", KV, (0, 1), ("k", "v"), 2, 4, DType.F32),
+        StateSpec("index", KV, (0, 1), ("k",), 1, 4, DType.F32),
+        StateSpec("swa", WINDOW, (1,), ("k", "v"), 2, 4, DType.F32),
+        StateSpec("delta", SLOT, (0,), ("s",), 2, 8, DType.F32),
+        StateSpec("conv", SLOT, (1,), ("s",), 2, 8, DType.F32),
+    ),
+)
+PLACEMENT = msgspec.structs.replace(manifest("decode", D, page_blocks=2), table=TABLE).placement(0)
+
+
+class Memory:
+    """Pools, and a store that keeps copies."""
+
+    def __init__(self) -> None:
+        random = np.random.default_rng(7)
+        self.pools = {g.name: random.integers(0, 256, 64 * PLACEMENT.page_bytes(g.name)).astype(np.uint8) for g in TABLE.groups}
+        self.saved: dict[GroupName, np.ndarray] = {}
+        self.discarded = 0
+
+    def blocks(self, group: GroupName) -> np.ndarray:
+        return self.pools[group].reshape(-1, PLACEMENT.block_bytes(group))
+
+    def perform(self, core: RankCore, effects: list[Any]) -> None:
+        for effect in effects:
+            match effect:
+                case Save(copy=copy):
+                    self.saved = {g: self.blocks(g)[slots] for g, slots in copy.slots.items()}
+                    self.perform(core, core.copied(Copied(copy.job, "")))
+                case Load(copy=copy):
+                    for g, slots in copy.slots.items():
+                        self.blocks(g)[slots] = self.saved[g]
+                    self.perform(core, core.copied(Copied(copy.job, "")))
+                case Digest(order=o):
+                    sums = block_sums(self.pools[o.group], PLACEMENT, o.group, o.slots, o.numbers, 77)
+                    self.perform(core, core.hashed(DigestDone(o.job, sums)))
+                case Discard():
+                    self.discarded += 1
+
+
+def held(first: int, length: int) -> Hold:
+    """Pages from `first` on for so many positions: two blocks of four tokens in each."""
+    full, gone = -(-length // 8), max(0, length - 5) // 8
+    window = tuple(Page(first + n) for n in range(full - gone))
+    return Hold(key(), {KV: tuple(Page(first + n) for n in range(full)), WINDOW: window, SLOT: (Page(first),)}, {WINDOW: gone})
+
+
+@pytest.mark.parametrize("length", [1, 3, 4, 5, 7, 8, 9, 13, 16, 23, 40])
+def test_every_kind_of_state_comes_back_in_other_pages(length: int) -> None:
+    memory, core = Memory(), RankCore(rank=Rank(0), boot=Boot(D), placements=[PLACEMENT], seal=True)
+    core.apply(StepPlan(Seq(1), hold=(held(3, length),)))
+    places = {g: core._rooms.slots(key(), g, numbers) for g, numbers in core._host._blocks(length).items()}
+    before = {g: memory.blocks(g)[at].copy() for g, at in places.items()}
+    memory.perform(core, core.apply(StepPlan(Seq(2), offload=(Offload(1, key(), length),))))
+    for group, at in places.items():
+        memory.blocks(group)[at] = 0xEE  # the pages are another's now
+    memory.perform(core, core.apply(StepPlan(Seq(3), vacate=(key(),), hold=(held(20, length),))))
+    memory.perform(core, core.apply(StepPlan(Seq(4), restore=(Restore(2, key(), length),))))
+    report = core.report()
+    assert report is not None
+    assert [(b.order, b.vote) for b in report.ballots] == [(1, Vote.ARRIVED), (2, Vote.ARRIVED)]
+    due = {KV: -(-length // 4), WINDOW: -(-length // 4) - max(0, length - 5) // 4, SLOT: 1}
+    assert {g: len(b) for g, b in before.items()} == due
+    for group, was in before.items():
+        now = core._rooms.slots(key(), group, core._host._blocks(length)[group])
+        assert not set(now) & set(places[group])
+        assert np.array_equal(memory.blocks(group)[now], was)
+    assert (memory.discarded, len(core._host)) == (1, 0)
+
+
+@pytest.mark.parametrize("group", [KV, WINDOW, SLOT])
+def test_a_bit_that_changed_in_the_store_is_found(group: GroupName) -> None:
+    memory, core = Memory(), RankCore(rank=Rank(0), boot=Boot(D), placements=[PLACEMENT], seal=True)
+    memory.perform(core, core.apply(StepPlan(Seq(1), hold=(held(3, 13),), offload=(Offload(1, key(), 13),))))
+    memory.saved[group].reshape(-1)[9] ^= 16
+    memory.perform(core, core.apply(StepPlan(Seq(2), vacate=(key(),), hold=(held(20, 13),), restore=(Restore(2, key(), 13),))))
+    report = core.report()
+    assert report is not None
+    assert [b.vote for b in report.ballots] == [Vote.ARRIVED, Vote.FAILED]
+    assert f"group {group}" in report.ballots[1].why
+    memory.perform(core, core.apply(StepPlan(Seq(3), drop=(key(),))))
+    report = core.report()
+    assert report is not None
+    assert (report.quiet, memory.discarded, len(core._host)) == ((key(),), 1, 0)
+
+
+# ---- books of the store -------------------------------------------------------------------------
+
+
+def test_space_is_taken_on_every_rank_or_on_none() -> None:
+    spec = StateSpec("kv", KV, (0, 1, 2), ("k", "v"), 1, 4, DType.F32)
+    worker = msgspec.structs.replace(
+        manifest("decode", D), table=StateTable(3, 4, (Group(KV, Unit.PAGE, Full()),), (spec,)), pp=2
+    )
+    stages = [msgspec.structs.replace(worker.placement(0), pp_rank=stage) for stage in (0, 1)]
+    sizes = [state_bytes(stage, 9) for stage in stages]
+    assert sizes[0] != sizes[1], "the stages hold different numbers of layers"
+    ledger = HostLedger(stages, 2 * max(sizes) - 1)
+    assert ledger.take(key(1), 9)
+    assert not ledger.take(key(2), 9)
+    assert (ledger.used(), ledger.rooms) == (tuple(sizes), 1)
+    ledger.give_back(key(1))
+    ledger.give_back(key(1))
+    assert ledger.take(key(2), 9)
+    assert ledger.used() == tuple(sizes)
