@@ -14,6 +14,7 @@ import structlog
 from baton.adapters import fabrics
 from baton.adapters.clock import MonotonicClock
 from baton.adapters.entropy import SystemEntropy
+from baton.adapters.host_memory import HostMemory
 from baton.adapters.memory import HostPool, available_bytes, require_memory
 from baton.adapters.secret import Secret, load_secret
 from baton.adapters.zmq_control import ZmqControl
@@ -111,8 +112,21 @@ class Body:
         self.manifest = self._manifest(station.boot, exposures)
         core = station.making.cores.rank(RankParts(Rank(self.rank), station.boot, self.placements, settings.seal))
         self.host = RankHost(
-            core=core, engine=self.engine, fabrics=self.fabrics, clock=station.clock, narration=station.narration
+            core=core,
+            engine=self.engine,
+            fabrics=self.fabrics,
+            store=self._store,
+            clock=station.clock,
+            narration=station.narration,
         )
+
+    @property
+    def host_bytes(self) -> int:
+        """Of host memory for the state of requests that give way; none where nothing is generated."""
+        s = self.settings
+        if s.role is Role.PREFILL:
+            return 0
+        return s.host_kv_bytes if s.host_kv_bytes is not None else sum(p.nbytes for p in self._host_pools.values())
 
     def _load(self, station: Station, store: "Store | None") -> None:
         from baton.engine.attention.choose import attention_for, delta_for, sparse_for
@@ -148,6 +162,10 @@ class Body:
         self.weights = identity(checkpoint.identity(self.dtype), config)
         pools = {group: HostPool(size, what=f"the pool of group {group}") for group, size in nbytes.items()}
         self._host_pools = pools
+        if s.host_kv_bytes and s.role is not Role.PREFILL:
+            require_memory(s.host_kv_bytes, "the host memory for requests that give way (--host-kv-memory)")
+        block_bytes = {group: self.placement.block_bytes(group) for group in pools}
+        self._store = HostMemory(pools=pools, block_bytes=block_bytes, total=self.host_bytes, wake=station.wake)
         attention = attention_for(pools, self.placement)
         attention.warm()
         delta = delta_for(pools, self.placement)
@@ -201,6 +219,7 @@ class Body:
         self._comm.close()  # a batch that waits for another rank ends
         for fabric in self.fabrics.values():
             fabric.close()
+        self._store.close()
         self.engine.close()
         for pool in self._host_pools.values():
             pool.close()

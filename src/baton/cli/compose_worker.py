@@ -113,8 +113,14 @@ class Worker(Member):
             stall_ms=s.stall_ms,
             fetch_ms=s.fetch_ms,
             pids=pids,
+            host_bytes=self._host_bytes(),
         )
         return self._station.making.cores.leader(LeaderParts(self.manifest, settings, totals), self._choose_fabric)
+
+    def _host_bytes(self) -> int:
+        """What the host store of every rank holds: ranks of a pipeline may have pools of different sizes."""
+        pools = [sum(pool.nbytes for pool in rank.pools) for rank in self.manifest.ranks]
+        return self._body.host_bytes if self.settings.host_kv_bytes is not None else min(self._body.host_bytes, *pools)
 
     def _choose_fabric(self, theirs: Manifest) -> str:
         """One for all pairs of ranks: what all of them have, and what reaches the farthest."""

@@ -1,4 +1,4 @@
-"""Performs one rank's effects on its fabrics and its engine, and brings their results back to it."""
+"""Performs one rank's effects on its fabrics, its engine and its host store, and brings their results back to it."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,21 +6,42 @@ from baton.core.agreement import Report, StepPlan
 from baton.core.cores import AnyRank
 from baton.core.errors import Bug, FabricError
 from baton.core.ids import Key, Micros, RankId
-from baton.core.rank_effects import CancelRead, ClearPools, Compute, Connect, Digest, Disconnect, RankEffect, Read
+from baton.core.rank_effects import (
+    CancelRead,
+    ClearPools,
+    Compute,
+    Connect,
+    Digest,
+    Discard,
+    Disconnect,
+    Load,
+    RankEffect,
+    Read,
+    Save,
+)
 from baton.core.work import BatchDone, Connected, Ended, FabricEvent, Handle, Released
 from baton.ports.clock import Clock
 from baton.ports.engine import Engine
 from baton.ports.fabric import Fabric
+from baton.ports.host_store import HostStore
 from baton.shell.narration import Narration
 
 
 class RankHost:
-    """One rank: its core, its engine, its fabrics by name."""
+    """One rank: its core, its engine, its fabrics by name, its host store."""
 
     def __init__(
-        self, *, core: AnyRank, engine: Engine, fabrics: Mapping[str, Fabric], clock: Clock, narration: Narration
+        self,
+        *,
+        core: AnyRank,
+        engine: Engine,
+        fabrics: Mapping[str, Fabric],
+        store: HostStore,
+        clock: Clock,
+        narration: Narration,
     ) -> None:
         self._core, self._engine, self._fabrics, self._clock, self._narration = core, engine, fabrics, clock, narration
+        self._store = store
         self._reads: dict[Handle, tuple[Fabric, Key]] = {}
         self._peers: dict[RankId, Fabric] = {}
 
@@ -42,6 +63,10 @@ class RankHost:
             else:
                 self._narration.note("hash_ended", job=done.job, t_us=self._clock.now())
                 self._perform(self._core.hashed(done))
+        for copied in self._store.poll():
+            found = True
+            self._narration.note("host_copy_ended", job=copied.job, why=copied.why, t_us=self._clock.now())
+            self._perform(self._core.copied(copied))
         return found
 
     def _hear(self, event: FabricEvent) -> None:
@@ -73,6 +98,12 @@ class RankHost:
                     self._engine.submit(effect.batch)
                 case Digest():
                     self._engine.digest(effect.order)
+                case Save(copy=copy):
+                    self._store.save(copy)
+                case Load(copy=copy):
+                    self._store.load(copy)
+                case Discard(key=key):
+                    self._store.discard(key)
                 case ClearPools():
                     for group in effect.groups:
                         self._engine.clear(group)

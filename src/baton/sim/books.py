@@ -3,21 +3,27 @@
     owner of a page:  Hold (plan) gives it to a key; it may be given to another key only when nothing of ours touches it.
 
 Checked: no landing in a page that is not being fetched into for the read's own room; no page given away while a read, a
-digest or a computation of ours still uses it; a page has one owner; no read begins where another may still land, and none
-too often; at commit every block of the room is there and right.
+digest, a copy to the host store or a computation of ours still uses it; a page has one owner; no read begins where another
+may still land, and none too often; at commit every block of the room is there and right; a room that comes back from the
+host store has the same bytes as when it went.
 """
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from baton.core.agreement import Hold, StepPlan
+import numpy as np
+from numpy.typing import NDArray
+
+from baton.core.agreement import Hold, RowOrder, StepPlan
 from baton.core.ids import GroupName, Key, Page, Rank, RankId
-from baton.core.state import Placement, Window
+from baton.core.state import Placement, Unit, Window
 from baton.core.work import Handle, Row
 from baton.sim.engine import SimEngine
+from baton.sim.host_store import SimHostStore
 from baton.sim.replicas import Replicas
 
 Where = tuple[GroupName, int]
+State = dict[GroupName, NDArray[np.uint8]]
 Range = tuple[GroupName, int, int, int]
 READS = 6  # of a block on a leg: three tries, and three more where prefill found it intact
 
@@ -58,17 +64,69 @@ class RankBooks:
         self._page_bytes = {g.name: placement.page_bytes(g.name) for g in placement.table.groups}
         self.engine: SimEngine | None = None
         self.replicas: Replicas | None = None
+        self.store: SimHostStore | None = None
+        self._before: dict[Key, tuple[int, State]] = {}  # positions and bytes when the state was ordered into the host store
+        self._restored: set[Key] = set()
 
     def applied(self, plan: StepPlan) -> None:
         """A plan is about to be applied by this rank."""
         for key in plan.drop:
             self.dropped.add(key)
+            self._before.pop(key, None)
             self._times.pop(key, None)
+        for key in plan.vacate:
+            self._vacate(key)
         for hold in plan.hold:
             self._pass(hold)
             self._hold(hold.key, hold.pages)
+        for order in plan.offload:
+            if order.key not in self.dropped:
+                self._before[order.key] = (order.length, self._state(order.key, order.length))
+        self._restored.update(order.key for order in plan.restore)
         for key in plan.commit:
             self._commit(key)
+        for row in plan.batch:
+            self._resumed(row)
+
+    def _resumed(self, row: RowOrder) -> None:
+        """A room computes: if it was away, its state is what it was, byte for byte."""
+        before = self._before.pop(row.key, None)
+        if before is None:
+            return
+        length, state = before
+        if row.key not in self._restored:
+            self._violate("same_after_resume", f"{self._name}: {_short(row.key)} computes while its state is in the host store")
+        self._restored.discard(row.key)
+        if row.start != length:
+            self._violate(
+                "same_after_resume", f"{self._name}: {_short(row.key)} was away with {length} tokens, goes on at {row.start}"
+            )
+        now = self._state(row.key, length)
+        wrong = [g for g in state if not np.array_equal(state[g], now[g])]
+        if wrong:
+            self._violate(
+                "same_after_resume", f"{self._name}: {_short(row.key)} has come back with another state in group {wrong}"
+            )
+
+    def _state(self, key: Key, length: int) -> State:
+        """All that the room's first `length` positions have in our pools, counted here and not by the code under test."""
+        assert self.engine is not None
+        found: State = {}
+        table, b = self._placement.table, self._placement.table.block_tokens
+        for group in table.groups:
+            if not self._placement.block_bytes(group.name):
+                continue
+            first, past, k = 0, 1, 1
+            if group.unit is Unit.PAGE:
+                first = max(0, length - group.extent.tokens + 1) // b if isinstance(group.extent, Window) else 0
+                past, k = -(-length // b), self._placement.page_blocks
+            passed = self._passed.get(key, Counter())[group.name]
+            pages = self._pages[key][group.name]
+            places = [pages[n // k - passed] * k + n % k for n in range(first, past)]
+            found[group.name] = self.engine.sim_pools[group.name].data.reshape(-1, self._placement.block_bytes(group.name))[
+                places
+            ]
+        return found
 
     def _commit(self, key: Key) -> None:
         self._committed.add(key)
@@ -87,6 +145,14 @@ class RankBooks:
                     del self._owner[group, page]
             del pages[:n]
             passed[group] += n
+
+    def _vacate(self, key: Key) -> None:
+        """All pages of a list are the room's no more, though it goes on."""
+        for group, pages in self._pages.pop(key, {}).items():
+            for page in pages:
+                if self._owner.get((group, page)) == key:
+                    del self._owner[group, page]
+        self._passed.pop(key, None)
 
     def _hold(self, key: Key, pages: Mapping[GroupName, Sequence[Page]]) -> None:
         for group, numbers in pages.items():
@@ -124,6 +190,11 @@ class RankBooks:
             for order in engine.digesting.values():
                 if order.group == where[0] and where[1] in (order.slots // k):
                     self._violate("own_digest_ended", f"{self._name}: page {where} given to {_short(key)} while it is hashed")
+        if self.store is not None:
+            k = self._placement.blocks_per_page(where[0])
+            for copy in self.store.under_way.values():
+                if where[0] in copy.slots and where[1] in (copy.slots[where[0]] // k):
+                    self._violate("own_copy_ended", f"{self._name}: page {where} given to {_short(key)} while it is copied")
 
     def _unread(self, row: Row, group: GroupName) -> int:
         """Pages at the front of a row's list that lie before all it looks back on."""

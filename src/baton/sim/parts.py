@@ -10,6 +10,7 @@ from baton.core.rank import RankCore
 from baton.core.seal import block_sums
 from baton.core.session import Sessions
 from baton.sim.engine import BlockSums
+from baton.sim.host_store import SimHostStore
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Parts:
     rank: type[RankCore] = RankCore
     sessions: type[Sessions] = Sessions
     block_sums: BlockSums = block_sums
+    host_store: type[SimHostStore] = SimHostStore
     replaced: tuple[Replaced, ...] = field(default=())
 
 

@@ -11,6 +11,9 @@ from baton.sim.clients import Client, Oracle
 from baton.sim.excuses import Fault, excuse
 from baton.sim.settings import BLOCK_TOKENS
 
+ANSWERS = (2, 1, 3, 4, 7)  # tokens
+LONG_ANSWERS = (2, 7, 9, 10, 10)
+
 
 class People:
     """All clients."""
@@ -55,7 +58,7 @@ class People:
             if not big:
                 self._prompts.append(prompt)
         limits = Limits(
-            max_tokens=(2, 1, 3, 4, 7)[self._world.tape.below(5, "max_tokens")],
+            max_tokens=(LONG_ANSWERS if self._world.draw.pressed else ANSWERS)[self._world.tape.below(5, "max_tokens")],
             stop_token_ids=(),
             eos_token_ids=(content.END_OF_SEQUENCE,) if self._world.tape.below(2, "eos") == 0 else (),
             deadline_ms=60 + 100 * self._world.tape.below(5, "tight") if tight else 20_000,

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 
 import msgspec
 
+from baton.core.host_ledger import state_bytes
 from baton.core.ids import GroupName
-from baton.core.state import DType, Full, Group, StateSpec, StateTable, Unit, Whole, Window
+from baton.core.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit, Whole, Window
 from baton.sim.tape import Tape
 
 BLOCK_TOKENS = 4
@@ -25,6 +26,8 @@ WIDTHS: Mapping[int, tuple[int, ...]] = {  # by heads
     8: (1, 1, 2, 4),
 }
 PAGE_BLOCKS = (1, 1, 1, 1, 2, 2, 2, 4, 3, 3, 3, 4)
+PRESSED = 3  # the crowd of worlds in which all ask at once, and for long answers: running rooms run out of pages
+HOST_STATES = (4, 0, 2, 0.5)  # the host store by the draw of `pages`: for so many of the longest requests' states
 
 
 class WorkerDraw(msgspec.Struct, frozen=True):
@@ -40,6 +43,7 @@ class WorkerDraw(msgspec.Struct, frozen=True):
     step_tokens: int
     last_chunk_tokens: int
     max_rooms: int
+    host_bytes: int = 0  # of each rank's host store
 
 
 class Faults(msgspec.Struct, frozen=True):
@@ -65,6 +69,9 @@ class Faults(msgspec.Struct, frozen=True):
     big: float = 0.0  # a request larger than a pool
     mismatch: float = 0.0  # a worker restarts, or begins, with other weights
     connect_fail: float = 0.0
+    host_slow: float = 0.0  # a copy to or from the host store takes long
+    host_fail: float = 0.0
+    host_damage: float = 0.0  # a bit flips in the store
 
 
 class WorldDraw(msgspec.Struct, frozen=True):
@@ -78,6 +85,7 @@ class WorldDraw(msgspec.Struct, frozen=True):
     hostile_ms: int
     attempts_differ: bool  # whether every computation of the same rows has bits of its own
     quiet_ends: bool  # whether the fabric promises that an ended read lands nothing more
+    pressed: bool = False  # whether all ask at once, and for long answers
 
     @property
     def clean(self) -> bool:
@@ -112,12 +120,14 @@ def draw_world(tape: Tape) -> WorldDraw:
     counts = {"prefill": (1, 1, 2, 1, 2, 3)[tape.below(6, "prefills")], "decode": (1, 1, 2, 1, 2, 3)[tape.below(6, "decodes")]}
     k_of = {role: PAGE_BLOCKS[tape.below(len(PAGE_BLOCKS), "page_blocks")] for role in counts}
     crowd = tape.below(4, "crowd")
+    longest = state_bytes(Placement(table, 1, 1, 0, 0, 1), LONGEST)
     for role, count in counts.items():
         for i in range(count):
             tp = max(WIDTHS[heads][tape.below(len(WIDTHS[heads]), "tp")], narrow)
             pp = 1 + (tape.below(6, "pp") == 5)
             tp, pp = (tp, pp) if ranks + tp * pp <= MAX_RANKS else (narrow, 1)
             ranks += tp * pp
+            more = tape.below(4, "pages")
             need = -(-LONGEST // (BLOCK_TOKENS * k_of[role]))  # pages of the largest ordinary request
             workers.append(
                 WorkerDraw(
@@ -126,11 +136,12 @@ def draw_world(tape: Tape) -> WorldDraw:
                     tp=tp,
                     pp=pp,
                     page_blocks=k_of[role],
-                    pages=need * (4, 2, 1, 1)[crowd] + tape.below(4, "pages"),
+                    pages=need * (4, 2, 1, 1)[crowd] + (more % 2 if crowd == PRESSED else more),
                     slots=(8, 3, 2, 2)[crowd],
                     step_tokens=(32, 8, 4, 16)[tape.below(4, "step_tokens")],
                     last_chunk_tokens=(32, 4, 8)[tape.below(3, "last_chunk")],
                     max_rooms=(8, 2, 3, 4)[tape.below(4, "max_rooms")],
+                    host_bytes=int(HOST_STATES[more] * longest) if role == "decode" else 0,
                 )
             )
     return WorldDraw(
@@ -142,6 +153,7 @@ def draw_world(tape: Tape) -> WorldDraw:
         hostile_ms=(800, 1500, 800, 4000)[tape.below(4, "hostile_ms")],
         attempts_differ=not tape.chance(0.3, "attempts_alike"),
         quiet_ends=not tape.chance(0.4, "loud_ends"),
+        pressed=crowd == PRESSED,
     )
 
 
@@ -151,7 +163,7 @@ def draw_faults(tape: Tape) -> Faults:
     def some(probability: float, label: str, *levels: float) -> float:
         return levels[tape.below(len(levels), label)] if tape.chance(probability, f"with {label}") else 0.0
 
-    return Faults(
+    found = Faults(
         loss=some(0.4, "loss", 0.02, 0.1),
         duplicate=some(0.4, "duplicate", 0.02, 0.1),
         reorder=some(0.5, "reorder", 0.05, 0.3),
@@ -172,4 +184,7 @@ def draw_faults(tape: Tape) -> Faults:
         big=some(0.15, "big", 0.1),
         mismatch=some(0.1, "mismatch", 0.3),
         connect_fail=some(0.15, "connect_fail", 0.2),
+    )
+    return msgspec.structs.replace(
+        found, host_slow=2 * found.read_straggle, host_fail=found.read_fail / 2, host_damage=found.read_corrupt / 3
     )

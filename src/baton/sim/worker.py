@@ -16,6 +16,7 @@ from baton.core.messages import PROTOCOL, Ticket
 from baton.core.prefill import PrefillLeader
 from baton.core.rank import RankCore
 from baton.core.rank_effects import RankEffect
+from baton.core.retraction import GeneratingLeader
 from baton.core.room import Effect, LeaderSettings
 from baton.core.span import Span
 from baton.core.state import Group, Placement, Unit
@@ -27,6 +28,7 @@ from baton.shell.worker import WorkerPump
 from baton.sim.books import PlanBook, RankBooks
 from baton.sim.endings import Endings
 from baton.sim.engine import Collective, SimEngine
+from baton.sim.host_store import SimHostStore
 from baton.sim.memory import SimFabric
 from baton.sim.network import SimControl
 from baton.sim.parts import Parts
@@ -72,6 +74,7 @@ class WorkerRun:
         self.collective = Collective(world, boots[0], draw.role, len(boots))
         self.processes: list[Process] = []
         self.engines: list[SimEngine] = []
+        self.stores: list[SimHostStore] = []
         self.cores: list[RankCore] = []
         self.books: list[RankBooks] = []
         self.plans = PlanBook(draw.name, world.violate)
@@ -128,6 +131,7 @@ class WorkerRun:
             stall_ms=1500,
             fetch_ms=600,
             pids=tuple(range(len(self.boots))),
+            host_bytes=d.host_bytes,
         )
         makers: Mapping[str, Callable[[], Leader[Any]]] = {
             "prefill": lambda: self.parts.prefill(self.manifest, settings, self.pages),
@@ -177,13 +181,18 @@ class WorkerRun:
         )
         books.engine = engine
         fabric = SimFabric(world, process, engine.sim_pools, books)
+        store = self.parts.host_store(
+            world=world, process=process, placement=placement, pools=engine.sim_pools, total=d.host_bytes
+        )
+        books.store = store
         kind = observed(self.parts.rank, rank, books, self.plans, lambda plan: world.plan_applied(self, rank, plan))
         core = kind(rank=rank, boot=self.boots[rank], placements=self.placements, seal=world.seal)
         core.marks = world.core_marks
         control = SimControl(world.network, process, address_of(d.name) if rank == 0 else None)
         lines = Lines(self.parts.sessions(self.boots[rank], world.limits), control, process.clock)
-        host = RankHost(core=core, engine=engine, fabrics={"sim": fabric}, clock=process.clock, narration=Silent())
+        host = RankHost(core=core, engine=engine, fabrics={"sim": fabric}, store=store, clock=process.clock, narration=Silent())
         self.engines.append(engine)
+        self.stores.append(store)
         self.cores.append(core)
         self.books.append(books)
         process.start(lambda: self._pump(rank, host, lines, process))
@@ -231,6 +240,9 @@ class WorkerRun:
             left = held_by(core)
             if left:
                 return f"{process.name} still holds {left}"
+        for process, store in zip(self.processes, self.stores, strict=True):
+            if store.held or store.under_way:
+                return f"the host store of {process.name} still holds {dict(store.held)}"
         return ""
 
 
@@ -238,6 +250,9 @@ def kept_by(leader: Leader[Any], now: int) -> dict[str, int]:
     """What a leader's tables keep of rooms that have ended; offers without a ticket until their time is over."""
     agreement = leader._agreement
     kept: dict[str, Sized] = {"epochs": leader._epochs, "votes": agreement._votes, "drops": agreement._dropped_at}
+    if isinstance(leader, GeneratingLeader):
+        kept["copies"] = leader._copies
+        kept["host ledger"] = range(leader._host.rooms)
     if isinstance(leader, DecodeLeader):
         kept["orders"] = leader._orders
         kept["early offers"] = leader._early.overdue(Micros(now))
@@ -257,6 +272,7 @@ def held_by(core: RankCore) -> dict[str, int]:
         "rehashing": core._rehashing,
         "batches": core._batches,
         "dropping": core._dropping,
+        "copies": core._host,
     }
     return {name: len(items) for name, items in kept.items() if len(items)}
 

@@ -285,7 +285,7 @@ class World:
     def _schedule(self) -> None:
         span = self.draw.hostile_ms * 1000
         start = self.heap.now
-        window = span // (2, 40, 160)[self.tape.below(3, "burst")]  # in which all ask
+        window = span // (2, 40, 160)[max(self.tape.below(3, "burst"), 2 * self.draw.pressed)]  # in which all ask
         for i in range(self.draw.requests):
             at = window * i // self.draw.requests + window * self.tape.below(20, "asks at") // 40
             self.heap.at(start + at, self.people.ask)
