@@ -6,19 +6,21 @@ import msgspec
 import numpy as np
 import pytest
 
-from baton.core.agreement import Hold, StepPlan
+from baton.core.agreement import Fetch, Hold, Offload, Restore, RowOrder, StepPlan
 from baton.core.door import Emit, Fail, Finish, RequestId, Submit
 from baton.core.ids import Boot, Epoch, GroupName, Key, Page, Rank, RankId, Room, Seq, Stamp, TokenId, TokenIndex
 from baton.core.manifest import Manifest, PoolView, RankManifest
 from baton.core.messages import (
     PROTOCOL,
     Abort,
+    BlockRun,
     Drawn,
     FailCode,
     Failed,
     FinishReason,
     FirstToken,
     Limits,
+    Offer,
     Received,
     Sampling,
     Ticket,
@@ -28,7 +30,7 @@ from baton.core.messages import (
 from baton.core.room import Issue, Send
 from baton.core.seal import block_sums
 from baton.core.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit, Whole
-from baton.core.work import Batch, DigestOrder, Job, Row
+from baton.core.work import Batch, DigestOrder, HostCopy, Job, Row
 from baton.sim import content
 from baton.sim.books import READS, PlanBook, RankBooks
 from baton.sim.clients import Client, Oracle, right_answer
@@ -37,6 +39,7 @@ from baton.sim.engine import Collective, SimEngine
 from baton.sim.excuses import EVERYBODY, EXCUSES, Fault, excuse, worker_of
 from baton.sim.handoffs import Handoffs
 from baton.sim.heap import Heap
+from baton.sim.pressure import OVERTAKES, Pressure
 from baton.sim.process import Process, SkewedClock
 from baton.sim.replicas import Replicas
 from baton.sim.tape import Tape
@@ -146,6 +149,58 @@ def test_a_page_is_given_away_only_when_nothing_computes_or_hashes_it():
     found.applied(plan(2, drop=(key(1),), hold=(hold(key(2), (0,), ()),)))
     with breaks("own_digest_ended"):
         found.applied(plan(3, hold=(hold(key(2), (1,), ()),)))
+
+
+def test_a_page_is_given_away_only_when_nothing_copies_it():
+    found = books(Engine())
+    found.store = SimpleNamespace(under_way={1: HostCopy(Job(1), key(1), {FULL: np.array([1])})})
+    found.applied(plan(2, drop=(key(1),), hold=(hold(key(2), (0,), ()),)))
+    with breaks("own_copy_ended"):
+        found.applied(plan(3, hold=(hold(key(2), (1,), ()),)))
+
+
+class Pools(Engine):
+    """As much of an engine as a state is compared in: pages filled with their own number."""
+
+    def __init__(self):
+        super().__init__()
+        self.sim_pools = {g: SimpleNamespace(data=np.zeros(8 * PLACEMENT.page_bytes(g), np.uint8)) for g in (FULL, SLOT)}
+
+    def fill(self, group, page, value):
+        size = PLACEMENT.page_bytes(group)
+        self.sim_pools[group].data[page * size : (page + 1) * size] = value
+
+
+def row(k, start):
+    return RowOrder(k, start, (TokenId(1),), {}, start + 1, None, TokenIndex(0))
+
+
+@pytest.mark.parametrize("spoiled", [None, FULL, SLOT])
+def test_a_room_that_was_away_has_the_same_bytes_of_every_kind(spoiled):
+    engine = Pools()
+    for group, page, value in ((FULL, 0, 11), (FULL, 1, 12), (SLOT, 0, 13), (FULL, 4, 11), (FULL, 5, 12), (SLOT, 3, 13)):
+        engine.fill(group, page, value)
+    found = books(engine)
+    found.applied(plan(2, offload=(Offload(1, key(1), 7),)))
+    for group, page in ((FULL, 0), (FULL, 1), (SLOT, 0)):
+        engine.fill(group, page, 99)
+    found.applied(plan(3, vacate=(key(1),), hold=(hold(key(2), (0, 1)),)))
+    found.applied(plan(4, hold=(hold(key(1), (4, 5), (3,)),), restore=(Restore(2, key(1), 7),)))
+    if spoiled is None:
+        found.applied(plan(5, batch=(row(key(1), 7),)))
+        return
+    engine.fill(spoiled, 4 if spoiled == FULL else 3, 98)
+    with breaks("same_after_resume"):
+        found.applied(plan(5, batch=(row(key(1), 7),)))
+
+
+def test_a_room_computes_only_when_it_is_back_and_where_it_was():
+    for restore, start in (((), 7), ((Restore(2, key(1), 7),), 6)):
+        found = books(Pools())
+        found.applied(plan(2, offload=(Offload(1, key(1), 7),)))
+        found.applied(plan(3, restore=restore))
+        with breaks("same_after_resume"):
+            found.applied(plan(4, batch=(row(key(1), start),)))
 
 
 def test_a_read_goes_into_pages_of_one_room():
@@ -505,3 +560,75 @@ def test_an_end_that_was_asked_for_or_told_is_no_silent_one(explained):
 def test_a_silent_end_is_found(silent):
     with breaks("end_said"):
         ends_after(**silent)
+
+
+# ---- rooms that are away -------------------------------------------------------------------------
+
+
+def ticket_of(number):
+    return Ticket(key(number), Stamp(number), GATEWAY, PREFILL, DECODE, PROMPT, (), SAMPLING, LIMITS)
+
+
+class Leader:
+    """A decode leader's turns, and the judge."""
+
+    def __init__(self, rooms=20):
+        self.tickets = {key(n): ticket_of(n) for n in range(1, rooms)}
+        self.judge, self.seq = Pressure(self.tickets, violate), 0
+
+    def turn(self, **fields):
+        self.seq += 1
+        self.judge.acts(DECODE, "decode-0", [Issue(plan(self.seq, **fields))])
+
+    def away(self, number):
+        self.turn(hold=(hold(key(number), (number,)),))
+        self.turn(offload=(Offload(number, key(number), 5),))
+        self.turn(vacate=(key(number),))
+
+
+def offer(number, blocks=True):
+    run = {FULL: BlockRun(number - 1, number, (Page(0),))} if blocks else {}
+    return Offer(key(1), number, run, (), None)
+
+
+FETCH = Fetch(1, None, (), key(1), PREFILL, 5, {}, (), 1000)
+
+
+def test_what_is_offered_is_read_in_the_same_turn():
+    leader = Leader()
+    leader.judge.heard(DECODE, ticket_of(1))
+    leader.judge.heard(DECODE, offer(0, blocks=False))
+    leader.judge.heard(DECODE, offer(1))
+    leader.turn()  # it is not admitted yet
+    leader.turn(hold=(hold(key(1), (0,)),), fetch=(FETCH,))
+    leader.judge.heard(DECODE, offer(2))
+    with breaks("read_at_once"):
+        leader.turn()
+
+
+def test_a_room_that_is_back_computes_before_it_goes_again():
+    for computes in (True, False):
+        leader = Leader()
+        leader.away(1)
+        leader.turn(restore=(Restore(2, key(1), 5),))
+        if computes:
+            leader.turn(batch=(row(key(1), 5),))
+            leader.turn(offload=(Offload(3, key(1), 6),))
+        else:
+            with breaks("runs_between"):
+                leader.turn(offload=(Offload(3, key(1), 5),))
+
+
+def test_rooms_come_back_in_their_order_and_are_overtaken_by_few():
+    leader = Leader()
+    leader.away(2)
+    leader.away(3)
+    with breaks("overtaking"):
+        leader.turn(restore=(Restore(9, key(3), 5),))
+    leader = Leader()
+    leader.away(2)
+    leader.turn(hold=(hold(key(1), (1,)),))  # an earlier one overtakes nobody
+    for n in range(3, 3 + OVERTAKES):
+        leader.turn(hold=(hold(key(n), (n,)),))
+    with breaks("overtaking"):
+        leader.turn(hold=(hold(key(3 + OVERTAKES), (9,)),))

@@ -186,5 +186,5 @@ def draw_faults(tape: Tape) -> Faults:
         connect_fail=some(0.15, "connect_fail", 0.2),
     )
     return msgspec.structs.replace(
-        found, host_slow=2 * found.read_straggle, host_fail=found.read_fail / 2, host_damage=found.read_corrupt / 3
+        found, host_slow=found.read_straggle + found.lag, host_fail=found.read_fail / 2, host_damage=found.read_corrupt / 3
     )

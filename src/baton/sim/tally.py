@@ -35,6 +35,8 @@ SHARES: Mapping[str, Callable[[Outcome], bool]] = {
     "crashes": _world("fault: crash"),
     "refetches": _core(Mark.READ_AGAIN),
     "withdrawals": _core(Mark.WITHDRAWN),
+    "retractions": _core(Mark.RETRACTED),
+    "resumptions": _core(Mark.RESUMED),
     "new epochs": _core(Mark.NEW_EPOCH),
     "clean": lambda outcome: outcome.clean,
 }

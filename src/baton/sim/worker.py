@@ -150,6 +150,8 @@ class WorkerRun:
             if isinstance(message, Ticket):
                 self.world.ticket(message)
             endings.heard(self.boot, message)
+            if self.draw.role == "decode":
+                self.world.pressure.heard(self.boot, message)
             receive(sender, message, now)
 
         def lose(boot: Boot, why: str, now: Any) -> None:
@@ -159,6 +161,8 @@ class WorkerRun:
         def act() -> list[Effect]:
             found = effects()
             endings.acts(self.boot, self.draw.name, found)
+            if self.draw.role == "decode":
+                self.world.pressure.acts(self.boot, self.draw.name, found)
             return found
 
         leader.receive, leader.peer_lost, leader.effects = hear, lose, act  # type: ignore[method-assign]

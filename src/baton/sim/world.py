@@ -31,6 +31,7 @@ from baton.sim.memory import SimPool
 from baton.sim.network import OLD_US, Network, SimControl
 from baton.sim.parts import SHIPPED, Parts
 from baton.sim.people import People
+from baton.sim.pressure import Pressure
 from baton.sim.process import Process, SkewedClock
 from baton.sim.settings import Faults, WorkerDraw, WorldDraw, draw_world
 from baton.sim.story import Story, ordered, short
@@ -79,6 +80,7 @@ class World:
         self.all_faults: list[Fault] = []
         self.endings = Endings(self.tickets, self.violate)
         self.handoffs = Handoffs(self.tickets, self.all_faults, self.concerned, self.violate, lossy=bool(self.draw.faults.loss))
+        self.pressure = Pressure(self.tickets, self.violate)
         self.marks: Counter[str] = Counter()
         self.core_marks = Marks()  # one for all roles of all processes
         self.story: Story | None = None

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from baton.sim.plants import arrival, epochs, handing, memory, replicas, seals, votes
+from baton.sim.plants import arrival, epochs, handing, memory, replicas, retraction, seals, votes
 from baton.sim.plants.plant import Plant
 
 BANK: tuple[Plant, ...] = (
@@ -13,5 +13,6 @@ BANK: tuple[Plant, ...] = (
     *votes.PLANTS,
     *handing.PLANTS,
     *epochs.PLANTS,
+    *retraction.PLANTS,
 )
 BY_NAME: Mapping[str, Plant] = {plant.name: plant for plant in BANK}

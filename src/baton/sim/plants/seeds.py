@@ -5,6 +5,12 @@ from collections.abc import Mapping
 
 FIRST_SEEDS: Mapping[str, int] = {
     "fetch_used_before_end": 0,
+    "offload_forgets_a_kind": 6,
+    "offload_keeps_views": 3,
+    "resume_unverified": 24,
+    "resume_blocks_transfers": 6,
+    "offload_frees_at_once": 6,
+    "copy_never_forgotten": 1,
     "failed_read_arrived": 4,
     "no_seal_check": 1,
     "collapsed_leg": 3,

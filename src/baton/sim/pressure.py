@@ -1,0 +1,106 @@
+"""What must hold on a worker while rooms of it are away in the host store, kept from what its leader hears and orders.
+
+Checked: what prefill offers of an admitted room is ordered to be read in the turn in which it comes, whatever is being copied;
+a room that has come back computes before it is sent away again; rooms come back in their order; and only so many later ones
+are admitted while one is away.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+
+from baton.core.agreement import StepPlan
+from baton.core.frames import Said
+from baton.core.ids import Boot, Key
+from baton.core.messages import Offer, Ticket
+from baton.core.room import Effect, Issue
+
+OVERTAKES = 4  # as the docs say
+Seen = tuple[Boot, Key]
+
+
+class Pressure:
+    """All decode workers of a world, by boot."""
+
+    def __init__(self, tickets: Mapping[Key, Ticket], violate: Callable[[str, str], None]) -> None:
+        self._tickets, self._violate = tickets, violate
+        self._next: dict[Seen, int] = {}  # number of the offer that comes next
+        self._due: Counter[Seen] = Counter()  # offers with blocks that have come, less the orders to read them
+        self._held: set[Seen] = set()
+        self._away: dict[Seen, bool] = {}  # whether its pages are another's
+        self._back: set[Seen] = set()  # and has computed nothing since
+        self._passed: Counter[Seen] = Counter()
+
+    def heard(self, worker: Boot, message: Said) -> None:
+        """A leader receives a message. An offer before its ticket may be forgotten: such rooms are not judged."""
+        match message:
+            case Ticket(key=key, decode=decode) if decode == worker:
+                self._next.setdefault((worker, key), 0)
+            case Offer(key=key, number=number) if (worker, key) in self._next:
+                if number != self._next[worker, key]:
+                    del self._next[worker, key]
+                    self._due.pop((worker, key), None)
+                    return
+                self._next[worker, key] = number + 1
+                self._due[worker, key] += bool(message.runs)
+            case _:
+                pass
+
+    def acts(self, worker: Boot, name: str, effects: Iterable[Effect]) -> None:
+        """A leader's turn is over."""
+        for effect in effects:
+            if isinstance(effect, Issue):
+                self._plan(worker, name, effect.plan)
+        late = [key for (boot, key), due in self._due.items() if boot == worker and due > 0 and (boot, key) in self._held]
+        if late:
+            self._violate("read_at_once", f"{name} was offered blocks of {_short(late[0])} and does not read them")
+
+    def _plan(self, worker: Boot, name: str, plan: StepPlan) -> None:
+        for key in plan.drop:
+            self._forget((worker, key))
+        for key in plan.vacate:
+            if (worker, key) in self._away:
+                self._away[worker, key] = True
+        for hold in plan.hold:
+            if (worker, hold.key) not in self._held and hold.key not in plan.drop:
+                self._enter(worker, name, hold.key)
+        for fetch in plan.fetch:
+            if fetch.follows is None and (worker, fetch.key) in self._next:
+                self._due[worker, fetch.key] -= 1
+        for order in plan.offload:
+            if (worker, order.key) in self._back:
+                self._violate("runs_between", f"{name} sends {_short(order.key)} away again before it has computed anything")
+            self._away[worker, order.key] = False
+        for back in plan.restore:
+            self._return(worker, name, back.key)
+        self._back -= {(worker, row.key) for row in plan.batch}
+
+    def _enter(self, worker: Boot, name: str, key: Key) -> None:
+        self._held.add((worker, key))
+        for boot, other in self._away:
+            if boot == worker and self._turn(other) < self._turn(key):
+                self._passed[boot, other] += 1
+                if self._passed[boot, other] > OVERTAKES:
+                    self._violate(
+                        "overtaking", f"{name} admits {_short(key)}, the {OVERTAKES + 1}th while {_short(other)} is away"
+                    )
+
+    def _return(self, worker: Boot, name: str, key: Key) -> None:
+        self._away.pop((worker, key), None)
+        self._passed.pop((worker, key), None)
+        self._back.add((worker, key))
+        for (boot, other), vacated in self._away.items():
+            if boot == worker and vacated and self._turn(other) < self._turn(key):
+                self._violate("overtaking", f"{name} brings back {_short(key)} before {_short(other)}")
+
+    def _forget(self, seen: Seen) -> None:
+        for table in (self._next, self._due, self._away, self._passed):
+            table.pop(seen, None)
+        self._back.discard(seen)
+
+    def _turn(self, key: Key) -> tuple[int, int]:
+        ticket = self._tickets[key]
+        return ticket.priority, ticket.stamp
+
+
+def _short(key: Key) -> str:
+    return f"{key.room[-4:]}.{key.epoch}"
