@@ -372,7 +372,12 @@ class Leader(ABC, Generic[R]):
             rooms=tuple(self._room_view(r, now) for r in self.rooms.values()),
             clean=self.ledger.clean and not self.rooms and not reads,
             counters=self._counters(),
+            host=self._host_view(),
         )
+
+    def _host_view(self) -> dict[str, int]:
+        """Host memory for retracted rooms; see LedgerView."""
+        return {}
 
     def _counters(self) -> Counters:
         return Counters(

@@ -351,6 +351,7 @@ class LedgerView(Message, frozen=True, tag="ledger_view"):
     rooms: tuple[RoomView, ...]
     clean: bool  # nothing but cache is held
     counters: Counters = Counters()
+    host: dict[str, int] = {}  # host memory for retracted rooms: `total` and `used` bytes of the fullest rank; empty if none
     cleared: tuple[GroupName, ...] = ()  # groups that every rank has zeroed, in the answer to Clear
 
 

@@ -71,6 +71,9 @@ class GeneratingLeader(Leader[G]):
         self._host.give_back(room.key)
         super()._forget(room)
 
+    def _host_view(self) -> dict[str, int]:
+        return {"total": self._host.total, "used": max(self._host.used())} if self._host.total else {}
+
     # ---- steps ----------------------------------------------------------------------------------
 
     def ready(self) -> list[G]:

@@ -25,7 +25,7 @@ class RoomBooks(msgspec.Struct, frozen=True):
 
 
 class WorkerBooks(msgspec.Struct, frozen=True):
-    """One worker. `pages`: group, state, pages."""
+    """One worker. `pages`: group, state, pages. `host`: bytes of host memory for requests that gave way, of the fullest rank."""
 
     name: str
     role: str
@@ -35,6 +35,7 @@ class WorkerBooks(msgspec.Struct, frozen=True):
     pins: int
     reads: int
     rooms: tuple[RoomBooks, ...]
+    host: dict[str, int]
 
 
 class Books(msgspec.Struct, frozen=True):
@@ -62,4 +63,5 @@ def _worker(view: LedgerView) -> WorkerBooks:
         pins=view.pins,
         reads=view.reads,
         rooms=tuple(RoomBooks(r.room, r.epoch, r.state, r.age_ms, {str(g): n for g, n in r.pages.items()}) for r in view.rooms),
+        host=view.host,
     )

@@ -22,6 +22,7 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 WORKER = ("worker", "role")
 QUEUED, ENDING = "queued", "ending"  # states of rooms (docs/architecture.md)
 FINISHED = ("stop", "length", "abort")
+GAVE_WAY = ("retracted", "recompute")  # events
 RANK_COUNTERS = {
     "reads": "Reads of another worker's state that were begun.",
     "read_bytes": "Bytes of those reads.",
@@ -95,6 +96,8 @@ class Metrics:
         yield _gauge("vllm:num_requests_waiting", "Requests that wait for memory.", named, [(model, waiting)])
         usage = [((self._model, view.name), _usage(view)) for view in self._report.workers]
         yield _gauge("vllm:kv_cache_usage_perc", "Pages in use; 1 is all.", ("model_name", "engine"), usage)
+        gave_way = sum(v.counters.events.get(event, 0) for v in self._report.workers for event in GAVE_WAY)
+        yield _counter("vllm:num_preemptions", "Running requests that gave way for want of pages.", named, [(model, gave_way)])
 
     # ---- ours -----------------------------------------------------------------------------------
 
@@ -118,6 +121,8 @@ class Metrics:
             (_who(v, str(g), s), n) for v in views for g, states in v.pages.items() for s, n in states.items() if s != "total"
         ]
         yield _gauge("baton:pages", "Pages of a pool by state.", (*WORKER, "group", "state"), pages)
+        host = [(_who(v, state), n) for v in views for state, n in v.host.items()]
+        yield _gauge("baton:host_memory_bytes", "Host memory for requests that gave way, fullest rank.", (*WORKER, "state"), host)
         rooms = [(_who(v, state), n) for v in views for state, n in Counter(r.state for r in v.rooms).items()]
         yield _gauge("baton:rooms", "Rooms by state.", (*WORKER, "state"), rooms)
         yield _gauge("baton:reads_under_way", "Reads that have not ended.", WORKER, [(_who(v), v.reads) for v in views])
