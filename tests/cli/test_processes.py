@@ -47,6 +47,8 @@ def composed(monkeypatch):
 CHANGES = [
     {},
     {"work": msgspec.structs.replace(WORK, dtype="auto", max_model_len=99)},
+    {"memory": msgspec.structs.replace(MEMORY, host_kv_memory="auto")},
+    {"memory": msgspec.structs.replace(MEMORY, host_kv_memory="2GiB")},
     {"memory": msgspec.structs.replace(MEMORY, kv_pages=5, kv_memory=None, fabric="nixl", seal=opt.Switch.OFF)},
     {"crew": msgspec.structs.replace(CREW, page_sizes={Role.PREFILL: 16, Role.DECODE: 128}, threads=2), "cores": (1, 3, 5, 8)},
     {"served_model_name": "--odd name", "secret": "/s", "gateways": ("tcp://127.0.0.1:7", "tcp://127.0.0.1:8")},

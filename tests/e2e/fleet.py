@@ -67,6 +67,7 @@ class Fleet:
         fabric: str = "shm",
         pages: int = 24,
         dtype: str = "float32",
+        host_kv_bytes: int | None = 0,
         record: Path | None = None,
         hurt: Mapping[tuple[Role, Layout], Mapping[str, Any]] | None = None,
     ) -> None:
@@ -97,6 +98,7 @@ class Fleet:
                 page_tokens=layout.page,
                 kv_pages=pages * 16 // layout.page,
                 kv_bytes=None,
+                host_kv_bytes=host_kv_bytes,
                 max_batched_tokens=64,
                 max_num_seqs=16,
                 threads=1,

@@ -22,6 +22,7 @@ DEFAULT_MODEL = "smollm2"
 DEFAULT_BLOCK_TOKENS = BLOCK_TOKENS
 DEFAULT_PAGE_TOKENS = 64
 DEFAULT_KV_MEMORY = "1GiB"
+DEFAULT_HOST_KV_MEMORY = "0"
 DEFAULT_BATCHED_TOKENS = 512
 DEFAULT_NUM_SEQS = 128
 DEFAULT_FABRIC = FabricSettings()
@@ -163,6 +164,15 @@ KvMemory = Annotated[
         rich_help_panel=MEMORY,
     ),
 ]
+HostKvMemory = Annotated[
+    str,
+    typer.Option(
+        "--host-kv-memory",
+        help="Host memory of each rank that generates, for requests that give way when its pool is full: e.g. 4GiB, auto = as"
+        " much as the pool, 0 = they are computed again.",
+        rich_help_panel=MEMORY,
+    ),
+]
 Seal = Annotated[
     Switch,
     typer.Option(
@@ -271,6 +281,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     kv_memory: str | None
     fabric: str
     seal: Switch
+    host_kv_memory: str = DEFAULT_HOST_KV_MEMORY
     fabric_settings: FabricSettings = DEFAULT_FABRIC
 
 
@@ -307,6 +318,7 @@ def worker_settings(
         page_tokens=memory.page_size,
         kv_pages=pages,
         kv_bytes=nbytes,
+        host_kv_bytes=_host_bytes(memory.host_kv_memory),
         max_batched_tokens=work.max_batched_tokens,
         max_num_seqs=work.max_num_seqs,
         threads=share.threads,
@@ -362,6 +374,12 @@ def _require_block_size(value: int) -> None:
             f"--block-size {value}: blocks have {BLOCK_TOKENS} tokens on every worker;"
             " --page-size sets the unit of allocation and may differ between workers"
         )
+
+
+def _host_bytes(memory: str) -> int | None:
+    """Bytes; None = as much as the pools."""
+    said = {"auto": None, "0": 0}
+    return said[memory] if memory in said else parse_size(memory, what="--host-kv-memory")
 
 
 def _pool_size(*, pages: int | None, memory: str | None) -> tuple[int | None, int | None]:

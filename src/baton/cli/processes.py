@@ -38,6 +38,7 @@ def worker(
     page_size: opt.PageSize = opt.DEFAULT_PAGE_TOKENS,
     kv_pages: opt.KvPages = None,
     kv_memory: opt.KvMemory = None,
+    host_kv_memory: opt.HostKvMemory = opt.DEFAULT_HOST_KV_MEMORY,
     fabric: opt.Fabric = "auto",
     fabric_host: opt.FabricHost = opt.DEFAULT_FABRIC.host,
     fabric_device: opt.FabricDevice = None,
@@ -72,6 +73,7 @@ def worker(
         page_size=page_size,
         kv_pages=kv_pages,
         kv_memory=kv_memory,
+        host_kv_memory=host_kv_memory,
         fabric=fabric,
         seal=seal,
         fabric_settings=opt.fabric_settings(
@@ -207,6 +209,7 @@ def worker_flags(settings: WorkerSettings) -> tuple[str, ...]:
         "--page-size": settings.page_tokens,
         "--kv-pages": settings.kv_pages,
         "--kv-memory": settings.kv_bytes,
+        "--host-kv-memory": "auto" if settings.host_kv_bytes is None else settings.host_kv_bytes,
         "--seal": (opt.Switch.ON if settings.seal else opt.Switch.OFF).value,
         "--secret": settings.secret,
         "--log-level": settings.log_level,

@@ -41,6 +41,7 @@ def serve(
     decode_page_size: layout_opt.DecodePageSize = None,
     kv_pages: opt.KvPages = None,
     kv_memory: opt.KvMemory = None,
+    host_kv_memory: opt.HostKvMemory = opt.DEFAULT_HOST_KV_MEMORY,
     fabric: opt.Fabric = "auto",
     fabric_device: opt.FabricDevice = None,
     nixl_backend: opt.NixlBackend = opt.DEFAULT_FABRIC.nixl_backend,
@@ -77,6 +78,7 @@ def serve(
         page_size=page_size,
         kv_pages=kv_pages,
         kv_memory=kv_memory,
+        host_kv_memory=host_kv_memory,
         fabric=fabric,
         seal=seal,
         fabric_settings=opt.fabric_settings(
