@@ -1,0 +1,88 @@
+"""Requests that wait at the gateway, holding nothing: whose turn is next, and how long the wait will be.
+
+Those that workers had already come first (their clients may be reading), then the lower `priority` value, then who came
+first. So that nobody waits for ever, one of every `OLDEST_EVERY` that leave is the oldest, whatever its priority: a request
+before which k older ones leave is among the first OLDEST_EVERY * (k + 1) to leave after it came.
+"""
+
+from bisect import bisect_left, insort
+from collections import deque
+
+from baton.core.ids import Micros, Stamp
+
+OLDEST_EVERY = 4
+Rank = tuple[bool, int, Stamp]
+
+
+class EdgeQueue:
+    """The order. Requests are known by their stamps; the lowest is the oldest."""
+
+    def __init__(self) -> None:
+        self._ranks: dict[Stamp, Rank] = {}
+        self._ranked: list[Rank] = []
+        self._stamps: list[Stamp] = []
+        self._left = 0
+        self.pace = Pace()
+
+    def __len__(self) -> int:
+        return len(self._ranks)
+
+    @property
+    def oldest(self) -> Stamp | None:
+        """Who has waited longest."""
+        return self._stamps[0] if self._stamps else None
+
+    def add(self, stamp: Stamp, *, priority: int, begun: bool, now: Micros) -> None:
+        """Somebody begins to wait. begun: workers had the request already."""
+        if not self._ranks:
+            self.pace.begins(now)
+        rank = self._ranks[stamp] = (not begun, priority, stamp)
+        insort(self._ranked, rank)
+        insort(self._stamps, stamp)
+
+    def discard(self, stamp: Stamp) -> None:
+        """Somebody waits no more, without having had a turn; no error if it does not wait."""
+        rank = self._ranks.pop(stamp, None)
+        if rank is not None:
+            del self._ranked[bisect_left(self._ranked, rank)]
+            del self._stamps[bisect_left(self._stamps, stamp)]
+
+    def next(self) -> Stamp | None:
+        """Whose turn it is; nobody overtakes, whatever it needs."""
+        if not self._ranks:
+            return None
+        return self._stamps[0] if self._left % OLDEST_EVERY == OLDEST_EVERY - 1 else self._ranked[0][2]
+
+    def leave(self, stamp: Stamp, now: Micros) -> None:
+        """Its turn has come."""
+        self.discard(stamp)
+        self._left += 1
+        self.pace.left(now)
+
+    def wait(self, priority: int, now: Micros) -> int:
+        """Microseconds until the turn of a newcomer with this priority, as the queue moves now; 0 where that is not known."""
+        ahead = bisect_left(self._ranked, (True, priority + 1))
+        return (ahead + 1) * self.pace.gap(now) if self._ranks else 0
+
+
+class Pace:
+    """The mean time between departures, over the last `MOST` of the time in which somebody waited."""
+
+    LEAST, MOST = 4, 64
+
+    def __init__(self) -> None:
+        self._times: deque[Micros] = deque(maxlen=self.MOST)
+
+    def begins(self, now: Micros) -> None:
+        """From now on somebody waits."""
+        self._times.clear()
+        self._times.append(now)
+
+    def left(self, now: Micros) -> None:
+        """One of those who wait has its turn."""
+        self._times.append(now)
+
+    def gap(self, now: Micros) -> int:
+        """Microseconds, a standstill since the last departure included; 0 before `LEAST` departures."""
+        departures = len(self._times) - 1
+        return (now - self._times[0]) // departures if departures >= self.LEAST else 0

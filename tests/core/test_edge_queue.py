@@ -1,0 +1,99 @@
+"""Whose turn is next at the edge, how long anybody can be passed over, and what wait is foretold."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from baton.core.edge_queue import OLDEST_EVERY, EdgeQueue
+from baton.core.ids import Micros, Stamp
+
+T0 = Micros(0)
+
+
+def queue(*waiting: tuple[int, int]) -> EdgeQueue:
+    """(stamp, priority) of fresh requests."""
+    found = EdgeQueue()
+    for stamp, priority in waiting:
+        found.add(Stamp(stamp), priority=priority, begun=False, now=T0)
+    return found
+
+
+def drain(q: EdgeQueue) -> list[int]:
+    left = []
+    while (stamp := q.next()) is not None:
+        q.leave(stamp, T0)
+        left.append(int(stamp))
+    return left
+
+
+@pytest.mark.parametrize(
+    ("waiting", "order"),
+    [
+        ([(1, 0), (2, 0), (3, 0)], [1, 2, 3]),
+        ([(1, 5), (2, 0), (3, -1)], [3, 2, 1]),
+        ([(1, 9), (2, 0), (3, 0), (4, 0), (5, 0), (6, 0)], [2, 3, 4, 1, 5, 6]),  # the fourth to leave is the oldest
+    ],
+)
+def test_the_lower_priority_value_first_then_who_came_first_and_sometimes_the_oldest(waiting, order):
+    assert drain(queue(*waiting)) == order
+
+
+def test_what_workers_had_already_goes_first_whatever_its_priority():
+    q = queue((1, 0), (2, -5))
+    q.add(Stamp(3), priority=9, begun=True, now=T0)
+    assert drain(q) == [3, 2, 1]
+
+
+@given(st.lists(st.one_of(st.tuples(st.integers(-3, 3), st.booleans()), st.just("turn"), st.just("goes")), max_size=60))
+@settings(max_examples=300, deadline=None)
+def test_nobody_is_passed_over_for_ever(steps):
+    """Every departure is of the right request, and each within the bound that the module states."""
+    q, waiting, came = EdgeQueue(), {}, 0
+    passed: dict[int, list[int]] = {}  # waiting stamp -> stamps that left after it came
+    for step in [*steps, *["turn"] * 60]:
+        if step == "goes" and waiting:
+            gone = min(waiting)
+            q.discard(Stamp(gone))
+            del waiting[gone], passed[gone]
+        elif step == "turn":
+            stamp = q.next()
+            assert (stamp is None) == (not waiting)
+            if stamp is None:
+                continue
+            q.leave(stamp, T0)
+            older = sum(s < stamp for s in passed[stamp])
+            assert len(passed[stamp]) + 1 <= OLDEST_EVERY * (older + 1), f"{stamp} was passed by {passed[stamp]}"
+            assert stamp == min(waiting) or waiting[stamp] == min(waiting.values())
+            del waiting[stamp], passed[stamp]
+            for left in passed.values():
+                left.append(stamp)
+        elif step != "goes":
+            came += 1
+            priority, begun = step
+            q.add(Stamp(came), priority=priority, begun=begun, now=T0)
+            waiting[came], passed[came] = (not begun, priority), []
+        assert len(q) == len(waiting)
+        assert q.oldest == min(waiting, default=None)
+    assert not waiting
+
+
+def test_the_wait_is_foretold_from_the_pace_and_from_who_goes_first():
+    q = queue(*((n, n % 2) for n in range(1, 21)))  # ten of priority 0, ten of 1
+    assert q.wait(0, Micros(500)) == 0, "nobody has left yet"
+    for n in (2, 4, 6):
+        q.leave(Stamp(n), Micros(n * 100))
+    assert q.wait(0, Micros(600)) == 0, "three departures are no pace"
+    q.leave(Stamp(1), Micros(800))
+    assert q.wait(0, Micros(800)) == (7 + 1) * 200
+    assert q.wait(1, Micros(800)) == (16 + 1) * 200
+    assert q.wait(-1, Micros(800)) == 200
+    assert q.wait(-1, Micros(2_000)) == 500, "a standstill counts"
+
+
+def test_an_empty_queue_forgets_its_pace():
+    q = queue(*((n, 0) for n in range(1, 6)))
+    for n in range(1, 6):
+        q.leave(Stamp(n), Micros(n * 1_000_000))
+    assert q.wait(0, Micros(9_000_000)) == 0
+    q.add(Stamp(9), priority=0, begun=False, now=Micros(9_000_000))
+    assert q.wait(0, Micros(9_000_000)) == 0
