@@ -214,6 +214,26 @@ def test_between_two_retractions_a_room_says_something() -> None:
     assert isinstance(world.end(1), Finish)
 
 
+def test_a_room_on_its_way_back_gives_way_when_it_is_back_and_not_one_before_it() -> None:
+    """The copy stands still until the first room has used up what was left: it waits, and is not sent away for a later one."""
+    world = pressed(pages=10, host_bytes=PLENTY)
+    asked = {1: (7, 25, 0), 2: (7, 25, 1), 3: (11, 6, 0)}  # tokens of prompt and answer, priority; the third makes room for 2
+    for n, (length, tokens, priority) in asked.items():
+        world.submit(msgspec.structs.replace(submit(n, prompt(length, n), max_tokens=tokens), priority=priority))
+    room = until(world, RoomState.RESTORING)
+    world.freeze_copies = True
+    world.run()
+    assert {n: r.state for n, r in rooms(world).items()} == {1: RoomState.RUNNING, 2: RoomState.RESTORING}
+    said = len(room.generated)
+    world.freeze_copies = False
+    until(world, RoomState.OFFLOADING)
+    assert (int(room.ticket.stamp), room.state, len(room.generated)) == (2, RoomState.OFFLOADING, said + 1)
+    assert marks(world)[Mark.SPARED] > 0
+    world.run()
+    for n, (length, tokens, _) in asked.items():
+        assert world.tokens(n) == expected(prompt(length, n), tokens)
+
+
 def test_the_least_urgent_gives_way_and_of_those_the_last() -> None:
     world = pressed(pages=9, host_bytes=PLENTY)
     for n, priority in ((1, 5), (2, 0), (3, 5)):

@@ -87,8 +87,7 @@ class HostMemory:
         self._lock = threading.Lock()
         self._stop = np.zeros(1, dtype=np.int64)
         self._queue: SimpleQueue[tuple[HostCopy, Ints, Ints, Ints] | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="baton-host-memory", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None  # from the first copy on: most workers never make one
 
     @property
     def held(self) -> Mapping[Key, Mapping[GroupName, int]]:
@@ -128,10 +127,11 @@ class HostMemory:
 
     def close(self) -> None:
         """See HostStore."""
-        if self._thread.is_alive():
+        if self._thread is not None:
             self._stop[0] = 1
             self._queue.put(None)
             self._thread.join()
+            self._thread = None
 
     def _bytes(self, copy: HostCopy) -> dict[GroupName, int]:
         return {g: len(slots) * self._block_bytes[g] for g, slots in copy.slots.items()}
@@ -153,6 +153,9 @@ class HostMemory:
         return pairs[:, 0] + int(self._memory.ctypes.data), pairs[:, 1] - pairs[:, 0]
 
     def _start(self, copy: HostCopy, source: tuple[Ints, Ints], target: tuple[Ints, Ints]) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="baton-host-memory", daemon=True)
+            self._thread.start()
         self._queue.put((copy, *paired(source, target)))
 
     def _run(self) -> None:

@@ -96,10 +96,10 @@ class GeneratingLeader(Leader[G]):
         return False
 
     def _make_way(self) -> None:
-        """The running room with the least to lose gives its pages to others; not in the middle of a step."""
-        least = max(self.in_state(RoomState.RUNNING), key=_turn)
-        if least.key in self.in_flight():
-            return
+        """The room with the least to lose gives its pages to others; not in the middle of a step, nor on its way back."""
+        least = max(self.in_state(RoomState.RUNNING, RoomState.RESTORING), key=_turn)
+        if least.state is RoomState.RESTORING or least.key in self.in_flight():
+            return  # whoever needs its pages sits out until that has ended
         if least.resumed:
             self.marks[Mark.SPARED] += 1
             return
