@@ -43,7 +43,6 @@ class Mark(Enum):
     STORE_FULL = "the host store has no space for the state of a room that gives way"
     COPY_FAILED = "a state does not come into the host store, or not whole out of it"
     OVERTAKEN = "a later room is admitted while an earlier one is retracted"
-    SPARED = "a room that has just come back runs a step before it gives way again"
     UNPAIRED = "a pair ends"
     # ranks
     READ_AGAIN = "a read failed, or what it brought differs"

@@ -101,8 +101,7 @@ class GeneratingLeader(Leader[G]):
         if least.state is RoomState.RESTORING or least.key in self.in_flight():
             return  # whoever needs its pages sits out until that has ended
         if least.resumed:
-            self.marks[Mark.SPARED] += 1
-            return
+            return  # it runs one step first
         if not self.ledger.could_ever_fit(self.span.live(least.position + 1)):
             self._compute_again(least)  # the next epoch will be refused
         elif self._host.take(least.key, least.position):
