@@ -1,5 +1,7 @@
 """Small manifests, tickets and settings for tests of the core."""
 
+from typing import Any
+
 from baton.core.door import RequestId, Submit
 from baton.core.ids import Boot, Epoch, GroupName, Key, Room, Stamp, TokenId
 from baton.core.manifest import Manifest, PoolView, RankManifest
@@ -24,9 +26,9 @@ def manifest(role: str, boot: int, *, pages: int = 16, page_blocks: int = 1, wei
     return Manifest(PROTOCOL, role, "tiny", weights, "float32", table(), page_blocks, 1, 1, 4096, True, (rank,))
 
 
-def settings(name: str = "w", **changes: int) -> LeaderSettings:
+def settings(name: str = "w", **changes: float) -> LeaderSettings:
     """Roomy limits; `changes` override single ones."""
-    fields = {
+    fields: dict[str, Any] = {
         "step_tokens": 64,
         "last_chunk_tokens": 64,
         "max_rooms": 8,

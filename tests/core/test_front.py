@@ -237,7 +237,7 @@ def test_the_timer_rings_at_the_latest_when_something_is_due(steps: list[str]) -
                 front.on_timer(Micros(now))
             case "wait":
                 now += 300_000
-        dues = [r.due(front.settings) for r in front._requests.values()] + list(front._introduce.values())
+        dues = front._dues()
         assert (front.timer() is None) == (not dues)
         assert not dues or front.timer() <= min(dues)
         if step == "ring":

@@ -159,7 +159,7 @@ class World:
         self.freeze_copies = False
         self.on_copied: Callable[[HostCopy, bool, Node], str] = lambda copy, back, node: ""
 
-    def add(self, role: str, boot: int, *, pages: int = 16, page_blocks: int = 1, **limits: int) -> Node:
+    def add(self, role: str, boot: int, *, pages: int = 16, page_blocks: int = 1, **limits: float) -> Node:
         """A worker joins."""
         m = manifest(role, boot, pages=pages, page_blocks=page_blocks)
         engine, s, totals = FakeEngine(m.placement(0), pages), settings(f"{role}-{boot}", **limits), {KV: pages}

@@ -23,7 +23,7 @@ from baton.core.door import Emit, Fail, Finish, Heard, RequestId, Submit
 from baton.core.front import Front
 from baton.core.ids import Boot, TokenId
 from baton.core.messages import LedgerView, Limits, Sampling
-from baton.core.request import FrontSettings
+from baton.core.request import FrontSettings, Request
 from baton.core.session import SessionLimits, Sessions
 from baton.shell.gateway_pump import GatewayPump
 from baton.shell.lines import Lines
@@ -50,7 +50,7 @@ class Chosen(Front):
 
     wanted: tuple[Boot, Boot] | None = None
 
-    def _choose(self) -> tuple[Boot, Boot] | None:
+    def _choose(self, request: Request) -> tuple[Boot, Boot] | None:
         return self.wanted if self.wanted in self.usable_pairs() else None
 
 

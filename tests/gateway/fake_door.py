@@ -34,7 +34,7 @@ class FakeDoor:
 
     def submit(self, submit: Submit, hear: Hear) -> None:
         if self.room is not None and len(self.submitted) >= self.room:
-            raise Overloaded("2 of 2 places taken")
+            raise Overloaded("2 of 2 places taken", retry_after_s=7)
         self.submitted.append(submit)
         self.hearers[submit.request] = hear
         for step in self.script:

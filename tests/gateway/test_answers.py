@@ -261,6 +261,7 @@ def test_after_a_prompt_that_failed_at_once_the_others_are_not_begun():
         (FailCode.WORKER_LOST, 503),
         (FailCode.DEADLINE_EXCEEDED, 504),
         (FailCode.OVERLOADED, 429),
+        (FailCode.QUEUE_TIMEOUT, 503),
     ],
 )
 def test_failures_before_the_first_token_have_a_status(code, status, stream):
@@ -285,8 +286,9 @@ def test_a_full_queue():
     door = FakeDoor()
     door.room = 0
     response = post(door, CHAT, HI)
-    assert (response.status_code, response.headers["retry-after"]) == (429, "1")
-    assert response.json()["error"]["code"] == "overloaded"
+    assert (response.status_code, response.headers["retry-after"]) == (429, "7"), "as long as the queue says"
+    error = response.json()["error"]
+    assert (error["code"], error["message"]) == ("overloaded", "2 of 2 places taken")
 
 
 def test_before_any_worker_has_registered():

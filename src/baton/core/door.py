@@ -52,4 +52,12 @@ class Fail(msgspec.Struct, frozen=True, tag="fail"):
     key: Key | None = None  # as in Finish
 
 
+class QueueView(msgspec.Struct, frozen=True):
+    """Who waits at the edge, and who was sent away: new requests by the reason, waiting ones as `timeout`."""
+
+    length: int = 0
+    oldest_ms: int = 0  # how long the oldest has waited
+    refused: dict[str, int] = {}
+
+
 Heard = Emit | Finish | Fail

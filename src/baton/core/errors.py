@@ -35,7 +35,11 @@ class FabricError(BatonError):
 
 
 class Overloaded(BatonError):
-    """A bounded queue is full."""
+    """No room now, and how long to wait before another try."""
+
+    def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class Bug(BatonError):

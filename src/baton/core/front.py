@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from baton.core.alarm import Alarm
-from baton.core.door import Cancel, Emit, Fail, Finish, RequestId, Submit
-from baton.core.errors import Overloaded
+from baton.core.door import Cancel, Emit, Fail, Finish, QueueView, RequestId, Submit
+from baton.core.edge import Edge
 from baton.core.frames import Said
 from baton.core.ids import Boot, Epoch, Key, Micros, Room, Stamp, TokenIndex
 from baton.core.marks import Mark, Marks
@@ -40,8 +40,9 @@ from baton.core.messages import (
     Withdrawn,
 )
 from baton.core.questions import Questions
-from baton.core.request import DECODE, PREFILL, UNIFIED, Bits, FrontSettings, Request, Say, Standing, Worker
+from baton.core.request import Bits, FrontSettings, Request, Say, Standing
 from baton.core.room import Send
+from baton.core.workers import Pair, Workers
 
 
 class Front:
@@ -55,10 +56,8 @@ class Front:
         self._rooms: dict[Room, Request] = {}
         self._closing: dict[Room, dict[Epoch, set[Boot]]] = {}  # epochs that sides have still to end
         self._last: dict[Room, set[Boot]] = {}  # workers that know the room, for Close
-        self._workers: dict[Boot, Worker] = {}
-        self._pairs: dict[tuple[Boot, Boot], str] = {}  # (prefill, decode) -> fabric
-        self._introduce: dict[tuple[Boot, Boot], Micros] = {}  # try again at
-        self._refusals: dict[tuple[Boot, Boot], str] = {}  # the last reason of a pair that is none
+        self._workers = Workers(settings.introduce_again_ms)
+        self._edge = Edge(settings)
         self._alarm = Alarm()  # of requests and introductions
         self.marks: Marks = Marks()
         self._stamp = 0
@@ -84,12 +83,11 @@ class Front:
         """A new request.
 
         Raises:
-            Overloaded: the table is full; nothing was kept
+            Overloaded: too many are open or wait, or it would wait too long; nothing was kept
         """
-        if len(self._requests) >= self.settings.max_requests:
-            raise Overloaded(f"{self.settings.max_requests} requests are open already; try again later")
+        self._edge.require_room(submit, len(self._requests), now)
         self._stamp += 1
-        request = Request(submit, Room(f"{self._bits(128):032x}"), Stamp(self._stamp), now)
+        request = Request(submit, Room(f"{self._bits(128):032x}"), Stamp(self._stamp), now, settings=self.settings)
         self._requests[submit.request] = request
         self._rooms[request.room] = request
         self._start(request, now)
@@ -100,6 +98,7 @@ class Front:
         if request is not None:
             self._abort_epoch(request, cancel.reason)
             self._done(request)
+            self._advance(now)  # it may have been in the way
 
     def receive(self, sender: Boot, message: Said, now: Micros) -> None:
         """A leader said something; kinds that are not a leader's to say change nothing."""
@@ -109,40 +108,40 @@ class Front:
 
     def peer_lost(self, boot: Boot, why: str, now: Micros) -> None:
         """A worker is gone: it counts as having ended everything; what needed it goes on elsewhere or fails."""
-        worker = self._workers.pop(boot, None)
+        worker = self._workers.lost(boot)
         if worker is None:
             return
-        self._pairs = {p: f for p, f in self._pairs.items() if boot not in p}
-        self._introduce = {p: t for p, t in self._introduce.items() if boot not in p}
-        self._refusals = {p: why for p, why in self._refusals.items() if boot not in p}
         for request in [r for r in self._requests.values() if r.pair is not None and boot in r.pair]:
             assert request.pair is not None
             if boot == request.pair[0] != request.pair[1] and request.streaming:
                 continue  # its prefill is behind it
-            detail = f"{worker.register.manifest.role} worker {worker.register.name} was lost: {why}"
+            detail = f"{worker.role} worker {worker.register.name} was lost: {why}"
             self._another_epoch(request, FailCode.WORKER_LOST, detail, now, counts=True, needs_pair=True)
         for key in [Key(r, e) for r, epochs in self._closing.items() for e, waiting in epochs.items() if boot in waiting]:
             self._side_ended(key, boot)
         self._questions.lost(boot)
+        self._advance(now)
 
     def on_timer(self, now: Micros) -> None:
         """A deadline may have passed."""
         for request in list(self._requests.values()):
-            if now >= request.due(self.settings):
+            if now >= self._edge.due(request):
                 self.marks[Mark.GRACE] += 1
-                code = FailCode.DEADLINE_EXCEEDED
-                detail = f"not done in {request.submit.limits.deadline_ms} ms"
-                if request.standing is Standing.WAITING and now < request.deadline:
-                    code, detail = FailCode.WORKER_LOST, f"no worker pair was ready for {(now - request.since) // 1000} ms"
-                self._fail(request, code, detail)
-        for pair, at in list(self._introduce.items()):
+                code = self._edge.over(request, now)
+                self._fail(request, code, self._edge.why(request, code, now))
+        for pair, at in list(self._workers.introductions().items()):
             if now >= at:
-                self._say_introduce(*pair)
-        self._alarm.reset([r.due(self.settings) for r in self._requests.values()] + list(self._introduce.values()))
+                self._say_introduce(pair)
+        self._advance(now)
+        self._alarm.reset(self._dues())
+
+    def _dues(self) -> list[Micros]:
+        """All that is due at any time: ends of requests, introductions."""
+        return [self._edge.due(r) for r in self._requests.values()] + list(self._workers.introductions().values())
 
     def timer(self) -> Micros | None:
         """When `on_timer` wants to be called next, at the latest."""
-        return self._alarm.at if self._requests or self._introduce else None
+        return self._alarm.at if self._requests or self._workers.introductions() else None
 
     def effects(self) -> list[Send | Say]:
         """What is to be done since the last call, in order."""
@@ -153,8 +152,7 @@ class Front:
 
     def usable_pairs(self) -> list[tuple[Boot, Boot]]:
         """(prefill, decode) boots that a request can be given to; a unified worker is its own pair."""
-        alone = [(b, b) for b, w in self._workers.items() if w.register.manifest.role == UNIFIED]
-        return alone + list(self._pairs)
+        return self._workers.usable_pairs()
 
     def key_of(self, request: RequestId) -> Key | None:
         """Room and current epoch of an open request; epoch 0 while none has begun."""
@@ -162,16 +160,19 @@ class Front:
 
     def workers(self) -> list[Register]:
         """All registered workers."""
-        return [w.register for w in self._workers.values()]
+        return self._workers.registered()
 
     def refusals(self) -> list[str]:
         """Pairs of registered workers that cannot hand over, and why not."""
-        name = {boot: worker.register.name for boot, worker in self._workers.items()}
-        return [f"{name[d]} and {name[p]} do not fit: {why}" for (p, d), why in self._refusals.items() if {p, d} <= name.keys()]
+        return self._workers.refusals()
 
     def credits(self) -> dict[str, Credits]:
         """What workers last said of their capacity, by name."""
-        return {w.register.name: w.credits for w in self._workers.values() if w.credits is not None}
+        return self._workers.credits()
+
+    def queue(self, now: Micros) -> QueueView:
+        """Who waits at the edge, and who was sent away."""
+        return self._edge.view(now)
 
     def ask_ledger(self, *, audit: bool = True) -> int:
         """Ask every worker for its books, checked or not; `ledger` has the answers to this question."""
@@ -182,7 +183,7 @@ class Front:
         return self._ask(Clear)
 
     def _ask(self, message: Callable[[int], AskLedger | Clear]) -> int:
-        question = self._questions.ask({b: w.register.name for b, w in self._workers.items()})
+        question = self._questions.ask({r.manifest.boot: r.name for r in self._workers.registered()})
         self._effects += [Send(boot, message(question)) for boot in self._workers]
         return question
 
@@ -206,76 +207,75 @@ class Front:
     # ---- workers --------------------------------------------------------------------------------
 
     def _on_register(self, sender: Boot, message: Register, now: Micros) -> None:
-        self._workers[sender] = Worker(message)
-        role = message.manifest.role
-        for boot, other in self._workers.items():
-            if role == PREFILL and other.register.manifest.role == DECODE:
-                self._say_introduce(sender, boot)
-            elif role == DECODE and other.register.manifest.role == PREFILL:
-                self._say_introduce(boot, sender)
-        self._start_waiting(now)
+        for pair in self._workers.registers(sender, message):
+            self._say_introduce(pair)
+        self._advance(now)
 
-    def _say_introduce(self, prefill: Boot, decode: Boot) -> None:
-        self._introduce.pop((prefill, decode), None)
-        register = self._workers[prefill].register
-        assert register.address is not None, "a prefill worker listens"
-        self._effects.append(Send(decode, Introduce(prefill, register.address, register.manifest)))
+    def _say_introduce(self, pair: Pair) -> None:
+        self._workers.introduced(pair)
+        prefill = self._workers.get(pair[0])
+        assert prefill is not None
+        assert prefill.register.address is not None, "a prefill worker listens"
+        self._effects.append(Send(pair[1], Introduce(pair[0], prefill.register.address, prefill.register.manifest)))
 
     def _on_paired(self, sender: Boot, message: Paired, now: Micros) -> None:
-        if message.prefill in self._workers:
-            self._refusals.pop((message.prefill, sender), None)
-            self._pairs[message.prefill, sender] = message.fabric
-            self._start_waiting(now)
+        if self._workers.paired((message.prefill, sender), message.fabric):
+            self._advance(now)
 
     def _on_unpaired(self, sender: Boot, message: Unpaired, now: Micros) -> None:
-        pair = (message.prefill, sender)
-        self._pairs.pop(pair, None)
-        if message.prefill in self._workers and sender in self._workers:
-            self._refusals[pair] = message.why
-            self._introduce_later(pair, now)
+        self._ring_at(self._workers.unpaired((message.prefill, sender), message.why, now))
+        self._advance(now)
 
-    def _introduce_later(self, pair: tuple[Boot, Boot], now: Micros) -> None:
-        self._introduce[pair] = at = Micros(now + self.settings.introduce_again_ms * 1000)
-        self._alarm.tell(at)
+    def _doubt_pair(self, pair: Pair, now: Micros) -> None:
+        again = self._workers.doubt(pair, now)
+        self.marks[Mark.PAIR_DOUBTED] += again is not None
+        self._ring_at(again)
 
-    def _doubt_pair(self, pair: tuple[Boot, Boot], now: Micros) -> None:
-        """One of the two says that it has lost the other, which we have not: not used until decode says Paired again."""
-        if self._pairs.pop(pair, None) is not None:
-            self.marks[Mark.PAIR_DOUBTED] += 1
-            self._introduce_later(pair, now)
+    def _ring_at(self, at: Micros | None) -> None:
+        if at is not None:
+            self._alarm.tell(at)
 
     def _on_credits(self, sender: Boot, message: Credits, now: Micros) -> None:
         worker = self._workers.get(sender)
-        if worker is not None and (worker.credits is None or worker.credits.number < message.number):
-            worker.credits = message
+        if worker is not None:
+            worker.states(message)
+            self._advance(now)
 
-    def _choose(self) -> tuple[Boot, Boot] | None:
-        """The pair with the fewest open rooms of ours."""
-        pairs = self.usable_pairs()
-        return min(pairs, key=lambda p: sum(len(self._workers[b].open) for b in p)) if pairs else None
+    def _choose(self, request: Request) -> Pair | None:
+        return self._workers.choose(len(request.submit.prompt) + len(request.said))
 
-    def _start_waiting(self, now: Micros) -> None:
-        for request in [r for r in self._requests.values() if r.standing is Standing.WAITING]:
-            self._start(request, now)
+    def _start(self, request: Request, now: Micros) -> None:
+        """Get in line; the first epoch, or the next, begins when workers have room."""
+        self._edge.enter(request, now)
+        self._advance(now)
+        if request.standing is Standing.WAITING:
+            self._alarm.tell(self._edge.due(request))
+            self.marks[Mark.QUEUED if self._edge.pairless is None else Mark.NO_PAIR] += 1
+
+    def _advance(self, now: Micros) -> None:
+        """Whoever's turn it is begins, as long as there is room."""
+        if not self.usable_pairs():
+            if self._edge.pairless is None:
+                self._edge.pairless = now
+                self._alarm.tell(Micros(now + self.settings.wait_for_workers_ms * 1000))
+            return
+        self._edge.pairless = None
+        while (request := self._edge.next()) is not None and (pair := self._choose(request)) is not None:
+            self._edge.begins(request, now)
+            self._begin(request, pair, now)
 
     # ---- epochs ---------------------------------------------------------------------------------
 
-    def _start(self, request: Request, now: Micros) -> None:
-        pair = self._choose()
-        if pair is None:
-            self.marks[Mark.NO_PAIR] += 1
-            request.standing, request.since = Standing.WAITING, now
-            self._alarm.tell(request.due(self.settings))
-            return
+    def _begin(self, request: Request, pair: Pair, now: Micros) -> None:
+        """The next epoch, on these two."""
         request.begin(pair)
-        self._alarm.tell(request.due(self.settings))
+        self._alarm.tell(self._edge.due(request))
         ticket = request.ticket(self.boot, pair, now)
         sides = set(pair)
         self._closing.setdefault(request.room, {})[request.epoch] = set(sides)
         self._last.setdefault(request.room, set()).update(sides)
-        for boot in sorted(sides):
-            self._workers[boot].open.add(request.key)
-            self._effects.append(Send(boot, ticket))
+        self._workers.gives(ticket)
+        self._effects += [Send(boot, ticket) for boot in sorted(sides)]
 
     def _abort_epoch(self, request: Request, reason: str) -> None:
         """Both sides end the current epoch; those that have ended it already are not asked."""
@@ -301,6 +301,7 @@ class Front:
         self._done(request)
 
     def _done(self, request: Request) -> None:
+        self._edge.forget(request)
         del self._requests[request.submit.request]
         del self._rooms[request.room]
         self._maybe_close(request.room)
@@ -311,9 +312,7 @@ class Front:
         return request if request is not None and request.key == key and sender in (request.pair or ()) else None
 
     def _side_ended(self, key: Key, boot: Boot) -> None:
-        worker = self._workers.get(boot)
-        if worker is not None:
-            worker.open.discard(key)
+        self._workers.ended(boot, key)
         epochs = self._closing.get(key.room, {})
         if key.epoch not in epochs:
             return
@@ -326,16 +325,17 @@ class Front:
         if room in self._rooms or self._closing.get(room):
             return
         self._closing.pop(room, None)
-        for boot in sorted(self._last.pop(room, set()) & self._workers.keys()):
-            self._effects.append(Send(boot, Close(room)))
+        self._effects += [Send(boot, Close(room)) for boot in sorted(self._last.pop(room, set())) if boot in self._workers]
 
     # ---- what leaders say of a room -------------------------------------------------------------
 
     def _on_admitted(self, sender: Boot, message: Admitted, now: Micros) -> None:
         request = self._find(message.key, sender)
+        self._workers.admits(sender, message.key)
         if request is not None:
             request.admitted = True
             self._show_first(request)
+        self._advance(now)
 
     def _on_first_token(self, sender: Boot, message: FirstToken, now: Micros) -> None:
         request = self._find(message.key, sender)
@@ -385,7 +385,11 @@ class Front:
         request = self._find(message.key, sender)
         if request is None:
             return
-        if message.retry:
+        if message.code is FailCode.QUEUE_TIMEOUT and (request.admitted or request.said):  # it crossed with Admitted
+            self._another_epoch(request, message.code, message.detail, now, counts=False, needs_pair=False)
+        elif message.code in (FailCode.QUEUE_TIMEOUT, FailCode.DEADLINE_EXCEEDED):
+            self._fail(request, message.code, self._edge.why(request, message.code, now))
+        elif message.retry:
             if message.code is FailCode.WORKER_LOST and request.pair is not None:
                 self._doubt_pair(request.pair, now)
             self._another_epoch(request, message.code, message.detail, now, counts=True, needs_pair=False)

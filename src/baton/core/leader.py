@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from baton.core.agreement import Agreement, PlanDraft, Report, RowOrder, RowSums
+from baton.core.credit_news import CreditNews
 from baton.core.frames import Said
 from baton.core.ids import Boot, Epoch, GroupName, Key, Micros, Rank, Room, Seq
 from baton.core.manifest import Manifest
@@ -26,7 +27,6 @@ from baton.core.messages import (
     AskLedger,
     Clear,
     Close,
-    Credits,
     Ended,
     FailCode,
     Failed,
@@ -43,7 +43,6 @@ from baton.core.span import Span
 from baton.core.statistics import Counters, Durations, added
 
 R = TypeVar("R", bound=OpenRoom)
-CREDIT_PERIOD = Micros(20_000)
 
 
 class Leader(ABC, Generic[R]):
@@ -71,10 +70,7 @@ class Leader(ABC, Generic[R]):
         self._composed: list[tuple[R, RowOrder]] = []  # the batch of this turn
         self._flight: dict[Seq, list[tuple[R, RowOrder]]] = {}  # batches under way, oldest first
         self._steps: dict[Seq, dict[Rank, tuple[RowSums, ...]]] = {}  # their outcomes so far
-        self._credit_number = 0
-        self._credit_sent: tuple[object, ...] = ()
-        self._credit_at = Micros(0)
-        self._credits_wait = False  # there is news, and the last news is too fresh
+        self._news = CreditNews(settings.max_rooms)
         self._handlers: dict[type[Any], Callable[[Boot, Any, Micros], None]] = {
             Ticket: self._on_ticket,
             Abort: self._on_abort,
@@ -90,8 +86,8 @@ class Leader(ABC, Generic[R]):
         """A session with a gateway has begun."""
         self._now = now
         self._gateways.add(boot)
+        self._news.joined(boot)
         self.send(boot, Register(self.settings.name, self.settings.address, self.manifest))
-        self._credit_sent = ()
         self._turn(now)
 
     def peer_up(self, boot: Boot, now: Micros) -> None:
@@ -105,6 +101,7 @@ class Leader(ABC, Generic[R]):
         self._now = now
         if boot in self._gateways:
             self._gateways.discard(boot)
+            self._news.left(boot)
             for room in [r for r in self.rooms.values() if r.ticket.gateway == boot]:
                 self.marks[Mark.GATEWAY_LOST] += 1
                 self.end(room)
@@ -148,6 +145,10 @@ class Leader(ABC, Generic[R]):
             if now >= room.deadline:
                 self.marks[Mark.DEADLINE] += 1
                 self.fail(room, FailCode.DEADLINE_EXCEEDED, f"not done in {room.ticket.limits.deadline_ms} ms", retry=False)
+            elif self._waits(room) and now >= room.admit_by:
+                self.marks[Mark.WAITED] += 1
+                why = f"not admitted in {room.ticket.admit_ms} ms, while {room.state.value}"
+                self.fail(room, FailCode.QUEUE_TIMEOUT, why, retry=False)
             elif self._stalls(room) and now >= room.progress + self.settings.stall_ms * 1000:
                 self.marks[Mark.STALL] += 1
                 why = f"the handoff made no progress for {self.settings.stall_ms} ms while {room.state.value}"
@@ -157,10 +158,12 @@ class Leader(ABC, Generic[R]):
     def timer(self) -> Micros | None:
         """When `on_timer` wants to be called next."""
         stall = self.settings.stall_ms * 1000
-        times: list[int] = [self._credit_at + CREDIT_PERIOD] if self._credits_wait else []
+        times: list[int] = [t for t in (self._news.timer(),) if t is not None]
         for room in self.rooms.values():
             if room.state is not RoomState.ENDING:
                 times.append(min(room.deadline, room.progress + stall) if self._stalls(room) else room.deadline)
+                if self._waits(room):
+                    times.append(room.admit_by)
         return Micros(min(times)) if times else None
 
     def effects(self) -> list[Effect]:
@@ -185,6 +188,14 @@ class Leader(ABC, Generic[R]):
     @abstractmethod
     def _stalls(self, room: R) -> bool:
         """Whether the room waits for another process to move its handoff."""
+
+    def _waits(self, room: R) -> bool:
+        """Whether no worker holds memory to generate the room's tokens in; it does not wait beyond `admit_by`."""
+        return room.state is RoomState.QUEUED
+
+    def _ahead_pages(self) -> dict[GroupName, int]:
+        """Pages that rooms for one decode worker may hold before it admits them; none where there is no such worker."""
+        return {}
 
     def _refuse(self, ticket: Ticket) -> str:
         """Why this worker cannot take the ticket's part now; empty if it can."""
@@ -260,6 +271,7 @@ class Leader(ABC, Generic[R]):
 
     def _on_ticket(self, sender: Boot, ticket: Ticket, now: Micros) -> None:
         key = ticket.key
+        self._news.heard(sender)
         if self.manifest.boot not in (ticket.prefill, ticket.decode):
             self.send(sender, Failed(key, FailCode.WORKER_LOST, "the ticket names another boot of this worker", True))
             self.send(sender, Ended(key))
@@ -318,25 +330,9 @@ class Leader(ABC, Generic[R]):
                 self._steps[plan.seq] = {}
             self._agreement.issue(plan)
             self._effects.append(Issue(plan))
-        self._publish_credits(now)
-
-    def _credits(self) -> tuple[object, ...]:
-        states = [r.state for r in self.rooms.values()]
-        return (tuple(self.ledger.free().items()), states.count(RoomState.QUEUED), len(states))
-
-    def _publish_credits(self, now: Micros) -> None:
-        credits = self._credits()
-        self._credits_wait = credits != self._credit_sent and bool(self._gateways)
-        if not self._credits_wait or now < self._credit_at + CREDIT_PERIOD:
-            return
-        self._credits_wait = False
-        self._credit_sent, self._credit_at = credits, now
-        self._credit_number += 1
-        waiting = sum(r.state is RoomState.QUEUED for r in self.rooms.values())
-        running = len(self.rooms) - waiting
-        message = Credits(self._credit_number, self.ledger.free(), self.ledger.totals(), waiting, running)
-        for gateway in self._gateways:
-            self.send(gateway, message)
+        states = [room.state for room in self.rooms.values()]
+        for boot, credits in self._news.due(self.ledger, states, self._ahead_pages(), now):
+            self.send(boot, credits)
 
     def _on_ask_ledger(self, sender: Boot, ask: AskLedger, now: Micros) -> None:
         if ask.audit:

@@ -17,11 +17,13 @@ class Mark(Enum):
     TICKET_TOO_LARGE = "a ticket for more pages than there are"
     GATEWAY_LOST = "rooms end with their gateway"
     DEADLINE = "a room's deadline passes"
+    WAITED = "a room waits in vain for memory to generate in"
     STALL = "a handoff stands still"
     PIPELINED = "a batch is issued behind another"
     STALE_HEARD = "the other side does not know the epoch"
     # prefill
     WITHDRAWN = "an unadmitted room gives way to an older one"
+    TOO_FAR_AHEAD = "a prompt waits because decode has not admitted those before it"
     ADMITTED_TOO_LATE = "Admitted crosses the room's end"
     DECODE_LOST = "rooms end with their decode worker"
     FINISHED_AT_FIRST = "a request ends at its first token"
@@ -54,6 +56,7 @@ class Mark(Enum):
     FIRST_HELD = "the first token waits for Admitted"
     KNOWN_TOKENS = "tokens that the client has already"
     NO_PAIR = "a request waits for a pair"
+    QUEUED = "a request waits at the edge for credits"
     GRACE = "the gateway ends what nobody ended"
     PAIR_DOUBTED = "one side of a pair has lost the other"
 

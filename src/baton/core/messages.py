@@ -75,6 +75,7 @@ class FailCode(Enum):
     WORKER_LOST = "worker_lost"
     DEADLINE_EXCEEDED = "deadline_exceeded"
     OVERLOADED = "overloaded"
+    QUEUE_TIMEOUT = "queue_timeout"
 
 
 # ---- gateway -> leaders -------------------------------------------------------------------------
@@ -92,7 +93,8 @@ class Ticket(Message, frozen=True, tag="ticket"):
     said: tuple[TokenId, ...]  # generated in earlier epochs and already streamed
     sampling: Sampling
     limits: Limits
-    priority: int = 0  # as the client gave it, the smaller the more urgent: who gives way when decode's pages run short
+    priority: int = 0  # the smaller the more urgent: who waits longer at the gateway, who gives way when decode's pages run short
+    admit_ms: int = 30_000  # from its arrival until a worker must hold memory to generate in; then the epoch fails
 
 
 class Abort(Message, frozen=True, tag="abort"):
@@ -156,8 +158,11 @@ class Credits(Message, frozen=True, tag="credits"):
     number: int  # the higher is the newer
     free_pages: dict[GroupName, int]
     total_pages: dict[GroupName, int]
-    waiting: int
+    waiting: int  # rooms that hold no memory yet
     running: int
+    free_rooms: int = 0  # that may still run at once; a prefill worker is limited by its pages alone
+    tickets: int = 0  # of the gateway that this is said to, in this session, which the numbers above know of
+    ahead_pages: dict[GroupName, int] = {}  # prefill: that rooms for one decode worker may hold before it admits them
 
 
 class Register(Message, frozen=True, tag="register"):

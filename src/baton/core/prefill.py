@@ -96,6 +96,15 @@ class PrefillLeader(Leader[PrefillRoom]):
     def _open(self, ticket: Ticket, now: Micros) -> PrefillRoom:
         return PrefillRoom(ticket, now)
 
+    def _waits(self, room: PrefillRoom) -> bool:
+        """What is computed ahead of decode's admission holds memory, so it has a deadline too."""
+        return not room.admitted
+
+    def _ahead_pages(self) -> dict[GroupName, int]:
+        """The stated share of the pool, divided among the decode workers: one that is full keeps no other one waiting."""
+        share = self.settings.ahead / max(1, len(self._plans)) if self.settings.ahead < 1 else 1
+        return {g: int(n * share) for g, n in self.ledger.totals().items()}
+
     def _stalls(self, room: PrefillRoom) -> bool:
         return room.state is RoomState.OFFERED and room.admitted
 
@@ -135,14 +144,30 @@ class PrefillLeader(Leader[PrefillRoom]):
             self._compose()
 
     def _hold_pages(self, now: Micros) -> None:
-        """Pages of whole prompts, oldest request first: whoever does not fit keeps the younger ones waiting."""
+        """Pages of whole prompts, oldest request first: whoever does not fit keeps the younger ones waiting.
+
+        What runs ahead of decode's admission is bounded; beyond it the rooms of that decode worker alone wait.
+        """
         for room in self.in_state(RoomState.QUEUED):
+            if self._too_far_ahead(room):
+                self.marks[Mark.TOO_FAR_AHEAD] += 1
+                continue
             if not take(self, room, self.pages_for(room.length), PageState.COMPUTING):
                 self._make_way(room)
                 return
             self.see(room, Saw.HELD)
             room.progress = now
             self._offer(room, {}, (), None)
+
+    def _too_far_ahead(self, room: PrefillRoom) -> bool:
+        """Whether rooms that this one's decode worker has not admitted hold so much that it must wait; one never must."""
+        if self.settings.ahead >= 1:
+            return False
+        pages, held = self.pages_for(room.length), self.in_state(RoomState.COMPUTING, RoomState.OFFERED)
+        ahead = [r for r in held if not r.admitted and r.ticket.decode == room.ticket.decode]
+        for other in ahead:
+            self._add_pages(pages, other)
+        return bool(ahead) and any(pages[g] > n for g, n in self._ahead_pages().items())
 
     def _make_way(self, room: PrefillRoom) -> None:
         """Withdraw younger rooms that decode has not admitted, the youngest first, until this one will fit.

@@ -1,4 +1,4 @@
-"""The gateway's view of one request and of one worker."""
+"""The gateway's view of one request, and the bounds that hold for all."""
 
 from enum import Enum
 from typing import Protocol
@@ -7,7 +7,7 @@ import msgspec
 
 from baton.core.door import Heard, Submit
 from baton.core.ids import Boot, Epoch, Key, Micros, Room, Stamp, TokenId
-from baton.core.messages import Credits, FirstToken, Register, Ticket
+from baton.core.messages import FirstToken, Ticket
 
 UNIFIED, PREFILL, DECODE = "unified", "prefill", "decode"
 
@@ -23,7 +23,9 @@ class Bits(Protocol):
 class FrontSettings(msgspec.Struct, frozen=True):
     """Bounds of the gateway's request table."""
 
-    max_requests: int = 4096
+    max_requests: int = 4096  # open at once
+    max_queued: int = 1024  # of them waiting at the edge (`--max-queued-requests`)
+    queue_ms: int = 30_000  # most that a request waits for memory to generate in (`--queue-timeout`)
     max_epochs: int = 3  # attempts after failures; giving way to others (Recompute, Withdrawn) is not counted
     wait_for_workers_ms: int = 30_000
     grace_ms: int = 2_000  # beyond a ticket's deadline, before the gateway ends it by itself
@@ -36,29 +38,23 @@ class Say(msgspec.Struct, frozen=True, tag="say"):
     heard: Heard
 
 
-class Worker(msgspec.Struct):
-    """A registered worker."""
-
-    register: Register
-    open: set[Key] = msgspec.field(default_factory=set)
-    credits: Credits | None = None
-
-
 class Standing(Enum):
     """Where a request stands."""
 
-    WAITING = "waiting"  # for a pair of workers
+    WAITING = "waiting"  # at the edge, holding nothing
     OPEN = "open"
 
 
 class Request:
     """One client request over all its epochs."""
 
-    def __init__(self, submit: Submit, room: Room, stamp: Stamp, now: Micros) -> None:
+    def __init__(self, submit: Submit, room: Room, stamp: Stamp, now: Micros, *, settings: FrontSettings) -> None:
         self.submit, self.room, self.stamp = submit, room, stamp
         self.standing = Standing.WAITING
         self.since = now
         self.deadline = Micros(now + submit.limits.deadline_ms * 1000)
+        self.patience_ms = patience_ms(submit, settings)
+        self.admit_by = Micros(now + self.patience_ms * 1000)
         self.epoch = Epoch(0)
         self.key = Key(room, self.epoch)  # looked at with every message
         self.failures = 0
@@ -82,13 +78,25 @@ class Request:
             sampling=self.submit.sampling,
             limits=msgspec.structs.replace(self.submit.limits, deadline_ms=left_ms),
             priority=self.submit.priority,
+            admit_ms=left_ms if self.said else max(1, (self.admit_by - now) // 1000),
         )
 
-    def due(self, settings: FrontSettings) -> Micros:
-        """When the gateway ends it by itself."""
-        if self.standing is Standing.WAITING:
-            return Micros(min(self.deadline, self.since + settings.wait_for_workers_ms * 1000))
-        return Micros(self.deadline + settings.grace_ms * 1000)
+    def due(self, settings: FrontSettings, pairless: Micros | None) -> Micros:
+        """When the gateway ends it by itself. pairless: since when there is no pair of workers."""
+        due = self.deadline if self.admitted or self.said else min(self.deadline, self.admit_by)
+        if self.standing is Standing.OPEN:
+            return Micros(due + settings.grace_ms * 1000)  # its workers know of it, and say so first
+        return due if pairless is None else min(due, self.gives_up(settings, pairless))
+
+    def gives_up(self, settings: FrontSettings, pairless: Micros) -> Micros:
+        """Until when it waits for a pair of workers."""
+        return Micros(max(pairless, self.since) + settings.wait_for_workers_ms * 1000)
+
+    def waits(self, now: Micros) -> None:
+        """It stands at the edge. What was admitted before has its whole patience again."""
+        if self.admitted:
+            self.admit_by = Micros(now + self.patience_ms * 1000)
+        self.standing, self.since, self.pair, self.admitted = Standing.WAITING, now, None, False
 
     def begin(self, pair: tuple[Boot, Boot]) -> None:
         """The next epoch, on these two."""
@@ -96,3 +104,8 @@ class Request:
         self.key = Key(self.room, self.epoch)
         self.standing, self.pair = Standing.OPEN, pair
         self.admitted, self.streaming, self.first = False, False, None
+
+
+def patience_ms(submit: Submit, settings: FrontSettings) -> int:
+    """How long a request waits for memory: half of its own time at most, so that the other half is left to serve it in."""
+    return min(settings.queue_ms, max(1, submit.limits.deadline_ms // 2))

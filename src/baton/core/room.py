@@ -51,6 +51,7 @@ class LeaderSettings(msgspec.Struct, frozen=True):
     fetch_ms: int  # deadline of one read
     pids: tuple[int, ...]  # of the ranks, in their order
     host_bytes: int = 0  # of host memory on each rank, for the state of retracted requests; 0 = they are computed again
+    ahead: float = 1.0  # prefill: share of its pool for rooms that decode has not admitted; 1 = no limit
 
 
 class RoomState(Enum):
@@ -99,6 +100,7 @@ class OpenRoom:
         self.since = now  # in its state
         self.progress = now  # when the handoff last moved
         self.deadline = Micros(now + ticket.limits.deadline_ms * 1000)
+        self.admit_by = Micros(now + ticket.admit_ms * 1000)
         self.context = (*ticket.prompt, *ticket.said)
 
     @property

@@ -54,7 +54,7 @@ class Desk:
                 exchange.note(stream, self._door.key_of(request))
             except Overloaded as e:
                 self._leave(request, exchange)
-                self._fail(exchange, overloaded(f"the gateway's queue is full: {e}", retry_after_s=self._retry_after_s))
+                self._fail(exchange, overloaded(str(e), retry_after_s=e.retry_after_s))
 
     def hear(self, heard: Heard) -> None:
         """What the core says of a request; what it says after the request has left the table is dropped."""

@@ -60,6 +60,7 @@ STATUS = {
     FailCode.WORKER_LOST: 503,
     FailCode.DEADLINE_EXCEEDED: 504,
     FailCode.OVERLOADED: 429,
+    FailCode.QUEUE_TIMEOUT: 503,
 }
 
 
@@ -67,5 +68,5 @@ def fault_of(fail: Fail, *, retry_after_s: int) -> HttpFault:
     """What the core's failure is to a client."""
     if fail.code is FailCode.OVERLOADED:
         return overloaded(fail.detail, retry_after_s=retry_after_s)
-    headers = {"retry-after": str(retry_after_s)} if fail.code is FailCode.WORKER_LOST else {}
+    headers = {"retry-after": str(retry_after_s)} if STATUS[fail.code] == 503 else {}
     return HttpFault(STATUS[fail.code], Fault(fail.detail, "server_error", None, fail.code.value), headers=headers)

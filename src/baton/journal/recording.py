@@ -9,7 +9,7 @@ from typing import cast
 
 from baton.core.agreement import Report, StepPlan
 from baton.core.cores import AnyFront, AnyLeader, AnyRank, Cores, FrontParts, LeaderParts, RankParts
-from baton.core.door import Cancel, RequestId, Submit
+from baton.core.door import Cancel, QueueView, RequestId, Submit
 from baton.core.errors import BatonError
 from baton.core.frames import Said
 from baton.core.ids import Boot, Key, Micros, RankId
@@ -186,6 +186,10 @@ class RecordedFront:
     def credits(self) -> dict[str, Credits]:
         """See Front."""
         return self._front.credits()
+
+    def queue(self, now: Micros) -> QueueView:
+        """See Front."""
+        return self._front.queue(now)
 
     @property
     def marks(self) -> Marks:

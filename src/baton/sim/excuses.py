@@ -12,6 +12,7 @@ EXCUSES: dict[FailCode, frozenset[str]] = {
     FailCode.HANDOFF_FAILED: DISTURBED | TRANSFER | {"big", "tight"},
     FailCode.DEADLINE_EXCEEDED: DISTURBED | TRANSFER | {"tight"},
     FailCode.OVERLOADED: frozenset({"big"}),
+    FailCode.QUEUE_TIMEOUT: DISTURBED | TRANSFER | {"tight", "crowd"},
 }
 EVERYBODY = "*"
 

@@ -4,6 +4,7 @@ from itertools import count
 from typing import Any
 
 from baton.core.door import Cancel, Fail, Finish, Heard, RequestId, Submit
+from baton.core.errors import Overloaded
 from baton.core.ids import TokenId
 from baton.core.messages import Limits, Sampling
 from baton.sim import content
@@ -63,7 +64,7 @@ class People:
             eos_token_ids=(content.END_OF_SEQUENCE,) if self._world.tape.below(2, "eos") == 0 else (),
             deadline_ms=60 + 100 * self._world.tape.below(5, "tight") if tight else 20_000,
         )
-        submit = Submit(RequestId(number), prompt, Sampling(0.0, 1.0, 0, number, None), limits)
+        submit = Submit(RequestId(number), prompt, Sampling(0.0, 1.0, 0, number, None), limits, priority=number % 3)
         client = Client(submit, gateway, self._world.heap.now, probe, repeats, tight, big and not repeats)
         self.oracle.clients[submit.request] = client
         if not process.alive:
@@ -74,10 +75,24 @@ class People:
         if client.big:
             self._world.all_faults.append(Fault(self._world.heap.now, "big", frozenset({f"request {number}"})))
         self._world.tell(f"client: {client.name}: {len(prompt)} tokens, at most {limits.max_tokens} to generate")
-        front.submit(submit, process.clock.now())
+        try:
+            front.submit(submit, process.clock.now())
+        except Overloaded as error:
+            self._refused(client, str(error))
+            return
         process.wake(0)
         if not probe and self._world.tape.chance(faults.abort, "client leaves"):
             self._world.heap.after(self._world.tape.below(60, "leaves after") * 2_000, self._leave, client)
+
+    def _refused(self, client: Client, why: str) -> None:
+        """A gateway sends a request away at once: in a crowd, or where its own time is too short to wait."""
+        world = self._world
+        client.gone, client.ended_at = "refused", world.heap.now
+        world.marks["refused"] += 1
+        world.tell(f"client: {client.name} is refused: {why}")
+        excused = client.tight or not world.draw.clean or any(f.kind == "crowd" for f in world.all_faults)
+        if client.probe or not excused:
+            world.violate("no_spurious_failure", f"{client.name} was refused without an excuse: {why}")
 
     def _too_long(self) -> int:
         """For every pool, or for that of some prefill worker while a decode worker may have room."""

@@ -36,6 +36,8 @@ from baton.sim.process import Process, Pump
 from baton.sim.replicas import Replicas
 from baton.sim.settings import LONGEST, WorkerDraw
 
+AHEAD = {3: 0.5, 4: 0.25}  # share of the pool that runs ahead of admission, by the rooms of the worker; else all of it
+
 
 class Silent(Narration):
     """Nothing is written."""
@@ -132,6 +134,7 @@ class WorkerRun:
             fetch_ms=600,
             pids=tuple(range(len(self.boots))),
             host_bytes=d.host_bytes,
+            ahead=AHEAD.get(d.max_rooms, 1.0),
         )
         makers: Mapping[str, Callable[[], Leader[Any]]] = {
             "prefill": lambda: self.parts.prefill(self.manifest, settings, self.pages),
@@ -152,6 +155,7 @@ class WorkerRun:
             endings.heard(self.boot, message)
             if self.draw.role == "decode":
                 self.world.pressure.heard(self.boot, message)
+            self.world.waits.heard(self.boot, message)
             receive(sender, message, now)
 
         def lose(boot: Boot, why: str, now: Any) -> None:

@@ -36,6 +36,7 @@ from baton.sim.process import Process, SkewedClock
 from baton.sim.settings import Faults, WorkerDraw, WorldDraw, draw_world
 from baton.sim.story import Story, ordered, short
 from baton.sim.tape import Tape
+from baton.sim.waits import Waits
 from baton.sim.weather import Weather
 from baton.sim.worker import WorkerRun, address_of
 
@@ -49,6 +50,7 @@ LONG_US = 13_000_000  # until the oldest copy of a frame and the last straggler 
 QUIET_TURNS = 60  # per process and second at rest; more is a busy loop or a message storm
 MAX_EVENTS = 60_000
 CALM = Faults()
+FRONT = FrontSettings(wait_for_workers_ms=8_000)
 
 
 class Violation(BaseException):
@@ -63,8 +65,16 @@ class World:
     """Everything of one run."""
 
     def __init__(
-        self, tape: Tape, parts: Parts = SHIPPED, *, seal: bool = True, calm: bool = False, draw: WorldDraw | None = None
+        self,
+        tape: Tape,
+        parts: Parts = SHIPPED,
+        *,
+        seal: bool = True,
+        calm: bool = False,
+        draw: WorldDraw | None = None,
+        front: FrontSettings = FRONT,
     ) -> None:
+        self._front_settings = front
         self.tape, self.parts, self.seal = tape, parts, seal
         self.draw = draw_world(tape) if draw is None else draw
         self.heap = Heap(tape, shuffle=not self.draw.clean and tape.chance(0.5, "shuffle"))
@@ -81,6 +91,7 @@ class World:
         self.endings = Endings(self.tickets, self.violate)
         self.handoffs = Handoffs(self.tickets, self.all_faults, self.concerned, self.violate, lossy=bool(self.draw.faults.loss))
         self.pressure = Pressure(self.tickets, self.violate)
+        self.waits = Waits(self.tickets, self.all_faults, self.violate, lambda: self.heap.now)
         self.marks: Counter[str] = Counter()
         self.core_marks = Marks()  # one for all roles of all processes
         self.story: Story | None = None
@@ -141,6 +152,7 @@ class World:
             self.tell(f"{worker.draw.name}: {ordered(plan)}")
         if rank == 0:
             self.handoffs.ordered(worker.manifest, plan)
+            self.waits.ordered(worker.boot, plan)
             self.marks["commit"] += len(plan.commit)
             self.marks["rehash"] += len(plan.rehash)
 
@@ -178,7 +190,7 @@ class World:
         boot = Boot(next(self._boots))
         process = self.process(name, boot)
         self.tell(f"{name}: starts as boot {boot}")
-        front = self.parts.front(boot, FrontSettings(wait_for_workers_ms=8_000), self._draw_bits)
+        front = self.parts.front(boot, self._front_settings, self._draw_bits)
         front.marks = self.core_marks
         receive = front.receive
 

@@ -16,6 +16,7 @@ from baton.core.messages import Drawn, FailCode, Failed, FinishReason, Ticket
 from baton.core.request import Request, Standing
 from baton.core.room import Send
 from baton.core.stream import Stream
+from baton.core.workers import Pair
 from baton.sim.parts import Parts, Replaced
 from baton.sim.plants.plant import Plant
 
@@ -23,9 +24,9 @@ from baton.sim.plants.plant import Plant
 
 
 class SameEpoch(Front):
-    def _start(self, request: Request, now: Micros) -> None:
+    def _begin(self, request: Request, pair: Pair, now: Micros) -> None:
         request.epoch = Epoch(max(0, request.epoch - 1))
-        super()._start(request, now)
+        super()._begin(request, pair, now)
 
 
 class HearsDecodeOnly(Front):
@@ -52,7 +53,7 @@ class LosesNobody(Front):
 
 class BlamesWorkers(Front):
     def _fail(self, request: Request, code: FailCode, detail: str) -> None:
-        waits = request.standing is Standing.WAITING and code is FailCode.DEADLINE_EXCEEDED
+        waits = request.standing is Standing.WAITING and code in (FailCode.DEADLINE_EXCEEDED, FailCode.QUEUE_TIMEOUT)
         super()._fail(request, FailCode.WORKER_LOST if waits else code, detail)
 
 
@@ -68,8 +69,8 @@ class RepeatsTickets(Front):
         super().__init__(*made_of)
         self._tickets: dict[Key, Ticket] = {}
 
-    def _start(self, request: Request, now: Micros) -> None:
-        super()._start(request, now)
+    def _begin(self, request: Request, pair: Pair, now: Micros) -> None:
+        super()._begin(request, pair, now)
         self._tickets |= {
             e.message.key: e.message for e in self._effects if isinstance(e, Send) and isinstance(e.message, Ticket)
         }
