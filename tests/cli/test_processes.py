@@ -58,6 +58,7 @@ CHANGES = [
         "log_format": opt.LogFormat.JSON,
     },
     {"record": "/logs"},
+    {"work": msgspec.structs.replace(WORK, prefill_ahead=0.125)},
     {
         "crew": msgspec.structs.replace(CREW, layouts={Role.PREFILL: opt.Parallel(2, 3), Role.DECODE: opt.Parallel(pp=2)}),
         "cores": (0, 1, 2, 3, 4, 5, 6, 7, 8, 9),
@@ -86,7 +87,10 @@ def test_a_gateway_gets_the_settings_planned(changes, keys, checkpoint, composed
     file = tmp_path / "keys"
     file.write_text("from a file\n")
     given = Keys(given=keys, files=(str(file),) if keys else ())
-    settings = plan_gateway(service(checkpoint, **changes), WORK, host="127.0.0.1", port=free_port, keys=given, warms_up=not keys)
+    edge = opt.Edge(request_timeout_s=7.5, queue_timeout_s=0.25, max_queued=9) if keys else opt.Edge()
+    settings = plan_gateway(
+        service(checkpoint, **changes), WORK, edge, host="127.0.0.1", port=free_port, keys=given, warms_up=not keys
+    )
     assert main.run(["gateway", *gateway_flags(settings)]) == 0
     assert composed == [settings]
 

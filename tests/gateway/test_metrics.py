@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from baton.core.door import Cancel, RequestId, Submit
+from baton.core.door import Cancel, QueueView, RequestId, Submit
 from baton.core.errors import Overloaded
 from baton.core.ids import TokenId
 from baton.core.messages import Credits, FailCode, FinishReason
@@ -103,11 +103,12 @@ def test_what_workers_answer():
     decode = msgspec.structs.replace(
         view("d", clean=False), pages={"full": {"free": 1, "committed": 3, "total": 4}}, counters=counters
     )
-    credits = {"d": Credits(4, {"full": 5}, {"full": 6}, 1, 2)}
-    m = History().scrape(LedgerReport((decode,), ("lost",), 3, pairs=2, events={"new_epoch": 9}, credits=credits))
+    credits = {"d": Credits(4, {"full": 5}, {"full": 6}, 1, 2, free_rooms=3)}
+    queue = QueueView(5, 1_250, {"slow": 2, "timeout": 1})
+    m = History().scrape(LedgerReport((decode,), ("lost",), 3, pairs=2, events={"new_epoch": 9}, credits=credits, queue=queue))
     who = ("decode", "d")  # labels come in the order of their names: role, worker
     assert m["vllm:kv_cache_usage_perc", ("d",)] == 0.75
-    assert (m["vllm:num_requests_running", ()], m["vllm:num_requests_waiting", ()]) == (1, 0)
+    assert (m["vllm:num_requests_running", ()], m["vllm:num_requests_waiting", ()]) == (1, 5)
     assert m["baton:pages", ("full", "decode", "committed", "d")] == 3
     assert ("baton:pages", ("full", "decode", "total", "d")) not in m
     assert m["baton:rooms", ("decode", "running", "d")] == 1
@@ -124,6 +125,9 @@ def test_what_workers_answer():
     assert (m["baton:open_requests", ()], m["baton:pairs", ()]) == (3, 2)
     assert m["baton:gateway_events_total", ("new_epoch",)] == 9
     assert (m["baton:credit_free_pages", ("full", "d")], m["baton:credit_waiting", ("d",)]) == (5, 1)
+    assert (m["baton:credit_running", ("d",)], m["baton:credit_free_rooms", ("d",)]) == (2, 3)
+    assert (m["baton:queue_length", ()], m["baton:queue_oldest_seconds", ()]) == (5, 1.25)
+    assert [m["baton:refusals_total", (reason,)] for reason in ("slow", "timeout")] == [2, 1]
 
 
 def test_a_room_waits_until_a_worker_holds_memory_for_it():

@@ -59,9 +59,11 @@ async def _run(
     boot = Boot(entropy.bits(64))
     made = making(settings.record, name="gateway", clock=clock)
     lines = Lines(Sessions(boot, SessionLimits()), control, clock)
-    front = made.cores.front(FrontParts(boot, FrontSettings()), entropy.bits)
+    bounds = FrontSettings(max_queued=settings.max_queued, queue_ms=_ms(settings.queue_timeout_s))
+    front = made.cores.front(FrontParts(boot, bounds), entropy.bits)
     door = FrontDoor(front=front, lines=lines, fileno=control.fileno(), clock=clock, entropy=entropy, warms_up=settings.warms_up)
-    app = create_app(door, tokenizer, HttpSettings(model=settings.served_model_name, api_keys=keys))
+    deadline_ms = _ms(settings.request_timeout_s)
+    app = create_app(door, tokenizer, HttpSettings(model=settings.served_model_name, api_keys=keys, deadline_ms=deadline_ms))
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -77,3 +79,7 @@ async def _run(
         made.close()
     if door.failed.done():
         await door.failed
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)

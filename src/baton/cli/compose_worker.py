@@ -114,6 +114,7 @@ class Worker(Member):
             fetch_ms=s.fetch_ms,
             pids=pids,
             host_bytes=self._host_bytes(),
+            ahead=s.prefill_ahead,
         )
         return self._station.making.cores.leader(LeaderParts(self.manifest, settings, totals), self._choose_fabric)
 

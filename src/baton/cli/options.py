@@ -11,7 +11,15 @@ from baton.cli.config_file import load
 from baton.cli.sizes import parse_size
 from baton.core.errors import ConfigError
 from baton.ports.fabric_settings import FabricSettings
-from baton.shell.settings import BLOCK_TOKENS, Role, WorkerSettings
+from baton.shell.settings import (
+    BLOCK_TOKENS,
+    MAX_QUEUED,
+    PREFILL_AHEAD,
+    QUEUE_TIMEOUT_S,
+    REQUEST_TIMEOUT_S,
+    Role,
+    WorkerSettings,
+)
 from baton.shell.threads import Share
 
 T = TypeVar("T")
@@ -119,6 +127,20 @@ MaxNumSeqs = Annotated[
     typer.Option(
         "--max-num-seqs", "--max-running-requests", help="Requests that one worker runs at once.", rich_help_panel=ENGINE
     ),
+]
+PrefillAhead = Annotated[
+    float,
+    typer.Option(
+        help="Share of a prefill worker's pool for prompts that decode has not admitted; 1: all.", rich_help_panel=MEMORY
+    ),
+]
+RequestTimeout = Annotated[float, typer.Option(help="Seconds that a request may take, all in all.", rich_help_panel=HTTP)]
+QueueTimeout = Annotated[
+    float,
+    typer.Option(help="Seconds of them that it may wait for memory; never more than half of them.", rich_help_panel=HTTP),
+]
+MaxQueued = Annotated[
+    int, typer.Option("--max-queued-requests", help="Requests that may wait; more get 429 at once.", rich_help_panel=HTTP)
 ]
 ServedModelName = Annotated[
     str | None, typer.Option(help="The name that clients use.", show_default="MODEL", rich_help_panel=HTTP)
@@ -270,6 +292,15 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len: int | None
     max_batched_tokens: int
     max_num_seqs: int
+    prefill_ahead: float = PREFILL_AHEAD
+
+
+class Edge(msgspec.Struct, frozen=True, kw_only=True):
+    """How long requests may take and wait, as given on the command line."""
+
+    request_timeout_s: float = REQUEST_TIMEOUT_S
+    queue_timeout_s: float = QUEUE_TIMEOUT_S
+    max_queued: int = MAX_QUEUED
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
@@ -321,6 +352,7 @@ def worker_settings(
         host_kv_bytes=_host_bytes(memory.host_kv_memory),
         max_batched_tokens=work.max_batched_tokens,
         max_num_seqs=work.max_num_seqs,
+        prefill_ahead=work.prefill_ahead,
         threads=share.threads,
         cores=share.cores,
         tp=parallel.tp,

@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from baton.cli import layout_options as layout_opt
 from baton.cli import options as opt
 from baton.core.errors import ConfigError
-from baton.shell.settings import GatewaySettings, Role, WorkerSettings
+from baton.shell.settings import (
+    MAX_QUEUED,
+    PREFILL_AHEAD,
+    QUEUE_TIMEOUT_S,
+    REQUEST_TIMEOUT_S,
+    GatewaySettings,
+    Role,
+    WorkerSettings,
+)
 from baton.shell.threads import Share, available_cores, divide, pin
 
 BATON = (sys.executable, "-P", "-m", "baton.cli.main")
@@ -47,6 +55,7 @@ def worker(
     mooncake_protocol: opt.MooncakeProtocol = opt.DEFAULT_FABRIC.mooncake_protocol,
     tcp_streams: opt.TcpStreams = opt.DEFAULT_FABRIC.tcp_streams,
     seal: opt.Seal = opt.Switch.ON,
+    prefill_ahead: opt.PrefillAhead = PREFILL_AHEAD,
     served_model_name: opt.ServedModelName = None,
     secret: opt.Secret = None,
     log_level: opt.Level = opt.LogLevel.INFO,
@@ -67,6 +76,7 @@ def worker(
         max_model_len=max_model_len,
         max_batched_tokens=max_batched_tokens,
         max_num_seqs=max_num_seqs,
+        prefill_ahead=prefill_ahead,
     )
     memory = opt.Memory(
         block_size=block_size,
@@ -110,6 +120,9 @@ def gateway(
     api_key: opt.ApiKeys = None,
     api_key_file: opt.ApiKeyFiles = None,
     skip_server_warmup: opt.SkipWarmUp = False,
+    request_timeout: opt.RequestTimeout = REQUEST_TIMEOUT_S,
+    queue_timeout: opt.QueueTimeout = QUEUE_TIMEOUT_S,
+    max_queued: opt.MaxQueued = MAX_QUEUED,
     max_model_len: opt.MaxModelLen = None,
     served_model_name: opt.ServedModelName = None,
     secret: opt.Secret = None,
@@ -134,6 +147,9 @@ def gateway(
         api_keys=tuple(api_key or ()),
         api_key_files=tuple(api_key_file or ()),
         warms_up=not skip_server_warmup,
+        request_timeout_s=request_timeout,
+        queue_timeout_s=queue_timeout,
+        max_queued=max_queued,
         log_level=log_level.value,
         log_format=log_format.value,
         record=record,
@@ -210,6 +226,7 @@ def worker_flags(settings: WorkerSettings) -> tuple[str, ...]:
         "--kv-pages": settings.kv_pages,
         "--kv-memory": settings.kv_bytes,
         "--host-kv-memory": "auto" if settings.host_kv_bytes is None else settings.host_kv_bytes,
+        "--prefill-ahead": settings.prefill_ahead,
         "--seal": (opt.Switch.ON if settings.seal else opt.Switch.OFF).value,
         "--secret": settings.secret,
         "--log-level": settings.log_level,
@@ -228,6 +245,9 @@ def gateway_flags(settings: GatewaySettings) -> tuple[str, ...]:
         "--host": settings.host,
         "--port": settings.port,
         "--max-model-len": settings.max_model_len,
+        "--request-timeout": settings.request_timeout_s,
+        "--queue-timeout": settings.queue_timeout_s,
+        "--max-queued-requests": settings.max_queued,
         "--served-model-name": settings.served_model_name,
         "--secret": settings.secret,
         "--log-level": settings.log_level,

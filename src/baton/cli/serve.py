@@ -11,7 +11,15 @@ from baton.cli import layout_options as layout_opt
 from baton.cli import options as opt
 from baton.cli.api_keys import read_keys
 from baton.cli.processes import ANY_PORT, BATON, gateway_flags, worker_flags
-from baton.shell.settings import GatewaySettings, Role, WorkerSettings
+from baton.shell.settings import (
+    MAX_QUEUED,
+    PREFILL_AHEAD,
+    QUEUE_TIMEOUT_S,
+    REQUEST_TIMEOUT_S,
+    GatewaySettings,
+    Role,
+    WorkerSettings,
+)
 from baton.shell.threads import Share, available_cores, divide, together, warning
 
 
@@ -49,10 +57,14 @@ def serve(
     mooncake_protocol: opt.MooncakeProtocol = opt.DEFAULT_FABRIC.mooncake_protocol,
     tcp_streams: opt.TcpStreams = opt.DEFAULT_FABRIC.tcp_streams,
     seal: opt.Seal = opt.Switch.ON,
+    prefill_ahead: opt.PrefillAhead = PREFILL_AHEAD,
     served_model_name: opt.ServedModelName = None,
     api_key: opt.ApiKeys = None,
     api_key_file: opt.ApiKeyFiles = None,
     skip_server_warmup: opt.SkipWarmUp = False,
+    request_timeout: opt.RequestTimeout = REQUEST_TIMEOUT_S,
+    queue_timeout: opt.QueueTimeout = QUEUE_TIMEOUT_S,
+    max_queued: opt.MaxQueued = MAX_QUEUED,
     control: opt.ServeControl = None,
     secret: opt.Secret = None,
     log_level: opt.Level = opt.LogLevel.INFO,
@@ -72,6 +84,7 @@ def serve(
         max_model_len=max_model_len,
         max_batched_tokens=max_batched_tokens,
         max_num_seqs=max_num_seqs,
+        prefill_ahead=prefill_ahead,
     )
     memory = opt.Memory(
         block_size=block_size,
@@ -112,7 +125,8 @@ def serve(
     )
     workers = plan_workers(service, work, memory, crew, cores=available_cores())
     keys = Keys(given=tuple(api_key or ()), files=tuple(os.path.abspath(f) for f in api_key_file or ()))
-    front = plan_gateway(service, work, host=host, port=port, keys=keys, warms_up=not skip_server_warmup)
+    edge = opt.Edge(request_timeout_s=request_timeout, queue_timeout_s=queue_timeout, max_queued=max_queued)
+    front = plan_gateway(service, work, edge, host=host, port=port, keys=keys, warms_up=not skip_server_warmup)
     if service.record is not None:
         prepare_directory(service.record, ["gateway", *(w.name for w in workers)])
     directory = str(ensure(model))  # known only now for a model that had to be fetched
@@ -156,7 +170,9 @@ class Keys(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[str, ...]
 
 
-def plan_gateway(service: opt.Service, work: opt.Work, *, host: str, port: int, keys: Keys, warms_up: bool) -> GatewaySettings:
+def plan_gateway(
+    service: opt.Service, work: opt.Work, edge: opt.Edge, *, host: str, port: int, keys: Keys, warms_up: bool
+) -> GatewaySettings:
     """The gateway's settings. Raises ConfigError."""
     read_keys(keys.given, keys.files)
     return GatewaySettings(
@@ -170,6 +186,9 @@ def plan_gateway(service: opt.Service, work: opt.Work, *, host: str, port: int, 
         api_keys=keys.given,
         api_key_files=keys.files,
         warms_up=warms_up,
+        request_timeout_s=edge.request_timeout_s,
+        queue_timeout_s=edge.queue_timeout_s,
+        max_queued=edge.max_queued,
         log_level=service.log_level.value,
         log_format=service.log_format.value,
         record=service.record,

@@ -60,12 +60,13 @@ class Ask(msgspec.Struct, frozen=True):
 
 
 class Terms(msgspec.Struct, frozen=True):
-    """What requests are judged by: the operator's settings, what the workers hold, the model's vocabulary."""
+    """What a request is judged by: the operator's settings, what the workers hold, the model's vocabulary, its own time."""
 
     settings: GatewaySettings
     capacity: Capacity
     eos_ids: tuple[TokenId, ...]
     vocab_size: int
+    deadline_ms: int
 
 
 def understand(body: GenerationBody, prompts: Sequence[Prompt], *, logprobs: int | None, terms: Terms) -> Ask:
@@ -151,7 +152,7 @@ def _limits(body: GenerationBody, prompt: Prompt, terms: Terms) -> Limits:
         max_tokens=_max_tokens(body, len(prompt), terms.capacity),
         stop_token_ids=tuple(map(TokenId, body.stop_token_ids or ())),
         eos_token_ids=() if body.ignore_eos else terms.eos_ids,
-        deadline_ms=terms.settings.deadline_ms,
+        deadline_ms=terms.deadline_ms,
         min_tokens=body.min_tokens or 0,
     )
     if found.min_tokens > found.max_tokens:

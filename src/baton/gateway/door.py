@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from baton.core.door import Cancel, Heard, RequestId, Submit
+from baton.core.door import Cancel, Heard, QueueView, RequestId, Submit
 from baton.core.ids import Key
 from baton.core.messages import Credits, LedgerView
 
@@ -42,7 +42,7 @@ class LedgerReport(msgspec.Struct, frozen=True):
     """The books of all workers; `missing` names those that did not answer in time.
 
     The rest is the gateway's own: requests that have not ended and rooms that a side has still to end, usable pairs, rare
-    branches taken by name, and what workers last stated of their capacity, by name.
+    branches taken by name, what workers last stated of their capacity, by name, and who waits for it.
     """
 
     workers: tuple[LedgerView, ...]
@@ -51,13 +51,14 @@ class LedgerReport(msgspec.Struct, frozen=True):
     pairs: int = 0
     events: dict[str, int] = {}
     credits: dict[str, Credits] = {}
+    queue: QueueView = QueueView()
 
 
 class Door(Protocol):
     """The request logic, as HTTP sees it."""
 
     def submit(self, submit: Submit, hear: Hear) -> None:
-        """Start a request. Raises Overloaded when the bounded queue is full: nothing was started then."""
+        """Start a request. Raises Overloaded when it would wait too long, or too many do: nothing was started then."""
         ...
 
     def cancel(self, cancel: Cancel) -> None:

@@ -115,6 +115,7 @@ class FrontDoor:
             pairs=len(self._front.usable_pairs()),
             events={mark.name.lower(): n for mark, n in self._front.marks.items()},
             credits=self._front.credits(),
+            queue=self._front.queue(self._clock.now()),
         )
 
     def close(self) -> None:

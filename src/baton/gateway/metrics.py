@@ -90,10 +90,15 @@ class Metrics:
             for room in view.rooms:
                 states.setdefault(room.room, set()).add(room.state)
         running = sum(bool(seen - {QUEUED, ENDING}) for seen in states.values())
-        waiting = sum(seen == {QUEUED} for seen in states.values())
+        waiting = sum(seen == {QUEUED} for seen in states.values()) + self._report.queue.length
         named, model = ("model_name",), (self._model,)
         yield _gauge("vllm:num_requests_running", "Requests being computed.", named, [(model, running)])
-        yield _gauge("vllm:num_requests_waiting", "Requests that wait for memory.", named, [(model, waiting)])
+        yield _gauge(
+            "vllm:num_requests_waiting",
+            "Requests that wait for memory, at the gateway or at a worker.",
+            named,
+            [(model, waiting)],
+        )
         usage = [((self._model, view.name), _usage(view)) for view in self._report.workers]
         yield _gauge("vllm:kv_cache_usage_perc", "Pages in use; 1 is all.", ("model_name", "engine"), usage)
         gave_way = sum(v.counters.events.get(event, 0) for v in self._report.workers for event in GAVE_WAY)
@@ -111,9 +116,18 @@ class Metrics:
         yield _counter("baton:gateway_events", "Rare branches of the gateway's request logic.", ("event",), events)
         credits = [((worker, g), n) for worker, c in report.credits.items() for g, n in c.free_pages.items()]
         yield _gauge("baton:credit_free_pages", "Free pages, as a worker last stated unasked.", ("worker", "group"), credits)
-        for name, text in (("waiting", "Rooms that wait"), ("running", "Rooms that hold memory")):
-            samples = [((w,), c.waiting if name == "waiting" else c.running) for w, c in report.credits.items()]
+        for name, text in (
+            ("waiting", "Rooms that wait"),
+            ("running", "Rooms that hold memory"),
+            ("free_rooms", "Rooms that may still run at once"),
+        ):
+            samples = [((w,), int(getattr(c, name))) for w, c in report.credits.items()]
             yield _gauge(f"baton:credit_{name}", f"{text}, as a worker last stated unasked.", ("worker",), samples)
+        queue = report.queue
+        yield _gauge("baton:queue_length", "Requests that wait at the gateway.", (), [((), queue.length)])
+        yield _gauge("baton:queue_oldest_seconds", "How long the oldest of them has waited.", (), [((), queue.oldest_ms / 1000)])
+        refused = [((reason,), count) for reason, count in sorted(queue.refused.items())]
+        yield _counter("baton:refusals", "Requests sent away for want of capacity, by reason.", ("reason",), refused)
 
     def _workers(self) -> Iterator[Metric]:
         views = self._report.workers

@@ -24,6 +24,7 @@ from baton.gateway.schema import ChatBody, CompletionBody
 from baton.gateway.settings import GatewaySettings
 from baton.gateway.sleep import Sleeper, Sleeping
 from baton.gateway.stream import TextStream
+from baton.gateway.timeouts import timeout_ms
 from baton.gateway.tokenizer import Tokenizer
 
 SLEEP_MODES = ("wait", "abort")
@@ -87,7 +88,7 @@ class Routes:
     async def chat(self, request: Request) -> Response:
         """POST /v1/chat/completions."""
         body = await self._body(request, ChatBody)
-        terms = self._terms()
+        terms = self._terms(request)
         logprobs = chat_logprobs(body, self._settings)
         prompt = await self._prompter.chat(body.messages)
         ask = understand(body, [prompt], logprobs=logprobs, terms=terms)
@@ -96,7 +97,7 @@ class Routes:
     async def completion(self, request: Request) -> Response:
         """POST /v1/completions."""
         body = await self._body(request, CompletionBody)
-        terms = self._terms()
+        terms = self._terms(request)
         logprobs = completion_logprobs(body, self._settings)
         prompts = await self._prompter.completion(body.prompt)
         ask = understand(body, prompts, logprobs=logprobs, terms=terms)
@@ -174,12 +175,13 @@ class Routes:
             message = f"the model {name[:200]!r} is not served here; this gateway serves {self._settings.model!r}"
             raise refuse(message, param="model", code="model_not_found", status=404)
 
-    def _terms(self) -> Terms:
+    def _terms(self, request: Request) -> Terms:
+        deadline_ms = timeout_ms(request.headers, most_ms=self._settings.deadline_ms)
         capacity = self._door.capacity()
         if capacity is None:
             why = f"no worker has registered yet: {self._door.ready().why}"
             raise unavailable(why, code="not_ready", retry_after_s=self._settings.retry_after_s)
-        return Terms(self._settings, capacity, self._tokenizer.eos_ids, self._tokenizer.vocab_size)
+        return Terms(self._settings, capacity, self._tokenizer.eos_ids, self._tokenizer.vocab_size, deadline_ms)
 
     def _card(self) -> ModelCard:
         capacity = self._door.capacity()

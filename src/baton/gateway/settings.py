@@ -15,7 +15,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
         max_prompts: prompts in one completions request
         max_logprobs: most likely tokens reported beside each token
         max_pending_bytes: answer bytes that wait for a slow client before its request is cancelled
-        deadline_ms: the epoch deadline written into tickets
+        deadline_ms: most that a request may take, whatever its client asks for (`--request-timeout`)
         retry_after_s: what refused clients are told to wait
         inline_chars: prompts up to this length are tokenized on the loop, longer ones on a thread
     """

@@ -8,6 +8,9 @@ from baton.core.errors import ConfigError
 from baton.ports.fabric_settings import FabricSettings
 
 BLOCK_TOKENS = 16  # B: the unit of layout, transfer and seal; equal on both sides
+PREFILL_AHEAD = 0.5
+REQUEST_TIMEOUT_S, QUEUE_TIMEOUT_S, MAX_QUEUED = 600.0, 30.0, 1024
+LEAST_TIMEOUT_S, MOST_TIMEOUT_S = 0.001, 86_400.0
 
 
 class Role(Enum):
@@ -51,6 +54,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         fetch_ms: deadline of one read
         index_dtype: of the index keys of sparse attention: "auto" (as dtype) or "fp8"
         record: file, or directory for one, to which what enters the core is written; None = nowhere
+        prefill_ahead: share of a prefill worker's pool for prompts that decode has not admitted, above 0; 1 = no limit
     """
 
     role: Role
@@ -85,6 +89,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     log_format: str = "console"
     record: str | None = None
     index_dtype: str = "auto"
+    prefill_ahead: float = PREFILL_AHEAD
 
     @property
     def page_blocks(self) -> int:
@@ -126,6 +131,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
             }
         )
         self._require_nodes()
+        if not 0 < self.prefill_ahead <= 1:
+            raise ConfigError(f"--prefill-ahead {self.prefill_ahead}: it must lie above 0, and be 1 at most (1 is no limit)")
         if not self.gateways:
             raise ConfigError("a worker needs at least one gateway to register with")
         if not self.fabrics:
@@ -160,6 +167,9 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
         log_format: "console" or "json"
         index_dtype: of the index keys of sparse attention: "auto" (as dtype) or "fp8"
         record: file, or directory for one, to which what enters the core is written; None = nowhere
+        request_timeout_s: most that a request may take
+        queue_timeout_s: most that it may wait for memory to generate in
+        max_queued: requests that may wait
     """
 
     host: str
@@ -175,8 +185,17 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     warms_up: bool = True
     log_format: str = "console"
     record: str | None = None
+    request_timeout_s: float = REQUEST_TIMEOUT_S
+    queue_timeout_s: float = QUEUE_TIMEOUT_S
+    max_queued: int = MAX_QUEUED
 
     def __post_init__(self) -> None:
+        for flag, value in (("--request-timeout", self.request_timeout_s), ("--queue-timeout", self.queue_timeout_s)):
+            if not LEAST_TIMEOUT_S <= value <= MOST_TIMEOUT_S:
+                limits = f"from {LEAST_TIMEOUT_S:g} to {MOST_TIMEOUT_S:g} seconds"
+                raise ConfigError(f"{flag} {value:g}: it must lie within {limits}")
+        if self.max_queued < 1:
+            raise ConfigError(f"--max-queued-requests {self.max_queued}: at least 1 must be able to wait")
         if not 1 <= self.port <= 65_535:
             raise ConfigError(f"port {self.port}: it must lie between 1 and 65535")
         _require_positive(**{"maximum model length": self.max_model_len})
