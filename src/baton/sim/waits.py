@@ -22,12 +22,14 @@ class Waits:
     ) -> None:
         self._tickets, self._faults, self._violate, self._now = tickets, faults, violate, now
         self._since: dict[tuple[Boot, Key], int] = {}
+        self._known: set[tuple[Boot, Key]] = set()  # rooms are given pages more than once
 
     def ordered(self, worker: Boot, plan: StepPlan) -> None:
         """A leader has issued a plan."""
         for hold in plan.hold:
-            if worker == self._tickets[hold.key].prefill:
-                self._since.setdefault((worker, hold.key), self._now())
+            if worker == self._tickets[hold.key].prefill and (worker, hold.key) not in self._known:
+                self._known.add((worker, hold.key))
+                self._since[worker, hold.key] = self._now()
         for key in plan.drop:
             self._ends(worker, key)
 
