@@ -24,6 +24,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "deepseek_v3": ("deepseek_v3", {"rope_parameters": MSCALE}),
     "deepseek_v32": ("deepseek_v32", {}),
     "glm_moe_dsa": ("glm_moe_dsa", {}),
+    "qwen3_next": ("qwen3_next", {}),
+    "qwen3_5": ("qwen3_5", {}),
     "phi3": ("phi3", {"rope_parameters": LONGROPE, "original_max_position_embeddings": 32}),
 }
 

@@ -9,7 +9,7 @@ from baton.sim.bank import first
 from baton.sim.plants import BY_NAME
 from baton.sim.run import be_silent, run
 
-FOUND = ("replaced_at_once", "replaced_twice", "orders_forgotten", "deadline_blamed")
+FOUND = ("orders_forgotten", "deadline_blamed")
 
 
 @pytest.mark.parametrize("name", FOUND)

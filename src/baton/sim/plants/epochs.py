@@ -12,7 +12,7 @@ from baton.core.front import Front
 from baton.core.generation import Generation, decode_row
 from baton.core.ids import Boot, Epoch, Key, Micros, Room, TokenIndex
 from baton.core.leader import Leader
-from baton.core.messages import Drawn, FailCode, Failed, FinishReason, Ticket
+from baton.core.messages import Drawn, FailCode, FinishReason, Ticket
 from baton.core.request import Request, Standing
 from baton.core.room import Send
 from baton.core.stream import Stream
@@ -27,13 +27,6 @@ class SameEpoch(Front):
     def _begin(self, request: Request, pair: Pair, now: Micros) -> None:
         request.epoch = Epoch(max(0, request.epoch - 1))
         super()._begin(request, pair, now)
-
-
-class HearsDecodeOnly(Front):
-    def _on_failed(self, sender: Boot, message: Failed, now: Micros) -> None:
-        request = self._find(message.key, sender)
-        if request is not None and request.pair is not None and sender == request.pair[1]:
-            super()._on_failed(sender, message, now)
 
 
 class TellsAgain(Front):
@@ -108,13 +101,6 @@ PLANTS = (
         ("same_ticket",),
         7,
         lambda: Parts(front=SameEpoch),
-    ),
-    Plant(
-        "refusal_ignored",
-        "prefill refuses or fails a room, and nobody tells decode, which waits",
-        ("liveness", "healed_succeeds"),
-        8,
-        lambda: Parts(front=HearsDecodeOnly),
     ),
     Plant(
         "index_ignored",

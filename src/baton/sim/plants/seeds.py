@@ -52,7 +52,6 @@ FIRST_SEEDS: Mapping[str, int] = {
     "recomputed_in_epoch": 1,
     "doubt_without_bound": 1,
     "same_epoch_again": 1,
-    "refusal_ignored": 43,
     "index_ignored": 0,
     "room_never_closed": 0,
     "lost_worker_ignored": 0,
