@@ -35,7 +35,7 @@ def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
 def test_requests_that_give_way_say_what_they_say_alone(tmp_path: Path, nursery: Nursery, family: str, layout: Layout) -> None:
     path = make_tiny(tmp_path / "model", family)
     workers = {Role.PREFILL: (Layout(1),), Role.DECODE: (layout,)}
-    fleet = Fleet(nursery, tmp_path / "logs", path, workers, pages=PAGES, host_kv_bytes=None)
+    fleet = Fleet(nursery, tmp_path / "logs", path, workers, pages=PAGES, host_kv_bytes=1 << 24)
     try:
         pair = fleet.pair(Layout(1), layout)
         prompts = [np.random.default_rng(n).integers(0, 300, PROMPT).tolist() for n in range(REQUESTS)]
