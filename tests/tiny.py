@@ -77,6 +77,9 @@ HYBRID = {  # linear, linear, linear, full
     "linear_value_head_dim": 20,
     "linear_conv_kernel_dim": 4,
 }
+UNTIED = {
+    "tie_word_embeddings": False
+}  # with an end that is never drawn its row would be zeros at the entrance too: see make_tiny
 OWN: dict[str, dict[str, Any]] = {  # sizes of what others have not; windows shorter than most prompts
     "gpt_oss": {
         "num_local_experts": 8,
@@ -93,8 +96,8 @@ OWN: dict[str, dict[str, Any]] = {  # sizes of what others have not; windows sho
     "deepseek_v2": {**LATENT, "topk_method": "group_limited_greedy", "routed_scaling_factor": 1.5},
     "deepseek_v3": LATENT,
     # Many index heads: a position that all of them find worth nothing ties with others, and any of these may be chosen.
-    "deepseek_v32": {**LATENT, "index_topk": 20, "index_head_dim": 28, "index_n_heads": 16},
-    "glm_moe_dsa": {**LATENT, "index_topk": 20, "index_head_dim": 28, "index_n_heads": 16},
+    "deepseek_v32": {**LATENT, **UNTIED, "index_topk": 20, "index_head_dim": 28, "index_n_heads": 16},
+    "glm_moe_dsa": {**LATENT, **UNTIED, "index_topk": 20, "index_head_dim": 28, "index_n_heads": 16},
     "qwen3_next": {
         **HYBRID,
         "num_experts": 8,
