@@ -24,7 +24,7 @@ from baton.core.ids import Epoch, Key, Room, Seq, TokenId, TokenIndex
 from baton.core.messages import Sampling
 from baton.core.state import DType, Placement
 from baton.core.work import Batch, Draw, Row
-from baton.engine.attention.choose import attention_for, sparse_for
+from baton.engine.attention.choose import attention_for, delta_for, sparse_for
 from baton.engine.checkpoint import Checkpoint
 from baton.engine.comm import Alone
 from baton.engine.digest import block_sums
@@ -94,6 +94,7 @@ class Ours:
             pools=pools,
             attention=attention_for(pools, placement),
             sparse=sparse_for(pools, placement),
+            delta=delta_for(pools, placement),
             block_sums=block_sums,
             identity=1,
             threads=threads,
