@@ -11,6 +11,7 @@ import random
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -51,6 +52,13 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seed: int = 0
 
 
+def give(path: Path, faults: Faults) -> None:
+    """Leave an order in a file, at once as a whole."""
+    fresh = path.with_suffix(".new")
+    fresh.write_bytes(msgspec.json.encode(faults))
+    fresh.replace(path)
+
+
 class _Read(msgspec.Struct):
     handle: Handle
     peer: RankId
@@ -62,17 +70,32 @@ class _Read(msgspec.Struct):
 
 
 class FaultyFabric:
-    """ports.fabric.Fabric around `inner`, which must have been made with the same `wake`."""
+    """ports.fabric.Fabric around `inner`, which must have been made with the same `wake`.
 
-    def __init__(self, inner: Fabric, faults: Faults, *, wake: Callable[[], None], clock: Clock) -> None:
-        self._inner, self._faults, self._wake, self._clock = inner, faults, wake, clock
-        self._rng = random.Random(faults.seed)
-        self._seen = [0] * len(faults.rules)
+    look: called before each read, may call `order`
+    """
+
+    def __init__(
+        self,
+        inner: Fabric,
+        faults: Faults,
+        *,
+        wake: Callable[[], None],
+        clock: Clock,
+        look: Callable[["FaultyFabric"], None] = lambda fabric: None,
+    ) -> None:
+        self._inner, self._wake, self._clock, self._look = inner, wake, clock, look
+        self.order(faults)
         self._reads: dict[Handle, _Read] = {}
         self._events: list[FabricEvent] = []
         self._pools: Mapping[GroupName, Pool] = {}
         self._timers: list[threading.Timer] = []
         self.met: list[Fault] = []  # the faults that have happened, for a test to look at
+
+    def order(self, faults: Faults) -> None:
+        """From now on these; a read that has met one keeps it."""
+        self._faults, self._rng = faults, random.Random(faults.seed)
+        self._seen = [0] * len(faults.rules)
 
     @property
     def name(self) -> str:
@@ -90,6 +113,7 @@ class FaultyFabric:
         self._inner.connect(peer, manifest)
 
     def submit(self, handle: Handle, peer: RankId, copies: Sequence[Copies], *, deadline: Micros) -> None:
+        self._look(self)
         rule = self._rule(copies)
         if rule is None:
             self._inner.submit(handle, peer, copies, deadline=deadline)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.e2e.nursery import Nursery
 from tests.e2e.service import TRIAL, Service, split, unified
 from tests.tiny import make_tiny
 
@@ -22,6 +23,14 @@ def trial() -> Path:
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random Llama of two layers."""
     return make_tiny(tmp_path_factory.mktemp("tiny") / "model", "llama")
+
+
+@pytest.fixture(scope="session")
+def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    """Where the processes of fleets come from."""
+    nursery = Nursery(tmp_path_factory.mktemp("nursery"))
+    yield nursery
+    nursery.close()
 
 
 @pytest.fixture(scope="module")

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import msgspec
 import psutil
 from tests.e2e.forks import Child
-from tests.faults import Faults
+from tests.faults import Faults, give
 
 from baton.engine.trial import default_directory
 
@@ -125,10 +124,16 @@ class Service:
         settings += ["--dtype", self.dtype, "--fabric", self.fabric, "--served-model-name", "m", *flags]
         main = main or ["-m", "baton.cli.main", "worker"]
         if faults is not None:
-            path = self.directory / f"{name}-faults.json"
-            path.write_bytes(msgspec.json.encode(faults))
-            main = ["-m", "tests.e2e.faulty_worker", str(path)]
+            self.order(name, faults)
+            main = ["-m", "tests.e2e.faulty_worker", str(self._faults(name))]
         return self._start(name, [*main, *settings])
+
+    def order(self, name: str, faults: Faults) -> None:
+        """Faults of a worker's reads, from its next one on; it must have been started with some, be it none."""
+        give(self._faults(name), faults)
+
+    def _faults(self, name: str) -> Path:
+        return self.directory / f"{name}-faults.json"
 
     def _start(self, name: str, arguments: list[str]) -> Process:
         self.processes[name] = self._begin(name, arguments, self.directory / f"{name}.log")

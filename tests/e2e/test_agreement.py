@@ -2,7 +2,6 @@
 
 import time
 from collections import deque
-from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
@@ -25,14 +24,6 @@ ONE = Layout()
 
 
 @pytest.fixture(scope="module")
-def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    """Where processes come from."""
-    nursery = Nursery(tmp_path_factory.mktemp("nursery"))
-    yield nursery
-    nursery.close()
-
-
-@pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random Llama whose heads four ranks can share."""
     return make_tiny(tmp_path_factory.mktemp("wide") / "model", num_key_value_heads=4)
@@ -44,48 +35,49 @@ def applied(journal: Path) -> list[StepPlan]:
     return [s.entry.plan for s in steps if isinstance(s, Step) and isinstance(s.entry, Applied)]
 
 
-@pytest.mark.parametrize("tp", [2, 4])
 @pytest.mark.timeout(300)
-def test_a_late_arrival_on_one_rank_holds_up_its_own_request_alone(
-    tmp_path: Path, nursery: Nursery, model: Path, tp: int
-) -> None:
+def test_a_late_arrival_on_one_rank_holds_up_its_own_request_alone(tmp_path: Path, nursery: Nursery, model: Path) -> None:
     """Every rank applies the same plans, no request commits before the late rank has its part, and batches go on meanwhile."""
-    wide, journals = Layout(tp), tmp_path / "journals"
+    widths, journals = (Layout(2), Layout(4)), tmp_path / "journals"
     journals.mkdir()
     late = Faults((Rule(Fault.DELAY, delay_ms=150),))
     fleet = Fleet(
         nursery,
         tmp_path / "logs",
         model,
-        {Role.PREFILL: (ONE,), Role.DECODE: (ONE, wide)},
+        {Role.PREFILL: (ONE,), Role.DECODE: (ONE, *widths)},
         pages=200,
         record=journals,
-        hurt={(Role.DECODE, wide): {"victim": tp - 1, "faults": late}},
+        hurt={(Role.DECODE, wide): {"victim": wide.tp - 1, "faults": late} for wide in widths},
     )
     try:
-        prompts = [np.random.default_rng(n).integers(0, 300, 20 + n % 30).tolist() for n in range(REQUESTS)]
-        answers = []
-        for decode in (ONE, wide):
-            pair = fleet.pair(ONE, decode)
-            asked: deque[RequestId] = deque()
-            found = []
-            for number, prompt in enumerate(prompts):
-                if len(asked) == AT_ONCE:
-                    found.append(fleet.answer(asked.popleft()))
-                asked.append(fleet.begin(pair, prompt, 5 + number % 17))
-            answers.append(found + [fleet.answer(request) for request in asked])
-        assert answers[0] == answers[1]
+        answers = {decode: answer_all(fleet, decode) for decode in (ONE, *widths)}
         fleet.settle()
     finally:
         fleet.close()
-    names = [f"decode {wide}" + (f"-rank{r}" if r else "") for r in range(tp)]
-    plans, *others = [applied(journals / f"{name}.baton-log") for name in names]
-    assert all(other == plans for other in others)
-    fetched = {fetch.key: number for number, plan in reversed(list(enumerate(plans))) for fetch in plan.fetch}
-    committed = {key: number for number, plan in enumerate(plans) for key in plan.commit}
-    assert len(committed) == REQUESTS
-    meanwhile = [sum(bool(plan.batch) for plan in plans[fetched[key] : at]) for key, at in committed.items()]
-    assert median(meanwhile) >= 2, "the running requests went on"
+    for wide in widths:
+        assert answers[wide] == answers[ONE], f"{wide}"
+        names = [f"decode {wide}" + (f"-rank{r}" if r else "") for r in range(wide.tp)]
+        plans, *others = [applied(journals / f"{name}.baton-log") for name in names]
+        assert all(other == plans for other in others), f"{wide}"
+        fetched = {fetch.key: number for number, plan in reversed(list(enumerate(plans))) for fetch in plan.fetch}
+        committed = {key: number for number, plan in enumerate(plans) for key in plan.commit}
+        assert len(committed) == REQUESTS
+        meanwhile = [sum(bool(plan.batch) for plan in plans[fetched[key] : at]) for key, at in committed.items()]
+        assert median(meanwhile) >= 2, f"{wide}: the running requests went on"
+
+
+def answer_all(fleet: Fleet, decode: Layout) -> list[list[int]]:
+    """Every request's tokens, AT_ONCE of them at a time."""
+    pair = fleet.pair(ONE, decode)
+    asked: deque[RequestId] = deque()
+    found = []
+    for number in range(REQUESTS):
+        if len(asked) == AT_ONCE:
+            found.append(fleet.answer(asked.popleft()))
+        prompt = np.random.default_rng(number).integers(0, 300, 20 + number % 30).tolist()
+        asked.append(fleet.begin(pair, prompt, 5 + number % 17))
+    return found + [fleet.answer(request) for request in asked]
 
 
 def test_a_rank_that_was_told_something_else_is_named_and_the_worker_ends(tmp_path: Path, nursery: Nursery, model: Path) -> None:

@@ -2,10 +2,13 @@
 
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 
 import pytest
+from tests.e2e.faulty_worker import FETCH_MS
 from tests.e2e.service import Service, split, wait_for
 from tests.faults import Fault, Faults, Rule
 
@@ -21,13 +24,28 @@ def expected(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> list[int]:
         return s.ids(PROMPT, max_tokens=TOKENS, ignore_eos=True)
 
 
-@pytest.fixture
-def liar(tmp_path: Path, tiny: Path, request: pytest.FixtureRequest) -> Iterator[Service]:
-    """A service whose decode worker has the faults of the test's parameter."""
-    fabric, *rules = request.param
+@pytest.fixture(scope="module")
+def liars(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Iterator[Callable[[str], Service]]:
+    """A service for each fabric, whose decode worker has the faults that it is told to have."""
     pools = ("--kv-pages", "40", "--page-size", "16")
-    with split(tmp_path, tiny, fabric=fabric, prefill=pools, decode=pools, faults=Faults(tuple(rules))) as s:
-        yield s
+    with ExitStack() as stack:
+
+        @cache
+        def of(fabric: str) -> Service:
+            service = split(tmp_path_factory.mktemp(fabric), tiny, fabric=fabric, prefill=pools, decode=pools, faults=Faults(()))
+            return stack.enter_context(service)
+
+        yield of
+
+
+@pytest.fixture
+def liar(liars: Callable[[str], Service], request: pytest.FixtureRequest) -> Iterator[Service]:
+    """The service, its decode worker with the faults of the test's parameter."""
+    fabric, *rules = request.param
+    service = liars(fabric)
+    service.order("decode", Faults(tuple(rules)))
+    yield service
+    service.order("decode", Faults(()))
 
 
 def both(*rules: Rule) -> list[tuple]:
@@ -42,7 +60,7 @@ PASSING = [
     Rule(Fault.PARTIAL, count=2),
     Rule(Fault.FAIL, count=2),
     Rule(Fault.FLIP, count=3),
-    Rule(Fault.DELAY, count=1, delay_ms=3_000),
+    Rule(Fault.DELAY, count=1, delay_ms=FETCH_MS // 2),
 ]
 
 

@@ -5,7 +5,7 @@ what it must hold: of a latent row the compressed part, of an index key what is 
 All other bits of the block are then compared with the block of the prefill rank that computed it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -42,14 +42,6 @@ KINDS = {
     "deepseek_v3": Kind("deepseek_v3", (), "nixl"),
     "deepseek_v32": Kind("deepseek_v32", tuple(range(LAYERS)), "nixl"),
 }
-
-
-@pytest.fixture(scope="module")
-def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    """Where processes come from."""
-    nursery = Nursery(tmp_path_factory.mktemp("nursery"))
-    yield nursery
-    nursery.close()
 
 
 class Reference:

@@ -5,7 +5,7 @@ no seal. Each row is compared bit for bit with the row of the prefill rank that 
 of that layer, head and position, with what transformers computes for it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
@@ -23,14 +23,6 @@ from baton.shell.settings import Role
 BLOCK, PARTS = 16, 2
 PROMPT, ANSWER = 5 * BLOCK + 7, 8  # more than one chunk of 64, and a last block that is not full
 TOLERANCE = 1e-4  # of the largest element: sums over ranks are made in another order
-
-
-@pytest.fixture(scope="module")
-def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    """Where processes come from."""
-    nursery = Nursery(tmp_path_factory.mktemp("nursery"))
-    yield nursery
-    nursery.close()
 
 
 class Reference:

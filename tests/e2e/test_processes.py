@@ -14,12 +14,19 @@ from tests.e2e.service import Service, alive, by_command, free_port, split, wait
 
 pytestmark = pytest.mark.timeout(180)
 PROMPT = list(range(1, 60))
+POOLS = ("--kv-pages", "300")
 
 
 @pytest.fixture
 def service(tmp_path: Path, tiny: Path) -> Iterator[Service]:
-    pools = ("--kv-pages", "300")
-    with split(tmp_path, tiny, prefill=pools, decode=pools, begin=by_command) as s:
+    with split(tmp_path, tiny, prefill=POOLS, decode=POOLS) as s:
+        yield s
+
+
+@pytest.fixture
+def commands(tmp_path: Path, tiny: Path) -> Iterator[Service]:
+    """A service whose processes were started as users start them."""
+    with split(tmp_path, tiny, prefill=POOLS, decode=POOLS, begin=by_command) as s:
         yield s
 
 
@@ -66,7 +73,7 @@ def test_a_killed_worker_ends_what_needed_it_and_its_successor_serves(service: S
     else:
         stream.join(60)
         assert stream.lines[-1] == "data: [DONE]", "a stream past its prefill goes on"
-    service.start_worker(victim, "--kv-pages", "300", name=victim)
+    service.start_worker(victim, *POOLS, name=victim)
     service.wait_ready()
     assert service.ids(PROMPT, max_tokens=5) == expected
     service.wait_clean()
@@ -88,13 +95,13 @@ def test_a_killed_gateway_leaves_the_workers_clean_and_they_find_its_successor(s
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_every_process_in_time(service: Service, number: signal.Signals) -> None:
-    stream = Stream(service)
+def test_a_signal_ends_every_process_in_time(commands: Service, number: signal.Signals) -> None:
+    stream = Stream(commands)
     stream.wait_streaming()
     for name in ("gateway", "prefill", "decode"):
-        service.processes[name].popen.send_signal(number)
+        commands.processes[name].popen.send_signal(number)
     for name in ("gateway", "prefill", "decode"):
-        assert service.processes[name].popen.wait(5) in (0, 130), service.log(name)[-2000:]
+        assert commands.processes[name].popen.wait(5) in (0, 130), commands.log(name)[-2000:]
     stream.join(5)
     assert not stream.is_alive()
 

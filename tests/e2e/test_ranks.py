@@ -14,6 +14,7 @@ import pytest
 from tests.e2e.service import alive, free_port, wait_for
 
 PROMPT, ANSWER = list(range(1, 90)), 6
+STREAM = 500  # tokens: a second or two, and the kill comes as soon as some requests are open
 VICTIMS = [("decode", 1), ("prefill", 1), ("decode", 0)]  # (role, rank)
 
 
@@ -63,7 +64,7 @@ class Client(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        answer = self.serve.ask(max_tokens=1500 if self.stream else ANSWER, stream=self.stream)
+        answer = self.serve.ask(max_tokens=STREAM if self.stream else ANSWER, stream=self.stream)
         text = answer.text
         self.end = "served" if answer.status_code == 200 and "worker_lost" not in text else text[-300:]
 

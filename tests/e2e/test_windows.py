@@ -4,7 +4,7 @@ As in test_layouts.py the bytes are read from outside and judged by arithmetic o
 layer and head is looked for in the pools by what it must hold, so it does not matter in which page it lies.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
@@ -28,14 +28,6 @@ KINDS = {
     "gpt_oss": pytest.param("gpt_oss", "nixl", PREFILL, DECODE, id="gpt_oss-nixl", marks=pytest.mark.slow),
 }
 WINDOWED = {"gemma3": (0, 2), "gpt_oss": (0, 2)}  # layers
-
-
-@pytest.fixture(scope="module")
-def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    """Where processes come from."""
-    nursery = Nursery(tmp_path_factory.mktemp("nursery"))
-    yield nursery
-    nursery.close()
 
 
 class Blocks:
