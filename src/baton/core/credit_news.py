@@ -21,7 +21,7 @@ class CreditNews:
 
     def __init__(self, max_rooms: int) -> None:
         self._max_rooms = max_rooms
-        self._tickets: dict[Boot, int] = {}  # heard in this session, by gateway
+        self._tickets: dict[Boot, int] = {}  # heard since it connected, by gateway
         self._number = 0
         self._said: Credits | None = None
         self._said_at = Micros(0)

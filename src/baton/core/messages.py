@@ -161,7 +161,7 @@ class Credits(Message, frozen=True, tag="credits"):
     waiting: int  # rooms that hold no memory yet
     running: int
     free_rooms: int = 0  # that may still run at once; a prefill worker is limited by its pages alone
-    tickets: int = 0  # of the gateway that this is said to, in this session, which the numbers above know of
+    tickets: int = 0  # of the gateway that this is said to, since it connected, which the numbers above know of
     ahead_pages: dict[GroupName, int] = {}  # prefill: that rooms for one decode worker may hold before it admits them
 
 
