@@ -27,6 +27,8 @@ class GatedAgent:
         self.engine, self.closed = engine, False
 
     def register(self, regions: Sequence[Region]) -> bytes:
+        if self.engine.pinned:
+            raise ConfigError("memory cannot be registered")
         return b""
 
     def add(self, metadata: bytes) -> str:
@@ -52,7 +54,7 @@ class GatedEngine:
     def __init__(self) -> None:
         self.gate, self.knocking, self.woken = threading.Event(), threading.Event(), threading.Event()
         self.readers: list[GatedAgent] = []
-        self.full = False
+        self.full = self.pinned = False
         engine = Engine(name="gated", capabilities=CAPABILITIES, source=lambda n: GatedAgent(self, n), reader=self._reader)  # type: ignore[arg-type, return-value]
         self.fabric = AgentFabric(engine, Boot(9), 0, self.woken.set, MonotonicClock())
         self.fabric.expose({})
@@ -128,7 +130,11 @@ def test_a_peer_that_cannot_be_reached_is_said_to_be_so_and_may_be_tried_again(e
     engine.full = True
     engine.connect(WRONG, "fine")
     assert engine.said(1) == [Connected(WRONG, "no room for another agent")]
-    engine.full = False
+    engine.full, engine.pinned = False, True
+    engine.connect(WRONG, "fine")
+    assert engine.said(1) == [Connected(WRONG, "memory cannot be registered")]
+    assert engine.readers[1].closed
+    engine.pinned = False
     engine.connect(WRONG, "fine")
     assert engine.said(1) == [Connected(WRONG, "")]
 

@@ -17,6 +17,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -173,7 +174,10 @@ class AgentFabric:
     def _make_reader(self) -> Agent:
         self._readers += 1
         reader = self._engine.reader(f"{self._name}-reader-{self._readers}")
-        reader.register(list(self._peers.own.values()))
+        with ExitStack() as undo:
+            undo.callback(reader.close)
+            reader.register(list(self._peers.own.values()))
+            undo.pop_all()
         return reader
 
     def _run(self) -> None:

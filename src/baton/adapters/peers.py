@@ -122,6 +122,10 @@ class Peers(Generic[P]):
             let_go(known)
         return known if taken else None
 
+    def refuse(self, attempt: Attempt, why: str) -> None:
+        """An attempt cannot even be made."""
+        self._settle(attempt, None, why)
+
     def _wanted(self, attempt: Attempt) -> bool:
         with self._desk.lock:
             return self._attempts.get(attempt.peer) is attempt and not self.closed
@@ -181,4 +185,4 @@ class Peers(Generic[P]):
 
     def _refuse_attempts(self, why: str) -> None:
         for attempt in list(self._attempts.values()):
-            self._settle(attempt, None, why)
+            self.refuse(attempt, why)

@@ -7,8 +7,10 @@
 Invariants: bytes land only while a stream thread of ours receives, so an ended handle is quiet. A read that must end early
 while its bytes are coming has its connection closed; the parts of other reads that were asked for on it are asked for again
 on a new one. Whatever breaks a connection from the other side fails every read from that peer: nobody vouches for it.
+One that cannot be opened while another one is open is done without.
 """
 
+import contextlib
 import ctypes
 import socket
 import struct
@@ -72,6 +74,7 @@ class _Peer:
     views: tuple[tuple[GroupName, int], ...]
     parts: deque[_Part] = field(default_factory=deque)  # not asked for yet; under the desk's lock
     look_again: Micros = field(default=Micros(0))
+    lines: int = 0  # open connections to it; under the desk's lock
     gone: bool = False  # disconnected: its threads end
 
 
@@ -136,7 +139,10 @@ class TcpFabric:
             attempt = self._peers.want(peer, manifest)
             if attempt is not None:
                 self._threads = [t for t in self._threads if t.is_alive()]
-                self._start(0, self._reach, attempt)
+                try:
+                    self._start(0, self._reach, attempt)
+                except RuntimeError as error:  # the system has no thread left
+                    self._peers.refuse(attempt, f"tcp: {error}")
 
     def disconnect(self, peer: RankId) -> None:
         """Forget a peer; its reads end FAILED."""
@@ -182,8 +188,9 @@ class TcpFabric:
         self._pools.clear()
 
     def _start(self, stream: int, run: Callable[..., None], *args: object) -> None:
-        self._threads.append(threading.Thread(target=run, args=args, name=f"tcp-{self._rank}-{stream}", daemon=True))
-        self._threads[-1].start()
+        thread = threading.Thread(target=run, args=args, name=f"tcp-{self._rank}-{stream}", daemon=True)
+        thread.start()
+        self._threads.append(thread)
 
     # ---- the stream threads ---------------------------------------------------------------------
 
@@ -197,37 +204,41 @@ class TcpFabric:
             lines.append(self._dial(found))
             return found
 
-        known = self._peers.reach(attempt, dial_first, lambda _: _drop(lines[0]))
+        known = self._peers.reach(attempt, dial_first, lambda found: self._drop(found, lines[0]))
         if known is None:
             return
-        with self._desk.lock:
+        with self._desk.lock, contextlib.suppress(RuntimeError):  # no thread left: fewer streams do it too
             for i in range(1, self._streams if not known.gone else 0):
                 self._start(i, self._run, known, None)
         self._run(known, lines[0])
 
     def _run(self, peer: _Peer, line: Line | None) -> None:
         asked: deque[_Part] = deque()
+        spare = False  # the peer is read without us
         try:
-            while self._wait(peer):
+            while not spare and self._wait(peer):
                 try:
                     line = line or self._dial(peer)
                     self._turn(peer, line, asked)
                 except _Stopped:
-                    _drop(line)
+                    self._drop(peer, line)
                     line = None
                     self._give_back(peer, asked)
                 except (OSError, FabricError) as error:
-                    _drop(line)
-                    line = None
                     with self._desk.lock:
-                        self._desk.stop_peer(peer.id, f"the peer is gone: {error}")
-                        self._give_back(peer, asked)
+                        spare = line is None and peer.lines > 0
+                        if not spare:
+                            self._drop(peer, line)
+                            line = None
+                            self._desk.stop_peer(peer.id, f"the peer is gone: {error}")
+                            self._give_back(peer, asked)
         finally:  # should this thread ever die of a bug, no handle hangs and nothing is accepted any more
-            _drop(line)
             with self._desk.lock:
-                self._desk.stop_peer(peer.id, "disconnected")
-                peer.gone = True
-                self._give_back(peer, asked)
+                self._drop(peer, line)
+                if not spare:
+                    self._desk.stop_peer(peer.id, "disconnected")
+                    peer.gone = True
+                    self._give_back(peer, asked)
 
     def _wait(self, peer: _Peer) -> bool:
         with self._desk.lock:
@@ -310,12 +321,15 @@ class TcpFabric:
         sock.settimeout(None)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEVAL.pack(0, LOOK_US))
+        with self._desk.lock:
+            peer.lines += 1
         return sock, keys
 
-
-def _drop(line: Line | None) -> None:
-    if line is not None:
-        line[0].close()
+    def _drop(self, peer: _Peer, line: Line | None) -> None:
+        with self._desk.lock:
+            if line is not None:
+                line[0].close()
+                peer.lines -= 1
 
 
 def _view(pool: Pool) -> memoryview:

@@ -63,8 +63,12 @@ class Source:
                     sock.close()
                     continue
                 thread = threading.Thread(target=self._serve, args=(sock,), name=f"tcp-source-{self._rank}", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:  # the system has none left: hung up on, as when there are too many
+                    sock.close()
+                    continue
                 self._open[sock] = thread
-                thread.start()
 
     def _serve(self, sock: socket.socket) -> None:
         with contextlib.suppress(OSError, FabricError):  # whatever it was, the answer is to hang up
