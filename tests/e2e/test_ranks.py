@@ -21,15 +21,18 @@ VICTIMS = [("decode", 1), ("prefill", 1), ("decode", 0)]  # (role, rank)
 class Serve:
     """`baton serve` with workers of two ranks."""
 
-    def __init__(self, model: Path) -> None:
+    def __init__(self, model: Path, log: Path) -> None:
+        self.log = log
         self.url = f"http://127.0.0.1:{(port := free_port())}"
         flags = ["--port", str(port), "--dtype", "float32", "--kv-pages", "200", "--served-model-name", "m", "--tp", "2"]
         flags += ["--skip-server-warmup", "--threads", "1"]
-        self.process = subprocess.Popen([sys.executable, "-m", "baton.cli.main", "serve", str(model), *flags])
+        command = [sys.executable, "-m", "baton.cli.main", "serve", str(model), *flags]
+        with log.open("ab") as said:
+            self.process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT)
         wait_for(self.ready, seconds=90, why="ready")
 
     def ready(self) -> bool:
-        assert self.process.poll() is None
+        assert self.process.poll() is None, self.log.read_text()
         try:
             return httpx.get(f"{self.url}/ready").status_code == 200
         except httpx.HTTPError:
@@ -48,8 +51,8 @@ class Serve:
 
 
 @pytest.fixture
-def serve(tiny: Path) -> Iterator[Serve]:
-    service = Serve(tiny)
+def serve(tiny: Path, tmp_path: Path) -> Iterator[Serve]:
+    service = Serve(tiny, tmp_path / "serve.log")
     yield service
     service.process.send_signal(signal.SIGINT)
     assert service.process.wait(10) == 0
@@ -92,3 +95,6 @@ def test_a_killed_rank_ends_its_worker_as_a_whole_and_a_new_one_serves(serve: Se
         wait_for(serve.ready, seconds=20, why="ready again")
         assert serve.ask().json()["choices"][0]["token_ids"] == expected
         wait_for(lambda: serve.ledger()["clean"], seconds=5, why=f"round {number}: clean books")
+    said = serve.log.read_text()
+    ended = [f"{role}-0 ended: rank {rank} of this worker ended (SIGKILL)" for role, rank in VICTIMS if rank]
+    assert all(end in said for end in ended), said  # in its own words: it has closed what it held

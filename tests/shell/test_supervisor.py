@@ -160,6 +160,11 @@ def test_the_line_is_said_once(host):
     assert "Said" not in h.end()[1]
 
 
+def test_a_death_is_told_in_the_programs_own_words(host):
+    h = host(program("a", "print('baton: a rank was lost')\nraise SystemExit(1)"), start_failures=10**6)
+    assert h.expect("Died")["how"] == "ended: a rank was lost"
+
+
 def test_a_wrong_setting_of_a_restart_does_not_end_a_service_that_was_ready(host, tmp_path):
     flag = tmp_path / "flag"
     h = host(program("a", f"import os\nif os.path.exists({str(flag)!r}): raise SystemExit(2)\n{STAYS}"))

@@ -1,5 +1,6 @@
 """The other ranks of a worker on this machine: processes of their own, which end with the process that started them."""
 
+import contextlib
 import os
 import select
 import signal
@@ -68,7 +69,8 @@ class Processes:
     def tell(self) -> None:
         """See Crew."""
         for fd in self._pidfds.values():
-            signal.pidfd_send_signal(fd, signal.SIGTERM)
+            with contextlib.suppress(ProcessLookupError):  # `look` has found it ended
+                signal.pidfd_send_signal(fd, signal.SIGTERM)
 
     def close(self) -> None:
         """See Crew."""

@@ -191,17 +191,16 @@ class Supervisor:
         if self._phase is Phase.STOPPING:
             return
         now, name = time.monotonic(), post.program.name
-        how = post.last_words or _how(code)
         if self._phase is Phase.SERVING and now - post.started_at >= self._patience.settled_s:
             post.deaths = 0
         post.deaths += 1
         if self._phase is Phase.STARTING and (code == MISCONFIGURED or post.deaths >= self._patience.start_failures):
-            self._tell(GaveUp(name, how))
+            self._tell(GaveUp(name, post.last_words or _how(code)))
             self._stop(code=MISCONFIGURED if code == MISCONFIGURED else 1)
             return
         pause = min(self._patience.first_pause_s * 2 ** min(post.deaths - 1, 30), self._patience.longest_pause_s)
         post.start_at = now + pause
-        self._tell(Died(name, how, pause))
+        self._tell(Died(name, f"ended: {post.last_words}" if post.last_words else _how(code), pause))
 
     def _stop(self, *, code: int) -> None:
         self._phase, self._code = Phase.STOPPING, code

@@ -1,0 +1,72 @@
+"""The ranks that a leader starts: it hears of one's end, lets the others end by themselves, and ends those that do not."""
+
+import select
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from baton.cli import ranks
+from baton.cli.ranks import Processes
+from baton.core.errors import BatonError, ConfigError, PeerError
+
+POLITE = """
+import pathlib, signal, sys
+def end(*_): pathlib.Path({told!r}).touch(); sys.exit(0)
+signal.signal(signal.SIGTERM, end)
+pathlib.Path({up!r}).touch()
+while True: signal.pause()
+"""
+STUBBORN = "import pathlib, signal; signal.signal(15, signal.SIG_IGN); pathlib.Path({up!r}).touch()\nwhile True: signal.pause()"
+
+
+def command(code: str) -> tuple[str, ...]:
+    return (sys.executable, "-IS", "-c", code)
+
+
+def wait_up(path: Path) -> None:
+    until = time.monotonic() + 30
+    while not path.exists():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def first_end(crew: Processes) -> BatonError:
+    """What the leader hears when a rank has ended."""
+    assert select.select(crew.filenos(), [], [], 30)[0]
+    with pytest.raises(BatonError) as caught:
+        crew.look()
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "how"),
+    [
+        ("raise SystemExit(3)", PeerError, "exit code 3"),
+        ("raise SystemExit(2)", ConfigError, "exit code 2"),
+        ("import os; os.kill(os.getpid(), 9)", PeerError, "SIGKILL"),
+    ],
+)
+def test_after_one_has_ended_the_others_are_asked_to(tmp_path: Path, code: str, kind: type[BatonError], how: str) -> None:
+    up, told = tmp_path / "up", tmp_path / "told"
+    crew = Processes({1: command(code), 2: command(POLITE.format(up=str(up), told=str(told)))})
+    wait_up(up)
+    error = first_end(crew)
+    assert type(error) is kind
+    assert f"rank 1 of this worker ended ({how})" in str(error)
+    crew.tell()
+    crew.close()
+    assert told.exists()
+    assert crew.filenos() == ()
+
+
+def test_one_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranks, "PATIENCE_S", 0.05)
+    up = tmp_path / "up"
+    crew = Processes({1: command(STUBBORN.format(up=str(up)))})
+    wait_up(up)
+    crew.look()
+    crew.tell()
+    crew.close()
+    assert crew.filenos() == ()
