@@ -2,6 +2,7 @@
 clocks, which need the machine to themselves. `make test` runs the second one by one and then the first side by side.
 """
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,12 @@ ALONE = frozenset(HERE / name for name in ("adapters", "bench", "cli", "contract
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--only", choices=("shared", "alone"), help="tests that may run side by side, or those that may not")
+
+
+def pytest_configure() -> None:
+    """A run in the background of a shell has SIGINT ignored, and so would have every process that a test interrupts."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _left_out(path: Path, config: pytest.Config) -> bool:
