@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from baton.cli import main, processes
+from baton.cli import given, main, processes
 from baton.cli import options as opt
 from baton.cli.processes import gateway_flags, rank_cores, worker_flags
 from baton.cli.serve import Crew, Keys, plan_gateway, plan_workers
@@ -11,8 +11,8 @@ from baton.core.errors import ConfigError
 from baton.ports.fabric_settings import FabricSettings
 from baton.shell.settings import Role, WorkerSettings
 
-WORK = opt.Work(dtype="half", index_dtype="fp8_e4m3", max_model_len=None, max_batched_tokens=256, max_num_seqs=7)
-MEMORY = opt.Memory(block_size=16, page_size=64, kv_pages=None, kv_memory="3MiB", fabric="auto", seal=opt.Switch.ON)
+WORK = given.Work(dtype="half", index_dtype="fp8_e4m3", max_model_len=None, max_batched_tokens=256, max_num_seqs=7)
+MEMORY = given.Memory(block_size=16, page_size=64, kv_pages=None, kv_memory="3MiB", fabric="auto", seal=opt.Switch.ON)
 FABRIC = FabricSettings(
     host="127.0.0.2",
     devices=("a", "b"),
@@ -25,7 +25,7 @@ CREW = Crew(roles=(Role.PREFILL, Role.DECODE, Role.DECODE), page_sizes={Role.PRE
 
 
 def service(model, **changes):
-    base = opt.Service(
+    base = given.Service(
         model=str(model), served_model_name="m", gateways=("tcp://127.0.0.1:7",), secret=None, log_level=opt.LogLevel.INFO
     )
     return msgspec.structs.replace(base, **changes)
@@ -60,7 +60,7 @@ CHANGES = [
     {"record": "/logs"},
     {"work": msgspec.structs.replace(WORK, prefill_ahead=0.125)},
     {
-        "crew": msgspec.structs.replace(CREW, layouts={Role.PREFILL: opt.Parallel(2, 3), Role.DECODE: opt.Parallel(pp=2)}),
+        "crew": msgspec.structs.replace(CREW, layouts={Role.PREFILL: given.Parallel(2, 3), Role.DECODE: given.Parallel(pp=2)}),
         "cores": (0, 1, 2, 3, 4, 5, 6, 7, 8, 9),
     },
     {"memory": msgspec.structs.replace(MEMORY, fabric="tcp", fabric_settings=FABRIC)},
@@ -86,10 +86,10 @@ def test_a_worker_gets_the_settings_planned(changes, checkpoint, composed):
 def test_a_gateway_gets_the_settings_planned(changes, keys, checkpoint, composed, free_port, tmp_path):
     file = tmp_path / "keys"
     file.write_text("from a file\n")
-    given = Keys(given=keys, files=(str(file),) if keys else ())
-    edge = opt.Edge(request_timeout_s=7.5, queue_timeout_s=0.25, max_queued=9) if keys else opt.Edge()
+    known = Keys(given=keys, files=(str(file),) if keys else ())
+    edge = given.Edge(request_timeout_s=7.5, queue_timeout_s=0.25, max_queued=9) if keys else given.Edge()
     settings = plan_gateway(
-        service(checkpoint, **changes), WORK, edge, host="127.0.0.1", port=free_port, keys=given, warms_up=not keys
+        service(checkpoint, **changes), WORK, edge, host="127.0.0.1", port=free_port, keys=known, warms_up=not keys
     )
     assert main.run(["gateway", *gateway_flags(settings)]) == 0
     assert composed == [settings]
@@ -118,7 +118,7 @@ def test_the_plan_of_a_crew(checkpoint):
 
 
 def test_cores_are_divided_over_ranks_and_a_worker_has_those_of_its_own(checkpoint):
-    crew = Crew(roles=(Role.PREFILL, Role.DECODE), page_sizes={}, threads=None, layouts={Role.PREFILL: opt.Parallel(2, 2)})
+    crew = Crew(roles=(Role.PREFILL, Role.DECODE), page_sizes={}, threads=None, layouts={Role.PREFILL: given.Parallel(2, 2)})
     prefill, decode = plan(checkpoint, crew=crew, cores=tuple(range(10)))
     assert (prefill.cores, prefill.threads) == ((0, 1, 2, 3, 4, 5, 6, 7), 2)
     assert (decode.cores, decode.threads) == ((8, 9), 2)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from baton.cli import given
 from baton.cli import options as opt
 from baton.core.errors import ConfigError
 
@@ -50,7 +51,7 @@ def check(
 
     if not __debug__:
         raise ConfigError("the checks are assertions: run without -O")
-    settings = opt.fabric_settings(
+    settings = given.fabric_settings(
         host=fabric_host,
         device=fabric_device,
         backend=nixl_backend,

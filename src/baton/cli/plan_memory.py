@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from baton.cli import given
 from baton.cli import layout_options as lo
 from baton.cli import options as o
 from baton.cli.models import locate, require
@@ -126,20 +127,20 @@ def plan_memory(
     json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
 ) -> None:
     """Say how many tokens and requests fit into a pool of each rank, from the model's config alone."""
-    name = o.one_model(model, model_path)
+    name = given.one_model(model, model_path)
     require(name)
-    settings = o.worker_settings(
-        o.Service(
+    settings = given.worker_settings(
+        given.Service(
             model=str(locate(name)), served_model_name=name, gateways=(NOWHERE,), secret=None, log_level=o.LogLevel.WARNING
         ),
-        o.Work(
+        given.Work(
             dtype=dtype,
             index_dtype=index_dtype,
             max_model_len=max_model_len,
             max_batched_tokens=max_num_batched_tokens,
             max_num_seqs=max_num_seqs,
         ),
-        o.Memory(
+        given.Memory(
             block_size=o.DEFAULT_BLOCK_TOKENS,
             page_size=page_size,
             kv_pages=kv_pages,
@@ -151,7 +152,7 @@ def plan_memory(
         name=role.value,
         bind=NOWHERE,
         share=Share((), 1),
-        parallel=o.Parallel(tp=tp, pp=pp),
+        parallel=given.Parallel(tp=tp, pp=pp),
     )
     found = plan(settings)
     if json:

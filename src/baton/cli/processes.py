@@ -3,18 +3,12 @@
 import sys
 from collections.abc import Mapping
 
+from baton.cli import given
 from baton.cli import layout_options as layout_opt
 from baton.cli import options as opt
 from baton.core.errors import ConfigError
-from baton.shell.settings import (
-    MAX_QUEUED,
-    PREFILL_AHEAD,
-    QUEUE_TIMEOUT_S,
-    REQUEST_TIMEOUT_S,
-    GatewaySettings,
-    Role,
-    WorkerSettings,
-)
+from baton.shell import settings as default
+from baton.shell.settings import GatewaySettings, Role, WorkerSettings
 from baton.shell.threads import Share, available_cores, divide, pin
 
 BATON = (sys.executable, "-P", "-m", "baton.cli.main")
@@ -55,7 +49,7 @@ def worker(
     mooncake_protocol: opt.MooncakeProtocol = opt.DEFAULT_FABRIC.mooncake_protocol,
     tcp_streams: opt.TcpStreams = opt.DEFAULT_FABRIC.tcp_streams,
     seal: opt.Seal = opt.Switch.ON,
-    prefill_ahead: opt.PrefillAhead = PREFILL_AHEAD,
+    prefill_ahead: opt.PrefillAhead = default.PREFILL_AHEAD,
     served_model_name: opt.ServedModelName = None,
     secret: opt.Secret = None,
     log_level: opt.Level = opt.LogLevel.INFO,
@@ -66,11 +60,11 @@ def worker(
     """Run one worker; it registers with every gateway named."""
     from baton.cli.models import locate, require
 
-    model = opt.one_model(model, model_path)
+    model = given.one_model(model, model_path)
     pinned = _cores(cores)
-    parallel = opt.Parallel(tp=tp, pp=pp, nnodes=nnodes, node_rank=node_rank, rendezvous=rendezvous, rank=rank)
+    parallel = given.Parallel(tp=tp, pp=pp, nnodes=nnodes, node_rank=node_rank, rendezvous=rendezvous, rank=rank)
     share = Share(pinned, threads if threads is not None else max(1, len(pinned or available_cores()) * nnodes // (tp * pp)))
-    work = opt.Work(
+    work = given.Work(
         dtype=dtype,
         index_dtype=index_dtype,
         max_model_len=max_model_len,
@@ -78,7 +72,7 @@ def worker(
         max_num_seqs=max_num_seqs,
         prefill_ahead=prefill_ahead,
     )
-    memory = opt.Memory(
+    memory = given.Memory(
         block_size=block_size,
         page_size=page_size,
         kv_pages=kv_pages,
@@ -86,7 +80,7 @@ def worker(
         host_kv_memory=host_kv_memory,
         fabric=fabric,
         seal=seal,
-        fabric_settings=opt.fabric_settings(
+        fabric_settings=given.fabric_settings(
             host=fabric_host,
             device=fabric_device,
             backend=nixl_backend,
@@ -95,7 +89,7 @@ def worker(
             streams=tcp_streams,
         ),
     )
-    service = opt.Service(
+    service = given.Service(
         model=str(locate(model)),
         served_model_name=served_model_name or model,
         gateways=tuple(gateway),
@@ -104,7 +98,7 @@ def worker(
         log_format=log_format,
         record=record,
     )
-    settings = opt.worker_settings(
+    settings = given.worker_settings(
         service, work, memory, role=role, name=name or role.value, bind=bind, share=share, parallel=parallel
     )
     require(model)
@@ -120,9 +114,9 @@ def gateway(
     api_key: opt.ApiKeys = None,
     api_key_file: opt.ApiKeyFiles = None,
     skip_server_warmup: opt.SkipWarmUp = False,
-    request_timeout: opt.RequestTimeout = REQUEST_TIMEOUT_S,
-    queue_timeout: opt.QueueTimeout = QUEUE_TIMEOUT_S,
-    max_queued: opt.MaxQueued = MAX_QUEUED,
+    request_timeout: opt.RequestTimeout = default.REQUEST_TIMEOUT_S,
+    queue_timeout: opt.QueueTimeout = default.QUEUE_TIMEOUT_S,
+    max_queued: opt.MaxQueued = default.MAX_QUEUED,
     max_model_len: opt.MaxModelLen = None,
     served_model_name: opt.ServedModelName = None,
     secret: opt.Secret = None,
@@ -135,7 +129,7 @@ def gateway(
     from baton.cli.models import locate, require
     from baton.cli.ports import free_port
 
-    model = opt.one_model(model, model_path)
+    model = given.one_model(model, model_path)
     settings = GatewaySettings(
         host=host,
         port=free_port(host, port),

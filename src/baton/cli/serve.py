@@ -7,19 +7,13 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import typer
 
+from baton.cli import given
 from baton.cli import layout_options as layout_opt
 from baton.cli import options as opt
 from baton.cli.api_keys import read_keys
 from baton.cli.processes import ANY_PORT, BATON, gateway_flags, worker_flags
-from baton.shell.settings import (
-    MAX_QUEUED,
-    PREFILL_AHEAD,
-    QUEUE_TIMEOUT_S,
-    REQUEST_TIMEOUT_S,
-    GatewaySettings,
-    Role,
-    WorkerSettings,
-)
+from baton.shell import settings as default
+from baton.shell.settings import GatewaySettings, Role, WorkerSettings
 from baton.shell.threads import Share, available_cores, divide, together, warning
 
 
@@ -57,14 +51,14 @@ def serve(
     mooncake_protocol: opt.MooncakeProtocol = opt.DEFAULT_FABRIC.mooncake_protocol,
     tcp_streams: opt.TcpStreams = opt.DEFAULT_FABRIC.tcp_streams,
     seal: opt.Seal = opt.Switch.ON,
-    prefill_ahead: opt.PrefillAhead = PREFILL_AHEAD,
+    prefill_ahead: opt.PrefillAhead = default.PREFILL_AHEAD,
     served_model_name: opt.ServedModelName = None,
     api_key: opt.ApiKeys = None,
     api_key_file: opt.ApiKeyFiles = None,
     skip_server_warmup: opt.SkipWarmUp = False,
-    request_timeout: opt.RequestTimeout = REQUEST_TIMEOUT_S,
-    queue_timeout: opt.QueueTimeout = QUEUE_TIMEOUT_S,
-    max_queued: opt.MaxQueued = MAX_QUEUED,
+    request_timeout: opt.RequestTimeout = default.REQUEST_TIMEOUT_S,
+    queue_timeout: opt.QueueTimeout = default.QUEUE_TIMEOUT_S,
+    max_queued: opt.MaxQueued = default.MAX_QUEUED,
     control: opt.ServeControl = None,
     secret: opt.Secret = None,
     log_level: opt.Level = opt.LogLevel.INFO,
@@ -77,8 +71,8 @@ def serve(
     from baton.cli.ports import free_port
     from baton.cli.record import prepare_directory
 
-    model = opt.one_model(model, model_path)
-    work = opt.Work(
+    model = given.one_model(model, model_path)
+    work = given.Work(
         dtype=dtype,
         index_dtype=index_dtype,
         max_model_len=max_model_len,
@@ -86,7 +80,7 @@ def serve(
         max_num_seqs=max_num_seqs,
         prefill_ahead=prefill_ahead,
     )
-    memory = opt.Memory(
+    memory = given.Memory(
         block_size=block_size,
         page_size=page_size,
         kv_pages=kv_pages,
@@ -94,7 +88,7 @@ def serve(
         host_kv_memory=host_kv_memory,
         fabric=fabric,
         seal=seal,
-        fabric_settings=opt.fabric_settings(
+        fabric_settings=given.fabric_settings(
             host=opt.DEFAULT_FABRIC.host,
             device=fabric_device,
             backend=nixl_backend,
@@ -107,14 +101,14 @@ def serve(
         roles=(Role.UNIFIED,) if role is layout_opt.Layout.UNIFIED else (Role.PREFILL,) * prefill + (Role.DECODE,) * decode,
         page_sizes={Role.PREFILL: prefill_page_size, Role.DECODE: decode_page_size},
         layouts={
-            Role.UNIFIED: opt.Parallel(tp, pp),
-            Role.PREFILL: opt.Parallel(prefill_tp or tp, prefill_pp or pp),
-            Role.DECODE: opt.Parallel(decode_tp or tp, decode_pp or pp),
+            Role.UNIFIED: given.Parallel(tp, pp),
+            Role.PREFILL: given.Parallel(prefill_tp or tp, prefill_pp or pp),
+            Role.DECODE: given.Parallel(decode_tp or tp, decode_pp or pp),
         },
         threads=threads,
     )
     port, address = free_port(host, port), control or f"tcp://127.0.0.1:{free_port('127.0.0.1', 0)}"
-    service = opt.Service(
+    service = given.Service(
         model=str(locate(model)),
         served_model_name=served_model_name or model,
         gateways=(address,),
@@ -125,7 +119,7 @@ def serve(
     )
     workers = plan_workers(service, work, memory, crew, cores=available_cores())
     keys = Keys(given=tuple(api_key or ()), files=tuple(os.path.abspath(f) for f in api_key_file or ()))
-    edge = opt.Edge(request_timeout_s=request_timeout, queue_timeout_s=queue_timeout, max_queued=max_queued)
+    edge = given.Edge(request_timeout_s=request_timeout, queue_timeout_s=queue_timeout, max_queued=max_queued)
     front = plan_gateway(service, work, edge, host=host, port=port, keys=keys, warms_up=not skip_server_warmup)
     if service.record is not None:
         prepare_directory(service.record, ["gateway", *(w.name for w in workers)])
@@ -140,15 +134,15 @@ class Crew(msgspec.Struct, frozen=True, kw_only=True):
 
     roles: tuple[Role, ...]
     page_sizes: Mapping[Role, int | None]
-    layouts: Mapping[Role, opt.Parallel] = {}
+    layouts: Mapping[Role, given.Parallel] = {}
     threads: int | None
 
 
 def plan_workers(
-    service: opt.Service, work: opt.Work, memory: opt.Memory, crew: Crew, *, cores: Sequence[int]
+    service: given.Service, work: given.Work, memory: given.Memory, crew: Crew, *, cores: Sequence[int]
 ) -> tuple[WorkerSettings, ...]:
     """The settings of every worker, the machine's cores divided among them. Raises ConfigError."""
-    layouts = [crew.layouts.get(role, opt.Parallel()) for role in crew.roles]
+    layouts = [crew.layouts.get(role, given.Parallel()) for role in crew.roles]
     ranks = [layout.tp * layout.pp for layout in layouts]
     shares = iter(divide(cores, workers=sum(ranks), threads=crew.threads))
     seen: Counter[Role] = Counter()
@@ -158,7 +152,9 @@ def plan_workers(
         page_size = crew.page_sizes.get(role)
         own = memory if page_size is None else msgspec.structs.replace(memory, page_size=page_size)
         name = f"{role.value}-{seen[role]}"
-        workers.append(opt.worker_settings(service, work, own, role=role, name=name, bind=ANY_PORT, share=share, parallel=layout))
+        workers.append(
+            given.worker_settings(service, work, own, role=role, name=name, bind=ANY_PORT, share=share, parallel=layout)
+        )
         seen[role] += 1
     return tuple(workers)
 
@@ -171,7 +167,7 @@ class Keys(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan_gateway(
-    service: opt.Service, work: opt.Work, edge: opt.Edge, *, host: str, port: int, keys: Keys, warms_up: bool
+    service: given.Service, work: given.Work, edge: given.Edge, *, host: str, port: int, keys: Keys, warms_up: bool
 ) -> GatewaySettings:
     """The gateway's settings. Raises ConfigError."""
     read_keys(keys.given, keys.files)

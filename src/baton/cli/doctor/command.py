@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from baton.cli import given
 from baton.cli import options as opt
 from baton.ports.fabric_settings import FabricSettings
 
@@ -29,7 +30,7 @@ def doctor(
     from baton.cli.doctor.finding import State
 
     defaults = opt.DEFAULT_FABRIC
-    settings = opt.fabric_settings(
+    settings = given.fabric_settings(
         host=defaults.host,
         device=fabric_device,
         backend=nixl_backend,

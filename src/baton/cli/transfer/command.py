@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import typer
 
+from baton.cli import given
 from baton.cli import options as shared
 from baton.cli.bench_options import several
 from baton.cli.transfer import options as opt
@@ -58,7 +59,7 @@ def transfer(
     from baton.cli.transfer.pair import measure
     from baton.cli.transfer.talk import Order
 
-    settings = shared.fabric_settings(
+    settings = given.fabric_settings(
         host=fabric_host,
         device=fabric_device,
         backend=nixl_backend,
