@@ -14,6 +14,8 @@ from functools import cache
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
+from baton.shell.leash import follow
+
 IMPORTED = (
     "pytest",  # the main module of a test run, which each child imports again
     "torch",
@@ -40,6 +42,7 @@ def _server() -> ForkServerContext:
 
 
 def _enter(module: str, arguments: list[str], log: Path) -> None:
+    follow(os.getppid())  # the server, which ends with the test run
     os.setsid()
     said = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     os.dup2(said, 1)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from tests.e2e.forks import Child
 from tests.faults import Faults, give
 
 from baton.engine.trial import default_directory
+from baton.shell.leash import leashed
 
 TRIAL = default_directory()
 START_S = 60.0
@@ -82,9 +83,9 @@ class Process:
 
 
 def by_command(name: str, arguments: list[str], log: Path) -> Process:
-    """`baton ...` as a user starts it: a new interpreter."""
+    """`baton ...` as a user starts it: a new interpreter. It ends with the test run, whatever ends that."""
     with log.open("ab") as said:
-        command = [sys.executable, *arguments]
+        command = leashed([sys.executable, *arguments])
         return Process(name, subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT, start_new_session=True), log)
 
 
@@ -180,8 +181,9 @@ class Service:
     def close(self) -> None:
         """End everything; a process that does not end is a failure."""
         self.http.close()
-        for process in self.processes.values():
-            process.end()
+        with ExitStack() as every:
+            for process in reversed(self.processes.values()):
+                every.callback(process.end)
 
 
 @contextmanager

@@ -112,10 +112,11 @@ def serve(tiny: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen, int]]:
     port = free_port()
     flags = ["--port", str(port), "--dtype", "float32", "--kv-pages", "100", "--served-model-name", "m"]
     process = by_command("serve", ["-m", "baton.cli.main", "serve", str(tiny), *flags], tmp_path / "serve.log")
-    with httpx.Client(base_url=f"http://127.0.0.1:{port}") as http:
-        wait_ready(http, [process])
-    yield process.popen, port
-    if process.popen.poll() is None:
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}") as http:
+            wait_ready(http, [process])
+        yield process.popen, port
+    finally:
         process.kill()
 
 

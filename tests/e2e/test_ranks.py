@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.e2e.service import alive, free_port, wait_for
+from tests.e2e.service import alive, by_command, free_port, wait_for
 
 PROMPT, ANSWER = list(range(1, 90)), 6
 STREAM = 500  # tokens: a second or two, and the kill comes as soon as some requests are open
@@ -22,17 +20,13 @@ class Serve:
     """`baton serve` with workers of two ranks."""
 
     def __init__(self, model: Path, log: Path) -> None:
-        self.log = log
         self.url = f"http://127.0.0.1:{(port := free_port())}"
         flags = ["--port", str(port), "--dtype", "float32", "--kv-pages", "200", "--served-model-name", "m", "--tp", "2"]
         flags += ["--skip-server-warmup", "--threads", "1"]
-        command = [sys.executable, "-m", "baton.cli.main", "serve", str(model), *flags]
-        with log.open("ab") as said:
-            self.process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT)
-        wait_for(self.ready, seconds=90, why="ready")
+        self.process = by_command("serve", ["-m", "baton.cli.main", "serve", str(model), *flags], log)
 
     def ready(self) -> bool:
-        assert self.process.poll() is None, self.log.read_text()
+        assert self.process.popen.poll() is None, self.process.log.read_text()
         try:
             return httpx.get(f"{self.url}/ready").status_code == 200
         except httpx.HTTPError:
@@ -53,9 +47,12 @@ class Serve:
 @pytest.fixture
 def serve(tiny: Path, tmp_path: Path) -> Iterator[Serve]:
     service = Serve(tiny, tmp_path / "serve.log")
-    yield service
-    service.process.send_signal(signal.SIGINT)
-    assert service.process.wait(10) == 0
+    try:
+        wait_for(service.ready, seconds=90, why="ready")
+        yield service
+    finally:
+        service.process.popen.send_signal(signal.SIGINT)
+        assert service.process.popen.wait(10) == 0
 
 
 class Client(threading.Thread):
@@ -95,6 +92,6 @@ def test_a_killed_rank_ends_its_worker_as_a_whole_and_a_new_one_serves(serve: Se
         wait_for(serve.ready, seconds=20, why="ready again")
         assert serve.ask().json()["choices"][0]["token_ids"] == expected
         wait_for(lambda: serve.ledger()["clean"], seconds=5, why=f"round {number}: clean books")
-    said = serve.log.read_text()
+    said = serve.process.log.read_text()
     ended = [f"{role}-0 ended: rank {rank} of this worker ended (SIGKILL)" for role, rank in VICTIMS if rank]
     assert all(end in said for end in ended), said  # in its own words: it has closed what it held
