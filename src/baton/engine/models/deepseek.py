@@ -3,7 +3,7 @@
 Kimi-K2 is a DeepSeek-V3 of other sizes. The two versions differ in how experts are chosen (routing.py).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -24,12 +24,12 @@ from baton.engine.models.experts import ExpertFiles, Router
 from baton.engine.models.indexer import Indexer, IndexSettings, indexer_tensors
 from baton.engine.models.latent import LatentAttention, LatentRopes, latent_tensors
 from baton.engine.models.routing import Routing, by_sigmoid, by_softmax, read_routing
+from baton.engine.models.stack import Layer, Stack
 from baton.engine.models.weights import LISTED, Filed, Loader, Matrix, require, unread
-from baton.engine.ops import Ops
+from baton.engine.ops import Linear, Ops
 from baton.engine.rope import longest_by_rope
 
 log = structlog.get_logger()
-Mlp = Callable[[torch.Tensor], torch.Tensor]  # [rows, hidden] -> [rows, hidden]
 GATE, BIAS, SHARED = "mlp.gate.weight", "mlp.gate.e_score_correction_bias", "mlp.shared_experts."
 
 
@@ -60,7 +60,7 @@ class MixedMlp:
     def __init__(self, load: Loader, at: str, c: DeepseekConfig, route: Router) -> None:
         self._route = route
         self._experts = experts(c).load(load, at, load.ops.gate)
-        self._shared: Mlp | None = None
+        self._shared: Linear | None = None
         if c.shared_inner:
             self._shared = GatedMlp(load, at + SHARED, c.hidden, c.shared_inner, biased=c.mlp_bias)
 
@@ -75,34 +75,19 @@ def experts(c: DeepseekConfig) -> ExpertFiles:
     return ExpertFiles("mlp.experts", "gate_proj", "up_proj", "down_proj", c.routing.experts, c.hidden, c.expert_inner)
 
 
-class Layer:
-    """One rank's part of one layer."""
-
-    def __init__(self, norms: Sequence[torch.Tensor], attention: LatentAttention, mlp: Mlp) -> None:
-        (self.norm1, self.norm2), self.attention, self.mlp = norms, attention, mlp
-
-
-class DeepseekModel:
+class DeepseekModel(Stack[LatentAttention]):
     """One rank's layers, and its parts of them."""
-
-    def __init__(self, c: DeepseekConfig, layers: Sequence[Layer], ends: Ends, ops: Ops) -> None:
-        self.vocab_size, self._eps = c.vocab, c.eps
-        self._layers, self._ends, self._ops = layers, ends, ops
 
     def forward(self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor | None:
         """See Model."""
-        x = self._ends.begin(tokens)
-        add: torch.Tensor | None = None
-        chosen: Chosen | None = None
-        for index, layer in enumerate(self._layers):
-            normed = self._ops.norm(x, layer.norm1, self._eps, add=add)
-            add, chosen = layer.attention(normed, index, positions, attend, chosen)
-            add = layer.mlp(self._ops.norm(x, layer.norm2, self._eps, add=add))
-        return self._ends.end(x, add)
+        chosen: Chosen | None = None  # what the layer before attended to
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor | None:
-        """See Model."""
-        return self._ends.logits(hidden)
+        def mix(index: int, attention: LatentAttention, x: torch.Tensor) -> torch.Tensor:
+            nonlocal chosen
+            add, chosen = attention(x, index, positions, attend, chosen)
+            return add
+
+        return self.run(tokens, mix)
 
 
 class DeepseekV3Family:
@@ -192,7 +177,7 @@ class DeepseekV3Family:
             log.warning("tensors_not_used", count=len(others), first=others[:LISTED])
         load, ropes = Loader(checkpoint, DTYPES[dtype], ops, comm), LatentRopes(c.attention, longest=positions)
 
-        def layer(index: int) -> Layer:
+        def layer(index: int) -> Layer[LatentAttention]:
             at = f"model.layers.{index}."
             norms = [load(f"{at}{name}_layernorm.weight") for name in ("input", "post_attention")]
             chooses = None
@@ -204,7 +189,7 @@ class DeepseekV3Family:
             return Layer(norms, attention, MixedMlp(load, at, c, self.router(load, at, c)))
 
         ends = Ends(load, vocab=c.vocab, hidden=c.hidden, tied=c.tied, eps=c.eps)
-        return DeepseekModel(c, [layer(i) for i in range(held.start, held.end)], ends, ops)
+        return DeepseekModel([layer(i) for i in range(held.start, held.end)], ends, ops, vocab=c.vocab, eps=c.eps)
 
     def tensors(self, c: DeepseekConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Every tensor that is read, with its shape."""

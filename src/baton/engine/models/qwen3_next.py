@@ -22,8 +22,9 @@ from baton.engine.models.gated_attention import OFFSET, GatedAttention, gated_at
 from baton.engine.models.gated_delta import ByKeyHead, DeltaFiles, GatedDelta, delta_specs, delta_tensors
 from baton.engine.models.mixtral import require_used
 from baton.engine.models.qwen3_next_config import Qwen3NextConfig, Qwen3NextShards, read_qwen3_next, require_width
+from baton.engine.models.stack import Layer, Stack
 from baton.engine.models.weights import LISTED, Filed, Loader, Matrix, require, unread
-from baton.engine.ops import Linear, Ops
+from baton.engine.ops import Ops
 from baton.engine.rope import Rope, longest_by_rope
 
 log = structlog.get_logger()
@@ -59,33 +60,12 @@ def _experts(c: Qwen3NextConfig, m: Mixture) -> ExpertFiles:
     return ExpertFiles(MLP + "experts", "gate_proj", "up_proj", "down_proj", m.experts, c.hidden, m.inner)
 
 
-class Layer:
-    """One rank's part of one layer."""
-
-    def __init__(self, norms: Sequence[torch.Tensor], mixer: Mixer, mlp: Linear) -> None:
-        (self.norm1, self.norm2), self.mixer, self.mlp = norms, mixer, mlp
-
-
-class Qwen3NextModel:
+class Qwen3NextModel(Stack[Mixer]):
     """One rank's layers, and its parts of them."""
-
-    def __init__(self, c: Qwen3NextConfig, layers: Sequence[Layer], ends: Ends, ops: Ops) -> None:
-        self.vocab_size, self._eps = c.vocab, c.eps
-        self._layers, self._ends, self._ops = layers, ends, ops
 
     def forward(self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor | None:
         """See Model."""
-        x = self._ends.begin(tokens)
-        add: torch.Tensor | None = None
-        for index, layer in enumerate(self._layers):
-            normed = self._ops.norm(x, layer.norm1, self._eps, add=add, offset=OFFSET)
-            add = layer.mixer(normed, index, positions, attend)
-            add = layer.mlp(self._ops.norm(x, layer.norm2, self._eps, add=add, offset=OFFSET))
-        return self._ends.end(x, add)
-
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor | None:
-        """See Model."""
-        return self._ends.logits(hidden)
+        return self.run(tokens, lambda index, mixer, x: mixer(x, index, positions, attend))
 
 
 class Qwen3NextFamily:
@@ -185,7 +165,7 @@ class Qwen3NextFamily:
             log.warning("tensors_not_used", count=len(others), first=others[:LISTED])
         load, rope = Loader(checkpoint, DTYPES[dtype], ops, comm), Rope(c.rope, positions=positions)
 
-        def layer(index: int) -> Layer:
+        def layer(index: int) -> Layer[Mixer]:
             at = f"model.layers.{index}."
             norms = [load(f"{at}{name}_layernorm.weight") for name in ("input", "post_attention")]
             linear = c.linear[index]
@@ -195,7 +175,8 @@ class Qwen3NextFamily:
             return Layer(norms, mixer, GatedMlp(load, at + MLP, c.hidden, c.inner, biased=False))
 
         ends = Ends(load, vocab=c.vocab, hidden=c.hidden, tied=c.tied, eps=c.eps, offset=OFFSET)
-        return Qwen3NextModel(c, [layer(i) for i in range(stage.start, stage.end)], ends, ops)
+        layers = [layer(i) for i in range(stage.start, stage.end)]
+        return Qwen3NextModel(layers, ends, ops, vocab=c.vocab, eps=c.eps, offset=OFFSET)
 
     def tensors(self, c: Qwen3NextConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Every tensor that is read, with its shape."""
