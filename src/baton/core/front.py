@@ -12,10 +12,11 @@ from collections.abc import Callable
 from typing import Any
 
 from baton.core.alarm import Alarm
+from baton.core.closing import Closing
 from baton.core.door import Cancel, Emit, Fail, Finish, QueueView, RequestId, Submit
 from baton.core.edge import Edge
 from baton.core.frames import Said
-from baton.core.ids import Boot, Epoch, Key, Micros, Room, Stamp, TokenIndex
+from baton.core.ids import Boot, Key, Micros, Room, Stamp, TokenIndex
 from baton.core.marks import Mark, Marks
 from baton.core.messages import (
     Abort,
@@ -54,8 +55,7 @@ class Front:
         self._effects: list[Send | Say] = []
         self._requests: dict[RequestId, Request] = {}
         self._rooms: dict[Room, Request] = {}
-        self._closing: dict[Room, dict[Epoch, set[Boot]]] = {}  # epochs that sides have still to end
-        self._last: dict[Room, set[Boot]] = {}  # workers that know the room, for Close
+        self._closing = Closing()
         self._workers = Workers(settings.introduce_again_ms)
         self._edge = Edge(settings)
         self._alarm = Alarm()  # of requests and introductions
@@ -117,7 +117,7 @@ class Front:
                 continue  # its prefill is behind it
             detail = f"{worker.role} worker {worker.register.name} was lost: {why}"
             self._another_epoch(request, FailCode.WORKER_LOST, detail, now, counts=True, needs_pair=True)
-        for key in [Key(r, e) for r, epochs in self._closing.items() for e, waiting in epochs.items() if boot in waiting]:
+        for key in self._closing.owed_by(boot):
             self._side_ended(key, boot)
         self._questions.lost(boot)
         self._advance(now)
@@ -271,16 +271,13 @@ class Front:
         request.begin(pair)
         self._alarm.tell(self._edge.due(request))
         ticket = request.ticket(self.boot, pair, now)
-        sides = set(pair)
-        self._closing.setdefault(request.room, {})[request.epoch] = set(sides)
-        self._last.setdefault(request.room, set()).update(sides)
+        self._closing.begins(request.key, pair)
         self._workers.gives(ticket)
-        self._effects += [Send(boot, ticket) for boot in sorted(sides)]
+        self._effects += [Send(boot, ticket) for boot in sorted(set(pair))]
 
     def _abort_epoch(self, request: Request, reason: str) -> None:
         """Both sides end the current epoch; those that have ended it already are not asked."""
-        for boot in sorted(self._closing.get(request.room, {}).get(request.epoch, ())):
-            self._effects.append(Send(boot, Abort(request.key, reason)))
+        self._effects += [Send(boot, Abort(request.key, reason)) for boot in self._closing.owing(request.key)]
         request.pair = None
 
     def _another_epoch(
@@ -313,19 +310,12 @@ class Front:
 
     def _side_ended(self, key: Key, boot: Boot) -> None:
         self._workers.ended(boot, key)
-        epochs = self._closing.get(key.room, {})
-        if key.epoch not in epochs:
-            return
-        epochs[key.epoch].discard(boot)
-        if not epochs[key.epoch]:
-            del epochs[key.epoch]
+        if self._closing.ended(key, boot):
             self._maybe_close(key.room)
 
     def _maybe_close(self, room: Room) -> None:
-        if room in self._rooms or self._closing.get(room):
-            return
-        self._closing.pop(room, None)
-        self._effects += [Send(boot, Close(room)) for boot in sorted(self._last.pop(room, set())) if boot in self._workers]
+        if room not in self._rooms:
+            self._effects += [Send(boot, Close(room)) for boot in self._closing.close(room) if boot in self._workers]
 
     # ---- what leaders say of a room -------------------------------------------------------------
 

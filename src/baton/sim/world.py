@@ -342,8 +342,7 @@ class World:
                 self.violate("quiet_at_rest", f"{process.name} was turned {moved} times in a second with nothing to do")
         for process, front in self.fronts.values():
             if front.open_requests:
-                closing = [(f"{room[-4:]}.{e}", boots) for room, epochs in front._closing.items() for e, boots in epochs.items()]
-                waiting = {key: [self._names[b] for b in boots] for key, boots in closing}
+                waiting = {f"{key.room[-4:]}.{key.epoch}": [self._names[b] for b in boots] for key, boots in front._closing}
                 self.violate("nothing_left", f"{process.name} holds {front.open_requests} requests or rooms, waits for {waiting}")
         for worker in self.workers.values():
             if not worker.alive:

@@ -69,7 +69,7 @@ class RepeatsTickets(Front):
         }
 
     def _side_ended(self, key: Key, boot: Boot) -> None:
-        if boot in self._closing.get(key.room, {}).get(key.epoch, ()) and boot in self._workers:
+        if boot in self._closing.owing(key) and boot in self._workers:
             self._effects.append(Send(boot, self._tickets[key]))
         super()._side_ended(key, boot)
 
