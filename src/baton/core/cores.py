@@ -6,7 +6,7 @@
 """
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -17,10 +17,12 @@ from baton.core.errors import ConfigError
 from baton.core.frames import Said
 from baton.core.front import Front
 from baton.core.ids import Boot, GroupName, Key, Micros, Rank, RankId
+from baton.core.leader import Leader
 from baton.core.manifest import Manifest
 from baton.core.marks import Marks
 from baton.core.messages import Credits, LedgerView, Register
 from baton.core.pairing import ChooseFabric
+from baton.core.plans import Plans
 from baton.core.prefill import PrefillLeader
 from baton.core.rank import RankCore
 from baton.core.rank_effects import RankEffect
@@ -130,21 +132,28 @@ class Cores(Protocol):
 class PlainCores:
     """Implements Cores: the objects themselves."""
 
+    def __init__(self) -> None:
+        self._plans = Plans()  # of the process: its leader and its rank need the same
+
     def leader(self, parts: LeaderParts, choose_fabric: ChooseFabric) -> AnyLeader:
         """See Cores."""
         m, s, totals = parts.manifest, parts.settings, dict(parts.totals)
-        makers: Mapping[str, Callable[[], AnyLeader]] = {
+        makers: Mapping[str, Callable[[], Leader[Any]]] = {
             PREFILL: lambda: PrefillLeader(m, s, totals),
             DECODE: lambda: DecodeLeader(m, s, totals, choose_fabric),
             UNIFIED: lambda: UnifiedLeader(m, s, totals),
         }
         if m.role not in makers:
             raise ConfigError(f"a worker of role {m.role!r}: there is {', '.join(makers)}")
-        return makers[m.role]()
+        leader = makers[m.role]()
+        leader.plans = self._plans
+        return leader
 
     def rank(self, parts: RankParts) -> AnyRank:
         """See Cores."""
-        return RankCore(rank=parts.rank, boot=parts.boot, placements=parts.placements, seal=parts.seal)
+        rank = RankCore(rank=parts.rank, boot=parts.boot, placements=parts.placements, seal=parts.seal)
+        rank.plans = self._plans
+        return rank
 
     def front(self, parts: FrontParts, bits: Bits) -> AnyFront:
         """See Cores."""

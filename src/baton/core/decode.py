@@ -114,7 +114,7 @@ class DecodeLeader(GeneratingLeader[DecodeRoom]):
         if partner is not None and partner.paired:
             self.send(sender, Paired(message.prefill, partner.fabric))
             return
-        meet, why = self._partners.introduce(message.manifest)
+        meet, why = self._partners.introduce(message.manifest, self.plans)
         if why:
             self.send(sender, Unpaired(message.prefill, why))
         if meet is not None:

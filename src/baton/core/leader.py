@@ -38,6 +38,7 @@ from baton.core.messages import (
     Ticket,
 )
 from baton.core.pages import Ledger
+from baton.core.plans import Plans
 from baton.core.room import Effect, Issue, LeaderSettings, OpenRoom, RoomState, Saw, Send, Table
 from baton.core.span import Span
 from baton.core.statistics import Counters, Durations, added
@@ -57,6 +58,7 @@ class Leader(ABC, Generic[R]):
         self.ledger = Ledger(totals)
         self.rooms: dict[Key, R] = {}
         self.marks: Marks = Marks()
+        self.plans = Plans()
         self._now = Micros(0)  # of the event being handled
         self._opened = 0  # epochs
         self._failures: Counter[FailCode] = Counter()

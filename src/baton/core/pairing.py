@@ -12,7 +12,8 @@ from baton.core.agreement import Meet
 from baton.core.errors import BatonError, Mismatch
 from baton.core.ids import Boot, Rank
 from baton.core.manifest import Manifest, require_fit
-from baton.core.plan import PairPlan, pair
+from baton.core.plan import PairPlan
+from baton.core.plans import Plans
 from baton.core.state import Placement
 
 ChooseFabric = Callable[[Manifest], str]  # raises Mismatch when no fabric reaches
@@ -39,13 +40,13 @@ class Partners:
         self._placements: list[Placement] = [ours.placement(r.rank) for r in ours.ranks]
         self._known: dict[Boot, Partner] = {}
 
-    def introduce(self, manifest: Manifest) -> tuple[Meet | None, str]:
+    def introduce(self, manifest: Manifest, plans: Plans) -> tuple[Meet | None, str]:
         """The connection to order from the ranks, or why there can be none."""
         if manifest.boot in self._known:
             return None, ""
         try:
             require_fit(self._ours, manifest)
-            plan = pair([manifest.placement(r.rank) for r in manifest.ranks], self._placements)
+            plan = plans.pair([manifest.placement(r.rank) for r in manifest.ranks], self._placements)
             fabric = self._choose(manifest)
         except BatonError as error:  # every reason of ours why two workers do not fit
             return None, str(error)

@@ -40,7 +40,7 @@ from baton.core.messages import (
 )
 from baton.core.pages import PageState
 from baton.core.past import past_of
-from baton.core.plan import PairPlan, leg_seals, pair
+from baton.core.plan import PairPlan, leg_seals
 from baton.core.room import LeaderSettings, OpenRoom, RoomState, Saw, Table, finish_of
 from baton.core.state import extent_blocks
 
@@ -121,7 +121,7 @@ class PrefillLeader(Leader[PrefillRoom]):
         theirs = hello.manifest
         try:
             require_fit(self.manifest, theirs)
-            plan = pair(self._placements, [theirs.placement(r.rank) for r in theirs.ranks])
+            plan = self.plans.pair(self._placements, [theirs.placement(r.rank) for r in theirs.ranks])
             if plan.digest != hello.plan:
                 raise Mismatch("plan digest", plan.digest, hello.plan)
         except BatonError as error:  # whatever of ours says that they do not fit

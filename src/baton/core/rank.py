@@ -39,7 +39,8 @@ from baton.core.host_copies import HostCopies
 from baton.core.ids import BlockIndex, Boot, GroupName, Key, Rank, RankId, Seq
 from baton.core.marks import Mark, Marks
 from baton.core.page_lists import PageLists
-from baton.core.plan import Leg, PairPlan, leg_seals, pair
+from baton.core.plan import Leg, PairPlan, leg_seals
+from baton.core.plans import Plans
 from baton.core.rank_effects import CancelRead, ClearPools, Compute, Connect, Digest, Disconnect, RankEffect, Read
 from baton.core.rows import pack, row_of, step_sums
 from baton.core.state import Placement, Unit
@@ -79,7 +80,7 @@ class RankCore:
         self._dropping: set[Key] = set()
         self._handles, self._jobs = count(1), count(1)
         self._host = HostCopies(self._placement, self._rooms, self._jobs, self._digest, seal=seal)
-        self.marks, self.counts = Marks(), ReadCounts()
+        self.marks, self.counts, self.plans = Marks(), ReadCounts(), Plans()
         self._clear()
 
     def _clear(self) -> None:
@@ -123,7 +124,7 @@ class RankCore:
 
     def _meet(self, meet: Meet) -> list[RankEffect]:
         theirs = meet.manifest
-        plan = pair([theirs.placement(r.rank) for r in theirs.ranks], self._placements)
+        plan = self.plans.pair([theirs.placement(r.rank) for r in theirs.ranks], self._placements)
         legs = plan.legs_into(self.rank)
         wanted = {leg.source: RankId(theirs.boot, theirs.ranks[leg.source].boot, Rank(leg.source)) for leg in legs}
         self._peers[theirs.boot] = Peer(theirs, meet.fabric, plan, tuple(legs), set(wanted.values()))

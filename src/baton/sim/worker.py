@@ -141,7 +141,7 @@ class WorkerRun:
             "decode": lambda: self.parts.decode(self.manifest, settings, self.pages, lambda _: "sim"),
         }
         leader = makers[d.role]()
-        leader.marks = self.world.core_marks
+        leader.marks, leader.plans = self.world.core_marks, self.world.plans
         self._watch(leader, self.world.endings)
         return leader
 
@@ -195,7 +195,7 @@ class WorkerRun:
         books.store = store
         kind = observed(self.parts.rank, rank, books, self.plans, lambda plan: world.plan_applied(self, rank, plan))
         core = kind(rank=rank, boot=self.boots[rank], placements=self.placements, seal=world.seal)
-        core.marks = world.core_marks
+        core.marks, core.plans = world.core_marks, world.plans
         control = SimControl(world.network, process, address_of(d.name) if rank == 0 else None)
         lines = Lines(self.parts.sessions(self.boots[rank], world.limits), control, process.clock)
         host = RankHost(core=core, engine=engine, fabrics={"sim": fabric}, store=store, clock=process.clock, narration=Silent())

@@ -18,6 +18,7 @@ from baton.core.front import Front
 from baton.core.ids import Boot, GroupName, Key, Micros, Rank
 from baton.core.marks import Marks
 from baton.core.messages import Failed, Ticket
+from baton.core.plans import Plans
 from baton.core.request import FrontSettings
 from baton.core.session import SessionLimits
 from baton.shell.gateway_pump import GatewayPump
@@ -94,6 +95,7 @@ class World:
         self.waits = Waits(self.tickets, self.all_faults, self.violate, lambda: self.heap.now)
         self.marks: Counter[str] = Counter()
         self.core_marks = Marks()  # one for all roles of all processes
+        self.plans = Plans()  # likewise: proving them again would be a tenth of the run
         self.story: Story | None = None
         self.gateway_addresses = tuple(address_of(g) for g in self.draw.gateways)
         self.workers: dict[str, WorkerRun] = {}
