@@ -211,13 +211,21 @@ class Placement(msgspec.Struct, frozen=True, dict=True):
             offsets[spec.group] = offset + nbytes
         return found
 
+    @cached_property
+    def _block_bytes(self) -> dict[GroupName, int]:
+        return {g.name: sum(p.nbytes for p in self.places.values() if p.spec.group == g.name) for g in self.table.groups}
+
+    @cached_property
+    def _page_blocks(self) -> dict[GroupName, int]:
+        return {g.name: self.page_blocks if g.unit is Unit.PAGE else 1 for g in self.table.groups}
+
     def block_bytes(self, group: GroupName) -> int:
         """Bytes of one block (or slot) of the group on this rank; 0 if the stage holds none of it."""
-        return sum(p.nbytes for p in self.places.values() if p.spec.group == group)
+        return self._block_bytes.get(group, 0)
 
     def blocks_per_page(self, group: GroupName) -> int:
         """k for groups of pages; a slot is one block."""
-        return self.page_blocks if self.table.group(group).unit is Unit.PAGE else 1
+        return self._page_blocks[group]
 
     def page_bytes(self, group: GroupName) -> int:
         """Bytes of one page (slots: of one slot) of the group on this rank."""
