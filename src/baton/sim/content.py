@@ -5,7 +5,7 @@ that computed it, as other batches give other last bits. A token drawn is a func
 the request's seed. So a byte in a wrong place differs from what is expected there, and so does a token drawn from it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from baton.core.state import Placement, Unit
 MASK = (1 << 64) - 1
 VOCABULARY = 61
 END_OF_SEQUENCE = TokenId(7)
-_U = np.uint64
+_SHIFT, _FIRST, _SECOND = np.uint64(33), np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
 
 
 def scramble(x: int) -> int:
@@ -28,18 +28,28 @@ def scramble(x: int) -> int:
 
 
 def _scramble(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    x = (x ^ (x >> _U(33))) * _U(0xFF51AFD7ED558CCD)
-    x = (x ^ (x >> _U(33))) * _U(0xC4CEB9FE1A85EC53)
-    return x ^ (x >> _U(33))
+    """As `scramble`, in place."""
+    x ^= x >> _SHIFT
+    x *= _FIRST
+    x ^= x >> _SHIFT
+    x *= _SECOND
+    x ^= x >> _SHIFT
+    return x
 
 
 def histories(tokens: tuple[int, ...]) -> list[int]:
     """For every position the digest of the tokens up to it."""
-    found, h = [], 0x5EED
+    found: list[int] = []
+    add_histories(found, tokens)
+    return found
+
+
+def add_histories(found: list[int], tokens: Iterable[int]) -> None:
+    """Go on with `found`, the histories of the tokens before these."""
+    h = found[-1] if found else 0x5EED
     for token in tokens:
         h = scramble(h * 31 + token + 1 & MASK)
         found.append(h)
-    return found
 
 
 def attempt(boot: Boot, epoch: int) -> int:
@@ -57,21 +67,23 @@ class Rows:
 
     def __init__(self, placement: Placement) -> None:
         self._placement = placement
-        self._keys: dict[GroupName, list[tuple[NDArray[np.uint64], int]]] = {}
+        # Per spec of a group: the keys of its units, [1, units, 1], and what sets the words of a row apart.
+        self._keys: dict[GroupName, list[tuple[NDArray[np.uint64], NDArray[np.uint64]]]] = {}
         for group in placement.table.groups:
             self._keys[group.name] = [
-                (self._unit_keys(name), place.row_bytes // 8)
+                (self._unit_keys(name)[None, :, None], np.arange(1, place.row_bytes // 4, 2, dtype=np.uint64))
                 for name, place in placement.places.items()
                 if place.spec.group == group.name
             ]
+        self._tokens = {g.name: placement.table.block_tokens if g.unit is Unit.PAGE else 1 for g in placement.table.groups}
+        self._bytes = {g: self._bytes_of_tokens(g) for g in self._tokens}
 
-        self._token_of_byte = {g.name: self._tokens_of_bytes(g.name) for g in placement.table.groups}
-
-    def _tokens_of_bytes(self, group: GroupName) -> NDArray[np.int64]:
-        """For every byte of a block the position within the block that it belongs to."""
-        b = self.tokens_per_block(group)
-        rows = [np.tile(np.repeat(np.arange(b), words * 8), len(keys)) for keys, words in self._keys[group]]
-        return np.concatenate(rows) if rows else np.zeros(0, dtype=np.int64)
+    def _bytes_of_tokens(self, group: GroupName) -> dict[tuple[int, int], NDArray[np.bool_]]:
+        """For every interval of positions within a block: which bytes of the block belong to them."""
+        b = self._tokens[group]
+        rows = [np.tile(np.repeat(np.arange(b), words.size * 8), keys.size) for keys, words in self._keys[group]]
+        token = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int64)
+        return {(i, j): (token >= i) & (token < j) for i in range(b) for j in range(i + 1, b + 1)}
 
     def _unit_keys(self, spec: str) -> NDArray[np.uint64]:
         place = self._placement.places[spec]
@@ -94,31 +106,21 @@ class Rows:
         Returns:
             uint8 [blocks, bytes of a block]
         """
-        written = (stamps != 0).astype(np.uint64)[:, None, :]
+        by_unit = stamps[:, None, :]
+        written = by_unit != 0
         parts = []
         for keys, words in self._keys[group]:
-            first = _scramble(stamps[:, None, :] ^ keys[None, :, None])
+            first = _scramble(by_unit ^ keys)
             first *= written
-            rows = np.empty((*first.shape, words), dtype=np.uint64)
-            for w in range(words):
-                np.multiply(first, _U(2 * w + 1), out=rows[..., w])
-            parts.append(rows.reshape(len(stamps), -1).view(np.uint8))
+            parts.append((first[..., None] * words).reshape(len(stamps), -1).view(np.uint8))
         if not parts:
             return np.zeros((len(stamps), 0), dtype=np.uint8)
         return np.concatenate(parts, axis=1) if len(parts) > 1 else parts[0]
 
-    def part(
-        self, group: GroupName, slots: NDArray[np.int64], stamps: Sequence[int], first: int, past: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.bool_]]:
-        """Positions [first, past) of a sequence: pool blocks that hold them, their contents, and which bytes are meant."""
-        b = self.tokens_per_block(group)
-        a, z = first // b, (past - 1) // b + 1
-        grid = np.zeros((z - a) * b, dtype=np.uint64)
-        grid[first - a * b : past - a * b] = stamps[first:past]
-        positions = self._token_of_byte[group][None, :] + np.arange(a, z)[:, None] * b
-        return slots[a:z], self.blocks(group, grid.reshape(-1, b)), (positions >= first) & (positions < past)
+    def bytes_of(self, group: GroupName, first: int, past: int) -> NDArray[np.bool_]:
+        """Which bytes of a block belong to its positions [first, past)."""
+        return self._bytes[group][first, past]
 
     def tokens_per_block(self, group: GroupName) -> int:
         """Positions in a block; a slot has one."""
-        paged = self._placement.table.group(group).unit is Unit.PAGE
-        return self._placement.table.block_tokens if paged else 1
+        return self._tokens[group]

@@ -15,6 +15,7 @@ from baton.core.messages import Drawn, Ticket
 from baton.core.state import Group, Placement, Unit, Window, extent_blocks
 from baton.core.work import Batch, BatchDone, DigestDone, DigestOrder, Row, RowDone
 from baton.sim import content
+from baton.sim.context import Context
 from baton.sim.heap import Heap
 from baton.sim.memory import SimPool
 from baton.sim.process import Process
@@ -67,8 +68,8 @@ class Collective:
         if len(waiting) < self.ranks:
             return
         del self._waiting[batch.seq]
-        shapes = {tuple((r.key, r.start, r.tokens, r.valid, r.draw) for r in b.rows) for b in waiting.values()}
-        if len(shapes) > 1:
+        first, *others = ([(r.key, r.start, r.tokens, r.valid, r.draw) for r in b.rows] for b in waiting.values())
+        if any(rows != first for rows in others):
             self.world.violate("equal_plans", f"ranks of {self.boot:x} compute different rows in step {batch.seq}")
         cost = STEP_US + TOKEN_US * sum(len(r.tokens) for r in batch.rows)
         if self.world.hostile:
@@ -97,15 +98,15 @@ class Collective:
         ticket = self.world.tickets[row.key]
         known = (*ticket.prompt, *ticket.said)
         tokens = self.said.setdefault(row.key, list(known))
-        del tokens[row.start :]
+        histories, stamps = self.histories.setdefault(row.key, []), self.stamps.setdefault(row.key, [])
+        del tokens[row.start :], histories[row.start :], stamps[row.start :]
         tokens += row.tokens
-        histories = content.histories(tuple(tokens))
+        content.add_histories(histories, tokens[len(histories) :])
         theirs = content.attempt(ticket.prefill, row.key.epoch) if self.world.attempts_differ else 0
         ours = content.attempt(self.boot, row.key.epoch) if self.world.attempts_differ else 0
         border = len(known) if self.role == "decode" else 0
-        mixed = [content.scramble(h ^ (theirs if p < border else ours)) | 1 for p, h in enumerate(histories)]
-        self.stamps[row.key] = mixed
-        self.histories[row.key] = histories
+        fresh = enumerate(histories[len(stamps) :], start=len(stamps))
+        stamps += [content.scramble(h ^ (theirs if p < border else ours)) | 1 for p, h in fresh]
 
 
 class SimEngine:
@@ -129,7 +130,9 @@ class SimEngine:
         self._rows = content.Rows(placement)
         self._done: list[BatchDone | DigestDone] = []
         self.computing: dict[Seq, Batch] = {}
-        self._kept: dict[tuple[Key, GroupName], tuple[tuple[int, int], tuple[NDArray[np.uint8], NDArray[np.bool_]]]] = {}
+        self._contexts: dict[tuple[Key, GroupName], Context] = {}
+        sizes = {g: placement.block_bytes(g) for g in pages}
+        self._blocks = {g: self.sim_pools[g].data.reshape(-1, size) for g, size in sizes.items() if size}  # views
         self.damaged: set[tuple[GroupName, int]] = set()  # pages in which a bit was flipped
         self._sealed: set[tuple[GroupName, int]] = set()  # blocks, by their index in the pool
         self.digesting: dict[int, DigestOrder] = {}
@@ -214,19 +217,17 @@ class SimEngine:
         for group in table.groups:
             if not self.placement.block_bytes(group.name):
                 continue
-            due, b = extent_blocks(group.extent, len(known), table.block_tokens), table.block_tokens
+            due = extent_blocks(group.extent, len(known), table.block_tokens)
             if group.unit is Unit.SLOT:
-                grid = np.array([[_slot_stamp(stamps, len(known))]], dtype=np.uint64)
+                right = self._context(key, group.name).blocks([_slot_stamp(stamps, len(known))])
             else:
-                grid = np.zeros((due.end * b), dtype=np.uint64)
-                grid[: len(known)] = stamps
-                grid = grid.reshape(-1, b)[due.start : due.end]
+                right = self._context(key, group.name).blocks(stamps)[due.start : due.end]
             begin = passed.get(group.name, 0) * self.placement.blocks_per_page(group.name)
             held = np.array(pages.get(group.name, ()), dtype=np.int32)
             slots = self._slots(group.name, held, begin)[due.start : due.end]
-            if len(slots) != len(grid) or (slots == NOWHERE).any():
-                return f"group {group.name} has {len(slots)} blocks, {len(grid)} are due"
-            wrong = (self._blocks(group.name)[slots] != self._rows.blocks(group.name, grid)).any(axis=1)
+            if len(slots) != len(right) or (slots == NOWHERE).any():
+                return f"group {group.name} has {len(slots)} blocks, {len(right)} are due"
+            wrong = (self._blocks[group.name][slots] != right).any(axis=1)
             if wrong.any():
                 return f"blocks {(np.flatnonzero(wrong) + due.start).tolist()} of group {group.name}"
         return ""
@@ -260,82 +261,88 @@ class SimEngine:
         slots = self._slots(group.name, row.pages[group.name], row.begins.get(group.name, 0))
         if group.unit is Unit.SLOT:
             if row.start:
-                self._check(row, group.name, slots, [_slot_stamp(stamps, row.start)], 0, 1)
-            self._write_new(row, group.name, slots, [_slot_stamp(stamps, end)], 0, 1)
+                self._check(row, group.name, slots, self._slot(row, group.name, stamps, row.start), 0, 1)
+            self._write_new(row, group.name, slots, self._slot(row, group.name, stamps, end), 0, 1)
             return
+        blocks = self._context(row.key, group.name).blocks(stamps)
         reach = group.extent.tokens - 1 if isinstance(group.extent, Window) else row.start
-        self._check(row, group.name, slots, stamps, max(0, row.start - reach), row.start)
-        self._write_new(row, group.name, slots, stamps, row.start, end)
+        self._check(row, group.name, slots, blocks, max(0, row.start - reach), row.start)
+        self._write_new(row, group.name, slots, blocks, row.start, end)
+
+    def _context(self, key: Key, group: GroupName) -> Context:
+        if (key, group) not in self._contexts:
+            self._contexts[key, group] = Context(self._rows, group)
+        return self._contexts[key, group]
+
+    def _slot(self, row: Row, group: GroupName, stamps: list[int], tokens: int) -> NDArray[np.uint8]:
+        """What a slot holds after so many tokens: once it is written, once it is read."""
+        return self._context(row.key, group).blocks([_slot_stamp(stamps, tokens)])
 
     def _slots(self, group: GroupName, pages: NDArray[np.int32], begin: int) -> NDArray[np.int64]:
         """Block indexes in the pool, in the order of the sequence; NOWHERE for those before `begin`."""
         k = self.placement.blocks_per_page(group)
-        own = (pages.astype(np.int64)[:, None] * k + np.arange(k)).reshape(-1)
-        return np.concatenate((np.full(begin, NOWHERE, dtype=np.int64), own))
+        own = pages.astype(np.int64)
+        if k > 1:
+            own = (own[:, None] * k + np.arange(k)).reshape(-1)
+        return np.concatenate((np.full(begin, NOWHERE, dtype=np.int64), own)) if begin else own
 
-    def _require_held(self, row: Row, group: GroupName, slots: NDArray[np.int64]) -> None:
-        if (slots == NOWHERE).any():
+    def _require_held(self, row: Row, group: GroupName, first: int) -> None:
+        """The row looks at blocks from this one on."""
+        if first < row.begins.get(group, 0):
             self.world.violate(
                 "live_window",
                 f"{self.process.name} computes {row.key.room[-4:]}.{row.key.epoch} from position {row.start} on and has given up "
                 f"pages of group {group} that it looks back on",
             )
 
-    def _blocks(self, group: GroupName) -> NDArray[np.uint8]:
-        return self.sim_pools[group].data.reshape(-1, self.placement.block_bytes(group))
-
-    def _check(self, row: Row, group: GroupName, slots: NDArray[np.int64], stamps: list[int], first: int, past: int) -> None:
+    def _check(
+        self, row: Row, group: GroupName, slots: NDArray[np.int64], blocks: NDArray[np.uint8], first: int, past: int
+    ) -> None:
+        """Positions [first, past) of the sequence are what `blocks`, its whole blocks, say."""
         if first >= past:
             return
-        own, expected, mask = self._expected(row.key, group, slots, stamps, first, past)
-        self._require_held(row, group, own)
-        wrong = (self._blocks(group)[own] != expected) & mask
-        if wrong.any() and self._was_damaged(group, own):
+        b = self._rows.tokens_per_block(group)
+        a, z = first // b, (past - 1) // b + 1
+        self._require_held(row, group, a)
+        wrong = self._blocks[group][slots[a:z]] != blocks[a:z]
+        if first % b:
+            wrong[0] &= self._rows.bytes_of(group, first % b, b)
+        if past % b:
+            wrong[-1] &= self._rows.bytes_of(group, 0, past % b)
+        if not wrong.any():
+            return
+        if self._was_damaged(group, slots[a:z]):
             self.world.tainted.add(row.key)
-        elif wrong.any() and row.key not in self.world.tainted:
-            block = first // self._rows.tokens_per_block(group) + int(np.flatnonzero(wrong.any(axis=1))[0])
+        elif row.key not in self.world.tainted:
+            block = a + int(np.flatnonzero(wrong.any(axis=1))[0])
             self.world.violate(
                 "right_bytes",
                 f"{self.process.name} computes {row.key.room[-4:]}.{row.key.epoch} from position {row.start} on: block {block} "
                 f"of group {group} does not hold what this epoch's computation wrote",
             )
 
-    def _expected(
-        self, key: Key, group: GroupName, slots: NDArray[np.int64], stamps: list[int], first: int, past: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.bool_]]:
-        """`Rows.part`, remembered: a context is looked at again and again while it grows, and its whole blocks stay."""
-        b = self._rows.tokens_per_block(group)
-        if b == 1 or past % b == 0 or past // b <= first // b:
-            return self._rows.part(group, slots, stamps, first, past)
-        border = past // b * b
-        kept = self._kept.get((key, group))
-        if kept is None or kept[0] != (first, border):
-            kept = self._kept[key, group] = ((first, border), self._rows.part(group, slots, stamps, first, border)[1:])
-        _, expected, mask = self._rows.part(group, slots, stamps, border, past)
-        whole, valid = kept[1]
-        return (slots[first // b : past // b + 1], np.concatenate((whole, expected)), np.concatenate((valid, mask)))
-
     def _was_damaged(self, group: GroupName, slots: NDArray[np.int64]) -> bool:
         """Whether a bit was flipped here: nothing promises that what is computed from damaged state is right."""
         k = self.placement.blocks_per_page(group)
         return any((group, int(s) // k) in self.damaged for s in slots)
 
-    def _write_new(self, row: Row, group: GroupName, slots: NDArray[np.int64], stamps: list[int], first: int, past: int) -> None:
+    def _write_new(
+        self, row: Row, group: GroupName, slots: NDArray[np.int64], blocks: NDArray[np.uint8], first: int, past: int
+    ) -> None:
+        """Write positions [first, past) of the sequence as `blocks`, its whole blocks, say."""
         b = self._rows.tokens_per_block(group)
-        self._require_held(row, group, slots[first // b : (past - 1) // b + 1])
-        for slot in slots[first // b : (past - 1) // b + 1].tolist():
+        a, z = first // b, (past - 1) // b + 1
+        self._require_held(row, group, a)
+        pool = self._blocks[group]
+        for i, slot in enumerate(slots[a:z].tolist(), start=a):
             if (group, slot) in self._sealed:
                 self.world.violate(
                     "sealed_once",
                     f"{self.process.name} writes block {slot} of {row.key.room[-4:]}.{row.key.epoch} in group {group}, "
                     "which was sealed",
                 )
-        self._write(group, slots, stamps, first, past)
-
-    def _write(self, group: GroupName, slots: NDArray[np.int64], stamps: list[int], first: int, past: int) -> None:
-        own, new, mask = self._rows.part(group, slots, stamps, first, past)
-        blocks = self._blocks(group)
-        blocks[own] = np.where(mask, new, blocks[own])
+            meant = self._rows.bytes_of(group, max(first - i * b, 0), min(past - i * b, b))
+            np.copyto(pool[slot], blocks[i], where=meant)
 
     def _seal(self, row: Row, group: GroupName, first: int, past: int) -> NDArray[np.uint64]:
         """Zero the tail beyond the last valid position, then sum."""
@@ -347,7 +354,7 @@ class SimEngine:
             return self._sum(group, slots, np.array([row.valid], dtype=np.int64))
         b = self.placement.table.block_tokens
         if row.valid < past * b:
-            self._write(group, slots[-1:], [0] * b, row.valid % b, b)
+            self._blocks[group][slots[-1], self._rows.bytes_of(group, row.valid % b, b)] = 0
         return self._sum(group, slots, np.arange(first, past, dtype=np.int64))
 
 
