@@ -60,6 +60,17 @@ class Session(msgspec.Struct):
     number: int
     link: Link  # where we speak
     stream: Stream
+    stirred: bool = True  # since it was last asked what it has to say
+    due: Micros | None = None  # what its timer said, while nothing has stirred it
+
+    def stir(self) -> None:
+        """Something happens to the stream: it may have something to say, and its timer may be another."""
+        self.stirred, self.due = True, None
+
+    def look(self) -> Micros:
+        """When its stream wants to be called."""
+        self.due = self.stream.timer()
+        return self.due
 
 
 class Promised(msgspec.Struct, frozen=True):
@@ -121,6 +132,7 @@ class Sessions:
         session = self._sessions.get(boot)
         if session is None:
             return False
+        session.stir()
         if not session.stream.say(message):
             self._lose(session, f"{self.limits.buffer} messages unacknowledged", now, bye=True)
             return False
@@ -143,8 +155,9 @@ class Sessions:
         """Frames that are due, in order."""
         out, self._out = self._out, []
         for session in self._sessions.values():
-            for frame in session.stream.to_send(now):
-                out.append((session.link, frame))
+            if session.stirred:
+                out += [(session.link, frame) for frame in session.stream.to_send(now)]
+                session.stirred, session.due = False, None
         return out
 
     def events(self) -> list[SessionEvent]:
@@ -154,7 +167,7 @@ class Sessions:
 
     def timer(self) -> Micros | None:
         """When `on_timer` wants to be called."""
-        times = [s.stream.timer() for s in self._sessions.values()]
+        times = [s.look() if s.due is None else s.due for s in self._sessions.values()]
         times += [d.next_at for d in self._dialled.values() if d.boot not in self._sessions]
         times += [p.until for p in self._promised.values()]
         return min(times, default=None)
@@ -167,6 +180,7 @@ class Sessions:
             if session.stream.silent(now):
                 self._lose(session, f"silent for {self.limits.silence / 1e6:.1f} s", now, bye=True)
             else:
+                session.stir()
                 session.stream.on_timer(now)
         for link, dialled in self._dialled.items():
             if dialled.boot not in self._sessions and now >= dialled.next_at:
@@ -312,11 +326,13 @@ class Sessions:
         if session.link != link and session.link not in self._dialled:
             session.link = link  # it reconnected: what was under way to the old link is lost
             session.stream.say_again()
+        session.stir()
         messages = session.stream.hear(frame, now)
         if messages is None:
             self._lose(session, f"it acknowledged message {frame.ack}, which was never sent", now, bye=True)
             return
-        self._events += [Received(session.peer, message) for message in messages]
+        for message in messages:
+            self._events.append(Received(session.peer, message))
 
     def _session_of(self, link: Link, frame: Data | Beat, now: Micros) -> Session | None:
         """The session that a frame counts in; a promised one begins here. A higher number than ours ends ours."""

@@ -89,12 +89,15 @@ class Stream:
         return frames
 
     def _take_due(self) -> list[int]:
-        first, last = max(self._again, self._acked + 1), min(self._again_to, self._acked + self._limits.burst)
-        numbers = list(range(first, last + 1))
-        self._again = max(first, last + 1)
-        fresh_to = min(self._sent, self._acked + self._limits.window)
-        numbers += range(self._wired + 1, fresh_to + 1)
-        self._wired = max(self._wired, fresh_to)
+        numbers: list[int] = []
+        if self._again <= self._again_to:
+            first, last = max(self._again, self._acked + 1), min(self._again_to, self._acked + self._limits.burst)
+            numbers += range(first, last + 1)
+            self._again = max(first, last + 1)
+        if self._wired < self._sent:
+            fresh_to = min(self._sent, self._acked + self._limits.window)
+            numbers += range(self._wired + 1, fresh_to + 1)
+            self._wired = max(self._wired, fresh_to)
         return numbers
 
     def say_again(self) -> None:
