@@ -50,6 +50,9 @@ class CreditNews:
         self, ledger: Ledger, states: Collection[RoomState], ahead_pages: dict[GroupName, int], now: Micros
     ) -> list[tuple[Boot, Credits]]:
         """What is to be said now. `states`: of all open rooms."""
+        if not self._tickets or (self._owed and now < self._said_at + PERIOD):
+            self._owed = bool(self._tickets)
+            return []
         queued, ending = (sum(s is state for s in states) for state in (RoomState.QUEUED, RoomState.ENDING))
         running = len(states) - queued
         credits = Credits(
@@ -61,7 +64,7 @@ class CreditNews:
             free_rooms=max(0, self._max_rooms - running + ending),
             ahead_pages=ahead_pages,
         )
-        self._owed = bool(self._tickets) and (self._owed or credits != self._said)
+        self._owed = self._owed or credits != self._said
         if not self._owed or now < self._said_at + PERIOD:
             return []
         self._number += 1

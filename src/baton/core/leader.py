@@ -316,7 +316,10 @@ class Leader(ABC, Generic[R]):
 
     def in_state(self, *states: RoomState) -> list[R]:
         """Rooms in one of these states, oldest request first."""
-        return sorted((r for r in self.rooms.values() if r.state in states), key=lambda r: r.ticket.stamp)
+        if not self.rooms:  # asked for with every event, and often there are none
+            return []
+        found = [r for r in self.rooms.values() if r.state in states]
+        return sorted(found, key=lambda r: r.ticket.stamp) if len(found) > 1 else found
 
     # ---- turn, books ----------------------------------------------------------------------------
 
@@ -351,6 +354,8 @@ class Leader(ABC, Generic[R]):
 
     def _answer_cleared(self, now: Micros) -> None:
         """Ranks zero a pool when they apply the plan that says so."""
+        if not self._clearing:
+            return
         groups = tuple(group.name for group in self.state_table.groups)
         for _, asker, question in [c for c in self._clearing if self._agreement.all_applied(c[0])]:
             self.send(asker, msgspec.structs.replace(self._books(question, now), cleared=groups))
