@@ -56,7 +56,8 @@ class PagePool:
     def _choose(self, count: int) -> NDArray[np.int64]:
         if count == 0:
             return np.zeros(0, dtype=np.int64)
-        edges = np.flatnonzero(np.diff(np.concatenate(([False], self._free, [False])).astype(np.int8)))
+        padded = np.concatenate(([False], self._free, [False]))
+        edges = np.flatnonzero(padded[1:] != padded[:-1])
         starts, sizes = edges[::2], edges[1::2] - edges[::2]
         fitting = np.flatnonzero(sizes >= count)
         if fitting.size:  # the tightest run that holds all

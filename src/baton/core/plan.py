@@ -22,7 +22,7 @@ from baton.core.errors import Bug, Mismatch, PeerError
 from baton.core.ids import GroupName
 from baton.core.messages import BlockRun
 from baton.core.regroup import Cells, cross, runs
-from baton.core.state import Interval, Placement, SpecPlace, StateTable, Unit, extent_blocks
+from baton.core.state import Interval, Placement, SpecPlace, StateTable, extent_blocks
 from baton.core.work import Copies
 
 REPLICA_RUN = 8  # adjacent blocks read from the same replica, so that they still merge
@@ -70,7 +70,7 @@ class PairPlan:
         self._cells: dict[tuple[int, GroupName], Cells] = {}  # instead, where blocks are unequal
         for leg, g in held:
             theirs, ours = self.source[leg.source], self.target[leg.target]
-            if _tokens(theirs, g) == _tokens(ours, g):
+            if theirs.block_positions(g) == ours.block_positions(g):
                 self._spans[leg.index, g] = _spans(theirs, ours, leg, g)
             else:
                 self._cells[leg.index, g] = _cells(theirs, ours, leg, g)
@@ -85,6 +85,8 @@ class PairPlan:
         """Those of the blocks (numbers in the sequence) that this leg reads; empty if it has nothing of the group."""
         if (leg.index, group) not in self._source_units:
             return blocks[:0]
+        if leg.replicas == 1:
+            return blocks
         mine: NDArray[np.int64] = blocks[(blocks // REPLICA_RUN) % leg.replicas == leg.replica]
         return mine
 
@@ -129,7 +131,7 @@ class PairPlan:
                 f"blocks [{first}, {past}) of group {group!r} wanted, and the run offers [{source.start}, {source.end}) "
                 f"in {from_pages.size} pages"
             )
-        b, c = _tokens(theirs, group), _tokens(ours, group)
+        b, c = theirs.block_positions(group), ours.block_positions(group)
         if first * b // c < target_start or -(-past * b // c) > _held(ours, group, to_pages, target_start):
             raise Bug(f"blocks [{first}, {past}) of group {group!r} are outside our {to_pages.size} pages from {target_start}")
         return [Copies(group, *self._ranges(leg, group, blocks, (from_pages, source.start), (to_pages, target_start)))]
@@ -139,14 +141,16 @@ class PairPlan:
         theirs, ours = self.source[leg.source], self.target[leg.target]
         from_block = (_slots(theirs, group, *source, blocks) * theirs.block_bytes(group))[:, None]
         if (leg.index, group) in self._cells:
-            b, c = _tokens(theirs, group), _tokens(ours, group)
+            b, c = theirs.block_positions(group), ours.block_positions(group)
             positions = runs(blocks, b, c)
             to_block = _slots(ours, group, *target, positions // c) * ours.block_bytes(group)
             return _merge(*cross(self._cells[leg.index, group], positions, (from_block, b), (to_block, c)))
         spans = self._spans[leg.index, group]
         to_block = (_slots(ours, group, *target, blocks) * ours.block_bytes(group))[:, None]
         from_at, to_at = from_block + spans[None, :, 0], to_block + spans[None, :, 1]
-        return _merge(from_at.ravel(), to_at.ravel(), np.broadcast_to(spans[None, :, 2], from_at.shape).ravel())
+        nbytes = np.empty_like(from_at)
+        nbytes[:] = spans[:, 2]
+        return _merge(from_at.ravel(), to_at.ravel(), nbytes.ravel())
 
 
 def _digest(plan: PairPlan) -> str:
@@ -157,11 +161,6 @@ def _digest(plan: PairPlan) -> str:
 
 
 # ---- addresses ----------------------------------------------------------------------------------
-
-
-def _tokens(placement: Placement, group: GroupName) -> int:
-    """Positions in a block of the group; a slot counts as one."""
-    return placement.table.block_tokens if placement.table.group(group).unit is Unit.PAGE else 1
 
 
 def _held(placement: Placement, group: GroupName, pages: NDArray[np.int64], start: int) -> int:
@@ -179,6 +178,8 @@ def _slots(
 
 def _merge(source: NDArray[np.int64], target: NDArray[np.int64], nbytes: NDArray[np.int64]) -> Vectors:
     """Join neighbours that are adjacent on both sides; the vectors are not empty."""
+    if source.size == 1:
+        return source, target, nbytes
     joins = (source[1:] == source[:-1] + nbytes[:-1]) & (target[1:] == target[:-1] + nbytes[:-1])
     first = np.flatnonzero(np.concatenate(([True], ~joins)))
     return source[first], target[first], np.add.reduceat(nbytes, first)
@@ -310,7 +311,7 @@ def _prove_units(place: SpecPlace, shares: Sequence[Share], t: int) -> None:
 
 def _prove_bytes(plan: PairPlan, group: GroupName, legs: Sequence[Leg], t: int) -> None:
     """Over the fewest tokens that are whole blocks on both sides: one block where these are equal."""
-    b, c = _tokens(plan.source[0], group), _tokens(plan.target[t], group)
+    b, c = plan.source[0].block_positions(group), plan.target[t].block_positions(group)
     count, size = lcm(b, c) // b, lcm(b, c) // c * plan.target[t].block_bytes(group)
     pages = np.arange(lcm(b, c), dtype=np.int64), 0  # each block where its number says
     found = [np.zeros((0, 2), dtype=np.int64)]

@@ -209,7 +209,7 @@ class RankCore:
     @staticmethod
     def _owned(plan: PairPlan, leg: Leg, group: GroupName, blocks: range) -> tuple[BlockIndex, ...]:
         owned = plan.owned(leg, group, np.arange(blocks.start, blocks.stop, dtype=np.int64))
-        return tuple(BlockIndex(int(b)) for b in owned)
+        return tuple(map(BlockIndex, owned.tolist()))
 
     def _read(self, piece: Piece) -> list[RankEffect]:
         fetch = self._orders[piece.order].fetch
@@ -300,7 +300,7 @@ class RankCore:
             self._fail(piece, "the source was disconnected")
             return []
         found = leg_seals(sums, plan.target_units(piece.leg, piece.group))
-        right = [int(f) == order.sums[piece.leg.index, piece.group, b] for f, b in zip(found, piece.blocks, strict=True)]
+        right = [f == order.sums[piece.leg.index, piece.group, b] for f, b in zip(found.tolist(), piece.blocks, strict=True)]
         wrong = tuple(b for b, ok in zip(piece.blocks, right, strict=True) if not ok)
         self.counts.judged(right=sum(right), wrong=len(wrong))
         effects = self._again(piece, wrong) if wrong else []

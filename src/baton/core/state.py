@@ -219,6 +219,10 @@ class Placement(msgspec.Struct, frozen=True, dict=True):
     def _page_blocks(self) -> dict[GroupName, int]:
         return {g.name: self.page_blocks if g.unit is Unit.PAGE else 1 for g in self.table.groups}
 
+    @cached_property
+    def _block_positions(self) -> dict[GroupName, int]:
+        return {g.name: self.table.block_tokens if g.unit is Unit.PAGE else 1 for g in self.table.groups}
+
     def block_bytes(self, group: GroupName) -> int:
         """Bytes of one block (or slot) of the group on this rank; 0 if the stage holds none of it."""
         return self._block_bytes.get(group, 0)
@@ -226,6 +230,10 @@ class Placement(msgspec.Struct, frozen=True, dict=True):
     def blocks_per_page(self, group: GroupName) -> int:
         """k for groups of pages; a slot is one block."""
         return self._page_blocks[group]
+
+    def block_positions(self, group: GroupName) -> int:
+        """Positions in a block of the group; a slot counts as one."""
+        return self._block_positions[group]
 
     def page_bytes(self, group: GroupName) -> int:
         """Bytes of one page (slots: of one slot) of the group on this rank."""

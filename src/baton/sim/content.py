@@ -17,7 +17,7 @@ from baton.core.state import Placement, Unit
 MASK = (1 << 64) - 1
 VOCABULARY = 61
 END_OF_SEQUENCE = TokenId(7)
-_SHIFT, _FIRST, _SECOND = np.uint64(33), np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
+_SHIFT, _FIRST, _SECOND = np.array([33, 0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53], dtype=np.uint64)[:, None]  # faster than scalars
 
 
 def scramble(x: int) -> int:
