@@ -9,7 +9,7 @@ host store has the same bytes as when it went.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -155,39 +155,31 @@ class RankBooks:
         self._passed.pop(key, None)
 
     def _hold(self, key: Key, pages: Mapping[GroupName, Sequence[Page]]) -> None:
+        computed = self._in_steps() if pages else ()
         for group, numbers in pages.items():
             for page in numbers:
                 where = (group, int(page))
                 before = self._owner.get(where)
                 if before is not None and before not in self.dropped:
                     self._violate("one_owner", f"{self._name}: page {where} of {_short(before)} was given to {_short(key)}")
-                self._check_unused(where, key)
+                self._check_unused(where, key, computed)
                 self._owner[where] = key
                 if self.engine is not None:
                     self.engine.given(*where)
                 self._pages.setdefault(key, {}).setdefault(group, []).append(int(page))
 
-    def _check_unused(self, where: Where, key: Key) -> None:
+    def _check_unused(self, where: Where, key: Key, computed: Collection[Where]) -> None:
         for handle, (owner, pages) in self._reads.items():
             if where in pages:
                 owned = _short(owner) if owner is not None else "nobody"
                 self._violate(
                     "own_reads_ended", f"{self._name}: page {where} given to {_short(key)}, read {handle} of {owned} may land"
                 )
-        engine = self.engine
-        if engine is not None and engine.computing:
-            used = {
-                (g, int(p))
-                for batch in engine.computing.values()
-                for r in batch.rows
-                for g, numbers in r.pages.items()
-                for p in numbers[self._unread(r, g) :]
-            }
-            if where in used:
-                self._violate("own_compute_ended", f"{self._name}: page {where} given to {_short(key)} while a step uses it")
-        if engine is not None:
+        if where in computed:
+            self._violate("own_compute_ended", f"{self._name}: page {where} given to {_short(key)} while a step uses it")
+        if self.engine is not None:
             k = self._placement.blocks_per_page(where[0])
-            for order in engine.digesting.values():
+            for order in self.engine.digesting.values():
                 if order.group == where[0] and where[1] in (order.slots // k):
                     self._violate("own_digest_ended", f"{self._name}: page {where} given to {_short(key)} while it is hashed")
         if self.store is not None:
@@ -195,6 +187,16 @@ class RankBooks:
             for copy in self.store.under_way.values():
                 if where[0] in copy.slots and where[1] in (copy.slots[where[0]] // k):
                     self._violate("own_copy_ended", f"{self._name}: page {where} given to {_short(key)} while it is copied")
+
+    def _in_steps(self) -> set[Where]:
+        """Pages that a computation under way uses."""
+        return {
+            (g, page)
+            for batch in (self.engine.computing.values() if self.engine is not None else ())
+            for row in batch.rows
+            for g, numbers in row.pages.items()
+            for page in numbers[self._unread(row, g) :].tolist()
+        }
 
     def _unread(self, row: Row, group: GroupName) -> int:
         """Pages at the front of a row's list that lie before all it looks back on."""

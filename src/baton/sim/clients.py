@@ -50,16 +50,13 @@ def right_answer(prompt: tuple[TokenId, ...], sampling: Sampling, limits: Limits
         history = content.scramble(history * 31 + token + 1 & content.MASK)
 
 
-def _answer(submit: Submit) -> tuple[list[TokenId], FinishReason]:
-    return right_answer(submit.prompt, submit.sampling, submit.limits)
-
-
 class Oracle:
     """Judges what clients hear."""
 
     def __init__(self, violate: Callable[[str, str], None]) -> None:
         self._violate = violate
         self.clients: dict[RequestId, Client] = {}
+        self._answers: dict[RequestId, tuple[list[TokenId], FinishReason]] = {}  # those looked at so far
 
     def hear(self, heard: Heard, now: int) -> Client:
         """Something was said to a client."""
@@ -71,7 +68,7 @@ class Oracle:
                 self._emit(client, heard)
             case Finish():
                 client.end, client.ended_at = heard, now
-                expected, reason = _answer(client.submit)
+                expected, reason = self._answer(client.submit)
                 if client.tokens != expected or heard.reason is not reason:
                     self._violate(
                         "right_tokens", f"{client.name} ended {heard.reason.value} with {client.tokens}; {expected} was due"
@@ -84,6 +81,11 @@ class Oracle:
         if emit.start != len(client.tokens):
             self._violate("no_gap", f"{client.name} heard index {emit.start} after {len(client.tokens)} tokens")
         client.tokens += [d.token for d in emit.drawn]
-        expected = _answer(client.submit)[0]
+        expected = self._answer(client.submit)[0]
         if client.tokens != expected[: len(client.tokens)]:
             self._violate("right_tokens", f"{client.name} heard {client.tokens}; {expected} was due")
+
+    def _answer(self, submit: Submit) -> tuple[list[TokenId], FinishReason]:
+        if submit.request not in self._answers:
+            self._answers[submit.request] = right_answer(submit.prompt, submit.sampling, submit.limits)
+        return self._answers[submit.request]

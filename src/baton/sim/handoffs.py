@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 from baton.core.agreement import Hold, StepPlan
 from baton.core.frames import Said
-from baton.core.ids import Boot, Key
+from baton.core.ids import Boot, Key, TokenId
 from baton.core.manifest import Manifest
 from baton.core.messages import Drawn, FailCode, Failed, FirstToken, Ticket, Tokens
 from baton.core.state import Unit, Window
@@ -36,6 +36,7 @@ class Handoffs:
         self._lossy = lossy
         self._held: set[tuple[Boot, Key]] = set()
         self._dropped: set[tuple[Boot, Key]] = set()
+        self._answers: dict[Key, list[TokenId]] = {}  # those looked at so far
 
     def ordered(self, worker: Manifest, plan: StepPlan) -> None:
         """A leader has issued a plan."""
@@ -76,8 +77,10 @@ class Handoffs:
                 pass
 
     def _right(self, key: Key, start: int, drawn: tuple[Drawn, ...]) -> None:
-        ticket = self._tickets[key]
-        due = right_answer(ticket.prompt, ticket.sampling, ticket.limits)[0][start : start + len(drawn)]
+        if key not in self._answers:
+            ticket = self._tickets[key]
+            self._answers[key] = right_answer(ticket.prompt, ticket.sampling, ticket.limits)[0]
+        due = self._answers[key][start : start + len(drawn)]
         if [d.token for d in drawn] != due:
             self._violate("right_tokens", f"{_short(key)} tells {[d.token for d in drawn]} from index {start} on; {due} was due")
 

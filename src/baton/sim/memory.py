@@ -64,6 +64,7 @@ class World(Protocol):
     heap: Heap
     tape: Tape
     quiet_ends: bool
+    story: object | None  # whoever is told
 
     def faults(self) -> Faults:
         """What goes wrong at the moment."""
@@ -149,7 +150,8 @@ class SimFabric:
         self._start(UnderWay(handle, peer, self._cut(ranges)), ranges, deadline)
 
     def _tell(self, read: UnderWay, what: str) -> None:
-        self._world.tell(f"{self._process.name}: read {read.handle} for {self._books.whose(read.handle)} {what}")
+        if self._world.story is not None:
+            self._world.tell(f"{self._process.name}: read {read.handle} for {self._books.whose(read.handle)} {what}")
 
     def _name(self, peer: RankId) -> str:
         memory = self._world.memory_of(peer.boot)
@@ -169,7 +171,10 @@ class SimFabric:
         world, heap, tape, faults = self._world, self._world.heap, self._world.tape, self._world.faults()
         self._reads[read.handle] = read
         self._books.read_began(read.handle, read.peer, ranges)
-        self._tell(read, f"begins, {sum(r[3] for r in ranges)} bytes from {self._name(read.peer)} in {len(read.cells)} pieces")
+        if world.story is not None:
+            self._tell(
+                read, f"begins, {sum(r[3] for r in ranges)} bytes from {self._name(read.peer)} in {len(read.cells)} pieces"
+            )
         heap.after(deadline, self._give_up, read, "its deadline passed")
         fails = tape.below(len(read.cells) + 1, "fail after") if tape.chance(faults.read_fail, "a read fails") else None
         straggles = tape.chance(faults.read_straggle, "a read straggles")

@@ -21,6 +21,8 @@ class Replicas:
 
     def asked(self, placement: Placement, key: Key, peer: RankId, ranges: Sequence[Range]) -> None:
         """A rank begins to read these ranges for a room."""
+        if all(placement.tp <= place.spec.heads for place in placement.places.values()):
+            return  # nothing that it holds is held by another
         for group, _, target, nbytes in ranges:
             size = placement.block_bytes(group)
             for block in range(target // size, (target + nbytes - 1) // size + 1):
