@@ -26,7 +26,7 @@ class Heap:
     def at(self, when: int, what: Callable[..., object], *args: Any) -> None:
         """Call `what` then; a time that has passed is now."""
         turn = self._tape.below(4, "order") if self._shuffle else 0
-        heapq.heappush(self._heap, (max(when, self.now), turn, next(self._numbers), what, args))
+        heapq.heappush(self._heap, (when if when > self.now else self.now, turn, next(self._numbers), what, args))
 
     def after(self, delay: int, what: Callable[..., object], *args: Any) -> None:
         """Call `what` so many microseconds from now."""
@@ -42,7 +42,7 @@ class Heap:
             self.now = Micros(max(self.now, until))
             return False
         when, _, number, what, args = heapq.heappop(self._heap)
-        self.now = Micros(when)
+        self.now = when  # type: ignore[assignment]
         self.trace = crc32(b"%d %d" % (when, number), self.trace)
         if what(*args) is not SUPERSEDED:
             self.events += 1

@@ -29,6 +29,8 @@ class SkewedClock:
     def now(self) -> Micros:
         """See Clock."""
         true = self._heap.now
+        if not self._drift:
+            return Micros(true + self._offset)
         return Micros(true + self._offset + true * self._drift // 1_000_000)
 
 
@@ -66,7 +68,9 @@ class Process:
         """Turn soon; several wakes before a turn are one."""
         if not self.alive:
             return
-        when = max(self.heap.now + (self.reaction() if delay is None else delay), self.paused_until)
+        when = self.heap.now + (self.reaction() if delay is None else delay)
+        if when < self.paused_until:
+            when = self.paused_until
         if self._due is None or when < self._due:
             self._due = when
             self._ask(when)
