@@ -157,16 +157,20 @@ class LateControl:
         if peer is None:
             self._go(link, raw, ours=ours)
             return
-        self._said.setdefault(peer, []).append((raw, ours))
+        for alone in _apart(frame):
+            raw = encode(alone)
+            self._said.setdefault(peer, []).append((raw, ours))
+            self._message(link, raw, alone, _Name(peer, alone.session, alone.number, ours))
         if isinstance(frame, Data):
-            self._message(link, raw, frame, _Name(peer, frame.session, frame.number, ours))
-        elif not (isinstance(frame, Beat | Bye) and (peer, frame.session) in self._silent):
+            return
+        self._said.setdefault(peer, []).append((raw, ours))
+        if not (isinstance(frame, Beat | Bye) and (peer, frame.session) in self._silent):
             self._go(link, raw, ours=ours)
 
     def _message(self, link: Link, raw: bytes, frame: Data, name: _Name) -> None:
         first = name not in self._met
         if first:
-            self._meet(frame.message, name)
+            self._meet(frame.messages[0], name)
         rule, met_at = self._met[name]
         fate = rule.fate if rule is not None else None
         if fate is Fate.SILENCE:
@@ -177,7 +181,7 @@ class LateControl:
             self._held.append(_Held(due, link, raw, name.ours))
             return
         if fate is Fate.EMPTY:
-            raw = encode(msgspec.structs.replace(frame, message=Close(Room(""))))
+            raw = encode(msgspec.structs.replace(frame, messages=(Close(Room("")),)))
         self._go(link, raw, ours=name.ours)
         if fate is Fate.CUT and first:
             self._cut(link, frame, name, rule.again_at)
@@ -209,12 +213,19 @@ class LateControl:
 
     def _again(self, link: Link, frame: Data, name: _Name) -> None:
         cut = self._cuts.get(name.peer)
-        if cut is None or name.session <= cut.session or type(frame.message).__name__ != cut.again_at:
+        if cut is None or name.session <= cut.session or type(frame.messages[0]).__name__ != cut.again_at:
             return
         del self._cuts[name.peer]
         log.warning("planted", fate="again", session=cut.session, now=name.session, frames=len(cut.frames))
         for raw, ours in cut.frames:
             self._go(link, raw, ours=ours)
+
+
+def _apart(frame: AnyFrame) -> list[Data]:
+    """The messages of a frame, each in one of its own."""
+    if not isinstance(frame, Data):
+        return []
+    return [msgspec.structs.replace(frame, number=n, messages=(m,)) for n, m in enumerate(frame.messages, frame.number)]
 
 
 def _peer(frame: AnyFrame, *, ours: bool) -> Boot | None:

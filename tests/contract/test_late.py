@@ -2,12 +2,13 @@
 
 from itertools import count
 
+import msgspec
 import pytest
 from tests.late import Fate, LateControl, Rule
 
 from baton.core.frames import AnyFrame, Beat, Bye, Data
 from baton.core.ids import Boot, Epoch, Key, Link, Micros, Room
-from baton.core.messages import AnyMessage, Close, Drawn, Offer, Record, Stale
+from baton.core.messages import AnyMessage, Close, Drawn, Ended, Offer, Received, Record, Stale
 from baton.wire.codec import decode, encode
 
 US, PEER, OTHER = Boot(1), Boot(2), Boot(3)
@@ -70,7 +71,7 @@ class Rig:
 
 def data(number: int, message: AnyMessage, *, session: int = 1, ours: bool = True, peer: Boot = PEER) -> Data:
     src, dst = (US, peer) if ours else (peer, US)
-    return Data(src, dst, session, number, 0, message)
+    return Data(src, dst, session, number, 0, (message,))
 
 
 def offer(number: int, record: Record | None = None) -> Offer:
@@ -111,10 +112,10 @@ def test_a_rule_meets_what_it_names(rule: Rule, met: list[int]) -> None:
 def test_new_orders_begin_anew() -> None:
     rig = Rig(Rule(Fate.EMPTY, "Stale"))
     numbers = count(1)
-    first, second = (rig.say(data(next(numbers), Stale(KEY)))[0].message for _ in range(2))
+    first, second = (rig.say(data(next(numbers), Stale(KEY)))[0].messages for _ in range(2))
     rig.control.order([Rule(Fate.EMPTY, "Stale")])
-    third = rig.say(data(next(numbers), Stale(KEY)))[0].message
-    assert (first, second, third) == (Close(Room("")), Stale(KEY), Close(Room("")))
+    third = rig.say(data(next(numbers), Stale(KEY)))[0].messages
+    assert (first, second, third) == ((Close(Room("")),), (Stale(KEY),), (Close(Room("")),))
 
 
 def test_a_held_message_and_its_copies_come_when_they_are_due() -> None:
@@ -133,6 +134,14 @@ def test_an_emptied_message_keeps_its_number_and_copies_are_empty_too() -> None:
     rig = Rig(Rule(Fate.EMPTY, "Offer"))
     empty = data(1, Close(Room("")))
     assert rig.say(data(1, offer(0)), data(1, offer(0)), data(2, offer(1))) == [empty, empty, data(2, offer(1))]
+
+
+def test_of_messages_that_share_a_frame_each_has_its_own_fate() -> None:
+    rig = Rig(Rule(Fate.EMPTY, "Stale"))
+    others = (Ended(KEY), Received(KEY))
+    shared = msgspec.structs.replace(data(4, Stale(KEY)), messages=(others[0], Stale(KEY), others[1]))
+    assert rig.say(shared) == [data(4, others[0]), data(5, Close(Room(""))), data(6, others[1])]
+    assert rig.say(data(5, Stale(KEY))) == [data(5, Close(Room("")))], "said again in other company"
 
 
 def test_silence_takes_one_session_both_ways_and_no_other() -> None:

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from baton.core.frames import AnyFrame, Beat, Bye, Data, Open, Opened, WrongBoot, WrongProtocol
-from baton.core.ids import Boot, Link, Micros
-from baton.core.messages import PROTOCOL, AskLedger
+from baton.core.ids import Boot, Link, Micros, Room
+from baton.core.messages import PROTOCOL, AnyMessage, AskLedger, Close
 from baton.core.session import PeerLost, PeerUp, Received, SessionEvent, SessionLimits, Sessions, WrongPeer
 
 US, THEM, OTHER = Boot(1), Boot(2), Boot(3)
@@ -47,7 +47,7 @@ def open_(known: int = N - 1, **changes: object) -> Open:
 
 
 def data(number: int = 1, session: int = N, ack: int = 0) -> Data:
-    return Data(THEM, US, session, number, ack, AskLedger(number))
+    return Data(THEM, US, session, number, ack, (AskLedger(number),))
 
 
 def beat(session: int = N, ack: int = 0, held: int = 0) -> Beat:
@@ -263,7 +263,7 @@ def test_a_second_link_to_the_same_boot_shares_the_session() -> None:
 def test_a_message_is_on_the_wire_at_once() -> None:
     side = listening()
     assert side.send(9)
-    assert side.says() == [Data(US, THEM, N, 1, 0, AskLedger(9))]
+    assert side.says() == [Data(US, THEM, N, 1, 0, (AskLedger(9),))]
     assert side.says() == []
 
 
@@ -358,6 +358,65 @@ def test_an_acknowledgement_of_what_is_kept_but_not_on_the_wire_ends_the_session
     assert side.hears(beat(ack=3)) == ([PeerLost(THEM, why)], [Bye(US, THEM, N, why)])
 
 
+# ---- messages that share a frame -----------------------------------------------------------------
+
+
+def close(number: int) -> Close:
+    return Close(Room(str(number)))
+
+
+def lots(frames: list[AnyFrame]) -> dict[int, list[AnyMessage]]:
+    return {f.number: list(f.messages) for f in frames if isinstance(f, Data)}
+
+
+def shared(first: int, count: int, ack: int = 0) -> Data:
+    return msgspec.structs.replace(data(first, ack=ack), messages=tuple(close(first + i) for i in range(count)))
+
+
+def rooms(events: list[SessionEvent]) -> list[str]:
+    return [e.message.room for e in events if isinstance(e, Received)]
+
+
+def test_small_messages_said_together_share_a_frame_and_large_ones_go_alone() -> None:
+    side = listening(pack=3)
+    said = [close(1), close(2), AskLedger(3), AskLedger(4), close(5), close(6), close(7), close(8)]
+    for message in said:
+        side.sessions.send(THEM, message, Micros(0))
+    assert lots(side.says()) == {1: said[:2], 3: said[2:3], 4: said[3:4], 5: said[4:7], 8: said[7:]}
+    assert side.says() == []
+
+
+def test_messages_that_are_not_neighbours_never_share_a_frame() -> None:
+    side = listening(window=3)
+    for number in range(1, 6):
+        side.sessions.send(THEM, close(number), Micros(0))
+    assert lots(side.says()) == {1: [close(1), close(2), close(3)]}
+    assert lots(side.hears(beat(ack=1, held=3))[1]) == {2: [close(2)], 4: [close(4)]}
+
+
+def test_a_frame_of_which_a_part_has_come_already_brings_the_rest() -> None:
+    side = listening()
+    assert rooms(side.hears(shared(1, 3))[0]) == ["1", "2", "3"]
+    assert rooms(side.hears(shared(2, 4))[0]) == ["4", "5"]
+    assert rooms(side.hears(shared(8, 2))[0]) == []
+    assert rooms(side.hears(shared(6, 3))[0]) == ["6", "7", "8", "9"]
+    assert rooms(side.hears(shared(1, 9))[0]) == []
+
+
+def test_of_a_frame_that_reaches_too_far_ahead_the_nearer_part_is_kept() -> None:
+    side = listening(window=4)
+    assert rooms(side.hears(shared(2, 9))[0]) == []
+    assert rooms(side.hears(shared(1, 1))[0]) == ["1", "2", "3", "4"]
+    assert rooms(side.hears(shared(5, 6))[0]) == ["5", "6", "7", "8", "9", "10"]
+
+
+def test_a_flood_in_one_frame_is_acknowledged_before_its_time() -> None:
+    side = listening()
+    assert side.hears(shared(1, LIMITS.ack_every - 1))[1] == []
+    assert side.hears(shared(LIMITS.ack_every, 1))[1] == [Beat(US, THEM, N, LIMITS.ack_every, 0)]
+    assert side.hears(shared(LIMITS.ack_every + 1, LIMITS.ack_every))[1] == [Beat(US, THEM, N, 2 * LIMITS.ack_every, 0)]
+
+
 def test_a_full_buffer_ends_the_session() -> None:
     side = listening(buffer=3)
     assert [side.send() for _ in range(5)] == [True, True, True, False, False]
@@ -370,7 +429,7 @@ def test_a_reconnected_peer_is_answered_where_it_is_and_told_again_what_was_unde
     side.send(9)
     side.says()
     side.sessions.receive(ELSEWHERE, beat(), Micros(0))
-    assert side.sessions.to_send(Micros(0)) == [(ELSEWHERE, Data(US, THEM, N, 1, 0, AskLedger(9)))]
+    assert side.sessions.to_send(Micros(0)) == [(ELSEWHERE, Data(US, THEM, N, 1, 0, (AskLedger(9),)))]
 
 
 # ---- time and ends -------------------------------------------------------------------------------

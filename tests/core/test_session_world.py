@@ -10,7 +10,7 @@ from baton.core.session import SessionLimits
 from .lossy import SECOND, Faults, World
 
 ONE, TWICE, BOTH = ((0, 1),), ((0, 1), (0, 1)), ((0, 1), (1, 0))
-SMALL = SessionLimits(window=16, burst=4, ack_every=4, buffer=64)
+SMALL = SessionLimits(window=16, pack=3, burst=4, ack_every=4, buffer=64)
 
 
 def swarm(chance: random.Random) -> Faults:

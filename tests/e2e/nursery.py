@@ -202,14 +202,14 @@ class Garbling:
 
     def _garble(self, raw: bytes) -> bytes:
         frame = decode(raw)
-        if not (isinstance(frame, Data) and isinstance(frame.message, StepPlan) and frame.message.batch):
+        plan = frame.messages[0] if isinstance(frame, Data) else None  # a plan travels alone
+        if not (isinstance(frame, Data) and isinstance(plan, StepPlan) and plan.batch):
             return raw
         if frame.number > self._seen:  # a frame that is said again was counted
             self._seen, self._left = frame.number, self._left - 1
-        plan = frame.message
         if self._left != 0 or frame.number != self._seen:
             return raw
-        return encode(msgspec.structs.replace(frame, message=msgspec.structs.replace(plan, batch=plan.batch[:-1])))
+        return encode(msgspec.structs.replace(frame, messages=(msgspec.structs.replace(plan, batch=plan.batch[:-1]),)))
 
 
 if __name__ == "__main__":

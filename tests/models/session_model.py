@@ -14,11 +14,10 @@ no fault, it fires only when nothing is under way. What the events of a side mus
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from tests.core.lossy import MANY, Node
+from tests.core.lossy import MANY, Node, saying
 
 from baton.core.frames import AnyFrame
 from baton.core.ids import Boot, Link, Micros
-from baton.core.messages import AskLedger
 from baton.core.session import Promised, SessionLimits, Sessions
 
 from .explore import Step, System
@@ -133,7 +132,7 @@ class SessionModel(System[State]):
 
         def say(node: Side) -> None:
             for peer, number in node.up.items():
-                node.sessions.send(peer, AskLedger(number * MANY + node.said[peer, number]), NOW)
+                node.sessions.send(peer, saying(number * MANY + node.said[peer, number]), NOW)
                 node.said[peer, number] += 1
 
         after = self._act(state._replace(says=says), side, ("says",), say, NOW)

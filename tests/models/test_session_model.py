@@ -100,7 +100,7 @@ class OnceStream(Stream):
 class HastyStream(Stream):
     def _take(self, frame: Data, now: Micros) -> tuple[Said, ...]:
         super()._take(frame, now)
-        return (frame.message,)
+        return frame.messages
 
 
 def _with_stream(session: Session, kind: type[Stream]) -> Session:

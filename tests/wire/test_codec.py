@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from baton.core import frames, messages
 from baton.core.errors import Bug, PeerError
-from baton.core.frames import AnyFrame, Beat, Data, Open
-from baton.core.ids import BlockIndex, Boot, GroupName, Page, Seal
-from baton.core.messages import AnyMessage, BlockRun, LegSums, Offer, Tokens
+from baton.core.frames import SMALL, AnyFrame, Beat, Data, Open
+from baton.core.ids import BlockIndex, Boot, GroupName, Page, Seal, TokenIndex
+from baton.core.messages import Abort, AnyMessage, BlockRun, Close, FinishReason, FirstToken, LegSums, Offer, Tokens
+from baton.core.stream import SessionLimits
 from baton.wire import codec
 from baton.wire.codec import MAX_FRAME_BYTES, decode, encode
 
@@ -61,11 +62,12 @@ PLAIN: dict[Any, st.SearchStrategy[Any]] = {
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_every_message_comes_back_as_it_was(kind: type, data: st.DataObject) -> None:
-    frame = Data(Boot(1), Boot(2**64 - 1), 3, 4, 5, data.draw(strategy(kind)))
+    found = tuple(data.draw(st.lists(strategy(kind), min_size=1, max_size=FEW)))
+    frame = Data(Boot(1), Boot(2**64 - 1), 3, 4, 5, found)
     back = decode(encode(frame))
     assert back == frame
     assert isinstance(back, Data)
-    assert type(back.message) is kind
+    assert [type(message) for message in back.messages] == [kind] * len(found)
 
 
 @pytest.mark.parametrize("kind", [k for k in FRAMES if k is not Data], ids=lambda k: k.__name__)
@@ -92,12 +94,31 @@ def test_an_offer_of_a_long_prompt() -> None:
     seals = tuple(Seal(2**64 - 1 - i) for i in range(blocks))
     sums = tuple(LegSums(leg, group, indexes, seals) for leg in range(8))
     key = messages.Key(messages.Room("0" * 32), messages.Epoch(1))
-    frame = Data(
-        Boot(1), Boot(2), 1, 1, 0, Offer(key, 1, {group: BlockRun(BlockIndex(0), BlockIndex(blocks), pages)}, sums, None)
-    )
+    offer = Offer(key, 1, {group: BlockRun(BlockIndex(0), BlockIndex(blocks), pages)}, sums, None)
+    frame = Data(Boot(1), Boot(2), 1, 1, 0, (offer,))
     raw = encode(frame)
     assert len(raw) < MAX_FRAME_BYTES // 32
     assert decode(raw) == frame
+
+
+def test_as_many_small_messages_as_share_a_frame_fit_with_the_largest_answers() -> None:
+    key = messages.Key(messages.Room("f" * 32), messages.Epoch(2**32))
+    top = tuple((messages.TokenId(2**31 + i), -1.0 - i) for i in range(20))
+    drawn = (messages.Drawn(messages.TokenId(2**31), -1.0, top),) * 16
+    largest = {
+        Abort: Abort(key, "x" * 4000),
+        Close: Close(key.room),
+        FirstToken: FirstToken(key, TokenIndex(2**31), drawn[0], FinishReason.LENGTH),
+        Tokens: Tokens(key, TokenIndex(2**31), drawn, FinishReason.LENGTH),
+    }
+    for kind in SMALL:
+        message = largest.get(kind) or kind(key)
+        assert len(encode(Data(Boot(2**64 - 1), Boot(1), 1, 1, 0, (message,) * SessionLimits().pack))) < MAX_FRAME_BYTES // 8
+
+
+def test_a_frame_without_messages_is_none() -> None:
+    raw = msgspec.msgpack.encode(Data(Boot(1), Boot(2), 1, 1, 0, ()))
+    assert "messages" in refused(raw)
 
 
 # ---- what is no frame ----------------------------------------------------------------------------
@@ -118,7 +139,7 @@ def test_arbitrary_bytes_are_a_peer_error(raw: bytes) -> None:
 @settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_a_damaged_frame_is_a_frame_or_a_peer_error(data: st.DataObject) -> None:
-    raw = bytearray(encode(Data(Boot(1), Boot(2), 1, 1, 0, data.draw(st.one_of([strategy(k) for k in MESSAGES])))))
+    raw = bytearray(encode(Data(Boot(1), Boot(2), 1, 1, 0, (data.draw(st.one_of([strategy(k) for k in MESSAGES])),))))
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(raw) - 1))
         if data.draw(st.booleans()):
@@ -142,7 +163,10 @@ TOKENS = Data(
     1,
     1,
     0,
-    Tokens(messages.Key(messages.Room("0" * 32), messages.Epoch(1)), 0, (messages.Drawn(5, None, ()),), None),
+    (
+        Tokens(messages.Key(messages.Room("0" * 32), messages.Epoch(1)), 0, (messages.Drawn(5, None, ()),), None),
+        messages.Close(messages.Room("1" * 32)),
+    ),
 )
 
 

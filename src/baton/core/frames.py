@@ -10,7 +10,19 @@ import msgspec
 from baton.core.agreement import Report, StepPlan
 from baton.core.ids import Boot
 from baton.core.manifest import Manifest
-from baton.core.messages import AnyMessage
+from baton.core.messages import (
+    Abort,
+    Admitted,
+    AnyMessage,
+    Close,
+    Ended,
+    FirstToken,
+    Received,
+    Recompute,
+    Stale,
+    Tokens,
+    Withdrawn,
+)
 
 # A number a peer chose is added to here and sent on, so it must stay far from what msgpack can carry.
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
@@ -25,6 +37,12 @@ class Join(msgspec.Struct, frozen=True, tag="join", forbid_unknown_fields=True):
 
 # What a session carries: messages between processes; plans, reports and joins between a leader and its ranks.
 Said = AnyMessage | StepPlan | Report | Join
+
+# Of these a turn may say one for every room, and each is small: neighbours share a frame. All others, whose size grows with
+# a prompt or a pool, go by themselves, so that no frame grows beyond what the largest message needs.
+SMALL: frozenset[type[Said]] = frozenset(
+    {Abort, Admitted, Close, Ended, FirstToken, Received, Recompute, Stale, Tokens, Withdrawn}
+)
 
 
 class Frame(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,14 +68,17 @@ class Opened(Frame, frozen=True, tag="opened"):
 
 
 class Data(Frame, frozen=True, tag="data"):
-    """A numbered message; `ack` is the highest number received in order from the other side."""
+    """Messages with the numbers from `number` on; `ack` is the highest number received in order from the other side.
+
+    Which neighbours share a frame is the sender's choice each time: said again, they may travel in other company.
+    """
 
     src: Boot
     dst: Boot
     session: Number
     number: Number  # from 1
     ack: Number
-    message: Said
+    messages: Annotated[tuple[Said, ...], msgspec.Meta(min_length=1)]
 
 
 class Beat(Frame, frozen=True, tag="beat"):

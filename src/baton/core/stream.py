@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from baton.core.frames import Beat, Data, Said
+from baton.core.frames import SMALL, Beat, Data, Said
 from baton.core.ids import Boot, Micros
 
 
@@ -27,7 +27,8 @@ class SessionLimits(msgspec.Struct, frozen=True):
     resend_most: Micros = Micros(800_000)
     redial_first: Micros = Micros(20_000)
     redial_most: Micros = Micros(1_000_000)
-    window: int = 1024  # on the wire and unacknowledged; equal on both sides
+    window: int = 4096  # on the wire and unacknowledged; equal on both sides
+    pack: int = 1024  # small messages in one frame
     burst: int = 64  # sent again beyond the last acknowledged one
     buffer: int = 65_536  # unacknowledged messages, a second of a thousand streams; one more ends the session
     sessions: int = 1024  # open at a time
@@ -50,7 +51,7 @@ class Stream:
         # What we hear.
         self._got = 0
         self._held: dict[int, Said] = {}
-        self._owed = 0  # frames heard since we last said what we have
+        self._owed = 0  # messages heard since we last said what we have
         self._ack_at: Micros | None = None
         self._beat_now = False
         self._gap_told_at = -1  # value of `got` at which the last gap was told
@@ -76,7 +77,7 @@ class Stream:
             return []
         numbers = self._take_due()
         frames: list[Data | Beat] = [
-            Data(self._us, self._peer, self._session, number, self._got, self._kept[number]) for number in numbers
+            Data(self._us, self._peer, self._session, first, self._got, tuple(lot)) for first, lot in self._packed(numbers)
         ]
         gap = bool(self._held) and self._gap_told_at != self._got
         if gap or (self._beat_now and not frames):
@@ -99,6 +100,20 @@ class Stream:
             numbers += range(self._wired + 1, fresh_to + 1)
             self._wired = max(self._wired, fresh_to)
         return numbers
+
+    def _packed(self, numbers: list[int]) -> list[tuple[int, list[Said]]]:
+        """Frames by their first number: small messages that follow each other travel together."""
+        frames: list[tuple[int, list[Said]]] = []
+        first, lot, open_ = 0, list[Said](), False
+        for number in numbers:
+            message = self._kept[number]
+            small = type(message) in SMALL
+            if small and open_ and number == first + len(lot) and len(lot) < self._limits.pack:
+                lot.append(message)
+            else:
+                first, lot, open_ = number, [message], small
+                frames.append((first, lot))
+        return frames
 
     def say_again(self) -> None:
         """Nothing unacknowledged on the wire is believed to arrive any more."""
@@ -138,11 +153,14 @@ class Stream:
     def _take(self, frame: Data, now: Micros) -> tuple[Said, ...]:
         whole: tuple[Said, ...] = ()
         if frame.number == self._got + 1 and not self._held:  # as nearly always
-            self._got, whole = frame.number, (frame.message,)
-        elif self._got < frame.number <= self._got + self._limits.window:
-            self._held.setdefault(frame.number, frame.message)
+            whole = frame.messages
+            self._got += len(whole)
+        else:
+            for number, message in enumerate(frame.messages, frame.number):
+                if self._got < number <= self._got + self._limits.window:
+                    self._held.setdefault(number, message)
             whole = tuple(self._complete())
-        self._owed += 1
+        self._owed += len(frame.messages)
         if self._ack_at is None:
             self._ack_at = Micros(now + self._limits.ack_delay)
         if self._owed >= self._limits.ack_every:

@@ -73,19 +73,22 @@ class Story:
     def frame(self, now: Micros, source: str, target: str, raw: bytes, lost: str) -> None:
         """A frame has come, or (`lost` says how) never will."""
         frame = decode(raw)
-        message = frame.message if isinstance(frame, Data) else None
-        if isinstance(frame, UNTOLD) or isinstance(message, UNTOLD):
-            return
         again = " (again)" if raw in self._seen else ""
         if not lost:
             self._seen.add(raw)
-        text = f"{source} -> {target}: {self._frame(frame)}{again}{' -- ' + lost if lost else ''}"
-        self.lines.append(Line(now, text, _arrow(worker_of(source), worker_of(target), message, arrived=not lost)))
+        ending = f"{again}{' -- ' + lost if lost else ''}"
+        if not isinstance(frame, Data | UNTOLD):
+            self.lines.append(Line(now, f"{source} -> {target}: {self._frame(frame)}{ending}"))
+        for message in frame.messages if isinstance(frame, Data) else ():
+            if not isinstance(message, UNTOLD):
+                arrow = _arrow(worker_of(source), worker_of(target), message, arrived=not lost)
+                self.lines.append(Line(now, f"{source} -> {target}: {self._message(message)}{ending}", arrow))
+
+    def _message(self, message: Said) -> str:
+        return said(message) if not isinstance(message, Introduce | Paired | Unpaired) else self._pair(message)
 
     def _frame(self, frame: AnyFrame) -> str:
         match frame:
-            case Data(message=message):
-                return said(message) if not isinstance(message, Introduce | Paired | Unpaired) else self._pair(message)
             case Open(session=session, expect=expect):
                 return f"opens session {session} with {'whoever listens' if expect is None else self._name(expect)}"
             case Opened(session=session):
@@ -94,7 +97,7 @@ class Story:
                 return f"ends session {session}: {why}"
             case WrongBoot(meant=meant, session=session):
                 return f"is not {self._name(meant)}, or has no session {session}"
-            case WrongProtocol() | Beat():
+            case WrongProtocol() | Beat() | Data():
                 return type(frame).__name__
 
     def _pair(self, message: Introduce | Paired | Unpaired) -> str:

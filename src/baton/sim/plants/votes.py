@@ -102,11 +102,12 @@ class CountsBlocks(DecodeLeader):
 def _deliver_at_once(self: Stream, frame: Data, now: Micros) -> tuple[Said, ...]:
     """As Stream._take, and a plan does not wait for the one before it."""
     told: set[int] = self.__dict__.setdefault("told", set())
-    early = isinstance(frame.message, StepPlan) and self._got + 1 < frame.number <= self._got + self._limits.window
+    plan = frame.messages[0]  # a plan travels alone
+    early = isinstance(plan, StepPlan) and self._got + 1 < frame.number <= self._got + self._limits.window
     if early and frame.number not in self._held:
-        self._held[frame.number] = frame.message
+        self._held[frame.number] = plan
         told.add(frame.number)
-        return (frame.message,)
+        return (plan,)
     first = self._got + 1
     whole = _take(self, frame, now)
     return tuple(message for number, message in enumerate(whole, first) if number not in told)
