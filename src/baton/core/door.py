@@ -27,7 +27,7 @@ class Cancel(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Emit(msgspec.Struct, frozen=True, tag="emit"):
+class Emit(msgspec.Struct, frozen=True, tag="emit", gc=False):
     """Tokens in order, no gap, no repeat."""
 
     request: RequestId

@@ -343,17 +343,19 @@ class Front:
 
     def _on_tokens(self, sender: Boot, message: Tokens, now: Micros) -> None:
         request = self._find(message.key, sender)
-        if request is not None:
-            request.streaming = True
-            self._take(request, message.start, message.drawn, message.finish)
+        if request is None:
+            return
+        request.streaming = True
+        drawn = message.drawn
+        if len(drawn) == 1 and message.finish is None and message.start == len(request.said):  # nearly always; as `_take` does
+            request.said.append(drawn[0].token)
+            self._effects.append(Say(Emit(request.submit.request, message.start, drawn)))
+        else:
+            self._take(request, message.start, drawn, message.finish)
 
     def _take(self, request: Request, start: TokenIndex, drawn: tuple[Drawn, ...], finish: FinishReason | None) -> None:
         """Drop what the client has; a gap, or a different token at an index it has, ends the request."""
         have = len(request.said)
-        if start == have and finish is None and len(drawn) == 1:  # nearly always; the rest of this does the same
-            request.said.append(drawn[0].token)
-            self._effects.append(Say(Emit(request.submit.request, start, drawn)))
-            return
         if start > have:
             self._fail(request, FailCode.HANDOFF_FAILED, f"tokens from index {start} came while {have} were known")
             return

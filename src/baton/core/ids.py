@@ -20,7 +20,7 @@ Stamp = NewType("Stamp", int)  # arrival order of a request, given once, kept ov
 Micros = NewType("Micros", int)  # a monotonic time or a duration in microseconds
 
 
-class Key(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
+class Key(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True, gc=False):
     """One attempt of one request: what every message of a handoff is about."""
 
     room: Room

@@ -18,8 +18,8 @@ from baton.core.statistics import Counters
 PROTOCOL = 1
 
 
-class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of all messages."""
+class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """Base of all messages. They are trees, in which the collector of cycles has nothing to find."""
 
 
 class Shaping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -53,7 +53,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     min_tokens: int = 0  # generated before one of the ids above may be drawn, those of `said` included
 
 
-class Drawn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Drawn(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """One generated token. `top` holds (token, logprob), most likely first."""
 
     token: TokenId

@@ -32,7 +32,7 @@ class FrontSettings(msgspec.Struct, frozen=True):
     introduce_again_ms: int = 1_000
 
 
-class Say(msgspec.Struct, frozen=True, tag="say"):
+class Say(msgspec.Struct, frozen=True, tag="say", gc=False):
     """Tell the HTTP side."""
 
     heard: Heard
@@ -47,6 +47,11 @@ class Standing(Enum):
 
 class Request:
     """One client request over all its epochs."""
+
+    __slots__ = (
+        *("admit_by", "admitted", "deadline", "epoch", "failures", "first", "key", "pair", "patience_ms", "room", "said"),
+        *("since", "stamp", "standing", "streaming", "submit"),
+    )
 
     def __init__(self, submit: Submit, room: Room, stamp: Stamp, now: Micros, *, settings: FrontSettings) -> None:
         self.submit, self.room, self.stamp = submit, room, stamp

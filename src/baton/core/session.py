@@ -29,7 +29,7 @@ class PeerUp(msgspec.Struct, frozen=True):
     link: Link
 
 
-class Received(msgspec.Struct, frozen=True):
+class Received(msgspec.Struct, frozen=True, gc=False):
     """A message, once and in order."""
 
     boot: Boot
