@@ -6,12 +6,11 @@ import json
 import pytest
 from structlog.testing import capture_logs
 
-from baton.core.door import Emit, Finish
 from baton.core.errors import Bug
-from baton.core.ids import Epoch, Key, Room, TokenIndex
-from baton.core.messages import FailCode, FinishReason
+from baton.core.ids import Epoch, Key, Room
+from baton.core.messages import FailCode
 
-from .fake_door import FakeDoor, drawn
+from .fake_door import FakeDoor
 from .models import ids
 from .rig import make_app, until
 from .test_streaming import run
@@ -116,12 +115,6 @@ def test_one_prompt_stopped_by_a_stop_string_lets_the_other_go_on():
         assert len(door.cancelled) == 1
 
     run(scenario)
-
-
-def test_what_is_heard_of_an_unknown_request_is_dropped():
-    app = make_app(FakeDoor())
-    app.state.desk.hear(Emit(99, TokenIndex(0), (drawn(65),)))
-    app.state.desk.hear(Finish(99, FinishReason.STOP))
 
 
 def test_a_gap_in_the_tokens_is_our_bug():

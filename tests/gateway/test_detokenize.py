@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baton.gateway.detokenize import HOLD_TOKENS, Detokenizer
+from baton.gateway.detokenize import HOLD_TOKENS, Detokenizer, OwnTexts
 
 from .models import BOS, END, byte_vocabulary, fallback_vocabulary
 
@@ -12,8 +12,13 @@ FALLBACK = fallback_vocabulary()
 SPECIAL = frozenset({BOS, END})
 
 
-def pieces_of(tokens, vocabulary=BYTES, special=SPECIAL, prompt=()):
-    detokenizer = Detokenizer(vocabulary, special, prompt)
+def new(vocabulary=BYTES, special=SPECIAL, prompt=(), own=True):
+    """own: whether tokens may have a text of their own, where the vocabulary is such that they can."""
+    return Detokenizer(vocabulary, OwnTexts(vocabulary, special, byte_level=own and vocabulary is BYTES), special, prompt)
+
+
+def pieces_of(tokens, vocabulary=BYTES, special=SPECIAL, prompt=(), own=True):
+    detokenizer = new(vocabulary, special, prompt, own)
     pieces = [detokenizer.push(t) for t in tokens]
     return pieces, detokenizer.flush()
 
@@ -27,9 +32,9 @@ def test_unicode_comes_out_whole_and_never_in_parts(text):
         assert not any("\ufffd" in p for p in pieces)
 
 
-@given(st.lists(st.integers(0, BYTES.get_vocab_size() - 1), max_size=60))
-def test_any_tokens_equal_the_full_decode(tokens):
-    pieces, tail = pieces_of(tokens)
+@given(st.lists(st.integers(0, BYTES.get_vocab_size() - 1), max_size=60), st.booleans())
+def test_any_tokens_equal_the_full_decode(tokens, own):
+    pieces, tail = pieces_of(tokens, own=own)
     assert "".join(pieces) + tail == BYTES.decode(tokens, skip_special_tokens=True)
 
 
@@ -59,15 +64,26 @@ def test_a_prompt_that_ends_inside_a_character():
 
 
 def test_special_tokens_are_no_text_and_cost_nothing():
-    detokenizer = Detokenizer(BYTES, SPECIAL, ())
+    detokenizer = new()
     assert [detokenizer.push(END) for _ in range(1000)] == [""] * 1000
     assert detokenizer._held == []
 
 
 def test_endless_broken_bytes_are_shown_in_bounded_lots():
-    detokenizer = Detokenizer(BYTES, SPECIAL, ())
+    detokenizer = new()
     shown = "".join(detokenizer.push(0x80) for _ in range(5 * HOLD_TOKENS))
     assert shown == "\ufffd" * 5 * HOLD_TOKENS
+
+
+def test_a_token_has_a_text_of_its_own_only_if_no_neighbour_can_change_it():
+    own = OwnTexts(BYTES, SPECIAL, byte_level=True)
+    whole = {"a", "hello", "é", " w"}
+    found = {own[token] for token in range(BYTES.get_vocab_size())}
+    assert whole | {""} <= found
+    assert own[0xC3] is own[BYTES.token_to_id("ðŁ")] is None, "parts of characters"
+    assert not any("\ufffd" in (text or "") for text in found)
+    assert own[END] == "", "said, and not shown"
+    assert OwnTexts(FALLBACK, frozenset({0}), byte_level=False)[258] is None, "its space is shown in the middle only"
 
 
 def test_a_leading_space_survives_after_a_prompt():

@@ -25,8 +25,8 @@ def tokenizer():
     return make_tokenizer()
 
 
-def said(tokens: list[int], cuts: list[int], *, stops: list[str], min_tokens: int, scored: bool) -> Said:
-    """All text, the count and the ending of a choice whose tokens come in these lots."""
+def said(tokens: list[int], cuts: list[int], *, stops: list[str], min_tokens: int, scored: bool, short: bool = False) -> Said:
+    """All text, the count and the ending of a choice whose tokens come in these lots. short: by `next_text` where it can be."""
     stream = TextStream(
         index=0,
         choice=0,
@@ -41,7 +41,9 @@ def said(tokens: list[int], cuts: list[int], *, stops: list[str], min_tokens: in
     text = ""
     for a, b in pairwise(cuts):
         lot = tuple(drawn(t, logprobs=1 if scored else None) for t in tokens[a:b])
-        text += stream.feed(Emit(RequestId(1), TokenIndex(a), lot)).text
+        emit = Emit(RequestId(1), TokenIndex(a), lot)
+        bare = stream.next_text(emit) if short else None
+        text += bare if bare is not None else stream.feed(emit).text
         if stream.ending is not None:
             return text, stream.count, stream.ending
     return text + stream.finish(FinishReason.LENGTH).text, stream.count, stream.ending
@@ -56,4 +58,6 @@ def test_lots_and_scores_change_nothing(tokens: list[int], stops: list[str], min
     one_by_one = said(tokens, list(range(n + 1)), scored=False, **same)
     assert said(tokens, list(range(n + 1)), scored=True, **same) == one_by_one
     assert said(tokens, some, scored=False, **same) == one_by_one
+    assert said(tokens, list(range(n + 1)), scored=False, short=True, **same) == one_by_one
+    assert said(tokens, some, scored=False, short=True, **same) == one_by_one
     assert said(tokens, [0, n] if n else [0], scored=True, **same) == one_by_one

@@ -15,7 +15,7 @@ from baton.gateway.serve import listen
 
 from .fake_door import FakeDoor
 from .models import ids
-from .rig import served, until
+from .rig import events, served, until
 
 HI = [{"role": "user", "content": "hi"}]
 
@@ -152,6 +152,74 @@ def test_a_client_that_does_not_read_is_cancelled_and_others_go_on():
                 received += part
             assert b"[DONE]" not in received
             writer.close()
+
+    run(scenario)
+
+
+def test_a_client_that_pauses_again_and_again_gets_all_of_it_in_order():
+    async def scenario():
+        door, many = FakeDoor(), 4000
+        async with served(door, max_pending_bytes=1 << 26, send_buffer=4096) as (url, *_):
+            socket = sockets.socket()
+            socket.setsockopt(sockets.SOL_SOCKET, sockets.SO_RCVBUF, 4096)
+            socket.connect(("127.0.0.1", int(url.rpartition(":")[2])))
+            reader, writer = await asyncio.open_connection(sock=socket, limit=1024)
+            body = json.dumps({"prompt": "a", "stream": True}).encode()
+            head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
+            writer.write(head.encode() + body)
+            await until(lambda: door.submitted)
+
+            async def speak() -> None:
+                for event in range(many):
+                    door.say(door.submitted[0].request, ids(f"{event:05} "))
+                    if event % 5 == 0:  # sometimes several between two looks of the loop at the socket
+                        await asyncio.sleep(0)
+                door.finish(door.submitted[0].request)
+
+            speaking, received = asyncio.ensure_future(speak()), b""
+            while part := await reader.read(1 << 16):
+                received += part
+                if len(received) % 11 == 0:
+                    await asyncio.sleep(0.005)
+            await speaking
+            writer.close()
+        *chunks, end = dechunked(received).split(b"data: ")[1:]
+        assert end == b"[DONE]\n\n"
+        text = "".join(json.loads(chunk)["choices"][0]["text"] for chunk in chunks)
+        assert text == "".join(f"{event:05} " for event in range(many))
+
+    run(scenario)
+
+
+def dechunked(answer: bytes) -> bytes:
+    """The body of an answer, whose chunks must be whole."""
+    rest, whole, size = answer.partition(b"\r\n\r\n")[2], [], 1
+    while size:
+        line, _, rest = rest.partition(b"\r\n")
+        size = int(line, 16)
+        whole.append(rest[:size])
+        assert rest[size : size + 2] == b"\r\n"
+        rest = rest[size + 2 :]
+    assert rest == b""
+    return b"".join(whole)
+
+
+def test_a_connection_serves_stream_after_stream():
+    async def scenario():
+        door, ends = FakeDoor(), set()
+        async with served(door) as (url, *_), httpx.AsyncClient() as http:
+            for turn in range(3):
+                asking = asyncio.ensure_future(http.post(url + "/v1/completions", json={"prompt": "a", "stream": True}))
+                await until(lambda turn=turn: len(door.submitted) > turn)
+                for letter in "abc":
+                    door.say(door.submitted[turn].request, ids(letter))
+                    await asyncio.sleep(0.002)
+                door.finish(door.submitted[turn].request)
+                response = await asking
+                assert [e["choices"][0]["text"] for e in events(response)[:3]] == ["a", "b", "c"]
+                assert response.text.endswith("data: [DONE]\n\n")
+                ends.add(response.extensions["network_stream"].get_extra_info("client_addr"))
+        assert len(ends) == 1, "on one connection"
 
     run(scenario)
 

@@ -64,6 +64,15 @@ def test_a_directory_without_tokenizer_is_the_operators_error(tmp_path):
         Tokenizer.load(tmp_path)
 
 
+def test_where_a_decoder_looks_at_more_than_bytes_no_token_has_a_text_of_its_own(checkpoint):
+    file = json.loads((checkpoint / "tokenizer.json").read_text())
+    strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
+    for decoder in (file["decoder"], {"type": "Sequence", "decoders": [file["decoder"], strip]}):
+        (checkpoint / "tokenizer.json").write_text(json.dumps(file | {"decoder": decoder}))
+        detokenizer = Tokenizer.load(checkpoint).detokenizer((ord("a"),))
+        assert [detokenizer.push(ord(c)) for c in " b"] == [" ", "b"]
+
+
 def test_tokens_are_spelled_with_their_bytes(checkpoint):
     tokenizer = Tokenizer.load(checkpoint)
     assert (tokenizer.spell(ord("a")).text, tokenizer.spell(ord("a")).raw) == ("a", b"a")

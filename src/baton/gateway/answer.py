@@ -13,6 +13,7 @@ from baton.gateway.ask import Ask
 from baton.gateway.desk import Desk
 from baton.gateway.exchange import Exchange
 from baton.gateway.faults import HttpFault
+from baton.gateway.outlet import outlet_of
 
 log = structlog.get_logger("baton.gateway")
 PLAIN_SEND = "baton.send"  # in an ASGI scope
@@ -71,6 +72,9 @@ class Answer(Response):
         length = ((b"content-length", str(len(body)).encode()),) if last else ()
         await send({"type": "http.response.start", "status": 200, "headers": [*exchange.headers, *length]})
         await plain({"type": "http.response.body", "body": body, "more_body": not last})
+        outlet = outlet_of(plain)
+        if outlet is not None:
+            exchange.pour(outlet)
         while not last:
             await exchange.change()
             last = exchange.ended

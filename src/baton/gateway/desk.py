@@ -4,8 +4,6 @@ Invariants: an entry is in the table exactly while something may be heard of it;
 with a Cancel to the core, once.
 """
 
-import msgspec
-
 from baton.core.door import Cancel, Emit, Fail, Finish, Heard, RequestId, Submit
 from baton.core.errors import Overloaded
 from baton.gateway.ask import Ask
@@ -15,11 +13,23 @@ from baton.gateway.faults import HttpFault, fault_of, overloaded, unavailable
 from baton.gateway.stream import TextStream
 
 
-class Entry(msgspec.Struct, frozen=True):
-    """One request of the core: a choice of an exchange."""
+class Entry:
+    """One request of the core, a choice of an exchange: hears what is said of it."""
 
-    exchange: Exchange
-    stream: TextStream
+    __slots__ = ("_desk", "exchange", "request", "stream")
+
+    def __init__(self, desk: "Desk", request: RequestId, exchange: Exchange, stream: TextStream) -> None:
+        self._desk, self.request, self.exchange, self.stream = desk, request, exchange, stream
+
+    def hear(self, heard: Heard) -> None:
+        """What the core says; it says nothing more after a Cancel (D4)."""
+        exchange = self.exchange
+        if isinstance(heard, Emit):
+            stopped = exchange.emit(self.stream, heard)
+            if stopped or exchange.ended:
+                self._desk.enough(self, stopped=stopped)
+        else:
+            self._desk.over(self, heard)
 
 
 class Desk:
@@ -47,35 +57,30 @@ class Desk:
                 return
             request = self._door.next_request()
             sampling = ask.sampling(order, fresh_seed=self._door.next_seed())
-            self._table[request] = Entry(exchange, stream)
+            entry = self._table[request] = Entry(self, request, exchange, stream)
             exchange.requests.add(request)
             try:
-                self._door.submit(Submit(request, order.prompt, sampling, order.limits, ask.priority), self.hear)
+                self._door.submit(Submit(request, order.prompt, sampling, order.limits, ask.priority), entry.hear)
                 exchange.note(stream, self._door.key_of(request))
             except Overloaded as e:
                 self._leave(request, exchange)
                 self._fail(exchange, overloaded(str(e), retry_after_s=e.retry_after_s))
 
-    def hear(self, heard: Heard) -> None:
-        """What the core says of a request; what it says after the request has left the table is dropped."""
-        entry = self._table.get(heard.request)
-        if entry is None:
-            return
-        exchange, stream = entry.exchange, entry.stream
-        match heard:
-            case Emit():
-                if exchange.emit(stream, heard):
-                    self._cancel(heard.request, exchange, STOP_STRING)
-                if exchange.ended:
-                    self.close(exchange, exchange.outcome)
-            case Finish():
-                self._leave(heard.request, exchange)
-                exchange.note(stream, heard.key)
-                exchange.finish(stream, heard.reason)
-            case Fail():
-                self._leave(heard.request, exchange)
-                exchange.note(stream, heard.key)
-                self._fail(exchange, fault_of(heard, retry_after_s=self._retry_after_s))
+    def enough(self, entry: Entry, *, stopped: bool) -> None:
+        """No more tokens are wanted: a stop string was found in the choice, or its exchange has ended."""
+        if stopped:
+            self._cancel(entry.request, entry.exchange, STOP_STRING)
+        if entry.exchange.ended:
+            self.close(entry.exchange, entry.exchange.outcome)
+
+    def over(self, entry: Entry, heard: Finish | Fail) -> None:
+        """The core has ended a choice."""
+        self._leave(entry.request, entry.exchange)
+        entry.exchange.note(entry.stream, heard.key)
+        if isinstance(heard, Finish):
+            entry.exchange.finish(entry.stream, heard.reason)
+        else:
+            self._fail(entry.exchange, fault_of(heard, retry_after_s=self._retry_after_s))
 
     def close(self, exchange: Exchange, reason: str) -> None:
         """Nothing more is wanted by this exchange: cancel what still runs for it. Does nothing the second time."""

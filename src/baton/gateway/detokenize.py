@@ -14,11 +14,35 @@ HOLD_TOKENS = 64  # each held token is decoded again with each further one, so t
 BROKEN = "\ufffd"
 
 
+class OwnTexts(dict[int, str | None]):
+    """By token: the text that it has wherever it stands, or None if that depends on others. Filled as tokens are asked for.
+
+    Byte-level decoders put the bytes of tokens one behind the other, so a token of whole characters has a text of its own. Other
+    decoders look at more than that (spaces at the beginning, byte tokens): none of their tokens has one.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, special: frozenset[int], *, byte_level: bool) -> None:
+        self._vocabulary, self._special, self._byte_level = vocabulary, special, byte_level
+
+    def __missing__(self, token: int) -> str | None:
+        found = self[token] = self._find(token)
+        return found
+
+    def _find(self, token: int) -> str | None:
+        if token in self._special:
+            return ""
+        text = self._vocabulary.decode([token], skip_special_tokens=False) if self._byte_level else BROKEN
+        return None if BROKEN in text else text
+
+
 class Detokenizer:
     """The text of one growing sequence. The sum of all returned pieces is the text, special tokens left out."""
 
-    def __init__(self, vocabulary: Vocabulary, special: frozenset[int], prompt: Sequence[int]) -> None:
+    __slots__ = ("_context", "_held", "_own", "_special", "_stream", "_vocabulary")
+
+    def __init__(self, vocabulary: Vocabulary, own: OwnTexts, special: frozenset[int], prompt: Sequence[int]) -> None:
         self._vocabulary = vocabulary
+        self._own = own
         self._special = special
         self._held: list[int] = []  # tokens that have shown nothing yet
         self._restart([t for t in prompt[-CONTEXT_TOKENS:] if t not in special])
@@ -31,6 +55,9 @@ class Detokenizer:
 
     def push(self, token: int) -> str:
         """Text that this token completes, perhaps none."""
+        own = self._own[token]
+        if own is not None and not self._held:
+            return own  # the stream below need not know: what it has is complete, and so is this
         if token in self._special:
             return ""
         self._held.append(token)

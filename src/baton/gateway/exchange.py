@@ -1,8 +1,10 @@
 """One HTTP request under way: what has been heard and not yet been written.
 
     core ──hear──▶ Desk ─▶ Exchange ──take──▶ Answer's coroutine ──send──▶ client
+                               └───────────write──▶ Outlet ──────────────────▲
 
-It is filled on the loop by calls that never wait; the coroutine only waits for `change` and writes what it takes.
+It is filled on the loop by calls that never wait; the coroutine only waits for `change` and writes what it takes. In the middle
+of a stream, while the coroutine has nothing left to write, what comes goes past it (outlet.py).
 """
 
 import asyncio
@@ -39,6 +41,11 @@ class Exchange:
         outcome, why: how it ended, for the log
     """
 
+    __slots__ = (
+        *("_idle", "_max_pending_bytes", "_open", "_outlet", "_pending", "_pending_bytes", "_style", "_waiter", "_written"),
+        *("ended", "fault", "gone", "id", "keys", "outcome", "requests", "streams", "why"),
+    )
+
     def __init__(self, style: "Style", streams: Sequence[TextStream], *, id: str, max_pending_bytes: int) -> None:
         self.streams = tuple(streams)
         self.id = id
@@ -55,6 +62,8 @@ class Exchange:
         self._pending_bytes = 0
         self._written = False
         self._waiter: asyncio.Future[None] | None = None
+        self._outlet: Outlet | None = None
+        self._idle = False  # all that was taken has been handed over, and the coroutine waits for more
 
     @property
     def headers(self) -> Headers:
@@ -68,6 +77,11 @@ class Exchange:
 
     def emit(self, stream: TextStream, heard: Emit) -> bool:
         """Tokens of a choice; True if a stop string ended it (the core does not know yet)."""
+        if stream.wrap is not None:
+            text = stream.next_text(heard)
+            if text is not None:
+                self._put(stream.wrap(text) if text else b"")
+                return False
         piece = stream.feed(heard)
         if stream.ending is None:
             self._put(self._style.delta(stream, piece))
@@ -107,6 +121,8 @@ class Exchange:
     def _put(self, data: bytes) -> None:
         if not data:
             return
+        if self._idle and self._outlet is not None and not self.ended and self._outlet.write(data):
+            return  # as nearly always: no task had to be woken
         self._pending.append(data)
         self._pending_bytes += len(data)
         if self._pending_bytes > self._max_pending_bytes and not self.ended:
@@ -116,13 +132,18 @@ class Exchange:
         self._wake()
 
     def _wake(self) -> None:
+        self._idle = False
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+    def pour(self, outlet: "Outlet") -> None:
+        """From now on parts of the body may go past the coroutine, while it waits and the connection takes them."""
+        self._outlet = outlet
 
     async def change(self) -> None:
         """Wait until there is something to take, a fault, or the end."""
         while not (self._pending or self.ended):
-            self._waiter = asyncio.get_running_loop().create_future()
+            self._waiter, self._idle = asyncio.get_running_loop().create_future(), True
             await self._waiter
 
     def take(self) -> bytes:
@@ -132,6 +153,14 @@ class Exchange:
         self._pending_bytes = 0
         self._written = True
         return data
+
+
+class Outlet(Protocol):
+    """The connection of an answer whose head has been sent."""
+
+    def write(self, data: bytes) -> bool:
+        """Hand over a part of the body; False if the connection takes none now."""
+        ...
 
 
 class Style(Protocol):
@@ -169,6 +198,8 @@ class Streamed:
 
     def delta(self, stream: TextStream, piece: Piece) -> bytes:
         """One event, before the first one the opening."""
+        if stream.index in self._opened:
+            return self._form.delta(stream, piece)
         return self._opening(stream) + self._form.delta(stream, piece)
 
     def ending(self, stream: TextStream, piece: Piece) -> bytes:

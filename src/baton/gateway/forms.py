@@ -4,7 +4,7 @@ A form belongs to one HTTP request. Plain text chunks, nearly all there are, are
 from chunk to chunk is encoded once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -45,7 +45,7 @@ class Form(Protocol):
     """How one endpoint writes its answers. Everything returned is complete: events, or a JSON document."""
 
     def opening(self, stream: TextStream) -> bytes:
-        """The event before a choice's first piece; may be empty."""
+        """The event before a choice's first piece; may be empty. Gives the stream its `wrap`, if its pieces are plain."""
         ...
 
     def delta(self, stream: TextStream, piece: Piece) -> bytes:
@@ -91,14 +91,13 @@ def _merge(pieces: Sequence[Piece]) -> Piece:
     )
 
 
-class _Fast:
-    """Plain chunks of one choice: head, the text as JSON, tail."""
+_json = msgspec.json.Encoder().encode
 
-    def __init__(self, sample: msgspec.Struct) -> None:
-        self.head, _, self.tail = event(sample).rpartition(msgspec.json.encode(HOLE))
 
-    def __call__(self, text: str) -> bytes:
-        return self.head + msgspec.json.encode(text) + self.tail
+def _around(sample: msgspec.Struct) -> Callable[[str], bytes]:
+    """Makes the events that differ from this one in the text alone, which is HOLE in it: head, the text as JSON, tail."""
+    head, _, tail = event(sample).rpartition(_json(HOLE))
+    return lambda text: head + _json(text) + tail
 
 
 # ---- chat ---------------------------------------------------------------------------------------
@@ -170,7 +169,6 @@ class ChatForm:
     def __init__(self, heading: Heading, tokenizer: Tokenizer) -> None:
         self._h, self._tokenizer = heading, tokenizer
         self._rich = heading.scored or heading.token_ids or heading.running_usage
-        self._fast: dict[int, _Fast] = {}
 
     def _chunk(self, *choices: ChatChunkChoice, usage: Usage | UnsetType | None = UNSET, prompt: Tokens = UNSET) -> ChatChunk:
         h = self._h
@@ -186,13 +184,14 @@ class ChatForm:
         """The role, and the prompt's ids if wanted."""
         role = ChatChunkChoice(stream.index, ChatDelta("assistant", ""))
         usage = _usage_so_far(self._h, stream)
-        self._fast[stream.index] = _Fast(self._chunk(ChatChunkChoice(stream.index, ChatDelta(content=HOLE)), usage=usage))
+        if not self._rich:
+            stream.wrap = _around(self._chunk(ChatChunkChoice(stream.index, ChatDelta(content=HOLE)), usage=usage))
         return event(self._chunk(role, usage=usage, prompt=stream.prompt if self._h.token_ids else UNSET))
 
     def delta(self, stream: TextStream, piece: Piece) -> bytes:
         """A piece of content."""
-        if not self._rich:
-            return self._fast[stream.index](piece.text) if piece.text else b""
+        if stream.wrap is not None:
+            return stream.wrap(piece.text) if piece.text else b""
         choice = ChatChunkChoice(
             stream.index, ChatDelta(content=piece.text), self._logprobs(piece), token_ids=self._tokens(piece)
         )
@@ -258,7 +257,6 @@ class CompletionForm:
     def __init__(self, heading: Heading, tokenizer: Tokenizer) -> None:
         self._h, self._tokenizer = heading, tokenizer
         self._rich = heading.scored or heading.token_ids or heading.running_usage
-        self._fast: dict[int, _Fast] = {}
 
     def _answer(self, *choices: CompletionChoice, usage: Usage | UnsetType | None, prompt: Tokens = UNSET) -> CompletionAnswer:
         h = self._h
@@ -278,7 +276,8 @@ class CompletionForm:
 
     def opening(self, stream: TextStream) -> bytes:
         """The prompt's ids if wanted."""
-        self._fast[stream.index] = _Fast(self._answer(CompletionChoice(stream.index, HOLE), usage=_usage_so_far(self._h, stream)))
+        if not self._rich:
+            stream.wrap = _around(self._answer(CompletionChoice(stream.index, HOLE), usage=_usage_so_far(self._h, stream)))
         if not self._h.token_ids:
             return b""
         choice = CompletionChoice(stream.index, "", token_ids=(), prompt_token_ids=stream.prompt)
@@ -286,8 +285,8 @@ class CompletionForm:
 
     def delta(self, stream: TextStream, piece: Piece) -> bytes:
         """A piece of text."""
-        if not self._rich:
-            return self._fast[stream.index](piece.text) if piece.text else b""
+        if stream.wrap is not None:
+            return stream.wrap(piece.text) if piece.text else b""
         return event(self._answer(self._choice(stream, piece, None), usage=_usage_so_far(self._h, stream)))
 
     def ending(self, stream: TextStream, piece: Piece, ending: Ending) -> bytes:

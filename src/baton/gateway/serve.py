@@ -64,6 +64,8 @@ async def serve_http(app: FastAPI, *, socket: sockets.socket, stop: asyncio.Even
     desk: Desk = app.state.desk
     config = uvicorn.Config(
         PlainSend(app),
+        loop="none",  # the owner's
+        http="httptools",
         lifespan="off",
         ws="none",
         log_config=None,

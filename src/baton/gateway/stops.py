@@ -51,7 +51,6 @@ class StopFinder:
         self._stops = [_Stop(word) for word in words]
         self._held = ""
         self.found: str | None = None  # the stop string that ended the text
-        self.active = bool(self._stops)  # else all text is let through at once
 
     def push(self, text: str) -> str:
         """Take the next piece; returns what may be shown now. Nothing may be pushed after a stop was found."""

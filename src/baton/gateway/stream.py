@@ -3,7 +3,7 @@
 Drawn tokens ─▶ detokenizer ─▶ stop finder ─▶ Piece (text that may be shown, tokens, logprobs)
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -40,6 +40,9 @@ class Ending(msgspec.Struct, frozen=True):
 class TextStream:
     """One choice. Feed it until it has an `ending`.
 
+    Attributes:
+        wrap: makes the event of a text of which nothing else is to be said; None where there is none, or not yet
+
     Args:
         index: of the choice in its response
         choice: which of its prompt's choices it is, from 0
@@ -47,6 +50,11 @@ class TextStream:
         quiet: token ids that end the generation: they are counted and reported, but are no text
         scored: whether logprobs are wanted
     """
+
+    __slots__ = (
+        *("_bare", "_detokenizer", "_last", "_min_tokens", "_offset", "_quiet", "_stop_token_ids", "_stops", "_wants_scores"),
+        *("choice", "count", "ending", "index", "prompt", "wrap"),
+    )
 
     def __init__(
         self,
@@ -66,12 +74,14 @@ class TextStream:
         self.prompt = prompt
         self.count = 0  # generated tokens
         self.ending: Ending | None = None
+        self.wrap: Callable[[str], bytes] | None = None
         self._detokenizer = detokenizer
         self._stops = StopFinder(stops)
         self._min_tokens = min_tokens
         self._stop_token_ids = stop_token_ids
         self._quiet = quiet
         self._wants_scores = scored
+        self._bare = not scored and not stops
         self._offset = 0  # characters the detokenizer has given
         self._last: int | None = None
 
@@ -79,8 +89,6 @@ class TextStream:
         """Take the next tokens; those after a stop string are dropped, and `ending` says so."""
         if emit.start != self.count:
             raise Bug(f"request {emit.request}: tokens from index {emit.start} were heard where {self.count} was due")
-        if len(emit.drawn) == 1 and not self._wants_scores and self.count >= self._min_tokens:
-            return self._feed_one(emit.drawn[0].token)
         shown: list[str] = []
         tokens: list[TokenId] = []
         scored: list[Scored] = []
@@ -104,18 +112,14 @@ class TextStream:
         self._last = tokens[-1] if tokens else self._last
         return Piece("".join(shown), tuple(tokens), tuple(scored))
 
-    def _feed_one(self, token: TokenId) -> Piece:
-        """What `feed` does for a single token without logprobs, which is nearly all there is to do."""
-        text = ""
-        if token not in self._quiet:
-            text = self._detokenizer.push(token)
-            if self._stops.active:
-                text = self._stops.push(text)
-                if self._stops.found is not None:
-                    self.ending = Ending(FinishReason.STOP, self._stops.found)
+    def next_text(self, emit: Emit) -> str | None:
+        """As `feed`, for a single token of which only the text is wanted, as nearly always; else None, and nothing is done."""
+        drawn = emit.drawn
+        if not self._bare or len(drawn) != 1 or emit.start != self.count:
+            return None
+        token = self._last = drawn[0].token
         self.count += 1
-        self._last = token
-        return Piece(text, (token,), ())
+        return "" if token in self._quiet else self._detokenizer.push(token)
 
     def finish(self, reason: FinishReason) -> Piece:
         """No more tokens come: what was held back. A stop string may still be completed by it."""

@@ -58,28 +58,41 @@ class RequestTally:
 class _Timed:
     """One request under way, between the core and whoever hears it."""
 
-    __slots__ = ("_began", "_count", "_first", "_hear", "_last", "_now", "_prompt", "_tally")
+    __slots__ = ("_began", "_count", "_first", "_hear", "_last", "_now", "_over", "_prompt", "_tally")
 
-    def __init__(self, hear: Hear, tally: RequestTally, now: Callable[[], float], *, prompt: int) -> None:
-        self._hear, self._tally, self._now = hear, tally, now
+    def __init__(
+        self, hear: Hear, tally: RequestTally, now: Callable[[], float], over: Callable[[RequestId], object], *, prompt: int
+    ) -> None:
+        self._hear, self._tally, self._now, self._over = hear, tally, now, over
         self._began, self._prompt = now(), prompt
         self._first = self._last = 0.0
         self._count = 0
 
-    def emit(self, count: int) -> None:
-        """So many tokens came."""
-        at, tally = self._now(), self._tally
-        if not count:
-            return
-        if self._count:
-            tally.between.add((at - self._last) / count, count)
-        else:
-            self._first = at
-            tally.first.add(at - self._began)
-            tally.prompt_tokens += self._prompt
-        self._last = at
-        self._count += count
-        tally.generated_tokens += count
+    def hear(self, heard: Heard) -> None:
+        """Count what is said, and hand it on."""
+        match heard:
+            case Emit():
+                count, at = len(heard.drawn), self._now()
+                if self._count and count:
+                    self._tally.between.add((at - self._last) / count, count)
+                elif count:
+                    self._begin(at)
+                self._last = at
+                self._count += count
+                self._tally.generated_tokens += count
+            case Finish():
+                self.end(heard.reason.value)
+                self._over(heard.request)
+            case Fail():
+                self._tally.failed[heard.code.value] += 1
+                self._over(heard.request)
+        self._hear(heard)
+
+    def _begin(self, at: float) -> None:
+        """The first token has come."""
+        self._first = at
+        self._tally.first.add(at - self._began)
+        self._tally.prompt_tokens += self._prompt
 
     def end(self, reason: str) -> None:
         """The request ended well, or its client left ("abort")."""
@@ -91,10 +104,6 @@ class _Timed:
         if self._count > 1:
             tally.per_token.add((self._last - self._first) / (self._count - 1))
 
-    def hear(self, heard: Heard) -> None:
-        """Hand on what was heard."""
-        self._hear(heard)
-
 
 class TallyingDoor:
     """Implements Door around another: counts what passes."""
@@ -105,28 +114,14 @@ class TallyingDoor:
 
     def submit(self, submit: Submit, hear: Hear) -> None:
         """See Door."""
-        self._open[submit.request] = _Timed(hear, self._tally, self._now, prompt=len(submit.prompt))
+        timed = _Timed(hear, self._tally, self._now, self._open.pop, prompt=len(submit.prompt))
+        self._open[submit.request] = timed
         try:
-            self._door.submit(submit, self._hear)
+            self._door.submit(submit, timed.hear)
         except Overloaded:
             del self._open[submit.request]
             self._tally.failed["overloaded"] += 1
             raise
-
-    def _hear(self, heard: Heard) -> None:
-        timed = self._open.get(heard.request)
-        if timed is None:
-            return  # cancelled
-        match heard:
-            case Emit():
-                timed.emit(len(heard.drawn))
-            case Finish():
-                timed.end(heard.reason.value)
-                del self._open[heard.request]
-            case Fail():
-                self._tally.failed[heard.code.value] += 1
-                del self._open[heard.request]
-        timed.hear(heard)
 
     def cancel(self, cancel: Cancel) -> None:
         """See Door."""

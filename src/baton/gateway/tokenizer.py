@@ -13,7 +13,7 @@ from tokenizers import Tokenizer as Vocabulary
 
 from baton.core.errors import ConfigError
 from baton.core.ids import TokenId
-from baton.gateway.detokenize import Detokenizer
+from baton.gateway.detokenize import Detokenizer, OwnTexts
 from baton.gateway.template import ChatTemplate, TemplateRefused
 
 NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -50,9 +50,11 @@ class Tokenizer:
         vocabulary.no_padding()
         self._vocabulary = vocabulary
         self._template = template
-        self._byte_level = "ByteLevel" in _decoder_kinds(json.loads(vocabulary.to_str()).get("decoder"))
+        kinds = _decoder_kinds(json.loads(vocabulary.to_str()).get("decoder"))
+        self._byte_level = "ByteLevel" in kinds
         self._added = {i: t.content for i, t in vocabulary.get_added_tokens_decoder().items()}
         self._special = frozenset(i for i, t in vocabulary.get_added_tokens_decoder().items() if t.special)
+        self._own = OwnTexts(vocabulary, self._special, byte_level=kinds == {"ByteLevel"})
         self._spellings: dict[int, Spelling] = {}
         self.eos_ids = tuple(TokenId(i) for i in eos_ids)
         self.vocab_size = vocab_size
@@ -102,7 +104,7 @@ class Tokenizer:
 
     def detokenizer(self, prompt: Sequence[int]) -> Detokenizer:
         """For the text that follows `prompt`."""
-        return Detokenizer(self._vocabulary, self._special, prompt)
+        return Detokenizer(self._vocabulary, self._own, self._special, prompt)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """All of it at once, special tokens left out."""

@@ -19,6 +19,7 @@ from baton.ports.clock import Clock
 from baton.shell.lines import Lines
 
 log = structlog.get_logger()
+PAIRING = (Paired, Unpaired)
 
 
 class GatewayPump:
@@ -35,7 +36,7 @@ class GatewayPump:
             match event:
                 case Received():
                     self._front.receive(event.boot, event.message, now)
-                    if isinstance(event.message, Paired | Unpaired):
+                    if isinstance(event.message, PAIRING):
                         self._tell_refusals()
                 case PeerLost():
                     log.warning("peer_lost", boot=f"{event.boot:x}", why=event.why)
