@@ -5,9 +5,9 @@ tools/scripted_worker.py GATEWAY [--rooms 1000] [--interval-ms 50] [--sent FILE]
     gateway ◀──Register, Admitted, FirstToken, Tokens, Ended── script        sessions, codec and sockets as shipped
             ───Ticket, Abort──▶
 
-It begins to step once `--rooms` rooms are open; from then on every step says the next token of each, one message a room as a
-decode leader does, a step each interval (0: as soon as the gateway has taken the one before). A room is known by the first
-id of its prompt, and FILE gets the time at which each of its tokens was handed to the socket.
+It begins to step once `--rooms` rooms are open; from then on every step says the next token of each, one message a room and
+all in one turn as a decode leader does, a step each interval (0: as soon as the gateway has taken the one before). A room is
+known by the first id of its prompt, and FILE gets the time at which each of its tokens was handed to the socket.
 """
 
 import argparse
@@ -53,7 +53,6 @@ TABLE = StateTable(
 )
 PAGES = 1 << 24
 WORDS = tuple(TokenId(i) for i in range(1000, 1064))  # what is said, over and over: plain text in the trial model's vocabulary
-LOT = 50  # messages between two looks at the clock
 
 
 def manifest(boot: Boot, max_model_len: int) -> Manifest:
@@ -152,15 +151,13 @@ class Script:
         self.late_s = max(self.late_s, now - self._due)
         self._due += self._interval_s or now - self._due
         rooms = list(self._rooms.values())
-        for first in range(0, len(rooms), LOT):
-            lot = rooms[first : first + LOT]
-            for room in lot:
-                start = TokenIndex(room.said)
-                drawn = room.next()
-                self._say(Tokens(room.key, start, (drawn,), room.finish))
-            self._noted(lot)
-            for room in lot:
-                self._end_if_done(room)
+        for room in rooms:
+            start = TokenIndex(room.said)
+            drawn = room.next()
+            self._say(Tokens(room.key, start, (drawn,), room.finish))
+        self._noted(rooms)
+        for room in rooms:
+            self._end_if_done(room)
         if not self._rooms:
             self._due = None
 
