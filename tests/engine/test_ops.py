@@ -55,26 +55,47 @@ def linear(ops: Ops, dtype: DType, rows: int) -> torch.Tensor:
     return ops.linear(draw(dtype, 40, 72, seed=5), draw(dtype, 40, seed=6))(draw(dtype, ROWS, 72)[:rows])
 
 
-OPERATIONS: list[Any] = [norm, add_norm, rotate, norm_rotate, rotate_in_part, gate, linear]
+def by_head(ops: Ops, dtype: DType, rows: int, *, deep: int = 20, wide: int = 70, gap: int = 4) -> torch.Tensor:
+    """Out of a part of each row and into a part of each head, as latent attention does it; what lies beside it stays."""
+    whole = draw(dtype, ROWS, 3 * (deep + gap))[:rows, : 3 * deep].view(rows, 3, deep)
+    out = torch.full((rows, 3, wide + 2), 7.0, dtype=TORCH[dtype])
+    ops.by_head(draw(dtype, 3, deep, wide, seed=7), scale=0.3)(whole, out[..., :wide])
+    assert (out[..., wide:] == 7.0).all()
+    return out[..., :wide].flatten(1)
+
+
+def by_head_odd(ops: Ops, dtype: DType, rows: int) -> torch.Tensor:
+    return by_head(ops, dtype, rows, deep=13, wide=32, gap=0)
+
+
+def by_head_far(ops: Ops, dtype: DType, rows: int) -> torch.Tensor:
+    """Rows that do not begin on a whole pair."""
+    return by_head(ops, dtype, rows, deep=64, wide=5, gap=1)
+
+
+OPERATIONS: list[Any] = [
+    norm, add_norm, rotate, norm_rotate, rotate_in_part, gate, linear, by_head, by_head_odd, by_head_far
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("dtype", TORCH)
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_the_compiled_operations_agree_with_the_plain_ones(operation: Any, dtype: DType, threads: int) -> None:
-    expected = operation(TorchOps(), dtype, ROWS).float()
-    found = operation(CpuOps(dtype, Team(threads)), dtype, ROWS).float()
-    assert (found - expected).abs().max() <= CLOSE[dtype] * expected.abs().max()
-    if dtype is not DType.F32:  # rounded to nearest, as torch does: all but a few on the edge are equal
+    expected = operation(TorchOps(), dtype, ROWS)
+    found = operation(CpuOps(dtype, Team(threads)), dtype, ROWS)
+    assert found.dtype == expected.dtype
+    assert (found.float() - expected.float()).abs().max() <= CLOSE[dtype] * expected.float().abs().max()
+    if found.dtype is not torch.float32:  # rounded to nearest, as torch does: all but a few on the edge are equal
         assert (found == expected).float().mean() > 0.97
 
 
-@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
-@pytest.mark.parametrize("operation", [norm, add_norm, rotate, norm_rotate, rotate_in_part, gate])
+@pytest.mark.parametrize("dtype", TORCH)
+@pytest.mark.parametrize("operation", [o for o in OPERATIONS if o is not linear])
 def test_a_row_does_not_depend_on_its_company(operation: Any, dtype: DType) -> None:
     ops = CpuOps(dtype, Team(2))
     together = operation(ops, dtype, ROWS)
-    for rows in (1, 2, 7, 8, 9, ALONE_ROWS):
+    for rows in (1, 2, 3, 4, 5, 7, 8, 9, 12, 13, ALONE_ROWS):
         assert torch.equal(operation(ops, dtype, rows), together[:rows])
 
 

@@ -4,12 +4,14 @@
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 
 from baton.core.state import DType
+from baton.engine.kernels import by_head as h
 from baton.engine.kernels import pointwise as p
 from baton.engine.kernels.team import Task, Team
 from baton.engine.rope import Rope
@@ -17,6 +19,7 @@ from baton.engine.rope import Rope
 Linear = Callable[[torch.Tensor], torch.Tensor]  # [rows, in] -> [rows, out]
 # [rows, in], those of one matrix after those of the one before, and how many each has -> [rows, out]
 Grouped = Callable[[torch.Tensor, Sequence[int]], torch.Tensor]
+ByHead = Callable[[torch.Tensor, torch.Tensor], None]  # x [rows, heads, in], out [rows, heads, out], which is written
 # Rows a product's input is padded to a multiple of, per thread: the bits of float32 products depend on row counts below it.
 ROW_STEP = {DType.F32: 4, DType.BF16: 1, DType.F16: 1}
 CHUNK_STEP = 32  # rows a larger input is padded to a multiple of
@@ -52,6 +55,11 @@ class Ops(Protocol):
 
     def grouped(self, weights: Iterable[tuple[torch.Tensor, torch.Tensor | None]]) -> Grouped:
         """One product for each (weight, bias), all of one shape, over its own rows; as `linear` otherwise."""
+        ...
+
+    def by_head(self, weight: torch.Tensor, *, scale: float = 1.0) -> ByHead:
+        """scale * x[:, h] W[h] for every head, rounded once. weight: [heads, in, out], which the caller gives up; elements of a
+        head lie one after the other in what is multiplied and in what is written."""
         ...
 
     def norm(
@@ -95,6 +103,14 @@ class TorchOps:
 
         return multiply
 
+    def by_head(self, weight: torch.Tensor, *, scale: float = 1.0) -> ByHead:
+        """See Ops."""
+
+        def multiply(x: torch.Tensor, out: torch.Tensor) -> None:
+            out.copy_(torch.einsum("rhi,hio->rho", x.float(), weight.float()) * scale)
+
+        return multiply
+
     def norm(
         self, x: torch.Tensor, weight: torch.Tensor, eps: float, *, add: torch.Tensor | None, offset: float = 0.0
     ) -> torch.Tensor:
@@ -124,7 +140,7 @@ class CpuOps:
     """Implements Ops for one compute thread: its tasks are not shared."""
 
     def __init__(self, dtype: DType, team: Team) -> None:
-        self._team = team
+        self._team, self._dtype = team, dtype
         self._packs, self._row_step = _packs(dtype), ROW_STEP[dtype] * team.threads
         self._norm, self._rotate = Task(p.norm, dtype, p.NORM_FIELDS), Task(p.rotate, dtype, p.ROT_FIELDS)
         self._gate = Task(p.gate, dtype, p.GATE_FIELDS)
@@ -170,6 +186,30 @@ class CpuOps:
             return out
 
         return multiply
+
+    def by_head(self, weight: torch.Tensor, *, scale: float = 1.0) -> ByHead:
+        """See Ops. On all threads however few the rows are: what takes its time are the weights."""
+        task, factor = self._heads, torch.tensor([scale])
+        panels, (heads, deep, wide) = h.packed(weight, self._dtype), weight.shape
+        unit = 2 if h.paired(self._dtype) else 1
+
+        def multiply(x: torch.Tensor, out: torch.Tensor) -> None:
+            if unit > 1 and (deep % unit or x.stride(0) % unit or x.stride(1) % unit):
+                x = F.pad(x, (0, -deep % unit)).contiguous()
+            job = task.job
+            job[h.ROWS], job[h.HEADS], job[h.DEPTH], job[h.WIDE] = x.shape[0], heads, panels.shape[2], wide
+            job[h.X], job[h.X_ROW], job[h.X_HEAD] = x.data_ptr(), x.stride(0), x.stride(1)
+            job[h.OUT], job[h.OUT_ROW], job[h.OUT_HEAD] = out.data_ptr(), out.stride(0), out.stride(1)
+            job[h.WEIGHT], job[h.SCALE] = panels.data_ptr(), factor.data_ptr()
+            room = x.new_empty(x.shape if len(x) >= h.FEW else 0)
+            job[h.TOGETHER] = room.data_ptr()  # 0 for none
+            self._team.run(task)
+
+        return multiply
+
+    @cached_property
+    def _heads(self) -> Task:
+        return Task(h.by_head, self._dtype, h.FIELDS)  # for models that have such products
 
     def norm(
         self, x: torch.Tensor, weight: torch.Tensor, eps: float, *, add: torch.Tensor | None, offset: float = 0.0

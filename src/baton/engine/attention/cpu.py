@@ -15,7 +15,7 @@ from baton.core.state import DType, Full, Placement
 from baton.engine.attention import kernels
 from baton.engine.attention.interface import Seen, Segment, reach
 from baton.engine.attention.reference import pool_view
-from baton.engine.attention.vectors import LANES, PAIRS, PANEL, ROWS
+from baton.engine.kernels.vectors import LANES, PAIRS, PANEL, ROWS
 from baton.ports.fabric import Pool
 
 FEW_ROWS = 4  # of a segment: up to so many, a pass over its bytes for each row is cheaper than tiles

@@ -11,7 +11,7 @@ import numpy as np
 from numba.core import types
 from numba.extending import overload
 
-from baton.engine.attention.vectors import (
+from baton.engine.kernels.vectors import (
     HEADS,
     LANES,
     PANEL,

@@ -18,7 +18,7 @@ from baton.engine.attention import kernels
 from baton.engine.attention.cpu import FEW_ROWS, LOG2_E, CpuAttention, Lies
 from baton.engine.attention.interface import ENDLESS, Seen, Segment, reach
 from baton.engine.attention.reference import pool_view
-from baton.engine.attention.vectors import LANES
+from baton.engine.kernels.vectors import LANES
 from baton.ports.fabric import Pool
 
 LATENT = "latent"  # the spec

@@ -64,8 +64,8 @@ class LatentAttention:
         self._row_norm = load(at + ROW_NORM)
         each = s.still + s.value
         up = load(f"{at}{ROW_UP}.weight", Interval(heads.start * each, heads.end * each)).view(heads.size, each, s.rank)
-        self._key_up = up[:, : s.still].contiguous()  # [heads, still, rank]
-        self._value_up = up[:, s.still :].transpose(1, 2).contiguous()  # [heads, rank, value]
+        self._key_up = load.ops.by_head(up[:, : s.still], scale=s.scale)
+        self._value_up = load.ops.by_head(up[:, s.still :].transpose(1, 2))
         self._out = load.by_inputs(at, _out(s, hidden), Interval(heads.start * s.value, heads.end * s.value))
 
     def _query_weight(self, load: Loader, at: str, heads: Interval) -> torch.Tensor:
@@ -90,8 +90,9 @@ class LatentAttention:
             chosen = self._index(x, compressed, positions, attend)
         q, v = self._absorbed(compressed, positions), cached[..., : self._s.rank]
         found = attend(layer, q, cached, v, Full()) if chosen is None else attend.chosen(layer, q, cached, v, chosen)
-        values = torch.bmm(found.transpose(0, 1), self._value_up)  # [heads, rows, value]
-        return self._out(values.transpose(0, 1).reshape(len(x), -1)), chosen
+        values = found.new_empty(len(x), self._heads, self._s.value)
+        self._value_up(found, values)
+        return self._out(values.view(len(x), -1)), chosen
 
     def _compressed(self, x: torch.Tensor) -> torch.Tensor:
         """What queries are made of: [rows, query rank], or x itself."""
@@ -112,10 +113,8 @@ class LatentAttention:
         queries = self._queries(compressed)
         turned = queries[:, cut:].view(rows, self._heads, s.turned)
         self._ops.rotate(turned, positions, self._ropes.queries, queries=self._heads, norms=None, eps=EPS)
-        still = queries[:, :cut].view(rows, self._heads, s.still).transpose(0, 1)
         found = queries.new_empty(rows, self._heads, s.row)
-        nothing = queries.new_empty(1, 1, 1)
-        found[..., : s.rank] = torch.baddbmm(nothing, still, self._key_up, beta=0, alpha=s.scale).transpose(0, 1)
+        self._key_up(queries[:, :cut].view(rows, self._heads, s.still), found[..., : s.rank])
         found[..., s.rank :] = turned
         return found
 

@@ -1,4 +1,4 @@
-"""The few vector instructions that the attention kernels need and numba does not offer.
+"""The few vector instructions that attention and the products of heads need and numba does not offer.
 
 A *word* is 32 bits of a row in the form in which it is multiplied: one float32, or, where the processor multiplies pairs of
 bfloat16 (`PAIRS`), two of them. The dtype of the array that is handed over chooses: float32 or uint32. Stored elements
@@ -134,6 +134,66 @@ def product(context: Any, like: Any, a: Any, a_row: Any, b: Any, b_row: Any, c: 
         return _context.get_dummy_value()
 
     return types.void(like, *(types.int64,) * 8), build
+
+
+def tile_of(rows: int) -> Callable[..., Any]:
+    """c[rows, PANEL] = a[rows, depth] b[depth, PANEL]; a sum has the same bits whatever `rows` is.
+
+    like: pointer to the stored dtype, of which a and b are, in units: pairs of bfloat16 where the processor multiplies them, else
+    single elements. a, b, c: int64 addresses; a_row: in units; c: float32, row after row; depth: in units, not 0.
+    """
+
+    @intrinsic
+    def tile(context: Any, like: Any, a: Any, a_row: Any, b: Any, c: Any, depth: Any) -> Any:
+        stored = _unit(like)
+        kind, size = (types.uint32 if stored == types.uint32 else types.float32), stored.bitwidth // 8
+        single = F32 if stored == types.float32 else ir.IntType(8 * size)
+        vector = ir.VectorType(single, LANES)
+
+        def build(_context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            _, a, a_row, b, c, depth = args
+            lines = [builder.mul(a_row, I64(i)) for i in range(rows)]
+
+            def loaded(address: Any, index: Any, pointee: Any, wide: Any, whole: Any) -> Any:
+                value = builder.load(_pointer(builder, address, index, pointee, size), align=size)
+                return _widened(builder, stored, value, wide, whole)
+
+            def body(k: Any, sums: Values) -> Values:
+                at = [builder.add(builder.mul(k, I64(PANEL)), I64(j * LANES)) for j in (0, 1)]
+                right = [loaded(b, n, vector, FLOATS, ir.VectorType(I32, LANES)) for n in at]
+                left = [_splat(builder, loaded(a, builder.add(k, line), single, F32, I32)) for line in lines]
+                return [_multiply(builder, kind, x, right[j], sums[2 * i + j]) for i, x in enumerate(left) for j in (0, 1)]
+
+            for n, value in enumerate(_loop(builder, [ZERO] * (2 * rows), depth, 1, body)):
+                builder.store(value, _pointer(builder, c, I64(n * LANES), FLOATS), align=4)
+            return _context.get_dummy_value()
+
+        return types.void(like, *(types.int64,) * 5), build
+
+    return tile
+
+
+def _unit(like: Any) -> Any:
+    """What of a stored dtype is multiplied at once."""
+    return types.uint32 if like.dtype == types.uint16 and PAIRS else like.dtype
+
+
+@intrinsic
+def unit_of(context: Any, like: Any) -> Any:
+    """Bytes of a unit, see `tile_of`."""
+    size = _unit(like).bitwidth // 8
+    return types.int64(like), lambda _context, builder, signature, args: I64(size)
+
+
+@intrinsic
+def scratch(context: Any) -> Any:
+    """The address of ROWS * PANEL float32 that last as long as the function."""
+
+    def build(_context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place = cgutils.alloca_once(builder, ir.ArrayType(F32, ROWS * PANEL))
+        return builder.ptrtoint(place, I64)
+
+    return types.int64(), build
 
 
 @intrinsic

@@ -1,0 +1,96 @@
+"""Products of each head with a matrix of its own: out[row, head] = scale * x[row, head] W[head].
+
+    W[head]    [in, out]  ─▶  panels of PANEL columns; inside one, depth by depth, its columns         `packed`
+    an item    one head: its rows are brought together, where there are some, as they lie far apart and in few lines of a cache;
+               then panel after panel stays in the cache while rows pass, MOST at a time, then FEW, then one
+
+Sums are float32, in the order of the depth whatever number of rows goes together, and rounded once to the stored type.
+"""
+
+import numba
+import torch
+from numba.np.numpy_support import carray
+
+from baton.core.state import DType
+from baton.engine.kernels.machine import floats, job_of, narrow, size_of, take, typed
+from baton.engine.kernels.vectors import PAIRS, PANEL, scratch, tile_of, unit_of
+from baton.engine.kernels.vectors import ROWS as MOST
+
+FEW = 4
+_most, _few, _one = tile_of(MOST), tile_of(FEW), tile_of(1)
+
+# Fields of the job, after the counter: rows; x, out: address and strides in elements; DEPTH: of a panel, in its units; WIDE:
+# columns of out; SCALE: address of a float32; TOGETHER: of room for the rows of all heads, 0 where they are few.
+ROWS, X, X_ROW, X_HEAD, WEIGHT, OUT, OUT_ROW, OUT_HEAD, HEADS, DEPTH, WIDE, SCALE, TOGETHER = range(1, 14)
+FIELDS = 14
+
+
+def paired(dtype: DType) -> bool:
+    """Whether two elements of the depth are multiplied at once."""
+    return PAIRS and dtype is DType.BF16
+
+
+def packed(weight: torch.Tensor, dtype: DType) -> torch.Tensor:
+    """[heads, in, out] as [heads, panels, depth, PANEL, elements of a unit], zeros beyond `in` and `out`."""
+    heads, deep, wide = weight.shape
+    unit = 2 if paired(dtype) else 1
+    whole = torch.nn.functional.pad(weight, (0, -wide % PANEL, 0, -deep % unit))
+    return whole.view(heads, -1, unit, whole.shape[2] // PANEL, PANEL).permute(0, 3, 1, 4, 2).contiguous()
+
+
+@numba.njit(fastmath={"contract"})
+def _keep(kind, job, sums, row, count, head, column):  # type: ignore[no-untyped-def]
+    wide = min(PANEL, job[WIDE] - column)
+    scale = carray(floats(job[SCALE]), (1,))[0]
+    for r in range(count):
+        at = job[OUT] + ((row + r) * job[OUT_ROW] + head * job[OUT_HEAD] + column) * size_of(kind)
+        out, line = carray(typed(kind, at), (wide,)), carray(floats(sums + 4 * r * PANEL), (wide,))
+        for d in range(wide):
+            out[d] = narrow(line[d] * scale, out[d])
+
+
+@numba.njit(fastmath={"contract"})
+def _together(kind, job, head, size):  # type: ignore[no-untyped-def]
+    """The rows of a head, one after the other; returns where."""
+    there = job[TOGETHER] + head * job[ROWS] * size * size_of(kind)
+    for row in range(job[ROWS]):
+        x = carray(typed(kind, job[X] + (row * job[X_ROW] + head * job[X_HEAD]) * size_of(kind)), (size,))
+        line = carray(typed(kind, there + row * size * size_of(kind)), (size,))
+        for d in range(size):
+            line[d] = x[d]
+    return there
+
+
+@numba.njit(fastmath={"contract"})
+def _panel(kind, job, x, step, weight, sums, head, column):  # type: ignore[no-untyped-def]
+    """All rows against one panel. x: where the head's rows begin; step: bytes from one to the next."""
+    row, depth = 0, job[DEPTH]
+    while row < job[ROWS]:
+        left, a = job[ROWS] - row, x + row * step
+        if left >= MOST:
+            _most(kind, a, step // unit_of(kind), weight, sums, depth)
+            count = MOST
+        elif left >= FEW:
+            _few(kind, a, step // unit_of(kind), weight, sums, depth)
+            count = FEW
+        else:
+            _one(kind, a, step // unit_of(kind), weight, sums, depth)
+            count = 1
+        _keep(kind, job, sums, row, count, head, column)
+        row += count
+
+
+def by_head(kind):  # type: ignore[no-untyped-def]
+    """Kernel."""
+    job = carray(job_of(kind), (FIELDS,))
+    panels, panel = (job[WIDE] + PANEL - 1) // PANEL, job[DEPTH] * PANEL * unit_of(kind)
+    size, sums = job[DEPTH] * unit_of(kind) // size_of(kind), scratch()
+    while True:
+        head = take(kind)
+        if head >= job[HEADS]:
+            return
+        x, step = job[X] + head * job[X_HEAD] * size_of(kind), job[X_ROW] * size_of(kind)
+        if job[TOGETHER]:
+            x, step = _together(kind, job, head, size), size * size_of(kind)
+        for n in range(panels):
+            _panel(kind, job, x, step, job[WEIGHT] + (head * panels + n) * panel, sums, head, n * PANEL)
