@@ -77,11 +77,9 @@ class Exchange:
 
     def emit(self, stream: TextStream, heard: Emit) -> bool:
         """Tokens of a choice; True if a stop string ended it (the core does not know yet)."""
-        if stream.wrap is not None:
-            text = stream.next_text(heard)
-            if text is not None:
-                self._put(stream.wrap(text) if text else b"")
-                return False
+        if stream.wrap is not None and (text := stream.next_text(heard)) is not None:
+            self._put(stream.wrap(text) if text else b"")
+            return False
         piece = stream.feed(heard)
         if stream.ending is None:
             self._put(self._style.delta(stream, piece))

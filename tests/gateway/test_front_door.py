@@ -1,0 +1,82 @@
+"""The gateway's pump on its loop, over a front that a test scripts."""
+
+import asyncio
+import os
+
+from baton.core.door import Cancel, Emit, Finish, RequestId, Submit
+from baton.core.ids import Micros, TokenIndex
+from baton.core.messages import FinishReason, Limits, Sampling
+from baton.core.request import Say
+from baton.gateway.front_door import FrontDoor
+
+from .fake_door import drawn
+
+SAMPLING, LIMITS = Sampling(0.0, 1.0, 0, 1, None), Limits(9, (), (), 1000)
+
+
+class Front:
+    """Says what it is told to say, whatever has been cancelled meanwhile: that was under way already."""
+
+    def __init__(self) -> None:
+        self.says: list[Say] = []
+        self.cancelled: list[RequestId] = []
+
+    def submit(self, submit, now) -> None:
+        pass
+
+    def cancel(self, cancel, now) -> None:
+        self.cancelled.append(cancel.request)
+
+    def effects(self):
+        says, self.says = self.says, []
+        return says
+
+    def timer(self) -> None:
+        return None
+
+
+class Lines:
+    def receive(self):
+        return []
+
+    def flush(self) -> None:
+        pass
+
+    def timer(self) -> None:
+        return None
+
+    def close(self) -> None:
+        pass
+
+
+class Clock:
+    def now(self) -> Micros:
+        return Micros(0)
+
+
+def emit(request: int, index: int = 0) -> Say:
+    return Say(Emit(RequestId(request), TokenIndex(index), (drawn(65),)))
+
+
+def test_after_a_cancel_nothing_is_heard_even_of_what_was_said_in_the_same_turn():
+    async def scenario():
+        front, heard = Front(), []
+        reader, writer = os.pipe()
+        door = FrontDoor(front=front, lines=Lines(), fileno=reader, clock=Clock(), entropy=None)
+
+        def hear(what):
+            heard.append(what.request)
+            if what.request == 1:
+                door.cancel(Cancel(RequestId(2), "another choice of the request failed"))
+
+        for request in (1, 2):
+            door.submit(Submit(RequestId(request), (), SAMPLING, LIMITS), hear)
+        front.says = [emit(1), emit(2), Say(Finish(RequestId(2), FinishReason.STOP)), emit(3), emit(1, 1)]
+        await asyncio.sleep(0)
+        assert heard == [1, 1]
+        assert front.cancelled == [2, 2]
+        door.close()
+        os.close(reader)
+        os.close(writer)
+
+    asyncio.run(scenario())
