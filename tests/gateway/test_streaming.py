@@ -124,7 +124,7 @@ def test_a_client_that_leaves_is_cancelled_at_once(stream, script):
 def test_a_client_that_does_not_read_is_cancelled_and_others_go_on():
     async def scenario():
         door = FakeDoor()
-        async with served(door, max_pending_bytes=10_000) as (url, app, *_):
+        async with served(door, max_pending_bytes=100_000) as (url, app, *_):
             host, port = url.removeprefix("http://").split(":")
             reader, writer = await asyncio.open_connection(host, int(port), limit=1024)
             writer.transport.pause_reading()
@@ -135,7 +135,7 @@ def test_a_client_that_does_not_read_is_cancelled_and_others_go_on():
             slow = door.submitted[0].request
 
             def fill() -> bool:
-                door.say(slow, ids("x" * 64))  # about 100 kB
+                door.say(slow, ids("x" * 16))  # about 25 kB
                 return bool(door.cancelled)
 
             await until(fill)
@@ -150,6 +150,7 @@ def test_a_client_that_does_not_read_is_cancelled_and_others_go_on():
                 part = await reader.read(1 << 16)
                 assert part, "the stream ended without a reason"
                 received += part
+            assert received.startswith(b"HTTP/1.1 200"), "it began well"
             assert b"[DONE]" not in received
             writer.close()
 
