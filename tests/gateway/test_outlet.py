@@ -82,7 +82,7 @@ def scenario(play):
         await writing
         return rig
 
-    return asyncio.run(go())
+    return asyncio.run(asyncio.wait_for(go(), 10))
 
 
 def test_without_an_outlet_all_is_left_to_the_coroutine():
