@@ -1,11 +1,15 @@
-"""The ranks that a leader starts: it hears of one's end, lets the others end by themselves, and ends those that do not."""
+"""The ranks that one starts: before it loads anything heavy itself; it hears of one's end, lets the others end by themselves,
+and ends those that do not."""
 
 import select
+import subprocess
 import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
+from tests.cli.test_preflight import WORKER
 
 from baton.cli import ranks
 from baton.cli.ranks import Processes
@@ -70,3 +74,34 @@ def test_one_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.Mon
     crew.tell()
     crew.close()
     assert crew.filenos() == ()
+
+
+STARTS = """
+import sys
+from dataclasses import replace
+import msgspec
+from baton.cli.compose_worker import PRODUCTION, run_worker
+from baton.shell.settings import WorkerSettings
+
+def crew(settings):
+    print(*settings, *{own.rendezvous for own in settings.values()}, "torch" in sys.modules)
+    raise SystemExit
+
+run_worker(msgspec.json.decode(sys.argv[1], type=WorkerSettings), replace(PRODUCTION, crew=crew))
+"""
+
+
+@pytest.mark.parametrize(
+    ("changes", "others"),
+    [
+        ({"tp": 2, "pp": 2}, "1 2 3 127.0.0.1:"),
+        ({"tp": 4, "nnodes": 2, "node_rank": 1, "rendezvous": "127.0.0.1:1"}, "3 127.0.0.1:1 "),
+        ({}, "False"),
+    ],
+    ids=["leader", "second machine", "alone"],
+)
+def test_the_others_start_before_torch_is_loaded(changes: dict[str, object], others: str) -> None:
+    settings = msgspec.json.encode(msgspec.structs.replace(WORKER, **changes)).decode()
+    found = subprocess.run([sys.executable, "-c", STARTS, settings], capture_output=True, text=True, timeout=60, check=True)
+    assert found.stdout.startswith(others), found
+    assert found.stdout.rstrip().endswith("False"), found

@@ -14,6 +14,7 @@ import psutil
 import structlog
 
 from baton.adapters import fabrics
+from baton.cli import rendezvous
 from baton.cli.compose_rank import PRODUCTION, Body, Ports, Station
 from baton.cli.processes import rank_cores
 from baton.cli.ranks import Crew
@@ -69,14 +70,13 @@ class Worker(Member):
         several = settings.tp * settings.pp > 1
         listens = several or settings.role is Role.PREFILL
         self._station = Station(settings, ports, bind=settings.bind if listens else None)
-        store, address = None, None
-        if several:
-            from baton.cli.rendezvous import open_rendezvous, say_leader
-
-            store, address = open_rendezvous(settings.rendezvous)
+        place = rendezvous.listen(settings.rendezvous) if several else None
+        self._crew = start_others(settings, rendezvous.address_of(place) if place is not None else None, ports)
+        store = None
+        if place is not None:
+            store = rendezvous.open_rendezvous(place)
             assert self._station.control.bound_address is not None
-            say_leader(store, self._station.control.bound_address)
-        self._crew = start_others(settings, address, ports)
+            rendezvous.say_leader(store, self._station.control.bound_address)
         self._body = Body(settings, ports, self._station, store)
         settle()
         self.manifest, pids = gather_ranks(
@@ -142,13 +142,11 @@ class Follower(Member):
     """Any rank but the first. The first one of another machine starts the others there."""
 
     def __init__(self, settings: WorkerSettings, ports: Ports) -> None:
-        from baton.cli.rendezvous import find_rendezvous, hear_leader
-
         assert settings.rendezvous is not None
         self._station = Station(settings, ports, bind=None)
-        store = find_rendezvous(settings.rendezvous)
-        leader = hear_leader(store)
         self._crew = start_others(settings, settings.rendezvous, ports)
+        store = rendezvous.find_rendezvous(settings.rendezvous)
+        leader = rendezvous.hear_leader(store)
         self._body = Body(settings, ports, self._station, store)
         settle()
         self._pump = RankPump(
@@ -171,7 +169,7 @@ def settle() -> None:
     gc.freeze()
 
 
-def start_others(settings: WorkerSettings, rendezvous: str | None, ports: Ports) -> Crew:
+def start_others(settings: WorkerSettings, address: str | None, ports: Ports) -> Crew:
     """The other ranks of this machine, each with its part of the cores."""
     cores = rank_cores(settings)
     return ports.crew(
@@ -179,7 +177,7 @@ def start_others(settings: WorkerSettings, rendezvous: str | None, ports: Ports)
             rank: msgspec.structs.replace(
                 settings,
                 rank=rank,
-                rendezvous=rendezvous,
+                rendezvous=address,
                 cores=cores[rank - settings.own_rank],
                 record=_record_of(settings.record, rank),
             )

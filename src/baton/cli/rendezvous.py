@@ -3,23 +3,26 @@
 Through it ranks learn the leader's control address, and the computing threads each other's (engine/comm.py). It asks nobody
 who they are, like every rendezvous of torch.distributed: it listens on loopback, or on the interface that the operator names
 for ranks on several machines.
+
+The place is known before the store is there, and before torch is loaded, which takes seconds: the other ranks of a machine
+load it meanwhile.
 """
 
 import socket
 from datetime import timedelta
-from typing import cast
-
-from torch.distributed import DistNetworkError, DistStoreError, TCPStore  # type: ignore[attr-defined]
-from torch.distributed.distributed_c10d import Store
+from typing import TYPE_CHECKING, cast
 
 from baton.core.errors import ConfigError, PeerError
+
+if TYPE_CHECKING:
+    from torch.distributed.distributed_c10d import Store
 
 LEADER = "leader"
 PATIENCE = timedelta(seconds=600)  # for the first rank; large models take long to load, and machines to start
 
 
-def open_rendezvous(address: str | None) -> tuple[Store, str]:
-    """The store, in this process, and its address as HOST:PORT; None = a free port of loopback.
+def listen(address: str | None) -> socket.socket:
+    """Where the store is going to be; who comes before it waits. None = a free port of loopback.
 
     Raises:
         ConfigError: the address is not one of this machine, or taken
@@ -33,28 +36,43 @@ def open_rendezvous(address: str | None) -> tuple[Store, str]:
     except OSError as error:
         listening.close()
         raise ConfigError(f"--rendezvous {address}: cannot listen there: {error.strerror}") from error
-    port = int(listening.getsockname()[1])
-    # Our own socket: the store's would listen on every interface.
-    store = TCPStore(host, port, is_master=True, wait_for_workers=False, timeout=PATIENCE, master_listen_fd=listening.detach())
-    return store, f"{host}:{port}"
+    return listening
 
 
-def find_rendezvous(address: str) -> Store:
+def address_of(listening: socket.socket) -> str:
+    """HOST:PORT."""
+    host, port = listening.getsockname()[:2]
+    return f"{host}:{port}"
+
+
+def open_rendezvous(listening: socket.socket) -> "Store":
+    """The store, in this process, on that socket, which it takes over: one of its own would listen on every interface."""
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    host, port = listening.getsockname()[:2]
+    return TCPStore(host, port, is_master=True, wait_for_workers=False, timeout=PATIENCE, master_listen_fd=listening.detach())
+
+
+def find_rendezvous(address: str) -> "Store":
     """The store of rank 0. Waits for it. Raises PeerError: it has not come."""
+    from torch.distributed import DistNetworkError, DistStoreError, TCPStore  # type: ignore[attr-defined]
+
     host, port = split_address(address)
     try:
-        return cast(Store, TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=PATIENCE))
+        return cast("Store", TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=PATIENCE))
     except (DistNetworkError, DistStoreError) as error:
         raise PeerError(f"rank 0 of this worker was not found at {address}: {error}") from error
 
 
-def say_leader(store: Store, address: str) -> None:
+def say_leader(store: "Store", address: str) -> None:
     """Tell every rank where the leader's control plane listens."""
     store.set(LEADER, address)
 
 
-def hear_leader(store: Store) -> str:
+def hear_leader(store: "Store") -> str:
     """Where the leader's control plane listens. Raises PeerError: nobody has said it."""
+    from torch.distributed import DistNetworkError, DistStoreError
+
     try:
         return bytes(store.get(LEADER)).decode()
     except (DistNetworkError, DistStoreError) as error:
