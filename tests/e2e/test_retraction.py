@@ -1,6 +1,5 @@
 """Retraction between real processes: pools too small for what runs, and every answer is that of a request alone."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +12,6 @@ from baton.shell.settings import Role
 
 PAGES = 7  # of 16 tokens: one request alone comes to need 6
 REQUESTS, PROMPT, ANSWER = 4, 20, 70
-
-
-@pytest.fixture(scope="module")
-def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    """Where processes come from."""
-    nursery = Nursery(tmp_path_factory.mktemp("nursery"))
-    yield nursery
-    nursery.close()
 
 
 @pytest.mark.parametrize(
