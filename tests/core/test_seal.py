@@ -1,37 +1,17 @@
 import itertools
-import json
 
 import numpy as np
 import pytest
-from tests.core.golden.make_seal import FILE
 from tests.core.layouts import Layout, picture, placements
-from tests.core.seal_cases import (
-    CATALOGUE,
-    PAGED,
-    SLOT,
-    TWIN,
-    cases,
-    flip_rates,
-    indistinct_flips,
-    missed,
-    plain_sums,
-    table,
-    undamaged,
-)
+from tests.core.seal_cases import PAGED, SLOT, TWIN, cases, plain_sums, table, undamaged
+from tests.core.seal_suite import GOLDEN, SealSuite, hexed
 
 from baton.core.errors import Bug
 from baton.core.plan import leg_seals, pair
 from baton.core.seal import block_sums, constants, identity_bits, mix, row_keys, spec_key, unit_keys
 from baton.core.state import DType, Placement, StateSpec
 
-GOLDEN = json.loads(FILE.read_text())
-
-
 # ---- the values ---------------------------------------------------------------------------------
-
-
-def hexed(values) -> list[str]:
-    return [f"{int(v):016x}" for v in values]
 
 
 def test_constants_and_finaliser_are_the_golden_ones():
@@ -40,9 +20,8 @@ def test_constants_and_finaliser_are_the_golden_ones():
     assert hexed(constants()[[int(i) for i in GOLDEN["constants"]]]) == list(GOLDEN["constants"].values())
 
 
-@pytest.mark.parametrize("case", cases(), ids=lambda c: c.name)
-def test_sums_are_the_golden_ones(case):
-    assert [hexed(row) for row in case.sums(block_sums)] == GOLDEN["sums"][case.name]
+class TestSums(SealSuite):
+    sums = staticmethod(block_sums)
 
 
 def test_the_plain_implementation_still_makes_the_golden_file():
@@ -52,24 +31,6 @@ def test_the_plain_implementation_still_makes_the_golden_file():
 
 
 # ---- what must be caught ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", CATALOGUE)
-def test_damage_is_caught(name):
-    assert missed(block_sums, CATALOGUE[name]) == []
-
-
-@pytest.mark.parametrize("zero", [False, True])
-@pytest.mark.parametrize(("dtype", "row"), [(DType.BF16, 64), (DType.F32, 16), (DType.FP8, 37)])
-def test_flipped_bits_and_pairs_of_bits_are_caught(dtype, row, zero):
-    assert indistinct_flips(block_sums, dtype, row, zero=zero) == 0
-
-
-def test_any_flipped_bit_changes_every_bit_of_a_sum_half_of_the_time():
-    """The finaliser is at work: without it the lowest bits would hang on the lowest bits of words alone."""
-    rates = flip_rates(block_sums)
-    assert rates.min() > 0.4
-    assert rates.max() < 0.6
 
 
 def test_no_two_constants_cancel_each_other():

@@ -1,11 +1,12 @@
 """Families other than Llama through real processes: the same tokens split, unified and in transformers."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.e2e.service import split, unified
+from tests.e2e.service import Service, split, unified
 from tests.engine.test_models import LONGROPE, MSCALE, UPPER, WINDOW, truth
 from tests.tiny import make_tiny
 
@@ -30,19 +31,27 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+def both_ways(directory: Path, path: Path, prompts: Sequence[list[int]], *more: str) -> tuple[list[list[int]], list[list[int]]]:
+    """The tokens after each prompt, split and unified."""
+    flags = ("--kv-pages", "64", "--max-num-batched-tokens", str(CHUNK), *more)
+
+    def ask(service: Service) -> list[list[int]]:
+        return [service.ids(p, max_tokens=ANSWER, ignore_eos=True) for p in prompts]
+
+    for name in ("split", "unified"):
+        (directory / name).mkdir()
+    with split(directory / "split", path, prefill=flags, decode=flags) as service:
+        apart = ask(service)
+        service.wait_clean()
+    with unified(directory / "unified", path, *flags) as service:
+        return apart, ask(service)
+
+
 def test_index_keys_in_fp8_travel_with_their_scales(tmp_path: Path) -> None:
     path = make_tiny(tmp_path / "model", "deepseek_v32")
     prompts = [np.random.default_rng(n).integers(0, 300, 40 + 90 * n).tolist() for n in range(3)]
-    flags = ("--kv-pages", "64", "--max-num-batched-tokens", str(CHUNK), "--index-dtype", "fp8")
-    found = []
-    (tmp_path / "split").mkdir()
-    with split(tmp_path / "split", path, prefill=flags, decode=flags) as service:
-        found.append([service.ids(p, max_tokens=ANSWER, ignore_eos=True) for p in prompts])
-        service.wait_clean()
-    (tmp_path / "unified").mkdir()
-    with unified(tmp_path / "unified", path, *flags) as service:
-        found.append([service.ids(p, max_tokens=ANSWER, ignore_eos=True) for p in prompts])
-    assert found[0] == found[1]
+    apart, together = both_ways(tmp_path, path, prompts, "--index-dtype", "fp8")
+    assert apart == together
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -50,16 +59,8 @@ def test_tokens_of_every_family_are_the_same_split_unified_and_in_transformers(t
     family, overrides = CASES[case]
     path = make_tiny(tmp_path / "model", family, **overrides)
     prompts = [np.random.default_rng(n).integers(0, 300, 40 + 90 * n).tolist() for n in range(4)]
-    flags = ("--kv-pages", "64", "--max-num-batched-tokens", str(CHUNK))
-    found = []
-    (tmp_path / "split").mkdir()
-    with split(tmp_path / "split", path, prefill=flags, decode=flags) as service:
-        found.append([service.ids(p, max_tokens=ANSWER, ignore_eos=True) for p in prompts])
-        service.wait_clean()
-    (tmp_path / "unified").mkdir()
-    with unified(tmp_path / "unified", path, *flags) as service:
-        found.append([service.ids(p, max_tokens=ANSWER, ignore_eos=True) for p in prompts])
-    assert found[0] == found[1]
-    for prompt, tokens in zip(prompts, found[0], strict=True):
+    apart, together = both_ways(tmp_path, path, prompts)
+    assert apart == together
+    for prompt, tokens in zip(prompts, apart, strict=True):
         _, logits = truth(path, [*prompt, *tokens])
         assert logits[len(prompt) - 1 : -1].argmax(-1).tolist() == tokens

@@ -16,6 +16,7 @@ import pytest
 import torch
 from tests.e2e.fleet import Fleet, Layout, pools_of
 from tests.e2e.nursery import Nursery
+from tests.e2e.reference import Reference
 from tests.e2e.test_windows import read_bytes
 from tests.tiny import LATENT, make_tiny
 
@@ -44,15 +45,13 @@ KINDS = {
 }
 
 
-class Reference:
-    """What transformers computes: of every layer compressed rows and index keys before they are rotated; greedy tokens."""
+class Rows(Reference):
+    """Of every layer compressed rows and index keys too, before they are rotated."""
 
     def __init__(self, path: Path) -> None:
-        from transformers import AutoModelForCausalLM
-
-        self._model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager").eval()
+        super().__init__(path)
         self._seen: dict[tuple[str, int], np.ndarray] = {}
-        for n, layer in enumerate(self._model.model.layers):
+        for n, layer in enumerate(self.model.model.layers):
             attention = layer.self_attn
             attention.kv_a_layernorm.register_forward_hook(self._keep("c", n))
             if getattr(attention, "indexer", None) is not None:
@@ -63,14 +62,6 @@ class Reference:
             self._seen[name, layer] = out.reshape(-1, out.shape[-1]).numpy().copy()
 
         return hook
-
-    def answer(self, prompt: Sequence[int], count: int) -> list[int]:
-        """Greedy tokens."""
-        tokens = list(prompt)
-        for _ in range(count):
-            with torch.inference_mode():
-                tokens.append(int(self._model(torch.tensor([tokens]), use_cache=False).logits[0, -1].argmax()))
-        return tokens[len(prompt) :]
 
     def rows(self, prompt: Sequence[int]) -> dict[tuple[str, int], np.ndarray]:
         """(name, layer) -> float32 [positions, known columns]."""
@@ -109,7 +100,7 @@ def holders(ranks: Sequence[dict[tuple[str, int], np.ndarray]], at: tuple[str, i
 def test_every_rank_gets_every_row_once_from_one_source(tmp_path: Path, nursery: Nursery, kind: str) -> None:
     k = KINDS[kind]
     path = make_tiny(tmp_path / "model", k.family, num_hidden_layers=LAYERS)
-    reference, prompts = Reference(path), [np.random.default_rng(n).integers(0, 300, n).tolist() for n in LENGTHS]
+    reference, prompts = Rows(path), [np.random.default_rng(n).integers(0, 300, n).tolist() for n in LENGTHS]
     due = [(p, reference.answer(p, ANSWER), reference.rows(p)) for p in prompts]  # before: a fleet wants to be turned
     fleet = Fleet(nursery, tmp_path / "logs", path, {Role.PREFILL: PREFILL, Role.DECODE: DECODE}, fabric=k.fabric)
     per_block = 4 * BLOCK * (LAYERS * (COMPRESSED + TURNED) + len(k.indexed) * KEY)

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from tests.e2e.fleet import Fleet, Layout
 from tests.e2e.layouts import KINDS, Kind
 from tests.e2e.nursery import Nursery
+from tests.e2e.reference import Reference
 from tests.tiny import make_tiny
 
 from baton.adapters.fabrics import available
@@ -23,38 +23,6 @@ from baton.shell.settings import Role
 BLOCK, PARTS = 16, 2
 PROMPT, ANSWER = 5 * BLOCK + 7, 8  # more than one chunk of 64, and a last block that is not full
 TOLERANCE = 1e-4  # of the largest element: sums over ranks are made in another order
-
-
-class Reference:
-    """What transformers computes: float32 [part, layer, head, position, dim] of the prompt, and its greedy answer."""
-
-    def __init__(self, path: Path) -> None:
-        from transformers import AutoModelForCausalLM
-
-        self._model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager").eval()
-
-    def state(self, prompt: Sequence[int]) -> np.ndarray:
-        """Keys and values of the prompt."""
-        with torch.inference_mode():
-            cache = self._model(torch.tensor([prompt]), use_cache=True).past_key_values
-        layers = [torch.stack((layer.keys[0], layer.values[0])) for layer in cache.layers]
-        return torch.stack(layers, dim=1).numpy()
-
-    def whole_state(self, prompt: Sequence[int]) -> list[np.ndarray]:
-        """The same by layer, [part, head, position, dim], where `transformers` itself would keep no more than a window."""
-        from transformers import DynamicCache
-
-        with torch.inference_mode():
-            cache = self._model(torch.tensor([prompt]), past_key_values=DynamicCache(), use_cache=True).past_key_values
-        return [torch.stack((layer.keys[0], layer.values[0])).numpy() for layer in cache.layers]
-
-    def answer(self, prompt: Sequence[int], count: int) -> list[int]:
-        """Greedy tokens."""
-        tokens = list(prompt)
-        for _ in range(count):
-            with torch.inference_mode():
-                tokens.append(int(self._model(torch.tensor([tokens]), use_cache=False).logits[0, -1].argmax()))
-        return tokens[len(prompt) :]
 
 
 def rows(pools: Sequence[np.ndarray], layout: Layout, k: Kind) -> list[dict[tuple[int, int], np.ndarray]]:

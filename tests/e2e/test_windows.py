@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tests.e2e.fleet import Fleet, Layout, pools_of
 from tests.e2e.nursery import Nursery
-from tests.e2e.test_layouts import Reference
+from tests.e2e.reference import Reference
 from tests.tiny import make_tiny
 
 from baton.shell.settings import Role

@@ -1,43 +1,20 @@
 """The compiled seal against the numpy one, the golden values and the same catalogue of damage."""
 
-import json
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.core.golden.make_seal import FILE
-from tests.core.seal_cases import CATALOGUE, PAGED, SLOT, TWIN, cases, flip_rates, indistinct_flips, missed, table, undamaged
+from tests.core.seal_cases import PAGED, SLOT, TWIN, cases, table, undamaged
+from tests.core.seal_suite import GOLDEN, SealSuite, hexed
 
 from baton.core import seal
 from baton.core.errors import Bug
 from baton.core.state import DType, Placement, StateSpec
 from baton.engine.digest import block_sums
 
-GOLDEN = json.loads(FILE.read_text())["sums"]
 
-
-@pytest.mark.parametrize("case", cases(), ids=lambda c: c.name)
-def test_sums_are_the_golden_ones(case):
-    assert [[f"{int(s):016x}" for s in row] for row in case.sums(block_sums)] == GOLDEN[case.name]
-
-
-@pytest.mark.parametrize("name", CATALOGUE)
-def test_damage_is_caught(name):
-    assert missed(block_sums, CATALOGUE[name]) == []
-
-
-@pytest.mark.parametrize("zero", [False, True])
-@pytest.mark.parametrize(("dtype", "row"), [(DType.BF16, 64), (DType.F32, 16), (DType.FP8, 37)])
-def test_flipped_bits_and_pairs_of_bits_are_caught(dtype, row, zero):
-    assert indistinct_flips(block_sums, dtype, row, zero=zero) == 0
-
-
-def test_any_flipped_bit_changes_every_bit_of_a_sum_half_of_the_time():
-    """The finaliser is at work: without it the lowest bits would hang on the lowest bits of words alone."""
-    rates = flip_rates(block_sums)
-    assert rates.min() > 0.4
-    assert rates.max() < 0.6
+class TestSums(SealSuite):
+    sums = staticmethod(block_sums)
 
 
 @st.composite
@@ -99,7 +76,7 @@ def test_pools_may_begin_at_any_address_and_end_in_part_of_a_word(name, before, 
     room = np.zeros(case.pool().size + before + after, dtype=np.uint8)
     pool = room[before:]
     pool[: case.pool().size] = case.pool()
-    assert [[f"{int(s):016x}" for s in row] for row in case.sums(block_sums, pool)] == GOLDEN[name]
+    assert [hexed(row) for row in case.sums(block_sums, pool)] == GOLDEN["sums"][name]
 
 
 def test_all_rows_of_a_served_model_agree():
