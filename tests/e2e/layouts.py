@@ -45,3 +45,11 @@ KINDS = {
         8, 2, (L(4), L(1, 2)), (L(1), L(2, page=64)), fabric="nixl", model="a random Qwen3 MoE", family="qwen3_moe", slow=True
     ),
 }
+
+# Every pair of the random Llama through every other fabric; docs/layouts.md counts them.
+LLAMA = {name: kind for name, kind in KINDS.items() if kind.model == "a random Llama" and kind.fabric == "shm"}
+PRODUCT = {
+    f"{name} {fabric}": msgspec.structs.replace(kind, fabric=fabric, slow=True)
+    for fabric in ("nixl", "mooncake", "tcp")
+    for name, kind in LLAMA.items()
+}

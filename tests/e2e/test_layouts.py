@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.e2e.fleet import Fleet, Layout
-from tests.e2e.layouts import KINDS, Kind
+from tests.e2e.layouts import KINDS, PRODUCT, Kind
 from tests.e2e.nursery import Nursery
 from tests.e2e.reference import Reference
 from tests.tiny import make_tiny
@@ -50,19 +50,31 @@ def test_every_layout_hands_over_to_every_other(
     tmp_path: Path, nursery: Nursery, kind: str, request: pytest.FixtureRequest
 ) -> None:
     k = KINDS[kind]
-    if kind == "trial":
-        path = request.getfixturevalue("trial")
-    else:
-        path = make_tiny(
-            tmp_path / "model",
-            k.family,
-            num_hidden_layers=k.layers,
-            num_attention_heads=k.heads,
-            hidden_size=8 * k.heads,
-            num_key_value_heads=k.kv_heads,
-            head_dim=k.dim,
-            intermediate_size=24 * k.heads,
-        )
+    every_pair(tmp_path, nursery, k, request.getfixturevalue("trial") if kind == "trial" else random_model(tmp_path, k))
+
+
+@pytest.mark.parametrize("kind", [pytest.param(n, marks=_marks(k)) for n, k in PRODUCT.items()])
+@pytest.mark.timeout(1800)
+def test_every_pair_goes_through_every_fabric(tmp_path: Path, nursery: Nursery, kind: str) -> None:
+    every_pair(tmp_path, nursery, PRODUCT[kind], random_model(tmp_path, PRODUCT[kind]))
+
+
+def random_model(tmp_path: Path, k: Kind) -> Path:
+    """A checkpoint of that shape."""
+    return make_tiny(
+        tmp_path / "model",
+        k.family,
+        num_hidden_layers=k.layers,
+        num_attention_heads=k.heads,
+        hidden_size=8 * k.heads,
+        num_key_value_heads=k.kv_heads,
+        head_dim=k.dim,
+        intermediate_size=24 * k.heads,
+    )
+
+
+def every_pair(tmp_path: Path, nursery: Nursery, k: Kind, path: Path) -> None:
+    """Start all of a kind's workers, and hand a request over between each two of them."""
     reference, due = Reference(path), []
     for number in range(len(k.prefill) * len(k.decode)):
         prompt = np.random.default_rng(number).integers(0, 300, PROMPT).tolist()
