@@ -1,4 +1,4 @@
-"""Every fabric keeps the sentences F1 to F9 of ports/fabric.py, with real processes on the other side.
+"""Every fabric keeps the sentences F1 to F10 of ports/fabric.py, with real processes on the other side.
 
 The checks are those of `baton fabric check`: src/baton/contract.
 """
