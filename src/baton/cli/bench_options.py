@@ -7,6 +7,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
+from baton.cli.served import root_url
 from baton.core.errors import ConfigError
 
 T = TypeVar("T")
@@ -35,7 +36,8 @@ class Against(Enum):
 
 MoreSlos = Annotated[list[str] | None, typer.Argument(hidden=True)]  # `--goodput ttft:200 tpot:50`, as vLLM takes it
 BaseUrl = Annotated[
-    str | None, typer.Option(help="Of the service, without /v1.", show_default="http://HOST:PORT", rich_help_panel=SERVICE)
+    str | None,
+    typer.Option(help="Of the service.", callback=root_url, show_default="http://HOST:PORT", rich_help_panel=SERVICE),
 ]
 Host = Annotated[str, typer.Option(help="Instead of --base-url.", rich_help_panel=SERVICE)]
 Port = Annotated[int, typer.Option(help="Instead of --base-url.", rich_help_panel=SERVICE)]
@@ -100,7 +102,9 @@ Compare = Annotated[
 ]
 UnifiedUrl = Annotated[
     str | None,
-    typer.Option(help="A unified service that runs already; --base-url is the split one.", rich_help_panel=RESULT),
+    typer.Option(
+        help="A unified service that runs already; --base-url is the split one.", callback=root_url, rich_help_panel=RESULT
+    ),
 ]
 SloScale = Annotated[
     float, typer.Option(min=1, help="Without --goodput: SLOs are this times the idle unified service.", rich_help_panel=RESULT)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
+from baton.cli.served import first_model, root_url
 from baton.core.errors import BatonError
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ SAMPLING, SERVICE = "Sampling", "Service"
 HELP = "/reset forgets the conversation, /system TEXT sets the system message and forgets, /help, /exit (or Ctrl-D)"
 CONNECT_S, SILENCE_S = 10.0, 600.0
 
-Url = Annotated[str, typer.Option(help="Of the service.", rich_help_panel=SERVICE)]
+Url = Annotated[str, typer.Option(help="Of the service.", callback=root_url, rich_help_panel=SERVICE)]
 Model = Annotated[str | None, typer.Option(help="Name to ask for.", show_default="the first served", rich_help_panel=SERVICE)]
 ApiKey = Annotated[str | None, typer.Option(help="Bearer token.", rich_help_panel=SERVICE)]
 System = Annotated[str | None, typer.Option(help="System message.", rich_help_panel=SAMPLING)]
@@ -47,8 +48,6 @@ def chat(
 ) -> None:
     """Talk to a running service. /help says what can be typed."""
     import httpx
-
-    from baton.cli.served import first_model
 
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     sampling = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "max_tokens": max_tokens, "seed": seed}

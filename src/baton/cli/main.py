@@ -12,6 +12,7 @@ import typer
 from baton import __version__
 from baton.cli import bench, chat, fabric, models, plan_memory, processes, replay_log, secret, serve
 from baton.cli.doctor import command as doctor
+from baton.cli.elsewhere import instead_of
 from baton.cli.simulation import command as simulation
 from baton.core.errors import BatonError, Bug, ConfigError
 
@@ -65,7 +66,7 @@ def run(argv: list[str]) -> int:
     try:
         code = app(argv or ["--help"], prog_name="baton", standalone_mode=False)
     except UsageError as e:
-        return _complain(e.format_message(), code=2)
+        return _complain(instead_of(e.format_message()), code=2)
     except ConfigError as e:
         return _complain(str(e), code=2)
     except Bug:

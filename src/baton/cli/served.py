@@ -3,6 +3,13 @@
 from baton.core.errors import BatonError
 
 
+def root_url(url: str | None) -> str | None:
+    """Where a service is, however people write it: with or without http:// before and /v1 behind. None stays."""
+    if url is None:
+        return None
+    return (url if "://" in url else f"http://{url}").rstrip("/").removesuffix("/v1")
+
+
 def first_model(base_url: str, api_key: str | None) -> str:
     """The name of the first model that a service offers. Raises BatonError."""
     import httpx
