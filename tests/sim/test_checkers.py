@@ -282,7 +282,14 @@ def computed():
     heap = Heap(tape, shuffle=False)
     ticket = Ticket(key(), Stamp(1), GATEWAY, PREFILL, DECODE, PROMPT, (), SAMPLING, LIMITS)
     world = SimpleNamespace(
-        heap=heap, tape=tape, attempts_differ=True, tickets={key(): ticket}, tainted=set(), hostile=False, violate=violate
+        heap=heap,
+        tape=tape,
+        attempts_differ=True,
+        tickets={key(): ticket},
+        tainted=set(),
+        hostile=False,
+        violate=violate,
+        rows_of=content.Rows,
     )
     process = Process("prefill-0/0", PREFILL, heap, SkewedClock(heap, offset=0, drift_ppm=0))
     process.start(lambda: SimpleNamespace(turn=lambda: None))

@@ -47,6 +47,10 @@ class World(Protocol):
         """Stop the run."""
         ...
 
+    def rows_of(self, placement: Placement) -> content.Rows:
+        """What a rank so placed holds."""
+        ...
+
 
 class Collective:
     """The ranks of one incarnation of a worker, which compute together or not at all."""
@@ -127,7 +131,7 @@ class SimEngine:
         self.collective, self._block_sums = collective, block_sums
         self.sim_pools = {g: SimPool(n * placement.page_bytes(g)) for g, n in pages.items()}
         self._pages = dict(pages)
-        self._rows = content.Rows(placement)
+        self._rows = world.rows_of(placement)
         self._done: list[BatchDone | DigestDone] = []
         self.computing: dict[Seq, Batch] = {}
         self._contexts: dict[tuple[Key, GroupName], Context] = {}

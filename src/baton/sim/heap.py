@@ -42,7 +42,7 @@ class Heap:
             self.now = Micros(max(self.now, until))
             return False
         when, _, number, what, args = heapq.heappop(self._heap)
-        self.now = when  # type: ignore[assignment]
+        self.now = Micros(when)
         self.trace = crc32(b"%d %d" % (when, number), self.trace)
         if what(*args) is not SUPERSEDED:
             self.events += 1

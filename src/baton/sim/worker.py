@@ -67,6 +67,7 @@ class WorkerRun:
 
     def __init__(self, world: Any, draw: WorkerDraw, boots: list[Boot], *, weights: str, parts: Parts) -> None:
         self.world, self.draw, self.boots, self.parts = world, draw, boots, parts
+        self.boot = boots[0]
         self.table = world.draw.table
         self.placements = [
             Placement(self.table, draw.tp, draw.pp, r % draw.tp, r // draw.tp, draw.page_blocks) for r in range(len(boots))
@@ -84,11 +85,6 @@ class WorkerRun:
         self.leader: Leader[Any] = self._leader()
         for rank in range(len(boots)):
             self._start(Rank(rank))
-
-    @property
-    def boot(self) -> Boot:
-        """The worker's boot."""
-        return self.boots[0]
 
     @property
     def alive(self) -> bool:
@@ -164,7 +160,8 @@ class WorkerRun:
 
         def act() -> list[Effect]:
             found = effects()
-            endings.acts(self.boot, self.draw.name, found)
+            if found:
+                endings.acts(self.boot, self.draw.name, found)
             if self.draw.role == "decode":
                 self.world.pressure.acts(self.boot, self.draw.name, found)
             return found

@@ -21,6 +21,7 @@ from baton.core.messages import Failed, Ticket
 from baton.core.plans import Plans
 from baton.core.request import FrontSettings
 from baton.core.session import SessionLimits
+from baton.core.state import Placement
 from baton.shell.gateway_pump import GatewayPump
 from baton.shell.lines import Lines
 from baton.sim import content
@@ -104,6 +105,7 @@ class World:
         self._boots = count(1)
         self._bits = count(1)
         self._ranks: dict[Boot, tuple[Process, Mapping[GroupName, SimPool]]] = {}
+        self._rows: dict[Placement, content.Rows] = {}
 
     # ---- what ports ask of their world ----------------------------------------------------------
 
@@ -135,6 +137,12 @@ class World:
         """The rank of that boot and its pools; None if it has ended."""
         found = self._ranks.get(boot)
         return found if found is not None and found[0].alive else None
+
+    def rows_of(self, placement: Placement) -> content.Rows:
+        """What a rank so placed holds: the same for every worker and every start of it."""
+        if placement not in self._rows:
+            self._rows[placement] = content.Rows(placement)
+        return self._rows[placement]
 
     def ticket(self, ticket: Ticket) -> None:
         """A leader has received a ticket."""
