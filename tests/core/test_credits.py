@@ -247,6 +247,28 @@ def test_the_gateway_ends_what_its_workers_keep_waiting_too_long():
     assert [h.code for h in heard(edge.did())] == [FailCode.QUEUE_TIMEOUT]
 
 
+def test_who_tries_a_pair_out_goes_to_that_pair_past_the_queue():
+    edge, other = Edge(max_queued=1), Boot(4)
+    edge.pair(P, other)
+    for boot in (P, D, other):
+        edge.hear(boot, credits(free=0, waiting=2))
+    edge.ask(1)
+    for n, pair in ((2, (P, other)), (3, (P, D)), (4, (P, other))):
+        assert edge.ask(n, pair=pair) == [n]
+        assert {to for to, _ in edge.done} == set(pair)
+    assert edge.front.queue(T0).length == 1
+    edge.hear(other, Failed(edge.key(2), FailCode.HANDOFF_FAILED, "torn", True))
+    assert edge.begun() == []
+    assert edge.front._requests[RequestId(2)].pair == (P, other), "and tries that one again"
+
+
+def test_who_tries_a_pair_that_is_none_hears_so():
+    edge = Edge()
+    assert edge.ask(1, pair=(P, Boot(9))) == []
+    assert [h.code for h in heard(edge.done)] == [FailCode.WORKER_LOST]
+    assert edge.front.open_requests == 0
+
+
 # ---- with real leaders ---------------------------------------------------------------------------
 
 

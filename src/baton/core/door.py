@@ -4,7 +4,7 @@ from typing import NewType
 
 import msgspec
 
-from baton.core.ids import Key, TokenId, TokenIndex
+from baton.core.ids import Boot, Key, TokenId, TokenIndex
 from baton.core.messages import Drawn, FailCode, FinishReason, Limits, Sampling
 
 RequestId = NewType("RequestId", int)  # local to one gateway process
@@ -18,6 +18,7 @@ class Submit(msgspec.Struct, frozen=True):
     sampling: Sampling
     limits: Limits
     priority: int = 0  # goes into every ticket
+    pair: tuple[Boot, Boot] | None = None  # (prefill, decode) that are to be tried: it goes to these at once, and to no others
 
 
 class Cancel(msgspec.Struct, frozen=True):

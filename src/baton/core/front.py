@@ -85,7 +85,8 @@ class Front:
         Raises:
             Overloaded: too many are open or wait, or it would wait too long; nothing was kept
         """
-        self._edge.require_room(submit, len(self._requests), now)
+        if submit.pair is None:
+            self._edge.require_room(submit, len(self._requests), now)
         self._stamp += 1
         request = Request(submit, Room(f"{self._bits(128):032x}"), Stamp(self._stamp), now, settings=self.settings)
         self._requests[submit.request] = request
@@ -245,7 +246,14 @@ class Front:
         return self._workers.choose(len(request.submit.prompt) + len(request.said))
 
     def _start(self, request: Request, now: Micros) -> None:
-        """Get in line; the first epoch, or the next, begins when workers have room."""
+        """Get in line; the first epoch, or the next, begins when workers have room. Who tries a pair out does not wait."""
+        pair = request.submit.pair
+        if pair is not None and pair in self.usable_pairs():
+            self._begin(request, pair, now)
+            return
+        if pair is not None:
+            self._fail(request, FailCode.WORKER_LOST, "the two workers that were to be tried are no pair")
+            return
         self._edge.enter(request, now)
         self._advance(now)
         if request.standing is Standing.WAITING:

@@ -2,16 +2,17 @@
 
 What a first request pays for (pages of a mapping touched, matrix kernels chosen, caches filled) is paid here, and a pair
 that looks well but cannot hand over is found before a client finds it. The token ids are zeros: every model has that one.
+Pair by pair and one request at a time, past the gateway's queue: however small pools and queue are, none waits for another.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import structlog
 
 from baton.core.door import Fail, Finish, Heard, RequestId, Submit
-from baton.core.errors import Overloaded
 from baton.core.ids import Boot, TokenId
-from baton.core.messages import FailCode, Limits, Sampling
+from baton.core.messages import Limits, Sampling
 from baton.gateway.door import Capacity, Hear, Readiness, pair_count
 
 log = structlog.get_logger()
@@ -32,8 +33,10 @@ class WarmUp:
     ) -> None:
         self._submit, self._next_request, self._later = submit, next_request, later
         self._warm: set[Pair] = set()
-        self._trying: set[Pair] = set()
-        self._open: set[RequestId] = set()
+        self._failures: Counter[Pair] = Counter()  # one that cannot hand over keeps no other from being tried
+        self._trying: Pair | None = None
+        self._lengths: list[int] = []  # of prompts that it has still to compute
+        self._open: RequestId | None = None
         self._failed = ""  # why, the last time
         self._paused = False
 
@@ -42,44 +45,39 @@ class WarmUp:
         return self._warm == set(pairs)
 
     def look(self, pairs: Sequence[Pair], capacity: Capacity | None) -> None:
-        """Warm pairs up that are not; one lot of requests at a time, as many as there are pairs to be reached."""
-        new = set(pairs) - self._warm
+        """Try a pair that is not warm, the next prompt of it if one has been answered."""
         self._warm &= set(pairs)
-        if not new or self._open or self._paused or capacity is None:
+        if self._open is not None or self._paused or capacity is None:
             return
-        self._trying, self._failed = new, ""
-        room = min(capacity.max_model_len, capacity.pool_tokens) - GENERATED
-        # the choice is by open rooms, so as many at once as there are pairs reach every one
-        lengths = [max(1, min(length, room)) for length in PROMPT_TOKENS for _ in pairs]
-        requests = [self._next_request() for _ in lengths]
-        self._open = set(requests)
-        for request, length in zip(requests, lengths, strict=True):
-            self._begin(request, length)
+        if self._trying not in pairs or not self._lengths:
+            cold = [pair for pair in pairs if pair not in self._warm]
+            self._trying = min(cold, key=self._failures.__getitem__, default=None)
+            room = min(capacity.max_model_len, capacity.pool_tokens) - GENERATED
+            self._lengths = [max(1, min(length, room)) for length in PROMPT_TOKENS]
+        if self._trying is not None:
+            self._begin(self._trying, self._lengths.pop(0))
 
-    def _begin(self, request: RequestId, length: int) -> None:
-        try:
-            self._submit(Submit(request, (TokenId(0),) * length, SAMPLING, LIMITS), self._hear)
-        except Overloaded as error:
-            self._hear(Fail(request, FailCode.OVERLOADED, str(error)))
+    def _begin(self, pair: Pair, length: int) -> None:
+        request = self._open = self._next_request()
+        self._submit(Submit(request, (TokenId(0),) * length, SAMPLING, LIMITS, pair=pair), self._hear)
 
     def _hear(self, heard: Heard) -> None:
+        pair = self._trying
+        assert pair is not None
         match heard:
             case Finish():
-                self._open.discard(heard.request)
+                self._open = None
+                if not self._lengths:
+                    self._warm.add(pair)
+                    log.info("warmed_up", prefill=f"{pair[0]:x}", decode=f"{pair[1]:x}")
             case Fail():
-                self._open.discard(heard.request)
-                self._failed = heard.detail
                 log.warning("warm_up_failed", code=heard.code.value, why=heard.detail)
+                self._open, self._lengths, self._failed = None, [], heard.detail
+                self._failures[pair] += 1
+                self._paused = True
+                self._later(AGAIN_S)
             case _:
-                return
-        if self._open:
-            return
-        if self._failed:
-            self._paused = True
-            self._later(AGAIN_S)
-        else:
-            self._warm |= self._trying
-            log.info("warmed_up", pairs=len(self._trying))
+                pass
 
     def resume(self) -> None:
         """The pause after a failure is over."""
