@@ -24,7 +24,7 @@ USAGE = event(choices=[], usage={"prompt_tokens": 7, "completion_tokens": 3})
 class Script:
     """What the service says, by the number of tokens asked for."""
 
-    def __init__(self, pieces: dict[int, list[bytes] | tuple[int, str]]) -> None:
+    def __init__(self, pieces: dict[int, list[bytes] | tuple[int, str] | tuple[int, str, dict[str, str]]]) -> None:
         self.pieces = pieces
         self.asked: list[dict[str, object]] = []
         self.under_way = self.most = 0
@@ -34,7 +34,7 @@ class Script:
         self.asked.append(body)
         said = self.pieces[body["max_tokens"]]
         if isinstance(said, tuple):
-            return web.Response(status=said[0], text=said[1])
+            return web.Response(status=said[0], text=said[1], headers=dict(*said[2:]))
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         self.under_way += 1

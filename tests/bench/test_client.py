@@ -63,6 +63,23 @@ def test_each_end_has_its_kind(pieces, failure):
         assert outcome.sent <= outcome.times[0] <= outcome.times[-1] <= outcome.ended
 
 
+@pytest.mark.parametrize(
+    ("status", "headers", "refused", "after"),
+    [
+        (429, {"Retry-After": "7"}, True, 7.0),
+        (503, {"Retry-After": "1"}, True, 1.0),
+        (429, {}, True, None),
+        (503, {"Retry-After": "Fri, 31 Dec 1999 23:59:59 GMT"}, True, None),
+        (504, {}, False, None),
+        (400, {}, False, None),
+    ],
+)
+def test_a_refusal_says_when_to_come_again(status, headers, refused, after):
+    with serving(Script({3: (status, ERROR, headers)})) as url:
+        (outcome,) = ask(url, item(3))
+    assert (outcome.refused, outcome.retry_after_s) == (refused, after)
+
+
 def test_nobody_there():
     (outcome,) = ask("http://127.0.0.1:1", item(3))
     assert outcome.failure == "no connection"

@@ -58,6 +58,8 @@ def test_goodput_counts_requests_within_every_limit(found, limits):
     assert sum(is_good(o, slos) for o in found) == (good if slos else len(fine))
     assert summary.completed + sum(summary.failures.values()) == len(found)
     assert summary.output_tokens == sum(o.output_tokens for o in fine)
+    sent_away = [1e3 * (o.ended - o.sent) for o in found if o.failure == "HTTP 503"]
+    assert summary.refused_ms.max == pytest.approx(max(sent_away, default=0.0))
     assert summary.output_throughput * duration == pytest.approx(summary.output_tokens if duration else 0)
     assert summary.itl_ms.max == pytest.approx(1e3 * max([b - a for o in fine for a, b in pairwise(o.times)] + [0]))
 

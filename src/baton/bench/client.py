@@ -12,6 +12,7 @@ import msgspec
 from baton.bench.workload import Item
 
 DETAIL_CHARS = 300
+REFUSALS = ("HTTP 429", "HTTP 503")
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +60,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         prompt_tokens, output_tokens: as the service counts, else as it was asked and the number of parts
         failure: kind; empty for a success
         detail: the service's or the system's words
+        retry_after_s: when a service that refused asks to be tried again; None where it does not say
     """
 
     due: float
@@ -69,6 +71,12 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: int = 0
     failure: str = ""
     detail: str = ""
+    retry_after_s: float | None = None
+
+    @property
+    def refused(self) -> bool:
+        """Whether the service sent it away for want of capacity."""
+        return self.failure.startswith(REFUSALS)
 
 
 class Delta(msgspec.Struct):
@@ -184,7 +192,7 @@ def refusal(status: int, body: bytes) -> str:
 async def ask(session: aiohttp.ClientSession, target: Target, item: Item, *, due: float) -> Outcome:
     """Send one request and take its answer to the end. Never raises but for cancellation."""
     answer, body, sent = _Answer(), target.body(item), time.perf_counter()
-    failure = detail = ""
+    failure = detail = retry_after = ""
     try:
         async with session.post(target.url, json=body, headers=target.headers) as response:
             if response.status == 200:
@@ -197,6 +205,7 @@ async def ask(session: aiohttp.ClientSession, target: Target, item: Item, *, due
             else:
                 raw = await response.read()
                 failure, detail = refusal(response.status, raw), raw.decode(errors="replace")
+                retry_after = response.headers.get("Retry-After", "")
     except TimeoutError:
         failure, detail = "timeout", f"no end within {target.timeout_s:g} s"
     except aiohttp.ClientConnectorError as error:
@@ -215,4 +224,5 @@ async def ask(session: aiohttp.ClientSession, target: Target, item: Item, *, due
         output_tokens=answer.usage.completion_tokens or len(answer.times),
         failure=failure,
         detail=detail[:DETAIL_CHARS],
+        retry_after_s=float(retry_after) if retry_after.isdecimal() else None,
     )

@@ -87,6 +87,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
     `late` is how long after its time a request was sent: when it is not small, the client was the bottleneck.
     `good` is the number of requests within the SLOs, None without any.
+    `refused_ms` is how long those waited for their answer that were sent away for want of capacity (429 and 503).
     """
 
     duration_s: float
@@ -105,6 +106,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     e2el_ms: Spread
     stall_ms: Spread
     late_ms: Spread
+    refused_ms: Spread
 
 
 def summarize(outcomes: Sequence[Outcome], slos: Slos) -> Summary:
@@ -134,4 +136,5 @@ def summarize(outcomes: Sequence[Outcome], slos: Slos) -> Summary:
         e2el_ms=spread([e2el(o) for o in fine]),
         stall_ms=spread([stall(o) for o in fine if len(o.times) > 1]),
         late_ms=spread([max(0.0, o.sent - o.due) for o in outcomes]),
+        refused_ms=spread([o.ended - o.sent for o in outcomes if o.refused]),
     )

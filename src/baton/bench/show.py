@@ -12,7 +12,7 @@ from baton.bench.client import Outcome
 from baton.bench.figures import Spread, Summary
 from baton.bench.verdict import Point, Winner, cross_overs, sentence
 
-LATENCIES = ("ttft", "tpot", "itl", "stall", "e2el")
+LATENCIES = ("ttft", "tpot", "itl", "stall", "e2el", "refused")
 LATE_MS = 10.0  # a client that sends later than this at p99 is a bottleneck
 
 
@@ -68,6 +68,7 @@ def _latencies(s: Summary) -> Table:
         ("ITL", s.itl_ms),
         ("longest stall", s.stall_ms),
         ("E2E", s.e2el_ms),
+        *((("refusals", s.refused_ms),) if s.refused_ms.max else ()),
     ):
         table.add_row(name, *(f"{v:.2f}" for v in msgspec.structs.astuple(values)))
     return table
