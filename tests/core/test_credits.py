@@ -8,7 +8,7 @@ from tests.core.build import KV, drawn, limits, submit
 from tests.core.test_front import GATEWAY, T0, Bench, D, P, heard
 from tests.core.world import World, expected
 
-from baton.core.door import Cancel, Fail, Finish, QueueView, RequestId
+from baton.core.door import Cancel, Fail, Finish, RequestId
 from baton.core.errors import Overloaded
 from baton.core.ids import Boot, Key, Micros
 from baton.core.messages import (
@@ -64,14 +64,31 @@ class Edge(Bench):
         return self.front._requests[RequestId(number)].key
 
 
+def waiting(edge: Edge, now: int = 0) -> tuple[int, int, dict[str, int]]:
+    """Length, age of the oldest in ms, refusals."""
+    view = edge.front.queue(Micros(now))
+    return view.length, view.oldest_ms, view.refused
+
+
 def test_what_fits_is_sent_and_the_rest_waits_at_the_edge_in_order():
     edge = Edge()
     edge.both(free_p=6, free_d=16)
     assert [edge.ask(n) for n in range(1, 7)] == [[1], [2], [3], [], [], []]
-    assert edge.front.queue(Micros(5_000)) == QueueView(3, 5, {})
+    assert waiting(edge, 5_000) == (3, 5, {})
     assert edge.hear(P, credits(2, free=0, tickets=3)) == [4, 5], "two may wait at the worker, so that it does not idle"
     assert edge.hear(P, credits(3, free=0, waiting=2, tickets=5)) == []
     assert edge.hear(P, credits(4, free=2, waiting=0, tickets=5)) == [6]
+
+
+def test_how_long_they_waited_is_counted_once_they_have_their_turn():
+    edge = Edge()
+    edge.hear(P, credits(free=0, waiting=2))
+    edge.ask(1)
+    edge.ask(2)
+    edge.now = 3_000
+    assert edge.hear(P, credits(2, free=0, waiting=1)) == [1]
+    view = edge.front.queue(Micros(3_000)).waited
+    assert (sum(view.counts), view.total_us) == (1, 3_000)
 
 
 def test_tickets_under_way_count_as_if_the_worker_had_them():
@@ -175,13 +192,13 @@ def test_the_queue_is_bounded():
     edge.ask(2)
     with pytest.raises(Overloaded, match=r"2 requests wait already \(--max-queued-requests\)"):
         edge.ask(3)
-    assert edge.front.queue(T0) == QueueView(2, 0, {"full": 1})
+    assert waiting(edge) == (2, 0, {"full": 1})
     assert edge.front.open_requests == 2
 
 
 def test_who_would_wait_too_long_is_refused_at_once_and_told_when_to_come_again():
-    """Five leave, one a second; of ten seconds of patience half is taken on: the sixth in line is refused."""
-    edge = Edge(queue_ms=10_000)
+    """Five leave, one a second, of which none is admitted; of 30 seconds of patience a quarter is taken on."""
+    edge = Edge(queue_ms=30_000)
     edge.hear(P, credits(free=0, waiting=2))
     for n in range(1, 11):
         edge.ask(n)
@@ -189,9 +206,9 @@ def test_who_would_wait_too_long_is_refused_at_once_and_told_when_to_come_again(
         edge.now = n * 1_000_000
         assert edge.hear(P, credits(2 * n, free=0, waiting=1, tickets=n - 1)) == [n]
         edge.hear(P, credits(2 * n + 1, free=0, waiting=2, tickets=n))
-    with pytest.raises(Overloaded, match="would come in 6000 ms") as raised:
+    with pytest.raises(Overloaded, match="would come in 11000 ms") as raised:
         edge.ask(11)
-    assert raised.value.retry_after_s == 1
+    assert raised.value.retry_after_s == 4
     edge.ask(12, priority=-1)  # its turn comes sooner
     assert edge.front.queue(T0).refused == {"slow": 1}
 
@@ -209,7 +226,7 @@ def test_waiting_at_the_edge_ends_with_the_limit_and_the_remedy():
     assert (fail.code, fail.request) == (FailCode.QUEUE_TIMEOUT, 1)
     assert "waited 3000 ms" in fail.detail
     assert "--queue-timeout" in fail.detail
-    assert edge.front.queue(T0) == QueueView(0, 0, {"timeout": 2})
+    assert waiting(edge) == (0, 0, {"timeout": 2})
     assert edge.front.open_requests == 0
 
 

@@ -86,8 +86,20 @@ def test_the_wait_is_foretold_from_the_pace_and_from_who_goes_first():
     q.leave(Stamp(1), Micros(800))
     assert q.wait(0, Micros(800)) == (7 + 1) * 200
     assert q.wait(1, Micros(800)) == (16 + 1) * 200
+    assert q.wait(1, Micros(800), before=3) == (16 + 1 + 3) * 200
     assert q.wait(-1, Micros(800)) == 200
     assert q.wait(-1, Micros(2_000)) == 500, "a standstill counts"
+
+
+def test_a_burst_at_first_does_not_hide_how_slow_the_queue_moves_now():
+    q = queue(*((n, 0) for n in range(1, 61)))
+    for n in range(1, 41):
+        q.leave(Stamp(n), Micros(n))
+    assert q.wait(0, Micros(40)) == 21
+    for n in range(41, 57):
+        q.leave(Stamp(n), Micros(40 + 1_000 * (n - 40)))
+    assert q.wait(0, Micros(16_040)) == 5 * 1_000
+    assert q.pace.gap(Micros(16_040)) == 1_000
 
 
 def test_an_empty_queue_forgets_its_pace():

@@ -104,7 +104,7 @@ def test_what_workers_answer():
         view("d", clean=False), pages={"full": {"free": 1, "committed": 3, "total": 4}}, counters=counters
     )
     credits = {"d": Credits(4, {"full": 5}, {"full": 6}, 1, 2, free_rooms=3)}
-    queue = QueueView(5, 1_250, {"slow": 2, "timeout": 1})
+    queue = QueueView(5, 1_250, {"slow": 2, "timeout": 1}, spent.view())
     m = History().scrape(LedgerReport((decode,), ("lost",), 3, pairs=2, events={"new_epoch": 9}, credits=credits, queue=queue))
     who = ("decode", "d")  # labels come in the order of their names: role, worker
     assert m["vllm:kv_cache_usage_perc", ("d",)] == 0.75
@@ -127,6 +127,7 @@ def test_what_workers_answer():
     assert (m["baton:credit_free_pages", ("full", "d")], m["baton:credit_waiting", ("d",)]) == (5, 1)
     assert (m["baton:credit_running", ("d",)], m["baton:credit_free_rooms", ("d",)]) == (2, 3)
     assert (m["baton:queue_length", ()], m["baton:queue_oldest_seconds", ()]) == (5, 1.25)
+    assert (m["baton:queue_seconds_count", ()], m["baton:queue_seconds_sum", ()]) == (4, pytest.approx(400.000601))
     assert [m["baton:refusals_total", (reason,)] for reason in ("slow", "timeout")] == [2, 1]
 
 

@@ -6,6 +6,7 @@ import msgspec
 
 from baton.core.ids import Boot, Key, TokenId, TokenIndex
 from baton.core.messages import Drawn, FailCode, FinishReason, Limits, Sampling
+from baton.core.statistics import Durations, Spent
 
 RequestId = NewType("RequestId", int)  # local to one gateway process
 
@@ -59,6 +60,7 @@ class QueueView(msgspec.Struct, frozen=True):
     length: int = 0
     oldest_ms: int = 0  # how long the oldest has waited
     refused: dict[str, int] = {}
+    waited: Spent = Durations().view()  # how long those waited that had their turn, each time they had one
 
 
 Heard = Emit | Finish | Fail

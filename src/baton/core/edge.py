@@ -1,6 +1,6 @@
 """The gateway's edge: requests wait here, holding nothing, until workers state that they have room.
 
-Submit ──▶ would it wait too long? ──yes──▶ Overloaded, at once
+Submit ──▶ might it wait too long? ──yes──▶ Overloaded, at once
                     └──no──▶ in line ──its turn, and room──▶ first epoch          back in line: the next epoch
                                  └──patience over──▶ QUEUE_TIMEOUT
 """
@@ -13,6 +13,9 @@ from baton.core.errors import Overloaded
 from baton.core.ids import Micros, Stamp
 from baton.core.messages import FailCode
 from baton.core.request import FrontSettings, Request, Standing, patience_ms
+from baton.core.statistics import Durations
+
+CAUTION = 4  # who is taken may wait so many times longer than was foretold: the pace of a service changes
 
 
 class Edge:
@@ -24,15 +27,19 @@ class Edge:
         self._waiting: dict[Stamp, Request] = {}
         self.pairless: Micros | None = None  # since when there is no pair of workers
         self._refused: Counter[str] = Counter()
+        self._waited = Durations()
 
-    def require_room(self, submit: Submit, open_requests: int, now: Micros) -> None:
-        """A request that would wait too long is refused at once: a client can do more with that than with waiting in vain.
+    def require_room(self, submit: Submit, *, open_requests: int, unadmitted: int, now: Micros) -> None:
+        """A request that might wait too long is refused at once: a client can do more with that than with waiting in vain.
+
+        unadmitted: requests that workers have, and hold no memory for to generate in
 
         Raises:
             Overloaded: says which bound was met
         """
         s, waiting = self._settings, len(self._queue)
-        wait, most = self._queue.wait(submit.priority, now) // 1000, patience_ms(submit, s) // 2
+        wait = self._queue.wait(submit.priority, now, before=unadmitted) // 1000
+        most = patience_ms(submit, s) // CAUTION
         if open_requests >= s.max_requests:
             reason, why = "open", f"{s.max_requests} requests are open already"
         elif waiting >= s.max_queued:
@@ -40,7 +47,7 @@ class Edge:
         elif wait > most:
             reason = "slow"
             why = f"{waiting} requests wait, and the turn of this one would come in {wait} ms; it is taken if that is at most"
-            why += f" {most} ms, half of what it may wait (--queue-timeout, or half of its own timeout)"
+            why += f" {most} ms, a quarter of what it may wait (--queue-timeout, or half of its own timeout)"
         else:
             return
         self._refused[reason] += 1
@@ -60,6 +67,7 @@ class Edge:
     def begins(self, request: Request, now: Micros) -> None:
         """Its turn has come, and workers have room."""
         del self._waiting[request.stamp]
+        self._waited.add(now - request.since)
         self._queue.leave(request.stamp, now)
 
     def forget(self, request: Request) -> None:
@@ -71,7 +79,7 @@ class Edge:
         """What operators see."""
         oldest = self._queue.oldest
         since = self._waiting[oldest].since if oldest is not None else now
-        return QueueView(len(self._queue), (now - since) // 1000, dict(self._refused))
+        return QueueView(len(self._queue), (now - since) // 1000, dict(self._refused), self._waited.view())
 
     # ---- times that are over --------------------------------------------------------------------
 

@@ -59,19 +59,21 @@ class EdgeQueue:
         self._left += 1
         self.pace.left(now)
 
-    def wait(self, priority: int, now: Micros) -> int:
-        """Microseconds until the turn of a newcomer with this priority, as the queue moves now; 0 where that is not known."""
+    def wait(self, priority: int, now: Micros, *, before: int = 0) -> int:
+        """Microseconds until a newcomer with this priority would be admitted, as the queue moves now; 0 where that is not known.
+        before: requests that have left the queue and are not admitted."""
         ahead = bisect_left(self._ranked, (True, priority + 1))
-        return (ahead + 1) * self.pace.gap(now) if self._ranks else 0
+        return (before + ahead + 1) * self.pace.gap(now) if self._ranks else 0
 
 
 class Pace:
-    """The mean time between departures, over the last `MOST` of the time in which somebody waited."""
+    """The mean time between departures, over the last `MOST` of the time in which somebody waited; or over the last `RECENT` if
+    that is more: a queue begins with a burst, which fills the workers, and a service may become slower."""
 
-    LEAST, MOST = 4, 64
+    LEAST, RECENT, MOST = 4, 16, 64
 
     def __init__(self) -> None:
-        self._times: deque[Micros] = deque(maxlen=self.MOST)
+        self._times: deque[Micros] = deque(maxlen=self.MOST + 1)
 
     def begins(self, now: Micros) -> None:
         """From now on somebody waits."""
@@ -85,4 +87,7 @@ class Pace:
     def gap(self, now: Micros) -> int:
         """Microseconds, a standstill since the last departure included; 0 before `LEAST` departures."""
         departures = len(self._times) - 1
-        return (now - self._times[0]) // departures if departures >= self.LEAST else 0
+        if departures < self.LEAST:
+            return 0
+        recent = min(departures, self.RECENT)
+        return max((now - self._times[-1 - n]) // n for n in (recent, departures))

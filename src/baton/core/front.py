@@ -86,7 +86,8 @@ class Front:
             Overloaded: too many are open or wait, or it would wait too long; nothing was kept
         """
         if submit.pair is None:
-            self._edge.require_room(submit, len(self._requests), now)
+            unadmitted = self._workers.unadmitted
+            self._edge.require_room(submit, open_requests=len(self._requests), unadmitted=unadmitted, now=now)
         self._stamp += 1
         request = Request(submit, Room(f"{self._bits(128):032x}"), Stamp(self._stamp), now, settings=self.settings)
         self._requests[submit.request] = request

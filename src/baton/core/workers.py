@@ -61,6 +61,11 @@ class Worker:
         self.open.discard(key)
         self._unadmitted.drop(key)
 
+    @property
+    def unadmitted(self) -> int:
+        """Rooms that hold nothing here yet."""
+        return len(self._unadmitted)
+
     def could_hold(self, tokens: int) -> bool:
         """Whether its empty pools would."""
         return self.credits is None or all(self.credits.total_pages.get(g, n) >= n for g, n in self.need(tokens).items())
@@ -166,6 +171,11 @@ class Workers:
     def credits(self) -> dict[str, Credits]:
         """What they last said of their capacity, by name."""
         return {w.register.name: w.credits for w in self._all.values() if w.credits is not None}
+
+    @property
+    def unadmitted(self) -> int:
+        """Requests that were given out, and for which no worker holds memory to generate in."""
+        return sum(worker.unadmitted for worker in self._all.values() if worker.role != PREFILL)
 
     # ---- what they hold -------------------------------------------------------------------------
 

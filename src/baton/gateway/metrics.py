@@ -126,6 +126,9 @@ class Metrics:
         queue = report.queue
         yield _gauge("baton:queue_length", "Requests that wait at the gateway.", (), [((), queue.length)])
         yield _gauge("baton:queue_oldest_seconds", "How long the oldest of them has waited.", (), [((), queue.oldest_ms / 1000)])
+        waited = HistogramMetricFamily("baton:queue_seconds", "How long requests waited at the gateway for their turn.")
+        waited.add_metric((), _spent_classes(queue.waited), queue.waited.total_us / 1e6)
+        yield waited
         refused = [((reason,), count) for reason, count in sorted(queue.refused.items())]
         yield _counter("baton:refusals", "Requests sent away for want of capacity, by reason.", ("reason",), refused)
 
