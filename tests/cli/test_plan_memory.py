@@ -42,6 +42,19 @@ def test_windows_take_no_more_than_rooms_can_use(tmp_path: Path, capsys: pytest.
     assert bytes_ <= 8 * MIB
 
 
+def test_host_memory_holds_so_many_requests_that_give_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(make_tiny(tmp_path / "m"))
+    row = 2 * 2 * 2 * 16 * 4
+    found = said(capsys, path, "--kv-memory", "8MiB", "--host-kv-memory", "3MiB", "--tp", "2", "--max-model-len", "600")
+    assert (found["host_bytes"], found["away"]) == (
+        3 * MIB,
+        {"512": 3 * MIB // (512 * row // 2), "600": 3 * MIB // (608 * row // 2)},
+    )
+    pool = said(capsys, path, "--kv-memory", "8MiB")
+    assert pool["host_bytes"] == 2 * pool["pools"][0]["pages"] * pool["pools"][0]["page_bytes"]
+    assert said(capsys, path, "--role", "prefill", "--host-kv-memory", "3MiB")["host_bytes"] == 0
+
+
 def test_people_get_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["plan-memory", str(make_tiny(tmp_path / "m")), "--kv-memory", "8MiB"]) == 0
     out = capsys.readouterr().out

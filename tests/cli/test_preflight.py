@@ -6,6 +6,7 @@ import sys
 import msgspec
 import pytest
 
+from baton.cli.host_share import automatic
 from baton.cli.preflight import require_room
 from baton.core.errors import ConfigError
 from baton.shell.settings import Role, WorkerSettings
@@ -21,6 +22,7 @@ WORKER = WorkerSettings(
     page_tokens=64,
     kv_pages=None,
     kv_bytes=4 * GIB,
+    host_kv_bytes=0,
     max_batched_tokens=512,
     max_num_seqs=8,
     threads=1,
@@ -64,6 +66,23 @@ def test_each_rank_has_a_pool_of_its_own():
         require_room([worker], weights=[GIB], available=16 * GIB)
     follower = msgspec.structs.replace(worker, rank=3, rendezvous="127.0.0.1:1")
     require_room([follower], weights=[GIB], available=5 * GIB)
+
+
+def test_host_memory_of_those_that_generate_counts_too():
+    worker = msgspec.structs.replace(WORKER, host_kv_bytes=3 * GIB, tp=2)
+    require_room([worker], weights=[GIB], available=15 * GIB)
+    with pytest.raises(ConfigError, match=r"weights of 1 GiB, 6 GiB for requests .* --host-kv-memory"):
+        require_room([worker], weights=[GIB], available=14 * GIB)
+    require_room([msgspec.structs.replace(worker, role=Role.PREFILL)], weights=[GIB], available=9 * GIB)
+    require_room([msgspec.structs.replace(worker, host_kv_bytes=None)], weights=[GIB], available=9 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("pools", "available", "ranks", "found"),
+    [(4, 100, 1, 8), (4, 100, 4, 6), (4, 20, 1, 5), (4, 0, 1, 0)],
+)
+def test_where_nobody_says_twice_the_pools_and_a_quarter_of_what_is_free_at_most(pools, available, ranks, found):
+    assert automatic(pools * GIB, available=available * GIB, ranks=ranks) // GIB == found
 
 
 def test_torch_is_not_needed_to_look():

@@ -29,10 +29,11 @@ def test_a_worker_is_whole_when_all_have_joined_in_any_order(order):
     for n, rank in enumerate(order):
         assert muster.whole is None
         assert muster.missing == sorted(order[n:])
-        muster.take(Boot(10 + rank), Join(seen_by(rank), pid=100 + rank))
+        muster.take(Boot(10 + rank), Join(seen_by(rank), pid=100 + rank, host_bytes=200 + rank))
         assert muster.rank_of(Boot(10 + rank)) == rank
     assert [r.boot for r in muster.whole.ranks] == [10, 11, 12, 13]
     assert muster.pids == (101, 102, 103)
+    assert muster.host_bytes == (201, 202, 203)
     assert msgspec.structs.replace(muster.whole, ranks=seen_by(0).ranks) == seen_by(0)
 
 

@@ -47,7 +47,7 @@ def crew(*joins):
         )
         pump = RankPump(
             rank=IDLE,
-            join=Join(manifest, pid=100 + manifest.ranks[0].rank),
+            join=Join(manifest, pid=100 + manifest.ranks[0].rank, host_bytes=10 + manifest.ranks[0].rank),
             lines=line,
             clock=CLOCK,
             leader=None,
@@ -76,9 +76,10 @@ def crew(*joins):
 
 def test_a_worker_is_whole_when_every_rank_has_joined():
     with crew(seen_by(2), seen_by(1)) as gather:
-        whole, pids = gather()
+        whole, pids, host_bytes = gather()
         assert [r.boot for r in whole.ranks] == [10, 11, 12]
         assert pids == (101, 102)
+        assert host_bytes == (11, 12)
 
 
 def test_a_rank_with_other_weights_ends_the_start():

@@ -18,6 +18,7 @@ from baton.adapters.host_memory import HostMemory
 from baton.adapters.memory import HostPool, available_bytes, require_memory
 from baton.adapters.secret import Secret, load_secret
 from baton.adapters.zmq_control import ZmqControl
+from baton.cli.host_share import automatic
 from baton.cli.pool_size import Use, pool_pages
 from baton.cli.ranks import Crew, start_ranks
 from baton.cli.record import making
@@ -120,13 +121,17 @@ class Body:
             narration=station.narration,
         )
 
-    @property
-    def host_bytes(self) -> int:
+    def _host_bytes(self) -> int:
         """Of host memory for the state of requests that give way; none where nothing is generated."""
         s = self.settings
         if s.role is Role.PREFILL:
             return 0
-        return s.host_kv_bytes if s.host_kv_bytes is not None else sum(p.nbytes for p in self._host_pools.values())
+        if s.host_kv_bytes is None:
+            pools = sum(pool.nbytes for pool in self._host_pools.values())
+            return automatic(pools, available=available_bytes(), ranks=s.ranks_here)
+        if s.host_kv_bytes:
+            require_memory(s.host_kv_bytes, "the host memory for requests that give way (--host-kv-memory)")
+        return s.host_kv_bytes
 
     def _load(self, station: Station, store: "Store | None") -> None:
         from baton.engine.attention.choose import attention_for, delta_for, sparse_for
@@ -162,8 +167,7 @@ class Body:
         self.weights = identity(checkpoint.identity(self.dtype), config)
         pools = {group: HostPool(size, what=f"the pool of group {group}") for group, size in nbytes.items()}
         self._host_pools = pools
-        if s.host_kv_bytes and s.role is not Role.PREFILL:
-            require_memory(s.host_kv_bytes, "the host memory for requests that give way (--host-kv-memory)")
+        self.host_bytes = self._host_bytes()
         block_bytes = {group: self.placement.block_bytes(group) for group in pools}
         self._store = HostMemory(pools=pools, block_bytes=block_bytes, total=self.host_bytes, wake=station.wake)
         attention = attention_for(pools, self.placement)

@@ -79,7 +79,7 @@ class Worker(Member):
             rendezvous.say_leader(store, self._station.control.bound_address)
         self._body = Body(settings, ports, self._station, store)
         settle()
-        self.manifest, pids = gather_ranks(
+        self.manifest, pids, host_bytes = gather_ranks(
             self._body.manifest,
             self._station.lines,
             self._station.clock,
@@ -88,7 +88,7 @@ class Worker(Member):
             look=self._crew.look,
         )
         self._pump = WorkerPump(
-            leader=self._leader((os.getpid(), *pids)),
+            leader=self._leader((os.getpid(), *pids), min((self._body.host_bytes, *host_bytes))),
             rank=self._body.host,
             others=[rank.boot for rank in self.manifest.ranks[1:]],
             absent=(),
@@ -98,7 +98,7 @@ class Worker(Member):
             narration=self._station.narration,
         )
 
-    def _leader(self, pids: tuple[int, ...]) -> AnyLeader:
+    def _leader(self, pids: tuple[int, ...], host_bytes: int) -> AnyLeader:
         s, body = self.settings, self._body
         pools = [pool for rank in self.manifest.ranks for pool in rank.pools]
         totals = {g.name: min(pool.pages for pool in pools if pool.group == g.name) for g in self.manifest.table.groups}
@@ -113,15 +113,10 @@ class Worker(Member):
             stall_ms=s.stall_ms,
             fetch_ms=s.fetch_ms,
             pids=pids,
-            host_bytes=self._host_bytes(),
+            host_bytes=host_bytes,
             ahead=s.prefill_ahead,
         )
         return self._station.making.cores.leader(LeaderParts(self.manifest, settings, totals), self._choose_fabric)
-
-    def _host_bytes(self) -> int:
-        """What the host store of every rank holds: ranks of a pipeline may have pools of different sizes."""
-        pools = [sum(pool.nbytes for pool in rank.pools) for rank in self.manifest.ranks]
-        return self._body.host_bytes if self.settings.host_kv_bytes is not None else min(self._body.host_bytes, *pools)
 
     def _choose_fabric(self, theirs: Manifest) -> str:
         """One for all pairs of ranks: what all of them have, and what reaches the farthest."""
@@ -151,7 +146,7 @@ class Follower(Member):
         settle()
         self._pump = RankPump(
             rank=self._body.host,
-            join=Join(self._body.manifest, os.getpid()),
+            join=Join(self._body.manifest, os.getpid(), self._body.host_bytes),
             lines=self._station.lines,
             clock=self._station.clock,
             leader=None,

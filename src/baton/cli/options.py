@@ -16,7 +16,7 @@ DEFAULT_MODEL = "smollm2"
 DEFAULT_BLOCK_TOKENS = BLOCK_TOKENS
 DEFAULT_PAGE_TOKENS = 64
 DEFAULT_KV_MEMORY = "1GiB"
-DEFAULT_HOST_KV_MEMORY = "0"
+DEFAULT_HOST_KV_MEMORY = "auto"
 DEFAULT_BATCHED_TOKENS = 512
 DEFAULT_NUM_SEQS = 128
 DEFAULT_FABRIC = FabricSettings()
@@ -176,8 +176,8 @@ HostKvMemory = Annotated[
     str,
     typer.Option(
         "--host-kv-memory",
-        help="Host memory of each rank that generates, for requests that give way when its pool is full: e.g. 4GiB, auto = as"
-        " much as the pool, 0 = they are computed again.",
+        help="Host memory of each rank that generates, for requests that give way when its pool is full: e.g. 4GiB, auto = twice"
+        " the pool, but a quarter of what is free at most, 0 = they are computed again.",
         rich_help_panel=MEMORY,
     ),
 ]

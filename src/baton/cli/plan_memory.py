@@ -14,6 +14,7 @@ import typer
 from baton.cli import given
 from baton.cli import layout_options as lo
 from baton.cli import options as o
+from baton.cli.host_share import automatic
 from baton.cli.models import locate, require
 from baton.cli.sizes import show_size
 from baton.core.ids import GroupName
@@ -43,7 +44,9 @@ class MemoryPlan(msgspec.Struct, frozen=True):
     """What a worker's pools hold.
 
     Attributes:
+        host_bytes: of each rank, for the state of requests that give way
         fits: length of a request -> how many of that length are held at once
+        away: length of a request -> how many of that length have room there
     """
 
     model: str
@@ -53,7 +56,9 @@ class MemoryPlan(msgspec.Struct, frozen=True):
     page_tokens: int
     max_model_len: int
     pools: tuple[Pool, ...]
+    host_bytes: int
     fits: dict[int, int]
+    away: dict[int, int]
 
 
 def plan(s: WorkerSettings) -> MemoryPlan:
@@ -64,6 +69,7 @@ def plan(s: WorkerSettings) -> MemoryPlan:
     """
     from baton.cli.compose_rank import SERVED, model_length, served_dtype, served_table
     from baton.cli.pool_size import Use, pool_pages
+    from baton.core.host_ledger import state_bytes
     from baton.core.span import Span
     from baton.engine.checkpoint import Checkpoint
     from baton.engine.models import FAMILIES
@@ -80,6 +86,7 @@ def plan(s: WorkerSettings) -> MemoryPlan:
     pools = [pool_pages(p, use, pages=s.kv_pages, budget=s.kv_bytes or 0, roomy=False) for p in ranks]
     pages = {g: min(pool[g] for p, pool in zip(ranks, pools, strict=True) if p.page_bytes(g)) for g in pools[0]}
     span = Span(table, s.page_tokens)
+    host = _host_bytes(s, [sum(n * p.page_bytes(g) for g, n in pool.items()) for p, pool in zip(ranks, pools, strict=True)])
     return MemoryPlan(
         model=s.served_model_name,
         dtype=dtype,
@@ -98,8 +105,22 @@ def plan(s: WorkerSettings) -> MemoryPlan:
             )
             for g in table.groups
         ),
+        host_bytes=host,
         fits={n: _fit(pages, span.reserve(n, step=use.step), use.rooms) for n in _lengths(longest)},
+        away={n: host // max(1, *(state_bytes(p, n) for p in ranks)) for n in _lengths(longest)},
     )
+
+
+def _host_bytes(s: WorkerSettings, pools: Sequence[int]) -> int:
+    """What every rank has. pools: bytes of each rank's; all ranks are taken to be on this machine."""
+    from baton.adapters.memory import available_bytes
+
+    if s.role is Role.PREFILL:
+        return 0
+    if s.host_kv_bytes is not None:
+        return s.host_kv_bytes
+    left = max(0, available_bytes() - sum(pools))
+    return min(automatic(size, available=left, ranks=len(pools)) for size in pools)
 
 
 def _lengths(longest: int) -> Sequence[int]:
@@ -115,6 +136,7 @@ def plan_memory(
     model_path: o.ModelPath = None,
     kv_memory: o.KvMemory = None,
     kv_pages: o.KvPages = None,
+    host_kv_memory: o.HostKvMemory = o.DEFAULT_HOST_KV_MEMORY,
     role: Annotated[Role, typer.Option(help="Prefill and unified workers have a chunk of a prompt under way.")] = Role.DECODE,
     tp: lo.TensorParallel = 1,
     pp: lo.PipelineParallel = 1,
@@ -145,6 +167,7 @@ def plan_memory(
             page_size=page_size,
             kv_pages=kv_pages,
             kv_memory=kv_memory,
+            host_kv_memory=host_kv_memory,
             fabric="auto",
             seal=o.Switch.ON,
         ),
@@ -177,9 +200,11 @@ def _print(found: MemoryPlan) -> None:
     for row, count in zip(rows, tokens, strict=True):
         pools.add_row(*row, count)
     console.print(pools)
-    fits = _table("request of (prompt and answer)", "at once")
+    console.print(f"host memory of each rank for requests that give way: {show_size(found.host_bytes)}")
+    fits = _table("request of (prompt and answer)", "at once", "away")
     for length, rooms in found.fits.items():
-        fits.add_row(f"{length:,} tokens" + " (the longest)" * (length == found.max_model_len), f"{rooms:,}")
+        longest = " (the longest)" * (length == found.max_model_len)
+        fits.add_row(f"{length:,} tokens{longest}", f"{rooms:,}", f"{found.away[length]:,}")
     console.print(fits)
 
 

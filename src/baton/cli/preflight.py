@@ -13,7 +13,7 @@ from baton.adapters.secret import load_secret
 from baton.cli.sizes import show_size
 from baton.core.errors import ConfigError
 from baton.engine.checkpoint import Checkpoint
-from baton.shell.settings import WorkerSettings
+from baton.shell.settings import Role, WorkerSettings
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}  # of a weight, by the dtype in which it is served
 CONVERTED = {"F64", "F32", "F16", "BF16"}  # stored dtypes that are served in that one; others stay as they are
@@ -34,9 +34,11 @@ def require_startable(workers: Sequence[WorkerSettings]) -> None:
 
 
 def require_room(workers: Sequence[WorkerSettings], *, weights: Sequence[int], available: int) -> None:
-    """That pools and weights of all workers' ranks find memory. One alone may see enough for itself while the others still load.
+    """That pools, weights and host memory of all workers' ranks find room. One alone may see enough for itself while the others
+    still load.
 
-    Pools given in pages are not counted: what a page takes depends on the model's family.
+    Pools given in pages are not counted: what a page takes depends on the model's family. Nor is host memory whose size nobody
+    gave, which is a share of what is left.
 
     Args:
         weights: bytes of each worker's
@@ -46,12 +48,14 @@ def require_room(workers: Sequence[WorkerSettings], *, weights: Sequence[int], a
         ConfigError: they do not; names both sizes
     """
     pools = [(w.kv_bytes or 0) * _ranks(w) for w in workers]
-    wanted = sum(pools) + sum(weights)
+    away = [(w.host_kv_bytes or 0) * _ranks(w) if w.role is not Role.PREFILL else 0 for w in workers]
+    wanted = sum(pools) + sum(weights) + sum(away)
     if wanted <= available:
         return
+    store, flags = (f", {_sizes(away)} for requests that give way", " or --host-kv-memory") if any(away) else ("", "")
     raise ConfigError(
         f"{', '.join(w.name for w in workers)} need {show_size(wanted)} of host memory, pools of {_sizes(pools)} "
-        f"and weights of {_sizes(weights)}, but only {show_size(available)} are available; lower --kv-memory"
+        f"and weights of {_sizes(weights)}{store}, but only {show_size(available)} are available; lower --kv-memory{flags}"
     )
 
 

@@ -33,6 +33,7 @@ class Join(msgspec.Struct, frozen=True, tag="join", forbid_unknown_fields=True):
 
     manifest: Manifest
     pid: int  # of its process
+    host_bytes: int = 0  # of its host memory for the state of requests that give way
 
 
 # What a session carries: messages between processes; plans, reports and joins between a leader and its ranks.

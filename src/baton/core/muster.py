@@ -15,6 +15,7 @@ class Muster:
         self._own = own
         self._ranks = {Rank(0): own.ranks[0]}
         self._pids: dict[Rank, int] = {}
+        self._host: dict[Rank, int] = {}
 
     @property
     def missing(self) -> list[Rank]:
@@ -32,6 +33,11 @@ class Muster:
     def pids(self) -> tuple[int, ...]:
         """Processes of the ranks that have joined, by rank."""
         return tuple(self._pids[r] for r in sorted(self._pids))
+
+    @property
+    def host_bytes(self) -> tuple[int, ...]:
+        """Host memory of the ranks that have joined, by rank."""
+        return tuple(self._host[r] for r in sorted(self._host))
 
     def rank_of(self, boot: Boot) -> Rank | None:
         """Which rank a process is; None if it has not joined."""
@@ -56,4 +62,4 @@ class Muster:
             raise ConfigError(
                 f"boot {sender:x} joins as rank {rank}; rank(s) {self.missing} of {self._own.tp * self._own.pp} miss"
             )
-        self._ranks[rank], self._pids[rank] = theirs.ranks[0], join.pid
+        self._ranks[rank], self._pids[rank], self._host[rank] = theirs.ranks[0], join.pid, join.host_bytes

@@ -18,8 +18,9 @@ log = structlog.get_logger()
 
 def gather_ranks(
     own: Manifest, lines: Lines, clock: Clock, *, sleep: Callable[[Micros], None], patience: Micros, look: Callable[[], None]
-) -> tuple[Manifest, tuple[int, ...]]:
-    """The manifest of the whole worker, made of `own` (rank 0) and what the other ranks say; and their processes, by rank.
+) -> tuple[Manifest, tuple[int, ...], tuple[int, ...]]:
+    """The manifest of the whole worker, made of `own` (rank 0) and what the other ranks say; their processes, by rank, and
+    their host memory, bytes.
 
     Args:
         sleep: until something comes in, at most so long
@@ -48,4 +49,4 @@ def gather_ranks(
             raise PeerError(f"rank(s) {muster.missing} of this worker have not joined in {patience / 1e6:.0f} s")
         timer = lines.timer()
         sleep(Micros(min(until, timer if timer is not None else until) - now))
-    return whole, muster.pids
+    return whole, muster.pids, muster.host_bytes

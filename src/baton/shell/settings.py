@@ -33,7 +33,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         page_tokens: tokens in a page, a multiple of 16
         kv_pages: pages of the pool; None = from `kv_bytes`
         kv_bytes: bytes of the pool; None = from `kv_pages`, and a share of the free memory if both are None
-        host_kv_bytes: host memory of each rank for the state of requests that give way; None = as much as its pools, 0 = none
+        host_kv_bytes: host memory of each rank for the state of requests that give way; None = from its pools and what is free
         max_batched_tokens: tokens of one forward pass
         max_num_seqs: requests that run at once
         threads: compute threads
@@ -72,7 +72,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     cores: tuple[int, ...]
     fabrics: tuple[str, ...]
     fabric_settings: FabricSettings = FabricSettings()
-    host_kv_bytes: int | None = 0
+    host_kv_bytes: int | None = None
     seal: bool
     gateways: tuple[str, ...]
     secret: str | None
