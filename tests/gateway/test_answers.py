@@ -2,10 +2,12 @@
 
 import re
 
+import msgspec
 import pytest
 
+from baton.core.door import QueueView
 from baton.core.ids import TokenId
-from baton.core.messages import FailCode, FinishReason
+from baton.core.messages import Credits, FailCode, FinishReason
 from baton.core.mixing import mix64
 from baton.gateway.door import Capacity, LedgerReport, Readiness
 
@@ -336,8 +338,12 @@ def test_health_ready_version():
 def test_the_ledger_is_clean_if_all_workers_answered_and_are():
     door = FakeDoor()
     door.report = LedgerReport((view("p", clean=True), view("d", clean=True)), (), 0)
+    credits = Credits(4, {"full": 5}, {"full": 6}, 1, 2, free_rooms=3, ahead_pages={"full": 3})
+    door.report = msgspec.structs.replace(door.report, credits={"d": credits}, queue=QueueView(5, 1_250, {"slow": 2}))
     books = request(door, "GET", "/debug/ledger").json()
     assert books["clean"] is True
+    assert books["credits"]["d"]["free_pages"] == {"full": 5}
+    assert (books["queue"]["length"], books["queue"]["oldest_ms"], books["queue"]["refused"]) == (5, 1_250, {"slow": 2})
     assert books["workers"][0]["ranks"] == [{"rank": 0, "pid": 4242, "boot": "ffffffffffffffff"}]
     assert books["workers"][0]["pages"] == {"full": {"free": 10, "cached": 2}}
     door.report = LedgerReport((view("p", clean=True), view("d", clean=False)), (), 0)

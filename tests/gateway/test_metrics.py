@@ -101,7 +101,7 @@ def test_what_workers_answer():
         ranks=RankTally(11, 4096, 1, 90, 2),
     )
     decode = msgspec.structs.replace(
-        view("d", clean=False), pages={"full": {"free": 1, "committed": 3, "total": 4}}, counters=counters
+        view("d", clean=False), pages={"full": {"free": 1, "committed": 3, "total": 4}}, counters=counters, copies=3
     )
     credits = {"d": Credits(4, {"full": 5}, {"full": 6}, 1, 2, free_rooms=3)}
     queue = QueueView(5, 1_250, {"slow": 2, "timeout": 1}, spent.view())
@@ -113,6 +113,7 @@ def test_what_workers_answer():
     assert ("baton:pages", ("full", "decode", "total", "d")) not in m
     assert m["baton:rooms", ("decode", "running", "d")] == 1
     assert m["baton:epochs_total", who] == 7
+    assert m["baton:host_copies", who] == 3
     assert m["baton:epoch_failures_total", ("handoff_failed", *who)] == 2
     assert m["baton:events_total", ("doubt", *who)] == 3
     assert [m[f"baton:{f}_total", who] for f in ("reads", "read_bytes", "reads_failed", "blocks_right", "blocks_wrong")] == [

@@ -195,6 +195,7 @@ class Report(msgspec.Struct, frozen=True, tag="report", forbid_unknown_fields=Tr
     met: tuple[Met, ...]
     rehashed: tuple[Rehashed, ...]
     reads: int  # under way, for the ledger view
+    copies: int = 0  # rooms of which its host store holds something, or of which a copy is under way; for the ledger view
     counted: RankTally = RankTally()
 
 
@@ -242,6 +243,7 @@ class Agreement:
         self._quiet: dict[Key, set[Rank]] = {}
         self._dropped_at: dict[Key, Seq] = {}
         self.reads: dict[Rank, int] = {}
+        self.copies: dict[Rank, int] = {}
         self.counted: dict[Rank, RankTally] = {}
 
     def issue(self, plan: StepPlan) -> None:
@@ -264,6 +266,7 @@ class Agreement:
             raise Bug(f"rank {report.rank} (boot {report.boot:x}) diverged at plan {report.applied}")
         self._applied[report.rank] = max(self._applied[report.rank], report.applied)
         self.reads[report.rank], self.counted[report.rank] = report.reads, report.counted
+        self.copies[report.rank] = report.copies
         for ballot in report.ballots:
             self._vote(report.rank, ballot)
         for key in report.quiet:

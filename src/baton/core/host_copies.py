@@ -141,4 +141,5 @@ class HostCopies:
         return set(self._tasks)
 
     def __len__(self) -> int:
-        return len(self._tasks) + len(self._stored)
+        """Rooms of which the store holds something, or of which a copy is under way."""
+        return len(self._tasks.keys() | self._stored.keys())

@@ -363,7 +363,7 @@ class Leader(ABC, Generic[R]):
 
     def _books(self, question: int, now: Micros) -> LedgerView:
         ranks = zip(self.manifest.ranks, self.settings.pids, strict=True)
-        reads = sum(self._agreement.reads.values())
+        reads, copies = sum(self._agreement.reads.values()), sum(self._agreement.copies.values())
         return LedgerView(
             question=question,
             name=self.settings.name,
@@ -373,9 +373,10 @@ class Leader(ABC, Generic[R]):
             pins=0,
             reads=reads,
             rooms=tuple(self._room_view(r, now) for r in self.rooms.values()),
-            clean=self.ledger.clean and not self.rooms and not reads,
+            clean=self.ledger.clean and not self.rooms and not reads and not copies,
             counters=self._counters(),
             host=self._host_view(),
+            copies=copies,
         )
 
     def _host_view(self) -> dict[str, int]:

@@ -388,6 +388,7 @@ class RankCore:
             met=tuple(self._met),
             rehashed=tuple(self._rehashed),
             reads=len(self._reads) + len(self._unknown),
+            copies=len(self._host),
             counted=self.counts.view(),
         )
         self._clear()

@@ -1,8 +1,11 @@
 """The ledger as JSON: what every worker holds, and whether all of it is accounted for."""
 
+from collections.abc import Mapping
+
 import msgspec
 
-from baton.core.messages import LedgerView
+from baton.core.ids import GroupName
+from baton.core.messages import Credits, LedgerView
 from baton.gateway.door import LedgerReport
 
 
@@ -25,7 +28,8 @@ class RoomBooks(msgspec.Struct, frozen=True):
 
 
 class WorkerBooks(msgspec.Struct, frozen=True):
-    """One worker. `pages`: group, state, pages. `host`: bytes of host memory for requests that gave way, of the fullest rank."""
+    """One worker. `pages`: group, state, pages. `host`: bytes of host memory for requests that gave way, of the fullest rank.
+    `copies`: states of such requests there, or on their way, of all ranks together."""
 
     name: str
     role: str
@@ -36,21 +40,66 @@ class WorkerBooks(msgspec.Struct, frozen=True):
     reads: int
     rooms: tuple[RoomBooks, ...]
     host: dict[str, int]
+    copies: int
+
+
+class CreditBooks(msgspec.Struct, frozen=True):
+    """What a worker last stated of its capacity, unasked. Pages by group; the rest in rooms."""
+
+    free_pages: dict[str, int]
+    total_pages: dict[str, int]
+    ahead_pages: dict[str, int]
+    waiting: int
+    running: int
+    free_rooms: int
+
+
+class QueueBooks(msgspec.Struct, frozen=True):
+    """Who waits at the gateway, and who was sent away, by reason."""
+
+    length: int
+    oldest_ms: int
+    refused: dict[str, int]
 
 
 class Books(msgspec.Struct, frozen=True):
-    """All workers, and what the gateway holds. `clean`: every worker answered, and nobody holds anything but cache."""
+    """All workers, and what the gateway holds. `clean`: every worker answered, and nobody holds anything but cache.
+    `credits`: by worker."""
 
     clean: bool
     missing: tuple[str, ...]
     open_requests: int
     workers: tuple[WorkerBooks, ...]
+    credits: dict[str, CreditBooks]
+    queue: QueueBooks
 
 
 def books(report: LedgerReport) -> Books:
     """What /debug/ledger answers."""
     clean = not report.missing and not report.open_requests and all(w.clean for w in report.workers)
-    return Books(clean, report.missing, report.open_requests, tuple(_worker(w) for w in report.workers))
+    return Books(
+        clean=clean,
+        missing=report.missing,
+        open_requests=report.open_requests,
+        workers=tuple(_worker(w) for w in report.workers),
+        credits={name: _credits(c) for name, c in report.credits.items()},
+        queue=QueueBooks(report.queue.length, report.queue.oldest_ms, dict(report.queue.refused)),
+    )
+
+
+def _credits(said: Credits) -> CreditBooks:
+    return CreditBooks(
+        free_pages=_by_name(said.free_pages),
+        total_pages=_by_name(said.total_pages),
+        ahead_pages=_by_name(said.ahead_pages),
+        waiting=said.waiting,
+        running=said.running,
+        free_rooms=said.free_rooms,
+    )
+
+
+def _by_name(pages: Mapping[GroupName, int]) -> dict[str, int]:
+    return {str(group): n for group, n in pages.items()}
 
 
 def _worker(view: LedgerView) -> WorkerBooks:
@@ -62,6 +111,7 @@ def _worker(view: LedgerView) -> WorkerBooks:
         pages={str(group): states for group, states in view.pages.items()},
         pins=view.pins,
         reads=view.reads,
-        rooms=tuple(RoomBooks(r.room, r.epoch, r.state, r.age_ms, {str(g): n for g, n in r.pages.items()}) for r in view.rooms),
+        rooms=tuple(RoomBooks(r.room, r.epoch, r.state, r.age_ms, _by_name(r.pages)) for r in view.rooms),
         host=view.host,
+        copies=view.copies,
     )

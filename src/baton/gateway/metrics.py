@@ -140,6 +140,8 @@ class Metrics:
         yield _gauge("baton:pages", "Pages of a pool by state.", (*WORKER, "group", "state"), pages)
         host = [(_who(v, state), n) for v in views for state, n in v.host.items()]
         yield _gauge("baton:host_memory_bytes", "Host memory for requests that gave way, fullest rank.", (*WORKER, "state"), host)
+        copies = [(_who(v), v.copies) for v in views]
+        yield _gauge("baton:host_copies", "States of requests that gave way in host memory, all ranks.", WORKER, copies)
         rooms = [(_who(v, state), n) for v in views for state, n in Counter(r.state for r in v.rooms).items()]
         yield _gauge("baton:rooms", "Rooms by state.", (*WORKER, "state"), rooms)
         yield _gauge("baton:reads_under_way", "Reads that have not ended.", WORKER, [(_who(v), v.reads) for v in views])
