@@ -15,10 +15,10 @@ from baton.core.door import Finish
 from baton.core.host_ledger import HostLedger, state_bytes
 from baton.core.ids import Boot, GroupName, Page, Rank, Seq
 from baton.core.marks import Mark
-from baton.core.messages import Recompute
+from baton.core.messages import Admitted, Recompute
 from baton.core.rank import RankCore
 from baton.core.rank_effects import Digest, Discard, Load, Save
-from baton.core.retraction import OVERTAKES, RETRACTION
+from baton.core.retraction import OVERTAKES, PREEMPTIONS, RETRACTION, URGENT_OVERTAKES
 from baton.core.room import RoomState, Saw
 from baton.core.seal import block_sums
 from baton.core.state import DType, Full, Group, StateSpec, StateTable, Unit, Whole, Window
@@ -245,6 +245,145 @@ def test_the_least_urgent_gives_way_and_of_those_the_last() -> None:
     world.run()
     for n in (1, 2, 3):
         assert world.tokens(n) == expected(prompt(7, n), 17)
+
+
+# ---- for those that wait -------------------------------------------------------------------------
+
+
+def ask(world: World, number: int, length: int, tokens: int, priority: int) -> None:
+    world.submit(msgspec.structs.replace(submit(number, prompt(length, number), max_tokens=tokens), priority=priority))
+
+
+def plans_of(world: World) -> list[StepPlan]:
+    """What the rank that generates is told from now on."""
+    plans: list[StepPlan] = []
+    rank = world.nodes[Boot(D)].rank
+    apply = rank.apply
+    rank.apply = lambda plan: plans.append(plan) or apply(plan)  # type: ignore[method-assign]
+    return plans
+
+
+def both_run(world: World) -> None:
+    """Two requests of little urgency generate in four of nine pages."""
+    for n in (1, 2):
+        ask(world, n, 7, 17, 5)
+    while [r.state for r in rooms(world).values()] != [RoomState.RUNNING] * 2:
+        assert world.step()
+
+
+@pytest.mark.parametrize("unified", [False, True])
+def test_less_urgent_rooms_give_way_to_one_that_waits(unified: bool) -> None:
+    world = pressed(unified=unified, host_bytes=PLENTY)
+    both_run(world)
+    ask(world, 3, 25, 3, 0)  # seven pages, and one more for each that runs
+    while world.end(3) is None:
+        assert world.step()
+    assert all(world.end(n) is None for n in (1, 2))
+    assert marks(world)[Mark.PREEMPTED] == 2
+    world.run()
+    for n, length, tokens in ((1, 7, 17), (2, 7, 17), (3, 25, 3)):
+        assert world.tokens(n) == expected(prompt(length, n), tokens)
+    assert world.clean
+
+
+@pytest.mark.parametrize(
+    ("length", "priority", "host_bytes"),
+    [
+        (25, 5, PLENTY),  # as urgent as they are
+        (25, 9, PLENTY),
+        (9, 0, PLENTY),  # it fits
+        (25, 0, 0),  # they would have to be computed again
+    ],
+)
+def test_otherwise_nobody_gives_way_to_who_waits(length: int, priority: int, host_bytes: int) -> None:
+    world = pressed(host_bytes=host_bytes)
+    both_run(world)
+    ask(world, 3, length, 3, priority)
+    world.run()
+    assert marks(world)[Mark.PREEMPTED] == 0
+    for n, size, tokens in ((1, 7, 17), (2, 7, 17), (3, length, 3)):
+        assert world.tokens(n) == expected(prompt(size, n), tokens)
+
+
+def test_no_more_rooms_give_way_than_it_takes_and_the_last_of_the_least_urgent_first() -> None:
+    world = pressed(pages=14, host_bytes=PLENTY)
+    for n, priority in ((1, 3), (2, 5), (3, 5)):
+        ask(world, n, 7, 12, priority)
+    while [r.state for r in rooms(world).values()] != [RoomState.RUNNING] * 3:
+        assert world.step()
+    plans = plans_of(world)
+    ask(world, 4, 18, 3, 0)  # five pages, where four are free
+    while world.end(4) is None:
+        assert world.step()
+    first = next(order.key for plan in plans for order in plan.offload)
+    assert first.room == f"{3:032x}"
+    assert marks(world)[Mark.PREEMPTED] == 1
+    world.run()
+    assert world.clean
+
+
+def test_who_is_away_is_overtaken_by_urgent_ones_a_bounded_number_of_times() -> None:
+    """Without the bound the large room would stay away as long as small, more urgent ones come."""
+    world = pressed(pages=14, host_bytes=PLENTY, max_rooms=4)
+    ask(world, 1, 30, 20, 5)
+    while [r.state for r in rooms(world).values()] != [RoomState.RUNNING]:
+        assert world.step()
+    plans = plans_of(world)
+    for n in range(2, 62):
+        ask(world, n, 18, 3, 0)
+    world.run()
+    passed, most, seen, away = 0, 0, set[Any](), False
+    for plan in plans:
+        fresh = {hold.key for hold in plan.hold if hold.key.room != f"{1:032x}"} - seen
+        seen |= fresh
+        passed += away * len(fresh)  # who came in the plan that sends it away was there before it went
+        most = max(most, passed)
+        if any(order.key.room == f"{1:032x}" for order in plan.restore):
+            away, passed = False, 0
+        away = away or any(order.key.room == f"{1:032x}" for order in plan.offload)
+    assert OVERTAKES < most <= URGENT_OVERTAKES
+    assert marks(world)[Mark.PREEMPTED] <= PREEMPTIONS
+    assert world.tokens(1) == expected(prompt(30, 1), 20)
+    assert all(isinstance(world.end(n), Finish) for n in range(2, 62))
+    assert world.clean
+
+
+def test_who_waits_for_memory_is_overtaken_by_a_bounded_number_of_more_urgent_ones() -> None:
+    """Nothing can be sent away: the room waits behind those that came later, and not for ever."""
+    world = pressed(pages=9, max_rooms=1)
+    world.advance(20)
+    ask(world, 1, 7, 17, 0)
+    while [r.state for r in rooms(world).values()] != [RoomState.RUNNING]:
+        assert world.step()
+    ask(world, 2, 7, 2, 9)
+    for n in range(3, 14):
+        ask(world, n, 7, 2, 0)
+    world.run()
+    admitted = [int(m.key.room, 16) for s, to, m in world.log if s == D and to == P and isinstance(m, Admitted)]
+    assert 1 <= admitted.index(2) - 1 <= 4 * OVERTAKES  # at the edge one of four is the oldest, and then here
+    assert all(isinstance(world.end(n), Finish) for n in range(1, 14))
+
+
+def test_who_is_away_does_not_yield_to_one_that_waits_behind_others_in_line() -> None:
+    """2 is away and may not be overtaken; 4 is first in line and waits for it; 3 is away, comes back before 2, and must not
+    wait for 5, which is more urgent and behind 4."""
+    world = pressed(pages=9, host_bytes=PLENTY)
+    asked = {1: (7, 25, 0), 2: (7, 12, 2), 3: (7, 12, 1), 4: (7, 3, 2), 5: (7, 3, 0)}
+    for n in (1, 2, 3):
+        ask(world, n, *asked[n])
+    ledger = world.nodes[Boot(D)].leader.ledger
+    while not (rooms(world).keys() == {1, 2, 3} and len(ledger.held(rooms(world)[1].key)[KV]) == 7):
+        assert world.step()
+    for n in (4, 5):
+        ask(world, n, *asked[n])
+    while not all(n in rooms(world) and rooms(world)[n].offers for n in (4, 5)):
+        assert world.step()
+    rooms(world)[2].overtaken = rooms(world)[4].overtaken = OVERTAKES
+    assert {n: rooms(world)[n].state for n in (2, 3)} == dict.fromkeys((2, 3), RoomState.RETRACTED)
+    world.run()
+    for n, (length, tokens, _) in asked.items():
+        assert world.tokens(n) == expected(prompt(length, n), tokens)
+    assert world.clean
 
 
 # ---- one rank: every kind of state --------------------------------------------------------------

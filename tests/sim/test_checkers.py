@@ -39,7 +39,7 @@ from baton.sim.engine import Collective, SimEngine
 from baton.sim.excuses import EVERYBODY, EXCUSES, Fault, excuse, worker_of
 from baton.sim.handoffs import Handoffs
 from baton.sim.heap import Heap
-from baton.sim.pressure import OVERTAKES, Pressure
+from baton.sim.pressure import OVERTAKES, URGENT_OVERTAKES, Pressure
 from baton.sim.process import Process, SkewedClock
 from baton.sim.replicas import Replicas
 from baton.sim.tape import Tape
@@ -639,3 +639,14 @@ def test_rooms_come_back_in_their_order_and_are_overtaken_by_few():
         leader.turn(hold=(hold(key(n), (n,)),))
     with breaks("overtaking"):
         leader.turn(hold=(hold(key(3 + OVERTAKES), (9,)),))
+
+
+def test_more_urgent_rooms_overtake_a_bounded_number_of_times_too():
+    leader = Leader(rooms=40)
+    for n in range(3, 40):
+        leader.tickets[key(n)] = msgspec.structs.replace(ticket_of(n), priority=-1)
+    leader.away(2)
+    for n in range(3, 3 + URGENT_OVERTAKES):
+        leader.turn(hold=(hold(key(n), (n,)),))
+    with breaks("overtaking"):
+        leader.turn(hold=(hold(key(3 + URGENT_OVERTAKES), (39,)),))

@@ -4,7 +4,7 @@
        └──────────────────────┴──────────────── END ──▶ ENDING ──quiet──▶ ENDED ◀──┴── finished ──────┘
                                           RUNNING ──a page is short──▶ away and back: core/retraction.py
 
-A room is admitted after Offer 0, oldest request first, when its whole prompt and one page of headroom fit. Completeness
+A room is admitted after Offer 0, urgent and old requests first, when its whole prompt and one page of headroom fit. Completeness
 is computed from the ticket's length and the state table, never from what happened to be offered.
 """
 
@@ -220,20 +220,23 @@ class DecodeLeader(GeneratingLeader[DecodeRoom]):
             self._compose()
 
     def _admit(self, now: Micros) -> None:
-        """Oldest first among those whose prefill holds its pages; who does not fit keeps the younger ones waiting."""
-        for room in self.in_state(RoomState.QUEUED):
-            if 0 not in room.offers:
-                continue
+        """In order, of those whose prefill holds its pages; who does not fit keeps those behind it waiting."""
+        for room in self.waiting():
             want = self.pages_for(room.length + 1)
-            if self.active >= self.settings.max_rooms or not self.may_enter(room, want):
+            if self.active >= self.settings.max_rooms:
                 return
-            if not take(self, room, want, PageState.FETCHING, position=room.length):
+            if not (self.may_enter(room, want) and take(self, room, want, PageState.FETCHING, position=room.length)):
+                self.make_way_for(room, want)
                 return
             self.entered(room)
             self.see(room, Saw.HELD)
             room.progress = now
             for boot in (room.ticket.prefill, room.ticket.gateway):
                 self.send(boot, Admitted(room.key))
+
+    def admissible(self, room: DecodeRoom) -> bool:
+        """See GeneratingLeader: prefill holds its pages."""
+        return 0 in room.offers
 
     def _order_fetches(self, room: DecodeRoom) -> None:
         """Hand the offers that have come, in their order, to the ranks."""

@@ -41,6 +41,7 @@ class Mark(Enum):
     FETCH_FAILED = "an order fails on some rank"
     RECOMPUTE = "a running room gives way for want of pages, and is computed again"
     RETRACTED = "a running room gives way for want of pages, and its state goes to the host store"
+    PREEMPTED = "a running room gives way to a more urgent one that waits"
     RESUMED = "a retracted room has its state back, in other pages"
     STORE_FULL = "the host store has no space for the state of a room that gives way"
     COPY_FAILED = "a state does not come into the host store, or not whole out of it"

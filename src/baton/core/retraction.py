@@ -6,11 +6,14 @@
 
 Least to lose has the room of the lowest urgency (`priority`, the greater number), and among those the one that came last.
 Where the host store is full, or a copy fails, the room is computed again: its gateway opens the next epoch (`Recompute`).
+Rooms give way to a more urgent one that waits for admission too, if it can be admitted then and the host store has space.
 
-What keeps a retracted room from starving:
+What keeps a room from starving:
 - between two retractions a room generates at least one token: one that has just come back is not taken before its step;
 - rooms come back in order, each as soon as its state fits beside one more page for each running room;
-- at most OVERTAKES later rooms are admitted while a room is away; from then on all later ones wait for it.
+- at most OVERTAKES later rooms are admitted while a room is away, more urgent ones URGENT_OVERTAKES together with those; from
+  then on all later ones wait for it. A room that waits for admission is overtaken by OVERTAKES more urgent ones at most;
+- for those that wait a room gives way PREEMPTIONS times at most.
 So it waits for the end of rooms that are ahead of it and of a bounded number of others, and each of them has a deadline.
 """
 
@@ -30,7 +33,7 @@ from baton.core.pages import PageState
 from baton.core.room import LeaderSettings, RoomState, Saw, Table
 from baton.core.state import Unit
 
-OVERTAKES = 4
+OVERTAKES, URGENT_OVERTAKES, PREEMPTIONS = 4, 16, 4
 
 RETRACTION: Table = {
     (RoomState.RUNNING, Saw.RETRACT): RoomState.OFFLOADING,
@@ -102,15 +105,24 @@ class GeneratingLeader(Leader[G]):
             return  # whoever needs its pages sits out until that has ended
         if least.resumed:
             return  # it runs one step first
-        if not self.ledger.could_ever_fit(self.span.live(least.position + 1)):
+        if not self._comes_back(least):
             self._compute_again(least)  # the next epoch will be refused
-        elif self._host.take(least.key, least.position):
-            self.marks[Mark.RETRACTED] += 1
-            self.see(least, Saw.RETRACT)
-            self.draft.offload.append(Offload(self._order_copy(least), least.key, least.position))
-        else:
+        elif not self._retract(least):
             self.marks[Mark.STORE_FULL] += bool(self._host.total)
             self._compute_again(least)
+
+    def _comes_back(self, room: G) -> bool:
+        """Whether empty pools would hold its state, and the token after."""
+        return self.ledger.could_ever_fit(self.span.live(room.position + 1))
+
+    def _retract(self, room: G) -> bool:
+        """Order its state into the host store; False where that has no space."""
+        if not self._host.take(room.key, room.position):
+            return False
+        self.marks[Mark.RETRACTED] += 1
+        self.see(room, Saw.RETRACT)
+        self.draft.offload.append(Offload(self._order_copy(room), room.key, room.position))
+        return True
 
     def _compute_again(self, room: G) -> None:
         self.marks[Mark.RECOMPUTE] += 1
@@ -158,7 +170,7 @@ class GeneratingLeader(Leader[G]):
         """Retracted rooms come back, in order, as far as their states fit."""
         for room in sorted(self.in_state(RoomState.RETRACTED), key=_turn):
             want = self.span.live(room.position + 1)
-            if self.active >= self.settings.max_rooms or not self._fits_beside(want):
+            if self.active >= self.settings.max_rooms or self._yields(room) or not self._fits_beside(want):
                 return
             taken = holding.take(self, room, want, PageState.FETCHING, position=room.position)
             assert taken, "it fits"
@@ -173,28 +185,75 @@ class GeneratingLeader(Leader[G]):
         """Rooms that hold pages and have not ended."""
         return len(self.in_state(*WITH_PAGES))
 
+    def admissible(self, room: G) -> bool:
+        """Whether nothing but memory keeps a room that waits from being admitted."""
+        return True
+
+    def waiting(self) -> list[G]:
+        """Rooms that wait for memory, in the order in which they are admitted: the more urgent first, then who came first."""
+        found = [room for room in self.in_state(RoomState.QUEUED) if self.admissible(room)]
+        return sorted(found, key=lambda room: (room.overtaken < OVERTAKES, _turn(room)))
+
     def may_enter(self, room: G, want: Mapping[GroupName, int]) -> bool:
         """Whether a room may be admitted with so many pages, as far as retracted rooms are concerned."""
-        if not self.in_state(*AWAY):
-            return True
-        return all(other.overtaken < OVERTAKES for other in self._behind(room)) and self._fits_beside(want)
+        return not self.in_state(*AWAY) or (not self._waits_for_others(room) and self._fits_beside(want))
+
+    def _waits_for_others(self, room: G) -> bool:
+        """Whether somebody who is away has been overtaken often enough."""
+        return any(
+            other.overtaken >= (OVERTAKES if _turn(other) < _turn(room) else URGENT_OVERTAKES) for other in self._behind(room)
+        )
 
     def entered(self, room: G) -> None:
         """A room was admitted."""
         for other in self._behind(room):
             self.marks[Mark.OVERTAKEN] += 1
             other.overtaken += 1
+        for other in self.in_state(RoomState.QUEUED):
+            other.overtaken += other.ticket.stamp < room.ticket.stamp and self.admissible(other)
+        room.overtaken = 0
 
     def _behind(self, room: G) -> list[G]:
-        """Rooms that are away and would come first."""
-        return [other for other in self.in_state(*AWAY) if _turn(other) < _turn(room)]
+        """Rooms that are away and came first, or would come first."""
+        stamp = room.ticket.stamp
+        return [other for other in self.in_state(*AWAY) if other.ticket.stamp < stamp or _turn(other) < _turn(room)]
+
+    def _yields(self, room: G) -> bool:
+        """Whether a retracted room leaves the pages that are free to the one that is admitted next, which is more urgent. Never
+        to one that waits for somebody who is away: the two would wait for each other."""
+        first = next(iter(self.waiting()), None)
+        if first is None or first.ticket.priority >= room.ticket.priority or room.overtaken >= URGENT_OVERTAKES:
+            return False
+        return not self._waits_for_others(first)
+
+    def make_way_for(self, room: G, want: Mapping[GroupName, int]) -> None:
+        """A room cannot be admitted: as many less urgent ones give way as it takes, if it can be admitted then."""
+        if self.in_state(RoomState.ENDING, RoomState.OFFLOADING) or self._waits_for_others(room):
+            return  # pages come back in a moment, or are not for this one
+        running, busy = self.in_state(RoomState.RUNNING), self.in_flight()
+        less = sorted((r for r in running if r.ticket.priority > room.ticket.priority and r.key not in busy), key=_turn)
+        less = [r for r in less if not r.resumed and r.preempted < PREEMPTIONS and self._comes_back(r)]
+        coming, chosen = self.ledger.free(), list[G]()
+        while any(coming[g] < n for g, n in self._beside(want, len(running) - len(chosen)).items()):
+            if not less:
+                return  # it would not help
+            chosen.append(less.pop())
+            for group, pages in self.ledger.held(chosen[-1].key).items():
+                coming[group] += len(pages)
+        for victim in chosen:
+            if not self._retract(victim):
+                return
+            self.marks[Mark.PREEMPTED] += 1
+            victim.preempted += 1
 
     def _fits_beside(self, want: Mapping[GroupName, int]) -> bool:
         """Whether these pages are free, and one more for every running room in every group of pages: else one that has just
         come would send another away at once."""
-        running = len(self.in_state(RoomState.RUNNING))
+        return self.ledger.fits(self._beside(want, len(self.in_state(RoomState.RUNNING))))
+
+    def _beside(self, want: Mapping[GroupName, int], running: int) -> dict[GroupName, int]:
         spare = {g.name: running if g.unit is Unit.PAGE else 0 for g in self.state_table.groups}
-        return self.ledger.fits({group: n + spare[group] for group, n in want.items()})
+        return {group: n + spare[group] for group, n in want.items()}
 
 
 def _turn(room: Generation) -> tuple[int, int]:

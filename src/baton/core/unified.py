@@ -60,11 +60,12 @@ class UnifiedLeader(GeneratingLeader[UnifiedRoom]):
 
     def _schedule(self, now: Micros) -> None:
         self.resume()
-        for room in self.in_state(RoomState.QUEUED):
+        for room in self.waiting():
             want = self.pages_for(room.length + 1)
-            if self.active >= self.settings.max_rooms or not self.may_enter(room, want):
+            if self.active >= self.settings.max_rooms:
                 break
-            if not take(self, room, want, PageState.COMPUTING):
+            if not (self.may_enter(room, want) and take(self, room, want, PageState.COMPUTING)):
+                self.make_way_for(room, want)
                 break
             self.entered(room)
             self.see(room, Saw.HELD)

@@ -2,7 +2,7 @@
 
 Checked: what prefill offers of an admitted room is ordered to be read in the turn in which it comes, whatever is being copied;
 a room that has come back computes before it is sent away again; rooms come back in their order; and only so many later ones
-are admitted while one is away.
+are admitted while one is away, more urgent ones among them.
 """
 
 from collections import Counter
@@ -14,7 +14,7 @@ from baton.core.ids import Boot, Key
 from baton.core.messages import Offer, Ticket
 from baton.core.room import Effect, Issue
 
-OVERTAKES = 4  # as the docs say
+OVERTAKES, URGENT_OVERTAKES = 4, 16  # as the docs say
 Seen = tuple[Boot, Key]
 
 
@@ -28,7 +28,8 @@ class Pressure:
         self._held: set[Seen] = set()
         self._away: dict[Seen, bool] = {}  # whether its pages are another's
         self._back: set[Seen] = set()  # and has computed nothing since
-        self._passed: Counter[Seen] = Counter()
+        self._passed: Counter[Seen] = Counter()  # by rooms that come after it, by their urgency too
+        self._passed_in_all: Counter[Seen] = Counter()
 
     def heard(self, worker: Boot, message: Said) -> None:
         """A leader receives a message. An offer before its ticket may be forgotten: such rooms are not judged."""
@@ -60,6 +61,8 @@ class Pressure:
         for key in plan.vacate:
             if (worker, key) in self._away:
                 self._away[worker, key] = True
+        for back in plan.restore:  # before those that come in the same turn: it is not away any more
+            self._return(worker, name, back.key)
         for hold in plan.hold:
             if (worker, hold.key) not in self._held and hold.key not in plan.drop:
                 self._enter(worker, name, hold.key)
@@ -70,30 +73,31 @@ class Pressure:
             if (worker, order.key) in self._back:
                 self._violate("runs_between", f"{name} sends {_short(order.key)} away again before it has computed anything")
             self._away[worker, order.key] = False
-        for back in plan.restore:
-            self._return(worker, name, back.key)
         self._back -= {(worker, row.key) for row in plan.batch}
 
     def _enter(self, worker: Boot, name: str, key: Key) -> None:
         self._held.add((worker, key))
         for boot, other in self._away:
-            if boot == worker and self._turn(other) < self._turn(key):
-                self._passed[boot, other] += 1
-                if self._passed[boot, other] > OVERTAKES:
-                    self._violate(
-                        "overtaking", f"{name} admits {_short(key)}, the {OVERTAKES + 1}th while {_short(other)} is away"
-                    )
+            if boot != worker:
+                continue
+            later = self._tickets[other].stamp < self._tickets[key].stamp
+            self._passed[boot, other] += self._turn(other) < self._turn(key)
+            self._passed_in_all[boot, other] += later or self._turn(other) < self._turn(key)
+            if self._passed[boot, other] > OVERTAKES or self._passed_in_all[boot, other] > URGENT_OVERTAKES:
+                count = f"after {self._passed_in_all[boot, other] - 1} others"
+                self._violate("overtaking", f"{name} admits {_short(key)} while {_short(other)} is away, {count}")
 
     def _return(self, worker: Boot, name: str, key: Key) -> None:
         self._away.pop((worker, key), None)
         self._passed.pop((worker, key), None)
+        self._passed_in_all.pop((worker, key), None)
         self._back.add((worker, key))
         for (boot, other), vacated in self._away.items():
             if boot == worker and vacated and self._turn(other) < self._turn(key):
                 self._violate("overtaking", f"{name} brings back {_short(key)} before {_short(other)}")
 
     def _forget(self, seen: Seen) -> None:
-        for table in (self._next, self._due, self._away, self._passed):
+        for table in (self._next, self._due, self._away, self._passed, self._passed_in_all):
             table.pop(seen, None)
         self._back.discard(seen)
 
