@@ -110,9 +110,9 @@ class Service:
         self.processes: dict[str, Process] = {}
         self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=60)
 
-    def start_gateway(self, *, warm: bool = False) -> Process:
+    def start_gateway(self, *more: str, warm: bool = False) -> Process:
         """The gateway. By default without requests of its own: faults are planted into the reads that a test orders."""
-        flags = ["--port", str(self.port), "--control", self.control, "--served-model-name", "m"]
+        flags = ["--port", str(self.port), "--control", self.control, "--served-model-name", "m", *more]
         flags += ["--log-level", "debug"] if warm else ["--skip-server-warmup"]
         return self._start("gateway", ["-m", "baton.cli.main", "gateway", str(self.model), *flags])
 
@@ -195,6 +195,7 @@ def split(
     fabric: str = "shm",
     prefill: tuple[str, ...] = (),
     decode: tuple[str, ...] = (),
+    gateway: tuple[str, ...] = (),
     faults: Faults | None = None,
     begin: Begin = forked,
     warm: bool = False,
@@ -202,7 +203,7 @@ def split(
     """A gateway, a prefill and a decode worker; `warm`: as users start them, with a handoff before they are ready."""
     service = Service(directory, model, dtype=dtype, fabric=fabric, begin=begin)
     try:
-        service.start_gateway(warm=warm)
+        service.start_gateway(*gateway, warm=warm)
         service.start_worker("prefill", *prefill)
         service.start_worker("decode", *decode, faults=faults)
         service.wait_ready()
