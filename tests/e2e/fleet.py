@@ -22,7 +22,7 @@ from baton.adapters.zmq_control import ZmqControl
 from baton.core.door import Emit, Fail, Finish, Heard, RequestId, Submit
 from baton.core.front import Front
 from baton.core.ids import Boot, TokenId
-from baton.core.messages import LedgerView, Limits, Sampling
+from baton.core.messages import Drawn, LedgerView, Limits, Sampling
 from baton.core.request import FrontSettings, Request
 from baton.core.session import SessionLimits, Sessions
 from baton.shell.gateway_pump import GatewayPump
@@ -151,7 +151,7 @@ class Fleet:
         """The boots of two workers."""
         return self.boot(Role.PREFILL, prefill), self.boot(Role.DECODE, decode)
 
-    def begin(self, pair: tuple[Boot, Boot], prompt: Sequence[int], count: int) -> RequestId:
+    def begin(self, pair: tuple[Boot, Boot], prompt: Sequence[int], count: int, *, priority: int = 0) -> RequestId:
         """Submit a greedy request for `count` tokens to these two."""
         self._next += 1
         request = RequestId(self._next)
@@ -164,16 +164,29 @@ class Fleet:
             stop_token_ids=(),
             deadline_ms=int(PATIENCE_S * 1000),
         )
-        self.front.submit(Submit(request, tuple(TokenId(t) for t in prompt), GREEDY, limits), self._clock.now())
+        ids = tuple(TokenId(t) for t in prompt)
+        self.front.submit(Submit(request, ids, GREEDY, limits, priority), self._clock.now())
         return request
+
+    def until_said(self, request: RequestId, count: int) -> None:
+        """Until so many of its tokens have come."""
+
+        def enough() -> bool:
+            return sum(len(h.drawn) for h in self._heard[request] if isinstance(h, Emit)) >= count
+
+        self.turn_until(enough, what=f"{count} tokens of request {request}")
 
     def answer(self, request: RequestId) -> list[int]:
         """All its tokens."""
+        return [drawn.token for drawn in self.drawn(request)]
+
+    def drawn(self, request: RequestId) -> list[Drawn]:
+        """All its tokens, with their logprobs."""
         ends = (Finish, Fail)
         self.turn_until(lambda: any(isinstance(h, ends) for h in self._heard[request]), what=f"request {request}")
         heard = self._heard.pop(request)
         assert isinstance(heard[-1], Finish), (heard[-1], self.logs())
-        return [drawn.token for h in heard if isinstance(h, Emit) for drawn in h.drawn]
+        return [drawn for h in heard if isinstance(h, Emit) for drawn in h.drawn]
 
     def books(self) -> list[LedgerView]:
         """What every worker holds."""
