@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import threading
 import time
 from collections import Counter
@@ -12,7 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.e2e.service import Service, split
+from tests.e2e.service import Service, split, wait_for
 
 PAGES = 24  # of 16 tokens: two requests at their full length
 AT_ONCE = 8
@@ -152,3 +153,24 @@ def test_long_and_short_urgent_and_not_all_end_in_a_minute_of_pressure(service: 
         assert ask(service, number)[2] == said
     slowest = {p: max(seconds for _, (q, seconds, _) in answers if q == p) for p in (-1, 0, 1)}
     assert max(slowest.values()) < 30.0, slowest
+
+
+@pytest.mark.timeout(120)
+def test_every_pair_is_tried_however_small_pools_and_queue_are(tmp_path: Path, tiny: Path) -> None:
+    """Each worker has pages for one of the requests that make a service ready, and the queue has a place for one."""
+    pools = ("--kv-pages", "4", "--page-size", "16")
+    service = Service(tmp_path, tiny)
+    try:
+        service.start_gateway("--max-queued-requests", "1", "--queue-timeout", "5", warm=True)
+        for role in ("prefill", "decode"):
+            for n in (0, 1):
+                service.start_worker(role, *pools, name=f"{role}-{n}")
+        service.wait_ready()
+        wait_for(lambda: service.log("gateway").count("warmed_up") == 4, seconds=30, why="all four pairs are warm")
+        tried = set(re.findall(r"event=warmed_up prefill=(\w+) decode=(\w+)", service.log("gateway")))
+        assert len(tried) == 4
+        assert "warm_up_failed" not in service.log("gateway")
+        assert len(service.ids([1, 2, 3], max_tokens=5, ignore_eos=True)) == 5
+        service.wait_clean()
+    finally:
+        service.close()
