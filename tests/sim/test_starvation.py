@@ -1,0 +1,101 @@
+"""Minutes of virtual time under pressure: long and short, urgent and not. All end well, within the stated bounds."""
+
+from collections import defaultdict
+from dataclasses import replace
+
+import msgspec
+import pytest
+from tests.sim.test_overload import listening, worker
+
+from baton.core.door import Finish, Heard, Submit
+from baton.core.edge_queue import OLDEST_EVERY
+from baton.core.front import Front
+from baton.core.ids import Micros
+from baton.core.marks import Mark
+from baton.core.request import FrontSettings
+from baton.sim import engine, people
+from baton.sim import world as world_module
+from baton.sim.excuses import EVERYBODY, Fault
+from baton.sim.parts import Parts, Replaced
+from baton.sim.run import _replaced, be_silent
+from baton.sim.settings import Faults, WorldDraw, draw_table
+from baton.sim.tape import Tape
+from baton.sim.world import World
+
+CLIENTS = 12
+SLOWEST_S = 60
+SETTINGS = (
+    Replaced(engine, "STEP_US", 60_000),
+    Replaced(people, "ANSWERS", (1, 2, 8, 24, 40)),  # tokens; prompts have up to 22
+    Replaced(world_module, "MAX_EVENTS", 2_000_000),
+    Replaced(world_module, "PROBE_US", 20_000_000),
+)
+
+
+class Crowd(World):
+    """So many clients, each of which asks again as soon as it has its answer, for `hostile_ms`."""
+
+    def _schedule(self) -> None:
+        for _ in range(CLIENTS):
+            self.heap.after(self.tape.below(20, "comes") * 10_000, self.people.ask)
+
+    def start(self) -> None:
+        until, hear = self.draw.hostile_ms * 1_000, self.people.hear
+
+        def again(heard: Heard) -> None:
+            hear(heard)
+            if isinstance(heard, Finish) and self.heap.now < until:
+                self.heap.after(1 + self.tape.below(20, "thinks") * 5_000, self.people.ask)
+
+        self.people.hear = again  # type: ignore[method-assign]
+        super().start()
+
+
+def patient(front: type[Front]) -> type[Front]:
+    """Whoever asks has more time than the whole run takes: what it waits for is bounded by turns, not by clocks."""
+
+    class Patient(front):  # type: ignore[misc, valid-type]
+        def submit(self, submit: Submit, now: Micros) -> None:
+            limits = msgspec.structs.replace(submit.limits, deadline_ms=1_000_000)
+            super().submit(msgspec.structs.replace(submit, limits=limits), now)
+
+    return Patient
+
+
+@pytest.mark.parametrize("seconds", [30, pytest.param(300, marks=pytest.mark.slow)])
+def test_long_and_short_urgent_and_not_all_have_their_turn(seconds):
+    """Decode holds one and a half of the longest requests; the world itself checks who overtakes whom while it is away."""
+    be_silent()
+    said: list[tuple[str, int]] = []
+    decode = msgspec.structs.replace(worker("decode", pages=24, max_rooms=6), host_bytes=1 << 20)
+    workers = (worker("prefill", pages=64, max_rooms=6), decode)
+    draw = WorldDraw(draw_table(Tape(script={})), ("gateway-0",), workers, Faults(), 0, seconds * 1000, True, True)
+    parts = Parts(front=patient(listening(said)), replaced=SETTINGS)
+    crowd = Crowd(Tape(seed=4), parts, draw=draw, front=FrontSettings(queue_ms=500_000))
+    crowd.all_faults.append(Fault(0, "crowd", frozenset({EVERYBODY})))
+    with _replaced(replace(parts)):
+        crowd.run()
+    clients = [c for c in crowd.people.clients if not c.probe]
+    assert len(clients) > 2 * seconds
+    assert all(isinstance(c.end, Finish) for c in clients)
+    assert crowd.core_marks[Mark.RETRACTED] > seconds
+    assert crowd.core_marks[Mark.PREEMPTED] > seconds / 3
+    assert crowd.core_marks[Mark.OVERTAKEN] > seconds
+    within_bound(said)
+    took = defaultdict(list)
+    for c in clients:
+        took[c.submit.priority].append((c.ended_at - c.sent_at) / 1e6)
+    assert max(max(times) for times in took.values()) < SLOWEST_S, {p: max(t) for p, t in took.items()}
+
+
+def within_bound(said: list[tuple[str, int]]) -> None:
+    """Of those that wait at the gateway; core/edge_queue.py states how often one can be passed over."""
+    came: dict[int, int] = {}
+    begun: list[int] = []
+    for what, stamp in said:
+        if what == "comes":
+            came[stamp] = len(begun)
+            continue
+        passed = begun[came[stamp] :]
+        assert len(passed) + 1 <= OLDEST_EVERY * (sum(s < stamp for s in passed) + 1)
+        begun.append(stamp)
