@@ -49,8 +49,9 @@ CLASSES = {
     "glm_moe_dsa": "GlmMoeDsa",
     "qwen3_next": "Qwen3Next",
     "qwen3_5": "Qwen3_5",
+    "qwen3_5_moe": "Qwen3_5Moe",
 }
-CONFIGS = {"gemma3": "Gemma3Text", "qwen3_5": "Qwen3_5Text"}  # where it is another name
+CONFIGS = {"gemma3": "Gemma3Text", "qwen3_5": "Qwen3_5Text", "qwen3_5_moe": "Qwen3_5MoeText"}  # where it is another name
 YARN = {"rope_type": "yarn", "rope_theta": 15_000.0, "factor": 8.0, "original_max_position_embeddings": 64, "truncate": False}
 # No two sizes alike, so that a part taken for another does not fit.
 LATENT = {
@@ -77,6 +78,13 @@ HYBRID = {  # linear, linear, linear, full
     "linear_value_head_dim": 20,
     "linear_conv_kernel_dim": 4,
 }
+SHARED_EXPERT = {
+    **HYBRID,
+    "num_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 48,
+}
 UNTIED = {
     "tie_word_embeddings": False
 }  # with an end that is never drawn its row would be zeros at the entrance too: see make_tiny
@@ -98,14 +106,9 @@ OWN: dict[str, dict[str, Any]] = {  # sizes of what others have not; windows sho
     # Many index heads: a position that all of them find worth nothing ties with others, and any of these may be chosen.
     "deepseek_v32": {**LATENT, **UNTIED, "index_topk": 20, "index_head_dim": 28, "index_n_heads": 16},
     "glm_moe_dsa": {**LATENT, **UNTIED, "index_topk": 20, "index_head_dim": 28, "index_n_heads": 16},
-    "qwen3_next": {
-        **HYBRID,
-        "num_experts": 8,
-        "num_experts_per_tok": 3,
-        "moe_intermediate_size": 32,
-        "shared_expert_intermediate_size": 48,
-    },
+    "qwen3_next": SHARED_EXPERT,
     "qwen3_5": HYBRID,
+    "qwen3_5_moe": SHARED_EXPERT,
 }
 
 

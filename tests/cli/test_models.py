@@ -74,7 +74,7 @@ def test_the_list_names_every_architecture(capsys):
     assert states["DeepSeek-V3.2"] == states["GLM-5"] == [full | {"specs": [latent, index]}]
     recurrent = [{"name": "delta", "parts": ["s"]}, *({"name": f"conv.{x}", "parts": ["x"]} for x in "qkv")]
     slot = {"group": "slot", "unit": "slot", "extent": "whole", "specs": recurrent}
-    assert states["Qwen3-Next"] == states["Qwen3.5"] == [full, slot]
+    assert states["Qwen3-Next"] == states["Qwen3.5"] == states["Qwen3.5-MoE"] == [full, slot]
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "glm_moe_dsa": ("glm_moe_dsa", {}),
     "qwen3_next": ("qwen3_next", {}),
     "qwen3_5": ("qwen3_5", {"num_hidden_layers": 5}),
+    "qwen3_5_moe": ("qwen3_5_moe", {}),
     "phi3 long": ("phi3", {"rope_parameters": LONGROPE, "original_max_position_embeddings": 32}),
 }
 

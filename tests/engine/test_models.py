@@ -121,6 +121,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         | {"linear_num_key_heads": 1, "linear_conv_kernel_dim": 3, "norm_topk_prob": False, "rope_parameters": HALF},
     ),
     "qwen3_5": ("qwen3_5", {}),
+    "qwen3_5_moe": ("qwen3_5_moe", {}),
     "qwen3_5 no sharing": ("qwen3_5", {"linear_num_key_heads": 4, "linear_key_head_dim": 20, "num_hidden_layers": 5}),
     "phi3 long in part": ("phi3", {"rope_parameters": PARTIAL, "original_max_position_embeddings": 32}),
 }
@@ -216,11 +217,11 @@ class Driver:
             pool.close()
 
 
-def truth(path: Path, tokens: Sequence[int]) -> tuple[list[torch.Tensor], torch.Tensor]:
+def truth(path: Path, tokens: Sequence[int], dtype: torch.dtype = torch.float32) -> tuple[list[torch.Tensor], torch.Tensor]:
     """The same from transformers."""
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager").eval()
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="eager").eval()
     layers: list[torch.Tensor] = []
     for layer in model.model.layers:
         layer.register_forward_hook(lambda _module, _inputs, out: layers.append(out[0] if out[0].dim() == 2 else out[0][0]))

@@ -42,6 +42,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "glm_moe_dsa": ("glm_moe_dsa", {"indexer_types": ["full", "shared", "full", "shared"]}),
     "qwen3_next": ("qwen3_next", {}),
     "qwen3_5": ("qwen3_5", {}),
+    "qwen3_5_moe": ("qwen3_5_moe", {}),
 }
 
 

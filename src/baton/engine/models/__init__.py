@@ -13,7 +13,7 @@ from baton.engine.models.mixtral import MixtralFamily
 from baton.engine.models.phi3 import Phi3Family
 from baton.engine.models.qwen2 import Qwen2Family
 from baton.engine.models.qwen3 import Qwen3Family
-from baton.engine.models.qwen3_5 import Qwen35Family
+from baton.engine.models.qwen3_5 import Qwen35Family, Qwen35MoeFamily
 from baton.engine.models.qwen3_moe import Qwen3MoeFamily
 from baton.engine.models.qwen3_next import Qwen3NextFamily
 from baton.engine.models.smollm3 import SmolLM3Family
@@ -31,6 +31,7 @@ FAMILIES: Sequence[Family] = (
     Qwen3MoeFamily(),
     Qwen3NextFamily(),
     Qwen35Family(),
+    Qwen35MoeFamily(),
     DeepseekV2Family(),
     DeepseekV3Family(),
     DeepseekV32Family(),

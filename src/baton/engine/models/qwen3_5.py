@@ -1,4 +1,4 @@
-"""Qwen3.5 text: Qwen3-Next with dense MLPs, whose projections are filed kind by kind (Qwen Team 2026)."""
+"""Qwen3.5 text: Qwen3-Next whose projections are filed kind by kind, with dense MLPs or with mixtures (Qwen Team 2026)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,3 +21,14 @@ class Qwen35Family(Qwen3NextFamily):
     def mixture(self, config: Mapping[str, Any]) -> Mixture | None:
         """See Qwen3NextFamily."""
         return None
+
+
+class Qwen35MoeFamily(Qwen3NextFamily):
+    """Implements Family."""
+
+    name = "Qwen3.5-MoE"
+    architectures: Sequence[str] = ("Qwen3_5MoeForCausalLM",)
+    examples = "text models of Qwen3.5 (35B-A3B and larger)"
+    notes = "text only; gated-delta layers: one slot a request; mixture of experts with a shared one"
+    files: DeltaFiles = ByKind()
+    defaults: Mapping[str, Any] = {**Qwen3NextFamily.defaults, "num_experts": 256, "num_experts_per_tok": 8}
