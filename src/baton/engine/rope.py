@@ -156,7 +156,10 @@ ALIASES = {"su": "longrope"}  # the name in the first Phi-3 configs
 
 def rope_source(config: Mapping[str, Any], *, dim: int, longest: int) -> tuple[str, Source]:
     """The kind that a config names, and its values. dim: of a whole head. Raises ConfigError for a kind nobody serves."""
-    values = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+    said = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if not isinstance(said, Mapping):
+        raise ConfigError(f"config.json: rope_parameters (or rope_scaling) is {said!r}; expected is an object")
+    values = dict(said)
     for name in ("original_max_position_embeddings", "partial_rotary_factor"):
         if config.get(name) is not None:  # beside the others, in Phi-3's configs
             values[name] = config[name]

@@ -113,7 +113,11 @@ def number(config: Mapping[str, Any], name: str) -> float:
 
 
 def named_layers(config: Mapping[str, Any], layers: int) -> tuple[Seen, ...] | None:
-    """By `layer_types`, where a config has them. Raises ConfigError for a kind of attention that is not supported."""
+    """By `layer_types`, where a config has them.
+
+    Raises:
+        ConfigError: a kind of attention that is not supported, or layers with a window of which nothing says how long it is
+    """
     kinds = config.get("layer_types")
     if kinds is None:
         return None
@@ -122,6 +126,8 @@ def named_layers(config: Mapping[str, Any], layers: int) -> tuple[Seen, ...] | N
     if other := sorted({str(k) for k in kinds} - {"full_attention", "sliding_attention"}):
         raise ConfigError(f"config.json: layer type {other[0]!r} is not supported; supported are full and sliding attention")
     window = sliding(config)
+    if window == Full() and "sliding_attention" in kinds:
+        raise ConfigError("config.json: layer_types names layers with a window, but sliding_window is null or switched off")
     return tuple(window if kind == "sliding_attention" else Full() for kind in kinds)
 
 

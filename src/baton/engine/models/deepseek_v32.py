@@ -101,10 +101,11 @@ class GlmMoeDsaFamily(DeepseekV32Family):
         """See DeepseekV32Family: by `indexer_types`, else by `index_topk_pattern`, else every `index_topk_freq` layers."""
         kinds = config.get("indexer_types") or config.get("index_topk_pattern")
         if kinds is None:
-            every, offset = max(config.get("index_topk_freq", 1), 1), config.get("index_skip_topk_offset", 2)
-            return tuple(max(i - offset + 1, 0) % every == 0 for i in range(layers))
+            rhythm = {"index_topk_freq": 1, "index_skip_topk_offset": 2, **config}
+            every, offset = (count(rhythm, name, least=0) for name in ("index_topk_freq", "index_skip_topk_offset"))
+            return tuple(max(i - offset + 1, 0) % max(every, 1) == 0 for i in range(layers))
         own = {"full": True, "F": True, "shared": False, "S": False}
-        if len(kinds) != layers or not set(kinds) <= set(own) or not own[kinds[0]]:
+        if not isinstance(kinds, list | str) or len(kinds) != layers or not set(kinds) <= set(own) or not own[kinds[0]]:
             raise ConfigError(
                 f"config.json: indexer_types must say 'full' or 'shared' for each of {layers} layers, and 'full' for the first"
             )
