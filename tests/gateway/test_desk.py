@@ -117,15 +117,21 @@ def test_one_prompt_stopped_by_a_stop_string_lets_the_other_go_on():
     run(scenario)
 
 
-def test_a_gap_in_the_tokens_is_our_bug():
+@pytest.mark.parametrize("before", [0, 2])
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_gap_in_the_tokens_is_our_bug(stream, before):
     async def scenario():
         door = FakeDoor()
         app = make_app(door)
-        asking = asyncio.ensure_future(post(app, {"prompt": "a"}))
+        asking = asyncio.ensure_future(post(app, {"prompt": "a", "stream": stream}))
         await until(lambda: door.submitted)
-        door.said[door.submitted[0].request] = 1
-        with pytest.raises(Bug, match="index 1"):
-            door.say(door.submitted[0].request, ids("b"))
+        request = door.submitted[0].request
+        for letter in "xy"[:before]:
+            door.say(request, ids(letter))
+            await asyncio.sleep(0)
+        door.said[request] = before + 1
+        with pytest.raises(Bug, match=f"index {before + 1}"):
+            door.say(request, ids("b"))
         asking.cancel()
         await asyncio.wait([asking])
 
