@@ -84,6 +84,7 @@ class Planted(PlainCores):
     """PlainCores with some classes exchanged."""
 
     def __init__(self, *kinds: type) -> None:
+        super().__init__()
         self._kinds = kinds
 
     def _find(self, base: type) -> Any:
