@@ -350,6 +350,34 @@ def test_a_sealed_block_is_not_written_again():
     again(engine, batch)
 
 
+@pytest.mark.parametrize(
+    ("group", "page", "byte", "looked_at"),
+    [
+        (FULL, 2, 0, True),
+        (FULL, 2, PAGE - 1, True),
+        (FULL, 1, 0, True),  # position 4, k
+        (FULL, 1, PAGE // 2 + 15, True),  # and v
+        (FULL, 1, 16, False),  # position 5, which the step writes
+        (FULL, 1, PAGE - 1, False),  # position 7
+        (FULL, 0, 0, False),
+        (SLOT, 1, 0, True),
+        (SLOT, 0, 0, False),
+    ],
+)
+def test_a_step_finds_its_whole_context_as_it_was_computed_and_looks_at_nothing_else(group, page, byte, looked_at):
+    engine, batch = computed()
+    (row,) = batch.rows
+    for g, written in ((FULL, 1), (SLOT, 1)):
+        engine.given(g, written)  # else it is sealed
+    step = Batch(Seq(2), (msgspec.structs.replace(row, start=5, tokens=(TokenId(7),), final={}, valid=6),))
+    engine.sim_pools[group].data[page * PLACEMENT.page_bytes(group) + byte] ^= 1
+    if looked_at:
+        with breaks("right_bytes"):
+            again(engine, step)
+    else:
+        again(engine, step)
+
+
 # ---- what clients hear ---------------------------------------------------------------------------
 
 SUBMIT = Submit(RequestId(1), PROMPT, SAMPLING, LIMITS)
