@@ -79,6 +79,12 @@ class Node:
             case WrongPeer():
                 self.wrong.append(event)
 
+    def check_remembered(self, now: Micros) -> None:
+        """Streams are not asked all the time: what is remembered of one must be what it would answer now."""
+        for session in self.sessions._sessions.values():
+            assert session.due in (None, session.stream.timer()), "a stream wants to be called at another time"
+            assert session.stirred or not session.stream.to_send(now), "a stream has something to say, and nobody would ask it"
+
 
 class World:
     """The two processes, their cables and the clock."""
@@ -173,6 +179,7 @@ class World:
 
     def _settle(self) -> None:
         for side, node in enumerate(self.nodes):
+            node.check_remembered(Micros(self.now))
             for event in node.sessions.events():
                 node.check(event)
             for link, frame in node.sessions.to_send(Micros(self.now)):
