@@ -1,5 +1,6 @@
-"""Two kinds of tests: those that compute, which share the machine's cores, and those that drive real processes, sockets and
-clocks, which need the machine to themselves. `make test` runs the second one by one and then the first side by side.
+"""Two kinds of tests: those of whole services, which hold real processes to times and need the machine to themselves, and all
+others, which share its cores: what they wait for may take long. `make test` runs the first one by one, then the others side by
+side.
 """
 
 import signal
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-ALONE = frozenset(HERE / name for name in ("adapters", "bench", "cli", "contract", "e2e", "shell"))
+ALONE = frozenset({HERE / "e2e"})
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -10,8 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -163,23 +162,25 @@ def in_session(leader: int) -> list[psutil.Process]:
 
 
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
-    """All of them, two at a time: most of what each takes is the start of an interpreter."""
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where they start."""
     home = tmp_path_factory.mktemp("starts")
     prepare(home)
+    return home
+
+
+@pytest.fixture
+def taken() -> Iterator[str]:
+    """A port of loopback that somebody else listens on."""
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
-        ports = {"TAKEN": str(holder.getsockname()[1])}
-        with ThreadPoolExecutor(2) as pool:
-            found = list(pool.map(lambda case: run_to_its_end(case, home, ports), STARTS.values()))
-    return dict(zip(STARTS, found, strict=True))
+        yield str(holder.getsockname()[1])
 
 
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", STARTS)
-def test_one_line_says_why_and_nothing_is_left(name: str, ended: dict[str, Ended]) -> None:
-    case, end = STARTS[name], ended[name]
+@pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in STARTS.items()])
+def test_one_line_says_why_and_nothing_is_left(case: Start, home: Path, taken: str) -> None:
+    end = run_to_its_end(case, home, {"TAKEN": taken})
     assert end.left == []
     assert end.code == 2, end
     line = end.err[-1]
