@@ -5,12 +5,13 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import httpx
 import psutil
 import pytest
-from tests.e2e.service import Service, alive, by_command, free_port, split, wait_for, wait_ready
+from tests.e2e.service import Process, Service, alive, by_command, free_port, split, wait_for, wait_ready
 
 pytestmark = pytest.mark.timeout(180)
 PROMPT = list(range(1, 60))
@@ -106,41 +107,41 @@ def test_a_signal_ends_every_process_in_time(commands: Service, number: signal.S
     assert not stream.is_alive()
 
 
+class Serve:
+    """`baton serve` itself, started when it is not running."""
+
+    def __init__(self, model: Path, directory: Path) -> None:
+        self._model, self._log = model, directory / "serve.log"
+        self._process: Process | None = None
+        self._port = 0
+
+    def running(self) -> tuple[subprocess.Popen, int]:
+        if self._process is None or self._process.popen.poll() is not None:
+            self._port = free_port()
+            flags = ["--port", str(self._port), "--dtype", "float32", "--kv-pages", "100", "--served-model-name", "m"]
+            self._process = by_command("serve", ["-m", "baton.cli.main", "serve", str(self._model), *flags], self._log)
+            with httpx.Client(base_url=f"http://127.0.0.1:{self._port}") as http:
+                wait_ready(http, [self._process])
+        return self._process.popen, self._port
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+
+
+@pytest.fixture(scope="module")
+def serves(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
+    with closing(Serve(tiny, tmp_path_factory.mktemp("serve"))) as serve:
+        yield serve
+
+
 @pytest.fixture
-def serve(tiny: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen, int]]:
-    """`baton serve` itself."""
-    port = free_port()
-    flags = ["--port", str(port), "--dtype", "float32", "--kv-pages", "100", "--served-model-name", "m"]
-    process = by_command("serve", ["-m", "baton.cli.main", "serve", str(tiny), *flags], tmp_path / "serve.log")
-    try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}") as http:
-            wait_ready(http, [process])
-        yield process.popen, port
-    finally:
-        process.kill()
+def serve(serves: Serve) -> tuple[subprocess.Popen, int]:
+    return serves.running()
 
 
 def children(process: subprocess.Popen) -> list[int]:
     return [p.pid for p in psutil.Process(process.pid).children(recursive=True)]
-
-
-def test_kill_9_of_serve_leaves_no_process_and_no_port(serve: tuple[subprocess.Popen, int]) -> None:
-    process, port = serve
-    pids = children(process)
-    assert len(pids) >= 3
-    process.kill()
-    wait_for(lambda: not any(alive(p) for p in pids), seconds=5, why="all children gone")
-    with pytest.raises(httpx.ConnectError):
-        httpx.get(f"http://127.0.0.1:{port}/health")
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_to_serve_ends_all_in_five_seconds(serve: tuple[subprocess.Popen, int], number: signal.Signals) -> None:
-    process, _ = serve
-    pids = children(process)
-    process.send_signal(number)
-    assert process.wait(6) == 0
-    assert not any(alive(p) for p in pids)
 
 
 def test_serve_restarts_a_killed_worker(serve: tuple[subprocess.Popen, int]) -> None:
@@ -164,3 +165,22 @@ def test_serve_restarts_a_killed_worker(serve: tuple[subprocess.Popen, int]) -> 
     wait_for(restarted, seconds=40, why="restarted")
     assert ask().json()["choices"][0]["token_ids"] == expected, "at once: whether or not the loss has been seen"
     wait_for(lambda: ledger()["clean"], seconds=5, why="clean")
+
+
+def test_kill_9_of_serve_leaves_no_process_and_no_port(serve: tuple[subprocess.Popen, int]) -> None:
+    process, port = serve
+    pids = children(process)
+    assert len(pids) >= 3
+    process.kill()
+    wait_for(lambda: not any(alive(p) for p in pids), seconds=5, why="all children gone")
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"http://127.0.0.1:{port}/health")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_serve_ends_all_in_five_seconds(serve: tuple[subprocess.Popen, int], number: signal.Signals) -> None:
+    process, _ = serve
+    pids = children(process)
+    process.send_signal(number)
+    assert process.wait(6) == 0
+    assert not any(alive(p) for p in pids)
