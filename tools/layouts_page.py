@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 
-from tests.e2e.layouts import KINDS, PRODUCT, Kind  # noqa: E402
+from tests.e2e.layouts import KINDS, PRODUCT, RECURRENT, Kind  # noqa: E402
 
 from document import with_parts, write_or_check  # noqa: E402
 
@@ -16,11 +16,12 @@ PAGE = ROOT / "docs" / "layouts.md"
 
 def table() -> str:
     """One row for each model: what was started on either side."""
-    rows = [_row(kind) for kind in KINDS.values()]
+    kinds = [*KINDS.values(), *RECURRENT.values()]
+    rows = [_row(kind) for kind in kinds]
     head = ["| model | query heads | K/V heads | fabric | prefill | decode | pairs |", "|---|---|---|---|---|---|---|"]
     *first, last = sorted({kind.fabric for kind in PRODUCT.values()})
     said = [
-        f"{_pairs(KINDS.values())} pairs, each with a prompt of its own. The pairs of the random Llama on shm go through"
+        f"{_pairs(kinds)} pairs, each with a prompt of its own. The pairs of the random Llama on shm go through"
         f" {', '.join(first)} and {last} too: {_pairs(PRODUCT.values())} more, with `make long`."
     ]
     return "\n".join([*head, *rows, "", *said])

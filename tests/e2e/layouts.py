@@ -1,9 +1,14 @@
 """Which layouts hand over to which in the tests between real processes; docs/layouts.md shows the same table."""
 
+from typing import Any
+
 import msgspec
 from tests.e2e.fleet import Layout
 
 L = Layout
+BLOCK = 16
+PROMPT = 5 * BLOCK + 7  # more than one chunk of 64, and a last block that is not full
+LENGTHS = (1, BLOCK - 1, BLOCK, BLOCK + 1, 64, 65, PROMPT, 8 * BLOCK, 10 * BLOCK + 1)
 
 
 class Kind(msgspec.Struct, frozen=True):
@@ -23,12 +28,13 @@ class Kind(msgspec.Struct, frozen=True):
     model: str = "a random Llama"
     family: str = "llama"
     slow: bool = False
+    lengths: tuple[int, ...] = (PROMPT,)  # of the prompts, in turn
 
 
 WIDTHS, THREES = (L(1), L(2), L(4)), (L(1), L(3), L(1, 2))
 KINDS = {
     "1 head": Kind(8, 1, WIDTHS, WIDTHS),
-    "2 heads": Kind(8, 2, WIDTHS, WIDTHS),
+    "2 heads": Kind(8, 2, WIDTHS, WIDTHS, lengths=LENGTHS),
     "3 heads": Kind(6, 3, (L(1), L(3)), (L(1), L(3)), unified=(L(1), L(3))),
     "4 heads": Kind(8, 4, (*WIDTHS, L(1, 2), L(2, 2), L(1, page=64)), (*WIDTHS, L(1, 2), L(2, 2), L(1, page=64), L(2, page=48))),
     "8 heads": Kind(8, 8, WIDTHS, WIDTHS),
@@ -52,4 +58,25 @@ PRODUCT = {
     f"{name} {fabric}": msgspec.structs.replace(kind, fabric=fabric, slow=True)
     for fabric in ("nixl", "mooncake", "tcp")
     for name, kind in LLAMA.items()
+}
+
+
+class Recurrent(Kind, frozen=True, kw_only=True):
+    """A model with slots, of 4 layers. `attending`: those that have pages."""
+
+    attending: tuple[int, ...]
+
+
+def _recurrent(family: str, model: str, attending: tuple[int, ...], **fields: Any) -> Recurrent:
+    return Recurrent(4, 2, family=family, model=f"a random {model}", attending=attending, lengths=LENGTHS, **fields)
+
+
+# Each width to the next and back, stages and pages too: tp 1 2 4, pp 1 2, page 16 64.
+FROM, TO = (L(1, 2), L(2, page=64), L(4)), (L(2), L(4), L(1, 2, page=64))
+SOME, OTHERS = (L(1), L(2, page=64)), (L(4), L(1, 2))
+RECURRENT = {
+    "qwen3_next": _recurrent("qwen3_next", "Qwen3-Next", (3,), prefill=FROM, decode=TO),  # the first of two stages has no pages
+    "qwen3_5": _recurrent("qwen3_5", "Qwen3.5", (1, 2), prefill=FROM, decode=TO, slow=True),
+    "qwen3_next-nixl": _recurrent("qwen3_next", "Qwen3-Next", (3,), prefill=SOME, decode=OTHERS, fabric="nixl", slow=True),
+    "qwen3_5-nixl": _recurrent("qwen3_5", "Qwen3.5", (0, 3), prefill=OTHERS, decode=SOME, fabric="nixl", slow=True),
 }

@@ -24,6 +24,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from tests.e2e.landings import watched
 from tests.faults import Faults, FaultyFabric
 
 from baton.cli.compose_rank import PRODUCTION, Ports
@@ -48,6 +49,7 @@ class Birth(msgspec.Struct, frozen=True):
     victim: int | None = None
     faults: Faults | None = None  # of its fabric
     garbles: int | None = None  # the batch, counted from 1, of which it hears one row less
+    landings: str | None = None  # where all ranks leave copies of their pools: see tests/e2e/landings.py
 
 
 class Nursery:
@@ -170,6 +172,8 @@ def _live(address: str, birth: Birth, nursery: int) -> None:
         ports = replace(compose_worker.PRODUCTION, crew=crew)
         if birth.victim == birth.settings.own_rank:
             ports = _hurt(ports, birth)
+        if birth.landings is not None:
+            ports = replace(ports, fabric=watched(ports.fabric, Path(birth.landings)))
         compose_worker.run_worker(birth.settings, ports)
         code = 0
     except BaseException:  # noqa: BLE001 (top of the process)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.e2e.fleet import Fleet, Layout
-from tests.e2e.layouts import KINDS, PRODUCT, Kind
+from tests.e2e.layouts import BLOCK, KINDS, PRODUCT, Kind
 from tests.e2e.nursery import Nursery
 from tests.e2e.reference import Reference
 from tests.tiny import make_tiny
@@ -20,18 +20,17 @@ from tests.tiny import make_tiny
 from baton.adapters.fabrics import available
 from baton.shell.settings import Role
 
-BLOCK, PARTS = 16, 2
-PROMPT, ANSWER = 5 * BLOCK + 7, 8  # more than one chunk of 64, and a last block that is not full
+PARTS, ANSWER = 2, 8
 TOLERANCE = 1e-4  # of the largest element: sums over ranks are made in another order
 
 
-def rows(pools: Sequence[np.ndarray], layout: Layout, k: Kind) -> list[dict[tuple[int, int], np.ndarray]]:
+def rows(pools: Sequence[np.ndarray], layout: Layout, k: Kind, length: int) -> list[dict[tuple[int, int], np.ndarray]]:
     """For every rank: (layer, head) -> uint32 [part, position, dim], the bits of what its pool holds from its first page on."""
     held, each = max(1, k.kv_heads // layout.tp), k.layers // layout.pp
     found = []
     for rank, pool in enumerate(pools):
-        blocks = pool.view(np.uint32).reshape(-1, held, each, PARTS, BLOCK, k.dim)[: -(-PROMPT // BLOCK)]
-        state = np.concatenate(list(blocks), axis=3)[:, :, :, :PROMPT]  # [head, layer, part, position, dim]
+        blocks = pool.view(np.uint32).reshape(-1, held, each, PARTS, BLOCK, k.dim)[: -(-length // BLOCK)]
+        state = np.concatenate(list(blocks), axis=3)[:, :, :, :length]  # [head, layer, part, position, dim]
         first_head = rank % layout.tp * k.kv_heads // layout.tp
         first_layer = rank // layout.tp * each
         found.append({(first_layer + y, first_head + h): state[h, y] for h in range(held) for y in range(each)})
@@ -77,7 +76,7 @@ def every_pair(tmp_path: Path, nursery: Nursery, k: Kind, path: Path) -> None:
     """Start all of a kind's workers, and hand a request over between each two of them."""
     reference, due = Reference(path), []
     for number in range(len(k.prefill) * len(k.decode)):
-        prompt = np.random.default_rng(number).integers(0, 300, PROMPT).tolist()
+        prompt = np.random.default_rng(number).integers(0, 300, k.lengths[number % len(k.lengths)]).tolist()
         due.append((prompt, reference.answer(prompt, ANSWER), reference.state(prompt)))
     workers = {Role.PREFILL: k.prefill, Role.DECODE: k.decode, Role.UNIFIED: k.unified}
     fleet = Fleet(nursery, tmp_path / "logs", path, workers, fabric=k.fabric)
@@ -87,8 +86,8 @@ def every_pair(tmp_path: Path, nursery: Nursery, k: Kind, path: Path) -> None:
             asked = fleet.begin(fleet.pair(prefill, decode), prompt, ANSWER)
             assert fleet.answer(asked) == answer, f"{prefill} -> {decode}"
             fleet.settle()
-            sources = rows(fleet.pools(Role.PREFILL, prefill), prefill, k)
-            targets = rows(fleet.pools(Role.DECODE, decode), decode, k)
+            sources = rows(fleet.pools(Role.PREFILL, prefill), prefill, k, len(prompt))
+            targets = rows(fleet.pools(Role.DECODE, decode), decode, k, len(prompt))
             for place in [(y, h) for y in range(k.layers) for h in range(k.kv_heads)]:
                 owners = [rank[place] for rank in sources if place in rank]
                 takers = [rank[place] for rank in targets if place in rank]
@@ -109,7 +108,7 @@ def every_pair(tmp_path: Path, nursery: Nursery, k: Kind, path: Path) -> None:
                 fleet.clear()
                 assert fleet.answer(fleet.begin(pair, prompt, ANSWER)) == answer
                 fleet.settle()
-                pools.append(rows(fleet.pools(role, layout), layout, k))
+                pools.append(rows(fleet.pools(role, layout), layout, k, len(prompt)))
             for ours, theirs in zip(*pools, strict=True):
                 assert ours.keys() == theirs.keys()
                 wrong = {place: np.argwhere((ours[place] != theirs[place]).any(axis=(0, 2))).ravel().tolist() for place in ours}
