@@ -76,7 +76,7 @@ FROM, TO = (L(1, 2), L(2, page=64), L(4)), (L(2), L(4), L(1, 2, page=64))
 SOME, OTHERS = (L(1), L(2, page=64)), (L(4), L(1, 2))
 RECURRENT = {
     "qwen3_next": _recurrent("qwen3_next", "Qwen3-Next", (3,), prefill=FROM, decode=TO),  # the first of two stages has no pages
-    "qwen3_5": _recurrent("qwen3_5", "Qwen3.5", (1, 2), prefill=FROM, decode=TO, slow=True),
+    "qwen3_5": _recurrent("qwen3_5", "Qwen3.5", (1, 2), prefill=FROM, decode=TO, unified=FROM[:2], slow=True),
     "qwen3_next-nixl": _recurrent("qwen3_next", "Qwen3-Next", (3,), prefill=SOME, decode=OTHERS, fabric="nixl", slow=True),
     "qwen3_5-nixl": _recurrent("qwen3_5", "Qwen3.5", (0, 3), prefill=OTHERS, decode=SOME, fabric="nixl", slow=True),
 }

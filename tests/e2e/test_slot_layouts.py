@@ -75,6 +75,15 @@ def groups(k: Recurrent, layout: Layout, rank: int) -> list[str]:
     return ["full"] * bool(attending) + ["slot"] * (len(attending) < LAYERS // layout.pp)
 
 
+def now(fleet: Fleet, role: Role, layout: Layout, k: Recurrent, length: int) -> list[Units]:
+    """What the ranks of a worker hold now."""
+    found = []
+    for rank, pid in enumerate(fleet.pids(role, layout)):
+        pools = dict(zip(groups(k, layout, rank), pools_of(pid), strict=True))
+        found.append(units(pools, k, layout, rank, length))
+    return found
+
+
 class Hybrid(Reference):
     """What transformers computes."""
 
@@ -123,7 +132,7 @@ def test_slots_go_between_any_layouts_bit_for_bit(tmp_path: Path, nursery: Nurse
     due = [(p, reference.answer(p, ANSWER), reference.units(p)) for p in prompts]  # before: a fleet wants to be turned
     (copies := tmp_path / "landed").mkdir()
     watched = {(Role.DECODE, layout): {"landings": str(copies)} for layout in k.decode}
-    workers = {Role.PREFILL: k.prefill, Role.DECODE: k.decode}
+    workers = {Role.PREFILL: k.prefill, Role.DECODE: k.decode, Role.UNIFIED: k.unified}
     fleet = Fleet(nursery, tmp_path / "logs", path, workers, fabric=k.fabric, hurt=watched)
     pairs = list(product(k.prefill, k.decode))
     try:
@@ -135,10 +144,7 @@ def test_slots_go_between_any_layouts_bit_for_bit(tmp_path: Path, nursery: Nurse
             assert fleet.answer(fleet.begin(fleet.pair(source, target), prompt, ANSWER)) == answer, where
             fleet.settle()
             assert read_bytes(fleet, target) - before == due_bytes(k, target, length), where
-            there, here = [], []
-            for rank, pid in enumerate(fleet.pids(Role.PREFILL, source)):
-                pools = dict(zip(groups(k, source, rank), pools_of(pid), strict=True))
-                there.append(units(pools, k, source, rank, length))
+            there, here = now(fleet, Role.PREFILL, source, k, length), []
             for rank, pid in enumerate(fleet.pids(Role.DECODE, target)):
                 pools = {group: landed(copies, pid, group) for group in groups(k, target, rank)}
                 here.append(units(pools, k, target, rank, length))
@@ -152,5 +158,16 @@ def test_slots_go_between_any_layouts_bit_for_bit(tmp_path: Path, nursery: Nurse
                     assert np.abs(bits.view(np.float32).reshape(right.shape) - right).max() <= most, f"{where} {unit}"
                 for bits in takers:
                     assert any(np.array_equal(bits, owner) for owner in owners), f"{where} {unit}"
+        for layout, (prompt, answer, _) in product(k.unified, due[-1:]):
+            held_by = []
+            unified = fleet.boot(Role.UNIFIED, layout)
+            for role, pair in ((Role.PREFILL, fleet.pair(layout, k.decode[0])), (Role.UNIFIED, (unified, unified))):
+                fleet.clear()
+                assert fleet.answer(fleet.begin(pair, prompt, 1)) == answer[:1]  # a second one would change the slot
+                fleet.settle()
+                held_by.append(now(fleet, role, layout, k, len(prompt)))
+            for rank, (ours, theirs) in enumerate(zip(*held_by, strict=True)):
+                assert ours.keys() == theirs.keys()
+                assert all(np.array_equal(ours[unit], theirs[unit]) for unit in ours), f"unified {layout}, rank {rank}"
     finally:
         fleet.close()
