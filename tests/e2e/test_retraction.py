@@ -18,8 +18,10 @@ REQUESTS, PROMPT, ANSWER = 4, 20, 70
     ("family", "layout"),
     [
         pytest.param("gemma3", Layout(2), id="gemma3"),  # windows beside the full state, on two ranks
+        pytest.param("qwen3_next", Layout(1, 2), id="qwen3_next"),  # slots beside pages, and a stage without pages
         pytest.param("llama", Layout(1, 2), id="llama", marks=pytest.mark.slow),
         pytest.param("deepseek_v3", Layout(1), id="deepseek_v3", marks=pytest.mark.slow),
+        pytest.param("deepseek_v32", Layout(2), id="deepseek_v32", marks=pytest.mark.slow),  # index keys beside latent rows
     ],
 )
 @pytest.mark.timeout(300)
