@@ -12,9 +12,10 @@ from baton.core.front import Front
 from baton.core.generation import Generation, decode_row
 from baton.core.ids import Boot, Epoch, Key, Micros, Room, TokenIndex
 from baton.core.leader import Leader
-from baton.core.messages import Drawn, FailCode, FinishReason, Ticket
-from baton.core.request import Request, Standing
-from baton.core.room import Send
+from baton.core.messages import Drawn, FailCode, Failed, FinishReason, Ticket
+from baton.core.prefill import PrefillLeader
+from baton.core.request import FrontSettings, Request, Standing
+from baton.core.room import OpenRoom, Send
 from baton.core.stream import Stream
 from baton.core.workers import Pair
 from baton.sim.parts import Parts, Replaced
@@ -22,11 +23,32 @@ from baton.sim.plants.plant import Plant
 
 # ruff: noqa: D101  (each class is described by the plant that it is part of)
 
+NEVER = Micros(1 << 60)
+
 
 class SameEpoch(Front):
     def _begin(self, request: Request, pair: Pair, now: Micros) -> None:
         request.epoch = Epoch(max(0, request.epoch - 1))
         super()._begin(request, pair, now)
+
+
+class HearsDecodeOnly(Front):
+    def _on_failed(self, sender: Boot, message: Failed, now: Micros) -> None:
+        request = self._find(message.key, sender)
+        if request is not None and request.pair is not None and sender == request.pair[1]:
+            super()._on_failed(sender, message, now)
+
+
+_due = Request.due
+
+
+def _due_while_waiting(self: Request, settings: FrontSettings, pairless: Micros | None) -> Micros:
+    """What workers have is theirs to end."""
+    return NEVER if self.standing is Standing.OPEN else _due(self, settings, pairless)
+
+
+def _waits_for_ever(self: Leader[Any], room: OpenRoom) -> bool:
+    return False
 
 
 class TellsAgain(Front):
@@ -101,6 +123,20 @@ PLANTS = (
         ("same_ticket",),
         7,
         lambda: Parts(front=SameEpoch),
+    ),
+    Plant(
+        "refusal_ignored",
+        "prefill refuses or fails a room, and nobody tells decode, which waits: no wait in the middle has a deadline of its own",
+        ("liveness", "healed_succeeds"),
+        8,
+        lambda: Parts(
+            front=HearsDecodeOnly,
+            replaced=(
+                Replaced(Leader, "_waits", _waits_for_ever),
+                Replaced(PrefillLeader, "_waits", _waits_for_ever),
+                Replaced(Request, "due", _due_while_waiting),
+            ),
+        ),
     ),
     Plant(
         "index_ignored",

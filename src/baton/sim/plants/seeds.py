@@ -52,6 +52,7 @@ FIRST_SEEDS: Mapping[str, int] = {
     "recomputed_in_epoch": 1,
     "doubt_without_bound": 1,
     "same_epoch_again": 1,
+    "refusal_ignored": 219,
     "index_ignored": 0,
     "room_never_closed": 0,
     "lost_worker_ignored": 0,
