@@ -67,4 +67,13 @@ def test_growth_appends_and_the_view_adds_up() -> None:
     ledger.take(key(2), {KV: 1}, PageState.FETCHING)
     ledger.take(key(1), {KV: 1}, PageState.COMMITTED)
     assert ledger.held(key(1))[KV] == (0, 1, 3)
-    assert ledger.view()[KV] == {"fetching": 1, "committed": 3, "computing": 0, "full": 0, "free": 4, "total": 8}
+    assert ledger.view()[KV] == {
+        "fetching": 1,
+        "committed": 3,
+        "computing": 0,
+        "full": 0,
+        "cached": 0,
+        "shared": 0,
+        "free": 4,
+        "total": 8,
+    }
