@@ -12,6 +12,7 @@ from tests.core.world import World, expected
 from baton.core.agreement import Hold, Offload, Restore, StepPlan, Vote
 from baton.core.decode import DECODE
 from baton.core.door import Finish
+from baton.core.host_copies import HostCopies
 from baton.core.host_ledger import HostLedger, state_bytes
 from baton.core.ids import Boot, GroupName, Page, Rank, Seq
 from baton.core.marks import Mark
@@ -480,6 +481,21 @@ def test_a_bit_that_changed_in_the_store_is_found(group: GroupName) -> None:
 
 
 # ---- books of the store -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_the_ledger_is_not_clean_while_a_rank_keeps_a_copy(monkeypatch: pytest.MonkeyPatch, kept: bool) -> None:
+    if kept:
+        monkeypatch.setattr(HostCopies, "_discard", lambda self, key: [])
+    world = pressed(host_bytes=PLENTY)
+    for n in range(1, 5):
+        world.submit(submit(n, prompt(7, n), max_tokens=17))
+    world.run()
+    question = world.front.ask_ledger()
+    world.run()
+    views = {view.role: view for view in world.front.ledger(question) or ()}
+    assert (views["decode"].clean, views["decode"].copies > 0) == (not kept, kept)
+    assert views["prefill"].clean
 
 
 def test_space_is_taken_on_every_rank_or_on_none() -> None:
