@@ -30,10 +30,10 @@ class EagerFront(Front):
 class RepeatingFront(Front):
     """Tells what the client has already."""
 
-    def _take(self, request: Request, start: TokenIndex, drawn: Any, finish: Any) -> None:
+    def _take(self, request: Request, start: TokenIndex, drawn: Any, finish: Any, cached: int) -> None:
         if start < len(request.said):
             request.said = request.said[:start]
-        super()._take(request, start, drawn, finish)
+        super()._take(request, start, drawn, finish, cached)
 
 
 class CuriousFront(Front):

@@ -74,6 +74,7 @@ class Hold(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     key: Key
     pages: dict[GroupName, tuple[Page, ...]]
     passed: dict[GroupName, int] = {}
+    shared: int = 0  # pages at the front of each list that are cached: computed before, by another room, and never written again
 
 
 class Fetch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

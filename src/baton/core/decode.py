@@ -339,7 +339,7 @@ class DecodeLeader(GeneratingLeader[DecodeRoom]):
             room.generated.append(drawn)
             room.resumed = False
             finish = finish_of(drawn, generated=int(room.next_index), limits=room.ticket.limits)
-            tell(self, room, finish)
+            tell(self, room, finish, cached=room.record.cached if room.record is not None and not room.told else 0)
             if finish is not None:
                 self.end(room)
 

@@ -20,6 +20,7 @@ class Submit(msgspec.Struct, frozen=True):
     limits: Limits
     priority: int = 0  # goes into every ticket
     pair: tuple[Boot, Boot] | None = None  # (prefill, decode) that are to be tried: it goes to these at once, and to no others
+    cache_salt: str = ""  # so does this; see Ticket
 
 
 class Cancel(msgspec.Struct, frozen=True):
@@ -35,6 +36,7 @@ class Emit(msgspec.Struct, frozen=True, tag="emit", gc=False):
     request: RequestId
     start: TokenIndex
     drawn: tuple[Drawn, ...]
+    cached: int = 0  # with the first token: positions of the prompt whose state was cached
 
 
 class Finish(msgspec.Struct, frozen=True, tag="finish"):

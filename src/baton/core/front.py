@@ -36,6 +36,7 @@ from baton.core.messages import (
     Paired,
     Recompute,
     Register,
+    ResetCache,
     Tokens,
     Unpaired,
     Withdrawn,
@@ -184,7 +185,11 @@ class Front:
         """Ask every worker to zero its pools; answered as `ask_ledger` is."""
         return self._ask(Clear)
 
-    def _ask(self, message: Callable[[int], AskLedger | Clear]) -> int:
+    def ask_reset_cache(self) -> int:
+        """Ask every worker to empty its prefix cache; answered as `ask_ledger` is."""
+        return self._ask(ResetCache)
+
+    def _ask(self, message: Callable[[int], AskLedger | Clear | ResetCache]) -> int:
         question = self._questions.ask({r.manifest.boot: r.name for r in self._workers.registered()})
         self._effects += [Send(boot, message(question)) for boot in self._workers]
         return question
@@ -348,7 +353,7 @@ class Front:
         if first is None or not (request.admitted or first.finish is not None):
             return
         request.first = None
-        self._take(request, first.index, (first.drawn,), first.finish)
+        self._take(request, first.index, (first.drawn,), first.finish, first.cached)
 
     def _on_tokens(self, sender: Boot, message: Tokens, now: Micros) -> None:
         request = self._find(message.key, sender)
@@ -358,11 +363,13 @@ class Front:
         drawn = message.drawn
         if len(drawn) == 1 and message.finish is None and message.start == len(request.said):  # nearly always; as `_take` does
             request.said.append(drawn[0].token)
-            self._effects.append(Say(Emit(request.submit.request, message.start, drawn)))
+            self._effects.append(Say(Emit(request.submit.request, message.start, drawn, 0 if message.start else message.cached)))
         else:
-            self._take(request, message.start, drawn, message.finish)
+            self._take(request, message.start, drawn, message.finish, message.cached)
 
-    def _take(self, request: Request, start: TokenIndex, drawn: tuple[Drawn, ...], finish: FinishReason | None) -> None:
+    def _take(
+        self, request: Request, start: TokenIndex, drawn: tuple[Drawn, ...], finish: FinishReason | None, cached: int
+    ) -> None:
         """Drop what the client has; a gap, or a different token at an index it has, ends the request."""
         have = len(request.said)
         if start > have:
@@ -376,7 +383,7 @@ class Front:
         self.marks[Mark.KNOWN_TOKENS] += bool(known)
         if fresh:
             request.said += [d.token for d in fresh]
-            self._effects.append(Say(Emit(request.submit.request, TokenIndex(have), fresh)))
+            self._effects.append(Say(Emit(request.submit.request, TokenIndex(have), fresh, 0 if have else cached)))
         if finish is not None:
             self._abort_epoch(request, "finished")
             self._effects.append(Say(Finish(request.submit.request, finish, request.key)))

@@ -1,10 +1,10 @@
 """Rooms that generate: their tokens, and their rows in a step."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from baton.core.agreement import RowOrder, RowSums
-from baton.core.ids import Micros, TokenIndex
+from baton.core.ids import BlockIndex, GroupName, Micros, TokenId, TokenIndex
 from baton.core.leader import Leader
 from baton.core.messages import Drawn, FinishReason, Ticket, Tokens
 from baton.core.past import past_of
@@ -28,6 +28,11 @@ class Generation(OpenRoom):
         """Index of the next token to draw."""
         return TokenIndex(len(self.ticket.said) + len(self.generated))
 
+    def tokens(self, start: int, end: int) -> tuple[TokenId, ...]:
+        """Those of its sequence at these positions, generated ones among them."""
+        more = self.generated[max(0, start - self.length) : max(0, end - self.length)]
+        return (*self.context[start:end], *(drawn.token for drawn in more))
+
     @property
     def position(self) -> int:
         """Position of the last generated token: where the next step computes."""
@@ -37,13 +42,13 @@ class Generation(OpenRoom):
 G = TypeVar("G", bound=Generation)
 
 
-def decode_row(room: Generation) -> RowOrder:
-    """The room's row in the next step: its last token in, the next one out."""
+def decode_row(room: Generation, final: Mapping[GroupName, tuple[BlockIndex, BlockIndex]] | None = None) -> RowOrder:
+    """The room's row in the next step: its last token in, the next one out. final: blocks that it completes, to be sealed."""
     return RowOrder(
         key=room.key,
         start=room.position,
         tokens=(room.generated[-1].token,),
-        final={},
+        final=dict(final or {}),
         valid=room.position + 1,
         sampling=room.ticket.sampling,
         index=room.next_index,
@@ -56,9 +61,9 @@ def drawn_of(ranks: Sequence[tuple[RowSums, ...]], row: int) -> Drawn:
     return next(d for rows in ranks if (d := rows[row].drawn) is not None)
 
 
-def tell(leader: Leader[G], room: G, finish: FinishReason | None) -> None:
-    """Send the gateway what it has not been told yet."""
+def tell(leader: Leader[G], room: G, finish: FinishReason | None, *, cached: int = 0) -> None:
+    """Send the gateway what it has not been told yet. cached: see Tokens."""
     start = TokenIndex(len(room.ticket.said) + room.told)
     fresh = tuple(room.generated[room.told :])
     room.told = len(room.generated)
-    leader.send(room.ticket.gateway, Tokens(room.key, start, fresh, finish))
+    leader.send(room.ticket.gateway, Tokens(room.key, start, fresh, finish, cached))

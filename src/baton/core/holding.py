@@ -8,25 +8,39 @@ A prompt's window moves within pages that were taken before its first chunk: wha
 a room that computes never waits for memory. While a room generates, what it passes returns to the pool.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from baton.core.agreement import Hold
 from baton.core.ids import GroupName
 from baton.core.leader import Leader
 from baton.core.pages import PageState
+from baton.core.prefix_cache import Entry
 from baton.core.room import OpenRoom
 
 
-def take(leader: Leader[Any], room: OpenRoom, want: Mapping[GroupName, int], state: PageState, *, position: int = 0) -> bool:
+def take(
+    leader: Leader[Any],
+    room: OpenRoom,
+    want: Mapping[GroupName, int],
+    state: PageState,
+    *,
+    position: int = 0,
+    reuse: Sequence[Entry] = (),
+) -> bool:
     """Give a room its first pages, which are `want` from those on that a step at `position` looks back on; False where they
-    are not free."""
+    are not free. reuse: cached pages with which its lists begin; they are part of `want`."""
     begins = {g: n for g, n in leader.span.gone(position).items() if n}
-    taken = leader.ledger.take(room.key, want, state, begins=begins)
+    taken = leader.ledger.take(room.key, beyond(want, reuse), state, begins=begins, reuse=reuse)
     if taken is None:
         return False
-    leader.draft.hold.append(Hold(room.key, taken, begins))
+    leader.draft.hold.append(Hold(room.key, taken, begins, len(reuse)))
     return True
+
+
+def beyond(want: Mapping[GroupName, int], reuse: Sequence[Entry]) -> dict[GroupName, int]:
+    """Pages that a room needs of its own, of those it needs in all."""
+    return {g: n - len(reuse) for g, n in want.items()}
 
 
 def slide(leader: Leader[Any], room: OpenRoom, position: int, *, tokens: int) -> None:

@@ -33,12 +33,14 @@ from baton.core.messages import (
     LedgerView,
     RankView,
     Register,
+    ResetCache,
     RoomView,
     Stale,
     Ticket,
 )
 from baton.core.pages import Ledger
 from baton.core.plans import Plans
+from baton.core.reuse import Reuse
 from baton.core.room import Effect, Issue, LeaderSettings, OpenRoom, RoomState, Saw, Send, Table
 from baton.core.span import Span
 from baton.core.statistics import Counters, Durations, added
@@ -56,6 +58,7 @@ class Leader(ABC, Generic[R]):
         self.state_table = manifest.table
         self.span = Span(manifest.table, manifest.page_blocks * manifest.table.block_tokens)
         self.ledger = Ledger(totals)
+        self.reuse = Reuse(manifest, self.ledger, on=settings.prefix_cache)
         self.rooms: dict[Key, R] = {}
         self.marks: Marks = Marks()
         self.plans = Plans()
@@ -79,6 +82,7 @@ class Leader(ABC, Generic[R]):
             Close: self._on_close,
             AskLedger: self._on_ask_ledger,
             Clear: self._on_clear,
+            ResetCache: self._on_reset_cache,
             Stale: self._on_stale,
         }
 
@@ -349,8 +353,14 @@ class Leader(ABC, Generic[R]):
         if self.rooms:
             self.send(sender, self._books(clear.question, now))
             return
+        self.ledger.forget_cached()
         self.draft.clear = [group.name for group in self.state_table.groups]
         self._clearing.append((Seq(self._agreement.chain.seq + 1), sender, clear.question))
+
+    def _on_reset_cache(self, sender: Boot, reset: ResetCache, now: Micros) -> None:
+        """Pages are not zeroed: what is not found is not read. Those that open rooms share go with the last of them."""
+        self.ledger.forget_cached()
+        self.send(sender, self._books(reset.question, now))
 
     def _answer_cleared(self, now: Micros) -> None:
         """Ranks zero a pool when they apply the plan that says so."""
@@ -370,7 +380,7 @@ class Leader(ABC, Generic[R]):
             role=self.manifest.role,
             ranks=tuple(RankView(r.rank, pid, r.boot) for r, pid in ranks),
             pages=self.ledger.view(),
-            pins=0,
+            pins=self.ledger.pins,
             reads=reads,
             rooms=tuple(self._room_view(r, now) for r in self.rooms.values()),
             clean=self.ledger.clean and not self.rooms and not reads and not copies,
@@ -390,6 +400,7 @@ class Leader(ABC, Generic[R]):
             events={mark.name.lower(): n for mark, n in self.marks.items()},
             spent={state.value: durations.view() for state, durations in self._spent.items()},
             ranks=added(self._agreement.counted.values()),
+            cache=self.reuse.tally(),
         )
 
     def _room_view(self, room: R, now: Micros) -> RoomView:

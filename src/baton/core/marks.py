@@ -21,6 +21,8 @@ class Mark(Enum):
     STALL = "a handoff stands still"
     PIPELINED = "a batch is issued behind another"
     STALE_HEARD = "the other side does not know the epoch"
+    REUSED = "a room begins with cached pages"
+    COMPUTED_TWICE = "a page is computed whose like is cached already"
     # prefill
     WITHDRAWN = "an unadmitted room gives way to an older one"
     TOO_FAR_AHEAD = "a prompt waits because decode has not admitted those before it"
@@ -28,6 +30,7 @@ class Mark(Enum):
     DECODE_LOST = "rooms end with their decode worker"
     FINISHED_AT_FIRST = "a request ends at its first token"
     DAMAGED = "own blocks differ from their sums at birth"
+    DAMAGE_SHARED = "a room ends because a page that it shares was damaged"
     INTACT = "doubted blocks are as they were at birth"
     GONE = "doubted blocks are not held any more"
     # decode

@@ -95,6 +95,7 @@ class Ticket(Message, frozen=True, tag="ticket"):
     limits: Limits
     priority: int = 0  # the smaller the more urgent: who waits longer at the gateway, who gives way when decode's pages run short
     admit_ms: int = 30_000  # from its arrival until a worker must hold memory to generate in; then the epoch fails
+    cache_salt: str = ""  # only requests with the same one share cached state
 
 
 class Abort(Message, frozen=True, tag="abort"):
@@ -120,6 +121,7 @@ class FirstToken(Message, frozen=True, tag="first_token"):
     index: TokenIndex
     drawn: Drawn
     finish: FinishReason | None
+    cached: int = 0  # positions whose state prefill had, and did not compute
 
 
 class Tokens(Message, frozen=True, tag="tokens"):
@@ -129,6 +131,7 @@ class Tokens(Message, frozen=True, tag="tokens"):
     start: TokenIndex
     drawn: tuple[Drawn, ...]
     finish: FinishReason | None
+    cached: int = 0  # with the first lot: as in FirstToken, which may come later
 
 
 class Failed(Message, frozen=True, tag="failed"):
@@ -243,6 +246,7 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     length: int  # L = prompt + said: positions whose state was computed
     first: Drawn
     finish: FinishReason | None
+    cached: int = 0  # positions whose state prefill had, and did not compute
 
 
 class Offer(Message, frozen=True, tag="offer"):
@@ -320,7 +324,13 @@ class AskLedger(Message, frozen=True, tag="ask_ledger"):
 
 
 class Clear(Message, frozen=True, tag="clear"):
-    """Gateway -> leader: zero the pools of every group if no room is open; then state your books."""
+    """Gateway -> leader: empty the prefix cache and zero the pools of every group if no room is open; then state your books."""
+
+    question: int
+
+
+class ResetCache(Message, frozen=True, tag="reset_cache"):
+    """Gateway -> leader: state that is cached now is reused by no room that begins later; then state your books."""
 
     question: int
 
@@ -351,7 +361,7 @@ class LedgerView(Message, frozen=True, tag="ledger_view"):
     role: str
     ranks: tuple[RankView, ...]
     pages: dict[GroupName, dict[str, int]]  # state name -> pages
-    pins: int
+    pins: int  # of rooms on cached pages
     reads: int  # under way
     rooms: tuple[RoomView, ...]
     clean: bool  # nothing but cache is held
@@ -387,5 +397,6 @@ AnyMessage = (
     | Stale
     | AskLedger
     | Clear
+    | ResetCache
     | LedgerView
 )

@@ -3,17 +3,19 @@
     QUEUED ──pages held──▶ COMPUTING ──last chunk──▶ OFFERED ──Received──▶ ENDING ──quiet──▶ ENDED
        └───────────────────────┴─────────── END (abort, peer lost, deadline, ...) ──▶ ENDING, or ENDED from QUEUED
 
-Offer 0 goes out when the pages of the whole prompt are held; after each chunk an offer of its final blocks, with their
-birth sums per leg; the last one carries the record. `FirstToken` goes to the gateway at once.
+Offer 0 goes out when the pages of the whole prompt are held; what of them is cached is offered at once, with the sums it had
+at birth, and after each chunk the blocks that it made final, with their birth sums per leg; the last offer carries the record.
+`FirstToken` goes to the gateway at once. Complete pages of a chunk go to the prefix cache when it has ended (core/reuse.py).
 """
 
+from collections.abc import Sequence
+
 import numpy as np
-from numpy.typing import NDArray
 
 from baton.core.agreement import Rehash, Report, RowOrder, RowSums, unpack_sums
 from baton.core.chunks import ChunkRule, final_blocks, next_chunk
 from baton.core.errors import BatonError, Mismatch
-from baton.core.holding import slide, take
+from baton.core.holding import beyond, slide, take
 from baton.core.ids import BlockIndex, Boot, GroupName, Micros, Rank, Seal, TokenIndex
 from baton.core.leader import Leader
 from baton.core.manifest import Manifest, require_fit
@@ -41,6 +43,8 @@ from baton.core.messages import (
 from baton.core.pages import PageState
 from baton.core.past import past_of
 from baton.core.plan import PairPlan, leg_seals
+from baton.core.prefix_cache import Entry
+from baton.core.reuse import RoomSums, add_sums, sums_of
 from baton.core.room import LeaderSettings, OpenRoom, RoomState, Saw, Table, finish_of
 from baton.core.state import extent_blocks
 
@@ -70,7 +74,7 @@ class PrefillRoom(OpenRoom):
         self.done = 0  # of them computed on every rank
         self.offers = 0
         self.admitted = False
-        self.sums: dict[tuple[Rank, GroupName], NDArray[np.uint64]] = {}  # birth sums [blocks from the extent's first, units]
+        self.sums: RoomSums = {}  # birth sums
 
 
 class PrefillLeader(Leader[PrefillRoom]):
@@ -149,51 +153,54 @@ class PrefillLeader(Leader[PrefillRoom]):
         What runs ahead of decode's admission is bounded; beyond it the rooms of that decode worker alone wait.
         """
         for room in self.in_state(RoomState.QUEUED):
-            if self._too_far_ahead(room):
+            reuse = self.reuse.find(room)
+            if self._too_far_ahead(room, reuse):
                 self.marks[Mark.TOO_FAR_AHEAD] += 1
                 continue
-            if not take(self, room, self.pages_for(room.length), PageState.COMPUTING):
-                self._make_way(room)
+            if not take(self, room, self.pages_for(room.length), PageState.COMPUTING, reuse=reuse):
+                self._make_way(room, reuse)
                 return
             self.see(room, Saw.HELD)
             room.progress = now
             self._offer(room, {}, (), None)
+            self._begin(room, reuse)
 
-    def _too_far_ahead(self, room: PrefillRoom) -> bool:
+    def _begin(self, room: PrefillRoom, reuse: Sequence[Entry]) -> None:
+        """What is cached of the prompt is computed already: it can be fetched at once."""
+        room.ordered = room.done = self.reuse.begin(room, reuse, self.marks)
+        if reuse:
+            room.sums = sums_of(reuse)
+            cached = final_blocks(self.state_table, start=0, end=room.done, length=room.length)
+            self._offer(room, self._runs(room, cached), self._leg_sums(room, cached), None)
+
+    def _too_far_ahead(self, room: PrefillRoom, reuse: Sequence[Entry]) -> bool:
         """Whether rooms that this one's decode worker has not admitted hold so much that it must wait; one never must."""
         if self.settings.ahead >= 1:
             return False
-        pages, held = self.pages_for(room.length), self.in_state(RoomState.COMPUTING, RoomState.OFFERED)
-        ahead = [r for r in held if not r.admitted and r.ticket.decode == room.ticket.decode]
-        for other in ahead:
-            self._add_pages(pages, other)
-        return bool(ahead) and any(pages[g] > n for g, n in self._ahead_pages().items())
+        held = self.in_state(RoomState.COMPUTING, RoomState.OFFERED)
+        ahead = [r.key for r in held if not r.admitted and r.ticket.decode == room.ticket.decode]
+        pages, own = self.ledger.count(ahead, beside=reuse), beyond(self.pages_for(room.length), reuse)
+        return bool(ahead) and any(pages[g] + own[g] > n for g, n in self._ahead_pages().items())
 
-    def _make_way(self, room: PrefillRoom) -> None:
+    def _make_way(self, room: PrefillRoom, reuse: Sequence[Entry]) -> None:
         """Withdraw younger rooms that decode has not admitted, the youngest first, until this one will fit.
 
         An admitted room is never withdrawn, nor is any while blocks are not verified: decode would not notice.
         """
-        want, coming = self.pages_for(room.length), dict(self.ledger.free())
+        want, coming = beyond(self.pages_for(room.length), reuse), [r.key for r in self.in_state(RoomState.ENDING)]
         held = self.in_state(RoomState.COMPUTING, RoomState.OFFERED)
         younger = [r for r in held if r.ticket.stamp > room.ticket.stamp and not r.admitted and self.manifest.seal]
-        for ending in self.in_state(RoomState.ENDING):
-            self._add_pages(coming, ending)
-        chosen = []
-        while younger and any(coming[g] < n for g, n in want.items()):
+        chosen: list[PrefillRoom] = []
+        while younger and not self.ledger.fits(want, reuse=reuse, ended=coming):
             chosen.append(younger.pop())
-            self._add_pages(coming, chosen[-1])
-        if any(coming[g] < n for g, n in want.items()):
+            coming.append(chosen[-1].key)
+        if not self.ledger.fits(want, reuse=reuse, ended=coming):
             return  # it would not help
         for victim in chosen:
             self.marks[Mark.WITHDRAWN] += 1
             for boot in (victim.ticket.decode, victim.ticket.gateway):
                 self.send(boot, Withdrawn(victim.key))
             self.end(victim)
-
-    def _add_pages(self, count: dict[GroupName, int], room: PrefillRoom) -> None:
-        for group, pages in self.ledger.held(room.key).items():
-            count[group] += len(pages)
 
     def _compose(self) -> None:
         budget = self.settings.step_tokens
@@ -229,7 +236,8 @@ class PrefillLeader(Leader[PrefillRoom]):
                 continue  # ended meanwhile
             drawn = next((rows[i].drawn for rows in ranks if rows[i].drawn is not None), None)
             room.done, room.progress = row.valid, now
-            self._keep_sums(room, {Rank(r): rows[i].sums for r, rows in enumerate(ranks)})
+            add_sums(room.sums, {Rank(r): rows[i].sums for r, rows in enumerate(ranks)}, self._placements)
+            self.reuse.enter(room, room.done, room.sums, self.marks)
             self._offer_chunk(room, row.final, drawn)
             self._keep_window(room)
 
@@ -238,33 +246,28 @@ class PrefillLeader(Leader[PrefillRoom]):
         if room.state is RoomState.OFFERED:
             slide(self, room, room.length, tokens=room.length)
 
-    def _keep_sums(self, room: PrefillRoom, by_rank: dict[Rank, dict[GroupName, bytes]]) -> None:
-        for rank, sums in by_rank.items():
-            for group, raw in sums.items():
-                new = unpack_sums(raw, len(self._placements[rank].units(group)))
-                old = room.sums.get((rank, group))
-                room.sums[rank, group] = new if old is None else np.concatenate((old, new))
-
     def _offer_chunk(self, room: PrefillRoom, final: dict[GroupName, tuple[BlockIndex, BlockIndex]], drawn: Drawn | None) -> None:
-        held = self.ledger.held(room.key)
-        k = {g: self.manifest.blocks_per_page(g) for g in final}
-        gone = self.ledger.begins(room.key)
-        runs = {g: BlockRun(a, b, held[g][a // k[g] - gone[g] : (b - 1) // k[g] + 1 - gone[g]]) for g, (a, b) in final.items()}
         record = None
         if room.done == room.length:
             assert drawn is not None, "the last chunk draws"
             generated = len(room.ticket.said) + 1
             finish = finish_of(drawn, generated=generated, limits=room.ticket.limits)
-            record = Record(room.length, drawn, finish)
+            record = Record(room.length, drawn, finish, room.hit)
             self.see(room, Saw.LAST_CHUNK)
             self.ledger.move(room.key, PageState.FULL)
-        self._offer(room, runs, self._leg_sums(room, final), record)
+        self._offer(room, self._runs(room, final), self._leg_sums(room, final), record)
         if record is not None:
             first = TokenIndex(len(room.ticket.said))
-            self.send(room.ticket.gateway, FirstToken(room.key, first, record.first, record.finish))
+            self.send(room.ticket.gateway, FirstToken(room.key, first, record.first, record.finish, room.hit))
             if record.finish is not None:
                 self.marks[Mark.FINISHED_AT_FIRST] += 1
                 self.end(room)  # it never enters decode
+
+    def _runs(self, room: PrefillRoom, final: dict[GroupName, tuple[BlockIndex, BlockIndex]]) -> dict[GroupName, BlockRun]:
+        """These blocks, and the pages that hold them."""
+        held, gone = self.ledger.held(room.key), self.ledger.begins(room.key)
+        k = {g: self.manifest.blocks_per_page(g) for g in final}
+        return {g: BlockRun(a, b, held[g][a // k[g] - gone[g] : (b - 1) // k[g] + 1 - gone[g]]) for g, (a, b) in final.items()}
 
     def _leg_sums(self, room: PrefillRoom, final: dict[GroupName, tuple[BlockIndex, BlockIndex]]) -> tuple[LegSums, ...]:
         plan = self._plans.get(room.ticket.decode)
@@ -347,21 +350,36 @@ class PrefillLeader(Leader[PrefillRoom]):
     def _judge(self, doubt: Doubt, sums: dict[Rank, bytes]) -> None:
         """Our own blocks, hashed again, against their sums at birth."""
         room = self.find(doubt.key)
-        if room is None or room.state is RoomState.ENDING:
+        assert room is not None, "a rank is quiet after its last answer"
+        damaged = self._differing(room, doubt, sums)
+        if damaged:
+            self._condemn(room, doubt.group, min(b for blocks in damaged.values() for b in blocks))
+        if room.state is RoomState.ENDING:
             return
-        blocks = list(doubt.blocks)
-        rows = [b - self._first(room, doubt.group) for b in blocks]
-        damaged = [
-            rank
-            for rank, raw in sums.items()
-            if not np.array_equal(
-                unpack_sums(raw, len(self._placements[rank].units(doubt.group))),
-                room.sums[rank, doubt.group][rows],
-            )
-        ]
         self.marks[Mark.DAMAGED if damaged else Mark.INTACT] += 1
         found = Intactness.DAMAGED if damaged else Intactness.INTACT
         self.send(room.ticket.decode, Verdict(doubt.key, doubt.leg, doubt.group, doubt.blocks, found))
         if damaged:
-            why = f"blocks {blocks} of group {doubt.group} changed in prefill's own memory (ranks {damaged})"
+            blocks = sorted({b for found in damaged.values() for b in found})
+            why = f"blocks {blocks} of group {doubt.group} changed in prefill's own memory (ranks {sorted(damaged)})"
             self.fail(room, FailCode.HANDOFF_FAILED, why, retry=True)
+
+    def _differing(self, room: PrefillRoom, doubt: Doubt, sums: dict[Rank, bytes]) -> dict[Rank, list[BlockIndex]]:
+        """By rank the doubted blocks that are not what they were at birth."""
+        rows, found = [b - self._first(room, doubt.group) for b in doubt.blocks], {}
+        for rank, raw in sums.items():
+            now, then = unpack_sums(raw, len(self._placements[rank].units(doubt.group))), room.sums[rank, doubt.group][rows]
+            wrong = [b for b, same in zip(doubt.blocks, (now == then).all(axis=1), strict=True) if not same]
+            if wrong:
+                found[rank] = wrong
+        return found
+
+    def _condemn(self, room: PrefillRoom, group: GroupName, block: BlockIndex) -> None:
+        """A block is damaged: its page leaves the cache with all that was computed above it, and so do the rooms that hold any
+        of it, whose state may have been computed from it."""
+        page = block // self.manifest.blocks_per_page(group) - self.ledger.begins(room.key)[group]
+        hit = self.ledger.condemn(room.key, page)
+        for other in [r for r in self.rooms.values() if r.key in hit and r is not room and r.state is not RoomState.ENDING]:
+            self.marks[Mark.DAMAGE_SHARED] += 1
+            why = f"a page that it shares changed in prefill's own memory (block {block} of group {group})"
+            self.fail(other, FailCode.HANDOFF_FAILED, why, retry=True)

@@ -83,6 +83,7 @@ class Request:
             sampling=self.submit.sampling,
             limits=msgspec.structs.replace(self.submit.limits, deadline_ms=left_ms),
             priority=self.submit.priority,
+            cache_salt=self.submit.cache_salt,
             admit_ms=left_ms if self.said else max(1, (self.admit_by - now) // 1000),
         )
 

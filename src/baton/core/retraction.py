@@ -17,7 +17,7 @@ What keeps a room from starving:
 So it waits for the end of rooms that are ahead of it and of a bounded number of others, and each of them has a deadline.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from baton.core import holding
@@ -30,6 +30,7 @@ from baton.core.manifest import Manifest
 from baton.core.marks import Mark
 from baton.core.messages import Recompute
 from baton.core.pages import PageState
+from baton.core.prefix_cache import Entry
 from baton.core.room import LeaderSettings, RoomState, Saw, Table
 from baton.core.state import Unit
 
@@ -121,6 +122,7 @@ class GeneratingLeader(Leader[G]):
             return False
         self.marks[Mark.RETRACTED] += 1
         self.see(room, Saw.RETRACT)
+        room.enters = False  # what it shares is another's when it comes back
         self.draft.offload.append(Offload(self._order_copy(room), room.key, room.position))
         return True
 
@@ -194,9 +196,10 @@ class GeneratingLeader(Leader[G]):
         found = [room for room in self.in_state(RoomState.QUEUED) if self.admissible(room)]
         return sorted(found, key=lambda room: (room.overtaken < OVERTAKES, _turn(room)))
 
-    def may_enter(self, room: G, want: Mapping[GroupName, int]) -> bool:
-        """Whether a room may be admitted with so many pages, as far as retracted rooms are concerned."""
-        return not self.in_state(*AWAY) or (not self._waits_for_others(room) and self._fits_beside(want))
+    def may_enter(self, room: G, want: Mapping[GroupName, int], reuse: Sequence[Entry] = ()) -> bool:
+        """Whether a room may be admitted with so many pages, those to be reused among them, as far as retracted rooms are
+        concerned."""
+        return not self.in_state(*AWAY) or (not self._waits_for_others(room) and self._fits_beside(want, reuse))
 
     def _waits_for_others(self, room: G) -> bool:
         """Whether somebody who is away has been overtaken often enough."""
@@ -226,30 +229,32 @@ class GeneratingLeader(Leader[G]):
             return False
         return not self._waits_for_others(first)
 
-    def make_way_for(self, room: G, want: Mapping[GroupName, int]) -> None:
-        """A room cannot be admitted: as many less urgent ones give way as it takes, if it can be admitted then."""
+    def make_way_for(self, room: G, want: Mapping[GroupName, int], reuse: Sequence[Entry] = ()) -> None:
+        """A room cannot be admitted with so many pages, those to be reused among them: as many less urgent ones give way as it
+        takes, if it can be admitted then."""
         if self.in_state(RoomState.ENDING, RoomState.OFFLOADING) or self._waits_for_others(room):
             return  # pages come back in a moment, or are not for this one
         running, busy = self.in_state(RoomState.RUNNING), self.in_flight()
         less = sorted((r for r in running if r.ticket.priority > room.ticket.priority and r.key not in busy), key=_turn)
         less = [r for r in less if not r.resumed and r.preempted < PREEMPTIONS and self._comes_back(r)]
-        coming, chosen = self.ledger.free(), list[G]()
-        while any(coming[g] < n for g, n in self._beside(want, len(running) - len(chosen)).items()):
+        own, chosen = holding.beyond(want, reuse), list[G]()
+        while not self.ledger.fits(
+            self._beside(own, len(running) - len(chosen)), reuse=reuse, ended=[victim.key for victim in chosen]
+        ):
             if not less:
                 return  # it would not help
             chosen.append(less.pop())
-            for group, pages in self.ledger.held(chosen[-1].key).items():
-                coming[group] += len(pages)
         for victim in chosen:
             if not self._retract(victim):
                 return
             self.marks[Mark.PREEMPTED] += 1
             victim.preempted += 1
 
-    def _fits_beside(self, want: Mapping[GroupName, int]) -> bool:
+    def _fits_beside(self, want: Mapping[GroupName, int], reuse: Sequence[Entry] = ()) -> bool:
         """Whether these pages are free, and one more for every running room in every group of pages: else one that has just
         come would send another away at once."""
-        return self.ledger.fits(self._beside(want, len(self.in_state(RoomState.RUNNING))))
+        own = self._beside(holding.beyond(want, reuse), len(self.in_state(RoomState.RUNNING)))
+        return self.ledger.fits(own, reuse=reuse)
 
     def _beside(self, want: Mapping[GroupName, int], running: int) -> dict[GroupName, int]:
         spare = {g.name: running if g.unit is Unit.PAGE else 0 for g in self.state_table.groups}

@@ -5,8 +5,9 @@ from enum import Enum
 import msgspec
 
 from baton.core.agreement import StepPlan
-from baton.core.ids import Boot, Micros
+from baton.core.ids import Boot, Micros, TokenId
 from baton.core.messages import AnyMessage, Drawn, FinishReason, Limits, Ticket
+from baton.core.prefix_cache import PageHash
 
 
 class Send(msgspec.Struct, frozen=True, tag="send"):
@@ -52,6 +53,7 @@ class LeaderSettings(msgspec.Struct, frozen=True):
     pids: tuple[int, ...]  # of the ranks, in their order
     host_bytes: int = 0  # of host memory on each rank, for the state of retracted requests; 0 = they are computed again
     ahead: float = 1.0  # prefill: share of its pool for rooms that decode has not admitted; 1 = no limit
+    prefix_cache: bool = False  # whether complete pages are kept for later rooms with the same beginning
 
 
 class RoomState(Enum):
@@ -102,6 +104,13 @@ class OpenRoom:
         self.deadline = Micros(now + ticket.limits.deadline_ms * 1000)
         self.admit_by = Micros(now + ticket.admit_ms * 1000)
         self.context = (*ticket.prompt, *ticket.said)
+        self.hashes: list[PageHash] = []  # of its sequence's complete pages, as far as somebody asked
+        self.hit = 0  # positions whose state was cached when it got its pages
+        self.enters = True  # whether its next complete page may enter the cache
+
+    def tokens(self, start: int, end: int) -> tuple[TokenId, ...]:
+        """Those of its sequence at these positions."""
+        return self.context[start:end]
 
     @property
     def length(self) -> int:

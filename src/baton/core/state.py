@@ -89,6 +89,12 @@ class StateTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     groups: tuple[Group, ...]
     specs: tuple[StateSpec, ...]
 
+    @property
+    def cacheable(self) -> bool:
+        """Whether a page of a sequence can serve another one with the same beginning: where all state is pages of the whole
+        sequence. What a window has passed is gone, and a slot holds the state at one length alone."""
+        return all(group.unit is Unit.PAGE and isinstance(group.extent, Full) for group in self.groups)
+
     def specs_of(self, group: GroupName) -> tuple[StateSpec, ...]:
         """The group's specs, in the order in which they lie in a block."""
         return tuple(s for s in self.specs if s.group == group)

@@ -32,6 +32,14 @@ class RankTally(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     blocks_wrong: int = 0  # did not; they are read again
 
 
+class CacheTally(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a worker's prefix cache was asked for, and had."""
+
+    queries: int = 0  # tokens of contexts that began
+    hits: int = 0  # of them, tokens whose state was cached
+    evicted: int = 0  # pages of each group that were given up for others
+
+
 class Counters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One worker's numbers.
 
@@ -41,6 +49,7 @@ class Counters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         events: rare branches taken (marks.py), by name in lower case
         spent: how long rooms were in each state, by the state's name
         ranks: the sum over its ranks
+        cache: its prefix cache
     """
 
     epochs: int = 0
@@ -48,6 +57,7 @@ class Counters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     events: dict[str, int] = {}
     spent: dict[str, Spent] = {}
     ranks: RankTally = RankTally()
+    cache: CacheTally = CacheTally()
 
 
 class Durations:

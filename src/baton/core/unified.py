@@ -3,7 +3,8 @@
     QUEUED ──pages held──▶ COMPUTING ──last chunk──▶ RUNNING ──finished──▶ ENDING ──quiet──▶ ENDED
                               RUNNING ──a page is short──▶ away and back: core/retraction.py
 
-The same ticket, ledger, plans and reports as a split pair; only the handoff is missing, since the pages are its own.
+The same ticket, ledger, plans and reports as a split pair; only the handoff is missing, since the pages are its own. Complete
+pages go to the prefix cache, those of generated tokens too (core/reuse.py): the next turn of a chat begins with them.
 A step holds every running room's next token, and prompt chunks in what is left of the step's tokens.
 """
 
@@ -11,12 +12,13 @@ from baton.core.agreement import RowOrder, RowSums
 from baton.core.chunks import ChunkRule, final_blocks, next_chunk
 from baton.core.generation import Generation, decode_row, drawn_of, tell
 from baton.core.holding import slide, take
-from baton.core.ids import GroupName, Micros, TokenIndex
+from baton.core.ids import BlockIndex, GroupName, Micros, Rank, TokenIndex
 from baton.core.manifest import Manifest
 from baton.core.messages import Admitted, FirstToken, Ticket
 from baton.core.pages import PageState
 from baton.core.past import past_of
 from baton.core.retraction import RETRACTION, GeneratingLeader
+from baton.core.reuse import RoomSums, add_sums, sums_of
 from baton.core.room import LeaderSettings, RoomState, Saw, Table, finish_of
 
 UNIFIED: Table = RETRACTION | {
@@ -37,6 +39,7 @@ class UnifiedRoom(Generation):
         super().__init__(ticket, now)
         self.ordered = 0  # prompt positions in batches so far
         self.done = 0  # of them computed on every rank
+        self.sums: RoomSums = {}  # birth sums of whole blocks
 
 
 class UnifiedLeader(GeneratingLeader[UnifiedRoom]):
@@ -47,6 +50,7 @@ class UnifiedLeader(GeneratingLeader[UnifiedRoom]):
     def __init__(self, manifest: Manifest, settings: LeaderSettings, totals: dict[GroupName, int]) -> None:
         super().__init__(manifest, settings, totals)
         self._rule = ChunkRule(settings.step_tokens, settings.step_tokens)
+        self._placements = [manifest.placement(r.rank) for r in manifest.ranks]
 
     def _open(self, ticket: Ticket, now: Micros) -> UnifiedRoom:
         return UnifiedRoom(ticket, now)
@@ -61,14 +65,16 @@ class UnifiedLeader(GeneratingLeader[UnifiedRoom]):
     def _schedule(self, now: Micros) -> None:
         self.resume()
         for room in self.waiting():
-            want = self.pages_for(room.length + 1)
+            want, reuse = self.pages_for(room.length + 1), self.reuse.find(room)
             if self.active >= self.settings.max_rooms:
                 break
-            if not (self.may_enter(room, want) and take(self, room, want, PageState.COMPUTING)):
-                self.make_way_for(room, want)
+            if not (self.may_enter(room, want, reuse) and take(self, room, want, PageState.COMPUTING, reuse=reuse)):
+                self.make_way_for(room, want, reuse)
                 break
             self.entered(room)
             self.see(room, Saw.HELD)
+            room.ordered = room.done = self.reuse.begin(room, reuse, self.marks)
+            room.sums = sums_of(reuse)
             self.send(room.ticket.gateway, Admitted(room.key))
         if self.may_step:
             self._compose()
@@ -76,7 +82,7 @@ class UnifiedLeader(GeneratingLeader[UnifiedRoom]):
     def _compose(self) -> None:
         running = self.ready()
         for room in running:
-            self.add_row(room, decode_row(room))
+            self.add_row(room, decode_row(room, self._completed(room)))
         budget = self.settings.step_tokens - len(running)
         for room in self.in_state(RoomState.COMPUTING):
             if budget <= 0:
@@ -89,6 +95,12 @@ class UnifiedLeader(GeneratingLeader[UnifiedRoom]):
             self.add_row(room, self._chunk(room, room.ordered + size))
             room.ordered += size
             budget -= size
+
+    def _completed(self, room: UnifiedRoom) -> dict[GroupName, tuple[BlockIndex, BlockIndex]]:
+        """The block that the room's next step completes; sealed only for the prefix cache, which takes nothing unsealed."""
+        if not (self.reuse.on and room.enters):
+            return {}
+        return final_blocks(self.state_table, start=room.position, end=room.position + 1, length=room.position + 2)
 
     def _chunk(self, room: UnifiedRoom, end: int) -> RowOrder:
         return RowOrder(
@@ -107,6 +119,7 @@ class UnifiedLeader(GeneratingLeader[UnifiedRoom]):
         for i, (room, row) in enumerate(batch):
             if room.state is RoomState.ENDING:
                 continue  # ended meanwhile
+            self._keep(room, row, {Rank(r): rows[i].sums for r, rows in enumerate(ranks)})
             prompt = row.start < room.length
             if prompt:
                 room.done = row.valid
@@ -120,8 +133,14 @@ class UnifiedLeader(GeneratingLeader[UnifiedRoom]):
             finish = finish_of(drawn, generated=int(room.next_index), limits=room.ticket.limits)
             if prompt:
                 room.told = 1
-                self.send(room.ticket.gateway, FirstToken(room.key, TokenIndex(room.next_index - 1), drawn, finish))
+                self.send(room.ticket.gateway, FirstToken(room.key, TokenIndex(room.next_index - 1), drawn, finish, room.hit))
             else:
                 tell(self, room, finish)
             if finish is not None:
                 self.end(room)
+
+    def _keep(self, room: UnifiedRoom, row: RowOrder, by_rank: dict[Rank, dict[GroupName, bytes]]) -> None:
+        """Complete pages of what is computed go to the cache."""
+        if self.reuse.on and room.enters:
+            add_sums(room.sums, by_rank, self._placements)
+            self.reuse.enter(room, row.valid, room.sums, self.marks)

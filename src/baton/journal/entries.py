@@ -104,6 +104,10 @@ class ClearAsked(Entry, frozen=True, tag="clear_asked"):
     """Somebody wants the pools of all workers zeroed."""
 
 
+class ResetCacheAsked(Entry, frozen=True, tag="reset_cache_asked"):
+    """Somebody wants the prefix caches of all workers emptied."""
+
+
 class LedgerForgotten(Entry, frozen=True, tag="ledger_forgotten"):
     """That question has ended."""
 
@@ -178,6 +182,7 @@ AnyEntry = (
     | Cancelled
     | LedgerAsked
     | ClearAsked
+    | ResetCacheAsked
     | LedgerForgotten
     | Applied
     | Connected

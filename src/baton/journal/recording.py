@@ -204,7 +204,11 @@ class RecordedFront:
         """See Front."""
         return self._ask(e.ClearAsked())
 
-    def _ask(self, entry: e.LedgerAsked | e.ClearAsked) -> int:
+    def ask_reset_cache(self) -> int:
+        """See Front."""
+        return self._ask(e.ResetCacheAsked())
+
+    def _ask(self, entry: e.LedgerAsked | e.ClearAsked | e.ResetCacheAsked) -> int:
         now = self._now()
         asked, *effects = self._recorder.step(e.Kind.FRONT, entry, now, lambda: play_front(self._front, entry, now))
         self._effects += effects

@@ -1,5 +1,6 @@
 """A page has one owner; what a dropped room held is given to nobody before every rank has said `quiet`, and what a retracted
-room held to nobody before every rank has said that its state is in the host store."""
+room held to nobody before every rank has said that its state is in the host store. A page that is shared is the same part of
+both rooms' sequences."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -7,10 +8,10 @@ from collections.abc import Iterator
 from baton.core.agreement import Hold, Report, StepPlan, Vote
 from baton.core.cores import LeaderParts
 from baton.core.ids import GroupName, Key, Page, Rank, Seq
-from baton.core.messages import Ended
+from baton.core.messages import Ended, Ticket
 from baton.core.state import Unit, Window
 from baton.journal.checks.check import Check, brief, plans, sent
-from baton.journal.entries import Kind, Parts, Reported, Step
+from baton.journal.entries import Heard, Kind, Parts, Reported, Step
 
 Place = tuple[GroupName, Page]
 
@@ -18,13 +19,18 @@ Place = tuple[GroupName, Page]
 class PageBooks(Check):
     """Books kept from plans and reports alone."""
 
-    invariant = "a page has one owner, and is reused only after every rank said quiet, or has its state in the host store"
+    invariant = (
+        "a page has one owner, or rooms that share its tokens, and is given anew only after every rank said quiet, or has its"
+        " state in the host store"
+    )
 
     def __init__(self) -> None:
         self._ranks: frozenset[Rank] = frozenset()
         self._totals: dict[GroupName, int] = {}
         self._page_tokens: dict[GroupName, int] = {}  # of the groups that hold pages; a slot holds a whole sequence
-        self._owner: dict[Place, Key] = {}
+        self._holders: dict[Place, set[Key]] = {}
+        self._made: dict[Place, tuple[Key, int]] = {}  # for whom a page was first given, and its number in that room's list
+        self._tickets: dict[Key, Ticket] = {}
         self._held: dict[Key, list[Place]] = {}
         self._counts: dict[Key, Counter[GroupName]] = {}  # of its pages, those passed among them
         self._passed: dict[Key, Counter[GroupName]] = {}
@@ -48,8 +54,13 @@ class PageBooks(Check):
         """See Check."""
         if step.core is not Kind.LEADER:
             return
-        if isinstance(step.entry, Reported):
-            yield from self._hear(step.entry.report)
+        match step.entry:
+            case Reported(report=report):
+                yield from self._hear(report)
+            case Heard(message=Ticket() as ticket):
+                self._tickets[ticket.key] = ticket
+            case _:
+                pass
         for _, ended in sent(step, Ended):
             if ended.key in self._held or ended.key in self._dropped:
                 yield f"the end of {brief(ended.key)} was told while its pages were not quiet on every rank"
@@ -77,7 +88,7 @@ class PageBooks(Check):
         self._counts.pop(key, None)
         self._passed.pop(key, None)
         for place in self._held.pop(key, []):
-            self._owner.pop(place, None)
+            self._holders[place].discard(key)
 
     def _plan(self, plan: StepPlan) -> Iterator[str]:
         gone = set(self._dropped)
@@ -118,17 +129,40 @@ class PageBooks(Check):
             front = [place for place in held if place[0] == group][:n]
             for place in front:
                 held.remove(place)
-                self._owner.pop(place, None)
+                self._holders[place].discard(hold.key)
             passed[group] += n
             counts[group] += n - len(front)
         for group, pages in hold.pages.items():
-            for page in pages:
-                owner = self._owner.get((group, page))
+            for n, page in enumerate(pages):
+                place = (group, page)
+                what = f"plan {seq} gives {brief(hold.key)} page {page} of group {group}"
                 if not 0 <= page < self._totals.get(group, 0):
-                    yield f"plan {seq} gives {brief(hold.key)} page {page} of group {group}, which does not exist"
-                elif owner is not None:
-                    how = "not quiet on every rank" if owner in self._dropped else "open"
-                    yield f"plan {seq} gives {brief(hold.key)} page {page} of group {group}; {brief(owner)} has it, and is {how}"
-                self._owner[group, page] = hold.key
-                held.append((group, page))
+                    yield f"{what}, which does not exist"
+                elif n < hold.shared:
+                    yield from self._share(what, place, hold.key, n)
+                else:
+                    yield from self._own(what, place)
+                    self._holders[place], self._made[place] = set(), (hold.key, counts[group])
+                self._holders.setdefault(place, set()).add(hold.key)
+                held.append(place)
                 counts[group] += 1
+
+    def _own(self, what: str, place: Place) -> Iterator[str]:
+        """A page begins a new life."""
+        for owner in sorted(self._holders.get(place, ()))[:1]:
+            how = "not quiet on every rank" if owner in self._dropped else "open"
+            yield f"{what}; {brief(owner)} has it, and is {how}"
+
+    def _share(self, what: str, place: Place, key: Key, n: int) -> Iterator[str]:
+        """A page of another room is given to this one, too, as number `n` of its list."""
+        if place not in self._made:
+            yield f"{what} as computed before, and it was given to nobody"
+            return
+        author, at = self._made[place]
+        theirs, ours = self._tickets.get(author), self._tickets.get(key)
+        if theirs is None or ours is None:
+            return  # the journal begins later
+        past = (n + 1) * self._page_tokens[place[0]]
+        then, now = ((*ticket.prompt, *ticket.said)[:past] for ticket in (theirs, ours))
+        if at != n or theirs.cache_salt != ours.cache_salt or now[: len(then)] != then:  # it may go on with generated tokens
+            yield f"{what} as number {n}; it was number {at} of {brief(author)}, and their beginnings or salts are not the same"

@@ -90,8 +90,9 @@ class QuietIsTrue(Check):
         for hold in plan.hold:
             self._pass(hold)
             added = {(g, int(p)) for g, pages in hold.pages.items() for p in pages}
+            fresh = {(g, int(p)) for g, pages in hold.pages.items() for p in pages[hold.shared :]}
             for key, places in self._held.items():
-                if places & added:
+                if places & fresh:
                     yield f"plan {plan.seq} gives {brief(hold.key)} pages of {brief(key)}, of which this rank has not said quiet"
             if hold.key not in self._dropped:
                 for group, pages in hold.pages.items():
@@ -100,13 +101,17 @@ class QuietIsTrue(Check):
 
     def _vacate(self, key: Key) -> Iterator[str]:
         """A room's state is in the host store: its pages are its own no more."""
-        places = self._held.pop(key, set())
+        places = self._alone(key)
         self._lists = {at: pages for at, pages in self._lists.items() if at[0] != key}
         touched = [f"hash {j}" for j, p in self._hashes.items() if p & places]
         touched += [f"copy {j}" for j, p in self._copies.items() if p & places]
         touched += [f"batch {s}" for s, keys in self._batches.items() if key in keys]
         if touched:
             yield f"the pages of {brief(key)} were taken while they were touched by {', '.join(touched)}"
+
+    def _alone(self, key: Key) -> set[tuple[GroupName, int]]:
+        """A room gives up its pages: those that no other room shares, which may be given to anybody now."""
+        return self._held.pop(key, set()).difference(*self._held.values())
 
     def _pass(self, hold: Hold) -> None:
         """Pages at the front of a list are the room's no more."""
@@ -130,7 +135,7 @@ class QuietIsTrue(Check):
 
     def _report(self, report: Report) -> Iterator[str]:
         for key in report.quiet:
-            places = self._held.pop(key, set())
+            places = self._alone(key)
             self._lists = {at: pages for at, pages in self._lists.items() if at[0] != key}
             if key not in self._dropped:
                 yield f"quiet was said of {brief(key)}, which was not dropped"

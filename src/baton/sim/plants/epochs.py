@@ -52,8 +52,10 @@ def _waits_for_ever(self: Leader[Any], room: OpenRoom) -> bool:
 
 
 class TellsAgain(Front):
-    def _take(self, request: Request, start: TokenIndex, drawn: tuple[Drawn, ...], finish: FinishReason | None) -> None:
-        super()._take(request, TokenIndex(len(request.said)), drawn, finish)
+    def _take(
+        self, request: Request, start: TokenIndex, drawn: tuple[Drawn, ...], finish: FinishReason | None, cached: int
+    ) -> None:
+        super()._take(request, TokenIndex(len(request.said)), drawn, finish, cached)
 
 
 class NeverCloses(Front):

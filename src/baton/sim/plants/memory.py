@@ -116,8 +116,15 @@ class EndsWhenOffered(PrefillLeader):
             self.receive(room.ticket.decode, Received(room.key), room.progress)  # as if what is offered were read already
 
 
-def _fits_together(self: Ledger, want: Mapping[GroupName, int]) -> bool:
+def _fits_together(self: Ledger, want: Mapping[GroupName, int], **_beside: Any) -> bool:
     return sum(self.free().values()) >= sum(want.values())
+
+
+_make_room = Ledger._make_room
+
+
+def _make_what_room_there_is(self: Ledger, want: Mapping[GroupName, int]) -> None:
+    _make_room(self, {group: min(n, self.free()[group]) for group, n in want.items()})
 
 
 _take = PagePool.take
@@ -235,6 +242,7 @@ PLANTS = (
         lambda: Parts(
             replaced=(
                 Replaced(Ledger, "fits", _fits_together),
+                Replaced(Ledger, "_make_room", _make_what_room_there_is),
                 Replaced(PagePool, "take", _take_anyway),
                 Replaced(PagePool, "give_back", _give_back_own),
             )

@@ -1,0 +1,91 @@
+"""What a leader does with its prefix cache: which pages a room begins with, and which of its own it leaves to others.
+
+    room gets pages ──find──▶ [cached | own] ──computed and sealed on every rank──▶ its complete pages enter, one after the other
+
+A hit ends at the last page border before the last token, so at least one token is computed, always in a page of the room's
+own. Only for models all of whose state is pages of the whole sequence (`StateTable.cacheable`); for others the cache is off.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from baton.core.agreement import unpack_sums
+from baton.core.ids import GroupName, Rank
+from baton.core.manifest import Manifest
+from baton.core.marks import Mark, Marks
+from baton.core.pages import Ledger
+from baton.core.prefix_cache import Entry, PageHash, Sums, page_hash, root_hash
+from baton.core.room import OpenRoom
+from baton.core.state import Placement
+from baton.core.statistics import CacheTally
+
+RoomSums = dict[tuple[Rank, GroupName], NDArray[np.uint64]]  # uint64 [blocks from the extent's first, units]
+
+
+class Reuse:
+    """One worker's. Counts in tokens what was asked of the cache and what it had."""
+
+    def __init__(self, manifest: Manifest, ledger: Ledger, *, on: bool) -> None:
+        self.on = on and manifest.table.cacheable
+        self.page_tokens = manifest.page_blocks * manifest.table.block_tokens
+        self._ledger, self._model, self._weights = ledger, manifest.model, manifest.weights
+        self._k = manifest.page_blocks
+        self._queries = self._hits = 0
+
+    def find(self, room: OpenRoom) -> tuple[Entry, ...]:
+        """The longest cached beginning of a room's context that leaves a token to compute."""
+        if not self.on:
+            return ()
+        return self._ledger.cache.find(self._hashes(room, (room.length - 1) // self.page_tokens))
+
+    def begin(self, room: OpenRoom, chain: Sequence[Entry], marks: Marks) -> int:
+        """A room has got its pages, of which these are cached; how many of its positions are computed already."""
+        room.hit = len(chain) * self.page_tokens
+        if self.on:
+            self._queries += room.length
+            self._hits += room.hit
+            marks[Mark.REUSED] += bool(chain)
+        return room.hit
+
+    def enter(self, room: OpenRoom, computed: int, sums: RoomSums, marks: Marks) -> None:
+        """So many positions are computed on every rank and their whole blocks are sealed: complete pages go to the cache.
+
+        Where it has another page with the same beginning, that one and all that follow stay the room's own.
+        """
+        if not self.on:
+            return
+        while room.enters and (at := self._ledger.shared(room.key)) < computed // self.page_tokens:
+            blocks = slice(at * self._k, (at + 1) * self._k)
+            page_sums = {where: rows[blocks].copy() for where, rows in sums.items()}
+            room.enters = self._ledger.enter(room.key, self._hashes(room, at + 1)[at], page_sums)
+            marks[Mark.COMPUTED_TWICE] += not room.enters
+
+    def _hashes(self, room: OpenRoom, count: int) -> list[PageHash]:
+        """Of its first so many pages."""
+        found, size = room.hashes, self.page_tokens
+        while len(found) < count:
+            before = found[-1] if found else root_hash(self._model, self._weights, room.ticket.cache_salt)
+            start = len(found) * size
+            found.append(page_hash(before, room.tokens(start, start + size)))
+        return found[:count]
+
+    def tally(self) -> CacheTally:
+        """The numbers so far."""
+        return CacheTally(self._queries, self._hits, self._ledger.cache.evicted)
+
+
+def add_sums(known: RoomSums, by_rank: Mapping[Rank, Mapping[GroupName, bytes]], placements: Sequence[Placement]) -> None:
+    """Birth sums of further blocks, as every rank reports them."""
+    for rank, sums in by_rank.items():
+        for group, raw in sums.items():
+            new = unpack_sums(raw, len(placements[rank].units(group)))
+            old = known.get((rank, group))
+            known[rank, group] = new if old is None else np.concatenate((old, new))
+
+
+def sums_of(chain: Sequence[Entry]) -> RoomSums:
+    """Birth sums of all blocks of these pages."""
+    parts: Sequence[Sums] = [entry.sums for entry in chain]
+    return {where: np.concatenate([part[where] for part in parts]) for where in (parts[0] if parts else ())}
