@@ -58,6 +58,7 @@ CHANGES = [
         "log_format": opt.LogFormat.JSON,
     },
     {"record": "/logs"},
+    {"memory": msgspec.structs.replace(MEMORY, prefix_caching=False)},
     {"work": msgspec.structs.replace(WORK, prefill_ahead=0.125)},
     {
         "crew": msgspec.structs.replace(CREW, layouts={Role.PREFILL: given.Parallel(2, 3), Role.DECODE: given.Parallel(pp=2)}),
@@ -159,3 +160,17 @@ def test_a_worker_on_its_own_uses_all_cores_it_may(checkpoint, composed):
     assert settings.role is Role.UNIFIED
     assert settings.kv_bytes == 1 << 30
     assert settings.served_model_name == str(checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("flags", "kept"),
+    [
+        ([], True),
+        (["--enable-prefix-caching"], True),
+        (["--no-enable-prefix-caching"], False),
+        (["--disable-radix-cache"], False),
+    ],
+)
+def test_the_prefix_cache_is_on_unless_switched_off(flags, kept, composed, checkpoint):
+    assert main.run(["worker", str(checkpoint), "--gateway=tcp://127.0.0.1:7", *flags]) == 0
+    assert composed[0].prefix_caching == kept

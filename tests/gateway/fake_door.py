@@ -27,6 +27,8 @@ class FakeDoor:
         self.readiness = Readiness(True, "1 pair")
         self.report = LedgerReport((), (), 0)
         self.clears, self.cleared = 0, [LedgerReport((), (), 0)]  # answers to `clear`, the last one for ever
+        self.resets = 0
+        self.cached: list[int] = []  # of the prompts of the next requests, in tokens
         self.script: list[object] = []  # played inside submit, for every request
         self.epoch = Epoch(1)  # of all open requests
         self._requests = 0
@@ -58,7 +60,8 @@ class FakeDoor:
         logprobs = next(s for s in self.submitted if s.request == request).sampling.logprobs
         start = self.said.get(request, 0)
         self.said[request] = start + len(tokens)
-        self.hearers[request](Emit(request, TokenIndex(start), tuple(drawn(t, logprobs=logprobs) for t in tokens)))
+        cached = self.cached.pop(0) if self.cached and not start else 0
+        self.hearers[request](Emit(request, TokenIndex(start), tuple(drawn(t, logprobs=logprobs) for t in tokens), cached))
 
     def finish(self, request: RequestId, reason: FinishReason = FinishReason.STOP, *, key: Key | None = None) -> None:
         if request in self.hearers:
@@ -89,6 +92,10 @@ class FakeDoor:
 
     def capacity(self) -> Capacity | None:
         return self.limits
+
+    async def reset_cache(self) -> LedgerReport:
+        self.resets += 1
+        return self.report
 
     async def clear(self):
         self.clears += 1

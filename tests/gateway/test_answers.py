@@ -33,7 +33,12 @@ def test_chat():
     assert choice["message"] == {"role": "assistant", "content": "hey"}
     assert (choice["finish_reason"], choice["stop_reason"], choice["logprobs"]) == ("stop", None, None)
     prompt = len(door.submitted[0].prompt)
-    assert answer["usage"] == {"prompt_tokens": prompt, "completion_tokens": 4, "total_tokens": prompt + 4}
+    assert answer["usage"] == {
+        "prompt_tokens": prompt,
+        "completion_tokens": 4,
+        "total_tokens": prompt + 4,
+        "prompt_tokens_details": {"cached_tokens": 0},
+    }
     assert (answer["object"], answer["model"]) == ("chat.completion", MODEL)
     assert "token_ids" not in choice
     assert "prompt_token_ids" not in answer

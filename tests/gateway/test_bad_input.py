@@ -100,6 +100,8 @@ BOTH = [
     ({"min_tokens": 9, "max_tokens": 8}, "min_tokens", "min_tokens = 9 is more than the 8 tokens"),
     ({"min_tokens": 1, "stop_token_ids": list(range(300))}, "min_tokens", "every token"),
     ({"priority": 1.5}, "priority", "integer"),
+    ({"cache_salt": ""}, "cache_salt", "at least 1"),
+    ({"cache_salt": "x" * 513}, "cache_salt", "at most 512"),
     ({"lora_path": "x"}, "lora_path", "not supported"),
     ({"regex": "x"}, "regex", "not supported"),
     ({"typical_p": 0.5}, "typical_p", "0.5"),

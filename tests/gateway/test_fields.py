@@ -70,14 +70,41 @@ def test_choices_are_told_apart_and_the_prompt_counts_once(stream):
     for choice in (c for a in answers for c in a["choices"]):
         texts[choice["index"]] = texts.get(choice["index"], "") + choice["text"]
     assert texts == {0: "ab", 1: "ab", 2: "ab"}
-    assert answers[-1]["usage"] == {"prompt_tokens": 3, "completion_tokens": 6, "total_tokens": 9}
+    usage = answers[-1]["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == (3, 6, 9)
+
+
+@pytest.mark.parametrize(("path", "body"), [(CHAT, HI), (COMPLETIONS, {"prompt": [5, 6, 7]})])
+@pytest.mark.parametrize("stream", [False, True])
+def test_cached_tokens_are_told(path, body, stream):
+    door = scripted(ids("a"), ids("bc"), FinishReason.STOP)
+    door.cached = [2]
+    options = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
+    answer = post(door, path, body | options)
+    usage = events(answer)[-2]["usage"] if stream else answer.json()["usage"]
+    assert usage["prompt_tokens_details"] == {"cached_tokens": 2}
+
+
+def test_cached_is_what_none_of_the_choices_of_a_prompt_computed():
+    door = scripted(ids("a"), FinishReason.STOP)
+    door.cached = [0, 4, 4, 2, 3, 3]
+    usage = post(door, COMPLETIONS, {"prompt": [[5] * 9, [6] * 8], "n": 3}).json()["usage"]
+    assert (usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"]) == (17, 0 + 2)
+
+
+@pytest.mark.parametrize("salt", [None, "tenant 7"])
+def test_the_cache_salt_goes_into_the_ticket(salt):
+    (submit,) = asked(CHAT, HI | {"cache_salt": salt})
+    assert submit.cache_salt == (salt or "")
 
 
 def test_running_usage_counts_in_every_chunk():
     options = {"include_usage": True, "continuous_usage_stats": True}
     door = scripted(ids("a"), ids("bc"), FinishReason.LENGTH)
+    door.cached = [1]
     *chunks, _ = events(post(door, COMPLETIONS, {"prompt": [5, 6], "stream": True, "stream_options": options}))
     assert [c["usage"]["completion_tokens"] for c in chunks] == [1, 3, 3, 3]
+    assert [c["usage"]["prompt_tokens_details"]["cached_tokens"] for c in chunks] == [1, 1, 1, 1]
     assert {c["usage"]["prompt_tokens"] for c in chunks} == {2}
 
 

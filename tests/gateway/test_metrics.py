@@ -10,7 +10,7 @@ from baton.core.door import Cancel, QueueView, RequestId, Submit
 from baton.core.errors import Overloaded
 from baton.core.ids import TokenId
 from baton.core.messages import Credits, FailCode, FinishReason
-from baton.core.statistics import BOUNDS_US, Counters, Durations, RankTally
+from baton.core.statistics import BOUNDS_US, CacheTally, Counters, Durations, RankTally
 from baton.gateway.door import STOP_STRING, LedgerReport
 from baton.gateway.metrics import Metrics
 from baton.gateway.tally import RequestTally, TallyingDoor
@@ -99,15 +99,22 @@ def test_what_workers_answer():
         events={"doubt": 3},
         spent={"fetching": spent.view()},
         ranks=RankTally(11, 4096, 1, 90, 2),
+        cache=CacheTally(50, 30, 6),
     )
     decode = msgspec.structs.replace(
-        view("d", clean=False), pages={"full": {"free": 1, "committed": 3, "total": 4}}, counters=counters, copies=3
+        view("d", clean=False),
+        pages={"full": {"free": 1, "committed": 3, "cached": 4, "total": 8}},
+        counters=counters,
+        copies=3,
     )
     credits = {"d": Credits(4, {"full": 5}, {"full": 6}, 1, 2, free_rooms=3)}
     queue = QueueView(5, 1_250, {"slow": 2, "timeout": 1}, spent.view())
     m = History().scrape(LedgerReport((decode,), ("lost",), 3, pairs=2, events={"new_epoch": 9}, credits=credits, queue=queue))
     who = ("decode", "d")  # labels come in the order of their names: role, worker
-    assert m["vllm:kv_cache_usage_perc", ("d",)] == 0.75
+    assert m["vllm:kv_cache_usage_perc", ("d",)] == 0.375, "what is cached and used by nobody is as good as free"
+    assert (m["vllm:prefix_cache_queries_total", ("d",)], m["vllm:prefix_cache_hits_total", ("d",)]) == (50, 30)
+    assert (m["baton:prefix_cache_evictions_total", who], m["baton:prefix_cache_pins", who]) == (6, 3)
+    assert m["baton:pages", ("full", "decode", "cached", "d")] == 4
     assert (m["vllm:num_requests_running", ()], m["vllm:num_requests_waiting", ()]) == (1, 5)
     assert m["baton:pages", ("full", "decode", "committed", "d")] == 3
     assert ("baton:pages", ("full", "decode", "total", "d")) not in m

@@ -115,6 +115,12 @@ def test_operators_are_local_or_hold_a_key(path):
     assert request(door(), "POST", path, client=FAR, settings=keys, headers=header).status_code == 200
 
 
-def test_no_prefix_cache_is_said():
-    answer = request(door(), "POST", "/reset_prefix_cache").json()
-    assert (answer["success"], answer["cached_blocks"]) == (True, 0)
+def test_prefix_caches_are_emptied_and_who_did_not_say_so_is_named():
+    fake = door()
+    fake.report = LedgerReport((view("p", clean=False), view("d", clean=True)), (), 0)
+    answer = request(fake, "POST", "/reset_prefix_cache")
+    assert (answer.status_code, answer.json(), fake.resets) == (200, {"success": True, "workers": ["p", "d"]}, 1)
+    fake.report = LedgerReport((view("p", clean=False),), ("d", "e"), 0)
+    answer = request(fake, "POST", "/reset_prefix_cache")
+    assert answer.status_code == 503
+    assert "d, e" in answer.json()["error"]["message"]

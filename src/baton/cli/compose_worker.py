@@ -115,6 +115,7 @@ class Worker(Member):
             pids=pids,
             host_bytes=host_bytes,
             ahead=s.prefill_ahead,
+            prefix_cache=s.prefix_caching,
         )
         return self._station.making.cores.leader(LeaderParts(self.manifest, settings, totals), self._choose_fabric)
 

@@ -74,6 +74,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     fabric: str
     seal: Switch
     host_kv_memory: str = DEFAULT_HOST_KV_MEMORY
+    prefix_caching: bool = True
     fabric_settings: FabricSettings = DEFAULT_FABRIC
 
 
@@ -114,6 +115,7 @@ def worker_settings(
         max_batched_tokens=work.max_batched_tokens,
         max_num_seqs=work.max_num_seqs,
         prefill_ahead=work.prefill_ahead,
+        prefix_caching=memory.prefix_caching,
         threads=share.threads,
         cores=share.cores,
         tp=parallel.tp,

@@ -120,6 +120,15 @@ PrefillAhead = Annotated[
         help="Share of a prefill worker's pool for prompts that decode has not admitted; 1: all.", rich_help_panel=MEMORY
     ),
 ]
+PrefixCaching = Annotated[
+    bool,
+    typer.Option(
+        "--enable-prefix-caching/--no-enable-prefix-caching",
+        " /--disable-radix-cache",
+        help="Keep state for later requests with the same beginning, where the model's state allows it.",
+        rich_help_panel=MEMORY,
+    ),
+]
 RequestTimeout = Annotated[float, typer.Option(help="Seconds that a request may take, all in all.", rich_help_panel=HTTP)]
 QueueTimeout = Annotated[
     float,

@@ -50,6 +50,7 @@ def worker(
     tcp_streams: opt.TcpStreams = opt.DEFAULT_FABRIC.tcp_streams,
     seal: opt.Seal = opt.Switch.ON,
     prefill_ahead: opt.PrefillAhead = default.PREFILL_AHEAD,
+    enable_prefix_caching: opt.PrefixCaching = True,
     served_model_name: opt.ServedModelName = None,
     secret: opt.Secret = None,
     log_level: opt.Level = opt.LogLevel.INFO,
@@ -80,6 +81,7 @@ def worker(
         host_kv_memory=host_kv_memory,
         fabric=fabric,
         seal=seal,
+        prefix_caching=enable_prefix_caching,
         fabric_settings=given.fabric_settings(
             host=fabric_host,
             device=fabric_device,
@@ -229,6 +231,7 @@ def worker_flags(settings: WorkerSettings) -> tuple[str, ...]:
     }
     repeated = [f"--gateway={address}" for address in settings.gateways]
     repeated += [f"--nixl-param={key}={value}" for key, value in own.nixl_params.items()]
+    repeated.append("--enable-prefix-caching" if settings.prefix_caching else "--no-enable-prefix-caching")
     return (settings.model, *repeated, *_spell(flags))
 
 

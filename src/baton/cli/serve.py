@@ -52,6 +52,7 @@ def serve(
     tcp_streams: opt.TcpStreams = opt.DEFAULT_FABRIC.tcp_streams,
     seal: opt.Seal = opt.Switch.ON,
     prefill_ahead: opt.PrefillAhead = default.PREFILL_AHEAD,
+    enable_prefix_caching: opt.PrefixCaching = True,
     served_model_name: opt.ServedModelName = None,
     api_key: opt.ApiKeys = None,
     api_key_file: opt.ApiKeyFiles = None,
@@ -88,6 +89,7 @@ def serve(
         host_kv_memory=host_kv_memory,
         fabric=fabric,
         seal=seal,
+        prefix_caching=enable_prefix_caching,
         fabric_settings=given.fabric_settings(
             host=opt.DEFAULT_FABRIC.host,
             device=fabric_device,

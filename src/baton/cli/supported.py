@@ -11,6 +11,10 @@ from baton.engine.rope import SCALINGS
 from baton.shell.settings import BLOCK_TOKENS
 
 DTYPES = ("float32", "bfloat16", "float16")
+CACHE_RULE = (
+    "prefix cache: needs all state in pages of all tokens; a model that its config gives windows, or with state per request,"
+    " computes every prompt in full"
+)
 # A small config that every family reads, with layers of every kind: what it caches does not depend on other sizes.
 ANY = {
     "hidden_size": 2,
@@ -32,6 +36,7 @@ def describe(family: Family) -> dict[str, Any]:
         "models": family.examples,
         "state": _state(family.table(ANY, block_tokens=BLOCK_TOKENS, dtype=DType.BF16)),
         "sliding_window": family.window,
+        "prefix_cache": family.table(ANY, block_tokens=BLOCK_TOKENS, dtype=DType.BF16).cacheable,
         "notes": family.notes,
     }
 
@@ -74,7 +79,7 @@ def as_table() -> None:
 
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
     table.add_column("architecture", no_wrap=True)
-    for heading in ("models", "state", "sliding window", "notes"):
+    for heading in ("models", "state", "prefix cache", "sliding window", "notes"):
         table.add_column(heading, overflow="fold")
     for row in map(describe, FAMILIES):
         state = "\n".join(
@@ -82,8 +87,10 @@ def as_table() -> None:
             f"of {_positions(g['extent'])}, by {g['unit']}"
             for g in row["state"]
         )
-        table.add_row("\n".join(row["architectures"]), row["models"], state, row["sliding_window"], row["notes"])
+        cached = "yes" if row["prefix_cache"] else "no"
+        table.add_row("\n".join(row["architectures"]), row["models"], state, cached, row["sliding_window"], row["notes"])
     console = Console(highlight=False)
     console.print(table)
+    console.print(CACHE_RULE, soft_wrap=True)
     console.print(f"rope: {', '.join(sorted(SCALINGS))}", soft_wrap=True)
     console.print(f"weights: safetensors in {', '.join(DTYPES)}; GGUF of {', '.join(SUPPORTED)}", soft_wrap=True)

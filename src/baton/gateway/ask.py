@@ -38,6 +38,7 @@ class Ask(msgspec.Struct, frozen=True):
     shaping: Shaping | None
     logprobs: int | None
     priority: int
+    cache_salt: str  # requests share cached state only with those that have the same one; empty = none
     stops: tuple[str, ...]
     stop_token_ids: tuple[TokenId, ...]
     stream: bool
@@ -101,6 +102,7 @@ def understand(body: GenerationBody, prompts: Sequence[Prompt], *, logprobs: int
         shaping=_shaping(body, terms),
         logprobs=logprobs,
         priority=body.priority or 0,
+        cache_salt=body.cache_salt or "",
         stops=tuple(dict.fromkeys(stops)),
         stop_token_ids=tuple(map(TokenId, stop_ids)),
         stream=bool(body.stream),

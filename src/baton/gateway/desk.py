@@ -60,7 +60,8 @@ class Desk:
             entry = self._table[request] = Entry(self, request, exchange, stream)
             exchange.requests.add(request)
             try:
-                self._door.submit(Submit(request, order.prompt, sampling, order.limits, ask.priority), entry.hear)
+                submit = Submit(request, order.prompt, sampling, order.limits, priority=ask.priority, cache_salt=ask.cache_salt)
+                self._door.submit(submit, entry.hear)
                 exchange.note(stream, self._door.key_of(request))
             except Overloaded as e:
                 self._leave(request, exchange)

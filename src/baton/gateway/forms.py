@@ -21,12 +21,19 @@ NO_PIECE = Piece("", (), ())
 Tokens = tuple[int, ...] | UnsetType
 
 
+class PromptTokensDetails(msgspec.Struct, frozen=True):
+    """Of the prompts' tokens."""
+
+    cached_tokens: int  # whose state was cached: nobody computed it for this answer
+
+
 class Usage(msgspec.Struct, frozen=True):
     """Token counts of all choices together."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
 
 
 class Heading(msgspec.Struct, frozen=True):
@@ -66,16 +73,23 @@ class Form(Protocol):
 
 
 def usage_of(streams: Sequence[TextStream]) -> Usage:
-    """Counts over all choices; a prompt counts once, however many choices it has."""
-    prompt, said = sum(len(s.prompt) for s in streams if s.choice == 0), sum(s.count for s in streams)
-    return Usage(prompt, said, prompt + said)
+    """Counts over all choices; a prompt counts once, however many choices it has. Cached of a prompt is what was so for each of
+    its choices: what one of them computed and left to the others is not."""
+    firsts = [i for i, s in enumerate(streams) if s.choice == 0]
+    each = [streams[a:z] for a, z in zip(firsts, [*firsts[1:], len(streams)], strict=True)]
+    cached = sum(min(s.cached for s in choices) for choices in each)
+    return _usage(sum(len(choices[0].prompt) for choices in each), sum(s.count for s in streams), cached)
+
+
+def _usage(prompt: int, said: int, cached: int) -> Usage:
+    return Usage(prompt, said, prompt + said, PromptTokensDetails(cached))
 
 
 def _usage_so_far(heading: Heading, stream: TextStream) -> Usage | UnsetType | None:
     """What a chunk of one choice says of usage."""
     if not heading.running_usage:
         return None if heading.usage else UNSET
-    return Usage(len(stream.prompt), stream.count, len(stream.prompt) + stream.count)
+    return _usage(len(stream.prompt), stream.count, stream.cached)
 
 
 def event(data: msgspec.Struct) -> bytes:

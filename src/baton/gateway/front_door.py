@@ -97,6 +97,10 @@ class FrontDoor:
         """See Door."""
         return await self._answers(self._front.ask_clear())
 
+    async def reset_cache(self) -> LedgerReport:
+        """See Door."""
+        return await self._answers(self._front.ask_reset_cache())
+
     async def _answers(self, question: int) -> LedgerReport:
         self._turn_soon()
         until = self._loop.time() + LEDGER_WAIT_S

@@ -104,6 +104,15 @@ class Metrics:
         gave_way = sum(v.counters.events.get(event, 0) for v in self._report.workers for event in GAVE_WAY)
         yield _counter("vllm:num_preemptions", "Running requests that gave way for want of pages.", named, [(model, gave_way)])
 
+        yield from self._prefix_cache()
+
+    def _prefix_cache(self) -> Iterator[Metric]:
+        """In tokens, as in vLLM."""
+        named = ("model_name", "engine")
+        for field, text in (("queries", "Prompt tokens that were looked up."), ("hits", "Prompt tokens that were cached.")):
+            samples = [((self._model, v.name), float(getattr(v.counters.cache, field))) for v in self._report.workers]
+            yield _counter(f"vllm:prefix_cache_{field}", text, named, samples)
+
     # ---- ours -----------------------------------------------------------------------------------
 
     def _gateway(self) -> Iterator[Metric]:
@@ -150,6 +159,9 @@ class Metrics:
         yield _counter("baton:epoch_failures", "Epochs that ended badly, by code.", (*WORKER, "code"), failures)
         events = [(_who(v, event), n) for v in views for event, n in v.counters.events.items()]
         yield _counter("baton:events", "Rare branches of a worker's request logic.", (*WORKER, "event"), events)
+        evicted = [(_who(v), v.counters.cache.evicted) for v in views]
+        yield _counter("baton:prefix_cache_evictions", "Cached pages that were given up for others.", WORKER, evicted)
+        yield _gauge("baton:prefix_cache_pins", "Pins of rooms on cached pages.", WORKER, [(_who(v), v.pins) for v in views])
         for field, text in RANK_COUNTERS.items():
             yield _counter(f"baton:{field}", text, WORKER, [(_who(v), _of(v.counters.ranks, field)) for v in views])
         phases = HistogramMetricFamily("baton:phase_seconds", "How long rooms were in a state.", labels=(*WORKER, "state"))
@@ -194,5 +206,6 @@ def _of(tally: RankTally, field: str) -> int:
 
 
 def _usage(view: LedgerView) -> float:
-    """The fullest group's share of pages that are not free."""
-    return max((1 - states["free"] / states["total"] for states in view.pages.values() if states.get("total")), default=0.0)
+    """The fullest group's share of pages that are neither free nor cached and used by nobody."""
+    groups = [states for states in view.pages.values() if states.get("total")]
+    return max((1 - (states["free"] + states.get("cached", 0)) / states["total"] for states in groups), default=0.0)

@@ -61,7 +61,7 @@ OPERATIONS = (
     _order("/sleep", "Take no more requests and clear all pools.", Slept, queries=SLEEP_QUERIES, more_faults=(400, 409, 503)),
     _order("/wake_up", "Take requests again.", Sleeping),
     _read("/is_sleeping", "is_sleeping", "Whether the service sleeps.", Sleeping),
-    _order("/reset_prefix_cache", "Give up all cached prefixes.", CacheReset),
+    _order("/reset_prefix_cache", "Give up all cached prefixes.", CacheReset, more_faults=(503,)),
     _read("/metrics", "metrics", "Counters in Prometheus' format.", None),
     _read("/debug/ledger", "ledger", "Who holds what, for clients on this machine.", Books, faults=(403, 500)),
 )

@@ -50,11 +50,10 @@ class ModelList(msgspec.Struct, frozen=True):
 
 
 class CacheReset(msgspec.Struct, frozen=True):
-    """POST /reset_prefix_cache: there is no prefix cache yet, so nothing had to be given up."""
+    """POST /reset_prefix_cache: these workers have emptied their caches."""
 
+    workers: tuple[str, ...]
     success: bool = True
-    cached_blocks: int = 0
-    detail: str = "this version keeps no prefix cache: nothing was cached"
 
 
 class Alive(msgspec.Struct, frozen=True):
@@ -148,7 +147,11 @@ class Routes:
     async def reset_prefix_cache(self, request: Request) -> Response:
         """POST /reset_prefix_cache."""
         self._require_operator(request)
-        return json_response(CacheReset())
+        report = await self._door.reset_cache()
+        if report.missing:
+            why = f"these workers did not answer, and may have emptied their caches or not: {', '.join(report.missing)}"
+            raise unavailable(why, code="not_reset", retry_after_s=self._settings.retry_after_s)
+        return json_response(CacheReset(tuple(view.name for view in report.workers)))
 
     def _require_operator(self, request: Request) -> None:
         """Holders of a key have been let through already; without keys, the machine's own clients."""

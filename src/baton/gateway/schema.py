@@ -12,6 +12,7 @@ STOP_STRINGS = 64
 STOP_CHARS = 512
 CHOICES = 128  # n
 BIASES = 1024  # entries of logit_bias
+SALT_CHARS = 512  # of cache_salt
 LISTED = 4096  # messages, or prompts
 
 Whole64 = Annotated[int, Field(ge=-(1 << 63), le=(1 << 64) - 1)]
@@ -55,6 +56,7 @@ class GenerationBody(Body):
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     logit_bias: Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=BIASES)] | None = None
     min_tokens: Annotated[int, Field(ge=0, le=1 << 31)] | None = None
+    cache_salt: Annotated[str, Field(min_length=1, max_length=SALT_CHARS)] | None = None
     priority: Annotated[int, Field(ge=-(1 << 31), le=(1 << 31) - 1)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None

@@ -53,7 +53,7 @@ class TextStream:
 
     __slots__ = (
         *("_bare", "_detokenizer", "_last", "_min_tokens", "_offset", "_quiet", "_stop_token_ids", "_stops", "_wants_scores"),
-        *("choice", "count", "ending", "index", "prompt", "wrap"),
+        *("cached", "choice", "count", "ending", "index", "prompt", "wrap"),
     )
 
     def __init__(
@@ -73,6 +73,7 @@ class TextStream:
         self.choice = choice
         self.prompt = prompt
         self.count = 0  # generated tokens
+        self.cached = 0  # tokens of the prompt whose state was cached
         self.ending: Ending | None = None
         self.wrap: Callable[[str], bytes] | None = None
         self._detokenizer = detokenizer
@@ -89,6 +90,8 @@ class TextStream:
         """Take the next tokens; those after a stop string are dropped, and `ending` says so."""
         if emit.start != self.count:
             raise Bug(f"request {emit.request}: tokens from index {emit.start} were heard where {self.count} was due")
+        if not self.count:
+            self.cached = emit.cached
         shown: list[str] = []
         tokens: list[TokenId] = []
         scored: list[Scored] = []
@@ -117,6 +120,8 @@ class TextStream:
         drawn = emit.drawn
         if not self._bare or len(drawn) != 1 or emit.start != self.count:
             return None
+        if not self.count:
+            self.cached = emit.cached
         token = self._last = drawn[0].token
         self.count += 1
         return "" if token in self._quiet else self._detokenizer.push(token)

@@ -154,6 +154,10 @@ class TallyingDoor:
         """See Door."""
         return await self._door.clear()
 
+    async def reset_cache(self) -> LedgerReport:
+        """See Door."""
+        return await self._door.reset_cache()
+
     async def ledger(self, *, audit: bool = True) -> LedgerReport:
         """See Door."""
         return await self._door.ledger(audit=audit)

@@ -55,6 +55,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         index_dtype: of the index keys of sparse attention: "auto" (as dtype) or "fp8"
         record: file, or directory for one, to which what enters the core is written; None = nowhere
         prefill_ahead: share of a prefill worker's pool for prompts that decode has not admitted, above 0; 1 = no limit
+        prefix_caching: whether state is kept for later requests with the same beginning
     """
 
     role: Role
@@ -90,6 +91,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     record: str | None = None
     index_dtype: str = "auto"
     prefill_ahead: float = PREFILL_AHEAD
+    prefix_caching: bool = True
 
     @property
     def page_blocks(self) -> int:
