@@ -19,12 +19,14 @@ from baton.core.messages import (
     Failed,
     FinishReason,
     FirstToken,
+    Intactness,
     Limits,
     Offer,
     Received,
     Sampling,
     Ticket,
     Tokens,
+    Verdict,
     Withdrawn,
 )
 from baton.core.room import Issue, Send
@@ -42,6 +44,7 @@ from baton.sim.heap import Heap
 from baton.sim.pressure import OVERTAKES, URGENT_OVERTAKES, Pressure
 from baton.sim.process import Process, SkewedClock
 from baton.sim.replicas import Replicas
+from baton.sim.sharing import Sharing
 from baton.sim.tape import Tape
 
 FULL, SLOT = GroupName("full"), GroupName("slot")
@@ -286,6 +289,7 @@ def computed():
         tape=tape,
         attempts_differ=True,
         tickets={key(): ticket},
+        stamps={},
         tainted=set(),
         hostile=False,
         violate=violate,
@@ -376,6 +380,114 @@ def test_a_step_finds_its_whole_context_as_it_was_computed_and_looks_at_nothing_
             again(engine, step)
     else:
         again(engine, step)
+
+
+# ---- shared pages --------------------------------------------------------------------------------
+
+
+def asks(engine, number, tokens, salt=""):
+    """Another room, of the same worker."""
+    k = key(number)
+    prompt = tuple(map(TokenId, tokens))
+    engine.world.tickets[k] = Ticket(k, Stamp(number), GATEWAY, PREFILL, DECODE, prompt, (), SAMPLING, LIMITS, cache_salt=salt)
+    return k
+
+
+def test_a_page_serves_a_room_with_the_same_beginning():
+    engine, _ = computed()
+    engine.reuses(asks(engine, 2, PROMPT), FULL, 0, 2)
+    engine.reuses(asks(engine, 3, (*PROMPT[:4], 1, 1, 1, 1, 1)), FULL, 0, 2)
+    with breaks("right_reuse"):
+        engine.reuses(key(3), FULL, 1, 1)  # its second page is another
+    with breaks("right_reuse"):
+        engine.reuses(key(2), FULL, 0, 3)  # nobody has computed it
+    with breaks("right_reuse"):
+        engine.reuses(asks(engine, 4, (*PROMPT[:3], 1, 1)), FULL, 0, 2)
+    with breaks("hit_leaves_a_token"):
+        engine.reuses(asks(engine, 5, PROMPT[:4]), FULL, 0, 2)
+    with breaks("own_salt"):
+        engine.reuses(asks(engine, 6, PROMPT, salt="x"), FULL, 0, 2)
+
+
+def test_a_byte_of_a_shared_page_is_another():
+    engine, _ = computed()
+    k = asks(engine, 2, PROMPT)
+    engine.sim_pools[FULL].data[2 * PAGE] ^= 1
+    assert engine.changed(FULL, 2)
+    assert not engine.changed(FULL, 1)
+    with breaks("right_reuse"):
+        engine.reuses(k, FULL, 0, 2)
+    engine.damaged.add((FULL, 2))
+    engine.reuses(k, FULL, 0, 2)  # the world did it: the seal's to find
+    engine.given(FULL, 2)
+    assert not engine.changed(FULL, 2)
+
+
+class Reusing(Engine):
+    def __init__(self):
+        super().__init__()
+        self.reused = []
+
+    def reuses(self, k, group, at, page):
+        self.reused.append((k, group, at, page))
+
+
+def test_a_shared_page_has_several_holders_and_no_reads():
+    engine = Reusing()
+    found = books(engine)
+    engine.given_pages.clear()
+    found.applied(plan(2, hold=(Hold(key(2), {FULL: (Page(0), Page(5))}, {}, 1),)))
+    assert engine.reused == [(key(2), FULL, 0, 0)]
+    assert engine.given_pages == [(FULL, 5)]
+    found.applied(plan(3, drop=(key(1),)))
+    with breaks("one_owner"):
+        found.applied(plan(4, hold=(hold(key(3), (0,), ()),)))
+    with breaks("own_pages"):
+        found.read_began(7, PEER, into(0))
+    found.read_began(8, PEER, into(5))
+    found.applied(plan(5, drop=(key(2),)))
+    found.applied(plan(6, hold=(hold(key(4), (0,), ()),)))
+
+
+WORKER = Manifest(
+    *(PROTOCOL, "prefill", "m", "ab" * 16, "f32"),
+    StateTable(1, 4, TABLE.groups[:1], TABLE.specs[:1]),
+    *(1, 1, 1, 64, True),
+    (RankManifest(PREFILL, 0, 0, 0, (PoolView(FULL, 8, 8 * PAGE),), {}),),
+)
+
+
+def shares(k, *pages, shared=0):
+    return Issue(plan(1, hold=(Hold(k, {FULL: tuple(map(Page, pages))}, {}, shared),)))
+
+
+def damaged(k, *blocks):
+    return Send(DECODE, Verdict(k, 0, FULL, blocks, Intactness.DAMAGED))
+
+
+def drops(*keys):
+    return Issue(plan(1, drop=keys))
+
+
+def test_a_damaged_page_is_shared_with_nobody_and_ends_who_holds_it():
+    def turn(*effects):
+        sharing.acts(WORKER, effects, lambda group, page: page == 1)
+
+    sharing = Sharing(violate)
+    turn(shares(key(1), 0, 1, 2))
+    turn(shares(key(2), 0, 1, 3, shared=2))
+    turn(shares(key(3), 0, 4, shared=1))
+    turn(damaged(key(1), 0, 1), drops(key(1), key(2)))
+    turn(shares(key(4), 0, 5, shared=1))
+    for page in (1, 2, 3):  # the page, and those computed above it
+        with breaks("damage_leaves"):
+            turn(shares(key(5), 0, page, shared=2))
+    turn(shares(key(6), 1, 2))  # they begin a new life
+    turn(shares(key(7), 1, 2, 6, shared=2))
+    sharing = Sharing(violate)
+    turn(shares(key(1), 0, 1), shares(key(2), 0, 1, 3, shared=2))
+    with breaks("damage_leaves"):
+        turn(damaged(key(1), 1), drops(key(1)))  # the other one goes on
 
 
 # ---- what clients hear ---------------------------------------------------------------------------

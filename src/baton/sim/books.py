@@ -1,6 +1,7 @@
 """What must hold of one rank's memory, kept from its plans and its ports, without the code under test.
 
-    owner of a page:  Hold (plan) gives it to a key; it may be given to another key only when nothing of ours touches it.
+    holders of a page:  Hold (plan) gives it to a key; it may be given to another key only when nothing of ours touches it,
+                        or as one that both share: then it holds what the tokens of both imply, and nobody writes it.
 
 Checked: no landing in a page that is not being fetched into for the read's own room; no page given away while a read, a
 digest, a copy to the host store or a computation of ours still uses it; a page has one owner; no read begins where another
@@ -53,7 +54,7 @@ class RankBooks:
 
     def __init__(self, name: str, placement: Placement, violate: Callable[[str, str], None]) -> None:
         self._name, self._placement, self._violate = name, placement, violate
-        self._owner: dict[Where, Key] = {}
+        self._holders: dict[Where, set[Key]] = {}
         self._pages: dict[Key, dict[GroupName, list[int]]] = {}
         self._passed: dict[Key, Counter[GroupName]] = {}  # pages before the first of a list
         self._committed: set[Key] = set()
@@ -78,7 +79,7 @@ class RankBooks:
             self._vacate(key)
         for hold in plan.hold:
             self._pass(hold)
-            self._hold(hold.key, hold.pages)
+            self._hold(hold.key, hold.pages, hold.shared)
         for order in plan.offload:
             if order.key not in self.dropped:
                 self._before[order.key] = (order.length, self._state(order.key, order.length))
@@ -141,8 +142,7 @@ class RankBooks:
         for group, n in hold.passed.items():
             pages = self._pages.setdefault(hold.key, {}).setdefault(group, [])
             for page in pages[:n]:
-                if self._owner.get((group, page)) == hold.key:
-                    del self._owner[group, page]
+                self._holders.get((group, page), set()).discard(hold.key)
             del pages[:n]
             passed[group] += n
 
@@ -150,23 +150,31 @@ class RankBooks:
         """All pages of a list are the room's no more, though it goes on."""
         for group, pages in self._pages.pop(key, {}).items():
             for page in pages:
-                if self._owner.get((group, page)) == key:
-                    del self._owner[group, page]
+                self._holders.get((group, page), set()).discard(key)
         self._passed.pop(key, None)
 
-    def _hold(self, key: Key, pages: Mapping[GroupName, Sequence[Page]]) -> None:
+    def _hold(self, key: Key, pages: Mapping[GroupName, Sequence[Page]], shared: int) -> None:
         computed = self._in_steps() if pages else ()
         for group, numbers in pages.items():
-            for page in numbers:
+            for n, page in enumerate(numbers):
                 where = (group, int(page))
-                before = self._owner.get(where)
-                if before is not None and before not in self.dropped:
-                    self._violate("one_owner", f"{self._name}: page {where} of {_short(before)} was given to {_short(key)}")
-                self._check_unused(where, key, computed)
-                self._owner[where] = key
-                if self.engine is not None:
-                    self.engine.given(*where)
+                if n < shared:
+                    self._holders.setdefault(where, set()).add(key)
+                    if self.engine is not None and key not in self.dropped:
+                        self.engine.reuses(key, group, n, int(page))
+                else:
+                    self._own(where, key, computed)
                 self._pages.setdefault(key, {}).setdefault(group, []).append(int(page))
+
+    def _own(self, where: Where, key: Key, computed: Collection[Where]) -> None:
+        """A page begins a new life."""
+        before = [other for other in sorted(self._holders.get(where, ())) if other not in self.dropped]
+        if before:
+            self._violate("one_owner", f"{self._name}: page {where} of {_short(before[0])} was given to {_short(key)}")
+        self._check_unused(where, key, computed)
+        self._holders[where] = {key}
+        if self.engine is not None:
+            self.engine.given(*where)
 
     def _check_unused(self, where: Where, key: Key, computed: Collection[Where]) -> None:
         for handle, (owner, pages) in self._reads.items():
@@ -216,10 +224,10 @@ class RankBooks:
             for group, _, target, nbytes in ranges
             for page in range(target // self._page_bytes[group], (target + nbytes - 1) // self._page_bytes[group] + 1)
         }
-        owners = {self._owner.get(where) for where in pages}
-        if len(owners) > 1 or None in owners:
-            self._violate("own_pages", f"{self._name}: read {handle} goes into pages of {owners}")
-        owner = owners.pop() if owners else None
+        owners = {frozenset(self._holders.get(where, ())) for where in pages}
+        if len(owners) > 1 or any(len(holders) != 1 for holders in owners):
+            self._violate("own_pages", f"{self._name}: read {handle} goes into pages of {[sorted(h) for h in owners]}")
+        owner = next(iter(owners.pop()), None) if owners else None
         self._into[handle] = [(group, target, target + nbytes) for group, _, target, nbytes in ranges]
         self._check_alone(handle)
         self._reads[handle] = (owner, pages)
@@ -249,8 +257,7 @@ class RankBooks:
         key = self._reads[handle][0] if handle in self._reads else None
         size = self._page_bytes[group]
         for page in range(start // size, (start + nbytes - 1) // size + 1):
-            owner = self._owner.get((group, page))
-            if key is None or owner != key:
+            if key is None or self._holders.get((group, page)) != {key}:
                 self._violate(
                     "landing", f"{self._name}: read {handle} lands in page {page} of {group}, which is not its own any more"
                 )
@@ -274,7 +281,11 @@ class RankBooks:
 
     def owned(self) -> list[Where]:
         """Pages of rooms that were not dropped."""
-        return [where for where, key in self._owner.items() if key not in self.dropped]
+        return [where for where, holders in self._holders.items() if holders - self.dropped]
+
+    def used(self) -> list[Where]:
+        """Pages that were given to anybody; the state in them may be cached."""
+        return list(self._holders)
 
 
 def _short(key: Key) -> str:

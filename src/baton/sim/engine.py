@@ -36,6 +36,7 @@ class World(Protocol):
     tape: Tape
     attempts_differ: bool
     tickets: Mapping[Key, Ticket]
+    stamps: dict[tuple[Boot, Key], list[int]]  # of the positions that a prefill worker has of a room
     tainted: set[Key]  # computed from damaged memory, so sealed as it is
 
     @property
@@ -64,6 +65,7 @@ class Collective:
         self._ends_at: dict[Rank, int] = {}
         self.stamps: dict[Key, list[int]] = {}  # of the positions known so far
         self.histories: dict[Key, list[int]] = {}
+        self.authors: dict[tuple[GroupName, int], Key] = {}  # blocks of the pools, and for whom they were computed
 
     def submit(self, rank: Rank, batch: Batch) -> None:
         """A rank has begun a batch; it runs when all have."""
@@ -106,11 +108,40 @@ class Collective:
         del tokens[row.start :], histories[row.start :], stamps[row.start :]
         tokens += row.tokens
         content.add_histories(histories, tokens[len(histories) :])
-        theirs = content.attempt(ticket.prefill, row.key.epoch) if self.world.attempts_differ else 0
-        ours = content.attempt(self.boot, row.key.epoch) if self.world.attempts_differ else 0
-        border = len(known) if self.role == "decode" else 0
-        fresh = enumerate(histories[len(stamps) :], start=len(stamps))
-        stamps += [content.scramble(h ^ (theirs if p < border else ours)) | 1 for p, h in fresh]
+        if not stamps:
+            stamps += self._computed_before(row, histories, len(known))
+        ours = self._attempt(row.key)
+        stamps += [content.scramble(h ^ ours) | 1 for h in histories[len(stamps) :]]
+        if self.role == "prefill":
+            self.world.stamps[self.boot, row.key] = stamps
+            for block in range(row.start // self._b, (len(stamps) - 1) // self._b + 1):
+                self.authors[self._place(row, block)] = row.key
+
+    def _computed_before(self, row: Row, histories: list[int], known: int) -> list[int]:
+        """Stamps of the positions at the front that this room does not compute here: on decode those that prefill had, on
+        prefill those of pages that were computed for others."""
+        if self.role == "decode":
+            return self.world.stamps.get((self.world.tickets[row.key].prefill, row.key), [])[:known]
+        authors = [self.authors.get(self._place(row, block), row.key) for block in range(-(-row.start // self._b))]
+        return [self.stamp(h, authors[p // self._b]) for p, h in enumerate(histories[: row.start])]
+
+    def stamp(self, history: int, author: Key) -> int:
+        """What a position holds that was computed here for `author`."""
+        return content.scramble(history ^ self._attempt(author)) | 1
+
+    def _attempt(self, author: Key) -> int:
+        return content.attempt(self.boot, author.epoch) if self.world.attempts_differ else 0
+
+    @property
+    def _b(self) -> int:
+        return next(iter(self.engines.values())).placement.table.block_tokens
+
+    def _place(self, row: Row, block: int) -> tuple[GroupName, int]:
+        """Where a block of the row lies, in the pool of its first group: one of pages of the whole sequence."""
+        placement = next(iter(self.engines.values())).placement
+        group = placement.table.groups[0].name
+        k = placement.blocks_per_page(group)
+        return group, int(row.pages[group][block // k]) * k + block % k
 
 
 class SimEngine:
@@ -138,7 +169,7 @@ class SimEngine:
         sizes = {g: placement.block_bytes(g) for g in pages}
         self._blocks = {g: self.sim_pools[g].data.reshape(-1, size) for g, size in sizes.items() if size}  # views
         self.damaged: set[tuple[GroupName, int]] = set()  # pages in which a bit was flipped
-        self._sealed: set[tuple[GroupName, int]] = set()  # blocks, by their index in the pool
+        self._sealed: dict[tuple[GroupName, int], bytes] = {}  # blocks, by their index in the pool, as they were then
         self.digesting: dict[int, DigestOrder] = {}
         collective.engines[rank] = self
 
@@ -205,7 +236,41 @@ class SimEngine:
         """A page begins a new life."""
         self.damaged.discard((group, page))
         k = self.placement.blocks_per_page(group)
-        self._sealed.difference_update((group, page * k + j) for j in range(k))
+        for j in range(k):
+            self._sealed.pop((group, page * k + j), None)
+
+    def changed(self, group: GroupName, page: int) -> bool:
+        """Whether a block of the page is not what it was when it was sealed."""
+        k, blocks = self.placement.blocks_per_page(group), self._blocks[group]
+        return any(
+            (then := self._sealed.get((group, slot))) is not None and blocks[slot].tobytes() != then
+            for slot in range(page * k, (page + 1) * k)
+        )
+
+    def reuses(self, key: Key, group: GroupName, at: int, page: int) -> None:
+        """A room is given a page that was computed before, as number `at` of its list: it must hold what the room's own tokens
+        imply, have been computed for a room of the same salt, and leave the room a token to compute."""
+        world, ticket, k = self.world, self.world.tickets[key], self.placement.blocks_per_page(group)
+        known, past = (*ticket.prompt, *ticket.said), (at + 1) * k * self.placement.table.block_tokens
+        who = f"{self.process.name}: page {page} of group {group} is given to {key.room[-4:]}.{key.epoch} as number {at}"
+        if past >= len(known):
+            world.violate("hit_leaves_a_token", f"{who}; it has {len(known)} tokens, and computes none then")
+        slots = range(page * k, (page + 1) * k)
+        authors = [self.collective.authors.get((group, slot)) for slot in slots]
+        found = [a for a in authors if a is not None]
+        if len(found) < k:
+            world.violate("right_reuse", f"{who}, and nobody has computed it")
+        if any(world.tickets[a].cache_salt != ticket.cache_salt for a in found):
+            world.violate("own_salt", f"{who}; it was computed for a request with another salt")
+        if (group, page) in self.damaged or not world.tainted.isdisjoint(found):
+            return
+        histories = content.histories(known[:past])[-k * self.placement.table.block_tokens :]
+        grid = np.array(
+            [self.collective.stamp(h, found[n // self.placement.table.block_tokens]) for n, h in enumerate(histories)],
+            dtype=np.uint64,
+        ).reshape(k, -1)
+        if (self._blocks[group][slots] != self._rows.blocks(group, grid)).any():
+            world.violate("right_reuse", f"{who}, and does not hold what its tokens imply")
 
     def differs(self, key: Key, pages: Mapping[GroupName, Sequence[int]], passed: Mapping[GroupName, int]) -> str:
         """Where these pages do not hold the room's whole state as its prefill worker computed it; empty if nowhere.
@@ -216,8 +281,9 @@ class SimEngine:
         if key in self.world.tainted:
             return ""
         known = (*ticket.prompt, *ticket.said)
-        theirs = content.attempt(ticket.prefill, key.epoch) if self.world.attempts_differ else 0
-        stamps = [content.scramble(h ^ theirs) | 1 for h in content.histories(known)]
+        stamps = self.world.stamps.get((ticket.prefill, key), [])
+        if len(stamps) != len(known):
+            return f"prefill has computed {len(stamps)} of {len(known)} positions"
         for group in table.groups:
             if not self.placement.block_bytes(group.name):
                 continue
@@ -353,13 +419,18 @@ class SimEngine:
         if not self.placement.block_bytes(group):
             return np.zeros((past - first, 0), dtype=np.uint64)
         slots = self._slots(group, row.pages[group], row.begins.get(group, 0))[first:past]
-        self._sealed.update((group, slot) for slot in slots.tolist())
         if self.placement.table.group(group).unit is Unit.SLOT:
+            self._remember(group, slots)
             return self._sum(group, slots, np.array([row.valid], dtype=np.int64))
         b = self.placement.table.block_tokens
         if row.valid < past * b:
             self._blocks[group][slots[-1], self._rows.bytes_of(group, row.valid % b, b)] = 0
+        self._remember(group, slots)
         return self._sum(group, slots, np.arange(first, past, dtype=np.int64))
+
+    def _remember(self, group: GroupName, slots: NDArray[np.int64]) -> None:
+        blocks = self._blocks[group]
+        self._sealed.update(((group, slot), blocks[slot].tobytes()) for slot in slots.tolist())
 
 
 def _slot_stamp(stamps: list[int], tokens: int) -> int:

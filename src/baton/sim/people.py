@@ -12,6 +12,8 @@ from baton.sim.clients import Client, Oracle
 from baton.sim.excuses import Fault, excuse
 from baton.sim.settings import BLOCK_TOKENS
 
+LONGEST_PROMPT = 22  # tokens, of an ordinary request
+SALTS = ("", "", "", "another tenant")
 ANSWERS = (2, 1, 3, 4, 7)  # tokens
 LONG_ANSWERS = (2, 7, 9, 10, 10)
 
@@ -52,10 +54,11 @@ class People:
         repeats = bool(self._prompts) and self._world.tape.below(5, "repeats") >= 3
         big, tight = self._world.tape.chance(faults.big, "too big"), self._world.tape.chance(faults.tight, "tight deadline")
         if repeats:
-            prompt = self._prompts[self._world.tape.below(len(self._prompts), "which prompt")]
+            prompt = self._again(number)
         else:
-            length = self._too_long() if big else 1 + self._world.tape.below(22, "prompt length")
-            prompt = tuple(TokenId(content.scramble(number * 64 + i) % content.VOCABULARY) for i in range(length))
+            length = self._too_long() if big else 1 + self._world.tape.below(LONGEST_PROMPT, "prompt length")
+            over = BLOCK_TOKENS if self._world.tape.chance(0.15, "says the same over and over") else length
+            prompt = tuple(TokenId(content.scramble(number * 64 + i % over) % content.VOCABULARY) for i in range(length))
             if not big:
                 self._prompts.append(prompt)
         limits = Limits(
@@ -64,7 +67,10 @@ class People:
             eos_token_ids=(content.END_OF_SEQUENCE,) if self._world.tape.below(2, "eos") == 0 else (),
             deadline_ms=60 + 100 * self._world.tape.below(5, "tight") if tight else 20_000,
         )
-        submit = Submit(RequestId(number), prompt, Sampling(0.0, 1.0, 0, number, None), limits, priority=number % 3)
+        salt = SALTS[self._world.tape.below(len(SALTS), "salt")]
+        submit = Submit(
+            RequestId(number), prompt, Sampling(0.0, 1.0, 0, number, None), limits, priority=number % 3, cache_salt=salt
+        )
         client = Client(submit, gateway, self._world.heap.now, probe, repeats, tight, big and not repeats)
         self.oracle.clients[submit.request] = client
         if not process.alive:
@@ -83,6 +89,13 @@ class People:
         process.wake(0)
         if not probe and self._world.tape.chance(faults.abort, "client leaves"):
             self._world.heap.after(self._world.tape.below(60, "leaves after") * 2_000, self._leave, client)
+
+    def _again(self, number: int) -> tuple[TokenId, ...]:
+        """What was asked before, as it was or with more behind it."""
+        prompt: tuple[TokenId, ...] = self._prompts[self._world.tape.below(len(self._prompts), "which prompt")]
+        more: int = self._world.tape.below(LONGEST_PROMPT, "goes on") if self._world.tape.chance(0.5, "with more") else 0
+        more = max(0, min(more, LONGEST_PROMPT - len(prompt)))
+        return prompt + tuple(TokenId(content.scramble(number * 64 + i) % content.VOCABULARY) for i in range(more))
 
     def _refused(self, client: Client, why: str) -> None:
         """A gateway sends a request away at once: in a crowd, or where its own time is too short to wait."""

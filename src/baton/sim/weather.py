@@ -64,13 +64,14 @@ class Weather:
         self._world.tell(f"partition over: {', '.join(f'{a} reaches {b}' for a, b in sorted(cut))}")
 
     def _damage(self) -> None:
-        """A bit flips in the memory of a prefill rank."""
+        """A bit flips in the memory of a prefill rank: in a page of an open room, or where a closed one has left its state."""
+        anywhere = self._tape.chance(0.4, "in what was left")
         places = [
             (p, e, where)
             for w in self._world.workers.values()
             if w.draw.role == "prefill"
             for p, e, b in zip(w.processes, w.engines, w.books, strict=True)
-            for where in b.owned()
+            for where in (b.used() if anywhere else b.owned())
             if e.placement.page_bytes(where[0])
         ]
         if self._world.hostile and places:

@@ -9,7 +9,7 @@ from baton.core.agreement import StepPlan
 from baton.core.decode import DecodeLeader
 from baton.core.errors import Bug
 from baton.core.frames import Join
-from baton.core.ids import Boot, Micros, Rank
+from baton.core.ids import Boot, GroupName, Micros, Rank
 from baton.core.leader import Leader
 from baton.core.manifest import Manifest, PoolView, RankManifest
 from baton.core.messages import PROTOCOL, Ticket
@@ -131,6 +131,7 @@ class WorkerRun:
             pids=tuple(range(len(self.boots))),
             host_bytes=d.host_bytes,
             ahead=AHEAD.get(d.max_rooms, 1.0),
+            prefix_cache=True,
         )
         makers: Mapping[str, Callable[[], Leader[Any]]] = {
             "prefill": lambda: self.parts.prefill(self.manifest, settings, self.pages),
@@ -162,11 +163,17 @@ class WorkerRun:
             found = effects()
             if found:
                 endings.acts(self.boot, self.draw.name, found)
+            if self.draw.role == "prefill":
+                self.world.sharing.acts(self.manifest, found, self._changed)
             if self.draw.role == "decode":
                 self.world.pressure.acts(self.boot, self.draw.name, found)
             return found
 
         leader.receive, leader.peer_lost, leader.effects = hear, lose, act  # type: ignore[method-assign]
+
+    def _changed(self, group: GroupName, page: int) -> bool:
+        """Whether a page differs on some rank from what it was when it was sealed."""
+        return any(engine.changed(group, page) for engine in self.engines)
 
     def _start(self, rank: Rank) -> None:
         world, d = self.world, self.draw
@@ -236,7 +243,10 @@ class WorkerRun:
         if leader.rooms:
             return f"{self.draw.name} holds rooms {[(k.room[-4:], k.epoch, r.state.value) for k, r in leader.rooms.items()]}"
         if not leader.ledger.clean:
-            return f"{self.draw.name} holds pages: {leader.ledger.view()}"
+            return f"{self.draw.name} holds pages or pins: {leader.ledger.view()}, {leader.ledger.pins} pins"
+        for group, pages in leader.ledger.view().items():
+            if pages["free"] + pages["cached"] != pages["total"]:
+                return f"{self.draw.name} has lost pages of group {group}: {pages}"
         if left := kept_by(leader, self.processes[0].clock.now()):
             return f"the leader of {self.draw.name} still keeps {left}"
         for process, core, books in zip(self.processes, self.cores, self.books, strict=True):

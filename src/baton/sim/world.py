@@ -36,6 +36,7 @@ from baton.sim.people import People
 from baton.sim.pressure import Pressure
 from baton.sim.process import Process, SkewedClock
 from baton.sim.settings import Faults, WorkerDraw, WorldDraw, draw_world
+from baton.sim.sharing import Sharing
 from baton.sim.story import Story, ordered, short
 from baton.sim.tape import Tape
 from baton.sim.waits import Waits
@@ -88,10 +89,12 @@ class World:
         self.weather = Weather(self, tape)
         self.tickets: dict[Key, Ticket] = {}
         self.tainted: set[Key] = set()  # rooms computed from damaged memory
+        self.stamps: dict[tuple[Boot, Key], list[int]] = {}  # by prefill worker and room
         self.concerned: dict[str, set[str]] = {}  # room -> its request, and workers and gateways its tickets named
         self.all_faults: list[Fault] = []
         self.endings = Endings(self.tickets, self.violate)
         self.handoffs = Handoffs(self.tickets, self.all_faults, self.concerned, self.violate, lossy=bool(self.draw.faults.loss))
+        self.sharing = Sharing(self.violate)
         self.pressure = Pressure(self.tickets, self.violate)
         self.waits = Waits(self.tickets, self.all_faults, self.violate, lambda: self.heap.now)
         self.marks: Counter[str] = Counter()

@@ -1,0 +1,71 @@
+"""What must hold of the pages that rooms of a prefill worker share, kept from what its leader orders and says.
+
+Checked: a page that was found damaged, and every page that was computed above it, is given to no other room; rooms that hold
+one of them end in the turn in which the damage is said.
+"""
+
+from collections.abc import Callable, Iterable
+
+from baton.core.agreement import Hold, StepPlan
+from baton.core.ids import Boot, GroupName, Key
+from baton.core.manifest import Manifest
+from baton.core.messages import Intactness, Verdict
+from baton.core.room import Effect, Issue, Send
+from baton.core.state import Full
+
+Place = tuple[Boot, GroupName, int]
+
+
+class Sharing:
+    """All prefill workers of a world, by boot."""
+
+    def __init__(self, violate: Callable[[str, str], None]) -> None:
+        self._violate = violate
+        self._lists: dict[tuple[Boot, Key], list[Place]] = {}  # of rooms that were not dropped
+        self._beneath: dict[Place, frozenset[Place]] = {}  # a page's own and those that it was computed above
+        self._damaged: set[Place] = set()
+
+    def acts(self, worker: Manifest, effects: Iterable[Effect], changed: Callable[[GroupName, int], bool]) -> None:
+        """A leader's turn is over. changed: whether a page is not what it was when it was sealed."""
+        if any(not isinstance(group.extent, Full) for group in worker.table.groups):
+            return  # nothing is shared, and a window's list does not begin with the first page
+        for effect in effects:
+            match effect:
+                case Send(message=Verdict(found=Intactness.DAMAGED) as verdict):
+                    self._condemn(worker, verdict, changed)
+                case Issue(plan=plan):
+                    self._plan(worker.boot, plan)
+                case _:
+                    pass
+        for (boot, key), pages in self._lists.items():
+            if boot == worker.boot and not self._damaged.isdisjoint(pages):
+                self._violate("damage_leaves", f"{_short(key)} holds a damaged page, or one computed above it, and goes on")
+
+    def _condemn(self, worker: Manifest, verdict: Verdict, changed: Callable[[GroupName, int], bool]) -> None:
+        k = worker.blocks_per_page(verdict.group)
+        pages = [where for where in self._lists.get((worker.boot, verdict.key), []) if where[1] == verdict.group]
+        bad = {pages[b // k] for b in verdict.blocks if b // k < len(pages) and changed(verdict.group, pages[b // k][2])}
+        self._damaged |= {where for where, beneath in self._beneath.items() if not bad.isdisjoint(beneath)}
+
+    def _plan(self, boot: Boot, plan: StepPlan) -> None:
+        for key in plan.drop:
+            self._lists.pop((boot, key), None)
+        for hold in plan.hold:
+            if hold.key not in plan.drop:
+                self._hold(boot, hold)
+
+    def _hold(self, boot: Boot, hold: Hold) -> None:
+        held = self._lists.setdefault((boot, hold.key), [])
+        for group, pages in hold.pages.items():
+            for n, page in enumerate(pages):
+                where = (boot, group, int(page))
+                if n < hold.shared and where in self._damaged:
+                    self._violate("damage_leaves", f"page {where[1:]} was damaged, and is shared with {_short(hold.key)}")
+                if n >= hold.shared:
+                    self._damaged.discard(where)
+                    self._beneath[where] = frozenset([where, *(other for other in held if other[1] == group)])
+                held.append(where)
+
+
+def _short(key: Key) -> str:
+    return f"{key.room[-4:]}.{key.epoch}"
