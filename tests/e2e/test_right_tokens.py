@@ -1,6 +1,7 @@
 """The same tokens split, unified and in `transformers`: greedy and seeded, alone and in company."""
 
 import json
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -67,3 +68,44 @@ def test_logprobs_of_every_token_the_first_included(trial_split: Service, trial_
         assert all(x is not None and x <= 0 for x in logprobs["token_logprobs"])
         assert all(len(top) >= 3 for top in logprobs["top_logprobs"])
     assert answers[0]["logprobs"]["token_logprobs"] == pytest.approx(answers[1]["logprobs"]["token_logprobs"], abs=1e-4)
+
+
+def counted(service: Service, name: str) -> dict[str, int]:
+    """A counter of the workers, by worker."""
+    found = re.findall(rf'^{name}_total{{engine="([^"]*)",.*}} ([0-9.]+)$', service.http.get("/metrics").text, re.MULTILINE)
+    return {worker: int(float(value)) for worker, value in found}
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["split", "unified"])
+def test_a_prompt_that_begins_as_an_earlier_one(trial_split: Service, trial_unified: Service, together: bool) -> None:
+    service, computes = (trial_unified, "unified") if together else (trial_split, "prefill")
+    golden = next(g for g in GOLDEN if len(g["prompt"]) == 255)
+    prompt, tokens = golden["prompt"], golden["tokens"]
+    assert min(golden["margins"]) > NEAR_TIE
+    assert service.http.post("/reset_prefix_cache").json()["success"]
+    before = {name: counted(service, name)[computes] for name in ("vllm:prefix_cache_queries", "vllm:prefix_cache_hits")}
+    asked = hits = 0
+    longer = prompt + tokens[:20]
+    # Pages have 64 tokens. What prefill has of the longer prompt is what it computed for the shorter one; a unified worker also
+    # has the page that was completed while it generated.
+    for question, answer, cached in (
+        (prompt, tokens, 0),
+        (prompt, tokens, 192),
+        (longer, tokens[20:], 256 if together else 192),
+        (longer, tokens[20:], 256),
+    ):
+        said = service.complete(question, max_tokens=len(answer), ignore_eos=True).json()
+        assert said["choices"][0]["token_ids"] == answer
+        assert said["usage"]["prompt_tokens_details"] == {"cached_tokens": cached}
+        asked, hits = asked + len(question), hits + cached
+    after = {name: counted(service, name)[computes] for name in before}
+    assert [after[name] - before[name] for name in before] == [asked, hits]
+    service.wait_clean()
+    (books,) = [worker for worker in service.ledger()["workers"] if worker["role"] == computes]
+    assert books["pins"] == 0
+    (pages,) = books["pages"].values()
+    assert pages["cached"] >= 4
+    assert pages["free"] + pages["cached"] == pages["total"]
+    assert service.complete(prompt, max_tokens=2, cache_salt="another").json()["usage"]["prompt_tokens_details"] == {
+        "cached_tokens": 0
+    }

@@ -64,4 +64,13 @@ FIRST_SEEDS: Mapping[str, int] = {
     "orders_forgotten": 0,
     "window_passed_early": 5,
     "window_passed_by_orders": 99,
+    "cached_before_computed": 1,
+    "double_unpin": 3,
+    "hash_without_parent": 34,
+    "salt_ignored": 2,
+    "hit_reaches_the_end": 48,
+    "damaged_page_stays": 2,
+    "descendants_stay": 247,
+    "evicts_pinned": 1,
+    "pins_forgotten": 1,
 }
