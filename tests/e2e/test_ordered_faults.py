@@ -37,7 +37,7 @@ class Ordered(Service):
         self.start_gateway()
         pools = ("--kv-pages", "120")
         for role, stall_ms, flags in (
-            ("prefill", 60_000, ("--page-size", "32", "--max-num-batched-tokens", "64")),
+            ("prefill", 60_000, ("--page-size", "32", "--max-num-batched-tokens", "64", "--no-enable-prefix-caching")),
             ("decode", STALL_MS, ("--page-size", "16", "--max-model-len", "4096")),
         ):
             path = self.orders(role)

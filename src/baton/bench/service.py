@@ -77,8 +77,10 @@ def _ids(chunk: dict[str, Any]) -> int:
 
 @contextmanager
 def serving(*flags: str) -> Iterator[Service]:
-    """A service with these flags, ended at the end."""
-    command = [sys.executable, "-m", "baton.cli.main", "serve", "--port", "0", "--served-model-name", "bench", *flags]
+    """A service with these flags, ended at the end. Without a prefix cache, unless they switch it on: loads and warm-ups ask the
+    same prompts again, and are to be measured as if nobody had."""
+    command = [sys.executable, "-m", "baton.cli.main", "serve", "--port", "0", "--served-model-name", "bench"]
+    command += ["--no-enable-prefix-caching", *flags]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     service = Service(process)
     try:
