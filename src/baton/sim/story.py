@@ -77,7 +77,7 @@ class Story:
         if not lost:
             self._seen.add(raw)
         ending = f"{again}{' -- ' + lost if lost else ''}"
-        if not isinstance(frame, Data | UNTOLD):
+        if not isinstance(frame, (Data, *UNTOLD)):
             self.lines.append(Line(now, f"{source} -> {target}: {self._frame(frame)}{ending}"))
         for message in frame.messages if isinstance(frame, Data) else ():
             if not isinstance(message, UNTOLD):

@@ -19,7 +19,8 @@ from baton.core.ids import Boot, GroupName, Key, Micros, Rank
 from baton.core.marks import Marks
 from baton.core.messages import Failed, Ticket
 from baton.core.plans import Plans
-from baton.core.request import FrontSettings
+from baton.core.request import FrontSettings, Say
+from baton.core.room import Send
 from baton.core.session import SessionLimits
 from baton.core.state import Placement
 from baton.shell.gateway_pump import GatewayPump
@@ -155,6 +156,10 @@ class World:
         known = self.tickets.setdefault(ticket.key, ticket)
         if known != ticket:
             self.violate("same_ticket", f"two tickets for {ticket.key}")
+        self._concerns(ticket)
+
+    def _concerns(self, ticket: Ticket) -> None:
+        """Whose faults may excuse the request's failure: a worker may have ended before its ticket came."""
         names = {worker_of(self._names.get(b, "?")) for b in (ticket.gateway, ticket.prefill, ticket.decode)}
         names.add(f"request {ticket.sampling.seed}")
         self.concerned.setdefault(ticket.key.room, set()).update(names)
@@ -205,14 +210,21 @@ class World:
         self.tell(f"{name}: starts as boot {boot}")
         front = self.parts.front(boot, self._front_settings, self._draw_bits)
         front.marks = self.core_marks
-        receive = front.receive
+        receive, effects = front.receive, front.effects
 
         def told(sender: Boot, message: Said, now: Micros) -> None:
             if not isinstance(message, Failed) or front._find(message.key, sender) is not None:  # else it was aborted
                 self.handoffs.told(message)
             receive(sender, message, now)
 
-        front.receive = told  # type: ignore[method-assign]
+        def acts() -> list[Send | Say]:
+            found = effects()
+            for effect in found:
+                if isinstance(effect, Send) and isinstance(effect.message, Ticket):
+                    self._concerns(effect.message)
+            return found
+
+        front.receive, front.effects = told, acts  # type: ignore[method-assign]
         control = SimControl(self.network, process, address_of(name))
         lines = Lines(self.parts.sessions(boot, self.limits), control, process.clock)
         process.start(lambda: GatewayPump(front=front, lines=lines, clock=process.clock, say=self.people.hear))
