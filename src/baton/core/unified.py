@@ -98,7 +98,7 @@ class UnifiedLeader(GeneratingLeader[UnifiedRoom]):
 
     def _completed(self, room: UnifiedRoom) -> dict[GroupName, tuple[BlockIndex, BlockIndex]]:
         """The block that the room's next step completes; sealed only for the prefix cache, which takes nothing unsealed."""
-        if not (self.reuse.on and room.enters):
+        if not (self.reuse.on and room.enters) or (room.position + 1) % self.state_table.block_tokens:
             return {}
         return final_blocks(self.state_table, start=room.position, end=room.position + 1, length=room.position + 2)
 
@@ -119,7 +119,8 @@ class UnifiedLeader(GeneratingLeader[UnifiedRoom]):
         for i, (room, row) in enumerate(batch):
             if room.state is RoomState.ENDING:
                 continue  # ended meanwhile
-            self._keep(room, row, {Rank(r): rows[i].sums for r, rows in enumerate(ranks)})
+            if row.final and self.reuse.on and room.enters:
+                self._keep(room, row, {Rank(r): rows[i].sums for r, rows in enumerate(ranks)})
             prompt = row.start < room.length
             if prompt:
                 room.done = row.valid
@@ -141,6 +142,5 @@ class UnifiedLeader(GeneratingLeader[UnifiedRoom]):
 
     def _keep(self, room: UnifiedRoom, row: RowOrder, by_rank: dict[Rank, dict[GroupName, bytes]]) -> None:
         """Complete pages of what is computed go to the cache."""
-        if self.reuse.on and room.enters:
-            add_sums(room.sums, by_rank, self._placements)
-            self.reuse.enter(room, row.valid, room.sums, self.marks)
+        add_sums(room.sums, by_rank, self._placements)
+        self.reuse.enter(room, row.valid, room.sums, self.marks)
