@@ -225,6 +225,17 @@ def test_what_is_unpinned_twice_is_a_bug() -> None:
         ledger.cache.unpin(chain)
 
 
+def test_what_is_to_be_reused_is_not_given_up_for_it() -> None:
+    ledger = Ledger({KV: 4, INDEX: 4})
+    fill(ledger, 1, (1, 1, 2, 2))
+    chain = ledger.cache.find(page_hashes(ROOT, ids((1, 1, 2, 2)), PAGE))
+    assert not ledger.fits({KV: 3, INDEX: 3}, reuse=chain), "two are free, and the two of the chain stay"
+    assert ledger.take(key(2), {KV: 3, INDEX: 3}, PageState.COMPUTING, reuse=chain) is None
+    assert ledger.fits({KV: 3, INDEX: 3}, reuse=chain[:1])
+    assert ledger.take(key(2), {KV: 2, INDEX: 2}, PageState.COMPUTING, reuse=chain) is not None
+    ledger.audit()
+
+
 def test_rooms_that_end_make_room_with_what_they_alone_use() -> None:
     ledger = Ledger({KV: 5, INDEX: 5})
     hashes = page_hashes(ROOT, ids((1, 1, 2, 2, 3, 3)), PAGE)

@@ -375,14 +375,39 @@ def test_a_chat_under_pressure_is_the_same() -> None:
     assert b.world.clean
 
 
+class Remembering(dict[Any, Any]):
+    """A host store's books, which know of everybody who was ever in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ever: set[Any] = set()
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._ever.add(key)
+        super().__setitem__(key, value)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._ever
+
+
 def test_a_room_that_was_away_keeps_its_pages_to_itself() -> None:
     b = unified(pages=9, host_bytes=1 << 20)
+    away, entered, enter = Remembering(), list[bool](), b.prefill.leader.ledger.enter
+    b.prefill.host = away
+
+    def watched(k: Any, *page: Any) -> bool:
+        entered.append(k in away)
+        return enter(k, *page)
+
+    b.prefill.leader.ledger.enter = watched  # type: ignore[method-assign]
     for n in (1, 2):
-        b.begin(n, (*SYSTEM[:8], n), max_tokens=14)
+        b.begin(n, tuple(range(40 * n, 40 * n + 9)), max_tokens=14)
     b.world.run()
     for n in (1, 2):
-        assert b.world.tokens(n) == expected((*SYSTEM[:8], n), 14)
+        assert b.world.tokens(n) == expected(tuple(range(40 * n, 40 * n + 9)), 14)
     assert b.prefill.leader.marks[Mark.RETRACTED]
     assert b.prefill.leader.marks[Mark.RESUMED]
+    assert entered
+    assert not any(entered)
     assert b.world.clean
     assert b.view()["shared"] == 0
