@@ -1,32 +1,90 @@
 """The engine as a worker builds it: the same bits in any company, transformers' tokens, threads that end."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from msgspec.structs import replace
+from tests.engine.test_models import truth
 from tests.engine.whole import GREEDY, PATIENCE_S, B, Recorder, Request, Rig
 from tests.tiny import make_tiny
 
 from baton.core import seal
+from baton.core.ids import BlockIndex
 from baton.core.messages import Sampling
-from baton.core.state import DType
-from baton.core.work import BatchDone, DigestDone, DigestOrder, Job
+from baton.core.state import DType, Unit
+from baton.core.work import BatchDone, DigestDone, DigestOrder, Job, Row, RowDone
 from baton.engine.models.base import KV, Attend
 from baton.engine.trial import default_directory
 
 WARM = Sampling(temperature=0.9, top_p=0.95, top_k=40, seed=11, logprobs=5)
 # The widths of SmolLM2: matrix products choose their kernels by shape.
 WIDE = {"hidden_size": 576, "intermediate_size": 1536, "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 64}
-SHAPES = {"tiny": ("llama", {}), "qwen3": ("qwen3", {}), "wide": ("llama", WIDE)}
+WIDE_LATENT = {
+    "hidden_size": 512,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 8,
+    "num_hidden_layers": 2,
+    "q_lora_rank": 192,
+    "kv_lora_rank": 256,
+    "qk_nope_head_dim": 64,
+    "qk_rope_head_dim": 32,
+    "head_dim": 32,
+    "v_head_dim": 64,
+    "moe_intermediate_size": 256,
+}
+WIDE_SLOTS = {
+    "hidden_size": 512,
+    "linear_num_key_heads": 4,
+    "linear_num_value_heads": 8,
+    "linear_key_head_dim": 64,
+    "linear_value_head_dim": 64,
+    "moe_intermediate_size": 256,
+}
+SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
+    "tiny": ("llama", {}),
+    "qwen3": ("qwen3", {}),
+    "wide": ("llama", WIDE),
+    "windows": ("gemma3", {}),
+    "sinks": ("gpt_oss", {}),
+    "experts": ("qwen3_moe", {}),
+    "latent, by softmax": ("deepseek_v2", {"q_lora_rank": None}),
+    "latent": ("deepseek_v3", {}),
+    "wide latent": ("deepseek_v3", WIDE_LATENT),
+    "sparse": ("deepseek_v32", {}),
+    "sparse, shared": ("glm_moe_dsa", {"indexer_types": ["full", "shared", "full"]}),
+    "slots": ("qwen3_5", {}),
+    "slots, experts": ("qwen3_next", {}),
+    "wide slots": ("qwen3_next", WIDE_SLOTS),
+}
+PLAIN = ("tiny", "qwen3", "wide")
+COMPANIES = [
+    *((shape, dtype, n) for shape in PLAIN for dtype in (DType.F32, DType.BF16, DType.F16) for n in (1, 2)),
+    *((shape, dtype, 1) for shape in SHAPES if shape not in PLAIN for dtype in (DType.F32, DType.BF16)),
+    *((shape, DType.F32, 2) for shape in ("wide latent", "wide slots")),
+]
+
+
+class Models(dict[str, Path]):
+    """A checkpoint of each shape, made when it is first asked for."""
+
+    def __init__(self, under: Path) -> None:
+        super().__init__()
+        self._under = under
+
+    def __missing__(self, name: str) -> Path:
+        family, more = SHAPES[name]
+        self[name] = make_tiny(self._under / name.replace(" ", "-"), family, **more)
+        return self[name]
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return {name: make_tiny(tmp_path_factory.mktemp(name), family, **more) for name, (family, more) in SHAPES.items()}
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    return Models(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture
@@ -59,38 +117,52 @@ def answers(rig: Rig, rows: int) -> torch.Tensor:
 # ---- in any company -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16, DType.F16])
-@pytest.mark.parametrize("shape", SHAPES)
+def sealed(rig: Rig, request: Request) -> Row:
+    """The prompt at once, and the sums of all its state."""
+    row = request.whole()
+    groups = {group.name: group.unit for group in rig.placement.table.groups}
+    whole = (BlockIndex(0), BlockIndex(1))
+    return replace(row, final={name: row.final[KV] if unit is Unit.PAGE else whole for name, unit in groups.items()})
+
+
+@pytest.mark.parametrize(("shape", "dtype", "threads"), COMPANIES)
 def test_a_request_has_the_same_bits_alone_and_among_sixteen(
-    models: dict[str, Path], rigs: list[Rig], shape: str, dtype: DType, threads: int
+    models: Mapping[str, Path], rigs: list[Rig], shape: str, dtype: DType, threads: int
 ) -> None:
     rig = Rig(models[shape], dtype=dtype, threads=threads)
     rigs.append(rig)
     all_ = requests(16)
-    together, batch = rig.run([r.whole() for r in all_]), answers(rig, 16)
+    together, batch = rig.run([sealed(rig, r) for r in all_]), answers(rig, 16)
     decoded = rig.run([r.next(d.drawn.token, 1) for r, d in zip(all_, together, strict=True)])
     next_batch = answers(rig, 16)
     for i, request in enumerate(all_):
-        alone = rig.run([request.whole()])[0]
+        alone = rig.run([sealed(rig, request)])[0]
         assert torch.equal(answers(rig, 1)[0], batch[i]), f"logits of request {i}"
         assert alone.drawn == together[i].drawn
-        assert np.array_equal(alone.sums[KV], together[i].sums[KV]), f"sealed state of request {i}"
+        assert alone.sums.keys() == together[i].sums.keys() == set(rig.pools)
+        for group, sums in alone.sums.items():
+            assert np.array_equal(sums, together[i].sums[group]), f"sealed state of request {i}: {group}"
         step = rig.run([request.next(alone.drawn.token, 1)])[0]
         assert torch.equal(answers(rig, 1)[0], next_batch[i]), f"logits of request {i}, decoding"
         assert step.drawn == decoded[i].drawn
 
 
 @pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
-def test_a_decode_step_has_the_same_bits_at_every_batch_size(models: dict[str, Path], rigs: list[Rig], dtype: DType) -> None:
-    rig = Rig(models["wide"], dtype=dtype)
+@pytest.mark.parametrize("shape", ["wide", "experts", "wide latent", "sparse", "wide slots"])
+def test_a_decode_step_has_the_same_bits_at_every_batch_size(
+    models: Mapping[str, Path], rigs: list[Rig], shape: str, dtype: DType
+) -> None:
+    rig = Rig(models[shape], dtype=dtype)
     rigs.append(rig)
-    all_ = requests(20, length=(17,))
+    all_ = requests(20, length=(29,))
     tokens = [d.drawn.token for d in rig.run([r.whole() for r in all_])]
+    before = {group: pool.array.copy() for group, pool in rig.pools.items()}  # a step brings a slot forward
     steps = [r.next(t, 1) for r, t in zip(all_, tokens, strict=True)]
     rig.run(steps)
     expected = answers(rig, 20)
     for size in range(1, 20):
+        for group, pool in rig.pools.items():
+            pool.array[:] = before[group]
         rig.run(steps[20 - size :])
         assert torch.equal(answers(rig, size), expected[20 - size :]), f"batch of {size}"
 
@@ -122,7 +194,9 @@ def ours(rig: Rig, request: Request, cuts: Sequence[int], count: int) -> list[in
 
 @pytest.mark.parametrize("page_blocks", [1, 3])
 @pytest.mark.parametrize("shape", ["tiny", "qwen3"])
-def test_greedy_tokens_are_those_of_transformers(models: dict[str, Path], rigs: list[Rig], shape: str, page_blocks: int) -> None:
+def test_greedy_tokens_are_those_of_transformers(
+    models: Mapping[str, Path], rigs: list[Rig], shape: str, page_blocks: int
+) -> None:
     rig = Rig(models[shape], page_blocks=page_blocks)
     rigs.append(rig)
     prompt = np.random.default_rng(8).integers(0, 250, 37).tolist()
@@ -131,6 +205,57 @@ def test_greedy_tokens_are_those_of_transformers(models: dict[str, Path], rigs: 
     for number, cuts in enumerate([[], [16], [3, 20, 36]]):
         pages = np.random.default_rng(number).permutation(64)[:6].tolist()
         assert ours(rig, Request(number, prompt, pages), cuts, 24) == expected
+
+
+class Guest:
+    """A request that comes at a step of its own, is computed in chunks and says some tokens."""
+
+    def __init__(self, number: int, prompt: list[int], pages: list[int], *, chunk: int) -> None:
+        self._request, self._chunk, self._done, self.prompt = Request(number, prompt, pages), chunk, 0, prompt
+        self.tokens: list[int] = []
+
+    def row(self) -> Row:
+        """What it adds to the next batch."""
+        if self.tokens:
+            return self._request.next(self.tokens[-1], len(self.tokens))
+        end = min(self._done + self._chunk, len(self.prompt))
+        return self._request.chunk(self._done, end, draw=end == len(self.prompt))
+
+    def take(self, done: RowDone) -> None:
+        """What came of it."""
+        self._done += self._chunk
+        if done.drawn is not None:
+            self.tokens.append(done.drawn.token)
+
+
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES if "wide" not in shape])
+def test_tokens_are_those_of_transformers_while_others_come_and_go(
+    models: Mapping[str, Path], rigs: list[Rig], shape: str
+) -> None:
+    """Batches of steps and chunks of prompts; pages and slots pass from those who have gone to those who come."""
+    rig, chance, said = Rig(models[shape], pages=24), np.random.default_rng(3), 14
+    rigs.append(rig)
+    free = chance.permutation(24).tolist()
+    coming = [(chance.integers(0, 250, n).tolist(), chunk) for n in (9, 40, 1, 33, 17, 28, 5, 37, 22) for chunk in (6, 13)]
+    here: dict[int, tuple[Guest, list[int]]] = {}
+    gone: list[Guest] = []
+    for step in range(400):
+        if coming and len(free) >= 4 and step % 3 == 0:
+            pages, (prompt, chunk) = [free.pop() for _ in range(4)], coming.pop()
+            here[step] = (Guest(step, prompt, pages, chunk=chunk), pages)
+        if not here:
+            break
+        guests = [guest for guest, _ in (here.values() if step % 2 else reversed(here.values()))]
+        for guest, done in zip(guests, rig.run([guest.row() for guest in guests]), strict=True):
+            guest.take(done)
+        for number in [n for n, (guest, _) in here.items() if len(guest.tokens) == said]:
+            guest, pages = here.pop(number)
+            gone.append(guest)
+            free[:0] = pages
+    assert len(gone) == 18
+    for guest in gone:
+        _, logits = truth(models[shape], [*guest.prompt, *guest.tokens])
+        assert logits[len(guest.prompt) - 1 : -1].argmax(-1).tolist() == guest.tokens
 
 
 def test_the_trial_model_says_what_transformers_says(rigs: list[Rig]) -> None:
@@ -148,7 +273,7 @@ def test_the_trial_model_says_what_transformers_says(rigs: list[Rig]) -> None:
 # ---- seal, digest, threads ----------------------------------------------------------------------
 
 
-def test_the_compiled_seal_at_birth_is_the_reference_over_the_pools_bytes(models: dict[str, Path], rigs: list[Rig]) -> None:
+def test_the_compiled_seal_at_birth_is_the_reference_over_the_pools_bytes(models: Mapping[str, Path], rigs: list[Rig]) -> None:
     rig = Rig(models["qwen3"], dtype=DType.BF16, page_blocks=2, pages=32)
     rigs.append(rig)
     request = Request(0, list(range(100, 137)), [7, 3])  # 37 tokens: blocks 14, 15 and 6
@@ -164,7 +289,7 @@ def test_the_compiled_seal_at_birth_is_the_reference_over_the_pools_bytes(models
 
 
 @pytest.mark.parametrize("count", [0, 1, 64, 65, 150])
-def test_a_digest_of_any_length_comes_back_whole_and_in_order(models: dict[str, Path], rigs: list[Rig], count: int) -> None:
+def test_a_digest_of_any_length_comes_back_whole_and_in_order(models: Mapping[str, Path], rigs: list[Rig], count: int) -> None:
     rig = Rig(models["tiny"])
     rigs.append(rig)
     slots, numbers = np.arange(count) * 7 % 64, np.arange(count)
@@ -196,7 +321,7 @@ class Gated:
         return torch.zeros(len(hidden), self.vocab_size)
 
 
-def test_digests_do_not_wait_for_a_batch(models: dict[str, Path], rigs: list[Rig]) -> None:
+def test_digests_do_not_wait_for_a_batch(models: Mapping[str, Path], rigs: list[Rig]) -> None:
     model = Gated()
     rig = Rig(models["tiny"], model=model)
     rigs.append(rig)
@@ -212,7 +337,7 @@ class Broken(Exception):
     """What a test's model raises."""
 
 
-def test_a_failure_of_compute_wakes_and_is_raised(models: dict[str, Path], rigs: list[Rig]) -> None:
+def test_a_failure_of_compute_wakes_and_is_raised(models: Mapping[str, Path], rigs: list[Rig]) -> None:
     model = Gated(Broken("no memory"))
     model.open.set()
     rig = Rig(models["tiny"], model=model)
@@ -223,7 +348,7 @@ def test_a_failure_of_compute_wakes_and_is_raised(models: dict[str, Path], rigs:
     assert rig.engine.poll() == []  # raised once; and the process is expected to end
 
 
-def test_a_failure_of_a_digest_wakes_and_is_raised(models: dict[str, Path], rigs: list[Rig]) -> None:
+def test_a_failure_of_a_digest_wakes_and_is_raised(models: Mapping[str, Path], rigs: list[Rig]) -> None:
     rig = Rig(models["tiny"])
     rigs.append(rig)
     rig.engine.digest(DigestOrder(Job(1), KV, np.array([64]), np.array([0])))  # one past the pool
@@ -236,7 +361,7 @@ def baton_threads() -> set[threading.Thread]:
 
 
 @pytest.mark.parametrize("failed", [False, True])
-def test_closing_ends_the_threads_after_what_was_queued(models: dict[str, Path], failed: bool) -> None:
+def test_closing_ends_the_threads_after_what_was_queued(models: Mapping[str, Path], failed: bool) -> None:
     before = baton_threads()
     model = Gated(Broken("x") if failed else None)
     rig = Rig(models["tiny"], model=model)

@@ -7,7 +7,7 @@ import torch
 
 from baton.core.state import DType
 from baton.engine.kernels.team import Team
-from baton.engine.ops import ALONE_ROWS, CpuOps, HeadNorms, Ops, TorchOps
+from baton.engine.ops import ALONE_ROWS, CpuOps, HeadNorms, Ops, TorchOps, sigmoid
 from baton.engine.rope import Rope, RopeSettings
 
 TORCH = {DType.F32: torch.float32, DType.BF16: torch.bfloat16, DType.F16: torch.float16}
@@ -73,8 +73,18 @@ def by_head_far(ops: Ops, dtype: DType, rows: int) -> torch.Tensor:
     return by_head(ops, dtype, rows, deep=64, wide=5, gap=1)
 
 
+def rates(ops: Ops, dtype: DType, rows: int) -> torch.Tensor:
+    x = 8 * draw(dtype, ROWS, 20)[:rows]
+    return torch.cat(ops.rates(x[:, 3:10], x[:, 13:20], -draw(DType.F32, 7, seed=8).exp(), draw(DType.F32, 7, seed=9)), 1)
+
+
+def gated_norm(ops: Ops, dtype: DType, rows: int) -> torch.Tensor:
+    x, z = draw(DType.F32, ROWS, 3, 13)[:rows].clone(), draw(dtype, ROWS, 50, seed=1)[:rows, 7:46]
+    return ops.gated_norm(x, z, draw(DType.F32, 13, seed=2), 1e-5)
+
+
 OPERATIONS: list[Any] = [
-    norm, add_norm, rotate, norm_rotate, rotate_in_part, gate, linear, by_head, by_head_odd, by_head_far
+    norm, add_norm, rotate, norm_rotate, rotate_in_part, gate, linear, by_head, by_head_odd, by_head_far, rates, gated_norm
 ]  # fmt: skip
 
 
@@ -126,3 +136,25 @@ def test_products_of_padded_rows_do_not_depend_on_the_row_count() -> None:
                             assert torch.equal(multiply(x[:rows]), whole[:rows])
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("dtype", [DType.BF16, DType.F16])
+def test_float32_products_of_a_16_bit_model_do_not_depend_on_the_row_count(dtype: DType) -> None:
+    """Its steps are not padded, and routers are float32."""
+    for out, width in ((16, 576), (8, 64), (256, 1024)):
+        multiply = CpuOps(dtype, Team(1)).linear(draw(DType.F32, out, width), None)
+        x = draw(DType.F32, 40, width, seed=1)
+        whole = multiply(x)
+        for rows in (1, 2, 3, 5, 7, 31):
+            assert torch.equal(multiply(x[:rows]), whole[:rows])
+
+
+@pytest.mark.parametrize("dtype", TORCH)
+@pytest.mark.parametrize("columns", [1, 7, 16, 70])
+def test_a_sigmoid_does_not_depend_on_the_rows_before_it(dtype: DType, columns: int) -> None:
+    x = 3 * draw(dtype, ROWS, columns)
+    whole = sigmoid(x)
+    assert (whole.double() - 1 / (1 + (-x.double()).exp())).abs().max() <= CLOSE[dtype]
+    for first in (1, 2, 3, 30, ROWS - 1):
+        assert torch.equal(sigmoid(x[first:]), whole[first:])
+        assert torch.equal(sigmoid(x[:first]), whole[:first])

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from baton.core.state import DType
 from baton.engine.kernels import by_head as h
 from baton.engine.kernels import pointwise as p
+from baton.engine.kernels import recurrent as r
 from baton.engine.kernels.team import Task, Team
 from baton.engine.rope import Rope
 
@@ -22,6 +23,7 @@ Grouped = Callable[[torch.Tensor, Sequence[int]], torch.Tensor]
 ByHead = Callable[[torch.Tensor, torch.Tensor], None]  # x [rows, heads, in], out [rows, heads, out], which is written
 # Rows a product's input is padded to a multiple of, per thread: the bits of float32 products depend on row counts below it.
 ROW_STEP = {DType.F32: 4, DType.BF16: 1, DType.F16: 1}
+VECTORS = 64  # elements that torch takes at once, and multiples of them
 CHUNK_STEP = 32  # rows a larger input is padded to a multiple of
 ALONE_ROWS = 64  # below this a second thread costs more than it brings
 REHEARSED = 1 << 28  # multiplications; in larger products the making of their code is lost
@@ -37,6 +39,13 @@ def lacking(rows: int, step: int) -> int:
 def padded(x: torch.Tensor, lacks: int) -> torch.Tensor:
     """With `lacks` rows of zeros more."""
     return x if lacks == 0 else torch.cat((x, x.new_zeros((lacks, *x.shape[1:]))))
+
+
+def sigmoid(x: torch.Tensor) -> torch.Tensor:
+    """Of [rows, columns], each row by itself: torch takes whole vectors one way and what is left over another, so without columns
+    that fill them up a row's last bits would depend on how many rows lie before it."""
+    columns = x.shape[1]
+    return F.pad(x, (0, -columns % VECTORS)).sigmoid()[:, :columns]
 
 
 class HeadNorms:
@@ -79,6 +88,19 @@ class Ops(Protocol):
 
     def gate(self, x: torch.Tensor) -> torch.Tensor:
         """silu(first half of the columns) * second half."""
+        ...
+
+    def rates(
+        self, a: torch.Tensor, b: torch.Tensor, rate: torch.Tensor, shift: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """rate * softplus(a + shift), and sigmoid(b), float32. a, b: [rows, heads], columns of one tensor; the others float32."""
+        ...
+
+    def gated_norm(self, x: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        """RMS norm of each head times the weight times silu(z), rounded once to [rows, heads * dim].
+
+        x: float32 [rows, heads, dim]; z: [rows, heads * dim]; weight: float32 [dim].
+        """
         ...
 
 
@@ -135,6 +157,17 @@ class TorchOps:
         first, second = x.float().chunk(2, -1)
         return (F.silu(first) * second).to(x.dtype)
 
+    def rates(
+        self, a: torch.Tensor, b: torch.Tensor, rate: torch.Tensor, shift: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See Ops."""
+        return rate * F.softplus(a.float() + shift), b.float().sigmoid()
+
+    def gated_norm(self, x: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        """See Ops."""
+        gated = F.rms_norm(x, weight.shape, weight, eps) * F.silu(z.float().view(x.shape))
+        return gated.to(z.dtype).view(z.shape)
+
 
 class CpuOps:
     """Implements Ops for one compute thread: its tasks are not shared."""
@@ -149,8 +182,14 @@ class CpuOps:
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
         """See Ops."""
-        if not self._packs:
-            return lambda x: F.linear(x, weight, bias)
+        exact = weight.dtype is torch.float32 and self._dtype is not DType.F32
+        product = self._product(weight, bias) if self._packs or (exact and _packs(DType.F32)) else _plain(weight, bias)
+        if not exact:
+            return product
+        step = ROW_STEP[DType.F32] * self._team.threads  # for which the rows of a 16-bit batch are not padded
+        return lambda x: product(padded(x, lacking(len(x), step)))[: len(x)]
+
+    def _product(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
         packed = torch.ops.mkldnn._reorder_linear_weight(weight, PACK_ROWS)
         multiply = torch.ops.mkldnn._linear_pointwise.default
 
@@ -245,11 +284,45 @@ class CpuOps:
         self._run(self._gate, x.shape[0])
         return out
 
+    def rates(
+        self, a: torch.Tensor, b: torch.Tensor, rate: torch.Tensor, shift: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See Ops."""
+        decay, beta = a.new_empty((2, *a.shape), dtype=torch.float32)
+        job = self._rates.job
+        job[p.ROWS], job[r.RATE_HEADS], job[r.AB_ROW] = *a.shape, a.stride(0)
+        job[r.RATE_A], job[r.RATE_B], job[r.RATE_RATE] = a.data_ptr(), b.data_ptr(), rate.data_ptr()
+        job[r.RATE_SHIFT], job[r.RATE_DECAY], job[r.RATE_BETA] = shift.data_ptr(), decay.data_ptr(), beta.data_ptr()
+        self._run(self._rates, len(a))
+        return decay, beta
+
+    def gated_norm(self, x: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        """See Ops. x: contiguous."""
+        out, job = z.new_empty(z.shape), self._gated_norm.job
+        self._numbers[0] = eps
+        job[p.ROWS], job[r.GN_HEADS], job[r.GN_DIM] = x.shape
+        job[r.GN_X], job[r.GN_Z], job[r.GN_Z_ROW] = x.data_ptr(), z.data_ptr(), z.stride(0)
+        job[r.GN_WEIGHT], job[r.GN_OUT], job[r.GN_EPS] = weight.data_ptr(), out.data_ptr(), self._numbers.data_ptr()
+        self._run(self._gated_norm, len(x))
+        return out
+
+    @cached_property
+    def _rates(self) -> Task:
+        return Task(r.rates, self._dtype, r.RATE_FIELDS)
+
+    @cached_property
+    def _gated_norm(self) -> Task:
+        return Task(r.gated_norm, self._dtype, r.GN_FIELDS)
+
     def _run(self, task: Task, rows: int) -> None:
         if rows < ALONE_ROWS:
             task.alone()
         else:
             self._team.run(task)
+
+
+def _plain(weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
+    return lambda x: F.linear(x, weight, bias)
 
 
 def _packs(dtype: DType) -> bool:

@@ -8,7 +8,6 @@ from typing import Any
 
 import structlog
 import torch
-import torch.nn.functional as F
 
 from baton.core.errors import ConfigError
 from baton.core.state import DType, Full, Group, Interval, Placement, StateSpec, StateTable, Unit
@@ -146,8 +145,8 @@ class DeepseekV3Family:
 
     def router(self, load: Loader, at: str, c: DeepseekConfig) -> Router:
         """What chooses the experts of a layer. Scores are float32, as a rounded one may choose another expert."""
-        weight, bias = load.exactly(at + GATE), load.exactly(at + BIAS)
-        return lambda x: by_sigmoid(F.linear(x.float(), weight), bias, c.routing)
+        logits, bias = load.ops.linear(load.exactly(at + GATE), None), load.exactly(at + BIAS)
+        return lambda x: by_sigmoid(logits(x.float()), bias, c.routing)
 
     def router_tensors(self, at: str, c: DeepseekConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
         """What `router` reads."""
@@ -260,8 +259,8 @@ class DeepseekV2Family(DeepseekV3Family):
 
     def router(self, load: Loader, at: str, c: DeepseekConfig) -> Router:
         """See DeepseekV3Family."""
-        weight = load.exactly(at + GATE)
-        return lambda x: by_softmax(F.linear(x.float(), weight), c.routing)
+        logits = load.ops.linear(load.exactly(at + GATE), None)
+        return lambda x: by_softmax(logits(x.float()), c.routing)
 
     def router_tensors(self, at: str, c: DeepseekConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
         """See DeepseekV3Family."""

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import torch
-import torch.nn.functional as F
 
 from baton.core.ids import GroupName
 from baton.core.state import DType, Interval, StateSpec
@@ -96,7 +95,7 @@ class GatedDelta:
 
     def __init__(self, load: Loader, at: str, c: Qwen3NextConfig, held: Qwen3NextShards, files: DeltaFiles) -> None:
         s = self._s = c.delta
-        self._values, self._eps = held.values, c.eps
+        self._ops, self._eps = load.ops, c.eps
         rows = files.rows(load, at, s, held)
         self._sizes = [sum(len(x) for x in rows[:3]), *(len(x) for x in rows[3:])]
         self._product = load.ops.linear(torch.cat(list(rows)), None)
@@ -111,11 +110,10 @@ class GatedDelta:
     def __call__(self, x: torch.Tensor, layer: int, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
         """What the layer adds to the residual stream. x: [rows, hidden], normed; layer counts those of this rank."""
         mixed = self._product(x)
-        _, z, b, a = torch.split(mixed.float(), self._sizes, 1)
-        rows = DeltaRows(mixed, self._rate * F.softplus(a + self._shift), b.sigmoid(), self._filters)
-        found = attend.delta(layer, rows, self._s.value)
-        normed = F.rms_norm(found, (self._s.value,), self._norm, self._eps) * F.silu(z.reshape(found.shape))
-        return self._out(normed.to(x.dtype).view(len(x), -1))
+        _, z, b, a = torch.split(mixed, self._sizes, 1)
+        decay, beta = self._ops.rates(a, b, self._rate, self._shift)
+        found = attend.delta(layer, DeltaRows(mixed, decay, beta, self._filters), self._s.value)
+        return self._out(self._ops.gated_norm(found, z, self._norm, self._eps))
 
 
 def delta_tensors(at: str, s: DeltaSettings, hidden: int, files: DeltaFiles) -> Tensors:

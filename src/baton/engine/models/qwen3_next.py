@@ -24,7 +24,7 @@ from baton.engine.models.mixtral import require_used
 from baton.engine.models.qwen3_next_config import Qwen3NextConfig, Qwen3NextShards, read_qwen3_next, require_width
 from baton.engine.models.stack import Layer, Stack
 from baton.engine.models.weights import LISTED, Filed, Loader, Matrix, require, unread
-from baton.engine.ops import Ops
+from baton.engine.ops import Ops, sigmoid
 from baton.engine.rope import Rope, longest_by_rope
 
 log = structlog.get_logger()
@@ -44,7 +44,7 @@ class SharedMlp:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """x: [rows, hidden]; returns [rows, hidden], the same on every rank of the stage."""
-        shared = self._shared(x) * self._weigh(x).sigmoid()
+        shared = self._shared(x) * sigmoid(self._weigh(x))
         return self._experts(x, *self._route(x)) + shared
 
 

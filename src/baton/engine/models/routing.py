@@ -11,6 +11,7 @@ import torch
 
 from baton.core.errors import ConfigError
 from baton.engine.models.config import count, number
+from baton.engine.ops import sigmoid
 
 Chosen = tuple[torch.Tensor, torch.Tensor]  # weights, float32 [rows, chosen], and the experts they are of, int64
 TINY = 1e-20  # keeps a sum of weights from being zero
@@ -48,7 +49,7 @@ def by_softmax(logits: torch.Tensor, r: Routing) -> Chosen:
 def by_sigmoid(logits: torch.Tensor, bias: torch.Tensor, r: Routing) -> Chosen:
     """DeepSeek-V3: a group is as good as its two best experts. The bias [experts], which balances their load, decides on the
     choice and not on the weights. logits: float32 [rows, experts]."""
-    scores = logits.sigmoid()
+    scores = sigmoid(logits)
     experts = _in_best_groups(scores + bias, r, counted=2).topk(r.chosen, -1)[1]
     weights = scores.gather(1, experts)
     if r.normed:
