@@ -143,7 +143,8 @@ class Watched:
     def __init__(self, ops: Ops, hidden: int) -> None:
         self._ops, self._hidden = ops, hidden
         self.linear: Callable[..., Linear] = ops.linear
-        self.rotate, self.gate, self.grouped = ops.rotate, ops.gate, ops.grouped
+        self.rotate, self.gate, self.grouped, self.by_head = ops.rotate, ops.gate, ops.grouped, ops.by_head
+        self.rates, self.gated_norm = ops.rates, ops.gated_norm
         self.streams: list[torch.Tensor] = []
 
     def norm(
