@@ -101,7 +101,7 @@ class Theirs:
         config, model, own = MODELS[family]
         torch.manual_seed(0)
         torch.set_default_dtype(getattr(torch, dtype))
-        made = getattr(transformers, f"{model}ForCausalLM")(getattr(transformers, f"{config}Config")(**COMMON, **own))
+        made = getattr(transformers, f"{model}ForCausalLM")(getattr(transformers, f"{config}Config")(**{**COMMON, **own}))
         torch.set_default_dtype(torch.float32)
         self._model = made.to(getattr(torch, dtype)).eval()
         self._model.save_pretrained(path)
