@@ -45,11 +45,11 @@ def program(name, code, ends=0):
 class Host:
     """A supervisor's process, and what it told."""
 
-    def __init__(self, *programs, tmp_path, **patience):
+    def __init__(self, *programs, tmp_path, ahead=(), **patience):
         self._ready = tmp_path / "ready"
         patience = Patience(**{"probe_every_s": 0.01, "first_pause_s": 0.01, **patience})
         config = msgspec.json.encode([programs, patience, str(self._ready)]).decode()
-        self.process = subprocess.Popen([sys.executable, "-c", HOST, config], stdout=subprocess.PIPE)
+        self.process = subprocess.Popen([*ahead, sys.executable, "-c", HOST, config], stdout=subprocess.PIPE)
         self.heard, self._rest = [], b""
 
     def be_ready(self):
@@ -196,6 +196,17 @@ def test_one_signal_ends_everything_in_order(host, signum):
     assert {h.expect("Said", line="bye")["name"] for _ in "ab"} == {"a", "b"}
     assert h.end() == (0, [])
     assert all(is_gone(pid) for pid in pids)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGHUP])
+def test_in_the_background_of_a_shell_an_interruption_is_heard_and_a_hang_up_is_not(host, signum):
+    h = host(program("a", STAYS), ahead=("sh", "-c", 'trap \'\' INT HUP; exec "$0" "$@"'))
+    up(h, "a")
+    h.be_ready()
+    h.process.send_signal(signum)
+    if signum is signal.SIGHUP:
+        h.process.send_signal(signal.SIGTERM)
+    assert h.end() == (0, ["Stopping"])
 
 
 def test_programs_end_in_their_order(host):

@@ -9,11 +9,12 @@ from typing import Self
 class Signals:
     """While entered, the given signals are collected. Main thread only; what was installed before is put back.
 
-    A signal that the process ignores (SIGHUP under nohup) stays ignored.
+    A hang-up that the process ignores, as under nohup, stays ignored. SIGINT does not, though shells have what they start in
+    the background ignore it: who sends it to a service by number means it.
     """
 
     def __init__(self, *wanted: signal.Signals) -> None:
-        self._wanted = [s for s in wanted if signal.getsignal(s) is not signal.SIG_IGN]
+        self._wanted = [s for s in wanted if s is not signal.SIGHUP or signal.getsignal(s) is not signal.SIG_IGN]
         self._ours, self._kernels = socket.socketpair()
         for end in (self._ours, self._kernels):
             end.setblocking(False)
