@@ -108,7 +108,7 @@ class Service:
         self.directory, self.model, self.dtype, self.fabric, self._begin = directory, model, dtype, fabric, begin
         self.port, self.control = free_port(), f"tcp://127.0.0.1:{free_port()}"
         self.processes: dict[str, Process] = {}
-        self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=60)
+        self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=150)
 
     def start_gateway(self, *more: str, warm: bool = False) -> Process:
         """The gateway. By default without requests of its own: faults are planted into the reads that a test orders."""
