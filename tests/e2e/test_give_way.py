@@ -14,7 +14,7 @@ from baton.shell.settings import Role
 ONE = Layout()
 PAGES = 9  # of 16 tokens
 PROMPT, ANSWER = 20, 60  # six pages at the end
-LARGE = 110  # a prompt that does not fit beside it: seven pages, and one more for each that runs
+LARGE = 120  # a prompt that does not fit beside it, however short it still is: eight pages
 REQUESTS, TIMES = 3, 2
 SLOW = pytest.mark.slow
 
