@@ -19,7 +19,7 @@ from baton.core.marks import Mark
 from baton.core.messages import Admitted, Recompute
 from baton.core.rank import RankCore
 from baton.core.rank_effects import Digest, Discard, Load, Save
-from baton.core.retraction import OVERTAKES, PREEMPTIONS, RETRACTION, URGENT_OVERTAKES
+from baton.core.retraction import OVERTAKES, RETRACTION
 from baton.core.room import RoomState, Saw
 from baton.core.seal import block_sums
 from baton.core.state import DType, Full, Group, StateSpec, StateTable, Unit, Whole, Window
@@ -342,10 +342,26 @@ def test_who_is_away_is_overtaken_by_urgent_ones_a_bounded_number_of_times() -> 
         if any(order.key.room == f"{1:032x}" for order in plan.restore):
             away, passed = False, 0
         away = away or any(order.key.room == f"{1:032x}" for order in plan.offload)
-    assert OVERTAKES < most <= URGENT_OVERTAKES
-    assert marks(world)[Mark.PREEMPTED] <= PREEMPTIONS
+    assert 4 < most <= 16, "as docs/protocol.md says"
+    assert marks(world)[Mark.PREEMPTED] <= 4
     assert world.tokens(1) == expected(prompt(30, 1), 20)
     assert all(isinstance(world.end(n), Finish) for n in range(2, 62))
+    assert world.clean
+
+
+def test_a_room_gives_way_to_those_that_wait_four_times_and_then_runs_to_its_end() -> None:
+    world = pressed(pages=9, host_bytes=PLENTY)
+    ask(world, 1, 7, 25, 5)
+    for n in range(2, 10):
+        while 1 in rooms(world) and rooms(world)[1].state is not RoomState.RUNNING:
+            assert world.step()
+        ask(world, n, 25, 2, 0)
+        while world.end(n) is None:
+            assert world.step()
+    assert world.end(1) is not None, "it was first at last"
+    assert marks(world)[Mark.PREEMPTED] == 4
+    for n, length, tokens in ((1, 7, 25), *((n, 25, 2) for n in range(2, 10))):
+        assert world.tokens(n) == expected(prompt(length, n), tokens)
     assert world.clean
 
 
