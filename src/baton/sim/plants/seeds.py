@@ -68,7 +68,7 @@ FIRST_SEEDS: Mapping[str, int] = {
     "double_unpin": 3,
     "hash_without_parent": 34,
     "salt_ignored": 2,
-    "hit_reaches_the_end": 48,
+    "hit_reaches_the_end": 55,
     "damaged_page_stays": 2,
     "descendants_stay": 247,
     "evicts_pinned": 1,
