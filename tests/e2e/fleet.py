@@ -69,6 +69,8 @@ class Fleet:
         dtype: str = "float32",
         host_kv_bytes: int | None = 0,
         record: Path | None = None,
+        max_model_len: int = 512,
+        prefix_caching: bool = False,
         hurt: Mapping[tuple[Role, Layout], Mapping[str, Any]] | None = None,
     ) -> None:
         """`hurt`: fields of Birth for some workers."""
@@ -94,7 +96,7 @@ class Fleet:
                 model=str(model),
                 served_model_name="m",
                 dtype=dtype,
-                max_model_len=512,
+                max_model_len=max_model_len,
                 page_tokens=layout.page,
                 kv_pages=pages * 16 // layout.page,
                 kv_bytes=None,
@@ -112,6 +114,7 @@ class Fleet:
                 record=None if record is None else str(record),
                 tp=layout.tp,
                 pp=layout.pp,
+                prefix_caching=prefix_caching,
             )
             for (role, layout), name in self.names.items()
         }

@@ -38,7 +38,7 @@ class Ordered(Service):
         pools = ("--kv-pages", "120")
         for role, stall_ms, flags in (
             ("prefill", 60_000, ("--page-size", "32", "--max-num-batched-tokens", "64", "--no-enable-prefix-caching")),
-            ("decode", STALL_MS, ("--page-size", "16", "--max-model-len", "4096")),
+            ("decode", STALL_MS, ("--page-size", "16", "--max-model-len", "4096", "--no-enable-prefix-caching")),
         ):
             path = self.orders(role)
             give(path, Orders())

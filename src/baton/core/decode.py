@@ -4,9 +4,16 @@
        └──────────────────────┴──────────────── END ──▶ ENDING ──quiet──▶ ENDED ◀──┴── finished ──────┘
                                           RUNNING ──a page is short──▶ away and back: core/retraction.py
 
-A room is admitted after Offer 0, urgent and old requests first, when its whole prompt and one page of headroom fit. Completeness
-is computed from the ticket's length and the state table, never from what happened to be offered.
+A room is admitted after Offer 0, urgent and old requests first, when its whole prompt and one page of headroom fit, less what
+the prefix cache holds of it, which is pinned from then on and not fetched. Prefill is not told and promises nothing: it offers
+everything, and what is cached here is taken from its offers. Completeness is computed from the ticket's length, the state
+table and what was pinned, never from what happened to be offered.
+
+Pages of the prompt enter the cache at the commit, verified, and those of generated tokens when they are complete. The page of
+a room's next position is not, so it is the room's own, and nothing in the cache is ever written.
 """
+
+from functools import partial
 
 from baton.core.agreement import Ballot, Fetch, Report, RowOrder, RowSums, Suspect, Vote
 from baton.core.decode_room import DecodeRoom
@@ -15,6 +22,7 @@ from baton.core.errors import Mismatch
 from baton.core.generation import decode_row, drawn_of, tell
 from baton.core.holding import take
 from baton.core.ids import BlockIndex, Boot, GroupName, Key, Micros, Seq
+from baton.core.lacking import lacking
 from baton.core.manifest import Manifest
 from baton.core.marks import Mark
 from baton.core.messages import (
@@ -73,6 +81,7 @@ class DecodeLeader(GeneratingLeader[DecodeRoom]):
         self._partners = Partners(manifest, choose_fabric)
         self._early = EarlyOffers()
         self._orders: dict[int, Key] = {}  # open fetch orders
+        self.reuse.on = self.reuse.on and manifest.seal  # what was fetched unverified must not spread
         self._handlers |= {
             Introduce: self._on_introduce,
             HelloBack: self._on_hello_back,
@@ -222,12 +231,14 @@ class DecodeLeader(GeneratingLeader[DecodeRoom]):
     def _admit(self, now: Micros) -> None:
         """In order, of those whose prefill holds its pages; who does not fit keeps those behind it waiting."""
         for room in self.waiting():
-            want = self.pages_for(room.length + 1)
+            want, reuse = self.pages_for(room.length + 1), self.reuse.find(room, leaving=0)
             if self.active >= self.settings.max_rooms:
                 return
-            if not (self.may_enter(room, want) and take(self, room, want, PageState.FETCHING, position=room.length)):
-                self.make_way_for(room, want)
+            fits = self.may_enter(room, want, reuse)
+            if not (fits and take(self, room, want, PageState.FETCHING, position=room.length, reuse=reuse)):
+                self.make_way_for(room, want, reuse)
                 return
+            self.reuse.begin(room, reuse, self.marks)
             self.entered(room)
             self.see(room, Saw.HELD)
             room.progress = now
@@ -245,8 +256,9 @@ class DecodeLeader(GeneratingLeader[DecodeRoom]):
             if why := self._misfit(room, offer):
                 self.fail(room, FailCode.HANDOFF_FAILED, why, retry=False)
                 return
-            if offer.runs:
-                self._order(room, offer.runs, offer.sums)
+            left = lacking(offer, self._cached(room), partial(self._source_blocks, room))
+            if left.runs:
+                self._order(room, left.runs, left.sums)
             if offer.record is not None:
                 room.record = offer.record
                 if offer.record.length != room.length:
@@ -257,14 +269,23 @@ class DecodeLeader(GeneratingLeader[DecodeRoom]):
                     self.end(room)  # it ended at its first token, which the gateway has from prefill
                     return
 
+    def _cached(self, room: DecodeRoom) -> dict[GroupName, BlockIndex]:
+        """The first block of each group that was not cached when the room was admitted, where any was."""
+        blocks = BlockIndex(room.hit // self.state_table.block_tokens)
+        return {group.name: blocks for group in self.state_table.groups} if blocks else {}
+
+    def _source_blocks(self, room: DecodeRoom, group: GroupName) -> int:
+        """Blocks of a page of the group on the worker that the room comes from."""
+        partner = self._partners.find(room.ticket.prefill)
+        return partner.manifest.blocks_per_page(group) if partner is not None else 1
+
     def _misfit(self, room: DecodeRoom, offer: Offer) -> str:
         """What an offer states that cannot be of this room; empty if nothing."""
-        partner = self._partners.find(room.ticket.prefill)
         for group, run in offer.runs.items():
             if group not in self.ledger.pools:
                 return f"offer {offer.number} names group {group!r}, which this model has not"
             limit = extent_blocks(self.state_table.group(group).extent, room.length, self.state_table.block_tokens)
-            k = partner.manifest.blocks_per_page(group) if partner is not None else 1
+            k = self._source_blocks(room, group)
             pages = (run.end - 1) // k - run.start // k + 1
             if not limit.start <= run.start < run.end <= limit.end or len(run.pages) != pages:
                 return f"offer {offer.number} states blocks [{run.start}, {run.end}) in {len(run.pages)} pages; {limit} are due"
@@ -295,10 +316,12 @@ class DecodeLeader(GeneratingLeader[DecodeRoom]):
         self.draft.fetch.append(fetch)
 
     def _expected(self, room: DecodeRoom) -> dict[GroupName, set[BlockIndex]]:
-        found = {}
+        """What must be fetched of each group."""
+        found, cached = {}, self._cached(room)
         for group in self.state_table.groups:
             blocks = extent_blocks(group.extent, room.length, self.state_table.block_tokens)
-            found[group.name] = {BlockIndex(b) for b in range(blocks.start, blocks.end)}
+            first = max(blocks.start, cached.get(group.name, 0))
+            found[group.name] = {BlockIndex(b) for b in range(first, blocks.end)}
         return found
 
     def _try_commit(self, room: DecodeRoom) -> None:
@@ -311,6 +334,8 @@ class DecodeLeader(GeneratingLeader[DecodeRoom]):
             why = f"all offers are in, and blocks differ from what {room.length} tokens need: {missing}"
             self.fail(room, FailCode.HANDOFF_FAILED, why, retry=True)
             return
+        if not any(expected.values()):
+            self.marks[Mark.ALL_CACHED] += 1
         self.see(room, Saw.ARRIVED)
         self.draft.commit.append(room.key)
         room.committed_at = Seq(self._agreement.chain.seq + 1)  # the plan of this turn
@@ -324,6 +349,7 @@ class DecodeLeader(GeneratingLeader[DecodeRoom]):
         self.ledger.move(room.key, PageState.COMMITTED)
         self.send(room.ticket.prefill, Received(room.key))
         room.generated.append(room.record.first)
+        self.reuse.enter(room, room.position, {}, self.marks)
 
     # ---- generation -----------------------------------------------------------------------------
 
@@ -338,6 +364,7 @@ class DecodeLeader(GeneratingLeader[DecodeRoom]):
             drawn = drawn_of(ranks, i)
             room.generated.append(drawn)
             room.resumed = False
+            self.reuse.enter(room, room.position, {}, self.marks)
             finish = finish_of(drawn, generated=int(room.next_index), limits=room.ticket.limits)
             tell(self, room, finish, cached=room.record.cached if room.record is not None and not room.told else 0)
             if finish is not None:

@@ -48,6 +48,7 @@ class Mark(Enum):
     RESUMED = "a retracted room has its state back, in other pages"
     STORE_FULL = "the host store has no space for the state of a room that gives way"
     COPY_FAILED = "a state does not come into the host store, or not whole out of it"
+    ALL_CACHED = "a room of which nothing has to be fetched"
     OVERTAKEN = "a later room is admitted while an earlier one is retracted"
     UNPAIRED = "a pair ends"
     # ranks

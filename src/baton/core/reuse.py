@@ -32,13 +32,18 @@ class Reuse:
         self.page_tokens = manifest.page_blocks * manifest.table.block_tokens
         self._ledger, self._model, self._weights = ledger, manifest.model, manifest.weights
         self._k = manifest.page_blocks
-        self._queries = self._hits = 0
+        self._queries = self._hits = self._saved = 0
+        self._block_tokens = manifest.table.block_tokens
+        placements = [manifest.placement(r) for r in range(len(manifest.ranks))]
+        self._block_bytes = sum(p.block_bytes(g.name) for p in placements for g in manifest.table.groups)
 
-    def find(self, room: OpenRoom) -> tuple[Entry, ...]:
-        """The longest cached beginning of a room's context that leaves a token to compute."""
-        if not self.on:
-            return ()
-        return self._ledger.cache.find(self._hashes(room, (room.length - 1) // self.page_tokens))
+    def find(self, room: OpenRoom, *, leaving: int = 1) -> tuple[Entry, ...]:
+        """The longest cached beginning of a room's context that leaves so many tokens to compute."""
+        return self._ledger.cache.find(self.chain(room, leaving=leaving))
+
+    def chain(self, room: OpenRoom, *, leaving: int = 1) -> list[PageHash]:
+        """Of the pages that `find` looks for; empty where nothing is cached."""
+        return self._hashes(room, (room.length - leaving) // self.page_tokens) if self.on else []
 
     def begin(self, room: OpenRoom, chain: Sequence[Entry], marks: Marks) -> int:
         """A room has got its pages, of which these are cached; how many of its positions are computed already."""
@@ -46,6 +51,7 @@ class Reuse:
         if self.on:
             self._queries += room.length
             self._hits += room.hit
+            self._saved += room.hit // self._block_tokens * self._block_bytes
             marks[Mark.REUSED] += bool(chain)
         return room.hit
 
@@ -73,7 +79,7 @@ class Reuse:
 
     def tally(self) -> CacheTally:
         """The numbers so far."""
-        return CacheTally(self._queries, self._hits, self._ledger.cache.evicted)
+        return CacheTally(self._queries, self._hits, self._ledger.cache.evicted, self._saved)
 
 
 def add_sums(known: RoomSums, by_rank: Mapping[Rank, Mapping[GroupName, bytes]], placements: Sequence[Placement]) -> None:

@@ -38,6 +38,7 @@ class CacheTally(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     queries: int = 0  # tokens of contexts that began
     hits: int = 0  # of them, tokens whose state was cached
     evicted: int = 0  # pages of each group that were given up for others
+    saved_bytes: int = 0  # of the hits' state, on all ranks; on decode they stayed off the wire
 
 
 class Counters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

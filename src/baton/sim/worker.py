@@ -131,7 +131,7 @@ class WorkerRun:
             pids=tuple(range(len(self.boots))),
             host_bytes=d.host_bytes,
             ahead=AHEAD.get(d.max_rooms, 1.0),
-            prefix_cache=True,
+            prefix_cache=d.role == "prefill",
         )
         makers: Mapping[str, Callable[[], Leader[Any]]] = {
             "prefill": lambda: self.parts.prefill(self.manifest, settings, self.pages),
