@@ -65,6 +65,9 @@ DECODE: Table = RETRACTION | {
 }
 
 
+ON_THEIR_WAY = (RoomState.FETCHING, RoomState.COMMITTING)  # rooms whose pages are not in the cache yet
+
+
 class DecodeLeader(GeneratingLeader[DecodeRoom]):
     """See the head of this module."""
 
@@ -218,6 +221,8 @@ class DecodeLeader(GeneratingLeader[DecodeRoom]):
     # ---- schedule -------------------------------------------------------------------------------
 
     def _schedule(self, now: Micros) -> None:
+        offered = [room for room in self.in_state(RoomState.QUEUED) if 0 in room.offers]
+        self.followers.look(offered, self.in_state(*ON_THEIR_WAY), self.marks, leaving=0)
         self.resume()
         self._admit(now)
         for room in self.in_state(RoomState.FETCHING):
@@ -229,8 +234,12 @@ class DecodeLeader(GeneratingLeader[DecodeRoom]):
             self._compose()
 
     def _admit(self, now: Micros) -> None:
-        """In order, of those whose prefill holds its pages; who does not fit keeps those behind it waiting."""
+        """In order, of those whose prefill holds its pages and that follow nobody; who does not fit keeps those behind it
+        waiting."""
+        leading = self.in_state(*ON_THEIR_WAY)
         for room in self.waiting():
+            if self.followers.waits(room, leading, self.marks, leaving=0):
+                continue  # somebody who was admitted just now
             want, reuse = self.pages_for(room.length + 1), self.reuse.find(room, leaving=0)
             if self.active >= self.settings.max_rooms:
                 return
@@ -239,6 +248,8 @@ class DecodeLeader(GeneratingLeader[DecodeRoom]):
                 self.make_way_for(room, want, reuse)
                 return
             self.reuse.begin(room, reuse, self.marks)
+            self.followers.forget(room.key)
+            leading.append(room)
             self.entered(room)
             self.see(room, Saw.HELD)
             room.progress = now
@@ -247,7 +258,7 @@ class DecodeLeader(GeneratingLeader[DecodeRoom]):
 
     def admissible(self, room: DecodeRoom) -> bool:
         """See GeneratingLeader: prefill holds its pages."""
-        return 0 in room.offers
+        return 0 in room.offers and super().admissible(room)
 
     def _order_fetches(self, room: DecodeRoom) -> None:
         """Hand the offers that have come, in their order, to the ranks."""

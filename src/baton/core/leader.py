@@ -17,6 +17,7 @@ import msgspec
 
 from baton.core.agreement import Agreement, PlanDraft, Report, RowOrder, RowSums
 from baton.core.credit_news import CreditNews
+from baton.core.followers import Followers
 from baton.core.frames import Said
 from baton.core.ids import Boot, Epoch, GroupName, Key, Micros, Rank, Room, Seq
 from baton.core.manifest import Manifest
@@ -59,6 +60,7 @@ class Leader(ABC, Generic[R]):
         self.span = Span(manifest.table, manifest.page_blocks * manifest.table.block_tokens)
         self.ledger = Ledger(totals)
         self.reuse = Reuse(manifest, self.ledger, on=settings.prefix_cache)
+        self.followers = Followers(self.reuse)
         self.rooms: dict[Key, R] = {}
         self.marks: Marks = Marks()
         self.plans = Plans()
@@ -145,6 +147,7 @@ class Leader(ABC, Generic[R]):
     def on_timer(self, now: Micros) -> None:
         """A deadline may have passed."""
         self._now = now
+        self.followers.lose_patience(now, self.marks)
         for room in list(self.rooms.values()):
             if room.state is RoomState.ENDING:
                 continue
@@ -164,7 +167,7 @@ class Leader(ABC, Generic[R]):
     def timer(self) -> Micros | None:
         """When `on_timer` wants to be called next."""
         stall = self.settings.stall_ms * 1000
-        times: list[int] = [t for t in (self._news.timer(),) if t is not None]
+        times: list[int] = [t for t in (self._news.timer(), self.followers.timer()) if t is not None]
         for room in self.rooms.values():
             if room.state is not RoomState.ENDING:
                 times.append(min(room.deadline, room.progress + stall) if self._stalls(room) else room.deadline)
@@ -269,6 +272,7 @@ class Leader(ABC, Generic[R]):
             self.draft.drop.append(room.key)
 
     def _forget(self, room: R) -> None:
+        self.followers.forget(room.key)
         self.ledger.give_back(room.key)
         del self.rooms[room.key]
         self.send(room.ticket.gateway, Ended(room.key))

@@ -48,6 +48,8 @@ class Mark(Enum):
     RESUMED = "a retracted room has its state back, in other pages"
     STORE_FULL = "the host store has no space for the state of a room that gives way"
     COPY_FAILED = "a state does not come into the host store, or not whole out of it"
+    FOLLOWED = "a room lets another one fetch first what both begin with"
+    FOLLOWED_IN_VAIN = "a room has followed for as long as it may, and goes alone"
     ALL_CACHED = "a room of which nothing has to be fetched"
     OVERTAKEN = "a later room is admitted while an earlier one is retracted"
     UNPAIRED = "a pair ends"

@@ -152,7 +152,10 @@ class PrefillLeader(Leader[PrefillRoom]):
 
         What runs ahead of decode's admission is bounded; beyond it the rooms of that decode worker alone wait.
         """
+        leading = self.in_state(RoomState.COMPUTING)
         for room in self.in_state(RoomState.QUEUED):
+            if self.followers.waits(room, leading, self.marks):
+                continue
             reuse = self.reuse.find(room)
             if self._too_far_ahead(room, reuse):
                 self.marks[Mark.TOO_FAR_AHEAD] += 1
@@ -160,6 +163,8 @@ class PrefillLeader(Leader[PrefillRoom]):
             if not take(self, room, self.pages_for(room.length), PageState.COMPUTING, reuse=reuse):
                 self._make_way(room, reuse)
                 return
+            self.followers.forget(room.key)
+            leading.append(room)
             self.see(room, Saw.HELD)
             room.progress = now
             self._offer(room, {}, (), None)

@@ -188,8 +188,8 @@ class GeneratingLeader(Leader[G]):
         return len(self.in_state(*WITH_PAGES))
 
     def admissible(self, room: G) -> bool:
-        """Whether nothing but memory keeps a room that waits from being admitted."""
-        return True
+        """Whether nothing but memory keeps a room that waits from being admitted: it follows nobody."""
+        return room.key not in self.followers
 
     def waiting(self) -> list[G]:
         """Rooms that wait for memory, in the order in which they are admitted: the more urgent first, then who came first."""

@@ -45,6 +45,10 @@ class Reuse:
         """Of the pages that `find` looks for; empty where nothing is cached."""
         return self._hashes(room, (room.length - leaving) // self.page_tokens) if self.on else []
 
+    def has(self, page: PageHash) -> bool:
+        """Whether a page is cached."""
+        return bool(self._ledger.cache.find((page,)))
+
     def begin(self, room: OpenRoom, chain: Sequence[Entry], marks: Marks) -> int:
         """A room has got its pages, of which these are cached; how many of its positions are computed already."""
         room.hit = len(chain) * self.page_tokens

@@ -63,14 +63,20 @@ class UnifiedLeader(GeneratingLeader[UnifiedRoom]):
         return self.span.reserve(tokens, step=self.settings.step_tokens * self.manifest.pp)
 
     def _schedule(self, now: Micros) -> None:
+        self.followers.look(self.in_state(RoomState.QUEUED), self.in_state(RoomState.COMPUTING), self.marks)
         self.resume()
+        leading = self.in_state(RoomState.COMPUTING)
         for room in self.waiting():
+            if self.followers.waits(room, leading, self.marks):
+                continue  # somebody who was admitted just now
             want, reuse = self.pages_for(room.length + 1), self.reuse.find(room)
             if self.active >= self.settings.max_rooms:
                 break
             if not (self.may_enter(room, want, reuse) and take(self, room, want, PageState.COMPUTING, reuse=reuse)):
                 self.make_way_for(room, want, reuse)
                 break
+            self.followers.forget(room.key)
+            leading.append(room)
             self.entered(room)
             self.see(room, Saw.HELD)
             room.ordered = room.done = self.reuse.begin(room, reuse, self.marks)
