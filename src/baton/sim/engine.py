@@ -39,6 +39,8 @@ class World(Protocol):
     stamps: dict[tuple[Boot, Key], list[int]]  # of the positions that a prefill worker has of a room
     tainted: set[Key]  # computed from damaged memory, so sealed as it is
 
+    clearing: bool  # whether somebody has asked for empty pools
+
     @property
     def hostile(self) -> bool:
         """Whether faults happen now."""
@@ -66,6 +68,7 @@ class Collective:
         self.stamps: dict[Key, list[int]] = {}  # of the positions known so far
         self.histories: dict[Key, list[int]] = {}
         self.authors: dict[tuple[GroupName, int], Key] = {}  # blocks of the pools, and for whom they were computed
+        self.inherited: dict[Key, list[int]] = {}  # on decode: stamps of what was cached when a room came
 
     def submit(self, rank: Rank, batch: Batch) -> None:
         """A rank has begun a batch; it runs when all have."""
@@ -121,9 +124,22 @@ class Collective:
         """Stamps of the positions at the front that this room does not compute here: on decode those that prefill had, on
         prefill those of pages that were computed for others."""
         if self.role == "decode":
-            return self.world.stamps.get((self.world.tickets[row.key].prefill, row.key), [])[:known]
+            return self.begun(row.key)[:known]
         authors = [self.authors.get(self._place(row, block), row.key) for block in range(-(-row.start // self._b))]
         return [self.stamp(h, authors[p // self._b]) for p, h in enumerate(histories[: row.start])]
+
+    def begun(self, key: Key) -> list[int]:
+        """Stamps of a ticket's context on decode: what was cached here when the room came, and behind it what prefill had."""
+        cached, theirs = self.inherited.get(key, []), self.world.stamps.get((self.world.tickets[key].prefill, key), [])
+        return cached + theirs[len(cached) :]
+
+    def known(self, key: Key) -> list[int]:
+        """Stamps of all positions that decode has of a room."""
+        return self.stamps.get(key) or self.begun(key)
+
+    def differs(self, group: GroupName, page: int, stamps: Sequence[int]) -> list[str]:
+        """Ranks on which a page of complete blocks does not hold what these stamps say."""
+        return [e.process.name for e in self.engines.values() if e.page_differs(group, page, stamps)]
 
     def stamp(self, history: int, author: Key) -> int:
         """What a position holds that was computed here for `author`."""
@@ -171,6 +187,7 @@ class SimEngine:
         self.damaged: set[tuple[GroupName, int]] = set()  # pages in which a bit was flipped
         self._sealed: dict[tuple[GroupName, int], bytes] = {}  # blocks, by their index in the pool, as they were then
         self.digesting: dict[int, DigestOrder] = {}
+        self.cached: Callable[[GroupName, int], bool] = lambda group, page: False  # on decode
         collective.engines[rank] = self
 
     @property
@@ -220,7 +237,9 @@ class SimEngine:
     def clear(self, group: GroupName) -> None:
         """See Engine."""
         self.process.port_call()
-        self.world.violate("never_cleared", f"the pool of {group} was cleared, which nobody asks for here")
+        if not self.world.clearing:
+            self.world.violate("never_cleared", f"the pool of {group} was cleared, and nobody has asked for that")
+        self.sim_pools[group].data[:] = 0
 
     def poll(self) -> list[BatchDone | DigestDone]:
         """See Engine."""
@@ -249,7 +268,10 @@ class SimEngine:
 
     def reuses(self, key: Key, group: GroupName, at: int, page: int) -> None:
         """A room is given a page that was computed before, as number `at` of its list: it must hold what the room's own tokens
-        imply, have been computed for a room of the same salt, and leave the room a token to compute."""
+        imply, have been computed for a room of the same salt, and leave the room a token to compute. (Prefill; of decode
+        caches.py knows more.)"""
+        if self.collective.role == "decode":
+            return
         world, ticket, k = self.world, self.world.tickets[key], self.placement.blocks_per_page(group)
         known, past = (*ticket.prompt, *ticket.said), (at + 1) * k * self.placement.table.block_tokens
         who = f"{self.process.name}: page {page} of group {group} is given to {key.room[-4:]}.{key.epoch} as number {at}"
@@ -281,7 +303,7 @@ class SimEngine:
         if key in self.world.tainted:
             return ""
         known = (*ticket.prompt, *ticket.said)
-        stamps = self.world.stamps.get((ticket.prefill, key), [])
+        stamps = self.collective.begun(key)
         if len(stamps) != len(known):
             return f"prefill has computed {len(stamps)} of {len(known)} positions"
         for group in table.groups:
@@ -301,6 +323,14 @@ class SimEngine:
             if wrong.any():
                 return f"blocks {(np.flatnonzero(wrong) + due.start).tolist()} of group {group.name}"
         return ""
+
+    def page_differs(self, group: GroupName, page: int, stamps: Sequence[int]) -> bool:
+        """Whether a page of complete blocks does not hold what these stamps say."""
+        if not self.placement.block_bytes(group):
+            return False
+        k = self.placement.blocks_per_page(group)
+        grid = np.array(stamps, dtype=np.uint64).reshape(k, -1)
+        return bool((self._blocks[group][page * k : (page + 1) * k] != self._rows.blocks(group, grid)).any())
 
     # ---- compute --------------------------------------------------------------------------------
 
@@ -405,6 +435,12 @@ class SimEngine:
         self._require_held(row, group, a)
         pool = self._blocks[group]
         for i, slot in enumerate(slots[a:z].tolist(), start=a):
+            if self.cached(group, slot // self.placement.blocks_per_page(group)):
+                self.world.violate(
+                    "cached_once",
+                    f"{self.process.name} computes {row.key.room[-4:]}.{row.key.epoch} into block {slot} of group {group}, "
+                    "whose page is cached",
+                )
             if (group, slot) in self._sealed:
                 self.world.violate(
                     "sealed_once",

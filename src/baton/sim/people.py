@@ -8,7 +8,7 @@ from baton.core.errors import Overloaded
 from baton.core.ids import TokenId
 from baton.core.messages import Limits, Sampling
 from baton.sim import content
-from baton.sim.clients import Client, Oracle
+from baton.sim.clients import Client, Oracle, right_answer
 from baton.sim.excuses import Fault, excuse
 from baton.sim.settings import BLOCK_TOKENS
 
@@ -51,7 +51,7 @@ class People:
         gateway = self._world.draw.gateways[self._world.tape.below(len(self._world.draw.gateways), "gateway")]
         process, front = self._world.fronts[gateway]
         faults = self._world.faults()
-        repeats = bool(self._prompts) and self._world.tape.below(5, "repeats") >= 3
+        repeats = bool(self._prompts) and self._world.tape.below(5, "repeats") >= (1 if self._world.draw.alike else 3)
         big, tight = self._world.tape.chance(faults.big, "too big"), self._world.tape.chance(faults.tight, "tight deadline")
         if repeats:
             prompt = self._again(number)
@@ -91,8 +91,12 @@ class People:
             self._world.heap.after(self._world.tape.below(60, "leaves after") * 2_000, self._leave, client)
 
     def _again(self, number: int) -> tuple[TokenId, ...]:
-        """What was asked before, as it was or with more behind it."""
+        """What was asked before, as it was or with more behind it, or with its answer and more: the next turn of a chat."""
         prompt: tuple[TokenId, ...] = self._prompts[self._world.tape.below(len(self._prompts), "which prompt")]
+        if self._world.tape.chance(0.3, "with the answer"):
+            asked = next((c.submit for c in self.clients if c.submit.prompt == prompt), None)
+            answer = right_answer(prompt, asked.sampling, asked.limits)[0] if asked is not None else []
+            prompt = (*prompt, *answer)[:LONGEST_PROMPT]
         more: int = self._world.tape.below(LONGEST_PROMPT, "goes on") if self._world.tape.chance(0.5, "with more") else 0
         more = max(0, min(more, LONGEST_PROMPT - len(prompt)))
         return prompt + tuple(TokenId(content.scramble(number * 64 + i) % content.VOCABULARY) for i in range(more))

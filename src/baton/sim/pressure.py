@@ -1,8 +1,8 @@
 """What must hold on a worker while rooms of it are away in the host store, kept from what its leader hears and orders.
 
-Checked: what prefill offers of an admitted room is ordered to be read in the turn in which it comes, whatever is being copied;
-a room that has come back computes before it is sent away again; rooms come back in their order; and only so many later ones
-are admitted while one is away, more urgent ones among them.
+Checked: what prefill offers of an admitted room, and it lacks, is ordered to be read in the turn in which it comes, whatever
+is being copied; a room that has come back computes before it is sent away again; rooms come back in their order; and only so
+many later ones are admitted while one is away, more urgent ones among them.
 """
 
 from collections import Counter
@@ -10,21 +10,29 @@ from collections.abc import Callable, Iterable, Mapping
 
 from baton.core.agreement import StepPlan
 from baton.core.frames import Said
-from baton.core.ids import Boot, Key
-from baton.core.messages import Offer, Ticket
+from baton.core.ids import Boot, GroupName, Key
+from baton.core.messages import BlockRun, Offer, Ticket
 from baton.core.room import Effect, Issue
 
 OVERTAKES, URGENT_OVERTAKES = 4, 16  # as the docs say
 Seen = tuple[Boot, Key]
 
 
+Runs = Mapping[GroupName, BlockRun]
+Lacks = Callable[[Boot, Key, Runs], bool]  # whether a room that holds its pages has to read any of that
+
+
+def _all(worker: Boot, key: Key, runs: Runs) -> bool:
+    return True
+
+
 class Pressure:
     """All decode workers of a world, by boot."""
 
-    def __init__(self, tickets: Mapping[Key, Ticket], violate: Callable[[str, str], None]) -> None:
-        self._tickets, self._violate = tickets, violate
+    def __init__(self, tickets: Mapping[Key, Ticket], violate: Callable[[str, str], None], lacks: Lacks = _all) -> None:
+        self._tickets, self._violate, self._lacks = tickets, violate, lacks
         self._next: dict[Seen, int] = {}  # number of the offer that comes next
-        self._due: Counter[Seen] = Counter()  # offers with blocks that have come, less the orders to read them
+        self._unread: dict[Seen, list[Runs]] = {}  # of offers that have come, less the orders to read them
         self._held: set[Seen] = set()
         self._away: dict[Seen, bool] = {}  # whether its pages are another's
         self._back: set[Seen] = set()  # and has computed nothing since
@@ -39,10 +47,10 @@ class Pressure:
             case Offer(key=key, number=number) if (worker, key) in self._next:
                 if number != self._next[worker, key]:
                     del self._next[worker, key]
-                    self._due.pop((worker, key), None)
+                    self._unread.pop((worker, key), None)
                     return
                 self._next[worker, key] = number + 1
-                self._due[worker, key] += bool(message.runs)
+                self._unread.setdefault((worker, key), []).append(message.runs)
             case _:
                 pass
 
@@ -51,7 +59,8 @@ class Pressure:
         for effect in effects:
             if isinstance(effect, Issue):
                 self._plan(worker, name, effect.plan)
-        late = [key for (boot, key), due in self._due.items() if boot == worker and due > 0 and (boot, key) in self._held]
+        held = [key for boot, key in self._unread if boot == worker and (boot, key) in self._held]
+        late = [key for key in held if any(self._lacks(worker, key, runs) for runs in self._unread[worker, key] if runs)]
         if late:
             self._violate("read_at_once", f"{name} was offered blocks of {_short(late[0])} and does not read them")
 
@@ -68,7 +77,9 @@ class Pressure:
                 self._enter(worker, name, hold.key)
         for fetch in plan.fetch:
             if fetch.follows is None and (worker, fetch.key) in self._next:
-                self._due[worker, fetch.key] -= 1
+                unread = self._unread.get((worker, fetch.key), [])
+                at = next((i for i, runs in enumerate(unread) if runs and self._lacks(worker, fetch.key, runs)), len(unread))
+                del unread[: at + 1]
         for order in plan.offload:
             if (worker, order.key) in self._back:
                 self._violate("runs_between", f"{name} sends {_short(order.key)} away again before it has computed anything")
@@ -97,7 +108,7 @@ class Pressure:
                 self._violate("overtaking", f"{name} brings back {_short(key)} before {_short(other)}")
 
     def _forget(self, seen: Seen) -> None:
-        for table in (self._next, self._due, self._away, self._passed, self._passed_in_all):
+        for table in (self._next, self._unread, self._away, self._passed, self._passed_in_all):
             table.pop(seen, None)
         self._back.discard(seen)
 

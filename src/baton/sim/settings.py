@@ -86,6 +86,8 @@ class WorldDraw(msgspec.Struct, frozen=True):
     attempts_differ: bool  # whether every computation of the same rows has bits of its own
     quiet_ends: bool  # whether the fabric promises that an ended read lands nothing more
     pressed: bool = False  # whether all ask at once, and for long answers
+    decode_caches: bool = True  # whether decode workers have a prefix cache, as prefill workers do
+    alike: bool = False  # whether most ask what somebody has asked before, or what begins like it
 
     @property
     def clean(self) -> bool:
@@ -154,6 +156,8 @@ def draw_world(tape: Tape) -> WorldDraw:
         attempts_differ=not tape.chance(0.3, "attempts_alike"),
         quiet_ends=not tape.chance(0.4, "loud_ends"),
         pressed=crowd == PRESSED,
+        decode_caches=tape.below(4, "decode caches") < 3,
+        alike=tape.chance(0.5, "alike"),
     )
 
 

@@ -26,6 +26,7 @@ from baton.shell.rank_host import RankHost
 from baton.shell.rank_pump import RankPump
 from baton.shell.worker import WorkerPump
 from baton.sim.books import PlanBook, RankBooks
+from baton.sim.caches import CacheBook
 from baton.sim.endings import Endings
 from baton.sim.engine import Collective, SimEngine
 from baton.sim.host_store import SimHostStore
@@ -75,6 +76,15 @@ class WorkerRun:
         self.pages = {g.name: self._pool(g) for g in self.table.groups}
         self.manifest = self._manifest(weights)
         self.collective = Collective(world, boots[0], draw.role, len(boots))
+        self.cache = world.caches[boots[0]] = CacheBook(
+            draw.name,
+            self.table,
+            draw.page_blocks,
+            self.collective,
+            world.tickets,
+            world.violate,
+            on=world.seal and world.draw.decode_caches and draw.role == "decode",
+        )
         self.processes: list[Process] = []
         self.engines: list[SimEngine] = []
         self.stores: list[SimHostStore] = []
@@ -131,7 +141,7 @@ class WorkerRun:
             pids=tuple(range(len(self.boots))),
             host_bytes=d.host_bytes,
             ahead=AHEAD.get(d.max_rooms, 1.0),
-            prefix_cache=d.role == "prefill",
+            prefix_cache=d.role == "prefill" or self.world.draw.decode_caches,
         )
         makers: Mapping[str, Callable[[], Leader[Any]]] = {
             "prefill": lambda: self.parts.prefill(self.manifest, settings, self.pages),
@@ -165,7 +175,8 @@ class WorkerRun:
                 endings.acts(self.boot, self.draw.name, found)
             if self.draw.role == "prefill":
                 self.world.sharing.acts(self.manifest, found, self._changed)
-            if self.draw.role == "decode":
+            if self.draw.role == "decode" and found:
+                self.cache.acts(found, [(g, int(p)) for g, pool in leader.ledger.pools.items() for p in pool.cached()])
                 self.world.pressure.acts(self.boot, self.draw.name, found)
             return found
 
@@ -192,6 +203,7 @@ class WorkerRun:
             block_sums=self.parts.block_sums,
         )
         books.engine = engine
+        engine.cached = self.cache.holds
         fabric = SimFabric(world, process, engine.sim_pools, books)
         store = self.parts.host_store(
             world=world, process=process, placement=placement, pools=engine.sim_pools, total=d.host_bytes
@@ -265,6 +277,7 @@ def kept_by(leader: Leader[Any], now: int) -> dict[str, int]:
     """What a leader's tables keep of rooms that have ended; offers without a ticket until their time is over."""
     agreement = leader._agreement
     kept: dict[str, Sized] = {"epochs": leader._epochs, "votes": agreement._votes, "drops": agreement._dropped_at}
+    kept["followers"] = leader.followers
     if isinstance(leader, GeneratingLeader):
         kept["copies"] = leader._copies
         kept["host ledger"] = range(leader._host.rooms)

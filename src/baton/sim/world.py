@@ -17,7 +17,7 @@ from baton.core.frames import Said
 from baton.core.front import Front
 from baton.core.ids import Boot, GroupName, Key, Micros, Rank
 from baton.core.marks import Marks
-from baton.core.messages import Failed, Ticket
+from baton.core.messages import BlockRun, Failed, Ticket
 from baton.core.plans import Plans
 from baton.core.request import FrontSettings, Say
 from baton.core.room import Send
@@ -26,6 +26,7 @@ from baton.core.state import Placement
 from baton.shell.gateway_pump import GatewayPump
 from baton.shell.lines import Lines
 from baton.sim import content
+from baton.sim.caches import CacheBook
 from baton.sim.endings import Endings
 from baton.sim.excuses import EVERYBODY, Fault, worker_of
 from baton.sim.handoffs import Handoffs
@@ -83,6 +84,7 @@ class World:
         self.draw = draw_world(tape) if draw is None else draw
         self.heap = Heap(tape, shuffle=not self.draw.clean and tape.chance(0.5, "shuffle"))
         self.hostile = not self.draw.clean and not calm
+        self.clearing = False  # whether somebody has asked for empty pools
         self.quiet_ends, self.attempts_differ = self.draw.quiet_ends, self.draw.attempts_differ
         self.limits = SessionLimits(beat=Micros(1_400_000), ack_delay=Micros(120_000), resend_first=Micros(300_000))
         self.network = Network(self.heap, tape, self.faults, self.fault)
@@ -91,12 +93,13 @@ class World:
         self.tickets: dict[Key, Ticket] = {}
         self.tainted: set[Key] = set()  # rooms computed from damaged memory
         self.stamps: dict[tuple[Boot, Key], list[int]] = {}  # by prefill worker and room
+        self.caches: dict[Boot, CacheBook] = {}  # of decode workers
         self.concerned: dict[str, set[str]] = {}  # room -> its request, and workers and gateways its tickets named
         self.all_faults: list[Fault] = []
         self.endings = Endings(self.tickets, self.violate)
         self.handoffs = Handoffs(self.tickets, self.all_faults, self.concerned, self.violate, lossy=bool(self.draw.faults.loss))
         self.sharing = Sharing(self.violate)
-        self.pressure = Pressure(self.tickets, self.violate)
+        self.pressure = Pressure(self.tickets, self.violate, self._lacks)
         self.waits = Waits(self.tickets, self.all_faults, self.violate, lambda: self.heap.now)
         self.marks: Counter[str] = Counter()
         self.core_marks = Marks()  # one for all roles of all processes
@@ -148,6 +151,10 @@ class World:
             self._rows[placement] = content.Rows(placement)
         return self._rows[placement]
 
+    def _lacks(self, worker: Boot, key: Key, runs: Mapping[GroupName, BlockRun]) -> bool:
+        """Whether a room of a decode worker has to read any of what it was offered."""
+        return self.caches[worker].lacks(key, runs)
+
     def ticket(self, ticket: Ticket) -> None:
         """A leader has received a ticket."""
         if self.story is not None and ticket.key not in self.tickets:
@@ -171,6 +178,7 @@ class World:
         if rank == 0:
             self.handoffs.ordered(worker.manifest, plan)
             self.waits.ordered(worker.boot, plan)
+            worker.cache.committed(plan.commit)
             self.marks["commit"] += len(plan.commit)
             self.marks["rehash"] += len(plan.rehash)
 
@@ -293,7 +301,32 @@ class World:
             self._advance(max(self.heap.now, healed + self.limits.silence + 100_000))
         self._until_paired(healed + PAIRED_US)
         self.tell("---- everything has ended and every pair is made; three probes ----")
-        for _ in range(2):
+        self._probe(2)
+        self._rest()
+        if not self.draw.clean and self.tape.chance(0.15, "a long rest"):
+            self._advance(self.heap.now + LONG_US)
+            self._rest()
+        if self.tape.chance(0.15, "the pools are cleared"):
+            self._clear()
+
+    def _clear(self) -> None:
+        """All pools are zeroed while nothing is held, and the service goes on as if nothing had been asked before."""
+        self.tell("---- the pools are cleared; two probes ----")
+        self.clearing = True
+        process, front = next(iter(self.fronts.values()))
+        question = front.ask_clear()
+        process.wake(0)
+        self._advance(self.heap.now + PROBE_US)
+        cleared = {view.name for view in front.ledger(question) or () if view.cleared}
+        front.forget_ledger(question)
+        if cleared != {w.name for w in self.draw.workers}:
+            self.violate("healed_succeeds", f"only {sorted(cleared)} have cleared their pools")
+        self.clearing = False
+        self._probe(2)
+        self._rest()
+
+    def _probe(self, count: int) -> None:
+        for _ in range(count):
             self.people.ask(probe=True)
         self._until_ended(self.heap.now + PROBE_US)
         for client in self.people.clients:
@@ -301,10 +334,6 @@ class World:
                 self.violate(
                     "healed_succeeds", f"{client.name}, sent after healing, has not ended well: {client.gone or client.end}"
                 )
-        self._rest()
-        if not self.draw.clean and self.tape.chance(0.15, "a long rest"):
-            self._advance(self.heap.now + LONG_US)
-            self._rest()
 
     def _until_paired(self, until: int) -> None:
         """Every decode worker can take from every prefill worker again, and every gateway knows it and no others."""

@@ -73,4 +73,12 @@ FIRST_SEEDS: Mapping[str, int] = {
     "descendants_stay": 247,
     "evicts_pinned": 1,
     "pins_forgotten": 1,
+    "cached_unverified": 1,
+    "decode_cached_early": 1,
+    "partial_page_shared": 12,
+    "fetch_short_of_cache": 3,
+    "cached_fetched_again": 3,
+    "follower_waits_for_ever": 44,
+    "decode_pins_forgotten": 24,
+    "cache_kept_over_clear": 2,
 }
