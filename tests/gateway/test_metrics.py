@@ -99,7 +99,7 @@ def test_what_workers_answer():
         events={"doubt": 3},
         spent={"fetching": spent.view()},
         ranks=RankTally(11, 4096, 1, 90, 2),
-        cache=CacheTally(50, 30, 6),
+        cache=CacheTally(50, 30, 6, 4096),
     )
     decode = msgspec.structs.replace(
         view("d", clean=False),
@@ -114,6 +114,7 @@ def test_what_workers_answer():
     assert m["vllm:kv_cache_usage_perc", ("d",)] == 0.375, "what is cached and used by nobody is as good as free"
     assert (m["vllm:prefix_cache_queries_total", ("d",)], m["vllm:prefix_cache_hits_total", ("d",)]) == (50, 30)
     assert (m["baton:prefix_cache_evictions_total", who], m["baton:prefix_cache_pins", who]) == (6, 3)
+    assert m["baton:prefix_cache_saved_bytes_total", who] == 4096
     assert m["baton:pages", ("full", "decode", "cached", "d")] == 4
     assert (m["vllm:num_requests_running", ()], m["vllm:num_requests_waiting", ()]) == (1, 5)
     assert m["baton:pages", ("full", "decode", "committed", "d")] == 3

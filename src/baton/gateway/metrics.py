@@ -161,6 +161,8 @@ class Metrics:
         yield _counter("baton:events", "Rare branches of a worker's request logic.", (*WORKER, "event"), events)
         evicted = [(_who(v), v.counters.cache.evicted) for v in views]
         yield _counter("baton:prefix_cache_evictions", "Cached pages that were given up for others.", WORKER, evicted)
+        saved = [(_who(v), v.counters.cache.saved_bytes) for v in views]
+        yield _counter("baton:prefix_cache_saved_bytes", "Bytes of cached state that rooms have begun with.", WORKER, saved)
         yield _gauge("baton:prefix_cache_pins", "Pins of rooms on cached pages.", WORKER, [(_who(v), v.pins) for v in views])
         for field, text in RANK_COUNTERS.items():
             yield _counter(f"baton:{field}", text, WORKER, [(_who(v), _of(v.counters.ranks, field)) for v in views])
