@@ -1,6 +1,9 @@
 """Past the coroutine: when a part of an answer goes straight to its connection, and when it must not."""
 
 import asyncio
+import json
+import socket
+import struct
 
 from baton.core.door import Emit, RequestId
 from baton.core.ids import TokenIndex
@@ -158,6 +161,28 @@ def test_streams_over_a_real_connection_have_one_and_whole_answers_have_none(mon
                     assert (await asking).choices[0].text == "ok"
                 await until(lambda asked=asked: len(found) == asked)
         assert found == [True, False]
+
+    run(scenario)
+
+
+def test_a_client_that_breaks_off_with_a_second_request_on_the_connection_harms_nobody_else():
+    async def scenario():
+        door = FakeDoor()
+        door.script = [ids("a")]
+        async with served(door) as (url, *_):
+            body = json.dumps({"prompt": "a", "stream": True}).encode()
+            asked = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+            with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as broken:
+                broken.sendall(asked + asked)
+                broken.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                await until(lambda: len(door.said) == 1)
+                await asyncio.sleep(0.02)  # the head has been sent
+
+            def say():
+                door.say(door.submitted[0].request, ids("b"))  # whoever speaks hears nothing of what is wrong there
+                return door.cancelled
+
+            await until(say)
 
     run(scenario)
 

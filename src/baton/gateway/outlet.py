@@ -11,14 +11,15 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 class ChunkOutlet:
     """Implements exchange.Outlet: one of uvicorn's connections in the middle of a chunked body."""
 
-    __slots__ = ("_cycle", "_flow", "_write")
+    __slots__ = ("_flow", "_gone", "_write")
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
-        self._cycle, self._flow, self._write = cycle, cycle.flow, cycle.transport.write
+        # asked of the transport: while another request waits on the connection, it is that one's cycle which hears of the end
+        self._flow, self._gone, self._write = cycle.flow, cycle.transport.is_closing, cycle.transport.write
 
     def write(self, data: bytes) -> bool:
         """Hand over one chunk; False where the client reads too slowly, or has gone: `send` can wait for what becomes of it."""
-        if self._flow.write_paused or self._cycle.disconnected:
+        if self._flow.write_paused or self._gone():
             return False
         self._write(b"%x\r\n%b\r\n" % (len(data), data))
         return True
