@@ -158,3 +158,13 @@ def test_a_sigmoid_does_not_depend_on_the_rows_before_it(dtype: DType, columns: 
     for first in (1, 2, 3, 30, ROWS - 1):
         assert torch.equal(sigmoid(x[first:]), whole[first:])
         assert torch.equal(sigmoid(x[:first]), whole[:first])
+
+
+def test_nor_on_the_rows_among_which_threads_divide_it() -> None:
+    threads, x = torch.get_num_threads(), draw(DType.F32, 700, 256)
+    torch.set_num_threads(3)  # a third of so many elements is not a whole number of vectors
+    try:
+        whole = sigmoid(x)
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(torch.cat([sigmoid(row) for row in x.split(1)]), whole)

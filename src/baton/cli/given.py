@@ -172,7 +172,7 @@ def _require_block_size(value: int) -> None:
 
 
 def _host_bytes(memory: str) -> int | None:
-    """Bytes; None = as much as the pools."""
+    """Bytes; None = from its pools and what is free."""
     said = {"auto": None, "0": 0}
     return said[memory] if memory in said else parse_size(memory, what="--host-kv-memory")
 

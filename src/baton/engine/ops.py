@@ -24,6 +24,7 @@ ByHead = Callable[[torch.Tensor, torch.Tensor], None]  # x [rows, heads, in], ou
 # Rows a product's input is padded to a multiple of, per thread: the bits of float32 products depend on row counts below it.
 ROW_STEP = {DType.F32: 4, DType.BF16: 1, DType.F16: 1}
 VECTORS = 64  # elements that torch takes at once, and multiples of them
+SHARED = 1 << 15  # elements above which torch's functions of single elements divide their work among threads
 CHUNK_STEP = 32  # rows a larger input is padded to a multiple of
 ALONE_ROWS = 64  # below this a second thread costs more than it brings
 REHEARSED = 1 << 28  # multiplications; in larger products the making of their code is lost
@@ -41,11 +42,22 @@ def padded(x: torch.Tensor, lacks: int) -> torch.Tensor:
     return x if lacks == 0 else torch.cat((x, x.new_zeros((lacks, *x.shape[1:]))))
 
 
-def sigmoid(x: torch.Tensor) -> torch.Tensor:
-    """Of [rows, columns], each row by itself: torch takes whole vectors one way and what is left over another, so without columns
-    that fill them up a row's last bits would depend on how many rows lie before it."""
+def by_rows(function: Callable[[torch.Tensor], object], x: torch.Tensor) -> torch.Tensor:
+    """A function of single elements that works in place, of [rows, columns], each row by itself.
+
+    torch takes whole vectors one way and what is left over at the end of a thread's share another, so a row's last bits would
+    depend on how many rows lie around it. Columns fill vectors up, and what is taken at once is too little to share or one row.
+    """
     columns = x.shape[1]
-    return F.pad(x, (0, -columns % VECTORS)).sigmoid()[:, :columns]
+    whole = F.pad(x, (0, -columns % VECTORS))  # ours, even where nothing lacks
+    for part in whole.split(max(1, SHARED // max(1, whole.shape[1]))):
+        function(part)
+    return whole[:, :columns]
+
+
+def sigmoid(x: torch.Tensor) -> torch.Tensor:
+    """Of [rows, columns], as `by_rows`."""
+    return by_rows(torch.Tensor.sigmoid_, x)
 
 
 class HeadNorms:

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 from baton.core.state import Interval
 from baton.engine.models.weights import Loader
+from baton.engine.ops import by_rows
 
 EMBEDDING, LAST_NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
 
@@ -77,7 +78,7 @@ class Ends:
         if found is None:
             return None
         logits, cap = found[:, : self._vocab].float(), self._softcap
-        return logits if cap is None else torch.tanh(logits / cap) * cap
+        return logits if cap is None else by_rows(torch.Tensor.tanh_, logits / cap) * cap
 
 
 def end_tensors(vocab: int, hidden: int, *, tied: bool) -> Iterator[tuple[str, tuple[int, ...]]]:

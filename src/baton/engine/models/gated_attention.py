@@ -12,7 +12,7 @@ from baton.core.state import Full, Interval
 from baton.engine.models.base import Attend
 from baton.engine.models.qwen3_next_config import Qwen3NextConfig, Qwen3NextShards
 from baton.engine.models.weights import Filed, Loader, Matrix
-from baton.engine.ops import HeadNorms
+from baton.engine.ops import HeadNorms, sigmoid
 from baton.engine.rope import Rope
 
 AT = "self_attn."
@@ -39,7 +39,7 @@ class GatedAttention:
         self._ops.rotate(found[:, :keys], positions, self._rope, queries=self._heads, norms=self._norms, eps=self._eps)
         q, k, v, gate = found[:, : self._heads], found[:, self._heads : keys], found[:, keys:values], found[:, values:]
         attended = attend(layer, q, k, v, Full())
-        return self._out((attended.float() * gate.float().sigmoid()).to(x.dtype).view(rows, -1))
+        return self._out((attended.float() * sigmoid(gate.float().flatten(1)).view(gate.shape)).to(x.dtype).view(rows, -1))
 
 
 def _joined(load: Loader, at: str, name: str, c: Qwen3NextConfig, held: Qwen3NextShards) -> torch.Tensor:

@@ -20,7 +20,7 @@ from baton.engine.models.llama import LayerWeights, LlamaFamily
 from baton.engine.models.mixtral import require_used
 from baton.engine.models.weights import Filed, Loader, Matrix
 from baton.engine.mxfp4 import GROUP, unpack
-from baton.engine.ops import Linear
+from baton.engine.ops import Linear, sigmoid
 from baton.engine.shards import Shards
 
 EXPERTS = "mlp.experts."
@@ -100,7 +100,7 @@ def clamped_gate(x: torch.Tensor, m: Mixture) -> torch.Tensor:
     assert m.limit is not None
     gate, up = x.float().chunk(2, -1)
     gate, up = gate.clamp(max=m.limit), up.clamp(-m.limit, m.limit)
-    return ((up + 1) * (gate * torch.sigmoid(m.alpha * gate))).to(x.dtype)
+    return ((up + 1) * (gate * sigmoid(m.alpha * gate))).to(x.dtype)
 
 
 class GptOssFamily(LlamaFamily):
