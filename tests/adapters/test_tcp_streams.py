@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -11,7 +12,8 @@ from baton.adapters import tcp_source
 from baton.adapters.clock import MonotonicClock
 from baton.adapters.fabrics import connect_and_wait
 from baton.adapters.memory import HostPool
-from baton.adapters.tcp import TcpFabric
+from baton.adapters.reads import Ranges, Read
+from baton.adapters.tcp import TcpFabric, _Part, _Peer, _Work
 from baton.adapters.tcp_door import PART_BYTES
 from baton.core.errors import FabricError
 from baton.core.ids import Boot, GroupName, Micros, Rank, RankId
@@ -153,3 +155,15 @@ def test_the_last_stream_stays_and_finds_the_source_gone(source: End, reader: En
         assert end.outcome is Outcome.FAILED
         assert "gone" in end.detail
     assert streams() == 1
+
+
+def test_what_a_stream_gives_back_wakes_one_that_has_nothing_to_do(reader: End) -> None:
+    """It may have been a second part asked for on a connection that was closed, and the source take no further one."""
+    peer, fabric, nothing = _Peer(SOURCE, ("", 0), {}, ()), reader.fabric, np.zeros(0, np.int64)
+    ranges = Ranges(nothing, nothing, nothing)
+    idle = threading.Thread(target=fabric._wait, args=(peer,), daemon=True)
+    idle.start()
+    time.sleep(0.05)  # it waits
+    fabric._give_back(peer, deque([_Part(_Work(Read(Handle(1), SOURCE, ranges, due=Micros(0)), 1), ranges)]))
+    idle.join(5)
+    assert not idle.is_alive()

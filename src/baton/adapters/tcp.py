@@ -296,6 +296,7 @@ class TcpFabric:
             peer.parts.extendleft(reversed(asked))
             asked.clear()
             self._drop_stopped(peer)
+            self._desk.lock.notify_all()  # an idle stream takes them: this one may find that it is spare
 
     def _settle(self, parts: Sequence[_Part]) -> None:
         """These parts have landed, or never will; a read ends when that is so of all its parts, on whatever stream."""
