@@ -50,7 +50,7 @@ def by_rows(function: Callable[[torch.Tensor], object], x: torch.Tensor) -> torc
     """
     columns = x.shape[1]
     whole = F.pad(x, (0, -columns % VECTORS))  # ours, even where nothing lacks
-    for part in whole.split(max(1, SHARED // max(1, whole.shape[1]))):
+    for part in torch.split(whole, max(1, SHARED // max(1, whole.shape[1]))):
         function(part)
     return whole[:, :columns]
 
