@@ -141,13 +141,13 @@ def enter(ledger: Ledger, model: Model, n: int) -> None:
 
 
 def condemn(ledger: Ledger, model: Model, n: int, at: int) -> None:
-    room, gone = model.rooms[n], []
+    room, gone, due = model.rooms[n], [], {n}
     if at < room.cached:
+        due = {other for other, held in model.rooms.items() if room.pages[at] in held.pages}
         bad = next(c for c in model.cached if c.pages == room.pages[at])
         if bad.reachable:
             gone = [c for c in model.cached if c.reachable and c.tokens[: len(bad.tokens)] == bad.tokens]
-    due = {key(n)} | {key(other) for c in gone for other in c.pins}
-    assert ledger.condemn(key(n), at) == due
+    assert ledger.condemn(key(n), at) == {key(other) for other in due}
     model.drop(gone)
 
 
@@ -251,6 +251,18 @@ def test_rooms_that_end_make_room_with_what_they_alone_use() -> None:
     assert ledger.fits({KV: 5, INDEX: 5}, ended=[key(1), key(2)])
     assert not ledger.fits({KV: 5, INDEX: 5}, reuse=shared, ended=[key(1), key(2)]), "what is to be reused cannot go"
     assert ledger.count([key(1), key(2)]) == {KV: 4, INDEX: 4}, "the page of both counts once"
+
+
+def test_damage_after_a_reset_is_told_to_all_who_hold_the_page() -> None:
+    ledger = Ledger({KV: 6, INDEX: 6})
+    fill(ledger, 1, (1, 1, 2, 2))
+    shared = ledger.cache.find(page_hashes(ROOT, ids((1, 1, 2, 2)), PAGE))
+    for n, chain in ((2, shared), (3, shared), (4, shared[:1])):
+        assert ledger.take(key(n), {KV: 1, INDEX: 1}, PageState.COMPUTING, reuse=chain) is not None
+    ledger.forget_cached()
+    assert ledger.condemn(key(2), 1) == {key(2), key(3)}
+    assert ledger.condemn(key(2), 0) == {key(2), key(3), key(4)}
+    ledger.audit()
 
 
 def test_another_rooms_page_is_not_cached() -> None:

@@ -205,16 +205,15 @@ class Ledger:
         chain = self._chains.get(key, [])
         if at >= len(chain):
             return {key}  # its own, as is all that it has computed above it
-        gone = set(self._drop(self.cache.drop(chain[at])))
-        return {key} | {other for other, held in self._chains.items() if not gone.isdisjoint(held)}
+        self._drop(self.cache.drop(chain[at]))  # nothing, if a reset was faster: it has its holders all the same
+        return {other for other, held in self._chains.items() if chain[at] in held[at : at + 1]}  # who pins what is above it, too
 
     def forget_cached(self) -> None:
         """Nothing that is cached now is reused any more; pages that keys pin return with their last pin."""
         self._drop(self.cache.drop_all())
 
-    def _drop(self, entries: list[Entry]) -> list[Entry]:
+    def _drop(self, entries: Iterable[Entry]) -> None:
         self._release(entry for entry in entries if not entry.pins)
-        return entries
 
     # ---- pages of keys --------------------------------------------------------------------------
 
