@@ -340,9 +340,13 @@ class PrefillLeader(Leader[PrefillRoom]):
         self.draft.rehash.append(Rehash(self._orders, doubt.key, room.length, doubt.group, doubt.blocks))
 
     def _has_sums(self, room: PrefillRoom, doubt: Doubt) -> bool:
-        known = min((len(s) for (_, g), s in room.sums.items() if g == doubt.group), default=0)
+        known = min((len(room.sums[r, doubt.group]) for r in self._with(room, doubt.group)), default=0)
         first = self._first(room, doubt.group) if known else 0
         return room.state is not RoomState.ENDING and all(first <= b < first + known for b in doubt.blocks)
+
+    def _with(self, room: PrefillRoom, group: GroupName) -> list[Rank]:
+        """Ranks that hold something of the group: a pipeline stage may have none of its layers."""
+        return [r for r, g in room.sums if g == group and self._placements[r].block_bytes(g)]
 
     def _on_report(self, report: Report, now: Micros) -> None:
         for answer in report.rehashed:
@@ -372,8 +376,11 @@ class PrefillLeader(Leader[PrefillRoom]):
     def _differing(self, room: PrefillRoom, doubt: Doubt, sums: dict[Rank, bytes]) -> dict[Rank, list[BlockIndex]]:
         """By rank the doubted blocks that are not what they were at birth."""
         rows, found = [b - self._first(room, doubt.group) for b in doubt.blocks], {}
-        for rank, raw in sums.items():
-            now, then = unpack_sums(raw, len(self._placements[rank].units(doubt.group))), room.sums[rank, doubt.group][rows]
+        for rank in self._with(room, doubt.group):
+            now, then = (
+                unpack_sums(sums[rank], len(self._placements[rank].units(doubt.group))),
+                room.sums[rank, doubt.group][rows],
+            )
             wrong = [b for b, same in zip(doubt.blocks, (now == then).all(axis=1), strict=True) if not same]
             if wrong:
                 found[rank] = wrong
