@@ -11,6 +11,7 @@ most in which it must be admitted: the other half is left to be admitted in alon
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 
 import msgspec
 
@@ -69,13 +70,14 @@ class Followers:
             self.waits(room, leading, marks, leaving=leaving)
 
     def _next(self, room: OpenRoom, leading: Iterable[OpenRoom], leaving: int) -> Wait | None:
-        """The first of the leading rooms that brings something which this one lacks."""
-        wanted = self._reuse.chain(room, leaving=leaving)[len(self._reuse.find(room, leaving=leaving)) :]
-        for other in leading:
-            brought = set(self._reuse.chain(other, leaving=0)) if wanted else ()
-            common = [page for page in wanted if page in brought]
-            if common:
-                return Wait(other.key, common[-1], Micros((room.born + room.admit_by) // 2))
+        """The first of the leading rooms that brings something which this one lacks. As a page's hash covers all before it, two
+        chains are equal up to one place, and differ behind it."""
+        ours, has = self._reuse.chain(room, leaving=leaving), len(self._reuse.find(room, leaving=leaving))
+        for other in leading if has < len(ours) else ():
+            theirs = self._reuse.chain(other, leaving=0)
+            if ours[has] in theirs[has : has + 1]:
+                common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs, strict=False)))
+                return Wait(other.key, ours[common - 1], Micros((room.born + room.admit_by) // 2))
         return None
 
     def lose_patience(self, now: Micros, marks: Marks) -> None:
