@@ -28,6 +28,7 @@ from baton.core.work import Copied, DigestDone
 
 P, D = 2, 3
 PLENTY = 1 << 20
+PLACED = manifest("decode", D).placement(0)
 
 
 def prompt(n: int, salt: int = 0) -> tuple[int, ...]:
@@ -96,7 +97,7 @@ def test_rooms_are_retracted_again_and_again_and_say_the_same(unified: bool) -> 
 
 
 def test_where_the_store_is_full_a_room_is_computed_again() -> None:
-    world = pressed(host_bytes=state_bytes(manifest("decode", D).placement(0), 12))
+    world = pressed(host_bytes=state_bytes(PLACED, 12))
     for n in range(1, 5):
         world.submit(submit(n, prompt(7, n), max_tokens=17))
     world.run()
@@ -294,6 +295,7 @@ def test_less_urgent_rooms_give_way_to_one_that_waits(unified: bool) -> None:
         (25, 9, PLENTY),
         (9, 0, PLENTY),  # it fits
         (25, 0, 0),  # they would have to be computed again
+        (25, 0, state_bytes(PLACED, 12)),  # so would one of the two, and the other alone is no help
     ],
 )
 def test_otherwise_nobody_gives_way_to_who_waits(length: int, priority: int, host_bytes: int) -> None:

@@ -3,7 +3,7 @@
 Ranks hold different parts of a state (pipeline stages, sharded heads), and each has the same bound of its own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from baton.core.ids import Key
 from baton.core.state import Placement, extent_blocks
@@ -17,12 +17,16 @@ class HostLedger:
         self.total = total  # bytes on each rank
         self._taken: dict[Key, tuple[int, ...]] = {}  # bytes by rank
 
+    def fits(self, lengths: Iterable[int]) -> bool:
+        """Whether there is space for states of so many positions each, for all of them on every rank."""
+        want = [[state_bytes(placement, length) for placement in self._placements] for length in lengths]
+        return all(sum(column) <= self.total for column in zip(self.used(), *want, strict=True))
+
     def take(self, key: Key, length: int) -> bool:
         """Space for the state of `length` positions, on every rank or none; False where there is not enough."""
-        want = tuple(state_bytes(placement, length) for placement in self._placements)
-        if any(used + more > self.total for used, more in zip(self.used(), want, strict=True)):
+        if not self.fits([length]):
             return False
-        self._taken[key] = want
+        self._taken[key] = tuple(state_bytes(placement, length) for placement in self._placements)
         return True
 
     def give_back(self, key: Key) -> None:

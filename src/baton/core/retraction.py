@@ -244,9 +244,10 @@ class GeneratingLeader(Leader[G]):
             if not less:
                 return  # it would not help
             chosen.append(less.pop())
+        if not self._host.fits(victim.position for victim in chosen):
+            return  # some of them alone would go for nothing
         for victim in chosen:
-            if not self._retract(victim):
-                return
+            self._retract(victim)
             self.marks[Mark.PREEMPTED] += 1
             victim.preempted += 1
 
