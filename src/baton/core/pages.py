@@ -130,7 +130,8 @@ class Ledger:
             chain = self._chains.get(key, [])
             pins.update(chain)
             back.update({g: len(pages) - len(chain) for g, pages in self._held.get(key, {}).items()})
-        spare += sum(entry.pins == n and entry not in reuse for entry, n in pins.items())
+        stay = set(reuse)
+        spare += sum(entry.pins == n and entry not in stay for entry, n in pins.items())
         return all(self.pools[g].free + back[g] + spare >= n for g, n in want.items())
 
     def could_ever_fit(self, want: Mapping[GroupName, int]) -> bool:
@@ -189,14 +190,14 @@ class Ledger:
     def enter(self, key: Key, page_hash: PageHash, sums: Sums) -> bool:
         """The first of the key's own pages, one of every group, goes to the cache, and the key keeps a pin; False where the
         cache has another page of that hash, or has dropped those before it: then the page stays the key's own."""
-        chain = self._chains.get(key, [])
+        chain = self._chains.setdefault(key, [])
         pages = {g: held[len(chain)] for g, held in self._held[key].items()}
         entry = self.cache.add(page_hash, chain[-1] if chain else None, pages, sums)
         if entry is None:
             return False
         for g, page in pages.items():
             self.pools[g].to_cache(key, page)
-        self._chains[key] = [*chain, entry]
+        chain.append(entry)
         return True
 
     def condemn(self, key: Key, at: int) -> set[Key]:
