@@ -295,3 +295,17 @@ def test_an_address_in_use_is_the_operators_error():
         taken.listen()
         with pytest.raises(ConfigError, match="--port"):
             listen("127.0.0.1", taken.getsockname()[1])
+
+
+@pytest.mark.slow  # it waits
+def test_a_connection_that_was_idle_for_some_seconds_is_still_there():
+    """A client may use one again at any moment: what the server closes meanwhile is a request lost."""
+
+    async def scenario():
+        async with served(FakeDoor()) as (url, *_), httpx.AsyncClient(limits=httpx.Limits(keepalive_expiry=60)) as http:
+            first = await http.get(url + "/version")
+            await asyncio.sleep(7)
+            second = await http.get(url + "/version")
+            assert first.extensions["network_stream"] is second.extensions["network_stream"]
+
+    run(scenario)

@@ -20,6 +20,7 @@ from baton.gateway.desk import Desk
 BACKLOG = 2048
 UNREAD_MS = 60_000  # a connection whose client takes nothing for this long is closed by the kernel
 WRITE_OUT_S = 1
+IDLE_S = 75  # longer than clients keep a connection: what we close while one uses it again is a request lost
 
 
 class _Server(uvicorn.Server):
@@ -72,6 +73,7 @@ async def serve_http(app: FastAPI, *, socket: sockets.socket, stop: asyncio.Even
         access_log=False,
         server_header=False,
         backlog=BACKLOG,
+        timeout_keep_alive=IDLE_S,
         proxy_headers=False,  # /debug/ledger trusts the peer's address
         timeout_graceful_shutdown=ceil(grace_s) + WRITE_OUT_S,
     )
