@@ -106,4 +106,4 @@ def test_no_seal_no_detection(tmp_path: Path, tiny: Path, expected: list[int]) -
     faults = Faults((Rule(Fault.SWAP),))
     with split(tmp_path, tiny, prefill=flags, decode=flags, faults=faults) as s:
         assert s.ids(PROMPT, max_tokens=TOKENS, ignore_eos=True) != expected
-        assert json.loads(s.http.get("/debug/ledger").text)["clean"]
+        s.wait_clean()
