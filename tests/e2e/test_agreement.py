@@ -2,6 +2,7 @@
 
 import time
 from collections import deque
+from itertools import takewhile
 from pathlib import Path
 from statistics import median
 
@@ -30,9 +31,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def applied(journal: Path) -> list[StepPlan]:
-    """The plans that a rank was given, in order."""
+    """The plans that a rank was given, in order, until its peer goes: then the fleet is ending, and some ranks have ended."""
     steps = [record for _, record in records([journal.read_bytes()])]
-    return [s.entry.plan for s in steps if isinstance(s, Step) and isinstance(s.entry, Applied)]
+    plans = (s.entry.plan for s in steps if isinstance(s, Step) and isinstance(s.entry, Applied))
+    return list(takewhile(lambda plan: not plan.part, plans))
 
 
 @pytest.mark.timeout(300)
