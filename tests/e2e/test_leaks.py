@@ -18,7 +18,9 @@ pytestmark = pytest.mark.timeout(300)
 @pytest.fixture(scope="module", params=["shm", "nixl"])
 def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Iterator[Service]:
     flags = ("--kv-pages", str(PAGES), "--page-size", str(PAGE))
-    with split(tmp_path_factory.mktemp("leaks"), tiny, fabric=request.param, prefill=flags, decode=flags) as s:
+    # the thread that copies to host memory comes with the first request that gives way: tests/e2e/test_pressure.py is about those
+    alone = (*flags, "--host-kv-memory", "0")
+    with split(tmp_path_factory.mktemp("leaks"), tiny, fabric=request.param, prefill=flags, decode=alone) as s:
         s.http.headers["connection"] = "close"  # what the service keeps open for the next request is not counted
         yield s
 
