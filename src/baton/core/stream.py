@@ -126,7 +126,7 @@ class Stream:
     # ---- hearing --------------------------------------------------------------------------------
 
     def hear(self, frame: Data | Beat, now: Micros) -> tuple[Said, ...] | None:
-        """A frame of this session came in: the messages it completes, in order; None if it acknowledges what was never sent."""
+        """A frame came in: the messages it completes, in order; None if it acknowledges what was never sent."""
         if frame.ack > self._wired:
             return None
         self._heard_at = now
