@@ -182,7 +182,7 @@ class Routes:
         deadline_ms = timeout_ms(request.headers, most_ms=self._settings.deadline_ms)
         capacity = self._door.capacity()
         if capacity is None:
-            why = f"no worker has registered yet: {self._door.ready().why}"
+            why = f"not ready: {self._door.ready().why}"
             raise unavailable(why, code="not_ready", retry_after_s=self._settings.retry_after_s)
         return Terms(self._settings, capacity, self._tokenizer.eos_ids, self._tokenizer.vocab_size, deadline_ms)
 
