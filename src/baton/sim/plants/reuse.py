@@ -51,8 +51,8 @@ def _root_without_salt(model: str, weights: str, salt: str) -> PageHash:
     return root_hash(model, weights, "")
 
 
-def _find_all(self: Reuse, room: OpenRoom) -> tuple[Entry, ...]:
-    return self._ledger.cache.find(self._hashes(room, room.length // self.page_tokens)) if self.on else ()
+def _chain_to_the_end(self: Reuse, room: OpenRoom, *, leaving: int = 1) -> list[PageHash]:
+    return self._hashes(room, room.length // self.page_tokens) if self.on else []
 
 
 def _condemn_nobody(self: Ledger, key: Key, at: int) -> set[Key]:
@@ -122,7 +122,7 @@ PLANTS = (
         "a hit may be the whole prompt, so that no token is left to be computed",
         ("hit_leaves_a_token",),
         None,
-        lambda: Parts(replaced=(Replaced(Reuse, "find", _find_all),)),
+        lambda: Parts(replaced=(Replaced(Reuse, "chain", _chain_to_the_end),)),
     ),
     Plant(
         "damaged_page_stays",
@@ -134,7 +134,7 @@ PLANTS = (
     Plant(
         "descendants_stay",
         "a damaged page leaves the prefix cache, and what was computed above it stays",
-        ("damage_leaves",),
+        ("damage_leaves", "nothing_left"),
         None,
         lambda: Parts(replaced=(Replaced(Ledger, "condemn", _condemn_one),)),
     ),

@@ -70,7 +70,7 @@ FIRST_SEEDS: Mapping[str, int] = {
     "salt_ignored": 2,
     "hit_reaches_the_end": 55,
     "damaged_page_stays": 2,
-    "descendants_stay": 247,
+    "descendants_stay": 303,
     "evicts_pinned": 1,
     "pins_forgotten": 1,
     "cached_unverified": 1,
