@@ -55,6 +55,15 @@ def test_host_memory_holds_so_many_requests_that_give_way(tmp_path: Path, capsys
     assert said(capsys, path, "--role", "prefill", "--host-kv-memory", "3MiB")["host_bytes"] == 0
 
 
+def test_what_is_free_is_for_all_workers_and_ranks_of_the_machine(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("baton.adapters.memory.available_bytes", lambda: 40 * MIB)
+    flags = (str(make_tiny(tmp_path / "m")), "--kv-memory", "8MiB", "--tp", "2")
+    assert said(capsys, *flags)["host_bytes"] == 3 * MIB  # a quarter of 24 MiB, for two ranks
+    assert said(capsys, *flags, "--host-kv-memory", "auto/3")["host_bytes"] == MIB
+
+
 def test_people_get_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["plan-memory", str(make_tiny(tmp_path / "m")), "--kv-memory", "8MiB"]) == 0
     out = capsys.readouterr().out
@@ -70,6 +79,8 @@ def test_people_get_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         (["--page-size", "20"], "multiple of 16"),
         (["--max-model-len", "5000"], "4096"),
         (["--index-dtype", "fp8"], "no index"),
+        (["--host-kv-memory", "auto/0"], "workers that share host memory is 0"),
+        (["--host-kv-memory", "auto/"], "not a size"),
     ],
 )
 def test_what_cannot_be_is_said_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], why: str) -> None:

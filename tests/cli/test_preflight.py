@@ -2,10 +2,12 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
+from baton.cli import compose_rank
 from baton.cli.host_share import automatic
 from baton.cli.preflight import require_room
 from baton.core.errors import ConfigError
@@ -83,6 +85,16 @@ def test_host_memory_of_those_that_generate_counts_too():
 )
 def test_where_nobody_says_twice_the_pools_and_a_quarter_of_what_is_free_at_most(pools, available, ranks, found):
     assert automatic(pools * GIB, available=available * GIB, ranks=ranks) // GIB == found
+
+
+def test_all_ranks_of_all_workers_that_generate_share_it(monkeypatch):
+    """96 GiB are free, a quarter of them for two workers of three ranks."""
+    monkeypatch.setattr(compose_rank, "available_bytes", lambda: 96 * GIB)
+    one = msgspec.structs.replace(WORKER, host_kv_bytes=None, host_kv_sharers=2, tp=3)
+    rank = SimpleNamespace(settings=one, _host_pools={"full": SimpleNamespace(nbytes=40 * GIB)})
+    assert compose_rank.Body._host_bytes(rank) == 4 * GIB
+    rank.settings = msgspec.structs.replace(one, role=Role.PREFILL)
+    assert compose_rank.Body._host_bytes(rank) == 0
 
 
 def test_torch_is_not_needed_to_look():

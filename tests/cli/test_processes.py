@@ -48,6 +48,7 @@ CHANGES = [
     {},
     {"work": msgspec.structs.replace(WORK, dtype="auto", max_model_len=99)},
     {"memory": msgspec.structs.replace(MEMORY, host_kv_memory="auto")},
+    {"memory": msgspec.structs.replace(MEMORY, host_kv_memory="auto/5")},
     {"memory": msgspec.structs.replace(MEMORY, host_kv_memory="2GiB")},
     {"memory": msgspec.structs.replace(MEMORY, kv_pages=5, kv_memory=None, fabric="nixl", seal=opt.Switch.OFF)},
     {"crew": msgspec.structs.replace(CREW, page_sizes={Role.PREFILL: 16, Role.DECODE: 128}, threads=2), "cores": (1, 3, 5, 8)},
@@ -103,8 +104,9 @@ def test_every_setting_of_a_worker_has_a_flag_or_a_fixed_value():
     planned = plan("/m", memory=memory, work=CHANGES[1]["work"], cores=(1, 2), secret="/s", record="/l")[0]
     carried = len(worker_flags(msgspec.structs.replace(planned, tp=2, rank=1, rendezvous="h:1")))
     timing = {"stall_ms", "fetch_ms"}  # not for operators yet
-    pool = 1  # pages or bytes
-    assert carried == len(WorkerSettings.__struct_fields__) - len(timing) - pool + len(FabricSettings.__struct_fields__) - 1
+    either = {"kv_pages or kv_bytes", "host_kv_bytes or host_kv_sharers"}
+    fields = len(WorkerSettings.__struct_fields__) - len(timing) - len(either)
+    assert carried == fields + len(FabricSettings.__struct_fields__) - 1
 
 
 def test_the_plan_of_a_crew(checkpoint):
@@ -116,6 +118,18 @@ def test_the_plan_of_a_crew(checkpoint):
     assert [w.threads for w in (prefill, first, second)] == [2, 1, 1]
     assert {w.dtype for w in (prefill, first, second)} == {"float16"}
     assert {w.kv_bytes for w in (prefill, first, second)} == {3 << 20}
+
+
+@pytest.mark.parametrize(
+    ("said", "sharers", "nbytes"),
+    [("auto", [1, 2, 2], [None] * 3), ("auto/3", [3, 6, 6], [None] * 3), ("1GiB", [1, 1, 1], [1 << 30] * 3)],
+)
+def test_workers_that_generate_on_one_machine_share_its_free_memory(checkpoint, said, sharers, nbytes):
+    workers = plan(checkpoint, memory=msgspec.structs.replace(MEMORY, host_kv_memory=said))
+    assert [w.host_kv_sharers for w in workers] == sharers
+    assert [w.host_kv_bytes for w in workers] == nbytes
+    alone = plan(checkpoint, crew=msgspec.structs.replace(CREW, roles=(Role.PREFILL, Role.PREFILL, Role.DECODE)))
+    assert {w.host_kv_sharers for w in alone} == {1}, "prefill keeps nobody's state"
 
 
 def test_cores_are_divided_over_ranks_and_a_worker_has_those_of_its_own(checkpoint):

@@ -128,7 +128,7 @@ class Body:
             return 0
         if s.host_kv_bytes is None:
             pools = sum(pool.nbytes for pool in self._host_pools.values())
-            return automatic(pools, available=available_bytes(), ranks=s.ranks_here)
+            return automatic(pools, available=available_bytes(), ranks=s.ranks_here * s.host_kv_sharers)
         if s.host_kv_bytes:
             require_memory(s.host_kv_bytes, "the host memory for requests that give way (--host-kv-memory)")
         return s.host_kv_bytes

@@ -1,5 +1,6 @@
 """What was given on the command line, gathered by concept, and the settings of a worker that follow from it."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
@@ -24,6 +25,7 @@ from baton.shell import settings as default
 from baton.shell.settings import BLOCK_TOKENS, Role, WorkerSettings
 from baton.shell.threads import Share
 
+AUTO = re.compile(r"auto(?:/(\d{1,9}))?", re.ASCII)  # auto/3: for each of three workers on a machine
 T = TypeVar("T")
 
 
@@ -100,6 +102,7 @@ def worker_settings(
     """
     _require_block_size(memory.block_size)
     pages, nbytes = _pool_size(pages=memory.kv_pages, memory=memory.kv_memory)
+    host_bytes, sharers = _host_memory(memory.host_kv_memory)
     return WorkerSettings(
         role=role,
         name=name,
@@ -111,7 +114,8 @@ def worker_settings(
         page_tokens=memory.page_size,
         kv_pages=pages,
         kv_bytes=nbytes,
-        host_kv_bytes=_host_bytes(memory.host_kv_memory),
+        host_kv_bytes=host_bytes,
+        host_kv_sharers=sharers,
         max_batched_tokens=work.max_batched_tokens,
         max_num_seqs=work.max_num_seqs,
         prefill_ahead=work.prefill_ahead,
@@ -171,10 +175,11 @@ def _require_block_size(value: int) -> None:
         )
 
 
-def _host_bytes(memory: str) -> int | None:
-    """Bytes; None = from its pools and what is free."""
-    said = {"auto": None, "0": 0}
-    return said[memory] if memory in said else parse_size(memory, what="--host-kv-memory")
+def _host_memory(said: str) -> tuple[int | None, int]:
+    """(bytes, workers that share what is free); bytes are None where they follow from the pools and from what is free."""
+    if shared := AUTO.fullmatch(said):
+        return None, int(shared.group(1) or 1)
+    return 0 if said == "0" else parse_size(said, what="--host-kv-memory"), 1
 
 
 def _pool_size(*, pages: int | None, memory: str | None) -> tuple[int | None, int | None]:

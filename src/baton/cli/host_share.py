@@ -6,9 +6,9 @@ from the machine when it is first used.
 """
 
 POOLS = 2  # times a rank's own, at most
-SHARE = 0.25  # of what is free on the machine when the rank has its pools, at most, for all ranks of the worker there
+SHARE = 0.25  # of what is free on the machine when the rank has its pools, at most, for all ranks that generate there
 
 
 def automatic(pools: int, *, available: int, ranks: int) -> int:
-    """Bytes. pools: bytes of the rank's own; available: of host memory; ranks: of the worker on this machine."""
+    """Bytes. pools: bytes of the rank's own; available: of host memory; ranks: those that generate on this machine."""
     return min(POOLS * pools, int(SHARE * available) // ranks)

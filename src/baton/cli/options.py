@@ -186,7 +186,8 @@ HostKvMemory = Annotated[
     typer.Option(
         "--host-kv-memory",
         help="Host memory of each rank that generates, for requests that give way when its pool is full: e.g. 4GiB, auto = twice"
-        " the pool, but a quarter of what is free at most, 0 = they are computed again.",
+        " the pool, but a quarter of what is free at most for all that generate (auto/3: in three workers), 0 = they are computed"
+        " again.",
         rich_help_panel=MEMORY,
     ),
 ]

@@ -120,7 +120,7 @@ def _host_bytes(s: WorkerSettings, pools: Sequence[int]) -> int:
     if s.host_kv_bytes is not None:
         return s.host_kv_bytes
     left = max(0, available_bytes() - sum(pools))
-    return min(automatic(size, available=left, ranks=len(pools)) for size in pools)
+    return min(automatic(size, available=left, ranks=len(pools) * s.host_kv_sharers) for size in pools)
 
 
 def _lengths(longest: int) -> Sequence[int]:

@@ -221,7 +221,7 @@ def worker_flags(settings: WorkerSettings) -> tuple[str, ...]:
         "--page-size": settings.page_tokens,
         "--kv-pages": settings.kv_pages,
         "--kv-memory": settings.kv_bytes,
-        "--host-kv-memory": "auto" if settings.host_kv_bytes is None else settings.host_kv_bytes,
+        "--host-kv-memory": f"auto/{settings.host_kv_sharers}" if settings.host_kv_bytes is None else settings.host_kv_bytes,
         "--prefill-ahead": settings.prefill_ahead,
         "--seal": (opt.Switch.ON if settings.seal else opt.Switch.OFF).value,
         "--secret": settings.secret,

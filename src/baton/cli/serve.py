@@ -147,6 +147,7 @@ def plan_workers(
     layouts = [crew.layouts.get(role, given.Parallel()) for role in crew.roles]
     ranks = [layout.tp * layout.pp for layout in layouts]
     shares = iter(divide(cores, workers=sum(ranks), threads=crew.threads))
+    generating = sum(role is not Role.PREFILL for role in crew.roles)
     seen: Counter[Role] = Counter()
     workers = []
     for role, layout, count in zip(crew.roles, layouts, ranks, strict=True):
@@ -154,9 +155,10 @@ def plan_workers(
         page_size = crew.page_sizes.get(role)
         own = memory if page_size is None else msgspec.structs.replace(memory, page_size=page_size)
         name = f"{role.value}-{seen[role]}"
-        workers.append(
-            given.worker_settings(service, work, own, role=role, name=name, bind=ANY_PORT, share=share, parallel=layout)
-        )
+        settings = given.worker_settings(service, work, own, role=role, name=name, bind=ANY_PORT, share=share, parallel=layout)
+        if settings.host_kv_bytes is None and role is not Role.PREFILL:
+            settings = msgspec.structs.replace(settings, host_kv_sharers=settings.host_kv_sharers * generating)
+        workers.append(settings)
         seen[role] += 1
     return tuple(workers)
 

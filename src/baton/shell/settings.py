@@ -34,6 +34,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         kv_pages: pages of the pool; None = from `kv_bytes`
         kv_bytes: bytes of the pool; None = from `kv_pages`, and a share of the free memory if both are None
         host_kv_bytes: host memory of each rank for the state of requests that give way; None = from its pools and what is free
+        host_kv_sharers: workers that generate on this machine, where `host_kv_bytes` is None: what is free is for all of them
         max_batched_tokens: tokens of one forward pass
         max_num_seqs: requests that run at once
         threads: compute threads
@@ -74,6 +75,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     fabrics: tuple[str, ...]
     fabric_settings: FabricSettings = FabricSettings()
     host_kv_bytes: int | None = None
+    host_kv_sharers: int = 1
     seal: bool
     gateways: tuple[str, ...]
     secret: str | None
@@ -130,6 +132,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
                 "tensor parallel width": self.tp,
                 "pipeline parallel width": self.pp,
                 "number of nodes": self.nnodes,
+                "number of workers that share host memory": self.host_kv_sharers,
             }
         )
         self._require_nodes()
