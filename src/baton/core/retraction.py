@@ -6,7 +6,8 @@
 
 Least to lose has the room of the lowest urgency (`priority`, the greater number), and among those the one that came last.
 Where the host store is full, or a copy fails, the room is computed again: its gateway opens the next epoch (`Recompute`).
-Rooms give way to a more urgent one that waits for admission too, if it can be admitted then and the host store has space.
+Rooms give way to a more urgent one that waits for admission too, if it can be admitted then and the host store has space. They go
+together, when none of them is in the middle of a step: in a pipeline those that are back first are called off the next step.
 
 What keeps a room from starving:
 - between two retractions a room generates at least one token: one that has just come back is not taken before its step;
@@ -61,6 +62,7 @@ class GeneratingLeader(Leader[G]):
         super().__init__(manifest, settings, totals)
         self._host = HostLedger([manifest.placement(r) for r in range(len(manifest.ranks))], settings.host_bytes)
         self._copies: dict[int, Key] = {}  # open offload and restore orders
+        self._called_off: set[Key] = set()  # in this turn: rooms that are to give way as soon as none of them is in a step
         self._last_order = 0
 
     def new_order(self) -> int:
@@ -83,7 +85,7 @@ class GeneratingLeader(Leader[G]):
     def ready(self) -> list[G]:
         """Rooms whose next token is computed now, oldest first: each has a page for it, and every stage of a pipeline gets
         an equal share of all that run."""
-        running, busy = self.in_state(RoomState.RUNNING), self.in_flight()
+        running, busy = self.in_state(RoomState.RUNNING), self.in_flight() | self._called_off
         share, found = -(-len(running) // self.manifest.pp), list[G]()
         for room in running:
             if len(found) < share and room.key not in busy and self._grow(room):
@@ -169,7 +171,8 @@ class GeneratingLeader(Leader[G]):
             room.resumed = True
 
     def resume(self) -> None:
-        """Retracted rooms come back, in order, as far as their states fit."""
+        """Retracted rooms come back, in order, as far as their states fit. The first thing of a turn."""
+        self._called_off.clear()  # whoever is called off must still be wanted in this turn
         for room in sorted(self.in_state(RoomState.RETRACTED), key=_turn):
             want = self.span.live(room.position + 1)
             if self.active >= self.settings.max_rooms or self._yields(room) or not self._fits_beside(want):
@@ -235,7 +238,7 @@ class GeneratingLeader(Leader[G]):
         if self.in_state(RoomState.ENDING, RoomState.OFFLOADING) or self._waits_for_others(room):
             return  # pages come back in a moment, or are not for this one
         running, busy = self.in_state(RoomState.RUNNING), self.in_flight()
-        less = sorted((r for r in running if r.ticket.priority > room.ticket.priority and r.key not in busy), key=_turn)
+        less = sorted((r for r in running if r.ticket.priority > room.ticket.priority), key=_turn)
         less = [r for r in less if not r.resumed and r.preempted < PREEMPTIONS and self._comes_back(r)]
         own, chosen = holding.beyond(want, reuse), list[G]()
         while not self.ledger.fits(
@@ -246,6 +249,9 @@ class GeneratingLeader(Leader[G]):
             chosen.append(less.pop())
         if not self._host.fits(victim.position for victim in chosen):
             return  # some of them alone would go for nothing
+        if any(victim.key in busy for victim in chosen):
+            self._called_off.update(victim.key for victim in chosen)
+            return
         for victim in chosen:
             self._retract(victim)
             self.marks[Mark.PREEMPTED] += 1
