@@ -66,3 +66,11 @@ def test_an_urgent_request_does_not_wait_for_the_end_of_those_that_run(pp):
     """It needs the pages of all four, which is more than are in any one step of a pipeline."""
     *others, urgent = told(*[(0, 8, 40, 2)] * 4, (10, 140, 3, 0), pp=pp, pages=40)
     assert all(c.ended_at > urgent.ended_at for c in others)
+
+
+@pytest.mark.parametrize("pp", [1, 2])
+def test_who_lacks_a_page_has_it_from_the_least_urgent_though_others_fill_the_steps(pp):
+    """Three rooms have all pages that they will ever need, the second of them is the least urgent; the fourth needs one more."""
+    asked = [(0, 65, 25, 0), (0, 65, 25, 2), (0, 65, 25, 0), (0, 62, 8, 0)]
+    *others, last = told(*asked, pp=pp, pages=11, page_blocks=8)
+    assert all(c.ended_at > last.ended_at for c in others)

@@ -22,6 +22,7 @@ class Generation(OpenRoom):
         self.resumed = False  # it has come back, and has generated nothing since
         self.overtaken = 0  # later rooms admitted while it is away, or waits for memory
         self.preempted = 0  # times it gave way to one that waited
+        self.short = False  # it sits out, as no page was free for its next token
 
     @property
     def next_index(self) -> TokenIndex:

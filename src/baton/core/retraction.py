@@ -84,18 +84,20 @@ class GeneratingLeader(Leader[G]):
 
     def ready(self) -> list[G]:
         """Rooms whose next token is computed now, oldest first: each has a page for it, and every stage of a pipeline gets
-        an equal share of all that run."""
+        an equal share of all that run. One that lacked a page is looked at beyond that share: whoever is to give way to it may
+        have been in another stage then."""
         running, busy = self.in_state(RoomState.RUNNING), self.in_flight() | self._called_off
         share, found = -(-len(running) // self.manifest.pp), list[G]()
         for room in running:
-            if len(found) < share and room.key not in busy and self._grow(room):
+            if (len(found) < share or room.short) and room.key not in busy and self._grow(room):
                 found.append(room)
         return [room for room in found if room.state is RoomState.RUNNING]  # less those that gave way to another
 
     def _grow(self, room: G) -> bool:
         if room.state is not RoomState.RUNNING:
             return False
-        if holding.grow(self, room, room.position):
+        room.short = not holding.grow(self, room, room.position)
+        if not room.short:
             return True
         if not self.in_state(RoomState.ENDING, RoomState.OFFLOADING):  # else pages come back in a moment: it sits out one step
             self._make_way()
