@@ -3,8 +3,9 @@
     tools/overload.py --seconds 60 --factor 3 --json overload.json -- --request-timeout 20 --max-num-seqs 8
 
 Starts a `baton serve` with the flags behind `--`. Idle: single requests, one after the other. Capacity: as many at once as
-`--clients`, each sending its next request when the last is answered. Then requests come by a Poisson process at `--factor` times
-that rate, whatever becomes of the earlier ones; after that single requests again, until the first token comes as soon as at idle.
+`--clients`, each sending its next request when the last is answered; how fast answers end while all of them are at it. Then
+requests come by a Poisson process at `--factor` times that rate, whatever becomes of the earlier ones; after that single requests
+again, until the first token comes as soon as at idle.
 """
 
 import argparse
@@ -100,7 +101,7 @@ def measure(target: Target, load: Load) -> Found:
         warm_up=(),
         tell=lambda _: None,
     )
-    capacity = len(closed) / (max(o.ended for o in closed) - min(o.sent for o in closed))
+    capacity = steady_rate([o.ended for o in closed], load.clients)
     count = max(1, round(load.factor * capacity * load.seconds))
     due = arrivals(count, rate=load.factor * capacity, burstiness=1.0, seed=1)
     outcomes, back_s = _flood(target, items(count), due, alone=lambda: alone(1)[0], idle_s=idle_s)
@@ -127,6 +128,12 @@ def measure(target: Target, load: Load) -> Found:
         failures=_summed(metrics, "baton:epoch_failures_total", "code"),
         queue=_summed(metrics, "baton:refusals_total", "reason"),
     )
+
+
+def steady_rate(ends: Sequence[float], clients: int) -> float:
+    """Ends a second of a closed loop, without its beginning and its end, when not all clients have a request under way."""
+    middle = sorted(ends)[clients - 1 : len(ends) - clients + 1]
+    return (len(middle) - 1) / (middle[-1] - middle[0])
 
 
 def _flood(
