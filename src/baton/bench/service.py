@@ -15,6 +15,7 @@ from typing import Any
 from baton.core.errors import BatonError
 
 START_S = 120.0
+BATON = (sys.executable, "-m", "baton.cli.main")
 READY = re.compile(r"http://127\.0\.0\.1:(\d+)/v1")
 
 
@@ -43,11 +44,11 @@ class Service:
                 raise BatonError(f"the service did not start:\n{''.join(self.lines[-20:])}")
             time.sleep(0.05)
 
-    def stream(self, prompt: Sequence[int], *, max_tokens: int) -> list[float]:
-        """One greedy request; seconds from sending to each of its tokens."""
+    def stream(self, prompt: Sequence[int], *, max_tokens: int, **more: object) -> list[float]:
+        """One greedy request, with these fields more; seconds from sending to each of its tokens."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
         body = {"model": "bench", "prompt": list(prompt), "max_tokens": max_tokens, "temperature": 0, "stream": True}
-        body |= {"ignore_eos": True, "return_token_ids": True}
+        body |= {"ignore_eos": True, "return_token_ids": True} | more
         started, times = time.perf_counter(), []
         connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
         answer = connection.getresponse()
@@ -76,11 +77,10 @@ def _ids(chunk: dict[str, Any]) -> int:
 
 
 @contextmanager
-def serving(*flags: str) -> Iterator[Service]:
+def serving(*flags: str, baton: Sequence[str] = BATON) -> Iterator[Service]:
     """A service with these flags, ended at the end. Without a prefix cache, unless they switch it on: loads and warm-ups ask the
-    same prompts again, and are to be measured as if nobody had."""
-    command = [sys.executable, "-m", "baton.cli.main", "serve", "--port", "0", "--served-model-name", "bench"]
-    command += ["--no-enable-prefix-caching", *flags]
+    same prompts again, and are to be measured as if nobody had. baton: the command that `baton` stands for."""
+    command = [*baton, "serve", "--port", "0", "--served-model-name", "bench", "--no-enable-prefix-caching", *flags]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     service = Service(process)
     try:
