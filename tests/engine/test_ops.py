@@ -7,7 +7,7 @@ import torch
 
 from baton.core.state import DType
 from baton.engine.kernels.team import Team
-from baton.engine.ops import ALONE_ROWS, CpuOps, HeadNorms, Ops, TorchOps, sigmoid
+from baton.engine.ops import ALONE_ROWS, ROW_STEP, CpuOps, HeadNorms, Ops, TorchOps, lacking, sigmoid
 from baton.engine.rope import Rope, RopeSettings
 
 TORCH = {DType.F32: torch.float32, DType.BF16: torch.bfloat16, DType.F16: torch.float16}
@@ -134,6 +134,26 @@ def test_products_of_padded_rows_do_not_depend_on_the_row_count() -> None:
                     for rows in counts:
                         if dtype is DType.BF16 or rows % (4 * threads) == 0:
                             assert torch.equal(multiply(x[:rows]), whole[:rows])
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("dtype", TORCH)
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("out", "width"), [(576, 576), (96, 1088), (576, 1536), (64, 4096)])
+def test_nor_do_their_last_bits_which_rounding_hides(dtype: DType, threads: int, out: int, width: int) -> None:
+    """A bias takes the leading bits of each sum away; what is left shows in which order the products were added up."""
+    weight, row = draw(dtype, out, width), draw(dtype, 1, width, seed=1)
+    leading = -(row.float() @ weight.float().T)[0].to(TORCH[dtype])
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        multiply = CpuOps(dtype, Team(threads)).linear(weight, leading)
+        whole = multiply(row.repeat(64, 1))
+        assert torch.equal(whole, whole[:1].repeat(64, 1))
+        step = ROW_STEP[dtype] * threads
+        for rows in {n + lacking(n, step) for n in (1, 2, 3, 4, 5, 8, 16, 24, 32)}:
+            assert torch.equal(multiply(row.repeat(rows, 1)), whole[:rows]), f"{rows} rows"
     finally:
         torch.set_num_threads(before)
 

@@ -27,6 +27,7 @@ VECTORS = 64  # elements that torch takes at once, and multiples of them
 SHARED = 1 << 15  # elements above which torch's functions of single elements divide their work among threads
 CHUNK_STEP = 32  # rows a larger input is padded to a multiple of
 ALONE_ROWS = 64  # below this a second thread costs more than it brings
+ALONE_DEPTH = 1024  # beyond it oneDNN adds up the products of a single row in another order than those of several
 REHEARSED = 1 << 28  # multiplications; in larger products the making of their code is lost
 PACK_ROWS = 8  # oneDNN packs for a row count; measured: the packing it picks serves all
 
@@ -204,8 +205,11 @@ class CpuOps:
     def _product(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
         packed = torch.ops.mkldnn._reorder_linear_weight(weight, PACK_ROWS)
         multiply = torch.ops.mkldnn._linear_pointwise.default
+        company = weight.shape[1] > ALONE_DEPTH
 
         def product(x: torch.Tensor) -> torch.Tensor:
+            if company and len(x) == 1:
+                return product(padded(x, 1))[:1]
             found: torch.Tensor = multiply(x, packed, bias, "none", [], "")
             return found
 
