@@ -73,6 +73,18 @@ def by_head_far(ops: Ops, dtype: DType, rows: int) -> torch.Tensor:
     return by_head(ops, dtype, rows, deep=64, wide=5, gap=1)
 
 
+def scores(ops: Ops, dtype: DType, rows: int, *, deep: int = 72) -> torch.Tensor:
+    """More outputs than a thread takes at a time, and not a multiple of them."""
+    found = ops.scores(draw(dtype, 600, deep, seed=5))(draw(dtype, ROWS, deep)[:rows])
+    assert found.dtype is torch.float32
+    assert found.shape == (rows, 600)
+    return found
+
+
+def scores_odd(ops: Ops, dtype: DType, rows: int) -> torch.Tensor:
+    return scores(ops, dtype, rows, deep=37)
+
+
 def rates(ops: Ops, dtype: DType, rows: int) -> torch.Tensor:
     x = 8 * draw(dtype, ROWS, 20)[:rows]
     return torch.cat(ops.rates(x[:, 3:10], x[:, 13:20], -draw(DType.F32, 7, seed=8).exp(), draw(DType.F32, 7, seed=9)), 1)
@@ -84,7 +96,8 @@ def gated_norm(ops: Ops, dtype: DType, rows: int) -> torch.Tensor:
 
 
 OPERATIONS: list[Any] = [
-    norm, add_norm, rotate, norm_rotate, rotate_in_part, gate, linear, by_head, by_head_odd, by_head_far, rates, gated_norm
+    norm, add_norm, rotate, norm_rotate, rotate_in_part, gate, linear, by_head, by_head_odd, by_head_far, scores,
+    scores_odd, rates, gated_norm,
 ]  # fmt: skip
 
 
@@ -101,12 +114,26 @@ def test_the_compiled_operations_agree_with_the_plain_ones(operation: Any, dtype
 
 
 @pytest.mark.parametrize("dtype", TORCH)
-@pytest.mark.parametrize("operation", [o for o in OPERATIONS if o is not linear])
+@pytest.mark.parametrize("operation", [o for o in OPERATIONS if o not in (linear, scores, scores_odd)])
 def test_a_row_does_not_depend_on_its_company(operation: Any, dtype: DType) -> None:
     ops = CpuOps(dtype, Team(2))
     together = operation(ops, dtype, ROWS)
     for rows in (1, 2, 3, 4, 5, 7, 8, 9, 12, 13, ALONE_ROWS):
         assert torch.equal(operation(ops, dtype, rows), together[:rows])
+
+
+@pytest.mark.parametrize("dtype", [DType.BF16, DType.F16])
+@pytest.mark.parametrize("operation", [scores, scores_odd])
+def test_nor_does_a_score_of_a_16_bit_model(operation: Any, dtype: DType) -> None:
+    """In float32 it is a product like others, whose rows are padded."""
+    test_a_row_does_not_depend_on_its_company(operation, dtype)
+
+
+@pytest.mark.parametrize("dtype", [DType.BF16, DType.F16])
+def test_scores_are_not_rounded_to_16_bits(dtype: DType) -> None:
+    found = scores(CpuOps(dtype, Team(1)), dtype, ROWS)
+    exact = scores(TorchOps(), dtype, ROWS)
+    assert (found - exact).abs().max() <= 1e-5 * exact.abs().max()
 
 
 def test_the_gate_holds_at_extremes() -> None:

@@ -29,6 +29,7 @@ CHUNK_STEP = 32  # rows a larger input is padded to a multiple of
 ALONE_ROWS = 64  # below this a second thread costs more than it brings
 ALONE_DEPTH = 1024  # beyond it oneDNN adds up the products of a single row in another order than those of several
 REHEARSED = 1 << 28  # multiplications; in larger products the making of their code is lost
+SCORES = 256  # outputs that a thread takes at a time where a product is whole
 PACK_ROWS = 8  # oneDNN packs for a row count; measured: the packing it picks serves all
 
 
@@ -69,7 +70,7 @@ class HeadNorms:
 
 
 class Ops(Protocol):
-    """All tensors are [rows, ...] in the served dtype; a row's result does not depend on the other rows."""
+    """All tensors are [rows, ...] in the served dtype unless said otherwise; a row's result does not depend on the other rows."""
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
         """x W^T + b; may repack the weight, which the caller gives up."""
@@ -80,8 +81,13 @@ class Ops(Protocol):
         ...
 
     def by_head(self, weight: torch.Tensor, *, scale: float = 1.0) -> ByHead:
-        """scale * x[:, h] W[h] for every head, rounded once. weight: [heads, in, out], which the caller gives up; elements of a
-        head lie one after the other in what is multiplied and in what is written."""
+        """scale * x[:, h] W[h] for every head, rounded once, or not at all where `out` is float32. weight: [heads, in, out],
+        which the caller gives up; elements of a head lie one after the other in what is multiplied and in what is written."""
+        ...
+
+    def scores(self, weight: torch.Tensor) -> Linear:
+        """x W^T in float32 whatever is served, for what is compared and not computed with: the logits of two tokens are often
+        nearer to each other than 16 bits can tell. May repack the weight, which the caller gives up."""
         ...
 
     def norm(
@@ -145,6 +151,10 @@ class TorchOps:
             out.copy_(torch.einsum("rhi,hio->rho", x.float(), weight.float()) * scale)
 
         return multiply
+
+    def scores(self, weight: torch.Tensor) -> Linear:
+        """See Ops."""
+        return lambda x: F.linear(x.float(), weight.float())
 
     def norm(
         self, x: torch.Tensor, weight: torch.Tensor, eps: float, *, add: torch.Tensor | None, offset: float = 0.0
@@ -255,12 +265,29 @@ class CpuOps:
             job[h.ROWS], job[h.HEADS], job[h.DEPTH], job[h.WIDE] = x.shape[0], heads, panels.shape[2], wide
             job[h.X], job[h.X_ROW], job[h.X_HEAD] = x.data_ptr(), x.stride(0), x.stride(1)
             job[h.OUT], job[h.OUT_ROW], job[h.OUT_HEAD] = out.data_ptr(), out.stride(0), out.stride(1)
-            job[h.WEIGHT], job[h.SCALE] = panels.data_ptr(), factor.data_ptr()
-            room = x.new_empty(x.shape if len(x) >= h.FEW else 0)
+            job[h.WEIGHT], job[h.SCALE], job[h.WHOLE] = panels.data_ptr(), factor.data_ptr(), out.dtype is torch.float32
+            room = x.new_empty(x.shape if len(x) >= h.FEW and x.stride(1) else 0)
             job[h.TOGETHER] = room.data_ptr()  # 0 for none
             self._team.run(task)
 
         return multiply
+
+    def scores(self, weight: torch.Tensor) -> Linear:
+        """See Ops. oneDNN rounds what it multiplies in 16 bits; in float32 it need not, and is the faster."""
+        if self._dtype is DType.F32:
+            return self.linear(weight, None)
+        wide, deep = weight.shape
+        odd, short = deep % 2, -wide % SCORES
+        runs = (F.pad(weight, (0, odd, 0, short)) if odd or short else weight).view(-1, SCORES, deep + odd)
+        product, count = self.by_head(runs.transpose(1, 2)), len(runs)
+
+        def score(x: torch.Tensor) -> torch.Tensor:
+            found = x.new_empty((len(x), count, SCORES), dtype=torch.float32)
+            even = F.pad(x, (0, odd)) if odd else x
+            product(even[:, None].expand(-1, count, -1), found)
+            return found.view(len(x), -1)[:, :wide]
+
+        return score
 
     @cached_property
     def _heads(self) -> Task:

@@ -4,7 +4,8 @@
     an item    one head: its rows are brought together, where there are some, as they lie far apart and in few lines of a cache;
                then panel after panel stays in the cache while rows pass, MOST at a time, then FEW, then one
 
-Sums are float32, in the order of the depth whatever number of rows goes together, and rounded once to the stored type.
+Sums are float32, in the order of the depth whatever number of rows goes together, and rounded once to the stored type, or not
+at all. Where all heads have the same rows (a stride of 0) it is one wide product, cut into shares for threads.
 """
 
 import numba
@@ -20,9 +21,10 @@ FEW = 4
 _most, _few, _one = tile_of(MOST), tile_of(FEW), tile_of(1)
 
 # Fields of the job, after the counter: rows; x, out: address and strides in elements; DEPTH: of a panel, in its units; WIDE:
-# columns of out; SCALE: address of a float32; TOGETHER: of room for the rows of all heads, 0 where they are few.
-ROWS, X, X_ROW, X_HEAD, WEIGHT, OUT, OUT_ROW, OUT_HEAD, HEADS, DEPTH, WIDE, SCALE, TOGETHER = range(1, 14)
-FIELDS = 14
+# columns of out; SCALE: address of a float32; TOGETHER: of room for the rows of all heads, 0 where they are few or lie together;
+# WHOLE: whether out is float32, whatever is stored.
+ROWS, X, X_ROW, X_HEAD, WEIGHT, OUT, OUT_ROW, OUT_HEAD, HEADS, DEPTH, WIDE, SCALE, TOGETHER, WHOLE = range(1, 15)
+FIELDS = 15
 
 
 def paired(dtype: DType) -> bool:
@@ -34,7 +36,8 @@ def packed(weight: torch.Tensor, dtype: DType) -> torch.Tensor:
     """[heads, in, out] as [heads, panels, depth, PANEL, elements of a unit], zeros beyond `in` and `out`."""
     heads, deep, wide = weight.shape
     unit = 2 if paired(dtype) else 1
-    whole = torch.nn.functional.pad(weight, (0, -wide % PANEL, 0, -deep % unit))
+    more = (0, -wide % PANEL, 0, -deep % unit)
+    whole = torch.nn.functional.pad(weight, more) if any(more) else weight
     return whole.view(heads, -1, unit, whole.shape[2] // PANEL, PANEL).permute(0, 3, 1, 4, 2).contiguous()
 
 
@@ -43,10 +46,15 @@ def _keep(kind, job, sums, row, count, head, column):  # type: ignore[no-untyped
     wide = min(PANEL, job[WIDE] - column)
     scale = carray(floats(job[SCALE]), (1,))[0]
     for r in range(count):
-        at = job[OUT] + ((row + r) * job[OUT_ROW] + head * job[OUT_HEAD] + column) * size_of(kind)
-        out, line = carray(typed(kind, at), (wide,)), carray(floats(sums + 4 * r * PANEL), (wide,))
-        for d in range(wide):
-            out[d] = narrow(line[d] * scale, out[d])
+        at, line = (row + r) * job[OUT_ROW] + head * job[OUT_HEAD] + column, carray(floats(sums + 4 * r * PANEL), (wide,))
+        if job[WHOLE]:
+            exact = carray(floats(job[OUT] + 4 * at), (wide,))
+            for d in range(wide):
+                exact[d] = line[d] * scale
+        else:
+            out = carray(typed(kind, job[OUT] + at * size_of(kind)), (wide,))
+            for d in range(wide):
+                out[d] = narrow(line[d] * scale, out[d])
 
 
 @numba.njit(fastmath={"contract"})

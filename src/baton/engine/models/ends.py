@@ -48,7 +48,7 @@ class Ends:
             rows = self._embedding if tied and self._embedding is not None else load(filed, self._words)
             # As many rows on every rank, so that they can be gathered; those beyond the vocabulary are cut off then.
             short = step - self._words.size
-            self._head = load.ops.linear(F.pad(rows, (0, 0, 0, short)) if short else rows, None)
+            self._head = load.ops.scores(F.pad(rows, (0, 0, 0, short)) if short else rows)
 
     def begin(self, tokens: torch.Tensor) -> torch.Tensor:
         """What the first layer of this stage begins with: [rows, hidden]."""
@@ -77,7 +77,7 @@ class Ends:
         found = self._comm.gather(self._head(hidden))
         if found is None:
             return None
-        logits, cap = found[:, : self._vocab].float(), self._softcap
+        logits, cap = found[:, : self._vocab], self._softcap
         return logits if cap is None else by_rows(torch.Tensor.tanh_, logits / cap) * cap
 
 
