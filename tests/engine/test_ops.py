@@ -32,6 +32,15 @@ def add_norm(ops: Ops, dtype: DType, rows: int) -> torch.Tensor:
     return torch.cat((x, normed), -1)
 
 
+def exact_norm(ops: Ops, dtype: DType, rows: int) -> torch.Tensor:
+    """Of rows that are kept in float32, to which others are added; seen in `add_norm`'s way, but not rounded."""
+    x = draw(DType.F32, ROWS, 72)[:rows].clone()
+    normed = ops.norm(x, draw(dtype, 72, seed=1), 1e-5, add=draw(dtype, ROWS, 72, seed=2)[:rows])
+    assert normed.dtype is TORCH[dtype]
+    assert torch.equal(x, draw(DType.F32, ROWS, 72)[:rows] + draw(dtype, ROWS, 72, seed=2)[:rows].float())
+    return normed
+
+
 def rotate(ops: Ops, dtype: DType, rows: int, norms: HeadNorms | None = None, rope: Rope = ROPE) -> torch.Tensor:
     whole = draw(dtype, ROWS, 8, 24)[:rows].clone()
     positions = torch.arange(ROWS)[:rows] * 31 % POSITIONS
@@ -96,7 +105,7 @@ def gated_norm(ops: Ops, dtype: DType, rows: int) -> torch.Tensor:
 
 
 OPERATIONS: list[Any] = [
-    norm, add_norm, rotate, norm_rotate, rotate_in_part, gate, linear, by_head, by_head_odd, by_head_far, scores,
+    norm, add_norm, exact_norm, rotate, norm_rotate, rotate_in_part, gate, linear, by_head, by_head_odd, by_head_far, scores,
     scores_odd, rates, gated_norm,
 ]  # fmt: skip
 

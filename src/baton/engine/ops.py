@@ -93,7 +93,10 @@ class Ops(Protocol):
     def norm(
         self, x: torch.Tensor, weight: torch.Tensor, eps: float, *, add: torch.Tensor | None, offset: float = 0.0
     ) -> torch.Tensor:
-        """x += add in place, where given; returns RMS norm of x times (offset + weight), rounded once."""
+        """x += add in place, where given; returns RMS norm of x times (offset + weight), rounded once to the weight's dtype.
+
+        x: in that dtype, or float32: what is added up over many layers is rounded in every one otherwise.
+        """
         ...
 
     def rotate(
@@ -162,7 +165,7 @@ class TorchOps:
         """See Ops."""
         if add is not None:
             x += add
-        return F.rms_norm(x.float(), (x.shape[-1],), weight.float() + offset, eps).to(x.dtype)
+        return F.rms_norm(x.float(), (x.shape[-1],), weight.float() + offset, eps).to(weight.dtype)
 
     def rotate(
         self, x: torch.Tensor, positions: torch.Tensor, rope: Rope, *, queries: int, norms: HeadNorms | None, eps: float
@@ -297,11 +300,11 @@ class CpuOps:
         self, x: torch.Tensor, weight: torch.Tensor, eps: float, *, add: torch.Tensor | None, offset: float = 0.0
     ) -> torch.Tensor:
         """See Ops. x, add: contiguous."""
-        out, job = torch.empty_like(x), self._norm.job
+        out, job = torch.empty_like(x, dtype=weight.dtype), self._norm.job
         self._numbers[0], self._numbers[1] = eps, offset
         job[p.ROWS], job[p.NORM_X], job[p.NORM_ADD] = x.shape[0], x.data_ptr(), 0 if add is None else add.data_ptr()
         job[p.NORM_WEIGHT], job[p.NORM_OUT], job[p.NORM_DIM] = weight.data_ptr(), out.data_ptr(), x.shape[1]
-        job[p.NORM_NUMBERS] = self._numbers.data_ptr()
+        job[p.NORM_NUMBERS], job[p.NORM_EXACT] = self._numbers.data_ptr(), x.dtype is torch.float32
         self._run(self._norm, x.shape[0])
         return out
 

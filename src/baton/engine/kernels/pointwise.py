@@ -15,9 +15,9 @@ LOG2_E = np.float32(1.4426950408889634)
 ONE = np.float32(1)
 
 # norm: out = rms_norm(x += add) * (offset + weight), over the last axis; ADD 0 = none; WEIGHT in the stored type; NUMBERS are
-# eps and offset, float32.
-NORM_X, NORM_ADD, NORM_WEIGHT, NORM_OUT, NORM_DIM, NORM_NUMBERS = range(2, 8)
-NORM_FIELDS = 8
+# eps and offset, float32; EXACT: whether x is float32, whatever is stored.
+NORM_X, NORM_ADD, NORM_WEIGHT, NORM_OUT, NORM_DIM, NORM_NUMBERS, NORM_EXACT = range(2, 9)
+NORM_FIELDS = 9
 
 # rotate: the first TURNED elements of x[row, head] in place, first halves against second; PLACES int64 [rows]; COS, SIN
 # float32 [positions, TURNED / 2].
@@ -50,17 +50,23 @@ def _scaled(kind, x, weight_address, numbers, out):  # type: ignore[no-untyped-d
         out[d] = narrow(widen(x[d]) * factor * (numbers[1] + widen(weight[d])), out[d])
 
 
+@numba.njit(forceinline=True, fastmath={"contract"})
+def _normed(kind, job, row, x):  # type: ignore[no-untyped-def]
+    at = row * x.size * size_of(kind)
+    if job[NORM_ADD]:
+        add = carray(typed(kind, job[NORM_ADD] + at), (x.size,))
+        for d in range(x.size):
+            x[d] = narrow(widen(x[d]) + widen(add[d]), x[d])
+    out = carray(typed(kind, job[NORM_OUT] + at), (x.size,))
+    _scaled(kind, x, job[NORM_WEIGHT], carray(floats(job[NORM_NUMBERS]), (2,)), out)
+
+
 @numba.njit(fastmath={"contract"})
 def _norm_row(kind, job, row):  # type: ignore[no-untyped-def]
-    dim = job[NORM_DIM]
-    at = row * dim * size_of(kind)
-    x = carray(typed(kind, job[NORM_X] + at), (dim,))
-    out = carray(typed(kind, job[NORM_OUT] + at), (dim,))
-    if job[NORM_ADD]:
-        add = carray(typed(kind, job[NORM_ADD] + at), (dim,))
-        for d in range(dim):
-            x[d] = narrow(widen(x[d]) + widen(add[d]), x[d])
-    _scaled(kind, x, job[NORM_WEIGHT], carray(floats(job[NORM_NUMBERS]), (2,)), out)
+    if job[NORM_EXACT]:
+        _normed(kind, job, row, carray(floats(job[NORM_X] + row * job[NORM_DIM] * 4), (job[NORM_DIM],)))
+    else:
+        _normed(kind, job, row, carray(typed(kind, job[NORM_X] + row * job[NORM_DIM] * size_of(kind)), (job[NORM_DIM],)))
 
 
 def norm(kind):  # type: ignore[no-untyped-def]

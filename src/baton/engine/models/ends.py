@@ -36,7 +36,7 @@ class Ends:
     ) -> None:
         self._ops, self._comm, self._eps, self._offset = load.ops, load.comm, eps, offset
         self._scale, self._softcap, comm = scale, softcap, load.comm
-        self._vocab, self._hidden, self._dtype = vocab, hidden, load.dtype
+        self._vocab, self._hidden = vocab, hidden
         step = -(-vocab // comm.tp)  # entries per rank; the last rank's may be fewer
         start = min(vocab, comm.tp_rank * step)
         self._words = Interval(start, min(vocab, start + step))
@@ -51,18 +51,17 @@ class Ends:
             self._head = load.ops.scores(F.pad(rows, (0, 0, 0, short)) if short else rows)
 
     def begin(self, tokens: torch.Tensor) -> torch.Tensor:
-        """What the first layer of this stage begins with: [rows, hidden]."""
+        """What the first layer of this stage begins with: float32 [rows, hidden], whatever dtype is served."""
         if self._embedding is None:
-            return self._comm.receive(torch.empty(len(tokens), self._hidden, dtype=self._dtype))
+            return self._comm.receive(torch.empty(len(tokens), self._hidden))
         if self._comm.tp == 1:
             rows = F.embedding(tokens, self._embedding)
         else:
             here = (tokens >= self._words.start) & (tokens < self._words.end)
             rows = F.embedding(torch.where(here, tokens - self._words.start, 0), self._embedding)
             rows = self._comm.add_up(rows * here[:, None])
-        return (
-            rows if self._scale == 1.0 else rows * torch.tensor(self._scale, dtype=rows.dtype)
-        )  # rounded, as it was in training
+        scaled = rows if self._scale == 1.0 else rows * torch.tensor(self._scale, dtype=rows.dtype)  # rounded, as in training
+        return scaled.float()
 
     def end(self, x: torch.Tensor, add: torch.Tensor | None) -> torch.Tensor | None:
         """x + add after the last norm, or None where it has gone to the next stage. x is given up."""
