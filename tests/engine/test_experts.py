@@ -34,7 +34,7 @@ def build(ops: Ops, dtype: DType, *, tp: int = 1, rank: int = 0) -> Experts:
     to = TORCH[dtype]
     first = ops.grouped((UP[e].to(to), UP_BIAS[e].to(to)) for e in own)
     second = ops.grouped((DOWN[e].to(to), DOWN_BIAS[e].to(to)) for e in own)
-    return Experts(held, first, second, ops.gate, Alone())
+    return Experts(held, first, second, ops.gate, ops, Alone())
 
 
 def expected(rows: int = ROWS) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -94,6 +95,13 @@ def scores_odd(ops: Ops, dtype: DType, rows: int) -> torch.Tensor:
     return scores(ops, dtype, rows, deep=37)
 
 
+def weigh(ops: Ops, dtype: DType, rows: int) -> torch.Tensor:
+    """More columns than are summed at a time; some places hold nothing."""
+    places = torch.arange(ROWS * 6).view(ROWS, 6)[:rows] * 31 % 102 - 2
+    weights = draw(DType.F32, 6, ROWS, seed=1).T[:rows]
+    return ops.weigh(draw(dtype, 100, 900), weights, places.clamp(min=-1))
+
+
 def rates(ops: Ops, dtype: DType, rows: int) -> torch.Tensor:
     x = 8 * draw(dtype, ROWS, 20)[:rows]
     return torch.cat(ops.rates(x[:, 3:10], x[:, 13:20], -draw(DType.F32, 7, seed=8).exp(), draw(DType.F32, 7, seed=9)), 1)
@@ -106,7 +114,7 @@ def gated_norm(ops: Ops, dtype: DType, rows: int) -> torch.Tensor:
 
 OPERATIONS: list[Any] = [
     norm, add_norm, exact_norm, rotate, norm_rotate, rotate_in_part, gate, linear, by_head, by_head_odd, by_head_far, scores,
-    scores_odd, rates, gated_norm,
+    scores_odd, weigh, rates, gated_norm,
 ]  # fmt: skip
 
 
@@ -203,6 +211,22 @@ def test_float32_products_of_a_16_bit_model_do_not_depend_on_the_row_count(dtype
         whole = multiply(x)
         for rows in (1, 2, 3, 5, 7, 31):
             assert torch.equal(multiply(x[:rows]), whole[:rows])
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("deep", [72, 37])
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", TORCH)
+def test_each_matrix_is_multiplied_with_its_own_rows(dtype: DType, threads: int, deep: int, biased: bool) -> None:
+    """Numbers of rows on both sides of those that are taken together, one of them 0; more columns than a thread takes."""
+    counts = np.array([1, 0, 3, 4, 17, 13, 2])
+    pairs = [(draw(dtype, 300, deep, seed=n), draw(dtype, 300, seed=9 + n) if biased else None) for n in range(len(counts))]
+    x = draw(dtype, int(counts.sum()), deep, seed=20)
+    found = CpuOps(dtype, Team(threads)).grouped((w.clone(), b) for w, b in pairs)(x, counts)
+    parts = zip(x.double().split(counts.tolist()), pairs, strict=True)
+    due = torch.cat([rows @ w.double().T + (0 if b is None else b.double()) for rows, (w, b) in parts])
+    assert found.dtype is TORCH[dtype]
+    assert (found - due).abs().max() <= CLOSE[dtype] * due.abs().max()
 
 
 @pytest.mark.parametrize("dtype", TORCH)

@@ -8,6 +8,7 @@ import numpy as np
 from numba.np.numpy_support import carray
 
 from baton.engine.kernels.machine import exp2, floats, integers, job_of, narrow, size_of, take, typed, widen
+from baton.engine.kernels.vectors import SCRATCH, scratch
 
 RUN = 8
 ROWS = 1  # field of every job, after the counter: rows of the batch
@@ -27,6 +28,11 @@ ROT_X, ROT_ROW, ROT_HEADS, ROT_QUERIES, ROT_DIM, ROT_PLACES, ROT_COS, ROT_SIN, R
 )
 ROT_TURNED = 13
 ROT_FIELDS = 14
+
+# weigh: out[row] = sum of WEIGHTS[row, n] * x[PLACES[row, n]] for n < COUNT, in this order; a place below 0 adds nothing; x as
+# stored, WEIGHTS float32 and PLACES int64 [rows, COUNT].
+WEIGH_X, WEIGH_WEIGHTS, WEIGH_PLACES, WEIGH_COUNT, WEIGH_OUT, WEIGH_DIM = range(2, 8)
+WEIGH_FIELDS = 8
 
 # gate: out = silu(x[:, :DIM]) * x[:, DIM:]
 GATE_X, GATE_OUT, GATE_DIM = range(2, 5)
@@ -108,6 +114,37 @@ def rotate(kind):  # type: ignore[no-untyped-def]
             return
         for row in range(first, min(first + RUN, job[ROWS])):
             _rotate_row(kind, job, row)
+
+
+@numba.njit
+def _weigh_row(kind, job, row):  # type: ignore[no-untyped-def]
+    dim, count, size, sums = job[WEIGH_DIM], job[WEIGH_COUNT], size_of(kind), carray(floats(scratch()), (SCRATCH,))
+    places = carray(integers(job[WEIGH_PLACES] + 8 * row * count), (count,))
+    weights = carray(floats(job[WEIGH_WEIGHTS] + 4 * row * count), (count,))
+    for first in range(0, dim, SCRATCH):
+        width = min(SCRATCH, dim - first)
+        total = sums[:width]
+        for d in range(width):
+            total[d] = np.float32(0)
+        for n in range(count):
+            if places[n] >= 0:
+                x, weight = carray(typed(kind, job[WEIGH_X] + (places[n] * dim + first) * size), (width,)), weights[n]
+                for d in range(width):
+                    total[d] += weight * widen(x[d])
+        out = carray(typed(kind, job[WEIGH_OUT] + (row * dim + first) * size), (width,))
+        for d in range(width):
+            out[d] = narrow(total[d], out[d])
+
+
+def weigh(kind):  # type: ignore[no-untyped-def]
+    """Kernel: weighted sums of rows."""
+    job = carray(job_of(kind), (WEIGH_FIELDS,))
+    while True:
+        first = take(kind) * RUN
+        if first >= job[ROWS]:
+            return
+        for row in range(first, min(first + RUN, job[ROWS])):
+            _weigh_row(kind, job, row)
 
 
 @numba.njit(fastmath={"contract"})

@@ -20,6 +20,7 @@ PAIRS = bool(_FEATURES.get("avx512bf16"))
 LANES = 16 if _FEATURES.get("avx512f") else 8
 PANEL = 2 * LANES  # columns of a product's tile
 ROWS = 12 if LANES == 16 else 6  # rows of a product's tile: 2 * ROWS sums fill the registers
+SCRATCH = ROWS * PANEL  # sums of a tile
 HEADS = 4  # query heads that `blend` takes together
 
 I16, I32, I64, F32 = ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()
@@ -187,10 +188,10 @@ def unit_of(context: Any, like: Any) -> Any:
 
 @intrinsic
 def scratch(context: Any) -> Any:
-    """The address of ROWS * PANEL float32 that last as long as the function."""
+    """The address of SCRATCH float32 that last as long as the function."""
 
     def build(_context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        place = cgutils.alloca_once(builder, ir.ArrayType(F32, ROWS * PANEL))
+        place = cgutils.alloca_once(builder, ir.ArrayType(F32, SCRATCH))
         return builder.ptrtoint(place, I64)
 
     return types.int64(), build

@@ -9,13 +9,14 @@ own experts alone, never on which rows share them.
 from collections.abc import Callable, Iterator
 
 import msgspec
+import numpy as np
 import torch
 
 from baton.core.errors import ConfigError
 from baton.core.state import Interval
 from baton.engine.comm import Comm
 from baton.engine.models.weights import Loader
-from baton.engine.ops import Grouped, Linear
+from baton.engine.ops import Grouped, Linear, Ops
 
 Activate = Callable[[torch.Tensor], torch.Tensor]  # [rows, 2 * inner], gate before up -> [rows, inner]
 Router = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]  # x [rows, hidden] -> weights, ids [rows, experts used]
@@ -67,32 +68,32 @@ class ExpertFiles(msgspec.Struct, frozen=True):
             for expert in range(held.start, held.end):
                 yield load(f"{at}{self.path}.{expert}.{self.down}.weight"), None
 
-        return Experts(held, load.ops.grouped(gates_and_ups()), load.ops.grouped(downs()), activate, load.comm)
+        return Experts(held, load.ops.grouped(gates_and_ups()), load.ops.grouped(downs()), activate, load.ops, load.comm)
 
 
 class Experts:
     """One rank's part of a layer's experts. first, second: the products of those held, in their order."""
 
-    def __init__(self, held: Interval, first: Grouped, second: Grouped, activate: Activate, comm: Comm) -> None:
-        self.held, self._first, self._second, self._activate, self._comm = held, first, second, activate, comm
+    def __init__(self, held: Interval, first: Grouped, second: Grouped, activate: Activate, ops: Ops, comm: Comm) -> None:
+        self.held, self._first, self._second, self._activate, self._ops, self._comm = held, first, second, activate, ops, comm
 
     def __call__(self, x: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         """The weighted sum of what each row's experts make of it, the same on every rank of the stage.
 
         x: [rows, hidden]; weights: float [rows, k]; ids: int64 [rows, k], each expert once a row; returns [rows, hidden].
-        Sums are float32 and rounded once.
+        Sums are float32 and rounded once. (Where rows go is found with numpy: on so few numbers torch's calls take longer.)
         """
-        rows, k = ids.shape
-        local = ids.reshape(-1) - self.held.start
-        local = torch.where((local >= 0) & (local < self.held.size), local, self.held.size)  # the others come last
-        counts = torch.bincount(local, minlength=self.held.size + 1).tolist()[: self.held.size]
-        taken = torch.argsort(local, stable=True)[: sum(counts)]
-        found = torch.zeros((rows * k, x.shape[1]), dtype=torch.float32)
-        if len(taken):
-            inner = self._activate(self._first(x[taken // k], counts))
-            found[taken] = self._second(inner, counts).float()
-        weighted = found.view(rows, k, -1) * weights.float()[..., None]
-        return self._comm.add_up(weighted.sum(1).to(x.dtype))
+        count = self.held.size
+        local = ids.numpy().reshape(-1) - self.held.start
+        local = np.where((local >= 0) & (local < count), local, count)  # the others come last
+        counts = np.bincount(local, minlength=count + 1)[:count]
+        taken = local.argsort(kind="stable")[: counts.sum()]
+        places = np.full(local.size, -1)
+        places[taken] = np.arange(taken.size)
+        found = x[:0]
+        if taken.size:
+            found = self._second(self._activate(self._first(x[torch.from_numpy(taken // ids.shape[1])], counts)), counts)
+        return self._comm.add_up(self._ops.weigh(found, weights.float(), torch.from_numpy(places).view(ids.shape)))
 
 
 class SoftmaxRouter:

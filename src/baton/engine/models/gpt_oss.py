@@ -69,7 +69,7 @@ class GptOssWeights(LayerWeights):
         own = held_experts(m.experts, tp=load.comm.tp, rank=load.comm.tp_rank)
         first = load.ops.grouped(_apart(w, b) for w, b in self._matrices(load, at + EXPERTS + "gate_up_proj", own))
         second = load.ops.grouped(self._matrices(load, at + EXPERTS + "down_proj", own))
-        experts = Experts(own, first, second, lambda x: clamped_gate(x, m), load.comm)
+        experts = Experts(own, first, second, lambda x: clamped_gate(x, m), load.ops, load.comm)
         logits = load.by_outputs(at, self.router, Interval(0, m.experts))
 
         def route(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

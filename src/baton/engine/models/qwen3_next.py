@@ -45,7 +45,7 @@ class SharedMlp:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """x: [rows, hidden]; returns [rows, hidden], the same on every rank of the stage."""
         shared = self._shared(x) * sigmoid(self._weigh(x))
-        return self._experts(x, *self._route(x)) + shared
+        return shared.add_(self._experts(x, *self._route(x)))
 
 
 def _router(c: Qwen3NextConfig, m: Mixture) -> Matrix:
