@@ -3,6 +3,7 @@
 `TorchOps` says what they mean, on any device; `CpuOps` does the same with weights packed for oneDNN and fused kernels.
 """
 
+import ctypes
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Protocol
@@ -218,7 +219,8 @@ class CpuOps:
         self._packs, self._row_step = _packs(dtype), ROW_STEP[dtype] * team.threads
         self._norm, self._rotate = Task(p.norm, dtype, p.NORM_FIELDS), Task(p.rotate, dtype, p.ROT_FIELDS)
         self._gate, self._weigh = Task(p.gate, dtype, p.GATE_FIELDS), Task(p.weigh, dtype, p.WEIGH_FIELDS)
-        self._numbers = torch.zeros(2)  # a norm's eps and offset
+        self._numbers = (ctypes.c_float * 2)()  # a norm's eps and offset
+        self._numbers_address = ctypes.addressof(self._numbers)
         self._kinds: dict[tuple[int, int, bool, torch.dtype], Linear] = {}  # one product of each size, with a bias or without
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
@@ -355,7 +357,7 @@ class CpuOps:
         self._numbers[0], self._numbers[1] = eps, offset
         job[p.ROWS], job[p.NORM_X], job[p.NORM_ADD] = x.shape[0], x.data_ptr(), 0 if add is None else add.data_ptr()
         job[p.NORM_WEIGHT], job[p.NORM_OUT], job[p.NORM_DIM] = weight.data_ptr(), out.data_ptr(), x.shape[1]
-        job[p.NORM_NUMBERS], job[p.NORM_EXACT] = self._numbers.data_ptr(), x.dtype is torch.float32
+        job[p.NORM_NUMBERS], job[p.NORM_EXACT] = self._numbers_address, x.dtype is torch.float32
         self._run(self._norm, x.shape[0])
         return out
 
@@ -370,7 +372,7 @@ class CpuOps:
         job[p.ROT_PLACES], job[p.ROT_COS], job[p.ROT_SIN] = positions.data_ptr(), rope.cos.data_ptr(), rope.sin.data_ptr()
         job[p.ROT_WEIGHT_Q] = 0 if norms is None else norms.q.data_ptr()
         job[p.ROT_WEIGHT_K] = 0 if norms is None else norms.k.data_ptr()
-        job[p.ROT_NUMBERS] = self._numbers.data_ptr()
+        job[p.ROT_NUMBERS] = self._numbers_address
         self._run(self._rotate, x.shape[0])
 
     def gate(self, x: torch.Tensor) -> torch.Tensor:
@@ -411,7 +413,7 @@ class CpuOps:
         self._numbers[0] = eps
         job[p.ROWS], job[r.GN_HEADS], job[r.GN_DIM] = x.shape
         job[r.GN_X], job[r.GN_Z], job[r.GN_Z_ROW] = x.data_ptr(), z.data_ptr(), z.stride(0)
-        job[r.GN_WEIGHT], job[r.GN_OUT], job[r.GN_EPS] = weight.data_ptr(), out.data_ptr(), self._numbers.data_ptr()
+        job[r.GN_WEIGHT], job[r.GN_OUT], job[r.GN_EPS] = weight.data_ptr(), out.data_ptr(), self._numbers_address
         self._run(self._gated_norm, len(x))
         return out
 

@@ -37,7 +37,7 @@ class CpuDelta:
         stored = torch.zeros(1, 1, dtype=self._slots.past[0].dtype)
         nothing = DeltaRows(stored, rows, rows, torch.zeros(2, 1))
         out = np.zeros((1, 1), dtype=np.float32)
-        self._convolve(0, 0, nothing, none, out, (1, 1, 0))
+        self._convolve(0, nothing, none, out, [(1, 1, 0)])
         self._step(0, nothing, none, out, out[None], 1)
 
     def mix(self, *, layer: int, rows: DeltaRows, segments: Sequence[Segment], out: torch.Tensor) -> None:
@@ -46,8 +46,7 @@ class CpuDelta:
         columns = self._slots.columns(rows)
         mixed = np.empty((count, rows.filters.shape[1]), dtype=np.float32)
         table = _table(segments)
-        for part, columns_of in enumerate(columns):
-            self._convolve(part, own, rows, table, mixed, columns_of)
+        self._convolve(own, rows, table, mixed, columns)
         self._step(own, rows, table[table[:, 1] <= FEW_ROWS], mixed, out.numpy(), key)
         for s in segments:
             if s.count > FEW_ROWS:
@@ -63,19 +62,17 @@ class CpuDelta:
 
     def _convolve(
         self,
-        part: int,
         own: int,
         rows: DeltaRows,
         table: NDArray[np.int64],
         mixed: NDArray[np.float32],
-        columns: tuple[int, int, int],
+        columns: Sequence[tuple[int, int, int]],
     ) -> None:
-        heads, dim, column = columns
-        x = rows.x.contiguous().view(self._stored).numpy().view(self._numpy)
-        scale = np.float32((dim**-0.5, 1.0, 1.0)[part])
-        lies, filters = self._lies[CONVOLVED[part]][own], rows.filters.numpy()
+        x, filters = rows.x.contiguous().view(self._stored).numpy().view(self._numpy), rows.filters.numpy()
         eps = np.float32(NORM_EPS)
-        kernels.convolve(self._past, x, filters, mixed, table, lies, heads, dim, column, part < 2, scale, eps)
+        for part, (heads, dim, column) in enumerate(columns):
+            scale, lies = np.float32((dim**-0.5, 1.0, 1.0)[part]), self._lies[CONVOLVED[part]][own]
+            kernels.convolve(self._past, x, filters, mixed, table, lies, heads, dim, column, part < 2, scale, eps)
 
     def _step(
         self,

@@ -47,8 +47,9 @@ class PagedAttend:
     def delta(self, layer: int, rows: DeltaRows, value_dim: int, /) -> torch.Tensor:
         """See Attend."""
         n, (segments, _) = self._count, self._places[layer]
-        out = rows.decay.new_zeros((*rows.decay.shape, value_dim))
-        self._delta.mix(layer=layer, rows=rows.first(n), segments=segments, out=out[:n])
+        whole, shape = n == len(rows.decay), (*rows.decay.shape, value_dim)
+        out = rows.decay.new_empty(shape) if whole else rows.decay.new_zeros(shape)
+        self._delta.mix(layer=layer, rows=rows if whole else rows.first(n), segments=segments, out=out[:n])
         return out
 
     def _cache(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
