@@ -13,9 +13,11 @@ from baton.sim.excuses import Fault, excuse
 from baton.sim.settings import BLOCK_TOKENS
 
 LONGEST_PROMPT = 22  # tokens, of an ordinary request
+PROMPTS = (*range(1, 11), *range(1, 11), *range(1, LONGEST_PROMPT + 1))  # lengths: short ones more often than long ones
+LONGEST_MORE = 10  # of them, behind what was asked before
 SALTS = ("", "", "", "another tenant")
-ANSWERS = (2, 1, 3, 4, 7)  # tokens
-LONG_ANSWERS = (2, 7, 9, 10, 10)
+ANSWERS = (2, 1, 3, 2, 5)  # tokens
+LONG_ANSWERS = (2, 4, 8, 9, 10)
 
 
 class People:
@@ -56,7 +58,7 @@ class People:
         if repeats:
             prompt = self._again(number)
         else:
-            length = self._too_long() if big else 1 + self._world.tape.below(LONGEST_PROMPT, "prompt length")
+            length = self._too_long() if big else PROMPTS[self._world.tape.below(len(PROMPTS), "prompt length")]
             over = BLOCK_TOKENS if self._world.tape.chance(0.15, "says the same over and over") else length
             prompt = tuple(TokenId(content.scramble(number * 64 + i % over) % content.VOCABULARY) for i in range(length))
             if not big:
@@ -97,7 +99,7 @@ class People:
             asked = next((c.submit for c in self.clients if c.submit.prompt == prompt), None)
             answer = right_answer(prompt, asked.sampling, asked.limits)[0] if asked is not None else []
             prompt = (*prompt, *answer)[:LONGEST_PROMPT]
-        more: int = self._world.tape.below(LONGEST_PROMPT, "goes on") if self._world.tape.chance(0.5, "with more") else 0
+        more: int = self._world.tape.below(LONGEST_MORE, "goes on") if self._world.tape.chance(0.5, "with more") else 0
         more = max(0, min(more, LONGEST_PROMPT - len(prompt)))
         return prompt + tuple(TokenId(content.scramble(number * 64 + i) % content.VOCABULARY) for i in range(more))
 

@@ -13,17 +13,18 @@ from baton.sim.tape import Tape
 BLOCK_TOKENS = 4
 LAYERS = 2
 LONGEST = 33  # tokens of the largest ordinary request, one of headroom among them
-MAX_RANKS = 8  # of a world; beyond it workers are narrow: their heartbeats would be most of the run
+MAX_RANKS = 8  # of a world; beyond it workers are narrow: what ranks say to each other would be most of the run
+MORE_RANKS = 4  # likewise for the second and third worker of a role: they are there to be another place to go
 FULL, WINDOW, SLOT = GroupName("full"), GroupName("window"), GroupName("slot")
 
 # What is drawn evenly from, so that a rare one costs few worlds; the first is the calm one.
 HEADS = (2, 2, 2, 2, 4, 4, 4, 8, 1, 1, 1, 3)
 WIDTHS: Mapping[int, tuple[int, ...]] = {  # by heads
     1: (1, 1, 1, 1, 2, 2, 4, 3),
-    2: (1, 1, 2, 4),
+    2: (1, 1, 1, 1, 1, 1, 2, 2, 4),
     3: (1, 3),
-    4: (1, 1, 2, 4),
-    8: (1, 1, 2, 4),
+    4: (1, 1, 1, 1, 1, 1, 2, 2, 4),
+    8: (1, 1, 1, 2, 4),
 }
 PAGE_BLOCKS = (1, 1, 1, 1, 2, 2, 2, 4, 3, 3, 3, 4)
 PRESSED = 3  # the crowd of worlds in which all ask at once, and for long answers: running rooms run out of pages
@@ -116,7 +117,7 @@ def draw_world(tape: Tape) -> WorldDraw:
     """A world; all zeroes are one prefill and one decode worker of one rank each, and no fault."""
     table = draw_table(tape)
     heads = max(s.heads for s in table.specs)
-    wide = tape.chance(0.45, "wide")
+    wide = tape.chance(0.36, "wide")
     narrow = min(tp for tp in WIDTHS[heads] if tp > 1) if wide and heads != 1 else 1
     workers, ranks = [], 0
     counts = {"prefill": (1, 1, 2, 1, 2, 3)[tape.below(6, "prefills")], "decode": (1, 1, 2, 1, 2, 3)[tape.below(6, "decodes")]}
@@ -125,9 +126,10 @@ def draw_world(tape: Tape) -> WorldDraw:
     longest = state_bytes(Placement(table, 1, 1, 0, 0, 1), LONGEST)
     for role, count in counts.items():
         for i in range(count):
-            tp = max(WIDTHS[heads][tape.below(len(WIDTHS[heads]), "tp")], narrow)
-            pp = 1 + (tape.below(6, "pp") == 5)
-            tp, pp = (tp, pp) if ranks + tp * pp <= MAX_RANKS else (narrow, 1)
+            least, most = (narrow, MAX_RANKS) if i == 0 else (1, MORE_RANKS)
+            tp = max(WIDTHS[heads][tape.below(len(WIDTHS[heads]), "tp")], least)
+            pp = 1 + (tape.below(7, "pp") == 6)
+            tp, pp = (tp, pp) if ranks + tp * pp <= most else (least, 1)
             ranks += tp * pp
             more = tape.below(4, "pages")
             need = -(-LONGEST // (BLOCK_TOKENS * k_of[role]))  # pages of the largest ordinary request
@@ -140,19 +142,19 @@ def draw_world(tape: Tape) -> WorldDraw:
                     page_blocks=k_of[role],
                     pages=need * (4, 2, 1, 1)[crowd] + (more % 2 if crowd == PRESSED else more),
                     slots=(8, 3, 2, 2)[crowd],
-                    step_tokens=(32, 8, 4, 16)[tape.below(4, "step_tokens")],
-                    last_chunk_tokens=(32, 4, 8)[tape.below(3, "last_chunk")],
+                    step_tokens=(32, 8, 16, 4, 32, 16)[tape.below(6, "step_tokens")],
+                    last_chunk_tokens=(32, 4, 8, 32)[tape.below(4, "last_chunk")],
                     max_rooms=(8, 2, 3, 4)[tape.below(4, "max_rooms")],
                     host_bytes=int(HOST_STATES[more] * longest) if role == "decode" else 0,
                 )
             )
     return WorldDraw(
         table=table,
-        gateways=("gateway-0", "gateway-1") if tape.chance(0.35, "two gateways") else ("gateway-0",),
+        gateways=("gateway-0", "gateway-1") if tape.chance(0.2, "two gateways") else ("gateway-0",),
         workers=tuple(workers),
         faults=Faults() if tape.chance(0.06, "clean") else draw_faults(tape),
-        requests=6 + tape.below(2, "requests"),
-        hostile_ms=(800, 1500, 800, 4000)[tape.below(4, "hostile_ms")],
+        requests=5 + tape.below(2, "requests"),
+        hostile_ms=(800, 1500, 600, 3000)[tape.below(4, "hostile_ms")],
         attempts_differ=not tape.chance(0.3, "attempts_alike"),
         quiet_ends=not tape.chance(0.4, "loud_ends"),
         pressed=crowd == PRESSED,
@@ -169,21 +171,21 @@ def draw_faults(tape: Tape) -> Faults:
 
     found = Faults(
         loss=some(0.4, "loss", 0.02, 0.1),
-        duplicate=some(0.4, "duplicate", 0.02, 0.1),
-        reorder=some(0.5, "reorder", 0.05, 0.3),
+        duplicate=some(0.35, "duplicate", 0.02, 0.1),
+        reorder=some(0.4, "reorder", 0.05, 0.3),
         old=some(0.3, "old", 0.01, 0.03),
         lag=some(0.3, "lag", 0.05, 0.3),
         late=some(0.2, "late", 0.002, 0.01),
-        read_fail=some(0.4, "read_fail", 0.05, 0.2),
-        read_straggle=some(0.3, "read_straggle", 0.05, 0.2),
-        read_corrupt=some(0.4, "read_corrupt", 0.05, 0.3, 0.6),
-        read_torn=some(0.6, "read_torn", 0.3, 1.0),
+        read_fail=some(0.35, "read_fail", 0.05, 0.2),
+        read_straggle=some(0.25, "read_straggle", 0.05, 0.2),
+        read_corrupt=some(0.25, "read_corrupt", 0.05, 0.2, 0.4),
+        read_torn=some(0.5, "read_torn", 0.3, 1.0),
         source_damage=int(some(0.25, "source_damage", 1, 3)),
         crashes=int(some(0.35, "crashes", 1, 2, 3)),
         pauses=int(some(0.25, "pauses", 1, 2)),
         partitions=int(some(0.3, "partitions", 1, 2)),
         abort=some(0.4, "abort", 0.1, 0.4),
-        retry=some(0.3, "retry", 0.5),
+        retry=some(0.25, "retry", 0.5),
         tight=some(0.3, "tight", 0.2, 0.5),
         big=some(0.15, "big", 0.1),
         mismatch=some(0.1, "mismatch", 0.3),

@@ -86,7 +86,7 @@ class World:
         self.hostile = not self.draw.clean and not calm
         self.clearing = False  # whether somebody has asked for empty pools
         self.quiet_ends, self.attempts_differ = self.draw.quiet_ends, self.draw.attempts_differ
-        self.limits = SessionLimits(beat=Micros(1_400_000), ack_delay=Micros(120_000), resend_first=Micros(300_000))
+        self.limits = SessionLimits(beat=Micros(1_400_000), ack_delay=Micros(200_000), resend_first=Micros(300_000))
         self.network = Network(self.heap, tape, self.faults, self.fault)
         self.people = People(self)
         self.weather = Weather(self, tape)
@@ -300,10 +300,10 @@ class World:
         if not self.draw.clean:  # what was silent before may be given up until now
             self._advance(max(self.heap.now, healed + self.limits.silence + 100_000))
         self._until_paired(healed + PAIRED_US)
-        self.tell("---- everything has ended and every pair is made; three probes ----")
+        self.tell("---- everything has ended and every pair is made; two probes ----")
         self._probe(2)
         self._rest()
-        if not self.draw.clean and self.tape.chance(0.15, "a long rest"):
+        if not self.draw.clean and self.tape.chance(0.08, "a long rest"):
             self._advance(self.heap.now + LONG_US)
             self._rest()
         if self.tape.chance(0.15, "the pools are cleared"):
