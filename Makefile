@@ -62,4 +62,6 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PIP) torch==2.13.0
 	@echo "-- installing baton and its tools"
 	@$(PIP) -c constraints.txt -e '.[dev,gguf,mooncake,nixl]'
+	@echo "-- compiling kernels (a minute)"
+	@$(BIN)/python -m baton.cli.kernels
 	@touch $@

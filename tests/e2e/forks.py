@@ -31,6 +31,7 @@ IMPORTED = (
     "baton.gateway.serve",
     "uvicorn.protocols.http.httptools_impl",
     "tests.e2e.forks",
+    "tests.e2e.warm",
 )
 
 

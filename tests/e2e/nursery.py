@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 from tests.e2e.landings import watched
 from tests.faults import Faults, FaultyFabric
 
@@ -31,8 +30,7 @@ from baton.cli.compose_rank import PRODUCTION, Ports
 from baton.core.agreement import StepPlan
 from baton.core.errors import BatonError
 from baton.core.frames import Data
-from baton.core.ids import GroupName, Link
-from baton.core.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit
+from baton.core.ids import Link
 from baton.ports.control import Control
 from baton.shell.leash import follow, leashed
 from baton.shell.settings import WorkerSettings
@@ -115,9 +113,10 @@ class Ranks:
 
 def serve(address: str) -> None:
     """The nursery's loop."""
+    from tests.e2e import warm  # noqa: F401
+
     from baton.cli import compose_worker  # noqa: F401  (all that a worker imports)
 
-    _warm()
     gc.collect()
     gc.freeze()  # a collection in a child would copy every page of what all children share
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children; pidfds tell of their end
@@ -135,22 +134,6 @@ def serve(address: str) -> None:
                 _live(address, birth, nursery)
             asking.send(str(pid).encode())
             asking.close()
-
-
-def _warm() -> None:
-    """Kernels are compiled once, here, and not by every child at the same time."""
-    from baton.adapters.memory import HostPool
-    from baton.engine.attention.cpu import CpuAttention
-    from baton.engine.digest import block_sums
-
-    full = GroupName("full")
-    spec = StateSpec("kv", full, (0,), ("k", "v"), 1, 8, DType.F32)
-    placement = Placement(StateTable(1, 16, (Group(full, Unit.PAGE, Full()),), (spec,)), 1, 1, 0, 0, 1)
-    pool = HostPool(4 * placement.page_bytes(full))
-    CpuAttention(pool, placement).warm()
-    block = np.zeros(1, dtype=np.int64)
-    block_sums(pool.array, placement, full, block, block, 0)
-    pool.close()
 
 
 def _live(address: str, birth: Birth, nursery: int) -> None:

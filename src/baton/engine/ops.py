@@ -223,6 +223,11 @@ class CpuOps:
         self._numbers_address = ctypes.addressof(self._numbers)
         self._kinds: dict[tuple[int, int, bool, torch.dtype], Linear] = {}  # one product of each size, with a bias or without
 
+    def warm(self) -> None:
+        """Compile (or load) also what some models alone run."""
+        for task in (self._heads, self._rates, self._gated_norm):
+            assert task.address
+
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
         """See Ops."""
         exact = weight.dtype is torch.float32 and self._dtype is not DType.F32

@@ -1,0 +1,46 @@
+"""Compiles the kernels that workers run: `python -m baton.cli.kernels`, when the program has been installed.
+
+What is compiled is kept beside the sources, so a worker's first start loads it instead: a third of a minute each.
+"""
+
+import numpy as np
+
+from baton.adapters.memory import HostPool
+from baton.cli.compose_rank import SERVED
+from baton.core.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit, Whole
+from baton.engine.attention.choose import attention_for, delta_for
+from baton.engine.digest import block_sums
+from baton.engine.kernels.team import Team
+from baton.engine.models.base import KV, SLOT
+from baton.engine.models.gated_delta import delta_specs
+from baton.engine.models.qwen3_next_config import DeltaSettings
+from baton.engine.ops import CpuOps
+
+BLOCKS = 2  # of each pool: the kernels are run over the first ones
+
+
+def compile_kernels(dtype: DType) -> None:
+    """Those of every family in a dtype, by running them over the state of one that has all kinds."""
+    smallest = DeltaSettings(key_heads=1, value_heads=1, key=4, value=4, taps=2)
+    groups = (Group(KV, Unit.PAGE, Full()), Group(SLOT, Unit.SLOT, Whole()))
+    attending = StateSpec("kv", KV, (0,), ("k", "v"), heads=1, row=16, dtype=dtype)
+    table = StateTable(2, 16, groups, (attending, *delta_specs(smallest, (1,), SLOT, dtype)))
+    placement = Placement(table, 1, 1, 0, 0, 1)
+    pools = {g.name: HostPool(BLOCKS * placement.block_bytes(g.name), what=f"the pool of group {g.name}") for g in groups}
+    attention_for(pools, placement).warm()
+    delta_for(pools, placement).warm()
+    CpuOps(dtype, Team(1)).warm()
+    first = np.zeros(1, dtype=np.int64)
+    block_sums(pools[KV].array, placement, KV, first, first, 0)
+    for pool in pools.values():
+        pool.close()
+
+
+def main() -> None:
+    """All."""
+    for dtype in SERVED.values():
+        compile_kernels(dtype)
+
+
+if __name__ == "__main__":
+    main()
