@@ -33,12 +33,12 @@ def free_port() -> int:
 
 
 def wait_for(what: Callable[[], Any], *, seconds: float, why: str) -> Any:
-    """Poll until `what` is true; its value."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
+    """Poll until `what` is true, less often the longer it takes; its value."""
+    began = time.monotonic()
+    while (waited := time.monotonic() - began) < seconds:
         if value := what():
             return value
-        time.sleep(0.01)
+        time.sleep(min(0.01 + waited / 20, 0.1))
     raise AssertionError(f"not within {seconds} s: {why}")
 
 

@@ -20,7 +20,7 @@ class Serve:
     """`baton serve` with workers of two ranks."""
 
     def __init__(self, model: Path, log: Path) -> None:
-        self.url = f"http://127.0.0.1:{(port := free_port())}"
+        self.http = httpx.Client(base_url=f"http://127.0.0.1:{(port := free_port())}", timeout=60)
         flags = ["--port", str(port), "--dtype", "float32", "--kv-pages", "200", "--served-model-name", "m", "--tp", "2"]
         flags += ["--skip-server-warmup", "--threads", "1"]
         self.process = by_command("serve", ["-m", "baton.cli.main", "serve", str(model), *flags], log)
@@ -28,16 +28,16 @@ class Serve:
     def ready(self) -> bool:
         assert self.process.popen.poll() is None, self.process.log.read_text()
         try:
-            return httpx.get(f"{self.url}/ready").status_code == 200
+            return self.http.get("/ready").status_code == 200
         except httpx.HTTPError:
             return False
 
     def ask(self, **fields: Any) -> httpx.Response:
         body = {"model": "m", "prompt": PROMPT, "max_tokens": ANSWER, "temperature": 0, "ignore_eos": True}
-        return httpx.post(f"{self.url}/v1/completions", json=body | {"return_token_ids": True} | fields, timeout=60)
+        return self.http.post("/v1/completions", json=body | {"return_token_ids": True} | fields)
 
     def ledger(self) -> dict[str, Any]:
-        return dict(httpx.get(f"{self.url}/debug/ledger", timeout=10).json())
+        return dict(self.http.get("/debug/ledger").json())
 
     def pids(self, role: str) -> list[int]:
         """Processes of the worker of that role, by rank; none while it is not registered."""
@@ -51,6 +51,7 @@ def serve(tiny: Path, tmp_path: Path) -> Iterator[Serve]:
         wait_for(service.ready, seconds=300, why="ready")
         yield service
     finally:
+        service.http.close()
         service.process.popen.send_signal(signal.SIGINT)
         assert service.process.popen.wait(10) == 0
 
