@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.faulty_worker import FETCH_MS
+from tests.e2e.reference import Reference
 from tests.e2e.service import Service, split, wait_for
 from tests.faults import Fault, Faults, Rule
 
@@ -18,10 +19,9 @@ pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.fixture(scope="module")
-def expected(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> list[int]:
-    """The tokens over a fabric that does not lie."""
-    with split(tmp_path_factory.mktemp("truth"), tiny, prefill=("--kv-pages", "40"), decode=("--kv-pages", "40")) as s:
-        return s.ids(PROMPT, max_tokens=TOKENS, ignore_eos=True)
+def expected(tiny: Path) -> list[int]:
+    """What the model says."""
+    return Reference(tiny).answer(PROMPT, TOKENS)
 
 
 @pytest.fixture(scope="module")
