@@ -24,6 +24,7 @@ HOLD_MS = 1500
 STALL_MS = 2500  # of decode
 SILENCE_S = 3.0
 EPOCHS = 3  # that the gateway opens after failures
+TRIES = 5
 pytestmark = pytest.mark.timeout(120)
 
 
@@ -279,8 +280,13 @@ def test_an_only_token_that_never_comes_is_a_typed_error_in_time(service: Ordere
 
 
 def cut_a_session(service: Ordered, *, last: bool) -> None:
-    case = Case(service, Rule(Fate.CUT, "Offer", last=last, again_at="Offer"))
-    assert case.answer() == case.expected
+    for _ in range(TRIES):
+        case = Case(service, Rule(Fate.CUT, "Offer", last=last, again_at="Offer"))
+        assert case.answer() == case.expected
+        if len(case.planted()) > 1:
+            break
+        assert last, "a cut before the last offer comes before the commit"
+        case.close()  # decode had read all and committed before it heard of the cut: no epoch, no offer behind it
     assert len(case.planted()) == 2
     assert len(case.lines("prefill", "event=planted ", "fate=again")) == 1
     for side in ("prefill", "decode"):

@@ -34,7 +34,7 @@ def commands(tmp_path: Path, tiny: Path) -> Iterator[Service]:
 class Stream(threading.Thread):
     """A client that reads a stream to its end."""
 
-    def __init__(self, service: Service, max_tokens: int = 4000) -> None:
+    def __init__(self, service: Service, max_tokens: int = 2000) -> None:
         super().__init__(daemon=True)
         self.lines: list[str] = []
         self.ended_at = 0.0
