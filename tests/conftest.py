@@ -1,6 +1,5 @@
-"""Two kinds of tests: those of whole services, which hold real processes to times and need the machine to themselves, and all
-others, which share its cores: what they wait for may take long. `make test` runs the first one by one, then the others side by
-side.
+"""Two kinds of tests: those of whole services, which hold real processes to times of seconds, and all others, for which what they
+wait for may take long. `make test` runs the first two at a time, then the others on all cores.
 """
 
 import signal
@@ -9,11 +8,11 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-ALONE = frozenset({HERE / "e2e"})
+SERVICES = HERE / "e2e"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--only", choices=("shared", "alone"), help="tests that may run side by side, or those that may not")
+    parser.addoption("--only", choices=("services", "others"), help="tests of whole services, or all but those")
 
 
 def pytest_configure() -> None:
@@ -24,7 +23,7 @@ def pytest_configure() -> None:
 
 def _left_out(path: Path, config: pytest.Config) -> bool:
     only = config.getoption("--only")
-    return only is not None and ALONE.isdisjoint((path, *path.parents)) is (only == "alone")
+    return only is not None and (SERVICES in path.parents) is not (only == "services")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
