@@ -151,7 +151,7 @@ def condemn(ledger: Ledger, model: Model, n: int, at: int) -> None:
     model.drop(gone)
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(st.lists(STEP, max_size=60))
 def test_the_ledger_is_what_the_model_says(steps: list[tuple[int, list[int], int]]) -> None:
     ledger, model, made = Ledger(TOTALS), Model(), 0

@@ -60,7 +60,7 @@ class Bench:
 SIZES = st.integers(1, 20)
 
 
-@examples(max_examples=60)
+@examples(max_examples=60, deadline=None)
 @given(SIZES, st.integers(1, 3), SIZES, st.integers(1, 60), st.integers(1, 40))
 def test_a_row_holds_what_it_looks_back_on_where_it_was_written_and_little_else(
     window: int, page_blocks: int, step: int, prompt: int, answer: int
