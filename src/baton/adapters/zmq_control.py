@@ -20,7 +20,7 @@ from baton.core.ids import Link
 
 HIGH_WATER = 4096  # frames queued per peer
 MAX_LINKS = 1024  # of those who dial us
-HEARTBEAT_MS = 1000
+GONE_S = 3  # a connection whose other end says nothing for so long is given up, and made anew by who dialled it
 CURVE_BYTES = 33  # that encryption adds to a frame before ZeroMQ measures it (RFC 26)
 FAREWELL_MS = 100  # a frame handed over before `close` or `hang_up` has so long to leave
 MAX_FRAMES = 1024  # that one call of `receive` takes from one socket
@@ -83,8 +83,13 @@ class ZmqControl:
             (zmq.SNDHWM, HIGH_WATER),
             (zmq.RCVHWM, HIGH_WATER),
             (zmq.MAXMSGSIZE, self._max + (CURVE_BYTES if self._secret is not None else 0)),
-            (zmq.HEARTBEAT_IVL, HEARTBEAT_MS),
-            (zmq.HEARTBEAT_TIMEOUT, 3 * HEARTBEAT_MS),
+            # TCP's own means: with ZeroMQ's heartbeats libzmq 4.3.5 aborts the process once a connection ends while its queue of
+            # received frames is full (zeromq/libzmq issues 3937 and 4767).
+            (zmq.TCP_KEEPALIVE, 1),
+            (zmq.TCP_KEEPALIVE_IDLE, 1),
+            (zmq.TCP_KEEPALIVE_INTVL, 1),
+            (zmq.TCP_KEEPALIVE_CNT, GONE_S - 1),
+            (zmq.TCP_MAXRT, GONE_S * 1000),  # the same for what was sent and is not acknowledged
             (zmq.RECONNECT_IVL, 50),
             (zmq.RECONNECT_IVL_MAX, 1000),
             (zmq.IPV6, int("[" in address)),
