@@ -109,15 +109,18 @@ def test_an_urgent_request_does_not_wait_for_a_less_urgent_one(service: Service)
     """Smaller is more urgent, as in vLLM. One that is not urgent grows to all 24 pages; the urgent one needs 22, and is first."""
     patient, urgent = [1 + i % 250 for i in range(40)], [7] * 340
     alone = service.ids(patient, max_tokens=330, ignore_eos=True)
-    before, begun = events(service), threading.Event()
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(stream, service, begun, patient, max_tokens=330, priority=10)
-        assert begun.wait(30)
-        assert len(service.ids(urgent, max_tokens=4, ignore_eos=True, priority=-1)) == 4
-        ended = time.monotonic()
-        at, said = running.result()
+    for _ in range(5):  # on a busy machine the patient one may be done before the urgent one's prompt is
+        before, begun = events(service), threading.Event()
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(stream, service, begun, patient, max_tokens=330, priority=10)
+            assert begun.wait(30)
+            assert len(service.ids(urgent, max_tokens=4, ignore_eos=True, priority=-1)) == 4
+            ended = time.monotonic()
+            at, said = running.result()
+        assert said == alone
+        if at > ended:
+            break
     assert at > ended
-    assert said == alone
     assert (events(service) - before)["preempted"] == 1
     service.wait_clean()
 
