@@ -62,10 +62,18 @@ def watch(node: Node, computed: list[tuple[str, int, int]]) -> None:
     node.engine.compute = watched  # type: ignore[method-assign]
 
 
-def bench(*, pages: int = 16, page_blocks: int = 1, on: bool = True, decode_pages: int = 32, **limits: float) -> Bench:
+def bench(
+    *,
+    pages: int = 16,
+    page_blocks: int = 1,
+    on: bool = True,
+    decode_pages: int = 32,
+    decode_caches: bool = False,
+    **limits: float,
+) -> Bench:
     world = World()
     prefill = world.add("prefill", P, pages=pages, page_blocks=page_blocks, prefix_cache=on, **limits)
-    world.add("decode", D, pages=decode_pages)
+    world.add("decode", D, pages=decode_pages, prefix_cache=decode_caches)
     world.run()
     found = Bench(world, prefill)
     watch(prefill, found.computed)
@@ -290,6 +298,18 @@ def test_after_a_reset_nothing_is_found_and_nothing_is_lost() -> None:
     assert b.world.tokens(2) == b.world.tokens(3) == expected(SYSTEM, 3)
     assert (b.view()["cached"], b.view()["free"]) == (3, 13)
     assert b.world.clean
+
+
+def test_a_reset_may_be_of_one_worker() -> None:
+    b = bench(decode_caches=True)
+    b.ask(1, SYSTEM)
+    b.ask(2, tuple(range(8)))
+    question = b.world.front.ask_reset_cache("prefill-2")
+    b.world.run()
+    views = b.world.front.ledger(question)
+    assert views is not None
+    assert [view.name for view in views] == ["prefill-2"]
+    assert [b.world.nodes[boot].leader.ledger.view()[KV]["cached"] for boot in (P, D)] == [0, 5]
 
 
 def test_clearing_the_pools_empties_the_cache() -> None:

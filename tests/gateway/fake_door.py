@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import msgspec
+
 from baton.core.door import Cancel, Emit, Fail, Finish, RequestId, Submit
 from baton.core.errors import Overloaded
 from baton.core.ids import Epoch, Key, Room, TokenId, TokenIndex
@@ -93,9 +95,10 @@ class FakeDoor:
     def capacity(self) -> Capacity | None:
         return self.limits
 
-    async def reset_cache(self) -> LedgerReport:
+    async def reset_cache(self, worker: str | None) -> LedgerReport:
         self.resets += 1
-        return self.report
+        views = tuple(view for view in self.report.workers if worker in (None, view.name))
+        return msgspec.structs.replace(self.report, workers=views)
 
     async def clear(self):
         self.clears += 1

@@ -120,6 +120,10 @@ def test_prefix_caches_are_emptied_and_who_did_not_say_so_is_named():
     fake.report = LedgerReport((view("p", clean=False), view("d", clean=True)), (), 0)
     answer = request(fake, "POST", "/reset_prefix_cache")
     assert (answer.status_code, answer.json(), fake.resets) == (200, {"success": True, "workers": ["p", "d"]}, 1)
+    answer = request(fake, "POST", "/reset_prefix_cache?worker=d")
+    assert answer.json() == {"success": True, "workers": ["d"]}
+    answer = request(fake, "POST", "/reset_prefix_cache?worker=x")
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "worker")
     fake.report = LedgerReport((view("p", clean=False),), ("d", "e"), 0)
     answer = request(fake, "POST", "/reset_prefix_cache")
     assert answer.status_code == 503

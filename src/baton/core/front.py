@@ -185,13 +185,15 @@ class Front:
         """Ask every worker to zero its pools; answered as `ask_ledger` is."""
         return self._ask(Clear)
 
-    def ask_reset_cache(self) -> int:
-        """Ask every worker to empty its prefix cache; answered as `ask_ledger` is."""
-        return self._ask(ResetCache)
+    def ask_reset_cache(self, worker: str | None = None) -> int:
+        """Ask every worker, or those of this name, to empty its prefix cache; answered as `ask_ledger` is."""
+        return self._ask(ResetCache, worker)
 
-    def _ask(self, message: Callable[[int], AskLedger | Clear | ResetCache]) -> int:
-        question = self._questions.ask({r.manifest.boot: r.name for r in self._workers.registered()})
-        self._effects += [Send(boot, message(question)) for boot in self._workers]
+    def _ask(self, message: Callable[[int], AskLedger | Clear | ResetCache], worker: str | None = None) -> int:
+        names = {r.manifest.boot: r.name for r in self._workers.registered()}
+        asked = {boot: name for boot, name in names.items() if worker is None or name == worker}
+        question = self._questions.ask(asked)
+        self._effects += [Send(boot, message(question)) for boot in asked]
         return question
 
     def ledger(self, question: int) -> list[LedgerView] | None:

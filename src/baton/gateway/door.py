@@ -89,8 +89,9 @@ class Door(Protocol):
         """Ask every worker to zero its pools; the books say which groups were (`cleared`). Ends within a bounded time."""
         ...
 
-    async def reset_cache(self) -> LedgerReport:
-        """Ask every worker to empty its prefix cache; ends within a bounded time, `missing` names who did not answer."""
+    async def reset_cache(self, worker: str | None) -> LedgerReport:
+        """Ask every worker, or those of this name, to empty its prefix cache; ends within a bounded time, `missing` names who
+        did not answer."""
         ...
 
     async def ledger(self, *, audit: bool = True) -> LedgerReport:

@@ -97,9 +97,9 @@ class FrontDoor:
         """See Door."""
         return await self._answers(self._front.ask_clear())
 
-    async def reset_cache(self) -> LedgerReport:
+    async def reset_cache(self, worker: str | None) -> LedgerReport:
         """See Door."""
-        return await self._answers(self._front.ask_reset_cache())
+        return await self._answers(self._front.ask_reset_cache(worker))
 
     async def _answers(self, question: int) -> LedgerReport:
         self._turn_soon()

@@ -50,6 +50,8 @@ SLEEP_QUERIES = (
     Query("level", {"type": "integer", "enum": [1, 2]}, "as in vLLM; makes no difference: weights stay"),
 )
 
+RESET_QUERIES = (Query("worker", {"type": "string"}, "the name of the one worker that gives them up; all, if left out"),)
+
 OPERATIONS = (
     _generation("/v1/chat/completions", "chat", "Continue a conversation.", ChatBody, ChatAnswer),
     _generation("/v1/completions", "completion", "Continue a text, or several.", CompletionBody, CompletionAnswer),
@@ -61,7 +63,7 @@ OPERATIONS = (
     _order("/sleep", "Take no more requests and clear all pools.", Slept, queries=SLEEP_QUERIES, more_faults=(400, 409, 503)),
     _order("/wake_up", "Take requests again.", Sleeping),
     _read("/is_sleeping", "is_sleeping", "Whether the service sleeps.", Sleeping),
-    _order("/reset_prefix_cache", "Give up all cached prefixes.", CacheReset, more_faults=(503,)),
+    _order("/reset_prefix_cache", "Give up cached prefixes.", CacheReset, queries=RESET_QUERIES, more_faults=(400, 503)),
     _read("/metrics", "metrics", "Counters in Prometheus' format.", None),
     _read("/debug/ledger", "ledger", "Who holds what, for clients on this machine.", Books, faults=(403, 500)),
 )

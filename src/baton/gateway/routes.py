@@ -147,7 +147,10 @@ class Routes:
     async def reset_prefix_cache(self, request: Request) -> Response:
         """POST /reset_prefix_cache."""
         self._require_operator(request)
-        report = await self._door.reset_cache()
+        worker = request.query_params.get("worker")
+        report = await self._door.reset_cache(worker)
+        if worker is not None and not (report.workers or report.missing):
+            raise refuse(f"no worker is called {worker[:40]!r}", param="worker")
         if report.missing:
             why = f"these workers did not answer, and may have emptied their caches or not: {', '.join(report.missing)}"
             raise unavailable(why, code="not_reset", retry_after_s=self._settings.retry_after_s)

@@ -154,9 +154,9 @@ class TallyingDoor:
         """See Door."""
         return await self._door.clear()
 
-    async def reset_cache(self) -> LedgerReport:
+    async def reset_cache(self, worker: str | None) -> LedgerReport:
         """See Door."""
-        return await self._door.reset_cache()
+        return await self._door.reset_cache(worker)
 
     async def ledger(self, *, audit: bool = True) -> LedgerReport:
         """See Door."""

@@ -105,7 +105,9 @@ class ClearAsked(Entry, frozen=True, tag="clear_asked"):
 
 
 class ResetCacheAsked(Entry, frozen=True, tag="reset_cache_asked"):
-    """Somebody wants the prefix caches of all workers emptied."""
+    """Somebody wants the prefix caches of all workers emptied, or of those of this name."""
+
+    worker: str | None = None
 
 
 class LedgerForgotten(Entry, frozen=True, tag="ledger_forgotten"):

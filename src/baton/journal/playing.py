@@ -66,7 +66,7 @@ FRONT: Mapping[type[AnyEntry], FrontPlay] = {
     Timer: lambda front, e, at: front.on_timer(at),
     LedgerAsked: lambda front, e, at: [Asked(front.ask_ledger(audit=e.audit))],
     ClearAsked: lambda front, e, at: [Asked(front.ask_clear())],
-    ResetCacheAsked: lambda front, e, at: [Asked(front.ask_reset_cache())],
+    ResetCacheAsked: lambda front, e, at: [Asked(front.ask_reset_cache(e.worker))],
     LedgerForgotten: lambda front, e, at: [Unanswered(tuple(front.forget_ledger(e.question)))],
 }
 ENTRIES: Mapping[Kind, frozenset[type[AnyEntry]]] = {

@@ -204,9 +204,9 @@ class RecordedFront:
         """See Front."""
         return self._ask(e.ClearAsked())
 
-    def ask_reset_cache(self) -> int:
+    def ask_reset_cache(self, worker: str | None = None) -> int:
         """See Front."""
-        return self._ask(e.ResetCacheAsked())
+        return self._ask(e.ResetCacheAsked(worker))
 
     def _ask(self, entry: e.LedgerAsked | e.ClearAsked | e.ResetCacheAsked) -> int:
         now = self._now()
