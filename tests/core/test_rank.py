@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from tests.core.build import KV, key, manifest
 
 from baton.core.agreement import Ballot, Fetch, Hold, Meet, StepPlan, Suspect, Vote
@@ -9,7 +10,7 @@ from baton.core.ids import Boot, Page, RankId, Seal, Seq
 from baton.core.messages import BlockRun, LegSums
 from baton.core.rank import MAX_TRIES, RankCore
 from baton.core.rank_effects import CancelRead, Connect, Digest, RankEffect, Read
-from baton.core.work import DigestDone, Ended, Handle, Outcome
+from baton.core.work import DigestDone, Ended, Handle, Outcome, Released
 
 KEY = key()
 
@@ -97,3 +98,92 @@ def test_a_dropped_room_starts_nothing_afterwards() -> None:
     report = core.report()
     assert report is not None
     assert (report.quiet, report.ballots) == ((KEY,), ())
+
+
+# ---- patient orders -----------------------------------------------------------------------------
+
+
+def of_two(number: int = 1, *, patient: bool = True, tell: bool = True) -> tuple[RankCore, list[RankEffect]]:
+    """Two blocks from two source ranks, half of the heads from each; the legs' sums are 11, 22 and 33, 44."""
+    ours, one = manifest("prefill", 3), manifest("decode", 2)
+    other = replace(one.ranks[0], boot=Boot(12), rank=1, tp_rank=1)
+    theirs = replace(one, tp=2, ranks=(one.ranks[0], other))
+    core = RankCore(rank=0, boot=Boot(3), placements=[ours.placement(0)], seal=True)
+    core.apply(StepPlan(Seq(1), meet=(Meet(theirs, "shm"),)))
+    for rank in theirs.ranks:
+        core.connected(RankId(Boot(2), rank.boot, rank.rank), "")
+    run = BlockRun(0, 2, (Page(3), Page(4)))
+    sums = tuple(LegSums(leg, KV, (0, 1), (Seal(22 * leg + 11), Seal(22 * leg + 22))) for leg in (0, 1))
+    fetch = Fetch(number, None, (), KEY, Boot(2), 8, {KV: run}, sums, 1000, tell=tell, patient=patient)
+    core.report()
+    return core, core.apply(StepPlan(Seq(2), hold=(Hold(KEY, {KV: (Page(5), Page(6))}),), fetch=(fetch,)))
+
+
+def arrives(core: RankCore, read: RankEffect, units: list[list[int]]) -> list[RankEffect]:
+    """A read ends well; what it brought sums to that, by block and unit."""
+    assert isinstance(read, Read)
+    (digest,) = core.ended(Ended(read.handle, Outcome.OK, ""))
+    assert isinstance(digest, Digest)
+    return core.hashed(DigestDone(digest.order.job, np.array(units, dtype=np.uint64)))
+
+
+def test_what_blocks_sum_to_is_said_with_the_vote_each_unit_by_the_leg_that_brought_it() -> None:
+    core, (first, second) = of_two()
+    arrives(core, second, [[99, 99, 30, 3], [99, 99, 40, 4]])  # the other half has not come yet
+    assert ballots(core) == ()
+    arrives(core, first, [[10, 1, 77, 77], [20, 2, 77, 77]])
+    (ballot,) = ballots(core)
+    assert ballot.vote is Vote.ARRIVED
+    found = np.frombuffer(ballot.sums[KV], dtype=np.uint64).reshape(2, 4)
+    assert found.tolist() == [[10, 1, 30, 3], [20, 2, 40, 4]]
+
+
+def test_nothing_is_said_of_sums_that_nobody_asked_for() -> None:
+    core, (first, second) = of_two(tell=False)
+    arrives(core, first, [[10, 1, 0, 0], [20, 2, 0, 0]])
+    arrives(core, second, [[0, 0, 30, 3], [0, 0, 40, 4]])
+    (ballot,) = ballots(core)
+    assert (ballot.vote, ballot.sums) == (Vote.ARRIVED, {})
+
+
+@pytest.mark.parametrize("last", ["ended", "released", "hashed"])
+def test_a_patient_order_that_fails_is_voted_on_when_nothing_touches_its_pages(last: str) -> None:
+    core, (first, second) = of_two()
+    assert isinstance(first, Read)
+    assert isinstance(second, Read)
+    assert core.ended(Ended(first.handle, Outcome.FAILED, "x")) == [], "it is not read again"
+    assert ballots(core) == ()
+    match last:
+        case "ended":
+            core.ended(Ended(second.handle, Outcome.FAILED, "y"))
+        case "released":
+            core.ended(Ended(second.handle, Outcome.UNKNOWN, "y"))
+            assert ballots(core) == ()
+            core.released(Released(second.handle))
+        case _:
+            (digest,) = core.ended(Ended(second.handle, Outcome.OK, ""))
+            assert isinstance(digest, Digest)
+            assert ballots(core) == ()
+            core.hashed(DigestDone(digest.order.job, np.zeros((2, 4), dtype=np.uint64)))
+    (ballot,) = ballots(core)
+    assert (ballot.vote, ballot.why, ballot.sums) == (Vote.FAILED, "read failed: x", {})
+
+
+def test_a_patient_order_that_differs_is_not_read_again() -> None:
+    core, (first, second) = of_two()
+    assert arrives(core, first, [[10, 1, 0, 0], [20, 9, 0, 0]]) == []
+    assert ballots(core) == ()
+    assert arrives(core, second, [[0, 0, 30, 3], [0, 0, 40, 4]]) == []
+    (ballot,) = ballots(core)
+    assert (ballot.vote, ballot.suspects, ballot.sums) == (Vote.DIFFERED, (Suspect(0, KV, (1,)),), {})
+
+
+def test_an_impatient_one_is_said_to_have_failed_at_once_and_a_late_release_changes_nothing() -> None:
+    core, (first, second) = of_two(patient=False)
+    assert isinstance(second, Read)
+    core.ended(Ended(second.handle, Outcome.UNKNOWN, "x"))
+    assert [b.vote for b in ballots(core)] == [Vote.FAILED]
+    core.released(Released(second.handle))
+    assert isinstance(first, Read)
+    assert core.ended(Ended(first.handle, Outcome.OK, "")) == []
+    assert ballots(core) == ()

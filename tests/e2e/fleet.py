@@ -20,6 +20,7 @@ from baton.adapters.clock import MonotonicClock
 from baton.adapters.entropy import SystemEntropy
 from baton.adapters.zmq_control import ZmqControl
 from baton.core.door import Emit, Fail, Finish, Heard, RequestId, Submit
+from baton.core.fetch_back import FetchBack
 from baton.core.front import Front
 from baton.core.ids import Boot, TokenId
 from baton.core.messages import Drawn, LedgerView, Limits, Sampling
@@ -71,6 +72,7 @@ class Fleet:
         record: Path | None = None,
         max_model_len: int = 512,
         prefix_caching: bool = False,
+        fetch_back: FetchBack = FetchBack.NEVER,
         hurt: Mapping[tuple[Role, Layout], Mapping[str, Any]] | None = None,
     ) -> None:
         """`hurt`: fields of Birth for some workers."""
@@ -115,6 +117,7 @@ class Fleet:
                 tp=layout.tp,
                 pp=layout.pp,
                 prefix_caching=prefix_caching,
+                fetch_back=fetch_back,
             )
             for (role, layout), name in self.names.items()
         }
@@ -199,6 +202,11 @@ class Fleet:
         """Zero all pools."""
         for view in self._ask(self.front.ask_clear()):
             assert view.cleared, f"{view.name} holds {view.rooms}"
+
+    def reset(self, role: Role, layout: Layout) -> None:
+        """Empty the prefix cache of one worker."""
+        (view,) = self._ask(self.front.ask_reset_cache(self.names[role, layout]))
+        assert {pages["cached"] for pages in view.pages.values()} == {0}
 
     def _ask(self, question: int) -> list[LedgerView]:
         self.turn_until(lambda: self.front.ledger(question) is not None, what="the books")

@@ -99,7 +99,7 @@ def test_what_workers_answer():
         events={"doubt": 3},
         spent={"fetching": spent.view()},
         ranks=RankTally(11, 4096, 1, 90, 2),
-        cache=CacheTally(50, 30, 6, 4096),
+        cache=CacheTally(50, 30, 6, 4096, 16, 512, 32),
     )
     decode = msgspec.structs.replace(
         view("d", clean=False),
@@ -115,6 +115,9 @@ def test_what_workers_answer():
     assert (m["vllm:prefix_cache_queries_total", ("d",)], m["vllm:prefix_cache_hits_total", ("d",)]) == (50, 30)
     assert (m["baton:prefix_cache_evictions_total", who], m["baton:prefix_cache_pins", who]) == (6, 3)
     assert m["baton:prefix_cache_saved_bytes_total", who] == 4096
+    assert m["baton:prefix_cache_borrowed_tokens_total", who] == 16
+    assert m["baton:prefix_cache_borrowed_bytes_total", who] == 512
+    assert m["baton:prefix_cache_lent_tokens_total", who] == 32
     assert m["baton:pages", ("full", "decode", "cached", "d")] == 4
     assert (m["vllm:num_requests_running", ()], m["vllm:num_requests_waiting", ()]) == (1, 5)
     assert m["baton:pages", ("full", "decode", "committed", "d")] == 3

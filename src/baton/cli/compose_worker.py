@@ -116,6 +116,7 @@ class Worker(Member):
             host_bytes=host_bytes,
             ahead=s.prefill_ahead,
             prefix_cache=s.prefix_caching,
+            fetch_back=s.fetch_back,
         )
         return self._station.making.cores.leader(LeaderParts(self.manifest, settings, totals), self._choose_fabric)
 

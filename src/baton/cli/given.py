@@ -20,6 +20,7 @@ from baton.cli.options import (
 )
 from baton.cli.sizes import parse_size
 from baton.core.errors import ConfigError
+from baton.core.fetch_back import FetchBack
 from baton.ports.fabric_settings import FabricSettings
 from baton.shell import settings as default
 from baton.shell.settings import BLOCK_TOKENS, Role, WorkerSettings
@@ -77,6 +78,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     seal: Switch
     host_kv_memory: str = DEFAULT_HOST_KV_MEMORY
     prefix_caching: bool = True
+    fetch_back: FetchBack = FetchBack.AUTO
     fabric_settings: FabricSettings = DEFAULT_FABRIC
 
 
@@ -120,6 +122,7 @@ def worker_settings(
         max_num_seqs=work.max_num_seqs,
         prefill_ahead=work.prefill_ahead,
         prefix_caching=memory.prefix_caching,
+        fetch_back=memory.fetch_back,
         threads=share.threads,
         cores=share.cores,
         tp=parallel.tp,

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from baton.cli.config_file import load
+from baton.core.fetch_back import FetchBack
 from baton.ports.fabric_settings import FabricSettings
 from baton.shell.settings import BLOCK_TOKENS, Role
 
@@ -19,6 +20,7 @@ DEFAULT_KV_MEMORY = "1GiB"
 DEFAULT_HOST_KV_MEMORY = "auto"
 DEFAULT_BATCHED_TOKENS = 512
 DEFAULT_NUM_SEQS = 128
+DEFAULT_FETCH_BACK = FetchBack.AUTO
 DEFAULT_FABRIC = FabricSettings()
 
 INDEX_DTYPES: Mapping[str, str] = {"auto": "auto", "fp8": "fp8", "fp8_e4m3": "fp8"}
@@ -126,6 +128,14 @@ PrefixCaching = Annotated[
         "--enable-prefix-caching/--no-enable-prefix-caching",
         " /--disable-radix-cache",
         help="Keep state for later requests with the same beginning, where the model's state allows it.",
+        rich_help_panel=MEMORY,
+    ),
+]
+FetchBackMode = Annotated[
+    FetchBack,
+    typer.Option(
+        "--fetch-back",
+        help="Whether prefill fetches from decode what that has cached of a prompt: auto (where it is cheaper), always or never.",
         rich_help_panel=MEMORY,
     ),
 ]

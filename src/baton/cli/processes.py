@@ -51,6 +51,7 @@ def worker(
     seal: opt.Seal = opt.Switch.ON,
     prefill_ahead: opt.PrefillAhead = default.PREFILL_AHEAD,
     enable_prefix_caching: opt.PrefixCaching = True,
+    fetch_back: opt.FetchBackMode = opt.DEFAULT_FETCH_BACK,
     served_model_name: opt.ServedModelName = None,
     secret: opt.Secret = None,
     log_level: opt.Level = opt.LogLevel.INFO,
@@ -82,6 +83,7 @@ def worker(
         fabric=fabric,
         seal=seal,
         prefix_caching=enable_prefix_caching,
+        fetch_back=fetch_back,
         fabric_settings=given.fabric_settings(
             host=fabric_host,
             device=fabric_device,
@@ -223,6 +225,7 @@ def worker_flags(settings: WorkerSettings) -> tuple[str, ...]:
         "--kv-memory": settings.kv_bytes,
         "--host-kv-memory": f"auto/{settings.host_kv_sharers}" if settings.host_kv_bytes is None else settings.host_kv_bytes,
         "--prefill-ahead": settings.prefill_ahead,
+        "--fetch-back": settings.fetch_back.value,
         "--seal": (opt.Switch.ON if settings.seal else opt.Switch.OFF).value,
         "--secret": settings.secret,
         "--log-level": settings.log_level,

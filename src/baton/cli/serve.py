@@ -53,6 +53,7 @@ def serve(
     seal: opt.Seal = opt.Switch.ON,
     prefill_ahead: opt.PrefillAhead = default.PREFILL_AHEAD,
     enable_prefix_caching: opt.PrefixCaching = True,
+    fetch_back: opt.FetchBackMode = opt.DEFAULT_FETCH_BACK,
     served_model_name: opt.ServedModelName = None,
     api_key: opt.ApiKeys = None,
     api_key_file: opt.ApiKeyFiles = None,
@@ -90,6 +91,7 @@ def serve(
         fabric=fabric,
         seal=seal,
         prefix_caching=enable_prefix_caching,
+        fetch_back=fetch_back,
         fabric_settings=given.fabric_settings(
             host=opt.DEFAULT_FABRIC.host,
             device=fabric_device,

@@ -8,7 +8,7 @@ worker ends; votes are monotone within their key; a negative fact counts only fr
 which ordered it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from hashlib import blake2b
 
@@ -53,13 +53,14 @@ class Ballot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     vote: Vote
     why: str
     suspects: tuple[Suspect, ...]
+    sums: dict[GroupName, bytes] = {}  # with ARRIVED, if the order says `tell`: uint64 [blocks of the run, units]
 
 
 # ---- step plan ----------------------------------------------------------------------------------
 
 
 class Meet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Connect to a prefill worker's ranks over this fabric."""
+    """Connect to the ranks of a worker whose state is read here, over this fabric."""
 
     manifest: Manifest
     fabric: str
@@ -81,6 +82,8 @@ class Fetch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Read these blocks of the room from that worker into the pages the room holds, and verify them.
 
     `follows` names an earlier order for the same blocks, of which all but `only` has arrived; only that is read.
+    With `patient` nothing is read twice, and a vote is given only when nothing of the order touches the room's pages any more:
+    they are to be used otherwise if it fails.
     """
 
     order: int
@@ -92,6 +95,8 @@ class Fetch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     runs: dict[GroupName, BlockRun]  # source pages
     sums: tuple[LegSums, ...]
     deadline_ms: int
+    tell: bool = False  # with the vote, what the blocks sum to by unit
+    patient: bool = False
 
 
 class RowOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -292,6 +297,10 @@ class Agreement:
         votes = self._votes[order]
         found = [votes[Rank(r)].vote if Rank(r) in votes else Vote.WAITING for r in range(self.ranks)]
         return fold(found), tuple(votes.values())
+
+    def ballots(self, order: int) -> Mapping[Rank, Ballot]:
+        """What has come of an open order, by rank."""
+        return self._votes[order]
 
     def settle(self, order: int) -> None:
         """Forget an order."""

@@ -10,46 +10,50 @@ everything, and what is cached here is taken from its offers. Completeness is co
 table and what was pinned, never from what happened to be offered.
 
 Pages of the prompt enter the cache at the commit, verified, and those of generated tokens when they are complete. The page of
-a room's next position is not, so it is the room's own, and nothing in the cache is ever written.
+a room's next position is not, so it is the room's own, and nothing in the cache is ever written. What is cached is lent to
+prefill (core/lending.py), with the sums of its blocks: of those fetched the ones that their verification found, of generated
+ones the sums at birth.
 """
 
 from functools import partial
 
-from baton.core.agreement import Ballot, Fetch, Report, RowOrder, RowSums, Suspect, Vote
+from baton.core import lending
+from baton.core.agreement import Report, RowOrder, RowSums
 from baton.core.decode_room import DecodeRoom
 from baton.core.early import EarlyOffers
 from baton.core.errors import Mismatch
-from baton.core.generation import decode_row, drawn_of, tell
+from baton.core.fetch_back import FetchBack
+from baton.core.generation import completed, decode_row, drawn_of, tell
 from baton.core.holding import take
-from baton.core.ids import BlockIndex, Boot, GroupName, Key, Micros, Seq
+from baton.core.ids import BlockIndex, Boot, GroupName, Micros, Rank, Seq
 from baton.core.lacking import lacking
 from baton.core.manifest import Manifest
 from baton.core.marks import Mark
 from baton.core.messages import (
     Admitted,
-    BlockRun,
-    Doubt,
+    Borrow,
     FailCode,
     Hello,
     HelloBack,
-    Intactness,
     Introduce,
-    LegSums,
+    Loan,
     Offer,
     Paired,
     Received,
     Refused,
+    Returned,
     Stale,
     Ticket,
     Unpaired,
-    Verdict,
     Withdrawn,
 )
 from baton.core.pages import PageState
 from baton.core.pairing import ChooseFabric, Partners
-from baton.core.retraction import RETRACTION, GeneratingLeader
+from baton.core.retraction import RETRACTION
+from baton.core.reuse import RoomSums, add_sums, sums_of
 from baton.core.room import Dial, HangUp, LeaderSettings, RoomState, Saw, Table, finish_of
 from baton.core.state import extent_blocks
+from baton.core.verifying import VerifyingLeader
 
 DECODE: Table = RETRACTION | {
     (RoomState.QUEUED, Saw.HELD): RoomState.FETCHING,
@@ -68,7 +72,7 @@ DECODE: Table = RETRACTION | {
 ON_THEIR_WAY = (RoomState.FETCHING, RoomState.COMMITTING)  # rooms whose pages are not in the cache yet
 
 
-class DecodeLeader(GeneratingLeader[DecodeRoom]):
+class DecodeLeader(VerifyingLeader):
     """See the head of this module."""
 
     table = DECODE
@@ -83,26 +87,27 @@ class DecodeLeader(GeneratingLeader[DecodeRoom]):
         super().__init__(manifest, settings, totals)
         self._partners = Partners(manifest, choose_fabric)
         self._early = EarlyOffers()
-        self._orders: dict[int, Key] = {}  # open fetch orders
         self.reuse.on = self.reuse.on and manifest.seal  # what was fetched unverified must not spread
+        self.keeps_sums = self.reuse.on and settings.fetch_back is not FetchBack.NEVER  # nothing is lent without
+        self._placements = [manifest.placement(r.rank) for r in manifest.ranks]
         self._handlers |= {
             Introduce: self._on_introduce,
             HelloBack: self._on_hello_back,
             Refused: self._on_refused,
             Offer: self._on_offer,
             Withdrawn: self._on_withdrawn,
-            Verdict: self._on_verdict,
+            Borrow: self._on_borrow,
+            Returned: self._on_returned,
         }
 
     def _open(self, ticket: Ticket, now: Micros) -> DecodeRoom:
         room = DecodeRoom(ticket, now)
+        room.borrow = self._early.borrow(ticket.key, ticket.prefill)
         room.offers = self._early.take(ticket.key, ticket.prefill)
         return room
 
     def _forget(self, room: DecodeRoom) -> None:
-        for order in room.open_orders:  # ranks do not vote on what was dropped
-            self._orders.pop(order, None)
-            self._agreement.settle(order)
+        self.ledger.end_loan(room.key)
         super()._forget(room)
 
     def _stalls(self, room: DecodeRoom) -> bool:
@@ -142,7 +147,8 @@ class DecodeLeader(GeneratingLeader[DecodeRoom]):
     def _ask(self, boot: Boot) -> None:
         partner = self._partners.ready_to_ask(boot)
         if partner is not None:
-            self.send(boot, Hello(self.manifest, partner.plan.digest))
+            lends = lending.way(self, partner.manifest, partner.fabric) if self.keeps_sums else None
+            self.send(boot, Hello(self.manifest, partner.plan.digest, lends))
 
     def _on_hello_back(self, sender: Boot, message: HelloBack, now: Micros) -> None:
         if self._partners.find(sender) is None:
@@ -173,7 +179,39 @@ class DecodeLeader(GeneratingLeader[DecodeRoom]):
         for room in [r for r in self.rooms.values() if r.ticket.prefill == boot and r.state in before_commit]:
             self.marks[Mark.PREFILL_LOST] += 1
             self.fail(room, FailCode.WORKER_LOST, f"prefill worker {boot:x} was lost: {why}", retry=True)
+        for room in [r for r in self.rooms.values() if r.ticket.prefill == boot]:
+            self.ledger.end_loan(room.key)
         self._early.lost(boot)
+
+    # ---- loans ----------------------------------------------------------------------------------
+
+    def _on_borrow(self, sender: Boot, borrow: Borrow, now: Micros) -> None:
+        room = self.find(borrow.key)
+        if room is None and self._early.keep_borrow(sender, borrow):
+            self.marks[Mark.EARLY_BORROW] += 1
+        elif room is None or room.ticket.prefill != sender:
+            self.send(sender, Loan(borrow.key, {}, ()))
+        else:
+            self._lend(room, borrow)
+
+    def _lend(self, room: DecodeRoom, borrow: Borrow) -> None:
+        partner = self._partners.find(room.ticket.prefill)
+        if partner is None or not self.keeps_sums or room.state is RoomState.ENDING:
+            self.send(room.ticket.prefill, Loan(room.key, {}, ()))
+        else:
+            self.send(room.ticket.prefill, lending.lend(self, room, borrow, partner.manifest))
+
+    def _on_ticket(self, sender: Boot, ticket: Ticket, now: Micros) -> None:
+        super()._on_ticket(sender, ticket, now)
+        room = self.find(ticket.key)
+        if room is not None and room.borrow is not None:
+            borrow, room.borrow = room.borrow, None
+            self._lend(room, borrow)
+
+    def _on_returned(self, sender: Boot, message: Returned, now: Micros) -> None:
+        room = self.find(message.key)
+        if room is not None and room.ticket.prefill == sender:
+            self.ledger.end_loan(room.key)
 
     # ---- offers ---------------------------------------------------------------------------------
 
@@ -248,6 +286,7 @@ class DecodeLeader(GeneratingLeader[DecodeRoom]):
                 self.make_way_for(room, want, reuse)
                 return
             self.reuse.begin(room, reuse, self.marks)
+            room.pinned = reuse
             self.followers.forget(room.key)
             leading.append(room)
             self.entered(room)
@@ -302,30 +341,6 @@ class DecodeLeader(GeneratingLeader[DecodeRoom]):
                 return f"offer {offer.number} states blocks [{run.start}, {run.end}) in {len(run.pages)} pages; {limit} are due"
         return ""
 
-    def _order(
-        self,
-        room: DecodeRoom,
-        runs: dict[GroupName, BlockRun],
-        sums: tuple[LegSums, ...],
-        *,
-        follows: int | None = None,
-        only: tuple[Suspect, ...] = (),
-    ) -> None:
-        fetch = Fetch(
-            order=self.new_order(),
-            follows=follows,
-            only=only,
-            key=room.key,
-            source=room.ticket.prefill,
-            length=room.length,
-            runs=runs,
-            sums=sums,
-            deadline_ms=self.settings.fetch_ms,
-        )
-        room.open_orders[fetch.order] = fetch
-        self._orders[fetch.order] = room.key
-        self.draft.fetch.append(fetch)
-
     def _expected(self, room: DecodeRoom) -> dict[GroupName, set[BlockIndex]]:
         """What must be fetched of each group."""
         found, cached = {}, self._cached(room)
@@ -360,28 +375,42 @@ class DecodeLeader(GeneratingLeader[DecodeRoom]):
         self.ledger.move(room.key, PageState.COMMITTED)
         self.send(room.ticket.prefill, Received(room.key))
         room.generated.append(room.record.first)
-        self.reuse.enter(room, room.position, {}, self.marks)
+        room.sums = self._sums_of(room)
+        self.reuse.enter(room, room.position, room.sums, self.marks)
+
+    def _sums_of(self, room: DecodeRoom) -> RoomSums | None:
+        """Of the whole blocks of a prompt that is committed; its last one is written again if it is not whole."""
+        if not self.keeps_sums:
+            return None
+        b = self.state_table.block_tokens
+        cached, first = room.pinned, BlockIndex(room.hit // b)
+        units = {(Rank(r), g): len(p.units(g)) for r, p in enumerate(self._placements) for g in self.ledger.pools}
+        known = sums_of(cached) if all(entry.sums for entry in cached) else {}
+        return room.brought.sums(known, first, BlockIndex(room.length // b), units)
 
     # ---- generation -----------------------------------------------------------------------------
 
     def _compose(self) -> None:
         for room in self.ready():
-            self.add_row(room, decode_row(room))
+            seals = room.enters and room.sums is not None  # the prefix cache lends nothing unsealed
+            self.add_row(room, decode_row(room, completed(self.state_table, room) if seals else None))
 
     def _on_batch(self, batch: list[tuple[DecodeRoom, RowOrder]], ranks: list[tuple[RowSums, ...]], now: Micros) -> None:
-        for i, (room, _) in enumerate(batch):
+        for i, (room, row) in enumerate(batch):
             if room.state is not RoomState.RUNNING:
                 continue  # ended meanwhile
+            if row.final and room.sums is not None:
+                add_sums(room.sums, {Rank(r): rows[i].sums for r, rows in enumerate(ranks)}, self._placements)
             drawn = drawn_of(ranks, i)
             room.generated.append(drawn)
             room.resumed = False
-            self.reuse.enter(room, room.position, {}, self.marks)
+            self.reuse.enter(room, room.position, room.sums, self.marks)
             finish = finish_of(drawn, generated=int(room.next_index), limits=room.ticket.limits)
             tell(self, room, finish, cached=room.record.cached if room.record is not None and not room.told else 0)
             if finish is not None:
                 self.end(room)
 
-    # ---- votes and doubts -----------------------------------------------------------------------
+    # ---- reports --------------------------------------------------------------------------------
 
     def _on_report(self, report: Report, now: Micros) -> None:
         super()._on_report(report, now)
@@ -394,54 +423,3 @@ class DecodeLeader(GeneratingLeader[DecodeRoom]):
             else:
                 partner.met.add(report.rank)
                 self._ask(met.peer)
-        for ballot in report.ballots:
-            self._count(ballot.order, now)
-
-    def _count(self, order: int, now: Micros) -> None:
-        key = self._orders.get(order)
-        room = self.find(key) if key is not None else None
-        vote, ballots = self._agreement.verdict(order) if key is not None else (Vote.WAITING, ())
-        if vote is Vote.WAITING:
-            return
-        del self._orders[order]
-        self._agreement.settle(order)
-        if room is None or room.state is not RoomState.FETCHING:
-            return
-        fetch = room.open_orders.pop(order)
-        room.progress = now
-        if vote is Vote.ARRIVED:
-            for group, run in fetch.runs.items():
-                room.arrived.setdefault(group, set()).update(BlockIndex(b) for b in range(run.start, run.end))
-            return
-        self.marks[Mark.FETCH_FAILED] += 1
-        self._doubt(room, fetch, [b for b in ballots if b.vote is vote])
-
-    def _doubt(self, room: DecodeRoom, fetch: Fetch, ballots: list[Ballot]) -> None:
-        """Ask prefill about blocks that keep differing, once; any other failure ends the epoch."""
-        suspects = {(s.leg, s.group, s.blocks): s for b in ballots for s in b.suspects}
-        if not suspects or fetch.follows is not None:
-            self.fail(room, FailCode.HANDOFF_FAILED, "; ".join(sorted({b.why for b in ballots})), retry=True)
-            return
-        self.marks[Mark.DOUBT] += 1
-        room.doubts[fetch.order] = {s: False for _, s in sorted(suspects.items())}
-        for s in room.doubts[fetch.order]:
-            self.send(room.ticket.prefill, Doubt(room.key, s.leg, s.group, s.blocks))
-        # The order stays open until the answers: nothing is committed meanwhile.
-        room.open_orders[fetch.order] = fetch
-
-    def _on_verdict(self, sender: Boot, verdict: Verdict, now: Micros) -> None:
-        room = self.find(verdict.key)
-        if room is None or room.state is not RoomState.FETCHING:
-            return
-        room.progress = now
-        if verdict.found is not Intactness.INTACT:
-            why = f"blocks {list(verdict.blocks)} of group {verdict.group} are {verdict.found.value} at the source"
-            self.fail(room, FailCode.HANDOFF_FAILED, why, retry=True)
-            return
-        answered = Suspect(verdict.leg, verdict.group, verdict.blocks)
-        for order, doubts in list(room.doubts.items()):
-            doubts |= {answered: True} if answered in doubts else {}
-            if all(doubts.values()):
-                del room.doubts[order]
-                fetch = room.open_orders.pop(order)
-                self._order(room, fetch.runs, fetch.sums, follows=order, only=tuple(doubts))

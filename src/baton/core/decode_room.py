@@ -1,9 +1,12 @@
 """What a decode leader keeps of one request: what was offered, ordered, and has arrived."""
 
 from baton.core.agreement import Fetch, Suspect
+from baton.core.brought import Brought
 from baton.core.generation import Generation
 from baton.core.ids import BlockIndex, GroupName, Micros, Seq
-from baton.core.messages import Offer, Record, Ticket
+from baton.core.messages import Borrow, Offer, Record, Ticket
+from baton.core.prefix_cache import Entry
+from baton.core.reuse import RoomSums
 
 
 class DecodeRoom(Generation):
@@ -18,3 +21,7 @@ class DecodeRoom(Generation):
         self.record: Record | None = None
         self.doubts: dict[int, dict[Suspect, bool]] = {}  # by order: what differed, and whether prefill found it intact
         self.committed_at: Seq | None = None
+        self.borrow: Borrow | None = None  # that came before the ticket
+        self.pinned: tuple[Entry, ...] = ()  # what was cached of its prompt when it was admitted
+        self.brought = Brought()
+        self.sums: RoomSums | None = None  # from its commit on, of its whole blocks; None where some are not known

@@ -1,9 +1,10 @@
-"""Offers that came before their ticket: they wait in a bounded table, holding no pages, until it comes or their time is over."""
+"""Offers that came before their ticket, and the question what is cached of its prompt: they wait in a bounded table, holding no
+pages, until it comes or their time is over."""
 
 import msgspec
 
 from baton.core.ids import Boot, Key, Micros
-from baton.core.messages import Offer
+from baton.core.messages import Borrow, Offer
 
 ROOMS = 1024
 OFFERS = 4096  # of one room: more than the chunks of any prompt
@@ -16,6 +17,7 @@ class Waiting(msgspec.Struct):
     until: Micros
     sender: Boot
     offers: dict[int, Offer]
+    borrow: Borrow | None = None
 
 
 class EarlyOffers:
@@ -35,6 +37,19 @@ class EarlyOffers:
             return False
         waiting.offers[offer.number] = offer
         return True
+
+    def keep_borrow(self, sender: Boot, borrow: Borrow) -> bool:
+        """Keep a question beside the offers that came before it; False where there are none of that worker's."""
+        waiting = self._rooms.get(borrow.key)
+        if waiting is None or waiting.sender != sender:
+            return False
+        waiting.borrow = borrow
+        return True
+
+    def borrow(self, key: Key, sender: Boot) -> Borrow | None:
+        """What a worker that made offers has asked beside them."""
+        waiting = self._rooms.get(key)
+        return waiting.borrow if waiting is not None and waiting.sender == sender else None
 
     def take(self, key: Key, sender: Boot) -> dict[int, Offer]:
         """The ticket has come: the offers of the worker that it names, by number."""

@@ -4,11 +4,13 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from baton.core.agreement import RowOrder, RowSums
+from baton.core.chunks import final_blocks
 from baton.core.ids import BlockIndex, GroupName, Micros, TokenId, TokenIndex
 from baton.core.leader import Leader
 from baton.core.messages import Drawn, FinishReason, Ticket, Tokens
 from baton.core.past import past_of
 from baton.core.room import OpenRoom
+from baton.core.state import StateTable
 
 
 class Generation(OpenRoom):
@@ -55,6 +57,13 @@ def decode_row(room: Generation, final: Mapping[GroupName, tuple[BlockIndex, Blo
         index=room.next_index,
         past=past_of(room.ticket, room.generated),
     )
+
+
+def completed(table: StateTable, room: Generation) -> dict[GroupName, tuple[BlockIndex, BlockIndex]]:
+    """The block that the room's next step completes, of every group; empty where it completes none."""
+    if (room.position + 1) % table.block_tokens:
+        return {}
+    return final_blocks(table, start=room.position, end=room.position + 1, length=room.position + 2)
 
 
 def drawn_of(ranks: Sequence[tuple[RowSums, ...]], row: int) -> Drawn:

@@ -73,6 +73,7 @@ class Leader(ABC, Generic[R]):
         self._gateways: set[Boot] = set()
         self._agreement = Agreement(len(manifest.ranks))
         self.draft = PlanDraft()
+        self._last_order = 0
         self._effects: list[Effect] = []
         self._composed: list[tuple[R, RowOrder]] = []  # the batch of this turn
         self._flight: dict[Seq, list[tuple[R, RowOrder]]] = {}  # batches under way, oldest first
@@ -218,6 +219,11 @@ class Leader(ABC, Generic[R]):
 
     def _on_report(self, report: Report, now: Micros) -> None:
         """Whatever of a report is not a batch or an ending."""
+
+    def new_order(self) -> int:
+        """A number for the next order that ranks answer."""
+        self._last_order += 1
+        return self._last_order
 
     @property
     def may_step(self) -> bool:

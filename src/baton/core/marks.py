@@ -33,6 +33,12 @@ class Mark(Enum):
     DAMAGE_SHARED = "a room ends because a page that it shares was damaged"
     INTACT = "doubted blocks are as they were at birth"
     GONE = "doubted blocks are not held any more"
+    BORROWED = "state of a prompt is fetched back from decode"
+    NOT_WORTH_IT = "state of a prompt could be fetched back, and is computed as that is cheaper"
+    NOTHING_LENT = "decode is asked for the state of a prompt, and has none of it"
+    NOT_ANSWERED = "decode does not say in time what it has of a prompt"
+    BORROWED_IN_VAIN = "what is fetched back does not arrive, or not whole, and is computed"
+    LOAN_TOO_LATE = "decode lends what nobody waits for any more"
     # decode
     EARLY_OFFER = "an offer comes before its ticket"
     EARLY_EXPIRED = "an offer waits in vain for its ticket"
@@ -53,6 +59,7 @@ class Mark(Enum):
     ALL_CACHED = "a room of which nothing has to be fetched"
     OVERTAKEN = "a later room is admitted while an earlier one is retracted"
     UNPAIRED = "a pair ends"
+    EARLY_BORROW = "prefill asks for the state of a room before its ticket has come"
     # ranks
     READ_AGAIN = "a read failed, or what it brought differs"
     READ_UNKNOWN = "a read ended without a promise of quiet"

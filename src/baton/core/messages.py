@@ -2,6 +2,7 @@
 
     gateway ──Ticket, Abort, Close──▶ prefill leader, decode leader
     prefill leader ──Offer, Withdrawn, Verdict──▶ decode leader ──Admitted, Received, Doubt──▶ prefill leader
+    prefill leader ──Borrow, Returned──▶ decode leader ──Loan──▶ prefill leader
     prefill leader ──FirstToken, Failed, Withdrawn, Ended──▶ gateway ◀──Admitted, Tokens, Failed, Ended── decode leader
 
 Inside a session messages arrive once and in order; between sessions in any order (DESIGN section 9).
@@ -121,7 +122,7 @@ class FirstToken(Message, frozen=True, tag="first_token"):
     index: TokenIndex
     drawn: Drawn
     finish: FinishReason | None
-    cached: int = 0  # positions whose state prefill had, and did not compute
+    cached: int = 0  # positions that prefill did not compute: it had their state, or fetched it back from decode
 
 
 class Tokens(Message, frozen=True, tag="tokens"):
@@ -198,11 +199,19 @@ class Unpaired(Message, frozen=True, tag="unpaired"):
     why: str
 
 
+class Lends(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How prefill may read what a decode worker's prefix cache has: over this fabric, by the plan of this digest."""
+
+    fabric: str
+    plan: str
+
+
 class Hello(Message, frozen=True, tag="hello"):
     """Decode leader -> prefill leader: my manifest; answered by `HelloBack` or `Refused`."""
 
     manifest: Manifest
     plan: str  # hex digest of the PairPlan
+    lends: Lends | None = None  # None: nothing, as its prefix cache is off, or nothing is to be fetched back
 
 
 class HelloBack(Message, frozen=True, tag="hello_back"):
@@ -246,7 +255,7 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     length: int  # L = prompt + said: positions whose state was computed
     first: Drawn
     finish: FinishReason | None
-    cached: int = 0  # positions whose state prefill had, and did not compute
+    cached: int = 0  # positions that prefill did not compute: it had their state, or fetched it back from decode
 
 
 class Offer(Message, frozen=True, tag="offer"):
@@ -305,6 +314,30 @@ class Verdict(Message, frozen=True, tag="verdict"):
     group: GroupName
     blocks: tuple[BlockIndex, ...]
     found: Intactness
+
+
+class Borrow(Message, frozen=True, tag="borrow"):
+    """Prefill leader -> decode leader: what does your prefix cache have of this room's prompt, from this block on?"""
+
+    key: Key
+    start: BlockIndex
+
+
+class Loan(Message, frozen=True, tag="loan"):
+    """Decode leader -> prefill leader, the answer: these blocks lie here and sum to this; nothing, if there are no runs.
+
+    The pages are pinned until `Returned`, and no longer than the room is open on decode.
+    """
+
+    key: Key
+    runs: dict[GroupName, BlockRun]
+    sums: tuple[LegSums, ...]
+
+
+class Returned(Message, frozen=True, tag="returned"):
+    """Prefill leader -> decode leader: nothing of the loan is read, or not any more; its pages may be unpinned."""
+
+    key: Key
 
 
 class Stale(Message, frozen=True, tag="stale"):
@@ -394,6 +427,9 @@ AnyMessage = (
     | Received
     | Doubt
     | Verdict
+    | Borrow
+    | Loan
+    | Returned
     | Stale
     | AskLedger
     | Clear

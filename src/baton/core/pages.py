@@ -7,8 +7,8 @@
 
 Page numbers are the same on all ranks of the worker, so the leader keeps the only ledger.
 Invariants (`audit`): a page is free, the cache's, or owned by exactly one key; a key's list and the owners' table agree; an
-entry of the cache has as many pins as there are keys whose lists begin with it. What the cache holds and nobody pins is as
-good as free: it is given up, oldest first, when a key takes pages (core/prefix_cache.py).
+entry of the cache has as many pins as there are keys whose lists begin with it, and loans of it. What the cache holds and nobody
+pins is as good as free: it is given up, oldest first, when a key takes pages (core/prefix_cache.py).
 """
 
 from collections import Counter
@@ -116,6 +116,7 @@ class Ledger:
         self._state: dict[Key, PageState] = {}
         self.cache = PrefixCache()
         self._chains: dict[Key, list[Entry]] = {}  # the entries that a key pins: the first pages of its lists
+        self._loans: dict[Key, tuple[Entry, ...]] = {}  # entries pinned while another worker reads them for a key
 
     def fits(self, want: Mapping[GroupName, int], *, reuse: Collection[Entry] = (), ended: Iterable[Key] = ()) -> bool:
         """Whether so many are free now, or given up by the cache when they are asked for.
@@ -208,6 +209,17 @@ class Ledger:
             return {key}  # its own, as is all that it has computed above it
         self._drop(self.cache.drop(chain[at]))  # nothing, if a reset was faster: it has its holders all the same
         return {other for other, held in self._chains.items() if chain[at] in held[at : at + 1]}  # who pins what is above it, too
+
+    def lend(self, key: Key, chain: Sequence[Entry]) -> None:
+        """Another worker reads these entries for the key: they are pinned until `end_loan`."""
+        if key in self._loans:
+            raise Bug(f"{key} has a loan already")
+        self.cache.pin(chain)
+        self._loans[key] = tuple(chain)
+
+    def end_loan(self, key: Key) -> None:
+        """Nobody reads them any more; a key without a loan is no error."""
+        self._release(self.cache.unpin(self._loans.pop(key, ())))
 
     def forget_cached(self) -> None:
         """Nothing that is cached now is reused any more; pages that keys pin return with their last pin."""
@@ -311,4 +323,5 @@ class Ledger:
             for g, pages in self._held.get(key, {}).items():
                 if list(pages[: len(chain)]) != [entry.pages[g] for entry in chain]:
                     raise Bug(f"ledger of group {g}: the list of {key} does not begin with the pages that it pins")
-        self.cache.audit(Counter(entry for chain in self._chains.values() for entry in chain))
+        users = [*self._chains.values(), *self._loans.values()]
+        self.cache.audit(Counter(entry for chain in users for entry in chain))

@@ -1,7 +1,9 @@
 """The prefill leader: computes prompts in chunks and offers their sealed blocks.
 
     QUEUED ──pages held──▶ COMPUTING ──last chunk──▶ OFFERED ──Received──▶ ENDING ──quiet──▶ ENDED
-       └───────────────────────┴─────────── END (abort, peer lost, deadline, ...) ──▶ ENDING, or ENDED from QUEUED
+       │                     │ ▲                        │
+       │             fetch back: core/borrowing.py      │
+       └───────────────────────┴────────────────────────┴── END (abort, peer lost, ...) ──▶ ENDING, or ENDED from QUEUED
 
 Offer 0 goes out when the pages of the whole prompt are held; what of them is cached is offered at once, with the sums it had
 at birth, and after each chunk the blocks that it made final, with their birth sums per leg; the last offer carries the record.
@@ -10,14 +12,13 @@ at birth, and after each chunk the blocks that it made final, with their birth s
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from baton.core.agreement import Rehash, Report, RowOrder, RowSums, unpack_sums
+from baton.core.borrowing import BorrowingLeader
 from baton.core.chunks import ChunkRule, final_blocks, next_chunk
 from baton.core.errors import BatonError, Mismatch
 from baton.core.holding import beyond, slide, take
-from baton.core.ids import BlockIndex, Boot, GroupName, Micros, Rank, Seal, TokenIndex
-from baton.core.leader import Leader
+from baton.core.ids import BlockIndex, Boot, GroupName, Micros, Rank, TokenIndex
+from baton.core.leg_sums import leg_sums
 from baton.core.manifest import Manifest, require_fit
 from baton.core.marks import Mark
 from baton.core.messages import (
@@ -42,16 +43,21 @@ from baton.core.messages import (
 )
 from baton.core.pages import PageState
 from baton.core.past import past_of
-from baton.core.plan import PairPlan, leg_seals
+from baton.core.plan import PairPlan
+from baton.core.prefill_room import PrefillRoom
 from baton.core.prefix_cache import Entry
-from baton.core.reuse import RoomSums, add_sums, sums_of
-from baton.core.room import LeaderSettings, OpenRoom, RoomState, Saw, Table, finish_of
+from baton.core.reuse import add_sums, sums_of
+from baton.core.room import LeaderSettings, RoomState, Saw, Table, finish_of
 from baton.core.state import extent_blocks
 
 PREFILL: Table = {
     (RoomState.QUEUED, Saw.HELD): RoomState.COMPUTING,
     (RoomState.QUEUED, Saw.END): RoomState.ENDED,  # it holds nothing
     (RoomState.COMPUTING, Saw.ADMITTED): RoomState.COMPUTING,
+    (RoomState.COMPUTING, Saw.ASKED): RoomState.BORROWING,
+    (RoomState.BORROWING, Saw.ADMITTED): RoomState.BORROWING,
+    (RoomState.BORROWING, Saw.BORROWED): RoomState.COMPUTING,
+    (RoomState.BORROWING, Saw.END): RoomState.ENDING,
     (RoomState.COMPUTING, Saw.LAST_CHUNK): RoomState.OFFERED,
     (RoomState.COMPUTING, Saw.END): RoomState.ENDING,
     (RoomState.OFFERED, Saw.ADMITTED): RoomState.OFFERED,
@@ -63,33 +69,20 @@ PREFILL: Table = {
     (RoomState.ENDING, Saw.END): RoomState.ENDING,
     (RoomState.ENDING, Saw.QUIET): RoomState.ENDED,
 }
+HOLDING = (RoomState.COMPUTING, RoomState.BORROWING, RoomState.OFFERED)
 
 
-class PrefillRoom(OpenRoom):
-    """A prompt being computed."""
-
-    def __init__(self, ticket: Ticket, now: Micros) -> None:
-        super().__init__(ticket, now)
-        self.ordered = 0  # positions in batches so far
-        self.done = 0  # of them computed on every rank
-        self.offers = 0
-        self.admitted = False
-        self.sums: RoomSums = {}  # birth sums
-
-
-class PrefillLeader(Leader[PrefillRoom]):
+class PrefillLeader(BorrowingLeader):
     """See the head of this module."""
 
     table = PREFILL
 
     def __init__(self, manifest: Manifest, settings: LeaderSettings, totals: dict[GroupName, int]) -> None:
         super().__init__(manifest, settings, totals)
-        self._placements = [manifest.placement(r.rank) for r in manifest.ranks]
         self._plans: dict[Boot, PairPlan] = {}  # by decode worker
         self._rule = ChunkRule(settings.step_tokens, settings.last_chunk_tokens)
         self._doubts: dict[int, Doubt] = {}
         self._doubt_sums: dict[int, dict[Rank, bytes]] = {}
-        self._orders = 0
         self._handlers |= {
             Hello: self._on_hello,
             Admitted: self._on_admitted,
@@ -133,9 +126,11 @@ class PrefillLeader(Leader[PrefillRoom]):
             return
         self._plans[sender] = plan
         self.send(sender, HelloBack(plan.digest))
+        self.meet_lender(hello)
 
     def _on_peer_lost(self, boot: Boot, why: str, now: Micros) -> None:
         self._plans.pop(boot, None)
+        self.lose_lender(boot)
         for room in [r for r in self.rooms.values() if r.ticket.decode == boot]:
             self.marks[Mark.DECODE_LOST] += 1
             self.fail(room, FailCode.WORKER_LOST, f"decode worker {boot:x} was lost: {why}", retry=True)
@@ -146,13 +141,15 @@ class PrefillLeader(Leader[PrefillRoom]):
         self._hold_pages(now)
         if self.may_step:
             self._compose()
+            if self.draft.batch:
+                self.stepping(sum(len(row.tokens) for row in self.draft.batch))
 
     def _hold_pages(self, now: Micros) -> None:
         """Pages of whole prompts, oldest request first: whoever does not fit keeps the younger ones waiting.
 
         What runs ahead of decode's admission is bounded; beyond it the rooms of that decode worker alone wait.
         """
-        leading = self.in_state(RoomState.COMPUTING)
+        leading = self.in_state(RoomState.COMPUTING, RoomState.BORROWING)
         for room in self.in_state(RoomState.QUEUED):
             if self.followers.waits(room, leading, self.marks):
                 continue
@@ -175,14 +172,23 @@ class PrefillLeader(Leader[PrefillRoom]):
         room.ordered = room.done = self.reuse.begin(room, reuse, self.marks)
         if reuse:
             room.sums = sums_of(reuse)
-            cached = final_blocks(self.state_table, start=0, end=room.done, length=room.length)
-            self._offer(room, self._runs(room, cached), self._leg_sums(room, cached), None)
+            self._offer_from(room, 0)
+        self.borrow(room)
+
+    def _offer_from(self, room: PrefillRoom, start: int) -> None:
+        there = final_blocks(self.state_table, start=start, end=room.done, length=room.length)
+        self._offer(room, self._runs(room, there), self._leg_sums(room, there), None)
+
+    def took(self, room: PrefillRoom) -> None:
+        """See BorrowingLeader."""
+        self.reuse.enter(room, room.done, room.sums, self.marks)
+        self._offer_from(room, room.hit)
 
     def _too_far_ahead(self, room: PrefillRoom, reuse: Sequence[Entry]) -> bool:
         """Whether rooms that this one's decode worker has not admitted hold so much that it must wait; one never must."""
         if self.settings.ahead >= 1:
             return False
-        held = self.in_state(RoomState.COMPUTING, RoomState.OFFERED)
+        held = self.in_state(*HOLDING)
         ahead = [r.key for r in held if not r.admitted and r.ticket.decode == room.ticket.decode]
         pages, own = self.ledger.count(ahead, beside=reuse), beyond(self.pages_for(room.length), reuse)
         return bool(ahead) and any(pages[g] + own[g] > n for g, n in self._ahead_pages().items())
@@ -193,7 +199,7 @@ class PrefillLeader(Leader[PrefillRoom]):
         An admitted room is never withdrawn, nor is any while blocks are not verified: decode would not notice.
         """
         want, coming = beyond(self.pages_for(room.length), reuse), [r.key for r in self.in_state(RoomState.ENDING)]
-        held = self.in_state(RoomState.COMPUTING, RoomState.OFFERED)
+        held = self.in_state(*HOLDING)
         younger = [r for r in held if r.ticket.stamp > room.ticket.stamp and not r.admitted and self.manifest.seal]
         chosen: list[PrefillRoom] = []
         while younger and not self.ledger.fits(want, reuse=reuse, ended=coming):
@@ -236,6 +242,7 @@ class PrefillLeader(Leader[PrefillRoom]):
     # ---- results --------------------------------------------------------------------------------
 
     def _on_batch(self, batch: list[tuple[PrefillRoom, RowOrder]], ranks: list[tuple[RowSums, ...]], now: Micros) -> None:
+        self.stepped()
         for i, (room, row) in enumerate(batch):
             if room.state is not RoomState.COMPUTING:
                 continue  # ended meanwhile
@@ -257,13 +264,13 @@ class PrefillLeader(Leader[PrefillRoom]):
             assert drawn is not None, "the last chunk draws"
             generated = len(room.ticket.said) + 1
             finish = finish_of(drawn, generated=generated, limits=room.ticket.limits)
-            record = Record(room.length, drawn, finish, room.hit)
+            record = Record(room.length, drawn, finish, room.cached)
             self.see(room, Saw.LAST_CHUNK)
             self.ledger.move(room.key, PageState.FULL)
         self._offer(room, self._runs(room, final), self._leg_sums(room, final), record)
         if record is not None:
             first = TokenIndex(len(room.ticket.said))
-            self.send(room.ticket.gateway, FirstToken(room.key, first, record.first, record.finish, room.hit))
+            self.send(room.ticket.gateway, FirstToken(room.key, first, record.first, record.finish, room.cached))
             if record.finish is not None:
                 self.marks[Mark.FINISHED_AT_FIRST] += 1
                 self.end(room)  # it never enters decode
@@ -278,22 +285,7 @@ class PrefillLeader(Leader[PrefillRoom]):
         plan = self._plans.get(room.ticket.decode)
         if plan is None or not self.manifest.seal:
             return ()
-        found = []
-        for leg in plan.legs:
-            for group, (first, past) in final.items():
-                blocks = plan.owned(leg, group, np.arange(first, past, dtype=np.int64))
-                if blocks.size:
-                    sums = room.sums[Rank(leg.source), group][blocks - self._first(room, group)]
-                    seals = leg_seals(sums, plan.source_units(leg, group))
-                    found.append(
-                        LegSums(
-                            leg.index,
-                            group,
-                            tuple(BlockIndex(int(b)) for b in blocks),
-                            tuple(Seal(int(s)) for s in seals),
-                        )
-                    )
-        return tuple(found)
+        return leg_sums(plan, room.sums, final, {group: self._first(room, group) for group in final})
 
     def _first(self, room: PrefillRoom, group: GroupName) -> int:
         """The first block of the group's extent: row 0 of its sums."""
@@ -334,10 +326,10 @@ class PrefillLeader(Leader[PrefillRoom]):
             self.send(sender, gone)
             return
         room.progress = now
-        self._orders += 1
-        self._doubts[self._orders] = doubt
-        self._doubt_sums[self._orders] = {}
-        self.draft.rehash.append(Rehash(self._orders, doubt.key, room.length, doubt.group, doubt.blocks))
+        order = self.new_order()
+        self._doubts[order] = doubt
+        self._doubt_sums[order] = {}
+        self.draft.rehash.append(Rehash(order, doubt.key, room.length, doubt.group, doubt.blocks))
 
     def _has_sums(self, room: PrefillRoom, doubt: Doubt) -> bool:
         known = min((len(room.sums[r, doubt.group]) for r in self._with(room, doubt.group)), default=0)
@@ -349,6 +341,7 @@ class PrefillLeader(Leader[PrefillRoom]):
         return [r for r, g in room.sums if g == group and self._placements[r].block_bytes(g)]
 
     def _on_report(self, report: Report, now: Micros) -> None:
+        super()._on_report(report, now)
         for answer in report.rehashed:
             sums = self._doubt_sums[answer.order]
             sums[report.rank] = answer.sums

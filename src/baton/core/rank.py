@@ -245,7 +245,8 @@ class RankCore:
         if end.outcome is Outcome.UNKNOWN:
             self.marks[Mark.READ_UNKNOWN] += 1
             self._unknown[end.handle] = piece
-            self._fail(piece, f"read ended unknown: {end.detail}")
+            if piece.order in self._orders and not self._orders[piece.order].fetch.patient:
+                self._fail(piece, f"read ended unknown: {end.detail}")
         elif piece.order in self._orders:
             if end.outcome is Outcome.FAILED:
                 effects = self._again(piece, piece.blocks)
@@ -260,7 +261,9 @@ class RankCore:
 
     def released(self, end: Released) -> list[RankEffect]:
         """A read that ended UNKNOWN can land nothing more."""
-        self._unknown.pop(end.handle, None)
+        piece = self._unknown.pop(end.handle, None)
+        if piece is not None:
+            self._fail(piece, "a read ended unknown")  # where that was not said before
         self._look_for_quiet()
         return []
 
@@ -299,7 +302,8 @@ class RankCore:
         if plan is None:
             self._fail(piece, "the source was disconnected")
             return []
-        found = leg_seals(sums, plan.target_units(piece.leg, piece.group))
+        order.note(piece.group, piece.blocks, sums, units := plan.target_units(piece.leg, piece.group))
+        found = leg_seals(sums, units)
         right = [f == order.sums[piece.leg.index, piece.group, b] for f, b in zip(found.tolist(), piece.blocks, strict=True)]
         wrong = tuple(b for b, ok in zip(piece.blocks, right, strict=True) if not ok)
         self.counts.judged(right=sum(right), wrong=len(wrong))
@@ -311,7 +315,7 @@ class RankCore:
 
     def _again(self, piece: Piece, blocks: tuple[BlockIndex, ...]) -> list[RankEffect]:
         """Read these blocks of a piece once more, if it was not read too often."""
-        if piece.tries >= MAX_TRIES:
+        if piece.tries >= MAX_TRIES or self._orders[piece.order].fetch.patient:
             return []
         self.marks[Mark.READ_AGAIN] += 1
         return self._read(msgspec.structs.replace(piece, blocks=blocks, tries=piece.tries + 1))
@@ -326,12 +330,25 @@ class RankCore:
             self._judge(piece.order)
 
     def _judge(self, number: int) -> None:
-        suspects = tuple(self._orders.pop(number).suspects)
-        why = f"{sum(len(s.blocks) for s in suspects)} blocks went on differing from their sums" if suspects else ""
-        self._vote(Ballot(number, Vote.DIFFERED if suspects else Vote.ARRIVED, why, suspects))
+        order = self._orders.pop(number)
+        suspects = tuple(order.suspects)
+        if order.why:
+            self._vote(Ballot(number, Vote.FAILED, order.why, ()))
+        elif suspects:
+            why = f"{sum(len(s.blocks) for s in suspects)} blocks went on differing from their sums"
+            self._vote(Ballot(number, Vote.DIFFERED, why, suspects))
+        else:
+            self._vote(Ballot(number, Vote.ARRIVED, "", (), {g: pack(sums) for g, sums in order.sums_by_unit().items()}))
 
     def _fail(self, piece: Piece, why: str) -> None:
-        if self._orders.pop(piece.order, None) is not None:
+        order = self._orders.get(piece.order)
+        if order is None:
+            return
+        if order.fetch.patient:
+            order.why = order.why or why
+            self._settle(piece, piece.blocks)
+        else:
+            del self._orders[piece.order]
             self._vote(Ballot(piece.order, Vote.FAILED, why, ()))
 
     def _vote(self, ballot: Ballot) -> None:

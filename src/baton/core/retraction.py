@@ -63,12 +63,6 @@ class GeneratingLeader(Leader[G]):
         self._host = HostLedger([manifest.placement(r) for r in range(len(manifest.ranks))], settings.host_bytes)
         self._copies: dict[int, Key] = {}  # open offload and restore orders
         self._called_off: set[Key] = set()  # in this turn: rooms that are to give way as soon as none of them is in a step
-        self._last_order = 0
-
-    def new_order(self) -> int:
-        """A number for the next order that ranks vote on."""
-        self._last_order += 1
-        return self._last_order
 
     def _forget(self, room: G) -> None:
         if room.copying is not None:  # ranks do not vote on what was dropped

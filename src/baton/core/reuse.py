@@ -32,10 +32,10 @@ class Reuse:
         self.page_tokens = manifest.page_blocks * manifest.table.block_tokens
         self._ledger, self._model, self._weights = ledger, manifest.model, manifest.weights
         self._k = manifest.page_blocks
-        self._queries = self._hits = self._saved = 0
+        self._queries = self._hits = self._saved = self._borrowed = self._lent = 0
         self._block_tokens = manifest.table.block_tokens
         placements = [manifest.placement(r) for r in range(len(manifest.ranks))]
-        self._block_bytes = sum(p.block_bytes(g.name) for p in placements for g in manifest.table.groups)
+        self.block_bytes = sum(p.block_bytes(g.name) for p in placements for g in manifest.table.groups)
 
     def find(self, room: OpenRoom, *, leaving: int = 1) -> tuple[Entry, ...]:
         """The longest cached beginning of a room's context that leaves so many tokens to compute."""
@@ -55,12 +55,13 @@ class Reuse:
         if self.on:
             self._queries += room.length
             self._hits += room.hit
-            self._saved += room.hit // self._block_tokens * self._block_bytes
+            self._saved += room.hit // self._block_tokens * self.block_bytes
             marks[Mark.REUSED] += bool(chain)
         return room.hit
 
-    def enter(self, room: OpenRoom, computed: int, sums: RoomSums, marks: Marks) -> None:
-        """So many positions are computed on every rank and their whole blocks are sealed: complete pages go to the cache.
+    def enter(self, room: OpenRoom, computed: int, sums: RoomSums | None, marks: Marks) -> None:
+        """So many positions are computed on every rank and their whole blocks are sealed: complete pages go to the cache, with
+        their sums if these are known.
 
         Where it has another page with the same beginning, that one and all that follow stay the room's own.
         """
@@ -68,7 +69,7 @@ class Reuse:
             return
         while room.enters and (at := self._ledger.shared(room.key)) < computed // self.page_tokens:
             blocks = slice(at * self._k, (at + 1) * self._k)
-            page_sums = {where: rows[blocks].copy() for where, rows in sums.items()}
+            page_sums = {where: rows[blocks].copy() for where, rows in (sums or {}).items()}
             room.enters = self._ledger.enter(room.key, self._hashes(room, at + 1)[at], page_sums)
             marks[Mark.COMPUTED_TWICE] += not room.enters
 
@@ -81,9 +82,25 @@ class Reuse:
             found.append(page_hash(before, room.tokens(start, start + size)))
         return found[:count]
 
+    def borrowed(self, blocks: int) -> None:
+        """So many blocks were fetched back from a decode worker."""
+        self._borrowed += blocks
+
+    def lent(self, blocks: int) -> None:
+        """So many blocks were offered to a prefill worker."""
+        self._lent += blocks
+
     def tally(self) -> CacheTally:
         """The numbers so far."""
-        return CacheTally(self._queries, self._hits, self._ledger.cache.evicted, self._saved)
+        return CacheTally(
+            queries=self._queries,
+            hits=self._hits,
+            evicted=self._ledger.cache.evicted,
+            saved_bytes=self._saved,
+            borrowed_tokens=self._borrowed * self._block_tokens,
+            borrowed_bytes=self._borrowed * self.block_bytes,
+            lent_tokens=self._lent * self._block_tokens,
+        )
 
 
 def add_sums(known: RoomSums, by_rank: Mapping[Rank, Mapping[GroupName, bytes]], placements: Sequence[Placement]) -> None:
@@ -96,6 +113,6 @@ def add_sums(known: RoomSums, by_rank: Mapping[Rank, Mapping[GroupName, bytes]],
 
 
 def sums_of(chain: Sequence[Entry]) -> RoomSums:
-    """Birth sums of all blocks of these pages."""
+    """Birth sums of all blocks of these pages, each of which has them."""
     parts: Sequence[Sums] = [entry.sums for entry in chain]
     return {where: np.concatenate([part[where] for part in parts]) for where in (parts[0] if parts else ())}

@@ -5,6 +5,7 @@ from enum import Enum
 import msgspec
 
 from baton.core.agreement import StepPlan
+from baton.core.fetch_back import FetchBack
 from baton.core.ids import Boot, Micros, TokenId
 from baton.core.messages import AnyMessage, Drawn, FinishReason, Limits, Ticket
 from baton.core.prefix_cache import PageHash
@@ -54,6 +55,8 @@ class LeaderSettings(msgspec.Struct, frozen=True):
     host_bytes: int = 0  # of host memory on each rank, for the state of retracted requests; 0 = they are computed again
     ahead: float = 1.0  # prefill: share of its pool for rooms that decode has not admitted; 1 = no limit
     prefix_cache: bool = False  # whether complete pages are kept for later rooms with the same beginning
+    fetch_back: FetchBack = FetchBack.NEVER  # whether prefill fetches what decode has cached, and decode lends it
+    answer_ms: int = 1000  # until decode must have said what it has
 
 
 class RoomState(Enum):
@@ -61,6 +64,7 @@ class RoomState(Enum):
 
     QUEUED = "queued"
     COMPUTING = "computing"
+    BORROWING = "borrowing"  # decode is asked for what it has of the prompt, and that is read
     OFFERED = "offered"
     FETCHING = "fetching"
     COMMITTING = "committing"
@@ -76,6 +80,8 @@ class Saw(Enum):
     """What happens to a room."""
 
     HELD = "held"  # pages for its whole prompt were taken; of a retracted room, for its whole state
+    ASKED = "asked"  # decode, for what it has of the prompt
+    BORROWED = "borrowed"  # that is here and verified, or will not be: the rest is computed
     LAST_CHUNK = "last_chunk"
     ADMITTED = "admitted"
     ARRIVED = "arrived"  # all blocks verified on all ranks, and the record is there

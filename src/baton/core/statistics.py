@@ -39,6 +39,9 @@ class CacheTally(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hits: int = 0  # of them, tokens whose state was cached
     evicted: int = 0  # pages of each group that were given up for others
     saved_bytes: int = 0  # of the hits' state, on all ranks; on decode they stayed off the wire
+    borrowed_tokens: int = 0  # prefill: tokens whose state was fetched back from a decode worker; not among the hits
+    borrowed_bytes: int = 0  # of that state, on all ranks
+    lent_tokens: int = 0  # decode: tokens of which a prefill worker was told that it may fetch them back; it may have declined
 
 
 class Counters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -10,7 +10,7 @@ A step holds every running room's next token, and prompt chunks in what is left 
 
 from baton.core.agreement import RowOrder, RowSums
 from baton.core.chunks import ChunkRule, final_blocks, next_chunk
-from baton.core.generation import Generation, decode_row, drawn_of, tell
+from baton.core.generation import Generation, completed, decode_row, drawn_of, tell
 from baton.core.holding import slide, take
 from baton.core.ids import BlockIndex, GroupName, Micros, Rank, TokenIndex
 from baton.core.manifest import Manifest
@@ -104,9 +104,7 @@ class UnifiedLeader(GeneratingLeader[UnifiedRoom]):
 
     def _completed(self, room: UnifiedRoom) -> dict[GroupName, tuple[BlockIndex, BlockIndex]]:
         """The block that the room's next step completes; sealed only for the prefix cache, which takes nothing unsealed."""
-        if not (self.reuse.on and room.enters) or (room.position + 1) % self.state_table.block_tokens:
-            return {}
-        return final_blocks(self.state_table, start=room.position, end=room.position + 1, length=room.position + 2)
+        return completed(self.state_table, room) if self.reuse.on and room.enters else {}
 
     def _chunk(self, room: UnifiedRoom, end: int) -> RowOrder:
         return RowOrder(

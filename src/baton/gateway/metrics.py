@@ -14,7 +14,7 @@ from prometheus_client.metrics_core import Metric
 
 from baton import __version__
 from baton.core.messages import LedgerView
-from baton.core.statistics import BOUNDS_US, RankTally, Spent
+from baton.core.statistics import BOUNDS_US, CacheTally, RankTally, Spent
 from baton.gateway.door import LedgerReport
 from baton.gateway.tally import RequestTally
 
@@ -23,6 +23,12 @@ WORKER = ("worker", "role")
 QUEUED, ENDING = "queued", "ending"  # states of rooms (docs/architecture.md)
 FINISHED = ("stop", "length", "abort")
 GAVE_WAY = ("retracted", "recompute")  # events
+CACHE_COUNTERS = {
+    "saved_bytes": "Bytes of cached state that rooms have begun with.",
+    "borrowed_tokens": "Prompt tokens whose state prefill fetched back from a decode worker.",
+    "borrowed_bytes": "Bytes of that state.",
+    "lent_tokens": "Tokens that a decode worker offered to a prefill worker.",
+}
 RANK_COUNTERS = {
     "reads": "Reads of another worker's state that were begun.",
     "read_bytes": "Bytes of those reads.",
@@ -161,9 +167,10 @@ class Metrics:
         yield _counter("baton:events", "Rare branches of a worker's request logic.", (*WORKER, "event"), events)
         evicted = [(_who(v), v.counters.cache.evicted) for v in views]
         yield _counter("baton:prefix_cache_evictions", "Cached pages that were given up for others.", WORKER, evicted)
-        saved = [(_who(v), v.counters.cache.saved_bytes) for v in views]
-        yield _counter("baton:prefix_cache_saved_bytes", "Bytes of cached state that rooms have begun with.", WORKER, saved)
-        yield _gauge("baton:prefix_cache_pins", "Pins of rooms on cached pages.", WORKER, [(_who(v), v.pins) for v in views])
+        for field, text in CACHE_COUNTERS.items():
+            yield _counter(f"baton:prefix_cache_{field}", text, WORKER, [(_who(v), _of(v.counters.cache, field)) for v in views])
+        pins = [(_who(v), v.pins) for v in views]
+        yield _gauge("baton:prefix_cache_pins", "Pins of rooms, and of prefill workers that read, on cached pages.", WORKER, pins)
         for field, text in RANK_COUNTERS.items():
             yield _counter(f"baton:{field}", text, WORKER, [(_who(v), _of(v.counters.ranks, field)) for v in views])
         phases = HistogramMetricFamily("baton:phase_seconds", "How long rooms were in a state.", labels=(*WORKER, "state"))
@@ -203,7 +210,7 @@ def _who(view: LedgerView, *more: str) -> tuple[str, ...]:
     return (view.name, view.role, *more)
 
 
-def _of(tally: RankTally, field: str) -> int:
+def _of(tally: RankTally | CacheTally, field: str) -> int:
     return int(getattr(tally, field))
 
 

@@ -5,6 +5,7 @@ from enum import Enum
 import msgspec
 
 from baton.core.errors import ConfigError
+from baton.core.fetch_back import FetchBack
 from baton.ports.fabric_settings import FabricSettings
 
 BLOCK_TOKENS = 16  # B: the unit of layout, transfer and seal; equal on both sides
@@ -57,6 +58,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         record: file, or directory for one, to which what enters the core is written; None = nowhere
         prefill_ahead: share of a prefill worker's pool for prompts that decode has not admitted, above 0; 1 = no limit
         prefix_caching: whether state is kept for later requests with the same beginning
+        fetch_back: whether prefill fetches what decode has cached of a prompt, and decode lends it
     """
 
     role: Role
@@ -94,6 +96,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     index_dtype: str = "auto"
     prefill_ahead: float = PREFILL_AHEAD
     prefix_caching: bool = True
+    fetch_back: FetchBack = FetchBack.AUTO
 
     @property
     def page_blocks(self) -> int:

@@ -114,8 +114,8 @@ def _keep_rooms(self: Leader[Any], boot: Boot, why: str, now: Micros) -> None:
 _peer_lost = Leader.peer_lost
 
 
-def _restarted_counter(room: Generation) -> RowOrder:
-    return msgspec.structs.replace(decode_row(room), index=TokenIndex(len(room.generated)))
+def _restarted_counter(room: Generation, final: Any = None) -> RowOrder:
+    return msgspec.structs.replace(decode_row(room, final), index=TokenIndex(len(room.generated)))
 
 
 PLANTS = (

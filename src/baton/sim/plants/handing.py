@@ -25,7 +25,8 @@ from baton.core.messages import (
     Withdrawn,
 )
 from baton.core.pages import PageState
-from baton.core.prefill import PrefillLeader, PrefillRoom
+from baton.core.prefill import PrefillLeader
+from baton.core.prefill_room import PrefillRoom
 from baton.core.room import RoomState, Saw
 from baton.core.state import StateTable, Unit, extent_blocks
 from baton.sim.parts import Parts, Replaced

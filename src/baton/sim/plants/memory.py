@@ -14,7 +14,8 @@ from baton.core.ids import BlockIndex, GroupName, Key, Micros, Page
 from baton.core.leader import Leader
 from baton.core.messages import Abort, Drawn, Received
 from baton.core.pages import Ledger, PagePool
-from baton.core.prefill import PrefillLeader, PrefillRoom
+from baton.core.prefill import PrefillLeader
+from baton.core.prefill_room import PrefillRoom
 from baton.core.rank import RankCore
 from baton.core.rank_effects import RankEffect
 from baton.core.room import RoomState

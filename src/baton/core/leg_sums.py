@@ -1,0 +1,35 @@
+"""What blocks of a room sum to on each leg of a plan: sums of their birth sums (pure)."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from baton.core.ids import BlockIndex, GroupName, Rank, Seal
+from baton.core.messages import LegSums
+from baton.core.plan import PairPlan, leg_seals
+from baton.core.reuse import RoomSums
+
+
+def leg_sums(
+    plan: PairPlan,
+    sums: RoomSums,
+    blocks: Mapping[GroupName, tuple[BlockIndex, BlockIndex]],
+    first: Mapping[GroupName, int],
+) -> tuple[LegSums, ...]:
+    """Of the blocks [start, end) of each group, as the plan's source ranks hold them. first: the block of row 0 of `sums`."""
+    found = []
+    for leg in plan.legs:
+        for group, (start, past) in blocks.items():
+            numbers = plan.owned(leg, group, np.arange(start, past, dtype=np.int64))
+            if numbers.size:
+                rows = sums[Rank(leg.source), group][numbers - first[group]]
+                seals = leg_seals(rows, plan.source_units(leg, group))
+                found.append(
+                    LegSums(
+                        leg.index,
+                        group,
+                        tuple(BlockIndex(int(b)) for b in numbers),
+                        tuple(Seal(int(s)) for s in seals),
+                    )
+                )
+    return tuple(found)
