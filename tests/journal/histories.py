@@ -64,8 +64,8 @@ def plan(seq: int, **fields: Any) -> Issue:
     return Issue(StepPlan(Seq(seq), **{name: tuple(items) for name, items in fields.items()}))
 
 
-def hold(k: Key, *pages: int) -> Hold:
-    return Hold(k, {KV: tuple(Page(p) for p in pages)})
+def hold(k: Key, *pages: int, shared: int = 0) -> Hold:
+    return Hold(k, {KV: tuple(Page(p) for p in pages)}, {}, shared)
 
 
 def row(k: Key, start: int = 0, tokens: int = 1) -> RowOrder:

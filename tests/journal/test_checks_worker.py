@@ -164,6 +164,8 @@ COMMITS = [
     ([*ORDERED[:2], *BOTH, issues(2, commit=[ONE])], "without its record"),
     ([asks(1), issues(1, fetch=[fetch(1, ONE, 0, 1)]), last_offer(ONE), *BOTH, issues(2, commit=[ONE])], "before 1"),
     ([asks(1), last_offer(ONE), issues(1, commit=[ONE])], "before 2"),
+    ([asks(1), issues(1, hold=[hold(ONE, 0, 1, shared=2)]), last_offer(ONE), issues(2, commit=[ONE])], GOOD),
+    ([asks(1), issues(1, hold=[hold(ONE, 0, 1, shared=1)]), last_offer(ONE), issues(2, commit=[ONE])], "before 1"),
     ([issues(1, commit=[ONE])], "without a ticket"),
     ([*ORDERED, *BOTH, issues(2, batch=[row(ONE)])], "not committed"),
     ([*ORDERED, *BOTH, issues(2, commit=[ONE]), hears(ticket(9), Send(PREFILL, Received(ONE)))], "before its commit"),

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from baton.core.agreement import Ballot, Fetch, Report, Suspect, Vote
+from baton.core.agreement import Ballot, Fetch, Hold, Report, Suspect, Vote
 from baton.core.cores import LeaderParts
 from baton.core.ids import Boot, GroupName, Key, Rank, Seq
 from baton.core.messages import Offer, Received, Ticket
@@ -45,7 +45,7 @@ class _Room:
 
 
 class CommitAfterArrival(Check):
-    """For a worker that fetches; others commit nothing."""
+    """For a decode worker; others commit nothing, though prefill workers fetch back what decode has cached."""
 
     invariant = "a room is committed only after all its blocks arrived on every rank, and its record"
 
@@ -110,6 +110,8 @@ class CommitAfterArrival(Check):
 
     def _commits(self, step: Step, table: StateTable) -> Iterator[str]:
         for plan in plans(step):
+            for hold in plan.hold:
+                self._begins(hold)
             for fetch in plan.fetch:
                 yield from self._follows(fetch)
                 blocks = {(g, int(b)) for g, run in fetch.runs.items() for b in range(run.start, run.end)}
@@ -128,6 +130,13 @@ class CommitAfterArrival(Check):
             at = self._committed.get(received.key)
             if at is None or any(self._applied[r] < at for r in self._ranks):
                 yield f"{brief(received.key)} was received before its commit was applied on every rank"
+
+    def _begins(self, hold: Hold) -> None:
+        """Pages that were cached are there: they have arrived for another room, or were computed."""
+        assert self._parts is not None
+        if hold.key in self._rooms:
+            k = {group: self._parts.manifest.blocks_per_page(group) for group in hold.pages}
+            self._rooms[hold.key].arrived |= {(group, b) for group in hold.pages for b in range(hold.shared * k[group])}
 
     def _follows(self, fetch: Fetch) -> Iterator[str]:
         """What an order leaves out has arrived by the one that it follows."""
