@@ -12,6 +12,7 @@ from baton.core.messages import Admitted, BlockRun, Limits, Received, Ticket, To
 from baton.core.room import Issue, Send
 from baton.core.state import DType, Full, Group, StateSpec, StateTable, Unit, Window
 from baton.sim.caches import CacheBook
+from baton.sim.loans import Loans
 
 TABLE = StateTable(1, 4, (Group(FULL, Unit.PAGE, Full()),), (StateSpec("kv", FULL, (0,), ("k", "v"), 1, 4, DType.F32),))
 FIRST, SECOND = (*PROMPT, 1, 2, 3, 4), (*PROMPT, 1, 2, 3, 9, 9)  # nine and ten tokens; the first eight are the same
@@ -27,9 +28,10 @@ class History:
     """What a leader does, turn by turn; room 1 comes first and leaves pages 5 and 6."""
 
     def __init__(self, *, salt="", wrong=(), on=True, table=TABLE):
-        self.world = SimpleNamespace(tainted=set())
         tickets = {t.key: t for t in (ticket(1, FIRST), ticket(2, SECOND, salt), ticket(3, FIRST))}
+        self.world = SimpleNamespace(tainted=set(), loans=Loans(tickets, violate))
         self.collective = SimpleNamespace(
+            boot=DECODE,
             inherited={},
             world=self.world,
             known=lambda k: [100 * int(k.room, 16) + p for p in range(20)],

@@ -36,8 +36,9 @@ from baton.core.work import Batch, DigestOrder, HostCopy, Job, Row
 from baton.sim import content
 from baton.sim.books import READS, PlanBook, RankBooks
 from baton.sim.clients import Client, Oracle, right_answer
+from baton.sim.collective import Collective
 from baton.sim.endings import Endings
-from baton.sim.engine import Collective, SimEngine
+from baton.sim.engine import SimEngine
 from baton.sim.excuses import EVERYBODY, EXCUSES, Fault, excuse, worker_of
 from baton.sim.handoffs import Handoffs
 from baton.sim.heap import Heap

@@ -88,6 +88,13 @@ class RankBooks:
             self._commit(key)
         for row in plan.batch:
             self._resumed(row)
+            self._alone(row)
+
+    def _alone(self, row: RowOrder) -> None:
+        """A room computes: nothing is read into its pages any more."""
+        reads = [handle for handle, (owner, _) in self._reads.items() if owner == row.key]
+        if reads:
+            self._violate("computes_alone", f"{self._name}: {_short(row.key)} computes while reads {reads} of it may still land")
 
     def _resumed(self, row: RowOrder) -> None:
         """A room computes: if it was away, its state is what it was, byte for byte."""

@@ -17,11 +17,12 @@ import msgspec
 from baton.core.agreement import Fetch, Hold, StepPlan
 from baton.core.frames import Said
 from baton.core.ids import BlockIndex, GroupName, Key, TokenId
-from baton.core.messages import Admitted, BlockRun, Received, Ticket, Tokens
+from baton.core.messages import Admitted, BlockRun, Loan, Received, Ticket, Tokens
 from baton.core.room import Effect, Issue, Send
 from baton.core.state import Full, StateTable, Unit, extent_blocks
 from baton.sim import content
-from baton.sim.engine import Collective
+from baton.sim.collective import Collective
+from baton.sim.loans import Lent
 
 Where = tuple[GroupName, int]
 Digest = tuple[str, int]  # salt, and of all tokens up to a page's end
@@ -86,6 +87,7 @@ class CacheBook:
                 done = 0
                 self._plan(effect.plan)
             elif isinstance(effect, Send):
+                self._collective.world.loans.said(self._collective.boot, effect.message)
                 done = self._says(effect.message, effects[at:], done)
         if self._at.keys() != set(claimed):
             wrong = sorted(self._at.keys() ^ set(claimed))
@@ -99,6 +101,8 @@ class CacheBook:
                 past = next(i for i, hold in enumerate(plan.hold) if hold.key == key) + 1
                 self._give(plan.hold[done:past])
                 return past
+            case Loan(key=key, runs=runs) if runs:
+                self._lend(key, runs)
             case Received(key=key):
                 self._enter(key, self._rooms[key].length)
             case Tokens(key=key, start=start, drawn=drawn) if key in self._rooms:
@@ -124,6 +128,12 @@ class CacheBook:
         for key in plan.drop:
             self._rooms.pop(key, None)
 
+    def pinned(self, pins: int) -> None:
+        """The leader's turn is over, and its cache has so many pins: some for rooms that were dropped, perhaps."""
+        if self.on:
+            rooms = sum(room.shared for room in self._rooms.values())
+            self._collective.world.loans.pinned(self._collective.boot, pins, rooms)
+
     # ---- pages ----------------------------------------------------------------------------------
 
     def _give(self, holds: Iterable[Hold]) -> None:
@@ -137,6 +147,7 @@ class CacheBook:
                 own = [int(p) for p in pages[hold.shared :]]
                 room.pages.setdefault(group, []).extend(own)
                 for page in own:
+                    self._collective.world.loans.given(self._collective.boot, (group, page), hold.key)
                     self._forget((group, page))
 
     def _begin(self, hold: Hold) -> Held:
@@ -199,6 +210,24 @@ class CacheBook:
     def holds(self, group: GroupName, page: int) -> bool:
         """Whether a page is cached."""
         return (group, page) in self._at
+
+    def _lend(self, key: Key, runs: Mapping[GroupName, BlockRun]) -> None:
+        """Pages are lent for a room: they must be cached, and hold what its tokens imply."""
+        ticket, b = self._tickets[key], self._table.block_tokens
+        cached = self._find(ticket.cache_salt, [*ticket.prompt, *ticket.said])
+        blocks: dict[int, tuple[int, ...]] = {}
+        for group, run in runs.items():
+            first, past = run.start // self._k, (run.end - 1) // self._k + 1
+            due = [kept.pages[group] for kept in cached[first:past]]
+            if past > len(cached) or [int(p) for p in run.pages] != due:
+                self._violate("lends_cached", f"{self._name} lends pages {run.pages} for {_short(key)}; {due} are cached")
+            for n in range(run.start, run.end):
+                at = n % self._k * b
+                blocks[n] = cached[n // self._k].stamps[at : at + b]
+        pages = frozenset((group, int(p)) for group, run in runs.items() for p in run.pages)
+        lent = Lent(blocks, any(kept.tainted for kept in cached))
+        chain = max((run.end - 1) // self._k + 1 for run in runs.values())
+        self._collective.world.loans.lends(self._collective.boot, key, pages, lent, chain=chain)
 
     # ---- fetches --------------------------------------------------------------------------------
 

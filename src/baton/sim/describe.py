@@ -1,6 +1,7 @@
 """The settings of a world, in words."""
 
 from collections.abc import Iterable
+from enum import Enum
 
 import msgspec
 
@@ -45,4 +46,6 @@ def _fields(struct: msgspec.Struct, apart: Iterable[str]) -> str:
 def _value(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, Enum):
+        return str(value.value)
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)

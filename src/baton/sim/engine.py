@@ -10,19 +10,18 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from baton.core.ids import Boot, GroupName, Key, Rank, Seq, TokenId
+from baton.core.ids import Boot, GroupName, Key, Rank, Seq
 from baton.core.messages import Drawn, Ticket
 from baton.core.state import Group, Placement, Unit, Window, extent_blocks
 from baton.core.work import Batch, BatchDone, DigestDone, DigestOrder, Row, RowDone
 from baton.sim import content
+from baton.sim.collective import Collective
 from baton.sim.context import Context
 from baton.sim.heap import Heap
 from baton.sim.memory import SimPool
 from baton.sim.process import Process
 from baton.sim.tape import Tape
 
-STEP_US = 400
-TOKEN_US = 25
 DIGEST_US = 30
 IDENTITY = 0xBA70
 NOWHERE = -1 << 40  # an index that no pool has
@@ -53,111 +52,6 @@ class World(Protocol):
     def rows_of(self, placement: Placement) -> content.Rows:
         """What a rank so placed holds."""
         ...
-
-
-class Collective:
-    """The ranks of one incarnation of a worker, which compute together or not at all."""
-
-    def __init__(self, world: World, boot: Boot, role: str, ranks: int) -> None:
-        self.world, self.boot, self.role, self.ranks = world, boot, role, ranks
-        self.engines: dict[Rank, SimEngine] = {}
-        self.said: dict[Key, list[TokenId]] = {}  # tokens computed beyond the ticket's context
-        self._waiting: dict[Seq, dict[Rank, Batch]] = {}
-        self._runs_at = 0  # the youngest batch; those behind it follow as its stages become free
-        self._ends_at: dict[Rank, int] = {}
-        self.stamps: dict[Key, list[int]] = {}  # of the positions known so far
-        self.histories: dict[Key, list[int]] = {}
-        self.authors: dict[tuple[GroupName, int], Key] = {}  # blocks of the pools, and for whom they were computed
-        self.inherited: dict[Key, list[int]] = {}  # on decode: stamps of what was cached when a room came
-
-    def submit(self, rank: Rank, batch: Batch) -> None:
-        """A rank has begun a batch; it runs when all have."""
-        waiting = self._waiting.setdefault(batch.seq, {})
-        waiting[rank] = batch
-        if len(waiting) < self.ranks:
-            return
-        del self._waiting[batch.seq]
-        first, *others = ([(r.key, r.start, r.tokens, r.valid, r.draw) for r in b.rows] for b in waiting.values())
-        if any(rows != first for rows in others):
-            self.world.violate("equal_plans", f"ranks of {self.boot:x} compute different rows in step {batch.seq}")
-        cost = STEP_US + TOKEN_US * sum(len(r.tokens) for r in batch.rows)
-        if self.world.hostile:
-            cost += self.world.tape.below(20, "slow step") * 300
-        stages = next(iter(self.engines.values())).placement.pp
-        self._runs_at = max(self.world.heap.now + cost, self._runs_at + cost // stages)
-        self.world.heap.at(self._runs_at, self._run, waiting)
-
-    def _run(self, batches: Mapping[Rank, Batch]) -> None:
-        if not all(e.process.alive for e in self.engines.values()):
-            return  # a collective without one of its ranks hangs until the worker is ended
-        for row in next(iter(batches.values())).rows:
-            self._extend(row)
-        for rank, batch in batches.items():
-            lag = self.world.tape.below(8, "rank lag") * 100 if self.world.hostile else 0
-            at = self._ends_at[rank] = max(self.world.heap.now + lag, self._ends_at.get(rank, 0) + 1)
-            self.world.heap.at(at, self.engines[rank].finish, batch, rank == self._sampler())
-
-    def _sampler(self) -> Rank:
-        """The first rank of the last pipeline stage draws."""
-        placement = next(iter(self.engines.values())).placement
-        return Rank((placement.pp - 1) * placement.tp)
-
-    def _extend(self, row: Row) -> None:
-        """Stamps of all positions up to the row's end: its context is the ticket's, then what this worker was told."""
-        ticket = self.world.tickets[row.key]
-        known = (*ticket.prompt, *ticket.said)
-        tokens = self.said.setdefault(row.key, list(known))
-        histories, stamps = self.histories.setdefault(row.key, []), self.stamps.setdefault(row.key, [])
-        del tokens[row.start :], histories[row.start :], stamps[row.start :]
-        tokens += row.tokens
-        content.add_histories(histories, tokens[len(histories) :])
-        if not stamps:
-            stamps += self._computed_before(row, histories, len(known))
-        ours = self._attempt(row.key)
-        stamps += [content.scramble(h ^ ours) | 1 for h in histories[len(stamps) :]]
-        if self.role == "prefill":
-            self.world.stamps[self.boot, row.key] = stamps
-            for block in range(row.start // self._b, (len(stamps) - 1) // self._b + 1):
-                self.authors[self._place(row, block)] = row.key
-
-    def _computed_before(self, row: Row, histories: list[int], known: int) -> list[int]:
-        """Stamps of the positions at the front that this room does not compute here: on decode those that prefill had, on
-        prefill those of pages that were computed for others."""
-        if self.role == "decode":
-            return self.begun(row.key)[:known]
-        authors = [self.authors.get(self._place(row, block), row.key) for block in range(-(-row.start // self._b))]
-        return [self.stamp(h, authors[p // self._b]) for p, h in enumerate(histories[: row.start])]
-
-    def begun(self, key: Key) -> list[int]:
-        """Stamps of a ticket's context on decode: what was cached here when the room came, and behind it what prefill had."""
-        cached, theirs = self.inherited.get(key, []), self.world.stamps.get((self.world.tickets[key].prefill, key), [])
-        return cached + theirs[len(cached) :]
-
-    def known(self, key: Key) -> list[int]:
-        """Stamps of all positions that decode has of a room."""
-        return self.stamps.get(key) or self.begun(key)
-
-    def differs(self, group: GroupName, page: int, stamps: Sequence[int]) -> list[str]:
-        """Ranks on which a page of complete blocks does not hold what these stamps say."""
-        return [e.process.name for e in self.engines.values() if e.page_differs(group, page, stamps)]
-
-    def stamp(self, history: int, author: Key) -> int:
-        """What a position holds that was computed here for `author`."""
-        return content.scramble(history ^ self._attempt(author)) | 1
-
-    def _attempt(self, author: Key) -> int:
-        return content.attempt(self.boot, author.epoch) if self.world.attempts_differ else 0
-
-    @property
-    def _b(self) -> int:
-        return next(iter(self.engines.values())).placement.table.block_tokens
-
-    def _place(self, row: Row, block: int) -> tuple[GroupName, int]:
-        """Where a block of the row lies, in the pool of its first group: one of pages of the whole sequence."""
-        placement = next(iter(self.engines.values())).placement
-        group = placement.table.groups[0].name
-        k = placement.blocks_per_page(group)
-        return group, int(row.pages[group][block // k]) * k + block % k
 
 
 class SimEngine:
@@ -255,6 +149,7 @@ class SimEngine:
         """A page begins a new life."""
         self.damaged.discard((group, page))
         k = self.placement.blocks_per_page(group)
+        self.collective.given(group, range(page * k, (page + 1) * k))
         for j in range(k):
             self._sealed.pop((group, page * k + j), None)
 
@@ -287,10 +182,9 @@ class SimEngine:
         if (group, page) in self.damaged or not world.tainted.isdisjoint(found):
             return
         histories = content.histories(known[:past])[-k * self.placement.table.block_tokens :]
-        grid = np.array(
-            [self.collective.stamp(h, found[n // self.placement.table.block_tokens]) for n, h in enumerate(histories)],
-            dtype=np.uint64,
-        ).reshape(k, -1)
+        b = self.placement.table.block_tokens
+        stamps = [self.collective.stamp_at((group, slots[n // b]), n % b, h) for n, h in enumerate(histories)]
+        grid = np.array(stamps, dtype=np.uint64).reshape(k, -1)
         if (self._blocks[group][slots] != self._rows.blocks(group, grid)).any():
             world.violate("right_reuse", f"{who}, and does not hold what its tokens imply")
 

@@ -24,6 +24,8 @@ from baton.sim.tape import Tape
 STALE_BYTE = 0xEE  # fresh memory is never zero: bytes nobody wrote must show
 STRAGGLES_US = (20_000, 200_000, 700_000, 12_000_000)  # within, about and beyond every timeout of the code under test
 LIES_AGAIN = (0, 0, 2, 2, 3, 3, 6, 60)
+FORTH_US, BACK_US = 10, 100  # a prompt goes to decode chunk by chunk, a conversation comes back as a whole: that takes longer
+LIES_BACK = 0.5  # of what comes back where reads lie at all: it is computed then, and nothing fails
 RELEASE_US = 300_000  # until the endpoint of a read that ended unknown is torn down
 Range = tuple[GroupName, int, int, int]  # group, source offset, target offset, bytes
 
@@ -103,6 +105,8 @@ class SimFabric:
         self._reads: dict[Handle, UnderWay] = {}
         self._said: list[FabricEvent] = []
         self._lying: dict[RankId, int] = {}  # so many more reads
+        back = process.name.startswith("prefill")
+        self._piece_us, self._lies_back = (BACK_US, LIES_BACK) if back else (FORTH_US, 0.0)
 
     @property
     def name(self) -> str:
@@ -185,8 +189,8 @@ class SimFabric:
             world.fault("failed read", self._process.name)
         last, end = 0, len(read.cells) if fails is None else fails
         for i in range(end):
-            sampled = 20 + (tape.below(200, "sampled") * 10 if len(read.cells) > 1 else 0)
-            landed = sampled + 10 + (tape.below(200, "landed") * 10 if len(read.cells) > 1 else 0)
+            sampled = 20 + (tape.below(200, "sampled") * self._piece_us if len(read.cells) > 1 else 0)
+            landed = sampled + 10 + (tape.below(200, "landed") * self._piece_us if len(read.cells) > 1 else 0)
             if straggles and (i == end - 1 or tape.below(2, "straggling cell")):
                 landed += STRAGGLES_US[tape.below(len(STRAGGLES_US), "straggles by")]
             last = max(last, landed)
@@ -200,7 +204,7 @@ class SimFabric:
         if self._lying.get(peer, 0) and probability:
             self._lying[peer] -= 1
             return True
-        lies = self._world.tape.chance(probability, "a read lies")
+        lies = self._world.tape.chance(max(probability, self._lies_back) if probability else 0.0, "a read lies")
         if lies:
             self._lying[peer] = LIES_AGAIN[self._world.tape.below(len(LIES_AGAIN), "lies again")]
         return lies

@@ -5,6 +5,7 @@ from typing import Any
 
 from baton.core.door import Cancel, Fail, Finish, Heard, RequestId, Submit
 from baton.core.errors import Overloaded
+from baton.core.fetch_back import FetchBack
 from baton.core.ids import TokenId
 from baton.core.messages import Limits, Sampling
 from baton.sim import content
@@ -14,6 +15,7 @@ from baton.sim.settings import BLOCK_TOKENS
 
 LONGEST_PROMPT = 22  # tokens, of an ordinary request
 PROMPTS = (*range(1, 11), *range(1, 11), *range(1, LONGEST_PROMPT + 1))  # lengths: short ones more often than long ones
+LONG_PROMPTS = range(10, LONGEST_PROMPT + 1)
 LONGEST_MORE = 10  # of them, behind what was asked before
 SALTS = ("", "", "", "another tenant")
 ANSWERS = (2, 1, 3, 2, 5)  # tokens
@@ -56,9 +58,11 @@ class People:
         repeats = bool(self._prompts) and self._world.tape.below(5, "repeats") >= (1 if self._world.draw.alike else 3)
         big, tight = self._world.tape.chance(faults.big, "too big"), self._world.tape.chance(faults.tight, "tight deadline")
         if repeats:
+            if self._world.draw.fetch_back is not FetchBack.NEVER and self._world.tape.chance(0.6, "prefill forgets"):
+                self._world.reset_prefill()
             prompt = self._again(number)
         else:
-            length = self._too_long() if big else PROMPTS[self._world.tape.below(len(PROMPTS), "prompt length")]
+            length = self._too_long() if big else self._length()
             over = BLOCK_TOKENS if self._world.tape.chance(0.15, "says the same over and over") else length
             prompt = tuple(TokenId(content.scramble(number * 64 + i % over) % content.VOCABULARY) for i in range(length))
             if not big:
@@ -94,7 +98,8 @@ class People:
 
     def _again(self, number: int) -> tuple[TokenId, ...]:
         """What was asked before, as it was or with more behind it, or with its answer and more: the next turn of a chat."""
-        prompt: tuple[TokenId, ...] = self._prompts[self._world.tape.below(len(self._prompts), "which prompt")]
+        prompts = self._answered() or self._prompts
+        prompt: tuple[TokenId, ...] = prompts[self._world.tape.below(len(prompts), "which prompt")]
         if self._world.tape.chance(0.3, "with the answer"):
             asked = next((c.submit for c in self.clients if c.submit.prompt == prompt), None)
             answer = right_answer(prompt, asked.sampling, asked.limits)[0] if asked is not None else []
@@ -102,6 +107,20 @@ class People:
         more: int = self._world.tape.below(LONGEST_MORE, "goes on") if self._world.tape.chance(0.5, "with more") else 0
         more = max(0, min(more, LONGEST_PROMPT - len(prompt)))
         return prompt + tuple(TokenId(content.scramble(number * 64 + i) % content.VOCABULARY) for i in range(more))
+
+    def _length(self) -> int:
+        """Of a new prompt; long enough to fill pages where these are fetched back whenever there are any."""
+        lengths = LONG_PROMPTS if self._world.draw.fetch_back is FetchBack.ALWAYS else PROMPTS
+        found: int = lengths[self._world.tape.below(len(lengths), "prompt length")]
+        return found
+
+    def _answered(self) -> list[tuple[TokenId, ...]]:
+        """Prompts whose state some decode worker has been left with, where it may be fetched back: long enough to fill a page."""
+        if self._world.draw.fetch_back is FetchBack.NEVER:
+            return []
+        done = {c.submit.prompt for c in self.clients if isinstance(c.end, Finish)}
+        page = max(w.page_blocks for w in self._world.draw.workers) * BLOCK_TOKENS
+        return [prompt for prompt in self._prompts if prompt in done and len(prompt) > page]
 
     def _refused(self, client: Client, why: str) -> None:
         """A gateway sends a request away at once: in a crowd, or where its own time is too short to wait."""

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from baton.core.fetch_back import FetchBack
 from baton.core.host_ledger import state_bytes
 from baton.core.ids import GroupName
 from baton.core.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit, Whole, Window
@@ -29,6 +30,9 @@ WIDTHS: Mapping[int, tuple[int, ...]] = {  # by heads
 PAGE_BLOCKS = (1, 1, 1, 1, 2, 2, 2, 4, 3, 3, 3, 4)
 PRESSED = 3  # the crowd of worlds in which all ask at once, and for long answers: running rooms run out of pages
 HOST_STATES = (4, 0, 2, 0.5)  # the host store by the draw of `pages`: for so many of the longest requests' states
+
+# Of decode workers: whether they have a prefix cache at all, and whether prefill fetches back what it holds.
+CACHES = (FetchBack.NEVER, FetchBack.ALWAYS, FetchBack.ALWAYS, FetchBack.AUTO, FetchBack.ALWAYS, None)
 
 
 class WorkerDraw(msgspec.Struct, frozen=True):
@@ -88,6 +92,7 @@ class WorldDraw(msgspec.Struct, frozen=True):
     quiet_ends: bool  # whether the fabric promises that an ended read lands nothing more
     pressed: bool = False  # whether all ask at once, and for long answers
     decode_caches: bool = True  # whether decode workers have a prefix cache, as prefill workers do
+    fetch_back: FetchBack = FetchBack.NEVER
     alike: bool = False  # whether most ask what somebody has asked before, or what begins like it
 
     @property
@@ -148,6 +153,8 @@ def draw_world(tape: Tape) -> WorldDraw:
                     host_bytes=int(HOST_STATES[more] * longest) if role == "decode" else 0,
                 )
             )
+    caches = CACHES[tape.below(len(CACHES), "decode caches")]
+    back = caches if caches is not None and table.cacheable else FetchBack.NEVER
     return WorldDraw(
         table=table,
         gateways=("gateway-0", "gateway-1") if tape.chance(0.2, "two gateways") else ("gateway-0",),
@@ -158,8 +165,9 @@ def draw_world(tape: Tape) -> WorldDraw:
         attempts_differ=not tape.chance(0.3, "attempts_alike"),
         quiet_ends=not tape.chance(0.4, "loud_ends"),
         pressed=crowd == PRESSED,
-        decode_caches=tape.below(4, "decode caches") < 3,
-        alike=tape.chance(0.5, "alike"),
+        decode_caches=caches is not None,
+        fetch_back=back,
+        alike=tape.chance(0.5, "alike") or back is FetchBack.ALWAYS,
     )
 
 

@@ -12,12 +12,12 @@ from baton.core.frames import Join
 from baton.core.ids import Boot, GroupName, Micros, Rank
 from baton.core.leader import Leader
 from baton.core.manifest import Manifest, PoolView, RankManifest
-from baton.core.messages import PROTOCOL, Ticket
+from baton.core.messages import PROTOCOL, Offer, Ticket
 from baton.core.prefill import PrefillLeader
 from baton.core.rank import RankCore
 from baton.core.rank_effects import RankEffect
 from baton.core.retraction import GeneratingLeader
-from baton.core.room import Effect, LeaderSettings
+from baton.core.room import Effect, LeaderSettings, Send
 from baton.core.span import Span
 from baton.core.state import Group, Placement, Unit
 from baton.shell.lines import Lines
@@ -27,8 +27,9 @@ from baton.shell.rank_pump import RankPump
 from baton.shell.worker import WorkerPump
 from baton.sim.books import PlanBook, RankBooks
 from baton.sim.caches import CacheBook
+from baton.sim.collective import Collective
 from baton.sim.endings import Endings
-from baton.sim.engine import Collective, SimEngine
+from baton.sim.engine import SimEngine
 from baton.sim.host_store import SimHostStore
 from baton.sim.memory import SimFabric
 from baton.sim.network import SimControl
@@ -142,6 +143,8 @@ class WorkerRun:
             host_bytes=d.host_bytes,
             ahead=AHEAD.get(d.max_rooms, 1.0),
             prefix_cache=d.role == "prefill" or self.world.draw.decode_caches,
+            fetch_back=self.world.draw.fetch_back,
+            answer_ms=60,
         )
         makers: Mapping[str, Callable[[], Leader[Any]]] = {
             "prefill": lambda: self.parts.prefill(self.manifest, settings, self.pages),
@@ -162,11 +165,13 @@ class WorkerRun:
             endings.heard(self.boot, message)
             if self.draw.role == "decode":
                 self.world.pressure.heard(self.boot, message)
+                self.world.loans.heard(self.boot, message)
             self.world.waits.heard(self.boot, message)
             receive(sender, message, now)
 
         def lose(boot: Boot, why: str, now: Any) -> None:
             endings.lost(self.boot, boot)
+            self.world.loans.lost(self.boot, boot)
             peer_lost(boot, why, now)
 
         def act() -> list[Effect]:
@@ -174,13 +179,20 @@ class WorkerRun:
             if found:
                 endings.acts(self.boot, self.draw.name, found)
             if self.draw.role == "prefill":
+                self._offers(found)
                 self.world.sharing.acts(self.manifest, found, self._changed)
             if self.draw.role == "decode" and found:
                 self.cache.acts(found, [(g, int(p)) for g, pool in leader.ledger.pools.items() for p in pool.cached()])
+                self.cache.pinned(leader.ledger.pins)
                 self.world.pressure.acts(self.boot, self.draw.name, found)
             return found
 
         leader.receive, leader.peer_lost, leader.effects = hear, lose, act  # type: ignore[method-assign]
+
+    def _offers(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Send) and isinstance(effect.message, Offer):
+                self.collective.offered(effect.message.key, effect.message.runs)
 
     def _changed(self, group: GroupName, page: int) -> bool:
         """Whether a page differs on some rank from what it was when it was sealed."""
@@ -286,6 +298,8 @@ def kept_by(leader: Leader[Any], now: int) -> dict[str, int]:
         kept["early offers"] = leader._early.overdue(Micros(now))
     if isinstance(leader, PrefillLeader):
         kept["doubts"] = leader._doubts
+        kept["reads"] = leader._reads
+        kept["steps"] = leader._began
     return {name: len(items) for name, items in kept.items() if len(items)}
 
 

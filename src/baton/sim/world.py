@@ -13,6 +13,7 @@ from itertools import count
 from baton.core.agreement import StepPlan
 from baton.core.door import Finish
 from baton.core.errors import Bug
+from baton.core.fetch_back import FetchBack
 from baton.core.frames import Said
 from baton.core.front import Front
 from baton.core.ids import Boot, GroupName, Key, Micros, Rank
@@ -31,6 +32,7 @@ from baton.sim.endings import Endings
 from baton.sim.excuses import EVERYBODY, Fault, worker_of
 from baton.sim.handoffs import Handoffs
 from baton.sim.heap import Heap
+from baton.sim.loans import Loans
 from baton.sim.memory import SimPool
 from baton.sim.network import OLD_US, Network, SimControl
 from baton.sim.parts import SHIPPED, Parts
@@ -99,6 +101,7 @@ class World:
         self.endings = Endings(self.tickets, self.violate)
         self.handoffs = Handoffs(self.tickets, self.all_faults, self.concerned, self.violate, lossy=bool(self.draw.faults.loss))
         self.sharing = Sharing(self.violate)
+        self.loans = Loans(self.tickets, self.violate)
         self.pressure = Pressure(self.tickets, self.violate, self._lacks)
         self.waits = Waits(self.tickets, self.all_faults, self.violate, lambda: self.heap.now)
         self.marks: Counter[str] = Counter()
@@ -353,12 +356,22 @@ class World:
     def _schedule(self) -> None:
         span = self.draw.hostile_ms * 1000
         start = self.heap.now
-        window = span // (2, 40, 160)[max(self.tape.below(3, "burst"), 2 * self.draw.pressed)]  # in which all ask
+        bursts = (2, 2, 40) if self.draw.fetch_back is FetchBack.ALWAYS else (2, 40, 160)
+        window = span // bursts[max(self.tape.below(3, "burst"), 2 * self.draw.pressed)]  # in which all ask
         for i in range(self.draw.requests):
             at = window * i // self.draw.requests + window * self.tape.below(20, "asks at") // 40
             self.heap.at(start + at, self.people.ask)
         if self.hostile:
             self.weather.schedule(start, span)
+
+    def reset_prefill(self) -> None:
+        """The prefix caches of prefill workers are emptied: what decode has cached is there alone."""
+        process, front = next(iter(self.fronts.values()))
+        if process.alive:
+            self.tell("operator: the prefix caches of prefill workers are emptied")
+            for draw in [w for w in self.draw.workers if w.role == "prefill"]:
+                front.forget_ledger(front.ask_reset_cache(draw.name))
+            process.wake(0)
 
     def processes(self) -> list[Process]:
         """All that live, gateways first."""

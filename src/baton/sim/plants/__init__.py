@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from baton.sim.plants import arrival, caching, epochs, handing, memory, replicas, retraction, reuse, seals, votes
+from baton.sim.plants import arrival, caching, epochs, handing, lending, memory, replicas, retraction, reuse, seals, votes
 from baton.sim.plants.plant import Plant
 
 BANK: tuple[Plant, ...] = (
@@ -16,5 +16,6 @@ BANK: tuple[Plant, ...] = (
     *retraction.PLANTS,
     *reuse.PLANTS,
     *caching.PLANTS,
+    *lending.PLANTS,
 )
 BY_NAME: Mapping[str, Plant] = {plant.name: plant for plant in BANK}

@@ -1,0 +1,72 @@
+"""What decode workers lend to prefill, kept from what their leaders say and hear, without the code under test.
+
+Checked: only pages are lent that are cached, and hold what the room's own tokens imply (the cache's book looks, caches.py);
+while a loan is open none of its pages is given to a room. A loan is open from `Loan` to the first of: `Returned`, the end of
+its room on decode, the end of the session between the two.
+"""
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from baton.core.frames import Said
+from baton.core.ids import Boot, GroupName, Key
+from baton.core.messages import Ended, Returned, Ticket
+
+Where = tuple[GroupName, int]
+
+
+class Lent(msgspec.Struct, frozen=True):
+    """What a loan holds: by block the stamps of its positions, and whether it was computed from damaged memory."""
+
+    blocks: Mapping[int, tuple[int, ...]]
+    tainted: bool
+
+
+class Loans:
+    """All of a world."""
+
+    def __init__(self, tickets: Mapping[Key, Ticket], violate: Callable[[str, str], None]) -> None:
+        self._tickets, self._violate = tickets, violate
+        self.lent: dict[Key, Lent] = {}
+        self._open: dict[tuple[Boot, Key], frozenset[Where]] = {}  # by decode worker
+        self._chains: dict[tuple[Boot, Key], int] = {}  # cached pages from the first on that a loan needs
+
+    def lends(self, worker: Boot, key: Key, pages: frozenset[Where], lent: Lent, *, chain: int = 0) -> None:
+        """A loan begins. chain: cached pages from the first on, up to the last that is lent."""
+        self.lent[key] = lent
+        self._open[worker, key], self._chains[worker, key] = pages, chain
+
+    def pinned(self, worker: Boot, pins: int, rooms: int) -> None:
+        """A decode worker's turn is over, and its cache has so many pins. rooms: those of rooms that are open, at least."""
+        due = rooms + sum(self._chains[loan] for loan in self._open if loan[0] == worker)
+        if pins < due:
+            self._violate("lent_pinned", f"{pins} pins on cached pages, and open rooms and loans are due {due}")
+
+    def said(self, worker: Boot, message: Said) -> None:
+        """A decode leader says something: that a room has ended."""
+        if isinstance(message, Ended):
+            self._open.pop((worker, message.key), None)
+
+    def heard(self, worker: Boot, message: Said) -> None:
+        """A decode leader receives a message."""
+        if isinstance(message, Returned):
+            self._open.pop((worker, message.key), None)
+
+    def lost(self, worker: Boot, peer: Boot) -> None:
+        """A decode leader has lost a peer."""
+        for boot, key in list(self._open):
+            if boot == worker and self._tickets[key].prefill == peer:
+                del self._open[boot, key]
+
+    def given(self, worker: Boot, where: Where, key: Key) -> None:
+        """A page is given to a room of a decode worker, as its own."""
+        for (boot, other), pages in self._open.items():
+            if boot == worker and where in pages:
+                self._violate(
+                    "lent_pinned", f"page {where} is given to {_short(key)}, and is lent to prefill for {_short(other)}"
+                )
+
+
+def _short(key: Key) -> str:
+    return f"{key.room[-4:]}.{key.epoch}"
