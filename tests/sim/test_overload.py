@@ -11,7 +11,7 @@ from baton.core.leader import Leader
 from baton.core.messages import FailCode
 from baton.core.prefill import PrefillLeader
 from baton.core.request import FrontSettings
-from baton.sim import engine
+from baton.sim import collective
 from baton.sim.excuses import EVERYBODY, Fault
 from baton.sim.parts import SHIPPED, Parts, Replaced
 from baton.sim.run import _replaced, be_silent
@@ -20,7 +20,7 @@ from baton.sim.tape import Tape
 from baton.sim.world import Violation, World
 
 PATIENCE_MS = 200
-SLOW = Replaced(engine, "STEP_US", 5_000)  # a step takes 5 ms, a request about 20
+SLOW = Replaced(collective, "STEP_US", 5_000)  # a step takes 5 ms, a request about 20
 
 
 @pytest.fixture(autouse=True)

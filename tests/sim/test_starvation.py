@@ -13,7 +13,7 @@ from baton.core.front import Front
 from baton.core.ids import Micros
 from baton.core.marks import Mark
 from baton.core.request import FrontSettings
-from baton.sim import engine, people
+from baton.sim import collective, people
 from baton.sim import world as world_module
 from baton.sim.excuses import EVERYBODY, Fault
 from baton.sim.parts import Parts, Replaced
@@ -25,7 +25,7 @@ from baton.sim.world import World
 CLIENTS = 12
 SLOWEST_S = 60
 SETTINGS = (
-    Replaced(engine, "STEP_US", 60_000),
+    Replaced(collective, "STEP_US", 60_000),
     Replaced(people, "ANSWERS", (1, 2, 8, 24, 40)),  # tokens; prompts have up to 22
     Replaced(world_module, "MAX_EVENTS", 2_000_000),
     Replaced(world_module, "PROBE_US", 20_000_000),

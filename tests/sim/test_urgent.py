@@ -8,7 +8,7 @@ from baton.core.door import Finish, RequestId, Submit
 from baton.core.ids import TokenId
 from baton.core.marks import Mark
 from baton.core.messages import Limits, Sampling
-from baton.sim import content, engine
+from baton.sim import collective, content
 from baton.sim import world as world_module
 from baton.sim.clients import Client
 from baton.sim.parts import Parts, Replaced
@@ -18,7 +18,7 @@ from baton.sim.tape import Tape
 from baton.sim.world import World
 
 STEP_US = 60_000
-PARTS = Parts(replaced=(Replaced(engine, "STEP_US", STEP_US), Replaced(world_module, "PROBE_US", 20_000_000)))
+PARTS = Parts(replaced=(Replaced(collective, "STEP_US", STEP_US), Replaced(world_module, "PROBE_US", 20_000_000)))
 Asked = tuple[int, int, int, int]  # when, in steps; tokens of the prompt and of the answer; priority
 
 
