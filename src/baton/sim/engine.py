@@ -10,17 +10,16 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from baton.core.ids import Boot, GroupName, Key, Rank, Seq
-from baton.core.messages import Drawn, Ticket
+from baton.core.ids import GroupName, Key, Rank, Seq
+from baton.core.messages import Drawn
 from baton.core.state import Group, Placement, Unit, Window, extent_blocks
 from baton.core.work import Batch, BatchDone, DigestDone, DigestOrder, Row, RowDone
 from baton.sim import content
 from baton.sim.collective import Collective
+from baton.sim.collective import World as CollectivesWorld
 from baton.sim.context import Context
-from baton.sim.heap import Heap
 from baton.sim.memory import SimPool
 from baton.sim.process import Process
-from baton.sim.tape import Tape
 
 DIGEST_US = 30
 IDENTITY = 0xBA70
@@ -28,26 +27,10 @@ NOWHERE = -1 << 40  # an index that no pool has
 BlockSums = Callable[[NDArray[np.uint8], Placement, GroupName, NDArray[np.int64], NDArray[np.int64], int], NDArray[np.uint64]]
 
 
-class World(Protocol):
-    """What an engine needs to know of its world."""
-
-    heap: Heap
-    tape: Tape
-    attempts_differ: bool
-    tickets: Mapping[Key, Ticket]
-    stamps: dict[tuple[Boot, Key], list[int]]  # of the positions that a prefill worker has of a room
-    tainted: set[Key]  # computed from damaged memory, so sealed as it is
+class World(CollectivesWorld, Protocol):
+    """What an engine needs to know of its world, beside what its collective does."""
 
     clearing: bool  # whether somebody has asked for empty pools
-
-    @property
-    def hostile(self) -> bool:
-        """Whether faults happen now."""
-        ...
-
-    def violate(self, invariant: str, detail: str) -> None:
-        """Stop the run."""
-        ...
 
     def rows_of(self, placement: Placement) -> content.Rows:
         """What a rank so placed holds."""
