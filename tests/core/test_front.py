@@ -147,15 +147,42 @@ def test_failures_are_bounded_and_giving_way_is_not_one(bench: Bench) -> None:
     assert done == [Fail(RequestId(1), FailCode.HANDOFF_FAILED, "why", Key(key.room, Epoch(10)))]
 
 
-@pytest.mark.parametrize("lost", [P, D])
-def test_a_lost_worker_ends_what_needed_it_and_counts_as_ended(bench: Bench, lost: Boot) -> None:
+def test_a_lost_decode_ends_an_answer_that_has_begun_at_once_and_counts_as_ended(bench: Bench) -> None:
     key = bench.start()
-    bench.front.peer_lost(lost, "silence", T0)
+    bench.say(D, Tokens(key, 0, (drawn(7),), None))
+    bench.front.peer_lost(D, "silence", T0)
     done = bench.did()
     assert [d.code for d in heard(done)] == [FailCode.WORKER_LOST]
+    assert (P, Abort) in {(d[0], type(d[1])) for d in done if isinstance(d, tuple)}
+    assert bench.say(P, Ended(key)) == [(P, Close(key.room))]
+
+
+@pytest.mark.parametrize("lost", [P, D])
+def test_a_request_that_has_heard_nothing_waits_for_the_successor_of_a_lost_worker(bench: Bench, lost: Boot) -> None:
+    key = bench.start()
+    bench.front.peer_lost(lost, "silence", T0)
     other = D if lost == P else P
+    done = bench.did()
     assert (other, Abort) in {(d[0], type(d[1])) for d in done if isinstance(d, tuple)}
-    assert bench.say(other, Ended(key)) == [(other, Close(key.room))]
+    assert heard(done) == []
+    assert bench.say(other, Ended(key)) == []
+    role, pair = ("prefill", (Boot(9), D)) if lost == P else ("decode", (P, Boot(9)))
+    bench.front.receive(Boot(9), Register(role, "tcp://9", manifest(role, Boot(9))), T0)
+    bench.front.receive(pair[1], Paired(pair[0], "shm"), T0)
+    tickets = {(to, m.key.epoch) for to, m in bench.did() if isinstance(m, Ticket)}
+    assert tickets == {(Boot(9), 2), (other, 2)}
+
+
+@pytest.mark.parametrize("lost", [P, D])
+def test_without_a_successor_it_fails_in_its_time(lost: Boot) -> None:
+    bench = Bench(wait_for_workers_ms=100)
+    bench.pair()
+    bench.start()
+    bench.front.peer_lost(lost, "silence", T0)
+    assert heard(bench.did()) == []
+    assert bench.front.timer() == T0 + 100_000
+    bench.front.on_timer(Micros(T0 + 100_000))
+    assert [d.code for d in heard(bench.did())] == [FailCode.WORKER_LOST]
 
 
 def test_a_lost_prefill_is_nothing_to_a_request_that_streams(bench: Bench) -> None:

@@ -274,12 +274,12 @@ def test_a_first_token_that_never_comes_is_in_the_tokens_of_decode(service: Orde
 
 
 @SHM
-def test_an_only_token_that_never_comes_is_a_typed_error_in_time(service: Ordered) -> None:
-    """It ends at its first token, which prefill alone says: nobody else can answer."""
+def test_an_only_token_that_never_comes_is_computed_again_in_the_next_session(service: Ordered) -> None:
+    """It ends at its first token, which prefill alone says: its client has heard nothing, and waits for the next session."""
     case = Case(service, Rule(Fate.SILENCE, "FirstToken"), tokens=1)
-    assert case.error() == "worker_lost"
+    assert case.answer() == case.expected
     assert len(case.planted()) == 1
-    assert case.took_s < SILENCE_S + 1
+    assert SILENCE_S - 1 < case.took_s < SILENCE_S + 3
     case.close()
 
 

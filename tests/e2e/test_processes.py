@@ -5,6 +5,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -77,6 +78,20 @@ def test_a_killed_worker_ends_what_needed_it_and_its_successor_serves(service: S
     service.start_worker(victim, *POOLS, name=victim)
     service.wait_ready()
     assert service.ids(PROMPT, max_tokens=5) == expected
+    service.wait_clean()
+
+
+@pytest.mark.parametrize("victim", ["decode", "prefill"])
+def test_a_request_given_to_a_worker_that_is_dead_already_is_answered_by_its_successor(service: Service, victim: str) -> None:
+    """The gateway has not noticed yet; when it does, whoever has heard nothing of an answer waits for the next worker."""
+    expected = service.ids(PROMPT, max_tokens=5)
+    service.processes[victim].kill()
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(service.ids, PROMPT, max_tokens=5)
+        wait_for(lambda: service.http.get("/ready").status_code == 503, seconds=5, why="the gateway notices")
+        assert asked.running()
+        service.start_worker(victim, *POOLS, name=victim)
+        assert asked.result(60) == expected
     service.wait_clean()
 
 

@@ -119,7 +119,8 @@ class Front:
             if boot == request.pair[0] != request.pair[1] and request.streaming:
                 continue  # its prefill is behind it
             detail = f"{worker.role} worker {worker.register.name} was lost: {why}"
-            self._another_epoch(request, FailCode.WORKER_LOST, detail, now, counts=True, needs_pair=True)
+            begun = bool(request.said)  # its client is told at once; whoever has heard nothing waits for a successor
+            self._another_epoch(request, FailCode.WORKER_LOST, detail, now, counts=True, needs_pair=begun)
         for key in self._closing.owed_by(boot):
             self._side_ended(key, boot)
         self._questions.lost(boot)
