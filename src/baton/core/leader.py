@@ -338,7 +338,8 @@ class Leader(ABC, Generic[R]):
     # ---- turn, books ----------------------------------------------------------------------------
 
     def _turn(self, now: Micros) -> None:
-        self._schedule(now)
+        if self.rooms:
+            self._schedule(now)
         if self.draft:
             draft, self.draft = self.draft, PlanDraft()
             plan = draft.finish(Seq(self._agreement.chain.seq + 1))

@@ -27,6 +27,7 @@ WIDTHS: Mapping[int, tuple[int, ...]] = {  # by heads
     4: (1, 1, 1, 1, 1, 1, 2, 2, 4),
     8: (1, 1, 1, 2, 4),
 }
+COUNTS = (1, 1, 2, 1, 1, 2, 1, 3)  # of the workers of a role
 PAGE_BLOCKS = (1, 1, 1, 1, 2, 2, 2, 4, 3, 3, 3, 4)
 PRESSED = 3  # the crowd of worlds in which all ask at once, and for long answers: running rooms run out of pages
 HOST_STATES = (4, 0, 2, 0.5)  # the host store by the draw of `pages`: for so many of the longest requests' states
@@ -125,9 +126,9 @@ def draw_world(tape: Tape) -> WorldDraw:
     wide = tape.chance(0.36, "wide")
     narrow = min(tp for tp in WIDTHS[heads] if tp > 1) if wide and heads != 1 else 1
     workers, ranks = [], 0
-    counts = {"prefill": (1, 1, 2, 1, 2, 3)[tape.below(6, "prefills")], "decode": (1, 1, 2, 1, 2, 3)[tape.below(6, "decodes")]}
+    counts = {"prefill": COUNTS[tape.below(8, "prefills")], "decode": COUNTS[tape.below(8, "decodes")]}
     k_of = {role: PAGE_BLOCKS[tape.below(len(PAGE_BLOCKS), "page_blocks")] for role in counts}
-    crowd = tape.below(4, "crowd")
+    crowd = (0, 1, 2, 3, 1)[tape.below(5, "crowd")]
     longest = state_bytes(Placement(table, 1, 1, 0, 0, 1), LONGEST)
     for role, count in counts.items():
         for i in range(count):
@@ -147,7 +148,7 @@ def draw_world(tape: Tape) -> WorldDraw:
                     page_blocks=k_of[role],
                     pages=need * (4, 2, 1, 1)[crowd] + (more % 2 if crowd == PRESSED else more),
                     slots=(8, 3, 2, 2)[crowd],
-                    step_tokens=(32, 8, 16, 4, 32, 16)[tape.below(6, "step_tokens")],
+                    step_tokens=(32, 8, 16, 8, 32, 16, 16, 4)[tape.below(8, "step_tokens")],
                     last_chunk_tokens=(32, 4, 8, 32)[tape.below(4, "last_chunk")],
                     max_rooms=(8, 2, 3, 4)[tape.below(4, "max_rooms")],
                     host_bytes=int(HOST_STATES[more] * longest) if role == "decode" else 0,
@@ -186,9 +187,9 @@ def draw_faults(tape: Tape) -> Faults:
         late=some(0.2, "late", 0.002, 0.01),
         read_fail=some(0.35, "read_fail", 0.05, 0.2),
         read_straggle=some(0.25, "read_straggle", 0.05, 0.2),
-        read_corrupt=some(0.25, "read_corrupt", 0.05, 0.2, 0.4),
+        read_corrupt=some(0.25, "read_corrupt", 0.05, 0.2, 0.3),
         read_torn=some(0.5, "read_torn", 0.3, 1.0),
-        source_damage=int(some(0.25, "source_damage", 1, 3)),
+        source_damage=int(some(0.3, "source_damage", 1, 3)),
         crashes=int(some(0.35, "crashes", 1, 2, 3)),
         pauses=int(some(0.25, "pauses", 1, 2)),
         partitions=int(some(0.3, "partitions", 1, 2)),
@@ -198,7 +199,6 @@ def draw_faults(tape: Tape) -> Faults:
         big=some(0.15, "big", 0.1),
         mismatch=some(0.1, "mismatch", 0.3),
         connect_fail=some(0.15, "connect_fail", 0.2),
+        host_damage=some(0.2, "host_damage", 0.1, 0.3),
     )
-    return msgspec.structs.replace(
-        found, host_slow=found.read_straggle + found.lag, host_fail=found.read_fail / 2, host_damage=found.read_corrupt / 3
-    )
+    return msgspec.structs.replace(found, host_slow=found.read_straggle + found.lag, host_fail=found.read_fail / 2)
