@@ -101,6 +101,7 @@ class Sessions:
         self._dialled: dict[Link, Dialled] = {}
         self._out: list[tuple[Link, AnyFrame]] = []
         self._events: list[SessionEvent] = []
+        self._stirred = False  # whether some session is
 
     # ---- verbs ----------------------------------------------------------------------------------
 
@@ -132,7 +133,7 @@ class Sessions:
         session = self._sessions.get(boot)
         if session is None:
             return False
-        session.stir()
+        self._stir(session)
         if not session.stream.say(message):
             self._lose(session, f"{self.limits.buffer} messages unacknowledged", now, bye=True)
             return False
@@ -154,6 +155,9 @@ class Sessions:
     def to_send(self, now: Micros) -> list[tuple[Link, AnyFrame]]:
         """Frames that are due, in order."""
         out, self._out = self._out, []
+        if not self._stirred:  # asked twice in every turn
+            return out
+        self._stirred = False
         for session in self._sessions.values():
             if session.stirred:
                 out += [(session.link, frame) for frame in session.stream.to_send(now)]
@@ -176,11 +180,11 @@ class Sessions:
         """Time has passed."""
         for boot in [b for b, p in self._promised.items() if now >= p.until]:
             del self._promised[boot]
-        for session in list(self._sessions.values()):
+        for session in [s for s in self._sessions.values() if s.due is None or now >= s.due]:
             if session.stream.silent(now):
                 self._lose(session, f"silent for {self.limits.silence / 1e6:.1f} s", now, bye=True)
             else:
-                session.stir()
+                self._stir(session)
                 session.stream.on_timer(now)
         for link, dialled in self._dialled.items():
             if dialled.boot not in self._sessions and now >= dialled.next_at:
@@ -266,6 +270,7 @@ class Sessions:
         self._remember(peer, number)
         stream = Stream(us=self.boot, peer=peer, session=number, limits=self.limits, now=now)
         session = self._sessions[peer] = Session(peer, number, link, stream)
+        self._stirred = True
         self._events.append(PeerUp(peer, link))
         return session
 
@@ -307,6 +312,10 @@ class Sessions:
             dialled.told = why
             self._events.append(WrongPeer(link, why))
 
+    def _stir(self, session: Session) -> None:
+        session.stir()
+        self._stirred = True
+
     def _lose(self, session: Session, why: str, now: Micros, *, bye: bool) -> None:
         del self._sessions[session.peer]
         if bye:
@@ -326,7 +335,7 @@ class Sessions:
         if session.link != link and session.link not in self._dialled:
             session.link = link  # it reconnected: what was under way to the old link is lost
             session.stream.say_again()
-        session.stir()
+        self._stir(session)
         messages = session.stream.hear(frame, now)
         if messages is None:
             self._lose(session, f"it acknowledged message {frame.ack}, which was never sent", now, bye=True)

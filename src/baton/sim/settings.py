@@ -134,7 +134,7 @@ def draw_world(tape: Tape) -> WorldDraw:
         for i in range(count):
             least, most = (narrow, MAX_RANKS) if i == 0 else (1, MORE_RANKS)
             tp = max(WIDTHS[heads][tape.below(len(WIDTHS[heads]), "tp")], least)
-            pp = 1 + (tape.below(7, "pp") == 6)
+            pp = 1 + (tape.below(10, "pp") == 9)
             tp, pp = (tp, pp) if ranks + tp * pp <= most else (least, 1)
             ranks += tp * pp
             more = tape.below(4, "pages")
