@@ -51,7 +51,12 @@ def back(context: int, page: int, prompt: int) -> int:
         pytest.param(FetchBack.NEVER, Layout(1), Layout(1), "shm", id="never"),
         pytest.param(FetchBack.ALWAYS, Layout(1, page=64), Layout(2), "shm", id="page 64, tp 2 page 16"),
         pytest.param(FetchBack.ALWAYS, Layout(2), Layout(1, page=64), "shm", id="tp 2 page 16, page 64", marks=pytest.mark.slow),
-        pytest.param(FetchBack.ALWAYS, Layout(1), Layout(1), "nixl", id="nixl", marks=pytest.mark.slow),
+        pytest.param(FetchBack.ALWAYS, Layout(1), Layout(1, pp=2), "shm", id="pp 2 lends", marks=pytest.mark.slow),
+        pytest.param(FetchBack.ALWAYS, Layout(1, pp=2), Layout(2), "shm", id="pp 2 borrows of tp 2", marks=pytest.mark.slow),
+        *(
+            pytest.param(FetchBack.ALWAYS, Layout(1), Layout(1), fabric, id=fabric, marks=pytest.mark.slow)
+            for fabric in ("nixl", "mooncake", "tcp")
+        ),
     ],
 )
 @pytest.mark.timeout(300)
