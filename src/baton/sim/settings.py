@@ -27,6 +27,8 @@ WIDTHS: Mapping[int, tuple[int, ...]] = {  # by heads
     4: (1, 1, 1, 1, 1, 1, 2, 2, 4),
     8: (1, 1, 1, 2, 4),
 }
+STEP_TOKENS = (32, 8, 16, 8, 32, 16, 16, 4)
+STEP_TOKENS_PIPED = (16, 4, 8, 4, 8, 4, 8, 4)  # of a pipeline: steps under way at the same time, one behind the other
 COUNTS = (1, 1, 2, 1, 1, 2, 1, 3)  # of the workers of a role
 PAGE_BLOCKS = (1, 1, 1, 1, 2, 2, 2, 4, 3, 3, 3, 4)
 PRESSED = 3  # the crowd of worlds in which all ask at once, and for long answers: running rooms run out of pages
@@ -128,13 +130,14 @@ def draw_world(tape: Tape) -> WorldDraw:
     workers, ranks = [], 0
     counts = {"prefill": COUNTS[tape.below(8, "prefills")], "decode": COUNTS[tape.below(8, "decodes")]}
     k_of = {role: PAGE_BLOCKS[tape.below(len(PAGE_BLOCKS), "page_blocks")] for role in counts}
+    few = 5 if any(isinstance(g.extent, Window) for g in table.groups) else 14  # are pipelines
     crowd = (0, 1, 2, 3, 1)[tape.below(5, "crowd")]
     longest = state_bytes(Placement(table, 1, 1, 0, 0, 1), LONGEST)
     for role, count in counts.items():
         for i in range(count):
             least, most = (narrow, MAX_RANKS) if i == 0 else (1, MORE_RANKS)
             tp = max(WIDTHS[heads][tape.below(len(WIDTHS[heads]), "tp")], least)
-            pp = 1 + (tape.below(10, "pp") == 9)
+            pp = 1 + (tape.below(few, "pp") == 4)
             tp, pp = (tp, pp) if ranks + tp * pp <= most else (least, 1)
             ranks += tp * pp
             more = tape.below(4, "pages")
@@ -148,7 +151,7 @@ def draw_world(tape: Tape) -> WorldDraw:
                     page_blocks=k_of[role],
                     pages=need * (4, 2, 1, 1)[crowd] + (more % 2 if crowd == PRESSED else more),
                     slots=(8, 3, 2, 2)[crowd],
-                    step_tokens=(32, 8, 16, 8, 32, 16, 16, 4)[tape.below(8, "step_tokens")],
+                    step_tokens=(STEP_TOKENS if pp == 1 else STEP_TOKENS_PIPED)[tape.below(8, "step_tokens")],
                     last_chunk_tokens=(32, 4, 8, 32)[tape.below(4, "last_chunk")],
                     max_rooms=(8, 2, 3, 4)[tape.below(4, "max_rooms")],
                     host_bytes=int(HOST_STATES[more] * longest) if role == "decode" else 0,
@@ -189,7 +192,7 @@ def draw_faults(tape: Tape) -> Faults:
         read_straggle=some(0.25, "read_straggle", 0.05, 0.2),
         read_corrupt=some(0.25, "read_corrupt", 0.05, 0.2, 0.3),
         read_torn=some(0.5, "read_torn", 0.3, 1.0),
-        source_damage=int(some(0.3, "source_damage", 1, 3)),
+        source_damage=int(some(0.35, "source_damage", 2, 5)),
         crashes=int(some(0.35, "crashes", 1, 2, 3)),
         pauses=int(some(0.25, "pauses", 1, 2)),
         partitions=int(some(0.3, "partitions", 1, 2)),
@@ -197,8 +200,8 @@ def draw_faults(tape: Tape) -> Faults:
         retry=some(0.25, "retry", 0.5),
         tight=some(0.3, "tight", 0.2, 0.5),
         big=some(0.15, "big", 0.1),
-        mismatch=some(0.1, "mismatch", 0.3),
+        mismatch=some(0.15, "mismatch", 0.3),
         connect_fail=some(0.15, "connect_fail", 0.2),
-        host_damage=some(0.2, "host_damage", 0.1, 0.3),
+        host_damage=some(0.35, "host_damage", 0.2, 0.5),
     )
     return msgspec.structs.replace(found, host_slow=found.read_straggle + found.lag, host_fail=found.read_fail / 2)

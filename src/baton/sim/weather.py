@@ -65,7 +65,7 @@ class Weather:
 
     def _damage(self) -> None:
         """A bit flips in the memory of a prefill rank: in a page of an open room, or where a closed one has left its state."""
-        anywhere = self._tape.chance(0.5, "in what was left")
+        anywhere = self._tape.chance(0.6, "in what was left")
         places = [
             (p, e, where)
             for w in self._world.workers.values()

@@ -309,7 +309,7 @@ class World:
         if not self.draw.clean and self.tape.chance(0.08, "a long rest"):
             self._advance(self.heap.now + LONG_US)
             self._rest()
-        if self.tape.chance(0.15, "the pools are cleared"):
+        if self.tape.chance(0.1, "the pools are cleared"):
             self._clear()
 
     def _clear(self) -> None:
