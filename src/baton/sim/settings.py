@@ -21,11 +21,11 @@ FULL, WINDOW, SLOT = GroupName("full"), GroupName("window"), GroupName("slot")
 # What is drawn evenly from, so that a rare one costs few worlds; the first is the calm one.
 HEADS = (2, 2, 2, 2, 4, 4, 4, 8, 1, 1, 1, 3)
 WIDTHS: Mapping[int, tuple[int, ...]] = {  # by heads
-    1: (1, 1, 1, 1, 2, 2, 4, 3),
+    1: (1, 1, 1, 1, 1, 2, 2, 1, 4, 3),
     2: (1, 1, 1, 1, 1, 1, 2, 2, 4),
-    3: (1, 3),
-    4: (1, 1, 1, 1, 1, 1, 2, 2, 4),
-    8: (1, 1, 1, 2, 4),
+    3: (1, 1, 3),
+    4: (1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 4),
+    8: (1, 1, 1, 1, 2, 2, 4),
 }
 STEP_TOKENS = (32, 8, 16, 8, 32, 16, 16, 4)
 STEP_TOKENS_PIPED = (16, 4, 8, 4, 8, 4, 8, 4)  # of a pipeline: steps under way at the same time, one behind the other
@@ -126,12 +126,12 @@ def draw_world(tape: Tape) -> WorldDraw:
     table = draw_table(tape)
     heads = max(s.heads for s in table.specs)
     wide = tape.chance(0.36, "wide")
-    narrow = min(tp for tp in WIDTHS[heads] if tp > 1) if wide and heads != 1 else 1
+    narrow = min(tp for tp in WIDTHS[heads] if tp > 1) if wide and heads not in (1, 3) else 1
     workers, ranks = [], 0
     counts = {"prefill": COUNTS[tape.below(8, "prefills")], "decode": COUNTS[tape.below(8, "decodes")]}
     k_of = {role: PAGE_BLOCKS[tape.below(len(PAGE_BLOCKS), "page_blocks")] for role in counts}
-    few = 5 if any(isinstance(g.extent, Window) for g in table.groups) else 14  # are pipelines
-    crowd = (0, 1, 2, 3, 1)[tape.below(5, "crowd")]
+    few = 7 if any(isinstance(g.extent, Window) for g in table.groups) else 20  # are pipelines
+    crowd = (0, 1, 2, 3, 1, 2, 1)[tape.below(7, "crowd")]
     longest = state_bytes(Placement(table, 1, 1, 0, 0, 1), LONGEST)
     for role, count in counts.items():
         for i in range(count):
@@ -165,7 +165,7 @@ def draw_world(tape: Tape) -> WorldDraw:
         workers=tuple(workers),
         faults=Faults() if tape.chance(0.06, "clean") else draw_faults(tape),
         requests=5 + tape.below(2, "requests"),
-        hostile_ms=(800, 1500, 600, 3000)[tape.below(4, "hostile_ms")],
+        hostile_ms=(800, 1200, 600, 2000)[tape.below(4, "hostile_ms")],
         attempts_differ=not tape.chance(0.3, "attempts_alike"),
         quiet_ends=not tape.chance(0.4, "loud_ends"),
         pressed=crowd == PRESSED,

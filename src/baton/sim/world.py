@@ -306,7 +306,7 @@ class World:
         self.tell("---- everything has ended and every pair is made; two probes ----")
         self._probe(2)
         self._rest()
-        if not self.draw.clean and self.tape.chance(0.08, "a long rest"):
+        if not self.draw.clean and self.tape.chance(0.04, "a long rest"):
             self._advance(self.heap.now + LONG_US)
             self._rest()
         if self.tape.chance(0.1, "the pools are cleared"):
