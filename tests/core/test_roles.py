@@ -17,11 +17,13 @@ from baton.core.messages import (
     BlockRun,
     Doubt,
     FailCode,
+    Failed,
     FirstToken,
     Intactness,
     Offer,
     Received,
     Recompute,
+    Stale,
     Ticket,
     Tokens,
     Verdict,
@@ -274,6 +276,29 @@ def test_a_worker_lost_at_any_step_leaves_nothing_on_the_others(steps: int, lost
     world.run()
     assert said or world.tokens() == expected(prompt(14), 6), "who had heard nothing is answered by the successor"
     assert world.tokens(2) == expected(prompt(9), 4), "a restarted worker serves the next request"
+
+
+def test_stale_fails_a_room_that_lacks_something_and_none_that_has_everything() -> None:
+    """Prefill may have withdrawn a room whose commit it has not heard of, and then hears of its admission (found by the
+    simulator)."""
+    ended = set()
+    for steps in range(60):
+        world = split(step_tokens=4, last_chunk_tokens=4)
+        world.submit(submit(1, prompt(14), max_tokens=6))
+        for _ in range(steps):
+            world.step()
+        decode = world.nodes[Boot(D)].leader
+        for room in list(decode.rooms.values()):
+            state = room.state
+            decode.receive(Boot(P), Stale(room.key), world.now)
+            world.run()
+            failed = any(s == D and isinstance(m, Failed) for s, _, m in world.log)
+            assert failed == (state in (RoomState.QUEUED, RoomState.FETCHING)), state
+            ended.add(state)
+        world.run()
+        assert world.tokens() == expected(prompt(14), 6)
+        assert world.clean
+    assert ended >= {RoomState.QUEUED, RoomState.FETCHING, RoomState.COMMITTING, RoomState.RUNNING}
 
 
 @pytest.mark.parametrize("steps", range(0, 60, 3))

@@ -322,9 +322,13 @@ class Leader(ABC, Generic[R]):
     def _on_close(self, sender: Boot, close: Close, now: Micros) -> None:
         self._epochs.pop(close.room, None)
 
+    def needs_partner(self, room: R) -> bool:
+        """Whether a room waits for what only the other side of its epoch has."""
+        return True
+
     def _on_stale(self, sender: Boot, stale: Stale, now: Micros) -> None:
         room = self.find(stale.key)
-        if room is not None and room.state is not RoomState.ENDING:
+        if room is not None and room.state is not RoomState.ENDING and self.needs_partner(room):
             self.marks[Mark.STALE_HEARD] += 1
             self.fail(room, FailCode.HANDOFF_FAILED, "the other side does not know this epoch", retry=True)
 
