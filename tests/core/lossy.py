@@ -83,7 +83,9 @@ class Node:
         """Streams are not asked all the time: what is remembered of one must be what it would answer now."""
         for session in self.sessions._sessions.values():
             assert session.due in (None, session.stream.timer()), "a stream wants to be called at another time"
-            assert session.stirred or not session.stream.to_send(now), "a stream has something to say, and nobody would ask it"
+            assert session.peer in self.sessions._stirred or not session.stream.to_send(now), (
+                "a stream has something to say, and nobody would ask it"
+            )
 
 
 class World:

@@ -60,12 +60,7 @@ class Session(msgspec.Struct):
     number: int
     link: Link  # where we speak
     stream: Stream
-    stirred: bool = True  # since it was last asked what it has to say
     due: Micros | None = None  # what its timer said, while nothing has stirred it
-
-    def stir(self) -> None:
-        """Something happens to the stream: it may have something to say, and its timer may be another."""
-        self.stirred, self.due = True, None
 
     def look(self) -> Micros:
         """When its stream wants to be called."""
@@ -101,7 +96,7 @@ class Sessions:
         self._dialled: dict[Link, Dialled] = {}
         self._out: list[tuple[Link, AnyFrame]] = []
         self._events: list[SessionEvent] = []
-        self._stirred = False  # whether some session is
+        self._stirred: set[Boot] = set()  # since they were last asked what they have to say; some may have ended since
 
     # ---- verbs ----------------------------------------------------------------------------------
 
@@ -157,11 +152,11 @@ class Sessions:
         out, self._out = self._out, []
         if not self._stirred:  # asked twice in every turn
             return out
-        self._stirred = False
-        for session in self._sessions.values():
-            if session.stirred:
+        for boot, session in self._sessions.items():
+            if boot in self._stirred:
                 out += [(session.link, frame) for frame in session.stream.to_send(now)]
-                session.stirred, session.due = False, None
+                session.due = None
+        self._stirred.clear()
         return out
 
     def events(self) -> list[SessionEvent]:
@@ -270,7 +265,7 @@ class Sessions:
         self._remember(peer, number)
         stream = Stream(us=self.boot, peer=peer, session=number, limits=self.limits, now=now)
         session = self._sessions[peer] = Session(peer, number, link, stream)
-        self._stirred = True
+        self._stirred.add(peer)
         self._events.append(PeerUp(peer, link))
         return session
 
@@ -313,8 +308,9 @@ class Sessions:
             self._events.append(WrongPeer(link, why))
 
     def _stir(self, session: Session) -> None:
-        session.stir()
-        self._stirred = True
+        """Something happens to its stream: it may have something to say, and its timer may be another."""
+        session.due = None
+        self._stirred.add(session.peer)
 
     def _lose(self, session: Session, why: str, now: Micros, *, bye: bool) -> None:
         del self._sessions[session.peer]
