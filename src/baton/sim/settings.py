@@ -31,6 +31,7 @@ STEP_TOKENS = (32, 8, 16, 8, 32, 16, 16, 4)
 STEP_TOKENS_PIPED = (16, 4, 8, 4, 8, 4, 8, 4)  # of a pipeline: steps under way at the same time, one behind the other
 COUNTS = (1, 1, 2, 1, 1, 2, 1, 3)  # of the workers of a role
 PAGE_BLOCKS = (1, 1, 1, 1, 2, 2, 2, 4, 3, 3, 3, 4)
+CROWDS = (0, 1, 2, 3, 1, 2, 1)  # how short memory is, from plenty on
 PRESSED = 3  # the crowd of worlds in which all ask at once, and for long answers: running rooms run out of pages
 HOST_STATES = (4, 0, 2, 0.5)  # the host store by the draw of `pages`: for so many of the longest requests' states
 
@@ -126,18 +127,19 @@ def draw_world(tape: Tape) -> WorldDraw:
     table = draw_table(tape)
     heads = max(s.heads for s in table.specs)
     wide = tape.chance(0.36, "wide")
-    narrow = min(tp for tp in WIDTHS[heads] if tp > 1) if wide and heads not in (1, 3) else 1
+    narrow = 2 if wide and heads % 2 == 0 else 1
     workers, ranks = [], 0
-    counts = {"prefill": COUNTS[tape.below(8, "prefills")], "decode": COUNTS[tape.below(8, "decodes")]}
+    counts = {"prefill": COUNTS[tape.below(len(COUNTS), "prefills")], "decode": COUNTS[tape.below(len(COUNTS), "decodes")]}
     k_of = {role: PAGE_BLOCKS[tape.below(len(PAGE_BLOCKS), "page_blocks")] for role in counts}
-    few = 7 if any(isinstance(g.extent, Window) for g in table.groups) else 20  # are pipelines
-    crowd = (0, 1, 2, 3, 1, 2, 1)[tape.below(7, "crowd")]
+    windowed = any(isinstance(g.extent, Window) for g in table.groups)  # and may pass pages while orders are under way
+    one_piped_in = 7 if windowed else 20
+    crowd = CROWDS[tape.below(len(CROWDS), "crowd")]
     longest = state_bytes(Placement(table, 1, 1, 0, 0, 1), LONGEST)
     for role, count in counts.items():
         for i in range(count):
             least, most = (narrow, MAX_RANKS) if i == 0 else (1, MORE_RANKS)
             tp = max(WIDTHS[heads][tape.below(len(WIDTHS[heads]), "tp")], least)
-            pp = 1 + (tape.below(few, "pp") == 4)
+            pp = 1 + (tape.below(one_piped_in, "pp") == 4)  # any but 0, the calm choice
             tp, pp = (tp, pp) if ranks + tp * pp <= most else (least, 1)
             ranks += tp * pp
             more = tape.below(4, "pages")
@@ -151,7 +153,7 @@ def draw_world(tape: Tape) -> WorldDraw:
                     page_blocks=k_of[role],
                     pages=need * (4, 2, 1, 1)[crowd] + (more % 2 if crowd == PRESSED else more),
                     slots=(8, 3, 2, 2)[crowd],
-                    step_tokens=(STEP_TOKENS if pp == 1 else STEP_TOKENS_PIPED)[tape.below(8, "step_tokens")],
+                    step_tokens=(STEP_TOKENS if pp == 1 else STEP_TOKENS_PIPED)[tape.below(len(STEP_TOKENS), "step_tokens")],
                     last_chunk_tokens=(32, 4, 8, 32)[tape.below(4, "last_chunk")],
                     max_rooms=(8, 2, 3, 4)[tape.below(4, "max_rooms")],
                     host_bytes=int(HOST_STATES[more] * longest) if role == "decode" else 0,
