@@ -1,5 +1,6 @@
 """The compiled operations against plain torch, and each row against itself in other company."""
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -248,3 +249,12 @@ def test_nor_on_the_rows_among_which_threads_divide_it() -> None:
     finally:
         torch.set_num_threads(threads)
     assert torch.equal(torch.cat([sigmoid(row) for row in x.split(1)]), whole)
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16, DType.F16], ids=lambda d: d.value)
+def test_whatever_some_models_alone_run_is_compiled_beforehand(dtype: DType) -> None:
+    ops = CpuOps(dtype, Team(1))
+    ops.warm()
+    some = {name for name, made in vars(CpuOps).items() if isinstance(made, cached_property)}
+    elsewhere = {"_groups"} if dtype is DType.F32 or torch.cpu._is_amx_tile_supported() else set()
+    assert some - vars(ops).keys() == elsewhere

@@ -225,7 +225,7 @@ class CpuOps:
 
     def warm(self) -> None:
         """Compile (or load) also what some models alone run."""
-        for task in (self._heads, self._rates, self._gated_norm):
+        for task in (self._heads, self._rates, self._gated_norm, *([self._groups] if self._multiplies_groups else [])):
             assert task.address
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
@@ -265,7 +265,11 @@ class CpuOps:
         In 16 bits it is one compiled product: with few rows, calls of oneDNN for each matrix take a third of the time and more.
         Where the processor multiplies tiles, oneDNN does and the kernel does not.
         """
-        return self._each(weights) if self._dtype is DType.F32 or torch.cpu._is_amx_tile_supported() else self._together(weights)
+        return self._together(weights) if self._multiplies_groups else self._each(weights)
+
+    @property
+    def _multiplies_groups(self) -> bool:
+        return self._dtype is not DType.F32 and not torch.cpu._is_amx_tile_supported()
 
     def _each(self, weights: Iterable[tuple[torch.Tensor, torch.Tensor | None]]) -> Grouped:
         width, products = 0, []
