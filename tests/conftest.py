@@ -3,9 +3,11 @@ wait for may take long. `make test` runs the first two at a time, then the other
 """
 
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 HERE = Path(__file__).parent
 SERVICES = HERE / "e2e"
@@ -37,3 +39,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if out:
         config.hook.pytest_deselected(items=out)
         items[:] = [item for item in items if not _left_out(item.path, config)]
+
+
+@pytest.fixture(autouse=True)
+def _own_logs() -> Iterator[None]:
+    """A command that runs in this process sets its logs up, and a simulated world wants none. Neither outlives its test."""
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)

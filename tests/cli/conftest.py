@@ -3,7 +3,6 @@
 import socket
 
 import pytest
-import structlog
 
 
 @pytest.fixture
@@ -17,11 +16,3 @@ def free_port():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]
-
-
-@pytest.fixture(autouse=True)
-def _logs_of_the_session():
-    """A command that runs in this process sets its logs up; what it bound to a captured stderr must not outlive the test."""
-    before = structlog.get_config()
-    yield
-    structlog.configure(**before)
