@@ -9,8 +9,10 @@ Layout of a page of a group, k blocks of B tokens each:
     spec  = [head][layer][part][token][row]       head-major: a range of heads is one byte range
 """
 
+from collections.abc import Mapping
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, lru_cache
+from types import MappingProxyType
 
 import msgspec
 
@@ -196,26 +198,9 @@ class Placement(msgspec.Struct, frozen=True, dict=True):
         return Interval(self.pp_rank * n // self.pp, (self.pp_rank + 1) * n // self.pp)
 
     @cached_property
-    def places(self) -> dict[str, SpecPlace]:
+    def places(self) -> Mapping[str, SpecPlace]:
         """Spec name to its place; specs without a layer on this stage are absent."""
-        found: dict[str, SpecPlace] = {}
-        offsets: dict[GroupName, int] = {}
-        stage = self.layer_interval
-        for spec in self.table.specs:
-            layers = tuple(x for x in spec.layers if stage.start <= x < stage.end)
-            if not layers:
-                continue
-            heads = shard(spec.heads, self.tp, self.tp_rank, what=f"state {spec.name!r}")
-            tokens = self.table.block_tokens if self.table.group(spec.group).unit is Unit.PAGE else 1
-            row = spec.row * spec.dtype.size
-            part = row * tokens
-            layer = part * len(spec.parts)
-            head = layer * len(layers)
-            offset = offsets.get(spec.group, 0)
-            nbytes = head * heads.size
-            found[spec.name] = SpecPlace(spec, heads, layers, offset, row, part, layer, head, nbytes)
-            offsets[spec.group] = offset + nbytes
-        return found
+        return _places(self)
 
     @cached_property
     def _block_bytes(self) -> dict[GroupName, int]:
@@ -261,3 +246,25 @@ class Placement(msgspec.Struct, frozen=True, dict=True):
             for head in range(p.heads.start, p.heads.end)
             for layer in p.layers
         )
+
+
+@lru_cache(maxsize=256)  # each manifest that comes states placements anew, and they are few
+def _places(placement: Placement) -> Mapping[str, SpecPlace]:
+    found: dict[str, SpecPlace] = {}
+    offsets: dict[GroupName, int] = {}
+    table, stage = placement.table, placement.layer_interval
+    for spec in table.specs:
+        layers = tuple(x for x in spec.layers if stage.start <= x < stage.end)
+        if not layers:
+            continue
+        heads = shard(spec.heads, placement.tp, placement.tp_rank, what=f"state {spec.name!r}")
+        tokens = table.block_tokens if table.group(spec.group).unit is Unit.PAGE else 1
+        row = spec.row * spec.dtype.size
+        part = row * tokens
+        layer = part * len(spec.parts)
+        head = layer * len(layers)
+        offset = offsets.get(spec.group, 0)
+        nbytes = head * heads.size
+        found[spec.name] = SpecPlace(spec, heads, layers, offset, row, part, layer, head, nbytes)
+        offsets[spec.group] = offset + nbytes
+    return MappingProxyType(found)
