@@ -20,13 +20,14 @@ class Heap:
         self.events = 0
         self.trace = 0
         self._tape, self._shuffle = tape, shuffle
-        self._heap: list[tuple[int, int, int, Callable[..., object], tuple[Any, ...]]] = []
+        self._heap: list[tuple[Micros, int, int, Callable[..., object], tuple[Any, ...]]] = []
         self._numbers = count()
 
     def at(self, when: int, what: Callable[..., object], *args: Any) -> None:
         """Call `what` then; a time that has passed is now."""
         turn = self._tape.below(4, "order") if self._shuffle else 0
-        heapq.heappush(self._heap, (when if when > self.now else self.now, turn, next(self._numbers), what, args))
+        due = Micros(when) if when > self.now else self.now
+        heapq.heappush(self._heap, (due, turn, next(self._numbers), what, args))
 
     def after(self, delay: int, what: Callable[..., object], *args: Any) -> None:
         """Call `what` so many microseconds from now."""
@@ -42,8 +43,8 @@ class Heap:
             self.now = Micros(max(self.now, until))
             return False
         when, _, number, what, args = heapq.heappop(self._heap)
-        self.now = Micros(when)
-        self.trace = crc32(b"%d %d" % (when, number), self.trace)
+        self.now = when
+        self.trace = hash((self.trace, when, number)) & 0xFFFF_FFFF  # of integers: PYTHONHASHSEED does not touch it
         if what(*args) is not SUPERSEDED:
             self.events += 1
         return True
