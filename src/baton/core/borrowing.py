@@ -114,9 +114,8 @@ class BorrowingLeader(Leader[PrefillRoom]):
 
     def timer(self) -> Micros | None:
         """See Leader."""
-        waiting = [room.answer_by for room in self.in_state(RoomState.BORROWING) if room.answer_by is not None]
-        times = [t for t in (super().timer(), *waiting) if t is not None]
-        return min(times) if times else None
+        times = [room.answer_by for room in self.rooms.values() if room.state is RoomState.BORROWING]
+        return min((t for t in (super().timer(), *times) if t is not None), default=None)
 
     def on_timer(self, now: Micros) -> None:
         """See Leader."""

@@ -4,7 +4,7 @@ Said when something in it has changed, at most every `PERIOD`. Each gateway is t
 know of, so that it can add those which are still under way.
 """
 
-from collections.abc import Collection
+from collections.abc import Sequence
 
 import msgspec
 
@@ -47,13 +47,13 @@ class CreditNews:
         return Micros(self._said_at + PERIOD) if self._owed else None
 
     def due(
-        self, ledger: Ledger, states: Collection[RoomState], ahead_pages: dict[GroupName, int], now: Micros
+        self, ledger: Ledger, states: Sequence[RoomState], ahead_pages: dict[GroupName, int], now: Micros
     ) -> list[tuple[Boot, Credits]]:
         """What is to be said now. `states`: of all open rooms."""
         if not self._tickets or (self._owed and now < self._said_at + PERIOD):
             self._owed = bool(self._tickets)
             return []
-        queued, ending = (sum(s is state for s in states) for state in (RoomState.QUEUED, RoomState.ENDING))
+        queued, ending = states.count(RoomState.QUEUED), states.count(RoomState.ENDING)
         running = len(states) - queued
         credits = Credits(
             number=self._number,

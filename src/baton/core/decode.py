@@ -263,7 +263,8 @@ class DecodeLeader(VerifyingLeader):
 
     def _schedule(self, now: Micros) -> None:
         offered = [room for room in self.in_state(RoomState.QUEUED) if 0 in room.offers]
-        self.followers.look(offered, self.in_state(*ON_THEIR_WAY), self.marks, leaving=0)
+        if offered:
+            self.followers.look(offered, self.in_state(*ON_THEIR_WAY), self.marks, leaving=0)
         self.resume()
         self._admit(now)
         for room in self.in_state(RoomState.FETCHING):
@@ -277,8 +278,9 @@ class DecodeLeader(VerifyingLeader):
     def _admit(self, now: Micros) -> None:
         """In order, of those whose prefill holds its pages and that follow nobody; who does not fit keeps those behind it
         waiting."""
-        leading = self.in_state(*ON_THEIR_WAY)
-        for room in self.waiting():
+        waiting = self.waiting()
+        leading = self.in_state(*ON_THEIR_WAY) if waiting else []
+        for room in waiting:
             if self.followers.waits(room, leading, self.marks, leaving=0):
                 continue  # somebody who was admitted just now
             want, reuse = self.pages_for(room.length + 1), self.reuse.find(room, leaving=0)

@@ -149,8 +149,9 @@ class PrefillLeader(BorrowingLeader):
 
         What runs ahead of decode's admission is bounded; beyond it the rooms of that decode worker alone wait.
         """
-        leading = self.in_state(RoomState.COMPUTING, RoomState.BORROWING)
-        for room in self.in_state(RoomState.QUEUED):
+        queued = self.in_state(RoomState.QUEUED)
+        leading = self.in_state(RoomState.COMPUTING, RoomState.BORROWING) if queued else []
+        for room in queued:
             if self.followers.waits(room, leading, self.marks):
                 continue
             reuse = self.reuse.find(room)

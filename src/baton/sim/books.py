@@ -256,7 +256,7 @@ class RankBooks:
         times.update((peer, group, slot) for group, slot in blocks)
         for group in size:
             legs = sum(place.spec.group == group for place in self._placement.places.values())  # of the same blocks
-            if max(n for (_, g, _), n in times.items() if g == group) > READS * legs:
+            if max(times[peer, g, slot] for g, slot in blocks if g == group) > READS * legs:
                 self._violate("bounded_reads", f"{self._name}: a block of {_short(key)} is read more than {READS * legs} times")
 
     def landing(self, handle: Handle, group: GroupName, start: int, nbytes: int) -> None:

@@ -29,9 +29,7 @@ class SkewedClock:
     def now(self) -> Micros:
         """See Clock."""
         true = self._heap.now
-        if not self._drift:
-            return Micros(true + self._offset)
-        return Micros(true + self._offset + true * self._drift // 1_000_000)
+        return Micros(true + self._offset + (true * self._drift // 1_000_000 if self._drift else 0))
 
 
 class Process:

@@ -47,21 +47,22 @@ class Silent(Narration):
     def note(self, event: str, **fields: object) -> None:
         """Nothing."""
 
+    def tell(self) -> None:
+        """Nothing."""
 
-def observed(
-    base: type[RankCore], rank: Rank, books: RankBooks, plans: PlanBook, heard: Callable[[StepPlan], None]
-) -> type[RankCore]:
-    """The shipped rank core, with the checkers told of every plan before it is applied."""
 
-    class Observed(base):  # type: ignore[valid-type, misc]
-        def apply(self, plan: StepPlan) -> list[RankEffect]:
-            plans.applied(rank, plan)
-            books.applied(plan)
-            effects: list[RankEffect] = super().apply(plan)
-            heard(plan)
-            return effects
+def observe(core: RankCore, books: RankBooks, plans: PlanBook, heard: Callable[[StepPlan], None]) -> None:
+    """Tell the checkers of every plan before a rank applies it, and who wants to hear of it once it has."""
+    apply = core.apply
 
-    return Observed
+    def observed(plan: StepPlan) -> list[RankEffect]:
+        plans.applied(core.rank, plan)
+        books.applied(plan)
+        effects = apply(plan)
+        heard(plan)
+        return effects
+
+    core.apply = observed  # type: ignore[method-assign]
 
 
 class WorkerRun:
@@ -176,12 +177,13 @@ class WorkerRun:
 
         def act() -> list[Effect]:
             found = effects()
-            if found:
-                endings.acts(self.boot, self.draw.name, found)
+            if not found:
+                return found
+            endings.acts(self.boot, self.draw.name, found)
             if self.draw.role == "prefill":
                 self._offers(found)
                 self.world.sharing.acts(self.manifest, found, self._changed)
-            if self.draw.role == "decode" and found:
+            else:
                 self.cache.acts(found, [(g, int(p)) for g, pool in leader.ledger.pools.items() for p in pool.cached()])
                 self.cache.pinned(leader.ledger.pins)
                 self.world.pressure.acts(self.boot, self.draw.name, found)
@@ -221,8 +223,8 @@ class WorkerRun:
             world=world, process=process, placement=placement, pools=engine.sim_pools, total=d.host_bytes
         )
         books.store = store
-        kind = observed(self.parts.rank, rank, books, self.plans, lambda plan: world.plan_applied(self, rank, plan))
-        core = kind(rank=rank, boot=self.boots[rank], placements=self.placements, seal=world.seal)
+        core = self.parts.rank(rank=rank, boot=self.boots[rank], placements=self.placements, seal=world.seal)
+        observe(core, books, self.plans, lambda plan: world.plan_applied(self, rank, plan))
         core.marks, core.plans = world.core_marks, world.plans
         control = SimControl(world.network, process, address_of(d.name) if rank == 0 else None)
         lines = Lines(self.parts.sessions(self.boots[rank], world.limits), control, process.clock)
