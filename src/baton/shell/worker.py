@@ -39,7 +39,6 @@ from baton.shell.rank_host import RankHost
 
 log = structlog.get_logger()
 MAX_ROUNDS = 1000  # of effects within one turn; more is a loop of ours
-AGAIN = (Issue, Dial)  # effects to which our rank, or the leader, may have something to say at once
 
 
 class WorkerPump:
@@ -89,7 +88,7 @@ class WorkerPump:
                 self._perform(effect)
             if effects:
                 self._lines.flush()  # at once: what is said here is what the other side waits for
-            if not (moved or any(isinstance(effect, AGAIN) for effect in effects)):
+            if not (moved or report or effects):
                 break
         else:
             raise Bug(f"{MAX_ROUNDS} rounds without rest in one turn")
