@@ -167,11 +167,8 @@ class Sessions:
     def timer(self) -> Micros | None:
         """When `on_timer` wants to be called."""
         times = [s.look() if s.due is None else s.due for s in self._sessions.values()]
-        for dialled in self._dialled.values():
-            if dialled.boot not in self._sessions:
-                times.append(dialled.next_at)
-        if self._promised:  # seldom
-            times += [p.until for p in self._promised.values()]
+        times += [d.next_at for d in self._dialled.values() if d.boot not in self._sessions]
+        times += [p.until for p in self._promised.values()]
         return min(times, default=None)
 
     def on_timer(self, now: Micros) -> None:
