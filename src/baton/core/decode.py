@@ -113,6 +113,10 @@ class DecodeLeader(VerifyingLeader):
     def _stalls(self, room: DecodeRoom) -> bool:
         return room.state is RoomState.FETCHING
 
+    def _needs_partner(self, room: DecodeRoom) -> bool:
+        """See Leader: a room that is being committed has everything."""
+        return room.state in (RoomState.QUEUED, RoomState.FETCHING)
+
     def _refuse(self, ticket: Ticket) -> str:
         partner = self._partners.find(ticket.prefill)
         paired = partner is not None and partner.paired
@@ -175,7 +179,7 @@ class DecodeLeader(VerifyingLeader):
 
     def _on_peer_lost(self, boot: Boot, why: str, now: Micros) -> None:
         self._unpair(boot, why)
-        for room in [r for r in self.rooms.values() if r.ticket.prefill == boot and self.needs_partner(r)]:
+        for room in [r for r in self.rooms.values() if r.ticket.prefill == boot and self._needs_partner(r)]:
             self.marks[Mark.PREFILL_LOST] += 1
             self.fail(room, FailCode.WORKER_LOST, f"prefill worker {boot:x} was lost: {why}", retry=True)
         for room in [r for r in self.rooms.values() if r.ticket.prefill == boot]:
@@ -249,15 +253,11 @@ class DecodeLeader(VerifyingLeader):
         room = self.find(message.key)
         if room is None:
             self._early.withdraw(message.key, sender)
-        elif self.needs_partner(room):
+        elif self._needs_partner(room):
             self.marks[Mark.WITHDRAWN_HEARD] += 1
             self.end(room)
         else:
             self.marks[Mark.WITHDRAWN_TOO_LATE] += 1
-
-    def needs_partner(self, room: DecodeRoom) -> bool:
-        """See Leader: a room that is being committed has everything."""
-        return room.state in (RoomState.QUEUED, RoomState.FETCHING)
 
     # ---- schedule -------------------------------------------------------------------------------
 

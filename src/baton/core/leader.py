@@ -203,6 +203,10 @@ class Leader(ABC, Generic[R]):
         """Whether no worker holds memory to generate the room's tokens in; it does not wait beyond `admit_by`."""
         return room.state is RoomState.QUEUED
 
+    def _needs_partner(self, room: R) -> bool:
+        """Whether the room fails if the other side of its epoch is not there any more."""
+        return room.state is not RoomState.ENDING
+
     def _ahead_pages(self) -> dict[GroupName, int]:
         """Pages that rooms for one decode worker may hold before it admits them; none where there is no such worker."""
         return {}
@@ -322,13 +326,9 @@ class Leader(ABC, Generic[R]):
     def _on_close(self, sender: Boot, close: Close, now: Micros) -> None:
         self._epochs.pop(close.room, None)
 
-    def needs_partner(self, room: R) -> bool:
-        """Whether a room waits for what only the other side of its epoch has."""
-        return True
-
     def _on_stale(self, sender: Boot, stale: Stale, now: Micros) -> None:
         room = self.find(stale.key)
-        if room is not None and room.state is not RoomState.ENDING and self.needs_partner(room):
+        if room is not None and self._needs_partner(room):
             self.marks[Mark.STALE_HEARD] += 1
             self.fail(room, FailCode.HANDOFF_FAILED, "the other side does not know this epoch", retry=True)
 
