@@ -1,0 +1,100 @@
+"""A worker's pump over a leader, a rank and lines that a test scripts."""
+
+from baton.core.agreement import Report, StepPlan
+from baton.core.errors import ConfigError
+from baton.core.ids import Boot, Micros, Rank, Seq
+from baton.core.messages import Paired
+from baton.core.room import Dial, Effect, Issue, Send
+from baton.shell.narration import Narration
+from baton.shell.worker import WorkerPump
+
+GATEWAY, PREFILL, OURS = Boot(1), Boot(2), Boot(3)
+
+
+class Clock:
+    def now(self) -> Micros:
+        return Micros(0)
+
+
+class Leader:
+    """Has these effects at first, and is told the rest."""
+
+    def __init__(self, *effects: Effect) -> None:
+        self.due: list[Effect] = list(effects)
+        self.heard: list[object] = []
+
+    def effects(self) -> list[Effect]:
+        found, self.due = self.due, []
+        return found
+
+    def reported(self, report: Report, now: Micros) -> None:
+        self.heard.append(report.applied)
+
+    def peer_lost(self, boot: Boot, why: str, now: Micros) -> None:
+        self.heard.append(why)
+        self.due.append(Send(GATEWAY, Paired(boot, "tcp")))
+
+    def timer(self) -> None:
+        return None
+
+
+class Host:
+    """A rank that reports what it has applied."""
+
+    def __init__(self) -> None:
+        self.applied: list[Seq] = []
+
+    def poll(self) -> bool:
+        return False
+
+    def apply(self, plan: StepPlan) -> None:
+        self.applied.append(plan.seq)
+
+    def report(self) -> Report | None:
+        if not self.applied:
+            return None
+        return Report(Rank(0), OURS, self.applied.pop(), b"", ballots=(), quiet=(), steps=(), met=(), rehashed=(), reads=0)
+
+
+class Lines:
+    """Dials nobody."""
+
+    def __init__(self) -> None:
+        self.said: list[object] = []
+
+    def receive(self) -> list[object]:
+        return []
+
+    def dial(self, address: str, expect: Boot | None) -> int:
+        raise ConfigError(f"{address} must not be dialled from here")
+
+    def send(self, boot: Boot, message: object) -> bool:
+        self.said.append(message)
+        return True
+
+    def flush(self) -> None:
+        pass
+
+    def timer(self) -> None:
+        return None
+
+
+def turn(leader: Leader) -> Lines:
+    lines = Lines()
+    pump = WorkerPump(
+        leader=leader, rank=Host(), others=(), absent=(), lines=lines, clock=Clock(), gateways=(), narration=Narration()
+    )
+    pump.turn()
+    return lines
+
+
+def test_what_a_plan_does_to_our_rank_is_known_to_the_leader_in_the_same_turn() -> None:
+    leader = Leader(Issue(StepPlan(Seq(1))))
+    turn(leader)
+    assert leader.heard == [1]
+
+
+def test_what_the_leader_says_of_an_address_that_is_refused_goes_out_in_the_same_turn() -> None:
+    leader = Leader(Dial("tcp://10.0.0.1:1", PREFILL))
+    assert turn(leader).said == [Paired(PREFILL, "tcp")]
+    assert leader.heard == ["tcp://10.0.0.1:1 must not be dialled from here"]
