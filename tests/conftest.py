@@ -5,6 +5,7 @@ wait for may take long. `make test` runs the first two at a time, then the other
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
@@ -41,9 +42,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not _left_out(item.path, config)]
 
 
+@pytest.fixture(scope="session")
+def logs_at_first() -> dict[str, Any]:
+    """How logs are set up before anything else of this process has run: a fixture of a whole module may set them up too."""
+    return structlog.get_config()
+
+
 @pytest.fixture(autouse=True)
-def _own_logs() -> Iterator[None]:
+def _own_logs(logs_at_first: dict[str, Any]) -> Iterator[None]:
     """A command that runs in this process sets its logs up, and a simulated world wants none. Neither outlives its test."""
-    before = structlog.get_config()
     yield
-    structlog.configure(**before)
+    structlog.configure(**logs_at_first)
