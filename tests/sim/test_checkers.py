@@ -46,6 +46,7 @@ from baton.sim.pressure import OVERTAKES, URGENT_OVERTAKES, Pressure
 from baton.sim.process import Process, SkewedClock
 from baton.sim.replicas import Replicas
 from baton.sim.sharing import Sharing
+from baton.sim.sums import Sums
 from baton.sim.tape import Tape
 
 FULL, SLOT = GroupName("full"), GroupName("slot")
@@ -295,6 +296,7 @@ def computed():
         hostile=False,
         violate=violate,
         rows_of=content.Rows,
+        sums_of=lambda placement: Sums(block_sums),
     )
     process = Process("prefill-0/0", PREFILL, heap, SkewedClock(heap, offset=0, drift_ppm=0))
     process.start(lambda: SimpleNamespace(turn=lambda: None))
@@ -305,7 +307,6 @@ def computed():
         rank=Rank(0),
         pages={FULL: 4, SLOT: 2},
         collective=Collective(world, PREFILL, "prefill", 1),
-        block_sums=block_sums,
     )
     lists = {FULL: np.array([2, 1], dtype=np.int32), SLOT: np.array([1], dtype=np.int32)}
     batch = Batch(Seq(1), (Row(key(), 0, PROMPT, lists, {FULL: (0, 2), SLOT: (0, 1)}, len(PROMPT), None),))

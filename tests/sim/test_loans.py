@@ -147,8 +147,8 @@ def fetched_back(*, tainted=False, wrong=False):
     engine.world.loans = Loans(engine.world.tickets, violate)
     engine.world.loans.lends(DECODE, k, frozenset(), Lent({0: stamps}, tainted))
     engine.given(FULL, 3)
-    held = engine._rows.blocks(FULL, np.array([stamps], dtype=np.uint64))
-    engine.sim_pools[FULL].data[3 * PAGE : 4 * PAGE] = held[0] ^ np.uint8(wrong)
+    held = engine._rows.block(FULL, stamps) ^ wrong
+    engine.sim_pools[FULL].raw[3 * PAGE : 4 * PAGE] = held.to_bytes(PAGE, "little")
     return engine, k
 
 
@@ -191,6 +191,7 @@ def test_what_nobody_has_computed_is_not_offered():
 def test_a_room_begins_behind_what_was_computed_or_fetched_back():
     def rest(engine, k):
         lists = {FULL: np.array([3, 0], dtype=np.int32), SLOT: np.array([0], dtype=np.int32)}
+        engine._groups = engine.placement.table.groups[:1]
         engine.placement = SimpleNamespace(
             table=SimpleNamespace(groups=engine.placement.table.groups[:1], block_tokens=4, group=engine.placement.table.group),
             block_bytes=engine.placement.block_bytes,

@@ -83,7 +83,8 @@ class RankBooks:
         for order in plan.offload:
             if order.key not in self.dropped:
                 self._before[order.key] = (order.length, self._state(order.key, order.length))
-        self._restored.update(order.key for order in plan.restore)
+        for back in plan.restore:
+            self._restored.add(back.key)
         for key in plan.commit:
             self._commit(key)
         for row in plan.batch:
@@ -244,10 +245,12 @@ class RankBooks:
                 self.replicas.asked(self._placement, owner, peer, ranges)
 
     def _check_alone(self, handle: Handle) -> None:
+        into = self._into[handle]
         for other in self._reads:
             for group, start, end in self._into[other]:
-                if any(g == group and a < end and start < b for g, a, b in self._into[handle]):
-                    self._violate("one_read", f"{self._name}: read {handle} begins where read {other} may still land")
+                for g, a, b in into:
+                    if g == group and a < end and start < b:
+                        self._violate("one_read", f"{self._name}: read {handle} begins where read {other} may still land")
 
     def _bound(self, key: Key, peer: RankId, ranges: Sequence[Range]) -> None:
         size = {group: self._placement.block_bytes(group) for group in {r[0] for r in ranges}}

@@ -5,19 +5,17 @@ that computed it, as other batches give other last bits. A token drawn is a func
 the request's seed. So a byte in a wrong place differs from what is expected there, and so does a token drawn from it.
 """
 
-from collections.abc import Iterable
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 
 from baton.core.ids import Boot, GroupName, TokenId, TokenIndex
 from baton.core.messages import Sampling
-from baton.core.state import Placement, Unit
+from baton.core.state import Placement, SpecPlace
 
 MASK = (1 << 64) - 1
 VOCABULARY = 61
 END_OF_SEQUENCE = TokenId(7)
-_SHIFT, _FIRST, _SECOND = np.array([33, 0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53], dtype=np.uint64)[:, None]  # faster than scalars
+STAMP_BYTES = 8
 
 
 def scramble(x: int) -> int:
@@ -25,16 +23,6 @@ def scramble(x: int) -> int:
     x = ((x ^ (x >> 33)) * 0xFF51AFD7ED558CCD) & MASK
     x = ((x ^ (x >> 33)) * 0xC4CEB9FE1A85EC53) & MASK
     return x ^ (x >> 33)
-
-
-def _scramble(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """As `scramble`, in place."""
-    x ^= x >> _SHIFT
-    x *= _FIRST
-    x ^= x >> _SHIFT
-    x *= _SECOND
-    x ^= x >> _SHIFT
-    return x
 
 
 def histories(tokens: tuple[int, ...]) -> list[int]:
@@ -62,64 +50,61 @@ def next_token(history: int, sampling: Sampling, index: TokenIndex) -> TokenId:
     return TokenId(scramble(history ^ (sampling.seed * 0x9E37 + index)) % VOCABULARY)
 
 
+def _at(places: Sequence[SpecPlace], token: int, value: Callable[[str, int, int, int, int], int]) -> int:
+    """A block in which all rows of one position have their value, and everything else is zero."""
+    found = 0
+    for place in places:
+        for h in range(place.heads.size):
+            for i, layer in enumerate(place.layers):
+                for part in range(len(place.spec.parts)):
+                    at = place.offset + h * place.head_stride + i * place.layer_stride + part * place.part_stride
+                    row = value(place.spec.name, place.row_bytes, place.heads.start + h, layer, part)
+                    found |= row << 8 * (at + token * place.row_bytes)
+    return found
+
+
+@lru_cache(maxsize=1024)
+def _unit_key(spec: str, row_bytes: int, head: int, layer: int, part: int) -> int:
+    """Odd: another stamp gives another product."""
+    assert row_bytes > STAMP_BYTES, "a row holds a stamp and something of its unit"
+    key = scramble(scramble(int.from_bytes(spec.encode()[:8], "little") * 7 + layer & MASK) * 7 + head * 3 + part & MASK)
+    words = sum(scramble(key + n & MASK) << 64 * n for n in range(row_bytes // 8))
+    return words & (1 << 8 * (row_bytes - STAMP_BYTES)) - 1 | 1
+
+
+def _whole_row(spec: str, row_bytes: int, head: int, layer: int, part: int) -> int:
+    return (1 << 8 * row_bytes) - 1
+
+
 class Rows:
-    """The contents of one rank's blocks."""
+    """The contents of one rank's blocks, each as one little-endian integer of as many bytes.
+
+    A row is the product of its unit's key and its position's stamp; keys are so short that the product fills the row. So a block
+    is a sum over its positions, of which each has the keys of all units at its own place: PLACES[t] * stamp of t.
+    """
 
     def __init__(self, placement: Placement) -> None:
-        self._placement = placement
-        # Per spec of a group: the keys of its units, [1, units, 1], and what sets the words of a row apart.
-        self._keys: dict[GroupName, list[tuple[NDArray[np.uint64], NDArray[np.uint64]]]] = {}
-        for group in placement.table.groups:
-            self._keys[group.name] = [
-                (self._unit_keys(name)[None, :, None], np.arange(1, place.row_bytes // 4, 2, dtype=np.uint64))
-                for name, place in placement.places.items()
-                if place.spec.group == group.name
-            ]
-        self._tokens = {g.name: placement.table.block_tokens if g.unit is Unit.PAGE else 1 for g in placement.table.groups}
-        self._bytes = {g: self._bytes_of_tokens(g) for g in self._tokens}
+        groups = placement.table.groups
+        self._tokens = {g.name: placement.block_positions(g.name) for g in groups}
+        places = {g.name: [p for p in placement.places.values() if p.spec.group == g.name] for g in groups}
+        self._keys = {g: [_at(found, t, _unit_key) for t in range(self._tokens[g])] for g, found in places.items()}
+        whole = {g: [_at(found, t, _whole_row) for t in range(self._tokens[g])] for g, found in places.items()}
+        # For every interval of positions within a block: which bits of the block belong to them.
+        self._masks = {
+            g: {(i, j): sum(at[i:j]) for i in range(len(at)) for j in range(i + 1, len(at) + 1)} for g, at in whole.items()
+        }
 
-    def _bytes_of_tokens(self, group: GroupName) -> dict[tuple[int, int], NDArray[np.bool_]]:
-        """For every interval of positions within a block: which bytes of the block belong to them."""
-        b = self._tokens[group]
-        rows = [np.tile(np.repeat(np.arange(b), words.size * 8), keys.size) for keys, words in self._keys[group]]
-        token = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int64)
-        return {(i, j): (token >= i) & (token < j) for i in range(b) for j in range(i + 1, b + 1)}
+    def block(self, group: GroupName, stamps: Iterable[int]) -> int:
+        """A whole block. stamps: per position digest of history and attempt; 0 = nothing was computed there"""
+        return sum(stamp * key for stamp, key in zip(stamps, self._keys[group], strict=False))
 
-    def _unit_keys(self, spec: str) -> NDArray[np.uint64]:
-        place = self._placement.places[spec]
-        name = int.from_bytes(spec.encode()[:8], "little")
-        keys = [
-            scramble(scramble(name * 7 + layer) * 7 + head * 3 + part & MASK)
-            for head in range(place.heads.start, place.heads.end)
-            for layer in place.layers
-            for part in range(len(place.spec.parts))
-        ]
-        return np.array(keys, dtype=np.uint64)
+    def row(self, group: GroupName, at: int, stamp: int) -> int:
+        """What position `at` of a block adds to it."""
+        return stamp * self._keys[group][at]
 
-    def blocks(self, group: GroupName, stamps: NDArray[np.uint64]) -> NDArray[np.uint8]:
-        """Bytes of whole blocks.
-
-        Args:
-            group: whose blocks
-            stamps: uint64 [blocks, tokens], per position digest of history and attempt; 0 = nothing was computed there
-
-        Returns:
-            uint8 [blocks, bytes of a block]
-        """
-        by_unit = stamps[:, None, :]
-        written = by_unit != 0
-        parts = []
-        for keys, words in self._keys[group]:
-            first = _scramble(by_unit ^ keys)
-            first *= written
-            parts.append((first[..., None] * words).reshape(len(stamps), -1).view(np.uint8))
-        if not parts:
-            return np.zeros((len(stamps), 0), dtype=np.uint8)
-        return np.concatenate(parts, axis=1) if len(parts) > 1 else parts[0]
-
-    def bytes_of(self, group: GroupName, first: int, past: int) -> NDArray[np.bool_]:
-        """Which bytes of a block belong to its positions [first, past)."""
-        return self._bytes[group][first, past]
+    def mask(self, group: GroupName, first: int, past: int) -> int:
+        """Which bits of a block belong to its positions [first, past)."""
+        return self._masks[group][first, past]
 
     def tokens_per_block(self, group: GroupName) -> int:
         """Positions in a block; a slot has one."""

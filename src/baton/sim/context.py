@@ -1,13 +1,10 @@
 """What a room's state must hold on one rank, kept while the room's sequence grows.
 
-A context is compared before every step and is one token longer each time: whatever was worked out for its first blocks is
+A context is compared before every step and is one token longer each time: whatever was worked out for its first positions is
 not worked out again.
 """
 
 from collections.abc import Sequence
-
-import numpy as np
-from numpy.typing import NDArray
 
 from baton.core.ids import GroupName
 from baton.sim.content import Rows
@@ -19,19 +16,18 @@ class Context:
     def __init__(self, rows: Rows, group: GroupName) -> None:
         self._rows, self._group = rows, group
         self._stamps: list[int] = []  # of the positions that `_blocks` holds
-        self._blocks: NDArray[np.uint8] = np.zeros((0, 0), dtype=np.uint8)
+        self._blocks: list[int] = []
 
-    def blocks(self, stamps: Sequence[int]) -> NDArray[np.uint8]:
-        """Whole blocks of a sequence with these stamps; positions beyond it are zero."""
-        known = len(self._stamps)
-        if self._stamps != stamps[:known]:  # other tokens than before, or fewer
-            known = 0
-        if known < len(stamps):
-            b = self._rows.tokens_per_block(self._group)
-            first = known // b
-            grid = np.zeros((-(-len(stamps) // b) - first) * b, dtype=np.uint64)
-            grid[: len(stamps) - first * b] = stamps[first * b :]
-            fresh = self._rows.blocks(self._group, grid.reshape(-1, b))
-            self._blocks = np.concatenate((self._blocks[:first], fresh)) if first else fresh
-            self._stamps = list(stamps)
+    def blocks(self, stamps: Sequence[int]) -> list[int]:
+        """Whole blocks (see Rows) of a sequence with these stamps; positions beyond it are zero."""
+        if self._stamps != stamps[: len(self._stamps)]:  # other tokens than before, or fewer
+            self._stamps, self._blocks = [], []
+        b = self._rows.tokens_per_block(self._group)
+        for position in range(len(self._stamps), len(stamps)):
+            stamp = stamps[position]
+            self._stamps.append(stamp)
+            block, at = divmod(position, b)
+            if at == 0:
+                self._blocks.append(0)
+            self._blocks[block] += self._rows.row(self._group, at, stamp)
         return self._blocks

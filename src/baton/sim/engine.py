@@ -20,11 +20,10 @@ from baton.sim.collective import World as CollectivesWorld
 from baton.sim.context import Context
 from baton.sim.memory import SimPool
 from baton.sim.process import Process
+from baton.sim.sums import Sums
 
 DIGEST_US = 30
-IDENTITY = 0xBA70
 NOWHERE = -1 << 40  # an index that no pool has
-BlockSums = Callable[[NDArray[np.uint8], Placement, GroupName, NDArray[np.int64], NDArray[np.int64], int], NDArray[np.uint64]]
 
 
 class World(CollectivesWorld, Protocol):
@@ -34,6 +33,10 @@ class World(CollectivesWorld, Protocol):
 
     def rows_of(self, placement: Placement) -> content.Rows:
         """What a rank so placed holds."""
+        ...
+
+    def sums_of(self, placement: Placement) -> Sums:
+        """Sums of what a rank so placed holds."""
         ...
 
 
@@ -49,20 +52,20 @@ class SimEngine:
         rank: Rank,
         pages: Mapping[GroupName, int],
         collective: Collective,
-        block_sums: BlockSums,
     ) -> None:
         self.world, self.process, self.placement, self.rank = world, process, placement, rank
-        self.collective, self._block_sums = collective, block_sums
+        self.collective = collective
         self.sim_pools = {g: SimPool(n * placement.page_bytes(g)) for g, n in pages.items()}
         self._pages = dict(pages)
-        self._rows = world.rows_of(placement)
+        self._rows, self._sums_known = world.rows_of(placement), world.sums_of(placement)
         self._done: list[BatchDone | DigestDone] = []
         self.computing: dict[Seq, Batch] = {}
         self._contexts: dict[tuple[Key, GroupName], Context] = {}
         sizes = {g: placement.block_bytes(g) for g in pages}
-        self._blocks = {g: self.sim_pools[g].data.reshape(-1, size) for g, size in sizes.items() if size}  # views
+        self._groups = [g for g in placement.table.groups if sizes[g.name]]  # those of which it holds anything
+        self._raw = {g: (self.sim_pools[g].raw, size) for g, size in sizes.items()}
         self.damaged: set[tuple[GroupName, int]] = set()  # pages in which a bit was flipped
-        self._sealed: dict[tuple[GroupName, int], bytes] = {}  # blocks, by their index in the pool, as they were then
+        self._sealed: dict[tuple[GroupName, int], int] = {}  # blocks, by their index in the pool, as they were then
         self.digesting: dict[int, DigestOrder] = {}
         self.cached: Callable[[GroupName, int], bool] = lambda group, page: False  # on decode
         collective.engines[rank] = self
@@ -106,10 +109,19 @@ class SimEngine:
             self.process.wake()
 
     def _sums(self, order: DigestOrder, part: slice) -> NDArray[np.uint64]:
-        return self._sum(order.group, order.slots[part], order.numbers[part])
+        return self._sum(order.group, order.slots[part].tolist(), order.numbers[part].tolist())
 
-    def _sum(self, group: GroupName, slots: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
-        return self._block_sums(self.sim_pools[group].data, self.placement, group, slots, numbers, IDENTITY)
+    def _sum(self, group: GroupName, slots: Sequence[int], numbers: Sequence[int]) -> NDArray[np.uint64]:
+        return self._sums_known.of(self.sim_pools[group], self.placement, group, slots, numbers)
+
+    def _block(self, group: GroupName, slot: int) -> int:
+        """What a block of the pool holds; see Rows."""
+        raw, size = self._raw[group]
+        return int.from_bytes(raw[slot * size : (slot + 1) * size], "little")
+
+    def _write(self, group: GroupName, slot: int, block: int) -> None:
+        raw, size = self._raw[group]
+        raw[slot * size : (slot + 1) * size] = block.to_bytes(size, "little")
 
     def clear(self, group: GroupName) -> None:
         """See Engine."""
@@ -138,9 +150,9 @@ class SimEngine:
 
     def changed(self, group: GroupName, page: int) -> bool:
         """Whether a block of the page is not what it was when it was sealed."""
-        k, blocks = self.placement.blocks_per_page(group), self._blocks[group]
+        k = self.placement.blocks_per_page(group)
         return any(
-            (then := self._sealed.get((group, slot))) is not None and blocks[slot].tobytes() != then
+            (then := self._sealed.get((group, slot))) is not None and self._block(group, slot) != then
             for slot in range(page * k, (page + 1) * k)
         )
 
@@ -167,8 +179,7 @@ class SimEngine:
         histories = content.histories(known[:past])[-k * self.placement.table.block_tokens :]
         b = self.placement.table.block_tokens
         stamps = [self.collective.stamp_at((group, slots[n // b]), n % b, h) for n, h in enumerate(histories)]
-        grid = np.array(stamps, dtype=np.uint64).reshape(k, -1)
-        if (self._blocks[group][slots] != self._rows.blocks(group, grid)).any():
+        if any(self._block(group, slot) != self._rows.block(group, stamps[i * b : i * b + b]) for i, slot in enumerate(slots)):
             world.violate("right_reuse", f"{who}, and does not hold what its tokens imply")
 
     def differs(self, key: Key, pages: Mapping[GroupName, Sequence[int]], passed: Mapping[GroupName, int]) -> str:
@@ -183,31 +194,27 @@ class SimEngine:
         stamps = self.collective.begun(key)
         if len(stamps) != len(known):
             return f"prefill has computed {len(stamps)} of {len(known)} positions"
-        for group in table.groups:
-            if not self.placement.block_bytes(group.name):
-                continue
+        for group in self._groups:
             due = extent_blocks(group.extent, len(known), table.block_tokens)
             if group.unit is Unit.SLOT:
                 right = self._context(key, group.name).blocks([_slot_stamp(stamps, len(known))])
             else:
                 right = self._context(key, group.name).blocks(stamps)[due.start : due.end]
             begin = passed.get(group.name, 0) * self.placement.blocks_per_page(group.name)
-            held = np.array(pages.get(group.name, ()), dtype=np.int32)
-            slots = self._slots(group.name, held, begin)[due.start : due.end]
-            if len(slots) != len(right) or (slots == NOWHERE).any():
+            slots = self._slots(group.name, pages.get(group.name, ()), begin)[due.start : due.end]
+            if len(slots) != len(right) or NOWHERE in slots:
                 return f"group {group.name} has {len(slots)} blocks, {len(right)} are due"
-            wrong = (self._blocks[group.name][slots] != right).any(axis=1)
-            if wrong.any():
-                return f"blocks {(np.flatnonzero(wrong) + due.start).tolist()} of group {group.name}"
+            wrong = [n for n, slot in enumerate(slots, start=due.start) if self._block(group.name, slot) != right[n - due.start]]
+            if wrong:
+                return f"blocks {wrong} of group {group.name}"
         return ""
 
     def page_differs(self, group: GroupName, page: int, stamps: Sequence[int]) -> bool:
         """Whether a page of complete blocks does not hold what these stamps say."""
         if not self.placement.block_bytes(group):
             return False
-        k = self.placement.blocks_per_page(group)
-        grid = np.array(stamps, dtype=np.uint64).reshape(k, -1)
-        return bool((self._blocks[group][page * k : (page + 1) * k] != self._rows.blocks(group, grid)).any())
+        k, b = self.placement.blocks_per_page(group), self._rows.tokens_per_block(group)
+        return any(self._block(group, page * k + i) != self._rows.block(group, stamps[i * b : i * b + b]) for i in range(k))
 
     # ---- compute --------------------------------------------------------------------------------
 
@@ -222,9 +229,8 @@ class SimEngine:
 
     def _row(self, row: Row, samples: bool) -> RowDone:
         end = row.start + len(row.tokens)
-        for group in self.placement.table.groups:
-            if self.placement.block_bytes(group.name):
-                self._compute(row, group, end)
+        for group in self._groups:
+            self._compute(row, group, end)
         sums = {g: self._seal(row, g, first, past) for g, (first, past) in row.final.items()}
         drawn = None
         if row.draw is not None and samples:
@@ -235,7 +241,7 @@ class SimEngine:
     def _compute(self, row: Row, group: Group, end: int) -> None:
         """Read the context as the model would, then write the new positions."""
         stamps = self.collective.stamps[row.key]
-        slots = self._slots(group.name, row.pages[group.name], row.begins.get(group.name, 0))
+        slots = self._slots(group.name, row.pages[group.name].tolist(), row.begins.get(group.name, 0))
         if group.unit is Unit.SLOT:
             if row.start:
                 self._check(row, group.name, slots, self._slot(row, group.name, stamps, row.start), 0, 1)
@@ -251,17 +257,15 @@ class SimEngine:
             self._contexts[key, group] = Context(self._rows, group)
         return self._contexts[key, group]
 
-    def _slot(self, row: Row, group: GroupName, stamps: list[int], tokens: int) -> NDArray[np.uint8]:
+    def _slot(self, row: Row, group: GroupName, stamps: list[int], tokens: int) -> list[int]:
         """What a slot holds after so many tokens: once it is written, once it is read."""
         return self._context(row.key, group).blocks([_slot_stamp(stamps, tokens)])
 
-    def _slots(self, group: GroupName, pages: NDArray[np.int32], begin: int) -> NDArray[np.int64]:
+    def _slots(self, group: GroupName, pages: Sequence[int], begin: int) -> list[int]:
         """Block indexes in the pool, in the order of the sequence; NOWHERE for those before `begin`."""
         k = self.placement.blocks_per_page(group)
-        own = pages.astype(np.int64)
-        if k > 1:
-            own = (own[:, None] * k + np.arange(k)).reshape(-1)
-        return np.concatenate((np.full(begin, NOWHERE, dtype=np.int64), own)) if begin else own
+        own = list(pages) if k == 1 else [page * k + j for page in pages for j in range(k)]
+        return [NOWHERE] * begin + own if begin else own
 
     def _require_held(self, row: Row, group: GroupName, first: int) -> None:
         """The row looks at blocks from this one on."""
@@ -272,46 +276,39 @@ class SimEngine:
                 f"pages of group {group} that it looks back on",
             )
 
-    def _check(
-        self, row: Row, group: GroupName, slots: NDArray[np.int64], blocks: NDArray[np.uint8], first: int, past: int
-    ) -> None:
+    def _check(self, row: Row, group: GroupName, slots: list[int], blocks: list[int], first: int, past: int) -> None:
         """Positions [first, past) of the sequence are what `blocks`, its whole blocks, say."""
         if first >= past:
             return
         b = self._rows.tokens_per_block(group)
         a, z = first // b, (past - 1) // b + 1
         self._require_held(row, group, a)
-        wrong = self._blocks[group][slots[a:z]] != blocks[a:z]
-        if first % b:
-            wrong[0] &= self._rows.bytes_of(group, first % b, b)
-        if past % b:
-            wrong[-1] &= self._rows.bytes_of(group, 0, past % b)
-        if not wrong.any():
+        for i in range(a, z):
+            meant = self._rows.mask(group, max(first - i * b, 0), min(past - i * b, b))
+            if (self._block(group, slots[i]) ^ blocks[i]) & meant:
+                break
+        else:
             return
         if self._was_damaged(group, slots[a:z]):
             self.world.tainted.add(row.key)
         elif row.key not in self.world.tainted:
-            block = a + int(np.flatnonzero(wrong.any(axis=1))[0])
             self.world.violate(
                 "right_bytes",
-                f"{self.process.name} computes {row.key.room[-4:]}.{row.key.epoch} from position {row.start} on: block {block} "
+                f"{self.process.name} computes {row.key.room[-4:]}.{row.key.epoch} from position {row.start} on: block {i} "
                 f"of group {group} does not hold what this epoch's computation wrote",
             )
 
-    def _was_damaged(self, group: GroupName, slots: NDArray[np.int64]) -> bool:
+    def _was_damaged(self, group: GroupName, slots: Sequence[int]) -> bool:
         """Whether a bit was flipped here: nothing promises that what is computed from damaged state is right."""
         k = self.placement.blocks_per_page(group)
-        return any((group, int(s) // k) in self.damaged for s in slots)
+        return any((group, slot // k) in self.damaged for slot in slots)
 
-    def _write_new(
-        self, row: Row, group: GroupName, slots: NDArray[np.int64], blocks: NDArray[np.uint8], first: int, past: int
-    ) -> None:
+    def _write_new(self, row: Row, group: GroupName, slots: list[int], blocks: list[int], first: int, past: int) -> None:
         """Write positions [first, past) of the sequence as `blocks`, its whole blocks, say."""
         b = self._rows.tokens_per_block(group)
         a, z = first // b, (past - 1) // b + 1
         self._require_held(row, group, a)
-        pool = self._blocks[group]
-        for i, slot in enumerate(slots[a:z].tolist(), start=a):
+        for i, slot in enumerate(slots[a:z], start=a):
             if self.cached(group, slot // self.placement.blocks_per_page(group)):
                 self.world.violate(
                     "cached_once",
@@ -324,26 +321,25 @@ class SimEngine:
                     f"{self.process.name} writes block {slot} of {row.key.room[-4:]}.{row.key.epoch} in group {group}, "
                     "which was sealed",
                 )
-            meant = self._rows.bytes_of(group, max(first - i * b, 0), min(past - i * b, b))
-            np.copyto(pool[slot], blocks[i], where=meant)
+            held, meant = self._block(group, slot), self._rows.mask(group, max(first - i * b, 0), min(past - i * b, b))
+            self._write(group, slot, held ^ (held ^ blocks[i]) & meant)
 
     def _seal(self, row: Row, group: GroupName, first: int, past: int) -> NDArray[np.uint64]:
         """Zero the tail beyond the last valid position, then sum."""
         if not self.placement.block_bytes(group):
             return np.zeros((past - first, 0), dtype=np.uint64)
-        slots = self._slots(group, row.pages[group], row.begins.get(group, 0))[first:past]
+        slots = self._slots(group, row.pages[group].tolist(), row.begins.get(group, 0))[first:past]
         if self.placement.table.group(group).unit is Unit.SLOT:
             self._remember(group, slots)
-            return self._sum(group, slots, np.array([row.valid], dtype=np.int64))
+            return self._sum(group, slots, [row.valid])
         b = self.placement.table.block_tokens
         if row.valid < past * b:
-            self._blocks[group][slots[-1], self._rows.bytes_of(group, row.valid % b, b)] = 0
+            self._write(group, slots[-1], self._block(group, slots[-1]) & ~self._rows.mask(group, row.valid % b, b))
         self._remember(group, slots)
-        return self._sum(group, slots, np.arange(first, past, dtype=np.int64))
+        return self._sum(group, slots, range(first, past))
 
-    def _remember(self, group: GroupName, slots: NDArray[np.int64]) -> None:
-        blocks = self._blocks[group]
-        self._sealed.update(((group, slot), blocks[slot].tobytes()) for slot in slots.tolist())
+    def _remember(self, group: GroupName, slots: Sequence[int]) -> None:
+        self._sealed.update(((group, slot), self._block(group, slot)) for slot in slots)
 
 
 def _slot_stamp(stamps: list[int], tokens: int) -> int:

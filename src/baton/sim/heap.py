@@ -6,7 +6,6 @@ from itertools import count
 from typing import Any
 from zlib import crc32
 
-from baton.core.ids import Micros
 from baton.sim.tape import Tape
 
 SUPERSEDED = object()  # returned by what turned out to be due no more: it does not count as an event
@@ -16,18 +15,17 @@ class Heap:
     """Events in order of time; what is due at the same time goes in the order of scheduling, or as the tape says."""
 
     def __init__(self, tape: Tape, *, shuffle: bool) -> None:
-        self.now = Micros(0)
+        self.now = 0
         self.events = 0
         self.trace = 0
         self._tape, self._shuffle = tape, shuffle
-        self._heap: list[tuple[Micros, int, int, Callable[..., object], tuple[Any, ...]]] = []
+        self._heap: list[tuple[int, int, int, Callable[..., object], tuple[Any, ...]]] = []
         self._numbers = count()
 
     def at(self, when: int, what: Callable[..., object], *args: Any) -> None:
         """Call `what` then; a time that has passed is now."""
         turn = self._tape.below(4, "order") if self._shuffle else 0
-        due = Micros(when) if when > self.now else self.now
-        heapq.heappush(self._heap, (due, turn, next(self._numbers), what, args))
+        heapq.heappush(self._heap, (when if when > self.now else self.now, turn, next(self._numbers), what, args))
 
     def after(self, delay: int, what: Callable[..., object], *args: Any) -> None:
         """Call `what` so many microseconds from now."""
@@ -40,11 +38,10 @@ class Heap:
     def step(self, until: int) -> bool:
         """Do the next event, if there is one up to that time."""
         if not self._heap or self._heap[0][0] > until:
-            self.now = Micros(max(self.now, until))
+            self.now = max(self.now, until)
             return False
-        when, _, number, what, args = heapq.heappop(self._heap)
-        self.now = when
-        self.trace = hash((self.trace, when, number)) & 0xFFFF_FFFF  # of integers: PYTHONHASHSEED does not touch it
+        self.now, _, number, what, args = heapq.heappop(self._heap)
+        self.trace = hash((self.trace, self.now, number)) & 0xFFFF_FFFF  # of integers: PYTHONHASHSEED does not touch it
         if what(*args) is not SUPERSEDED:
             self.events += 1
         return True

@@ -5,7 +5,7 @@ torn; memory keeps its content when it is freed. A read may fail after it has la
 bring bytes that were not there; and where the fabric does not promise that an ended read is quiet, go on landing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -30,11 +30,16 @@ RELEASE_US = 300_000  # until the endpoint of a read that ended unknown is torn 
 Range = tuple[GroupName, int, int, int]  # group, source offset, target offset, bytes
 
 
+def _ranges(copies: Copies) -> Iterable[tuple[int, int, int]]:
+    return zip(copies.source.tolist(), copies.target.tolist(), copies.nbytes.tolist(), strict=True)
+
+
 class SimPool:
     """Port Pool: bytes of one group on one rank."""
 
     def __init__(self, nbytes: int) -> None:
         self.data: NDArray[np.uint8] = np.full(nbytes, STALE_BYTE, dtype=np.uint8)
+        self.raw = self.data.data  # the same bytes: a few of them are sooner read and written so
         self.nbytes = nbytes
         self.address = 0
         self.fd = None
@@ -146,7 +151,7 @@ class SimFabric:
         manifest = self._peers.get(peer)
         if manifest is None:
             raise FabricError(f"rank {peer} is not connected")
-        ranges = [(c.group, int(s), int(t), int(n)) for c in copies for s, t, n in zip(c.source, c.target, c.nbytes, strict=True)]
+        ranges = [(c.group, s, t, n) for c in copies for s, t, n in _ranges(c)]
         there = {p.group: p.nbytes for p in manifest.pools}
         for group, source, target, nbytes in ranges:
             if source + nbytes > there[group] or target + nbytes > self._pools[group].nbytes or min(source, target) < 0:
@@ -217,7 +222,7 @@ class SimFabric:
             self._finish(read, Outcome.FAILED, "the source has ended")
             return
         pools = source[1]
-        read.brings[cell] = [pools[g].data[s : s + n].tobytes() for g, s, _, n in read.cells[cell]]
+        read.brings[cell] = [bytes(pools[g].raw[s : s + n]) for g, s, _, n in read.cells[cell]]
         if lies:
             self._world.fault("corrupt read", self._process.name)
             self._lie(read, cell, pools)
@@ -235,7 +240,7 @@ class SimFabric:
                 data[at] ^= 1 << tape.below(8, "bit")
             case 1:
                 shifted = (source + 16) % max(16, pools[group].nbytes - nbytes + 1)
-                data = bytearray(pools[group].data[shifted : shifted + nbytes].tobytes())
+                data = bytearray(pools[group].raw[shifted : shifted + nbytes])
             case 2 if nbytes >= 32:
                 size = 16 << tape.below((nbytes // 32).bit_length(), "size")  # of a token's row, a part, a layer, a head, a block
                 at = tape.below(nbytes // size - 1, "exchange at") * size
@@ -251,7 +256,7 @@ class SimFabric:
             return
         for (group, _, target, nbytes), data in zip(read.cells[cell], brought, strict=False):
             self._books.landing(read.handle, group, target, nbytes)
-            self._pools[group].data[target : target + nbytes] = np.frombuffer(data, dtype=np.uint8)
+            self._pools[group].raw[target : target + nbytes] = data
 
     def _finish(self, read: UnderWay, outcome: Outcome, detail: str) -> None:
         if not read.ended and self._process.alive:

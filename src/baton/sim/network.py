@@ -136,28 +136,29 @@ class Network:
         if pair in self.cut:
             self._gone(pair, frame, "cut off")
             return
-        if tape.chance(faults.loss, "lose a frame"):
+        if faults.loss and tape.chance(faults.loss, "lose a frame"):
             self._lost[pair] = self._lost.get(pair, 0) + 1
             if self._lost[pair] >= BURST:
                 self._fault("loss burst", *pair)
             self._gone(pair, frame, "lost")
             return
-        self._lost.pop(pair, None)
+        if self._lost:
+            self._lost.pop(pair, None)
         arrival = now + LATENCY_US
-        if tape.chance(faults.late, "a frame beyond every timeout"):
+        if faults.late and tape.chance(faults.late, "a frame beyond every timeout"):
             self._fault("late frame", *pair)
             arrival += LATE_US
-        elif tape.chance(faults.reorder, "reorder"):
+        elif faults.reorder and tape.chance(faults.reorder, "reorder"):
             arrival += 50 * (1 + tape.below(400, "reorder by"))
         else:
-            if tape.chance(faults.lag, "a frame lags"):
+            if faults.lag and tape.chance(faults.lag, "a frame lags"):
                 arrival += 1000 * (1 + tape.below(40, "lags by"))
             arrival = max(arrival, self._last.get((source, link), 0))
             self._last[source, link] = arrival
         self._heap.at(arrival, self._arrive, source, link, route, frame)
-        if tape.chance(faults.duplicate, "duplicate"):
+        if faults.duplicate and tape.chance(faults.duplicate, "duplicate"):
             self._heap.at(arrival + 100 * tape.below(300, "duplicate after"), self._arrive, source, link, route, frame)
-        if tape.chance(faults.old, "an old copy"):
+        if faults.old and tape.chance(faults.old, "an old copy"):
             self._heap.at(arrival + tape.below(60, "old by") * OLD_US // 60, self._arrive, source, link, route, frame)
 
     def _gone(self, pair: tuple[str, str], frame: bytes, how: str) -> None:

@@ -9,8 +9,8 @@ from baton.core.prefill import PrefillLeader
 from baton.core.rank import RankCore
 from baton.core.seal import block_sums
 from baton.core.session import Sessions
-from baton.sim.engine import BlockSums
 from baton.sim.host_store import SimHostStore
+from baton.sim.sums import BlockSums
 
 
 @dataclass(frozen=True)

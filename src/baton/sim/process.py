@@ -25,11 +25,14 @@ class SkewedClock:
 
     def __init__(self, heap: Heap, *, offset: int, drift_ppm: int) -> None:
         self._heap, self._offset, self._drift = heap, offset, drift_ppm
+        self._true, self._read = -1, Micros(0)  # a turn reads it often
 
     def now(self) -> Micros:
         """See Clock."""
         true = self._heap.now
-        return Micros(true + self._offset + (true * self._drift // 1_000_000 if self._drift else 0))
+        if true != self._true:
+            self._true, self._read = true, Micros(true + self._offset + (true * self._drift // 1_000_000 if self._drift else 0))
+        return self._read
 
 
 class Process:
@@ -71,31 +74,32 @@ class Process:
             when = self.paused_until
         if self._due is None or when < self._due:
             self._due = when
-            self._ask(when)
+            if not self._queued or when < self._queued[-1]:
+                self._ask(when)
 
     def _ask(self, when: int) -> None:
-        if not self._queued or when < self._queued[-1]:
-            self._queued.append(when)
-            self.heap.at(when, self._turn)
+        self._queued.append(when)
+        self.heap.at(when, self._turn)
 
     def _turn(self) -> object:
         self._queued.pop()
         if not self.alive or self._due is None:
             return SUPERSEDED
         if self._due > self.heap.now:
-            self._ask(self._due)
+            if not self._queued or self._due < self._queued[-1]:
+                self._ask(self._due)
             return SUPERSEDED
+        self._due = None
         if self.heap.now < self.paused_until:
-            self._due = None
             self.wake(0)
             return None
-        self._due = None
         self.turns += 1
         self._guard(self._turn_pump)
         return None
 
     def _turn_pump(self) -> None:
-        sleep = self.pump.turn()
+        assert self._pump is not None
+        sleep = self._pump.turn()
         if sleep is not None:
             self.wake(sleep + 1)  # a clock that runs slow must not be asked again in the same microsecond
 

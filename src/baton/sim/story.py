@@ -8,7 +8,7 @@ import msgspec
 
 from baton.core.agreement import Report, StepPlan
 from baton.core.frames import AnyFrame, Beat, Bye, Data, Open, Opened, Said, WrongBoot, WrongProtocol
-from baton.core.ids import Boot, Key, Micros, Room
+from baton.core.ids import Boot, Key, Room
 from baton.core.messages import (
     Close,
     Credits,
@@ -50,7 +50,7 @@ class Arrow(msgspec.Struct, frozen=True):
 class Line(msgspec.Struct, frozen=True):
     """Something that happened."""
 
-    at: Micros
+    at: int
     text: str
     arrow: Arrow | None = None
 
@@ -66,11 +66,11 @@ class Story:
         self.names: Mapping[Boot, str] = {}
         self._seen: set[bytes] = set()
 
-    def tell(self, now: Micros, text: str) -> None:
+    def tell(self, now: int, text: str) -> None:
         """Something has happened."""
         self.lines.append(Line(now, text))
 
-    def frame(self, now: Micros, source: str, target: str, raw: bytes, lost: str) -> None:
+    def frame(self, now: int, source: str, target: str, raw: bytes, lost: str) -> None:
         """A frame has come, or (`lost` says how) never will."""
         frame = decode(raw)
         again = " (again)" if raw in self._seen else ""

@@ -214,7 +214,6 @@ class WorkerRun:
             rank=rank,
             pages=self.pages,
             collective=self.collective,
-            block_sums=self.parts.block_sums,
         )
         books.engine = engine
         engine.cached = self.cache.holds

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from functools import partial
 from itertools import count
 
+import msgspec
+
 from baton.core.agreement import StepPlan
 from baton.core.door import Finish
 from baton.core.errors import Bug
@@ -42,6 +44,7 @@ from baton.sim.process import Process, SkewedClock
 from baton.sim.settings import Faults, WorkerDraw, WorldDraw, draw_world
 from baton.sim.sharing import Sharing
 from baton.sim.story import Story, ordered, short
+from baton.sim.sums import Sums
 from baton.sim.tape import Tape
 from baton.sim.waits import Waits
 from baton.sim.weather import Weather
@@ -116,6 +119,7 @@ class World:
         self._bits = count(1)
         self._ranks: dict[Boot, tuple[Process, Mapping[GroupName, SimPool]]] = {}
         self._rows: dict[Placement, content.Rows] = {}
+        self._sums: dict[Placement, Sums] = {}
 
     # ---- what ports ask of their world ----------------------------------------------------------
 
@@ -149,10 +153,15 @@ class World:
         return found if found is not None and found[0].alive else None
 
     def rows_of(self, placement: Placement) -> content.Rows:
-        """What a rank so placed holds: the same for every worker and every start of it."""
-        if placement not in self._rows:
-            self._rows[placement] = content.Rows(placement)
-        return self._rows[placement]
+        """What a rank so placed holds: the same for every worker and every start of it, and for every size of a page."""
+        alike = msgspec.structs.replace(placement, page_blocks=1)
+        if alike not in self._rows:
+            self._rows[alike] = content.Rows(alike)
+        return self._rows[alike]
+
+    def sums_of(self, placement: Placement) -> Sums:
+        """Sums of what a rank so placed holds."""
+        return self._sums.setdefault(msgspec.structs.replace(placement, page_blocks=1), Sums(self.parts.block_sums))
 
     def _lacks(self, worker: Boot, key: Key, runs: Mapping[GroupName, BlockRun]) -> bool:
         """Whether a room of a decode worker has to read any of what it was offered."""
