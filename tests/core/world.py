@@ -308,7 +308,15 @@ class World:
                     node.leader.peer_up(effect.boot, self.now)
                 case HangUp():
                     pass
+        self._looks_right(node.leader)
         return moved
+
+    @staticmethod
+    def _looks_right(leader: Leader[Any]) -> None:
+        """What a leader keeps so that it need not look at all of its rooms is what looking at them gives."""
+        standing = {key: state for state, rooms in leader._standing.items() for key in rooms}
+        assert standing == {key: room.state for key, room in leader.rooms.items()}
+        assert leader.timer() == leader._next_due()
 
     def _land(self, node: Node, handle: int, read: Read) -> None:
         del node.reads[handle]

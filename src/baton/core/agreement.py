@@ -270,7 +270,11 @@ class Agreement:
         chain = self._chains.get(report.applied)
         if chain != report.chain:
             raise Bug(f"rank {report.rank} (boot {report.boot:x}) diverged at plan {report.applied}")
-        self._applied[report.rank] = max(self._applied[report.rank], report.applied)
+        if report.applied > self._applied[report.rank]:
+            self._applied[report.rank] = report.applied
+            floor = min(self._applied.values())
+            for seq in [s for s in self._chains if s < floor]:
+                del self._chains[seq]
         self.reads[report.rank], self.counted[report.rank] = report.reads, report.counted
         self.copies[report.rank] = report.copies
         for ballot in report.ballots:
@@ -279,9 +283,6 @@ class Agreement:
             at = self._dropped_at.get(key)
             if at is not None and report.applied >= at:
                 self._quiet[key].add(report.rank)
-        floor = min(self._applied.values())
-        for seq in [s for s in self._chains if s < floor]:
-            del self._chains[seq]
 
     def _vote(self, rank: Rank, ballot: Ballot) -> None:
         votes = self._votes.get(ballot.order)
@@ -312,6 +313,8 @@ class Agreement:
 
     def newly_quiet(self) -> list[Key]:
         """Dropped rooms on whose pages no rank has anything under way; each is returned once."""
+        if not self._quiet:
+            return []
         keys = [key for key, ranks in self._quiet.items() if len(ranks) == self.ranks]
         for key in keys:
             del self._quiet[key], self._dropped_at[key]

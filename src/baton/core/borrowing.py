@@ -112,10 +112,12 @@ class BorrowingLeader(Leader[PrefillRoom]):
     def _pays(self, blocks: int) -> bool:
         return self.pace.pays(tokens=blocks * self.state_table.block_tokens, nbytes=blocks * self.reuse.block_bytes)
 
-    def timer(self) -> Micros | None:
-        """See Leader."""
-        times = [room.answer_by for room in self.rooms.values() if room.state is RoomState.BORROWING]
-        return min((t for t in (super().timer(), *times) if t is not None), default=None)
+    def _next_due(self) -> Micros | None:
+        due = super()._next_due()
+        for room in self.in_state(RoomState.BORROWING):
+            if room.answer_by is not None and (due is None or room.answer_by < due):
+                due = room.answer_by
+        return due
 
     def on_timer(self, now: Micros) -> None:
         """See Leader."""

@@ -237,10 +237,9 @@ class DecodeLeader(VerifyingLeader):
         else:
             self.send(sender, Stale(offer.key))
 
-    def timer(self) -> Micros | None:
-        """When `on_timer` wants to be called next."""
-        times = [t for t in (super().timer(), self._early.timer()) if t is not None]
-        return min(times) if times else None
+    def _next_due(self) -> Micros | None:
+        due, early = super()._next_due(), self._early.timer()
+        return early if due is None or (early is not None and early < due) else due
 
     def on_timer(self, now: Micros) -> None:
         """A deadline may have passed."""
@@ -262,7 +261,8 @@ class DecodeLeader(VerifyingLeader):
     # ---- schedule -------------------------------------------------------------------------------
 
     def _schedule(self, now: Micros) -> None:
-        offered = [room for room in self.in_state(RoomState.QUEUED) if 0 in room.offers]
+        queued = self.in_state(RoomState.QUEUED)
+        offered = [room for room in queued if 0 in room.offers] if queued else []
         if offered:
             self.followers.look(offered, self.in_state(*ON_THEIR_WAY), self.marks, leaving=0)
         self.resume()

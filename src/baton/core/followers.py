@@ -89,7 +89,7 @@ class Followers:
 
     def timer(self) -> Micros | None:
         """When somebody's patience ends next."""
-        return min((wait.until for wait in self._waits.values()), default=None)
+        return min(wait.until for wait in self._waits.values()) if self._waits else None
 
     def forget(self, key: Key) -> None:
         """The room is over, or holds memory."""

@@ -28,6 +28,7 @@ from baton.core.messages import (
     AskLedger,
     Clear,
     Close,
+    Credits,
     Ended,
     FailCode,
     Failed,
@@ -62,9 +63,12 @@ class Leader(ABC, Generic[R]):
         self.reuse = Reuse(manifest, self.ledger, on=settings.prefix_cache)
         self.followers = Followers(self.reuse)
         self.rooms: dict[Key, R] = {}
+        self._standing: dict[RoomState, dict[Key, R]] = {state: {} for state in RoomState}  # the same rooms, by their states
         self.marks: Marks = Marks()
         self.plans = Plans()
         self._now = Micros(0)  # of the event being handled
+        self._due: Micros | None = None  # what `timer` found
+        self._stirred = True  # by an event since then
         self._opened = 0  # epochs
         self._failures: Counter[FailCode] = Counter()
         self._spent: dict[RoomState, Durations] = {}
@@ -78,7 +82,7 @@ class Leader(ABC, Generic[R]):
         self._composed: list[tuple[R, RowOrder]] = []  # the batch of this turn
         self._flight: dict[Seq, list[tuple[R, RowOrder]]] = {}  # batches under way, oldest first
         self._steps: dict[Seq, dict[Rank, tuple[RowSums, ...]]] = {}  # their outcomes so far
-        self._news = CreditNews(settings.max_rooms)
+        self._news = CreditNews()
         self._handlers: dict[type[Any], Callable[[Boot, Any, Micros], None]] = {
             Ticket: self._on_ticket,
             Abort: self._on_abort,
@@ -166,9 +170,17 @@ class Leader(ABC, Generic[R]):
         self._turn(now)
 
     def timer(self) -> Micros | None:
-        """When `on_timer` wants to be called next."""
+        """When `on_timer` wants to be called next: asked in every turn of the shell, and changed by events alone."""
+        if self._stirred:
+            self._due, self._stirred = self._next_due(), False
+        return self._due
+
+    def _next_due(self) -> Micros | None:
         stall = self.settings.stall_ms * 1000
-        times: list[int] = [t for t in (self._news.timer(), self.followers.timer()) if t is not None]
+        times: list[int] = []
+        for due in (self._news.timer(), self.followers.timer()):
+            if due is not None:
+                times.append(due)
         for room in self.rooms.values():
             if room.state is not RoomState.ENDING:
                 times.append(min(room.deadline, room.progress + stall) if self._stalls(room) else room.deadline)
@@ -249,10 +261,16 @@ class Leader(ABC, Generic[R]):
 
     def see(self, room: R, saw: Saw) -> None:
         """Move a room along its table; a pair that the table lacks is our bug."""
-        before, room.state = room.state, self.table[room.state, saw]
-        if room.state is not before:
+        before, after = room.state, self.table[room.state, saw]
+        if after is not before:
+            self._move(room, after)
             self._spent.setdefault(before, Durations()).add(self._now - room.since)
             room.since = self._now
+
+    def _move(self, room: R, state: RoomState) -> None:
+        del self._standing[room.state][room.key]
+        room.state = state
+        self._standing[state][room.key] = room
 
     def find(self, key: Key) -> R | None:
         """The open room of that very epoch."""
@@ -284,7 +302,7 @@ class Leader(ABC, Generic[R]):
     def _forget(self, room: R) -> None:
         self.followers.forget(room.key)
         self.ledger.give_back(room.key)
-        del self.rooms[room.key]
+        del self.rooms[room.key], self._standing[room.state][room.key]
         self.send(room.ticket.gateway, Ended(room.key))
 
     # ---- what all roles do with messages --------------------------------------------------------
@@ -305,7 +323,8 @@ class Leader(ABC, Generic[R]):
         self._epochs[key.room] = (key.epoch, ticket.gateway)
         self._opened += 1
         room = self._open(ticket, now)
-        self.rooms[key] = room
+        room.number = self._opened
+        self.rooms[key] = self._standing[room.state][key] = room
         want = self.pages_for(room.length + 1)
         refusal = self._refuse(ticket)
         if refusal:
@@ -333,15 +352,16 @@ class Leader(ABC, Generic[R]):
             self.fail(room, FailCode.HANDOFF_FAILED, "the other side does not know this epoch", retry=True)
 
     def in_state(self, *states: RoomState) -> list[R]:
-        """Rooms in one of these states, oldest request first."""
-        if not self.rooms:  # asked for with every event, and often there are none
-            return []
-        found = [r for r in self.rooms.values() if r.state in states]
-        return sorted(found, key=lambda r: r.ticket.stamp) if len(found) > 1 else found
+        """Rooms in one of these states, oldest request first; two gateways may have given the same stamp."""
+        found: list[R] = []
+        for state in states:
+            found += self._standing[state].values()
+        return sorted(found, key=lambda r: (r.ticket.stamp, r.number)) if len(found) > 1 else found
 
     # ---- turn, books ----------------------------------------------------------------------------
 
     def _turn(self, now: Micros) -> None:
+        self._stirred = True
         if self.rooms:
             self._schedule(now)
         if self.draft:
@@ -354,9 +374,22 @@ class Leader(ABC, Generic[R]):
                 self._steps[plan.seq] = {}
             self._agreement.issue(plan)
             self._effects.append(Issue(plan))
-        states = [room.state for room in self.rooms.values()]
-        for boot, credits in self._news.due(self.ledger, states, self._ahead_pages(), now):
+        for boot, credits in self._news.due(self._capacity, now):
             self.send(boot, credits)
+
+    def _capacity(self) -> Credits:
+        """What this worker holds and could still take, for the gateways."""
+        queued, ending = len(self._standing[RoomState.QUEUED]), len(self._standing[RoomState.ENDING])
+        running = len(self.rooms) - queued
+        return Credits(
+            number=0,
+            free_pages=self.ledger.free(),
+            total_pages=self.ledger.totals(),
+            waiting=queued,
+            running=running,
+            free_rooms=max(0, self.settings.max_rooms - running + ending),
+            ahead_pages=self._ahead_pages(),
+        )
 
     def _on_ask_ledger(self, sender: Boot, ask: AskLedger, now: Micros) -> None:
         if ask.audit:

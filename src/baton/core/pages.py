@@ -64,11 +64,11 @@ class PagePool:
         if count == 0:
             return np.zeros(0, dtype=np.int64)
         padded = np.concatenate(([False], self._free, [False]))
-        edges = np.flatnonzero(padded[1:] != padded[:-1])
+        edges = (padded[1:] != padded[:-1]).nonzero()[0]
         starts, sizes = edges[::2], edges[1::2] - edges[::2]
-        fitting = np.flatnonzero(sizes >= count)
+        fitting = (sizes >= count).nonzero()[0]
         if fitting.size:  # the tightest run that holds all
-            best = fitting[np.argmin(sizes[fitting])]
+            best = fitting[sizes[fitting].argmin()]
             return np.arange(starts[best], starts[best] + count)
         chosen = [np.arange(starts[i], starts[i] + sizes[i]) for i in np.argsort(-sizes, kind="stable")]
         return np.concatenate(chosen)[:count]
@@ -111,6 +111,7 @@ class Ledger:
 
     def __init__(self, totals: Mapping[GroupName, int]) -> None:
         self.pools = {g: PagePool(n) for g, n in totals.items()}
+        self._totals = dict(totals)
         self._held: dict[Key, dict[GroupName, tuple[Page, ...]]] = {}
         self._begins: dict[Key, dict[GroupName, int]] = {}
         self._state: dict[Key, PageState] = {}
@@ -118,13 +119,16 @@ class Ledger:
         self._chains: dict[Key, list[Entry]] = {}  # the entries that a key pins: the first pages of its lists
         self._loans: dict[Key, tuple[Entry, ...]] = {}  # entries pinned while another worker reads them for a key
 
-    def fits(self, want: Mapping[GroupName, int], *, reuse: Collection[Entry] = (), ended: Iterable[Key] = ()) -> bool:
+    def fits(self, want: Mapping[GroupName, int], *, reuse: Collection[Entry] = (), ended: Collection[Key] = ()) -> bool:
         """Whether so many are free now, or given up by the cache when they are asked for.
 
         reuse: entries that are to be pinned beside them, and so cannot go
         ended: keys that give back what they hold, as if they had done so
         """
-        spare = self.cache.idle - sum(not entry.pins for entry in reuse)
+        spare = self.cache.idle
+        if not reuse and not ended:  # as nearly always
+            return all(self.pools[g].free + spare >= n for g, n in want.items())
+        spare -= sum(not entry.pins for entry in reuse)
         back: Counter[GroupName] = Counter()
         pins: Counter[Entry] = Counter()
         for key in ended:
@@ -269,11 +273,12 @@ class Ledger:
 
     def free(self) -> dict[GroupName, int]:
         """Pages per group that a key can have now: free ones, and those that the cache would give up."""
-        return {g: p.free + self.cache.idle for g, p in self.pools.items()}
+        idle = self.cache.idle
+        return {g: p.free + idle for g, p in self.pools.items()}
 
     def totals(self) -> dict[GroupName, int]:
         """All pages per group."""
-        return {g: p.total for g, p in self.pools.items()}
+        return self._totals.copy()
 
     def count(self, keys: Iterable[Key], *, beside: Iterable[Entry] = ()) -> dict[GroupName, int]:
         """Pages per group that these keys hold together, each counted once, and those of the entries `beside`."""

@@ -27,8 +27,8 @@ from baton.core.work import Copies
 
 REPLICA_RUN = 8  # adjacent blocks read from the same replica, so that they still merge
 
-Spans = NDArray[np.int64]  # rows of (offset in the source block, offset in the target block, bytes)
 Vectors = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
+Spans = Vectors  # offset in the source block, offset in the target block, bytes
 Pages = tuple[NDArray[np.int64], int]  # a page list, and the block from which on it holds them
 
 
@@ -139,18 +139,17 @@ class PairPlan:
     def _ranges(self, leg: Leg, group: GroupName, blocks: NDArray[np.int64], source: Pages, target: Pages) -> Vectors:
         """(source, target, bytes), merged where both sides are adjacent."""
         theirs, ours = self.source[leg.source], self.target[leg.target]
-        from_block = (_slots(theirs, group, *source, blocks) * theirs.block_bytes(group))[:, None]
+        from_block = _slots(theirs, group, *source, blocks) * theirs.block_bytes(group)
         if (leg.index, group) in self._cells:
             b, c = theirs.block_positions(group), ours.block_positions(group)
             positions = runs(blocks, b, c)
             to_block = _slots(ours, group, *target, positions // c) * ours.block_bytes(group)
-            return _merge(*cross(self._cells[leg.index, group], positions, (from_block, b), (to_block, c)))
-        spans = self._spans[leg.index, group]
-        to_block = (_slots(ours, group, *target, blocks) * ours.block_bytes(group))[:, None]
-        from_at, to_at = from_block + spans[None, :, 0], to_block + spans[None, :, 1]
-        nbytes = np.empty_like(from_at)
-        nbytes[:] = spans[:, 2]
-        return _merge(from_at.ravel(), to_at.ravel(), nbytes.ravel())
+            return _merge(*cross(self._cells[leg.index, group], positions, (from_block[:, None], b), (to_block, c)))
+        at, to, nbytes = self._spans[leg.index, group]
+        to_block = _slots(ours, group, *target, blocks) * ours.block_bytes(group)
+        return _merge(
+            np.add.outer(from_block, at).ravel(), np.add.outer(to_block, to).ravel(), np.concatenate([nbytes] * blocks.size)
+        )
 
 
 def _digest(plan: PairPlan) -> str:
@@ -173,7 +172,7 @@ def _slots(
     placement: Placement, group: GroupName, pages: NDArray[np.int64], start: int, blocks: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     k = placement.blocks_per_page(group)
-    return pages[blocks // k - start // k] * k + blocks % k
+    return pages[blocks - start] if k == 1 else pages[blocks // k - start // k] * k + blocks % k
 
 
 def _merge(source: NDArray[np.int64], target: NDArray[np.int64], nbytes: NDArray[np.int64]) -> Vectors:
@@ -187,13 +186,13 @@ def _merge(source: NDArray[np.int64], target: NDArray[np.int64], nbytes: NDArray
 
 def _spans(theirs: Placement, ours: Placement, leg: Leg, group: GroupName) -> Spans:
     """Ranges of one block, merged."""
-    rows = []
+    at, to, nbytes = [], [], []
     for share in (s for s in leg.shares if s.group == group):
         a, b = theirs.places[share.spec], ours.places[share.spec]
-        at, to = _offsets(a, share), _offsets(b, share)
-        rows.append(np.stack((at, to, np.full_like(at, a.layer_stride)), axis=1))
-    spans = np.concatenate(rows)
-    return np.stack(_merge(spans[:, 0], spans[:, 1], spans[:, 2]), axis=1)
+        at.append(_offsets(a, share))
+        to.append(_offsets(b, share))
+        nbytes.append(np.full_like(at[-1], a.layer_stride))
+    return _merge(np.concatenate(at), np.concatenate(to), np.concatenate(nbytes))
 
 
 def _cells(theirs: Placement, ours: Placement, leg: Leg, group: GroupName) -> Cells:

@@ -401,7 +401,7 @@ class RankCore:
             chain=self._chain.value,
             ballots=tuple(self._ballots),
             quiet=tuple(self._quiet),
-            steps=tuple(step_sums(done) for done in self._done),
+            steps=tuple(map(step_sums, self._done)),
             met=tuple(self._met),
             rehashed=tuple(self._rehashed),
             reads=len(self._reads) + len(self._unknown),

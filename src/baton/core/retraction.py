@@ -80,7 +80,10 @@ class GeneratingLeader(Leader[G]):
         """Rooms whose next token is computed now, oldest first: each has a page for it, and every stage of a pipeline gets
         an equal share of all that run. One that lacked a page is looked at beyond that share: whoever is to give way to it may
         have been in another stage then."""
-        running, busy = self.in_state(RoomState.RUNNING), self.in_flight() | self._called_off
+        running = self.in_state(RoomState.RUNNING)
+        if not running:
+            return []
+        busy = self.in_flight() | self._called_off
         share, found = -(-len(running) // self.manifest.pp), list[G]()
         for room in running:
             if (len(found) < share or room.short) and room.key not in busy and self._grow(room):
@@ -169,7 +172,8 @@ class GeneratingLeader(Leader[G]):
     def resume(self) -> None:
         """Retracted rooms come back, in order, as far as their states fit. The first thing of a turn."""
         self._called_off.clear()  # whoever is called off must still be wanted in this turn
-        for room in sorted(self.in_state(RoomState.RETRACTED), key=_turn):
+        away = self.in_state(RoomState.RETRACTED)
+        for room in sorted(away, key=_turn) if away else ():
             want = self.span.live(room.position + 1)
             if self.active >= self.settings.max_rooms or self._yields(room) or not self._fits_beside(want):
                 return
@@ -192,7 +196,10 @@ class GeneratingLeader(Leader[G]):
 
     def waiting(self) -> list[G]:
         """Rooms that wait for memory, in the order in which they are admitted: the more urgent first, then who came first."""
-        found = [room for room in self.in_state(RoomState.QUEUED) if self.admissible(room)]
+        queued = self.in_state(RoomState.QUEUED)
+        if not queued:
+            return []
+        found = [room for room in queued if self.admissible(room)]
         return sorted(found, key=lambda room: (room.overtaken < OVERTAKES, _turn(room)))
 
     def may_enter(self, room: G, want: Mapping[GroupName, int], reuse: Sequence[Entry] = ()) -> bool:

@@ -1,6 +1,6 @@
 """What leaders of all roles share: effects, settings, the states of a room and what moves it between them."""
 
-from enum import Enum
+from enum import StrEnum
 
 import msgspec
 
@@ -59,7 +59,7 @@ class LeaderSettings(msgspec.Struct, frozen=True):
     answer_ms: int = 1000  # until decode must have said what it has
 
 
-class RoomState(Enum):
+class RoomState(StrEnum):
     """Where a room stands on this worker; each role uses a part of it (its table says which)."""
 
     QUEUED = "queued"
@@ -76,7 +76,7 @@ class RoomState(Enum):
     ENDED = "ended"
 
 
-class Saw(Enum):
+class Saw(StrEnum):
     """What happens to a room."""
 
     HELD = "held"  # pages for its whole prompt were taken; of a retracted room, for its whole state
@@ -105,6 +105,7 @@ class OpenRoom:
         self.key = ticket.key
         self.state = RoomState.QUEUED
         self.born = now
+        self.number = 0  # in the order in which rooms come to this worker
         self.since = now  # in its state
         self.progress = now  # when the handoff last moved
         self.deadline = Micros(now + ticket.limits.deadline_ms * 1000)

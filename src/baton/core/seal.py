@@ -129,7 +129,7 @@ def block_sums(
 
 def _require_inside(pool: NDArray[np.uint8], block_bytes: int, slots: NDArray[np.int64]) -> None:
     """Check that every slot is a block of the pool. Raises Bug."""
-    if block_bytes and slots.size and not (slots.min() >= 0 and slots.max() < pool.size // block_bytes):
+    if block_bytes and slots.size and int(slots.view(U64).max()) >= pool.size // block_bytes:  # below 0 is beyond everything
         raise Bug(f"blocks {slots.min()} to {slots.max()} are not all in a pool of {pool.size // block_bytes}")
 
 

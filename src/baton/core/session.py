@@ -152,11 +152,14 @@ class Sessions:
         out, self._out = self._out, []
         if not self._stirred:  # asked twice in every turn
             return out
-        for boot, session in self._sessions.items():
-            if boot in self._stirred:
-                out += [(session.link, frame) for frame in session.stream.to_send(now)]
-                session.due = None
-        self._stirred.clear()
+        stirred, self._stirred = self._stirred, set()
+        for boot in stirred if len(stirred) == 1 else [b for b in self._sessions if b in stirred]:
+            session = self._sessions.get(boot)
+            if session is None:
+                continue
+            session.due = None
+            for frame in session.stream.to_send(now):
+                out.append((session.link, frame))
         return out
 
     def events(self) -> list[SessionEvent]:
@@ -166,10 +169,18 @@ class Sessions:
 
     def timer(self) -> Micros | None:
         """When `on_timer` wants to be called."""
-        times = [s.look() if s.due is None else s.due for s in self._sessions.values()]
-        times += [d.next_at for d in self._dialled.values() if d.boot not in self._sessions]
-        times += [p.until for p in self._promised.values()]
-        return min(times, default=None)
+        soonest: Micros | None = None
+        for session in self._sessions.values():  # in every turn: no lists
+            due = session.due if session.due is not None else session.look()
+            if soonest is None or due < soonest:
+                soonest = due
+        for dialled in self._dialled.values():
+            if dialled.boot not in self._sessions and (soonest is None or dialled.next_at < soonest):
+                soonest = dialled.next_at
+        for promised in self._promised.values():
+            if soonest is None or promised.until < soonest:
+                soonest = promised.until
+        return soonest
 
     def on_timer(self, now: Micros) -> None:
         """Time has passed."""

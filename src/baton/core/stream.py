@@ -76,9 +76,9 @@ class Stream:
         if self._wired == self._sent and self._again > self._again_to and not self._beat_now and not self._held:
             return []
         numbers = self._take_due()
-        frames: list[Data | Beat] = [
-            Data(self._us, self._peer, self._session, first, self._got, tuple(lot)) for first, lot in self._packed(numbers)
-        ]
+        frames: list[Data | Beat] = []
+        for first, lot in self._packed(numbers):
+            frames.append(Data(self._us, self._peer, self._session, first, self._got, lot))
         gap = bool(self._held) and self._gap_told_at != self._got
         if gap or (self._beat_now and not frames):
             frames.append(Beat(self._us, self._peer, self._session, self._got, min(self._held, default=0)))
@@ -101,8 +101,12 @@ class Stream:
             self._wired = max(self._wired, fresh_to)
         return numbers
 
-    def _packed(self, numbers: list[int]) -> list[tuple[int, list[Said]]]:
+    def _packed(self, numbers: list[int]) -> list[tuple[int, tuple[Said, ...]]]:
         """Frames by their first number: small messages that follow each other travel together."""
+        if not numbers:
+            return []
+        if len(numbers) == 1:  # as nearly always
+            return [(numbers[0], (self._kept[numbers[0]],))]
         frames: list[tuple[int, list[Said]]] = []
         first, lot, open_ = 0, list[Said](), False
         for number in numbers:
@@ -113,7 +117,7 @@ class Stream:
             else:
                 first, lot, open_ = number, [message], small
                 frames.append((first, lot))
-        return frames
+        return [(first, tuple(lot)) for first, lot in frames]
 
     def say_again(self) -> None:
         """Nothing unacknowledged on the wire is believed to arrive any more."""

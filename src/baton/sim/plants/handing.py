@@ -143,8 +143,8 @@ class FetchesWithdrawn(DecodeLeader):
 
 
 class KeepsOffers(DecodeLeader):
-    def timer(self) -> Micros | None:
-        return Leader.timer(self)
+    def _next_due(self) -> Micros | None:
+        return Leader._next_due(self)
 
     def on_timer(self, now: Micros) -> None:
         Leader.on_timer(self, now)
@@ -175,7 +175,8 @@ class ComputesAgain(PrefillLeader):
         if room is None or room.state is not RoomState.OFFERED:
             super()._on_doubt(sender, doubt, now)
             return
-        room.state, room.ordered, room.done, room.progress = RoomState.COMPUTING, 0, 0, now
+        self._move(room, RoomState.COMPUTING)
+        room.ordered, room.done, room.progress = 0, 0, now
         room.sums.clear()
 
 
