@@ -76,8 +76,9 @@ class WorkerPump:
         """
         for event in self._lines.receive():
             self._heard(event)
-        if self._leader_due is not None and self._clock.now() >= self._leader_due:
-            self._leader.on_timer(self._clock.now())
+        now = self._clock.now()
+        if self._leader_due is not None and now >= self._leader_due:
+            self._leader.on_timer(now)
         for _ in range(MAX_ROUNDS):
             moved = self._rank.poll()
             report = self._rank.report()
@@ -101,9 +102,10 @@ class WorkerPump:
             self._gateway_links = {self._lines.dial(address, None) for address in self._gateways}
 
     def _next(self) -> Micros | None:
-        self._leader_due = self._leader.timer()
-        timers = [t for t in (self._leader_due, self._lines.timer()) if t is not None]
-        return Micros(max(0, min(timers) - self._clock.now())) if timers else None
+        self._leader_due, due = self._leader.timer(), self._lines.timer()
+        if due is None or (self._leader_due is not None and self._leader_due < due):
+            due = self._leader_due
+        return Micros(max(0, due - self._clock.now())) if due is not None else None
 
     def _heard(self, event: SessionEvent) -> None:
         now = self._clock.now()
