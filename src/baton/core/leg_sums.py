@@ -18,9 +18,10 @@ def leg_sums(
 ) -> tuple[LegSums, ...]:
     """Of the blocks [start, end) of each group, as the plan's source ranks hold them. first: the block of row 0 of `sums`."""
     found = []
+    every = {group: np.arange(start, past, dtype=np.int64) for group, (start, past) in blocks.items()}
     for leg in plan.legs:
-        for group, (start, past) in blocks.items():
-            numbers = plan.owned(leg, group, np.arange(start, past, dtype=np.int64))
+        for group, whole in every.items():
+            numbers = plan.owned(leg, group, whole)
             if numbers.size:
                 rows = sums[Rank(leg.source), group][numbers - first[group]]
                 seals = leg_seals(rows, plan.source_units(leg, group))
@@ -28,8 +29,8 @@ def leg_sums(
                     LegSums(
                         leg.index,
                         group,
-                        tuple(BlockIndex(int(b)) for b in numbers),
-                        tuple(Seal(int(s)) for s in seals),
+                        tuple(map(BlockIndex, numbers.tolist())),
+                        tuple(map(Seal, seals.tolist())),
                     )
                 )
     return tuple(found)

@@ -52,4 +52,5 @@ class PageLists:
         at = blocks // k - self._begins[key].get(group, 0)
         if at.size and at.min() < 0:
             raise Bug(f"blocks {blocks.tolist()} of group {group!r} are wanted of {key}, and its window has passed some of them")
-        return self._pages[key][group].astype(np.int64)[at] * k + blocks % k
+        pages = self._pages[key][group][at].astype(np.int64)
+        return pages if k == 1 else pages * k + blocks % k

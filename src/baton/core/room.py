@@ -111,6 +111,7 @@ class OpenRoom:
         self.deadline = Micros(now + ticket.limits.deadline_ms * 1000)
         self.admit_by = Micros(now + ticket.admit_ms * 1000)
         self.context = (*ticket.prompt, *ticket.said)
+        self.length = len(self.context)  # L = prompt + said: positions whose state the handoff carries
         self.hashes: list[PageHash] = []  # of its sequence's complete pages, as far as somebody asked
         self.hit = 0  # positions whose state was cached when it got its pages
         self.enters = True  # whether its next complete page may enter the cache
@@ -118,11 +119,6 @@ class OpenRoom:
     def tokens(self, start: int, end: int) -> tuple[TokenId, ...]:
         """Those of its sequence at these positions."""
         return self.context[start:end]
-
-    @property
-    def length(self) -> int:
-        """L = prompt + said: positions whose state the handoff carries."""
-        return len(self.context)
 
 
 def finish_of(drawn: Drawn, *, generated: int, limits: Limits) -> FinishReason | None:

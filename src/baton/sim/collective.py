@@ -5,6 +5,7 @@ decode    position ◀─ cached here (inherited) | handed over by prefill | com
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 from baton.core.ids import Boot, GroupName, Key, Rank, Seq, TokenId
@@ -172,12 +173,12 @@ class Collective:
     def _attempt(self, author: Key) -> int:
         return content.attempt(self.boot, author.epoch) if self.world.attempts_differ else 0
 
-    @property
+    @cached_property
     def placement(self) -> Placement:
         """Of any of the ranks."""
         return next(iter(self.engines.values())).placement
 
-    @property
+    @cached_property
     def _b(self) -> int:
         return self.placement.table.block_tokens
 

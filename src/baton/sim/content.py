@@ -80,7 +80,7 @@ class Rows:
     """The contents of one rank's blocks, each as one little-endian integer of as many bytes.
 
     A row is the product of its unit's key and its position's stamp; keys are so short that the product fills the row. So a block
-    is a sum over its positions, of which each has the keys of all units at its own place: PLACES[t] * stamp of t.
+    is a sum over its positions, each of which has the keys of all units at its own place, times its stamp.
     """
 
     def __init__(self, placement: Placement) -> None:

@@ -40,8 +40,21 @@ class Heap:
         if not self._heap or self._heap[0][0] > until:
             self.now = max(self.now, until)
             return False
+        self._next()
+        return True
+
+    def advance(self, until: int, most: int) -> bool:
+        """Do all events up to that time; False as soon as there have been more than `most` in all."""
+        heap = self._heap
+        while heap and heap[0][0] <= until:
+            self._next()
+            if self.events > most:
+                return False
+        self.now = max(self.now, until)
+        return True
+
+    def _next(self) -> None:
         self.now, _, number, what, args = heapq.heappop(self._heap)
         self.trace = hash((self.trace, self.now, number)) & 0xFFFF_FFFF  # of integers: PYTHONHASHSEED does not touch it
         if what(*args) is not SUPERSEDED:
             self.events += 1
-        return True

@@ -263,7 +263,8 @@ class SimFabric:
             self._end(read, outcome, detail, quiet=True)
 
     def _end(self, read: UnderWay, outcome: Outcome, detail: str, *, quiet: bool) -> None:
-        self._tell(read, f"ended: {outcome.value}{' (' + detail + ')' if detail else ''}")
+        if self._world.story is not None:
+            self._tell(read, f"ended: {outcome.value}{' (' + detail + ')' if detail else ''}")
         read.ended, read.quiet = True, quiet
         del self._reads[read.handle]
         self._said.append(Ended(read.handle, outcome, detail))

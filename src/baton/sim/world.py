@@ -428,7 +428,7 @@ class World:
                 self.violate("nothing_left", left)
 
     def _advance(self, until: int) -> None:
-        while self.heap.step(until):
+        if not self.heap.advance(until, MAX_EVENTS):
             self._bound()
 
     def _until_ended(self, until: int) -> None:
