@@ -314,7 +314,7 @@ class World:
     @staticmethod
     def _looks_right(leader: Leader[Any]) -> None:
         """What a leader keeps so that it need not look at all of its rooms is what looking at them gives."""
-        standing = {key: state for state, rooms in leader._standing.items() for key in rooms}
+        standing = {key: state for state, rooms in leader.rooms._standing.items() for key in rooms}
         assert standing == {key: room.state for key, room in leader.rooms.items()}
         assert leader.timer() == leader._next_due()
 

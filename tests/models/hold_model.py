@@ -108,7 +108,7 @@ class Worker:
     @property
     def commits(self) -> bool:
         """Whether it matters that the rank has applied all plans."""
-        rooms = self.leader.in_state(RoomState.COMMITTING)
+        rooms = self.leader.rooms.in_state(RoomState.COMMITTING)
         return any(not self.leader._agreement.all_applied(r.committed_at) for r in rooms)
 
     def report(self, *, ballots: tuple[Ballot, ...] = (), quiet: tuple[Key, ...] = (), rows: tuple[RowSums, ...] = ()) -> None:

@@ -67,7 +67,7 @@ class AdmitsBeforeTheOffer(DecodeLeader):
     """Decode takes pages for a room whose prefill may hold none."""
 
     def _admit(self, now: Micros) -> None:
-        for room in self.in_state(RoomState.QUEUED):
+        for room in self.rooms.in_state(RoomState.QUEUED):
             _take(self, room, self.pages_for(room.length + 1))
 
 
@@ -75,7 +75,7 @@ class TakesPageByPage(DecodeLeader):
     """A room takes what it can get, a page a turn, and waits with it for the rest."""
 
     def _admit(self, now: Micros) -> None:
-        for room in self.in_state(RoomState.QUEUED):
+        for room in self.rooms.in_state(RoomState.QUEUED):
             group, pages = next(iter(self.ledger.held(room.key).items()))
             want = self.pages_for(room.length + 1)[group]
             if 0 in room.offers and self.ledger.fits({group: 1}):
@@ -89,7 +89,7 @@ class WaitsForGrowth(DecodeLeader):
     """A room that cannot grow waits for a page, holding those it has."""
 
     def _compose(self) -> None:
-        for room in self.in_state(RoomState.RUNNING):
+        for room in self.rooms.in_state(RoomState.RUNNING):
             held = self.ledger.held(room.key)
             more = {g: n - len(held[g]) for g, n in self.pages_for(room.position + 1).items() if n > len(held[g])}
             if not more or _grown(self, room, more):

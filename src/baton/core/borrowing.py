@@ -114,7 +114,7 @@ class BorrowingLeader(Leader[PrefillRoom]):
 
     def _next_due(self) -> Micros | None:
         due = super()._next_due()
-        for room in self.in_state(RoomState.BORROWING):
+        for room in self.rooms.in_state(RoomState.BORROWING):
             if room.answer_by is not None and (due is None or room.answer_by < due):
                 due = room.answer_by
         return due
@@ -122,7 +122,7 @@ class BorrowingLeader(Leader[PrefillRoom]):
     def on_timer(self, now: Micros) -> None:
         """See Leader."""
         self._now = now
-        for room in self.in_state(RoomState.BORROWING):
+        for room in self.rooms.in_state(RoomState.BORROWING):
             if room.answer_by is not None and now >= room.answer_by:
                 self.marks[Mark.NOT_ANSWERED] += 1
                 self._go_on(room)

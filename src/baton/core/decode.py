@@ -261,16 +261,16 @@ class DecodeLeader(VerifyingLeader):
     # ---- schedule -------------------------------------------------------------------------------
 
     def _schedule(self, now: Micros) -> None:
-        queued = self.in_state(RoomState.QUEUED)
+        queued = self.rooms.in_state(RoomState.QUEUED)
         offered = [room for room in queued if 0 in room.offers] if queued else []
         if offered:
-            self.followers.look(offered, self.in_state(*ON_THEIR_WAY), self.marks, leaving=0)
+            self.followers.look(offered, self.rooms.in_state(*ON_THEIR_WAY), self.marks, leaving=0)
         self.resume()
         self._admit(now)
-        for room in self.in_state(RoomState.FETCHING):
+        for room in self.rooms.in_state(RoomState.FETCHING):
             self._order_fetches(room)
             self._try_commit(room)
-        for room in self.in_state(RoomState.COMMITTING):
+        for room in self.rooms.in_state(RoomState.COMMITTING):
             self._after_commit(room)
         if self.may_step:
             self._compose()
@@ -279,7 +279,7 @@ class DecodeLeader(VerifyingLeader):
         """In order, of those whose prefill holds its pages and that follow nobody; who does not fit keeps those behind it
         waiting."""
         waiting = self.waiting()
-        leading = self.in_state(*ON_THEIR_WAY) if waiting else []
+        leading = self.rooms.in_state(*ON_THEIR_WAY) if waiting else []
         for room in waiting:
             if self.followers.waits(room, leading, self.marks, leaving=0):
                 continue  # somebody who was admitted just now

@@ -44,6 +44,7 @@ from baton.core.pages import Ledger
 from baton.core.plans import Plans
 from baton.core.reuse import Reuse
 from baton.core.room import Effect, Issue, LeaderSettings, OpenRoom, RoomState, Saw, Send, Table
+from baton.core.rooms import Rooms
 from baton.core.span import Span
 from baton.core.statistics import Counters, Durations, added
 
@@ -62,8 +63,7 @@ class Leader(ABC, Generic[R]):
         self.ledger = Ledger(totals)
         self.reuse = Reuse(manifest, self.ledger, on=settings.prefix_cache)
         self.followers = Followers(self.reuse)
-        self.rooms: dict[Key, R] = {}
-        self._standing: dict[RoomState, dict[Key, R]] = {state: {} for state in RoomState}  # the same rooms, by their states
+        self.rooms: Rooms[R] = Rooms()
         self.marks: Marks = Marks()
         self.plans = Plans()
         self._now = Micros(0)  # of the event being handled
@@ -263,14 +263,9 @@ class Leader(ABC, Generic[R]):
         """Move a room along its table; a pair that the table lacks is our bug."""
         before, after = room.state, self.table[room.state, saw]
         if after is not before:
-            self._move(room, after)
+            self.rooms.move(room, after)
             self._spent.setdefault(before, Durations()).add(self._now - room.since)
             room.since = self._now
-
-    def _move(self, room: R, state: RoomState) -> None:
-        del self._standing[room.state][room.key]
-        room.state = state
-        self._standing[state][room.key] = room
 
     def find(self, key: Key) -> R | None:
         """The open room of that very epoch."""
@@ -302,7 +297,7 @@ class Leader(ABC, Generic[R]):
     def _forget(self, room: R) -> None:
         self.followers.forget(room.key)
         self.ledger.give_back(room.key)
-        del self.rooms[room.key], self._standing[room.state][room.key]
+        self.rooms.drop(room)
         self.send(room.ticket.gateway, Ended(room.key))
 
     # ---- what all roles do with messages --------------------------------------------------------
@@ -323,8 +318,7 @@ class Leader(ABC, Generic[R]):
         self._epochs[key.room] = (key.epoch, ticket.gateway)
         self._opened += 1
         room = self._open(ticket, now)
-        room.number = self._opened
-        self.rooms[key] = self._standing[room.state][key] = room
+        self.rooms.add(room)
         want = self.pages_for(room.length + 1)
         refusal = self._refuse(ticket)
         if refusal:
@@ -334,7 +328,7 @@ class Leader(ABC, Generic[R]):
             self.marks[Mark.TICKET_TOO_LARGE] += 1
             why = f"{room.length} tokens need {want} pages; the pools hold {self.ledger.totals()}"
             self.fail(room, FailCode.OVERLOADED, why, retry=False)
-        elif len(self.in_state(RoomState.QUEUED)) > self.settings.max_queue:
+        elif self.rooms.count(RoomState.QUEUED) > self.settings.max_queue:
             self.fail(room, FailCode.OVERLOADED, f"{self.settings.max_queue} requests wait already", retry=False)
 
     def _on_abort(self, sender: Boot, abort: Abort, now: Micros) -> None:
@@ -350,13 +344,6 @@ class Leader(ABC, Generic[R]):
         if room is not None and self._needs_partner(room):
             self.marks[Mark.STALE_HEARD] += 1
             self.fail(room, FailCode.HANDOFF_FAILED, "the other side does not know this epoch", retry=True)
-
-    def in_state(self, *states: RoomState) -> list[R]:
-        """Rooms in one of these states, oldest request first; two gateways may have given the same stamp."""
-        found: list[R] = []
-        for state in states:
-            found += self._standing[state].values()
-        return sorted(found, key=lambda r: (r.ticket.stamp, r.number)) if len(found) > 1 else found
 
     # ---- turn, books ----------------------------------------------------------------------------
 
@@ -379,7 +366,7 @@ class Leader(ABC, Generic[R]):
 
     def _capacity(self) -> Credits:
         """What this worker holds and could still take, for the gateways."""
-        queued, ending = len(self._standing[RoomState.QUEUED]), len(self._standing[RoomState.ENDING])
+        queued, ending = self.rooms.count(RoomState.QUEUED), self.rooms.count(RoomState.ENDING)
         running = len(self.rooms) - queued
         return Credits(
             number=0,

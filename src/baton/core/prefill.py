@@ -149,8 +149,8 @@ class PrefillLeader(BorrowingLeader):
 
         What runs ahead of decode's admission is bounded; beyond it the rooms of that decode worker alone wait.
         """
-        queued = self.in_state(RoomState.QUEUED)
-        leading = self.in_state(RoomState.COMPUTING, RoomState.BORROWING) if queued else []
+        queued = self.rooms.in_state(RoomState.QUEUED)
+        leading = self.rooms.in_state(RoomState.COMPUTING, RoomState.BORROWING) if queued else []
         for room in queued:
             if self.followers.waits(room, leading, self.marks):
                 continue
@@ -189,7 +189,7 @@ class PrefillLeader(BorrowingLeader):
         """Whether rooms that this one's decode worker has not admitted hold so much that it must wait; one never must."""
         if self.settings.ahead >= 1:
             return False
-        held = self.in_state(*HOLDING)
+        held = self.rooms.in_state(*HOLDING)
         ahead = [r.key for r in held if not r.admitted and r.ticket.decode == room.ticket.decode]
         pages, own = self.ledger.count(ahead, beside=reuse), beyond(self.pages_for(room.length), reuse)
         return bool(ahead) and any(pages[g] + own[g] > n for g, n in self._ahead_pages().items())
@@ -199,8 +199,8 @@ class PrefillLeader(BorrowingLeader):
 
         An admitted room is never withdrawn, nor is any while blocks are not verified: decode would not notice.
         """
-        want, coming = beyond(self.pages_for(room.length), reuse), [r.key for r in self.in_state(RoomState.ENDING)]
-        held = self.in_state(*HOLDING)
+        want, coming = beyond(self.pages_for(room.length), reuse), [r.key for r in self.rooms.in_state(RoomState.ENDING)]
+        held = self.rooms.in_state(*HOLDING)
         younger = [r for r in held if r.ticket.stamp > room.ticket.stamp and not r.admitted and self.manifest.seal]
         chosen: list[PrefillRoom] = []
         while younger and not self.ledger.fits(want, reuse=reuse, ended=coming):
@@ -216,7 +216,7 @@ class PrefillLeader(BorrowingLeader):
 
     def _compose(self) -> None:
         budget = self.settings.step_tokens
-        for room in self.in_state(RoomState.COMPUTING):
+        for room in self.rooms.in_state(RoomState.COMPUTING):
             if budget <= 0:
                 return
             if room.ordered == room.length:

@@ -80,7 +80,7 @@ class GeneratingLeader(Leader[G]):
         """Rooms whose next token is computed now, oldest first: each has a page for it, and every stage of a pipeline gets
         an equal share of all that run. One that lacked a page is looked at beyond that share: whoever is to give way to it may
         have been in another stage then."""
-        running = self.in_state(RoomState.RUNNING)
+        running = self.rooms.in_state(RoomState.RUNNING)
         if not running:
             return []
         busy = self.in_flight() | self._called_off
@@ -96,13 +96,13 @@ class GeneratingLeader(Leader[G]):
         room.short = not holding.grow(self, room, room.position)
         if not room.short:
             return True
-        if not self.in_state(RoomState.ENDING, RoomState.OFFLOADING):  # else pages come back in a moment: it sits out one step
-            self._make_way()
+        if not self.rooms.in_state(RoomState.ENDING, RoomState.OFFLOADING):
+            self._make_way()  # else pages come back in a moment: it sits out one step
         return False
 
     def _make_way(self) -> None:
         """The room with the least to lose gives its pages to others; not in the middle of a step, nor on its way back."""
-        least = max(self.in_state(RoomState.RUNNING, RoomState.RESTORING), key=_turn)
+        least = max(self.rooms.in_state(RoomState.RUNNING, RoomState.RESTORING), key=_turn)
         if least.state is RoomState.RESTORING or least.key in self.in_flight():
             return  # whoever needs its pages sits out until that has ended
         if least.resumed:
@@ -172,7 +172,7 @@ class GeneratingLeader(Leader[G]):
     def resume(self) -> None:
         """Retracted rooms come back, in order, as far as their states fit. The first thing of a turn."""
         self._called_off.clear()  # whoever is called off must still be wanted in this turn
-        away = self.in_state(RoomState.RETRACTED)
+        away = self.rooms.in_state(RoomState.RETRACTED)
         for room in sorted(away, key=_turn) if away else ():
             want = self.span.live(room.position + 1)
             if self.active >= self.settings.max_rooms or self._yields(room) or not self._fits_beside(want):
@@ -188,7 +188,7 @@ class GeneratingLeader(Leader[G]):
     @property
     def active(self) -> int:
         """Rooms that hold pages and have not ended."""
-        return len(self.in_state(*WITH_PAGES))
+        return len(self.rooms.in_state(*WITH_PAGES))
 
     def admissible(self, room: G) -> bool:
         """Whether nothing but memory keeps a room that waits from being admitted: it follows nobody."""
@@ -196,7 +196,7 @@ class GeneratingLeader(Leader[G]):
 
     def waiting(self) -> list[G]:
         """Rooms that wait for memory, in the order in which they are admitted: the more urgent first, then who came first."""
-        queued = self.in_state(RoomState.QUEUED)
+        queued = self.rooms.in_state(RoomState.QUEUED)
         if not queued:
             return []
         found = [room for room in queued if self.admissible(room)]
@@ -205,7 +205,7 @@ class GeneratingLeader(Leader[G]):
     def may_enter(self, room: G, want: Mapping[GroupName, int], reuse: Sequence[Entry] = ()) -> bool:
         """Whether a room may be admitted with so many pages, those to be reused among them, as far as retracted rooms are
         concerned."""
-        return not self.in_state(*AWAY) or (not self._waits_for_others(room) and self._fits_beside(want, reuse))
+        return not self.rooms.in_state(*AWAY) or (not self._waits_for_others(room) and self._fits_beside(want, reuse))
 
     def _waits_for_others(self, room: G) -> bool:
         """Whether somebody who is away has been overtaken often enough."""
@@ -218,14 +218,14 @@ class GeneratingLeader(Leader[G]):
         for other in self._behind(room):
             self.marks[Mark.OVERTAKEN] += 1
             other.overtaken += 1
-        for other in self.in_state(RoomState.QUEUED):
+        for other in self.rooms.in_state(RoomState.QUEUED):
             other.overtaken += other.ticket.stamp < room.ticket.stamp and self.admissible(other)
         room.overtaken = 0
 
     def _behind(self, room: G) -> list[G]:
         """Rooms that are away and came first, or would come first."""
         stamp = room.ticket.stamp
-        return [other for other in self.in_state(*AWAY) if other.ticket.stamp < stamp or _turn(other) < _turn(room)]
+        return [other for other in self.rooms.in_state(*AWAY) if other.ticket.stamp < stamp or _turn(other) < _turn(room)]
 
     def _yields(self, room: G) -> bool:
         """Whether a retracted room leaves the pages that are free to the one that is admitted next, which is more urgent. Never
@@ -238,9 +238,9 @@ class GeneratingLeader(Leader[G]):
     def make_way_for(self, room: G, want: Mapping[GroupName, int], reuse: Sequence[Entry] = ()) -> None:
         """A room cannot be admitted with so many pages, those to be reused among them: as many less urgent ones give way as it
         takes, if it can be admitted then."""
-        if self.in_state(RoomState.ENDING, RoomState.OFFLOADING) or self._waits_for_others(room):
+        if self.rooms.in_state(RoomState.ENDING, RoomState.OFFLOADING) or self._waits_for_others(room):
             return  # pages come back in a moment, or are not for this one
-        running, busy = self.in_state(RoomState.RUNNING), self.in_flight()
+        running, busy = self.rooms.in_state(RoomState.RUNNING), self.in_flight()
         less = sorted((r for r in running if r.ticket.priority > room.ticket.priority), key=_turn)
         less = [r for r in less if not r.resumed and r.preempted < PREEMPTIONS and self._comes_back(r)]
         own, chosen = holding.beyond(want, reuse), list[G]()
@@ -263,7 +263,7 @@ class GeneratingLeader(Leader[G]):
     def _fits_beside(self, want: Mapping[GroupName, int], reuse: Sequence[Entry] = ()) -> bool:
         """Whether these pages are free, and one more for every running room in every group of pages: else one that has just
         come would send another away at once."""
-        own = self._beside(holding.beyond(want, reuse), len(self.in_state(RoomState.RUNNING)))
+        own = self._beside(holding.beyond(want, reuse), self.rooms.count(RoomState.RUNNING))
         return self.ledger.fits(own, reuse=reuse)
 
     def _beside(self, want: Mapping[GroupName, int], running: int) -> dict[GroupName, int]:

@@ -63,9 +63,9 @@ class UnifiedLeader(GeneratingLeader[UnifiedRoom]):
         return self.span.reserve(tokens, step=self.settings.step_tokens * self.manifest.pp)
 
     def _schedule(self, now: Micros) -> None:
-        self.followers.look(self.in_state(RoomState.QUEUED), self.in_state(RoomState.COMPUTING), self.marks)
+        self.followers.look(self.rooms.in_state(RoomState.QUEUED), self.rooms.in_state(RoomState.COMPUTING), self.marks)
         self.resume()
-        leading = self.in_state(RoomState.COMPUTING)
+        leading = self.rooms.in_state(RoomState.COMPUTING)
         for room in self.waiting():
             if self.followers.waits(room, leading, self.marks):
                 continue  # somebody who was admitted just now
@@ -90,7 +90,7 @@ class UnifiedLeader(GeneratingLeader[UnifiedRoom]):
         for room in running:
             self.add_row(room, decode_row(room, self._completed(room)))
         budget = self.settings.step_tokens - len(running)
-        for room in self.in_state(RoomState.COMPUTING):
+        for room in self.rooms.in_state(RoomState.COMPUTING):
             if budget <= 0:
                 return
             if room.ordered == room.length:

@@ -22,7 +22,7 @@ from baton.sim.plants.plant import Plant
 class EntersUnverified(DecodeLeader):
     def _admit(self, now: Micros) -> None:
         super()._admit(now)
-        for room in self.in_state(RoomState.FETCHING):
+        for room in self.rooms.in_state(RoomState.FETCHING):
             self.reuse.enter(room, room.length, {}, self.marks)
 
 

@@ -103,14 +103,14 @@ class Trims(DecodeLeader):
 
 class AdmitsEarly(DecodeLeader):
     def _admit(self, now: Micros) -> None:
-        for room in self.in_state(RoomState.QUEUED):
+        for room in self.rooms.in_state(RoomState.QUEUED):
             room.offers.setdefault(0, Offer(room.key, 0, {}, (), None))
         super()._admit(now)
 
 
 class TakesPiecemeal(DecodeLeader):
     def _admit(self, now: Micros) -> None:
-        for room in self.in_state(RoomState.QUEUED):
+        for room in self.rooms.in_state(RoomState.QUEUED):
             if 0 not in room.offers:
                 continue
             held, free = self.ledger.held(room.key), self.ledger.free()
@@ -175,7 +175,7 @@ class ComputesAgain(PrefillLeader):
         if room is None or room.state is not RoomState.OFFERED:
             super()._on_doubt(sender, doubt, now)
             return
-        self._move(room, RoomState.COMPUTING)
+        self.rooms.move(room, RoomState.COMPUTING)
         room.ordered, room.done, room.progress = 0, 0, now
         room.sums.clear()
 

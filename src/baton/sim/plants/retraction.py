@@ -45,7 +45,7 @@ class KeepsViews(SimHostStore):
 
 class WaitsForCopies(DecodeLeader):
     def _order_fetches(self, room: DecodeRoom) -> None:
-        if not self.in_state(RoomState.OFFLOADING, RoomState.RESTORING):
+        if not self.rooms.in_state(RoomState.OFFLOADING, RoomState.RESTORING):
             super()._order_fetches(room)
 
 

@@ -22,7 +22,7 @@ class CachesWhatIsOrdered(PrefillLeader):
     def _compose(self) -> None:
         super()._compose()
         k = self.manifest.page_blocks
-        for room in self.in_state(RoomState.COMPUTING):
+        for room in self.rooms.in_state(RoomState.COMPUTING):
             blocks = room.ordered // self.reuse.page_tokens * k
             sums = {
                 (Rank(r), group.name): np.zeros((blocks, len(placement.units(group.name))), dtype=np.uint64)
