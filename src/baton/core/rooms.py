@@ -65,5 +65,7 @@ class Rooms(Generic[R]):
         """Rooms in one of these states, oldest request first; two gateways may have given the same stamp."""
         found: list[R] = []
         for state in states:
-            found += self._standing[state].values()
+            lot = self._standing[state]
+            if lot:  # seldom
+                found += lot.values()
         return sorted(found, key=lambda r: (r.ticket.stamp, r.number)) if len(found) > 1 else found

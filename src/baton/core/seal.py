@@ -41,6 +41,7 @@ CONSTANT_SEED = U64(0x6261746F6E)  # "baton"
 SHIFTS = _constant(30), _constant(27), _constant(31)
 FACTORS = _constant(0xBF58476D1CE4E5B9), _constant(0x94D049BB133111EB)
 WORD = np.dtype("<u4")
+Units = tuple[int, tuple[int, ...], int, int, int]  # the spec's key, layers, parts, first head, past head
 
 
 def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -75,8 +76,12 @@ def spec_key(identity: int, spec: str, row_bytes: int) -> int:
 
 def unit_keys(place: SpecPlace, identity: int) -> NDArray[np.uint64]:
     """uint64 [units, parts] of one spec, read-only; units in the order of `Placement.units`."""
-    heads = (place.heads.start, place.heads.end)
-    return _unit_keys(spec_key(identity, place.spec.name, place.row_bytes), place.layers, len(place.spec.parts), *heads)
+    return _unit_keys(*_units_of(place, identity))
+
+
+def _units_of(place: SpecPlace, identity: int) -> Units:
+    spec = spec_key(identity, place.spec.name, place.row_bytes)
+    return spec, place.layers, len(place.spec.parts), place.heads.start, place.heads.end
 
 
 @lru_cache(maxsize=256)
@@ -91,6 +96,14 @@ def _unit_keys(spec: int, layers: tuple[int, ...], parts: int, first_head: int, 
 def row_keys(units: NDArray[np.uint64], positions: NDArray[np.uint64], cell: int) -> NDArray[np.uint64]:
     """k_row: keys of units [...] and positions [...], broadcast against each other."""
     return mix(units ^ mix(positions * GOLDEN + U64(cell)))
+
+
+@lru_cache(maxsize=512)
+def _block_keys(units: Units, tokens: int, number: int, cells: int) -> NDArray[np.uint64]:
+    """k_row of all rows of a block, uint64 [cells, units, parts, tokens]: the same for every sequence."""
+    positions = (number * tokens + np.arange(tokens, dtype=np.int64)).astype(np.uint64)
+    keys = _unit_keys(*units)[:, :, None]
+    return np.stack([row_keys(keys, positions[None, None, :], cell) for cell in range(cells)])
 
 
 def block_sums(
@@ -119,9 +132,8 @@ def block_sums(
     _require_inside(pool, size, slots)
     blocks = pool[: pool.size // size * size].reshape(-1, size)[slots] if size else np.zeros((len(slots), 0), np.uint8)
     tokens = placement.block_positions(group)
-    positions = (numbers[:, None] * tokens + np.arange(tokens, dtype=np.int64)).astype(np.uint64)
     places = [p for p in placement.places.values() if p.spec.group == group]
-    found = [_spec_sums(blocks, place, positions, unit_keys(place, identity)) for place in places]
+    found = [_spec_sums(blocks, place, _keys(place, identity, tokens, numbers)) for place in places]
     if len(found) == 1:
         return found[0]
     return np.concatenate([np.zeros((len(slots), 0), dtype=np.uint64), *found], axis=1)
@@ -133,11 +145,15 @@ def _require_inside(pool: NDArray[np.uint8], block_bytes: int, slots: NDArray[np
         raise Bug(f"blocks {slots.min()} to {slots.max()} are not all in a pool of {pool.size // block_bytes}")
 
 
-def _spec_sums(
-    blocks: NDArray[np.uint8], place: SpecPlace, positions: NDArray[np.uint64], keys: NDArray[np.uint64]
-) -> NDArray[np.uint64]:
-    n, tokens = positions.shape
-    units, parts = keys.shape
+def _keys(place: SpecPlace, identity: int, tokens: int, numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """k_row of all rows of blocks: uint64 [blocks, cells, units, parts, tokens]."""
+    units, cells = _units_of(place, identity), -(-place.row_bytes // CELL_BYTES)
+    found = [_block_keys(units, tokens, number, cells) for number in numbers.tolist() or [0]]
+    return (found[0][None] if len(found) == 1 else np.stack(found))[: numbers.size]
+
+
+def _spec_sums(blocks: NDArray[np.uint8], place: SpecPlace, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    n, _, units, parts, tokens = keys.shape
     rows = blocks[:, place.offset : place.offset + place.nbytes].reshape(n, units, parts, tokens, place.row_bytes)
     total = np.zeros((n, units), dtype=np.uint64)
     for cell, start in enumerate(range(0, place.row_bytes, CELL_BYTES)):
@@ -146,6 +162,5 @@ def _spec_sums(
         padded = np.pad(chunk, [(0, 0)] * 4 + [(0, spare)]) if spare else np.ascontiguousarray(chunk)
         words = padded.view(WORD).astype(np.uint64)
         dots = words @ constants(words.shape[-1])
-        k_row = row_keys(keys[None, :, :, None], positions[:, None, None, :], cell)
-        total += mix(dots ^ k_row).sum(axis=(2, 3), dtype=np.uint64)
+        total += mix(dots ^ keys[:, cell]).sum(axis=(2, 3), dtype=np.uint64)
     return total

@@ -47,7 +47,7 @@ class Process:
         self.on_death: list[Callable[[str], None]] = []
         self.on_bug: Callable[[Process, Bug], None] | None = None
         self.reaction: Callable[[], int] = lambda: 0
-        self._pump: Pump | None = None
+        self._pump: Pump  # once started
         self._due: int | None = None
         self._queued: list[int] = []  # when the heap will ask, the soonest last
 
@@ -62,7 +62,6 @@ class Process:
     @property
     def pump(self) -> Pump:
         """The pump, once started."""
-        assert self._pump is not None
         return self._pump
 
     def wake(self, delay: int | None = None) -> None:
@@ -98,7 +97,6 @@ class Process:
         return None
 
     def _turn_pump(self) -> None:
-        assert self._pump is not None
         sleep = self._pump.turn()
         if sleep is not None:
             self.wake(sleep + 1)  # a clock that runs slow must not be asked again in the same microsecond

@@ -114,9 +114,9 @@ def run(
         repeats=sum(c.repeats for c in clients),
         wide=min(tps.values()) > 1,
         clean=world.draw.clean,
-        choices=dict(tape.taken),
+        choices=tape.taken,
         story=tuple(map(str, world.story.lines)) if world.story is not None else (),
-        labels=dict(tape.labels),
+        labels=tape.labels,
         settings=described(world.draw) if story else (),
         diagram=_diagram(world, invariant, detail),
     )

@@ -70,7 +70,7 @@ def shrink(script: Script, parts: Parts, invariant: str, budget: int) -> Script:
     def shows(tape: NamedTape) -> Named | None:
         if run(tape=tape, parts=parts).invariant != invariant:
             return None
-        scripts[tuple(tape.named.items())] = dict(tape.taken)
+        scripts[tuple(tape.named.items())] = tape.taken
         return tape.named
 
     first = shows(NamedTape(script=script))

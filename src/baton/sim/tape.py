@@ -17,8 +17,7 @@ class Tape:
         self._draw = Random(seed).random
         self._script = script
         self._at = 0
-        self.taken: dict[int, int] = {}
-        self.labels: dict[int, str] = {}
+        self._kept: dict[int, tuple[int, str]] = {}
 
     def below(self, n: int, label: str) -> int:
         """An integer in [0, n)."""
@@ -26,8 +25,7 @@ class Tape:
         self._at = at + 1
         choice = int(self._draw() * n) if self._script is None else min(self._script.get(at, 0), n - 1)
         if choice:
-            self.taken[at] = choice
-            self.labels[at] = label
+            self._kept[at] = choice, label
         return choice
 
     def chance(self, probability: float, label: str) -> bool:
@@ -38,9 +36,18 @@ class Tape:
         self._at = at + 1
         hit = self._draw() < probability if self._script is None else bool(self._script.get(at, 0))
         if hit:
-            self.taken[at] = 1
-            self.labels[at] = label
+            self._kept[at] = 1, label
         return hit
+
+    @property
+    def taken(self) -> dict[int, int]:
+        """The choices other than 0, by their position."""
+        return {at: choice for at, (choice, _) in self._kept.items()}
+
+    @property
+    def labels(self) -> dict[int, str]:
+        """What they were about."""
+        return {at: label for at, (_, label) in self._kept.items()}
 
     @property
     def length(self) -> int:
