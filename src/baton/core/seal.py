@@ -100,10 +100,12 @@ def row_keys(units: NDArray[np.uint64], positions: NDArray[np.uint64], cell: int
 
 @lru_cache(maxsize=512)
 def _block_keys(units: Units, tokens: int, number: int, cells: int) -> NDArray[np.uint64]:
-    """k_row of all rows of a block, uint64 [cells, units, parts, tokens]: the same for every sequence."""
+    """k_row of all rows of a block, uint64 [cells, units, parts, tokens], read-only: the same for every sequence."""
     positions = (number * tokens + np.arange(tokens, dtype=np.int64)).astype(np.uint64)
     keys = _unit_keys(*units)[:, :, None]
-    return np.stack([row_keys(keys, positions[None, None, :], cell) for cell in range(cells)])
+    found = np.stack([row_keys(keys, positions[None, None, :], cell) for cell in range(cells)])
+    found.flags.writeable = False
+    return found
 
 
 def block_sums(
