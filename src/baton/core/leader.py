@@ -369,7 +369,7 @@ class Leader(ABC, Generic[R]):
         queued, ending = self.rooms.count(RoomState.QUEUED), self.rooms.count(RoomState.ENDING)
         running = len(self.rooms) - queued
         return Credits(
-            number=0,
+            number=0,  # CreditNews counts what is said
             free_pages=self.ledger.free(),
             total_pages=self.ledger.totals(),
             waiting=queued,

@@ -76,7 +76,7 @@ class WorkerPump:
         """
         for event in self._lines.receive():
             self._heard(event)
-        now, flushed = self._clock.now(), False
+        now = self._clock.now()
         if self._leader_due is not None and now >= self._leader_due:
             self._leader.on_timer(now)
         for _ in range(MAX_ROUNDS):
@@ -89,13 +89,11 @@ class WorkerPump:
                 self._perform(effect)
             if effects:
                 self._lines.flush()  # at once: what is said here is what the other side waits for
-                flushed = True
             if not (moved or report or effects):
                 break
         else:
             raise Bug(f"{MAX_ROUNDS} rounds without rest in one turn")
-        if not flushed:
-            self._lines.flush()  # what was heard is acknowledged
+        self._lines.flush()
         self._narration.tell()
         return self._next()
 

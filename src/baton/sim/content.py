@@ -94,8 +94,9 @@ class Rows:
             g: {(i, j): sum(at[i:j]) for i in range(len(at)) for j in range(i + 1, len(at) + 1)} for g, at in whole.items()
         }
 
-    def block(self, group: GroupName, stamps: Iterable[int]) -> int:
-        """A whole block. stamps: per position digest of history and attempt; 0 = nothing was computed there"""
+    def block(self, group: GroupName, stamps: Sequence[int]) -> int:
+        """A whole block. stamps: per position digest of history and attempt; beyond them nothing was computed"""
+        assert len(stamps) <= self._tokens[group], "a block holds no more positions"
         return sum(stamp * key for stamp, key in zip(stamps, self._keys[group], strict=False))
 
     def row(self, group: GroupName, at: int, stamp: int) -> int:

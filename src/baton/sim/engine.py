@@ -57,7 +57,7 @@ class SimEngine:
         self.collective = collective
         self.sim_pools = {g: SimPool(n * placement.page_bytes(g)) for g, n in pages.items()}
         self._pages = dict(pages)
-        self._rows, self._sums_known = world.rows_of(placement), world.sums_of(placement)
+        self._rows, self._known_sums = world.rows_of(placement), world.sums_of(placement)
         self._done: list[BatchDone | DigestDone] = []
         self.computing: dict[Seq, Batch] = {}
         self._contexts: dict[tuple[Key, GroupName], Context] = {}
@@ -112,7 +112,7 @@ class SimEngine:
         return self._sum(order.group, order.slots[part].tolist(), order.numbers[part].tolist())
 
     def _sum(self, group: GroupName, slots: Sequence[int], numbers: Sequence[int]) -> NDArray[np.uint64]:
-        return self._sums_known.of(self.sim_pools[group], self.placement, group, slots, numbers)
+        return self._known_sums.of(self.sim_pools[group], self.placement, group, slots, numbers)
 
     def _block(self, group: GroupName, slot: int) -> int:
         """What a block of the pool holds; see Rows."""
