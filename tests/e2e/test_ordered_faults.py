@@ -104,6 +104,7 @@ class Case:
         give(self._service.orders("prefill"), Orders())
         self._service.wait_ready()
         self._service.wait_clean(seconds)
+        self._service.wait_ready()  # again: the gateway may have heard of a cut only now
         assert self._service.ids(PROMPT, max_tokens=TOKENS, ignore_eos=True) == self._service.truth[TOKENS]
         self._service.wait_clean()
 
