@@ -114,7 +114,9 @@ def reads(handle: int, *pages: int) -> Read:
     size = manifest("decode", 3).placement(0).page_bytes(KV)
     target = np.array([p * size for p in pages], dtype=np.int64)
     nbytes = np.full(len(pages), size, dtype=np.int64)
-    return Read(ONE, Handle(handle), RankId(PREFILL, PREFILL, Rank(0)), "shm", (Copies(KV, target, target, nbytes),), 1)
+    return Read(
+        ONE, Handle(handle), RankId(PREFILL, PREFILL, Rank(0)), "shm", (Copies(KV, target, target, nbytes),), size * len(pages), 1
+    )
 
 
 def hashes(job: int, *slots: int) -> Digest:

@@ -55,7 +55,7 @@ def _copier(kind: type) -> Copier | None:
         return lambda value, memo: memo.setdefault(id(value), kind(clone(v, memo) for v in value))
     if issubclass(kind, dict):
         return lambda value, memo: memo.setdefault(id(value), kind({clone(k, memo): clone(v, memo) for k, v in value.items()}))
-    if issubclass(kind, np.ndarray):
+    if issubclass(kind, np.ndarray | bytearray):
         return lambda value, memo: memo.setdefault(id(value), value.copy())
     if issubclass(kind, itertools.count):
         return lambda value, memo: memo.setdefault(id(value), itertools.count(_next(value)))
@@ -105,6 +105,8 @@ class Digest:
             return lambda value: value.__name__
         if issubclass(kind, itertools.count):
             return repr
+        if issubclass(kind, bytearray):
+            return bytes
         if issubclass(kind, np.ndarray):
             return lambda value: (value.dtype.str, value.shape, value.tobytes())
         if issubclass(kind, set | frozenset):

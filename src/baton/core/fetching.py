@@ -56,5 +56,7 @@ class OpenOrder(msgspec.Struct):
 
     def sums_by_unit(self) -> dict[GroupName, NDArray[np.uint64]]:
         """Of all blocks of the order, when all have been hashed; of groups that this rank has no part of, nothing."""
+        if not self.fetch.tell:
+            return {}
         none = np.zeros((0, 0), dtype=np.uint64)
-        return {group: self.found.get(group, none) for group in self.fetch.runs} if self.fetch.tell else {}
+        return {group: self.found.get(group, none) for group in self.fetch.runs}

@@ -177,16 +177,19 @@ class Leader(ABC, Generic[R]):
 
     def _next_due(self) -> Micros | None:
         stall = self.settings.stall_ms * 1000
-        times: list[int] = []
-        for due in (self._news.timer(), self.followers.timer()):
-            if due is not None:
-                times.append(due)
+        soonest, patience = self._news.timer(), self.followers.timer()
+        if soonest is None or (patience is not None and patience < soonest):
+            soonest = patience
         for room in self.rooms.values():
-            if room.state is not RoomState.ENDING:
-                times.append(min(room.deadline, room.progress + stall) if self._stalls(room) else room.deadline)
-                if self._waits(room):
-                    times.append(room.admit_by)
-        return Micros(min(times)) if times else None
+            if room.state is RoomState.ENDING:
+                continue
+            if soonest is None or room.deadline < soonest:
+                soonest = room.deadline
+            if room.progress + stall < soonest and self._stalls(room):
+                soonest = Micros(room.progress + stall)
+            if room.admit_by < soonest and self._waits(room):
+                soonest = room.admit_by
+        return soonest
 
     def effects(self) -> list[Effect]:
         """What is to be done since the last call, in order."""

@@ -18,19 +18,11 @@ def leg_sums(
 ) -> tuple[LegSums, ...]:
     """Of the blocks [start, end) of each group, as the plan's source ranks hold them. first: the block of row 0 of `sums`."""
     found = []
-    every = {group: np.arange(start, past, dtype=np.int64) for group, (start, past) in blocks.items()}
     for leg in plan.legs:
-        for group, whole in every.items():
-            numbers = plan.owned(leg, group, whole)
-            if numbers.size:
-                rows = sums[Rank(leg.source), group][numbers - first[group]]
+        for group, (start, past) in blocks.items():
+            numbers = plan.owned_of(leg, group, start, past)
+            if numbers:
+                rows = sums[Rank(leg.source), group].take(np.array(numbers) - first[group], axis=0)
                 seals = leg_seals(rows, plan.source_units(leg, group))
-                found.append(
-                    LegSums(
-                        leg.index,
-                        group,
-                        tuple(map(BlockIndex, numbers.tolist())),
-                        tuple(map(Seal, seals.tolist())),
-                    )
-                )
+                found.append(LegSums(leg.index, group, numbers, tuple(map(Seal, seals.tolist()))))
     return tuple(found)

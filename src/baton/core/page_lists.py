@@ -49,8 +49,9 @@ class PageLists:
     def slots(self, key: Key, group: GroupName, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where these blocks of the sequence lie in the pool: page * k + j. Raises Bug: one of them was passed."""
         k = self._placement.blocks_per_page(group)
-        at = blocks // k - self._begins[key].get(group, 0)
-        if at.size and at.min() < 0:
+        passed = self._begins[key].get(group, 0)
+        at = blocks // k - passed
+        if passed and at.size and np.minimum.reduce(at) < 0:
             raise Bug(f"blocks {blocks.tolist()} of group {group!r} are wanted of {key}, and its window has passed some of them")
         pages = self._pages[key][group][at].astype(np.int64)
         return pages if k == 1 else pages * k + blocks % k

@@ -16,7 +16,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
 
 import numpy as np
-from numpy.typing import NDArray
 
 from baton.core.errors import Bug
 from baton.core.ids import GroupName, Key, Page
@@ -37,7 +36,7 @@ class PagePool:
 
     def __init__(self, total: int) -> None:
         self.total = total
-        self._free: NDArray[np.bool_] = np.ones(total, dtype=np.bool_)
+        self._free = bytearray((0, *[1] * total, 0))  # 1: free; with an edge at both ends, so page p is at p + 1
         self._owner: dict[Page, Key] = {}
         self._cached: set[Page] = set()
 
@@ -54,31 +53,31 @@ class PagePool:
         """
         if count > self.free:
             raise Bug(f"{count} pages taken of {self.free} free")
-        pages = tuple(Page(int(p)) for p in self._choose(count))
+        pages = tuple(map(Page, self._choose(count)))
         for page in pages:
             self._owner[page] = key
-        self._free[list(pages)] = False
+            self._free[page + 1] = 0
         return pages
 
-    def _choose(self, count: int) -> NDArray[np.int64]:
+    def _choose(self, count: int) -> Sequence[int]:
         if count == 0:
-            return np.zeros(0, dtype=np.int64)
-        padded = np.concatenate(([False], self._free, [False]))
-        edges = (padded[1:] != padded[:-1]).nonzero()[0]
+            return ()
+        free = np.frombuffer(self._free, dtype=np.uint8)
+        edges = (free[1:] != free[:-1]).nonzero()[0]
         starts, sizes = edges[::2], edges[1::2] - edges[::2]
         fitting = (sizes >= count).nonzero()[0]
         if fitting.size:  # the tightest run that holds all
-            best = fitting[sizes[fitting].argmin()]
-            return np.arange(starts[best], starts[best] + count)
+            start = int(starts[fitting[sizes[fitting].argmin()]])
+            return range(start, start + count)
         chosen = [np.arange(starts[i], starts[i] + sizes[i]) for i in np.argsort(-sizes, kind="stable")]
-        return np.concatenate(chosen)[:count]
+        return list(np.concatenate(chosen)[:count].tolist())
 
     def give_back(self, key: Key, pages: tuple[Page, ...]) -> None:
         """Return pages. Raises Bug if one is not the key's."""
         for page in pages:
             if self._owner.pop(page, None) != key:
                 raise Bug(f"page {page} returned by {key}, which does not own it")
-        self._free[list(pages)] = True
+            self._free[page + 1] = 1
 
     def to_cache(self, key: Key, page: Page) -> None:
         """A page of the key is the cache's from now on. Raises Bug if it is not the key's."""
@@ -91,7 +90,7 @@ class PagePool:
         if page not in self._cached:
             raise Bug(f"page {page} was given up by the cache, which does not own it")
         self._cached.discard(page)
-        self._free[page] = True
+        self._free[page + 1] = 1
 
     def cached(self) -> frozenset[Page]:
         """Pages of the cache."""
@@ -322,8 +321,8 @@ class Ledger:
                 raise Bug(
                     f"ledger of group {g}: the cache's entries hold {sorted(cached)}, its pages are {sorted(pool.cached())}"
                 )
-            if pool.free != int(pool._free.sum()):
-                raise Bug(f"ledger of group {g}: {pool.free} free by owners, {int(pool._free.sum())} by map")
+            if pool.free != pool._free.count(1):
+                raise Bug(f"ledger of group {g}: {pool.free} free by owners, {pool._free.count(1)} by map")
         for key, chain in self._chains.items():
             for g, pages in self._held.get(key, {}).items():
                 if list(pages[: len(chain)]) != [entry.pages[g] for entry in chain]:

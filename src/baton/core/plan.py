@@ -19,13 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from baton.core.errors import Bug, Mismatch, PeerError
-from baton.core.ids import GroupName
+from baton.core.ids import BlockIndex, GroupName
 from baton.core.messages import BlockRun
 from baton.core.regroup import Cells, cross, runs
 from baton.core.state import Interval, Placement, SpecPlace, StateTable, extent_blocks
 from baton.core.work import Copies
 
 REPLICA_RUN = 8  # adjacent blocks read from the same replica, so that they still merge
+NOTHING: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+NOTHING.flags.writeable = False
 
 Vectors = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 Spans = Vectors  # offset in the source block, offset in the target block, bytes
@@ -54,7 +56,7 @@ class Leg(msgspec.Struct, frozen=True):
 
 def leg_seals(sums: NDArray[np.uint64], units: NDArray[np.int64]) -> NDArray[np.uint64]:
     """Sum mod 2^64 of a leg's columns: [blocks, units] -> [blocks]."""
-    found: NDArray[np.uint64] = sums[:, units].sum(axis=1, dtype=np.uint64)
+    found: NDArray[np.uint64] = np.add.reduce(sums.take(units, axis=1), axis=1)
     return found
 
 
@@ -90,6 +92,12 @@ class PairPlan:
         mine: NDArray[np.int64] = blocks[(blocks // REPLICA_RUN) % leg.replicas == leg.replica]
         return mine
 
+    def owned_of(self, leg: Leg, group: GroupName, start: int, past: int) -> tuple[BlockIndex, ...]:
+        """Those of the blocks [start, past) that this leg reads."""
+        if leg.replicas == 1:
+            return tuple(map(BlockIndex, range(start, past))) if (leg.index, group) in self._source_units else ()
+        return tuple(map(BlockIndex, self.owned(leg, group, np.arange(start, past, dtype=np.int64)).tolist()))
+
     def admit(self, leg: Leg, group: GroupName, length: int) -> NDArray[np.int64]:
         """All blocks this leg must bring for a sequence of `length` positions: what completeness is measured by."""
         extent = extent_blocks(self.table.group(group).extent, length, self.table.block_tokens)
@@ -97,11 +105,11 @@ class PairPlan:
 
     def source_units(self, leg: Leg, group: GroupName) -> NDArray[np.int64]:
         """Columns of the source rank's block sums that the leg covers, in (spec, head, layer) order."""
-        return self._source_units.get((leg.index, group), np.zeros(0, dtype=np.int64))
+        return self._source_units.get((leg.index, group), NOTHING)
 
     def target_units(self, leg: Leg, group: GroupName) -> NDArray[np.int64]:
         """The same units in the target rank's block sums, in the same order."""
-        return self._target_units.get((leg.index, group), np.zeros(0, dtype=np.int64))
+        return self._target_units.get((leg.index, group), NOTHING)
 
     def bind(
         self,
@@ -124,7 +132,7 @@ class PairPlan:
         if not blocks.size or (leg.index, group) not in self._source_units:
             return []
         theirs, ours = self.source[leg.source], self.target[leg.target]
-        first, past = int(blocks.min()), int(blocks.max()) + 1
+        first, past = int(blocks[0]), int(blocks[-1]) + 1
         from_pages, to_pages = np.asarray(source.pages, dtype=np.int64), np.asarray(target_pages, dtype=np.int64)
         if first < source.start or past > source.end or past > _held(theirs, group, from_pages, source.start):
             raise PeerError(
@@ -147,6 +155,8 @@ class PairPlan:
             return _merge(*cross(self._cells[leg.index, group], positions, (from_block[:, None], b), (to_block, c)))
         at, to, nbytes = self._spans[leg.index, group]
         to_block = _slots(ours, group, *target, blocks) * ours.block_bytes(group)
+        if blocks.size == 1:  # within a block they are merged
+            return at + from_block, to + to_block, nbytes
         return _merge(
             np.add.outer(from_block, at).ravel(), np.add.outer(to_block, to).ravel(), np.concatenate([nbytes] * blocks.size)
         )
@@ -272,8 +282,8 @@ def _legs_between(s: int, theirs: Placement, t: int, ours: Placement, *, first: 
         other = theirs.places.get(name)
         if other is None:
             continue
-        heads = place.heads.meet(other.heads)
-        layers = tuple(layer for layer in place.layers if layer in set(other.layers))
+        heads, there = place.heads.meet(other.heads), frozenset(other.layers)
+        layers = tuple(layer for layer in place.layers if layer in there)
         if heads.size and layers:
             replicas = max(1, theirs.tp // place.spec.heads)
             share = Share(name, place.spec.group, heads, layers)
@@ -313,7 +323,7 @@ def _prove_bytes(plan: PairPlan, group: GroupName, legs: Sequence[Leg], t: int) 
     b, c = plan.source[0].block_positions(group), plan.target[t].block_positions(group)
     count, size = lcm(b, c) // b, lcm(b, c) // c * plan.target[t].block_bytes(group)
     pages = np.arange(lcm(b, c), dtype=np.int64), 0  # each block where its number says
-    found = [np.zeros((0, 2), dtype=np.int64)]
+    starts, sizes = [NOTHING], [NOTHING]
     for leg in legs:
         if not plan.source_units(leg, group).size:
             continue
@@ -322,11 +332,11 @@ def _prove_bytes(plan: PairPlan, group: GroupName, legs: Sequence[Leg], t: int) 
         if (at < 0).any() or (at + nbytes > limit).any():
             wrong = int((at + nbytes).max())
             raise Mismatch(f"bytes read of a block of group {group!r} on source rank {leg.source}", wrong, limit)
-        found.append(np.stack((to, nbytes), axis=1))
-    written = np.concatenate(found)
-    written = written[np.argsort(written[:, 0])]
-    borders = np.concatenate(([0], np.cumsum(written[:, 1])))
-    if not np.array_equal(borders, np.append(written[:, 0], size)):
-        raise Mismatch(
-            f"bytes of a block of group {group!r} on target rank {t}", size, int(borders[-1]), "the legs do not tile it"
-        )
+        starts.append(to)
+        sizes.append(nbytes)
+    written = np.concatenate(starts)
+    order = written.argsort()
+    borders = np.concatenate(sizes)[order].cumsum()
+    total = int(borders[-1]) if borders.size else 0
+    if total != size or (written[order][1:] != borders[:-1]).any() or (written.size and written[order[0]] != 0):
+        raise Mismatch(f"bytes of a block of group {group!r} on target rank {t}", size, total, "the legs do not tile it")

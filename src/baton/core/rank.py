@@ -39,7 +39,7 @@ from baton.core.host_copies import HostCopies
 from baton.core.ids import BlockIndex, Boot, GroupName, Key, Rank, RankId, Seq
 from baton.core.marks import Mark, Marks
 from baton.core.page_lists import PageLists
-from baton.core.plan import Leg, PairPlan, leg_seals
+from baton.core.plan import leg_seals
 from baton.core.plans import Plans
 from baton.core.rank_effects import CancelRead, ClearPools, Compute, Connect, Digest, Disconnect, RankEffect, Read
 from baton.core.rows import pack, row_of, step_sums
@@ -203,13 +203,8 @@ class RankCore:
             Piece(fetch.order, fetch.key, leg, group, blocks, 1)
             for leg in peer.legs
             for group, run in fetch.runs.items()
-            if (blocks := self._owned(peer.plan, leg, group, range(run.start, run.end)))
+            if (blocks := peer.plan.owned_of(leg, group, run.start, run.end))
         ]
-
-    @staticmethod
-    def _owned(plan: PairPlan, leg: Leg, group: GroupName, blocks: range) -> tuple[BlockIndex, ...]:
-        owned = plan.owned(leg, group, np.arange(blocks.start, blocks.stop, dtype=np.int64))
-        return tuple(map(BlockIndex, owned.tolist()))
 
     def _read(self, piece: Piece) -> list[RankEffect]:
         fetch = self._orders[piece.order].fetch
@@ -227,9 +222,10 @@ class RankCore:
         )
         handle = Handle(next(self._handles))
         self._reads[handle] = piece
-        self.counts.began(sum(int(c.nbytes.sum()) for c in copies))
+        nbytes = sum(int(np.add.reduce(c.nbytes)) for c in copies)
+        self.counts.began(nbytes)
         source = RankId(fetch.source, peer.manifest.ranks[piece.leg.source].boot, Rank(piece.leg.source))
-        return [Read(piece.key, handle, source, peer.fabric, tuple(copies), fetch.deadline_ms)]
+        return [Read(piece.key, handle, source, peer.fabric, tuple(copies), nbytes, fetch.deadline_ms)]
 
     def refused(self, handle: Handle, why: str) -> list[RankEffect]:
         """A Read was refused before anything was submitted."""

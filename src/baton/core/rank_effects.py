@@ -29,6 +29,7 @@ class Read(msgspec.Struct, frozen=True, tag="read"):
     peer: RankId
     fabric: str
     copies: tuple[Copies, ...]
+    nbytes: int  # of all of them
     deadline_ms: int
 
 

@@ -65,7 +65,8 @@ class Rooms(Generic[R]):
         """Rooms in one of these states, oldest request first; two gateways may have given the same stamp."""
         found: list[R] = []
         for state in states:
-            lot = self._standing[state]
-            if lot:  # seldom
+            if lot := self._standing[state]:  # seldom
                 found += lot.values()
+        if not found:
+            return found
         return sorted(found, key=lambda r: (r.ticket.stamp, r.number)) if len(found) > 1 else found

@@ -143,7 +143,9 @@ def block_sums(
 
 def _require_inside(pool: NDArray[np.uint8], block_bytes: int, slots: NDArray[np.int64]) -> None:
     """Check that every slot is a block of the pool. Raises Bug."""
-    if block_bytes and slots.size and int(slots.view(U64).max()) >= pool.size // block_bytes:  # below 0 is beyond everything
+    if not block_bytes or not slots.size:
+        return
+    if int(np.maximum.reduce(slots.view(U64))) >= pool.size // block_bytes:  # below 0 is beyond everything
         raise Bug(f"blocks {slots.min()} to {slots.max()} are not all in a pool of {pool.size // block_bytes}")
 
 
@@ -164,5 +166,5 @@ def _spec_sums(blocks: NDArray[np.uint8], place: SpecPlace, keys: NDArray[np.uin
         padded = np.pad(chunk, [(0, 0)] * 4 + [(0, spare)]) if spare else np.ascontiguousarray(chunk)
         words = padded.view(WORD).astype(np.uint64)
         dots = words @ constants(words.shape[-1])
-        total += mix(dots ^ keys[:, cell]).sum(axis=(2, 3), dtype=np.uint64)
+        total += np.add.reduce(mix(dots ^ keys[:, cell]), axis=(2, 3))
     return total

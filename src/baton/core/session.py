@@ -147,11 +147,14 @@ class Sessions:
         self._dialled.clear()
         self._promised.clear()
 
+    @property
+    def may_send(self) -> bool:
+        """Whether something has happened since `to_send` was asked: it may have frames."""
+        return bool(self._stirred or self._out)
+
     def to_send(self, now: Micros) -> list[tuple[Link, AnyFrame]]:
         """Frames that are due, in order."""
         out, self._out = self._out, []
-        if not self._stirred:  # asked twice in every turn
-            return out
         stirred, self._stirred = self._stirred, set()
         for boot in stirred if len(stirred) == 1 else [b for b in self._sessions if b in stirred]:
             session = self._sessions.get(boot)

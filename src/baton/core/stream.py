@@ -185,7 +185,9 @@ class Stream:
 
     def timer(self) -> Micros:
         """When `on_timer` wants to be called."""
-        soonest = min(self._heard_at + self._limits.silence, self._said_at + self._limits.beat)
+        soonest, beat = self._heard_at + self._limits.silence, self._said_at + self._limits.beat
+        if beat < soonest:
+            soonest = beat
         if self._resend_at is not None and self._resend_at < soonest:
             soonest = self._resend_at
         return Micros(soonest) if self._ack_at is None or self._ack_at > soonest else self._ack_at

@@ -53,8 +53,9 @@ class Lines:
 
     def flush(self) -> None:
         """Hand over every frame that is due; one that is not taken is resent by its session."""
-        for link, frame in self._sessions.to_send(self._clock.now()):
-            self._control.send(link, encode(frame))
+        if self._sessions.may_send:
+            for link, frame in self._sessions.to_send(self._clock.now()):
+                self._control.send(link, encode(frame))
 
     def timer(self) -> Micros | None:
         """When the sessions want to be called next."""

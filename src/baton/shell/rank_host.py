@@ -130,10 +130,9 @@ class RankHost:
             del self._reads[effect.handle]
             self._perform(self._core.refused(effect.handle, str(error)))
             return
-        nbytes = sum(int(c.nbytes.sum()) for c in effect.copies)
         ranges = sum(len(c.nbytes) for c in effect.copies)
         about = {"room": effect.key.room, "epoch": effect.key.epoch, "handle": effect.handle}
-        self._narration.note("read_started", **about, bytes=nbytes, ranges=ranges, t_us=self._clock.now())
+        self._narration.note("read_started", **about, bytes=effect.nbytes, ranges=ranges, t_us=self._clock.now())
 
     def _note_end(self, end: Ended) -> None:
         read = self._reads.pop(end.handle, None)

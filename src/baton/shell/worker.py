@@ -76,8 +76,7 @@ class WorkerPump:
         """
         for event in self._lines.receive():
             self._heard(event)
-        now = self._clock.now()
-        if self._leader_due is not None and now >= self._leader_due:
+        if self._leader_due is not None and (now := self._clock.now()) >= self._leader_due:
             self._leader.on_timer(now)
         for _ in range(MAX_ROUNDS):
             moved = self._rank.poll()

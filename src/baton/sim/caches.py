@@ -130,9 +130,8 @@ class CacheBook:
 
     def pinned(self, pins: int) -> None:
         """The leader's turn is over, and its cache has so many pins: some for rooms that were dropped, perhaps."""
-        if self.on:
-            rooms = sum(room.shared for room in self._rooms.values())
-            self._collective.world.loans.pinned(self._collective.boot, pins, rooms)
+        rooms = sum(room.shared for room in self._rooms.values())
+        self._collective.world.loans.pinned(self._collective.boot, pins, rooms)
 
     # ---- pages ----------------------------------------------------------------------------------
 

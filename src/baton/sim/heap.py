@@ -1,7 +1,7 @@
 """Virtual time: one heap of events, one integer clock, one running hash of all that happens."""
 
-import heapq
 from collections.abc import Callable
+from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 from zlib import crc32
@@ -25,7 +25,7 @@ class Heap:
     def at(self, when: int, what: Callable[..., object], *args: Any) -> None:
         """Call `what` then; a time that has passed is now."""
         turn = self._tape.below(4, "order") if self._shuffle else 0
-        heapq.heappush(self._heap, (when if when > self.now else self.now, turn, next(self._numbers), what, args))
+        heappush(self._heap, (when if when > self.now else self.now, turn, next(self._numbers), what, args))
 
     def after(self, delay: int, what: Callable[..., object], *args: Any) -> None:
         """Call `what` so many microseconds from now."""
@@ -35,26 +35,19 @@ class Heap:
         """Add to the hash of the run."""
         self.trace = crc32(data, self.trace)
 
-    def step(self, until: int) -> bool:
-        """Do the next event, if there is one up to that time."""
-        if not self._heap or self._heap[0][0] > until:
-            self.now = max(self.now, until)
-            return False
-        self._next()
-        return True
-
-    def advance(self, until: int, most: int) -> bool:
-        """Do all events up to that time; False as soon as there have been more than `most` in all."""
+    def advance(self, until: int, *, most: int | None = None, done: Callable[[], bool] | None = None) -> bool:
+        """Do all events up to that time; False as soon as there have been more than `most` in all. Where it is given, `done`
+        is asked before every event, and ends it earlier."""
         heap = self._heap
         while heap and heap[0][0] <= until:
-            self._next()
-            if self.events > most:
-                return False
-        self.now = max(self.now, until)
+            if done is not None and done():
+                return True
+            self.now, _, number, what, args = heappop(heap)
+            self.trace = hash((self.trace, self.now, number)) & 0xFFFF_FFFF  # of integers: PYTHONHASHSEED does not touch it
+            if what(*args) is not SUPERSEDED:
+                self.events += 1
+                if most is not None and self.events > most:
+                    return False
+        if done is None or not done():
+            self.now = max(self.now, until)
         return True
-
-    def _next(self) -> None:
-        self.now, _, number, what, args = heapq.heappop(self._heap)
-        self.trace = hash((self.trace, self.now, number)) & 0xFFFF_FFFF  # of integers: PYTHONHASHSEED does not touch it
-        if what(*args) is not SUPERSEDED:
-            self.events += 1

@@ -130,30 +130,30 @@ class Network:
         """Take a frame on its way."""
         self.frames += 1
         self._heap.mix(frame)
-        to = self._name(route)
-        faults, tape, now = self._faults(), self._tape, self._heap.now
-        pair = (source.process.name, to)
-        if pair in self.cut:
+        faults, tape = self._faults(), self._tape
+        if self.cut and (pair := self._pair(source, route)) in self.cut:
             self._gone(pair, frame, "cut off")
             return
         if faults.loss and tape.chance(faults.loss, "lose a frame"):
+            pair = self._pair(source, route)
             self._lost[pair] = self._lost.get(pair, 0) + 1
             if self._lost[pair] >= BURST:
                 self._fault("loss burst", *pair)
             self._gone(pair, frame, "lost")
             return
         if self._lost:
-            self._lost.pop(pair, None)
-        arrival = now + LATENCY_US
+            self._lost.pop(self._pair(source, route), None)
+        arrival = self._heap.now + LATENCY_US
         if faults.late and tape.chance(faults.late, "a frame beyond every timeout"):
-            self._fault("late frame", *pair)
+            self._fault("late frame", *self._pair(source, route))
             arrival += LATE_US
         elif faults.reorder and tape.chance(faults.reorder, "reorder"):
             arrival += 50 * (1 + tape.below(400, "reorder by"))
         else:
             if faults.lag and tape.chance(faults.lag, "a frame lags"):
                 arrival += 1000 * (1 + tape.below(40, "lags by"))
-            arrival = max(arrival, self._last.get((source, link), 0))
+            if (last := self._last.get((source, link), 0)) > arrival:
+                arrival = last
             self._last[source, link] = arrival
         self._heap.at(arrival, self._arrive, source, link, route, frame)
         if faults.duplicate and tape.chance(faults.duplicate, "duplicate"):
@@ -165,11 +165,12 @@ class Network:
         if self.on_frame is not None:
             self.on_frame(*pair, frame, how)
 
-    def _name(self, route: Route) -> str:
+    def _pair(self, source: SimControl, route: Route) -> tuple[str, str]:
+        """From whom, to whom."""
         if isinstance(route, ToLink):
-            return route.control.process.name
+            return source.process.name, route.control.process.name
         listener = self._listening.get(route.address)
-        return listener.process.name if listener is not None else route.address
+        return source.process.name, listener.process.name if listener is not None else route.address
 
     def _arrive(self, source: SimControl, link: Link, route: Route, frame: bytes) -> None:
         if isinstance(route, ToLink):

@@ -37,11 +37,11 @@ class People:
         """Everybody who has asked."""
         return list(self.oracle.clients.values())
 
-    def any_open(self) -> bool:
-        """Whether somebody still waits."""
+    def all_ended(self) -> bool:
+        """Whether nobody waits any more."""
         if self._last is None or not self._last.open:  # whoever waited before waits, most of the time
             self._last = next((c for c in self.oracle.clients.values() if c.open), None)
-        return self._last is not None
+        return self._last is None
 
     def gateway_ended(self, gateway: str) -> None:
         """Its clients hear nothing more."""

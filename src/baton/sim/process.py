@@ -53,11 +53,11 @@ class Process:
 
     def start(self, make: Callable[[], Pump]) -> None:
         """Make the pump and turn it for the first time."""
-        self._guard(lambda: self._set(make()))
+        try:
+            self._pump = make()
+        except (Crash, PeerError, Bug) as why:
+            self._ends(why)
         self.wake()
-
-    def _set(self, pump: Pump) -> None:
-        self._pump = pump
 
     @property
     def pump(self) -> Pump:
@@ -82,36 +82,37 @@ class Process:
 
     def _turn(self) -> object:
         self._queued.pop()
-        if not self.alive or self._due is None:
+        due, now = self._due, self.heap.now
+        if due is None or not self.alive:
             return SUPERSEDED
-        if self._due > self.heap.now:
-            if not self._queued or self._due < self._queued[-1]:
-                self._ask(self._due)
+        if due > now:
+            if not self._queued or due < self._queued[-1]:
+                self._ask(due)
             return SUPERSEDED
         self._due = None
-        if self.heap.now < self.paused_until:
+        if now < self.paused_until:
             self.wake(0)
             return None
         self.turns += 1
-        self._guard(self._turn_pump)
+        try:
+            sleep = self._pump.turn()
+        except (Crash, PeerError, Bug) as why:
+            self._ends(why)
+        else:
+            if sleep is not None:
+                self.wake(sleep + 1)  # a clock that runs slow must not be asked again in the same microsecond
         return None
 
-    def _turn_pump(self) -> None:
-        sleep = self._pump.turn()
-        if sleep is not None:
-            self.wake(sleep + 1)  # a clock that runs slow must not be asked again in the same microsecond
-
-    def _guard(self, act: Callable[[], None]) -> None:
-        try:
-            act()
-        except Crash:
-            self.die("crashed")
-        except PeerError as error:
-            self.die(str(error))
-        except Bug as error:
-            if self.on_bug is not None:
-                self.on_bug(self, error)
-            self.die(f"bug: {error}")
+    def _ends(self, why: Crash | PeerError | Bug) -> None:
+        match why:
+            case Crash():
+                self.die("crashed")
+            case PeerError():
+                self.die(str(why))
+            case Bug():
+                if self.on_bug is not None:
+                    self.on_bug(self, why)
+                self.die(f"bug: {why}")
 
     def port_call(self) -> None:
         """Every call of a port comes through here: a crash may lie between any two."""

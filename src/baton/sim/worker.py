@@ -185,7 +185,8 @@ class WorkerRun:
                 self.world.sharing.acts(self.manifest, found, self._changed)
             else:
                 self.cache.acts(found, [(g, int(p)) for g, pool in leader.ledger.pools.items() for p in pool.cached()])
-                self.cache.pinned(leader.ledger.pins)
+                if self.cache.on:
+                    self.cache.pinned(leader.ledger.pins)
                 self.world.pressure.acts(self.boot, self.draw.name, found)
             return found
 

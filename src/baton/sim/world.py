@@ -6,7 +6,7 @@ One seed is one run, byte for byte. Whatever breaks an invariant raises Violatio
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import count
 
@@ -349,18 +349,22 @@ class World:
 
     def _until_paired(self, until: int) -> None:
         """Every decode worker can take from every prefill worker again, and every gateway knows it and no others."""
-        while True:
-            boots = {role: [w.boot for w in self.workers.values() if w.draw.role == role] for role in ("prefill", "decode")}
-            due = {(p, d) for p in boots["prefill"] for d in boots["decode"]}
-            complete = len(self.workers) == len(self.draw.workers) and all(w.alive for w in self.workers.values())
-            made = [set(front.usable_pairs()) for _, front in self.fronts.values()]
-            live = {w.boot for w in self.workers.values()}
-            known = [{r.manifest.boot for r in front.workers()} for _, front in self.fronts.values()]
-            if complete and all(pairs == due for pairs in made) and all(boots == live for boots in known):
-                return
-            if not self.heap.step(until):
-                self.violate("liveness", f"{PAIRED_US / 1e6:.0f} s after healing the pairs are {made}; {due} are due")
-            self._bound()
+        self._advance(until, done=self._paired)
+        if not self._paired():
+            made = [front.usable_pairs() for _, front in self.fronts.values()]
+            self.violate("liveness", f"{PAIRED_US / 1e6:.0f} s after healing the pairs are {made}; {self._due_pairs()} are due")
+
+    def _due_pairs(self) -> set[tuple[Boot, Boot]]:
+        boots = {role: [w.boot for w in self.workers.values() if w.draw.role == role] for role in ("prefill", "decode")}
+        return {(p, d) for p in boots["prefill"] for d in boots["decode"]}
+
+    def _paired(self) -> bool:
+        complete = len(self.workers) == len(self.draw.workers) and all(w.alive for w in self.workers.values())
+        due, live = self._due_pairs(), {w.boot for w in self.workers.values()}
+        return complete and all(
+            set(front.usable_pairs()) == due and {r.manifest.boot for r in front.workers()} == live
+            for _, front in self.fronts.values()
+        )
 
     def _schedule(self) -> None:
         span = self.draw.hostile_ms * 1000
@@ -427,19 +431,11 @@ class World:
             if left:
                 self.violate("nothing_left", left)
 
-    def _advance(self, until: int) -> None:
-        if not self.heap.advance(until, MAX_EVENTS):
-            self._bound()
+    def _advance(self, until: int, *, done: Callable[[], bool] | None = None) -> None:
+        if not self.heap.advance(until, most=MAX_EVENTS, done=done):
+            self.violate("liveness", f"more than {MAX_EVENTS} events")
 
     def _until_ended(self, until: int) -> None:
-        while self.people.any_open():
-            if not self.heap.step(until):
-                late = [c for c in self.people.clients if c.open]
-                self.violate(
-                    "liveness", f"{late[0].name} has not ended {(until - late[0].sent_at) / 1e6:.1f} s after it was sent"
-                )
-            self._bound()
-
-    def _bound(self) -> None:
-        if self.heap.events > MAX_EVENTS:
-            self.violate("liveness", f"more than {MAX_EVENTS} events")
+        self._advance(until, done=self.people.all_ended)
+        if late := [c for c in self.people.clients if c.open]:
+            self.violate("liveness", f"{late[0].name} has not ended {(until - late[0].sent_at) / 1e6:.1f} s after it was sent")

@@ -143,7 +143,7 @@ def _give_back_own(self: PagePool, key: Key, pages: tuple[Page, ...]) -> None:
     own = [page for page in pages if self._owner.get(page) == key]
     for page in own:
         del self._owner[page]
-    self._free[own] = True
+        self._free[page + 1] = 1
 
 
 _gone = Span._gone
