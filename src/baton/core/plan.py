@@ -31,7 +31,7 @@ NOTHING.flags.writeable = False
 
 Vectors = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 Spans = Vectors  # offset in the source block, offset in the target block, bytes
-Pages = tuple[NDArray[np.int64], int]  # a page list, and the block from which on it holds them
+Pages = tuple[Sequence[int] | NDArray[np.integer], int]  # a page list, and the block from which on it holds them
 
 
 class Share(msgspec.Struct, frozen=True):
@@ -133,16 +133,27 @@ class PairPlan:
             return []
         theirs, ours = self.source[leg.source], self.target[leg.target]
         first, past = int(blocks[0]), int(blocks[-1]) + 1
-        from_pages, to_pages = np.asarray(source.pages, dtype=np.int64), np.asarray(target_pages, dtype=np.int64)
-        if first < source.start or past > source.end or past > _held(theirs, group, from_pages, source.start):
+        if first < source.start or past > source.end or past > _held(theirs, group, len(source.pages), source.start):
             raise PeerError(
                 f"blocks [{first}, {past}) of group {group!r} wanted, and the run offers [{source.start}, {source.end}) "
-                f"in {from_pages.size} pages"
+                f"in {len(source.pages)} pages"
             )
         b, c = theirs.block_positions(group), ours.block_positions(group)
-        if first * b // c < target_start or -(-past * b // c) > _held(ours, group, to_pages, target_start):
-            raise Bug(f"blocks [{first}, {past}) of group {group!r} are outside our {to_pages.size} pages from {target_start}")
-        return [Copies(group, *self._ranges(leg, group, blocks, (from_pages, source.start), (to_pages, target_start)))]
+        if first * b // c < target_start or -(-past * b // c) > _held(ours, group, len(target_pages), target_start):
+            raise Bug(
+                f"blocks [{first}, {past}) of group {group!r} are outside our {len(target_pages)} pages from {target_start}"
+            )
+        from_pages, to_pages = (source.pages, source.start), (target_pages, target_start)
+        if blocks.size == 1 and (leg.index, group) in self._spans:
+            return [Copies(group, *self._of_one(leg, group, first, from_pages, to_pages))]
+        return [Copies(group, *self._ranges(leg, group, blocks, from_pages, to_pages))]
+
+    def _of_one(self, leg: Leg, group: GroupName, block: int, source: Pages, target: Pages) -> Vectors:
+        """As `_ranges`, of one block that both sides have: what is adjacent within it is merged already."""
+        theirs, ours = self.source[leg.source], self.target[leg.target]
+        at, to, nbytes = self._spans[leg.index, group]
+        from_block = _slot(theirs, group, *source, block) * theirs.block_bytes(group)
+        return at + from_block, to + _slot(ours, group, *target, block) * ours.block_bytes(group), nbytes
 
     def _ranges(self, leg: Leg, group: GroupName, blocks: NDArray[np.int64], source: Pages, target: Pages) -> Vectors:
         """(source, target, bytes), merged where both sides are adjacent."""
@@ -155,8 +166,6 @@ class PairPlan:
             return _merge(*cross(self._cells[leg.index, group], positions, (from_block[:, None], b), (to_block, c)))
         at, to, nbytes = self._spans[leg.index, group]
         to_block = _slots(ours, group, *target, blocks) * ours.block_bytes(group)
-        if blocks.size == 1:  # within a block they are merged
-            return at + from_block, to + to_block, nbytes
         return _merge(
             np.add.outer(from_block, at).ravel(), np.add.outer(to_block, to).ravel(), np.concatenate([nbytes] * blocks.size)
         )
@@ -172,17 +181,26 @@ def _digest(plan: PairPlan) -> str:
 # ---- addresses ----------------------------------------------------------------------------------
 
 
-def _held(placement: Placement, group: GroupName, pages: NDArray[np.int64], start: int) -> int:
-    """The first block past a page list whose first page holds block `start`."""
+def _held(placement: Placement, group: GroupName, pages: int, start: int) -> int:
+    """The first block past a list of so many pages whose first one holds block `start`."""
     k = placement.blocks_per_page(group)
-    return (start // k + pages.size) * k
+    return (start // k + pages) * k
 
 
 def _slots(
-    placement: Placement, group: GroupName, pages: NDArray[np.int64], start: int, blocks: NDArray[np.int64]
+    placement: Placement,
+    group: GroupName,
+    pages: Sequence[int] | NDArray[np.integer],
+    start: int,
+    blocks: NDArray[np.int64],
 ) -> NDArray[np.int64]:
+    k, numbers = placement.blocks_per_page(group), np.asarray(pages, dtype=np.int64)
+    return numbers[blocks - start] if k == 1 else numbers[blocks // k - start // k] * k + blocks % k
+
+
+def _slot(placement: Placement, group: GroupName, pages: Sequence[int] | NDArray[np.integer], start: int, block: int) -> int:
     k = placement.blocks_per_page(group)
-    return pages[blocks - start] if k == 1 else pages[blocks // k - start // k] * k + blocks % k
+    return int(pages[block // k - start // k]) * k + block % k
 
 
 def _merge(source: NDArray[np.int64], target: NDArray[np.int64], nbytes: NDArray[np.int64]) -> Vectors:

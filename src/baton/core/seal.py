@@ -138,7 +138,7 @@ def block_sums(
     found = [_spec_sums(blocks, place, _keys(place, identity, tokens, numbers)) for place in places]
     if len(found) == 1:
         return found[0]
-    return np.concatenate([np.zeros((len(slots), 0), dtype=np.uint64), *found], axis=1)
+    return np.concatenate(found, axis=1) if found else np.zeros((len(slots), 0), dtype=np.uint64)
 
 
 def _require_inside(pool: NDArray[np.uint8], block_bytes: int, slots: NDArray[np.int64]) -> None:
@@ -152,19 +152,25 @@ def _require_inside(pool: NDArray[np.uint8], block_bytes: int, slots: NDArray[np
 def _keys(place: SpecPlace, identity: int, tokens: int, numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
     """k_row of all rows of blocks: uint64 [blocks, cells, units, parts, tokens]."""
     units, cells = _units_of(place, identity), -(-place.row_bytes // CELL_BYTES)
+    if numbers.size == 1:
+        return _block_keys(units, tokens, int(numbers[0]), cells)[None]
     found = [_block_keys(units, tokens, number, cells) for number in numbers.tolist() or [0]]
-    return (found[0][None] if len(found) == 1 else np.stack(found))[: numbers.size]
+    return np.stack(found)[: numbers.size]
 
 
 def _spec_sums(blocks: NDArray[np.uint8], place: SpecPlace, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    n, _, units, parts, tokens = keys.shape
+    n, cells, units, parts, tokens = keys.shape
     rows = blocks[:, place.offset : place.offset + place.nbytes].reshape(n, units, parts, tokens, place.row_bytes)
-    total = np.zeros((n, units), dtype=np.uint64)
-    for cell, start in enumerate(range(0, place.row_bytes, CELL_BYTES)):
-        chunk = rows[..., start : start + CELL_BYTES]
-        spare = -chunk.shape[-1] % 4
-        padded = np.pad(chunk, [(0, 0)] * 4 + [(0, spare)]) if spare else np.ascontiguousarray(chunk)
-        words = padded.view(WORD).astype(np.uint64)
-        dots = words @ constants(words.shape[-1])
-        total += np.add.reduce(mix(dots ^ keys[:, cell]), axis=(2, 3))
+    total = _cell_sums(rows[..., :CELL_BYTES], keys[:, 0])
+    for cell in range(1, cells):
+        total += _cell_sums(rows[..., cell * CELL_BYTES : (cell + 1) * CELL_BYTES], keys[:, cell])
     return total
+
+
+def _cell_sums(rows: NDArray[np.uint8], keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """[blocks, units, parts, tokens, bytes] and keys of all but the last -> [blocks, units]."""
+    spare = -rows.shape[-1] % 4
+    padded = np.pad(rows, [(0, 0)] * 4 + [(0, spare)]) if spare else np.ascontiguousarray(rows)
+    words = padded.view(WORD).astype(np.uint64)
+    found: NDArray[np.uint64] = np.add.reduce(mix(words.dot(constants(words.shape[-1])) ^ keys), axis=(2, 3))
+    return found
