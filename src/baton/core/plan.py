@@ -11,6 +11,7 @@ core/regroup.py.
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from hashlib import blake2b
 from math import lcm
 
@@ -30,6 +31,7 @@ NOTHING: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
 NOTHING.flags.writeable = False
 
 Vectors = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
+Grid = tuple[NDArray[np.int64], NDArray[np.int64]]
 Spans = Vectors  # offset in the source block, offset in the target block, bytes
 Pages = tuple[Sequence[int] | NDArray[np.integer], int]  # a page list, and the block from which on it holds them
 
@@ -235,11 +237,18 @@ def _cells(theirs: Placement, ours: Placement, leg: Leg, group: GroupName) -> Ce
     return Cells(np.concatenate(source), np.concatenate(target), np.concatenate(rows))
 
 
-def _grid(place: SpecPlace, share: Share) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """A share's heads [heads, 1] and layers [1, layers], counted from the start of the place."""
-    index = {layer: i for i, layer in enumerate(place.layers)}
-    heads = np.arange(share.heads.start, share.heads.end, dtype=np.int64) - place.heads.start
-    return heads[:, None], np.array([index[x] for x in share.layers], dtype=np.int64)[None, :]
+def _grid(place: SpecPlace, share: Share) -> Grid:
+    """A share's heads [heads, 1] and layers [1, layers], counted from the start of the place; read-only."""
+    first = place.heads.start
+    return _grid_of(share.heads.start - first, share.heads.end - first, tuple(map(place.layers.index, share.layers)))
+
+
+@lru_cache(maxsize=256)  # asked for again and again while a plan is built, and by plans of other ranks
+def _grid_of(first: int, past: int, layers: tuple[int, ...]) -> Grid:
+    grid = np.arange(first, past, dtype=np.int64)[:, None], np.array(layers, dtype=np.int64)[None, :]
+    for axis in grid:
+        axis.flags.writeable = False
+    return grid
 
 
 def _offsets(place: SpecPlace, share: Share) -> NDArray[np.int64]:
