@@ -246,6 +246,12 @@ def test_both_sides_list_a_legs_units_in_one_order(source, target):
         assert len(ours) == len(shared)
 
 
+@pytest.mark.parametrize("layout", [Layout(1, 1, 1), Layout(4, 1, 2), Layout(8, 3, 1)])
+def test_units_are_counted_as_they_are_listed(layout):
+    for placement, group in itertools.product(placements(mixed(4), layout), mixed(4).groups):
+        assert placement.unit_count(group.name) == len(placement.units(group.name))
+
+
 def test_a_legs_seal_is_the_sum_of_its_columns_modulo_two_to_the_64():
     sums = np.array([[1, 2**64 - 1, 7], [2**63, 2**63, 9]], dtype=np.uint64)
     assert leg_seals(sums, np.array([0, 1])).tolist() == [0, 0]

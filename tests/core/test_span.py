@@ -46,3 +46,10 @@ def test_a_reserve_is_enough_for_every_step_and_for_some_step_needed(window: int
     assert max(len({p // size for p in s}) for s in spans) <= reserve[WINDOW] <= reserve[FULL]
     longer = [range(at, at + window - 1 + step) for at in range(size)]  # wherever in a page it begins
     assert reserve[WINDOW] == min(reserve[FULL], max(len({p // size for p in s}) for s in longer))
+
+
+@given(SIZES, SIZES, st.integers(1, 100))
+def test_a_step_moves_where_it_needs_a_page_more_or_one_less_than_the_step_before(window: int, size: int, position: int) -> None:
+    it = span(window, size)
+    before, now = (it.past(position), it.gone(position - 1)), (it.past(position + 1), it.gone(position))
+    assert it.moves(position) == (now != before)

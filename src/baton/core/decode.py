@@ -266,7 +266,8 @@ class DecodeLeader(VerifyingLeader):
         if offered:
             self.followers.look(offered, self.rooms.in_state(*ON_THEIR_WAY), self.marks, leaving=0)
         self.resume()
-        self._admit(now)
+        if queued:
+            self._admit(now)
         for room in self.rooms.in_state(RoomState.FETCHING):
             self._order_fetches(room)
             self._try_commit(room)
@@ -389,7 +390,7 @@ class DecodeLeader(VerifyingLeader):
             return None
         b = self.state_table.block_tokens
         cached, first = room.pinned, BlockIndex(room.hit // b)
-        units = {(Rank(r), g): len(p.units(g)) for r, p in enumerate(self._placements) for g in self.ledger.pools}
+        units = {(Rank(r), g): p.unit_count(g) for r, p in enumerate(self._placements) for g in self.ledger.pools}
         known = sums_of(cached) if all(entry.sums for entry in cached) else {}
         return room.brought.sums(known, first, BlockIndex(room.length // b), units)
 

@@ -25,6 +25,7 @@ class Generation(OpenRoom):
         self.overtaken = 0  # later rooms admitted while it is away, or waits for memory
         self.preempted = 0  # times it gave way to one that waited
         self.short = False  # it sits out, as no page was free for its next token
+        self.covered: int | None = None  # the last position for which it was looked whether it has its pages, and it has
 
     @property
     def next_index(self) -> TokenIndex:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from baton.core.agreement import Hold
+from baton.core.generation import Generation
 from baton.core.ids import GroupName
 from baton.core.leader import Leader
 from baton.core.pages import PageState
@@ -56,13 +57,18 @@ def slide(leader: Leader[Any], room: OpenRoom, position: int, *, tokens: int) ->
     leader.draft.hold.append(Hold(room.key, taken, passed))
 
 
-def grow(leader: Leader[Any], room: OpenRoom, position: int) -> bool:
+def grow(leader: Leader[Any], room: Generation, position: int) -> bool:
     """The next step computes `position`: what it does not look back on is given up, and a page for it is taken; False where
     none is free."""
+    if room.covered == position - 1 and not leader.span.moves(position):  # as nearly always
+        room.covered = position
+    if room.covered == position:
+        return True
     passed = leader.ledger.let_pass(room.key, leader.span.gone(position))
     past, begins, held = leader.span.past(position + 1), leader.ledger.begins(room.key), leader.ledger.held(room.key)
     more = {g: n for g in past if (n := past[g] - begins[g] - len(held[g])) > 0}
     taken = leader.ledger.take(room.key, more, PageState.COMMITTED) if more else {}
     if passed or taken:
         leader.draft.hold.append(Hold(room.key, taken or {}, passed))
+    room.covered = position if taken is not None else None
     return taken is not None

@@ -50,8 +50,8 @@ class PageLists:
         """Where these blocks of the sequence lie in the pool: page * k + j. Raises Bug: one of them was passed."""
         k = self._placement.blocks_per_page(group)
         passed = self._begins[key].get(group, 0)
-        at = blocks // k - passed
-        if passed and at.size and np.minimum.reduce(at) < 0:
+        at = blocks if k == 1 else blocks // k
+        if passed and (at := at - passed).size and np.minimum.reduce(at) < 0:
             raise Bug(f"blocks {blocks.tolist()} of group {group!r} are wanted of {key}, and its window has passed some of them")
         pages = self._pages[key][group][at].astype(np.int64)
         return pages if k == 1 else pages * k + blocks % k

@@ -372,7 +372,7 @@ class PrefillLeader(BorrowingLeader):
         rows, found = [b - self._first(room, doubt.group) for b in doubt.blocks], {}
         for rank in self._with(room, doubt.group):
             now, then = (
-                unpack_sums(sums[rank], len(self._placements[rank].units(doubt.group))),
+                unpack_sums(sums[rank], self._placements[rank].unit_count(doubt.group)),
                 room.sums[rank, doubt.group][rows],
             )
             wrong = [b for b, same in zip(doubt.blocks, (now == then).all(axis=1), strict=True) if not same]

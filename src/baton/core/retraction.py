@@ -179,6 +179,7 @@ class GeneratingLeader(Leader[G]):
                 return
             taken = holding.take(self, room, want, PageState.FETCHING, position=room.position)
             assert taken, "it fits"
+            room.covered = None
             room.overtaken = 0
             self.see(room, Saw.HELD)
             self.draft.restore.append(Restore(self._order_copy(room), room.key, room.position))

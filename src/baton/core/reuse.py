@@ -107,7 +107,7 @@ def add_sums(known: RoomSums, by_rank: Mapping[Rank, Mapping[GroupName, bytes]],
     """Birth sums of further blocks, as every rank reports them."""
     for rank, sums in by_rank.items():
         for group, raw in sums.items():
-            new = unpack_sums(raw, len(placements[rank].units(group)))
+            new = unpack_sums(raw, placements[rank].unit_count(group))
             old = known.get((rank, group))
             known[rank, group] = new if old is None else np.concatenate((old, new))
 

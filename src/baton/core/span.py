@@ -9,6 +9,7 @@ class Span:
 
     def __init__(self, table: StateTable, page_tokens: int) -> None:
         self._groups, self._page_tokens = table.groups, page_tokens
+        self._windows = tuple(g for g in table.groups if isinstance(g.extent, Window))
 
     def past(self, tokens: int) -> dict[GroupName, int]:
         """Pages from the first on that hold so many positions; one slot."""
@@ -21,6 +22,12 @@ class Span:
     def live(self, tokens: int) -> dict[GroupName, int]:
         """Pages held when the last of so many positions is computed next."""
         return {g.name: self._past(g, tokens) - self._gone(g, max(0, tokens - 1)) for g in self._groups}
+
+    def moves(self, position: int) -> bool:
+        """Whether a step at `position` needs other pages than one at the position before it."""
+        return position % self._page_tokens == 0 or any(
+            self._gone(g, position) != self._gone(g, position - 1) for g in self._windows
+        )
 
     def reserve(self, tokens: int, *, step: int) -> dict[GroupName, int]:
         """Pages with which so many positions can be computed, of which at most `step` are under way at any time."""

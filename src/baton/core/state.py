@@ -214,6 +214,15 @@ class Placement(msgspec.Struct, frozen=True, dict=True):
     def _block_positions(self) -> dict[GroupName, int]:
         return {g.name: self.table.block_tokens if g.unit is Unit.PAGE else 1 for g in self.table.groups}
 
+    @cached_property
+    def _unit_counts(self) -> dict[GroupName, int]:
+        sizes = [(p.spec.group, p.heads.size * len(p.layers)) for p in self.places.values()]
+        return {g.name: sum(n for group, n in sizes if group == g.name) for g in self.table.groups}
+
+    def unit_count(self, group: GroupName) -> int:
+        """How many `units` there are."""
+        return self._unit_counts[group]
+
     def block_bytes(self, group: GroupName) -> int:
         """Bytes of one block (or slot) of the group on this rank; 0 if the stage holds none of it."""
         return self._block_bytes.get(group, 0)
