@@ -36,14 +36,15 @@ class Endings:
 
     def acts(self, worker: Boot, name: str, effects: Iterable[Effect]) -> None:
         """A leader's turn is over: what it says, and the plan that it issues."""
+        dropped: list[Key] = []
         for effect in effects:
             if isinstance(effect, Send):
                 self._says(worker, effect.message)
-        for effect in effects:
-            if isinstance(effect, Issue):
-                for key in effect.plan.drop:
-                    if (worker, key) not in self._explained:
-                        self._violate("end_said", f"{name} drops {key.room[-4:]}.{key.epoch}, and nobody hears of it")
+            elif isinstance(effect, Issue):
+                dropped += effect.plan.drop
+        for key in dropped:
+            if (worker, key) not in self._explained:
+                self._violate("end_said", f"{name} drops {key.room[-4:]}.{key.epoch}, and nobody hears of it")
 
     def _says(self, worker: Boot, message: Said) -> None:
         match message:

@@ -59,9 +59,10 @@ class Outcome(msgspec.Struct, frozen=True):
         return Kind.LIVENESS if self.invariant in LIVENESS else Kind.SAFETY
 
 
-def be_silent() -> None:
-    """The code under test logs; a simulation of thousands of worlds does not listen."""
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+def be_silent(*, for_good: bool = False) -> None:
+    """The code under test logs; a simulation of thousands of worlds does not listen. for_good: nothing in this process will."""
+    silent = structlog.make_filtering_bound_logger(logging.CRITICAL)
+    structlog.configure(wrapper_class=silent, cache_logger_on_first_use=for_good)
 
 
 @contextmanager

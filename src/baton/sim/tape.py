@@ -6,6 +6,7 @@ other than 0 are kept, so a failing run is a short list, and shrinking it is set
 
 from collections.abc import Mapping
 from random import Random
+from typing import Any
 
 Script = Mapping[int, int]  # position on the tape -> choice
 
@@ -17,7 +18,7 @@ class Tape:
         self._draw = Random(seed).random
         self._script = script
         self._at = 0
-        self._kept: dict[int, tuple[int, str]] = {}
+        self._kept: list[Any] = []  # position, choice, label of each: a flat list, as there are thousands
 
     def below(self, n: int, label: str) -> int:
         """An integer in [0, n)."""
@@ -25,7 +26,7 @@ class Tape:
         self._at = at + 1
         choice = int(self._draw() * n) if self._script is None else min(self._script.get(at, 0), n - 1)
         if choice:
-            self._kept[at] = choice, label
+            self._kept += at, choice, label
         return choice
 
     def chance(self, probability: float, label: str) -> bool:
@@ -36,18 +37,18 @@ class Tape:
         self._at = at + 1
         hit = self._draw() < probability if self._script is None else bool(self._script.get(at, 0))
         if hit:
-            self._kept[at] = 1, label
+            self._kept += at, 1, label
         return hit
 
     @property
     def taken(self) -> dict[int, int]:
         """The choices other than 0, by their position."""
-        return {at: choice for at, (choice, _) in self._kept.items()}
+        return dict(zip(self._kept[0::3], self._kept[1::3], strict=True))
 
     @property
     def labels(self) -> dict[int, str]:
         """What they were about."""
-        return {at: label for at, (_, label) in self._kept.items()}
+        return dict(zip(self._kept[0::3], self._kept[2::3], strict=True))
 
     @property
     def length(self) -> int:

@@ -20,7 +20,7 @@ PATIENCE_S = 120  # thousands of times what a world takes
 
 def main() -> None:
     """Serve until stdin ends."""
-    be_silent()
+    be_silent(for_good=True)
     gc.freeze()
     gc.disable()
     parts = parts_of(sys.argv[1] if len(sys.argv) > 1 else None)
