@@ -77,8 +77,11 @@ class Stream:
             return []
         numbers = self._take_due()
         frames: list[Data | Beat] = []
-        for first, lot in self._packed(numbers):
-            frames.append(Data(self._us, self._peer, self._session, first, self._got, lot))
+        if len(numbers) == 1:  # as nearly always
+            lot = (self._kept[numbers[0]],)
+            frames.append(Data(self._us, self._peer, self._session, numbers[0], self._got, lot))
+        elif numbers:
+            frames += [Data(self._us, self._peer, self._session, n, self._got, lot) for n, lot in self._packed(numbers)]
         gap = bool(self._held) and self._gap_told_at != self._got
         if gap or (self._beat_now and not frames):
             frames.append(Beat(self._us, self._peer, self._session, self._got, min(self._held, default=0)))
@@ -90,6 +93,9 @@ class Stream:
         return frames
 
     def _take_due(self) -> list[int]:
+        if self._again > self._again_to and self._sent - self._wired == 1 and self._sent - self._acked <= self._limits.window:
+            self._wired = self._sent  # as nearly always
+            return [self._sent]
         numbers: list[int] = []
         if self._again <= self._again_to:
             first, last = max(self._again, self._acked + 1), min(self._again_to, self._acked + self._limits.burst)
@@ -103,10 +109,6 @@ class Stream:
 
     def _packed(self, numbers: list[int]) -> list[tuple[int, tuple[Said, ...]]]:
         """Frames by their first number: small messages that follow each other travel together."""
-        if not numbers:
-            return []
-        if len(numbers) == 1:  # as nearly always
-            return [(numbers[0], (self._kept[numbers[0]],))]
         frames: list[tuple[int, list[Said]]] = []
         first, lot, open_ = 0, list[Said](), False
         for number in numbers:

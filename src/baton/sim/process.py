@@ -73,21 +73,19 @@ class Process:
             when = self.paused_until
         if self._due is None or when < self._due:
             self._due = when
-            if not self._queued or when < self._queued[-1]:
-                self._ask(when)
-
-    def _ask(self, when: int) -> None:
-        self._queued.append(when)
-        self.heap.at(when, self._turn)
+            if not (queued := self._queued) or when < queued[-1]:
+                queued.append(when)
+                self.heap.at(when, self._turn)
 
     def _turn(self) -> object:
-        self._queued.pop()
-        due, now = self._due, self.heap.now
+        queued, due, now = self._queued, self._due, self.heap.now
+        queued.pop()
         if due is None or not self.alive:
             return SUPERSEDED
         if due > now:
-            if not self._queued or due < self._queued[-1]:
-                self._ask(due)
+            if not queued or due < queued[-1]:
+                queued.append(due)
+                self.heap.at(due, self._turn)
             return SUPERSEDED
         self._due = None
         if now < self.paused_until:
