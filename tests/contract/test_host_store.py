@@ -66,8 +66,7 @@ def simulated(total: int) -> Iterator[Rig]:
     store = SimHostStore(world=world, process=process, placement=PLACEMENT, pools=pools, total=total)  # type: ignore[arg-type]
 
     def wait() -> None:
-        while heap.step(heap.now + 1_000_000):
-            pass
+        heap.advance(heap.now + 10_000_000)
 
     yield Rig(store, {g: p.data.reshape(BLOCKS, -1) for g, p in pools.items()}, wait)
 
