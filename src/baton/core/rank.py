@@ -42,6 +42,7 @@ from baton.core.page_lists import PageLists
 from baton.core.plan import leg_seals
 from baton.core.plans import Plans
 from baton.core.rank_effects import CancelRead, ClearPools, Compute, Connect, Digest, Disconnect, RankEffect, Read
+from baton.core.read_queue import ReadQueue
 from baton.core.rows import pack, row_of, step_sums
 from baton.core.state import Placement, Unit
 from baton.core.statistics import ReadCounts
@@ -73,6 +74,7 @@ class RankCore:
         self._peers: dict[Boot, Peer] = {}
         self._orders: dict[int, OpenOrder] = {}
         self._reads: dict[Handle, Piece] = {}
+        self._queue = ReadQueue()  # of those reads: which of them are with a fabric
         self._unknown: dict[Handle, Piece] = {}  # ended UNKNOWN: may still land
         self._hashing: dict[Job, Piece] = {}
         self._rehashing: dict[Job, Rehash] = {}
@@ -147,13 +149,19 @@ class RankCore:
         worker = self._peers.pop(boot, None)
         if worker is None:
             return []
-        return [Disconnect(RankId(boot, r.boot, Rank(r.rank))) for r in worker.manifest.ranks]
+        peers = [RankId(boot, r.boot, Rank(r.rank)) for r in worker.manifest.ranks]
+        effects: list[RankEffect] = [Disconnect(peer) for peer in peers]
+        for handle in [h for peer in peers for h in self._queue.disconnect(peer)]:
+            effects += self._over(Ended(handle, Outcome.FAILED, "the source was disconnected"))
+        return effects
 
     def _drop(self, key: Key) -> list[RankEffect]:
         self._rooms.drop(key)
         self._dropping.add(key)
         for order in [n for n, o in self._orders.items() if o.fetch.key == key]:
             del self._orders[order]
+        for handle in self._queue.drop(key):
+            del self._reads[handle]
         return [CancelRead(h) for h, piece in self._reads.items() if piece.key == key] + self._host.drop(key)
 
     def _hold(self, hold: Hold) -> None:
@@ -225,14 +233,19 @@ class RankCore:
         nbytes = sum(int(np.add.reduce(c.nbytes)) for c in copies)
         self.counts.began(nbytes)
         source = RankId(fetch.source, peer.manifest.ranks[piece.leg.source].boot, Rank(piece.leg.source))
-        return [Read(piece.key, handle, source, peer.fabric, tuple(copies), nbytes, fetch.deadline_ms)]
+        read = Read(piece.key, handle, source, peer.fabric, tuple(copies), nbytes, fetch.deadline_ms)
+        return [*self._queue.add(read)]
 
     def refused(self, handle: Handle, why: str) -> list[RankEffect]:
         """A Read was refused before anything was submitted."""
         return self.ended(Ended(handle, Outcome.FAILED, why))
 
     def ended(self, end: Ended) -> list[RankEffect]:
-        """A read has ended."""
+        """A read has ended; those that waited for it to do so have their turn."""
+        turns = self._queue.ended(end.handle)
+        return [*self._over(end), *turns]
+
+    def _over(self, end: Ended) -> list[RankEffect]:
         piece = self._reads.pop(end.handle, None)
         if piece is None:
             raise Bug(f"handle {end.handle} ended twice, or was never started")
@@ -245,8 +258,9 @@ class RankCore:
                 self._fail(piece, f"read ended unknown: {end.detail}")
         elif piece.order in self._orders:
             if end.outcome is Outcome.FAILED:
-                effects = self._again(piece, piece.blocks)
-                if not effects:
+                if self._may_read_again(piece):
+                    effects = self._again(piece, piece.blocks)
+                else:
                     self._fail(piece, f"read failed: {end.detail}")
             elif self.seal:
                 effects = [self._verify(piece)]
@@ -303,16 +317,20 @@ class RankCore:
         right = [f == order.sums[piece.leg.index, piece.group, b] for f, b in zip(found.tolist(), piece.blocks, strict=True)]
         wrong = tuple(b for b, ok in zip(piece.blocks, right, strict=True) if not ok)
         self.counts.judged(right=sum(right), wrong=len(wrong))
-        effects = self._again(piece, wrong) if wrong else []
-        if wrong and not effects:
+        if wrong and self._may_read_again(piece):
+            self._settle(piece, tuple(b for b in piece.blocks if b not in wrong))
+            return self._again(piece, wrong)
+        if wrong:
             order.suspects.append(Suspect(piece.leg.index, piece.group, wrong))
-        self._settle(piece, piece.blocks if not effects else tuple(b for b in piece.blocks if b not in wrong))
-        return effects
+        self._settle(piece, piece.blocks)
+        return []
+
+    def _may_read_again(self, piece: Piece) -> bool:
+        """Whether a piece was not read too often."""
+        return piece.tries < MAX_TRIES and not self._orders[piece.order].fetch.patient
 
     def _again(self, piece: Piece, blocks: tuple[BlockIndex, ...]) -> list[RankEffect]:
-        """Read these blocks of a piece once more, if it was not read too often."""
-        if piece.tries >= MAX_TRIES or self._orders[piece.order].fetch.patient:
-            return []
+        """Read these blocks of a piece once more."""
         self.marks[Mark.READ_AGAIN] += 1
         return self._read(msgspec.structs.replace(piece, blocks=blocks, tries=piece.tries + 1))
 
