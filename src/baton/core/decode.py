@@ -110,8 +110,11 @@ class DecodeLeader(VerifyingLeader):
         self.ledger.end_loan(room.key)
         super()._forget(room)
 
-    def _stalls(self, room: DecodeRoom) -> bool:
-        return room.state is RoomState.FETCHING
+    def _waits_for(self, room: DecodeRoom) -> Boot | None:
+        """Our own ranks while they read; else prefill, which computes the next chunk, or looks at what was doubted."""
+        if room.state is not RoomState.FETCHING:
+            return None
+        return self.manifest.boot if room.open_orders.keys() - room.doubts.keys() else room.ticket.prefill
 
     def _needs_partner(self, room: DecodeRoom) -> bool:
         """See Leader: a room that is being committed has everything."""

@@ -400,6 +400,9 @@ class Front:
             self._another_epoch(request, message.code, message.detail, now, counts=False, needs_pair=False)
         elif message.code in (FailCode.QUEUE_TIMEOUT, FailCode.DEADLINE_EXCEEDED):
             self._fail(request, message.code, self._edge.why(request, message.code, now))
+        elif message.code is FailCode.OVERLOADED and message.retry:  # its queue is full, as another gateway fills it too
+            self._workers.full(sender)
+            self._another_epoch(request, message.code, message.detail, now, counts=False, needs_pair=False)
         elif message.retry:
             if message.code is FailCode.WORKER_LOST and request.pair is not None:
                 self._doubt_pair(request.pair, now)

@@ -33,6 +33,7 @@ from baton.core.messages import (
     FailCode,
     Failed,
     LedgerView,
+    Progress,
     RankView,
     Register,
     ResetCache,
@@ -42,6 +43,7 @@ from baton.core.messages import (
 )
 from baton.core.pages import Ledger
 from baton.core.plans import Plans
+from baton.core.progress import ProgressTracker
 from baton.core.reuse import Reuse
 from baton.core.room import Effect, Issue, LeaderSettings, OpenRoom, RoomState, Saw, Send, Table
 from baton.core.rooms import Rooms
@@ -83,6 +85,7 @@ class Leader(ABC, Generic[R]):
         self._flight: dict[Seq, list[tuple[R, RowOrder]]] = {}  # batches under way, oldest first
         self._steps: dict[Seq, dict[Rank, tuple[RowSums, ...]]] = {}  # their outcomes so far
         self._news = CreditNews()
+        self.progress = ProgressTracker(manifest.boot, settings.stall_ms)
         self._handlers: dict[type[Any], Callable[[Boot, Any, Micros], None]] = {
             Ticket: self._on_ticket,
             Abort: self._on_abort,
@@ -91,6 +94,7 @@ class Leader(ABC, Generic[R]):
             Clear: self._on_clear,
             ResetCache: self._on_reset_cache,
             Stale: self._on_stale,
+            Progress: self._on_progress,
         }
 
     # ---- events ---------------------------------------------------------------------------------
@@ -120,6 +124,7 @@ class Leader(ABC, Generic[R]):
                 self.end(room)
             self._epochs = {r: (e, g) for r, (e, g) in self._epochs.items() if g != boot}
         else:
+            self.progress.lost(boot)
             self._on_peer_lost(boot, why, now)
         self._turn(now)
 
@@ -163,9 +168,10 @@ class Leader(ABC, Generic[R]):
                 self.marks[Mark.WAITED] += 1
                 why = f"not admitted in {room.ticket.admit_ms} ms, while {room.state.value}"
                 self.fail(room, FailCode.QUEUE_TIMEOUT, why, retry=False)
-            elif self._stalls(room) and now >= room.progress + self.settings.stall_ms * 1000:
+            elif (other := self._waits_for(room)) is not None and now >= self.progress.patience_ends(other, room.progress):
                 self.marks[Mark.STALL] += 1
-                why = f"the handoff made no progress for {self.settings.stall_ms} ms while {room.state.value}"
+                whom = "this worker's own reads" if other == self.manifest.boot else f"worker {other:x}"
+                why = f"no progress for {self.settings.stall_ms} ms (--handoff-timeout) while {room.state.value}, nor of {whom}"
                 self.fail(room, FailCode.HANDOFF_FAILED, why, retry=True)
         self._turn(now)
 
@@ -176,17 +182,16 @@ class Leader(ABC, Generic[R]):
         return self._due
 
     def _next_due(self) -> Micros | None:
-        stall = self.settings.stall_ms * 1000
-        soonest, patience = self._news.timer(), self.followers.timer()
-        if soonest is None or (patience is not None and patience < soonest):
-            soonest = patience
+        times = [t for t in (self._news.timer(), self.followers.timer(), self.progress.timer()) if t is not None]
+        soonest = min(times, default=None)
         for room in self.rooms.values():
             if room.state is RoomState.ENDING:
                 continue
             if soonest is None or room.deadline < soonest:
                 soonest = room.deadline
-            if room.progress + stall < soonest and self._stalls(room):
-                soonest = Micros(room.progress + stall)
+            other = self._waits_for(room)
+            if other is not None and (ends := self.progress.patience_ends(other, room.progress)) < soonest:
+                soonest = ends
             if room.admit_by < soonest and self._waits(room):
                 soonest = room.admit_by
         return soonest
@@ -210,9 +215,9 @@ class Leader(ABC, Generic[R]):
     def _on_batch(self, batch: list[tuple[R, RowOrder]], ranks: list[tuple[RowSums, ...]], now: Micros) -> None:
         """A batch has ended on every rank: its rows as ordered, and for each rank what became of them."""
 
-    @abstractmethod
-    def _stalls(self, room: R) -> bool:
-        """Whether the room waits for another process to move its handoff."""
+    def _waits_for(self, room: R) -> Boot | None:
+        """The worker, this one or another, whose work the room's handoff waits for; None if it waits for nobody's."""
+        return None
 
     def _waits(self, room: R) -> bool:
         """Whether no worker holds memory to generate the room's tokens in; it does not wait beyond `admit_by`."""
@@ -332,7 +337,7 @@ class Leader(ABC, Generic[R]):
             why = f"{room.length} tokens need {want} pages; the pools hold {self.ledger.totals()}"
             self.fail(room, FailCode.OVERLOADED, why, retry=False)
         elif self.rooms.count(RoomState.QUEUED) > self.settings.max_queue:
-            self.fail(room, FailCode.OVERLOADED, f"{self.settings.max_queue} requests wait already", retry=False)
+            self.fail(room, FailCode.OVERLOADED, f"{self.settings.max_queue} requests wait already", retry=True)
 
     def _on_abort(self, sender: Boot, abort: Abort, now: Micros) -> None:
         room = self.find(abort.key)
@@ -347,6 +352,17 @@ class Leader(ABC, Generic[R]):
         if room is not None and self._needs_partner(room):
             self.marks[Mark.STALE_HEARD] += 1
             self.fail(room, FailCode.HANDOFF_FAILED, "the other side does not know this epoch", retry=True)
+
+    def _on_progress(self, sender: Boot, message: Progress, now: Micros) -> None:
+        if any(sender in (r.ticket.prefill, r.ticket.decode) for r in self.rooms.values()):
+            self.progress.heard(sender, message.done, now)
+
+    def _tell_progress(self, now: Micros) -> None:
+        """To the workers whose rooms may wait for this one."""
+        if self.progress.due(now):
+            sides = {boot for room in self.rooms.values() for boot in (room.ticket.prefill, room.ticket.decode)}
+            for boot in sorted(sides - {self.manifest.boot}):
+                self.send(boot, Progress(self.progress.done))
 
     # ---- turn, books ----------------------------------------------------------------------------
 
@@ -364,6 +380,7 @@ class Leader(ABC, Generic[R]):
                 self._steps[plan.seq] = {}
             self._agreement.issue(plan)
             self._effects.append(Issue(plan))
+        self._tell_progress(now)
         for boot, credits in self._news.due(self._capacity, now):
             self.send(boot, credits)
 
@@ -378,6 +395,7 @@ class Leader(ABC, Generic[R]):
             waiting=queued,
             running=running,
             free_rooms=max(0, self.settings.max_rooms - running + ending),
+            free_queue=max(0, self.settings.max_queue - queued),
             ahead_pages=self._ahead_pages(),
         )
 

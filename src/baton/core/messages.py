@@ -3,6 +3,7 @@
     gateway ──Ticket, Abort, Close──▶ prefill leader, decode leader
     prefill leader ──Offer, Withdrawn, Verdict──▶ decode leader ──Admitted, Received, Doubt──▶ prefill leader
     prefill leader ──Borrow, Returned──▶ decode leader ──Loan──▶ prefill leader
+    prefill leader ◀──Progress──▶ decode leader
     prefill leader ──FirstToken, Failed, Withdrawn, Ended──▶ gateway ◀──Admitted, Tokens, Failed, Ended── decode leader
 
 Inside a session messages arrive once and in order; between sessions in any order (DESIGN section 9).
@@ -165,6 +166,7 @@ class Credits(Message, frozen=True, tag="credits"):
     waiting: int  # rooms that hold no memory yet
     running: int
     free_rooms: int = 0  # that may still run at once; a prefill worker is limited by its pages alone
+    free_queue: int = 4096  # rooms that may still wait here; more are refused
     tickets: int = 0  # of the gateway that this is said to, since it connected, which the numbers above know of
     ahead_pages: dict[GroupName, int] = {}  # prefill: that rooms for one decode worker may hold before it admits them
 
@@ -340,6 +342,15 @@ class Returned(Message, frozen=True, tag="returned"):
     key: Key
 
 
+class Progress(Message, frozen=True, tag="progress"):
+    """Leader -> leader, while the two share rooms: what I have done since I started that rooms may wait for, mine or yours.
+
+    As long as the number grows, whoever waits for me waits for others of my rooms, and not in vain.
+    """
+
+    done: int
+
+
 class Stale(Message, frozen=True, tag="stale"):
     """Leader -> leader: I know nothing of that epoch, or it has ended here."""
 
@@ -430,6 +441,7 @@ AnyMessage = (
     | Borrow
     | Loan
     | Returned
+    | Progress
     | Stale
     | AskLedger
     | Clear

@@ -102,8 +102,9 @@ class PrefillLeader(BorrowingLeader):
         share = self.settings.ahead / max(1, len(self._plans)) if self.settings.ahead < 1 else 1
         return {g: int(n * share) for g, n in self.ledger.totals().items()}
 
-    def _stalls(self, room: PrefillRoom) -> bool:
-        return room.state is RoomState.OFFERED and room.admitted
+    def _waits_for(self, room: PrefillRoom) -> Boot | None:
+        """Decode, which reads and says Received."""
+        return room.ticket.decode if room.state is RoomState.OFFERED and room.admitted else None
 
     def pages_for(self, tokens: int) -> dict[GroupName, int]:
         """See Leader: enough for every chunk of a prompt."""
@@ -244,6 +245,7 @@ class PrefillLeader(BorrowingLeader):
 
     def _on_batch(self, batch: list[tuple[PrefillRoom, RowOrder]], ranks: list[tuple[RowSums, ...]], now: Micros) -> None:
         self.stepped()
+        self.progress.did(now)
         for i, (room, row) in enumerate(batch):
             if room.state is not RoomState.COMPUTING:
                 continue  # ended meanwhile
@@ -352,6 +354,7 @@ class PrefillLeader(BorrowingLeader):
 
     def _judge(self, doubt: Doubt, sums: dict[Rank, bytes]) -> None:
         """Our own blocks, hashed again, against their sums at birth."""
+        self.progress.did(self._now)
         room = self.find(doubt.key)
         assert room is not None, "a rank is quiet after its last answer"
         damaged = self._differing(room, doubt, sums)

@@ -55,9 +55,6 @@ class UnifiedLeader(GeneratingLeader[UnifiedRoom]):
     def _open(self, ticket: Ticket, now: Micros) -> UnifiedRoom:
         return UnifiedRoom(ticket, now)
 
-    def _stalls(self, room: UnifiedRoom) -> bool:
-        return False
-
     def pages_for(self, tokens: int) -> dict[GroupName, int]:
         """See Leader: enough for every chunk, and the token after the prompt."""
         return self.span.reserve(tokens, step=self.settings.step_tokens * self.manifest.pp)

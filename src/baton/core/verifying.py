@@ -73,6 +73,7 @@ class VerifyingLeader(GeneratingLeader[DecodeRoom]):
             return
         fetch = room.open_orders.pop(order)
         room.progress = now
+        self.progress.did(now)
         if vote is Vote.ARRIVED:
             for group, run in fetch.runs.items():
                 room.arrived.setdefault(group, set()).update(BlockIndex(b) for b in range(run.start, run.end))

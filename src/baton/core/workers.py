@@ -8,6 +8,8 @@ free. What does not fit waits at the gateway, where it holds nothing.
 
 from collections.abc import Iterator
 
+import msgspec
+
 from baton.core.ids import Boot, Key, Micros
 from baton.core.messages import Credits, Register, Ticket
 from baton.core.request import DECODE, PREFILL, UNIFIED
@@ -50,6 +52,15 @@ class Worker:
         self.credits = credits
         self._unheard.drop_to(credits.tickets)
         self._admitted.clear()
+
+    def full(self) -> None:
+        """It has refused a room, whatever it said of itself before."""
+        if self.credits is not None:
+            self.credits = msgspec.structs.replace(self.credits, free_queue=0)
+
+    def queues(self) -> bool:
+        """Whether one more room may wait there."""
+        return self.credits is None or self.credits.free_queue > len(self._unheard)
 
     def admits(self, key: Key) -> None:
         """It holds pages for the room now."""
@@ -186,6 +197,11 @@ class Workers:
             self._all[boot].gives(ticket, tokens + (boot == ticket.decode))
         self._ahead.setdefault(pair, Tab()).add(ticket.key, self._all[ticket.prefill].need(tokens))
 
+    def full(self, boot: Boot) -> None:
+        """A worker has refused a room because too many wait there."""
+        if (worker := self._all.get(boot)) is not None:
+            worker.full()
+
     def admits(self, boot: Boot, key: Key) -> None:
         """Decode holds pages for a room."""
         if (worker := self._all.get(boot)) is not None:
@@ -213,7 +229,8 @@ class Workers:
         could = [p for p in pairs if all(self._all[b].could_hold(tokens + 1) for b in p)]
         if not could:
             return min(pairs, key=self._load, default=None)
-        ready = {p: self._all[p[1]].generates(tokens + 1) for p in could if self._all[p[0]].takes(tokens)}
+        taken = [p for p in could if self._all[p[0]].takes(tokens) and all(self._all[b].queues() for b in p)]
+        ready = {p: self._all[p[1]].generates(tokens + 1) for p in taken}
         usable = [p for p, generates in ready.items() if generates or self._may_run_ahead(p, tokens)]
         return min(usable, key=lambda p: (not ready[p], self._load(p)), default=None)
 
