@@ -1,7 +1,5 @@
 """Worlds with more requests than they can serve: what is taken is served or told in time, and holds nothing afterwards."""
 
-from dataclasses import replace
-
 import pytest
 
 from baton.core.door import Fail, Finish
@@ -11,7 +9,7 @@ from baton.core.leader import Leader
 from baton.core.messages import FailCode
 from baton.core.prefill import PrefillLeader
 from baton.core.request import FrontSettings
-from baton.sim import collective
+from baton.sim.costs import Costs
 from baton.sim.excuses import EVERYBODY, Fault
 from baton.sim.parts import SHIPPED, Parts, Replaced
 from baton.sim.run import _replaced, be_silent
@@ -20,7 +18,7 @@ from baton.sim.tape import Tape
 from baton.sim.world import Violation, World
 
 PATIENCE_MS = 200
-SLOW = Replaced(collective, "STEP_US", 5_000)  # a step takes 5 ms, a request about 20
+SLOW = Costs(step_us=5_000)  # a step takes 5 ms, a request about 20
 
 
 @pytest.fixture(autouse=True)
@@ -46,11 +44,11 @@ def worker(role: str, *, pages: int, max_rooms: int) -> WorkerDraw:
 def crowd(parts: Parts = SHIPPED, *, seed: int, requests: int = 60, queue_ms: int = PATIENCE_MS, max_queued: int = 12) -> World:
     """Decode runs one request at a time; prefill has pages for many, so that prompts pile up between the two."""
     workers = (worker("prefill", pages=64, max_rooms=3), worker("decode", pages=9, max_rooms=1))
-    draw = WorldDraw(draw_table(Tape(script={})), ("gateway-0",), workers, Faults(), requests, 20, True, True)
+    draw = WorldDraw(draw_table(Tape(script={})), ("gateway-0",), workers, Faults(), requests, 20, True, True, costs=SLOW)
     front = FrontSettings(queue_ms=queue_ms, max_queued=max_queued)
     world = World(Tape(seed=seed), parts, draw=draw, front=front)
     world.all_faults.append(Fault(0, "crowd", frozenset({EVERYBODY})))
-    with _replaced(replace(parts, replaced=(*parts.replaced, SLOW))):
+    with _replaced(parts):
         world.run()
     return world
 

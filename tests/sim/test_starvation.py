@@ -13,8 +13,9 @@ from baton.core.front import Front
 from baton.core.ids import Micros
 from baton.core.marks import Mark
 from baton.core.request import FrontSettings
-from baton.sim import collective, people
+from baton.sim import people
 from baton.sim import world as world_module
+from baton.sim.costs import Costs
 from baton.sim.excuses import EVERYBODY, Fault
 from baton.sim.parts import Parts, Replaced
 from baton.sim.run import _replaced, be_silent
@@ -25,7 +26,6 @@ from baton.sim.world import World
 CLIENTS = 12
 SLOWEST_S = 60
 SETTINGS = (
-    Replaced(collective, "STEP_US", 60_000),
     Replaced(people, "ANSWERS", (1, 2, 8, 24, 40)),  # tokens; prompts have up to 22
     Replaced(world_module, "MAX_EVENTS", 2_000_000),
     Replaced(world_module, "PROBE_US", 20_000_000),
@@ -69,7 +69,8 @@ def test_long_and_short_urgent_and_not_all_have_their_turn(seconds):
     said: list[tuple[str, int]] = []
     decode = msgspec.structs.replace(worker("decode", pages=24, max_rooms=6), host_bytes=1 << 20)
     workers = (worker("prefill", pages=64, max_rooms=6), decode)
-    draw = WorldDraw(draw_table(Tape(script={})), ("gateway-0",), workers, Faults(), 0, seconds * 1000, True, True)
+    costs = Costs(step_us=60_000)
+    draw = WorldDraw(draw_table(Tape(script={})), ("gateway-0",), workers, Faults(), 0, seconds * 1000, True, True, costs=costs)
     parts = Parts(front=patient(listening(said)), replaced=SETTINGS)
     crowd = Crowd(Tape(seed=4), parts, draw=draw, front=FrontSettings(queue_ms=500_000))
     crowd.all_faults.append(Fault(0, "crowd", frozenset({EVERYBODY})))

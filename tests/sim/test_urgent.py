@@ -8,9 +8,10 @@ from baton.core.door import Finish, RequestId, Submit
 from baton.core.ids import TokenId
 from baton.core.marks import Mark
 from baton.core.messages import Limits, Sampling
-from baton.sim import collective, content
+from baton.sim import content
 from baton.sim import world as world_module
 from baton.sim.clients import Client
+from baton.sim.costs import Costs
 from baton.sim.parts import Parts, Replaced
 from baton.sim.run import _replaced, be_silent
 from baton.sim.settings import Faults, WorldDraw, draw_table
@@ -18,7 +19,8 @@ from baton.sim.tape import Tape
 from baton.sim.world import World
 
 STEP_US = 60_000
-PARTS = Parts(replaced=(Replaced(collective, "STEP_US", STEP_US), Replaced(world_module, "PROBE_US", 20_000_000)))
+PARTS = Parts(replaced=(Replaced(world_module, "PROBE_US", 20_000_000),))
+COSTS = Costs(step_us=STEP_US)
 Asked = tuple[int, int, int, int]  # when, in steps; tokens of the prompt and of the answer; priority
 
 
@@ -50,7 +52,9 @@ def told(*asked: Asked, pp: int, pages: int, page_blocks: int = 1) -> list[Clien
     )
     prefill = msgspec.structs.replace(worker("prefill", pages=128, max_rooms=8), step_tokens=280, last_chunk_tokens=280)
     hostile_ms = (max(at for at, *_ in asked) + 2) * STEP_US // 1000
-    draw = WorldDraw(draw_table(Tape(script={})), ("gateway-0",), (prefill, decode), Faults(), 0, hostile_ms, True, True)
+    draw = WorldDraw(
+        draw_table(Tape(script={})), ("gateway-0",), (prefill, decode), Faults(), 0, hostile_ms, True, True, costs=COSTS
+    )
     world = Told(Tape(seed=1), PARTS, draw=draw)
     world.asked = asked
     with _replaced(PARTS):

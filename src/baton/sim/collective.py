@@ -13,15 +13,15 @@ from baton.core.messages import BlockRun, Ticket
 from baton.core.state import Placement
 from baton.core.work import Batch, Row
 from baton.sim import content
+from baton.sim.costs import Costs
 from baton.sim.heap import Heap
 from baton.sim.loans import Loans
 from baton.sim.tape import Tape
+from baton.sim.work import Work
 
 if TYPE_CHECKING:
     from baton.sim.engine import SimEngine
 
-STEP_US = 400
-TOKEN_US = 25
 Place = tuple[GroupName, int]  # a block of a pool
 
 
@@ -35,6 +35,8 @@ class World(Protocol):
     stamps: dict[tuple[Boot, Key], list[int]]  # of the positions that a prefill worker has of a room
     tainted: set[Key]  # computed from damaged memory, so sealed as it is
     loans: Loans
+    costs: Costs
+    work: Work
 
     @property
     def hostile(self) -> bool:
@@ -72,7 +74,8 @@ class Collective:
         first, *others = ([(r.key, r.start, r.tokens, r.valid, r.draw) for r in b.rows] for b in waiting.values())
         if any(rows != first for rows in others):
             self.world.violate("equal_plans", f"ranks of {self.boot:x} compute different rows in step {batch.seq}")
-        cost = STEP_US + TOKEN_US * sum(len(r.tokens) for r in batch.rows)
+        cost = self.world.costs.step(rows=len(batch.rows), tokens=sum(len(r.tokens) for r in batch.rows))
+        cost *= max(engine.process.slowness for engine in self.engines.values())
         if self.world.hostile:
             cost += self.world.tape.below(20, "slow step") * 300
         stages = self.placement.pp
@@ -98,6 +101,7 @@ class Collective:
         """Stamps of all positions up to the row's end: its context is the ticket's, then what this worker was told."""
         ticket = self.world.tickets[row.key]
         known = (*ticket.prompt, *ticket.said)
+        self.world.work.computed(ticket, row.start, len(row.tokens))
         tokens = self.said.setdefault(row.key, list(known))
         histories, stamps = self.histories.setdefault(row.key, []), self.stamps.setdefault(row.key, [])
         del tokens[row.start :], histories[row.start :], stamps[row.start :]

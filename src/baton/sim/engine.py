@@ -93,9 +93,9 @@ class SimEngine:
         half = len(order.slots) // 2 if self.world.hostile and self.world.tape.chance(0.3, "a digest in two parts") else 0
         late = 10 * self.world.tape.below(100, "digest") if self.world.hostile else 0
         if half:
-            self.world.heap.after(DIGEST_US, self._first_half, order, half, late)
+            self.world.heap.after(DIGEST_US * self.process.slowness, self._first_half, order, half, late)
         else:
-            self.world.heap.after(DIGEST_US + late, self._digested, order, 0, None)
+            self.world.heap.after(DIGEST_US * self.process.slowness + late, self._digested, order, 0, None)
 
     def _first_half(self, order: DigestOrder, half: int, late: int) -> None:
         if self.process.alive:

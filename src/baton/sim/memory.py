@@ -6,6 +6,7 @@ bring bytes that were not there; and where the fabric does not promise that an e
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -16,6 +17,7 @@ from baton.core.ids import Boot, GroupName, Micros, RankId
 from baton.core.manifest import RankManifest
 from baton.core.work import Connected, Copies, Ended, FabricEvent, Handle, Outcome, Released
 from baton.ports.fabric import Capabilities, Pool
+from baton.sim.costs import Costs, Wires
 from baton.sim.heap import Heap
 from baton.sim.process import Process
 from baton.sim.settings import Faults
@@ -71,10 +73,21 @@ class World(Protocol):
     heap: Heap
     tape: Tape
     quiet_ends: bool
+    costs: Costs
+    wires: Wires
     story: object | None  # whoever is told
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing has gone wrong in this world, and nothing will."""
+        ...
 
     def faults(self) -> Faults:
         """What goes wrong at the moment."""
+        ...
+
+    def violate(self, invariant: str, detail: str) -> None:
+        """Stop the run."""
         ...
 
     def fault(self, kind: str, *names: str) -> None:
@@ -107,11 +120,12 @@ class SimFabric:
     def __init__(self, world: World, process: Process, pools: Mapping[GroupName, SimPool], books: Books) -> None:
         self._world, self._process, self._pools, self._books = world, process, pools, books
         self._peers: dict[RankId, RankManifest] = {}
+        self._reaching: dict[RankId, RankManifest] = {}  # connections that take their time
         self._reads: dict[Handle, UnderWay] = {}
         self._said: list[FabricEvent] = []
         self._lying: dict[RankId, int] = {}  # so many more reads
-        back = process.name.startswith("prefill")
-        self._piece_us, self._lies_back = (BACK_US, LIES_BACK) if back else (FORTH_US, 0.0)
+        self._comes_back = process.name.startswith("prefill")
+        self._piece_us, self._lies_back = (BACK_US, LIES_BACK) if self._comes_back else (FORTH_US, 0.0)
 
     @property
     def name(self) -> str:
@@ -134,13 +148,25 @@ class SimFabric:
             self._world.fault("connect", self._process.name)
             self._said.append(Connected(peer, "the simulated fabric does not reach it"))
             return
+        if (late := self._world.costs.connect_us) and peer not in self._peers:
+            self._reaching[peer] = manifest
+            self._world.heap.after(late, self._reached, peer, manifest)
+            return
         self._peers[peer] = manifest
         self._said.append(Connected(peer, ""))
+
+    def _reached(self, peer: RankId, manifest: RankManifest) -> None:
+        """A connection that took its time; nobody may wait for it any more."""
+        if self._process.alive and self._reaching.pop(peer, None) is manifest:
+            self._peers[peer] = manifest
+            self._said.append(Connected(peer, ""))
+            self._process.wake()
 
     def disconnect(self, peer: RankId) -> None:
         """See Fabric."""
         self._process.port_call()
         self._peers.pop(peer, None)
+        self._reaching.pop(peer, None)
         self._said = [event for event in self._said if not (isinstance(event, Connected) and event.peer == peer)]
         for read in [r for r in self._reads.values() if r.peer == peer]:
             self._give_up(read, "disconnected")
@@ -177,14 +203,22 @@ class SimFabric:
         return cells
 
     def _start(self, read: UnderWay, ranges: list[Range], deadline: Micros) -> None:
-        world, heap, tape, faults = self._world, self._world.heap, self._world.tape, self._world.faults()
         self._reads[read.handle] = read
         self._books.read_began(read.handle, read.peer, ranges)
-        if world.story is not None:
-            self._tell(
-                read, f"begins, {sum(r[3] for r in ranges)} bytes from {self._name(read.peer)} in {len(read.cells)} pieces"
-            )
-        heap.after(deadline, self._give_up, read, "its deadline passed")
+        nbytes, source = sum(r[3] for r in ranges), self._name(read.peer)
+        if self._world.story is not None:
+            self._tell(read, f"begins, {nbytes} bytes from {source} in {len(read.cells)} pieces")
+        self._world.heap.after(deadline, self._too_late, read)
+        wanted = partial(self._wanted, read)
+        self._world.wires.enter(source, self._process.name, nbytes, wanted, partial(self._carry, read))
+
+    def _wanted(self, read: UnderWay) -> bool:
+        """Whether a read that has waited for its wire is still to be carried."""
+        return self._process.alive and not read.quiet
+
+    def _carry(self, read: UnderWay, duration: int) -> None:
+        """The read's turn has come: its cells are sampled one after the other while the wire carries it."""
+        world, heap, tape, faults = self._world, self._world.heap, self._world.tape, self._world.faults()
         fails = tape.below(len(read.cells) + 1, "fail after") if tape.chance(faults.read_fail, "a read fails") else None
         straggles = tape.chance(faults.read_straggle, "a read straggles")
         lies = tape.below(len(read.cells), "cell") if self._lies(read.peer, faults.read_corrupt) else None
@@ -194,7 +228,11 @@ class SimFabric:
             world.fault("failed read", self._process.name)
         last, end = 0, len(read.cells) if fails is None else fails
         for i in range(end):
-            sampled = 20 + (tape.below(200, "sampled") * self._piece_us if len(read.cells) > 1 else 0)
+            sampled = (
+                20
+                + duration * (i + 1) // len(read.cells)
+                + (tape.below(200, "sampled") * self._piece_us if len(read.cells) > 1 else 0)
+            )
             landed = sampled + 10 + (tape.below(200, "landed") * self._piece_us if len(read.cells) > 1 else 0)
             if straggles and (i == end - 1 or tape.below(2, "straggling cell")):
                 landed += STRAGGLES_US[tape.below(len(STRAGGLES_US), "straggles by")]
@@ -278,6 +316,13 @@ class SimFabric:
         read = self._reads.get(handle)
         if read is not None:
             self._world.heap.after(10, self._give_up, read, "cancelled")
+
+    def _too_late(self, read: UnderWay) -> None:
+        """Where nothing goes wrong no read of decode may run out of time, whatever waits beside it. (What prefill fetches back
+        has a short time on purpose: it is computed instead.)"""
+        if not read.ended and self._process.alive and self._world.healthy and not self._comes_back:
+            self._world.violate("time_for_reads", f"{self._process.name}: read {read.handle} ran out of time in a healthy world")
+        self._give_up(read, "its deadline passed")
 
     def _give_up(self, read: UnderWay, why: str) -> None:
         if read.ended or not self._process.alive:

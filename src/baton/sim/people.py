@@ -71,7 +71,7 @@ class People:
             max_tokens=(LONG_ANSWERS if self._world.draw.pressed else ANSWERS)[self._world.tape.below(5, "max_tokens")],
             stop_token_ids=(),
             eos_token_ids=(content.END_OF_SEQUENCE,) if self._world.tape.below(2, "eos") == 0 else (),
-            deadline_ms=60 + 100 * self._world.tape.below(5, "tight") if tight else 20_000,
+            deadline_ms=60 + 100 * self._world.tape.below(5, "tight") if tight else 20_000 + self._world.alone_us // 1000,
         )
         salt = SALTS[self._world.tape.below(len(SALTS), "salt")]
         submit = Submit(

@@ -7,6 +7,8 @@ from baton.core.errors import Bug, PeerError
 from baton.core.ids import Boot, Micros
 from baton.sim.heap import SUPERSEDED, Heap
 
+SLOWER = 8
+
 
 class Crash(BaseException):
     """The process ends here and now, between two effects; nothing below the top of a pump may catch it."""
@@ -43,6 +45,7 @@ class Process:
         self.alive = True
         self.turns = 0
         self.paused_until = 0
+        self.slow_until = 0  # its host computes at a fraction of its pace
         self.calls_left: int | None = None  # port calls until a crash
         self.on_death: list[Callable[[str], None]] = []
         self.on_bug: Callable[[Process, Bug], None] | None = None
@@ -111,6 +114,11 @@ class Process:
                 if self.on_bug is not None:
                     self.on_bug(self, why)
                 self.die(f"bug: {why}")
+
+    @property
+    def slowness(self) -> int:
+        """How many times as long as usual computing takes here, now."""
+        return SLOWER if self.heap.now < self.slow_until else 1
 
     def port_call(self) -> None:
         """Every call of a port comes through here: a crash may lie between any two."""

@@ -9,6 +9,7 @@ from baton.core.fetch_back import FetchBack
 from baton.core.host_ledger import state_bytes
 from baton.core.ids import GroupName
 from baton.core.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit, Whole, Window
+from baton.sim.costs import Costs, Shares
 from baton.sim.tape import Tape
 
 BLOCK_TOKENS = 4
@@ -81,6 +82,7 @@ class Faults(msgspec.Struct, frozen=True):
     host_slow: float = 0.0  # a copy to or from the host store takes long
     host_fail: float = 0.0
     host_damage: float = 0.0  # a bit flips in the store
+    slow_hosts: int = 0  # a process computes at a fraction of its pace for a while; no excuse for anything
 
 
 class WorldDraw(msgspec.Struct, frozen=True):
@@ -98,6 +100,8 @@ class WorldDraw(msgspec.Struct, frozen=True):
     decode_caches: bool = True  # whether decode workers have a prefix cache, as prefill workers do
     fetch_back: FetchBack = FetchBack.NEVER
     alike: bool = False  # whether most ask what somebody has asked before, or what begins like it
+    costs: Costs = Costs()
+    crowded: bool = False  # whether there are many more requests than the workers hold at once
 
     @property
     def clean(self) -> bool:
@@ -161,7 +165,7 @@ def draw_world(tape: Tape) -> WorldDraw:
             )
     caches = CACHES[tape.below(len(CACHES), "decode caches")]
     back = caches if caches is not None and table.cacheable else FetchBack.NEVER
-    return WorldDraw(
+    drawn = WorldDraw(
         table=table,
         gateways=("gateway-0", "gateway-1") if tape.chance(0.2, "two gateways") else ("gateway-0",),
         workers=tuple(workers),
@@ -174,6 +178,42 @@ def draw_world(tape: Tape) -> WorldDraw:
         decode_caches=caches is not None,
         fetch_back=back,
         alike=tape.chance(0.5, "alike") or back is FetchBack.ALWAYS,
+    )
+    if tape.chance(0.03, "a crowd"):
+        return _crowded(tape, drawn)
+    return msgspec.structs.replace(drawn, costs=draw_costs(tape, drawn)) if tape.chance(0.12, "costs") else drawn
+
+
+def _crowded(tape: Tape, draw: WorldDraw) -> WorldDraw:
+    """The same world with many clients and workers that hold more of them; every other one without faults."""
+    workers = tuple(msgspec.structs.replace(w, pages=8 * w.pages, slots=8 * w.slots, max_rooms=32) for w in draw.workers)
+    return msgspec.structs.replace(
+        draw,
+        workers=workers,
+        requests=40 + 20 * tape.below(4, "how many"),
+        costs=draw_costs(tape, draw),
+        faults=draw.faults if tape.below(2, "with faults") else Faults(),
+        crowded=True,
+    )
+
+
+def draw_costs(tape: Tape, draw: WorldDraw) -> Costs:
+    """Slow engines, slow wires, or both: never so slow that a step, or the reads that a fabric is given at once, take longer
+    than the time after which the code gives them up."""
+    slow = tape.below(4, "what is slow")  # wires alone in two: a slow engine keeps them from ever being full
+    longest = state_bytes(Placement(draw.table, 1, 1, 0, 0, 1), LONGEST)
+    longest_ms = (100, 100, 50)[tape.below(3, "the wire")] // (
+        len(draw.workers) - 1
+    )  # reads from so many, or into so many, share it
+    engine, wire = slow in (0, 3), slow != 0
+    return Costs(
+        step_us=(20_000, 40_000, 10_000)[tape.below(3, "a step")] if engine else 400,
+        row_us=500 * tape.below(3, "a row") if engine else 0,
+        token_us=(8_000, 4_000, 500)[tape.below(3, "a token")] if engine else 25,
+        read_us=200 * tape.below(4, "a read") if wire else 0,
+        bytes_per_ms=-(-longest // longest_ms) if wire else 0,
+        shares=(Shares.ALL, Shares.SOURCE, Shares.TARGET)[tape.below(3, "the wire is shared")] if wire else Shares.NONE,
+        connect_us=100_000 * tape.below(4, "to connect"),
     )
 
 
@@ -205,5 +245,6 @@ def draw_faults(tape: Tape) -> Faults:
         mismatch=some(0.15, "mismatch", 0.3),
         connect_fail=some(0.15, "connect_fail", 0.2),
         host_damage=some(0.35, "host_damage", 0.2, 0.5),
+        slow_hosts=int(some(0.1, "slow_hosts", 1, 3)),
     )
     return msgspec.structs.replace(found, host_slow=found.read_straggle + found.lag, host_fail=found.read_fail / 2)

@@ -22,6 +22,7 @@ class Weather:
             (faults.pauses, self._pause),
             (faults.partitions, self._partition),
             (faults.source_damage, self._damage),
+            (faults.slow_hosts, self._slow),
         )
         for times, what in happenings:
             for _ in range(times):
@@ -46,6 +47,14 @@ class Weather:
             process.paused_until = self._world.heap.now + 300_000 * (1 + self._tape.below(20, "pause"))
             self._world.fault("pause", process.name)
             self._world.tell(f"{process.name}: stands still until {process.paused_until / 1000:.0f} ms")
+
+    def _slow(self) -> None:
+        """Not noted as a fault: that a host is slow excuses nothing."""
+        alive = self._world.processes()
+        if self._world.hostile and alive:
+            process = alive[self._tape.below(len(alive), "who is slow")]
+            process.slow_until = self._world.heap.now + 300_000 * (1 + self._tape.below(10, "slow for"))
+            self._world.tell(f"{process.name}: computes slowly until {process.slow_until / 1000:.0f} ms")
 
     def _partition(self) -> None:
         alive = self._world.processes()

@@ -139,7 +139,7 @@ class WorkerRun:
             max_rooms=d.max_rooms,
             max_queue=64,
             stall_ms=1500,
-            fetch_ms=600,
+            fetch_ms=500,
             pids=tuple(range(len(self.boots))),
             host_bytes=d.host_bytes,
             ahead=AHEAD.get(d.max_rooms, 1.0),

@@ -18,6 +18,7 @@ from baton.core.errors import Bug
 from baton.core.fetch_back import FetchBack
 from baton.core.frames import Said
 from baton.core.front import Front
+from baton.core.host_ledger import state_bytes
 from baton.core.ids import Boot, GroupName, Key, Micros, Rank
 from baton.core.marks import Marks
 from baton.core.messages import BlockRun, Failed, Ticket
@@ -30,6 +31,7 @@ from baton.shell.gateway_pump import GatewayPump
 from baton.shell.lines import Lines
 from baton.sim import content
 from baton.sim.caches import CacheBook
+from baton.sim.costs import Wires
 from baton.sim.endings import Endings
 from baton.sim.excuses import EVERYBODY, Fault, worker_of
 from baton.sim.handoffs import Handoffs
@@ -41,13 +43,14 @@ from baton.sim.parts import SHIPPED, Parts
 from baton.sim.people import People
 from baton.sim.pressure import Pressure
 from baton.sim.process import Process, SkewedClock
-from baton.sim.settings import Faults, WorkerDraw, WorldDraw, draw_world
+from baton.sim.settings import LONGEST, Faults, WorkerDraw, WorldDraw, draw_world
 from baton.sim.sharing import Sharing
 from baton.sim.story import Story, ordered, short
 from baton.sim.sums import Sums
 from baton.sim.tape import Tape
 from baton.sim.waits import Waits
 from baton.sim.weather import Weather
+from baton.sim.work import Work
 from baton.sim.worker import WorkerRun, address_of
 
 WEIGHTS = "ab" * 16
@@ -101,6 +104,12 @@ class World:
         self.caches: dict[Boot, CacheBook] = {}  # of decode workers
         self.concerned: dict[str, set[str]] = {}  # room -> its request, and workers and gateways its tickets named
         self.all_faults: list[Fault] = []
+        self.costs, self.work = self.draw.costs, Work()
+        self.wires = Wires(self.heap, self.costs)
+        longest = state_bytes(Placement(self.draw.table, 1, 1, 0, 0, 1), LONGEST)
+        self.alone_us = self.costs.request_us(steps=LONGEST, nbytes=longest)  # that a request takes longer than by default
+        if self.draw.crowded:
+            self.all_faults.append(Fault(0, "crowd", frozenset({EVERYBODY})))
         self.endings = Endings(self.tickets, self.violate)
         self.handoffs = Handoffs(self.tickets, self.all_faults, self.concerned, self.violate, lossy=bool(self.draw.faults.loss))
         self.sharing = Sharing(self.violate)
@@ -126,6 +135,11 @@ class World:
     def faults(self) -> Faults:
         """What goes wrong at the moment."""
         return self.draw.faults if self.hostile else CALM
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing has gone wrong in this world, and nothing will."""
+        return self.draw.clean
 
     def fault(self, kind: str, *names: str) -> None:
         """Note a fault and whom it hit."""
@@ -308,7 +322,7 @@ class World:
         self._advance(self.heap.now + self.draw.hostile_ms * 1000)
         self._heal()
         healed = self.heap.now
-        self._until_ended(healed + END_US)
+        self._until_ended(healed + END_US + self.alone_us * self.draw.requests)
         if not self.draw.clean:  # what was silent before may be given up until now
             self._advance(max(self.heap.now, healed + self.limits.silence + 100_000))
         self._until_paired(healed + PAIRED_US)
@@ -340,7 +354,7 @@ class World:
     def _probe(self, count: int) -> None:
         for _ in range(count):
             self.people.ask(probe=True)
-        self._until_ended(self.heap.now + PROBE_US)
+        self._until_ended(self.heap.now + PROBE_US + count * self.alone_us)
         for client in self.people.clients:
             if client.probe and not isinstance(client.end, Finish):
                 self.violate(
@@ -370,7 +384,9 @@ class World:
         span = self.draw.hostile_ms * 1000
         start = self.heap.now
         bursts = (2, 2, 40) if self.draw.fetch_back is FetchBack.ALWAYS else (2, 40, 160)
-        window = span // bursts[max(self.tape.below(3, "burst"), 2 * self.draw.pressed)]  # in which all ask
+        window = (
+            span // bursts[max(self.tape.below(3, "burst"), 2 * (self.draw.pressed or self.draw.crowded))]
+        )  # in which all ask
         for i in range(self.draw.requests):
             at = window * i // self.draw.requests + window * self.tape.below(20, "asks at") // 40
             self.heap.at(start + at, self.people.ask)

@@ -1,0 +1,73 @@
+"""Two hundred requests at once on slow machines over slow wires, and nothing wrong: all are served, and nothing is done twice."""
+
+import msgspec
+import pytest
+from tests.sim.test_overload import worker
+
+from baton.core import read_queue
+from baton.core.door import Finish
+from baton.core.leader import Leader
+from baton.core.marks import Mark
+from baton.core.progress import ProgressTracker
+from baton.core.request import FrontSettings
+from baton.sim import world as world_module
+from baton.sim.costs import Costs, Shares
+from baton.sim.parts import SHIPPED, Parts, Replaced
+from baton.sim.plants.overload import PLANTS
+from baton.sim.run import _replaced, be_silent
+from baton.sim.settings import Faults, WorldDraw, draw_table
+from baton.sim.tape import Tape
+from baton.sim.world import Violation, World
+
+REQUESTS = 200
+LONG = (
+    Replaced(world_module, "MAX_EVENTS", 1_000_000),
+    Replaced(world_module, "PROBE_US", 60_000_000),
+    Replaced(world_module, "END_US", 900_000_000),
+)
+WIRE = Costs(bytes_per_ms=50, read_us=1_000, shares=Shares.ALL)  # a prompt's state takes 30 to 60 ms
+ENGINE = Costs(step_us=50_000, token_us=2_000)  # a step takes 50 to 115 ms
+BOTH = Costs(step_us=20_000, token_us=1_000, row_us=500, bytes_per_ms=50, shares=Shares.SOURCE)
+
+
+def flow(costs: Costs, *, workers: int = 1, parts: Parts = SHIPPED) -> World:
+    """All ask within two seconds; workers hold as many as come, so that whatever is slow has them all in its queue."""
+    be_silent()
+    drawn = [
+        msgspec.structs.replace(worker(role, pages=512, max_rooms=64), name=f"{role}-{i}")
+        for role in ("prefill", "decode")
+        for i in range(workers)
+    ]
+    draw = WorldDraw(
+        draw_table(Tape(script={})), ("gateway-0",), tuple(drawn), Faults(), REQUESTS, 2_000, True, True, costs=costs
+    )
+    parts = Parts(replaced=(*LONG, *parts.replaced))
+    world = World(Tape(seed=1), parts, draw=draw, front=FrontSettings(queue_ms=300_000))
+    with _replaced(parts):
+        world.run()
+    return world
+
+
+@pytest.mark.parametrize(("costs", "workers"), [(WIRE, 1), (ENGINE, 1), (BOTH, 2)], ids=["wire", "engine", "both"])
+def test_whoever_waits_for_its_turn_is_served_and_nothing_is_done_twice(costs, workers):
+    world = flow(costs, workers=workers)
+    clients = [c for c in world.people.clients if not c.probe]
+    assert sum(isinstance(c.end, Finish) for c in clients) == REQUESTS
+    assert world.work.done >= REQUESTS * 5
+    assert world.work.again <= world.work.done // 50
+    assert not {Mark.STALL, Mark.NEW_EPOCH, Mark.READ_AGAIN, Mark.FETCH_FAILED} & world.core_marks.keys()
+    longest = max(c.ended_at - c.sent_at for c in clients)
+    assert longest > 2 * 1_500_000, "nobody waited for as long as would have been called a standstill"
+
+
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.name)
+def test_a_clock_that_runs_while_somebody_queues_is_found_here(plant):
+    costs = WIRE if plant.name == "reads_all_at_once" else ENGINE
+    with pytest.raises(Violation) as found:
+        flow(costs, parts=plant.make())
+    assert found.value.invariant in plant.invariants
+
+
+def test_the_plants_replace_what_they_say():
+    names = {(r.owner, r.name) for plant in PLANTS for r in plant.make().replaced}
+    assert names == {(ProgressTracker, "patience_ends"), (Leader, "_on_progress"), (read_queue, "READS")}
