@@ -1,4 +1,10 @@
-"""The ends that a real engine shows too rarely: parts that stall, break, or are not let go of."""
+"""The ends that a real engine shows too rarely: parts that stall, break, or are not let go of.
+
+The scripted agent knows which of its parts may still land: one that was given back before it was done may, until its agent is
+deleted. Every end that is told is held against that.
+"""
+
+import random
 
 import numpy as np
 import pytest
@@ -23,11 +29,19 @@ class HandClock:
 class ScriptedPart:
     def __init__(self, ranges: Ranges) -> None:
         self.ranges, self.state, self.why, self.let_go = ranges, PartState.MOVING, "", True
+        self.given_back = False
+
+    @property
+    def handle(self) -> Handle:
+        return Handle(int(self.ranges.target[0]))
 
     def look(self) -> PartState:
+        assert not self.given_back, "the engine is asked about a part that it was given back"
         return self.state
 
     def release(self) -> bool:
+        assert not self.given_back, "a part is given back twice"
+        self.given_back = self.let_go
         return self.let_go
 
 
@@ -35,15 +49,20 @@ class ScriptedAgent:
     def __init__(self) -> None:
         self.parts: list[ScriptedPart] = []
         self.closed = False
+        self.removed = False
+        self.progressed = 0
 
     def add(self, metadata: bytes) -> str:
         if metadata == b"bad":
             raise FabricError("no such metadata")
         return "theirs"
 
-    def remove(self, name: str) -> None: ...
+    def remove(self, name: str) -> None:
+        assert not self.removed
+        self.removed = True
 
-    def progress(self) -> None: ...
+    def progress(self) -> None:
+        self.progressed += 1
 
     def post(self, name: str, ranges: Ranges) -> ScriptedPart:
         assert not self.closed
@@ -51,16 +70,25 @@ class ScriptedAgent:
         return self.parts[-1]
 
     def close(self) -> None:
-        assert all(part.let_go for part in self.parts), "an agent was deleted under a live part"
+        assert not self.closed
+        assert all(part.given_back for part in self.parts), "an agent was deleted under a live part"
         self.closed = True
+
+    def may_land(self, handle: Handle) -> bool:
+        parts = [part for part in self.parts if part.handle == handle]
+        return not self.closed and any(part.state is not PartState.DONE for part in parts)
 
 
 class World:
-    """A Progress over scripted agents."""
+    """A Progress over scripted agents, which holds every end against what may still land."""
 
     def __init__(self) -> None:
         self.clock, self.agents, self.desk = HandClock(), [], Desk(lambda: None)  # type: ignore[var-annotated]
         self.progress = Progress(self._make, self.desk, self.clock, Limits(PART_BYTES, 2048))  # type: ignore[arg-type]
+        self.told: dict[Handle, list[Outcome | None]] = {}  # None: released
+        self.connect()
+
+    def connect(self) -> None:
         self.link = Link(PEER, "theirs", b"", {})
         self.progress.load(self.link)
 
@@ -70,14 +98,29 @@ class World:
 
     def begin(self, handle: int, parts: int = 1, due: int = 10**9) -> None:
         n = np.full(parts, PART_BYTES)
-        read = Read(Handle(handle), PEER, Ranges(n * 0, n * 0, n), Micros(due))
+        read = Read(Handle(handle), PEER, Ranges(n * 0, n * 0 + handle, n), Micros(due))
         self.desk.open(read)
         self.progress.begin(read, self.link)
 
     def steps(self, n: int = 20) -> list[Ended | Released]:
-        for _ in range(n):
-            self.progress.step()
-        return self.desk.collect()
+        return [event for _ in range(n) for event in self.step()]
+
+    def step(self) -> list[Ended | Released]:
+        self.progress.step()
+        return self.collect()
+
+    def collect(self) -> list[Ended | Released]:
+        events = [event for event in self.desk.collect() if isinstance(event, Ended | Released)]
+        for event in events:
+            outcome = event.outcome if isinstance(event, Ended) else None
+            self.told.setdefault(event.handle, []).append(outcome)
+            if outcome is not Outcome.UNKNOWN:
+                assert not any(agent.may_land(event.handle) for agent in self.agents), f"{event}, and it may still land"
+        return events
+
+    @property
+    def live_parts(self) -> list[ScriptedPart]:
+        return [part for agent in self.agents for part in agent.parts if not part.given_back]
 
 
 @pytest.fixture
@@ -150,12 +193,183 @@ def test_a_part_that_is_not_let_go_of_is_unknown_until_it_is(world: World) -> No
     assert world.steps() == []
     world.clock.time += GRACE_US
     assert world.steps() == [Ended(Handle(1), Outcome.UNKNOWN, "deadline passed")]
-    world.begin(2)
-    assert [type(end) for end in world.steps()] == [Ended]  # torn down with the other
-    assert len(world.agents[0].parts) == 1, "the peer is not read again while the old read may land"
     world.agents[0].parts[0].let_go = True
     assert world.steps() == [Released(Handle(1))]
     assert world.agents[0].closed
+
+
+def test_while_one_part_is_not_let_go_of_nothing_that_was_under_way_with_it_is_quiet(world: World) -> None:
+    world.begin(1, parts=2, due=100)
+    world.begin(2, parts=2)
+    world.steps()
+    held = world.agents[0].parts[0]
+    held.let_go = False
+    world.clock.time = 100
+    world.steps()
+    world.clock.time += GRACE_US
+    world.steps()
+    assert world.told == {1: [Outcome.UNKNOWN]}
+    world.clock.time += GRACE_US
+    world.steps()
+    assert world.told == {1: [Outcome.UNKNOWN], 2: [Outcome.UNKNOWN]}
+    assert not world.agents[0].closed
+    held.let_go = True
+    world.steps()
+    assert world.told == {1: [Outcome.UNKNOWN, None], 2: [Outcome.UNKNOWN, None]}
+    assert world.agents[0].closed
+
+
+def test_what_had_landed_before_its_agent_went_is_quiet(world: World) -> None:
+    world.begin(1, due=100)
+    world.begin(2, parts=WINDOW_PARTS)
+    world.steps()
+    for part in world.agents[0].parts[1:]:
+        part.state = PartState.DONE
+    world.agents[0].parts[0].let_go = False
+    world.steps(1)  # the last part of the second read is posted
+    for part in world.agents[0].parts[1:]:
+        part.state = PartState.DONE
+    world.desk.stop(Handle(2), "cancelled")
+    world.clock.time = 100 + GRACE_US
+    assert Ended(Handle(2), Outcome.FAILED, "cancelled") in world.steps()
+
+
+def test_a_part_that_ends_by_itself_lets_its_agent_go(world: World) -> None:
+    world.begin(1, parts=2, due=100)
+    world.steps()
+    held, given_back = world.agents[0].parts
+    held.let_go = False
+    world.clock.time = 100
+    world.steps()
+    world.clock.time += GRACE_US
+    world.steps()
+    assert given_back.given_back
+    held.state, held.let_go = PartState.DONE, True
+    assert world.steps() == [Released(Handle(1))]
+    assert world.agents[0].closed
+    world.begin(2)
+    world.steps()
+    world.agents[1].parts[0].state = PartState.DONE
+    assert world.steps() == [Ended(Handle(2), Outcome.OK, "")]
+
+
+def test_a_forgotten_peer_that_is_met_again_is_read_while_its_old_agent_lives_on(world: World) -> None:
+    world.begin(1, parts=2)
+    world.steps()
+    held = world.agents[0].parts[1]
+    held.let_go = False
+    world.progress.forget(world.link)
+    world.connect()
+    world.begin(2)
+    assert world.steps() == []
+    world.agents[1].parts[0].state = PartState.DONE
+    assert world.steps() == [Ended(Handle(2), Outcome.OK, "")]
+    progressed = world.agents[0].progressed
+    world.progress.progress()
+    assert world.agents[0].progressed > progressed, "without progress the engine may never let go"
+    held.let_go = True
+    assert world.steps() == [Ended(Handle(1), Outcome.FAILED, "disconnected")]
+    assert (world.agents[0].closed, world.agents[1].closed) == (True, False)
+
+
+def test_parts_that_are_kept_take_no_place_from_other_peers(world: World) -> None:
+    slow = world.link
+    world.begin(1, parts=WINDOW_PARTS)
+    world.steps()
+    for part in world.agents[0].parts:
+        part.let_go = False
+    world.connect()
+    world.begin(2)
+    assert world.steps() == []
+    assert world.agents[1].parts == []
+    world.progress.tear_down(slow, "test")
+    world.steps()
+    world.agents[1].parts[0].state = PartState.DONE
+    assert world.steps() == [Ended(Handle(2), Outcome.OK, "")]
+
+
+def test_closing_says_of_no_read_that_it_is_quiet_while_its_agent_lives(world: World) -> None:
+    world.begin(1, parts=2)
+    world.begin(2)
+    world.begin(3)
+    world.begin(4)  # beyond the window: nothing of it was ever posted
+    world.steps()
+    world.agents[0].parts[0].let_go = False
+    world.progress.shut_down()
+    world.collect()
+    assert world.told == {4: [Outcome.FAILED]}
+    assert [read.handle for read in world.desk.open_reads()] == [1, 2, 3]  # of these the fabric says UNKNOWN
+
+
+@pytest.mark.parametrize("state", [PartState.MOVING, PartState.BROKEN])
+def test_a_read_that_comes_while_an_agent_is_going_waits_for_the_next_one(world: World, state: PartState) -> None:
+    world.begin(1, due=100)
+    world.steps()
+    world.agents[0].parts[0].let_go = False
+    world.clock.time = 100
+    world.steps()
+    world.clock.time += GRACE_US
+    world.steps()
+    world.agents[0].parts[0].state = state
+    world.begin(2)
+    assert world.steps() == []
+    assert len(world.agents[0].parts) == 1, "the peer is not read through an agent that is to go"
+    world.agents[0].parts[0].let_go = True
+    assert world.steps() == [Released(Handle(1))]
+    world.agents[1].parts[0].state = PartState.DONE
+    assert world.steps() == [Ended(Handle(2), Outcome.OK, "")]
+
+
+def test_a_read_that_comes_when_an_agent_has_not_gone_for_long_fails_at_once(world: World) -> None:
+    world.begin(1, due=100)
+    world.steps()
+    world.agents[0].parts[0].let_go = False
+    world.clock.time = 100
+    world.steps()
+    world.clock.time += GRACE_US
+    world.steps()
+    world.begin(2)
+    world.clock.time += GRACE_US
+    (end,) = world.steps()
+    assert isinstance(end, Ended)
+    assert (end.handle, end.outcome) == (2, Outcome.FAILED)
+    assert "a read did not end in time (deadline passed)" in end.detail
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_no_end_comes_before_its_bytes_and_all_come_once_the_engine_lets_go(seed: int) -> None:
+    """Reads, cancels, time, disconnects, and parts that end, break, hang or are not let go of, in any order."""
+    world, rng = World(), random.Random(seed)
+    begun = 0
+    for _ in range(120):
+        world.clock.time += rng.choice((0, 0, 0, 50_000, GRACE_US // 2, GRACE_US))
+        match rng.randrange(8):
+            case 0 | 1 | 2:
+                begun += 1
+                world.begin(begun, parts=rng.randrange(4), due=world.clock.time + rng.choice((0, 10**5, 10**7, 10**9)))
+            case 3 if begun:
+                world.desk.stop(Handle(rng.randrange(begun) + 1), "cancelled")
+            case 4 if rng.random() < 0.3:
+                world.progress.forget(world.link)
+                world.connect()
+            case _:
+                for part in world.live_parts:
+                    if rng.random() < 0.4:
+                        part.let_go = rng.random() < 0.6
+                        part.state = rng.choice((PartState.MOVING, PartState.DONE, PartState.DONE, PartState.BROKEN))
+        world.steps(rng.randrange(4))
+    for _ in range(100):
+        for part in world.live_parts:
+            part.state, part.let_go = PartState.DONE, True
+        world.step()
+    world.clock.time += 10**10
+    world.steps()
+    assert world.told.keys() == set(range(1, begun + 1))
+    assert all(told in ([Outcome.OK], [Outcome.FAILED], [Outcome.UNKNOWN, None]) for told in world.told.values()), world.told
+    assert world.progress.idle
+    assert world.progress._links == [world.link]
+    world.progress.shut_down()
+    assert all(agent.closed for agent in world.agents)
 
 
 def test_metadata_that_does_not_load_fails_the_reads(world: World) -> None:

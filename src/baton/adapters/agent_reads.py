@@ -3,8 +3,12 @@
     begin ─▶ parts posted, oldest read first, WINDOW_PARTS under way ─▶ all done ─▶ OK
                 │ cancel, deadline: no further part; wait for those under way ─────▶ FAILED
                 │   ... GRACE_US later, or at once when a part breaks:
-                └─▶ the peer's reading agent is destroyed, which ends all reads from it ─▶ FAILED
-                        ... the engine keeps a part: UNKNOWN, tried again until it lets go: Released
+                └─▶ the peer's reading agent is deleted, which ends all reads from it ─▶ FAILED
+                        ... the engine keeps a part, so the agent lives on: UNKNOWN for all that were under way through it,
+                            GRACE_US later; tried again until the engine lets go: the agent is deleted ─▶ Released
+
+Invariant: a read of which a part was given back before it was done is not quiet until the agent has been deleted, whatever
+the engine said when it took that part back: NIXL takes one whose bytes still come.
 
 Each peer is read through an agent of its own, because only the end of an agent (NIXL: of its UCX worker) ends its reads: after
 NIXL's `remove_remote_agent` alone, a read over TCP from a source that had been stopped still landed when the source woke.
@@ -24,7 +28,7 @@ from baton.ports.clock import Clock
 from baton.ports.fabric import Outcome
 
 WINDOW_PARTS = 4  # under way at a time over all reads; keeps a network busy, and means nothing where posting copies
-GRACE_US = 2_000_000  # from a stop to the end of the reading agent: the window drains in 1 s at 1 Gbit/s
+GRACE_US = 2_000_000  # from a stop to the end of the reading agent, and from there to UNKNOWN: 1 s drains the window at 1 Gbit/s
 
 
 class PartState(Enum):
@@ -95,7 +99,9 @@ class Link:
     """A peer as the fabric thread knows it.
 
     reader: the agent that reads from it, None until needed (again)
-    dying: the reader is to go, but NIXL keeps a part of it: nothing may be posted
+    leaving: why the reader is to go, while the engine keeps a part of it: nothing may be posted. "" if it is not
+    leaving_since: when that was first tried
+    forgotten: the peer will not be read again through this link
     """
 
     peer: RankId
@@ -103,7 +109,9 @@ class Link:
     metadata: bytes
     regions: dict[GroupName, Region]
     reader: Agent | None = None
-    dying: bool = False
+    leaving: str = ""
+    leaving_since: Micros = field(default=Micros(0))
+    forgotten: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -112,9 +120,15 @@ class _Job:
     link: Link
     waiting: list[Ranges]  # parts to post, the next one last
     moving: list[Part] = field(default_factory=list)
+    adrift: bool = False  # a part was given back before it was done: it may land until the reader has been deleted
     why: str = ""  # it must end early
     stopped_at: Micros | None = None
     ended: bool = False  # UNKNOWN was said; Released is owed
+
+    @property
+    def may_land(self) -> bool:
+        """Whether something of it may still come."""
+        return bool(self.moving) or self.adrift
 
 
 class Progress:
@@ -155,26 +169,25 @@ class Progress:
 
     def tear_down(self, link: Link, why: str) -> None:
         """End all reads from a peer by ending the agent that reads from it; a later read makes a new one."""
-        jobs = [job for job in self._jobs if job.link is link]
-        for job in jobs:
+        for job in self._of(link):
             self._stop(job, why)
-        if link.reader is None:
+        if link.reader is None or link.leaving:
             return
         link.reader.remove(link.agent)
-        for job in jobs:
-            job.moving = [part for part in job.moving if not part.release()]
-        link.dying = any(job.moving for job in jobs)
-        if not link.dying:
-            link.reader.close()
-            link.reader = None
+        link.leaving, link.leaving_since = why, self._clock.now()
+        self._delete_reader(link)
 
     def forget(self, link: Link) -> None:
-        """The peer will not be read again."""
+        """The peer will not be read again; its reading agent stays ours until the engine lets go of it."""
+        link.forgotten = True
         self.tear_down(link, "disconnected")
-        self._links.remove(link)
+        self._drop_links()
 
     def step(self) -> bool:
         """Post at most one part and look at every read. True if anything moved on."""
+        for link in [link for link in self._links if link.leaving]:
+            self._delete_reader(link)
+        self._drop_links()
         for job in self._jobs:
             self._heed(job)
         moved = self._post_one()
@@ -192,12 +205,33 @@ class Progress:
                 link.reader.progress()
 
     def shut_down(self) -> None:
-        """End every reading agent; all reads end."""
+        """End every reading agent; all reads end but those that may land through an agent which the engine keeps."""
         for link in list(self._links):
             self.forget(link)
         for job in self._jobs:
             self._stop(job, "the fabric is closed")
         self.step()
+
+    def _of(self, link: Link) -> list[_Job]:
+        return [job for job in self._jobs if job.link is link]
+
+    def _delete_reader(self, link: Link) -> None:
+        """Give back what was posted through an agent that is to go, and delete it if the engine has taken everything."""
+        assert link.reader is not None
+        jobs = self._of(link)
+        for job in jobs:
+            kept = [part for part in job.moving if not part.release()]
+            job.adrift |= len(kept) < len(job.moving)
+            job.moving = kept
+        if any(job.moving for job in jobs):
+            return
+        link.reader.close()
+        link.reader, link.leaving = None, ""
+        for job in jobs:
+            job.adrift = False
+
+    def _drop_links(self) -> None:
+        self._links = [link for link in self._links if link.reader is not None or not link.forgotten]
 
     def _stop(self, job: _Job, why: str) -> None:
         if not job.why:
@@ -211,10 +245,11 @@ class Progress:
             self._stop(job, job.read.stop)
         elif now >= job.read.due:
             self._stop(job, "deadline passed")
-        overdue = job.stopped_at is not None and now >= job.stopped_at + GRACE_US
-        if job.moving and (overdue or job.link.dying):
+        if job.stopped_at is None or now < job.stopped_at + GRACE_US or not job.may_land:
+            return
+        if not job.link.leaving:
             self.tear_down(job.link, f"a read did not end in time ({job.why})")
-        if job.moving and overdue and not job.ended:
+        if job.may_land and not job.ended:
             job.ended = True
             self._desk.end(job.read, Outcome.UNKNOWN, job.why)
 
@@ -222,15 +257,15 @@ class Progress:
         """Look at the parts under way; True if one has ended."""
         there = len(job.moving)
         job.moving = [part for part in job.moving if not (part.look() is PartState.DONE and part.release())]
-        broken = next((part for part in job.moving if part.state is PartState.BROKEN), None)
-        if broken is not None:
-            self._stop(job, broken.why)
-            self.tear_down(job.link, f"the endpoint broke: {broken.why}")
+        broken = next((part.why for part in job.moving if part.state is PartState.BROKEN), None)
+        if broken is not None and not job.link.leaving:
+            self._stop(job, broken)
+            self.tear_down(job.link, f"the endpoint broke: {broken}")
         return len(job.moving) != there
 
     def _finish(self, job: _Job) -> bool:
         """State the job's end if it has come; True when nothing more is owed."""
-        if job.moving or job.waiting:
+        if job.may_land or job.waiting:
             return False
         if job.ended:
             self._desk.release(job.read.handle)
@@ -239,7 +274,7 @@ class Progress:
         return True
 
     def _post_one(self) -> bool:
-        if sum(len(job.moving) for job in self._jobs) >= WINDOW_PARTS:
+        if sum(len(job.moving) for job in self._jobs if not job.link.leaving) >= WINDOW_PARTS:
             return False
         job = next((job for job in self._jobs if job.waiting and self._ready(job)), None)
         if job is None:
@@ -252,8 +287,13 @@ class Progress:
         return True
 
     def _ready(self, job: _Job) -> bool:
-        """Whether its peer can be read; after a tear-down a new agent is made once nothing of the old one moves."""
-        if job.link.dying:
+        """Whether its peer can be read. After a tear-down a new agent is made once the old one has been deleted.
+
+        A read waits GRACE_US for that; after it one fails at once, so that it may be tried elsewhere.
+        """
+        if job.link.leaving:
+            if self._clock.now() >= job.link.leaving_since + GRACE_US:
+                self._stop(job, f"the engine keeps the agent that reads from this peer: {job.link.leaving}")
             return False
         try:
             if job.link.reader is None:

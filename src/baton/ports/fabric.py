@@ -10,7 +10,7 @@ F6 Limits (ranges per call, sizes, alignment) are declared in `capabilities` and
 F7 Only the pools are exposed, read-only where the engine can.
 F8 Ranges outside the peer's or our own pools are refused (FabricError) before anything is submitted.
 F9 Every handle has a deadline; then it is cancelled. If it has not ended a stated time later the adapter tears down its
-   endpoint to that peer, which ends all handles to it.
+   endpoint to that peer, which ends all handles to it; those of which bytes may still come end UNKNOWN, until it has gone.
 F10 `connect` and `disconnect` wait for nobody. Whether a peer was reached is said once, by `Connected`, whatever its
    manifest holds; not at all once it has been disconnected.
 """
