@@ -17,6 +17,7 @@ from baton.adapters.memory import HostPool
 from baton.adapters.shm_door import call, decode_exposure
 from baton.contract.checks import CHECKS, Check
 from baton.contract.peer import Order, Peer, WallClock
+from baton.contract.reads import f3_what_ended_while_its_source_stood_still_lands_nothing_when_it_goes_on
 from baton.contract.rig import BOOTS, POOLS, SLOT, SMALL, Rig, World, copies
 from baton.core.errors import ConfigError
 from baton.core.ids import Boot, GroupName, RankId
@@ -48,6 +49,17 @@ def world(peer: Peer) -> Iterator[World]:
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
 def test_contract(world: World, check: Check) -> None:
     check.run(world)
+
+
+@pytest.mark.skipif(bool(available()["nixl"]), reason=available()["nixl"])
+def test_f3_nixl_over_tcp_lands_nothing_of_what_ended_while_its_source_stood_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over shared memory it reads without the source's help; over TCP it cannot, and takes parts back whose bytes still come."""
+    monkeypatch.setenv("UCX_TLS", "tcp,self")
+    spawned = Peer(Order("nixl", next(BOOTS), 3, SMALL))
+    w = World("nixl", spawned)
+    f3_what_ended_while_its_source_stood_still_lands_nothing_when_it_goes_on(w)
+    w.close()
+    spawned.end()
 
 
 def test_f7_shm_maps_a_peer_read_only_and_what_it_is_handed_cannot_be_written() -> None:

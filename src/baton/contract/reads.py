@@ -2,8 +2,11 @@
 
 import random
 
-from baton.contract.rig import FULL, POOLS, SMALL, World, copies, scattered
+from baton.contract.peer import pattern
+from baton.contract.rig import FULL, POOLS, SECONDS, SMALL, World, copies, scattered
 from baton.ports.fabric import Ended, Outcome
+
+PIECE = 8 << 20  # of a read from a source that stands still: more than what is on its way already
 
 
 def f1_submit_returns_before_any_byte_is_moved(w: World) -> None:
@@ -78,9 +81,35 @@ def f3_after_a_cancelled_read_has_ended_nothing_of_it_lands(w: World) -> None:
     for handle in handles:
         joined.fabric.cancel(handle)
     joined.ends(*handles)
-    joined.pools[FULL].array[:] = 0xA5
-    joined.expected[FULL][:] = 0xA5
+    joined.fill(slice(None))
     joined.read_ok(peer, copies("slot", 0, 0, POOLS["slot"]))  # whatever was queued before has had its turn
+
+
+def f3_what_ended_while_its_source_stood_still_lands_nothing_when_it_goes_on(w: World) -> None:
+    """What ended while its source stood still lands nothing when it goes on."""
+    rig, source = w.rig, w.spawn(POOLS)
+    rig.connect(source.id, source.manifest)
+    rig.read_ok(source, copies("slot", 0, 0, 1))  # the first use, which may take the source's help
+    source.stop()
+    try:
+        places = [slice(i * PIECE, (i + 1) * PIECE) for i in range(6)]
+        handles = [rig.submit(source, copies("full", p.start, p.start, PIECE), deadline_us=5 * SECONDS) for p in places]
+        for handle in handles[::3]:
+            rig.fabric.cancel(handle)
+        ends = rig.ends(*handles, hurry_us=SECONDS)
+        for handle, place in zip(handles, places, strict=True):
+            if ends[handle].outcome is Outcome.FAILED:
+                rig.fill(place)
+    finally:
+        source.resume()
+    rig.all_released()
+    for handle, place in zip(handles, places, strict=True):
+        if ends[handle].outcome is Outcome.UNKNOWN:
+            rig.fill(place)
+        elif ends[handle].outcome is Outcome.OK:  # memory that can be read without the help of whoever made it
+            rig.expected[FULL][place] = pattern(source.order.boot, "full", POOLS["full"])[place]
+    rig.read(source, copies("slot", 0, 0, 1))  # comes after whatever the source still had to do, or fails with it
+    rig.check()
 
 
 def f4_a_cancelled_read_is_not_ok(w: World) -> None:

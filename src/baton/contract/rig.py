@@ -15,7 +15,7 @@ from baton.adapters.memory import HostPool
 from baton.contract.peer import Order, Peer, pattern
 from baton.core.ids import Boot, GroupName, Micros, RankId
 from baton.core.manifest import RankManifest
-from baton.ports.fabric import Copies, Ended, FabricEvent, Handle, Outcome
+from baton.ports.fabric import Copies, Ended, FabricEvent, Handle, Outcome, Released
 from baton.ports.fabric_settings import FabricSettings
 
 FULL, SLOT = GroupName("full"), GroupName("slot")
@@ -56,6 +56,7 @@ class Rig:
         self.exposure = self.fabric.expose(self.pools)
         self.expected = {g: np.zeros(p.nbytes, np.uint8) for g, p in self.pools.items()}
         self._handles = 0
+        self._unknown: set[Handle] = set()  # ended UNKNOWN, not released yet
 
     def close(self) -> None:
         """Free all."""
@@ -88,19 +89,38 @@ class Rig:
         self.fabric.submit(handle, who, copies, deadline=Micros(deadline_us))
         return handle
 
-    def ends(self, *handles: Handle) -> dict[Handle, Ended]:
-        """Wait until all have ended; fails when one ends twice or another one ends."""
+    def ends(self, *handles: Handle, hurry_us: int = 0) -> dict[Handle, Ended]:
+        """Wait until all have ended; fails when one ends twice or another one ends. The clock moves ahead at every look."""
         found: dict[Handle, Ended] = {}
         limit = time.monotonic() + PATIENCE_S
         while set(found) != set(handles):
             assert time.monotonic() < limit, f"only {found} of {handles} have ended"
-            self.woken.wait(0.1)
-            self.woken.clear()
-            for end in self.fabric.poll():
-                assert isinstance(end, Ended)
+            for end in self._look():
                 assert end.handle in handles
                 assert end.handle not in found
                 found[end.handle] = end
+            self.clock.ahead += hurry_us
+        return found
+
+    def all_released(self) -> None:
+        """Wait until every read that ended UNKNOWN can land nothing more; fails when anything else ends."""
+        limit = time.monotonic() + PATIENCE_S
+        while self._unknown:
+            assert time.monotonic() < limit, f"{self._unknown} have not been released"
+            assert self._look() == []
+
+    def _look(self) -> list[Ended]:
+        self.woken.wait(0.1)
+        self.woken.clear()
+        found = []
+        for event in self.fabric.poll():
+            assert isinstance(event, Ended | Released)
+            if isinstance(event, Released):
+                self._unknown.remove(event.handle)
+                continue
+            found.append(event)
+            if event.outcome is Outcome.UNKNOWN:
+                self._unknown.add(event.handle)
         return found
 
     def read(self, peer: Peer | RankId, *copies: Copies) -> Ended:
@@ -117,6 +137,10 @@ class Rig:
             for s, t, n in zip(c.source.tolist(), c.target.tolist(), c.nbytes.tolist(), strict=True):
                 self.expected[c.group][t : t + n] = source[s : s + n]
         self.check()
+
+    def fill(self, place: slice) -> None:
+        """Write over a part of the largest pool: what is there from now on is ours."""
+        self.pools[FULL].array[place] = self.expected[FULL][place] = 0xA5
 
     def check(self) -> None:
         """Compare the whole of every pool with what must be there."""
