@@ -28,7 +28,7 @@ STRAGGLES_US = (20_000, 200_000, 700_000, 12_000_000)  # within, about and beyon
 LIES_AGAIN = (0, 0, 2, 2, 3, 3, 6, 60)
 FORTH_US, BACK_US = 10, 100  # a prompt goes to decode chunk by chunk, a conversation comes back as a whole: that takes longer
 LIES_BACK = 0.5  # of what comes back where reads lie at all: it is computed then, and nothing fails
-RELEASE_US = 300_000  # until the endpoint of a read that ended unknown is torn down
+RELEASES_US = (300_000, 300_000, 300_000, 3_000_000)  # until the endpoint of reads that ended unknown is torn down
 Range = tuple[GroupName, int, int, int]  # group, source offset, target offset, bytes
 
 
@@ -330,8 +330,28 @@ class SimFabric:
         if self._world.quiet_ends:
             self._end(read, Outcome.FAILED, why, quiet=True)
         else:
-            self._end(read, Outcome.UNKNOWN, why, quiet=False)
-            self._world.heap.after(RELEASE_US, self._release, read)
+            self._tear_down(read, why)
+
+    def _tear_down(self, read: UnderWay, why: str) -> None:
+        """End the endpoint that a read came through. Where reads hang that takes a while, and others had parts under way there:
+        nothing that came through it is quiet before it has gone."""
+        tape, hangs = self._world.tape, self._world.faults().read_straggle
+        release_us, torn = RELEASES_US[0], []
+        if tape.chance(2 * hangs, "an endpoint hangs"):
+            self._world.fault("hanging endpoint", self._process.name)
+            release_us = RELEASES_US[tape.below(len(RELEASES_US), "endpoint hangs for")]
+            torn = [other for other in self._reads.values() if other.peer == read.peer and other is not read]
+        self._end_unquiet(read, why, release_us)
+        for other in torn:
+            self._end_torn(other, release_us)
+
+    def _end_torn(self, read: UnderWay, release_us: int) -> None:
+        """A read ends with another one's endpoint."""
+        self._end_unquiet(read, "the endpoint was torn down under it", release_us)
+
+    def _end_unquiet(self, read: UnderWay, why: str, release_us: int) -> None:
+        self._end(read, Outcome.UNKNOWN, why, quiet=False)
+        self._world.heap.after(release_us, self._release, read)
 
     def _release(self, read: UnderWay) -> None:
         if self._process.alive:

@@ -22,6 +22,7 @@ from baton.core.room import RoomState
 from baton.core.span import Span
 from baton.core.state import Group
 from baton.core.work import Ended, Outcome
+from baton.sim.memory import SimFabric, UnderWay
 from baton.sim.parts import Parts, Replaced
 from baton.sim.plants.arrival import ChecksNothing
 from baton.sim.plants.plant import Plant
@@ -54,6 +55,16 @@ class TakesUnknownForQuiet(RankCore):
     def ended(self, end: Ended) -> list[RankEffect]:
         known = Outcome.FAILED if end.outcome is Outcome.UNKNOWN else end.outcome
         return super().ended(Ended(end.handle, known, end.detail))
+
+
+def _torn_is_quiet(self: SimFabric, read: UnderWay, release_us: int) -> None:
+    self._end(read, Outcome.FAILED, "the endpoint was torn down under it", quiet=False)
+    self._world.heap.after(release_us, _quieten, self, read)
+
+
+def _quieten(fabric: SimFabric, read: UnderWay) -> None:
+    read.quiet = True
+    fabric._books.read_quiet(read.handle)
 
 
 class DiffersAtOnce(RankCore):
@@ -206,6 +217,13 @@ PLANTS = (
         ("own_reads_ended", "landing", "right_commit"),
         6,
         lambda: Parts(rank=TakesUnknownForQuiet),
+    ),
+    Plant(
+        "torn_is_quiet",
+        "reads that were torn down with another one's endpoint count as failed, and land while that endpoint has not gone",
+        ("one_read", "own_reads_ended", "landing", "computes_alone", "own_pages"),
+        6,
+        lambda: Parts(replaced=(Replaced(SimFabric, "_end_torn", _torn_is_quiet),)),
     ),
     Plant(
         "differs_at_once",
