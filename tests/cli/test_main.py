@@ -1,8 +1,10 @@
 """Command lines as an operator types them: help, versions, and one clear line for what cannot be."""
 
+import json
 import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -171,6 +173,7 @@ def test_serve_fetches_the_trial_model_where_it_is_missing(monkeypatch, tmp_path
         assert run(["serve", "--port", "0"]) == 0
     directory = str(tmp_path / "baton" / "models" / "smollm2-135m-instruct")
     assert done == ["fetched", directory, directory]
+    assert json.loads(Path(directory, "generation_config.json").read_text())["temperature"] == 0.2, "it came without settings"
 
 
 def test_a_directory_without_a_checkpoint_is_told_apart(tmp_path, capsys):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from tests.tiny import make_tiny
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
@@ -67,6 +68,25 @@ def test_a_pull_puts_a_whole_model_in_place_and_leaves_nothing_else(tmp_path: Pa
     assert json.loads((target / "tokenizer.json").read_text())["pre_tokenizer"]["pretokenizers"][0]["type"] == "Digits"
     assert converted == [b"GGUF" * 1000]
     assert os.listdir(target.parent) == ["smol"]
+
+
+def test_a_pulled_model_carries_sampling_settings_and_keeps_what_else_is_there(tmp_path: Path, fetched, converted) -> None:
+    file = pull(tmp_path / "smol") / "generation_config.json"
+    found = json.loads(file.read_text())
+    assert found.items() >= trial.SAMPLING.items()
+    assert found["eos_token_id"] == json.loads((make_tiny(tmp_path / "other") / file.name).read_text())["eos_token_id"]
+    transformers.GenerationConfig.from_pretrained(file.parent).validate(strict=True)
+
+
+def test_a_model_that_was_pulled_without_settings_gets_them_and_one_with_settings_keeps_its_own(tmp_path: Path) -> None:
+    model = make_tiny(tmp_path / "smol")
+    file = model / "generation_config.json"
+    trial.recommend(model)
+    assert json.loads(file.read_text())["temperature"] == trial.SAMPLING["temperature"]
+    file.write_text('{"top_k": 3}')
+    trial.recommend(model)
+    assert file.read_text() == '{"top_k": 3}'
+    assert sorted(os.listdir(tmp_path)) == ["smol"]
 
 
 def test_a_second_pull_fetches_nothing(tmp_path: Path, fetched, converted) -> None:

@@ -6,6 +6,7 @@ owner/model         fetched once into the Hugging Face Hub's cache
 smollm2             the trial model, fetched and converted once
 """
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -98,6 +99,8 @@ def ensure(model: str) -> Path:
             convert(Path(model).expanduser().absolute(), directory)
         elif on_hub(model):
             return fetch_from_hub(model)
+    elif model == TRIAL:
+        complete_trial(directory)
     require(model)
     return directory
 
@@ -132,6 +135,14 @@ def fetch_trial(directory: Path) -> None:
 
     with Steps() as step:
         pull_smollm2(directory, step)
+
+
+def complete_trial(directory: Path) -> None:
+    """What a trial model lacks that was fetched by an earlier version: sampling settings."""
+    from baton.engine.trial import recommend
+
+    with suppress(OSError, ValueError):  # a cache that several share may be read-only; what a damaged file is, the gateway says
+        recommend(directory)
 
 
 def convert(file: Path, directory: Path) -> None:

