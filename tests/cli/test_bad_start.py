@@ -64,6 +64,7 @@ CHECKPOINTS: dict[str, tuple[dict[str, object], Callable[[bytes], bytes]]] = {
     "fine": ({}, untouched),
     "mute": ({}, untouched),  # without a tokenizer
     "mamba": ({"architectures": ["MambaForCausalLM"]}, untouched),
+    "hot": ({}, untouched),  # with a generation_config.json that cannot be
     "awq": ({"quantization_config": {"quant_method": "awq"}}, untouched),
     "cut": ({}, lambda weights: weights[:1000]),
     "bad": ({}, lambda weights: weights[:8] + b"\xff" * 40 + weights[48:]),
@@ -100,6 +101,19 @@ STARTS: dict[str, Start] = {
     "no TOML": Start((*SERVE, "--config=b.toml"), ("b.toml", "not TOML", "line 1")),
     "TOML with a value of another type": Start((*SERVE, "--config=c.toml"), ("c.toml: port = True", "true and false")),
     "missing TOML": Start((*SERVE, "--config=no.toml"), ("no.toml", "No such file")),
+    "override that is not JSON": Start(
+        (*SERVE, "--override-generation-config=temperature"), ("--override-generation-config 'temperature'", "not JSON")
+    ),
+    "override of an unknown key": Start(
+        (*GATEWAY, '--override-generation-config={"top": 1}'), ("--override-generation-config", '"top"', "did you mean top_")
+    ),
+    "override beyond its limit": Start(
+        (*SERVE, '--override-generation-config={"temperature": -1}'), ("temperature = -1", "greater than or equal to 0")
+    ),
+    "folder without a generation config": Start((*SERVE, "--generation-config=mute"), ("mute", "auto, vllm, or a folder")),
+    "a model's generation config beyond its limits": Start(
+        ("gateway", "hot", "--port=0"), ("hot/generation_config.json", "temperature = -1", "--generation-config vllm")
+    ),
     "no tokenizer": Start(("gateway", "mute", "--port=0"), ("mute/tokenizer.json", "does not exist")),
 }
 
@@ -111,6 +125,8 @@ def prepare(home: Path) -> None:
         if name != "mute":
             byte_vocabulary().save(str(home / name / "tokenizer.json"))
         (home / name / "config.json").write_text(json.dumps(CONFIG | changes))
+        if name == "hot":
+            (home / name / "generation_config.json").write_text('{"temperature": -1}')
         weights = home / name / "model.safetensors"
         save_file({"model.embed_tokens.weight": np.zeros((32, 16), np.float32)}, weights)
         weights.write_bytes(spoil(weights.read_bytes()))

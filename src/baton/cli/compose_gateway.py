@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 from socket import socket as Socket
 
+import msgspec
 import structlog
 import uvloop
 
@@ -23,6 +24,7 @@ from baton.core.request import FrontSettings
 from baton.core.session import SessionLimits, Sessions
 from baton.gateway.app import create_app
 from baton.gateway.front_door import FrontDoor
+from baton.gateway.generation_config import GenerationConfig, load
 from baton.gateway.serve import listen, serve_http
 from baton.gateway.settings import GatewaySettings as HttpSettings
 from baton.gateway.tokenizer import Tokenizer
@@ -43,18 +45,23 @@ def run_gateway(settings: GatewaySettings) -> None:
     files = raise_limit()
     if files is not None and files < LEAST_FILES:
         log.warning("few_open_files", limit=files, why="each stream takes one", remedy=f"ulimit -Hn {LEAST_FILES}")
-    tokenizer = Tokenizer.load(Path(settings.model))
+    generation = sampling_defaults(settings)
+    tokenizer = Tokenizer.load(Path(settings.model), eos_ids=generation.eos_ids)
+    http = HttpSettings(
+        model=settings.served_model_name,
+        api_keys=keys,
+        deadline_ms=_ms(settings.request_timeout_s),
+        defaults=generation.defaults,
+    )
     secret = load_secret(Path(settings.secret)) if settings.secret else None
     socket = listen(settings.host, settings.port)
     with contextlib.closing(socket):
         control = ZmqControl(bind=settings.control, secret=secret, max_frame_bytes=MAX_FRAME_BYTES)
         with contextlib.closing(control):
-            uvloop.run(_run(settings, keys, tokenizer, control, socket))
+            uvloop.run(_run(settings, http, tokenizer, control, socket))
 
 
-async def _run(
-    settings: GatewaySettings, keys: tuple[str, ...], tokenizer: Tokenizer, control: ZmqControl, socket: Socket
-) -> None:
+async def _run(settings: GatewaySettings, http: HttpSettings, tokenizer: Tokenizer, control: ZmqControl, socket: Socket) -> None:
     clock, entropy = MonotonicClock(), SystemEntropy()
     boot = Boot(entropy.bits(64))
     made = making(settings.record, name="gateway", clock=clock)
@@ -62,8 +69,7 @@ async def _run(
     bounds = FrontSettings(max_queued=settings.max_queued, queue_ms=_ms(settings.queue_timeout_s))
     front = made.cores.front(FrontParts(boot, bounds), entropy.bits)
     door = FrontDoor(front=front, lines=lines, fileno=control.fileno(), clock=clock, entropy=entropy, warms_up=settings.warms_up)
-    deadline_ms = _ms(settings.request_timeout_s)
-    app = create_app(door, tokenizer, HttpSettings(model=settings.served_model_name, api_keys=keys, deadline_ms=deadline_ms))
+    app = create_app(door, tokenizer, http)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -79,6 +85,15 @@ async def _run(
         made.close()
     if door.failed.done():
         await door.failed
+
+
+def sampling_defaults(settings: GatewaySettings) -> GenerationConfig:
+    """What requests get that name no sampling parameter; one log line says it where it is not neutral. Raises ConfigError."""
+    found = load(Path(settings.model), source=settings.generation_config, override=settings.override_generation_config)
+    if changed := msgspec.to_builtins(found.defaults):
+        why = "requests that do not name them get these; --generation-config vllm leaves the model's file out"
+        log.info("sampling_defaults", **changed, why=why)
+    return found
 
 
 def _ms(seconds: float) -> int:

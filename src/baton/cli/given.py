@@ -1,5 +1,6 @@
 """What was given on the command line, gathered by concept, and the settings of a worker that follow from it."""
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
@@ -65,6 +66,30 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True):
     request_timeout_s: float = default.REQUEST_TIMEOUT_S
     queue_timeout_s: float = default.QUEUE_TIMEOUT_S
     max_queued: int = default.MAX_QUEUED
+
+
+class Sampling(msgspec.Struct, frozen=True, kw_only=True):
+    """Sampling defaults, as given on the command line; a folder by its absolute path."""
+
+    generation_config: str = default.GENERATION_CONFIG
+    override_generation_config: str | None = None
+
+
+def sampling(generation_config: str, override: str | None) -> Sampling:
+    """What is given, checked as far as it can be without the model.
+
+    Raises:
+        ConfigError: no such folder, or an override that is not JSON or holds a key or value that cannot be
+    """
+    if (generation_config, override) == (default.GENERATION_CONFIG, None):
+        return Sampling()
+    from baton.gateway import generation_config as files
+
+    files.require_source(generation_config)
+    if override is not None:
+        files.parse_override(override)
+    source = generation_config if generation_config in files.WORDS else os.path.abspath(generation_config)
+    return Sampling(generation_config=source, override_generation_config=override)
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):

@@ -147,6 +147,24 @@ QueueTimeout = Annotated[
 MaxQueued = Annotated[
     int, typer.Option("--max-queued-requests", help="Requests that may wait; more get 429 at once.", rich_help_panel=HTTP)
 ]
+GenerationConfig = Annotated[
+    str,
+    typer.Option(
+        "--generation-config",
+        metavar="auto|vllm|DIR",
+        help="Sampling defaults: auto (the model's generation_config.json), vllm (neutral), or a folder that holds such a file.",
+        rich_help_panel=HTTP,
+    ),
+]
+OverrideGenerationConfig = Annotated[
+    str | None,
+    typer.Option(
+        "--override-generation-config",
+        metavar="JSON",
+        help="Sampling defaults that win over that file, e.g. '{\"temperature\": 0.2}'.",
+        rich_help_panel=HTTP,
+    ),
+]
 ServedModelName = Annotated[
     str | None, typer.Option(help="The name that clients use.", show_default="MODEL", rich_help_panel=HTTP)
 ]

@@ -122,6 +122,8 @@ def gateway(
     queue_timeout: opt.QueueTimeout = default.QUEUE_TIMEOUT_S,
     max_queued: opt.MaxQueued = default.MAX_QUEUED,
     max_model_len: opt.MaxModelLen = None,
+    generation_config: opt.GenerationConfig = default.GENERATION_CONFIG,
+    override_generation_config: opt.OverrideGenerationConfig = None,
     served_model_name: opt.ServedModelName = None,
     secret: opt.Secret = None,
     log_level: opt.Level = opt.LogLevel.INFO,
@@ -134,6 +136,7 @@ def gateway(
     from baton.cli.ports import free_port
 
     model = given.one_model(model, model_path)
+    sampling = given.sampling(generation_config, override_generation_config)
     settings = GatewaySettings(
         host=host,
         port=free_port(host, port),
@@ -148,6 +151,8 @@ def gateway(
         request_timeout_s=request_timeout,
         queue_timeout_s=queue_timeout,
         max_queued=max_queued,
+        generation_config=sampling.generation_config,
+        override_generation_config=sampling.override_generation_config,
         log_level=log_level.value,
         log_format=log_format.value,
         record=record,
@@ -248,6 +253,8 @@ def gateway_flags(settings: GatewaySettings) -> tuple[str, ...]:
         "--request-timeout": settings.request_timeout_s,
         "--queue-timeout": settings.queue_timeout_s,
         "--max-queued-requests": settings.max_queued,
+        "--generation-config": settings.generation_config,
+        "--override-generation-config": settings.override_generation_config,
         "--served-model-name": settings.served_model_name,
         "--secret": settings.secret,
         "--log-level": settings.log_level,

@@ -54,6 +54,8 @@ def serve(
     prefill_ahead: opt.PrefillAhead = default.PREFILL_AHEAD,
     enable_prefix_caching: opt.PrefixCaching = True,
     fetch_back: opt.FetchBackMode = opt.DEFAULT_FETCH_BACK,
+    generation_config: opt.GenerationConfig = default.GENERATION_CONFIG,
+    override_generation_config: opt.OverrideGenerationConfig = None,
     served_model_name: opt.ServedModelName = None,
     api_key: opt.ApiKeys = None,
     api_key_file: opt.ApiKeyFiles = None,
@@ -124,7 +126,8 @@ def serve(
     workers = plan_workers(service, work, memory, crew, cores=available_cores())
     keys = Keys(given=tuple(api_key or ()), files=tuple(os.path.abspath(f) for f in api_key_file or ()))
     edge = given.Edge(request_timeout_s=request_timeout, queue_timeout_s=queue_timeout, max_queued=max_queued)
-    front = plan_gateway(service, work, edge, host=host, port=port, keys=keys, warms_up=not skip_server_warmup)
+    sampling = given.sampling(generation_config, override_generation_config)
+    front = plan_gateway(service, work, edge, sampling, host=host, port=port, keys=keys, warms_up=not skip_server_warmup)
     if service.record is not None:
         prepare_directory(service.record, ["gateway", *(w.name for w in workers)])
     directory = str(ensure(model))  # known only now for a model that had to be fetched
@@ -173,7 +176,15 @@ class Keys(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan_gateway(
-    service: given.Service, work: given.Work, edge: given.Edge, *, host: str, port: int, keys: Keys, warms_up: bool
+    service: given.Service,
+    work: given.Work,
+    edge: given.Edge,
+    sampling: given.Sampling,
+    *,
+    host: str,
+    port: int,
+    keys: Keys,
+    warms_up: bool,
 ) -> GatewaySettings:
     """The gateway's settings. Raises ConfigError."""
     read_keys(keys.given, keys.files)
@@ -191,6 +202,8 @@ def plan_gateway(
         request_timeout_s=edge.request_timeout_s,
         queue_timeout_s=edge.queue_timeout_s,
         max_queued=edge.max_queued,
+        generation_config=sampling.generation_config,
+        override_generation_config=sampling.override_generation_config,
         log_level=service.log_level.value,
         log_format=service.log_format.value,
         record=service.record,

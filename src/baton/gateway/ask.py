@@ -1,6 +1,7 @@
 """From a checked request body and its prompts to what the core is asked: sampling, limits, stop strings."""
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -15,6 +16,8 @@ from baton.gateway.schema import CHOICES, ChatBody, CompletionBody, GenerationBo
 from baton.gateway.settings import GatewaySettings
 
 GREEDY_BELOW = 1e-5  # a temperature this small draws the most likely token anyway, and dividing by it overflows
+T = TypeVar("T")
+
 NO_SHAPING = Shaping(repetition_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0, logit_bias=())
 
 
@@ -87,7 +90,8 @@ def understand(body: GenerationBody, prompts: Sequence[Prompt], *, logprobs: int
         raise refuse(
             f"stop_token_ids holds {top}; this model's vocabulary ends at {terms.vocab_size - 1}", param="stop_token_ids"
         )
-    temperature = 1.0 if body.temperature is None else body.temperature
+    defaults = terms.settings.defaults
+    temperature = _either(body.temperature, defaults.temperature)
     stops = [] if body.stop is None else [body.stop] if isinstance(body.stop, str) else body.stop
     options = body.stream_options
     usage = bool(options and options.include_usage)
@@ -95,9 +99,9 @@ def understand(body: GenerationBody, prompts: Sequence[Prompt], *, logprobs: int
     return Ask(
         orders=tuple(Order(p, limits, choice) for p, limits in each for choice in range(n)),
         temperature=0.0 if temperature < GREEDY_BELOW else temperature,
-        top_p=1.0 if body.top_p is None else body.top_p,
-        top_k=max(0, body.top_k or 0),
-        min_p=body.min_p or 0.0,
+        top_p=_either(body.top_p, defaults.top_p),
+        top_k=max(0, _either(body.top_k, defaults.top_k)),
+        min_p=_either(body.min_p, defaults.min_p),
         seed=body.seed,
         shaping=_shaping(body, terms),
         logprobs=logprobs,
@@ -110,6 +114,10 @@ def understand(body: GenerationBody, prompts: Sequence[Prompt], *, logprobs: int
         running_usage=usage and bool(options and options.continuous_usage_stats),
         token_ids=bool(body.return_token_ids),
     )
+
+
+def _either(said: T | None, default: T) -> T:
+    return default if said is None else said
 
 
 def chat_logprobs(body: ChatBody, settings: GatewaySettings) -> int | None:
@@ -131,10 +139,11 @@ def _bounded(wanted: int, param: str, settings: GatewaySettings) -> int:
 
 
 def _shaping(body: GenerationBody, terms: Terms) -> Shaping | None:
+    defaults = terms.settings.defaults
     found = Shaping(
-        repetition_penalty=1.0 if body.repetition_penalty is None else body.repetition_penalty,
-        presence_penalty=body.presence_penalty or 0.0,
-        frequency_penalty=body.frequency_penalty or 0.0,
+        repetition_penalty=_either(body.repetition_penalty, defaults.repetition_penalty),
+        presence_penalty=_either(body.presence_penalty, defaults.presence_penalty),
+        frequency_penalty=_either(body.frequency_penalty, defaults.frequency_penalty),
         logit_bias=tuple((_biased(token, terms), bias) for token, bias in (body.logit_bias or {}).items()),
     )
     return None if found == NO_SHAPING else found
@@ -151,7 +160,7 @@ def _biased(token: str, terms: Terms) -> TokenId:
 
 def _limits(body: GenerationBody, prompt: Prompt, terms: Terms) -> Limits:
     found = Limits(
-        max_tokens=_max_tokens(body, len(prompt), terms.capacity),
+        max_tokens=_max_tokens(body, len(prompt), terms),
         stop_token_ids=tuple(map(TokenId, body.stop_token_ids or ())),
         eos_token_ids=() if body.ignore_eos else terms.eos_ids,
         deadline_ms=terms.deadline_ms,
@@ -167,7 +176,14 @@ def _limits(body: GenerationBody, prompt: Prompt, terms: Terms) -> Limits:
     return found
 
 
-def _max_tokens(body: GenerationBody, prompt_tokens: int, capacity: Capacity) -> int:
+def _max_tokens(body: GenerationBody, prompt_tokens: int, terms: Terms) -> int:
+    wanted = _wanted_tokens(body, prompt_tokens, terms)
+    most = terms.settings.defaults.most_tokens
+    return wanted if most is None else min(wanted, most)
+
+
+def _wanted_tokens(body: GenerationBody, prompt_tokens: int, terms: Terms) -> int:
+    capacity, default = terms.capacity, terms.settings.defaults.max_tokens
     named = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     wanted = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     room = min(capacity.max_model_len, capacity.pool_tokens)
@@ -177,7 +193,7 @@ def _max_tokens(body: GenerationBody, prompt_tokens: int, capacity: Capacity) ->
         param, noun = ("messages", "the prompt of these messages") if isinstance(body, ChatBody) else ("prompt", "the prompt")
         raise _too_long(f"{noun} has {prompt_tokens} tokens; {what} of {room} tokens leaves none to generate", param)
     if wanted is None:
-        return left
+        return left if default is None else min(default, left)
     if named not in body.model_fields_set:  # a default, which gives way
         return min(wanted, left)
     if wanted > left:

@@ -9,9 +9,10 @@ from starlette.requests import Request
 
 from baton.gateway.faults import HttpFault, refuse
 from baton.gateway.neutral import brief, judge_extra_fields
-from baton.gateway.schema import GenerationBody
+from baton.gateway.schema import Body, GenerationBody
 
 B = TypeVar("B", bound=GenerationBody)
+S = TypeVar("S", bound=Body)
 
 
 async def read_body(request: Request, *, max_bytes: int) -> bytes:
@@ -30,12 +31,17 @@ async def read_body(request: Request, *, max_bytes: int) -> bytes:
 
 def parse_body(schema: type[B], raw: bytes) -> B:
     """Check a body against its schema. Raises HttpFault 400, naming the first field that does not fit, its value and why."""
-    try:
-        body = schema.model_validate_json(raw)
-    except ValidationError as e:
-        raise _unfit(e, raw) from e
+    body = fit(schema, raw)
     judge_extra_fields(body.model_extra or {})
     return body
+
+
+def fit(schema: type[S], raw: bytes) -> S:
+    """The same without a judgement of fields that the schema does not have; they are the body's `model_extra`."""
+    try:
+        return schema.model_validate_json(raw)
+    except ValidationError as e:
+        raise _unfit(e, raw) from e
 
 
 def _unfit(invalid: ValidationError, raw: bytes) -> HttpFault:

@@ -36,24 +36,36 @@ class StreamOptions(Body):
     continuous_usage_stats: bool | None = None
 
 
-class GenerationBody(Body):
+class SamplingBody(Body):
+    """How tokens are drawn: what a request may say, and a model's generation_config.json too. Null counts as absent."""
+
+    temperature: Annotated[float, Field(ge=0)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1, le=1 << 31)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+
+
+class GenerationConfigBody(SamplingBody):
+    """What is read of generation_config.json, under the names that transformers gives it."""
+
+    max_new_tokens: Count | None = None
+    eos_token_id: Token | Tokens | None = None
+
+
+class GenerationBody(SamplingBody):
     """What both endpoints take. A field that is null counts as absent."""
 
     model: str | None = None
     max_tokens: Count | None = None
     max_completion_tokens: Count | None = None
-    temperature: Annotated[float, Field(ge=0)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1, le=1 << 31)] | None = None
     seed: Whole64 | None = None
     stop: StopString | Annotated[list[StopString], Field(max_length=STOP_STRINGS, fail_fast=True)] | None = None
     stop_token_ids: Annotated[list[Token], Field(max_length=1024, fail_fast=True)] | None = None
     ignore_eos: bool | None = None
     n: Annotated[int, Field(ge=1, le=CHOICES)] | None = None
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
-    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     logit_bias: Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=BIASES)] | None = None
     min_tokens: Annotated[int, Field(ge=0, le=1 << 31)] | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=SALT_CHARS)] | None = None

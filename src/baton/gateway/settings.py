@@ -3,6 +3,7 @@
 import msgspec
 
 from baton.core.errors import ConfigError
+from baton.gateway.generation_config import Defaults
 
 
 class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,6 +18,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
         max_pending_bytes: answer bytes that wait for a slow client before its request is cancelled
         deadline_ms: most that a request may take, whatever its client asks for (`--request-timeout`)
         retry_after_s: what refused clients are told to wait
+        defaults: sampling parameters of requests that do not name them
         inline_chars: prompts up to this length are tokenized on the loop, longer ones on a thread
     """
 
@@ -29,6 +31,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     deadline_ms: int = 600_000
     retry_after_s: int = 1
     inline_chars: int = 2_000
+    defaults: Defaults = Defaults()
 
     def __post_init__(self) -> None:
         if not self.model:

@@ -14,6 +14,7 @@ from tokenizers import Tokenizer as Vocabulary
 from baton.core.errors import ConfigError
 from baton.core.ids import TokenId
 from baton.gateway.detokenize import Detokenizer, OwnTexts
+from baton.gateway.json_file import read_object
 from baton.gateway.template import ChatTemplate, TemplateRefused
 
 NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -60,11 +61,13 @@ class Tokenizer:
         self.vocab_size = vocab_size
 
     @classmethod
-    def load(cls, directory: Path) -> "Tokenizer":
+    def load(cls, directory: Path, *, eos_ids: Sequence[int] | None = None) -> "Tokenizer":
         """Read tokenizer.json, tokenizer_config.json, generation_config.json and config.json.
 
+        eos_ids: what the operator states in place of the model's files; the tokenizer's own end token counts in any case.
+
         Raises:
-            ConfigError: the directory has no tokenizer.json, or one that is damaged
+            ConfigError: the directory has no tokenizer.json, or one that is damaged, or `eos_ids` are not of its vocabulary
         """
         path = directory / "tokenizer.json"
         if not path.is_file():
@@ -73,14 +76,18 @@ class Tokenizer:
             vocabulary = Vocabulary.from_file(str(path))
         except Exception as e:  # the library raises nothing more precise
             raise ConfigError(f"{path} is damaged or not a tokenizer: {e}; fetch it again") from e
-        settings = _read_json(directory / "tokenizer_config.json")
-        model, generation = _read_json(directory / "config.json"), _read_json(directory / "generation_config.json")
-        named = _named_tokens(_read_json(directory / "special_tokens_map.json") | settings)
+        settings = read_object(directory / "tokenizer_config.json")
+        model, generation = read_object(directory / "config.json"), read_object(directory / "generation_config.json")
+        named = _named_tokens(read_object(directory / "special_tokens_map.json") | settings)
         source = _template_source(directory, settings)
+        vocab_size = int(model.get("vocab_size", vocabulary.get_vocab_size(with_added_tokens=True)))
+        if eos_ids is not None:
+            _require_known(eos_ids, vocab_size)
+            generation = {"eos_token_id": list(eos_ids)}
         return cls(
             vocabulary,
             eos_ids=_eos_ids(vocabulary, named, generation, model),
-            vocab_size=int(model.get("vocab_size", vocabulary.get_vocab_size(with_added_tokens=True))),
+            vocab_size=vocab_size,
             template=None if source is None else ChatTemplate(source, named),
         )
 
@@ -137,18 +144,6 @@ def _decoder_kinds(decoder: Mapping[str, Any] | None) -> set[str]:
     return {decoder["type"]}.union(*(_decoder_kinds(d) for d in decoder.get("decoders", ())))
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as e:
-        raise ConfigError(f"{path} is not JSON: {e}") from e
-    if not isinstance(found, dict):
-        raise ConfigError(f"{path} holds a {type(found).__name__} where an object is expected")
-    return found
-
-
 def _named_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
     found = {}
     for name in NAMED_TOKENS:
@@ -164,10 +159,15 @@ def _template_source(directory: Path, settings: Mapping[str, Any]) -> str | None
     file = directory / "chat_template.jinja"
     if file.is_file():
         return file.read_text(encoding="utf-8")
-    found = _read_json(directory / "chat_template.json").get("chat_template", settings.get("chat_template"))
+    found = read_object(directory / "chat_template.json").get("chat_template", settings.get("chat_template"))
     if isinstance(found, list):
         found = {t["name"]: t["template"] for t in found}.get("default")
     return found if isinstance(found, str) else None
+
+
+def _require_known(eos_ids: Sequence[int], vocab_size: int) -> None:
+    if (top := max(eos_ids, default=0)) >= vocab_size:
+        raise ConfigError(f"eos_token_id {top} of the generation config: this model's vocabulary ends at {vocab_size - 1}")
 
 
 def _eos_ids(

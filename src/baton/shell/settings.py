@@ -11,6 +11,7 @@ from baton.ports.fabric_settings import FabricSettings
 BLOCK_TOKENS = 16  # B: the unit of layout, transfer and seal; equal on both sides
 PREFILL_AHEAD = 0.5
 REQUEST_TIMEOUT_S, QUEUE_TIMEOUT_S, MAX_QUEUED = 600.0, 30.0, 1024
+GENERATION_CONFIG = "auto"
 LEAST_TIMEOUT_S, MOST_TIMEOUT_S = 0.001, 86_400.0
 
 
@@ -178,6 +179,8 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
         request_timeout_s: most that a request may take
         queue_timeout_s: most that it may wait for memory to generate in
         max_queued: requests that may wait
+        generation_config: where sampling defaults come from: "auto" (the model's file), "vllm" (no file) or a folder
+        override_generation_config: JSON object of sampling defaults that win over that file
     """
 
     host: str
@@ -196,6 +199,8 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     request_timeout_s: float = REQUEST_TIMEOUT_S
     queue_timeout_s: float = QUEUE_TIMEOUT_S
     max_queued: int = MAX_QUEUED
+    generation_config: str = GENERATION_CONFIG
+    override_generation_config: str | None = None
 
     def __post_init__(self) -> None:
         for flag, value in (("--request-timeout", self.request_timeout_s), ("--queue-timeout", self.queue_timeout_s)):

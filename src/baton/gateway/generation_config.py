@@ -1,0 +1,136 @@
+"""What a request gets that names no sampling parameter: the model's generation_config.json, and the operator's word over it.
+
+    neutral values  <  generation_config.json  <  --override-generation-config  <  the request
+
+As vLLM does it: `auto` reads the file beside the model, `vllm` reads none, anything else is a folder that holds one. Beyond
+vLLM, penalties and end tokens of an override count too, and a value that no request could ask for ends the start.
+"""
+
+import json
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import structlog
+
+from baton.core.errors import ConfigError
+from baton.gateway.body import fit
+from baton.gateway.faults import HttpFault
+from baton.gateway.json_file import read_object
+from baton.gateway.neutral import brief
+from baton.gateway.schema import GenerationConfigBody, SamplingBody
+
+log = structlog.get_logger("baton.gateway")
+
+AUTO, NEUTRAL = WORDS = "auto", "vllm"
+FILE = "generation_config.json"
+OVERRIDE = "--override-generation-config"
+EXAMPLE = """'{"temperature": 0.2}'"""
+READ = tuple(GenerationConfigBody.model_fields)
+# What transformers obeys and Baton does not serve, with the values that change nothing.
+UNSERVED: Mapping[str, tuple[object, ...]] = {
+    "bad_words_ids": (None, []),
+    "begin_suppress_tokens": (None, []),
+    "epsilon_cutoff": (None, 0),
+    "eta_cutoff": (None, 0),
+    "forced_bos_token_id": (None,),
+    "forced_eos_token_id": (None,),
+    "min_length": (None, 0),
+    "min_new_tokens": (None, 0),
+    "no_repeat_ngram_size": (None, 0),
+    "num_beams": (None, 1),
+    "penalty_alpha": (None, 0),
+    "sequence_bias": (None, [], {}),
+    "stop_strings": (None, []),
+    "suppress_tokens": (None, []),
+    "typical_p": (None, 1),
+}
+
+
+class Defaults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Sampling parameters of a request that does not name them.
+
+    Attributes:
+        max_tokens: tokens to generate; gives way to what is left of the context; None = all of that
+        most_tokens: more than these are generated for nobody, whatever a request asks for; None = no such limit
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    max_tokens: int | None = None
+    most_tokens: int | None = None
+
+
+class GenerationConfig(msgspec.Struct, frozen=True):
+    """Defaults, and the end tokens that the operator states in place of the model's files (None: states none)."""
+
+    defaults: Defaults
+    eos_ids: tuple[int, ...] | None
+
+
+def load(model: Path, *, source: str, override: str | None) -> GenerationConfig:
+    """What holds for the model in a directory.
+
+    Raises:
+        ConfigError: a file or an override that is not JSON or holds a value that cannot be, or a folder without a file
+    """
+    require_source(source)
+    own = {} if source == NEUTRAL else _read((model if source == AUTO else Path(source)) / FILE)
+    given = {} if override is None else parse_override(override)
+    # As in vLLM, a length in the model's own file is a default, and one that the operator chose is a limit.
+    chosen = given if source in WORDS else own | given
+    said = own | given
+    eos = chosen.get("eos_token_id")
+    return GenerationConfig(
+        Defaults(
+            **{name: said[name] for name in SamplingBody.model_fields if name in said},
+            max_tokens=said.get("max_new_tokens"),
+            most_tokens=chosen.get("max_new_tokens"),
+        ),
+        eos_ids=None if eos is None else (eos,) if isinstance(eos, int) else tuple(eos),
+    )
+
+
+def require_source(source: str) -> None:
+    """Raise ConfigError unless it is one of the words, or a folder that holds the file."""
+    if source not in WORDS and not (Path(source) / FILE).is_file():
+        raise ConfigError(f"--generation-config {source}: there is {AUTO}, {NEUTRAL}, or a folder that holds a {FILE}")
+
+
+def parse_override(text: str) -> dict[str, Any]:
+    """What the operator says, null left out. Raises ConfigError, naming the key, its value and what is known."""
+    try:
+        found = json.loads(text)
+    except ValueError as e:
+        raise ConfigError(f"{OVERRIDE} {text[:80]!r} is not JSON: {e}; write e.g. {EXAMPLE}") from e
+    if not isinstance(found, dict):
+        raise ConfigError(f"{OVERRIDE} {brief(found)}: it must be an object, e.g. {EXAMPLE}")
+    for key in found:
+        if key not in READ:
+            near = get_close_matches(key, READ, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(READ)}"
+            raise ConfigError(f"{OVERRIDE}: {brief(key)} is not known; {hint}")
+    return _values(text, where=OVERRIDE, remedy="")
+
+
+def _read(file: Path) -> dict[str, Any]:
+    found = read_object(file)
+    left_out = sorted(name for name, neutral in UNSERVED.items() if found.get(name) not in neutral)
+    if left_out:
+        log.warning("generation_config_left_out", file=str(file), fields=left_out, why="they are not supported here")
+    return _values(json.dumps(found), where=str(file), remedy=f"; mend it, or start with --generation-config {NEUTRAL}")
+
+
+def _values(text: str, *, where: str, remedy: str) -> dict[str, Any]:
+    try:
+        body = fit(GenerationConfigBody, text.encode())
+    except HttpFault as fault:
+        raise ConfigError(f"{where}: {fault}{remedy}") from fault
+    return {name: value for name in READ if (value := getattr(body, name)) is not None}
