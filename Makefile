@@ -40,6 +40,7 @@ lint: $(STAMP)
 	@echo "-- flags";   $(BIN)/python tools/flag_docs.py --check
 	@echo "-- protocol"; $(BIN)/python tools/protocol_page.py --check
 	@echo "-- layouts"; $(BIN)/python tools/layouts_page.py --check
+	@echo "-- plot";    $(BIN)/python tools/latency_plot.py --check
 
 worlds: $(STAMP)
 	@echo "-- worlds";  $(BIN)/baton sim --seconds 60 --check-determinism 5 --quiet
@@ -58,6 +59,7 @@ format: $(STAMP)
 	@$(BIN)/python tools/flag_docs.py
 	@$(BIN)/python tools/protocol_page.py
 	@$(BIN)/python tools/layouts_page.py
+	@$(BIN)/python tools/latency_plot.py
 
 # torch comes first and by its exact version, so that a CPU build at hand is taken and nothing pulls another one.
 $(STAMP): pyproject.toml constraints.txt

@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
+import latency_plot
 from baton.cli.main import app
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FILES = "https://github.com/baton-llm/baton/blob/main/"
+RAW = "https://raw.githubusercontent.com/baton-llm/baton/main/"
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
 
 
@@ -22,11 +25,31 @@ def anchors(page: Path) -> set[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_links_lead_somewhere(page):
     for target, anchor in LINK.findall(page.read_text()):
-        if "://" in target:
+        local = target.removeprefix(FILES).removeprefix(RAW)
+        if "://" in local:
             continue
-        file = (page.parent / target).resolve() if target else page
+        file = (page.parent if local == target else ROOT).joinpath(local).resolve() if target else page
         assert file.exists(), target
         assert not anchor or anchor in anchors(file), f"{target}#{anchor}"
+
+
+def test_the_readme_is_read_elsewhere_too():
+    """A package index shows it without the files around it."""
+    targets = [target for target, _ in LINK.findall((ROOT / "README.md").read_text())]
+    assert len(targets) > 10
+    assert [target for target in targets if target and "://" not in target] == []
+
+
+def test_the_readme_quotes_the_latency_that_was_measured():
+    readme = (ROOT / "README.md").read_text()
+    found = latency_plot.rows(latency_plot.TABLE.read_text())
+    shown = {layout: [f"{row.p99:g}" for row in found if row.layout == layout] for layout in ("split", "unified")}
+    *others, last = shown["split"]
+    assert f"disaggregated {', '.join(others)} and {last} ms" in readme
+    *others, last = shown["unified"]
+    assert f"colocated {', '.join(others)} and {last} ms" in readme
+    heaviest = {row.layout: round(row.p99) for row in found if (row.clients, row.prompt) == (8, "2,048")}
+    assert f"**{heaviest['split']} ms instead of {heaviest['unified']} ms**" in readme
 
 
 def flags_of(words: list[str]) -> set[str]:
