@@ -79,8 +79,10 @@ def _ids(chunk: dict[str, Any]) -> int:
 @contextmanager
 def serving(*flags: str, baton: Sequence[str] = BATON) -> Iterator[Service]:
     """A service with these flags, ended at the end. Without a prefix cache, unless they switch it on: loads and warm-ups ask the
-    same prompts again, and are to be measured as if nobody had. baton: the command that `baton` stands for."""
-    command = [*baton, "serve", "--port", "0", "--served-model-name", "bench", "--no-enable-prefix-caching", *flags]
+    same prompts again, and are to be measured as if nobody had. Nor with a model's sampling settings: a penalty would be measured
+    too. baton: the command that `baton` stands for."""
+    plain = ("--no-enable-prefix-caching", "--generation-config", "vllm")
+    command = [*baton, "serve", "--port", "0", "--served-model-name", "bench", *plain, *flags]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     service = Service(process)
     try:
