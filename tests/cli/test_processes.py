@@ -107,9 +107,8 @@ def test_every_setting_of_a_worker_has_a_flag_or_a_fixed_value():
     memory = msgspec.structs.replace(MEMORY, fabric_settings=fabric)
     planned = plan("/m", memory=memory, work=CHANGES[1]["work"], cores=(1, 2), secret="/s", record="/l")[0]
     carried = len(worker_flags(msgspec.structs.replace(planned, tp=2, rank=1, rendezvous="h:1")))
-    timing = {"stall_ms", "fetch_ms"}  # not for operators yet
     either = {"kv_pages or kv_bytes", "host_kv_bytes or host_kv_sharers"}
-    fields = len(WorkerSettings.__struct_fields__) - len(timing) - len(either)
+    fields = len(WorkerSettings.__struct_fields__) - len(either)
     assert carried == fields + len(FabricSettings.__struct_fields__) - 1
 
 

@@ -39,7 +39,7 @@ def main() -> None:
 
     def run(settings: WorkerSettings) -> None:
         ports = replace(compose_worker.PRODUCTION, fabric=make)
-        compose_worker.run_worker(msgspec.structs.replace(settings, fetch_ms=FETCH_MS), ports)
+        compose_worker.run_worker(msgspec.structs.replace(settings, fetch_timeout_s=FETCH_MS / 1000), ports)
 
     processes.run_worker = run
     app = typer.Typer(pretty_exceptions_enable=False)

@@ -65,7 +65,7 @@ def main() -> None:
     def run(settings: WorkerSettings) -> None:
         logs.configure(settings.log_level, settings.log_format)
         ports = replace(compose_worker.PRODUCTION, control=control, fabric=fabric)
-        compose_worker.run_worker(msgspec.structs.replace(settings, stall_ms=stall_ms), ports)
+        compose_worker.run_worker(msgspec.structs.replace(settings, handoff_timeout_s=stall_ms / 1000), ports)
 
     processes.run_worker = run
     app = typer.Typer(pretty_exceptions_enable=False)

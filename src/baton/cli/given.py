@@ -104,6 +104,8 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     host_kv_memory: str = DEFAULT_HOST_KV_MEMORY
     prefix_caching: bool = True
     fetch_back: FetchBack = FetchBack.AUTO
+    handoff_timeout_s: float = default.HANDOFF_TIMEOUT_S
+    fetch_timeout_s: float = default.FETCH_TIMEOUT_S
     fabric_settings: FabricSettings = DEFAULT_FABRIC
 
 
@@ -148,6 +150,8 @@ def worker_settings(
         prefill_ahead=work.prefill_ahead,
         prefix_caching=memory.prefix_caching,
         fetch_back=memory.fetch_back,
+        handoff_timeout_s=memory.handoff_timeout_s,
+        fetch_timeout_s=memory.fetch_timeout_s,
         threads=share.threads,
         cores=share.cores,
         tp=parallel.tp,

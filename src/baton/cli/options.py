@@ -139,6 +139,17 @@ FetchBackMode = Annotated[
         rich_help_panel=MEMORY,
     ),
 ]
+HandoffTimeout = Annotated[
+    float,
+    typer.Option(
+        help="Seconds after which a handoff fails in which neither the request moves nor the worker that it waits for.",
+        rich_help_panel=MEMORY,
+    ),
+]
+FetchTimeout = Annotated[
+    float,
+    typer.Option(help="Seconds that a read may take from its turn on, for each 64 MiB of it.", rich_help_panel=MEMORY),
+]
 RequestTimeout = Annotated[float, typer.Option(help="Seconds that a request may take, all in all.", rich_help_panel=HTTP)]
 QueueTimeout = Annotated[
     float,

@@ -54,6 +54,8 @@ def serve(
     prefill_ahead: opt.PrefillAhead = default.PREFILL_AHEAD,
     enable_prefix_caching: opt.PrefixCaching = True,
     fetch_back: opt.FetchBackMode = opt.DEFAULT_FETCH_BACK,
+    handoff_timeout: opt.HandoffTimeout = default.HANDOFF_TIMEOUT_S,
+    fetch_timeout: opt.FetchTimeout = default.FETCH_TIMEOUT_S,
     generation_config: opt.GenerationConfig = default.GENERATION_CONFIG,
     override_generation_config: opt.OverrideGenerationConfig = None,
     served_model_name: opt.ServedModelName = None,
@@ -94,6 +96,8 @@ def serve(
         seal=seal,
         prefix_caching=enable_prefix_caching,
         fetch_back=fetch_back,
+        handoff_timeout_s=handoff_timeout,
+        fetch_timeout_s=fetch_timeout,
         fabric_settings=given.fabric_settings(
             host=opt.DEFAULT_FABRIC.host,
             device=fabric_device,

@@ -10,6 +10,7 @@ from baton.ports.fabric_settings import FabricSettings
 
 BLOCK_TOKENS = 16  # B: the unit of layout, transfer and seal; equal on both sides
 PREFILL_AHEAD = 0.5
+HANDOFF_TIMEOUT_S, FETCH_TIMEOUT_S = 60.0, 10.0
 REQUEST_TIMEOUT_S, QUEUE_TIMEOUT_S, MAX_QUEUED = 600.0, 30.0, 1024
 GENERATION_CONFIG = "auto"
 LEAST_TIMEOUT_S, MOST_TIMEOUT_S = 0.001, 86_400.0
@@ -53,8 +54,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         nnodes, node_rank: machines that the ranks are divided over, and which of them this is
         rendezvous: HOST:PORT where the ranks find each other; None = a free port of loopback
         rank: which of them this process is; None = the first of its machine, which starts the others there
-        stall_ms: a handoff without any progress for so long fails
-        fetch_ms: deadline of one read
+        handoff_timeout_s: a handoff fails in which for so long neither the request moves nor the worker that it waits for
+        fetch_timeout_s: deadline of one read from its turn on, for each 64 MiB
         index_dtype: of the index keys of sparse attention: "auto" (as dtype) or "fp8"
         record: file, or directory for one, to which what enters the core is written; None = nowhere
         prefill_ahead: share of a prefill worker's pool for prompts that decode has not admitted, above 0; 1 = no limit
@@ -90,8 +91,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     node_rank: int = 0
     rendezvous: str | None = None
     rank: int | None = None
-    stall_ms: int = 60_000
-    fetch_ms: int = 10_000
+    handoff_timeout_s: float = HANDOFF_TIMEOUT_S
+    fetch_timeout_s: float = FETCH_TIMEOUT_S
     log_format: str = "console"
     record: str | None = None
     index_dtype: str = "auto"
@@ -142,6 +143,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         self._require_nodes()
         if not 0 < self.prefill_ahead <= 1:
             raise ConfigError(f"--prefill-ahead {self.prefill_ahead}: it must lie above 0, and be 1 at most (1 is no limit)")
+        for flag, value in (("--handoff-timeout", self.handoff_timeout_s), ("--fetch-timeout", self.fetch_timeout_s)):
+            _require_timeout(flag, value)
         if not self.gateways:
             raise ConfigError("a worker needs at least one gateway to register with")
         if not self.fabrics:
@@ -204,14 +207,18 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for flag, value in (("--request-timeout", self.request_timeout_s), ("--queue-timeout", self.queue_timeout_s)):
-            if not LEAST_TIMEOUT_S <= value <= MOST_TIMEOUT_S:
-                limits = f"from {LEAST_TIMEOUT_S:g} to {MOST_TIMEOUT_S:g} seconds"
-                raise ConfigError(f"{flag} {value:g}: it must lie within {limits}")
+            _require_timeout(flag, value)
         if self.max_queued < 1:
             raise ConfigError(f"--max-queued-requests {self.max_queued}: at least 1 must be able to wait")
         if not 1 <= self.port <= 65_535:
             raise ConfigError(f"port {self.port}: it must lie between 1 and 65535")
         _require_positive(**{"maximum model length": self.max_model_len})
+
+
+def _require_timeout(flag: str, value: float) -> None:
+    if not LEAST_TIMEOUT_S <= value <= MOST_TIMEOUT_S:
+        limits = f"from {LEAST_TIMEOUT_S:g} to {MOST_TIMEOUT_S:g} seconds"
+        raise ConfigError(f"{flag} {value:g}: it must lie within {limits}")
 
 
 def _require_positive(**counts: int | None) -> None:
