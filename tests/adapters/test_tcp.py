@@ -49,8 +49,24 @@ def test_whoever_proves_the_secret_reads(source: Source) -> None:
     ("boot", "rank", "key"), [(BOOT, RANK, b"x" * 32), (BOOT, RANK, b""), (Boot(8), RANK, KEY), (BOOT, 3, KEY)]
 )
 def test_another_secret_boot_or_rank_meets_a_closed_door(source: Source, boot: Boot, rank: int, key: bytes) -> None:
-    with pytest.raises(FabricError):
+    with pytest.raises(FabricError, match="start that worker with --fabric-host IP"):
         dial((HOST, source.port), boot, rank, key=key)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.9"])
+def test_nobody_at_an_address_of_loopback_is_said_with_the_flag_that_mends_it(source: Source, host: str) -> None:
+    with socket.socket() as free:
+        free.bind((host, 0))
+        with pytest.raises(
+            FabricError, match=rf"tcp {host}:\d+: .*refused; {host} is reached from its own machine alone: .*--fabric-host"
+        ):
+            dial(free.getsockname(), BOOT, RANK, key=KEY)
+
+
+def test_an_address_that_is_none_is_refused_as_any_other() -> None:
+    """It is a peer who says it."""
+    with pytest.raises(FabricError, match=r"^tcp no such host\.invalid:5: [^;]*$"):
+        dial(("no such host.invalid", 5), BOOT, RANK, key=KEY)
 
 
 def test_a_reader_that_skips_its_proof_reads_nothing(source: Source) -> None:

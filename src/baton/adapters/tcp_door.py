@@ -90,27 +90,40 @@ def dial(address: tuple[str, int], boot: Boot, rank: int, *, key: bytes) -> tupl
     try:
         sock = socket.create_connection(address, timeout=CONNECT_TIMEOUT_S)
     except OSError as error:
-        raise FabricError(f"tcp {address[0]}:{address[1]}: {error}") from error
+        raise FabricError(_not_met(address, str(error))) from error
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         nonce = os.urandom(NONCE_BYTES)
         sock.sendall(_HELLO.pack(MAGIC, boot, rank, nonce))
         (length,) = _LENGTH.unpack(take(sock, _LENGTH.size))
         if length > _MAX_WELCOME:
-            raise FabricError(f"tcp {address[0]}:{address[1]}: a welcome of {length} bytes")
+            raise FabricError(_not_met(address, f"a welcome of {length} bytes"))
         welcome = msgspec.msgpack.decode(take(sock, length), type=Welcome)
         keys = Keys(key, nonce, welcome.nonce)
         if (welcome.boot, welcome.rank) != (boot, rank):
-            raise FabricError(f"asked for boot {boot:x} rank {rank}, met boot {welcome.boot:x} rank {welcome.rank}")
+            raise FabricError(
+                _not_met(address, f"asked for boot {boot:x} rank {rank}, met boot {welcome.boot:x} rank {welcome.rank}")
+            )
         if not hmac.compare_digest(welcome.proof, keys.proof(b"source")):
-            raise FabricError(f"tcp {address[0]}:{address[1]} has another secret: give both sides the same --secret FILE")
+            raise FabricError(_not_met(address, "has another secret: give both sides the same --secret FILE"))
         sock.sendall(keys.proof(b"reader"))
         return sock, keys, welcome
     except (OSError, msgspec.DecodeError, FabricError) as error:
         sock.close()
         if isinstance(error, FabricError):
             raise
-        raise FabricError(f"tcp {address[0]}:{address[1]}: {error}") from error
+        raise FabricError(_not_met(address, str(error))) from error
+
+
+def _not_met(address: tuple[str, int], why: str) -> str:
+    """Why there is nobody to read from. Loopback leads back to the reader's own machine, wherever the source is."""
+    host, port = address
+    try:
+        loopback = ip_address(host).is_loopback
+    except ValueError:  # it is the peer who says it
+        loopback = False
+    elsewhere = f"; {host} is reached from its own machine alone: for others start that worker with --fabric-host IP"
+    return f"tcp {host}:{port}: {why}{elsewhere if loopback else ''}"
 
 
 def greet(sock: socket.socket, boot: Boot, rank: int, pools: Sequence[tuple[GroupName, int]], *, key: bytes) -> Keys:

@@ -68,7 +68,15 @@ async def _run(settings: GatewaySettings, http: HttpSettings, tokenizer: Tokeniz
     lines = Lines(Sessions(boot, SessionLimits()), control, clock)
     bounds = FrontSettings(max_queued=settings.max_queued, queue_ms=_ms(settings.queue_timeout_s))
     front = made.cores.front(FrontParts(boot, bounds), entropy.bits)
-    door = FrontDoor(front=front, lines=lines, fileno=control.fileno(), clock=clock, entropy=entropy, warms_up=settings.warms_up)
+    door = FrontDoor(
+        front=front,
+        lines=lines,
+        fileno=control.fileno(),
+        clock=clock,
+        entropy=entropy,
+        warms_up=settings.warms_up,
+        control=settings.control,
+    )
     app = create_app(door, tokenizer, http)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -19,6 +19,7 @@ from baton.adapters.memory import HostPool, available_bytes, require_memory
 from baton.adapters.secret import Secret, load_secret
 from baton.adapters.zmq_control import ZmqControl
 from baton.cli.host_share import automatic
+from baton.cli.own_address import LOOPBACK
 from baton.cli.pool_size import Use, pool_pages
 from baton.cli.ranks import Crew, start_ranks
 from baton.cli.record import making
@@ -159,9 +160,9 @@ class Body:
         for group, size in nbytes.items():
             require_memory(size, f"the pool of group {group}")
         ops = CpuOps(SERVED[self.dtype], Team(s.threads))
-        self._comm = (
-            GlooComm(self.placement, store, host=s.fabric_settings.host, timeout_s=COLLECTIVE_S) if store is not None else Alone()
-        )
+        # Gloo asks nobody who they are, so the ranks of one machine stay on loopback.
+        host = s.fabric_settings.host if s.nnodes > 1 else LOOPBACK
+        self._comm = GlooComm(self.placement, store, host=host, timeout_s=COLLECTIVE_S) if store is not None else Alone()
         model = family.build(checkpoint, self.placement, SERVED[self.dtype], ops, self._comm, longest=self.max_model_len)
         config = family.read(checkpoint.config, longest=self.max_model_len)
         self.weights = identity(checkpoint.identity(self.dtype), config)

@@ -200,7 +200,8 @@ def run_worker(settings: WorkerSettings, ports: Ports = PRODUCTION) -> None:
     worker = Worker(settings, ports) if settings.own_rank == 0 else Follower(settings, ports)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, on_signal)
-    log.info("worker_ready", pid=os.getpid(), rss_mib=psutil.Process().memory_info().rss >> 20)
+    at, rss = settings.fabric_settings.host, psutil.Process().memory_info().rss >> 20
+    log.info("worker_ready", pid=os.getpid(), reached_at=at, rss_mib=rss)
     try:
         worker.run(lambda: stop)
     except PeerError:

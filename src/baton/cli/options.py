@@ -191,6 +191,15 @@ Fabric = Annotated[
 FabricHost = Annotated[
     str, typer.Option(help="Own IP address for fabrics tcp and mooncake, as peers reach it.", rich_help_panel=MEMORY)
 ]
+OwnHost = Annotated[
+    str | None,
+    typer.Option(
+        "--fabric-host",
+        help="Own IP address for fabrics tcp and mooncake, as peers reach it.",
+        show_default="that of the route to the gateway",
+        rich_help_panel=MEMORY,
+    ),
+]
 FabricDevice = Annotated[
     str | None,
     typer.Option(
@@ -293,7 +302,12 @@ Gateways = Annotated[
     list[str], typer.Option("--gateway", help="Control address of a gateway; may be repeated.", rich_help_panel=PROCESS)
 ]
 Bind = Annotated[
-    str, typer.Option(help="Own control address, where decode workers reach a prefill worker.", rich_help_panel=PROCESS)
+    str | None,
+    typer.Option(
+        help="Own control address, where decode workers reach a prefill worker.",
+        show_default="any port at the address of the route to the gateway",
+        rich_help_panel=PROCESS,
+    ),
 ]
 Name = Annotated[str | None, typer.Option(help="Its name in logs.", show_default="the role", rich_help_panel=PROCESS)]
 Cores = Annotated[

@@ -12,7 +12,6 @@ from baton.shell.settings import GatewaySettings, Role, WorkerSettings
 from baton.shell.threads import Share, available_cores, divide, pin
 
 BATON = (sys.executable, "-P", "-m", "baton.cli.main")
-ANY_PORT = "tcp://127.0.0.1:0"
 CONTROL = "tcp://127.0.0.1:5555"
 
 
@@ -21,7 +20,7 @@ def worker(
     model: opt.Model = opt.DEFAULT_MODEL,
     model_path: opt.ModelPath = None,
     role: opt.WorkerRole = Role.UNIFIED,
-    bind: opt.Bind = ANY_PORT,
+    bind: opt.Bind = None,
     name: opt.Name = None,
     cores: opt.Cores = None,
     tp: layout_opt.TensorParallel = 1,
@@ -42,7 +41,7 @@ def worker(
     kv_memory: opt.KvMemory = None,
     host_kv_memory: opt.HostKvMemory = opt.DEFAULT_HOST_KV_MEMORY,
     fabric: opt.Fabric = "auto",
-    fabric_host: opt.FabricHost = opt.DEFAULT_FABRIC.host,
+    fabric_host: opt.OwnHost = None,
     fabric_device: opt.FabricDevice = None,
     nixl_backend: opt.NixlBackend = opt.DEFAULT_FABRIC.nixl_backend,
     nixl_param: opt.NixlParam = None,
@@ -63,8 +62,10 @@ def worker(
 ) -> None:
     """Run one worker; it registers with every gateway named."""
     from baton.cli.models import locate, require
+    from baton.cli.own_address import reached_at
 
     model = given.one_model(model, model_path)
+    host, address = reached_at(gateway, host=fabric_host, bind=bind)
     pinned = _cores(cores)
     parallel = given.Parallel(tp=tp, pp=pp, nnodes=nnodes, node_rank=node_rank, rendezvous=rendezvous, rank=rank)
     share = Share(pinned, threads if threads is not None else max(1, len(pinned or available_cores()) * nnodes // (tp * pp)))
@@ -89,7 +90,7 @@ def worker(
         handoff_timeout_s=handoff_timeout,
         fetch_timeout_s=fetch_timeout,
         fabric_settings=given.fabric_settings(
-            host=fabric_host,
+            host=host,
             device=fabric_device,
             backend=nixl_backend,
             params=nixl_param or (),
@@ -107,7 +108,7 @@ def worker(
         record=record,
     )
     settings = given.worker_settings(
-        service, work, memory, role=role, name=name or role.value, bind=bind, share=share, parallel=parallel
+        service, work, memory, role=role, name=name or role.value, bind=address, share=share, parallel=parallel
     )
     require(model)
     run_worker(settings)

@@ -11,7 +11,7 @@ from baton.cli import given
 from baton.cli import layout_options as layout_opt
 from baton.cli import options as opt
 from baton.cli.api_keys import read_keys
-from baton.cli.processes import ANY_PORT, BATON, gateway_flags, worker_flags
+from baton.cli.processes import BATON, gateway_flags, worker_flags
 from baton.shell import settings as default
 from baton.shell.settings import GatewaySettings, Role, WorkerSettings
 from baton.shell.threads import Share, available_cores, divide, together, warning
@@ -74,10 +74,12 @@ def serve(
 ) -> None:
     """Serve MODEL on this machine: prompts computed in one process, tokens generated in another."""
     from baton.cli.models import ensure, locate
+    from baton.cli.own_address import own_address
     from baton.cli.ports import free_port
     from baton.cli.record import prepare_directory
 
     model = given.one_model(model, model_path)
+    port, address = free_port(host, port), control or f"tcp://127.0.0.1:{free_port('127.0.0.1', 0)}"
     work = given.Work(
         dtype=dtype,
         index_dtype=index_dtype,
@@ -99,7 +101,7 @@ def serve(
         handoff_timeout_s=handoff_timeout,
         fetch_timeout_s=fetch_timeout,
         fabric_settings=given.fabric_settings(
-            host=opt.DEFAULT_FABRIC.host,
+            host=own_address((address,)),
             device=fabric_device,
             backend=nixl_backend,
             params=nixl_param or (),
@@ -117,7 +119,6 @@ def serve(
         },
         threads=threads,
     )
-    port, address = free_port(host, port), control or f"tcp://127.0.0.1:{free_port('127.0.0.1', 0)}"
     service = given.Service(
         model=str(locate(model)),
         served_model_name=served_model_name or model,
@@ -152,7 +153,14 @@ class Crew(msgspec.Struct, frozen=True, kw_only=True):
 def plan_workers(
     service: given.Service, work: given.Work, memory: given.Memory, crew: Crew, *, cores: Sequence[int]
 ) -> tuple[WorkerSettings, ...]:
-    """The settings of every worker, the machine's cores divided among them. Raises ConfigError."""
+    """The settings of every worker, the machine's cores divided among them; fabrics and control listen on one address.
+
+    Raises:
+        ConfigError: a value that cannot be
+    """
+    from baton.cli.own_address import control_at
+
+    bind = control_at(memory.fabric_settings.host)
     layouts = [crew.layouts.get(role, given.Parallel()) for role in crew.roles]
     ranks = [layout.tp * layout.pp for layout in layouts]
     shares = iter(divide(cores, workers=sum(ranks), threads=crew.threads))
@@ -164,7 +172,7 @@ def plan_workers(
         page_size = crew.page_sizes.get(role)
         own = memory if page_size is None else msgspec.structs.replace(memory, page_size=page_size)
         name = f"{role.value}-{seen[role]}"
-        settings = given.worker_settings(service, work, own, role=role, name=name, bind=ANY_PORT, share=share, parallel=layout)
+        settings = given.worker_settings(service, work, own, role=role, name=name, bind=bind, share=share, parallel=layout)
         if settings.host_kv_bytes is None and role is not Role.PREFILL:
             settings = msgspec.structs.replace(settings, host_kv_sharers=settings.host_kv_sharers * generating)
         workers.append(settings)

@@ -5,7 +5,10 @@ HTTP ──submit, cancel──▶ FrontDoor ──▶ Front ──Send──▶
 """
 
 import asyncio
+from collections.abc import Sequence
+from ipaddress import ip_address
 from itertools import count
+from urllib.parse import urlsplit
 
 import structlog
 
@@ -13,6 +16,7 @@ from baton.core.cores import AnyFront
 from baton.core.door import Cancel, Emit, Heard, RequestId, Submit
 from baton.core.ids import Key
 from baton.core.manifest import Manifest
+from baton.core.messages import Register
 from baton.core.state import Full
 from baton.gateway.door import Capacity, Hear, LedgerReport, Readiness, pair_count
 from baton.gateway.warm_up import WarmUp
@@ -23,16 +27,26 @@ from baton.shell.lines import Lines
 
 log = structlog.get_logger()
 LEDGER_WAIT_S = 1.0
+LOOPBACK = "tcp://127.0.0.1:0"
 
 
 class FrontDoor:
-    """Implements `Door`. Made on the loop it lives on; `close` gives up all it holds."""
+    """Implements `Door`. Made on the loop it lives on; `close` gives up all it holds. `control`: where workers register."""
 
     def __init__(
-        self, *, front: AnyFront, lines: Lines, fileno: int, clock: Clock, entropy: Entropy, warms_up: bool = False
+        self,
+        *,
+        front: AnyFront,
+        lines: Lines,
+        fileno: int,
+        clock: Clock,
+        entropy: Entropy,
+        warms_up: bool = False,
+        control: str = LOOPBACK,
     ) -> None:
         self._front, self._lines, self._clock, self._entropy = front, lines, clock, entropy
         self._pump = GatewayPump(front=front, lines=lines, clock=clock, say=self._say)
+        self._control = control
         self._hear: dict[RequestId, Hear] = {}
         self._numbers = count(1)
         self._loop = asyncio.get_running_loop()
@@ -77,9 +91,10 @@ class FrontDoor:
         pairs = self._front.usable_pairs()
         if pairs:
             return Readiness(True, pair_count(len(pairs))) if self._warm_up is None else self._warm_up.judge(pairs)
-        names = ", ".join(sorted(r.name for r in self._front.workers())) or "none"
-        why = "; ".join(["no pair of workers that can hand over yet", f"registered: {names}", *self._front.refusals()])
-        return Readiness(False, why)
+        workers = self._front.workers()
+        names = ", ".join(sorted(r.name for r in workers)) or "none"
+        whys = ["no pair of workers that can hand over yet", f"registered: {names}", *self._front.refusals()]
+        return Readiness(False, "; ".join([*whys, *near_only(workers, control=self._control)]))
 
     def capacity(self) -> Capacity | None:
         """See Door."""
@@ -176,6 +191,25 @@ class FrontDoor:
         hear = self._hear.get(heard.request) if isinstance(heard, Emit) else self._hear.pop(heard.request, None)
         if hear is not None:
             hear(heard)
+
+
+def near_only(workers: Sequence[Register], *, control: str) -> list[str]:
+    """Workers that listen on loopback, where workers may come from other machines: `control` says where they register."""
+    if _on_loopback(control):
+        return []
+    listening = {r.name: r.address for r in workers if r.address is not None and _on_loopback(r.address)}
+    return [
+        f"{name} listens on {address}, which is reached from its own machine alone: for others start it with --bind tcp://IP:0"
+        for name, address in sorted(listening.items())
+    ]
+
+
+def _on_loopback(address: str) -> bool:
+    host = urlsplit(address).hostname or "localhost"  # ipc: a path of this machine
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _pool_tokens(manifest: Manifest) -> int:

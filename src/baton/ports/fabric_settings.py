@@ -7,7 +7,7 @@ class FabricSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What the operator decides about data planes.
 
     Attributes:
-        host: our address for peers of other hosts
+        host: our address, as peers reach it
         devices: network devices, e.g. ("mlx5_0",); empty = the engine's choice
         nixl_backend: NIXL's plugin, e.g. "UCX"
         nixl_params: the plugin's parameters, over our own
