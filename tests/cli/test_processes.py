@@ -92,8 +92,8 @@ def test_a_gateway_gets_the_settings_planned(changes, keys, checkpoint, composed
     folder.mkdir()
     (folder / "generation_config.json").write_text("{}")
     known = Keys(given=keys, files=(str(file),) if keys else ())
-    edge = given.Edge(request_timeout_s=7.5, queue_timeout_s=0.25, max_queued=9) if keys else given.Edge()
     sampling = given.sampling(str(folder), '{"top_k": 5}') if keys else given.Sampling()
+    edge = given.Edge(request_timeout_s=7.5, queue_timeout_s=0.25, max_queued=9, shutdown_timeout_s=0) if keys else given.Edge()
     settings = plan_gateway(
         service(checkpoint, **changes), WORK, edge, sampling, host="127.0.0.1", port=free_port, keys=known, warms_up=not keys
     )

@@ -112,7 +112,8 @@ class Service:
 
     def start_gateway(self, *more: str, warm: bool = False) -> Process:
         """The gateway. By default without requests of its own: faults are planted into the reads that a test orders."""
-        flags = ["--port", str(self.port), "--control", self.control, "--served-model-name", "m", *more]
+        flags = ["--port", str(self.port), "--control", self.control, "--served-model-name", "m"]
+        flags += ["--shutdown-timeout", "3", *more]
         flags += ["--log-level", "debug"] if warm else ["--skip-server-warmup"]
         return self._start("gateway", ["-m", "baton.cli.main", "gateway", str(self.model), *flags])
 

@@ -122,6 +122,21 @@ def test_a_signal_ends_every_process_in_time(commands: Service, number: signal.S
     assert not stream.is_alive()
 
 
+def test_a_gateway_that_is_to_end_goes_on_with_its_streams_until_a_second_signal(service: Service) -> None:
+    service.processes["gateway"].end()
+    gateway = service.start_gateway("--shutdown-timeout", "86400")
+    service.wait_ready()
+    stream = Stream(service, max_tokens=4000)
+    stream.wait_streaming()
+    gateway.popen.terminate()
+    wait_for(lambda: "shutting_down" in service.log("gateway"), seconds=10, why="the first signal is heard")
+    said = len(stream.lines)
+    wait_for(lambda: len(stream.lines) > said + 10, seconds=20, why="the stream goes on")
+    gateway.popen.terminate()
+    stream.wait_error("shutting_down", 10)
+    assert gateway.popen.wait(10) == 0
+
+
 class Serve:
     """`baton serve` itself, started when it is not running."""
 

@@ -56,14 +56,16 @@ def events(response: httpx.Response) -> list:
 
 
 @asynccontextmanager
-async def served(door: FakeDoor, *, grace_s: float = 0.0, send_buffer: int | None = None, **settings):
+async def served(
+    door: FakeDoor, *, grace_s: float = 0.0, hurry: asyncio.Event | None = None, send_buffer: int | None = None, **settings
+):
     """The base URL of a server on a free port, in this loop. send_buffer: bytes that the kernel takes for a client."""
     socket, stop = listen("127.0.0.1", 0), asyncio.Event()
     if send_buffer is not None:
         socket.setsockopt(sockets.SOL_SOCKET, sockets.SO_SNDBUF, send_buffer)
     url = f"http://127.0.0.1:{socket.getsockname()[1]}"
     app = make_app(door, **settings)
-    serving = asyncio.ensure_future(serve_http(app, socket=socket, stop=stop, grace_s=grace_s))
+    serving = asyncio.ensure_future(serve_http(app, socket=socket, stop=stop, hurry=hurry or asyncio.Event(), grace_s=grace_s))
     try:
         await until(lambda: _answers(socket))
         yield url, app, stop, serving

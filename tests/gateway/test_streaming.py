@@ -262,6 +262,42 @@ def test_shutting_down_ends_what_does_not_end_itself():
     run(scenario)
 
 
+def test_hurried_open_requests_end_at_once_and_those_that_nobody_reads_are_cut():
+    async def scenario():
+        door, hurry = FakeDoor(), asyncio.Event()
+        door.script = [ids("a")]
+        async with served(door, grace_s=10_000, hurry=hurry, send_buffer=4096) as (url, _, stop, serving), client(url) as http:
+            stream = await chat(http, stream=True)
+            deaf = _deaf_client(url)
+            await until(lambda: len(door.submitted) == 2)
+            for _ in range(100):
+                door.say(door.submitted[1].request, ids("a" * 50))
+                await asyncio.sleep(0)
+            stop.set()
+            await until(lambda: _refuses(url))
+            assert not serving.done()
+            hurry.set()
+            with pytest.raises(openai.APIError, match="shutting down"):
+                [c async for c in stream]
+            await asyncio.wait_for(serving, 10)
+            deaf.close()
+        assert len(door.cancelled) == 2
+
+    run(scenario)
+
+
+def _deaf_client(url: str) -> sockets.socket:
+    """One that asks for a stream and never reads: its answer cannot be written out."""
+    host, port = url.removeprefix("http://").split(":")
+    deaf = sockets.socket()
+    deaf.setsockopt(sockets.SOL_SOCKET, sockets.SO_RCVBUF, 4096)
+    deaf.connect((host, int(port)))
+    body = json.dumps({"model": "tiny", "messages": HI, "stream": True})
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+    deaf.sendall(f"{head}\r\n\r\n{body}".encode())
+    return deaf
+
+
 def _refuses(url: str) -> bool:
     host, port = url.removeprefix("http://").split(":")
     with sockets.socket() as probe:

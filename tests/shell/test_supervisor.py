@@ -246,8 +246,25 @@ def test_a_program_that_does_not_end_is_killed(host):
     assert is_gone(pid)
 
 
+def test_open_requests_have_their_time_before_anything_is_killed(host, tmp_path):
+    """The first one ends when its requests do; the others are asked only then."""
+    done = tmp_path / "done"
+    drains = (
+        "import os, signal, time\nsignal.signal(signal.SIGTERM, lambda *_: os.write(1, b'draining\\n'))\n"
+        f"print('up', flush=True)\nwhile not os.path.exists({str(done)!r}): time.sleep(0.01)"
+    )
+    h = host(program("gateway", drains, ends=0), program("worker", POLITE, ends=1), grace_s=0.0, requests_s=10**6)
+    for _ in "ab":
+        h.expect("Said", line="up")
+    h.process.send_signal(signal.SIGTERM)
+    h.expect("Said", name="gateway", line="draining")
+    done.touch()
+    h.expect("Said", name="worker", line="bye")
+    assert h.end() == (0, [])
+
+
 def test_a_second_signal_ends_at_once(host):
-    h = host(program("a", STUBBORN), grace_s=10**6)
+    h = host(program("a", STUBBORN), requests_s=10**6)
     pid = up(h, "a")
     h.process.send_signal(signal.SIGINT)
     h.expect("Stopping")

@@ -33,7 +33,6 @@ from baton.shell.settings import GatewaySettings
 from baton.wire.codec import MAX_FRAME_BYTES
 
 log = structlog.get_logger()
-GRACE_S = 3.0  # of open requests at shutdown
 
 
 def run_gateway(settings: GatewaySettings) -> None:
@@ -78,16 +77,20 @@ async def _run(settings: GatewaySettings, http: HttpSettings, tokenizer: Tokeniz
         control=settings.control,
     )
     app = create_app(door, tokenizer, http)
-    stop = asyncio.Event()
+    stop, hurry = asyncio.Event(), asyncio.Event()
+
+    def on_signal() -> None:
+        (hurry if stop.is_set() else stop).set()
+
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, on_signal)
     door.failed.add_done_callback(lambda _: stop.set())
     gc.collect()
     gc.freeze()  # the tokenizer and its libraries are here to stay
     log.info("gateway_listening", host=settings.host, port=settings.port, control=control.bound_address)
     try:
-        await serve_http(app, socket=socket, stop=stop, grace_s=GRACE_S)
+        await serve_http(app, socket=socket, stop=stop, hurry=hurry, grace_s=settings.shutdown_timeout_s)
     finally:
         door.close()
         made.close()

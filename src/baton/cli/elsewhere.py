@@ -24,6 +24,7 @@ INSTEAD: Mapping[str, str] = {
     "--disable-log-requests": "--log-level warning",
     "--no-enable-log-requests": "--log-level warning",
     "--uvicorn-log-level": "--log-level",
+    "--timeout-graceful-shutdown": "--shutdown-timeout",
 }
 
 

@@ -66,6 +66,7 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True):
     request_timeout_s: float = default.REQUEST_TIMEOUT_S
     queue_timeout_s: float = default.QUEUE_TIMEOUT_S
     max_queued: int = default.MAX_QUEUED
+    shutdown_timeout_s: float = default.SHUTDOWN_TIMEOUT_S
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):

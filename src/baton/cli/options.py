@@ -176,6 +176,14 @@ OverrideGenerationConfig = Annotated[
         rich_help_panel=HTTP,
     ),
 ]
+ShutdownTimeout = Annotated[
+    float,
+    typer.Option(
+        "--shutdown-timeout",
+        help="Seconds that open requests may go on after SIGTERM or Ctrl-C; a second one ends them at once.",
+        rich_help_panel=HTTP,
+    ),
+]
 ServedModelName = Annotated[
     str | None, typer.Option(help="The name that clients use.", show_default="MODEL", rich_help_panel=HTTP)
 ]

@@ -65,6 +65,7 @@ def serve(
     request_timeout: opt.RequestTimeout = default.REQUEST_TIMEOUT_S,
     queue_timeout: opt.QueueTimeout = default.QUEUE_TIMEOUT_S,
     max_queued: opt.MaxQueued = default.MAX_QUEUED,
+    shutdown_timeout: opt.ShutdownTimeout = default.SHUTDOWN_TIMEOUT_S,
     control: opt.ServeControl = None,
     secret: opt.Secret = None,
     log_level: opt.Level = opt.LogLevel.INFO,
@@ -130,8 +131,13 @@ def serve(
     )
     workers = plan_workers(service, work, memory, crew, cores=available_cores())
     keys = Keys(given=tuple(api_key or ()), files=tuple(os.path.abspath(f) for f in api_key_file or ()))
-    edge = given.Edge(request_timeout_s=request_timeout, queue_timeout_s=queue_timeout, max_queued=max_queued)
     sampling = given.sampling(generation_config, override_generation_config)
+    edge = given.Edge(
+        request_timeout_s=request_timeout,
+        queue_timeout_s=queue_timeout,
+        max_queued=max_queued,
+        shutdown_timeout_s=shutdown_timeout,
+    )
     front = plan_gateway(service, work, edge, sampling, host=host, port=port, keys=keys, warms_up=not skip_server_warmup)
     if service.record is not None:
         prepare_directory(service.record, ["gateway", *(w.name for w in workers)])
@@ -216,6 +222,7 @@ def plan_gateway(
         max_queued=edge.max_queued,
         generation_config=sampling.generation_config,
         override_generation_config=sampling.override_generation_config,
+        shutdown_timeout_s=edge.shutdown_timeout_s,
         log_level=service.log_level.value,
         log_format=service.log_format.value,
         record=service.record,
@@ -237,4 +244,5 @@ def supervise(front: GatewaySettings, workers: Sequence[WorkerSettings]) -> int:
         Program("gateway", (*BATON, "gateway", *gateway_flags(front)), ends=0),  # its open streams end while there are workers
         *(Program(w.name, (*BATON, "worker", *worker_flags(w)), ends=1) for w in workers),
     ]
-    return Supervisor(programs, probe=readiness_of(front.host, front.port), tell=narrator, patience=Patience()).run()
+    patience = Patience(requests_s=front.shutdown_timeout_s)
+    return Supervisor(programs, probe=readiness_of(front.host, front.port), tell=narrator, patience=patience).run()

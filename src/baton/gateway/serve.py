@@ -1,7 +1,7 @@
 """Runs the application on a socket until it is told to stop, inside an asyncio loop that somebody else owns.
 
-On stop: no new connections and no new requests; open requests may go on for `grace_s`, then each gets an error event or
-status; about a second later what is still open is cut.
+On stop: no new connections and no new requests; open requests may go on for `grace_s` or until they are hurried, then each
+gets an error event or status; about a second later what is still open is cut.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from math import ceil
 
+import structlog
 import uvicorn
 from fastapi import FastAPI
 
@@ -17,9 +18,11 @@ from baton.core.errors import ConfigError
 from baton.gateway.answer import PlainSend
 from baton.gateway.desk import Desk
 
+log = structlog.get_logger()
 BACKLOG = 2048
 UNREAD_MS = 60_000  # a connection whose client takes nothing for this long is closed by the kernel
 WRITE_OUT_S = 1
+REMEDY = "a second SIGTERM or Ctrl-C ends them at once"
 IDLE_S = 75  # longer than clients keep a connection: what we close while one uses it again is a request lost
 
 
@@ -53,13 +56,14 @@ def listen(host: str, port: int) -> sockets.socket:
     return sock
 
 
-async def serve_http(app: FastAPI, *, socket: sockets.socket, stop: asyncio.Event, grace_s: float) -> None:
+async def serve_http(app: FastAPI, *, socket: sockets.socket, stop: asyncio.Event, hurry: asyncio.Event, grace_s: float) -> None:
     """Serve until `stop` is set and everything open has ended, at most about `grace_s` + 2 seconds later.
 
     Args:
         app: from create_app
         socket: from `listen`; closed at the end
         stop: set by the owner of the process
+        hurry: set by the owner of the process after `stop`, to end the time of open requests at once
         grace_s: how long open requests may go on
     """
     desk: Desk = app.state.desk
@@ -79,15 +83,21 @@ async def serve_http(app: FastAPI, *, socket: sockets.socket, stop: asyncio.Even
     )
     server = _Server(config)
     serving = asyncio.ensure_future(server.serve(sockets=[socket]))
-    stopping = asyncio.ensure_future(stop.wait())
+    stopping, hurrying = asyncio.ensure_future(stop.wait()), asyncio.ensure_future(hurry.wait())
     try:
         await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
         desk.shut()
         server.should_exit = True  # closes the listener and idle connections, then waits for the others
-        await asyncio.wait([serving], timeout=grace_s)
+        if desk.open_requests:
+            log.info("shutting_down", open_requests=desk.open_requests, shutdown_timeout_s=grace_s, remedy=REMEDY)
+        ended, _ = await asyncio.wait([serving, hurrying], timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
         desk.fail_all()
+        if hurrying in ended:
+            await asyncio.wait([serving], timeout=WRITE_OUT_S)
+            server.force_exit = True
         await serving
     finally:
         desk.fail_all()
         stopping.cancel()
+        hurrying.cancel()
         serving.cancel()

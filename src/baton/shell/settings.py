@@ -13,6 +13,7 @@ PREFILL_AHEAD = 0.5
 HANDOFF_TIMEOUT_S, FETCH_TIMEOUT_S = 60.0, 10.0
 REQUEST_TIMEOUT_S, QUEUE_TIMEOUT_S, MAX_QUEUED = 600.0, 30.0, 1024
 GENERATION_CONFIG = "auto"
+SHUTDOWN_TIMEOUT_S = 60.0
 LEAST_TIMEOUT_S, MOST_TIMEOUT_S = 0.001, 86_400.0
 
 
@@ -184,6 +185,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
         max_queued: requests that may wait
         generation_config: where sampling defaults come from: "auto" (the model's file), "vllm" (no file) or a folder
         override_generation_config: JSON object of sampling defaults that win over that file
+        shutdown_timeout_s: how long open requests may go on after the signal to end; 0 = not at all
     """
 
     host: str
@@ -204,10 +206,14 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     max_queued: int = MAX_QUEUED
     generation_config: str = GENERATION_CONFIG
     override_generation_config: str | None = None
+    shutdown_timeout_s: float = SHUTDOWN_TIMEOUT_S
 
     def __post_init__(self) -> None:
         for flag, value in (("--request-timeout", self.request_timeout_s), ("--queue-timeout", self.queue_timeout_s)):
             _require_timeout(flag, value)
+        if not 0 <= self.shutdown_timeout_s <= MOST_TIMEOUT_S:
+            limits = f"from 0 (at once) to {MOST_TIMEOUT_S:g} seconds"
+            raise ConfigError(f"--shutdown-timeout {self.shutdown_timeout_s:g}: it must lie within {limits}")
         if self.max_queued < 1:
             raise ConfigError(f"--max-queued-requests {self.max_queued}: at least 1 must be able to wait")
         if not 1 <= self.port <= 65_535:

@@ -29,6 +29,7 @@ class Patience(msgspec.Struct, frozen=True):
     """How long the supervisor waits for what. All durations in seconds."""
 
     grace_s: float = 4.5  # for all programs together, between the first SIGTERM and SIGKILL
+    requests_s: float = 0.0  # more of it, in which requests that are open may end
     first_pause_s: float = 0.2  # before the first restart
     longest_pause_s: float = 5.0
     settled_s: float = 30.0  # a program that lived as long starts again with the first pause
@@ -204,7 +205,7 @@ class Supervisor:
 
     def _stop(self, *, code: int) -> None:
         self._phase, self._code = Phase.STOPPING, code
-        self._kill_at = time.monotonic() + self._patience.grace_s
+        self._kill_at = time.monotonic() + self._patience.requests_s + self._patience.grace_s
         self._tell(Stopping())
 
     def _ask_to_end(self) -> None:
