@@ -3,24 +3,27 @@
 What is compiled is kept beside the sources, so a worker's first start loads it instead: a third of a minute each.
 """
 
-import numpy as np
+import sys
 
-from baton.adapters.memory import HostPool
-from baton.cli.compose_rank import SERVED
+from baton.cli.kernel_cache import provide_cache
 from baton.core.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit, Whole
-from baton.engine.attention.choose import attention_for, delta_for
-from baton.engine.digest import block_sums
-from baton.engine.kernels.team import Team
-from baton.engine.models.base import KV, SLOT
-from baton.engine.models.gated_delta import delta_specs
-from baton.engine.models.qwen3_next_config import DeltaSettings
-from baton.engine.ops import CpuOps
 
 BLOCKS = 2  # of each pool: the kernels are run over the first ones
 
 
 def compile_kernels(dtype: DType) -> None:
     """Those of every family in a dtype, by running them over the state of one that has all kinds."""
+    import numpy as np
+
+    from baton.adapters.memory import HostPool
+    from baton.engine.attention.choose import attention_for, delta_for
+    from baton.engine.digest import block_sums
+    from baton.engine.kernels.team import Team
+    from baton.engine.models.base import KV, SLOT
+    from baton.engine.models.gated_delta import delta_specs
+    from baton.engine.models.qwen3_next_config import DeltaSettings
+    from baton.engine.ops import CpuOps
+
     smallest = DeltaSettings(key_heads=1, value_heads=1, key=4, value=4, taps=2)
     groups = (Group(KV, Unit.PAGE, Full()), Group(SLOT, Unit.SLOT, Whole()))
     attending = StateSpec("kv", KV, (0,), ("k", "v"), heads=1, row=16, dtype=dtype)
@@ -38,6 +41,10 @@ def compile_kernels(dtype: DType) -> None:
 
 def main() -> None:
     """All."""
+    if (note := provide_cache()) is not None:  # before anything with a kernel is imported
+        print(f"baton: warning: {note}", file=sys.stderr)
+    from baton.cli.compose_rank import SERVED
+
     for dtype in SERVED.values():
         compile_kernels(dtype)
 

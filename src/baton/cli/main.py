@@ -81,10 +81,23 @@ def _complain(why: str, *, code: int) -> int:
     return code
 
 
+def prepare() -> int:
+    """What every command needs of its machine; returns the exit code, 0 to go on."""
+    from baton.cli.kernel_cache import provide_cache
+
+    try:
+        note = provide_cache()
+    except ConfigError as e:
+        return _complain(str(e), code=2)
+    if note is not None:
+        _complain(f"warning: {note}", code=0)
+    return 0
+
+
 def main() -> None:
     """Entry point of the command."""
     os.environ.setdefault("MC_LOG_LEVEL", "ERROR")  # Mooncake reads it when it loads, and writes a dozen lines otherwise
-    sys.exit(run(sys.argv[1:]))
+    sys.exit(prepare() or run(sys.argv[1:]))
 
 
 if __name__ == "__main__":
