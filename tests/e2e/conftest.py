@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.nursery import Nursery
-from tests.e2e.service import TRIAL, Service
+from tests.e2e.service import Service
 from tests.tiny import make_tiny
 
 FABRICS = ("shm", "nixl")
@@ -16,9 +16,10 @@ POOL = "240"  # pages of 64 tokens: the eight longest prompts of the trial model
 @pytest.fixture(scope="session")
 def trial() -> Path:
     """The trial model, fetched on first use."""
-    from baton.engine.trial import pull_smollm2
+    from baton.cli.models import TRIAL as NAME
+    from baton.cli.models import ensure
 
-    return pull_smollm2(TRIAL, print)
+    return ensure(NAME)
 
 
 @pytest.fixture(scope="session")

