@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import shutil
+import tempfile
 import zipfile
 from collections.abc import Callable
 from importlib import metadata
