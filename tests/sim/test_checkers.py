@@ -37,6 +37,7 @@ from baton.sim import content
 from baton.sim.books import READS, PlanBook, RankBooks
 from baton.sim.clients import Client, Oracle, right_answer
 from baton.sim.collective import Collective
+from baton.sim.costs import Costs
 from baton.sim.endings import Endings
 from baton.sim.engine import SimEngine
 from baton.sim.excuses import EVERYBODY, EXCUSES, Fault, excuse, worker_of
@@ -48,6 +49,7 @@ from baton.sim.replicas import Replicas
 from baton.sim.sharing import Sharing
 from baton.sim.sums import Sums
 from baton.sim.tape import Tape
+from baton.sim.work import Work
 
 FULL, SLOT = GroupName("full"), GroupName("slot")
 TABLE = StateTable(
@@ -290,6 +292,8 @@ def computed():
         heap=heap,
         tape=tape,
         attempts_differ=True,
+        costs=Costs(),
+        work=Work(),
         tickets={key(): ticket},
         stamps={},
         tainted=set(),
