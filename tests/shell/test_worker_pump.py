@@ -2,9 +2,10 @@
 
 from baton.core.agreement import Report, StepPlan
 from baton.core.errors import ConfigError
-from baton.core.ids import Boot, Micros, Rank, Seq
+from baton.core.ids import Boot, Link, Micros, Rank, Seq
 from baton.core.messages import Paired
-from baton.core.room import Dial, Effect, Issue, Send
+from baton.core.room import Dial, Effect, HangUp, Issue, Send
+from baton.core.session import SessionEvent, WrongPeer
 from baton.shell.narration import Narration
 from baton.shell.worker import WorkerPump
 
@@ -79,6 +80,25 @@ class Lines:
         return None
 
 
+class Elsewhere(Lines):
+    """Dials, and somebody else answers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[SessionEvent] = []
+        self.hung_up: list[Link] = []
+
+    def receive(self) -> list[SessionEvent]:
+        found, self.events = self.events, []
+        return found
+
+    def dial(self, address: str, expect: Boot | None) -> Link:
+        return Link(7)
+
+    def hang_up(self, link: Link) -> None:
+        self.hung_up.append(link)
+
+
 def turn(leader: Leader) -> Lines:
     lines = Lines()
     pump = WorkerPump(
@@ -98,3 +118,17 @@ def test_what_the_leader_says_of_an_address_that_is_refused_goes_out_in_the_same
     leader = Leader(Dial("tcp://10.0.0.1:1", PREFILL))
     assert turn(leader).said == [Paired(PREFILL, "tcp")]
     assert leader.heard == ["tcp://10.0.0.1:1 must not be dialled from here"]
+
+
+def test_a_worker_is_lost_where_another_process_answers_for_it() -> None:
+    leader, lines = Leader(Dial("tcp://10.0.0.1:1", PREFILL)), Elsewhere()
+    pump = WorkerPump(
+        leader=leader, rank=Host(), others=(), absent=(OURS,), lines=lines, clock=Clock(), gateways=(), narration=Narration()
+    )
+    pump.turn()
+    lines.events = [WrongPeer(Link(8), "of a gateway, which is dialled on"), WrongPeer(Link(7), "boot 9 answered")]
+    pump.turn()
+    assert leader.heard == ["boot 9 answered"]
+    leader.due = [HangUp(PREFILL)]
+    pump.turn()
+    assert lines.hung_up == [7]

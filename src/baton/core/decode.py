@@ -138,7 +138,8 @@ class DecodeLeader(VerifyingLeader):
         if partner is not None and partner.paired:
             self.send(sender, Paired(message.prefill, partner.fabric))
             return
-        meet, why = self._partners.introduce(message.manifest, self.plans)
+        until = Micros(now + self.settings.pair_ms * 1000)
+        meet, why = self._partners.introduce(message.manifest, self.plans, until=until)
         if why:
             self.send(sender, Unpaired(message.prefill, why))
         if meet is not None:
@@ -180,7 +181,15 @@ class DecodeLeader(VerifyingLeader):
         for gateway in self._gateways:
             self.send(gateway, Unpaired(boot, why))
 
+    def _give_up_partners(self, now: Micros) -> None:
+        """Who is not paired in time may have ended before it was dialled; nobody else would say so."""
+        for partner in self._partners.overdue(now):
+            self.marks[Mark.NOT_PAIRED] += 1
+            self._unpair(partner.manifest.boot, f"not paired in {self.settings.pair_ms} ms: {partner.lacks}")
+
     def _on_peer_lost(self, boot: Boot, why: str, now: Micros) -> None:
+        partner = self._partners.find(boot)
+        self.marks[Mark.NOT_THERE] += partner is not None and not partner.session
         self._unpair(boot, why)
         for room in [r for r in self.rooms.values() if r.ticket.prefill == boot and self._needs_partner(r)]:
             self.marks[Mark.PREFILL_LOST] += 1
@@ -241,14 +250,15 @@ class DecodeLeader(VerifyingLeader):
             self.send(sender, Stale(offer.key))
 
     def _next_due(self) -> Micros | None:
-        due, early = super()._next_due(), self._early.timer()
-        return early if due is None or (early is not None and early < due) else due
+        dues = (super()._next_due(), self._early.timer(), self._partners.timer())
+        return min((due for due in dues if due is not None), default=None)
 
     def on_timer(self, now: Micros) -> None:
         """A deadline may have passed."""
         for key, sender in self._early.expired(now):
             self.marks[Mark.EARLY_EXPIRED] += 1
             self.send(sender, Stale(key))
+        self._give_up_partners(now)
         super().on_timer(now)
 
     def _on_withdrawn(self, sender: Boot, message: Withdrawn, now: Micros) -> None:

@@ -59,6 +59,8 @@ class Mark(Enum):
     ALL_CACHED = "a room of which nothing has to be fetched"
     OVERTAKEN = "a later room is admitted while an earlier one is retracted"
     UNPAIRED = "a pair ends"
+    NOT_THERE = "a prefill worker that was introduced is not where it should be: another process is, or none can be dialled"
+    NOT_PAIRED = "a prefill worker that was introduced is not paired in time"
     EARLY_BORROW = "prefill asks for the state of a room before its ticket has come"
     # ranks
     READ_AGAIN = "a read failed, or what it brought differs"

@@ -2,6 +2,9 @@
 
 gateway ──Introduce──▶ decode ──Meet (plan), Dial──▶ ranks connect, session comes up ──Hello──▶ prefill
                           └──Paired | Unpaired──▶ every gateway ◀── HelloBack | Refused ──────────┘
+
+A worker that is introduced is paired within a stated time or forgotten, with its connections and the link that was dialled to
+it: it may have ended before it was dialled. Its gateway introduces it again for as long as it knows it.
 """
 
 from collections.abc import Callable
@@ -10,7 +13,7 @@ import msgspec
 
 from baton.core.agreement import Meet
 from baton.core.errors import BatonError, Mismatch
-from baton.core.ids import Boot, Rank
+from baton.core.ids import Boot, Micros, Rank
 from baton.core.manifest import Manifest, require_fit
 from baton.core.plan import PairPlan
 from baton.core.plans import Plans
@@ -20,15 +23,23 @@ ChooseFabric = Callable[[Manifest], str]  # raises Mismatch when no fabric reach
 
 
 class Partner(msgspec.Struct):
-    """A prefill worker on its way to being paired."""
+    """A prefill worker, paired or on its way to that."""
 
     manifest: Manifest
     plan: PairPlan
     fabric: str
     met: set[Rank]  # our ranks that have connected
+    until: Micros  # it is paired by then, or given up
     session: bool = False
     asked: bool = False
     paired: bool = False
+
+    @property
+    def lacks(self) -> str:
+        """What it is not paired for."""
+        if not self.session:
+            return "its leader has not answered"
+        return "not all ranks have connected to it" if not self.asked else "it has not answered Hello"
 
 
 class Partners:
@@ -40,8 +51,8 @@ class Partners:
         self._placements: list[Placement] = [ours.placement(r.rank) for r in ours.ranks]
         self._known: dict[Boot, Partner] = {}
 
-    def introduce(self, manifest: Manifest, plans: Plans) -> tuple[Meet | None, str]:
-        """The connection to order from the ranks, or why there can be none."""
+    def introduce(self, manifest: Manifest, plans: Plans, *, until: Micros) -> tuple[Meet | None, str]:
+        """The connection to order from the ranks, or why there can be none. until: when it is given up if it is not paired."""
         if manifest.boot in self._known:
             return None, ""
         try:
@@ -50,7 +61,7 @@ class Partners:
             fabric = self._choose(manifest)
         except BatonError as error:  # every reason of ours why two workers do not fit
             return None, str(error)
-        self._known[manifest.boot] = Partner(manifest, plan, fabric, set())
+        self._known[manifest.boot] = Partner(manifest, plan, fabric, set(), until)
         return Meet(manifest, fabric), ""
 
     def find(self, boot: Boot) -> Partner | None:
@@ -80,3 +91,11 @@ class Partners:
     def paired(self) -> list[Partner]:
         """Workers whose rooms we take."""
         return [p for p in self._known.values() if p.paired]
+
+    def overdue(self, now: Micros) -> list[Partner]:
+        """Workers whose time to be paired is over."""
+        return [p for p in self._known.values() if not p.paired and now >= p.until]
+
+    def timer(self) -> Micros | None:
+        """When `overdue` has something next."""
+        return min((p.until for p in self._known.values() if not p.paired), default=None)

@@ -57,6 +57,7 @@ class LeaderSettings(msgspec.Struct, frozen=True):
     prefix_cache: bool = False  # whether complete pages are kept for later rooms with the same beginning
     fetch_back: FetchBack = FetchBack.NEVER  # whether prefill fetches what decode has cached, and decode lends it
     answer_ms: int = 1000  # until decode must have said what it has
+    pair_ms: int = 10_000  # from the introduction of a prefill worker until decode gives it up if the two are not paired
 
 
 class RoomState(StrEnum):

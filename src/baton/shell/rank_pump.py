@@ -60,6 +60,8 @@ class RankPump:
             case session.PeerLost():
                 if event.boot == self._leader:
                     raise PeerError(f"the leader {event.boot:x} was lost ({event.why}); ranks end with their leader")
+            case session.WrongPeer() if self._leader is not None:
+                raise PeerError(f"the leader {self._leader:x} is not there ({event.why}); ranks end with their leader")
             case session.PeerUp():
                 log.info("leader_up", boot=f"{event.boot:x}")
                 self._leader = event.boot

@@ -124,8 +124,16 @@ class WorkerPump:
                 if event.boot in self._others:
                     raise PeerError(f"rank {event.boot:x} of this worker was lost ({event.why}); a worker ends with its ranks")
                 self._leader.peer_lost(event.boot, event.why, now)
+            case session.WrongPeer():
+                self._wrong_peer(event, now)
             case _:
                 log.warning("session_event", what=repr(event))
+
+    def _wrong_peer(self, event: session.WrongPeer, now: Micros) -> None:
+        """Where a worker was dialled somebody else answers: it is as lost as if it had been there. A gateway is dialled on."""
+        log.warning("wrong_peer", link=event.link, why=event.why)
+        for boot in [boot for boot, link in self._peer_links.items() if link == event.link]:
+            self._leader.peer_lost(boot, event.why, now)
 
     def _peer_up(self, event: session.PeerUp, now: Micros) -> None:
         if event.boot in self._others:
