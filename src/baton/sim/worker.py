@@ -146,6 +146,7 @@ class WorkerRun:
             prefix_cache=d.role == "prefill" or self.world.draw.decode_caches,
             fetch_back=self.world.draw.fetch_back,
             answer_ms=60,
+            pair_ms=1_000,
         )
         makers: Mapping[str, Callable[[], Leader[Any]]] = {
             "prefill": lambda: self.parts.prefill(self.manifest, settings, self.pages),
@@ -306,7 +307,7 @@ def kept_by(leader: Leader[Any], now: int) -> dict[str, int]:
 
 
 def held_by(core: RankCore) -> dict[str, int]:
-    """What a rank core keeps for rooms; peers apart."""
+    """What a rank core keeps for rooms."""
     kept: dict[str, Sized] = {
         "rooms": core._rooms,
         "orders": core._orders,

@@ -43,6 +43,7 @@ from baton.sim.parts import SHIPPED, Parts
 from baton.sim.people import People
 from baton.sim.pressure import Pressure
 from baton.sim.process import Process, SkewedClock
+from baton.sim.residue import kept
 from baton.sim.settings import LONGEST, Faults, WorkerDraw, WorldDraw, draw_world
 from baton.sim.sharing import Sharing
 from baton.sim.story import Story, ordered, short
@@ -443,9 +444,10 @@ class World:
         for worker in self.workers.values():
             if not worker.alive:
                 self.violate("liveness", f"{worker.draw.name} is not alive after healing")
-            left = worker.at_rest()
-            if left:
-                self.violate("nothing_left", left)
+            if what := worker.at_rest():
+                self.violate("nothing_left", what)
+        for process, what in kept(list(self.fronts.values()), self.workers.values()):
+            self.violate("nothing_left", f"{process.name} still keeps {what}")
 
     def _advance(self, until: int, *, done: Callable[[], bool] | None = None) -> None:
         if not self.heap.advance(until, most=MAX_EVENTS, done=done):

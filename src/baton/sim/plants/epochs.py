@@ -13,11 +13,14 @@ from baton.core.generation import Generation, decode_row
 from baton.core.ids import Boot, Epoch, Key, Micros, Room, TokenIndex
 from baton.core.leader import Leader
 from baton.core.messages import Drawn, FailCode, Failed, FinishReason, Ticket
+from baton.core.pairing import Partners
 from baton.core.prefill import PrefillLeader
 from baton.core.request import FrontSettings, Request, Standing
 from baton.core.room import OpenRoom, Send
+from baton.core.session import WrongPeer
 from baton.core.stream import Stream
 from baton.core.workers import Pair
+from baton.shell.worker import WorkerPump
 from baton.sim.parts import Parts, Replaced
 from baton.sim.plants.plant import Plant
 
@@ -114,6 +117,17 @@ def _keep_rooms(self: Leader[Any], boot: Boot, why: str, now: Micros) -> None:
 _peer_lost = Leader.peer_lost
 
 
+def _only_logged(self: WorkerPump, event: WrongPeer, now: Micros) -> None:
+    """A line in a log, which nobody reads."""
+
+
+class KeepsConnections(DecodeLeader):
+    def _unpair(self, boot: Boot, why: str) -> None:
+        parted = list(self.draft.part)
+        super()._unpair(boot, why)
+        self.draft.part = parted
+
+
 def _restarted_counter(room: Generation, final: Any = None) -> RowOrder:
     return msgspec.structs.replace(decode_row(room, final), index=TokenIndex(len(room.generated)))
 
@@ -181,6 +195,26 @@ PLANTS = (
         ("liveness", "healed_succeeds"),
         8,
         lambda: Parts(replaced=(Replaced(Stream, "silent", lambda self, now: False),)),
+    ),
+    Plant(
+        "dead_peer_kept",
+        "a prefill worker that ended before it was dialled is kept for ever: its entry, its link, its connections (found here)",
+        ("nothing_left",),
+        8,
+        lambda: Parts(
+            replaced=(
+                Replaced(WorkerPump, "_wrong_peer", _only_logged),
+                Replaced(Partners, "overdue", lambda self, now: []),
+                Replaced(Partners, "timer", lambda self: None),
+            )
+        ),
+    ),
+    Plant(
+        "connections_kept",
+        "a decode worker forgets a prefill worker that is gone, and its ranks stay connected to it",
+        ("nothing_left",),
+        None,
+        lambda: Parts(decode=KeepsConnections),
     ),
     Plant(
         "counter_restarts",
