@@ -121,7 +121,6 @@ JUSTIFIED: Mapping[tuple[str, str], Rule] = MappingProxyType(
         ("WorkerPump", "_peer_links"): lambda live, owner, table: (
             set(table) == (live.prefills if live.role == "decode" else set())
         ),
-        ("WorkerPump", "_others"): _always,
         ("Leader", "_gateways"): _each("gateways"),
         ("CreditNews", "_tickets"): _each("gateways"),
         ("Partners", "_known"): _paired,
@@ -151,7 +150,6 @@ JUSTIFIED: Mapping[tuple[str, str], Rule] = MappingProxyType(
         ("DecodeLeader", "_placements"): _always,
         ("BorrowingLeader", "_placements"): _always,
         ("Partners", "_placements"): _always,
-        ("HostLedger", "_placements"): _always,
         ("Ledger", "_totals"): _always,
         ("Ledger", "pools"): _always,
         ("Rooms", "_standing"): _always,  # a table for each state

@@ -1,0 +1,73 @@
+"""What may be left at rest: every table is looked at, whatever it is called, and peers are those that live."""
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from tests.core.build import KV, manifest, settings
+from tests.core.test_pairing import DECODE, GATEWAY, PREFILL, introduced, met, said
+
+from baton.core.decode import DecodeLeader
+from baton.core.front import Front
+from baton.core.ids import Boot, Micros
+from baton.core.messages import HelloBack
+from baton.core.request import FrontSettings
+from baton.sim.residue import JUSTIFIED, Live, left
+
+DEAD = Boot(77)
+SOURCES = Path(__file__).parents[2] / "src" / "baton"
+
+
+def live(role: str = "decode", *, prefill: Boot = PREFILL, gateway: Boot = GATEWAY) -> Live:
+    return Live(frozenset({gateway}), frozenset({prefill}), frozenset({DECODE}), Micros(0), role, 0, (DECODE,))
+
+
+def kept(core: object, whom: Live) -> list[str]:
+    return [what.split(":")[0] for what in left(SimpleNamespace(core=core), whom)]
+
+
+def paired() -> DecodeLeader:
+    """A decode leader with the one prefill worker there is."""
+    leader = introduced()
+    leader.peer_up(PREFILL, Micros(1))
+    met(leader, 1)
+    (hello,) = said(leader)
+    leader.receive(PREFILL, HelloBack(hello.plan), Micros(2))
+    leader.effects()
+    return leader
+
+
+def test_a_leader_that_knows_who_lives_keeps_nothing():
+    assert kept(paired(), live()) == []
+
+
+@pytest.mark.parametrize(
+    ("whom", "what"),
+    [
+        (live(prefill=DEAD), ["Partners._known"]),
+        (live(gateway=DEAD), ["Leader._gateways", "CreditNews._tickets"]),
+    ],
+)
+def test_a_dead_peer_that_is_kept_and_a_live_one_that_is_not_known_are_found(whom, what):
+    assert [name.replace("DecodeLeader._gateways", "Leader._gateways") for name in kept(paired(), whom)] == what
+
+
+def test_who_is_not_paired_is_found():
+    assert "Partners._known" in kept(introduced(), live())
+
+
+def test_a_table_that_nobody_wrote_down_is_looked_at_and_so_is_one_inside_of_it():
+    front = Front(GATEWAY, FrontSettings(), lambda n: 1)
+    assert kept(front, live("gateway")) == ["Workers._all"]
+    front._seen_lately = {DEAD: DecodeLeader(manifest("decode", DECODE), settings(), {KV: 4}, lambda _: "shm")}
+    front._seen_lately[DEAD]._orders[4] = None
+    found = kept(front, live("gateway"))
+    assert "Front._seen_lately" in found
+    assert "DecodeLeader._orders" in found
+
+
+@pytest.mark.parametrize(("owner", "table"), JUSTIFIED)
+def test_every_rule_is_about_a_table_that_there_is(owner, table):
+    sources = [text for path in SOURCES.rglob("*.py") if re.search(rf"^class {owner}\b", text := path.read_text(), re.MULTILINE)]
+    assert any(re.search(rf"^ +(self\.)?{table}\b.*[:=]", text, re.MULTILINE) or f", self.{table}" in text for text in sources)
