@@ -88,11 +88,11 @@ def listening(said: list[tuple[str, int]]) -> type[Front]:
 
     class Listening(Front):
         def _start(self, request, now):
-            said.append(("comes", request.stamp))
+            said.append(("comes", request.arrival))
             super()._start(request, now)
 
         def _begin(self, request, pair, now):
-            said.append(("begins", request.stamp))
+            said.append(("begins", request.arrival))
             super()._begin(request, pair, now)
 
     return Listening
@@ -104,10 +104,10 @@ def test_in_a_crowd_of_priorities_everybody_has_a_turn_within_the_bound():
     world = crowd(Parts(front=listening(said)), seed=1, queue_ms=20_000, max_queued=100)
     assert all(isinstance(c.end, Finish) for c in world.people.clients)
     overtaken = 0
-    for at, (what, stamp) in enumerate(said):
+    for at, (what, arrival) in enumerate(said):
         if what == "begins":
-            came = max(i for i, event in enumerate(said[:at]) if event == ("comes", stamp))
+            came = max(i for i, event in enumerate(said[:at]) if event == ("comes", arrival))
             passed = [s for what, s in said[came:at] if what == "begins"]
-            overtaken += sum(s > stamp for s in passed)
-            assert len(passed) + 1 <= OLDEST_EVERY * (sum(s < stamp for s in passed) + 1)
+            overtaken += sum(s > arrival for s in passed)
+            assert len(passed) + 1 <= OLDEST_EVERY * (sum(s < arrival for s in passed) + 1)
     assert overtaken > 20, "priorities did not matter here"

@@ -93,10 +93,10 @@ def within_bound(said: list[tuple[str, int]]) -> None:
     """Of those that wait at the gateway; core/edge_queue.py states how often one can be passed over."""
     came: dict[int, int] = {}
     begun: list[int] = []
-    for what, stamp in said:
+    for what, arrival in said:
         if what == "comes":
-            came[stamp] = len(begun)
+            came[arrival] = len(begun)
             continue
-        passed = begun[came[stamp] :]
-        assert len(passed) + 1 <= OLDEST_EVERY * (sum(s < stamp for s in passed) + 1)
-        begun.append(stamp)
+        passed = begun[came[arrival] :]
+        assert len(passed) + 1 <= OLDEST_EVERY * (sum(s < arrival for s in passed) + 1)
+        begun.append(arrival)

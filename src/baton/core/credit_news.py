@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from baton.core.ids import Boot, Micros
+from baton.core.ids import Boot, Micros, Stamp
 from baton.core.messages import Credits
 
 PERIOD = Micros(20_000)
@@ -23,6 +23,7 @@ class CreditNews:
         self._said: Credits | None = None
         self._said_at = Micros(0)
         self._owed = False  # there is news, and the last news is too fresh
+        self.stamp = Stamp(0)  # the highest of all tickets that have come
 
     def joined(self, gateway: Boot) -> None:
         """A session with a gateway has begun: it knows nothing yet."""
@@ -33,8 +34,9 @@ class CreditNews:
         """A session with a gateway has ended."""
         del self._tickets[gateway]
 
-    def heard(self, gateway: Boot) -> None:
+    def heard(self, gateway: Boot, stamp: Stamp) -> None:
         """A ticket has come."""
+        self.stamp = max(self.stamp, stamp)
         if gateway in self._tickets:
             self._tickets[gateway] += 1
             self._owed = True

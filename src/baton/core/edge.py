@@ -10,7 +10,7 @@ from collections import Counter
 from baton.core.door import QueueView, Submit
 from baton.core.edge_queue import EdgeQueue
 from baton.core.errors import Overloaded
-from baton.core.ids import Micros, Stamp
+from baton.core.ids import Arrival, Micros
 from baton.core.messages import FailCode
 from baton.core.request import FrontSettings, Request, Standing, patience_ms
 from baton.core.statistics import Durations
@@ -24,7 +24,7 @@ class Edge:
     def __init__(self, settings: FrontSettings) -> None:
         self._settings = settings
         self._queue = EdgeQueue()
-        self._waiting: dict[Stamp, Request] = {}
+        self._waiting: dict[Arrival, Request] = {}
         self.pairless: Micros | None = None  # since when there is no pair of workers
         self._refused: Counter[str] = Counter()
         self._waited = Durations()
@@ -56,24 +56,24 @@ class Edge:
     def enter(self, request: Request, now: Micros) -> None:
         """A request stands in line, for its first epoch or for the next."""
         request.waits(now)
-        self._queue.add(request.stamp, priority=request.submit.priority, begun=request.epoch > 0, now=now)
-        self._waiting[request.stamp] = request
+        self._queue.add(request.arrival, priority=request.submit.priority, begun=request.epoch > 0, now=now)
+        self._waiting[request.arrival] = request
 
     def next(self) -> Request | None:
         """Whose turn it is; nobody overtakes."""
-        stamp = self._queue.next()
-        return self._waiting[stamp] if stamp is not None else None
+        arrival = self._queue.next()
+        return self._waiting[arrival] if arrival is not None else None
 
     def begins(self, request: Request, now: Micros) -> None:
         """Its turn has come, and workers have room."""
-        del self._waiting[request.stamp]
+        del self._waiting[request.arrival]
         self._waited.add(now - request.since)
-        self._queue.leave(request.stamp, now)
+        self._queue.leave(request.arrival, now)
 
     def forget(self, request: Request) -> None:
         """It has ended; no error if it did not wait."""
-        if self._waiting.pop(request.stamp, None) is not None:
-            self._queue.discard(request.stamp)
+        if self._waiting.pop(request.arrival, None) is not None:
+            self._queue.discard(request.arrival)
 
     def view(self, now: Micros) -> QueueView:
         """What operators see."""

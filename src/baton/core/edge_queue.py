@@ -8,19 +8,19 @@ before which k older ones leave is among the first OLDEST_EVERY * (k + 1) to lea
 from bisect import bisect_left, insort
 from collections import deque
 
-from baton.core.ids import Micros, Stamp
+from baton.core.ids import Arrival, Micros
 
 OLDEST_EVERY = 4
-Rank = tuple[bool, int, Stamp]
+Rank = tuple[bool, int, Arrival]
 
 
 class EdgeQueue:
-    """The order. Requests are known by their stamps; the lowest is the oldest."""
+    """The order. Requests are known by their arrivals; the lowest is the oldest."""
 
     def __init__(self) -> None:
-        self._ranks: dict[Stamp, Rank] = {}
+        self._ranks: dict[Arrival, Rank] = {}
         self._ranked: list[Rank] = []
-        self._stamps: list[Stamp] = []
+        self._arrivals: list[Arrival] = []
         self._left = 0
         self.pace = Pace()
 
@@ -28,34 +28,34 @@ class EdgeQueue:
         return len(self._ranks)
 
     @property
-    def oldest(self) -> Stamp | None:
+    def oldest(self) -> Arrival | None:
         """Who has waited longest."""
-        return self._stamps[0] if self._stamps else None
+        return self._arrivals[0] if self._arrivals else None
 
-    def add(self, stamp: Stamp, *, priority: int, begun: bool, now: Micros) -> None:
+    def add(self, arrival: Arrival, *, priority: int, begun: bool, now: Micros) -> None:
         """Somebody begins to wait. begun: workers had the request already."""
         if not self._ranks:
             self.pace.begins(now)
-        rank = self._ranks[stamp] = (not begun, priority, stamp)
+        rank = self._ranks[arrival] = (not begun, priority, arrival)
         insort(self._ranked, rank)
-        insort(self._stamps, stamp)
+        insort(self._arrivals, arrival)
 
-    def discard(self, stamp: Stamp) -> None:
+    def discard(self, arrival: Arrival) -> None:
         """Somebody waits no more, without having had a turn; no error if it does not wait."""
-        rank = self._ranks.pop(stamp, None)
+        rank = self._ranks.pop(arrival, None)
         if rank is not None:
             del self._ranked[bisect_left(self._ranked, rank)]
-            del self._stamps[bisect_left(self._stamps, stamp)]
+            del self._arrivals[bisect_left(self._arrivals, arrival)]
 
-    def next(self) -> Stamp | None:
+    def next(self) -> Arrival | None:
         """Whose turn it is; nobody overtakes, whatever it needs."""
         if not self._ranks:
             return None
-        return self._stamps[0] if self._left % OLDEST_EVERY == OLDEST_EVERY - 1 else self._ranked[0][2]
+        return self._arrivals[0] if self._left % OLDEST_EVERY == OLDEST_EVERY - 1 else self._ranked[0][2]
 
-    def leave(self, stamp: Stamp, now: Micros) -> None:
+    def leave(self, arrival: Arrival, now: Micros) -> None:
         """Its turn has come."""
-        self.discard(stamp)
+        self.discard(arrival)
         self._left += 1
         self.pace.left(now)
 

@@ -16,7 +16,7 @@ from baton.core.closing import Closing
 from baton.core.door import Cancel, Emit, Fail, Finish, QueueView, RequestId, Submit
 from baton.core.edge import Edge
 from baton.core.frames import Said
-from baton.core.ids import Boot, Key, Micros, Room, Stamp, TokenIndex
+from baton.core.ids import Arrival, Boot, Key, Micros, Room, TokenIndex
 from baton.core.marks import Mark, Marks
 from baton.core.messages import (
     Abort,
@@ -44,6 +44,7 @@ from baton.core.messages import (
 from baton.core.questions import Questions
 from baton.core.request import Bits, FrontSettings, Request, Say, Standing
 from baton.core.room import Send
+from baton.core.stamps import Stamps
 from baton.core.workers import Pair, Workers
 
 
@@ -61,7 +62,8 @@ class Front:
         self._edge = Edge(settings)
         self._alarm = Alarm()  # of requests and introductions
         self.marks: Marks = Marks()
-        self._stamp = 0
+        self._arrived = 0
+        self._stamps = Stamps()
         self._questions = Questions()
         self._handlers: dict[type[Any], Callable[[Boot, Any, Micros], None]] = {
             Register: self._on_register,
@@ -89,8 +91,8 @@ class Front:
         if submit.pair is None:
             unadmitted = self._workers.unadmitted
             self._edge.require_room(submit, open_requests=len(self._requests), unadmitted=unadmitted, now=now)
-        self._stamp += 1
-        request = Request(submit, Room(f"{self._bits(128):032x}"), Stamp(self._stamp), now, settings=self.settings)
+        self._arrived += 1
+        request = Request(submit, Room(f"{self._bits(128):032x}"), Arrival(self._arrived), now, settings=self.settings)
         self._requests[submit.request] = request
         self._rooms[request.room] = request
         self._start(request, now)
@@ -217,6 +219,7 @@ class Front:
     # ---- workers --------------------------------------------------------------------------------
 
     def _on_register(self, sender: Boot, message: Register, now: Micros) -> None:
+        self._stamps.heard(message.stamp)
         for pair in self._workers.registers(sender, message):
             self._say_introduce(pair)
         self._advance(now)
@@ -246,6 +249,7 @@ class Front:
             self._alarm.tell(at)
 
     def _on_credits(self, sender: Boot, message: Credits, now: Micros) -> None:
+        self._stamps.heard(message.stamp)
         worker = self._workers.get(sender)
         if worker is not None:
             worker.states(message)
@@ -286,6 +290,8 @@ class Front:
     def _begin(self, request: Request, pair: Pair, now: Micros) -> None:
         """The next epoch, on these two."""
         request.begin(pair)
+        if request.stamp is None:
+            request.stamp = self._stamps.next()
         self._alarm.tell(self._edge.due(request))
         ticket = request.ticket(self.boot, pair, now)
         self._closing.begins(request.key, pair)

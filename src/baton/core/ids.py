@@ -16,7 +16,8 @@ GroupName = NewType("GroupName", str)
 Seal = NewType("Seal", int)  # 64-bit sum, see core/seal.py
 Seq = NewType("Seq", int)  # number of a step plan
 Link = NewType("Link", int)  # a Control port's name for one connection
-Stamp = NewType("Stamp", int)  # arrival order of a request, given once, kept over epochs
+Arrival = NewType("Arrival", int)  # of a request at its gateway, from 1
+Stamp = NewType("Stamp", int)  # logical time at which a request's first epoch begins, kept over epochs (core/stamps.py)
 Micros = NewType("Micros", int)  # a monotonic time or a duration in microseconds
 
 

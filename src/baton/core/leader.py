@@ -104,7 +104,7 @@ class Leader(ABC, Generic[R]):
         self._now = now
         self._gateways.add(boot)
         self._news.joined(boot)
-        self.send(boot, Register(self.settings.name, self.settings.address, self.manifest))
+        self.send(boot, Register(self.settings.name, self.settings.address, self.manifest, self._news.stamp))
         self._turn(now)
 
     def peer_up(self, boot: Boot, now: Micros) -> None:
@@ -312,7 +312,7 @@ class Leader(ABC, Generic[R]):
 
     def _on_ticket(self, sender: Boot, ticket: Ticket, now: Micros) -> None:
         key = ticket.key
-        self._news.heard(sender)
+        self._news.heard(sender, ticket.stamp)
         if self.manifest.boot not in (ticket.prefill, ticket.decode):
             self.send(sender, Failed(key, FailCode.WORKER_LOST, "the ticket names another boot of this worker", True))
             self.send(sender, Ended(key))
@@ -397,6 +397,7 @@ class Leader(ABC, Generic[R]):
             free_rooms=max(0, self.settings.max_rooms - running + ending),
             free_queue=max(0, self.settings.max_queue - queued),
             ahead_pages=self._ahead_pages(),
+            stamp=self._news.stamp,
         )
 
     def _on_ask_ledger(self, sender: Boot, ask: AskLedger, now: Micros) -> None:

@@ -10,6 +10,7 @@ Inside a session messages arrive once and in order; between sessions in any orde
 """
 
 from enum import Enum
+from typing import Annotated
 
 import msgspec
 
@@ -18,6 +19,7 @@ from baton.core.manifest import Manifest
 from baton.core.statistics import Counters
 
 PROTOCOL = 1
+Seen = Annotated[Stamp, msgspec.Meta(ge=0, le=2**53)]  # it is added to and sent on: far from what msgpack can carry
 
 
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
@@ -87,7 +89,7 @@ class Ticket(Message, frozen=True, tag="ticket"):
     """The complete description of a request; the same one goes to both leaders."""
 
     key: Key
-    stamp: Stamp
+    stamp: Seen
     gateway: Boot
     prefill: Boot  # equal to `decode` for a unified worker
     decode: Boot
@@ -98,6 +100,11 @@ class Ticket(Message, frozen=True, tag="ticket"):
     priority: int = 0  # the smaller the more urgent: who waits longer at the gateway, who gives way when decode's pages run short
     admit_ms: int = 30_000  # from its arrival until a worker must hold memory to generate in; then the epoch fails
     cache_salt: str = ""  # only requests with the same one share cached state
+
+    @property
+    def came(self) -> tuple[Stamp, Boot]:
+        """The smaller came first; two gateways may have given the same stamp."""
+        return self.stamp, self.gateway
 
 
 class Abort(Message, frozen=True, tag="abort"):
@@ -169,6 +176,7 @@ class Credits(Message, frozen=True, tag="credits"):
     free_queue: int = 4096  # rooms that may still wait here; more are refused
     tickets: int = 0  # of the gateway that this is said to, since it connected, which the numbers above know of
     ahead_pages: dict[GroupName, int] = {}  # prefill: that rooms for one decode worker may hold before it admits them
+    stamp: Seen = Stamp(0)  # the highest of all tickets that it has seen, whose ever
 
 
 class Register(Message, frozen=True, tag="register"):
@@ -177,6 +185,7 @@ class Register(Message, frozen=True, tag="register"):
     name: str
     address: str | None  # where decode leaders dial a prefill leader; None for the other roles
     manifest: Manifest
+    stamp: Seen = Stamp(0)  # as in Credits
 
 
 class Introduce(Message, frozen=True, tag="introduce"):

@@ -202,7 +202,7 @@ class PrefillLeader(BorrowingLeader):
         """
         want, coming = beyond(self.pages_for(room.length), reuse), [r.key for r in self.rooms.in_state(RoomState.ENDING)]
         held = self.rooms.in_state(*HOLDING)
-        younger = [r for r in held if r.ticket.stamp > room.ticket.stamp and not r.admitted and self.manifest.seal]
+        younger = [r for r in held if r.ticket.came > room.ticket.came and not r.admitted and self.manifest.seal]
         chosen: list[PrefillRoom] = []
         while younger and not self.ledger.fits(want, reuse=reuse, ended=coming):
             chosen.append(younger.pop())

@@ -6,7 +6,7 @@ from typing import Protocol
 import msgspec
 
 from baton.core.door import Heard, Submit
-from baton.core.ids import Boot, Epoch, Key, Micros, Room, Stamp, TokenId
+from baton.core.ids import Arrival, Boot, Epoch, Key, Micros, Room, Stamp, TokenId
 from baton.core.messages import FirstToken, Ticket
 
 UNIFIED, PREFILL, DECODE = "unified", "prefill", "decode"
@@ -49,12 +49,26 @@ class Request:
     """One client request over all its epochs."""
 
     __slots__ = (
-        *("admit_by", "admitted", "deadline", "epoch", "failures", "first", "key", "pair", "patience_ms", "room", "said"),
+        *(
+            "admit_by",
+            "admitted",
+            "arrival",
+            "deadline",
+            "epoch",
+            "failures",
+            "first",
+            "key",
+            "pair",
+            "patience_ms",
+            "room",
+            "said",
+        ),
         *("since", "stamp", "standing", "streaming", "submit"),
     )
 
-    def __init__(self, submit: Submit, room: Room, stamp: Stamp, now: Micros, *, settings: FrontSettings) -> None:
-        self.submit, self.room, self.stamp = submit, room, stamp
+    def __init__(self, submit: Submit, room: Room, arrival: Arrival, now: Micros, *, settings: FrontSettings) -> None:
+        self.submit, self.room, self.arrival = submit, room, arrival
+        self.stamp: Stamp | None = None  # once its first epoch begins
         self.standing = Standing.WAITING
         self.since = now
         self.deadline = Micros(now + submit.limits.deadline_ms * 1000)
@@ -72,6 +86,7 @@ class Request:
     def ticket(self, gateway: Boot, pair: tuple[Boot, Boot], now: Micros) -> Ticket:
         """The current epoch's ticket for a (prefill, decode) pair: goes on after what was said, in the time that is left."""
         left_ms = max(1, (self.deadline - now) // 1000)
+        assert self.stamp is not None, "an epoch has begun"
         return Ticket(
             key=self.key,
             stamp=self.stamp,

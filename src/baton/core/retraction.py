@@ -25,7 +25,7 @@ from baton.core import holding
 from baton.core.agreement import Offload, Report, Restore, Vote
 from baton.core.generation import Generation
 from baton.core.host_ledger import HostLedger
-from baton.core.ids import GroupName, Key, Micros
+from baton.core.ids import Boot, GroupName, Key, Micros, Stamp
 from baton.core.leader import Leader
 from baton.core.manifest import Manifest
 from baton.core.marks import Mark
@@ -220,13 +220,13 @@ class GeneratingLeader(Leader[G]):
             self.marks[Mark.OVERTAKEN] += 1
             other.overtaken += 1
         for other in self.rooms.in_state(RoomState.QUEUED):
-            other.overtaken += other.ticket.stamp < room.ticket.stamp and self.admissible(other)
+            other.overtaken += other.ticket.came < room.ticket.came and self.admissible(other)
         room.overtaken = 0
 
     def _behind(self, room: G) -> list[G]:
         """Rooms that are away and came first, or would come first."""
-        stamp = room.ticket.stamp
-        return [other for other in self.rooms.in_state(*AWAY) if other.ticket.stamp < stamp or _turn(other) < _turn(room)]
+        came = room.ticket.came
+        return [other for other in self.rooms.in_state(*AWAY) if other.ticket.came < came or _turn(other) < _turn(room)]
 
     def _yields(self, room: G) -> bool:
         """Whether a retracted room leaves the pages that are free to the one that is admitted next, which is more urgent. Never
@@ -272,6 +272,6 @@ class GeneratingLeader(Leader[G]):
         return {group: n + spare[group] for group, n in want.items()}
 
 
-def _turn(room: Generation) -> tuple[int, int]:
+def _turn(room: Generation) -> tuple[int, tuple[Stamp, Boot]]:
     """Who comes first: the smaller."""
-    return room.ticket.priority, room.ticket.stamp
+    return room.ticket.priority, room.ticket.came

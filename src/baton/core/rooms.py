@@ -62,11 +62,11 @@ class Rooms(Generic[R]):
         return len(self._standing[state])
 
     def in_state(self, *states: RoomState) -> list[R]:
-        """Rooms in one of these states, oldest request first; two gateways may have given the same stamp."""
+        """Rooms in one of these states, oldest request first; of epochs of one request the one that came first."""
         found: list[R] = []
         for state in states:
             if lot := self._standing[state]:  # seldom
                 found += lot.values()
         if not found:
             return found
-        return sorted(found, key=lambda r: (r.ticket.stamp, r.number)) if len(found) > 1 else found
+        return sorted(found, key=lambda r: (r.ticket.came, r.number)) if len(found) > 1 else found

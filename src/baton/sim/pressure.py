@@ -91,7 +91,7 @@ class Pressure:
         for boot, other in self._away:
             if boot != worker:
                 continue
-            later = self._tickets[other].stamp < self._tickets[key].stamp
+            later = self._tickets[other].came < self._tickets[key].came
             self._passed[boot, other] += self._turn(other) < self._turn(key)
             self._passed_in_all[boot, other] += later or self._turn(other) < self._turn(key)
             if self._passed[boot, other] > OVERTAKES or self._passed_in_all[boot, other] > URGENT_OVERTAKES:
@@ -112,9 +112,9 @@ class Pressure:
             table.pop(seen, None)
         self._back.discard(seen)
 
-    def _turn(self, key: Key) -> tuple[int, int]:
+    def _turn(self, key: Key) -> tuple[int, tuple[int, Boot]]:
         ticket = self._tickets[key]
-        return ticket.priority, ticket.stamp
+        return ticket.priority, ticket.came
 
 
 def _short(key: Key) -> str:
