@@ -169,6 +169,7 @@ class WorkerRun:
                 self.world.pressure.heard(self.boot, message)
                 self.world.loans.heard(self.boot, message)
             self.world.waits.heard(self.boot, message)
+            self.world.overtaking.heard(self.boot, message)
             receive(sender, message, now)
 
         def lose(boot: Boot, why: str, now: Any) -> None:
@@ -181,6 +182,7 @@ class WorkerRun:
             if not found:
                 return found
             endings.acts(self.boot, self.draw.name, found)
+            self.world.overtaking.acts(self.boot, self.draw.name, found)
             if self.draw.role == "prefill":
                 self._offers(found)
                 self.world.sharing.acts(self.manifest, found, self._changed)

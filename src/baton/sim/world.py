@@ -39,6 +39,7 @@ from baton.sim.heap import Heap
 from baton.sim.loans import Loans
 from baton.sim.memory import SimPool
 from baton.sim.network import OLD_US, Network, SimControl
+from baton.sim.overtaking import Overtaking
 from baton.sim.parts import SHIPPED, Parts
 from baton.sim.people import People
 from baton.sim.pressure import Pressure
@@ -116,6 +117,7 @@ class World:
         self.sharing = Sharing(self.violate)
         self.loans = Loans(self.tickets, self.violate)
         self.pressure = Pressure(self.tickets, self.violate, self._lacks)
+        self.overtaking = Overtaking(self.violate, lambda: self.heap.now, timely=self.draw.clean)
         self.waits = Waits(self.tickets, self.all_faults, self.violate, lambda: self.heap.now)
         self.marks: Counter[str] = Counter()
         self.core_marks = Marks()  # one for all roles of all processes
@@ -250,10 +252,12 @@ class World:
         def told(sender: Boot, message: Said, now: Micros) -> None:
             if not isinstance(message, Failed) or front._find(message.key, sender) is not None:  # else it was aborted
                 self.handoffs.told(message)
+            self.overtaking.told(boot, message)
             receive(sender, message, now)
 
         def acts() -> list[Send | Say]:
             found = effects()
+            self.overtaking.begins(boot, name, found)
             for effect in found:
                 if isinstance(effect, Send) and isinstance(effect.message, Ticket):
                     self._concerns(effect.message)

@@ -10,14 +10,15 @@ from baton.core.decode import DecodeLeader
 from baton.core.decode_room import DecodeRoom
 from baton.core.front import Front
 from baton.core.generation import Generation, decode_row
-from baton.core.ids import Boot, Epoch, Key, Micros, Room, TokenIndex
+from baton.core.ids import Boot, Epoch, Key, Micros, Room, Stamp, TokenIndex
 from baton.core.leader import Leader
-from baton.core.messages import Drawn, FailCode, Failed, FinishReason, Ticket
+from baton.core.messages import Credits, Drawn, FailCode, Failed, FinishReason, Ticket
 from baton.core.pairing import Partners
 from baton.core.prefill import PrefillLeader
 from baton.core.request import FrontSettings, Request, Standing
 from baton.core.room import OpenRoom, Send
 from baton.core.session import WrongPeer
+from baton.core.stamps import Stamps
 from baton.core.stream import Stream
 from baton.core.workers import Pair
 from baton.shell.worker import WorkerPump
@@ -115,6 +116,13 @@ def _keep_rooms(self: Leader[Any], boot: Boot, why: str, now: Micros) -> None:
 
 
 _peer_lost = Leader.peer_lost
+
+
+def _tells_no_stamp(self: Leader[Any]) -> Credits:
+    return msgspec.structs.replace(_capacity(self), stamp=Stamp(0))
+
+
+_capacity = Leader._capacity
 
 
 def _only_logged(self: WorkerPump, event: WrongPeer, now: Micros) -> None:
@@ -215,6 +223,20 @@ PLANTS = (
         ("nothing_left",),
         None,
         lambda: Parts(decode=KeepsConnections),
+    ),
+    Plant(
+        "stamps_from_one",
+        "a gateway that starts gives out its stamps from 1: its requests pass all those of the other one, for hours",
+        ("one_order",),
+        None,
+        lambda: Parts(replaced=(Replaced(Stamps, "heard", lambda self, stamp: None),)),
+    ),
+    Plant(
+        "stamps_not_said",
+        "a worker does not tell gateways of the stamps that it has seen",
+        ("one_order",),
+        None,
+        lambda: Parts(replaced=(Replaced(Leader, "_capacity", _tells_no_stamp),)),
     ),
     Plant(
         "counter_restarts",
