@@ -131,6 +131,7 @@ JUSTIFIED: Mapping[tuple[str, str], Rule] = MappingProxyType(
         ("RankCore", "_peers"): _sources,
         ("RankHost", "_peers"): _read_from,
         ("SimFabric", "_peers"): _read_from,
+        ("ProgressTracker", "_heard"): _some("workers"),  # itself among them
         ("Workers", "_all"): _each("workers"),
         ("Workers", "_pairs"): _pairs,
         ("Workers", "_ahead"): _pairs,
