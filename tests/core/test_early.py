@@ -21,11 +21,12 @@ def test_the_ticket_finds_the_offers_of_the_worker_it_names():
     assert table.take(key(1), P) == {}
 
 
-def test_offers_of_another_worker_are_not_the_rooms():
+def test_offers_of_another_worker_are_not_the_rooms_and_keep_none_of_it_out():
     table = EarlyOffers()
-    assert table.keep(OTHER, offer(0), Micros(0))
-    assert not table.keep(P, offer(0), Micros(0))
-    assert table.take(key(1), P) == {}
+    assert table.keep(OTHER, offer(1), Micros(0))
+    assert table.keep(P, offer(0), Micros(0))
+    assert list(table.take(key(1), P)) == [0]
+    assert table.timer() is None, "those of others have gone with it"
 
 
 def test_their_time_is_over_once():

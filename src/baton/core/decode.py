@@ -159,15 +159,14 @@ class DecodeLeader(VerifyingLeader):
             self.send(boot, Hello(self.manifest, partner.plan.digest, lends))
 
     def _on_hello_back(self, sender: Boot, message: HelloBack, now: Micros) -> None:
-        if self._partners.find(sender) is None:
-            return
         try:
             partner = self._partners.confirm(sender, message.plan)
         except Mismatch as error:
             self._unpair(sender, str(error))
             return
-        for gateway in self._gateways:
-            self.send(gateway, Paired(sender, partner.fabric))
+        if partner is not None:
+            for gateway in self._gateways:
+                self.send(gateway, Paired(sender, partner.fabric))
 
     def _on_refused(self, sender: Boot, message: Refused, now: Micros) -> None:
         self._unpair(sender, f"the prefill worker refused: {message.why}")
@@ -204,9 +203,9 @@ class DecodeLeader(VerifyingLeader):
         room = self.find(borrow.key)
         if room is None and self._early.keep_borrow(sender, borrow):
             self.marks[Mark.EARLY_BORROW] += 1
-        elif room is None or room.ticket.prefill != sender:
+        elif room is None:
             self.send(sender, Loan(borrow.key, {}, ()))
-        else:
+        elif not self.ledger.lends(borrow.key):  # else it is asked again what it has answered
             self._lend(room, borrow)
 
     def _lend(self, room: DecodeRoom, borrow: Borrow) -> None:
@@ -225,7 +224,7 @@ class DecodeLeader(VerifyingLeader):
 
     def _on_returned(self, sender: Boot, message: Returned, now: Micros) -> None:
         room = self.find(message.key)
-        if room is not None and room.ticket.prefill == sender:
+        if room is not None:
             self.ledger.end_loan(room.key)
 
     # ---- offers ---------------------------------------------------------------------------------
@@ -234,7 +233,7 @@ class DecodeLeader(VerifyingLeader):
         room = self.find(offer.key)
         if room is None:
             self._keep_early(sender, offer, now)
-        elif room.ticket.prefill == sender and room.state in (RoomState.QUEUED, RoomState.FETCHING):
+        elif room.state in (RoomState.QUEUED, RoomState.FETCHING):
             room.offers[offer.number] = offer
             room.progress = now
 

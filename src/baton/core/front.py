@@ -37,6 +37,7 @@ from baton.core.messages import (
     Recompute,
     Register,
     ResetCache,
+    Ticket,
     Tokens,
     Unpaired,
     Withdrawn,
@@ -44,6 +45,7 @@ from baton.core.messages import (
 from baton.core.questions import Questions
 from baton.core.request import Bits, FrontSettings, Request, Say, Standing
 from baton.core.room import Send
+from baton.core.senders import may_say
 from baton.core.stamps import Stamps
 from baton.core.workers import Pair, Workers
 
@@ -106,10 +108,25 @@ class Front:
             self._advance(now)  # it may have been in the way
 
     def receive(self, sender: Boot, message: Said, now: Micros) -> None:
-        """A leader said something; kinds that are not a leader's to say change nothing."""
+        """A leader said something; what is not the sender's to say (core/senders.py) changes nothing."""
         handler = self._handlers.get(type(message))
-        if handler is not None:
+        if handler is not None and may_say(sender, message, self):
             handler(sender, message, now)
+        elif handler is not None:
+            self.marks[Mark.WRONG_PARTY] += 1
+
+    def ticket_of(self, key: Key) -> Ticket | None:
+        """See senders.Knows."""
+        request = self._rooms.get(key.room)
+        return request.given if request is not None and request.key == key else None
+
+    def owner_of(self, room: Room) -> Boot | None:
+        """See senders.Knows."""
+        return self.boot if room in self._rooms else None
+
+    def is_gateway(self, boot: Boot) -> bool:
+        """See senders.Knows: gateways do not speak to each other."""
+        return False
 
     def peer_lost(self, boot: Boot, why: str, now: Micros) -> None:
         """A worker is gone: it counts as having ended everything; what needed it goes on elsewhere or fails."""
@@ -293,7 +310,7 @@ class Front:
         if request.stamp is None:
             request.stamp = self._stamps.next()
         self._alarm.tell(self._edge.due(request))
-        ticket = request.ticket(self.boot, pair, now)
+        ticket = request.given = request.ticket(self.boot, pair, now)
         self._closing.begins(request.key, pair)
         self._workers.gives(ticket)
         self._effects += [Send(boot, ticket) for boot in sorted(set(pair))]

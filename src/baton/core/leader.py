@@ -47,6 +47,7 @@ from baton.core.progress import ProgressTracker
 from baton.core.reuse import Reuse
 from baton.core.room import Effect, Issue, LeaderSettings, OpenRoom, RoomState, Saw, Send, Table
 from baton.core.rooms import Rooms
+from baton.core.senders import may_say
 from baton.core.span import Span
 from baton.core.statistics import Counters, Durations, added
 
@@ -129,12 +130,29 @@ class Leader(ABC, Generic[R]):
         self._turn(now)
 
     def receive(self, sender: Boot, message: Said, now: Micros) -> None:
-        """A message came in. Kinds this role has no business with are answered by silence: they change nothing."""
+        """A message came in. Kinds this role has no business with, and what is not the sender's to say (core/senders.py), are
+        answered by silence: they change nothing."""
         self._now = now
         handler = self._handlers.get(type(message))
-        if handler is not None:
+        if handler is not None and may_say(sender, message, self):
             handler(sender, message, now)
+        elif handler is not None:
+            self.marks[Mark.WRONG_PARTY] += 1
         self._turn(now)
+
+    def ticket_of(self, key: Key) -> Ticket | None:
+        """See senders.Knows."""
+        room = self.rooms.get(key)
+        return room.ticket if room is not None else None
+
+    def owner_of(self, room: Room) -> Boot | None:
+        """See senders.Knows."""
+        known = self._epochs.get(room)
+        return known[1] if known is not None else None
+
+    def is_gateway(self, boot: Boot) -> bool:
+        """See senders.Knows."""
+        return boot in self._gateways
 
     def reported(self, report: Report, now: Micros) -> None:
         """A rank has reported. Raises Bug when it has diverged."""
@@ -311,15 +329,14 @@ class Leader(ABC, Generic[R]):
     # ---- what all roles do with messages --------------------------------------------------------
 
     def _on_ticket(self, sender: Boot, ticket: Ticket, now: Micros) -> None:
-        key = ticket.key
+        key, highest = ticket.key, self._epochs.get(ticket.key.room)
+        if highest is not None and highest[0] >= key.epoch:
+            return  # an old epoch, or this one again, changes nothing
         self._news.heard(sender, ticket.stamp)
         if self.manifest.boot not in (ticket.prefill, ticket.decode):
             self.send(sender, Failed(key, FailCode.WORKER_LOST, "the ticket names another boot of this worker", True))
             self.send(sender, Ended(key))
             return
-        highest = self._epochs.get(key.room)
-        if highest is not None and highest[0] >= key.epoch:
-            return  # an old epoch changes nothing
         if highest is not None and (earlier := self.rooms.get(Key(key.room, highest[0]))) is not None:
             self.marks[Mark.TICKET_HIGHER_EPOCH] += 1
             self.end(earlier)

@@ -20,6 +20,7 @@ class Mark(Enum):
     WAITED = "a room waits in vain for memory to generate in"
     STALL = "a handoff stands still"
     PIPELINED = "a batch is issued behind another"
+    WRONG_PARTY = "a message is not its sender's to say"  # at a gateway too
     STALE_HEARD = "the other side does not know the epoch"
     REUSED = "a room begins with cached pages"
     COMPUTED_TWICE = "a page is computed whose like is cached already"

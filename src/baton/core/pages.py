@@ -220,6 +220,10 @@ class Ledger:
         self.cache.pin(chain)
         self._loans[key] = tuple(chain)
 
+    def lends(self, key: Key) -> bool:
+        """Whether the key has a loan."""
+        return key in self._loans
+
     def end_loan(self, key: Key) -> None:
         """Nobody reads them any more; a key without a loan is no error."""
         self._release(self.cache.unpin(self._loans.pop(key, ())))

@@ -80,9 +80,11 @@ class Partners:
         partner.asked = True
         return partner
 
-    def confirm(self, boot: Boot, digest: str) -> Partner:
-        """The worker answered our Hello. Raises Mismatch if its plan is another."""
-        partner = self._known[boot]
+    def confirm(self, boot: Boot, digest: str) -> Partner | None:
+        """The worker answered our Hello; None where it was said none. Raises Mismatch if its plan is another."""
+        partner = self._known.get(boot)
+        if partner is None or not partner.asked:
+            return None
         if partner.plan.digest != digest:
             raise Mismatch("plan digest", partner.plan.digest, digest)
         partner.paired = True

@@ -21,8 +21,10 @@ class Questions:
         return self._last
 
     def answered(self, boot: Boot, view: LedgerView) -> None:
-        """A worker answers; whoever was not asked, or has answered, changes nothing."""
-        if self._asked.get(view.question, {}).pop(boot, None) is not None:
+        """A worker answers for itself; whoever was not asked, or has answered, changes nothing."""
+        due = self._asked.get(view.question, {})
+        if due.get(boot) == view.name:
+            del due[boot]
             self._views[view.question].append(view)
 
     def lost(self, boot: Boot) -> None:

@@ -57,13 +57,13 @@ class Request:
             "epoch",
             "failures",
             "first",
+            "given",
             "key",
             "pair",
             "patience_ms",
             "room",
-            "said",
         ),
-        *("since", "stamp", "standing", "streaming", "submit"),
+        *("said", "since", "stamp", "standing", "streaming", "submit"),
     )
 
     def __init__(self, submit: Submit, room: Room, arrival: Arrival, now: Micros, *, settings: FrontSettings) -> None:
@@ -79,6 +79,7 @@ class Request:
         self.failures = 0
         self.said: list[TokenId] = []
         self.pair: tuple[Boot, Boot] | None = None
+        self.given: Ticket | None = None  # the last that workers were given
         self.admitted = False
         self.streaming = False  # decode has sent tokens in this epoch
         self.first: FirstToken | None = None  # held back until Admitted

@@ -121,7 +121,9 @@ class Workers:
     # ---- who is there ---------------------------------------------------------------------------
 
     def registers(self, boot: Boot, message: Register) -> list[Pair]:
-        """A worker is there; the pairs to be introduced."""
+        """A worker is there; the pairs to be introduced. Said once more it changes nothing."""
+        if boot in self._all:
+            return []
         worker = self._all[boot] = Worker(message)
         others = [(b, w) for b, w in self._all.items() if {worker.role, w.role} == {PREFILL, DECODE}]
         return [(boot, b) if worker.role == PREFILL else (b, boot) for b, _ in others]
@@ -135,8 +137,8 @@ class Workers:
         return self._all.pop(boot, None)
 
     def paired(self, pair: Pair, fabric: str) -> bool:
-        """Two have proved that they fit; False where one is not known."""
-        if pair[0] not in self._all:
+        """Two have proved that they fit; False where they are not known as what they would be."""
+        if not self._are(pair):
             return False
         self._refusals.pop(pair, None)
         self._pairs[pair] = fabric
@@ -145,10 +147,14 @@ class Workers:
     def unpaired(self, pair: Pair, why: str, now: Micros) -> Micros | None:
         """Two do not fit, or not any more; when they are to be introduced again."""
         self._pairs.pop(pair, None)
-        if not all(boot in self._all for boot in pair):
+        if not self._are(pair):
             return None
         self._refusals[pair] = why
         return self._later(pair, now)
+
+    def _are(self, pair: Pair) -> bool:
+        """Whether the two are registered, as a prefill and a decode worker."""
+        return [w.role for boot in pair if (w := self._all.get(boot)) is not None] == [PREFILL, DECODE]
 
     def doubt(self, pair: Pair, now: Micros) -> Micros | None:
         """One of the two says that it has lost the other: not used until decode says Paired again."""

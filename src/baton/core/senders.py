@@ -1,0 +1,116 @@
+"""Who may say what: for every kind of message the party whose statement it is. What anybody else says of it changes nothing.
+
+    about an epoch      whom its ticket names: its gateway, its prefill worker, its decode worker
+    about a room        the gateway that opened it
+    about a worker      that worker, whose boot the message's manifest names
+    an order            any gateway
+
+A session tells who speaks, and keeps out what is repeated below it; this table says whether it is that process's to say. Where
+an epoch is not open, nobody's ticket is known, and a message about it can do no more than be answered: `Stale`, or `Verdict`.
+What a process states of itself and names nobody (Credits, Paired, HelloBack, ..) is its own by that.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from baton.core.frames import Said
+from baton.core.ids import Boot, Key, Room
+from baton.core.messages import (
+    Abort,
+    Admitted,
+    AskLedger,
+    Borrow,
+    Clear,
+    Close,
+    Doubt,
+    Ended,
+    Failed,
+    FirstToken,
+    Hello,
+    Introduce,
+    Loan,
+    Offer,
+    Received,
+    Recompute,
+    Register,
+    ResetCache,
+    Returned,
+    Stale,
+    Ticket,
+    Tokens,
+    Verdict,
+    Withdrawn,
+)
+
+
+class Knows(Protocol):
+    """What a process knows of who takes part in what."""
+
+    def ticket_of(self, key: Key) -> Ticket | None:
+        """Of an epoch that is open here."""
+        ...
+
+    def owner_of(self, room: Room) -> Boot | None:
+        """The gateway of a room that is known here."""
+        ...
+
+    def is_gateway(self, boot: Boot) -> bool:
+        """Whether a session with that boot is one with a gateway."""
+        ...
+
+
+Rule = Callable[[Boot, Any, Knows], bool]  # sender, message
+
+
+def _from_gateway(sender: Boot, message: Any, knows: Knows) -> bool:
+    ticket = knows.ticket_of(message.key)
+    return ticket is None or sender == ticket.gateway
+
+
+def _from_prefill(sender: Boot, message: Any, knows: Knows) -> bool:
+    ticket = knows.ticket_of(message.key)
+    return ticket is None or sender == ticket.prefill
+
+
+def _from_decode(sender: Boot, message: Any, knows: Knows) -> bool:
+    ticket = knows.ticket_of(message.key)
+    return ticket is None or sender == ticket.decode
+
+
+def _from_either(sender: Boot, message: Any, knows: Knows) -> bool:
+    ticket = knows.ticket_of(message.key)
+    return ticket is None or sender == ticket.prefill or sender == ticket.decode
+
+
+def _from_its_gateway(sender: Boot, message: Ticket, knows: Knows) -> bool:
+    return sender == message.gateway and knows.owner_of(message.key.room) in (None, sender)
+
+
+def _from_the_owner(sender: Boot, message: Close, knows: Knows) -> bool:
+    return knows.owner_of(message.room) in (None, sender)
+
+
+def _of_itself(sender: Boot, message: Register | Hello, knows: Knows) -> bool:
+    return sender == message.manifest.boot
+
+
+def _from_a_gateway(sender: Boot, message: Any, knows: Knows) -> bool:
+    return knows.is_gateway(sender)
+
+
+RULES: Mapping[type[Any], Rule] = {
+    Ticket: _from_its_gateway,
+    Close: _from_the_owner,
+    Abort: _from_gateway,
+    **dict.fromkeys((FirstToken, Offer, Withdrawn, Verdict, Borrow, Returned), _from_prefill),
+    **dict.fromkeys((Tokens, Recompute, Admitted, Received, Doubt, Loan), _from_decode),
+    **dict.fromkeys((Failed, Ended, Stale), _from_either),
+    **dict.fromkeys((Register, Hello), _of_itself),
+    **dict.fromkeys((Introduce, AskLedger, Clear, ResetCache), _from_a_gateway),
+}
+
+
+def may_say(sender: Boot, message: Said, knows: Knows) -> bool:
+    """Whether a message is its sender's to say."""
+    rule = RULES.get(type(message))
+    return rule is None or rule(sender, message, knows)
