@@ -83,6 +83,8 @@ class Faults(msgspec.Struct, frozen=True):
     host_fail: float = 0.0
     host_damage: float = 0.0  # a bit flips in the store
     slow_hosts: int = 0  # a process computes at a fraction of its pace for a while; no excuse for anything
+    confused: float = 0.0  # what was said to a process is said to it again by another one
+    twice: float = 0.0  # .. by the same one
 
 
 class WorldDraw(msgspec.Struct, frozen=True):
@@ -247,4 +249,6 @@ def draw_faults(tape: Tape) -> Faults:
         host_damage=some(0.35, "host_damage", 0.2, 0.5),
         slow_hosts=int(some(0.1, "slow_hosts", 1, 3)),
     )
-    return msgspec.structs.replace(found, host_slow=found.read_straggle + found.lag, host_fail=found.read_fail / 2)
+    slow, fail = found.read_straggle + found.lag, found.read_fail / 2
+    more = {"confused": some(0.2, "confused", 0.1, 0.4), "twice": some(0.2, "twice", 0.05, 0.2)}
+    return msgspec.structs.replace(found, host_slow=slow, host_fail=fail, **more)

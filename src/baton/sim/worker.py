@@ -28,6 +28,7 @@ from baton.shell.worker import WorkerPump
 from baton.sim.books import PlanBook, RankBooks
 from baton.sim.caches import CacheBook
 from baton.sim.collective import Collective
+from baton.sim.confusion import Voice
 from baton.sim.endings import Endings
 from baton.sim.engine import SimEngine
 from baton.sim.host_store import SimHostStore
@@ -162,14 +163,16 @@ class WorkerRun:
         receive, peer_lost, effects = leader.receive, leader.peer_lost, leader.effects
 
         def hear(sender: Boot, message: Any, now: Any) -> None:
-            if isinstance(message, Ticket):
-                self.world.ticket(message)
-            endings.heard(self.boot, message)
-            if self.draw.role == "decode":
-                self.world.pressure.heard(self.boot, message)
-                self.world.loans.heard(self.boot, message)
-            self.world.waits.heard(self.boot, message)
-            self.world.overtaking.heard(self.boot, message)
+            if self.world.confusion.rightful(sender, message):
+                if isinstance(message, Ticket):
+                    self.world.ticket(message)
+                endings.heard(self.boot, message)
+                if self.draw.role == "decode":
+                    self.world.pressure.heard(self.boot, message)
+                    self.world.loans.heard(self.boot, message)
+                self.world.waits.heard(self.boot, message)
+                self.world.overtaking.heard(self.boot, message)
+            self.world.confusion.heard(sender, self.boot, message)
             receive(sender, message, now)
 
         def lose(boot: Boot, why: str, now: Any) -> None:
@@ -230,7 +233,10 @@ class WorkerRun:
         observe(core, books, self.plans, lambda plan: world.plan_applied(self, rank, plan))
         core.marks, core.plans = world.core_marks, world.plans
         control = SimControl(world.network, process, address_of(d.name) if rank == 0 else None)
-        lines = Lines(self.parts.sessions(self.boots[rank], world.limits), control, process.clock)
+        sessions = self.parts.sessions(self.boots[rank], world.limits)
+        lines = Lines(sessions, control, process.clock)
+        if rank == 0:
+            world.confusion.joins(self.boot, Voice(process, sessions, lines))
         host = RankHost(core=core, engine=engine, fabrics={"sim": fabric}, store=store, clock=process.clock, narration=Silent())
         self.engines.append(engine)
         self.stores.append(store)

@@ -32,6 +32,7 @@ from baton.shell.lines import Lines
 from baton.sim import content
 from baton.sim.caches import CacheBook
 from baton.sim.costs import Wires
+from baton.sim.confusion import Confusion, Voice
 from baton.sim.endings import Endings
 from baton.sim.excuses import EVERYBODY, Fault, worker_of
 from baton.sim.handoffs import Handoffs
@@ -100,6 +101,7 @@ class World:
         self.network = Network(self.heap, tape, self.faults, self.fault)
         self.people = People(self)
         self.weather = Weather(self, tape)
+        self.confusion = Confusion(self, tape)
         self.tickets: dict[Key, Ticket] = {}
         self.tainted: set[Key] = set()  # rooms computed from damaged memory
         self.stamps: dict[tuple[Boot, Key], list[int]] = {}  # by prefill worker and room
@@ -250,9 +252,11 @@ class World:
         receive, effects = front.receive, front.effects
 
         def told(sender: Boot, message: Said, now: Micros) -> None:
-            if not isinstance(message, Failed) or front._find(message.key, sender) is not None:  # else it was aborted
+            aborted = isinstance(message, Failed) and front._find(message.key, sender) is None
+            if not aborted and self.confusion.rightful(sender, message):
                 self.handoffs.told(message)
             self.overtaking.told(boot, message)
+            self.confusion.heard(sender, boot, message)
             receive(sender, message, now)
 
         def acts() -> list[Send | Say]:
@@ -265,7 +269,9 @@ class World:
 
         front.receive, front.effects = told, acts  # type: ignore[method-assign]
         control = SimControl(self.network, process, address_of(name))
-        lines = Lines(self.parts.sessions(boot, self.limits), control, process.clock)
+        sessions = self.parts.sessions(boot, self.limits)
+        lines = Lines(sessions, control, process.clock)
+        self.confusion.joins(boot, Voice(process, sessions, lines))
         process.start(lambda: GatewayPump(front=front, lines=lines, clock=process.clock, say=self.people.hear))
         self.fronts[name] = (process, front)
         process.on_death.append(partial(self._gateway_died, name, process))

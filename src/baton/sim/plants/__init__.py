@@ -14,6 +14,7 @@ from baton.sim.plants import (
     retraction,
     reuse,
     seals,
+    senders,
     votes,
 )
 from baton.sim.plants.plant import Plant
@@ -31,5 +32,6 @@ BANK: tuple[Plant, ...] = (
     *caching.PLANTS,
     *lending.PLANTS,
     *overload.PLANTS,
+    *senders.PLANTS,
 )
 BY_NAME: Mapping[str, Plant] = {plant.name: plant for plant in BANK}
