@@ -24,6 +24,7 @@ from baton.core.messages import (
     Offer,
     Received,
     Sampling,
+    Shaping,
     Ticket,
     Tokens,
     Verdict,
@@ -505,7 +506,7 @@ def drawn(*tokens):
 
 
 def oracle():
-    found = Oracle(violate)
+    found = Oracle(violate, {})
     found.clients[SUBMIT.request] = Client(SUBMIT, "gateway-0", 0, False, False, False, False)
     return found
 
@@ -521,6 +522,68 @@ def test_a_right_answer_is_a_function_of_the_request():
     assert right_answer(PROMPT, SAMPLING, stops) == (ANSWER[:2], FinishReason.STOP)
     assert right_answer((*PROMPT, ANSWER[0]), SAMPLING, LIMITS)[0] != ANSWER
     assert ANSWER[0] == content.next_token(content.histories(PROMPT)[-1], SAMPLING, TokenIndex(0))
+
+
+SHAPED = msgspec.structs.replace(SAMPLING, logprobs=2, shaping=Shaping(1.2, 0.0, 0.5, ()))
+
+
+def test_penalties_look_at_the_past_whatever_its_order_and_a_least_length_bars_the_end():
+    history = content.histories(PROMPT)[-1]
+
+    def draws(**past):
+        return content.next_token(history, SHAPED, TokenIndex(2), **past)
+
+    tokens = {draws(prompt=(1, 2), answer=(3, 4, 4)), draws(prompt=(2, 1, 1), answer=(4, 3, 4))}
+    assert len(tokens) == 1
+    others = [draws(prompt=(1,), answer=(3, 4, 4)), draws(prompt=(1, 2), answer=(3, 4)), draws(prompt=(1, 2)), draws()]
+    assert len({*tokens, *others}) == 5
+    assert draws(barred=tuple(tokens)) == draws()
+    assert draws(barred=(draws(), draws() + 1)) == draws() + 2
+    assert content.next_token(history, SAMPLING, TokenIndex(2), prompt=(1,), answer=(2,)) == content.next_token(
+        history, SAMPLING, TokenIndex(2)
+    ), "who asked for no penalties has none, whatever is known of the past"
+    first = right_answer(PROMPT, SAMPLING, LIMITS)[0][0]
+    ends_at_once = msgspec.structs.replace(LIMITS, eos_token_ids=(first,))
+    assert right_answer(PROMPT, SAMPLING, ends_at_once)[0] == [first]
+    assert first not in right_answer(PROMPT, SAMPLING, msgspec.structs.replace(ends_at_once, min_tokens=4))[0]
+
+
+def spoken(index, author, boot, epoch):
+    """A token of the right answer, with logprobs as a boot computes them in an epoch."""
+    answer = right_answer(PROMPT, author, LIMITS)[0]
+    history = content.histories((*PROMPT, *answer[:index]))[-1]
+    return Drawn(answer[index], *content.logprobs(history, author.logprobs, content.attempt(boot, epoch)))
+
+
+@pytest.mark.parametrize(
+    ("index", "boot", "epoch", "right"),
+    [
+        *((0, PREFILL, 1, True), (0, DECODE, 1, False), (1, DECODE, 2, False), (1, PREFILL, 2, True)),
+        *((1, DECODE, 1, False), (2, DECODE, 2, True), (2, DECODE, 1, False)),
+    ],
+)
+def test_logprobs_tell_which_epoch_a_token_is_from(index, boot, epoch, right):
+    """The first epoch said index 0, and the second goes on from there: prefill draws 1, decode what follows."""
+    answer = right_answer(PROMPT, SHAPED, LIMITS)[0]
+    tickets = {
+        key(1, e): Ticket(key(1, e), Stamp(1), GATEWAY, PREFILL, DECODE, PROMPT, tuple(answer[: e - 1]), SHAPED, LIMITS)
+        for e in (1, 2)
+    }
+    found, submit = Oracle(violate, tickets), Submit(RequestId(1), PROMPT, SHAPED, LIMITS)
+    client = found.clients[submit.request] = Client(submit, "gateway-0", 0, False, False, False, False)
+    client.tokens += answer[:index]
+    heard = Emit(submit.request, TokenIndex(index), (spoken(index, SHAPED, boot, epoch),))
+    if right:
+        found.hear(heard, 1)
+    else:
+        with breaks("right_logprobs"):
+            found.hear(heard, 1)
+
+
+def test_who_wanted_no_logprobs_hears_none():
+    found = oracle()
+    with breaks("right_logprobs"):
+        found.hear(Emit(SUBMIT.request, TokenIndex(0), (Drawn(ANSWER[0], -1.0, ()),)), 1)
 
 
 def test_a_good_answer_in_two_parts():

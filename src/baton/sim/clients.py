@@ -1,12 +1,12 @@
 """Clients, and the oracle of what they must see: every index once, in order, right; one end; no failure without excuse."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
 from baton.core.door import Emit, Fail, Finish, Heard, RequestId, Submit
-from baton.core.ids import TokenId, TokenIndex
-from baton.core.messages import FinishReason, Limits, Sampling
+from baton.core.ids import Key, TokenId, TokenIndex
+from baton.core.messages import Drawn, FinishReason, Limits, Sampling, Ticket
 from baton.sim import content
 
 
@@ -40,21 +40,28 @@ def right_answer(prompt: tuple[TokenId, ...], sampling: Sampling, limits: Limits
     """What a right system generates, without pages, workers or handoffs."""
     history = content.histories(prompt)[-1]
     found: list[TokenId] = []
+    ends = (*limits.eos_token_ids, *limits.stop_token_ids)
     while True:
-        token = content.next_token(history, sampling, TokenIndex(len(found)))
+        barred = ends if len(found) < limits.min_tokens else ()
+        token = content.next_token(history, sampling, TokenIndex(len(found)), prompt=prompt, answer=found, barred=barred)
         found.append(token)
-        if token in limits.eos_token_ids or token in limits.stop_token_ids:
+        if token in ends:
             return found, FinishReason.STOP
         if len(found) >= limits.max_tokens:
             return found, FinishReason.LENGTH
         history = content.scramble(history * 31 + token + 1 & content.MASK)
 
 
-class Oracle:
-    """Judges what clients hear."""
+def _is_of(ticket: Ticket, submit: Submit) -> bool:
+    """Whether a ticket is of that request: each has a seed of its own."""
+    return ticket.sampling.seed == submit.sampling.seed
 
-    def __init__(self, violate: Callable[[str, str], None]) -> None:
-        self._violate = violate
+
+class Oracle:
+    """Judges what clients hear. tickets: all that workers were given, by epoch"""
+
+    def __init__(self, violate: Callable[[str, str], None], tickets: Mapping[Key, Ticket]) -> None:
+        self._violate, self._tickets = violate, tickets
         self.clients: dict[RequestId, Client] = {}
         self._answers: dict[RequestId, tuple[list[TokenId], FinishReason]] = {}  # those looked at so far
 
@@ -84,6 +91,23 @@ class Oracle:
         expected = self._answer(client.submit)[0]
         if client.tokens != expected[: len(client.tokens)]:
             self._violate("right_tokens", f"{client.name} heard {client.tokens}; {expected} was due")
+        for index, drawn in enumerate(emit.drawn, start=emit.start):
+            self._logprobs(client, index, drawn)
+
+    def _logprobs(self, client: Client, index: int, drawn: Drawn) -> None:
+        """They are those of one epoch: the last of those whose tickets begin at this index or before."""
+        submit, heard = client.submit, (drawn.logprob, drawn.top)
+        if submit.sampling.logprobs is None:
+            if heard != (None, ()):
+                self._violate("right_logprobs", f"{client.name} wanted no logprobs, and heard {heard} with index {index}")
+            return
+        ticket = max((t for t in self._tickets.values() if _is_of(t, submit) and len(t.said) <= index), key=lambda t: t.key.epoch)
+        boot = ticket.prefill if index == len(ticket.said) else ticket.decode
+        history = content.histories((*submit.prompt, *client.tokens[:index]))[-1]
+        due = content.logprobs(history, submit.sampling.logprobs, content.attempt(boot, ticket.key.epoch))
+        if heard != due:
+            what = f"{client.name} heard logprobs {heard} with index {index}"
+            self._violate("right_logprobs", f"{what}; in epoch {ticket.key.epoch}, which draws it, boot {boot} has {due}")
 
     def _answer(self, submit: Submit) -> tuple[list[TokenId], FinishReason]:
         if submit.request not in self._answers:

@@ -2,14 +2,16 @@
 
 A row is a function of (spec, layer, part, head, tokens up to its position, attempt); the attempt is the boot and epoch
 that computed it, as other batches give other last bits. A token drawn is a function of the tokens before it, its index and
-the request's seed. So a byte in a wrong place differs from what is expected there, and so does a token drawn from it.
+the request's seed; where there are penalties, biases or a least length, of what the draw is told of its past, too. So a byte
+in a wrong place differs from what is expected there, and so does a token drawn from it, or from a wrong past. Its logprobs
+have the last bits of the attempt that drew it: who knows them knows which epoch a token came from.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from functools import lru_cache
 
 from baton.core.ids import Boot, GroupName, TokenId, TokenIndex
-from baton.core.messages import Sampling
+from baton.core.messages import Sampling, Shaping
 from baton.core.state import Placement, SpecPlace
 
 MASK = (1 << 64) - 1
@@ -45,9 +47,52 @@ def attempt(boot: Boot, epoch: int) -> int:
     return scramble(boot * 1009 + epoch & MASK)
 
 
-def next_token(history: int, sampling: Sampling, index: TokenIndex) -> TokenId:
-    """The token after a history."""
-    return TokenId(scramble(history ^ (sampling.seed * 0x9E37 + index)) % VOCABULARY)
+def next_token(
+    history: int,
+    sampling: Sampling,
+    index: TokenIndex,
+    *,
+    prompt: Iterable[int] = (),
+    answer: Sequence[int] = (),
+    barred: Container[int] = (),
+) -> TokenId:
+    """The token after a history. Penalties look at the tokens of the prompt, each once, and at those of the answer so far;
+    `barred` ones are not drawn."""
+    drawn = history ^ (sampling.seed * 0x9E37 + index)
+    if sampling.shaping is not None:
+        drawn ^= _shaped(sampling.shaping, prompt, answer)
+    token = scramble(drawn) % VOCABULARY
+    while token in barred:
+        token = (token + 1) % VOCABULARY
+    return TokenId(token)
+
+
+def _shaped(shaping: Shaping, prompt: Iterable[int], answer: Sequence[int]) -> int:
+    """What penalties and biases do to a draw; 0 where all are off. It is the same in whatever order tokens are named."""
+    found = _digest(1, (token * 1009 + int(64 * bias) for token, bias in shaping.logit_bias))
+    if shaping.repetition_penalty != 1:
+        found ^= _digest(2, sorted({*prompt, *answer}))
+    if shaping.presence_penalty:
+        found ^= _digest(3, sorted(set(answer)))
+    if shaping.frequency_penalty:
+        found ^= _digest(4, sorted(answer))
+    return found
+
+
+def _digest(what: int, numbers: Iterable[int]) -> int:
+    """0 of nothing."""
+    found = 0
+    for number in numbers:
+        found = scramble(found * 31 + number * 7 + what & MASK)
+    return found
+
+
+def logprobs(history: int, count: int, author: int) -> tuple[float, tuple[tuple[TokenId, float], ...]]:
+    """Of the token after a history, and of the `count` most likely ones; the last bits are those of the attempt that computes
+    them."""
+    noise = author % (1 << 20) / (1 << 24)
+    top = ((TokenId((history + i) % VOCABULARY), -1.0 - i - noise) for i in range(count))
+    return -0.5 - history % 16 - noise, tuple(top)
 
 
 def _at(places: Sequence[SpecPlace], token: int, value: Callable[[str, int, int, int, int], int]) -> int:

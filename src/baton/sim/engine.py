@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from baton.core.ids import GroupName, Key, Rank, Seq
 from baton.core.messages import Drawn
+from baton.core.past import Past
 from baton.core.state import Group, Placement, Unit, Window, extent_blocks
-from baton.core.work import Batch, BatchDone, DigestDone, DigestOrder, Row, RowDone
+from baton.core.work import Batch, BatchDone, DigestDone, DigestOrder, Draw, Row, RowDone
 from baton.sim import content
 from baton.sim.collective import Collective
 from baton.sim.collective import World as CollectivesWorld
@@ -23,6 +24,7 @@ from baton.sim.process import Process
 from baton.sim.sums import Sums
 
 DIGEST_US = 30
+NOTHING = Past((), (), ())
 NOWHERE = -1 << 40  # an index that no pool has
 
 
@@ -234,9 +236,16 @@ class SimEngine:
         sums = {g: self._seal(row, g, first, past) for g, (first, past) in row.final.items()}
         drawn = None
         if row.draw is not None and samples:
-            history = self.collective.histories[row.key][end - 1]
-            drawn = Drawn(content.next_token(history, row.draw.sampling, row.draw.index), None, ())
+            drawn = self._draw(row.key, row.draw, self.collective.histories[row.key][end - 1])
         return RowDone(row.key, drawn, sums)
+
+    def _draw(self, key: Key, draw: Draw, history: int) -> Drawn:
+        """A token, by what the draw is told and by nothing else; its logprobs are this attempt's."""
+        past = draw.past if draw.past is not None else NOTHING
+        token = content.next_token(history, draw.sampling, draw.index, prompt=past.prompt, answer=past.answer, barred=past.barred)
+        if draw.sampling.logprobs is None:
+            return Drawn(token, None, ())
+        return Drawn(token, *content.logprobs(history, draw.sampling.logprobs, content.attempt(self.collective.boot, key.epoch)))
 
     def _compute(self, row: Row, group: Group, end: int) -> None:
         """Read the context as the model would, then write the new positions."""

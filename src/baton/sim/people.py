@@ -3,11 +3,13 @@
 from itertools import count
 from typing import Any
 
+import msgspec
+
 from baton.core.door import Cancel, Fail, Finish, Heard, RequestId, Submit
 from baton.core.errors import Overloaded
 from baton.core.fetch_back import FetchBack
 from baton.core.ids import TokenId
-from baton.core.messages import Limits, Sampling
+from baton.core.messages import Limits, Sampling, Shaping
 from baton.sim import content
 from baton.sim.clients import Client, Oracle, right_answer
 from baton.sim.excuses import Fault, excuse
@@ -20,6 +22,14 @@ LONGEST_MORE = 10  # of them, behind what was asked before
 SALTS = ("", "", "", "another tenant")
 ANSWERS = (2, 1, 3, 2, 4)  # tokens
 LONG_ANSWERS = (2, 4, 8, 9, 10)
+SHAPINGS = (
+    None,
+    Shaping(1.0, 0.5, 0.0, ()),
+    Shaping(1.0, 0.0, 0.5, ()),
+    Shaping(1.2, 0.0, 0.0, ()),
+    Shaping(1.1, 0.5, 0.5, ((TokenId(5), 2.0),)),
+)
+STOPS = tuple(TokenId(t) for t in range(40, 48))  # many, as there are few tokens
 
 
 class People:
@@ -27,7 +37,7 @@ class People:
 
     def __init__(self, world: Any) -> None:
         self._world = world
-        self.oracle = Oracle(world.violate)
+        self.oracle = Oracle(world.violate, world.tickets)
         self._numbers = count(1)
         self._last: Client | None = None
         self._prompts: list[tuple[TokenId, ...]] = []
@@ -74,9 +84,10 @@ class People:
             deadline_ms=60 + 100 * self._world.tape.below(5, "tight") if tight else 20_000 + self._world.alone_us // 1000,
         )
         salt = SALTS[self._world.tape.below(len(SALTS), "salt")]
-        submit = Submit(
-            RequestId(number), prompt, Sampling(0.0, 1.0, 0, number, None), limits, priority=number % 3, cache_salt=salt
-        )
+        sampling = Sampling(0.0, 1.0, 0, number, None)
+        if self._world.draw.shaped:
+            sampling, limits = self._shaped(sampling, limits)
+        submit = Submit(RequestId(number), prompt, sampling, limits, priority=number % 3, cache_salt=salt)
         client = Client(submit, gateway, self._world.heap.now, probe, repeats, tight, big and not repeats)
         self.oracle.clients[submit.request] = client
         if not process.alive:
@@ -95,6 +106,18 @@ class People:
         process.wake(0)
         if not probe and self._world.tape.chance(faults.abort, "client leaves"):
             self._world.heap.after(self._world.tape.below(60, "leaves after") * 2_000, self._leave, client)
+
+    def _shaped(self, sampling: Sampling, limits: Limits) -> tuple[Sampling, Limits]:
+        """With penalties, a bias, logprobs, more tokens that end the answer, or a least length: some of them, or none."""
+        below = self._world.tape.below
+        shaping = SHAPINGS[below(len(SHAPINGS), "shaping")]
+        logprobs = (None, 2, 0)[below(3, "logprobs")]
+        stops = STOPS if below(2, "stop ids") else ()
+        least = below(limits.max_tokens + 1, "min_tokens")
+        return (
+            msgspec.structs.replace(sampling, shaping=shaping, logprobs=logprobs),
+            msgspec.structs.replace(limits, stop_token_ids=stops, min_tokens=least),
+        )
 
     def _again(self, number: int) -> tuple[TokenId, ...]:
         """What was asked before, as it was or with more behind it, or with its answer and more: the next turn of a chat."""

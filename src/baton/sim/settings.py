@@ -104,6 +104,7 @@ class WorldDraw(msgspec.Struct, frozen=True):
     alike: bool = False  # whether most ask what somebody has asked before, or what begins like it
     costs: Costs = Costs()
     crowded: bool = False  # whether there are many more requests than the workers hold at once
+    shaped: bool = False  # whether requests have penalties, least lengths, logprobs
 
     @property
     def clean(self) -> bool:
@@ -180,6 +181,7 @@ def draw_world(tape: Tape) -> WorldDraw:
         decode_caches=caches is not None,
         fetch_back=back,
         alike=tape.chance(0.5, "alike") or back is FetchBack.ALWAYS,
+        shaped=tape.chance(0.4, "shaped"),
     )
     if tape.chance(0.03, "a crowd"):
         return _crowded(tape, drawn)

@@ -31,8 +31,8 @@ from baton.shell.gateway_pump import GatewayPump
 from baton.shell.lines import Lines
 from baton.sim import content
 from baton.sim.caches import CacheBook
-from baton.sim.costs import Wires
 from baton.sim.confusion import Confusion, Voice
+from baton.sim.costs import Wires
 from baton.sim.endings import Endings
 from baton.sim.excuses import EVERYBODY, Fault, worker_of
 from baton.sim.handoffs import Handoffs
@@ -99,10 +99,10 @@ class World:
         self.quiet_ends, self.attempts_differ = self.draw.quiet_ends, self.draw.attempts_differ
         self.limits = SessionLimits(beat=Micros(1_400_000), ack_delay=Micros(200_000), resend_first=Micros(300_000))
         self.network = Network(self.heap, tape, self.faults, self.fault)
-        self.people = People(self)
         self.weather = Weather(self, tape)
         self.confusion = Confusion(self, tape)
         self.tickets: dict[Key, Ticket] = {}
+        self.people = People(self)
         self.tainted: set[Key] = set()  # rooms computed from damaged memory
         self.stamps: dict[tuple[Boot, Key], list[int]] = {}  # by prefill worker and room
         self.caches: dict[Boot, CacheBook] = {}  # of decode workers

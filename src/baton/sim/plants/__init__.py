@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from baton.sim.plants import (
     arrival,
     caching,
+    draws,
     epochs,
     handing,
     lending,
@@ -33,5 +34,6 @@ BANK: tuple[Plant, ...] = (
     *lending.PLANTS,
     *overload.PLANTS,
     *senders.PLANTS,
+    *draws.PLANTS,
 )
 BY_NAME: Mapping[str, Plant] = {plant.name: plant for plant in BANK}
