@@ -1,5 +1,6 @@
 """How long a prefill worker holds pages of a room that waits: the checker on histories made by hand."""
 
+import msgspec
 import pytest
 from tests.sim.test_checkers import PREFILL, PROMPT, SAMPLING, WHOLE, breaks, key, plan, violate
 
@@ -54,3 +55,11 @@ def test_decode_holds_its_pages_as_long_as_it_generates():
     history = History()
     history.waits.ordered(Boot(2), WHOLE)
     history.after(10 * MOST_US).waits.ordered(Boot(2), DROP)
+
+
+def test_on_a_unified_worker_a_room_that_holds_pages_waits_for_nobody():
+    ticket = msgspec.structs.replace(TICKET, decode=PREFILL)
+    history = History()
+    history.waits = Waits({key(): ticket}, [], violate, lambda: history.now)
+    history.waits.ordered(PREFILL, WHOLE)
+    history.after(10 * MOST_US).waits.ordered(PREFILL, DROP)

@@ -66,6 +66,25 @@ def test_a_world_without_faults_completes_every_request_in_every_layout(heads, s
     assert not world.all_faults
 
 
+@pytest.mark.parametrize("layout", [(1, 1, 1), (2, 1, 2), (2, 2, 3), (4, 1, 1)])
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_unified_worker_completes_every_request_alone_and_beside_a_pair(layout, beside):
+    pair = (worker("prefill", 1, 1, 1), worker("decode", 2, 1, 2)) if beside else ()
+    workers = (*pair, worker("unified", *layout))
+    draw = WorldDraw(every_kind(), ("gateway-0",), workers, Faults(), 8, 1000, attempts_differ=True, quiet_ends=True)
+    world = World(Tape(seed=1), draw=draw)
+    world.run()
+    assert all(isinstance(c.end, Finish) for c in world.people.clients)
+    by_whom = {ticket.prefill == ticket.decode for ticket in world.tickets.values()}
+    assert by_whom == ({True, False} if beside else {True})
+
+
+def test_unified_workers_are_drawn_alone_and_beside_others():
+    found = Counter(tuple(sorted({w.role for w in draw_world(Tape(seed=seed)).workers})) for seed in range(300))
+    assert min(found[roles] for roles in (("unified",), ("decode", "prefill"), ("decode", "prefill", "unified"))) > 15
+    assert len(found) == 3
+
+
 def test_all_layouts_are_drawn():
     """Counted over pairs of workers: heads and both widths, both numbers of stages, both page sizes."""
     widths, stages, pages = Counter(), Counter(), Counter()

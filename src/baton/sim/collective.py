@@ -2,6 +2,7 @@
 
 prefill   position ◀─ computed here for a room (author) | fetched back from decode (brought: as it was there)
 decode    position ◀─ cached here (inherited) | handed over by prefill | computed here
+unified   position ◀─ computed here for a room (author)
 """
 
 from collections.abc import Mapping, Sequence
@@ -111,7 +112,7 @@ class Collective:
             stamps += self._computed_before(row, histories, len(known))
         ours = self._attempt(row.key)
         stamps += [content.scramble(h ^ ours) | 1 for h in histories[len(stamps) :]]
-        if self.role == "prefill":
+        if self.role != "decode":
             self.world.stamps[self.boot, row.key] = stamps
             for block in range(row.start // self._b, (len(stamps) - 1) // self._b + 1):
                 self.authors[self._place(row, block)] = row.key
@@ -119,7 +120,7 @@ class Collective:
 
     def _computed_before(self, row: Row, histories: list[int], known: int) -> list[int]:
         """Stamps of the positions at the front that this room does not compute here: on decode those that prefill had, on
-        prefill those of pages that were computed for others."""
+        other workers those of pages that were computed for others."""
         if self.role == "decode":
             return self.begun(row.key)[:known]
         places = [self._place(row, block) for block in range(-(-row.start // self._b))]

@@ -158,6 +158,13 @@ class SimEngine:
             for slot in range(page * k, (page + 1) * k)
         )
 
+    def kept(self, group: GroupName, page: int) -> bool:
+        """Whether every block of a page was sealed when it was computed here, or was fetched back. (Not of decode.)"""
+        if not self.placement.block_bytes(group):
+            return True
+        k, brought = self.placement.blocks_per_page(group), self.collective.brought
+        return all((group, slot) in self._sealed or (group, slot) in brought for slot in range(page * k, (page + 1) * k))
+
     def reuses(self, key: Key, group: GroupName, at: int, page: int) -> None:
         """A room is given a page that was computed before, as number `at` of its list: it must hold what the room's own tokens
         imply, have been computed for a room of the same salt, and leave the room a token to compute. (Prefill; of decode

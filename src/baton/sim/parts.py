@@ -9,6 +9,7 @@ from baton.core.prefill import PrefillLeader
 from baton.core.rank import RankCore
 from baton.core.seal import block_sums
 from baton.core.session import Sessions
+from baton.core.unified import UnifiedLeader
 from baton.sim.host_store import SimHostStore
 from baton.sim.sums import BlockSums
 
@@ -29,6 +30,7 @@ class Parts:
     front: type[Front] = Front
     prefill: type[PrefillLeader] = PrefillLeader
     decode: type[DecodeLeader] = DecodeLeader
+    unified: type[UnifiedLeader] = UnifiedLeader
     rank: type[RankCore] = RankCore
     sessions: type[Sessions] = Sessions
     block_sums: BlockSums = block_sums

@@ -159,7 +159,7 @@ class People:
         """For every pool, or for that of some prefill worker while a decode worker may have room."""
         if self._world.tape.below(2, "too long for") == 0:
             return 400
-        tokens: int = min(w.pages * w.page_blocks * BLOCK_TOKENS for w in self._world.draw.workers if w.role == "prefill")
+        tokens: int = min(w.pages * w.page_blocks * BLOCK_TOKENS for w in self._world.draw.workers if w.role != "decode")
         more: int = self._world.tape.below(8, "longer by")
         return tokens + more
 

@@ -102,7 +102,7 @@ def run(
     if invariant:
         world.tell(f"VIOLATION {invariant}: {detail}")
     clients = world.people.clients
-    tps = {role: max(w.tp for w in world.draw.workers if w.role == role) for role in ("prefill", "decode")}
+    tps = [max((w.tp for w in world.draw.workers if w.role == role), default=1) for role in ("prefill", "decode")]
     return Outcome(
         seed=seed,
         invariant=invariant,
@@ -113,7 +113,7 @@ def run(
         core_marks={mark.name: n for mark, n in world.core_marks.items() if n},
         requests=len(clients),
         repeats=sum(c.repeats for c in clients),
-        wide=min(tps.values()) > 1,
+        wide=min(tps) > 1,
         clean=world.draw.clean,
         choices=tape.taken,
         story=tuple(map(str, world.story.lines)) if world.story is not None else (),

@@ -36,6 +36,9 @@ CROWDS = (0, 1, 2, 3, 1, 2, 1)  # how short memory is, from plenty on
 PRESSED = 3  # the crowd of worlds in which all ask at once, and for long answers: running rooms run out of pages
 HOST_STATES = (4, 0, 2, 0.5)  # the host store by the draw of `pages`: for so many of the longest requests' states
 
+# Whether there is a worker of both roles beside the others, or there are no others.
+UNIFIED = (None, None, None, "beside", None, None, "beside", None, "alone", None)
+
 # Of decode workers: whether they have a prefix cache at all, and whether prefill fetches back what it holds.
 CACHES = (FetchBack.NEVER, FetchBack.ALWAYS, FetchBack.ALWAYS, FetchBack.AUTO, FetchBack.ALWAYS, None)
 
@@ -130,7 +133,15 @@ def draw_table(tape: Tape) -> StateTable:
 
 
 def draw_world(tape: Tape) -> WorldDraw:
-    """A world; all zeroes are one prefill and one decode worker of one rank each, and no fault."""
+    """A world; all zeroes are one prefill and one decode worker of one rank each, no fault, and nothing that costs time."""
+    found = draw_service(tape)
+    if tape.chance(0.03, "a crowd"):
+        return _crowded(tape, found)
+    return msgspec.structs.replace(found, costs=draw_costs(tape, found)) if tape.chance(0.12, "costs") else found
+
+
+def draw_service(tape: Tape) -> WorldDraw:
+    """Workers, clients and faults."""
     table = draw_table(tape)
     heads = max(s.heads for s in table.specs)
     wide = tape.chance(0.36, "wide")
@@ -138,37 +149,16 @@ def draw_world(tape: Tape) -> WorldDraw:
     workers, ranks = [], 0
     counts = {"prefill": COUNTS[tape.below(len(COUNTS), "prefills")], "decode": COUNTS[tape.below(len(COUNTS), "decodes")]}
     k_of = {role: PAGE_BLOCKS[tape.below(len(PAGE_BLOCKS), "page_blocks")] for role in counts}
-    windowed = any(isinstance(g.extent, Window) for g in table.groups)  # and may pass pages while orders are under way
-    one_piped_in = 7 if windowed else 20
     crowd = CROWDS[tape.below(len(CROWDS), "crowd")]
-    longest = state_bytes(Placement(table, 1, 1, 0, 0, 1), LONGEST)
     for role, count in counts.items():
         for i in range(count):
             least, most = (narrow, MAX_RANKS) if i == 0 else (1, MORE_RANKS)
-            tp = max(WIDTHS[heads][tape.below(len(WIDTHS[heads]), "tp")], least)
-            pp = 1 + (tape.below(one_piped_in, "pp") == 4)  # any but 0, the calm choice
-            tp, pp = (tp, pp) if ranks + tp * pp <= most else (least, 1)
-            ranks += tp * pp
-            more = tape.below(4, "pages")
-            need = -(-LONGEST // (BLOCK_TOKENS * k_of[role]))  # pages of the largest ordinary request
-            workers.append(
-                WorkerDraw(
-                    name=f"{role}-{i}",
-                    role=role,
-                    tp=tp,
-                    pp=pp,
-                    page_blocks=k_of[role],
-                    pages=need * (4, 2, 1, 1)[crowd] + (more % 2 if crowd == PRESSED else more),
-                    slots=(8, 3, 2, 2)[crowd],
-                    step_tokens=(STEP_TOKENS if pp == 1 else STEP_TOKENS_PIPED)[tape.below(len(STEP_TOKENS), "step_tokens")],
-                    last_chunk_tokens=(32, 4, 8, 32)[tape.below(4, "last_chunk")],
-                    max_rooms=(8, 2, 3, 4)[tape.below(4, "max_rooms")],
-                    host_bytes=int(HOST_STATES[more] * longest) if role == "decode" else 0,
-                )
-            )
+            worker = draw_worker(tape, table, f"{role}-{i}", role, k_of[role], crowd, least=least, most=most - ranks)
+            ranks += worker.tp * worker.pp
+            workers.append(worker)
     caches = CACHES[tape.below(len(CACHES), "decode caches")]
     back = caches if caches is not None and table.cacheable else FetchBack.NEVER
-    drawn = WorldDraw(
+    found = WorldDraw(
         table=table,
         gateways=("gateway-0", "gateway-1") if tape.chance(0.2, "two gateways") else ("gateway-0",),
         workers=tuple(workers),
@@ -183,9 +173,12 @@ def draw_world(tape: Tape) -> WorldDraw:
         alike=tape.chance(0.5, "alike") or back is FetchBack.ALWAYS,
         shaped=tape.chance(0.4, "shaped"),
     )
-    if tape.chance(0.03, "a crowd"):
-        return _crowded(tape, drawn)
-    return msgspec.structs.replace(drawn, costs=draw_costs(tape, drawn)) if tape.chance(0.12, "costs") else drawn
+    where = UNIFIED[tape.below(len(UNIFIED), "unified")]
+    if where is None:
+        return found
+    beside = found.workers if where == "beside" else ()
+    unified = draw_unified(tape, table, crowd, count=1 if beside else 1 + tape.below(2, "unifieds"), narrow=narrow)
+    return msgspec.structs.replace(found, workers=beside + unified)
 
 
 def _crowded(tape: Tape, draw: WorldDraw) -> WorldDraw:
@@ -206,9 +199,8 @@ def draw_costs(tape: Tape, draw: WorldDraw) -> Costs:
     than the time after which the code gives them up."""
     slow = tape.below(4, "what is slow")  # wires alone in two: a slow engine keeps them from ever being full
     longest = state_bytes(Placement(draw.table, 1, 1, 0, 0, 1), LONGEST)
-    longest_ms = (100, 100, 50)[tape.below(3, "the wire")] // (
-        len(draw.workers) - 1
-    )  # reads from so many, or into so many, share it
+    sharing = max(1, len(draw.workers) - 1)  # reads from so many, or into so many
+    longest_ms = (100, 100, 50)[tape.below(3, "the wire")] // sharing
     engine, wire = slow in (0, 3), slow != 0
     return Costs(
         step_us=(20_000, 40_000, 10_000)[tape.below(3, "a step")] if engine else 400,
@@ -218,6 +210,41 @@ def draw_costs(tape: Tape, draw: WorldDraw) -> Costs:
         bytes_per_ms=-(-longest // longest_ms) if wire else 0,
         shares=(Shares.ALL, Shares.SOURCE, Shares.TARGET)[tape.below(3, "the wire is shared")] if wire else Shares.NONE,
         connect_us=100_000 * tape.below(4, "to connect"),
+    )
+
+
+def draw_unified(tape: Tape, table: StateTable, crowd: int, *, count: int, narrow: int) -> tuple[WorkerDraw, ...]:
+    """Workers that compute prompts and go on with them."""
+    k = PAGE_BLOCKS[tape.below(len(PAGE_BLOCKS), "page_blocks")]
+    return tuple(
+        draw_worker(tape, table, f"unified-{i}", "unified", k, crowd, least=narrow, most=MORE_RANKS) for i in range(count)
+    )
+
+
+def draw_worker(
+    tape: Tape, table: StateTable, name: str, role: str, page_blocks: int, crowd: int, *, least: int, most: int
+) -> WorkerDraw:
+    """One worker of `most` ranks, or of `least` and one stage where its draw has more."""
+    heads = max(s.heads for s in table.specs)
+    windowed = any(isinstance(g.extent, Window) for g in table.groups)  # and may pass pages while orders are under way
+    tp = max(WIDTHS[heads][tape.below(len(WIDTHS[heads]), "tp")], least)
+    pp = 1 + (tape.below(7 if windowed else 20, "pp") == 4)  # any but 0, the calm choice
+    tp, pp = (tp, pp) if tp * pp <= most else (least, 1)
+    more = tape.below(4, "pages")
+    need = -(-LONGEST // (BLOCK_TOKENS * page_blocks))  # pages of the largest ordinary request
+    longest = state_bytes(Placement(table, 1, 1, 0, 0, 1), LONGEST)
+    return WorkerDraw(
+        name=name,
+        role=role,
+        tp=tp,
+        pp=pp,
+        page_blocks=page_blocks,
+        pages=need * (4, 2, 1, 1)[crowd] + (more % 2 if crowd == PRESSED else more),
+        slots=(8, 3, 2, 2)[crowd],
+        step_tokens=(STEP_TOKENS if pp == 1 else STEP_TOKENS_PIPED)[tape.below(len(STEP_TOKENS), "step_tokens")],
+        last_chunk_tokens=(32, 4, 8, 32)[tape.below(4, "last_chunk")],
+        max_rooms=(8, 2, 3, 4)[tape.below(4, "max_rooms")],
+        host_bytes=int(HOST_STATES[more] * longest) if role != "prefill" else 0,
     )
 
 

@@ -1,6 +1,8 @@
 """Nothing waits in the middle without an end: pages of a room that decode has not admitted come back in time.
 
 prefill holds ──▶ Admitted ──▶ ..            or, when the ticket's `admit_ms` are over ──▶ dropped
+
+On a unified worker nothing stands between the two: it holds a room's pages once it has admitted it.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,7 +29,8 @@ class Waits:
     def ordered(self, worker: Boot, plan: StepPlan) -> None:
         """A leader has issued a plan."""
         for hold in plan.hold:
-            if worker == self._tickets[hold.key].prefill and (worker, hold.key) not in self._known:
+            ticket = self._tickets[hold.key]
+            if worker == ticket.prefill != ticket.decode and (worker, hold.key) not in self._known:
                 self._known.add((worker, hold.key))
                 self._since[worker, hold.key] = self._now()
         for key in plan.drop:

@@ -1,6 +1,6 @@
 """One incarnation of a simulated worker: its ranks' processes with the shipped pumps, over simulated ports."""
 
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Iterable, Mapping, Sized
 from typing import Any
 
 import msgspec
@@ -26,7 +26,7 @@ from baton.shell.rank_host import RankHost
 from baton.shell.rank_pump import RankPump
 from baton.shell.worker import WorkerPump
 from baton.sim.books import PlanBook, RankBooks
-from baton.sim.caches import CacheBook
+from baton.sim.caches import CacheBook, Where
 from baton.sim.collective import Collective
 from baton.sim.confusion import Voice
 from baton.sim.endings import Endings
@@ -88,6 +88,7 @@ class WorkerRun:
             world.violate,
             on=world.seal and world.draw.decode_caches and draw.role == "decode",
         )
+        self._cached: set[Where] = set()  # as the leader said last
         self.processes: list[Process] = []
         self.engines: list[SimEngine] = []
         self.stores: list[SimHostStore] = []
@@ -110,7 +111,7 @@ class WorkerRun:
         if group.unit is Unit.SLOT:
             return d.slots
         span = Span(self.table, d.page_blocks * self.table.block_tokens)
-        step = d.step_tokens * d.pp if d.role == "prefill" else 1
+        step = d.step_tokens * d.pp if d.role != "decode" else 1
         return -(-d.pages * span.reserve(LONGEST, step=step)[group.name] // span.past(LONGEST)[group.name])
 
     def _manifest(self, weights: str) -> Manifest:
@@ -144,7 +145,7 @@ class WorkerRun:
             pids=tuple(range(len(self.boots))),
             host_bytes=d.host_bytes,
             ahead=AHEAD.get(d.max_rooms, 1.0),
-            prefix_cache=d.role == "prefill" or self.world.draw.decode_caches,
+            prefix_cache=d.role != "decode" or self.world.draw.decode_caches,
             fetch_back=self.world.draw.fetch_back,
             answer_ms=60,
             pair_ms=1_000,
@@ -152,6 +153,7 @@ class WorkerRun:
         makers: Mapping[str, Callable[[], Leader[Any]]] = {
             "prefill": lambda: self.parts.prefill(self.manifest, settings, self.pages),
             "decode": lambda: self.parts.decode(self.manifest, settings, self.pages, lambda _: "sim"),
+            "unified": lambda: self.parts.unified(self.manifest, settings, self.pages),
         }
         leader = makers[d.role]()
         leader.marks, leader.plans = self.world.core_marks, self.world.plans
@@ -167,8 +169,9 @@ class WorkerRun:
                 if isinstance(message, Ticket):
                     self.world.ticket(message)
                 endings.heard(self.boot, message)
-                if self.draw.role == "decode":
+                if self.draw.role != "prefill":
                     self.world.pressure.heard(self.boot, message)
+                if self.draw.role == "decode":
                     self.world.loans.heard(self.boot, message)
                 self.world.waits.heard(self.boot, message)
                 self.world.overtaking.heard(self.boot, message)
@@ -189,14 +192,26 @@ class WorkerRun:
             if self.draw.role == "prefill":
                 self._offers(found)
                 self.world.sharing.acts(self.manifest, found, self._changed)
+            cached = [(g, int(p)) for g, pool in leader.ledger.pools.items() for p in pool.cached()]
+            if self.draw.role != "decode":
+                self._caches(cached)
             else:
-                self.cache.acts(found, [(g, int(p)) for g, pool in leader.ledger.pools.items() for p in pool.cached()])
+                self.cache.acts(found, cached)
                 if self.cache.on:
                     self.cache.pinned(leader.ledger.pins)
+            if self.draw.role != "prefill":
                 self.world.pressure.acts(self.boot, self.draw.name, found)
             return found
 
         leader.receive, leader.peer_lost, leader.effects = hear, lose, act  # type: ignore[method-assign]
+
+    def _caches(self, cached: Iterable[Where]) -> None:
+        """Where pages are computed: those that enter the cache are complete, and sealed on every rank."""
+        before, self._cached = self._cached, set(cached)
+        first = self.table.groups[0].name
+        for group, page in sorted(self._cached - before):
+            if group == first and not all(engine.kept(group, page) for engine in self.engines):
+                self.world.violate("cached_sealed", f"{self.draw.name} caches page {page} of {group}, which was not sealed")
 
     def _offers(self, effects: list[Effect]) -> None:
         for effect in effects:

@@ -380,8 +380,10 @@ class World:
             self.violate("liveness", f"{PAIRED_US / 1e6:.0f} s after healing the pairs are {made}; {self._due_pairs()} are due")
 
     def _due_pairs(self) -> set[tuple[Boot, Boot]]:
-        boots = {role: [w.boot for w in self.workers.values() if w.draw.role == role] for role in ("prefill", "decode")}
-        return {(p, d) for p in boots["prefill"] for d in boots["decode"]}
+        boots = {
+            role: [w.boot for w in self.workers.values() if w.draw.role == role] for role in ("prefill", "decode", "unified")
+        }
+        return {(p, d) for p in boots["prefill"] for d in boots["decode"]} | {(u, u) for u in boots["unified"]}
 
     def _paired(self) -> bool:
         complete = len(self.workers) == len(self.draw.workers) and all(w.alive for w in self.workers.values())

@@ -16,6 +16,7 @@ from baton.sim.plants import (
     reuse,
     seals,
     senders,
+    unified,
     votes,
 )
 from baton.sim.plants.plant import Plant
@@ -35,5 +36,6 @@ BANK: tuple[Plant, ...] = (
     *overload.PLANTS,
     *senders.PLANTS,
     *draws.PLANTS,
+    *unified.PLANTS,
 )
 BY_NAME: Mapping[str, Plant] = {plant.name: plant for plant in BANK}
