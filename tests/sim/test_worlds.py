@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 
 from baton.core.door import Finish
-from baton.core.state import StateTable
+from baton.core.state import Full, StateTable, Window
 from baton.sim.run import be_silent, run
 from baton.sim.settings import HEADS, Faults, WorkerDraw, WorldDraw, draw_table, draw_world
 from baton.sim.tape import Tape
@@ -34,7 +34,12 @@ def worker(role: str, tp: int, pp: int, page_blocks: int) -> WorkerDraw:
 
 
 def every_kind(heads: int = 4) -> StateTable:
-    return draw_table(Tape(script={0: HEADS.index(heads), 1: 4}))  # full, window and slot groups
+    """Full, window and slot groups."""
+    return of_kinds(4, heads)
+
+
+def of_kinds(kinds: int, heads: int = 4) -> StateTable:
+    return draw_table(Tape(script={0: HEADS.index(heads), 1: kinds}))
 
 
 LAYOUTS = [
@@ -64,6 +69,25 @@ def test_a_world_without_faults_completes_every_request_in_every_layout(heads, s
     assert len(clients) == 10
     assert all(isinstance(c.end, Finish) for c in clients)
     assert not world.all_faults
+
+
+@pytest.mark.parametrize("kinds", range(10))
+@pytest.mark.parametrize(("source", "target"), [((1, 1, 1), (2, 1, 2)), ((2, 2, 3), (1, 1, 1)), ((4, 1, 2), (2, 2, 1))])
+def test_every_state_table_goes_from_every_layout_to_another(kinds, source, target):
+    """Two windows, an index with pages of its own, a draft's rows: none of them is named in what moves state."""
+    workers = (worker("prefill", *source), worker("decode", *target), worker("unified", *source))
+    draw = WorldDraw(of_kinds(kinds), ("gateway-0",), workers, Faults(), 8, 1000, attempts_differ=True, quiet_ends=True)
+    world = World(Tape(seed=2), draw=draw)
+    world.run()
+    assert all(isinstance(c.end, Finish) for c in world.people.clients)
+
+
+def test_state_tables_of_every_kind_are_drawn():
+    tables = [draw_world(Tape(seed=seed)).table for seed in range(300)]
+    windows = [sum(isinstance(g.extent, Window) for g in table.groups) for table in tables]
+    wholes = [sum(isinstance(g.extent, Full) for g in table.groups) for table in tables]
+    drafts = [any(spec.name == "draft" for spec in table.specs) for table in tables]
+    assert min(windows.count(2), windows.count(3), wholes.count(2), sum(drafts)) > 15
 
 
 @pytest.mark.parametrize("layout", [(1, 1, 1), (2, 1, 2), (2, 2, 3), (4, 1, 1)])
@@ -109,7 +133,7 @@ def test_worlds_are_wide_often_enough_and_have_few_ranks():
     ranks, wide = [], 0
     for seed in range(3000):
         draw = draw_world(Tape(seed=seed))
-        widest = [max(w.tp for w in draw.workers if w.role == role) for role in ("prefill", "decode")]
+        widest = [max((w.tp for w in draw.workers if w.role == role), default=1) for role in ("prefill", "decode")]
         ranks.append(sum(w.tp * w.pp for w in draw.workers))
         wide += min(widest) > 1
     assert wide / 3000 >= 0.36

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from baton.core.ids import Boot, GroupName, Key, Rank, Seq, TokenId
 from baton.core.messages import BlockRun, Ticket
-from baton.core.state import Placement
+from baton.core.state import Full, Placement, Unit
 from baton.core.work import Batch, Row
 from baton.sim import content
 from baton.sim.costs import Costs
@@ -114,16 +114,18 @@ class Collective:
         stamps += [content.scramble(h ^ ours) | 1 for h in histories[len(stamps) :]]
         if self.role != "decode":
             self.world.stamps[self.boot, row.key] = stamps
-            for block in range(row.start // self._b, (len(stamps) - 1) // self._b + 1):
-                self.authors[self._place(row, block)] = row.key
-                self.brought.pop(self._place(row, block), None)
+            for group in self._whole:
+                for block in range(row.start // self._b, (len(stamps) - 1) // self._b + 1):
+                    place = self._place(row, block, group)
+                    self.authors[place] = row.key
+                    self.brought.pop(place, None)
 
     def _computed_before(self, row: Row, histories: list[int], known: int) -> list[int]:
         """Stamps of the positions at the front that this room does not compute here: on decode those that prefill had, on
         other workers those of pages that were computed for others."""
         if self.role == "decode":
             return self.begun(row.key)[:known]
-        places = [self._place(row, block) for block in range(-(-row.start // self._b))]
+        places = [self._place(row, block, self._whole[0]) for block in range(-(-row.start // self._b))]
         if any(place not in self.authors for place in places):
             self.world.violate(
                 "nothing_skipped", f"{_short(row.key)} begins at position {row.start}, and not all before it was computed"
@@ -138,11 +140,12 @@ class Collective:
 
     def offered(self, key: Key, runs: Mapping[GroupName, BlockRun]) -> None:
         """A prefill leader offers blocks of a room: what nobody has computed here must have been fetched back."""
-        placement = self.placement
-        group = placement.table.groups[0].name
-        if (run := runs.get(group)) is None or any(g.name not in runs for g in placement.table.groups):
-            return
-        k, lent = placement.blocks_per_page(group), self.world.loans.lent.get(key)
+        if all(group.name in runs for group in self.placement.table.groups):
+            for group in self._whole:
+                self._computed(key, group, runs[group])
+
+    def _computed(self, key: Key, group: GroupName, run: BlockRun) -> None:
+        k, lent = self.placement.blocks_per_page(group), self.world.loans.lent.get(key)
         for block in range(run.start, run.end):
             place = group, int(run.pages[block // k - run.start // k]) * k + block % k
             if place in self.authors:
@@ -187,11 +190,14 @@ class Collective:
     def _b(self) -> int:
         return self.placement.table.block_tokens
 
-    def _place(self, row: Row, block: int) -> tuple[GroupName, int]:
-        """Where a block of the row lies, in the pool of its first group: one of pages of the whole sequence."""
-        placement = self.placement
-        group = placement.table.groups[0].name
-        k = placement.blocks_per_page(group)
+    @cached_property
+    def _whole(self) -> tuple[GroupName, ...]:
+        """Groups of pages of the whole sequence; there is one, and where pages are cached there are no others."""
+        return tuple(g.name for g in self.placement.table.groups if g.unit is Unit.PAGE and isinstance(g.extent, Full))
+
+    def _place(self, row: Row, block: int, group: GroupName) -> Place:
+        """Where a block of the row lies, in the pool of such a group."""
+        k = self.placement.blocks_per_page(group)
         return group, int(row.pages[group][block // k]) * k + block % k
 
 

@@ -18,6 +18,7 @@ LONGEST = 33  # tokens of the largest ordinary request, one of headroom among th
 MAX_RANKS = 8  # of a world; beyond it workers are narrow: what ranks say to each other would be most of the run
 MORE_RANKS = 4  # likewise for the second and third worker of a role: they are there to be another place to go
 FULL, WINDOW, SLOT = GroupName("full"), GroupName("window"), GroupName("slot")
+FAR, INDEX = GroupName("far window"), GroupName("index")
 
 # What is drawn evenly from, so that a rare one costs few worlds; the first is the calm one.
 HEADS = (2, 2, 2, 2, 4, 4, 4, 8, 1, 1, 1, 3)
@@ -116,19 +117,28 @@ class WorldDraw(msgspec.Struct, frozen=True):
 
 
 def draw_table(tape: Tape) -> StateTable:
-    """One to three kinds of state over two layers."""
+    """One to five kinds of state over two layers."""
     heads = HEADS[tape.below(len(HEADS), "heads")]
     groups = [Group(FULL, Unit.PAGE, Full())]
     specs = [StateSpec("kv", FULL, (0, 1), ("k", "v"), heads, 4, DType.F32)]
-    kinds = tape.below(6, "kinds")
-    if kinds in (1, 4):
+    kinds = tape.below(10, "kinds")
+    if kinds in (1, 4, 6, 8):
         groups.append(Group(WINDOW, Unit.PAGE, Window(6)))
         specs.append(StateSpec("swa", WINDOW, (1,), ("k", "v"), heads, 4, DType.F32))
-    if kinds in (2, 4):
+    if kinds in (6, 8):
+        groups.append(Group(FAR, Unit.PAGE, Window(13)))  # of another length, so that one passes pages that the other holds
+        specs.append(StateSpec("far", FAR, (0, 1), ("k",), 1, 4, DType.F32))
+    if kinds in (2, 4, 8):
         groups.append(Group(SLOT, Unit.SLOT, Whole()))
         specs.append(StateSpec("delta", SLOT, (0,), ("s",), heads, 8, DType.F32))
     if kinds == 3:
         specs.append(StateSpec("index", FULL, (0, 1), ("k",), 1, 4, DType.F32))
+    if kinds in (7, 8):
+        groups.append(Group(INDEX, Unit.PAGE, Full() if kinds == 7 else Window(9)))
+        specs.append(StateSpec("index", INDEX, (0, 1), ("k",), 1, 4, DType.F32))
+    if kinds in (8, 9):
+        groups += [] if kinds == 8 else [Group(SLOT, Unit.SLOT, Whole())]
+        specs.append(StateSpec("draft", SLOT, (1,), ("hidden",), 1, 8, DType.F32))
     return StateTable(LAYERS, BLOCK_TOKENS, tuple(groups), tuple(specs))
 
 
@@ -144,7 +154,7 @@ def draw_service(tape: Tape) -> WorldDraw:
     """Workers, clients and faults."""
     table = draw_table(tape)
     heads = max(s.heads for s in table.specs)
-    wide = tape.chance(0.36, "wide")
+    wide = tape.chance(0.42, "wide")
     narrow = 2 if wide and heads % 2 == 0 else 1
     workers, ranks = [], 0
     counts = {"prefill": COUNTS[tape.below(len(COUNTS), "prefills")], "decode": COUNTS[tape.below(len(COUNTS), "decodes")]}
@@ -279,5 +289,5 @@ def draw_faults(tape: Tape) -> Faults:
         slow_hosts=int(some(0.1, "slow_hosts", 1, 3)),
     )
     slow, fail = found.read_straggle + found.lag, found.read_fail / 2
-    more = {"confused": some(0.2, "confused", 0.1, 0.4), "twice": some(0.2, "twice", 0.05, 0.2)}
+    more = {"confused": some(0.2, "confused", 0.2, 0.6), "twice": some(0.2, "twice", 0.05, 0.2)}
     return msgspec.structs.replace(found, host_slow=slow, host_fail=fail, **more)

@@ -208,9 +208,8 @@ class WorkerRun:
     def _caches(self, cached: Iterable[Where]) -> None:
         """Where pages are computed: those that enter the cache are complete, and sealed on every rank."""
         before, self._cached = self._cached, set(cached)
-        first = self.table.groups[0].name
         for group, page in sorted(self._cached - before):
-            if group == first and not all(engine.kept(group, page) for engine in self.engines):
+            if not all(engine.kept(group, page) for engine in self.engines):
                 self.world.violate("cached_sealed", f"{self.draw.name} caches page {page} of {group}, which was not sealed")
 
     def _offers(self, effects: list[Effect]) -> None:

@@ -20,7 +20,7 @@ from baton.core.rank import RankCore
 from baton.core.rank_effects import RankEffect
 from baton.core.room import RoomState
 from baton.core.span import Span
-from baton.core.state import Group
+from baton.core.state import Group, Window
 from baton.core.work import Ended, Outcome
 from baton.sim.memory import SimFabric, UnderWay
 from baton.sim.parts import Parts, Replaced
@@ -160,6 +160,10 @@ def _give_back_own(self: PagePool, key: Key, pages: tuple[Page, ...]) -> None:
 _gone = Span._gone
 
 
+def _gone_of_first(self: Span, group: Group, position: int) -> int:
+    return _gone(self, self._windows[0] if isinstance(group.extent, Window) else group, position)
+
+
 def _gone_early(self: Span, group: Group, position: int) -> int:
     return _gone(self, group, position + 1)
 
@@ -175,6 +179,13 @@ PLANTS = (
         ("live_window", "right_bytes", "right_commit"),
         None,
         lambda: Parts(replaced=(Replaced(Span, "_gone", _gone_early),)),
+    ),
+    Plant(
+        "one_window_for_all",
+        "a model's windows are all taken to be as long as its first one",
+        ("live_window", "right_bytes", "right_commit"),
+        4,
+        lambda: Parts(replaced=(Replaced(Span, "_gone", _gone_of_first),)),
     ),
     Plant(
         "window_passed_by_orders",
