@@ -18,9 +18,9 @@ def silence():
     be_silent()
 
 
-def worker(role: str, tp: int, pp: int, page_blocks: int) -> WorkerDraw:
+def worker(role: str, tp: int, pp: int, page_blocks: int, *, number: int = 0) -> WorkerDraw:
     return WorkerDraw(
-        name=f"{role}-0",
+        name=f"{role}-{number}",
         role=role,
         tp=tp,
         pp=pp,
