@@ -30,7 +30,7 @@ from baton.core.prefill import PrefillLeader
 def credits(number: int = 1, free: int = 16, **more: Any) -> Credits:
     """Pages of 4 tokens, of 16."""
     fields = {"waiting": 0, "running": 0, "free_rooms": 8, "tickets": 0, "ahead_pages": {KV: 8}} | more
-    return Credits(number, {KV: free}, {KV: 16}, **fields)
+    return Credits(number, P, {KV: free}, {KV: 16}, **fields)
 
 
 class Edge(Bench):
@@ -53,7 +53,9 @@ class Edge(Bench):
         return [int(t.key.room, 16) for t in tickets if t.prefill == P][::2]
 
     def hear(self, sender: Boot, message: Any) -> list[int]:
-        self.front.receive(sender, message, Micros(self.now))
+        """Whoever states its credits states its own."""
+        own = replace(message, worker=sender) if isinstance(message, Credits) else message
+        self.front.receive(sender, own, Micros(self.now))
         return self.begun()
 
     def both(self, free_p: int, free_d: int) -> None:

@@ -17,10 +17,13 @@ from baton.core.messages import (
     AnyMessage,
     AskLedger,
     Clear,
+    Credits,
+    Hello,
     HelloBack,
     Introduce,
     LedgerView,
     Paired,
+    Refused,
     Register,
     ResetCache,
     Ticket,
@@ -43,7 +46,7 @@ def prompt(n: int) -> tuple[int, ...]:
 def test_of_every_message_about_a_room_it_is_written_whose_it_is() -> None:
     about_rooms = {kind for kind in get_args(AnyMessage) if {"key", "room"} & set(kind.__struct_fields__)}
     orders = {Introduce, AskLedger, Clear, ResetCache}
-    assert about_rooms | orders | {Register} <= RULES.keys()
+    assert about_rooms | orders | {Register, Hello, Credits} == RULES.keys()
 
 
 class Confused(World):
@@ -200,3 +203,22 @@ def test_an_answer_to_no_question_pairs_nobody() -> None:
     plan = decode._partners.find(P).plan.digest
     decode.receive(P, HelloBack(plan), T0)
     assert decode._partners.paired() == []
+
+
+def test_a_refusal_counts_as_an_answer_alone() -> None:
+    world = World()
+    prefill, decode = world.add("prefill", P).leader, world.add("decode", D).leader
+    world.run()
+    assert len(decode._partners.paired()) == 1
+    decode.receive(P, Refused("another one was meant"), T0)
+    assert len(decode._partners.paired()) == 1
+    assert not prefill.rooms
+
+
+def test_credits_are_those_of_whoever_states_them() -> None:
+    """One that were believed would be so until the worker's own count had come as far."""
+    front = fronted()
+    front.receive(P, Credits(1_000_000, D, {}, {}, 9, 9), T0)
+    assert front.credits() == {}
+    front.receive(P, Credits(1, P, {}, {}, 0, 0), T0)
+    assert front.credits() == {"prefill": Credits(1, P, {}, {}, 0, 0)}

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from baton.core.door import QueueView
-from baton.core.ids import TokenId
+from baton.core.ids import Boot, TokenId
 from baton.core.messages import Credits, FailCode, FinishReason
 from baton.core.mixing import mix64
 from baton.gateway.door import Capacity, LedgerReport, Readiness
@@ -343,7 +343,7 @@ def test_health_ready_version():
 def test_the_ledger_is_clean_if_all_workers_answered_and_are():
     door = FakeDoor()
     door.report = LedgerReport((view("p", clean=True), view("d", clean=True)), (), 0)
-    credits = Credits(4, {"full": 5}, {"full": 6}, 1, 2, free_rooms=3, ahead_pages={"full": 3})
+    credits = Credits(4, Boot(3), {"full": 5}, {"full": 6}, 1, 2, free_rooms=3, ahead_pages={"full": 3})
     door.report = msgspec.structs.replace(door.report, credits={"d": credits}, queue=QueueView(5, 1_250, {"slow": 2}))
     books = request(door, "GET", "/debug/ledger").json()
     assert books["clean"] is True

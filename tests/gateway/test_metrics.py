@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from baton.core.door import Cancel, QueueView, RequestId, Submit
 from baton.core.errors import Overloaded
-from baton.core.ids import TokenId
+from baton.core.ids import Boot, TokenId
 from baton.core.messages import Credits, FailCode, FinishReason
 from baton.core.statistics import BOUNDS_US, CacheTally, Counters, Durations, RankTally
 from baton.gateway.door import STOP_STRING, LedgerReport
@@ -107,7 +107,7 @@ def test_what_workers_answer():
         counters=counters,
         copies=3,
     )
-    credits = {"d": Credits(4, {"full": 5}, {"full": 6}, 1, 2, free_rooms=3)}
+    credits = {"d": Credits(4, Boot(3), {"full": 5}, {"full": 6}, 1, 2, free_rooms=3)}
     queue = QueueView(5, 1_250, {"slow": 2, "timeout": 1}, spent.view())
     m = History().scrape(LedgerReport((decode,), ("lost",), 3, pairs=2, events={"new_epoch": 9}, credits=credits, queue=queue))
     who = ("decode", "d")  # labels come in the order of their names: role, worker

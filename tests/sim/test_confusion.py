@@ -44,7 +44,7 @@ def test_judges_believe_whom_the_ticket_names():
         (OFFER, {PREFILL}),
         (Admitted(key()), {DECODE}),
         (Ended(key()), {PREFILL, DECODE}),
-        (Credits(1, {}, {}, 0, 0), set(everybody)),
+        (Credits(1, DECODE, {}, {}, 0, 0), {DECODE}),
         (Ended(key(5)), set(everybody)),  # nobody knows whose it is
     )
     for message, who in said:

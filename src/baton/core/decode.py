@@ -169,7 +169,8 @@ class DecodeLeader(VerifyingLeader):
                 self.send(gateway, Paired(sender, partner.fabric))
 
     def _on_refused(self, sender: Boot, message: Refused, now: Micros) -> None:
-        self._unpair(sender, f"the prefill worker refused: {message.why}")
+        if self._partners.owes_answer(sender):
+            self._unpair(sender, f"the prefill worker refused: {message.why}")
 
     def _unpair(self, boot: Boot, why: str) -> None:
         if self._partners.forget(boot) is None:

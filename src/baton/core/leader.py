@@ -407,6 +407,7 @@ class Leader(ABC, Generic[R]):
         running = len(self.rooms) - queued
         return Credits(
             number=0,  # CreditNews counts what is said
+            worker=self.manifest.boot,
             free_pages=self.ledger.free(),
             total_pages=self.ledger.totals(),
             waiting=queued,

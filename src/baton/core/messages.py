@@ -168,6 +168,7 @@ class Credits(Message, frozen=True, tag="credits"):
     """Leader -> gateway: an absolute statement of capacity; a hint, never a permission."""
 
     number: int  # the higher is the newer
+    worker: Boot  # whose capacity it is: the sender's
     free_pages: dict[GroupName, int]
     total_pages: dict[GroupName, int]
     waiting: int  # rooms that hold no memory yet

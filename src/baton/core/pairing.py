@@ -80,10 +80,15 @@ class Partners:
         partner.asked = True
         return partner
 
-    def confirm(self, boot: Boot, digest: str) -> Partner | None:
-        """The worker answered our Hello; None where it was said none. Raises Mismatch if its plan is another."""
+    def owes_answer(self, boot: Boot) -> bool:
+        """Whether a worker was said Hello, and has not answered."""
         partner = self._known.get(boot)
-        if partner is None or not partner.asked:
+        return partner is not None and partner.asked and not partner.paired
+
+    def confirm(self, boot: Boot, digest: str) -> Partner | None:
+        """The worker answered our Hello; None where no answer is due. Raises Mismatch if its plan is another."""
+        partner = self._known.get(boot)
+        if partner is None or not self.owes_answer(boot):
             return None
         if partner.plan.digest != digest:
             raise Mismatch("plan digest", partner.plan.digest, digest)

@@ -2,12 +2,12 @@
 
     about an epoch      whom its ticket names: its gateway, its prefill worker, its decode worker
     about a room        the gateway that opened it
-    about a worker      that worker, whose boot the message's manifest names
+    about a worker      that worker, whose boot the message or its manifest names
     an order            any gateway
 
 A session tells who speaks, and keeps out what is repeated below it; this table says whether it is that process's to say. Where
 an epoch is not open, nobody's ticket is known, and a message about it can do no more than be answered: `Stale`, or `Verdict`.
-What a process states of itself and names nobody (Credits, Paired, HelloBack, ..) is its own by that.
+What names nobody is its sender's own by that: Paired, Unpaired, and the answers HelloBack and Refused.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,6 +22,7 @@ from baton.core.messages import (
     Borrow,
     Clear,
     Close,
+    Credits,
     Doubt,
     Ended,
     Failed,
@@ -94,6 +95,10 @@ def _of_itself(sender: Boot, message: Register | Hello, knows: Knows) -> bool:
     return sender == message.manifest.boot
 
 
+def _of_its_own(sender: Boot, message: Credits, knows: Knows) -> bool:
+    return sender == message.worker
+
+
 def _from_a_gateway(sender: Boot, message: Any, knows: Knows) -> bool:
     return knows.is_gateway(sender)
 
@@ -106,6 +111,7 @@ RULES: Mapping[type[Any], Rule] = {
     **dict.fromkeys((Tokens, Recompute, Admitted, Received, Doubt, Loan), _from_decode),
     **dict.fromkeys((Failed, Ended, Stale), _from_either),
     **dict.fromkeys((Register, Hello), _of_itself),
+    Credits: _of_its_own,
     **dict.fromkeys((Introduce, AskLedger, Clear, ResetCache), _from_a_gateway),
 }
 

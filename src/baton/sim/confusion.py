@@ -5,7 +5,7 @@
     sender ──message──▶ target          some time later, as a new message: the sessions deliver it, as nothing was repeated there
 
 A session keeps out whatever is repeated below it. Above it everybody may say anything, and only what the message names tells
-whether it is the sender's to say. What a process states of itself and names nobody is its own, whoever said the like before.
+whether it is the sender's to say. What names nobody (HelloBack, Refused, Paired, Unpaired) is whoever's it is, and may be wrong.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -26,19 +26,15 @@ from baton.core.messages import (
     Ended,
     Failed,
     FirstToken,
-    HelloBack,
     Loan,
     Offer,
-    Paired,
     Received,
     Recompute,
-    Refused,
     ResetCache,
     Returned,
     Stale,
     Ticket,
     Tokens,
-    Unpaired,
     Verdict,
     Withdrawn,
 )
@@ -50,7 +46,6 @@ from baton.sim.tape import Tape
 RECENT = 4  # epochs that one is taken for
 Authors = Callable[[Ticket], tuple[Boot, ...]]
 LATER_US = (0, 0, 0, 100, 1_000, 20_000)
-OWN = (Credits, HelloBack, Refused, Paired, Unpaired)  # said of oneself, and naming nobody
 ONCE = (Clear, ResetCache)  # said twice they do twice what their author wants done
 
 
@@ -100,6 +95,8 @@ class Confusion:
     def rightful(self, sender: Boot, message: Said) -> bool:
         """Whether a message is its sender's to say, as far as it is about a room whose ticket anybody has."""
         authors = AUTHORS.get(type(message))
+        if isinstance(message, Credits):
+            return sender == message.worker
         ticket = self._ticket(message) if authors is not None else None
         return authors is None or ticket is None or sender in authors(ticket)
 
@@ -120,8 +117,7 @@ class Confusion:
             self._closed.add(message.room)
         if faults.twice and not isinstance(message, ONCE) and self._tape.chance(faults.twice, "said twice"):
             self._later(sender, target, message)
-        own = isinstance(message, OWN) or not self.rightful(sender, message)
-        if faults.confused and not own and self._tape.chance(faults.confused, "a confused peer"):
+        if faults.confused and self.rightful(sender, message) and self._tape.chance(faults.confused, "a confused peer"):
             self._confused(sender, target, message)
 
     def _confused(self, sender: Boot, target: Boot, message: Said) -> None:
