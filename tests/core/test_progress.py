@@ -158,7 +158,7 @@ def test_a_room_waits_for_as_long_as_prefill_works_on_those_before_it():
     bench = decode()
     for n in range(1, 30):
         bench.wait_until(n * PATIENCE // 2)
-        bench.hear(Progress(n), n * PATIENCE // 2)
+        bench.hear(Progress(Boot(2), n), n * PATIENCE // 2)
     assert bench.said(Failed) == []
     bench.wait_until(29 * PATIENCE // 2 + PATIENCE - 1)
     assert bench.said(Failed) == []
@@ -168,10 +168,17 @@ def test_a_room_waits_for_as_long_as_prefill_works_on_those_before_it():
 
 def test_progress_of_somebody_else_changes_nothing():
     bench = decode()
-    bench.hear(Progress(1), PATIENCE // 2, sender=9)
+    bench.hear(Progress(Boot(9), 1), PATIENCE // 2, sender=9)
     bench.wait_until(PATIENCE)
     assert len(bench.said(Failed)) == 1
     assert len(bench.leader.progress) == 0
+
+
+def test_what_is_said_in_anothers_name_changes_nothing():
+    bench = decode()
+    bench.hear(Progress(Boot(8), 50), PATIENCE // 2)
+    bench.wait_until(PATIENCE)
+    assert len(bench.said(Failed)) == 1
 
 
 def test_a_room_whose_reads_wait_for_others_does_not_wait_for_prefill():
@@ -206,14 +213,14 @@ def test_prefill_says_that_it_goes_on_to_those_who_may_wait_for_it():
     assert bench.leader.rooms[key(1)].state is RoomState.COMPUTING
     bench.leader.progress.did(Micros(PATIENCE))
     bench.wait_until(2 * PATIENCE)
-    assert [(s.to, s.message) for s in bench.sent if isinstance(s.message, Progress)] == [(Boot(3), Progress(1))]
+    assert [(s.to, s.message) for s in bench.sent if isinstance(s.message, Progress)] == [(Boot(3), Progress(Boot(2), 1))]
 
 
 def test_whoever_shares_no_room_with_us_is_told_nothing_and_believed_nothing():
     bench = Bench(PrefillLeader(manifest("prefill", 2), settings(stall_ms=PATIENCE_MS), {"full": 16}))
     bench.leader.progress.did(Micros(PATIENCE))
     bench.wait_until(3 * PATIENCE)
-    bench.hear(Progress(5), 3 * PATIENCE, sender=3)
+    bench.hear(Progress(Boot(3), 5), 3 * PATIENCE, sender=3)
     assert bench.said(Progress) == []
     assert Boot(3) not in bench.leader.progress
     assert bench.leader.timer() is None

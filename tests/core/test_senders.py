@@ -23,6 +23,7 @@ from baton.core.messages import (
     Introduce,
     LedgerView,
     Paired,
+    Progress,
     Refused,
     Register,
     ResetCache,
@@ -46,7 +47,7 @@ def prompt(n: int) -> tuple[int, ...]:
 def test_of_every_message_about_a_room_it_is_written_whose_it_is() -> None:
     about_rooms = {kind for kind in get_args(AnyMessage) if {"key", "room"} & set(kind.__struct_fields__)}
     orders = {Introduce, AskLedger, Clear, ResetCache}
-    assert about_rooms | orders | {Register, Hello, Credits} == RULES.keys()
+    assert about_rooms | orders | {Register, Hello, Credits, Progress} == RULES.keys()
 
 
 class Confused(World):

@@ -20,7 +20,7 @@ SOURCES = Path(__file__).parents[2] / "src" / "baton"
 
 
 def live(role: str = "decode", *, prefill: Boot = PREFILL, gateway: Boot = GATEWAY) -> Live:
-    return Live(frozenset({gateway}), frozenset({prefill}), frozenset({DECODE}), Micros(0), role, 0, (DECODE,))
+    return Live(frozenset({gateway}), frozenset({prefill}), frozenset({DECODE}), frozenset(), Micros(0), role, 0, (DECODE,))
 
 
 def kept(core: object, whom: Live) -> list[str]:

@@ -379,7 +379,7 @@ class Leader(ABC, Generic[R]):
         if self.progress.due(now):
             sides = {boot for room in self.rooms.values() for boot in (room.ticket.prefill, room.ticket.decode)}
             for boot in sorted(sides - {self.manifest.boot}):
-                self.send(boot, Progress(self.progress.done))
+                self.send(boot, Progress(self.manifest.boot, self.progress.done))
 
     # ---- turn, books ----------------------------------------------------------------------------
 

@@ -358,6 +358,7 @@ class Progress(Message, frozen=True, tag="progress"):
     As long as the number grows, whoever waits for me waits for others of my rooms, and not in vain.
     """
 
+    worker: Boot
     done: int
 
 

@@ -31,6 +31,7 @@ from baton.core.messages import (
     Introduce,
     Loan,
     Offer,
+    Progress,
     Received,
     Recompute,
     Register,
@@ -95,7 +96,7 @@ def _of_itself(sender: Boot, message: Register | Hello, knows: Knows) -> bool:
     return sender == message.manifest.boot
 
 
-def _of_its_own(sender: Boot, message: Credits, knows: Knows) -> bool:
+def _of_its_own(sender: Boot, message: Credits | Progress, knows: Knows) -> bool:
     return sender == message.worker
 
 
@@ -111,7 +112,7 @@ RULES: Mapping[type[Any], Rule] = {
     **dict.fromkeys((Tokens, Recompute, Admitted, Received, Doubt, Loan), _from_decode),
     **dict.fromkeys((Failed, Ended, Stale), _from_either),
     **dict.fromkeys((Register, Hello), _of_itself),
-    Credits: _of_its_own,
+    **dict.fromkeys((Credits, Progress), _of_its_own),
     **dict.fromkeys((Introduce, AskLedger, Clear, ResetCache), _from_a_gateway),
 }
 

@@ -26,6 +26,7 @@ from baton.sim.worker import WorkerRun
 PARTS = ("baton.core.", "baton.shell.", "baton.sim.network", "baton.sim.memory", "baton.sim.plants.")  # modules that own tables
 OUTSIDE = ("Network", "World", "Process", "SimPool", "PairPlan", "ToLink")  # all processes share it, or it is a value
 TABLES = (dict, set, list, deque)
+ROLES = ("prefill", "decode", "unified")
 
 
 class Live(msgspec.Struct, frozen=True):
@@ -34,6 +35,7 @@ class Live(msgspec.Struct, frozen=True):
     gateways: frozenset[Boot]
     prefills: frozenset[Boot]
     decodes: frozenset[Boot]
+    unifieds: frozenset[Boot]
     now: Micros  # by the clock of the process
     role: str  # of the worker that the process is a rank of, or "gateway"
     rank: int = 0
@@ -42,12 +44,13 @@ class Live(msgspec.Struct, frozen=True):
     @property
     def workers(self) -> frozenset[Boot]:
         """All leaders."""
-        return self.prefills | self.decodes
+        return self.prefills | self.decodes | self.unifieds
 
     @property
     def sources(self) -> frozenset[Boot]:
-        """Workers that this one reads from; prefill reads from whom it chooses."""
-        return self.prefills if self.role == "decode" else self.decodes
+        """Workers that this one reads from; prefill reads from whom it chooses, and a unified worker from nobody."""
+        by_role = {"decode": self.prefills, "prefill": self.decodes}
+        return by_role.get(self.role, frozenset())
 
     @property
     def peers(self) -> frozenset[Boot]:
@@ -104,7 +107,7 @@ def _paired(live: Live, owner: Any, table: Mapping[Boot, Any]) -> bool:
 
 
 def _pairs(live: Live, owner: Any, table: Collection[Any]) -> bool:
-    return set(table) <= {(p, d) for p in live.prefills for d in live.decodes}
+    return set(table) <= {(p, d) for p in live.prefills for d in live.decodes} | {(u, u) for u in live.unifieds}
 
 
 JUSTIFIED: Mapping[tuple[str, str], Rule] = MappingProxyType(
@@ -150,6 +153,7 @@ JUSTIFIED: Mapping[tuple[str, str], Rule] = MappingProxyType(
         ("Front", "_handlers"): _always,
         ("DecodeLeader", "_placements"): _always,
         ("BorrowingLeader", "_placements"): _always,
+        ("UnifiedLeader", "_placements"): _always,
         ("Partners", "_placements"): _always,
         ("Ledger", "_totals"): _always,
         ("Ledger", "pools"): _always,
@@ -189,10 +193,11 @@ JUSTIFIED: Mapping[tuple[str, str], Rule] = MappingProxyType(
 def kept(fronts: Collection[tuple[Process, Front]], workers: Collection[WorkerRun]) -> Iterator[tuple[Process, str]]:
     """What processes keep though nobody who lives justifies it: which process, and what."""
     gateways = frozenset(process.boot for process, _ in fronts)
-    boots = {role: frozenset(w.boot for w in workers if w.draw.role == role) for role in ("prefill", "decode")}
+    boots = {role: frozenset(w.boot for w in workers if w.draw.role == role) for role in ROLES}
 
     def live(process: Process, role: str, rank: int = 0, ranks: Collection[Boot] = ()) -> Live:
-        return Live(gateways, boots["prefill"], boots["decode"], process.clock.now(), role, rank, tuple(ranks))
+        by_role = boots["prefill"], boots["decode"], boots["unified"]
+        return Live(gateways, *by_role, process.clock.now(), role, rank, tuple(ranks))
 
     for process, front in fronts:
         for what in (*left(process.pump, live(process, "gateway")), *_timer(front)):
