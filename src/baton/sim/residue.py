@@ -183,7 +183,7 @@ JUSTIFIED: Mapping[tuple[str, str], Rule] = MappingProxyType(
         # for a stated time: sessions that the other side may not know of, offers without a ticket
         ("Sessions", "_promised"): lambda live, owner, table: all(promised.until > live.now for promised in table.values()),
         ("EarlyOffers", "_rooms"): lambda live, owner, table: all(
-            waiting.sender in live.prefills and waiting.until > live.now for waiting in table.values()
+            sender in live.peers and waiting.until > live.now for (_, sender), waiting in table.items()
         ),
         ("Waiting", "offers"): _always,
     }
