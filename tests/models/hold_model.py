@@ -226,7 +226,9 @@ class HoldModel(System[State]):
             ours = _manifest("decode", boot, self.pages[1])
             leader = decodes[boot] = make_decode(ours, settings(), {KV: self.pages[1]}, lambda _: "shm")
             for source, theirs in sources.items():
+                leader._gateways.add(GATEWAY)  # who orders must be one; what it would be told is not modelled
                 leader.receive(GATEWAY, Introduce(source, "", theirs), NOW)
+                leader._gateways.clear()
                 chain = leader._agreement.chain
                 met = (Met(source, ""),)
                 leader.reported(Report(Rank(0), boot, chain.seq, chain.value, (), (), (), met, (), 0), NOW)

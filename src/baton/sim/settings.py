@@ -38,7 +38,7 @@ PRESSED = 3  # the crowd of worlds in which all ask at once, and for long answer
 HOST_STATES = (4, 0, 2, 0.5)  # the host store by the draw of `pages`: for so many of the longest requests' states
 
 # Whether there is a worker of both roles beside the others, or there are no others.
-UNIFIED = (None, None, None, "beside", None, None, "beside", None, "alone", None)
+UNIFIED = (None, None, None, "beside", None, None, "beside", None, "alone", None, None, None)
 
 # Of decode workers: whether they have a prefix cache at all, and whether prefill fetches back what it holds.
 CACHES = (FetchBack.NEVER, FetchBack.ALWAYS, FetchBack.ALWAYS, FetchBack.AUTO, FetchBack.ALWAYS, None)
@@ -121,7 +121,7 @@ def draw_table(tape: Tape) -> StateTable:
     heads = HEADS[tape.below(len(HEADS), "heads")]
     groups = [Group(FULL, Unit.PAGE, Full())]
     specs = [StateSpec("kv", FULL, (0, 1), ("k", "v"), heads, 4, DType.F32)]
-    kinds = tape.below(10, "kinds")
+    kinds = tape.below(12, "kinds")  # half of them can be cached, a third have a window, a third a slot
     if kinds in (1, 4, 6, 8):
         groups.append(Group(WINDOW, Unit.PAGE, Window(6)))
         specs.append(StateSpec("swa", WINDOW, (1,), ("k", "v"), heads, 4, DType.F32))
@@ -238,7 +238,7 @@ def draw_worker(
     heads = max(s.heads for s in table.specs)
     windowed = any(isinstance(g.extent, Window) for g in table.groups)  # and may pass pages while orders are under way
     tp = max(WIDTHS[heads][tape.below(len(WIDTHS[heads]), "tp")], least)
-    pp = 1 + (tape.below(7 if windowed else 20, "pp") == 4)  # any but 0, the calm choice
+    pp = 1 + (tape.below(6 if windowed else 16, "pp") == 4)  # any but 0, the calm choice
     tp, pp = (tp, pp) if tp * pp <= most else (least, 1)
     more = tape.below(4, "pages")
     need = -(-LONGEST // (BLOCK_TOKENS * page_blocks))  # pages of the largest ordinary request
