@@ -17,7 +17,7 @@ from tests.core.layouts import FULL, Layout, mixed, placements
 from tests.core.oracle import check
 
 from baton.core.errors import ConfigError
-from baton.core.ids import BlockIndex, Boot, Page
+from baton.core.ids import BlockIndex, Boot, Micros, Page
 from baton.core.manifest import Manifest, RankManifest
 from baton.core.messages import BlockRun
 from baton.core.pairing import Partners
@@ -122,7 +122,7 @@ def test_unequal_blocks_take_one_range_for_each_run_of_tokens_head_layer_and_par
 def test_unequal_blocks_are_refused_at_the_handshake() -> None:
     """The plan could; the sums of an offer are of the source's blocks."""
     partners = Partners(worker("decode", 1, kv(2, 2, 16), 1), lambda theirs: "shm")
-    meet, why = partners.introduce(worker("prefill", 100, kv(2, 2, 32), 1), Plans())
+    meet, why = partners.introduce(worker("prefill", 100, kv(2, 2, 32), 1), Plans(), until=Micros(0))
     assert meet is None
     assert why == "table.block_tokens differs: ours is 16, theirs is 32: run the same version on both"
 
@@ -139,7 +139,7 @@ def worker(role: str, boot: int, table: StateTable, tp: int) -> Manifest:
 def test_other_widths_are_refused_at_the_handshake_with_those_that_fit(heads: int, tp: int) -> None:
     table = kv(heads, 2, BLOCK)
     partners = Partners(worker("decode", 1, table, 1), lambda theirs: "shm")
-    meet, why = partners.introduce(worker("prefill", 100, table, tp), Plans())
+    meet, why = partners.introduce(worker("prefill", 100, table, tp), Plans(), until=Micros(0))
     assert meet is None
     found = re.fullmatch(
         rf"state 'kv': {heads} heads cannot be divided over tensor parallel width {tp}; widths that fit: (.*)", why
@@ -154,7 +154,7 @@ def test_widths_that_fit_are_not_refused() -> None:
     for heads, tp in itertools.product(HEADS, WIDTHS):
         table = kv(heads, 2, BLOCK)
         partners = Partners(worker("decode", 1, table, 1), lambda theirs: "shm")
-        assert (partners.introduce(worker("prefill", 100, table, tp), Plans())[1] == "") == fits(heads, tp)
+        assert (partners.introduce(worker("prefill", 100, table, tp), Plans(), until=Micros(0))[1] == "") == fits(heads, tp)
 
 
 @pytest.mark.parametrize(("layers", "pp"), [(1, 2), (2, 3), (3, 4)])
