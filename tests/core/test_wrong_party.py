@@ -1,0 +1,120 @@
+"""What is said twice, or by a worker that the ticket does not name, changes nothing."""
+
+from typing import Any
+
+import pytest
+from tests.core.build import drawn, key, ticket
+from tests.core.world import World
+
+from baton.core.ids import BlockIndex, Boot
+from baton.core.leader import Leader
+from baton.core.messages import Admitted, Borrow, Loan, Offer, Record, Ticket
+from baton.core.room import RoomState
+
+P, D, OTHER, U = 2, 3, 4, 5
+
+
+def pair() -> World:
+    """A prefill worker and its decode worker, a second prefill worker, and a unified one; nobody hears offers or admissions."""
+    world = World()
+    world.add("prefill", P)
+    world.add("prefill", OTHER)
+    world.add("decode", D)
+    world.add("unified", U)
+    world.run()
+    world.hold = lambda source, target, message: isinstance(message, Offer | Admitted)
+    return world
+
+
+def leader(world: World, boot: int) -> Leader[Any]:
+    return world.nodes[Boot(boot)].leader
+
+
+def give(world: World, boot: int, said: Ticket) -> None:
+    leader(world, boot).receive(World.GATEWAY, said, world.now)
+    world.run()
+
+
+def offer(number: int, record: Record | None = None) -> Offer:
+    return Offer(key(), number, {}, (), record)
+
+
+def admitted(world: World) -> list[Boot]:
+    return [target for source, target, message in world.log if source == D and isinstance(message, Admitted)]
+
+
+# ---- another worker --------------------------------------------------------------------------------
+
+
+def test_an_offer_of_another_prefill_worker_does_not_admit_a_room() -> None:
+    world = pair()
+    give(world, D, ticket())
+    leader(world, D).receive(Boot(OTHER), offer(0), world.now)
+    world.run()
+    room = leader(world, D).rooms[key()]
+    assert (room.state, room.offers, admitted(world)) == (RoomState.QUEUED, {}, [])
+    leader(world, D).receive(Boot(P), offer(0), world.now)
+    world.run()
+    assert admitted(world) == [P, World.GATEWAY]
+
+
+def test_an_offer_of_another_prefill_worker_is_no_progress_of_a_room_that_fetches() -> None:
+    world = pair()
+    give(world, D, ticket())
+    leader(world, D).receive(Boot(P), offer(0), world.now)
+    world.run()
+    world.advance(1_000)
+    room = leader(world, D).rooms[key()]
+    before = room.progress
+    leader(world, D).receive(Boot(OTHER), offer(1, Record(room.length, drawn(7), None, 0)), world.now)
+    world.run()
+    assert (room.state, room.offers, room.record, room.progress) == (RoomState.FETCHING, {}, None, before)
+
+
+def test_an_early_offer_of_another_prefill_worker_is_not_the_tickets() -> None:
+    world = pair()
+    leader(world, D).receive(Boot(OTHER), offer(0), world.now)
+    leader(world, D).receive(Boot(OTHER), Borrow(key(), BlockIndex(0)), world.now)
+    give(world, D, ticket())
+    room = leader(world, D).rooms[key()]
+    assert (room.state, room.offers) == (RoomState.QUEUED, {})
+    assert not [m for source, _, m in world.log if source == D and isinstance(m, Loan)], "nor is its question"
+
+
+# ---- twice -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("boot", [P, D, U])
+def test_a_ticket_said_twice_leaves_its_room_as_it_is(boot: int) -> None:
+    world = pair()
+    said = ticket(prefill=U, decode=U) if boot == U else ticket()
+    leader(world, boot).receive(World.GATEWAY, said, world.now)
+    room, draft = leader(world, boot).rooms[key()], list(leader(world, boot).draft.drop)
+    leader(world, boot).receive(World.GATEWAY, said, world.now)
+    assert leader(world, boot).rooms[key()] is room
+    assert room.state is not RoomState.ENDING
+    assert leader(world, boot).draft.drop == draft
+
+
+@pytest.mark.parametrize("boot", [P, D])
+@pytest.mark.parametrize("again", [1, 2])
+def test_after_the_end_neither_the_same_ticket_nor_an_older_one_makes_a_room(boot: int, again: int) -> None:
+    world = pair()
+    give(world, boot, ticket(epoch=2))
+    leader(world, boot).end(leader(world, boot).rooms[key(epoch=2)])
+    leader(world, boot).on_timer(world.now)  # a turn, in which the ranks hear of it
+    world.run()
+    assert not leader(world, boot).rooms
+    give(world, boot, ticket(epoch=again))
+    assert not leader(world, boot).rooms
+
+
+def test_an_offer_said_twice_is_taken_once() -> None:
+    world = pair()
+    give(world, D, ticket())
+    for _ in range(2):
+        leader(world, D).receive(Boot(P), offer(0), world.now)
+        world.run()
+    room = leader(world, D).rooms[key()]
+    assert (room.state, room.ordered) == (RoomState.FETCHING, 1)
+    assert admitted(world) == [P, World.GATEWAY]
