@@ -500,3 +500,21 @@ def test_a_fabric_that_prefill_has_not_is_not_used() -> None:
         assert not b.leader._lenders
     b.leader.receive(Boot(D), hello, b.world.now)
     assert b.leader._lenders
+
+
+def test_only_who_borrowed_is_lent_to_and_returns_what_it_read() -> None:
+    b = Split()
+    nextturn = reading(b)
+    [room] = b.leader.rooms
+    decode, other = b.decode.leader, Boot(9)
+    lent = decode.ledger.pins
+    assert lent
+    decode.receive(other, Returned(room), b.world.now)
+    assert decode.ledger.pins == lent, "prefill still reads them"
+    decode.receive(other, Borrow(room, BlockIndex(0)), b.world.now)
+    b.world.run()
+    answers = [m for _, target, m in b.world.log if target == other]
+    assert answers == [Loan(room, {}, ())]
+    b.world.freeze_reads = False
+    b.world.run()
+    b.ended_well(2, nextturn)

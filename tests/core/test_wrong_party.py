@@ -8,7 +8,7 @@ from tests.core.world import World
 
 from baton.core.ids import BlockIndex, Boot
 from baton.core.leader import Leader
-from baton.core.messages import Admitted, Borrow, Loan, Offer, Record, Ticket
+from baton.core.messages import Admitted, Borrow, Loan, Offer, Record, Stale, Ticket
 from baton.core.room import RoomState
 
 P, D, OTHER, U = 2, 3, 4, 5
@@ -118,3 +118,22 @@ def test_an_offer_said_twice_is_taken_once() -> None:
     room = leader(world, D).rooms[key()]
     assert (room.state, room.ordered) == (RoomState.FETCHING, 1)
     assert admitted(world) == [P, World.GATEWAY]
+
+
+# ---- too late --------------------------------------------------------------------------------------
+
+
+def test_an_admission_that_crosses_prefills_end_is_no_reason_for_another_failure() -> None:
+    """Decode hears of the end from the gateway; a Stale would make it fail an epoch that has failed already."""
+    world = pair()
+    prefill = leader(world, P)
+    prefill.receive(World.GATEWAY, ticket(), world.now)
+    prefill.end(prefill.rooms[key()])
+    assert prefill.rooms[key()].state is RoomState.ENDING, "its ranks have not heard of it yet"
+    prefill.receive(Boot(D), Admitted(key()), world.now)
+    world.run()
+    assert not prefill.rooms
+    assert not [m for _, _, m in world.log if isinstance(m, Stale)]
+    prefill.receive(Boot(D), Admitted(key()), world.now)
+    world.run()
+    assert [m for _, target, m in world.log if target == D and isinstance(m, Stale)] == [Stale(key())], "nothing is known of it"
