@@ -1,7 +1,7 @@
 # Every target works from a fresh clone: it makes .venv when that is missing and reuses it otherwise.
 #   make serve    a model behind http://127.0.0.1:8000, prefill and decode apart
 #   make test     the tests that take seconds to a few minutes
-#   make check    what must hold before a change lands: format, lint, types, layers, diagram, tests, simulated worlds
+#   make check    what must hold before a change lands: format, lint, types, layers, diagram, tests, simulated worlds, mutants
 #   make long     the tests that take longer, and many more worlds: hours
 #   make bench    the benchmarks
 
@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/pip install -qq --disable-pip-version-check
 
-.PHONY: serve test check long bench format lint worlds
+.PHONY: serve test check long bench format lint worlds mutants
 .DELETE_ON_ERROR:
 
 serve: $(STAMP)
@@ -29,7 +29,7 @@ test: $(STAMP)
 	@$(BIN)/pytest -m "not slow" --only services -n 2 --dist loadfile $(ARGS) || [ $$? -eq 5 ]
 	@$(BIN)/pytest -m "not slow" --only others -n logical --dist worksteal $(ARGS) || [ $$? -eq 5 ]
 
-check: lint test worlds
+check: lint test worlds mutants
 
 lint: $(STAMP)
 	@echo "-- format";  $(BIN)/ruff format --check --quiet .
@@ -45,9 +45,15 @@ lint: $(STAMP)
 worlds: $(STAMP)
 	@echo "-- worlds";  $(BIN)/baton sim --seconds 60 --check-determinism 5 --quiet
 
+# A minute: small mistakes that are known to be found, to see that the checkers still find them.
+mutants: $(STAMP)
+	@echo "-- mutants"; $(BIN)/python tools/mutation_gate.py --known
+
+# The mutants are a sample, which another seed draws anew; all of them, without --sample, take a day.
 long: $(STAMP)
 	@$(BIN)/pytest -m slow --timeout 1800 $(ARGS)
 	@$(BIN)/baton sim --seeds 100000 --require-marks
+	@$(BIN)/python tools/mutation_gate.py --sample 400 --seed 0 --require-simulation 0.70 --require-all 0.98
 
 bench: $(STAMP)
 	@$(BIN)/python -m baton.bench $(ARGS)
