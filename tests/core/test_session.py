@@ -234,6 +234,15 @@ def test_a_bye_takes_back_a_promise() -> None:
     assert side.hears(beat()) == ([], [WRONG])
 
 
+def test_of_several_promises_the_one_that_ends_first_is_waited_for() -> None:
+    side = promised()
+    side.now = 1_000_000
+    side.hears(open_(src=OTHER))
+    side.now = 2_000_000
+    side.hears(open_(known=N))  # it has lost what it was promised: a new one
+    assert side.sessions.timer() == 1_000_000 + LIMITS.silence
+
+
 def test_a_promise_ends_without_an_event() -> None:
     side = promised()
     assert side.sessions.timer() == LIMITS.silence
