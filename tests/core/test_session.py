@@ -238,6 +238,8 @@ def test_of_several_promises_the_one_that_ends_first_is_waited_for() -> None:
     side = promised()
     side.now = 1_000_000
     side.hears(open_(src=OTHER))
+    side.now = 1_500_000
+    side.hears(open_(src=Boot(4)))
     side.now = 2_000_000
     side.hears(open_(known=N))  # it has lost what it was promised: a new one
     assert side.sessions.timer() == 1_000_000 + LIMITS.silence
