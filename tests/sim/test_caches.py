@@ -29,18 +29,22 @@ class History:
 
     def __init__(self, *, salt="", wrong=(), on=True, table=TABLE):
         tickets = {t.key: t for t in (ticket(1, FIRST), ticket(2, SECOND, salt), ticket(3, FIRST))}
-        self.world = SimpleNamespace(tainted=set(), loans=Loans(tickets, violate))
+        heap = SimpleNamespace(now=0)
+        self.flips: dict[int, int] = {}
+        self.world = SimpleNamespace(tainted=set(), loans=Loans(tickets, violate), heap=heap)
         self.collective = SimpleNamespace(
             boot=DECODE,
             inherited={},
+            ranks=1,
+            flipped=lambda pages: next((t for g, p in pages.items() if (t := self.flips.get(p)) is not None), None),
             world=self.world,
             known=lambda k: [100 * int(k.room, 16) + p for p in range(20)],
             differs=lambda group, page, stamps: ["decode-0/1"] if page in wrong else [],
         )
-        self.book = CacheBook("decode-0", table, 1, self.collective, tickets, violate, on=on)
+        self.book = CacheBook("decode-0", table, 1, self.collective, tickets, violate, on=on, verify_ms=1000)
 
     def turn(self, *effects, cached):
-        self.book.acts(list(effects), [(FULL, page) for page in cached])
+        self.book.acts(list(effects), {(FULL, page) for page in cached})
 
     def admit(self, number, pages, *, shared=0, cached=()):
         given = Hold(key(number), {FULL: tuple(map(Page, pages))}, {}, shared)

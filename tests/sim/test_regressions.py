@@ -7,14 +7,17 @@ met in one world of 50,000 is looked for in worlds made for it.
 import pytest
 from tests.sim.test_overload import worker
 
+from baton.core import leader as leader_module
+from baton.core.fetch_back import FetchBack
 from baton.core.ids import Boot, Micros
 from baton.core.leader import Leader
 from baton.core.messages import FailCode, Stale
 from baton.core.room import OpenRoom, RoomState
 from baton.sim import people
 from baton.sim.bank import first
-from baton.sim.parts import Parts, Replaced
+from baton.sim.parts import SHIPPED, Parts, Replaced
 from baton.sim.plants import BY_NAME
+from baton.sim.plants.resting import DoubtsNothing, NeverOrders, UsesOverdue
 from baton.sim.run import _replaced, be_silent, run
 from baton.sim.settings import Faults, WorldDraw, draw_table
 from baton.sim.tape import Tape
@@ -63,3 +66,49 @@ def test_a_room_that_decode_has_committed_goes_on_though_prefill_has_withdrawn_i
     seed = next((seed for seed, what in found if "does not know this epoch" in what), None)
     assert seed is not None, "it is not met any more: no world here shows what it guards against"
     assert _withdrawn(seed) == ""
+
+
+class _LooksAtNothing(NeverOrders, UsesOverdue):
+    """Cached pages are compared with nothing as long as they are cached."""
+
+
+def _resting(seed: int, parts: Parts = SHIPPED) -> str:
+    """What is violated in a world where nothing goes wrong but bits of cached pages, and clients ask what others have asked."""
+    workers = (worker("prefill", pages=64, max_rooms=8), worker("decode", pages=64, max_rooms=8))
+    faults = Faults(source_damage=5)
+    draw = WorldDraw(
+        table=draw_table(Tape(script={})),
+        gateways=("gateway-0",),
+        workers=workers,
+        faults=faults,
+        requests=24,
+        hostile_ms=3000,
+        attempts_differ=True,
+        quiet_ends=True,
+        fetch_back=FetchBack.ALWAYS,
+        alike=True,
+        verify_ms=400,
+    )
+    try:
+        with _replaced(parts):
+            World(Tape(seed=seed), parts, draw=draw).run()
+    except Violation as violation:
+        return f"{violation.invariant}: {violation.detail}"
+    return ""
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("parts", "what"),
+    [
+        (Parts(replaced=(Replaced(leader_module, "Scrubber", _LooksAtNothing),)), "damaged long ago"),
+        (Parts(prefill=DoubtsNothing), "nobody is told"),
+    ],
+    ids=["at rest", "lent"],
+)
+def test_a_cached_page_that_changes_is_not_served_for_long(parts, what):
+    """Pages that decode had cached were never compared again, and prefill kept to itself that a loan was damaged."""
+    be_silent()
+    seed = next((seed for seed in range(40) if what in _resting(seed, parts)), None)
+    assert seed is not None, "it is not met any more: no world here shows what it guards against"
+    assert _resting(seed) == ""

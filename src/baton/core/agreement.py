@@ -47,7 +47,8 @@ class Suspect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Ballot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A rank's vote on one order; `suspects` with DIFFERED only: all that it found, the rest has arrived."""
+    """A rank's vote on one order; `suspects` with DIFFERED: all that it found, the rest has arrived. With the FAILED of a
+    patient order: what was found to differ of what did arrive."""
 
     order: int
     vote: Vote
@@ -122,6 +123,18 @@ class Rehash(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     blocks: tuple[BlockIndex, ...]
 
 
+class Inspect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Hash these pages of the prefix cache as they lie and report what their blocks sum to.
+
+    They belong to no room, and may be given to one while they are hashed: what they sum to says something of pages that are
+    cached from the order to the last rank's answer, and of no others.
+    """
+
+    order: int
+    numbers: tuple[int, ...]  # of each page in its sequence, from 0
+    pages: dict[GroupName, tuple[Page, ...]]
+
+
 class Offload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Copy the room's whole state into the host store, with the sum of every block; the room keeps its pages until `vacate`."""
 
@@ -152,6 +165,7 @@ class StepPlan(msgspec.Struct, frozen=True, tag="step_plan", forbid_unknown_fiel
     offload: tuple[Offload, ...] = ()
     restore: tuple[Restore, ...] = ()
     rehash: tuple[Rehash, ...] = ()
+    inspect: tuple[Inspect, ...] = ()
     commit: tuple[Key, ...] = ()
     batch: tuple[RowOrder, ...] = ()
 
@@ -182,10 +196,10 @@ class Met(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Rehashed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The outcome of a Rehash: uint64 [blocks, units] as bytes."""
+    """The outcome of a Rehash or an Inspect: by group uint64 [blocks, units] as bytes, of those that the rank holds a part of."""
 
     order: int
-    sums: bytes
+    sums: dict[GroupName, bytes]
 
 
 class Report(msgspec.Struct, frozen=True, tag="report", forbid_unknown_fields=True):
@@ -335,6 +349,7 @@ class PlanDraft:
         self.offload: list[Offload] = []
         self.restore: list[Restore] = []
         self.rehash: list[Rehash] = []
+        self.inspect: list[Inspect] = []
         self.commit: list[Key] = []
         self.batch: list[RowOrder] = []
 

@@ -7,9 +7,12 @@
 A room borrows behind what its own cache has, up to the last whole block before its last token, and holds pages of its own for
 that, as for the whole prompt, from before. Decode is asked only over a pair that is connected in this direction too, and only
 where the rule (core/fetch_back.py) would fetch all that is lacking; it is asked again of what is really there. What has arrived
-counts as computed: it is offered to decode, and enters the cache, with the sums that its verification found. No request fails
-because of any of this. Memory is not waited for, and the time is bounded: an answer by `answer_ms`, a read by its deadline.
+counts as computed: it is offered to decode, and enters the cache, with the sums that its verification found. Of what differs
+from the lender's sums the lender hears (`Doubt`), and hashes it where it lies (core/lending.py). No request fails because of any
+of this. Memory is not waited for, and the time is bounded: an answer by `answer_ms`, a read by its deadline.
 """
+
+from collections.abc import Iterable
 
 import msgspec
 
@@ -20,7 +23,7 @@ from baton.core.ids import BlockIndex, Boot, GroupName, Key, Micros, Rank
 from baton.core.leader import Leader
 from baton.core.manifest import Manifest
 from baton.core.marks import Mark
-from baton.core.messages import Borrow, Hello, Loan, Returned
+from baton.core.messages import Borrow, Doubt, Hello, Intactness, Loan, Returned, Verdict
 from baton.core.pages import PageState
 from baton.core.plan import PairPlan
 from baton.core.prefill_room import PrefillRoom
@@ -48,7 +51,7 @@ class BorrowingLeader(Leader[PrefillRoom]):
         self._reads: dict[int, Key] = {}  # open orders
         self._began: list[tuple[Micros, int]] = []  # steps under way: when, and how many tokens
         self._ended = Micros(0)  # when the last step did
-        self._handlers |= {Loan: self._on_loan}
+        self._handlers |= {Loan: self._on_loan, Verdict: self._on_verdict}
 
     # ---- for the prefill leader -----------------------------------------------------------------
 
@@ -202,12 +205,23 @@ class BorrowingLeader(Leader[PrefillRoom]):
         del self._reads[order]
         fetch, room.loan = room.loan, None
         assert fetch is not None
+        self._doubt(fetch, ballots.values())
         self.send(fetch.source, Returned(room.key))
         if any(ballot.vote is not Vote.ARRIVED for ballot in ballots.values()):
             self.marks[Mark.BORROWED_IN_VAIN] += 1
             self._go_on(room)
         else:
             self._arrived(room, fetch, ballots)
+
+    def _doubt(self, fetch: Fetch, ballots: Iterable[Ballot]) -> None:
+        """What differs from what the lender has said of it: on its way, or where it lies. The lender is to look, and before the
+        loan is returned, for its pages may go then. A read that failed says nothing of that."""
+        for s in dict.fromkeys(s for ballot in ballots for s in ballot.suspects):
+            self.send(fetch.source, Doubt(fetch.key, s.leg, s.group, s.blocks))
+
+    def _on_verdict(self, sender: Boot, verdict: Verdict, now: Micros) -> None:
+        """The prompt is computed in any case; this is for the operator."""
+        self.marks[Mark.LOAN_DAMAGED] += verdict.found is Intactness.DAMAGED
 
     def _arrived(self, room: PrefillRoom, fetch: Fetch, ballots: dict[Rank, Ballot]) -> None:
         blocks = next(run.end - run.start for run in fetch.runs.values())

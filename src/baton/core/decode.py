@@ -12,7 +12,8 @@ table and what was pinned, never from what happened to be offered.
 Pages of the prompt enter the cache at the commit, verified, and those of generated tokens when they are complete. The page of
 a room's next position is not, so it is the room's own, and nothing in the cache is ever written. What is cached is lent to
 prefill (core/lending.py), with the sums of its blocks: of those fetched the ones that their verification found, of generated
-ones the sums at birth.
+ones the sums at birth. By the same sums it is verified where it lies (core/scrubber.py), so a room of which they are not all
+known leaves nothing in the cache.
 """
 
 from functools import partial
@@ -32,9 +33,11 @@ from baton.core.marks import Mark
 from baton.core.messages import (
     Admitted,
     Borrow,
+    Doubt,
     FailCode,
     Hello,
     HelloBack,
+    Intactness,
     Introduce,
     Loan,
     Offer,
@@ -45,10 +48,12 @@ from baton.core.messages import (
     Stale,
     Ticket,
     Unpaired,
+    Verdict,
     Withdrawn,
 )
 from baton.core.pages import PageState
 from baton.core.pairing import ChooseFabric, Partners
+from baton.core.prefix_cache import Entry
 from baton.core.retraction import RETRACTION
 from baton.core.reuse import RoomSums, add_sums, sums_of
 from baton.core.room import Dial, HangUp, LeaderSettings, RoomState, Saw, Table, finish_of
@@ -88,7 +93,8 @@ class DecodeLeader(VerifyingLeader):
         self._partners = Partners(manifest, choose_fabric)
         self._early = EarlyOffers()
         self.reuse.on = self.reuse.on and manifest.seal  # what was fetched unverified must not spread
-        self.keeps_sums = self.reuse.on and settings.fetch_back is not FetchBack.NEVER  # nothing is lent without
+        self.keeps_sums = self.reuse.on  # nothing is lent, nor verified at rest, without
+        self._lends = self.reuse.on and settings.fetch_back is not FetchBack.NEVER
         self._placements = [manifest.placement(r.rank) for r in manifest.ranks]
         self._handlers |= {
             Introduce: self._on_introduce,
@@ -98,6 +104,7 @@ class DecodeLeader(VerifyingLeader):
             Withdrawn: self._on_withdrawn,
             Borrow: self._on_borrow,
             Returned: self._on_returned,
+            Doubt: self._on_doubt,
         }
 
     def _open(self, ticket: Ticket, now: Micros) -> DecodeRoom:
@@ -155,7 +162,7 @@ class DecodeLeader(VerifyingLeader):
     def _ask(self, boot: Boot) -> None:
         partner = self._partners.ready_to_ask(boot)
         if partner is not None:
-            lends = lending.way(self, partner.manifest, partner.fabric) if self.keeps_sums else None
+            lends = lending.way(self, partner.manifest, partner.fabric) if self._lends else None
             self.send(boot, Hello(self.manifest, partner.plan.digest, lends))
 
     def _on_hello_back(self, sender: Boot, message: HelloBack, now: Micros) -> None:
@@ -211,7 +218,7 @@ class DecodeLeader(VerifyingLeader):
 
     def _lend(self, room: DecodeRoom, borrow: Borrow) -> None:
         partner = self._partners.find(room.ticket.prefill)
-        if partner is None or not self.keeps_sums or room.state is RoomState.ENDING:
+        if partner is None or not self._lends or room.state is RoomState.ENDING:
             self.send(room.ticket.prefill, Loan(room.key, {}, ()))
         else:
             self.send(room.ticket.prefill, lending.lend(self, room, borrow, partner.manifest))
@@ -227,6 +234,27 @@ class DecodeLeader(VerifyingLeader):
         room = self.find(message.key)
         if room is not None:
             self.ledger.end_loan(room.key)
+
+    def _on_doubt(self, sender: Boot, doubt: Doubt, now: Micros) -> None:
+        """What prefill has read of a loan differs from its sums."""
+        room = self.find(doubt.key)
+        lent = lending.doubted(self, room, doubt) if room is not None and room.ticket.prefill == sender else []
+        if lent:
+            self.inspect(lent, partial(self._judged, sender, doubt, lent))
+        else:
+            self._answer(sender, doubt, Intactness.GONE)
+
+    def _judged(self, sender: Boot, doubt: Doubt, lent: list[Entry], damaged: list[Entry]) -> None:
+        """Those that were given up while they were hashed may be another's now: nothing can be said of them."""
+        held = [entry for entry in lent if self.ledger.cache.holds(entry)]
+        found = [entry for entry in held if entry in damaged]
+        self.condemn(found)
+        intact = Intactness.INTACT if len(held) == len(lent) else Intactness.GONE
+        self._answer(sender, doubt, Intactness.DAMAGED if found else intact)
+
+    def _answer(self, to: Boot, doubt: Doubt, found: Intactness) -> None:
+        self.marks[Mark[found.name]] += 1
+        self.send(to, Verdict(doubt.key, doubt.leg, doubt.group, doubt.blocks, found))
 
     # ---- offers ---------------------------------------------------------------------------------
 
@@ -395,6 +423,7 @@ class DecodeLeader(VerifyingLeader):
         self.send(room.ticket.prefill, Received(room.key))
         room.generated.append(room.record.first)
         room.sums = self._sums_of(room)
+        room.enters = room.sums is not None  # what cannot be verified again is not kept
         self.reuse.enter(room, room.position, room.sums, self.marks)
 
     def _sums_of(self, room: DecodeRoom) -> RoomSums | None:

@@ -10,7 +10,8 @@ and `Ended` goes to its gateway.
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -20,6 +21,7 @@ from baton.core.credit_news import CreditNews
 from baton.core.followers import Followers
 from baton.core.frames import Said
 from baton.core.ids import Boot, Epoch, GroupName, Key, Micros, Rank, Room, Seq
+from baton.core.inspections import Inspections
 from baton.core.manifest import Manifest
 from baton.core.marks import Mark, Marks
 from baton.core.messages import (
@@ -43,10 +45,12 @@ from baton.core.messages import (
 )
 from baton.core.pages import Ledger
 from baton.core.plans import Plans
+from baton.core.prefix_cache import Entry
 from baton.core.progress import ProgressTracker
 from baton.core.reuse import Reuse
 from baton.core.room import Effect, Issue, LeaderSettings, OpenRoom, RoomState, Saw, Send, Table
 from baton.core.rooms import Rooms
+from baton.core.scrubber import Scrubber
 from baton.core.senders import may_say
 from baton.core.span import Span
 from baton.core.statistics import Counters, Durations, added
@@ -64,7 +68,15 @@ class Leader(ABC, Generic[R]):
         self.state_table = manifest.table
         self.span = Span(manifest.table, manifest.page_blocks * manifest.table.block_tokens)
         self.ledger = Ledger(totals)
-        self.reuse = Reuse(manifest, self.ledger, on=settings.prefix_cache)
+        placements = [manifest.placement(r.rank) for r in manifest.ranks]
+        self.inspections = Inspections(placements)
+        self.scrubber = Scrubber(
+            self.ledger.cache,
+            interval_ms=settings.verify_ms if manifest.seal else 0,
+            page_bytes=max(sum(p.page_bytes(g) for g in totals) for p in placements),
+            now=lambda: self._now,
+        )
+        self.reuse = Reuse(manifest, self.ledger, self.scrubber, on=settings.prefix_cache)
         self.followers = Followers(self.reuse)
         self.rooms: Rooms[R] = Rooms()
         self.marks: Marks = Marks()
@@ -158,6 +170,7 @@ class Leader(ABC, Generic[R]):
         """A rank has reported. Raises Bug when it has diverged."""
         self._now = now
         self._agreement.take(report)
+        self.inspections.take(report.rank, report.rehashed)
         self._answer_cleared(now)
         self._on_report(report, now)
         for step in report.steps:
@@ -176,6 +189,8 @@ class Leader(ABC, Generic[R]):
         """A deadline may have passed."""
         self._now = now
         self.followers.lose_patience(now, self.marks)
+        if due := self.scrubber.due(busy=bool(self.rooms)):
+            self.inspect(due, partial(self._scrubbed, now))
         for room in list(self.rooms.values()):
             if room.state is RoomState.ENDING:
                 continue
@@ -200,8 +215,8 @@ class Leader(ABC, Generic[R]):
         return self._due
 
     def _next_due(self) -> Micros | None:
-        times = [t for t in (self._news.timer(), self.followers.timer(), self.progress.timer()) if t is not None]
-        soonest = min(times, default=None)
+        own = (self._news.timer(), self.followers.timer(), self.progress.timer(), self.scrubber.timer(busy=bool(self.rooms)))
+        soonest = min((due for due in own if due is not None), default=None)
         for room in self.rooms.values():
             if room.state is RoomState.ENDING:
                 continue
@@ -325,6 +340,31 @@ class Leader(ABC, Generic[R]):
         self.ledger.give_back(room.key)
         self.rooms.drop(room)
         self.send(room.ticket.gateway, Ended(room.key))
+
+    # ---- damage at rest -------------------------------------------------------------------------
+
+    def inspect(self, entries: Sequence[Entry], done: Callable[[list[Entry]], None]) -> None:
+        """Have cached pages hashed where they lie; `done` is called with those that are not what they were."""
+        self.draft.inspect.append(self.inspections.inspect(self.new_order(), entries, done))
+
+    def _scrubbed(self, ordered_at: Micros, damaged: list[Entry]) -> None:
+        found = self.scrubber.ended(ordered_at, damaged)
+        self.marks[Mark.DAMAGED_AT_REST] += bool(found)
+        self.condemn(found)
+
+    def condemn(self, damaged: Iterable[Entry]) -> None:
+        """Cached pages are damaged: they leave the cache with all that was computed above them, and rooms that hold any of it
+        end: their state may have been computed from it, or copied."""
+        for entry in damaged:
+            hit = self.ledger.condemn_cached(entry)
+            copied = {room.key for room in self.rooms.values() if entry in room.copied}
+            self.end_all(hit | copied, f"cached page {entry.number} of its sequence changed in this worker's own memory")
+
+    def end_all(self, keys: Collection[Key], why: str) -> None:
+        """Rooms end whose state may be damaged; they are begun anew."""
+        for room in [r for r in self.rooms.values() if r.key in keys and r.state is not RoomState.ENDING]:
+            self.marks[Mark.DAMAGE_SHARED] += 1
+            self.fail(room, FailCode.HANDOFF_FAILED, why, retry=True)
 
     # ---- what all roles do with messages --------------------------------------------------------
 

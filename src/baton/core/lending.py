@@ -3,7 +3,9 @@
     prefill ──Borrow(key, start)──▶ decode      pins the cached beginning of the room's context, as far as its sums are known
             ◀──Loan(key, runs, sums)──          pages and seals of the blocks behind `start`; nothing, if there are none
             ── reads, verifies ──
+            ──Doubt(key, blocks)──▶             where something differs: has the pages hashed, gives up what is damaged
             ──Returned(key)──▶                  unpins
+            ◀──Verdict──
 
 What is looked for are the tokens of the room's own ticket, so page sizes may differ. A room has one loan at most. It ends with
 `Returned`, with the room, or with the session to its prefill worker, whichever is first; each of these is bounded, so a pin is.
@@ -20,7 +22,7 @@ from baton.core.ids import BlockIndex, GroupName, Page
 from baton.core.leader import Leader
 from baton.core.leg_sums import leg_sums
 from baton.core.manifest import Manifest
-from baton.core.messages import BlockRun, Borrow, Lends, Loan
+from baton.core.messages import BlockRun, Borrow, Doubt, Lends, Loan
 from baton.core.plan import PairPlan
 from baton.core.prefix_cache import Entry
 from baton.core.reuse import sums_of
@@ -53,6 +55,18 @@ def lend(leader: Leader[Any], room: Generation, borrow: Borrow, theirs: Manifest
     blocks = {group.name: (borrow.start, end) for group in leader.state_table.groups}
     runs = {group: BlockRun(start, past, _pages(chain, group, start // k)) for group, (start, past) in blocks.items()}
     return Loan(room.key, runs, leg_sums(plan, sums_of(chain), blocks, dict.fromkeys(blocks, 0)))
+
+
+def doubted(leader: Leader[Any], room: Generation, doubt: Doubt) -> list[Entry]:
+    """Cached pages that hold these blocks of what is lent for a room; nothing if one of them is not lent, or is held no more.
+
+    Legs are those of the plan by which prefill reads. Whole pages are looked at on all ranks, so it does not matter which.
+    """
+    k, lent = leader.manifest.page_blocks, leader.ledger.loan(room.key)
+    if doubt.group not in leader.ledger.pools or not all(0 <= block // k < len(lent) for block in doubt.blocks):
+        return []
+    found = [lent[at] for at in sorted({block // k for block in doubt.blocks})]
+    return found if all(leader.ledger.cache.holds(entry) for entry in found) else []
 
 
 def _pages(chain: Sequence[Entry], group: GroupName, first: int) -> tuple[Page, ...]:

@@ -2,7 +2,7 @@
 
     gateway ──Ticket, Abort, Close──▶ prefill leader, decode leader
     prefill leader ──Offer, Withdrawn, Verdict──▶ decode leader ──Admitted, Received, Doubt──▶ prefill leader
-    prefill leader ──Borrow, Returned──▶ decode leader ──Loan──▶ prefill leader
+    prefill leader ──Borrow, Doubt, Returned──▶ decode leader ──Loan, Verdict──▶ prefill leader
     prefill leader ◀──Progress──▶ decode leader
     prefill leader ──FirstToken, Failed, Withdrawn, Ended──▶ gateway ◀──Admitted, Tokens, Failed, Ended── decode leader
 
@@ -302,7 +302,11 @@ class Received(Message, frozen=True, tag="received"):
 
 
 class Doubt(Message, frozen=True, tag="doubt"):
-    """Decode leader -> prefill leader: these blocks arrived differing from their sums, again and again."""
+    """Whoever reads -> whoever is read: these blocks arrived differing from their sums.
+
+    Decode leader -> prefill leader of blocks that were offered, which were read again and again; prefill leader -> decode leader
+    of a loan, before it is returned. Legs are those of the plan by which is read.
+    """
 
     key: Key
     leg: int
@@ -311,7 +315,7 @@ class Doubt(Message, frozen=True, tag="doubt"):
 
 
 class Intactness(Enum):
-    """What prefill found when it hashed its own blocks again."""
+    """What a worker found when it hashed its own blocks again."""
 
     INTACT = "intact"
     DAMAGED = "damaged"
@@ -319,7 +323,7 @@ class Intactness(Enum):
 
 
 class Verdict(Message, frozen=True, tag="verdict"):
-    """Prefill leader -> decode leader: the answer to a Doubt about the same leg, group and blocks."""
+    """The answer to a Doubt, about the same leg, group and blocks."""
 
     key: Key
     leg: int

@@ -210,8 +210,21 @@ class Ledger:
         chain = self._chains.get(key, [])
         if at >= len(chain):
             return {key}  # its own, as is all that it has computed above it
-        self._drop(self.cache.drop(chain[at]))  # nothing, if a reset was faster: it has its holders all the same
-        return {other for other, held in self._chains.items() if chain[at] in held[at : at + 1]}  # who pins what is above it, too
+        return self.condemn_cached(chain[at])
+
+    def condemn_cached(self, entry: Entry) -> set[Key]:
+        """Likewise of a page of the cache."""
+        self._drop(self.cache.drop(entry))  # nothing, if a reset was faster: it has its holders all the same
+        at = entry.number
+        return {key for key, held in self._chains.items() if entry in held[at : at + 1]}  # who pins what is above it, too
+
+    def chain(self, key: Key) -> Sequence[Entry]:
+        """The cached pages with which the key's lists begin."""
+        return self._chains.get(key, ())
+
+    def loan(self, key: Key) -> Sequence[Entry]:
+        """What is lent for the key, from the first page of its sequence on."""
+        return self._loans.get(key, ())
 
     def lend(self, key: Key, chain: Sequence[Entry]) -> None:
         """Another worker reads these entries for the key: they are pinned until `end_loan`."""

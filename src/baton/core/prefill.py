@@ -11,13 +11,15 @@ at birth, and after each chunk the blocks that it made final, with their birth s
 """
 
 from collections.abc import Sequence
+from functools import partial
 
-from baton.core.agreement import Rehash, Report, RowOrder, RowSums, unpack_sums
+from baton.core.agreement import Rehash, RowOrder, RowSums
 from baton.core.borrowing import BorrowingLeader
 from baton.core.chunks import ChunkRule, final_blocks, next_chunk
 from baton.core.errors import BatonError, Mismatch
 from baton.core.holding import beyond, slide, take
 from baton.core.ids import BlockIndex, Boot, GroupName, Micros, Rank, TokenIndex
+from baton.core.inspections import Differing
 from baton.core.leg_sums import leg_sums
 from baton.core.manifest import Manifest, require_fit
 from baton.core.marks import Mark
@@ -81,8 +83,6 @@ class PrefillLeader(BorrowingLeader):
         super().__init__(manifest, settings, totals)
         self._plans: dict[Boot, PairPlan] = {}  # by decode worker
         self._rule = ChunkRule(settings.step_tokens, settings.last_chunk_tokens)
-        self._doubts: dict[int, Doubt] = {}
-        self._doubt_sums: dict[int, dict[Rank, bytes]] = {}
         self._handlers |= {
             Hello: self._on_hello,
             Admitted: self._on_admitted,
@@ -329,9 +329,9 @@ class PrefillLeader(BorrowingLeader):
             self.send(sender, gone)
             return
         room.progress = now
-        order = self.new_order()
-        self._doubts[order] = doubt
-        self._doubt_sums[order] = {}
+        order, rows = self.new_order(), [b - self._first(room, doubt.group) for b in doubt.blocks]
+        birth = {(r, doubt.group): room.sums[r, doubt.group][rows] for r in self._with(room, doubt.group)}
+        self.inspections.expect(order, birth, partial(self._judge, doubt))
         self.draft.rehash.append(Rehash(order, doubt.key, room.length, doubt.group, doubt.blocks))
 
     def _has_sums(self, room: PrefillRoom, doubt: Doubt) -> bool:
@@ -343,52 +343,27 @@ class PrefillLeader(BorrowingLeader):
         """Ranks that hold something of the group: a pipeline stage may have none of its layers."""
         return [r for r, g in room.sums if g == group and self._placements[r].block_bytes(g)]
 
-    def _on_report(self, report: Report, now: Micros) -> None:
-        super()._on_report(report, now)
-        for answer in report.rehashed:
-            sums = self._doubt_sums[answer.order]
-            sums[report.rank] = answer.sums
-            if len(sums) == len(self._placements):
-                del self._doubt_sums[answer.order]
-                self._judge(self._doubts.pop(answer.order), sums)
-
-    def _judge(self, doubt: Doubt, sums: dict[Rank, bytes]) -> None:
+    def _judge(self, doubt: Doubt, differing: Differing) -> None:
         """Our own blocks, hashed again, against their sums at birth."""
         self.progress.did(self._now)
         room = self.find(doubt.key)
         assert room is not None, "a rank is quiet after its last answer"
-        damaged = self._differing(room, doubt, sums)
+        wrong = {rank: rows.nonzero()[0].tolist() for (rank, _), rows in differing.items() if rows.any()}
+        damaged = sorted({doubt.blocks[row] for rows in wrong.values() for row in rows})
         if damaged:
-            self._condemn(room, doubt.group, min(b for blocks in damaged.values() for b in blocks))
+            self._condemn(room, doubt.group, damaged[0])
         if room.state is RoomState.ENDING:
             return
         self.marks[Mark.DAMAGED if damaged else Mark.INTACT] += 1
         found = Intactness.DAMAGED if damaged else Intactness.INTACT
         self.send(room.ticket.decode, Verdict(doubt.key, doubt.leg, doubt.group, doubt.blocks, found))
         if damaged:
-            blocks = sorted({b for found in damaged.values() for b in found})
-            why = f"blocks {blocks} of group {doubt.group} changed in prefill's own memory (ranks {sorted(damaged)})"
+            why = f"blocks {damaged} of group {doubt.group} changed in prefill's own memory (ranks {sorted(wrong)})"
             self.fail(room, FailCode.HANDOFF_FAILED, why, retry=True)
-
-    def _differing(self, room: PrefillRoom, doubt: Doubt, sums: dict[Rank, bytes]) -> dict[Rank, list[BlockIndex]]:
-        """By rank the doubted blocks that are not what they were at birth."""
-        rows, found = [b - self._first(room, doubt.group) for b in doubt.blocks], {}
-        for rank in self._with(room, doubt.group):
-            now, then = (
-                unpack_sums(sums[rank], self._placements[rank].unit_count(doubt.group)),
-                room.sums[rank, doubt.group][rows],
-            )
-            wrong = [b for b, same in zip(doubt.blocks, (now == then).all(axis=1), strict=True) if not same]
-            if wrong:
-                found[rank] = wrong
-        return found
 
     def _condemn(self, room: PrefillRoom, group: GroupName, block: BlockIndex) -> None:
         """A block is damaged: its page leaves the cache with all that was computed above it, and so do the rooms that hold any
         of it, whose state may have been computed from it."""
         page = block // self.manifest.blocks_per_page(group) - self.ledger.begins(room.key)[group]
-        hit = self.ledger.condemn(room.key, page)
-        for other in [r for r in self.rooms.values() if r.key in hit and r is not room and r.state is not RoomState.ENDING]:
-            self.marks[Mark.DAMAGE_SHARED] += 1
-            why = f"a page that it shares changed in prefill's own memory (block {block} of group {group})"
-            self.fail(other, FailCode.HANDOFF_FAILED, why, retry=True)
+        others = self.ledger.condemn(room.key, page) - {room.key}
+        self.end_all(others, f"a page that it shares changed in prefill's own memory (block {block} of group {group})")

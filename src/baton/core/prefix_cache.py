@@ -18,13 +18,14 @@ Invariants (`audit`):
 
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
+from itertools import islice
 from typing import NewType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from baton.core.errors import Bug
-from baton.core.ids import GroupName, Page, Rank, TokenId
+from baton.core.ids import GroupName, Micros, Page, Rank, TokenId
 
 PageHash = NewType("PageHash", bytes)
 Sums = Mapping[tuple[Rank, GroupName], NDArray[np.uint64]]  # uint64 [blocks of the page, units]
@@ -56,9 +57,10 @@ def page_hashes(root: PageHash, tokens: Sequence[TokenId], page_tokens: int) -> 
 class Entry:
     """One complete page of every group, its sums, and who uses it. Equal to itself alone."""
 
-    __slots__ = ("children", "digest", "pages", "parent", "pins", "sums")
+    __slots__ = ("children", "digest", "number", "pages", "parent", "pins", "sums")
 
     def __init__(self, digest: PageHash, parent: "Entry | None", pages: Mapping[GroupName, Page], sums: Sums) -> None:
+        self.number: int = parent.number + 1 if parent is not None else 0  # of the page in its sequence
         self.digest, self.parent, self.pages, self.sums = digest, parent, dict(pages), sums
         self.pins = 0
         self.children: dict[PageHash, Entry] = {}
@@ -71,6 +73,7 @@ class PrefixCache:
         self._entries: dict[PageHash, Entry] = {}
         self._idle: dict[Entry, None] = {}  # pinned by nobody, in the order in which they go
         self._condemned: dict[Entry, None] = {}  # dropped while pinned
+        self._verified: dict[Entry, Micros] = {}  # those that are hashed from time to time: when last, the longest ago first
         self.evicted = 0  # entries that went to make room
 
     def __len__(self) -> int:
@@ -144,8 +147,8 @@ class PrefixCache:
     def drop(self, entry: Entry) -> list[Entry]:
         """Take out an entry and all that descends from it; returns all of them, children first. The pages of those that are
         pinned return when the last pin does."""
-        if entry in self._condemned:
-            return []
+        if self._entries.get(entry.digest) is not entry:
+            return []  # it was dropped before
         found = [entry]
         for one in found:
             found += one.children.values()
@@ -163,8 +166,40 @@ class PrefixCache:
     def _take_out(self, entry: Entry) -> None:
         del self._entries[entry.digest]
         self._idle.pop(entry, None)
+        self._verified.pop(entry, None)
         if entry.parent is not None:
             entry.parent.children.pop(entry.digest, None)
+
+    # ---- verification ---------------------------------------------------------------------------
+
+    def enlist(self, entry: Entry, at: Micros) -> None:
+        """An entry that has come, and is right, is to be verified from time to time."""
+        self._verified[entry] = at
+
+    def verified(self, entry: Entry, at: Micros) -> None:
+        """An entry was as it should be at that moment, or later; one that has gone since is no error."""
+        if self._verified.pop(entry, None) is not None:
+            self._verified[entry] = at
+
+    def verified_at(self, entry: Entry) -> Micros | None:
+        """When an entry was last known to be right; None if it is not verified at all."""
+        return self._verified.get(entry)
+
+    def longest_ago(self) -> Micros | None:
+        """When the entry was verified that is the next to be."""
+        return next(iter(self._verified.values()), None)
+
+    def verified_before(self, past: Micros, most: int) -> list[Entry]:
+        """So many of the next ones, as far as they were verified before that moment."""
+        return [entry for entry, at in islice(self._verified.items(), most) if at < past]
+
+    def holds(self, entry: Entry) -> bool:
+        """Whether the pages of an entry are the cache's, and so have been since it came."""
+        return entry in self._condemned or self._entries.get(entry.digest) is entry
+
+    def live(self) -> Iterable[Entry]:
+        """Every entry that `find` may find."""
+        return self._entries.values()
 
     def all(self) -> list[Entry]:
         """Every entry whose pages are the cache's."""
@@ -177,6 +212,8 @@ class PrefixCache:
                 raise Bug(f"page {entry.pages} of the prefix cache has {entry.pins} pins, and {pins.get(entry, 0)} rooms hold it")
         if not set(pins) <= set(self.all()):
             raise Bug("a room pins a page that is not in the prefix cache")
+        if gone := [entry for entry in self._verified if self._entries.get(entry.digest) is not entry]:
+            raise Bug(f"page {gone[0].pages} is to be verified, and has left the prefix cache")
         for entry in self._entries.values():
             if entry.parent is not None and self._entries.get(entry.parent.digest) is not entry.parent:
                 raise Bug(f"page {entry.pages} of the prefix cache has lost its parent")

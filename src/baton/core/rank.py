@@ -24,7 +24,6 @@ from baton.core.agreement import (
     Meet,
     Met,
     Offload,
-    Rehash,
     Rehashed,
     Report,
     Restore,
@@ -43,6 +42,7 @@ from baton.core.plan import leg_seals
 from baton.core.plans import Plans
 from baton.core.rank_effects import CancelRead, ClearPools, Compute, Connect, Digest, Disconnect, RankEffect, Read
 from baton.core.read_queue import ReadQueue
+from baton.core.rehashing import Rehashing
 from baton.core.rows import pack, row_of, step_sums
 from baton.core.state import Placement, Unit
 from baton.core.statistics import ReadCounts
@@ -77,10 +77,10 @@ class RankCore:
         self._queue = ReadQueue()  # of those reads: which of them are with a fabric
         self._unknown: dict[Handle, Piece] = {}  # ended UNKNOWN: may still land
         self._hashing: dict[Job, Piece] = {}
-        self._rehashing: dict[Job, Rehash] = {}
         self._batches: dict[Seq, frozenset[Key]] = {}
         self._dropping: set[Key] = set()
         self._handles, self._jobs = count(1), count(1)
+        self._rehashing = Rehashing(self._placement, self._jobs, self._digest)
         self._host = HostCopies(self._placement, self._rooms, self._jobs, self._digest, seal=seal)
         self.marks, self.counts, self.plans = Marks(), ReadCounts(), Plans()
         self._clear()
@@ -118,7 +118,9 @@ class RankCore:
             if order.key not in self._dropping:  # else given up in the same turn
                 effects += self._host.begin(order)
         for rehash in plan.rehash:
-            effects += self._rehash(rehash)
+            effects += self._rehashing.rehash(rehash)
+        for inspect in plan.inspect:
+            effects += self._rehashing.inspect(inspect)
         if plan.batch:
             effects.append(self._compute(plan.seq, plan.batch))
         self._look_for_quiet()
@@ -174,7 +176,7 @@ class RankCore:
         if not self._dropping:
             return
         busy = {p.key for p in self._reads.values()} | {p.key for p in self._unknown.values()}
-        busy |= {p.key for p in self._hashing.values()} | {r.key for r in self._rehashing.values()}
+        busy |= {p.key for p in self._hashing.values()} | self._rehashing.busy()
         busy = busy.union(self._host.busy(), *self._batches.values())
         for key in sorted(self._dropping - busy):
             self._dropping.discard(key)
@@ -290,14 +292,11 @@ class RankCore:
         return self._digest(job, piece.key, piece.group, piece.blocks, self._orders[piece.order].fetch.length)
 
     def hashed(self, done: DigestDone) -> list[RankEffect]:
-        """Our blocks have been hashed: as a verification, as a Rehash, or on their way to or from the host store."""
+        """Our blocks have been hashed: to verify them, to look at them again, or on their way to or from the host store."""
         if self._host.owns(done.job):
             return self._took(*self._host.hashed(done))
-        rehash = self._rehashing.pop(done.job, None)
-        if rehash is not None:
-            self._rehashed.append(Rehashed(rehash.order, pack(done.sums)))
-            self._changed = True
-            self._look_for_quiet()
+        if self._rehashing.owns(done.job):
+            self._answer(self._rehashing.hashed(done))
             return []
         piece = self._hashing.pop(done.job)
         effects: list[RankEffect] = []
@@ -347,7 +346,7 @@ class RankCore:
         order = self._orders.pop(number)
         suspects = tuple(order.suspects)
         if order.why:
-            self._vote(Ballot(number, Vote.FAILED, order.why, ()))
+            self._vote(Ballot(number, Vote.FAILED, order.why, suspects))
         elif suspects:
             why = f"{sum(len(s.blocks) for s in suspects)} blocks went on differing from their sums"
             self._vote(Ballot(number, Vote.DIFFERED, why, suspects))
@@ -369,10 +368,11 @@ class RankCore:
         self._ballots.append(ballot)
         self._changed = True
 
-    def _rehash(self, rehash: Rehash) -> list[RankEffect]:
-        job = Job(next(self._jobs))
-        self._rehashing[job] = rehash
-        return [self._digest(job, rehash.key, rehash.group, rehash.blocks, rehash.length)]
+    def _answer(self, answer: Rehashed | None) -> None:
+        if answer is not None:
+            self._rehashed.append(answer)
+            self._changed = True
+        self._look_for_quiet()
 
     # ---- host store -----------------------------------------------------------------------------
 

@@ -49,6 +49,9 @@ class Digest(msgspec.Struct, frozen=True, tag="digest"):
     """Hash blocks of ours; answered by DigestDone."""
 
     order: DigestOrder
+    passing: bool = (
+        False  # of cached pages, which may be given to a room meanwhile; else they stay as they are until it has ended
+    )
 
 
 class ClearPools(msgspec.Struct, frozen=True, tag="clear_pools"):

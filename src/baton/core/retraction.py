@@ -160,6 +160,7 @@ class GeneratingLeader(Leader[G]):
             self._compute_again(room)
         elif room.state is RoomState.OFFLOADING:
             self.see(room, Saw.STORED)
+            room.copied = tuple(self.ledger.chain(room.key))
             self.ledger.give_back(room.key)
             self.draft.vacate.append(room.key)
         else:

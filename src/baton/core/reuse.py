@@ -18,6 +18,7 @@ from baton.core.marks import Mark, Marks
 from baton.core.pages import Ledger
 from baton.core.prefix_cache import Entry, PageHash, Sums, page_hash, root_hash
 from baton.core.room import OpenRoom
+from baton.core.scrubber import Scrubber
 from baton.core.state import Placement
 from baton.core.statistics import CacheTally
 
@@ -27,8 +28,9 @@ RoomSums = dict[tuple[Rank, GroupName], NDArray[np.uint64]]  # uint64 [blocks fr
 class Reuse:
     """One worker's. Counts in tokens what was asked of the cache and what it had."""
 
-    def __init__(self, manifest: Manifest, ledger: Ledger, *, on: bool) -> None:
+    def __init__(self, manifest: Manifest, ledger: Ledger, scrubber: Scrubber, *, on: bool) -> None:
         self.on = on and manifest.table.cacheable
+        self._scrubber = scrubber
         self.page_tokens = manifest.page_blocks * manifest.table.block_tokens
         self._ledger, self._model, self._weights = ledger, manifest.model, manifest.weights
         self._k = manifest.page_blocks
@@ -38,8 +40,13 @@ class Reuse:
         self.block_bytes = sum(p.block_bytes(g.name) for p in placements for g in manifest.table.groups)
 
     def find(self, room: OpenRoom, *, leaving: int = 1) -> tuple[Entry, ...]:
-        """The longest cached beginning of a room's context that leaves so many tokens to compute."""
-        return self._ledger.cache.find(self.chain(room, leaving=leaving))
+        """The longest cached beginning of a room's context that leaves so many tokens to compute, up to the first page that was
+        not verified in time: what is behind that is computed or fetched, as if it were not there. (To verify it first would let
+        the room wait for a worker that does not even keep up with its own cache.)"""
+        found = self._ledger.cache.find(self.chain(room, leaving=leaving))
+        fresh = self._scrubber.fresh(found)
+        room.overdue = len(fresh) < len(found)
+        return fresh
 
     def chain(self, room: OpenRoom, *, leaving: int = 1) -> list[PageHash]:
         """Of the pages that `find` looks for; empty where nothing is cached."""
@@ -57,6 +64,7 @@ class Reuse:
             self._hits += room.hit
             self._saved += room.hit // self._block_tokens * self.block_bytes
             marks[Mark.REUSED] += bool(chain)
+            marks[Mark.OVERDUE] += room.overdue
         return room.hit
 
     def enter(self, room: OpenRoom, computed: int, sums: RoomSums | None, marks: Marks) -> None:
@@ -71,6 +79,8 @@ class Reuse:
             blocks = slice(at * self._k, (at + 1) * self._k)
             page_sums = {where: rows[blocks].copy() for where, rows in (sums or {}).items()}
             room.enters = self._ledger.enter(room.key, self._hashes(room, at + 1)[at], page_sums)
+            if room.enters:
+                self._scrubber.entered(self._ledger.chain(room.key)[at])
             marks[Mark.COMPUTED_TWICE] += not room.enters
 
     def _hashes(self, room: OpenRoom, count: int) -> list[PageHash]:
@@ -100,6 +110,8 @@ class Reuse:
             borrowed_tokens=self._borrowed * self._block_tokens,
             borrowed_bytes=self._borrowed * self.block_bytes,
             lent_tokens=self._lent * self._block_tokens,
+            verified_pages=self._scrubber.verified,
+            damaged_pages=self._scrubber.damaged,
         )
 
 

@@ -8,7 +8,7 @@ from baton.core.agreement import StepPlan
 from baton.core.fetch_back import FetchBack
 from baton.core.ids import Boot, Micros, TokenId
 from baton.core.messages import AnyMessage, Drawn, FinishReason, Limits, Ticket
-from baton.core.prefix_cache import PageHash
+from baton.core.prefix_cache import Entry, PageHash
 
 
 class Send(msgspec.Struct, frozen=True, tag="send"):
@@ -58,6 +58,7 @@ class LeaderSettings(msgspec.Struct, frozen=True):
     fetch_back: FetchBack = FetchBack.NEVER  # whether prefill fetches what decode has cached, and decode lends it
     answer_ms: int = 1000  # until decode must have said what it has
     pair_ms: int = 10_000  # from the introduction of a prefill worker until decode gives it up if the two are not paired
+    verify_ms: int = 0  # within which every cached page is hashed again, or is not used; 0 = never
 
 
 class RoomState(StrEnum):
@@ -116,6 +117,8 @@ class OpenRoom:
         self.hashes: list[PageHash] = []  # of its sequence's complete pages, as far as somebody asked
         self.hit = 0  # positions whose state was cached when it got its pages
         self.enters = True  # whether its next complete page may enter the cache
+        self.overdue = False  # whether more was cached of it, when it was last looked, and not verified in time
+        self.copied: tuple[Entry, ...] = ()  # cached pages that its state was copied from when it gave way
 
     def tokens(self, start: int, end: int) -> tuple[TokenId, ...]:
         """Those of its sequence at these positions."""

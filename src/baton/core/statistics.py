@@ -42,6 +42,8 @@ class CacheTally(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     borrowed_tokens: int = 0  # prefill: tokens whose state was fetched back from a decode worker; not among the hits
     borrowed_bytes: int = 0  # of that state, on all ranks
     lent_tokens: int = 0  # decode: tokens of which a prefill worker was told that it may fetch them back; it may have declined
+    verified_pages: int = 0  # of each group, hashed where they lie, repeatedly
+    damaged_pages: int = 0  # of them, other than they were
 
 
 class Counters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

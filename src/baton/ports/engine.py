@@ -6,7 +6,8 @@ E3 Blocks named in `Row.final` are sealed at birth, by the batch that completed 
 E4 A token's draw depends on (logits, sampling, index) alone, never on the batch it rode in.
 E5 Digests are computed from the pool's bytes at the time they run.
 E6 A failure of compute is the end of the process (law: a rank without its state is a dead rank), never a result.
-E7 A pool is zero when `clear` returns: it is the one call that blocks, and is made while nothing else is queued.
+E7 A pool is zero when `clear` returns: it is the one call that blocks, and is made while no batch is queued. A digest that is
+   may sum what was there, zeroes, or both.
 """
 
 from collections.abc import Mapping

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from baton.core.agreement import Hold, RowOrder, StepPlan
 from baton.core.ids import GroupName, Key, Page, Rank, RankId
 from baton.core.state import Placement, Unit, Window
-from baton.core.work import Handle, Row
+from baton.core.work import Handle, Job, Row
 from baton.sim.engine import SimEngine
 from baton.sim.host_store import SimHostStore
 from baton.sim.replicas import Replicas
@@ -68,6 +68,7 @@ class RankBooks:
         self.store: SimHostStore | None = None
         self._before: dict[Key, tuple[int, State]] = {}  # positions and bytes when the state was ordered into the host store
         self._restored: set[Key] = set()
+        self.passing: set[Job] = set()  # hashes of cached pages, which may be given to a room meanwhile
 
     def applied(self, plan: StepPlan) -> None:
         """A plan is about to be applied by this rank."""
@@ -196,7 +197,7 @@ class RankBooks:
         if self.engine is not None:
             k = self._placement.blocks_per_page(where[0])
             for order in self.engine.digesting.values():
-                if order.group == where[0] and where[1] in (order.slots // k):
+                if order.job not in self.passing and order.group == where[0] and where[1] in (order.slots // k):
                     self._violate("own_digest_ended", f"{self._name}: page {where} given to {_short(key)} while it is hashed")
         if self.store is not None:
             k = self._placement.blocks_per_page(where[0])

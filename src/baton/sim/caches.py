@@ -10,30 +10,22 @@ that is cached, and with nothing else; what is cached is not fetched and everyth
 rank what its tokens imply, and is never written.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
 from baton.core.agreement import Fetch, Hold, StepPlan
 from baton.core.frames import Said
-from baton.core.ids import BlockIndex, GroupName, Key, TokenId
+from baton.core.ids import BlockIndex, GroupName, Key, Rank, TokenId
 from baton.core.messages import Admitted, BlockRun, Loan, Received, Ticket, Tokens
 from baton.core.room import Effect, Issue, Send
 from baton.core.state import Full, StateTable, Unit, extent_blocks
 from baton.sim import content
+from baton.sim.at_rest import AtRest, Kept, Where
 from baton.sim.collective import Collective
 from baton.sim.loans import Lent
 
-Where = tuple[GroupName, int]
 Digest = tuple[str, int]  # salt, and of all tokens up to a page's end
-
-
-class Kept(msgspec.Struct, frozen=True):
-    """A cached page: where it lies, and who computed its rows (stamps of its positions)."""
-
-    pages: Mapping[GroupName, int]
-    stamps: tuple[int, ...]
-    tainted: bool
 
 
 class Held(msgspec.Struct):
@@ -44,6 +36,7 @@ class Held(msgspec.Struct):
     pages: dict[GroupName, list[int]]
     shared: int  # of them at the front, cached
     reused: int  # of them when the room was admitted
+    chain: list[Kept]  # those that are shared
     enters: bool = True
     fetched: dict[GroupName, set[BlockIndex]] = {}
 
@@ -61,6 +54,7 @@ class CacheBook:
         violate: Callable[[str, str], None],
         *,
         on: bool,
+        verify_ms: int,
     ) -> None:
         self._name, self._table, self._collective, self._tickets, self._violate = name, table, collective, tickets, violate
         self.on = on and all(g.unit is Unit.PAGE and isinstance(g.extent, Full) for g in table.groups)
@@ -70,16 +64,18 @@ class CacheBook:
         self._rooms: dict[Key, Held] = {}
         self._judged: dict[Key, Held] = {}  # whose commit was ordered
         self.hits = 0  # pages with which rooms have begun
+        self.at_rest = AtRest(name, verify_ms * 1000, collective, violate)
 
     # ---- what the leader does -------------------------------------------------------------------
 
-    def acts(self, effects: Sequence[Effect], claimed: Collection[Where]) -> None:
+    def acts(self, effects: Sequence[Effect], claimed: set[Where]) -> None:
         """A leader's effects, in order: what it says of its rooms, and the plans that it issues. claimed: pages that it takes
         for cached."""
         if not self.on:
             if claimed:
                 self._violate("cache_exact", f"{self._name} caches {sorted(claimed)}, and may cache nothing")
             return
+        left = self._condemned(claimed)
         done = 0  # holds of the plan that comes next
         for at, effect in enumerate(effects):
             if isinstance(effect, Issue):
@@ -89,9 +85,32 @@ class CacheBook:
             elif isinstance(effect, Send):
                 self._collective.world.loans.said(self._collective.boot, effect.message)
                 done = self._says(effect.message, effects[at:], done)
-        if self._at.keys() != set(claimed):
-            wrong = sorted(self._at.keys() ^ set(claimed))
+        if self._at.keys() != claimed:
+            wrong = sorted(self._at.keys() ^ claimed)
             self._violate("cache_exact", f"{self._name} has cached {sorted(claimed)}; it is wrong about {wrong}")
+        if left or self.at_rest.due:
+            rooms = {_short(key): room.chain for key, room in self._rooms.items()}
+            self.at_rest.turned(self._kept.values(), left, rooms)
+
+    def _condemned(self, claimed: set[Where]) -> list[Kept]:
+        """Pages that the leader has taken out of its cache as damaged, and those above them."""
+        if claimed >= self._at.keys():
+            return []
+        gone = [(digest, kept) for digest, kept in self._kept.items() if not claimed >= {*kept.pages.items()}]
+        found = [(digest, kept) for digest, kept in gone if self.at_rest.may_leave(kept)]
+        for digest, kept in found:
+            del self._kept[digest]
+            for where in kept.pages.items():
+                del self._at[where]
+        return [kept for _, kept in found]
+
+    def answered(self, rank: Rank, orders: Iterable[int]) -> None:
+        """A rank has told its leader what pages sum to that it was ordered to hash."""
+        self.at_rest.answered(rank, orders, self._kept.values())
+
+    def cached(self) -> Iterable[Where]:
+        """Pages that are cached."""
+        return self._at.keys()
 
     def _says(self, message: Said, rest: Sequence[Effect], done: int) -> int:
         """A room is admitted before what is said behind it: pages are given in the order in which rooms are admitted."""
@@ -117,9 +136,10 @@ class CacheBook:
     def _plan(self, plan: StepPlan) -> None:
         for key in plan.vacate:
             if (room := self._rooms.get(key)) is not None:
-                room.pages, room.shared, room.enters = {}, 0, False
+                room.pages, room.shared, room.enters, room.chain = {}, 0, False, []
         for fetch in plan.fetch:
             self._fetch(fetch)
+        self.at_rest.ordered(plan, {where: self._kept[digest] for where, digest in self._at.items()} if plan.inspect else {})
         for key in plan.commit:
             self._judged[key] = self._rooms[key]
         if plan.clear:
@@ -154,17 +174,21 @@ class CacheBook:
         tokens = [*ticket.prompt, *ticket.said]
         found = self._find(ticket.cache_salt, tokens)
         claimed = {g: [int(p) for p in pages[: hold.shared]] for g, pages in hold.pages.items()}
+        used = max((len(pages) for pages in claimed.values()), default=0)
+        if used < len(found) and self.at_rest.overdue(found[used]):
+            found = found[:used]  # behind it nothing is used before it was verified
         due = {g: [kept.pages[g] for kept in found] for g in claimed}
         if claimed != due:
             self._violate(
                 "cache_begins", f"{self._name}: {_short(hold.key)} begins with cached pages {claimed}; {due} are cached"
             )
+        self.at_rest.begins(_short(hold.key), found)
         self.hits += len(found)
         self._collective.inherited[hold.key] = [stamp for kept in found for stamp in kept.stamps]
         if any(kept.tainted for kept in found):
             self._collective.world.tainted.add(hold.key)
         pages = {g: list(numbers) for g, numbers in due.items()}
-        room = self._rooms[hold.key] = Held(tokens, len(tokens), pages, len(found), len(found), fetched={})
+        room = self._rooms[hold.key] = Held(tokens, len(tokens), pages, len(found), len(found), list(found), fetched={})
         return room
 
     def _find(self, salt: str, tokens: Sequence[TokenId]) -> list[Kept]:
@@ -203,7 +227,10 @@ class CacheBook:
                         "cached_right", f"{self._name}: page {n} of {_short(key)} is cached, and {wrong} hold other bytes"
                     )
                 self._at[group, page] = digest
-            self._kept[digest] = Kept(pages, tuple(stamps), tainted)
+            now = self._collective.world.heap.now
+            kept = Kept(pages, tuple(stamps), tainted, room.chain[-1] if room.chain else None, now, now)
+            self._kept[digest] = kept
+            room.chain.append(kept)
             room.shared += 1
 
     def holds(self, group: GroupName, page: int) -> bool:
@@ -238,7 +265,10 @@ class CacheBook:
 
     def _fetch(self, fetch: Fetch) -> None:
         room = self._rooms.get(fetch.key)
-        if room is None or fetch.follows is not None:
+        if room is None:
+            return
+        if fetch.follows is not None:  # read once more, in part: what its blocks sum to as a whole is not known
+            room.enters &= all(run.start >= room.length // self._table.block_tokens for run in fetch.runs.values())
             return
         for group, run in fetch.runs.items():
             if run.start < room.reused * self._k:

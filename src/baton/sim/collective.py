@@ -170,6 +170,11 @@ class Collective:
         """Ranks on which a page of complete blocks does not hold what these stamps say."""
         return [e.process.name for e in self.engines.values() if e.page_differs(group, page, stamps)]
 
+    def flipped(self, pages: Mapping[GroupName, int]) -> int | None:
+        """Since when one of these pages is not what it was, on whatever rank; None if all are."""
+        found = [since for e in self.engines.values() for g, p in pages.items() if (since := e.flipped(g, p)) is not None]
+        return min(found, default=None)
+
     def stamp_at(self, place: Place, offset: int, history: int) -> int:
         """What a position of a block holds, that this worker computed or fetched back."""
         return self.brought[place][offset] if place in self.brought else self.stamp(history, self.authors[place])

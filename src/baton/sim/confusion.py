@@ -28,6 +28,7 @@ from baton.core.messages import (
     FirstToken,
     Loan,
     Offer,
+    Progress,
     Received,
     Recompute,
     ResetCache,
@@ -67,9 +68,9 @@ def _either(ticket: Ticket) -> tuple[Boot, ...]:
 
 AUTHORS: Mapping[type[Any], Authors] = {  # whom the judges believe; the page of the protocol says the same in words
     **dict.fromkeys((Ticket, Abort, Close), _gateway),
-    **dict.fromkeys((FirstToken, Offer, Withdrawn, Verdict, Borrow, Returned), _prefill),
-    **dict.fromkeys((Tokens, Recompute, Admitted, Received, Doubt, Loan), _decode),
-    **dict.fromkeys((Failed, Ended, Stale), _either),
+    **dict.fromkeys((FirstToken, Offer, Withdrawn, Borrow, Returned), _prefill),
+    **dict.fromkeys((Tokens, Recompute, Admitted, Received, Loan), _decode),
+    **dict.fromkeys((Failed, Ended, Stale, Doubt, Verdict), _either),
 }
 
 
@@ -95,7 +96,7 @@ class Confusion:
     def rightful(self, sender: Boot, message: Said) -> bool:
         """Whether a message is its sender's to say, as far as it is about a room whose ticket anybody has."""
         authors = AUTHORS.get(type(message))
-        if isinstance(message, Credits):
+        if isinstance(message, Credits | Progress):
             return sender == message.worker
         ticket = self._ticket(message) if authors is not None else None
         return authors is None or ticket is None or sender in authors(ticket)

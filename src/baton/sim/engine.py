@@ -7,6 +7,7 @@ first use, whatever the protocol believes.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,7 +26,15 @@ from baton.sim.sums import Sums
 
 DIGEST_US = 30
 NOTHING = Past((), (), ())
+LATE_US = 100_000  # times up to 30: hashing of cached pages may take longer than it may be put off
 NOWHERE = -1 << 40  # an index that no pool has
+
+
+class Flips(msgspec.Struct):
+    """Bits of a page that were flipped, by byte and bit, and when the first one was."""
+
+    since: int
+    bits: set[tuple[int, int]]
 
 
 class World(CollectivesWorld, Protocol):
@@ -67,8 +76,10 @@ class SimEngine:
         self._groups = [g for g in placement.table.groups if sizes[g.name]]  # those of which it holds anything
         self._raw = {g: (self.sim_pools[g].raw, size) for g, size in sizes.items()}
         self.damaged: set[tuple[GroupName, int]] = set()  # pages in which a bit was flipped
+        self._flips: dict[tuple[GroupName, int], Flips] = {}  # of those that are not as they were still
         self._sealed: dict[tuple[GroupName, int], int] = {}  # blocks, by their index in the pool, as they were then
         self.digesting: dict[int, DigestOrder] = {}
+        self.passing: Callable[[int], bool] = lambda job: False  # whether a hash is of cached pages, for nobody who waits
         self.cached: Callable[[GroupName, int], bool] = lambda group, page: False  # on decode
         collective.engines[rank] = self
 
@@ -94,6 +105,8 @@ class SimEngine:
         self.digesting[order.job] = order
         half = len(order.slots) // 2 if self.world.hostile and self.world.tape.chance(0.3, "a digest in two parts") else 0
         late = 10 * self.world.tape.below(100, "digest") if self.world.hostile else 0
+        if self.world.hostile and self.passing(order.job) and self.world.tape.chance(0.4, "cached pages are hashed late"):
+            late += LATE_US * self.world.tape.below(30, "hashed after")
         if half:
             self.world.heap.after(DIGEST_US * self.process.slowness, self._first_half, order, half, late)
         else:
@@ -145,10 +158,26 @@ class SimEngine:
     def given(self, group: GroupName, page: int) -> None:
         """A page begins a new life."""
         self.damaged.discard((group, page))
+        self._flips.pop((group, page), None)
         k = self.placement.blocks_per_page(group)
         self.collective.given(group, range(page * k, (page + 1) * k))
         for j in range(k):
             self._sealed.pop((group, page * k + j), None)
+
+    def flip(self, group: GroupName, page: int, byte: int, bit: int) -> None:
+        """A bit of a page changes by itself."""
+        where = group, page
+        self.sim_pools[group].data[page * self.placement.page_bytes(group) + byte] ^= 1 << bit
+        self.damaged.add(where)
+        flips = self._flips.setdefault(where, Flips(self.world.heap.now, set()))
+        flips.bits ^= {(byte, bit)}
+        if not flips.bits:
+            del self._flips[where]  # the same bit twice
+
+    def flipped(self, group: GroupName, page: int) -> int | None:
+        """Since when a page is not what it was, in its present life; None if it is."""
+        flips = self._flips.get((group, page))
+        return flips.since if flips is not None else None
 
     def changed(self, group: GroupName, page: int) -> bool:
         """Whether a block of the page is not what it was when it was sealed."""
@@ -214,6 +243,9 @@ class SimEngine:
             if len(slots) != len(right) or NOWHERE in slots:
                 return f"group {group.name} has {len(slots)} blocks, {len(right)} are due"
             wrong = [n for n, slot in enumerate(slots, start=due.start) if self._block(group.name, slot) != right[n - due.start]]
+            if wrong and all(self._was_damaged(group.name, [slots[n - due.start]]) for n in wrong):
+                self.world.tainted.add(key)  # in what was cached here
+                return ""
             if wrong:
                 return f"blocks {wrong} of group {group.name}"
         return ""

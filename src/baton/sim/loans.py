@@ -1,17 +1,19 @@
 """What decode workers lend to prefill, kept from what their leaders say and hear, without the code under test.
 
 Checked: only pages are lent that are cached, and hold what the room's own tokens imply (the cache's book looks, caches.py);
-while a loan is open none of its pages is given to a room. A loan is open from `Loan` to the first of: `Returned`, the end of
+while a loan is open none of its pages is given to a room; prefill returns no loan of
+which something differs before it has said so. A loan is open from `Loan` to the first of: `Returned`, the end of
 its room on decode, the end of the session between the two.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
+from baton.core.agreement import Ballot, StepPlan, Suspect
 from baton.core.frames import Said
 from baton.core.ids import Boot, GroupName, Key
-from baton.core.messages import Ended, Returned, Ticket
+from baton.core.messages import Doubt, Ended, Returned, Ticket
 
 Where = tuple[GroupName, int]
 
@@ -30,12 +32,40 @@ class Loans:
         self._tickets, self._violate = tickets, violate
         self.lent: dict[Key, Lent] = {}
         self._open: dict[tuple[Boot, Key], frozenset[Where]] = {}  # by decode worker
+        self._reads: dict[tuple[Boot, int], Key] = {}  # orders of prefill workers
+        self._suspects: dict[Key, set[Suspect]] = {}  # found to differ, and not told to the lender
         self._chains: dict[tuple[Boot, Key], int] = {}  # cached pages from the first on that a loan needs
 
     def lends(self, worker: Boot, key: Key, pages: frozenset[Where], lent: Lent, *, chain: int = 0) -> None:
         """A loan begins. chain: cached pages from the first on, up to the last that is lent."""
         self.lent[key] = lent
         self._open[worker, key], self._chains[worker, key] = pages, chain
+
+    # ---- what prefill says of them --------------------------------------------------------------
+
+    def ordered(self, worker: Boot, plan: StepPlan) -> None:
+        """A prefill leader has loans read."""
+        self._reads |= {(worker, fetch.order): fetch.key for fetch in plan.fetch if fetch.patient}
+
+    def found(self, worker: Boot, ballots: Iterable[Ballot]) -> None:
+        """A rank has told its leader what of a loan differs from its sums."""
+        for ballot in ballots:
+            if (key := self._reads.get((worker, ballot.order))) is not None:
+                self._suspects.setdefault(key, set()).update(ballot.suspects)
+
+    def says(self, message: Said) -> None:
+        """A prefill leader says something: of what differs the lender is told before the loan is returned."""
+        match message:
+            case Doubt(key=key, leg=leg, group=group, blocks=blocks):
+                self._suspects.get(key, set()).discard(Suspect(leg, group, blocks))
+            case Returned(key=key) if untold := self._suspects.pop(key, None):
+                self._violate(
+                    "lender_told", f"the loan for {_short(key)} is returned, and nobody is told of {sorted(untold, key=str)}"
+                )
+            case _:
+                pass
+
+    # ---- what decode does -----------------------------------------------------------------------
 
     def pinned(self, worker: Boot, pins: int, rooms: int) -> None:
         """A decode worker's turn is over, and its cache has so many pins. rooms: those of rooms that are open, at least."""

@@ -154,6 +154,7 @@ JUSTIFIED: Mapping[tuple[str, str], Rule] = MappingProxyType(
         ("DecodeLeader", "_placements"): _always,
         ("BorrowingLeader", "_placements"): _always,
         ("UnifiedLeader", "_placements"): _always,
+        ("Inspections", "_placements"): _always,
         ("Partners", "_placements"): _always,
         ("Ledger", "_totals"): _always,
         ("Ledger", "pools"): _always,
@@ -175,6 +176,7 @@ JUSTIFIED: Mapping[tuple[str, str], Rule] = MappingProxyType(
         ("PagePool", "_cached"): _cache,
         ("PrefixCache", "_entries"): _cache,
         ("PrefixCache", "_idle"): _cache,
+        ("PrefixCache", "_verified"): lambda live, owner, table: set(table) <= set(owner._entries.values()),
         ("Entry", "children"): _cache,
         ("Entry", "pages"): _cache,
         ("Entry", "sums"): _cache,
@@ -258,7 +260,9 @@ def _short(table: Collection[Any]) -> str:
 
 
 def _timer(core: Leader[Any] | Front) -> Iterator[str]:
-    """What a leader or a front is going to be woken for though nothing is to be done; offers without a ticket have their time."""
-    early = core._early if isinstance(core, DecodeLeader) else None
-    if core.timer() != (early.timer() if early is not None else None):
+    """What a leader or a front is going to be woken for though nothing is to be done; offers without a ticket have their time, and
+    cached pages are hashed again."""
+    due = {core._early.timer()} if isinstance(core, DecodeLeader) else set()
+    due |= {core.scrubber.timer(busy=False)} if isinstance(core, Leader) else set()
+    if core.timer() != min((at for at in due if at is not None), default=None):
         yield f"a timer, at {core.timer()}"

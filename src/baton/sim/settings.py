@@ -44,6 +44,9 @@ UNIFIED = (None, None, None, "beside", None, None, "beside", None, "alone", None
 CACHES = (FetchBack.NEVER, FetchBack.ALWAYS, FetchBack.ALWAYS, FetchBack.AUTO, FetchBack.ALWAYS, None)
 
 
+VERIFY_MS = (1500, 300, 1500, 0)  # within which cached pages are hashed again
+
+
 class WorkerDraw(msgspec.Struct, frozen=True):
     """One worker: its layout and the size of its pools."""
 
@@ -109,6 +112,7 @@ class WorldDraw(msgspec.Struct, frozen=True):
     costs: Costs = Costs()
     crowded: bool = False  # whether there are many more requests than the workers hold at once
     shaped: bool = False  # whether requests have penalties, least lengths, logprobs
+    verify_ms: int = 0  # within which every cached page is hashed again; 0 = never
 
     @property
     def clean(self) -> bool:
@@ -183,6 +187,8 @@ def draw_service(tape: Tape) -> WorldDraw:
         alike=tape.chance(0.5, "alike") or back is FetchBack.ALWAYS,
         shaped=tape.chance(0.4, "shaped"),
     )
+    verify_ms = VERIFY_MS[tape.below(len(VERIFY_MS), "verified within")] if table.cacheable else 0
+    found = msgspec.structs.replace(found, verify_ms=verify_ms)
     where = UNIFIED[tape.below(len(UNIFIED), "unified")]
     if where is None:
         return found

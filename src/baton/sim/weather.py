@@ -5,7 +5,12 @@ Each happens at a drawn moment of the hostile phase, to whoever is alive then.
 
 from typing import Any
 
+from baton.core.ids import GroupName
+from baton.sim.engine import SimEngine
+from baton.sim.process import Process
 from baton.sim.tape import Tape
+
+Place = tuple[Process, SimEngine, tuple[GroupName, int]]  # a page of a rank
 
 
 class Weather:
@@ -73,9 +78,14 @@ class Weather:
         self._world.tell(f"partition over: {', '.join(f'{a} reaches {b}' for a, b in sorted(cut))}")
 
     def _damage(self) -> None:
-        """A bit flips in the memory of a prefill rank: in a page of an open room, or where a closed one has left its state."""
+        """A bit flips: in a cached page of a decode rank, or in the memory of a prefill rank: a page of an open room, or where
+        a closed one has left its state."""
+        cached = self._cached() if self._world.hostile else []
+        if cached and self._tape.chance(0.5, "on decode"):
+            self._flip(cached)
+            return
         anywhere = self._tape.chance(0.6, "in what was left")
-        places = [
+        places: list[Place] = [
             (p, e, where)
             for w in self._world.workers.values()
             if w.draw.role == "prefill"
@@ -84,8 +94,21 @@ class Weather:
             if e.placement.page_bytes(where[0])
         ]
         if self._world.hostile and places:
-            process, engine, (group, page) = places[self._tape.below(len(places), "which page")]
-            size = engine.placement.page_bytes(group)
-            engine.sim_pools[group].data[page * size + self._tape.below(size, "byte")] ^= 1 << self._tape.below(8, "bit")
-            engine.damaged.add((group, page))
-            self._world.fault("damage", process.name)
+            self._flip(places)
+
+    def _cached(self) -> list[Place]:
+        """Pages that decode workers have cached."""
+        return [
+            (p, e, where)
+            for w in self._world.workers.values()
+            for p, e in zip(w.processes, w.engines, strict=True)
+            for where in w.cache.cached()
+            if e.placement.page_bytes(where[0]) and p.alive
+        ]
+
+    def _flip(self, places: list[Place]) -> None:
+        process, engine, (group, page) = places[self._tape.below(len(places), "which page")]
+        byte = self._tape.below(engine.placement.page_bytes(group), "byte")
+        engine.flip(group, page, byte, self._tape.below(8, "bit"))
+        self._world.fault("damage", process.name)
+        self._world.tell(f"{process.name}: a bit flips in page {page} of group {group}")

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from baton.core.agreement import StepPlan
+from baton.core.agreement import Report, StepPlan
 from baton.core.decode import DecodeLeader
 from baton.core.errors import Bug
 from baton.core.frames import Join
@@ -14,10 +14,11 @@ from baton.core.leader import Leader
 from baton.core.manifest import Manifest, PoolView, RankManifest
 from baton.core.messages import PROTOCOL, Offer, Ticket
 from baton.core.prefill import PrefillLeader
+from baton.core.prefix_cache import Entry
 from baton.core.rank import RankCore
-from baton.core.rank_effects import RankEffect
+from baton.core.rank_effects import Digest, RankEffect
 from baton.core.retraction import GeneratingLeader
-from baton.core.room import Effect, LeaderSettings, Send
+from baton.core.room import Effect, Issue, LeaderSettings, Send
 from baton.core.span import Span
 from baton.core.state import Group, Placement, Unit
 from baton.shell.lines import Lines
@@ -25,8 +26,9 @@ from baton.shell.narration import Narration
 from baton.shell.rank_host import RankHost
 from baton.shell.rank_pump import RankPump
 from baton.shell.worker import WorkerPump
+from baton.sim.at_rest import Where
 from baton.sim.books import PlanBook, RankBooks
-from baton.sim.caches import CacheBook, Where
+from baton.sim.caches import CacheBook
 from baton.sim.collective import Collective
 from baton.sim.confusion import Voice
 from baton.sim.endings import Endings
@@ -60,6 +62,7 @@ def observe(core: RankCore, books: RankBooks, plans: PlanBook, heard: Callable[[
         plans.applied(core.rank, plan)
         books.applied(plan)
         effects = apply(plan)
+        books.passing.update(e.order.job for e in effects if isinstance(e, Digest) and e.passing)
         heard(plan)
         return effects
 
@@ -87,6 +90,7 @@ class WorkerRun:
             world.tickets,
             world.violate,
             on=world.seal and world.draw.decode_caches and draw.role == "decode",
+            verify_ms=world.draw.verify_ms,
         )
         self._cached: set[Where] = set()  # as the leader said last
         self.processes: list[Process] = []
@@ -149,6 +153,7 @@ class WorkerRun:
             fetch_back=self.world.draw.fetch_back,
             answer_ms=60,
             pair_ms=1_000,
+            verify_ms=self.world.draw.verify_ms,
         )
         makers: Mapping[str, Callable[[], Leader[Any]]] = {
             "prefill": lambda: self.parts.prefill(self.manifest, settings, self.pages),
@@ -162,7 +167,7 @@ class WorkerRun:
 
     def _watch(self, leader: Leader[Any], endings: Endings) -> None:
         """Show the judges what goes in and out."""
-        receive, peer_lost, effects = leader.receive, leader.peer_lost, leader.effects
+        receive, peer_lost, effects, reported = leader.receive, leader.peer_lost, leader.effects, leader.reported
 
         def hear(sender: Boot, message: Any, now: Any) -> None:
             if self.world.confusion.rightful(sender, message):
@@ -196,14 +201,20 @@ class WorkerRun:
             if self.draw.role != "decode":
                 self._caches(cached)
             else:
-                self.cache.acts(found, cached)
+                self.cache.acts(found, {where for entry in leader.ledger.cache.live() for where in entry.pages.items()})
                 if self.cache.on:
                     self.cache.pinned(leader.ledger.pins)
             if self.draw.role != "prefill":
                 self.world.pressure.acts(self.boot, self.draw.name, found)
             return found
 
+        def told(report: Report, now: Micros) -> None:
+            self.cache.answered(report.rank, [answer.order for answer in report.rehashed])
+            self.world.loans.found(self.boot, report.ballots)
+            reported(report, now)
+
         leader.receive, leader.peer_lost, leader.effects = hear, lose, act  # type: ignore[method-assign]
+        leader.reported = told  # type: ignore[method-assign]
 
     def _caches(self, cached: Iterable[Where]) -> None:
         """Where pages are computed: those that enter the cache are complete, and sealed on every rank."""
@@ -214,8 +225,15 @@ class WorkerRun:
 
     def _offers(self, effects: list[Effect]) -> None:
         for effect in effects:
-            if isinstance(effect, Send) and isinstance(effect.message, Offer):
-                self.collective.offered(effect.message.key, effect.message.runs)
+            match effect:
+                case Send(message=Offer(key=key, runs=runs)):
+                    self.collective.offered(key, runs)
+                case Send(message=message):
+                    self.world.loans.says(message)
+                case Issue(plan=plan):
+                    self.world.loans.ordered(self.boot, plan)
+                case _:
+                    pass
 
     def _changed(self, group: GroupName, page: int) -> bool:
         """Whether a page differs on some rank from what it was when it was sealed."""
@@ -237,7 +255,7 @@ class WorkerRun:
             collective=self.collective,
         )
         books.engine = engine
-        engine.cached = self.cache.holds
+        engine.cached, engine.passing = self.cache.holds, books.passing.__contains__
         fabric = SimFabric(world, process, engine.sim_pools, books)
         store = self.parts.host_store(
             world=world, process=process, placement=placement, pools=engine.sim_pools, total=d.host_bytes
@@ -282,6 +300,12 @@ class WorkerRun:
             narration=Silent(),
         )
 
+    def damaged(self) -> set[Entry]:
+        """Cached pages that are not what they were when they were sealed, or on decode when they came."""
+        sees = (lambda e, g, p: e.flipped(g, p) is not None) if self.draw.role == "decode" else SimEngine.changed
+        live = self.leader.ledger.cache.live()
+        return {entry for entry in live if any(sees(e, g, int(p)) for e in self.engines for g, p in entry.pages.items())}
+
     def at_rest(self) -> str:
         """What is still held though nothing should be; empty if nothing."""
         leader = self.leader
@@ -312,9 +336,9 @@ class WorkerRun:
 
 def kept_by(leader: Leader[Any], now: int) -> dict[str, int]:
     """What a leader's tables keep of rooms that have ended; offers without a ticket until their time is over."""
-    agreement = leader._agreement
+    agreement, inspections = leader._agreement, leader.inspections
     kept: dict[str, Sized] = {"epochs": leader._epochs, "votes": agreement._votes, "drops": agreement._dropped_at}
-    kept["followers"] = leader.followers
+    kept["followers"], kept["inspections"] = leader.followers, range(len(inspections) - leader.scrubber.under_way)
     if isinstance(leader, GeneratingLeader):
         kept["copies"] = leader._copies
         kept["host ledger"] = range(leader._host.rooms)
@@ -322,7 +346,6 @@ def kept_by(leader: Leader[Any], now: int) -> dict[str, int]:
         kept["orders"] = leader._orders
         kept["early offers"] = leader._early.overdue(Micros(now))
     if isinstance(leader, PrefillLeader):
-        kept["doubts"] = leader._doubts
         kept["reads"] = leader._reads
         kept["steps"] = leader._began
     return {name: len(items) for name, items in kept.items() if len(items)}

@@ -63,6 +63,7 @@ END_US = PAIRED_US + 2_000_000  # by then every request has ended, and long befo
 PROBE_US = 1_000_000  # too short for a handoff that stands still and is tried again
 REST_US = 1_000_000
 LONG_US = 13_000_000  # until the oldest copy of a frame and the last straggler have come
+SCRUBS = 8  # orders to hash cached pages, within the interval; all ranks answer each
 QUIET_TURNS = 60  # per process and second at rest; more is a busy loop or a message storm
 MAX_EVENTS = 60_000
 CALM = Faults()
@@ -212,6 +213,7 @@ class World:
             worker.cache.committed(plan.commit)
             self.marks["commit"] += len(plan.commit)
             self.marks["rehash"] += len(plan.rehash)
+            self.marks["inspect"] += len(plan.inspect)
 
     def process(self, name: str, boot: Boot) -> Process:
         """A new process."""
@@ -447,7 +449,8 @@ class World:
         for process in self.processes():
             moved = 2 * (process.turns - turns.get(process.name, 0))
             peers = len(self.processes())
-            if moved > QUIET_TURNS + 8 * peers:
+            hashing = SCRUBS * 1000 * (2 + peers) // self.draw.verify_ms if self.draw.verify_ms else 0
+            if moved > QUIET_TURNS + 8 * peers + hashing:
                 self.violate("quiet_at_rest", f"{process.name} was turned {moved} times in a second with nothing to do")
         for process, front in self.fronts.values():
             if front.open_requests:
@@ -460,6 +463,18 @@ class World:
                 self.violate("nothing_left", what)
         for process, what in kept(list(self.fronts.values()), self.workers.values()):
             self.violate("nothing_left", f"{process.name} still keeps {what}")
+        self._damage_is_found()
+
+    def _damage_is_found(self) -> None:
+        """What is damaged and cached now is not after as long as it may take to be found."""
+        now = {w.boot: damaged for w in self.workers.values() if self.draw.verify_ms and (damaged := w.damaged())}
+        if not now:
+            return
+        self._advance(self.heap.now + self.draw.verify_ms * 1000 + 100_000)
+        for worker in self.workers.values():
+            if stays := worker.damaged() & now.get(worker.boot, set()):
+                pages = [dict(entry.pages) for entry in stays]
+                self.violate("damage_found_in_time", f"{worker.draw.name} keeps {pages}, which were damaged long ago")
 
     def _advance(self, until: int, *, done: Callable[[], bool] | None = None) -> None:
         if not self.heap.advance(until, most=MAX_EVENTS, done=done):

@@ -72,7 +72,7 @@ class QuietIsTrue(Check):
             match out:
                 case Read():
                     yield from self._read(out, self._placement)
-                case Digest(order=order):
+                case Digest(order=order, passing=False):
                     self._hashes[order.job] = _slots(order, self._placement)
                 case Save(copy=copy) | Load(copy=copy):
                     self._copies[copy.job] = _copied(copy, self._placement)

@@ -12,6 +12,7 @@ from baton.sim.plants import (
     memory,
     overload,
     replicas,
+    resting,
     retraction,
     reuse,
     seals,
@@ -37,5 +38,6 @@ BANK: tuple[Plant, ...] = (
     *senders.PLANTS,
     *draws.PLANTS,
     *unified.PLANTS,
+    *resting.PLANTS,
 )
 BY_NAME: Mapping[str, Plant] = {plant.name: plant for plant in BANK}

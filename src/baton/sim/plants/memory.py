@@ -18,6 +18,7 @@ from baton.core.prefill import PrefillLeader
 from baton.core.prefill_room import PrefillRoom
 from baton.core.rank import RankCore
 from baton.core.rank_effects import RankEffect
+from baton.core.rehashing import Rehashing
 from baton.core.room import RoomState
 from baton.core.span import Span
 from baton.core.state import Group, Window
@@ -39,7 +40,8 @@ class FreesWhileReading(RankCore):
 
 class FreesWhileHashing(RankCore):
     def _look_for_quiet(self) -> None:
-        (hashing, self._hashing), (rehashing, self._rehashing) = (self._hashing, {}), (self._rehashing, {})
+        hashing, self._hashing = self._hashing, {}
+        rehashing, self._rehashing = self._rehashing, Rehashing(self._placement, self._jobs, self._digest)
         super()._look_for_quiet()
         self._hashing, self._rehashing = hashing, rehashing
 

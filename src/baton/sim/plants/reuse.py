@@ -55,21 +55,19 @@ def _chain_to_the_end(self: Reuse, room: OpenRoom, *, leaving: int = 1) -> list[
     return self._hashes(room, room.length // self.page_tokens) if self.on else []
 
 
-def _condemn_nobody(self: Ledger, key: Key, at: int) -> set[Key]:
-    return {key}
+def _condemn_nobody(self: Ledger, entry: Entry) -> set[Key]:
+    return set()
 
 
-def _condemn_one(self: Ledger, key: Key, at: int) -> set[Key]:
+def _condemn_one(self: Ledger, entry: Entry) -> set[Key]:
     """The page goes, and what was computed above it stays."""
-    chain = self._chains.get(key, [])
-    if at < len(chain):
-        children, chain[at].children = chain[at].children, {}
-        _condemn(self, key, at)
-        chain[at].children = children
-    return {key}
+    children, entry.children = entry.children, {}
+    _condemn_cached(self, entry)
+    entry.children = children
+    return set()
 
 
-_condemn = Ledger.condemn
+_condemn_cached = Ledger.condemn_cached
 
 
 def _evict_the_oldest(self: PrefixCache) -> Entry:
@@ -127,16 +125,16 @@ PLANTS = (
     Plant(
         "damaged_page_stays",
         "a page that was found damaged stays in the prefix cache",
-        ("damage_leaves",),
+        ("damage_leaves", "damage_found_in_time"),
         None,
-        lambda: Parts(replaced=(Replaced(Ledger, "condemn", _condemn_nobody),)),
+        lambda: Parts(replaced=(Replaced(Ledger, "condemn_cached", _condemn_nobody),)),
     ),
     Plant(
         "descendants_stay",
         "a damaged page leaves the prefix cache, and what was computed above it stays",
-        ("damage_leaves", "nothing_left"),
+        ("damage_leaves", "damage_found_in_time", "nothing_left"),
         None,
-        lambda: Parts(replaced=(Replaced(Ledger, "condemn", _condemn_one),)),
+        lambda: Parts(replaced=(Replaced(Ledger, "condemn_cached", _condemn_one),)),
     ),
     Plant(
         "evicts_pinned",

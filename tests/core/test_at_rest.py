@@ -1,0 +1,202 @@
+"""Memory that changes while nobody looks: cached pages are hashed where they lie, and what prefill finds of a loan is heard."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from tests.core.build import KV, key, submit
+from tests.core.test_borrowing import D, P, Split, prompt, spoil
+from tests.core.world import Node, World, expected
+
+from baton.core.fetch_back import FetchBack
+from baton.core.ids import BlockIndex, Boot, GroupName
+from baton.core.marks import Mark
+from baton.core.messages import Abort, Doubt, Failed, Intactness, Loan, Offer, Returned, Verdict
+from baton.core.prefix_cache import Entry
+from baton.core.room import RoomState
+from baton.core.work import Outcome
+
+VERIFY_MS = 10_000
+DECODE: dict[str, Any] = {"verify_ms": VERIFY_MS}
+
+
+def entries(node: Node) -> list[Entry]:
+    """What a worker has cached, from the first page of a sequence on."""
+    return sorted(node.leader.ledger.cache.live(), key=lambda entry: entry.number)
+
+
+def flip(node: Node, entry: Entry) -> None:
+    """A bit of a page changes."""
+    node.engine.pool[int(entry.pages[KV]) * node.engine.placement.page_bytes(KV) + 5] ^= 1
+
+
+def held(split: Split) -> Split:
+    """Decode has eight pages of a conversation, and prefill none."""
+    split.conversation()
+    assert [entry.number for entry in entries(split.decode)] == list(range(8))
+    return split
+
+
+@pytest.mark.parametrize("node", ["prefill", "decode"])
+def test_a_page_that_changes_leaves_the_cache_within_the_interval_with_all_above_it(node: str) -> None:
+    b = Split(prefill=dict(DECODE), decode=dict(DECODE))
+    b.ask(1, prompt(33))
+    worker: Node = getattr(b, node)
+    before = entries(worker)
+    flip(worker, before[3])
+    b.world.advance(VERIFY_MS)
+    assert entries(worker) == before[:3]
+    assert worker.leader.marks[Mark.DAMAGED_AT_REST] == 1
+    tally = worker.leader.reuse.tally()
+    assert (tally.verified_pages >= len(before), tally.damaged_pages) == (True, 1)
+    assert b.world.clean
+    b.world.advance(10 * VERIFY_MS)
+    assert entries(worker) == before[:3], "the others are verified again and again, and stay"
+    b.ask(2, prompt(33))
+
+
+def test_rooms_that_hold_a_damaged_page_begin_anew_and_answer_rightly() -> None:
+    b = Split(decode=dict(DECODE), mode=FetchBack.NEVER)
+    b.ask(1, prompt(21))
+    b.world.hold = lambda source, target, message: isinstance(message, Offer) and message.record is not None
+    b.begin(2, (*prompt(21), 5, 6, 7))
+    b.begin(3, prompt(9, 4))
+    b.world.run()
+    assert b.decode.leader.ledger.pins == 5
+    flip(b.decode, entries(b.decode)[1])
+    b.world.advance(VERIFY_MS // 2)
+    failed = b.said(Failed)
+    assert [m.retry for m in failed] == [True], "the room that shares nothing goes on"
+    b.world.release()
+    b.world.run()
+    b.ended_well(2, (*prompt(21), 5, 6, 7))
+    b.ended_well(3, prompt(9, 4))
+
+
+def test_a_loan_that_is_damaged_is_told_before_it_is_returned_and_decode_drops_it() -> None:
+    b = held(Split())
+    before = entries(b.decode)
+    flip(b.decode, before[2])
+    b.ask(2, prompt(21))
+    told = [m for _, target, m in b.world.log if isinstance(m, Doubt | Returned) and target == D]
+    assert [type(m) for m in told] == [Doubt, Returned]
+    assert told[0].blocks == (2,)
+    assert [m.found for m in b.said(Verdict)] == [Intactness.DAMAGED]
+    assert before[2] not in entries(b.decode)
+    assert not set(before[3:]) & set(entries(b.decode)), "nor what was computed above it"
+    assert b.decode.leader.marks[Mark.DAMAGED] == 1
+    assert b.leader.marks[Mark.LOAN_DAMAGED] == 1
+
+
+def test_what_differs_only_on_its_way_is_intact_and_stays() -> None:
+    b = held(Split())
+    before = entries(b.decode)
+    b.spoils = spoil
+    b.ask(2, prompt(21))
+    assert [m.found for m in b.said(Verdict)] == [Intactness.INTACT]
+    assert set(before) <= set(entries(b.decode))
+    assert b.leader.marks[Mark.LOAN_DAMAGED] == 0
+
+
+def test_a_read_that_fails_is_no_evidence() -> None:
+    b = held(Split())
+    b.spoils = lambda read, node: Outcome.FAILED
+    b.ask(2, prompt(21))
+    assert b.leader.marks[Mark.BORROWED_IN_VAIN] == 1
+    assert b.said(Doubt) == []
+
+
+@pytest.fixture
+def lent() -> Split:
+    """Eight pages are lent for room 2, and prefill reads them."""
+    b = held(Split())
+    b.world.freeze_reads = True
+    b.begin(2, (*prompt(21), *b.world.tokens(1), 9, 9))
+    b.world.run()
+    assert b.said(Loan)[-1].runs
+    return b
+
+
+def doubt(b: Split, **changes: Any) -> Doubt:
+    return replace(Doubt(b.said(Loan)[-1].key, 0, KV, (BlockIndex(1),)), **changes)
+
+
+@pytest.mark.parametrize(
+    ("sender", "changes"),
+    [
+        (P, {"blocks": (BlockIndex(8),)}),
+        (P, {"blocks": (BlockIndex(-1),)}),
+        (P, {"blocks": (BlockIndex(1), BlockIndex(99))}),
+        (P, {"group": GroupName("other")}),
+        (P, {"key": key(77)}),
+        (99, {}),
+    ],
+)
+def test_a_doubt_about_what_is_not_lent_to_the_sender_is_answered_and_nothing_is_hashed(
+    lent: Split, sender: int, changes: dict[str, Any]
+) -> None:
+    flip(lent.decode, entries(lent.decode)[1])
+    lent.decode.leader.receive(Boot(sender), doubt(lent, **changes), lent.world.now)
+    lent.world.run()
+    assert lent.said(Verdict)[-1].found is Intactness.GONE
+    assert len(entries(lent.decode)) == 8
+
+
+def test_a_room_that_holds_what_is_doubted_ends_with_it(lent: Split) -> None:
+    flip(lent.decode, entries(lent.decode)[1])
+    lent.decode.leader.receive(Boot(P), doubt(lent), lent.world.now)
+    lent.world.run()
+    assert lent.said(Verdict)[-1].found is Intactness.DAMAGED
+    assert len(entries(lent.decode)) == 1
+    assert [m.retry for m in lent.said(Failed)] == [True]
+    lent.world.freeze_reads = False
+    lent.world.run()
+    assert lent.world.clean
+
+
+def test_pages_that_go_while_they_are_hashed_are_not_judged(lent: Split) -> None:
+    """The loan has ended and the cache was emptied: the pages may be another's by the time they are hashed."""
+    engine, ledger, late = lent.decode.engine, lent.decode.leader.ledger, list[Any]()
+    digest, engine.digest = engine.digest, late.append  # type: ignore[method-assign]
+    lent.decode.leader.receive(Boot(P), doubt(lent), lent.world.now)
+    lent.world.run()
+    lent.decode.leader.receive(lent.world.GATEWAY, Abort(doubt(lent).key, "gone"), lent.world.now)
+    lent.world.run()
+    ledger.forget_cached()
+    engine.pool[:] = 0
+    for order in late:
+        digest(order)
+    lent.world.run()
+    assert lent.said(Verdict)[-1].found is Intactness.GONE
+    assert lent.decode.leader.marks[Mark.DAMAGE_SHARED] == 0
+
+
+def test_every_entry_of_decode_has_its_sums_though_nothing_is_lent() -> None:
+    b = Split(mode=FetchBack.NEVER)
+    b.conversation()
+    found = entries(b.decode)
+    assert len(found) == 8
+    assert all(entry.sums for entry in found)
+    assert sum(array.nbytes for entry in found for array in entry.sums.values()) == 8 * 4 * 8, "four units of eight bytes a page"
+
+
+def test_a_room_that_came_back_into_pages_of_its_own_ends_with_the_page_that_it_was_copied_from() -> None:
+    """Nobody knows whether the page was damaged before it was copied."""
+    world = World()
+    world.add("prefill", P, pages=40)
+    decode = world.add("decode", D, pages=9, prefix_cache=True, host_bytes=1 << 20)
+    world.run()
+    for n in (1, 2):
+        world.submit(submit(n, prompt(9, n), max_tokens=17))
+    for _ in range(400):
+        back = [room for room in decode.leader.rooms.values() if room.copied and room.state is RoomState.RUNNING]
+        if back or not world.step():
+            break
+    (room,) = back
+    assert not decode.leader.ledger.chain(room.key)
+    decode.leader.condemn(room.copied[1:2])
+    assert room.state is RoomState.ENDING
+    world.run()
+    for n in (1, 2):
+        assert world.tokens(n) == expected(prompt(9, n), 17)
+    assert world.clean
