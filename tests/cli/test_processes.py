@@ -60,6 +60,7 @@ CHANGES = [
     },
     {"record": "/logs"},
     {"memory": msgspec.structs.replace(MEMORY, prefix_caching=False)},
+    {"memory": msgspec.structs.replace(MEMORY, cache_verify_interval_s=2.5)},
     {"work": msgspec.structs.replace(WORK, prefill_ahead=0.125)},
     {
         "crew": msgspec.structs.replace(CREW, layouts={Role.PREFILL: given.Parallel(2, 3), Role.DECODE: given.Parallel(pp=2)}),
@@ -160,6 +161,14 @@ def test_cores_are_divided_over_ranks_and_a_worker_has_those_of_its_own(checkpoi
 def test_a_layout_that_cannot_be_is_refused(changes, said, checkpoint):
     with pytest.raises(ConfigError, match=said):
         msgspec.structs.replace(plan(checkpoint)[0], **changes).__post_init__()
+
+
+@pytest.mark.parametrize("seconds", [-1.0, 0.5, 86_401.0, float("nan")])
+def test_an_interval_in_which_nothing_can_be_verified_is_refused(seconds, checkpoint):
+    with pytest.raises(
+        ConfigError, match=f"--cache-verify-interval {seconds:g}: .* between 1 and 86400 seconds; 0 switches it off"
+    ):
+        plan(checkpoint, memory=msgspec.structs.replace(MEMORY, cache_verify_interval_s=seconds))
 
 
 def test_ranks_of_a_machine():

@@ -28,7 +28,7 @@ from baton.core.request import FrontSettings, Request
 from baton.core.session import SessionLimits, Sessions
 from baton.shell.gateway_pump import GatewayPump
 from baton.shell.lines import Lines
-from baton.shell.settings import Role, WorkerSettings
+from baton.shell.settings import CACHE_VERIFY_INTERVAL_S, Role, WorkerSettings
 from baton.wire.codec import MAX_FRAME_BYTES
 
 PATIENCE_S = 120.0
@@ -73,6 +73,7 @@ class Fleet:
         max_model_len: int = 512,
         prefix_caching: bool = False,
         fetch_back: FetchBack = FetchBack.NEVER,
+        cache_verify_interval_s: float = CACHE_VERIFY_INTERVAL_S,
         hurt: Mapping[tuple[Role, Layout], Mapping[str, Any]] | None = None,
     ) -> None:
         """`hurt`: fields of Birth for some workers."""
@@ -118,6 +119,7 @@ class Fleet:
                 pp=layout.pp,
                 prefix_caching=prefix_caching,
                 fetch_back=fetch_back,
+                cache_verify_interval_s=cache_verify_interval_s,
             )
             for (role, layout), name in self.names.items()
         }

@@ -117,6 +117,7 @@ class Worker(Member):
             ahead=s.prefill_ahead,
             prefix_cache=s.prefix_caching,
             fetch_back=s.fetch_back,
+            verify_ms=int(s.cache_verify_interval_s * 1000),
         )
         return self._station.making.cores.leader(LeaderParts(self.manifest, settings, totals), self._choose_fabric)
 

@@ -107,6 +107,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     fetch_back: FetchBack = FetchBack.AUTO
     handoff_timeout_s: float = default.HANDOFF_TIMEOUT_S
     fetch_timeout_s: float = default.FETCH_TIMEOUT_S
+    cache_verify_interval_s: float = default.CACHE_VERIFY_INTERVAL_S
     fabric_settings: FabricSettings = DEFAULT_FABRIC
 
 
@@ -153,6 +154,7 @@ def worker_settings(
         fetch_back=memory.fetch_back,
         handoff_timeout_s=memory.handoff_timeout_s,
         fetch_timeout_s=memory.fetch_timeout_s,
+        cache_verify_interval_s=memory.cache_verify_interval_s,
         threads=share.threads,
         cores=share.cores,
         tp=parallel.tp,

@@ -150,6 +150,14 @@ FetchTimeout = Annotated[
     float,
     typer.Option(help="Seconds that a read may take from its turn on, for each 64 MiB of it.", rich_help_panel=MEMORY),
 ]
+CacheVerifyInterval = Annotated[
+    float,
+    typer.Option(
+        "--cache-verify-interval",
+        help="Seconds within which every cached page is hashed where it lies and compared with its seal, or not used; 0: never.",
+        rich_help_panel=MEMORY,
+    ),
+]
 RequestTimeout = Annotated[float, typer.Option(help="Seconds that a request may take, all in all.", rich_help_panel=HTTP)]
 QueueTimeout = Annotated[
     float,

@@ -53,6 +53,7 @@ def worker(
     fetch_back: opt.FetchBackMode = opt.DEFAULT_FETCH_BACK,
     handoff_timeout: opt.HandoffTimeout = default.HANDOFF_TIMEOUT_S,
     fetch_timeout: opt.FetchTimeout = default.FETCH_TIMEOUT_S,
+    cache_verify_interval: opt.CacheVerifyInterval = default.CACHE_VERIFY_INTERVAL_S,
     served_model_name: opt.ServedModelName = None,
     secret: opt.Secret = None,
     log_level: opt.Level = opt.LogLevel.INFO,
@@ -89,6 +90,7 @@ def worker(
         fetch_back=fetch_back,
         handoff_timeout_s=handoff_timeout,
         fetch_timeout_s=fetch_timeout,
+        cache_verify_interval_s=cache_verify_interval,
         fabric_settings=given.fabric_settings(
             host=host,
             device=fabric_device,
@@ -240,6 +242,7 @@ def worker_flags(settings: WorkerSettings) -> tuple[str, ...]:
         "--fetch-back": settings.fetch_back.value,
         "--handoff-timeout": settings.handoff_timeout_s,
         "--fetch-timeout": settings.fetch_timeout_s,
+        "--cache-verify-interval": settings.cache_verify_interval_s,
         "--seal": (opt.Switch.ON if settings.seal else opt.Switch.OFF).value,
         "--secret": settings.secret,
         "--log-level": settings.log_level,

@@ -58,6 +58,7 @@ def serve(
     fetch_timeout: opt.FetchTimeout = default.FETCH_TIMEOUT_S,
     generation_config: opt.GenerationConfig = default.GENERATION_CONFIG,
     override_generation_config: opt.OverrideGenerationConfig = None,
+    cache_verify_interval: opt.CacheVerifyInterval = default.CACHE_VERIFY_INTERVAL_S,
     served_model_name: opt.ServedModelName = None,
     api_key: opt.ApiKeys = None,
     api_key_file: opt.ApiKeyFiles = None,
@@ -101,6 +102,7 @@ def serve(
         fetch_back=fetch_back,
         handoff_timeout_s=handoff_timeout,
         fetch_timeout_s=fetch_timeout,
+        cache_verify_interval_s=cache_verify_interval,
         fabric_settings=given.fabric_settings(
             host=own_address((address,)),
             device=fabric_device,

@@ -28,6 +28,8 @@ CACHE_COUNTERS = {
     "borrowed_tokens": "Prompt tokens whose state prefill fetched back from a decode worker.",
     "borrowed_bytes": "Bytes of that state.",
     "lent_tokens": "Tokens that a decode worker offered to a prefill worker.",
+    "verified_pages": "Cached pages that were hashed where they lie.",
+    "damaged_pages": "Cached pages that were found changed by that.",
 }
 RANK_COUNTERS = {
     "reads": "Reads of another worker's state that were begun.",

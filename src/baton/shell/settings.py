@@ -11,10 +11,12 @@ from baton.ports.fabric_settings import FabricSettings
 BLOCK_TOKENS = 16  # B: the unit of layout, transfer and seal; equal on both sides
 PREFILL_AHEAD = 0.5
 HANDOFF_TIMEOUT_S, FETCH_TIMEOUT_S = 60.0, 10.0
+CACHE_VERIFY_INTERVAL_S = 60.0
 REQUEST_TIMEOUT_S, QUEUE_TIMEOUT_S, MAX_QUEUED = 600.0, 30.0, 1024
 GENERATION_CONFIG = "auto"
 SHUTDOWN_TIMEOUT_S = 60.0
 LEAST_TIMEOUT_S, MOST_TIMEOUT_S = 0.001, 86_400.0
+LEAST_VERIFY_INTERVAL_S = 1.0  # a shorter one would be all that a worker does
 
 
 class Role(Enum):
@@ -62,6 +64,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         prefill_ahead: share of a prefill worker's pool for prompts that decode has not admitted, above 0; 1 = no limit
         prefix_caching: whether state is kept for later requests with the same beginning
         fetch_back: whether prefill fetches what decode has cached of a prompt, and decode lends it
+        cache_verify_interval_s: within which every cached page is hashed where it lies, or is not used; 0 = never
     """
 
     role: Role
@@ -100,6 +103,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     prefill_ahead: float = PREFILL_AHEAD
     prefix_caching: bool = True
     fetch_back: FetchBack = FetchBack.AUTO
+    cache_verify_interval_s: float = CACHE_VERIFY_INTERVAL_S
 
     @property
     def page_blocks(self) -> int:
@@ -146,6 +150,10 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"--prefill-ahead {self.prefill_ahead}: it must lie above 0, and be 1 at most (1 is no limit)")
         for flag, value in (("--handoff-timeout", self.handoff_timeout_s), ("--fetch-timeout", self.fetch_timeout_s)):
             _require_timeout(flag, value)
+        verify = self.cache_verify_interval_s
+        if verify and not LEAST_VERIFY_INTERVAL_S <= verify <= MOST_TIMEOUT_S:
+            limits = f"{LEAST_VERIFY_INTERVAL_S:g} and {MOST_TIMEOUT_S:g}"
+            raise ConfigError(f"--cache-verify-interval {verify:g}: it must lie between {limits} seconds; 0 switches it off")
         if not self.gateways:
             raise ConfigError("a worker needs at least one gateway to register with")
         if not self.fabrics:

@@ -180,6 +180,7 @@ JUSTIFIED: Mapping[tuple[str, str], Rule] = MappingProxyType(
         ("Entry", "children"): _cache,
         ("Entry", "pages"): _cache,
         ("Entry", "sums"): _cache,
+        ("Inspections", "_open"): lambda live, owner, table: len(table) <= 1,  # hashed again and again, one order at a time
         # said once, and not acknowledged yet: it was said a moment ago
         ("Stream", "_kept"): lambda live, owner, table: owner._wait == owner._limits.resend_first,
         # for a stated time: sessions that the other side may not know of, offers without a ticket
