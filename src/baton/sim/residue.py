@@ -181,6 +181,8 @@ JUSTIFIED: Mapping[tuple[str, str], Rule] = MappingProxyType(
         ("Entry", "pages"): _cache,
         ("Entry", "sums"): _cache,
         ("Inspections", "_open"): lambda live, owner, table: len(table) <= 1,  # hashed again and again, one order at a time
+        ("Open", "birth"): _always,
+        ("Open", "answers"): _always,
         # said once, and not acknowledged yet: it was said a moment ago
         ("Stream", "_kept"): lambda live, owner, table: owner._wait == owner._limits.resend_first,
         # for a stated time: sessions that the other side may not know of, offers without a ticket
@@ -261,8 +263,8 @@ def _short(table: Collection[Any]) -> str:
 
 
 def _timer(core: Leader[Any] | Front) -> Iterator[str]:
-    """What a leader or a front is going to be woken for though nothing is to be done; offers without a ticket have their time, and
-    cached pages are hashed again."""
+    """What a leader or a front is going to be woken for though nothing is to be done; offers without a ticket have their time,
+    and cached pages are hashed again."""
     due = {core._early.timer()} if isinstance(core, DecodeLeader) else set()
     due |= {core.scrubber.timer(busy=False)} if isinstance(core, Leader) else set()
     if core.timer() != min((at for at in due if at is not None), default=None):
