@@ -1,10 +1,12 @@
 """A worker's pump over a leader, a rank and lines that a test scripts."""
 
+import pytest
+
 from baton.core.agreement import Report, StepPlan
-from baton.core.errors import ConfigError
+from baton.core.errors import ConfigError, GivenUp
 from baton.core.ids import Boot, Micros, Rank, Seq
 from baton.core.messages import Paired
-from baton.core.room import Dial, Effect, Issue, Send
+from baton.core.room import Dial, Effect, GiveUp, Issue, Send
 from baton.shell.narration import Narration
 from baton.shell.worker import WorkerPump
 
@@ -47,6 +49,9 @@ class Host:
     def poll(self) -> bool:
         return False
 
+    def timer(self) -> None:
+        return None
+
     def apply(self, plan: StepPlan) -> None:
         self.applied.append(plan.seq)
 
@@ -61,6 +66,7 @@ class Lines:
 
     def __init__(self) -> None:
         self.said: list[object] = []
+        self.flushed: list[object] = []
 
     def receive(self) -> list[object]:
         return []
@@ -73,7 +79,7 @@ class Lines:
         return True
 
     def flush(self) -> None:
-        pass
+        self.flushed = list(self.said)
 
     def timer(self) -> None:
         return None
@@ -98,3 +104,13 @@ def test_what_the_leader_says_of_an_address_that_is_refused_goes_out_in_the_same
     leader = Leader(Dial("tcp://10.0.0.1:1", PREFILL))
     assert turn(leader).said == [Paired(PREFILL, "tcp")]
     assert leader.heard == ["tcp://10.0.0.1:1 must not be dialled from here"]
+
+
+def test_a_worker_that_is_given_up_ends_when_its_last_words_are_on_their_way() -> None:
+    leader, lines = Leader(Send(GATEWAY, Paired(PREFILL, "tcp")), GiveUp("a step does not end")), Lines()
+    pump = WorkerPump(
+        leader=leader, rank=Host(), others=(), absent=(), lines=lines, clock=Clock(), gateways=(), narration=Narration()
+    )
+    with pytest.raises(GivenUp, match="a step does not end"):
+        pump.turn()
+    assert lines.flushed == [Paired(PREFILL, "tcp")]

@@ -52,6 +52,8 @@ def worker(
     prefill_ahead: opt.PrefillAhead = default.PREFILL_AHEAD,
     enable_prefix_caching: opt.PrefixCaching = True,
     fetch_back: opt.FetchBackMode = opt.DEFAULT_FETCH_BACK,
+    watchdog_timeout: opt.Watchdog = opt.DEFAULT_WATCHDOG,
+    watchdog_first_timeout: opt.WatchdogFirst = opt.DEFAULT_WATCHDOG_FIRST,
     served_model_name: opt.ServedModelName = None,
     secret: opt.Secret = None,
     log_level: opt.Level = opt.LogLevel.INFO,
@@ -73,6 +75,8 @@ def worker(
         max_batched_tokens=max_batched_tokens,
         max_num_seqs=max_num_seqs,
         prefill_ahead=prefill_ahead,
+        watchdog_s=watchdog_timeout,
+        watchdog_first_s=watchdog_first_timeout,
     )
     memory = given.Memory(
         block_size=block_size,
@@ -226,6 +230,8 @@ def worker_flags(settings: WorkerSettings) -> tuple[str, ...]:
         "--host-kv-memory": f"auto/{settings.host_kv_sharers}" if settings.host_kv_bytes is None else settings.host_kv_bytes,
         "--prefill-ahead": settings.prefill_ahead,
         "--fetch-back": settings.fetch_back.value,
+        "--watchdog-timeout": settings.watchdog_ms / 1000,
+        "--watchdog-first-timeout": settings.watchdog_first_ms / 1000,
         "--seal": (opt.Switch.ON if settings.seal else opt.Switch.OFF).value,
         "--secret": settings.secret,
         "--log-level": settings.log_level,

@@ -54,6 +54,8 @@ def serve(
     prefill_ahead: opt.PrefillAhead = default.PREFILL_AHEAD,
     enable_prefix_caching: opt.PrefixCaching = True,
     fetch_back: opt.FetchBackMode = opt.DEFAULT_FETCH_BACK,
+    watchdog_timeout: opt.Watchdog = opt.DEFAULT_WATCHDOG,
+    watchdog_first_timeout: opt.WatchdogFirst = opt.DEFAULT_WATCHDOG_FIRST,
     served_model_name: opt.ServedModelName = None,
     api_key: opt.ApiKeys = None,
     api_key_file: opt.ApiKeyFiles = None,
@@ -81,6 +83,8 @@ def serve(
         max_batched_tokens=max_batched_tokens,
         max_num_seqs=max_num_seqs,
         prefill_ahead=prefill_ahead,
+        watchdog_s=watchdog_timeout,
+        watchdog_first_s=watchdog_first_timeout,
     )
     memory = given.Memory(
         block_size=block_size,

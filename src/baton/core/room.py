@@ -37,7 +37,13 @@ class HangUp(msgspec.Struct, frozen=True, tag="hang_up"):
     boot: Boot
 
 
-Effect = Send | Issue | Dial | HangUp
+class GiveUp(msgspec.Struct, frozen=True, tag="give_up"):
+    """End this worker, all its ranks, without waiting for anything: something of it never ends. The last effect of a leader."""
+
+    why: str
+
+
+Effect = Send | Issue | Dial | HangUp | GiveUp
 
 
 class LeaderSettings(msgspec.Struct, frozen=True):
@@ -115,6 +121,11 @@ class OpenRoom:
         self.hashes: list[PageHash] = []  # of its sequence's complete pages, as far as somebody asked
         self.hit = 0  # positions whose state was cached when it got its pages
         self.enters = True  # whether its next complete page may enter the cache
+
+    @property
+    def alone(self) -> bool:
+        """Whether its next row has a step for itself."""
+        return len(self.ticket.said) < self.ticket.alone_until
 
     def tokens(self, start: int, end: int) -> tuple[TokenId, ...]:
         """Those of its sequence at these positions."""

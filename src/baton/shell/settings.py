@@ -6,12 +6,15 @@ import msgspec
 
 from baton.core.errors import ConfigError
 from baton.core.fetch_back import FetchBack
+from baton.core.watchdog import WatchdogSettings
 from baton.ports.fabric_settings import FabricSettings
 
 BLOCK_TOKENS = 16  # B: the unit of layout, transfer and seal; equal on both sides
 PREFILL_AHEAD = 0.5
 REQUEST_TIMEOUT_S, QUEUE_TIMEOUT_S, MAX_QUEUED = 600.0, 30.0, 1024
 LEAST_TIMEOUT_S, MOST_TIMEOUT_S = 0.001, 86_400.0
+WATCHDOG_MS, WATCHDOG_FIRST_MS = 4_000, 300_000
+LEAST_WATCHDOG_S = 0.5  # a busy machine keeps a thread waiting for so long
 
 
 class Role(Enum):
@@ -59,6 +62,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         prefill_ahead: share of a prefill worker's pool for prompts that decode has not admitted, above 0; 1 = no limit
         prefix_caching: whether state is kept for later requests with the same beginning
         fetch_back: whether prefill fetches what decode has cached of a prompt, and decode lends it
+        watchdog_ms: for so long a step, a hash or a host copy may show no progress; 0 = for ever
+        watchdog_first_ms: the same, before the first of its kind has ended
     """
 
     role: Role
@@ -97,6 +102,13 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     prefill_ahead: float = PREFILL_AHEAD
     prefix_caching: bool = True
     fetch_back: FetchBack = FetchBack.AUTO
+    watchdog_ms: int = WATCHDOG_MS
+    watchdog_first_ms: int = WATCHDOG_FIRST_MS
+
+    @property
+    def watchdog(self) -> WatchdogSettings:
+        """What the ranks' watchdogs go by."""
+        return WatchdogSettings(self.watchdog_ms, self.watchdog_first_ms)
 
     @property
     def page_blocks(self) -> int:
@@ -141,6 +153,13 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         self._require_nodes()
         if not 0 < self.prefill_ahead <= 1:
             raise ConfigError(f"--prefill-ahead {self.prefill_ahead}: it must lie above 0, and be 1 at most (1 is no limit)")
+        for flag, milliseconds in (
+            ("--watchdog-timeout", self.watchdog_ms),
+            ("--watchdog-first-timeout", self.watchdog_first_ms),
+        ):
+            if milliseconds and not LEAST_WATCHDOG_S <= milliseconds / 1000 <= MOST_TIMEOUT_S:
+                limits = f"0 (off), or from {LEAST_WATCHDOG_S:g} to {MOST_TIMEOUT_S:g} seconds"
+                raise ConfigError(f"{flag} {milliseconds / 1000:g}: it must be {limits}")
         if not self.gateways:
             raise ConfigError("a worker needs at least one gateway to register with")
         if not self.fabrics:

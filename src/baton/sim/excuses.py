@@ -4,7 +4,8 @@ import msgspec
 
 from baton.core.messages import FailCode
 
-DISTURBED = frozenset({"crash", "pause", "partition", "loss burst", "late frame", "mismatch", "connect"})
+ENDED = frozenset({"crash", "pause", "partition", "loss burst", "late frame", "mismatch", "connect", "hang"})
+DISTURBED = ENDED | {"poison"}
 TRANSFER = frozenset({"failed read", "corrupt read", "straggling read", "damage"})
 EXCUSES: dict[FailCode, frozenset[str]] = {
     FailCode.WORKER_LOST: DISTURBED,
@@ -13,6 +14,8 @@ EXCUSES: dict[FailCode, frozenset[str]] = {
     FailCode.DEADLINE_EXCEEDED: DISTURBED | TRANSFER | {"tight"},
     FailCode.OVERLOADED: frozenset({"big"}),
     FailCode.QUEUE_TIMEOUT: DISTURBED | TRANSFER | {"tight", "crowd"},
+    FailCode.COMPUTE_FAILED: frozenset({"row"}),
+    FailCode.POISON: ENDED | {"is poison"},  # of innocent requests only one that was a suspect, and had bad luck again
 }
 EVERYBODY = "*"
 

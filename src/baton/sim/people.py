@@ -79,6 +79,7 @@ class People:
         )
         client = Client(submit, gateway, self._world.heap.now, probe, repeats, tight, big and not repeats)
         self.oracle.clients[submit.request] = client
+        self._world.gray.asked(client)
         if not process.alive:
             client.gone, client.ended_at = "connection refused", self._world.heap.now
             return

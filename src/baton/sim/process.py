@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from baton.core.errors import Bug, PeerError
+from baton.core.errors import Bug, GivenUp, PeerError
 from baton.core.ids import Boot, Micros
 from baton.sim.heap import SUPERSEDED, Heap
 
@@ -44,6 +44,10 @@ class Process:
         self.turns = 0
         self.paused_until = 0
         self.calls_left: int | None = None  # port calls until a crash
+        self.gave_up = False  # it ended because something of its worker did not
+        self.hangs: set[str] = set()  # kinds of work of which the next piece that begins never ends
+        self.hung: set[str] = set()  # kinds of work of which nothing ends any more
+        self.on_hang: Callable[[Process, str], None] = lambda process, kind: None
         self.on_death: list[Callable[[str], None]] = []
         self.on_bug: Callable[[Process, Bug], None] | None = None
         self.reaction: Callable[[], int] = lambda: 0
@@ -55,7 +59,7 @@ class Process:
         """Make the pump and turn it for the first time."""
         try:
             self._pump = make()
-        except (Crash, PeerError, Bug) as why:
+        except (Crash, PeerError, GivenUp, Bug) as why:
             self._ends(why)
         self.wake()
 
@@ -94,18 +98,21 @@ class Process:
         self.turns += 1
         try:
             sleep = self._pump.turn()
-        except (Crash, PeerError, Bug) as why:
+        except (Crash, PeerError, GivenUp, Bug) as why:
             self._ends(why)
         else:
             if sleep is not None:
                 self.wake(sleep + 1)  # a clock that runs slow must not be asked again in the same microsecond
         return None
 
-    def _ends(self, why: Crash | PeerError | Bug) -> None:
+    def _ends(self, why: Crash | PeerError | GivenUp | Bug) -> None:
         match why:
             case Crash():
                 self.die("crashed")
             case PeerError():
+                self.die(str(why))
+            case GivenUp():
+                self.gave_up = True
                 self.die(str(why))
             case Bug():
                 if self.on_bug is not None:
@@ -119,6 +126,16 @@ class Process:
         if self.calls_left == 0:
             raise Crash
         self.calls_left -= 1
+
+    def ends(self, kind: str) -> bool:
+        """Whether work of this kind that begins now will end."""
+        if kind in self.hung:
+            return False  # its thread hangs
+        if kind not in self.hangs:
+            return True
+        self.hung.add(kind)
+        self.on_hang(self, kind)
+        return False
 
     def die(self, why: str) -> None:
         """End: nothing of it moves any more."""

@@ -81,6 +81,8 @@ class Faults(msgspec.Struct, frozen=True):
     host_slow: float = 0.0  # a copy to or from the host store takes long
     host_fail: float = 0.0
     host_damage: float = 0.0  # a bit flips in the store
+    hangs: int = 0  # times that something of a worker never ends
+    poison: bool = False  # whether one of the requests kills whoever computes it
 
 
 class WorldDraw(msgspec.Struct, frozen=True):
@@ -161,7 +163,7 @@ def draw_world(tape: Tape) -> WorldDraw:
             )
     caches = CACHES[tape.below(len(CACHES), "decode caches")]
     back = caches if caches is not None and table.cacheable else FetchBack.NEVER
-    return WorldDraw(
+    found = WorldDraw(
         table=table,
         gateways=("gateway-0", "gateway-1") if tape.chance(0.2, "two gateways") else ("gateway-0",),
         workers=tuple(workers),
@@ -175,6 +177,15 @@ def draw_world(tape: Tape) -> WorldDraw:
         fetch_back=back,
         alike=tape.chance(0.5, "alike") or back is FetchBack.ALWAYS,
     )
+    if found.clean or not tape.chance(0.15, "gray"):
+        return found
+    return msgspec.structs.replace(found, faults=grayer(found.faults, tape))
+
+
+def grayer(faults: Faults, tape: Tape) -> Faults:
+    """With what neither lives nor dies: work that never ends, and a request that kills whoever computes it."""
+    kinds = 1 + tape.below(3, "gray kinds")
+    return msgspec.structs.replace(faults, hangs=2 + tape.below(3, "hangs") if kinds & 1 else 0, poison=bool(kinds & 2))
 
 
 def draw_faults(tape: Tape) -> Faults:

@@ -22,6 +22,7 @@ class Weather:
             (faults.pauses, self._pause),
             (faults.partitions, self._partition),
             (faults.source_damage, self._damage),
+            (faults.hangs, self._world.gray.hang),
         )
         for times, what in happenings:
             for _ in range(times):

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from baton.sim.plants import arrival, caching, epochs, handing, lending, memory, replicas, retraction, reuse, seals, votes
+from baton.sim.plants import arrival, caching, epochs, gray, handing, lending, memory, replicas, retraction, reuse, seals, votes
 from baton.sim.plants.plant import Plant
 
 BANK: tuple[Plant, ...] = (
@@ -17,5 +17,6 @@ BANK: tuple[Plant, ...] = (
     *reuse.PLANTS,
     *caching.PLANTS,
     *lending.PLANTS,
+    *gray.PLANTS,
 )
 BY_NAME: Mapping[str, Plant] = {plant.name: plant for plant in BANK}
