@@ -86,7 +86,7 @@ class Watchdog:
         self._tick = max(1, settings.floor_ms * 1000 // TICKS)
         self._lanes = {task: Lane() for task in Task}
         self._seen = Micros(0)  # when time was counted last
-        self._watching = 0  # pieces under way
+        self.watching = 0  # pieces under way
 
     def begins(self, task: Task, job: int, size: int, now: Micros) -> None:
         """A piece of work is handed to its port. size: tokens of a step, blocks of the others."""
@@ -97,7 +97,7 @@ class Watchdog:
         if not lane.open:
             lane.begin_next()
         lane.open[job] = size
-        self._watching += 1
+        self.watching += 1
 
     def ends(self, task: Task, job: int, now: Micros) -> None:
         """It has ended, well or not."""
@@ -107,7 +107,7 @@ class Watchdog:
         lane = self._lanes[task]
         oldest = next(iter(lane.open)) == job
         size = lane.open.pop(job)
-        self._watching -= 1
+        self.watching -= 1
         if oldest:
             lane.pace.saw(size, lane.spent)
             lane.begin_next()
@@ -120,14 +120,16 @@ class Watchdog:
 
     def look(self, now: Micros) -> list[Stuck]:
         """What is found to be wedged now, each piece once."""
-        if not self._watching:
+        if not self.watching:
             return []
         self._count(now)
         return [self._stuck(task, lane) for task, lane in self._lanes.items() if self._is_stuck(lane)]
 
     def timer(self) -> Micros | None:
         """When to look next; None while there is nothing to look at."""
-        waits = self._watching and any(lane.open and not lane.said for lane in self._lanes.values())
+        if not self.watching:
+            return None
+        waits = any(lane.open and not lane.said for lane in self._lanes.values())
         return Micros(self._seen + self._tick) if waits else None
 
     def _count(self, now: Micros) -> None:

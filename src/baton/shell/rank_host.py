@@ -87,6 +87,8 @@ class RankHost:
 
     def _look(self) -> None:
         """Tell the core what never ends. What has ended by now was brought in before."""
+        if not self._watchdog.watching:
+            return
         for task, count in self._engine.progress.items():
             self._watchdog.progressed(task, count)
         for stuck in self._watchdog.look(self._clock.now()):

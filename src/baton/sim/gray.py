@@ -74,6 +74,8 @@ class Gray:
 
     def raises(self, row: Row) -> str:
         """Why a row's token cannot be drawn; empty if it can."""
+        if not self.failing:
+            return ""
         request = self._request(row.key)
         if row.draw is None or row.draw.index != self.failing.get(request):
             return ""
@@ -82,7 +84,7 @@ class Gray:
 
     def strikes(self, worker: str, rows: Sequence[Row]) -> bool:
         """Whether a batch kills a rank of the worker."""
-        for row in rows:
+        for row in rows if self.poisonous else ():
             request = self._request(row.key)
             harmless = self.poisonous.get(request)
             if harmless is not None and row.start + len(row.tokens) > harmless:
