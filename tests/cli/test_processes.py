@@ -62,6 +62,7 @@ CHANGES = [
     {"memory": msgspec.structs.replace(MEMORY, prefix_caching=False)},
     {"memory": msgspec.structs.replace(MEMORY, cache_verify_interval_s=2.5)},
     {"work": msgspec.structs.replace(WORK, prefill_ahead=0.125)},
+    {"work": msgspec.structs.replace(WORK, watchdog_s=2.5, watchdog_first_s=0.0)},
     {
         "crew": msgspec.structs.replace(CREW, layouts={Role.PREFILL: given.Parallel(2, 3), Role.DECODE: given.Parallel(pp=2)}),
         "cores": (0, 1, 2, 3, 4, 5, 6, 7, 8, 9),

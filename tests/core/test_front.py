@@ -143,6 +143,8 @@ def test_failures_are_bounded_and_giving_way_is_not_one(bench: Bench) -> None:
         assert not heard(bench.say(D, Recompute(Key(key.room, Epoch(epoch)))))
     assert not heard(bench.say(D, Failed(Key(key.room, Epoch(8)), FailCode.HANDOFF_FAILED, "x", True)))
     assert not heard(bench.say(D, Failed(Key(key.room, Epoch(9)), FailCode.HANDOFF_FAILED, "x", True)))
+    for side in (P, D):  # a suspect begins again when it is known that it has ended nobody
+        assert not heard(bench.say(side, Ended(Key(key.room, Epoch(9)))))
     done = heard(bench.say(D, Failed(Key(key.room, Epoch(10)), FailCode.HANDOFF_FAILED, "why", True)))
     assert done == [Fail(RequestId(1), FailCode.HANDOFF_FAILED, "why", Key(key.room, Epoch(10)))]
 

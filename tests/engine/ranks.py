@@ -24,6 +24,7 @@ from baton.core.messages import PROTOCOL, BlockRun, LegSums
 from baton.core.plan import leg_seals, pair
 from baton.core.rank import RankCore
 from baton.core.state import StateTable, Unit
+from baton.core.watchdog import WatchdogSettings
 from baton.engine.digest import block_sums
 from baton.engine.engine import TorchEngine
 from baton.shell.narration import Narration
@@ -108,7 +109,15 @@ class Worker:
         block_bytes = {g: placement.block_bytes(g) for g in pools}
         store = HostMemory(pools=pools, block_bytes=block_bytes, total=HOST_BYTES, wake=self._woken.set)
         core = RankCore(rank=Rank(rank), boot=boot, placements=self.placements, seal=True)
-        host = RankHost(core=core, engine=engine, fabrics={"shm": fabric}, store=store, clock=clock, narration=Narration())
+        host = RankHost(
+            core=core,
+            engine=engine,
+            fabrics={"shm": fabric},
+            store=store,
+            clock=clock,
+            narration=Narration(),
+            watchdog=WatchdogSettings(0, 0),
+        )
         self._hosts.append(host)
         self.stores.append(store)
         self._parts += [fabric, store, engine]

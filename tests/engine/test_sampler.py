@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from baton.core.ids import TokenIndex
+from baton.core.ids import TokenId, TokenIndex
 from baton.core.messages import Drawn, Sampling
 from baton.core.mixing import mix64
+from baton.core.past import Past
 from baton.core.work import Draw
 from baton.engine import sampler
-from baton.engine.sampler import FIRST_LOOK, draw, uniform
+from baton.engine.sampler import FIRST_LOOK, Undrawn, draw, draw_rows, uniform
 
 PLAIN = Sampling(temperature=1.0, top_p=1.0, top_k=0, seed=7, logprobs=None)
 
@@ -255,3 +256,14 @@ def test_how_many_logprobs():
     assert len(all_.top) == 20
     assert math.fsum(math.exp(v) for _, v in all_.top) == pytest.approx(1)
     assert none.token == only.token == all_.token
+
+
+def test_what_one_row_raises_is_that_rows_alone():
+    """An id beyond the vocabulary that is barred: the gateway refuses it, and a worker must not die of it."""
+    logits = torch.tensor([[0.0, 3.0, 1.0], [5.0, 3.0, 1.0], [0.0, 3.0, 4.0]])
+    greedy = replace(PLAIN, temperature=0.0)
+    bad = Draw(greedy, TokenIndex(4), Past((), (), (TokenId(3),)))
+    first, failed, last = draw_rows(logits, [Draw(greedy, TokenIndex(0)), bad, Draw(greedy, TokenIndex(0))])
+    assert [first.token, last.token] == [1, 2]
+    assert isinstance(failed, Undrawn)
+    assert "token 4 cannot be drawn: IndexError" in failed.why

@@ -281,7 +281,14 @@ def test_failures_before_the_first_token_have_a_status(code, status, stream):
 
 def test_every_fail_code_has_a_status():
     for code in FailCode:
-        assert post(scripted(code), CHAT, HI).status_code >= 429
+        assert post(scripted(code), CHAT, HI).status_code >= 422
+
+
+def test_a_request_that_kills_workers_is_not_one_that_clients_try_again_by_themselves():
+    """OpenAI's own client repeats 408, 409, 429 and every 5xx."""
+    response = post(scripted(FailCode.POISON), CHAT, HI)
+    assert (response.status_code, response.json()["error"]["code"]) == (422, "poison_request")
+    assert "retry-after" not in response.headers
 
 
 def test_a_failure_after_tokens_spoils_an_undivided_answer_as_a_whole():

@@ -31,6 +31,12 @@ def test_end_tokens_are_what_generation_config_states_and_the_tokenizers_own(che
     assert Tokenizer.load(checkpoint).eos_ids == (9,)
 
 
+def test_an_end_token_that_the_model_cannot_draw_ends_nothing(checkpoint):
+    """Barred from being drawn before `min_tokens` it would be looked for in logits that end before it."""
+    (checkpoint / "generation_config.json").write_text(json.dumps({"eos_token_id": [9, 299, 300, -1, 128_009]}))
+    assert set(Tokenizer.load(checkpoint).eos_ids) == {9, 299, END}
+
+
 def test_the_models_vocabulary_counts_not_the_tokenizers(checkpoint):
     assert Tokenizer.load(checkpoint).vocab_size == 300
 

@@ -24,7 +24,7 @@ from baton.wire.codec import MAX_FRAME_BYTES
 FULL = GroupName("full")
 TABLE = StateTable(2, 16, (Group(FULL, Unit.PAGE, Full()),), (StateSpec("kv", FULL, (0, 1), ("k", "v"), 2, 8, DType.F32),))
 CLOCK, LONG = MonotonicClock(), Micros(20_000_000)
-IDLE = SimpleNamespace(poll=lambda: False, report=lambda: None)
+IDLE = SimpleNamespace(poll=lambda: False, report=lambda: None, timer=lambda: None)
 
 
 def seen_by(rank, **fields):

@@ -1,10 +1,12 @@
 """A worker's pump over a leader, a rank and lines that a test scripts."""
 
+import pytest
+
 from baton.core.agreement import Report, StepPlan
-from baton.core.errors import ConfigError
+from baton.core.errors import ConfigError, GivenUp
 from baton.core.ids import Boot, Link, Micros, Rank, Seq
 from baton.core.messages import Paired
-from baton.core.room import Dial, Effect, HangUp, Issue, Send
+from baton.core.room import Dial, Effect, GiveUp, HangUp, Issue, Send
 from baton.core.session import SessionEvent, WrongPeer
 from baton.shell.narration import Narration
 from baton.shell.worker import WorkerPump
@@ -48,6 +50,9 @@ class Host:
     def poll(self) -> bool:
         return False
 
+    def timer(self) -> None:
+        return None
+
     def apply(self, plan: StepPlan) -> None:
         self.applied.append(plan.seq)
 
@@ -62,6 +67,7 @@ class Lines:
 
     def __init__(self) -> None:
         self.said: list[object] = []
+        self.flushed: list[object] = []
 
     def receive(self) -> list[object]:
         return []
@@ -74,7 +80,7 @@ class Lines:
         return True
 
     def flush(self) -> None:
-        pass
+        self.flushed = list(self.said)
 
     def timer(self) -> None:
         return None
@@ -132,3 +138,13 @@ def test_a_worker_is_lost_where_another_process_answers_for_it() -> None:
     leader.due = [HangUp(PREFILL)]
     pump.turn()
     assert lines.hung_up == [7]
+
+
+def test_a_worker_that_is_given_up_ends_when_its_last_words_are_on_their_way() -> None:
+    leader, lines = Leader(Send(GATEWAY, Paired(PREFILL, "tcp")), GiveUp("a step does not end")), Lines()
+    pump = WorkerPump(
+        leader=leader, rank=Host(), others=(), absent=(), lines=lines, clock=Clock(), gateways=(), narration=Narration()
+    )
+    with pytest.raises(GivenUp, match="a step does not end"):
+        pump.turn()
+    assert lines.flushed == [Paired(PREFILL, "tcp")]

@@ -120,6 +120,7 @@ class Body:
             store=self._store,
             clock=station.clock,
             narration=station.narration,
+            watchdog=settings.watchdog,
         )
 
     def _host_bytes(self) -> int:

@@ -7,7 +7,9 @@ rank r   Station ── Body ── RankPump                      ends with rank
 import gc
 import os
 import signal
+import sys
 from collections.abc import Callable
+from typing import NoReturn
 
 import msgspec
 import psutil
@@ -19,7 +21,7 @@ from baton.cli.compose_rank import PRODUCTION, Body, Ports, Station
 from baton.cli.processes import rank_cores
 from baton.cli.ranks import Crew
 from baton.core.cores import AnyLeader, LeaderParts
-from baton.core.errors import FabricError, Mismatch, PeerError
+from baton.core.errors import FabricError, GivenUp, Mismatch, PeerError
 from baton.core.frames import Join
 from baton.core.ids import Micros
 from baton.core.manifest import Manifest
@@ -27,6 +29,7 @@ from baton.core.room import LeaderSettings
 from baton.shell.muster import gather_ranks
 from baton.shell.rank_pump import RankPump
 from baton.shell.settings import BLOCK_TOKENS, Role, WorkerSettings
+from baton.shell.supervisor import PREFIX
 from baton.shell.worker import WorkerPump
 
 __all__ = ["PRODUCTION", "Ports", "run_worker"]
@@ -52,6 +55,20 @@ class Member:
         while not stopped():
             self._station.sleep(self._pump.turn(), *self._crew.filenos())
             self._crew.look()
+
+    @property
+    def wedged(self) -> bool:
+        """Whether something of it never ends, so that closing it would wait in vain."""
+        return self._body.host.wedged
+
+    def end_hard(self, why: str) -> NoReturn:
+        """Say goodbye and end, without waiting for a thread: one hangs, perhaps where nothing reaches it. The other ranks of
+        this machine end with this process, those of other machines when they hear the goodbye."""
+        self._station.lines.close()
+        self._station.making.close()
+        print(f"{PREFIX}{why}", file=sys.stderr, flush=True)
+        sys.stdout.flush()
+        os._exit(1)
 
     def close(self) -> None:
         """Let the other ranks end, say goodbye, end every thread, free everything."""
@@ -205,7 +222,11 @@ def run_worker(settings: WorkerSettings, ports: Ports = PRODUCTION) -> None:
     log.info("worker_ready", pid=os.getpid(), reached_at=at, rss_mib=rss)
     try:
         worker.run(lambda: stop)
-    except PeerError:
+    except GivenUp as error:
+        worker.end_hard(str(error))
+    except PeerError as error:
+        if worker.wedged:
+            worker.end_hard(str(error))
         if not stop:  # ranks that end together may see each other go
             raise
     finally:

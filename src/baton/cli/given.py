@@ -50,7 +50,7 @@ class Parallel(msgspec.Struct, frozen=True):
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """How much is computed at once, as given on the command line."""
+    """How much is computed at once, and how long that may take, as given on the command line."""
 
     dtype: str
     index_dtype: str
@@ -58,6 +58,8 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     max_batched_tokens: int
     max_num_seqs: int
     prefill_ahead: float = default.PREFILL_AHEAD
+    watchdog_s: float = default.WATCHDOG_MS / 1000
+    watchdog_first_s: float = default.WATCHDOG_FIRST_MS / 1000
 
 
 class Edge(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,6 +152,8 @@ def worker_settings(
         max_batched_tokens=work.max_batched_tokens,
         max_num_seqs=work.max_num_seqs,
         prefill_ahead=work.prefill_ahead,
+        watchdog_ms=round(work.watchdog_s * 1000),
+        watchdog_first_ms=round(work.watchdog_first_s * 1000),
         prefix_caching=memory.prefix_caching,
         fetch_back=memory.fetch_back,
         handoff_timeout_s=memory.handoff_timeout_s,

@@ -9,7 +9,7 @@ import typer
 from baton.cli.config_file import load
 from baton.core.fetch_back import FetchBack
 from baton.ports.fabric_settings import FabricSettings
-from baton.shell.settings import BLOCK_TOKENS, Role
+from baton.shell.settings import BLOCK_TOKENS, WATCHDOG_FIRST_MS, WATCHDOG_MS, Role
 
 ENGINE, MEMORY, PROCESS, HTTP = "Engine", "Memory", "Processes", "HTTP"
 
@@ -22,6 +22,7 @@ DEFAULT_BATCHED_TOKENS = 512
 DEFAULT_NUM_SEQS = 128
 DEFAULT_FETCH_BACK = FetchBack.AUTO
 DEFAULT_FABRIC = FabricSettings()
+DEFAULT_WATCHDOG, DEFAULT_WATCHDOG_FIRST = WATCHDOG_MS / 1000, WATCHDOG_FIRST_MS / 1000
 
 INDEX_DTYPES: Mapping[str, str] = {"auto": "auto", "fp8": "fp8", "fp8_e4m3": "fp8"}
 DTYPES: Mapping[str, str] = {
@@ -120,6 +121,23 @@ PrefillAhead = Annotated[
     float,
     typer.Option(
         help="Share of a prefill worker's pool for prompts that decode has not admitted; 1: all.", rich_help_panel=MEMORY
+    ),
+]
+Watchdog = Annotated[
+    float,
+    typer.Option(
+        "--watchdog-timeout",
+        help="Seconds that a step, a hash or a host copy may show no progress, or ten times what it usually takes if that is"
+        " more; then its worker is ended and started again. 0: for ever.",
+        rich_help_panel=PROCESS,
+    ),
+]
+WatchdogFirst = Annotated[
+    float,
+    typer.Option(
+        "--watchdog-first-timeout",
+        help="The same, before the first of its kind has ended, when kernels may still be compiled.",
+        rich_help_panel=PROCESS,
     ),
 ]
 PrefixCaching = Annotated[

@@ -54,6 +54,8 @@ def worker(
     handoff_timeout: opt.HandoffTimeout = default.HANDOFF_TIMEOUT_S,
     fetch_timeout: opt.FetchTimeout = default.FETCH_TIMEOUT_S,
     cache_verify_interval: opt.CacheVerifyInterval = default.CACHE_VERIFY_INTERVAL_S,
+    watchdog_timeout: opt.Watchdog = opt.DEFAULT_WATCHDOG,
+    watchdog_first_timeout: opt.WatchdogFirst = opt.DEFAULT_WATCHDOG_FIRST,
     served_model_name: opt.ServedModelName = None,
     secret: opt.Secret = None,
     log_level: opt.Level = opt.LogLevel.INFO,
@@ -77,6 +79,8 @@ def worker(
         max_batched_tokens=max_batched_tokens,
         max_num_seqs=max_num_seqs,
         prefill_ahead=prefill_ahead,
+        watchdog_s=watchdog_timeout,
+        watchdog_first_s=watchdog_first_timeout,
     )
     memory = given.Memory(
         block_size=block_size,
@@ -243,6 +247,8 @@ def worker_flags(settings: WorkerSettings) -> tuple[str, ...]:
         "--handoff-timeout": settings.handoff_timeout_s,
         "--fetch-timeout": settings.fetch_timeout_s,
         "--cache-verify-interval": settings.cache_verify_interval_s,
+        "--watchdog-timeout": settings.watchdog_ms / 1000,
+        "--watchdog-first-timeout": settings.watchdog_first_ms / 1000,
         "--seal": (opt.Switch.ON if settings.seal else opt.Switch.OFF).value,
         "--secret": settings.secret,
         "--log-level": settings.log_level,

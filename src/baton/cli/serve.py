@@ -59,6 +59,8 @@ def serve(
     generation_config: opt.GenerationConfig = default.GENERATION_CONFIG,
     override_generation_config: opt.OverrideGenerationConfig = None,
     cache_verify_interval: opt.CacheVerifyInterval = default.CACHE_VERIFY_INTERVAL_S,
+    watchdog_timeout: opt.Watchdog = opt.DEFAULT_WATCHDOG,
+    watchdog_first_timeout: opt.WatchdogFirst = opt.DEFAULT_WATCHDOG_FIRST,
     served_model_name: opt.ServedModelName = None,
     api_key: opt.ApiKeys = None,
     api_key_file: opt.ApiKeyFiles = None,
@@ -89,6 +91,8 @@ def serve(
         max_batched_tokens=max_batched_tokens,
         max_num_seqs=max_num_seqs,
         prefill_ahead=prefill_ahead,
+        watchdog_s=watchdog_timeout,
+        watchdog_first_s=watchdog_first_timeout,
     )
     memory = given.Memory(
         block_size=block_size,

@@ -179,6 +179,7 @@ class RowSums(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     key: Key
     drawn: Drawn | None  # from the rank that samples
     sums: dict[GroupName, bytes]
+    failed: str = ""  # why the row has no token, which it wants: the request's own fault, or at least not that of the others
 
 
 class StepSums(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -202,6 +203,13 @@ class Rehashed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sums: dict[GroupName, bytes]
 
 
+class Wedged(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Work of a rank that does not end. A step may wait for another rank; hashes and copies wait for nobody."""
+
+    seq: Seq | None  # the step; None of anything else
+    why: str
+
+
 class Report(msgspec.Struct, frozen=True, tag="report", forbid_unknown_fields=True):
     """What one rank sees that its leader has not been told yet."""
 
@@ -217,6 +225,7 @@ class Report(msgspec.Struct, frozen=True, tag="report", forbid_unknown_fields=Tr
     reads: int  # under way, for the ledger view
     copies: int = 0  # rooms of which its host store holds something, or of which a copy is under way; for the ledger view
     counted: RankTally = RankTally()
+    wedged: tuple[Wedged, ...] = ()  # each once
 
 
 def unpack_sums(raw: bytes, units: int) -> NDArray[np.uint64]:

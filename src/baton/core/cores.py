@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from baton.core.agreement import Report, StepPlan
+from baton.core.agreement import Report, StepPlan, Wedged
 from baton.core.decode import DecodeLeader
 from baton.core.door import Cancel, QueueView, RequestId, Submit
 from baton.core.errors import ConfigError
@@ -59,6 +59,7 @@ class AnyRank(Protocol):
     def computed(self, done: BatchDone) -> list[RankEffect]: ...
     def hashed(self, done: DigestDone) -> list[RankEffect]: ...
     def copied(self, done: Copied) -> list[RankEffect]: ...
+    def wedged(self, found: Wedged) -> None: ...
     def report(self) -> Report | None: ...
 
 

@@ -439,9 +439,12 @@ class DecodeLeader(VerifyingLeader):
     # ---- generation -----------------------------------------------------------------------------
 
     def _compose(self) -> None:
-        for room in self.ready():
-            seals = room.enters and room.sums is not None  # the prefix cache lends nothing unsealed
-            self.add_row(room, decode_row(room, completed(self.state_table, room) if seals else None))
+        for lot in self.lots(self.rooms.in_state(RoomState.RUNNING)):
+            for room in self.ready(lot):
+                seals = room.enters and room.sums is not None  # the prefix cache lends nothing unsealed
+                self.add_row(room, decode_row(room, completed(self.state_table, room) if seals else None))
+            if self.draft.batch:
+                return
 
     def _on_batch(self, batch: list[tuple[DecodeRoom, RowOrder]], ranks: list[tuple[RowSums, ...]], now: Micros) -> None:
         for i, (room, row) in enumerate(batch):

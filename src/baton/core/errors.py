@@ -6,6 +6,7 @@ BatonError
 │   └── Mismatch    two workers do not fit together: names the field and both values
 ├── FabricError     a transfer engine failed or refused
 ├── Overloaded      no room now; try again later
+├── GivenUp         something of this process never ends; the process does, at once and without cleaning up
 └── Bug             ours; the process ends
 """
 
@@ -40,6 +41,10 @@ class Overloaded(BatonError):
     def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class GivenUp(BatonError):
+    """Work of ours that never ends: threads may hang in it, so nothing is waited for."""
 
 
 class Bug(BatonError):

@@ -39,6 +39,7 @@ from baton.core.messages import (
     ResetCache,
     Ticket,
     Tokens,
+    Trial,
     Unpaired,
     Withdrawn,
 )
@@ -47,6 +48,7 @@ from baton.core.request import Bits, FrontSettings, Request, Say, Standing
 from baton.core.room import Send
 from baton.core.senders import may_say
 from baton.core.stamps import Stamps
+from baton.core.suspects import MARGIN, Suspects
 from baton.core.workers import Pair, Workers
 
 
@@ -62,6 +64,7 @@ class Front:
         self._closing = Closing()
         self._workers = Workers(settings.introduce_again_ms)
         self._edge = Edge(settings)
+        self._suspects = Suspects()
         self._alarm = Alarm()  # of requests and introductions
         self.marks: Marks = Marks()
         self._arrived = 0
@@ -78,7 +81,8 @@ class Front:
             Failed: self._on_failed,
             Recompute: self._on_given_up,
             Withdrawn: self._on_given_up,
-            Ended: lambda sender, ended, now: self._side_ended(ended.key, sender),
+            Ended: lambda sender, ended, now: self._side_ended(ended.key, sender, now),
+            Trial: self._on_trial,
             LedgerView: lambda sender, view, now: self._questions.answered(sender, view),
         }
 
@@ -133,17 +137,28 @@ class Front:
         worker = self._workers.lost(boot)
         if worker is None:
             return
+        tried = self._suspects.lost(boot)
+        if tried is not None:
+            self._convict(tried, f"{worker.register.name} ended while it computed nothing else: {why}")
         for request in [r for r in self._requests.values() if r.pair is not None and boot in r.pair]:
             assert request.pair is not None
             if boot == request.pair[0] != request.pair[1] and request.streaming:
                 continue  # its prefill is behind it
             detail = f"{worker.role} worker {worker.register.name} was lost: {why}"
             begun = bool(request.said)  # its client is told at once; whoever has heard nothing waits for a successor
-            self._another_epoch(request, FailCode.WORKER_LOST, detail, now, counts=True, needs_pair=begun)
+            self.marks[Mark.INNOCENT] += tried is not None
+            self._another_epoch(request, FailCode.WORKER_LOST, detail, now, counts=tried is None, needs_pair=begun)
         for key in self._closing.owed_by(boot):
-            self._side_ended(key, boot)
+            self._side_ended(key, boot, now)
         self._questions.lost(boot)
         self._advance(now)
+
+    def _convict(self, key: Key, how: str) -> None:
+        """A worker has ended in a step that was this request's alone; another one has before."""
+        request = self._rooms.get(key.room)
+        if request is not None:
+            self.marks[Mark.POISON] += 1
+            self._fail(request, FailCode.POISON, f"two workers have ended while they computed this request; {how}")
 
     def on_timer(self, now: Micros) -> None:
         """A deadline may have passed."""
@@ -323,14 +338,26 @@ class Front:
     def _another_epoch(
         self, request: Request, code: FailCode, detail: str, now: Micros, *, counts: bool, needs_pair: bool
     ) -> None:
-        """The epoch ended badly: go on after what was said, in a new one, or fail."""
+        """The epoch ended badly: go on after what was said, in a new one, or fail. counts: whether it may be its own doing"""
         self._abort_epoch(request, detail)
         request.failures += counts
         self.marks[Mark.NEW_EPOCH if counts else Mark.GAVE_WAY] += 1
+        tried, open_still = request.suspect, bool(self._closing.owing(request.key))
+        if counts:
+            request.alone_until = len(request.said) + MARGIN
         if request.failures >= self.settings.max_epochs or (needs_pair and not self.usable_pairs()):
             self._fail(request, code, detail)
+        elif counts and tried and open_still:
+            self._hold(request, now)
         else:
             self._start(request, now)
+
+    def _hold(self, request: Request, now: Micros) -> None:
+        """What was computed alone may have ended its worker, which is not known yet: whoever owes its end is alive, or lost."""
+        self.marks[Mark.HELD] += 1
+        request.waits(now)
+        self._suspects.hold(request)
+        self._alarm.tell(self._edge.due(request))
 
     def _fail(self, request: Request, code: FailCode, detail: str) -> None:
         self._abort_epoch(request, detail)
@@ -339,6 +366,7 @@ class Front:
 
     def _done(self, request: Request) -> None:
         self._edge.forget(request)
+        self._suspects.forget(request)
         del self._requests[request.submit.request]
         del self._rooms[request.room]
         self._maybe_close(request.room)
@@ -348,10 +376,18 @@ class Front:
         request = self._rooms.get(key.room)
         return request if request is not None and request.key == key and sender in (request.pair or ()) else None
 
-    def _side_ended(self, key: Key, boot: Boot) -> None:
+    def _on_trial(self, sender: Boot, trial: Trial, now: Micros) -> None:
+        if trial.over or sender in self._closing.owing(trial.key):
+            self._suspects.heard(sender, trial)
+
+    def _side_ended(self, key: Key, boot: Boot, now: Micros) -> None:
+        self._suspects.heard(boot, Trial(key, over=True))
         self._workers.ended(boot, key)
-        if self._closing.ended(key, boot):
-            self._maybe_close(key.room)
+        if not self._closing.ended(key, boot):
+            return
+        if (held := self._suspects.release(key)) is not None:
+            self._start(held, now)
+        self._maybe_close(key.room)
 
     def _maybe_close(self, room: Room) -> None:
         if room not in self._rooms:
@@ -429,7 +465,9 @@ class Front:
         elif message.retry:
             if message.code is FailCode.WORKER_LOST and request.pair is not None:
                 self._doubt_pair(request.pair, now)
-            self._another_epoch(request, message.code, message.detail, now, counts=True, needs_pair=False)
+            innocent = self._suspects.innocent(request)
+            self.marks[Mark.INNOCENT] += innocent
+            self._another_epoch(request, message.code, message.detail, now, counts=not innocent, needs_pair=False)
         else:
             self._fail(request, message.code, message.detail)
 

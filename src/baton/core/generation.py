@@ -28,6 +28,11 @@ class Generation(OpenRoom):
         self.covered: int | None = None  # the last position for which it was looked whether it has its pages, and it has
 
     @property
+    def alone(self) -> bool:
+        """See OpenRoom: a suspect that has gone on for long enough is one no more."""
+        return self.next_index < self.ticket.alone_until
+
+    @property
     def next_index(self) -> TokenIndex:
         """Index of the next token to draw."""
         return TokenIndex(len(self.ticket.said) + len(self.generated))

@@ -17,9 +17,11 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from baton.core.agreement import Agreement, PlanDraft, Report, RowOrder, RowSums
+from baton.core.alone import Turns
 from baton.core.credit_news import CreditNews
 from baton.core.followers import Followers
 from baton.core.frames import Said
+from baton.core.giving_up import Wedges
 from baton.core.ids import Boot, Epoch, GroupName, Key, Micros, Rank, Room, Seq
 from baton.core.inspections import Inspections
 from baton.core.manifest import Manifest
@@ -42,13 +44,14 @@ from baton.core.messages import (
     RoomView,
     Stale,
     Ticket,
+    Trial,
 )
 from baton.core.pages import Ledger
 from baton.core.plans import Plans
 from baton.core.prefix_cache import Entry
 from baton.core.progress import ProgressTracker
 from baton.core.reuse import Reuse
-from baton.core.room import Effect, Issue, LeaderSettings, OpenRoom, RoomState, Saw, Send, Table
+from baton.core.room import Effect, GiveUp, Issue, LeaderSettings, OpenRoom, RoomState, Saw, Send, Table
 from baton.core.rooms import Rooms
 from baton.core.scrubber import Scrubber
 from baton.core.senders import may_say
@@ -97,6 +100,10 @@ class Leader(ABC, Generic[R]):
         self._composed: list[tuple[R, RowOrder]] = []  # the batch of this turn
         self._flight: dict[Seq, list[tuple[R, RowOrder]]] = {}  # batches under way, oldest first
         self._steps: dict[Seq, dict[Rank, tuple[RowSums, ...]]] = {}  # their outcomes so far
+        self._wedges = Wedges(len(manifest.ranks))
+        self._given_up = ""  # why this worker is to end
+        self.turns = Turns()
+        self._trial: R | None = None  # whose step is under way, with nothing else in it
         self._news = CreditNews()
         self.progress = ProgressTracker(manifest.boot, settings.stall_ms)
         self._handlers: dict[type[Any], Callable[[Boot, Any, Micros], None]] = {
@@ -178,12 +185,37 @@ class Leader(ABC, Generic[R]):
             by_rank[report.rank] = step.rows
             if len(by_rank) == len(self.manifest.ranks):
                 del self._steps[step.seq]
-                self._on_batch(self._flight.pop(step.seq), [by_rank[Rank(r)] for r in range(len(by_rank))], now)
+                self._wedges.ended(step.seq)
+                self._batch_ended(self._flight.pop(step.seq), [by_rank[Rank(r)] for r in range(len(by_rank))], now)
         for key in self._agreement.newly_quiet():
             room = self.rooms[key]
             self.see(room, Saw.QUIET)
             self._forget(room)
+        if (wedged := self._wedges.judge(report, self._steps)) is not None:
+            self._give_up(*wedged)
         self._turn(now)
+
+    def _batch_ended(self, batch: list[tuple[R, RowOrder]], ranks: list[tuple[RowSums, ...]], now: Micros) -> None:
+        if self._trial is not None:
+            self.send(self._trial.ticket.gateway, Trial(self._trial.key, over=True))
+            self._trial = None
+        for i, (room, _) in enumerate(batch):
+            why = next((rows[i].failed for rows in ranks if rows[i].failed), "")
+            if why and room.state is not RoomState.ENDING:
+                self.marks[Mark.ROW_FAILED] += 1
+                self.fail(room, FailCode.COMPUTE_FAILED, why, retry=False)
+        self._on_batch(batch, ranks, now)
+
+    def _give_up(self, why: str, seq: Seq | None) -> None:
+        """This worker cannot go on: its rooms do, elsewhere, but for one that was alone in the step that does not end."""
+        self.marks[Mark.GIVEN_UP] += 1
+        self._given_up = why
+        stuck = [room for room, _ in self._flight[seq]] if seq is not None else []
+        for room in [r for r in self.rooms.values() if r.state is not RoomState.ENDING]:
+            if room is self._trial and room in stuck:
+                self.fail(room, FailCode.POISON, f"{self.settings.name} computed nothing else, and {why}", retry=False)
+            else:
+                self.fail(room, FailCode.WORKER_LOST, f"{self.settings.name} gives up: {why}", retry=True)
 
     def on_timer(self, now: Micros) -> None:
         """A deadline may have passed."""
@@ -285,7 +317,11 @@ class Leader(ABC, Generic[R]):
     @property
     def may_step(self) -> bool:
         """Whether another batch may be issued: each stage of the pipeline can have one."""
-        return len(self._flight) < self.manifest.pp
+        return len(self._flight) < self.manifest.pp and self._trial is None
+
+    def lots(self, rooms: Sequence[R]) -> list[list[R]]:
+        """Rooms of which the next step may consist; see Turns."""
+        return self.turns.lots(rooms, flying=bool(self._flight))
 
     def add_row(self, room: R, row: RowOrder) -> None:
         """Add a row to the batch of this turn."""
@@ -425,6 +461,9 @@ class Leader(ABC, Generic[R]):
 
     def _turn(self, now: Micros) -> None:
         self._stirred = True
+        if self._given_up:
+            self._effects.append(GiveUp(self._given_up))
+            return
         if self.rooms:
             self._schedule(now)
         if self.draft:
@@ -433,6 +472,7 @@ class Leader(ABC, Generic[R]):
             if plan.batch:
                 if self._flight:
                     self.marks[Mark.PIPELINED] += 1
+                self._note_turn(self._composed[0][0])
                 self._flight[plan.seq], self._composed = self._composed, []
                 self._steps[plan.seq] = {}
             self._agreement.issue(plan)
@@ -440,6 +480,16 @@ class Leader(ABC, Generic[R]):
         self._tell_progress(now)
         for boot, credits in self._news.due(self._capacity, now):
             self.send(boot, credits)
+
+    def _note_turn(self, room: R) -> None:
+        """A step is issued, of which this is the first room."""
+        self.turns.stepped(alone=room.alone)
+        if room.alone:
+            assert len(self._composed) == 1, "a suspect has its step for itself"
+            assert not self._flight, "and nothing else is under way"
+            self.marks[Mark.ALONE] += 1
+            self._trial = room
+            self.send(room.ticket.gateway, Trial(room.key, over=False))
 
     def _capacity(self) -> Credits:
         """What this worker holds and could still take, for the gateways."""

@@ -30,6 +30,9 @@ class Mark(Enum):
     DAMAGE_SHARED = "a room ends because a page that it shares was damaged"
     INTACT = "doubted blocks of ours are as they were at birth"
     GONE = "doubted blocks are not held any more"
+    ROW_FAILED = "a request ends because its own row raises"
+    ALONE = "a request that may have ended a worker has a step for itself"
+    GIVEN_UP = "a worker ends because something of it does not"
     # prefill
     WITHDRAWN = "an unadmitted room gives way to an older one"
     TOO_FAR_AHEAD = "a prompt waits because decode has not admitted those before it"
@@ -79,6 +82,9 @@ class Mark(Enum):
     QUEUED = "a request waits at the edge for credits"
     GRACE = "the gateway ends what nobody ended"
     PAIR_DOUBTED = "one side of a pair has lost the other"
+    POISON = "a worker ends while it computes a request alone"
+    INNOCENT = "a worker ends while it computes another request alone"
+    HELD = "a request waits until it is known whether it has ended a worker"
 
 
 Marks = Counter[Mark]

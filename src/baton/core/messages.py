@@ -5,6 +5,7 @@
     prefill leader ──Borrow, Doubt, Returned──▶ decode leader ──Loan, Verdict──▶ prefill leader
     prefill leader ◀──Progress──▶ decode leader
     prefill leader ──FirstToken, Failed, Withdrawn, Ended──▶ gateway ◀──Admitted, Tokens, Failed, Ended── decode leader
+    either leader ──Trial──▶ gateway
 
 Inside a session messages arrive once and in order; between sessions in any order (DESIGN section 9).
 """
@@ -80,6 +81,8 @@ class FailCode(Enum):
     DEADLINE_EXCEEDED = "deadline_exceeded"
     OVERLOADED = "overloaded"
     QUEUE_TIMEOUT = "queue_timeout"
+    COMPUTE_FAILED = "compute_failed"  # what this request asks for cannot be computed; others are not concerned
+    POISON = "poison_request"  # a worker ended while it computed it, and another one while it computed nothing else
 
 
 # ---- gateway -> leaders -------------------------------------------------------------------------
@@ -100,6 +103,7 @@ class Ticket(Message, frozen=True, tag="ticket"):
     priority: int = 0  # the smaller the more urgent: who waits longer at the gateway, who gives way when decode's pages run short
     admit_ms: int = 30_000  # from its arrival until a worker must hold memory to generate in; then the epoch fails
     cache_salt: str = ""  # only requests with the same one share cached state
+    alone_until: int = 0  # generated tokens, `said` included, up to which its rows have steps for themselves; 0 = none has
 
     @property
     def came(self) -> tuple[Stamp, Boot]:
@@ -150,6 +154,13 @@ class Failed(Message, frozen=True, tag="failed"):
     code: FailCode
     detail: str
     retry: bool  # whether another epoch may succeed
+
+
+class Trial(Message, frozen=True, tag="trial"):
+    """Leader -> gateway, of a request that may have ended a worker: a step with nothing else in it begins, or is over."""
+
+    key: Key
+    over: bool
 
 
 class Recompute(Message, frozen=True, tag="recompute"):
@@ -437,6 +448,7 @@ AnyMessage = (
     | FirstToken
     | Tokens
     | Failed
+    | Trial
     | Recompute
     | Ended
     | Credits

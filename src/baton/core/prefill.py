@@ -216,12 +216,11 @@ class PrefillLeader(BorrowingLeader):
             self.end(victim)
 
     def _compose(self) -> None:
+        computing = [room for room in self.rooms.in_state(RoomState.COMPUTING) if room.ordered < room.length]
         budget = self.settings.step_tokens
-        for room in self.rooms.in_state(RoomState.COMPUTING):
+        for room in next(iter(self.lots(computing)), ()):
             if budget <= 0:
                 return
-            if room.ordered == room.length:
-                continue  # its last chunk is under way
             block = self.state_table.block_tokens
             size = next_chunk(done=room.ordered, length=room.length, budget=budget, rule=self._rule, block_tokens=block)
             slide(self, room, room.done, tokens=room.length)

@@ -31,6 +31,7 @@ from baton.core.agreement import (
     StepPlan,
     Suspect,
     Vote,
+    Wedged,
 )
 from baton.core.errors import Bug
 from baton.core.fetching import OpenOrder, Peer, Piece
@@ -92,6 +93,7 @@ class RankCore:
         self._done: list[BatchDone] = []
         self._met: list[Met] = []
         self._rehashed: list[Rehashed] = []
+        self._wedged: list[Wedged] = []
 
     # ---- plans ----------------------------------------------------------------------------------
 
@@ -402,6 +404,11 @@ class RankCore:
         self._look_for_quiet()
         return []
 
+    def wedged(self, found: Wedged) -> None:
+        """Something that was handed to a port does not end."""
+        self._wedged.append(found)
+        self._changed = True
+
     # ---- report ---------------------------------------------------------------------------------
 
     def report(self) -> Report | None:
@@ -421,6 +428,7 @@ class RankCore:
             reads=len(self._reads) + len(self._unknown),
             copies=len(self._host),
             counted=self.counts.view(),
+            wedged=tuple(self._wedged),
         )
         self._clear()
         return report

@@ -52,6 +52,7 @@ class Request:
         *(
             "admit_by",
             "admitted",
+            "alone_until",
             "arrival",
             "deadline",
             "epoch",
@@ -77,6 +78,7 @@ class Request:
         self.epoch = Epoch(0)
         self.key = Key(room, self.epoch)  # looked at with every message
         self.failures = 0
+        self.alone_until = 0  # see Ticket
         self.said: list[TokenId] = []
         self.pair: tuple[Boot, Boot] | None = None
         self.given: Ticket | None = None  # the last that workers were given
@@ -101,7 +103,13 @@ class Request:
             priority=self.submit.priority,
             cache_salt=self.submit.cache_salt,
             admit_ms=left_ms if self.said else max(1, (self.admit_by - now) // 1000),
+            alone_until=self.alone_until,
         )
+
+    @property
+    def suspect(self) -> bool:
+        """Whether its next token is computed in a step of its own."""
+        return len(self.said) < self.alone_until
 
     def due(self, settings: FrontSettings, pairless: Micros | None) -> Micros:
         """When the gateway ends it by itself. pairless: since when there is no pair of workers."""

@@ -76,11 +76,10 @@ class GeneratingLeader(Leader[G]):
 
     # ---- steps ----------------------------------------------------------------------------------
 
-    def ready(self) -> list[G]:
-        """Rooms whose next token is computed now, oldest first: each has a page for it, and every stage of a pipeline gets
-        an equal share of all that run. One that lacked a page is looked at beyond that share: whoever is to give way to it may
-        have been in another stage then."""
-        running = self.rooms.in_state(RoomState.RUNNING)
+    def ready(self, running: Sequence[G]) -> list[G]:
+        """Of these rooms, which run, those whose next token is computed now, oldest first: each has a page for it, and every
+        stage of a pipeline gets an equal share of all. One that lacked a page is looked at beyond that share: whoever is to
+        give way to it may have been in another stage then."""
         if not running:
             return []
         busy = self.in_flight() | self._called_off

@@ -37,7 +37,13 @@ class HangUp(msgspec.Struct, frozen=True, tag="hang_up"):
     boot: Boot
 
 
-Effect = Send | Issue | Dial | HangUp
+class GiveUp(msgspec.Struct, frozen=True, tag="give_up"):
+    """End this worker, all its ranks, without waiting for anything: something of it never ends. The last effect of a leader."""
+
+    why: str
+
+
+Effect = Send | Issue | Dial | HangUp | GiveUp
 
 
 class LeaderSettings(msgspec.Struct, frozen=True):
@@ -119,6 +125,11 @@ class OpenRoom:
         self.enters = True  # whether its next complete page may enter the cache
         self.overdue = False  # whether more was cached of it, when it was last looked, and not verified in time
         self.copied: tuple[Entry, ...] = ()  # cached pages that its state was copied from when it gave way
+
+    @property
+    def alone(self) -> bool:
+        """Whether its next row has a step for itself."""
+        return len(self.ticket.said) < self.ticket.alone_until
 
     def tokens(self, start: int, end: int) -> tuple[TokenId, ...]:
         """Those of its sequence at these positions."""

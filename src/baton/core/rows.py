@@ -28,7 +28,7 @@ def step_sums(done: BatchDone) -> StepSums:
 
 
 def _row_sums(row: RowDone) -> RowSums:
-    return RowSums(row.key, row.drawn, {group: pack(sums) for group, sums in row.sums.items()})
+    return RowSums(row.key, row.drawn, {group: pack(sums) for group, sums in row.sums.items()}, row.failed)
 
 
 def pack(sums: NDArray[np.uint64]) -> bytes:

@@ -40,6 +40,7 @@ from baton.core.messages import (
     Stale,
     Ticket,
     Tokens,
+    Trial,
     Verdict,
     Withdrawn,
 )
@@ -110,7 +111,7 @@ RULES: Mapping[type[Any], Rule] = {
     Abort: _from_gateway,
     **dict.fromkeys((FirstToken, Offer, Withdrawn, Borrow, Returned), _from_prefill),
     **dict.fromkeys((Tokens, Recompute, Admitted, Received, Loan), _from_decode),
-    **dict.fromkeys((Failed, Ended, Stale, Doubt, Verdict), _from_either),
+    **dict.fromkeys((Failed, Ended, Stale, Trial, Doubt, Verdict), _from_either),
     **dict.fromkeys((Register, Hello), _of_itself),
     **dict.fromkeys((Credits, Progress), _of_its_own),
     **dict.fromkeys((Introduce, AskLedger, Clear, ResetCache), _from_a_gateway),

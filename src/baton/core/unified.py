@@ -8,6 +8,8 @@ pages go to the prefix cache, those of generated tokens too (core/reuse.py): the
 A step holds every running room's next token, and prompt chunks in what is left of the step's tokens.
 """
 
+from collections.abc import Sequence
+
 from baton.core.agreement import RowOrder, RowSums
 from baton.core.chunks import ChunkRule, final_blocks, next_chunk
 from baton.core.generation import Generation, completed, decode_row, drawn_of, tell
@@ -83,15 +85,20 @@ class UnifiedLeader(GeneratingLeader[UnifiedRoom]):
             self._compose()
 
     def _compose(self) -> None:
-        running = self.ready()
+        rooms = self.rooms.in_state(RoomState.RUNNING, RoomState.COMPUTING)
+        for lot in self.lots([r for r in rooms if r.state is RoomState.RUNNING or r.ordered < r.length]):
+            self._compose_of(lot)
+            if self.draft.batch:
+                return
+
+    def _compose_of(self, rooms: Sequence[UnifiedRoom]) -> None:
+        running = self.ready([room for room in rooms if room.state is RoomState.RUNNING])
         for room in running:
             self.add_row(room, decode_row(room, self._completed(room)))
         budget = self.settings.step_tokens - len(running)
-        for room in self.rooms.in_state(RoomState.COMPUTING):
+        for room in [room for room in rooms if room.state is RoomState.COMPUTING]:
             if budget <= 0:
                 return
-            if room.ordered == room.length:
-                continue  # its last chunk is under way
             block = self.state_table.block_tokens
             size = next_chunk(done=room.ordered, length=room.length, budget=budget, rule=self._rule, block_tokens=block)
             slide(self, room, room.done, tokens=room.length + 1)

@@ -100,6 +100,7 @@ class RowDone(msgspec.Struct, frozen=True):
     key: Key
     drawn: Drawn | None
     sums: Mapping[GroupName, NDArray[np.uint64]]
+    failed: str = ""  # why this row has no token, which it wants; other rows are as they should be
 
 
 class BatchDone(msgspec.Struct, frozen=True):

@@ -20,6 +20,7 @@ from baton.core.errors import Bug, PeerError
 from baton.core.ids import GroupName
 from baton.core.messages import Drawn
 from baton.core.state import Placement, Unit
+from baton.core.watchdog import Task
 from baton.core.work import Batch, BatchDone, DigestDone, DigestOrder, Row, RowDone
 from baton.engine.attention.delta import DeltaBackend
 from baton.engine.attention.interface import ENDLESS, AttentionBackend, Segment
@@ -27,7 +28,7 @@ from baton.engine.attention.paged import PagedAttend
 from baton.engine.attention.sparse import SparseBackend
 from baton.engine.models.base import Model
 from baton.engine.ops import ROW_STEP, lacking, padded
-from baton.engine.sampler import draw_rows
+from baton.engine.sampler import Undrawn, draw_rows
 from baton.ports.fabric import Pool
 
 log = structlog.get_logger()
@@ -67,6 +68,7 @@ class TorchEngine:
         self._rehearse = rehearse  # before the first batch, on the thread that computes
         self._row_step = ROW_STEP[placement.table.specs[0].dtype] * threads  # what attention reads is in the served dtype
         self._group_of = _groups(placement)
+        self._progress = dict.fromkeys(Task, 0)  # each kind is counted by its own thread
         self._done: deque[BatchDone | DigestDone | BaseException] = deque()
         self._batches: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         self._digests: queue.SimpleQueue[DigestOrder | None] = queue.SimpleQueue()
@@ -101,6 +103,11 @@ class TorchEngine:
         """See the port. Zeroing runs at the speed of memory, 0.1 s for a gigabyte or so."""
         if group in self._bytes:  # else no layer of this stage is in it
             self._bytes[group][:] = 0
+
+    @property
+    def progress(self) -> Mapping[Task, int]:
+        """See the port."""
+        return self._progress
 
     def poll(self) -> list[BatchDone | DigestDone]:
         """See the port. Raises what compute raised (E6)."""
@@ -139,10 +146,15 @@ class TorchEngine:
             while (order := self._digests.get()) is not None:
                 starts = range(0, max(1, len(order.slots)), DIGEST_BLOCKS)
                 cuts = [slice(i, i + DIGEST_BLOCKS) for i in starts]
-                sums = [self._sums(order.group, order.slots[c], order.numbers[c]) for c in cuts]
+                sums = [self._counted(order, c) for c in cuts]
                 self._finish(DigestDone(order.job, np.concatenate(sums)))
         except BaseException as error:  # noqa: BLE001 (top of the thread: the pump raises it again)
             self._finish(error)
+
+    def _counted(self, order: DigestOrder, cut: slice) -> NDArray[np.uint64]:
+        sums = self._sums(order.group, order.slots[cut], order.numbers[cut])
+        self._progress[Task.DIGEST] += 1
+        return sums
 
     def _finish(self, done: BatchDone | DigestDone | BaseException) -> None:
         self._done.append(done)
@@ -159,12 +171,12 @@ class TorchEngine:
         hidden = self._forward(batch.rows)
         drawn = {} if hidden is None else self._draw(batch.rows, hidden)
         computed = time.monotonic_ns()
-        rows = tuple(RowDone(r.key, drawn.get(i), self._seal(r)) for i, r in enumerate(batch.rows))
+        rows = tuple(_row_done(r, drawn.get(i), self._seal(r)) for i, r in enumerate(batch.rows))
         ended = time.monotonic_ns()
         log.debug("step_computed", seq=batch.seq, rows=len(rows), seal_us=(ended - computed) // 1000, t_us=ended // 1000)
         return BatchDone(batch.seq, rows)
 
-    def _draw(self, rows: Sequence[Row], hidden: torch.Tensor) -> dict[int, Drawn]:
+    def _draw(self, rows: Sequence[Row], hidden: torch.Tensor) -> dict[int, Drawn | Undrawn]:
         """Tokens of the rows that want one; none on ranks that have no logits."""
         wanted = [(i, row.draw) for i, row in enumerate(rows) if row.draw is not None]
         if not wanted:
@@ -184,8 +196,12 @@ class TorchEngine:
         short = lacking(count, self._row_step)
         x, at = padded(torch.from_numpy(tokens), short), padded(torch.from_numpy(positions), short)
         where = [places[self._group_of[layer]] for layer in range(len(self._group_of))]
-        attend = PagedAttend(self._attention, self._sparse, self._delta, where)
+        attend = PagedAttend(self._attention, self._sparse, self._delta, where, self._passed)
         return self._model.forward(x, at, attend)
+
+    def _passed(self) -> None:
+        """Another layer is reached."""
+        self._progress[Task.STEP] += 1
 
     def _places(self, rows: Sequence[Row], group: GroupName) -> tuple[list[Segment], torch.Tensor]:
         """Where a group keeps the rows' sequences, and the new positions: int64, block slot * B + token in block; a slot holds
@@ -233,6 +249,13 @@ class TorchEngine:
                     -1, self._placement.table.block_tokens, place.row_bytes
                 )
                 rows[:, used:] = 0
+
+
+def _row_done(row: Row, drawn: Drawn | Undrawn | None, sums: Mapping[GroupName, NDArray[np.uint64]]) -> RowDone:
+    if isinstance(drawn, Undrawn):
+        log.error("row_failed", room=row.key.room, epoch=row.key.epoch, why=drawn.why)
+        return RowDone(row.key, None, sums, drawn.why)
+    return RowDone(row.key, drawn, sums)
 
 
 def _groups(placement: Placement) -> dict[int, GroupName]:

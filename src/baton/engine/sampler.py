@@ -8,6 +8,7 @@ The order and the formulas are vLLM's. Logprobs are those of the model: of the l
 
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from baton.core.mixing import mix64
 from baton.core.past import Past
 from baton.core.work import Draw
 
+ROW_ERRORS = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)  # what computing with a row's values can raise
 FIRST_LOOK = 1024  # candidates sorted first for top_p; all are, where these do not reach it
 
 
@@ -26,18 +28,32 @@ def uniform(seed: int, index: int) -> float:
     return (mix64(mix64(seed, 0), index) >> 11) * 2.0**-53
 
 
-def draw_rows(logits: torch.Tensor, orders: Sequence[Draw]) -> list[Drawn]:
+class Undrawn(msgspec.Struct, frozen=True):
+    """A row whose token cannot be drawn, and why."""
+
+    why: str
+
+
+def draw_rows(logits: torch.Tensor, orders: Sequence[Draw]) -> list[Drawn | Undrawn]:
     """One token per row, whatever its company. logits: float32 [rows, vocab]; they are left as they are."""
     values = logits.numpy()
     # one pass for all rows; argmax takes the lowest id on ties
     greedy: list[int] = values.argmax(axis=1).tolist() if any(_is_plain_greedy(o) for o in orders) else []
-    tokens = [greedy[n] if _is_plain_greedy(o) else _token(values[n], o) for n, o in enumerate(orders)]
-    return [_scored(logits[n], t, o.sampling.logprobs) for n, (t, o) in enumerate(zip(tokens, orders, strict=True))]
+    return [_row(logits[n], values[n], o, greedy[n] if _is_plain_greedy(o) else None) for n, o in enumerate(orders)]
 
 
-def draw(logits: torch.Tensor, order: Draw) -> Drawn:
+def draw(logits: torch.Tensor, order: Draw) -> Drawn | Undrawn:
     """One row's token. logits: float32 [vocab]."""
     return draw_rows(logits[None], [order])[0]
+
+
+def _row(logits: torch.Tensor, values: NDArray[np.float32], order: Draw, greedy: int | None) -> Drawn | Undrawn:
+    """What a request asks for may be what nobody foresaw: then it has no token, and the others of the step have theirs."""
+    try:
+        token = _token(values, order) if greedy is None else greedy
+        return _scored(logits, token, order.sampling.logprobs)
+    except ROW_ERRORS as error:
+        return Undrawn(f"its token {order.index} cannot be drawn: {type(error).__name__}: {error}")
 
 
 def _is_plain_greedy(order: Draw) -> bool:

@@ -61,6 +61,8 @@ STATUS = {
     FailCode.DEADLINE_EXCEEDED: 504,
     FailCode.OVERLOADED: 429,
     FailCode.QUEUE_TIMEOUT: 503,
+    FailCode.COMPUTE_FAILED: 500,
+    FailCode.POISON: 422,  # no 5xx: clients try those again by themselves, and each try could cost two workers
 }
 
 

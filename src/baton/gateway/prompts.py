@@ -45,17 +45,20 @@ class Prompter:
 
     async def _encode(self, encode: Callable[[str], Prompt], text: str, *, param: str) -> Prompt:
         _require_unicode(text, param)
-        if len(text) <= self._inline_chars:
-            return encode(text)
-        return await asyncio.to_thread(encode, text)
+        ids = encode(text) if len(text) <= self._inline_chars else await asyncio.to_thread(encode, text)
+        self._require_known(ids, param)  # a tokenizer may have tokens that its model was never given
+        return ids
 
     def _known(self, tokens: list[int]) -> Prompt:
+        self._require_known(tokens, "prompt")
+        return tuple(map(TokenId, tokens))
+
+    def _require_known(self, tokens: Sequence[int], param: str) -> None:
         top = max(tokens, default=0)
         if top >= self._tokenizer.vocab_size:
             raise refuse(
-                f"prompt holds token id {top}; this model's vocabulary ends at {self._tokenizer.vocab_size - 1}", param="prompt"
+                f"{param} holds token id {top}; this model's vocabulary ends at {self._tokenizer.vocab_size - 1}", param=param
             )
-        return tuple(map(TokenId, tokens))
 
 
 def split_batch(prompt: str | list[int] | list[str] | list[list[int]]) -> list[str] | list[list[int]]:

@@ -57,7 +57,8 @@ class Tokenizer:
         self._special = frozenset(i for i, t in vocabulary.get_added_tokens_decoder().items() if t.special)
         self._own = OwnTexts(vocabulary, self._special, byte_level=kinds == {"ByteLevel"})
         self._spellings: dict[int, Spelling] = {}
-        self.eos_ids = tuple(TokenId(i) for i in eos_ids)
+        # What the model cannot draw ends nothing, and must not be barred from being drawn either (min_tokens).
+        self.eos_ids = tuple(TokenId(i) for i in eos_ids if 0 <= i < vocab_size)
         self.vocab_size = vocab_size
 
     @classmethod

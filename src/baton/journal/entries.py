@@ -10,14 +10,14 @@ from enum import Enum
 
 import msgspec
 
-from baton.core.agreement import Report, StepPlan
+from baton.core.agreement import Report, StepPlan, Wedged
 from baton.core.cores import FrontParts, LeaderParts, RankParts
 from baton.core.door import Cancel, Submit
 from baton.core.frames import Said
 from baton.core.ids import Boot, Micros, RankId
 from baton.core.rank_effects import CancelRead, ClearPools, Compute, Connect, Digest, Discard, Disconnect, Load, Read, Save
 from baton.core.request import Say
-from baton.core.room import Dial, HangUp, Issue, Send
+from baton.core.room import Dial, GiveUp, HangUp, Issue, Send
 from baton.core.work import BatchDone, Copied, DigestDone, Ended, Handle, Released
 
 FORMAT = 1
@@ -169,6 +169,12 @@ class HostCopied(Entry, frozen=True, tag="host_copied"):
     done: Copied
 
 
+class FoundWedged(Entry, frozen=True, tag="found_wedged"):
+    """Something that was handed to a port does not end."""
+
+    found: Wedged
+
+
 class ReportTaken(Entry, frozen=True, tag="report_taken"):
     """There was a report to take; calls that found none change nothing and are not written down."""
 
@@ -194,6 +200,7 @@ AnyEntry = (
     | Computed
     | Hashed
     | HostCopied
+    | FoundWedged
     | ReportTaken
 )
 
@@ -252,6 +259,7 @@ Out = (
     | Issue
     | Dial
     | HangUp
+    | GiveUp
     | Say
     | Connect
     | Disconnect

@@ -13,6 +13,7 @@ from baton.journal.entries import (
     ClearAsked,
     Computed,
     Connected,
+    FoundWedged,
     GatewayUp,
     Hashed,
     Heard,
@@ -56,6 +57,7 @@ RANK: Mapping[type[AnyEntry], RankPlay] = {
     Computed: lambda rank, e: rank.computed(e.done),
     Hashed: lambda rank, e: rank.hashed(e.done),
     HostCopied: lambda rank, e: rank.copied(e.done),
+    FoundWedged: lambda rank, e: rank.wedged(e.found),
     ReportTaken: lambda rank, e: [report] if (report := rank.report()) is not None else [],
 }
 FRONT: Mapping[type[AnyEntry], FrontPlay] = {

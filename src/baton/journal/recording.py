@@ -7,7 +7,7 @@ pump ──call──▶ RecordedLeader ──entry──▶ Leader            t
 from collections.abc import Callable
 from typing import cast
 
-from baton.core.agreement import Report, StepPlan
+from baton.core.agreement import Report, StepPlan, Wedged
 from baton.core.cores import AnyFront, AnyLeader, AnyRank, Cores, FrontParts, LeaderParts, RankParts
 from baton.core.door import Cancel, QueueView, RequestId, Submit
 from baton.core.errors import BatonError
@@ -112,6 +112,10 @@ class RecordedRank:
     def copied(self, done: Copied) -> list[RankEffect]:
         """See RankCore."""
         return self._do(e.HostCopied(done))
+
+    def wedged(self, found: Wedged) -> None:
+        """See RankCore."""
+        self._do(e.FoundWedged(found))
 
     def report(self) -> Report | None:
         """See RankCore."""

@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
-from baton.core.agreement import Report, StepPlan
+import structlog
+
+from baton.core.agreement import Report, StepPlan, Wedged
 from baton.core.cores import AnyRank
 from baton.core.errors import Bug, FabricError
-from baton.core.ids import Key, Micros, RankId
+from baton.core.ids import Key, Micros, RankId, Seq
 from baton.core.rank_effects import (
     CancelRead,
     ClearPools,
@@ -19,12 +21,15 @@ from baton.core.rank_effects import (
     Read,
     Save,
 )
-from baton.core.work import BatchDone, Connected, Ended, FabricEvent, Handle, Released
+from baton.core.watchdog import Task, Watchdog, WatchdogSettings
+from baton.core.work import Batch, BatchDone, Connected, DigestOrder, Ended, FabricEvent, Handle, HostCopy, Released
 from baton.ports.clock import Clock
 from baton.ports.engine import Engine
 from baton.ports.fabric import Fabric
 from baton.ports.host_store import HostStore
 from baton.shell.narration import Narration
+
+log = structlog.get_logger()
 
 
 class RankHost:
@@ -39,11 +44,14 @@ class RankHost:
         store: HostStore,
         clock: Clock,
         narration: Narration,
+        watchdog: WatchdogSettings,
     ) -> None:
         self._core, self._engine, self._fabrics, self._clock, self._narration = core, engine, fabrics, clock, narration
         self._store = store
         self._reads: dict[Handle, tuple[Fabric, Key]] = {}
         self._peers: dict[RankId, Fabric] = {}
+        self._watchdog = Watchdog(watchdog)
+        self.wedged = False  # something of ours never ends: closing would wait for it
 
     def apply(self, plan: StepPlan) -> None:
         """Give the rank its leader's next plan."""
@@ -59,15 +67,34 @@ class RankHost:
         for done in self._engine.poll():
             found = True
             if isinstance(done, BatchDone):
+                self._watchdog.ends(Task.STEP, done.seq, self._clock.now())
                 self._perform(self._core.computed(done))
             else:
+                self._watchdog.ends(Task.DIGEST, done.job, self._clock.now())
                 self._narration.note("hash_ended", job=done.job, t_us=self._clock.now())
                 self._perform(self._core.hashed(done))
         for copied in self._store.poll():
             found = True
+            self._watchdog.ends(Task.COPY, copied.job, self._clock.now())
             self._narration.note("host_copy_ended", job=copied.job, why=copied.why, t_us=self._clock.now())
             self._perform(self._core.copied(copied))
+        self._look()
         return found
+
+    def timer(self) -> Micros | None:
+        """When to be polled at the latest; None: whoever has something wakes us."""
+        return self._watchdog.timer()
+
+    def _look(self) -> None:
+        """Tell the core what never ends. What has ended by now was brought in before."""
+        if not self._watchdog.watching:
+            return
+        for task, count in self._engine.progress.items():
+            self._watchdog.progressed(task, count)
+        for stuck in self._watchdog.look(self._clock.now()):
+            log.error("wedged", what=stuck.task.value, job=stuck.job, why=stuck.why)
+            self.wedged = True
+            self._core.wedged(Wedged(Seq(stuck.job) if stuck.task is Task.STEP else None, stuck.why))
 
     def _hear(self, event: FabricEvent) -> None:
         match event:
@@ -95,12 +122,14 @@ class RankHost:
                     self._narration.note(
                         "step_started", seq=effect.batch.seq, rows=len(effect.batch.rows), t_us=self._clock.now()
                     )
-                    self._engine.submit(effect.batch)
+                    self._submit(effect.batch)
                 case Digest():
-                    self._engine.digest(effect.order)
+                    self._digest(effect.order)
                 case Save(copy=copy):
+                    self._watch_copy(copy)
                     self._store.save(copy)
                 case Load(copy=copy):
+                    self._watch_copy(copy)
                     self._store.load(copy)
                 case Discard(key=key):
                     self._store.discard(key)
@@ -113,6 +142,17 @@ class RankHost:
                     fabric = self._peers.pop(effect.peer, None)
                     if fabric is not None:
                         fabric.disconnect(effect.peer)
+
+    def _submit(self, batch: Batch) -> None:
+        self._watchdog.begins(Task.STEP, batch.seq, sum(len(row.tokens) for row in batch.rows), self._clock.now())
+        self._engine.submit(batch)
+
+    def _digest(self, order: DigestOrder) -> None:
+        self._watchdog.begins(Task.DIGEST, order.job, len(order.slots), self._clock.now())
+        self._engine.digest(order)
+
+    def _watch_copy(self, copy: HostCopy) -> None:
+        self._watchdog.begins(Task.COPY, copy.job, sum(len(slots) for slots in copy.slots.values()), self._clock.now())
 
     def _connect(self, effect: Connect) -> None:
         fabric = self._fabrics.get(effect.fabric)

@@ -49,7 +49,9 @@ class RankPump:
             self._lines.send(self._leader, report)
         self._lines.flush()
         self._narration.tell()
-        timer = self._lines.timer()
+        timer, look = self._lines.timer(), self._rank.timer()
+        if look is not None and (timer is None or look < timer):
+            timer = look
         return Micros(max(0, timer - self._clock.now())) if timer is not None else None
 
     def _heard(self, event: SessionEvent) -> None:

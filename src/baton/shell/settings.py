@@ -6,6 +6,7 @@ import msgspec
 
 from baton.core.errors import ConfigError
 from baton.core.fetch_back import FetchBack
+from baton.core.watchdog import WatchdogSettings
 from baton.ports.fabric_settings import FabricSettings
 
 BLOCK_TOKENS = 16  # B: the unit of layout, transfer and seal; equal on both sides
@@ -17,6 +18,8 @@ GENERATION_CONFIG = "auto"
 SHUTDOWN_TIMEOUT_S = 60.0
 LEAST_TIMEOUT_S, MOST_TIMEOUT_S = 0.001, 86_400.0
 LEAST_VERIFY_INTERVAL_S = 1.0  # a shorter one would be all that a worker does
+WATCHDOG_MS, WATCHDOG_FIRST_MS = 4_000, 300_000
+LEAST_WATCHDOG_S = 0.5  # a busy machine keeps a thread waiting for so long
 
 
 class Role(Enum):
@@ -65,6 +68,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         prefix_caching: whether state is kept for later requests with the same beginning
         fetch_back: whether prefill fetches what decode has cached of a prompt, and decode lends it
         cache_verify_interval_s: within which every cached page is hashed where it lies, or is not used; 0 = never
+        watchdog_ms: for so long a step, a hash or a host copy may show no progress; 0 = for ever
+        watchdog_first_ms: the same, before the first of its kind has ended
     """
 
     role: Role
@@ -104,6 +109,13 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     prefix_caching: bool = True
     fetch_back: FetchBack = FetchBack.AUTO
     cache_verify_interval_s: float = CACHE_VERIFY_INTERVAL_S
+    watchdog_ms: int = WATCHDOG_MS
+    watchdog_first_ms: int = WATCHDOG_FIRST_MS
+
+    @property
+    def watchdog(self) -> WatchdogSettings:
+        """What the ranks' watchdogs go by."""
+        return WatchdogSettings(self.watchdog_ms, self.watchdog_first_ms)
 
     @property
     def page_blocks(self) -> int:
@@ -154,6 +166,13 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         if verify and not LEAST_VERIFY_INTERVAL_S <= verify <= MOST_TIMEOUT_S:
             limits = f"{LEAST_VERIFY_INTERVAL_S:g} and {MOST_TIMEOUT_S:g}"
             raise ConfigError(f"--cache-verify-interval {verify:g}: it must lie between {limits} seconds; 0 switches it off")
+        for flag, milliseconds in (
+            ("--watchdog-timeout", self.watchdog_ms),
+            ("--watchdog-first-timeout", self.watchdog_first_ms),
+        ):
+            if milliseconds and not LEAST_WATCHDOG_S <= milliseconds / 1000 <= MOST_TIMEOUT_S:
+                limits = f"0 (off), or from {LEAST_WATCHDOG_S:g} to {MOST_TIMEOUT_S:g} seconds"
+                raise ConfigError(f"{flag} {milliseconds / 1000:g}: it must be {limits}")
         if not self.gateways:
             raise ConfigError("a worker needs at least one gateway to register with")
         if not self.fabrics:

@@ -15,7 +15,7 @@ import structlog
 from baton.core import session
 from baton.core.agreement import Report
 from baton.core.cores import AnyLeader
-from baton.core.errors import Bug, ConfigError, PeerError
+from baton.core.errors import Bug, ConfigError, GivenUp, PeerError
 from baton.core.frames import Join
 from baton.core.ids import Boot, Key, Link, Micros
 from baton.core.messages import (
@@ -30,7 +30,7 @@ from baton.core.messages import (
     Verdict,
     Withdrawn,
 )
-from baton.core.room import Dial, Effect, HangUp, Issue, Send
+from baton.core.room import Dial, Effect, GiveUp, HangUp, Issue, Send
 from baton.core.session import SessionEvent
 from baton.ports.clock import Clock
 from baton.shell.lines import Lines
@@ -72,6 +72,7 @@ class WorkerPump:
 
         Raises:
             PeerError: a rank of this worker was lost
+            GivenUp: something of this worker never ends
             Bug: a rank has diverged, or an invariant does not hold
         """
         for event in self._lines.receive():
@@ -104,6 +105,8 @@ class WorkerPump:
         self._leader_due, due = self._leader.timer(), self._lines.timer()
         if due is None or (self._leader_due is not None and self._leader_due < due):
             due = self._leader_due
+        if (look := self._rank.timer()) is not None and (due is None or look < due):
+            due = look
         return Micros(max(0, due - self._clock.now())) if due is not None else None
 
     def _heard(self, event: SessionEvent) -> None:
@@ -159,6 +162,9 @@ class WorkerPump:
                 link = self._peer_links.pop(effect.boot, None)
                 if link is not None:
                     self._lines.hang_up(link)
+            case GiveUp():
+                self._lines.flush()
+                raise GivenUp(effect.why)
 
     def _dial(self, effect: Dial) -> None:
         """An address that must not be dialled from here is a pair that cannot be, not the end of this worker."""

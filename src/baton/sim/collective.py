@@ -5,7 +5,7 @@ decode    position ◀─ cached here (inherited) | handed over by prefill | com
 unified   position ◀─ computed here for a room (author)
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
@@ -64,6 +64,8 @@ class Collective:
         self.authors: dict[Place, Key] = {}  # blocks of the pools, and for whom they were computed or fetched back
         self.brought: dict[Place, tuple[int, ...]] = {}  # stamps of those that were fetched back
         self.inherited: dict[Key, list[int]] = {}  # on decode: stamps of what was cached when a room came
+        self.raises: Callable[[Row], str] = lambda row: ""  # why drawing a row's token does
+        self.strikes: Callable[[Sequence[Row]], bool] = lambda rows: False  # whether one of them kills who computes it
 
     def submit(self, rank: Rank, batch: Batch) -> None:
         """A rank has begun a batch; it runs when all have."""
@@ -86,6 +88,9 @@ class Collective:
     def _run(self, batches: Mapping[Rank, Batch]) -> None:
         if not all(e.process.alive for e in self.engines.values()):
             return  # a collective without one of its ranks hangs until the worker is ended
+        if self.strikes(next(iter(batches.values())).rows):
+            self.engines[Rank(0)].process.die("killed by a request")
+            return
         for row in next(iter(batches.values())).rows:
             self._extend(row)
         for rank, batch in batches.items():

@@ -36,6 +36,7 @@ from baton.core.messages import (
     Stale,
     Ticket,
     Tokens,
+    Trial,
     Verdict,
     Withdrawn,
 )
@@ -70,7 +71,7 @@ AUTHORS: Mapping[type[Any], Authors] = {  # whom the judges believe; the page of
     **dict.fromkeys((Ticket, Abort, Close), _gateway),
     **dict.fromkeys((FirstToken, Offer, Withdrawn, Borrow, Returned), _prefill),
     **dict.fromkeys((Tokens, Recompute, Admitted, Received, Loan), _decode),
-    **dict.fromkeys((Failed, Ended, Stale, Doubt, Verdict), _either),
+    **dict.fromkeys((Failed, Ended, Stale, Trial, Doubt, Verdict), _either),
 }
 
 

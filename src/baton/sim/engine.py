@@ -15,18 +15,20 @@ from baton.core.ids import GroupName, Key, Rank, Seq
 from baton.core.messages import Drawn
 from baton.core.past import Past
 from baton.core.state import Group, Placement, Unit, Window, extent_blocks
+from baton.core.watchdog import Task
 from baton.core.work import Batch, BatchDone, DigestDone, DigestOrder, Draw, Row, RowDone
 from baton.sim import content
 from baton.sim.collective import Collective
 from baton.sim.collective import World as CollectivesWorld
 from baton.sim.context import Context
+from baton.sim.gray import DIGEST, STEP
 from baton.sim.memory import SimPool
 from baton.sim.process import Process
 from baton.sim.sums import Sums
 
 DIGEST_US = 30
 NOTHING = Past((), (), ())
-LATE_US = 100_000  # times up to 30: hashing of cached pages may take longer than it may be put off
+LATE_US = 100_000  # times up to 20: hashing of cached pages may take longer than it may be put off
 NOWHERE = -1 << 40  # an index that no pool has
 
 
@@ -97,16 +99,19 @@ class SimEngine:
         """See Engine."""
         self.process.port_call()
         self.computing[batch.seq] = batch
-        self.collective.submit(self.rank, batch)
+        if self.process.ends(STEP):
+            self.collective.submit(self.rank, batch)
 
     def digest(self, order: DigestOrder) -> None:
         """See Engine."""
         self.process.port_call()
         self.digesting[order.job] = order
+        if not self.process.ends(DIGEST):
+            return
         half = len(order.slots) // 2 if self.world.hostile and self.world.tape.chance(0.3, "a digest in two parts") else 0
         late = 10 * self.world.tape.below(100, "digest") if self.world.hostile else 0
         if self.world.hostile and self.passing(order.job) and self.world.tape.chance(0.4, "cached pages are hashed late"):
-            late += LATE_US * self.world.tape.below(30, "hashed after")
+            late += LATE_US * self.world.tape.below(20, "hashed after")
         if half:
             self.world.heap.after(DIGEST_US * self.process.slowness, self._first_half, order, half, late)
         else:
@@ -144,6 +149,11 @@ class SimEngine:
         if not self.world.clearing:
             self.world.violate("never_cleared", f"the pool of {group} was cleared, and nobody has asked for that")
         self.sim_pools[group].data[:] = 0
+
+    @property
+    def progress(self) -> Mapping[Task, int]:
+        """See Engine: nothing takes long here."""
+        return {}
 
     def poll(self) -> list[BatchDone | DigestDone]:
         """See Engine."""
@@ -273,10 +283,10 @@ class SimEngine:
         for group in self._groups:
             self._compute(row, group, end)
         sums = {g: self._seal(row, g, first, past) for g, (first, past) in row.final.items()}
-        drawn = None
-        if row.draw is not None and samples:
+        drawn, why = None, self.collective.raises(row) if samples else ""
+        if row.draw is not None and samples and not why:
             drawn = self._draw(row.key, row.draw, self.collective.histories[row.key][end - 1])
-        return RowDone(row.key, drawn, sums)
+        return RowDone(row.key, drawn, sums, why)
 
     def _draw(self, key: Key, draw: Draw, history: int) -> Drawn:
         """A token, by what the draw is told and by nothing else; its logprobs are this attempt's."""

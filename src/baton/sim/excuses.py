@@ -4,15 +4,18 @@ import msgspec
 
 from baton.core.messages import FailCode
 
-DISTURBED = frozenset({"crash", "pause", "partition", "loss burst", "late frame", "mismatch", "connect"})
+ENDED = frozenset({"crash", "pause", "partition", "loss burst", "late frame", "mismatch", "connect", "hang"})
+DISTURBED = ENDED | {"poison"}
 TRANSFER = frozenset({"failed read", "corrupt read", "straggling read", "damage"})
 EXCUSES: dict[FailCode, frozenset[str]] = {
     FailCode.WORKER_LOST: DISTURBED,
-    # A side that has refused the request, or has seen its deadline pass, knows it no more: the other one says so first.
-    FailCode.HANDOFF_FAILED: DISTURBED | TRANSFER | {"big", "tight"},
+    # A side that has refused the request, or failed it by itself, knows it no more: the other one says so first.
+    FailCode.HANDOFF_FAILED: DISTURBED | TRANSFER | {"big", "tight", "row"},
     FailCode.DEADLINE_EXCEEDED: DISTURBED | TRANSFER | {"tight"},
     FailCode.OVERLOADED: frozenset({"big"}),
     FailCode.QUEUE_TIMEOUT: DISTURBED | TRANSFER | {"tight", "crowd"},
+    FailCode.COMPUTE_FAILED: frozenset({"row"}),
+    FailCode.POISON: ENDED | {"is poison"},  # of innocent requests only one that was a suspect, and had bad luck again
 }
 EVERYBODY = "*"
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from baton.core.ids import GroupName, Key
 from baton.core.state import Placement
 from baton.core.work import Copied, HostCopy
+from baton.sim.gray import COPY
 from baton.sim.heap import Heap
 from baton.sim.memory import SimPool
 from baton.sim.process import Process
@@ -90,6 +91,8 @@ class SimHostStore:
     def _begin(self, copy: HostCopy, why: str, act: object) -> None:
         world, tape, faults = self._world, self._world.tape, self._world.faults()
         self.under_way[copy.job] = copy
+        if not self._process.ends(COPY):
+            return
         late = COPY_US
         if tape.chance(faults.host_slow, "a slow copy"):
             late += SLOW_US[tape.below(len(SLOW_US), "slow by")]

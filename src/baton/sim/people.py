@@ -90,6 +90,7 @@ class People:
         submit = Submit(RequestId(number), prompt, sampling, limits, priority=number % 3, cache_salt=salt)
         client = Client(submit, gateway, self._world.heap.now, probe, repeats, tight, big and not repeats)
         self.oracle.clients[submit.request] = client
+        self._world.gray.asked(client)
         if not process.alive:
             client.gone, client.ended_at = "connection refused", self._world.heap.now
             return

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from baton.core.errors import Bug, PeerError
+from baton.core.errors import Bug, GivenUp, PeerError
 from baton.core.ids import Boot, Micros
 from baton.sim.heap import SUPERSEDED, Heap
 
-SLOWER = 8
+SLOWER = 4
 
 
 class Crash(BaseException):
@@ -47,6 +47,10 @@ class Process:
         self.paused_until = 0
         self.slow_until = 0  # its host computes at a fraction of its pace
         self.calls_left: int | None = None  # port calls until a crash
+        self.gave_up = False  # it ended because something of its worker did not
+        self.hangs: set[str] = set()  # kinds of work of which the next piece that begins never ends
+        self.hung: set[str] = set()  # kinds of work of which nothing ends any more
+        self.on_hang: Callable[[Process, str], None] = lambda process, kind: None
         self.on_death: list[Callable[[str], None]] = []
         self.on_bug: Callable[[Process, Bug], None] | None = None
         self.reaction: Callable[[], int] = lambda: 0
@@ -58,7 +62,7 @@ class Process:
         """Make the pump and turn it for the first time."""
         try:
             self._pump = make()
-        except (Crash, PeerError, Bug) as why:
+        except (Crash, PeerError, GivenUp, Bug) as why:
             self._ends(why)
         self.wake()
 
@@ -97,18 +101,21 @@ class Process:
         self.turns += 1
         try:
             sleep = self._pump.turn()
-        except (Crash, PeerError, Bug) as why:
+        except (Crash, PeerError, GivenUp, Bug) as why:
             self._ends(why)
         else:
             if sleep is not None:
                 self.wake(sleep + 1)  # a clock that runs slow must not be asked again in the same microsecond
         return None
 
-    def _ends(self, why: Crash | PeerError | Bug) -> None:
+    def _ends(self, why: Crash | PeerError | GivenUp | Bug) -> None:
         match why:
             case Crash():
                 self.die("crashed")
             case PeerError():
+                self.die(str(why))
+            case GivenUp():
+                self.gave_up = True
                 self.die(str(why))
             case Bug():
                 if self.on_bug is not None:
@@ -127,6 +134,16 @@ class Process:
         if self.calls_left == 0:
             raise Crash
         self.calls_left -= 1
+
+    def ends(self, kind: str) -> bool:
+        """Whether work of this kind that begins now will end."""
+        if kind in self.hung:
+            return False  # its thread hangs
+        if kind not in self.hangs:
+            return True
+        self.hung.add(kind)
+        self.on_hang(self, kind)
+        return False
 
     def die(self, why: str) -> None:
         """End: nothing of it moves any more."""

@@ -146,7 +146,8 @@ JUSTIFIED: Mapping[tuple[str, str], Rule] = MappingProxyType(
         ("Agreement", "reads"): _by_rank,
         ("Agreement", "copies"): _by_rank,
         ("Agreement", "counted"): _by_rank,
-        ("Agreement", "_chains"): lambda live, owner, table: len(table) == 1,  # of the plan that all have applied
+        # of the plan that all have applied, and of one that hashes cached pages
+        ("Agreement", "_chains"): lambda live, owner, table: 1 <= len(table) <= 2,
         ("Plans", "_known"): lambda live, owner, table: len(table) <= MOST,
         # what a process is made of
         ("Leader", "_handlers"): _always,
@@ -160,6 +161,7 @@ JUSTIFIED: Mapping[tuple[str, str], Rule] = MappingProxyType(
         ("Ledger", "pools"): _always,
         ("Rooms", "_standing"): _always,  # a table for each state
         ("RankHost", "_fabrics"): _always,
+        ("Watchdog", "_lanes"): _always,  # one for each kind of work
         ("SimFabric", "_pools"): _always,
         # counts
         ("Leader", "marks"): _always,
@@ -172,6 +174,7 @@ JUSTIFIED: Mapping[tuple[str, str], Rule] = MappingProxyType(
         ("Pace", "_times"): lambda live, owner, table: len(table) <= table.maxlen,
         ("Tab", "_sum"): lambda live, owner, table: not any(table.values()),
         ("SimFabric", "_lying"): _always,
+        ("Pace", "_slowest"): _always,  # by size, in powers of two
         # cached pages
         ("PagePool", "_cached"): _cache,
         ("PrefixCache", "_entries"): _cache,
@@ -181,6 +184,7 @@ JUSTIFIED: Mapping[tuple[str, str], Rule] = MappingProxyType(
         ("Entry", "pages"): _cache,
         ("Entry", "sums"): _cache,
         ("Inspections", "_open"): lambda live, owner, table: len(table) <= 1,  # hashed again and again, one order at a time
+        ("Scrubber", "_under_way"): _cache,
         ("Open", "birth"): _always,
         ("Open", "answers"): _always,
         # said once, and not acknowledged yet: it was said a moment ago

@@ -24,7 +24,8 @@ class Kind(Enum):
     CRASH = "crash"  # the code under test raised what it must not
 
 
-LIVENESS = frozenset({"liveness", "healed_succeeds", "nothing_left", "quiet_at_rest", "no_spurious_failure"})
+GRAY = ("hang_noticed", "no_false_alarm", "poison_bounded")
+LIVENESS = frozenset({"liveness", "healed_succeeds", "nothing_left", "quiet_at_rest", "no_spurious_failure", *GRAY})
 CRASHED = "no_bug"
 PROCESS_ENDED = "process_lives"  # said by whoever ran the process: it is gone, or was silent for too long
 

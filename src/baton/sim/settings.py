@@ -92,6 +92,8 @@ class Faults(msgspec.Struct, frozen=True):
     slow_hosts: int = 0  # a process computes at a fraction of its pace for a while; no excuse for anything
     confused: float = 0.0  # what was said to a process is said to it again by another one
     twice: float = 0.0  # .. by the same one
+    hangs: int = 0  # times that something of a worker never ends
+    poison: bool = False  # whether one of the requests kills whoever computes it
 
 
 class WorldDraw(msgspec.Struct, frozen=True):
@@ -149,6 +151,8 @@ def draw_table(tape: Tape) -> StateTable:
 def draw_world(tape: Tape) -> WorldDraw:
     """A world; all zeroes are one prefill and one decode worker of one rank each, no fault, and nothing that costs time."""
     found = draw_service(tape)
+    if not found.clean and tape.chance(0.15, "gray"):
+        found = msgspec.structs.replace(found, faults=grayer(found.faults, tape))
     if tape.chance(0.03, "a crowd"):
         return _crowded(tape, found)
     return msgspec.structs.replace(found, costs=draw_costs(tape, found)) if tape.chance(0.12, "costs") else found
@@ -262,6 +266,12 @@ def draw_worker(
         max_rooms=(8, 2, 3, 4)[tape.below(4, "max_rooms")],
         host_bytes=int(HOST_STATES[more] * longest) if role != "prefill" else 0,
     )
+
+
+def grayer(faults: Faults, tape: Tape) -> Faults:
+    """With what neither lives nor dies: work that never ends, and a request that kills whoever computes it."""
+    kinds = 1 + tape.below(3, "gray kinds")
+    return msgspec.structs.replace(faults, hangs=2 + tape.below(3, "hangs") if kinds & 1 else 0, poison=bool(kinds & 2))
 
 
 def draw_faults(tape: Tape) -> Faults:

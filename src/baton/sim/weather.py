@@ -28,6 +28,7 @@ class Weather:
             (faults.partitions, self._partition),
             (faults.source_damage, self._damage),
             (faults.slow_hosts, self._slow),
+            (faults.hangs, self._world.gray.hang),
         )
         for times, what in happenings:
             for _ in range(times):

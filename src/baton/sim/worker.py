@@ -21,6 +21,7 @@ from baton.core.retraction import GeneratingLeader
 from baton.core.room import Effect, Issue, LeaderSettings, Send
 from baton.core.span import Span
 from baton.core.state import Group, Placement, Unit
+from baton.core.watchdog import WatchdogSettings
 from baton.shell.lines import Lines
 from baton.shell.narration import Narration
 from baton.shell.rank_host import RankHost
@@ -41,6 +42,7 @@ from baton.sim.process import Process, Pump
 from baton.sim.replicas import Replicas
 from baton.sim.settings import LONGEST, WorkerDraw
 
+WATCHDOG = WatchdogSettings(floor_ms=2_400, first_ms=3_000)  # a slow copy to the host store takes 2 s
 AHEAD = {3: 0.5, 4: 0.25}  # share of the pool that runs ahead of admission, by the rooms of the worker; else all of it
 
 
@@ -82,6 +84,8 @@ class WorkerRun:
         self.pages = {g.name: self._pool(g) for g in self.table.groups}
         self.manifest = self._manifest(weights)
         self.collective = Collective(world, boots[0], draw.role, len(boots))
+        self.collective.raises = world.gray.raises
+        self.collective.strikes = lambda rows: world.gray.strikes(draw.name, rows)
         self.cache = world.caches[boots[0]] = CacheBook(
             draw.name,
             self.table,
@@ -269,7 +273,15 @@ class WorkerRun:
         lines = Lines(sessions, control, process.clock)
         if rank == 0:
             world.confusion.joins(self.boot, Voice(process, sessions, lines))
-        host = RankHost(core=core, engine=engine, fabrics={"sim": fabric}, store=store, clock=process.clock, narration=Silent())
+        host = RankHost(
+            core=core,
+            engine=engine,
+            fabrics={"sim": fabric},
+            store=store,
+            clock=process.clock,
+            narration=Silent(),
+            watchdog=WATCHDOG,
+        )
         self.engines.append(engine)
         self.stores.append(store)
         self.cores.append(core)
@@ -339,6 +351,8 @@ def kept_by(leader: Leader[Any], now: int) -> dict[str, int]:
     agreement, inspections = leader._agreement, leader.inspections
     kept: dict[str, Sized] = {"epochs": leader._epochs, "votes": agreement._votes, "drops": agreement._dropped_at}
     kept["followers"], kept["inspections"] = leader.followers, range(len(inspections) - leader.scrubber.under_way)
+    kept["wedged"] = leader._wedges
+    kept["trials"] = [leader._trial] if leader._trial is not None else []
     if isinstance(leader, GeneratingLeader):
         kept["copies"] = leader._copies
         kept["host ledger"] = range(leader._host.rooms)

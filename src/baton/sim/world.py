@@ -35,6 +35,7 @@ from baton.sim.confusion import Confusion, Voice
 from baton.sim.costs import Wires
 from baton.sim.endings import Endings
 from baton.sim.excuses import EVERYBODY, Fault, worker_of
+from baton.sim.gray import Gray
 from baton.sim.handoffs import Handoffs
 from baton.sim.heap import Heap
 from baton.sim.loans import Loans
@@ -102,6 +103,7 @@ class World:
         self.network = Network(self.heap, tape, self.faults, self.fault)
         self.weather = Weather(self, tape)
         self.confusion = Confusion(self, tape)
+        self.gray = Gray(self, tape)
         self.tickets: dict[Key, Ticket] = {}
         self.people = People(self)
         self.tainted: set[Key] = set()  # rooms computed from damaged memory
@@ -222,6 +224,7 @@ class World:
         process = Process(name, boot, self.heap, SkewedClock(self.heap, offset=offset, drift_ppm=drift))
         process.reaction = self._reaction
         process.on_bug = self._bug
+        process.on_hang = self.gray.hangs
         self._names[boot] = name
         return process
 
@@ -296,7 +299,7 @@ class World:
             process.on_death.append(partial(self._rank_died, worker, process))
 
     def _rank_died(self, worker: WorkerRun, process: Process, why: str) -> None:
-        self.fault("crash", process.name)
+        self.fault(self.gray.kind_of_death(process), process.name)
         self.tell(f"{process.name}: ends: {why}")
         self.heap.after(self.tape.below(8, "reaped after") * 600_000, self._reap, worker)
 
@@ -429,6 +432,7 @@ class World:
         for process in self.processes():
             process.paused_until = 0
             process.calls_left = None
+            process.hangs.clear()
             process.wake(0)
         for name, (process, _) in list(self.fronts.items()):
             if not process.alive:
@@ -456,6 +460,8 @@ class World:
             if front.open_requests:
                 waiting = {f"{key.room[-4:]}.{key.epoch}": [self._names[b] for b in boots] for key, boots in front._closing}
                 self.violate("nothing_left", f"{process.name} holds {front.open_requests} requests or rooms, waits for {waiting}")
+            if front._suspects:
+                self.violate("nothing_left", f"{process.name} still keeps suspects")
         for worker in self.workers.values():
             if not worker.alive:
                 self.violate("liveness", f"{worker.draw.name} is not alive after healing")

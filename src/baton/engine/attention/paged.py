@@ -1,6 +1,6 @@
 """Attention of one batch: its rows are cached, then attend to what is cached."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -17,10 +17,19 @@ class PagedAttend:
 
     places: of each layer of the rank; a layer with an index has its keys where its rows are, and all such layers the same; of a
         layer with recurrent state the slots
+    passed: called when a layer is reached
     """
 
-    def __init__(self, attention: AttentionBackend, sparse: SparseBackend, delta: DeltaBackend, places: Sequence[Place]) -> None:
+    def __init__(
+        self,
+        attention: AttentionBackend,
+        sparse: SparseBackend,
+        delta: DeltaBackend,
+        places: Sequence[Place],
+        passed: Callable[[], None] = lambda: None,
+    ) -> None:
         self._attention, self._sparse, self._delta, self._places = attention, sparse, delta, places
+        self._passed = passed
         self._count = len(places[0][1])
 
     def __call__(
@@ -46,6 +55,7 @@ class PagedAttend:
 
     def delta(self, layer: int, rows: DeltaRows, value_dim: int, /) -> torch.Tensor:
         """See Attend."""
+        self._passed()
         n, (segments, _) = self._count, self._places[layer]
         whole, shape = n == len(rows.decay), (*rows.decay.shape, value_dim)
         out = rows.decay.new_empty(shape) if whole else rows.decay.new_zeros(shape)
@@ -54,6 +64,7 @@ class PagedAttend:
 
     def _cache(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """Store the rows; returns where the answer goes, zeros for padding."""
+        self._passed()
         n, shape, (_, slots) = self._count, (*q.shape[:-1], v.shape[-1]), self._places[layer]
         self._attention.write(layer=layer, k=k[:n], v=v[:n], slots=slots)
         return q.new_zeros(shape) if n < len(q) else q.new_empty(shape)

@@ -7,6 +7,7 @@ from baton.sim.plants import (
     caching,
     draws,
     epochs,
+    gray,
     handing,
     lending,
     memory,
@@ -39,5 +40,6 @@ BANK: tuple[Plant, ...] = (
     *draws.PLANTS,
     *unified.PLANTS,
     *resting.PLANTS,
+    *gray.PLANTS,
 )
 BY_NAME: Mapping[str, Plant] = {plant.name: plant for plant in BANK}

@@ -96,10 +96,10 @@ class RepeatsTickets(Front):
             e.message.key: e.message for e in self._effects if isinstance(e, Send) and isinstance(e.message, Ticket)
         }
 
-    def _side_ended(self, key: Key, boot: Boot) -> None:
+    def _side_ended(self, key: Key, boot: Boot, now: Micros) -> None:
         if boot in self._closing.owing(key) and boot in self._workers:
             self._effects.append(Send(boot, self._tickets[key]))
-        super()._side_ended(key, boot)
+        super()._side_ended(key, boot, now)
 
 
 def _forget_all(self: Leader[Any], room: Any) -> None:

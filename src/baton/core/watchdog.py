@@ -1,0 +1,157 @@
+"""What a rank's ports have taken on and ought to bring to an end: which of it never will (pure; the time is handed in).
+
+    begins ──▶ the oldest of its kind ──ends──▶ so much takes so long            the pace of that kind, for later bounds
+                       └── no sign of progress for longer than its bound ──▶ wedged, said once
+
+    bound = `first_ms`, until anything of the kind has ended: first steps may compile
+            max(`floor_ms`, FACTOR x what so much has taken so far), from then on
+
+Work of a kind runs one piece after the other, so only the oldest is looked at. Time counts in steps of a tick at most: what
+passes while this process is not turned (stopped, moved to another machine, starved) is nobody's fault and counts for a tick.
+"""
+
+from enum import Enum
+
+import msgspec
+
+from baton.core.ids import Micros
+
+FACTOR = 10.0  # a layer, or a chunk of a digest, that takes so many times longer than a whole piece of work of that size
+TICKS = 8  # looks in the time of the floor
+FORGETS = 0.9  # what the slowest piece of a size keeps of its time with each later one
+
+
+class Task(Enum):
+    """Kinds of work; each kind has a thread of its own."""
+
+    STEP = "step"
+    DIGEST = "digest"
+    COPY = "host copy"
+
+
+class WatchdogSettings(msgspec.Struct, frozen=True):
+    """How long work may go without a sign of progress, in milliseconds."""
+
+    floor_ms: int  # however fast it was before; 0 = nothing is watched
+    first_ms: int  # until a piece of its kind has ended
+
+
+class Pace:
+    """How long pieces of one kind took lately, by the order of magnitude of their size."""
+
+    def __init__(self) -> None:
+        self._slowest: dict[int, float] = {}  # by bits of the size: microseconds
+
+    def saw(self, size: int, us: int) -> None:
+        """A piece of that size took so long."""
+        bits = size.bit_length()
+        known = self._slowest.get(bits, 0.0)
+        self._slowest[bits] = max(float(us), FORGETS * known + (1 - FORGETS) * us)
+
+    def expected(self, size: int) -> float | None:
+        """Microseconds for such a piece: no more than for a larger one, nor than for so many smaller ones; None at first."""
+        bits = size.bit_length()
+        return min((us * 2.0 ** max(0, bits - b) for b, us in self._slowest.items()), default=None)
+
+
+class Lane:
+    """The open work of one kind, oldest first."""
+
+    def __init__(self) -> None:
+        self.open: dict[int, int] = {}  # job -> size
+        self.pace = Pace()
+        self.progress = 0  # as last seen
+        self.still = 0  # microseconds without a sign of it
+        self.spent = 0  # microseconds of the oldest
+        self.said = False  # that the oldest is wedged
+
+    def begin_next(self) -> None:
+        """Another piece is the oldest."""
+        self.still, self.spent, self.said = 0, 0, False
+
+
+class Stuck(msgspec.Struct, frozen=True):
+    """A piece of work that does not end."""
+
+    task: Task
+    job: int
+    why: str
+
+
+class Watchdog:
+    """One rank's."""
+
+    def __init__(self, settings: WatchdogSettings) -> None:
+        self._settings = settings
+        self._tick = max(1, settings.floor_ms * 1000 // TICKS)
+        self._lanes = {task: Lane() for task in Task}
+        self._seen = Micros(0)  # when time was counted last
+        self.watching = 0  # pieces under way
+
+    def begins(self, task: Task, job: int, size: int, now: Micros) -> None:
+        """A piece of work is handed to its port. size: tokens of a step, blocks of the others."""
+        if not self._settings.floor_ms:
+            return
+        self._count(now)
+        lane = self._lanes[task]
+        if not lane.open:
+            lane.begin_next()
+        lane.open[job] = size
+        self.watching += 1
+
+    def ends(self, task: Task, job: int, now: Micros) -> None:
+        """It has ended, well or not."""
+        if not self._settings.floor_ms:
+            return
+        self._count(now)
+        lane = self._lanes[task]
+        oldest = next(iter(lane.open)) == job
+        size = lane.open.pop(job)
+        self.watching -= 1
+        if oldest:
+            lane.pace.saw(size, lane.spent)
+            lane.begin_next()
+
+    def progressed(self, task: Task, count: int) -> None:
+        """Signs of progress so far, of all work of the kind."""
+        lane = self._lanes[task]
+        if lane.progress != count:
+            lane.progress, lane.still = count, 0
+
+    def look(self, now: Micros) -> list[Stuck]:
+        """What is found to be wedged now, each piece once."""
+        if not self.watching:
+            return []
+        self._count(now)
+        return [self._stuck(task, lane) for task, lane in self._lanes.items() if self._is_stuck(lane)]
+
+    def timer(self) -> Micros | None:
+        """When to look next; None while there is nothing to look at."""
+        if not self.watching:
+            return None
+        waits = any(lane.open and not lane.said for lane in self._lanes.values())
+        return Micros(self._seen + self._tick) if waits else None
+
+    def _count(self, now: Micros) -> None:
+        passed, self._seen = min(now - self._seen, self._tick), now
+        for lane in self._lanes.values():
+            if lane.open:
+                lane.still += passed
+                lane.spent += passed
+
+    def _is_stuck(self, lane: Lane) -> bool:
+        return bool(lane.open) and not lane.said and lane.still > self._bound(lane)
+
+    def _bound(self, lane: Lane) -> float:
+        expected = lane.pace.expected(next(iter(lane.open.values())))
+        if expected is None:
+            return max(self._settings.first_ms, self._settings.floor_ms) * 1000
+        return max(self._settings.floor_ms * 1000, FACTOR * expected)
+
+    def _stuck(self, task: Task, lane: Lane) -> Stuck:
+        lane.said = True
+        job, size = next(iter(lane.open.items()))
+        unit = "tokens" if task is Task.STEP else "blocks"
+        usual = lane.pace.expected(size)
+        took = f"; so much took {usual / 1000:.0f} ms at most" if usual is not None else "; none has ended yet"
+        return Stuck(task, job, f"a {task.value} of {size} {unit} has made no progress for {lane.still / 1e6:.1f} s{took}")

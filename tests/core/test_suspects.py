@@ -1,0 +1,114 @@
+"""What the gateway makes of workers that end: who is tried alone, who waits, who is refused, who is innocent."""
+
+from typing import Any
+
+import pytest
+from tests.core.build import drawn, submit
+from tests.core.test_front import T0, Bench, heard
+
+from baton.core.door import Fail, RequestId
+from baton.core.ids import Boot, Epoch, Key, Micros
+from baton.core.messages import Ended, FailCode, Failed, Recompute, Ticket, Tokens, Trial
+from baton.core.suspects import MARGIN
+
+P2, D2 = Boot(12), Boot(13)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    bench = Bench()
+    bench.pair()
+    bench.pair(P2, D2)
+    return bench
+
+
+def tickets(done: list[Any]) -> list[Ticket]:
+    """One of each epoch."""
+    return list({m.key: m for _, m in (d for d in done if isinstance(d, tuple)) if isinstance(m, Ticket)}.values())
+
+
+def start(bench: Bench, number: int = 1) -> Ticket:
+    bench.front.submit(submit(number), T0)
+    (ticket,) = tickets(bench.did())
+    assert not ticket.alone_until
+    return ticket
+
+
+def lose(bench: Bench, boot: Boot) -> list[Any]:
+    bench.front.peer_lost(boot, "killed", T0)
+    return bench.did()
+
+
+def test_who_was_with_a_worker_that_ended_is_computed_alone_for_a_while(bench: Bench) -> None:
+    first = start(bench)
+    bench.say(first.decode, Tokens(first.key, 0, (drawn(7), drawn(8)), None))
+    (again,) = tickets(lose(bench, first.decode))
+    assert again.said == (7, 8)
+    assert again.alone_until == 2 + MARGIN
+
+
+def test_who_gave_way_is_no_suspect(bench: Bench) -> None:
+    first = start(bench)
+    (again,) = tickets(bench.say(first.decode, Recompute(first.key)))
+    assert not again.alone_until
+
+
+@pytest.mark.parametrize("side", ["prefill", "decode"])
+def test_a_worker_that_ends_in_a_step_of_a_suspect_convicts_it(bench: Bench, side: str) -> None:
+    first = start(bench)
+    (again,) = tickets(lose(bench, first.prefill))
+    boot = getattr(again, side)
+    bench.say(boot, Trial(again.key, over=False))
+    (end,) = heard(lose(bench, boot))
+    assert isinstance(end, Fail)
+    assert end.code is FailCode.POISON
+    assert end.request == RequestId(1)
+
+
+def test_a_step_that_is_over_convicts_nobody(bench: Bench) -> None:
+    first = start(bench)
+    (again,) = tickets(lose(bench, first.prefill))
+    bench.say(again.prefill, Trial(again.key, over=False))
+    bench.say(again.prefill, Trial(again.key, over=True))
+    assert not heard(lose(bench, again.prefill))
+
+
+def test_whoever_was_there_during_another_ones_step_is_innocent(bench: Bench) -> None:
+    first = start(bench)
+    (suspect,) = tickets(lose(bench, first.prefill))
+    bench.pair(Boot(22), Boot(23))
+    other = start(bench, 2)
+    while other.prefill != suspect.prefill:
+        other = start(bench, len(bench.front._requests) + 1)
+    bench.say(suspect.prefill, Trial(suspect.key, over=False))
+    done = lose(bench, suspect.prefill)
+    assert [(end.request, end.code) for end in heard(done)] == [(RequestId(1), FailCode.POISON)]
+    again = [t for t in tickets(done) if t.key.room == other.key.room]
+    assert [t.alone_until for t in again] == [0]
+    assert bench.front._rooms[other.key.room].failures == 0
+
+
+def test_a_suspect_whose_handoff_fails_waits_until_its_workers_have_said_that_they_live(bench: Bench) -> None:
+    """A prefill worker that it ended is silent, and decode misses its blocks long before anybody misses the worker."""
+    first = start(bench)
+    (again,) = tickets(lose(bench, first.prefill))
+    assert not tickets(bench.say(again.decode, Failed(again.key, FailCode.HANDOFF_FAILED, "x", True)))
+    assert not tickets(bench.say(again.decode, Ended(again.key)))
+    assert [t.key for t in tickets(bench.say(again.prefill, Ended(again.key)))] == [Key(again.key.room, Epoch(3))]
+
+
+def test_a_suspect_that_waits_is_convicted_when_its_worker_is_lost(bench: Bench) -> None:
+    first = start(bench)
+    (again,) = tickets(lose(bench, first.prefill))
+    bench.say(again.prefill, Trial(again.key, over=False))
+    bench.say(again.decode, Failed(again.key, FailCode.HANDOFF_FAILED, "x", True))
+    assert [end.code for end in heard(lose(bench, again.prefill))] == [FailCode.POISON]
+
+
+def test_a_suspect_that_waits_has_its_deadline(bench: Bench) -> None:
+    first = start(bench)
+    (again,) = tickets(lose(bench, first.prefill))
+    bench.say(again.decode, Failed(again.key, FailCode.HANDOFF_FAILED, "x", True))
+    bench.front.on_timer(Micros(120_000_000))
+    assert len(heard(bench.did())) == 1
+    assert not tickets(bench.say(again.prefill, Ended(again.key)) + bench.say(again.decode, Ended(again.key)))
