@@ -146,12 +146,19 @@ class Front:
                 continue  # its prefill is behind it
             detail = f"{worker.role} worker {worker.register.name} was lost: {why}"
             begun = bool(request.said)  # its client is told at once; whoever has heard nothing waits for a successor
-            self.marks[Mark.INNOCENT] += tried is not None
-            self._another_epoch(request, FailCode.WORKER_LOST, detail, now, counts=tried is None, needs_pair=begun)
+            counts = not (tried is not None and self._acquit(request))
+            self._another_epoch(request, FailCode.WORKER_LOST, detail, now, counts=counts, needs_pair=begun)
         for key in self._closing.owed_by(boot):
             self._side_ended(key, boot, now)
         self._questions.lost(boot)
         self._advance(now)
+
+    def _acquit(self, request: Request) -> bool:
+        """An epoch ended while a worker computed another request alone: not this one's doing. Once, as what workers say of that
+        may be late or lost, and nobody is to be tried without end."""
+        first, request.acquitted = not request.acquitted, True
+        self.marks[Mark.INNOCENT] += first
+        return first
 
     def _convict(self, key: Key, how: str) -> None:
         """A worker has ended in a step that was this request's alone; another one has before."""
@@ -465,9 +472,8 @@ class Front:
         elif message.retry:
             if message.code is FailCode.WORKER_LOST and request.pair is not None:
                 self._doubt_pair(request.pair, now)
-            innocent = self._suspects.innocent(request)
-            self.marks[Mark.INNOCENT] += innocent
-            self._another_epoch(request, message.code, message.detail, now, counts=not innocent, needs_pair=False)
+            counts = not (self._suspects.innocent(request) and self._acquit(request))
+            self._another_epoch(request, message.code, message.detail, now, counts=counts, needs_pair=False)
         else:
             self._fail(request, message.code, message.detail)
 

@@ -51,6 +51,7 @@ class Request:
     __slots__ = (
         *(
             "admit_by",
+            "acquitted",
             "admitted",
             "alone_until",
             "arrival",
@@ -79,6 +80,7 @@ class Request:
         self.key = Key(room, self.epoch)  # looked at with every message
         self.failures = 0
         self.alone_until = 0  # see Ticket
+        self.acquitted = False  # an epoch of it ended while a worker computed another request alone; that excuses it once
         self.said: list[TokenId] = []
         self.pair: tuple[Boot, Boot] | None = None
         self.given: Ticket | None = None  # the last that workers were given

@@ -6,7 +6,7 @@ from baton.core.messages import FailCode
 
 ENDED = frozenset({"crash", "pause", "partition", "loss burst", "late frame", "mismatch", "connect", "hang"})
 DISTURBED = ENDED | {"poison"}
-TRANSFER = frozenset({"failed read", "corrupt read", "straggling read", "damage"})
+TRANSFER = frozenset({"failed read", "hanging endpoint", "corrupt read", "straggling read", "damage"})
 EXCUSES: dict[FailCode, frozenset[str]] = {
     FailCode.WORKER_LOST: DISTURBED,
     # A side that has refused the request, or failed it by itself, knows it no more: the other one says so first.

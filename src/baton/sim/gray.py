@@ -18,7 +18,7 @@ STEP, DIGEST, COPY = "step", "digest", "host copy"
 KINDS = (STEP, DIGEST, COPY, STEP, DIGEST)
 NOTICED_US = 4_500_000  # from its beginning to the end of its worker
 DEATHS = 2
-ATTEMPTS = 3  # where a worker's last words may be lost: that the step in which it ended was the request's alone
+ATTEMPTS = 4  # where a worker's last words may be lost (that the step was the request's alone): its epochs, one of them excused
 POISON, HANG, CRASH, IS_POISON, ROW = "poison", "hang", "crash", "is poison", "row"
 
 

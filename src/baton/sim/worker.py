@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from baton.core.agreement import Report, StepPlan
+from baton.core.agreement import Rehash, Report, StepPlan
 from baton.core.decode import DecodeLeader
 from baton.core.errors import Bug
 from baton.core.frames import Join
@@ -373,7 +373,7 @@ def held_by(core: RankCore) -> dict[str, int]:
         "reads": core._reads,
         "unknown": core._unknown,
         "hashing": core._hashing,
-        "rehashing": core._rehashing,
+        "rehashing": [task for task, _ in core._rehashing._of.values() if isinstance(task.order, Rehash)],
         "batches": core._batches,
         "dropping": core._dropping,
         "copies": core._host,
