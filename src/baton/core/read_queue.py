@@ -19,7 +19,7 @@ READS = 4
 WINDOW_BYTES = 64 << 20  # what is with the fabric at once, of several reads; and what a read's stated deadline is for
 
 
-class Lane(msgspec.Struct):
+class SourceReads(msgspec.Struct):
     """Reads from one source rank."""
 
     waiting: deque[Read]  # oldest first
@@ -30,14 +30,14 @@ class ReadQueue:
     """All lanes of a rank."""
 
     def __init__(self) -> None:
-        self._lanes: dict[RankId, Lane] = {}
+        self._lanes: dict[RankId, SourceReads] = {}
 
     def __len__(self) -> int:
         return sum(len(lane.waiting) + len(lane.given) for lane in self._lanes.values())
 
     def add(self, read: Read) -> list[Read]:
         """A read is ordered; returns those whose turn it is."""
-        lane = self._lanes.setdefault(read.peer, Lane(deque(), {}))
+        lane = self._lanes.setdefault(read.peer, SourceReads(deque(), {}))
         lane.waiting.append(read)
         return _next(lane)
 
@@ -74,7 +74,7 @@ class ReadQueue:
             del self._lanes[peer]
 
 
-def _next(lane: Lane) -> list[Read]:
+def _next(lane: SourceReads) -> list[Read]:
     """Whose turn it is; the deadline of each covers those that the fabric has before it."""
     turns: list[Read] = []
     while lane.waiting and len(lane.given) < READS:

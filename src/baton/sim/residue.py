@@ -186,6 +186,7 @@ JUSTIFIED: Mapping[tuple[str, str], Rule] = MappingProxyType(
         ("Inspections", "_open"): lambda live, owner, table: len(table) <= 1,  # hashed again and again, one order at a time
         ("Scrubber", "_under_way"): _cache,
         ("Rehashing", "_of"): _always,  # of rooms it is looked at by WorkerRun.at_rest; cached pages are hashed again and again
+        ("Lane", "open"): _always,  # what it watches is looked at where it is ordered: batches, hashes, copies
         ("Open", "birth"): _always,
         ("Open", "answers"): _always,
         # said once, and not acknowledged yet: it was said a moment ago
