@@ -112,11 +112,13 @@ class Confusion:
             case _:
                 return tickets.get(message.key)
 
+    def closes(self, room: Room) -> None:
+        """A gateway says Close; on its way that is never overtaken by what the gateway says later."""
+        self._closed.add(room)
+
     def heard(self, sender: Boot, target: Boot, message: Said) -> None:
         """A gateway or a leader has received a message."""
         faults = self._world.faults()
-        if isinstance(message, Close) and self.rightful(sender, message):
-            self._closed.add(message.room)
         if faults.twice and not isinstance(message, ONCE) and self._tape.chance(faults.twice, "said twice"):
             self._later(sender, target, message)
         if faults.confused and self.rightful(sender, message) and self._tape.chance(faults.confused, "a confused peer"):

@@ -6,7 +6,7 @@ One seed is one run, byte for byte. Whatever breaks an invariant raises Violatio
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import count
 
@@ -21,7 +21,7 @@ from baton.core.front import Front
 from baton.core.host_ledger import state_bytes
 from baton.core.ids import Boot, GroupName, Key, Micros, Rank
 from baton.core.marks import Marks
-from baton.core.messages import BlockRun, Failed, Ticket
+from baton.core.messages import BlockRun, Close, Failed, Ticket
 from baton.core.plans import Plans
 from baton.core.request import FrontSettings, Say
 from baton.core.room import Send
@@ -268,8 +268,13 @@ class World:
             found = effects()
             self.overtaking.begins(boot, name, found)
             for effect in found:
-                if isinstance(effect, Send) and isinstance(effect.message, Ticket):
-                    self._concerns(effect.message)
+                match effect:
+                    case Send(message=Ticket() as ticket):
+                        self._concerns(ticket)
+                    case Send(message=Close(room=room)):
+                        self.confusion.closes(room)
+                    case _:
+                        pass
             return found
 
         front.receive, front.effects = told, acts  # type: ignore[method-assign]
@@ -467,9 +472,18 @@ class World:
                 self.violate("liveness", f"{worker.draw.name} is not alive after healing")
             if what := worker.at_rest():
                 self.violate("nothing_left", what)
-        for process, what in kept(list(self.fronts.values()), self.workers.values()):
-            self.violate("nothing_left", f"{process.name} still keeps {what}")
+        self._nothing_kept()
         self._damage_is_found()
+
+    def _nothing_kept(self) -> None:
+        """Where old copies of a dead peer's frames still come, its session lives on until the last one was heard."""
+        if not self.draw.clean and next(self._kept(), None) is not None:
+            self._advance(self.heap.now + LONG_US)
+        for process, what in self._kept():
+            self.violate("nothing_left", f"{process.name} still keeps {what}")
+
+    def _kept(self) -> Iterator[tuple[Process, str]]:
+        return kept(list(self.fronts.values()), self.workers.values())
 
     def _damage_is_found(self) -> None:
         """What is damaged and cached now is not after as long as it may take to be found."""
