@@ -98,6 +98,20 @@ def test_what_differs_only_on_its_way_is_intact_and_stays() -> None:
     assert b.leader.marks[Mark.LOAN_DAMAGED] == 0
 
 
+def test_pages_that_were_doubted_and_are_intact_are_verified_by_that_and_no_others() -> None:
+    """They need not be hashed again, and may be used though the order under way is answered late."""
+    b = held(Split(decode=dict(DECODE)))
+    cache, pages = b.decode.leader.ledger.cache, entries(b.decode)
+    before = [cache.verified_at(entry) for entry in pages]
+    b.spoils = spoil
+    b.world.advance(VERIFY_MS // 4)
+    b.ask(2, prompt(21))
+    assert [m.found for m in b.said(Verdict)] == [Intactness.INTACT]
+    (doubt,) = b.said(Doubt)
+    later = {n for n, (entry, at) in enumerate(zip(pages, before, strict=True)) if cache.verified_at(entry) != at}
+    assert later == set(doubt.blocks)
+
+
 def test_a_read_that_fails_is_no_evidence() -> None:
     b = held(Split())
     b.spoils = lambda read, node: Outcome.FAILED
@@ -122,23 +136,28 @@ def doubt(b: Split, **changes: Any) -> Doubt:
 
 
 @pytest.mark.parametrize(
-    ("sender", "changes"),
+    "changes",
     [
-        (P, {"blocks": (BlockIndex(8),)}),
-        (P, {"blocks": (BlockIndex(-1),)}),
-        (P, {"blocks": (BlockIndex(1), BlockIndex(99))}),
-        (P, {"group": GroupName("other")}),
-        (P, {"key": key(77)}),
-        (99, {}),
+        {"blocks": (BlockIndex(8),)},
+        {"blocks": (BlockIndex(-1),)},
+        {"blocks": (BlockIndex(1), BlockIndex(99))},
+        {"group": GroupName("other")},
+        {"key": key(77)},
     ],
 )
-def test_a_doubt_about_what_is_not_lent_to_the_sender_is_answered_and_nothing_is_hashed(
-    lent: Split, sender: int, changes: dict[str, Any]
-) -> None:
+def test_a_doubt_about_what_is_not_lent_is_answered_and_nothing_is_hashed(lent: Split, changes: dict[str, Any]) -> None:
     flip(lent.decode, entries(lent.decode)[1])
-    lent.decode.leader.receive(Boot(sender), doubt(lent, **changes), lent.world.now)
+    lent.decode.leader.receive(Boot(P), doubt(lent, **changes), lent.world.now)
     lent.world.run()
     assert lent.said(Verdict)[-1].found is Intactness.GONE
+    assert len(entries(lent.decode)) == 8
+
+
+def test_a_doubt_of_somebody_elses_changes_nothing(lent: Split) -> None:
+    flip(lent.decode, entries(lent.decode)[1])
+    lent.decode.leader.receive(Boot(99), doubt(lent), lent.world.now)
+    lent.world.run()
+    assert lent.said(Verdict) == []
     assert len(entries(lent.decode)) == 8
 
 

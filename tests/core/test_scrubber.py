@@ -62,6 +62,21 @@ def test_one_order_is_under_way_and_what_it_finds_right_was_so_when_it_was_given
     assert (b.scrubber.verified, b.scrubber.damaged) == (1, 0)
 
 
+def test_what_was_hashed_for_another_reason_is_verified_and_is_so_when_an_earlier_order_ends_later() -> None:
+    b = Bench()
+    entry, other = b.enter(1, 0), b.enter(2, 0)
+    assert b.due(30) == [entry, other]
+    b.scrubber.seen(Micros(40 * S), [entry])
+    assert b.cache.verified_at(entry) == 40 * S
+    assert b.scrubber.ended(Micros(30 * S), []) == []
+    assert (b.cache.verified_at(entry), b.cache.verified_at(other)) == (40 * S, 30 * S)
+    b.now = 95 * S
+    assert b.scrubber.fresh((entry,)) == (entry,)
+    b.cache.evict()
+    b.scrubber.seen(Micros(96 * S), [entry, other])
+    b.cache.audit({})
+
+
 def test_what_was_not_verified_in_time_is_not_used_nor_is_what_is_above_it() -> None:
     b = Bench()
     root = b.enter(1, 10)

@@ -240,14 +240,15 @@ class DecodeLeader(VerifyingLeader):
         room = self.find(doubt.key)
         lent = lending.doubted(self, room, doubt) if room is not None and room.ticket.prefill == sender else []
         if lent:
-            self.inspect(lent, partial(self._judged, sender, doubt, lent))
+            self.inspect(lent, partial(self._judged, sender, doubt, lent, now))
         else:
             self._answer(sender, doubt, Intactness.GONE)
 
-    def _judged(self, sender: Boot, doubt: Doubt, lent: list[Entry], damaged: list[Entry]) -> None:
+    def _judged(self, sender: Boot, doubt: Doubt, lent: list[Entry], asked: Micros, damaged: list[Entry]) -> None:
         """Those that were given up while they were hashed may be another's now: nothing can be said of them."""
         held = [entry for entry in lent if self.ledger.cache.holds(entry)]
         found = [entry for entry in held if entry in damaged]
+        self.scrubber.seen(asked, (entry for entry in held if entry not in damaged))
         self.condemn(found)
         intact = Intactness.INTACT if len(held) == len(lent) else Intactness.GONE
         self._answer(sender, doubt, Intactness.DAMAGED if found else intact)

@@ -177,9 +177,10 @@ class PrefixCache:
         self._verified[entry] = at
 
     def verified(self, entry: Entry, at: Micros) -> None:
-        """An entry was as it should be at that moment, or later; one that has gone since is no error."""
-        if self._verified.pop(entry, None) is not None:
-            self._verified[entry] = at
+        """An entry was as it should be at that moment; one that has gone since is no error. Two orders may have hashed it at
+        the same time, and be answered in either order: the later moment counts."""
+        if (before := self._verified.pop(entry, None)) is not None:
+            self._verified[entry] = max(before, at)
 
     def verified_at(self, entry: Entry) -> Micros | None:
         """When an entry was last known to be right; None if it is not verified at all."""

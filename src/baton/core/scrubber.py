@@ -41,6 +41,11 @@ class Scrubber:
         if self._interval and entry.sums:
             self._cache.enlist(entry, self._now())
 
+    def seen(self, at: Micros, intact: Iterable[Entry]) -> None:
+        """Pages were hashed for another reason, as they lay at that moment, and are as they were."""
+        for entry in intact:
+            self._cache.verified(entry, at)
+
     def fresh(self, chain: Iterable[Entry]) -> tuple[Entry, ...]:
         """The beginning of a chain that was verified within the interval."""
         if not self._interval:
@@ -69,9 +74,7 @@ class Scrubber:
     def ended(self, ordered_at: Micros, damaged: Collection[Entry]) -> list[Entry]:
         """They were hashed; returns those of the damaged ones that are cached still, and so were all the time."""
         here = [entry for entry in damaged if self._cache.holds(entry)]
-        for entry in self._under_way:
-            if entry not in damaged:
-                self._cache.verified(entry, ordered_at)
+        self.seen(ordered_at, (entry for entry in self._under_way if entry not in damaged))
         self.verified += len(self._under_way)
         self.damaged += len(here)
         self._under_way = ()
