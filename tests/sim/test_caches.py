@@ -6,13 +6,14 @@ import msgspec
 import pytest
 from tests.sim.test_checkers import DECODE, FULL, GATEWAY, PREFILL, PROMPT, SAMPLING, breaks, drawn, key, plan, violate
 
-from baton.core.agreement import Fetch, Hold
-from baton.core.ids import BlockIndex, Page, Stamp, TokenId
+from baton.core.agreement import Fetch, Hold, Inspect
+from baton.core.ids import BlockIndex, Page, Rank, Stamp, TokenId
 from baton.core.messages import Admitted, BlockRun, Limits, Received, Ticket, Tokens
 from baton.core.room import Issue, Send
 from baton.core.state import DType, Full, Group, StateSpec, StateTable, Unit, Window
 from baton.sim.caches import CacheBook
 from baton.sim.loans import Loans
+from baton.sim.worker import WorkerRun
 
 TABLE = StateTable(1, 4, (Group(FULL, Unit.PAGE, Full()),), (StateSpec("kv", FULL, (0,), ("k", "v"), 1, 4, DType.F32),))
 FIRST, SECOND = (*PROMPT, 1, 2, 3, 4), (*PROMPT, 1, 2, 3, 9, 9)  # nine and ten tokens; the first eight are the same
@@ -194,6 +195,47 @@ def test_where_nothing_may_be_cached_nothing_is(off):
     history.admit(1, (5, 6, 7))
     with breaks("cache_exact"):
         history.turn(Send(PREFILL, Received(key(1))), cached=(5,))
+
+
+def test_an_order_that_ends_after_a_later_one_takes_nothing_back():
+    history = History().first()
+    at_rest, heap = history.book.at_rest, history.world.heap
+    kept = next(iter(history.book._kept.values()))
+    for number, heap.now in ((1, 100), (2, 200)):
+        order = Inspect(number, (0,), {FULL: (Page(5),)})
+        at_rest.ordered(plan(number, inspect=(order,)), {(FULL, 5): kept})
+    at_rest.answered(Rank(0), [2], ())
+    assert kept.verified == 200
+    at_rest.answered(Rank(0), [1], ())
+    assert kept.verified == 200
+
+
+def test_what_a_leader_did_before_a_report_is_judged_by_what_was_cached_then():
+    """A room begins with a page, and in the same turn of the pump a report comes that it is damaged."""
+    cached, done, judged = [(FULL, 5)], [], []
+
+    def take(*_):
+        found = done.copy()
+        done.clear()
+        return found
+
+    def report(*_):
+        cached.clear()
+        done.append("failed")
+
+    live = SimpleNamespace(live=lambda: [SimpleNamespace(pages=dict([where])) for where in cached])
+    ledger = SimpleNamespace(pools={}, cache=live, pins=0)
+    leader = SimpleNamespace(receive=None, peer_lost=None, effects=take, reported=report, ledger=ledger)
+    silent = SimpleNamespace(acts=lambda *_: None, found=lambda *_: None)
+    book = SimpleNamespace(acts=lambda e, c: judged.append((e, c)), answered=lambda *_: judged.append("told"), on=False)
+    world = SimpleNamespace(overtaking=silent, pressure=silent, loans=silent)
+    run = SimpleNamespace(boot=DECODE, draw=SimpleNamespace(role="decode", name="decode-0"), world=world, cache=book)
+    WorkerRun._watch(run, leader, silent)
+    done.append("admitted")
+    leader.reported(SimpleNamespace(rank=0, rehashed=(), ballots=()), 7)
+    assert leader.effects() == ["admitted", "failed"]
+    assert judged == [(["admitted"], {(FULL, 5)}), "told", (["failed"], set())]
+    assert leader.effects() == []
 
 
 def test_what_of_an_offer_is_lacking():

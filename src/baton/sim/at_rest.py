@@ -103,7 +103,7 @@ class AtRest:
             if len(order.answered) == self._collective.ranks:
                 del self._orders[number]
                 for kept in order.pages:
-                    kept.verified = order.at
+                    kept.verified = max(kept.verified, order.at)
                 bad = {k for k in order.damaged if self._collective.flipped(k.pages) is not None}
                 self.due |= {k for k in cached if not bad.isdisjoint(k.beneath())}
 

@@ -172,6 +172,7 @@ class WorkerRun:
     def _watch(self, leader: Leader[Any], endings: Endings) -> None:
         """Show the judges what goes in and out."""
         receive, peer_lost, effects, reported = leader.receive, leader.peer_lost, leader.effects, leader.reported
+        judged: list[Effect] = []  # of this turn of the pump
 
         def hear(sender: Boot, message: Any, now: Any) -> None:
             if self.world.confusion.rightful(sender, message):
@@ -193,9 +194,16 @@ class WorkerRun:
             peer_lost(boot, why, now)
 
         def act() -> list[Effect]:
+            judge()
+            found = judged.copy()
+            judged.clear()
+            return found
+
+        def judge() -> None:
             found = effects()
             if not found:
-                return found
+                return
+            judged.extend(found)
             endings.acts(self.boot, self.draw.name, found)
             self.world.overtaking.acts(self.boot, self.draw.name, found)
             if self.draw.role == "prefill":
@@ -210,9 +218,9 @@ class WorkerRun:
                     self.cache.pinned(leader.ledger.pins)
             if self.draw.role != "prefill":
                 self.world.pressure.acts(self.boot, self.draw.name, found)
-            return found
 
         def told(report: Report, now: Micros) -> None:
+            judge()  # what was done before pages were found damaged
             self.cache.answered(report.rank, [answer.order for answer in report.rehashed])
             self.world.loans.found(self.boot, report.ballots)
             reported(report, now)
