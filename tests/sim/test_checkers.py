@@ -692,6 +692,15 @@ def test_what_leaders_tell_is_right():
         found.told(Tokens(key(), TokenIndex(3), drawn(ANSWER[3], 1), None))
 
 
+def test_an_epoch_may_fail_because_its_worker_said_what_was_not_so_of_a_pair_and_its_request_may_not():
+    lost = Failed(key(), FailCode.WORKER_LOST, "not paired", True)
+    told = Fault(1, "mistaken pair", frozenset({"decode-0"}))
+    handoffs(faults=[told]).told(lost)
+    with breaks("no_spurious_failure"):
+        handoffs(faults=[Fault(1, "mistaken pair", frozenset({"decode-1"}))]).told(lost)
+    assert excuse(FailCode.WORKER_LOST, [told], frozenset({"decode-0"})) is None
+
+
 def test_an_epoch_fails_with_an_excuse():
     failed = Failed(key(), FailCode.HANDOFF_FAILED, "", True)
     handoffs(faults=[Fault(1, "corrupt read", frozenset({"decode-0"}))]).told(failed)

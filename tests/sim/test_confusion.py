@@ -9,8 +9,8 @@ from tests.sim.test_worlds import every_kind, worker
 from baton.core.door import Finish
 from baton.core.ids import Boot, Stamp
 from baton.core.marks import Mark
-from baton.core.messages import Abort, Admitted, Close, Credits, Ended, Offer, Ticket
-from baton.sim.confusion import Confusion
+from baton.core.messages import Abort, Admitted, Close, Credits, Ended, HelloBack, Offer, Ticket
+from baton.sim.confusion import Confusion, Voice
 from baton.sim.run import be_silent
 from baton.sim.settings import Faults, WorldDraw
 from baton.sim.tape import Tape
@@ -32,6 +32,18 @@ def test_nobody_fails_because_of_what_others_say(seed, faults):
     assert world.marks["said again"] > 20
     assert bool(world.core_marks[Mark.WRONG_PARTY]) == bool(faults.confused)
     assert all(isinstance(c.end, Finish) for c in world.people.clients)
+
+
+@pytest.mark.parametrize(("message", "kinds"), [(HelloBack("ab"), ["mistaken pair"]), (Ended(key()), [])])
+def test_what_is_wrong_of_a_pair_is_noted_as_a_fault_of_its_speaker(message, kinds):
+    found, silent = [], SimpleNamespace(send=lambda *_: None)
+    fault = lambda kind, name: found.append((kind, name))  # noqa: E731
+    world = SimpleNamespace(tickets={}, marks={"said again": 0}, tell=lambda _: None, fault=fault)
+    confusion = Confusion(world, Tape())
+    process = SimpleNamespace(name="prefill-0/0", alive=True, wake=lambda _: None)
+    confusion.joins(PREFILL, Voice(process, SimpleNamespace(number=lambda _: 1), silent))
+    confusion._say(PREFILL, DECODE, message)
+    assert found == [(kind, "prefill-0/0") for kind in kinds]
 
 
 def test_judges_believe_whom_the_ticket_names():

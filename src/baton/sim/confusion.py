@@ -26,17 +26,21 @@ from baton.core.messages import (
     Ended,
     Failed,
     FirstToken,
+    HelloBack,
     Loan,
     Offer,
+    Paired,
     Progress,
     Received,
     Recompute,
+    Refused,
     ResetCache,
     Returned,
     Stale,
     Ticket,
     Tokens,
     Trial,
+    Unpaired,
     Verdict,
     Withdrawn,
 )
@@ -48,6 +52,7 @@ from baton.sim.tape import Tape
 RECENT = 4  # epochs that one is taken for
 Authors = Callable[[Ticket], tuple[Boot, ...]]
 LATER_US = (0, 0, 0, 100, 1_000, 20_000)
+OF_NOBODY = (HelloBack, Refused, Paired, Unpaired)  # who hears it believes it
 ONCE = (Clear, ResetCache)  # said twice they do twice what their author wants done
 
 
@@ -163,6 +168,8 @@ class Confusion:
             return
         self._world.marks["said again"] += 1
         self._world.tell(f"{voice.process.name}: says {type(message).__name__} again, {self._whose(speaker, message)}")
+        if isinstance(message, OF_NOBODY):
+            self._world.fault("mistaken pair", voice.process.name)
         voice.lines.send(target, message)
         voice.process.wake(0)
 

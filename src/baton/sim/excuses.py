@@ -17,6 +17,7 @@ EXCUSES: dict[FailCode, frozenset[str]] = {
     FailCode.COMPUTE_FAILED: frozenset({"row"}),
     FailCode.POISON: ENDED | {"is poison"},  # of innocent requests only one that was a suspect, and had bad luck again
 }
+MISTAKEN = frozenset({"mistaken pair"})  # an attempt may fail of it: the request is served all the same
 EVERYBODY = "*"
 
 
@@ -33,7 +34,7 @@ def worker_of(process: str) -> str:
     return process.split("/")[0]
 
 
-def excuse(code: FailCode, faults: list[Fault], concerned: frozenset[str]) -> Fault | None:
-    """A fault that explains this failure of a request which concerned these workers and gateways."""
-    kinds = EXCUSES[code]
+def excuse(code: FailCode, faults: list[Fault], concerned: frozenset[str], *, also: frozenset[str] = frozenset()) -> Fault | None:
+    """A fault that explains this failure of a request which concerned these workers and gateways; also: further kinds that do."""
+    kinds = EXCUSES[code] | also
     return next((f for f in faults if f.kind in kinds and (f.whom & concerned or EVERYBODY in f.whom)), None)

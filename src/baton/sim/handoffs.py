@@ -17,7 +17,7 @@ from baton.core.manifest import Manifest
 from baton.core.messages import Drawn, FailCode, Failed, FirstToken, Ticket, Tokens
 from baton.core.state import Unit, Window
 from baton.sim.clients import right_answer
-from baton.sim.excuses import Fault, excuse
+from baton.sim.excuses import MISTAKEN, Fault, excuse
 
 
 class Handoffs:
@@ -70,7 +70,7 @@ class Handoffs:
                 self._right(message.key, message.start, message.drawn)
             case Failed() if message.code in (FailCode.HANDOFF_FAILED, FailCode.WORKER_LOST) and not self._lossy:
                 concerned = frozenset(self._concerned[message.key.room])
-                if excuse(message.code, self._faults, concerned) is None:
+                if excuse(message.code, self._faults, concerned, also=MISTAKEN) is None:
                     why = f"{_short(message.key)} failed without an excuse: {message.code.value}: {message.detail}"
                     self._violate("no_spurious_failure", why)
             case _:
