@@ -4,12 +4,16 @@ The seeds stand in src/baton/sim/plants/seeds.py (tools/planted_bugs.py finds th
 met in one world of 50,000 is looked for in worlds made for it.
 """
 
+from collections.abc import Iterable
+
 import pytest
 from tests.sim.test_overload import worker
 
 from baton.core import leader as leader_module
+from baton.core.agreement import Rehashed
 from baton.core.fetch_back import FetchBack
-from baton.core.ids import Boot, Micros
+from baton.core.ids import Boot, Micros, Rank
+from baton.core.inspections import Inspections
 from baton.core.leader import Leader
 from baton.core.messages import FailCode, Stale
 from baton.core.room import OpenRoom, RoomState
@@ -72,6 +76,13 @@ class _LooksAtNothing(NeverOrders, UsesOverdue):
     """Cached pages are compared with nothing as long as they are cached."""
 
 
+class _HearsNothing(Inspections):
+    """What ranks find when they hash is not heard: the order stays under way for ever."""
+
+    def take(self, rank: Rank, answers: Iterable[Rehashed]) -> None:
+        pass
+
+
 def _resting(seed: int, parts: Parts = SHIPPED) -> str:
     """What is violated in a world where nothing goes wrong but bits of cached pages, and clients ask what others have asked."""
     workers = (worker("prefill", pages=64, max_rooms=8), worker("decode", pages=64, max_rooms=8))
@@ -103,8 +114,9 @@ def _resting(seed: int, parts: Parts = SHIPPED) -> str:
     [
         (Parts(replaced=(Replaced(leader_module, "Scrubber", _LooksAtNothing),)), "damaged long ago"),
         (Parts(prefill=DoubtsNothing), "nobody is told"),
+        (Parts(replaced=(Replaced(leader_module, "Inspections", _HearsNothing),)), "still keeps"),
     ],
-    ids=["at rest", "lent"],
+    ids=["at rest", "lent", "never answered"],
 )
 def test_a_cached_page_that_changes_is_not_served_for_long(parts, what):
     """Pages that decode had cached were never compared again, and prefill kept to itself that a loan was damaged."""

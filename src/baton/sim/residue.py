@@ -146,8 +146,7 @@ JUSTIFIED: Mapping[tuple[str, str], Rule] = MappingProxyType(
         ("Agreement", "reads"): _by_rank,
         ("Agreement", "copies"): _by_rank,
         ("Agreement", "counted"): _by_rank,
-        # of the plan that all have applied, and of one that hashes cached pages
-        ("Agreement", "_chains"): lambda live, owner, table: 1 <= len(table) <= 2,
+        ("Agreement", "_chains"): lambda live, owner, table: len(table) == 1,  # of the plan that all have applied
         ("Plans", "_known"): lambda live, owner, table: len(table) <= MOST,
         # what a process is made of
         ("Leader", "_handlers"): _always,
@@ -183,12 +182,6 @@ JUSTIFIED: Mapping[tuple[str, str], Rule] = MappingProxyType(
         ("Entry", "children"): _cache,
         ("Entry", "pages"): _cache,
         ("Entry", "sums"): _cache,
-        ("Inspections", "_open"): lambda live, owner, table: len(table) <= 1,  # hashed again and again, one order at a time
-        ("Scrubber", "_under_way"): _cache,
-        ("Rehashing", "_of"): _always,  # of rooms it is looked at by WorkerRun.at_rest; cached pages are hashed again and again
-        ("Lane", "open"): _always,  # what it watches is looked at where it is ordered: batches, hashes, copies
-        ("Open", "birth"): _always,
-        ("Open", "answers"): _always,
         # said once, and not acknowledged yet: it was said a moment ago
         ("Stream", "_kept"): lambda live, owner, table: owner._wait == owner._limits.resend_first,
         # for a stated time: sessions that the other side may not know of, offers without a ticket

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from baton.core.agreement import Rehash, Report, StepPlan
+from baton.core.agreement import Report, StepPlan
 from baton.core.decode import DecodeLeader
 from baton.core.errors import Bug
 from baton.core.frames import Join
@@ -358,7 +358,7 @@ def kept_by(leader: Leader[Any], now: int) -> dict[str, int]:
     """What a leader's tables keep of rooms that have ended; offers without a ticket until their time is over."""
     agreement, inspections = leader._agreement, leader.inspections
     kept: dict[str, Sized] = {"epochs": leader._epochs, "votes": agreement._votes, "drops": agreement._dropped_at}
-    kept["followers"], kept["inspections"] = leader.followers, range(len(inspections) - leader.scrubber.under_way)
+    kept["followers"], kept["inspections"] = leader.followers, inspections
     kept["wedged"] = leader._wedges
     kept["trials"] = [leader._trial] if leader._trial is not None else []
     if isinstance(leader, GeneratingLeader):
@@ -381,7 +381,7 @@ def held_by(core: RankCore) -> dict[str, int]:
         "reads": core._reads,
         "unknown": core._unknown,
         "hashing": core._hashing,
-        "rehashing": [task for task, _ in core._rehashing._of.values() if isinstance(task.order, Rehash)],
+        "rehashing": core._rehashing,
         "batches": core._batches,
         "dropping": core._dropping,
         "copies": core._host,

@@ -63,6 +63,7 @@ PAIRED_US = OLD_US + 5_500_000  # after healing; old copies of a dead peer's fra
 END_US = PAIRED_US + 2_000_000  # by then every request has ended, and long before its own deadline would end it
 PROBE_US = 1_000_000  # too short for a handoff that stands still and is tried again
 REST_US = 1_000_000
+HASHED_US = 500_000  # until hashes of cached pages have ended that nothing delays
 LONG_US = 13_000_000  # until the oldest copy of a frame and the last straggler have come
 SCRUBS = 8  # orders to hash cached pages, within the interval; all ranks answer each
 QUIET_TURNS = 60  # per process and second at rest; more is a busy loop or a message storm
@@ -461,6 +462,8 @@ class World:
             hashing = SCRUBS * 1000 * (2 + peers) // self.draw.verify_ms if self.draw.verify_ms else 0
             if moved > QUIET_TURNS + 8 * peers + hashing:
                 self.violate("quiet_at_rest", f"{process.name} was turned {moved} times in a second with nothing to do")
+        # Cached pages are hashed again and again: what is under way just now must end.
+        self._advance(self.heap.now + HASHED_US, done=lambda: not any(w.leader.scrubber.under_way for w in self.workers.values()))
         for process, front in self.fronts.values():
             if front.open_requests:
                 waiting = {f"{key.room[-4:]}.{key.epoch}": [self._names[b] for b in boots] for key, boots in front._closing}
