@@ -133,8 +133,9 @@ class People:
         return prompt + tuple(TokenId(content.scramble(number * 64 + i) % content.VOCABULARY) for i in range(more))
 
     def _length(self) -> int:
-        """Of a new prompt; long enough to fill pages where these are fetched back whenever there are any."""
-        lengths = LONG_PROMPTS if self._world.draw.fetch_back is FetchBack.ALWAYS else PROMPTS
+        """Of a new prompt; long enough to fill pages where these are fetched back whenever there are any, or wires in a crowd."""
+        draw = self._world.draw
+        lengths = LONG_PROMPTS if draw.crowded or draw.fetch_back is FetchBack.ALWAYS else PROMPTS
         found: int = lengths[self._world.tape.below(len(lengths), "prompt length")]
         return found
 

@@ -203,7 +203,7 @@ def draw_service(tape: Tape) -> WorldDraw:
 
 def _crowded(tape: Tape, draw: WorldDraw) -> WorldDraw:
     """The same world with many clients and workers that hold more of them; every other one without faults."""
-    workers = tuple(msgspec.structs.replace(w, pages=8 * w.pages, slots=8 * w.slots, max_rooms=32) for w in draw.workers)
+    workers = tuple(msgspec.structs.replace(w, pages=16 * w.pages, slots=16 * w.slots, max_rooms=64) for w in draw.workers)
     return msgspec.structs.replace(
         draw,
         workers=workers,
