@@ -8,7 +8,7 @@ import msgspec
 from baton.core.door import Cancel, Fail, Finish, Heard, RequestId, Submit
 from baton.core.errors import Overloaded
 from baton.core.fetch_back import FetchBack
-from baton.core.ids import TokenId
+from baton.core.ids import Key, TokenId
 from baton.core.messages import Limits, Sampling, Shaping
 from baton.sim import content
 from baton.sim.clients import Client, Oracle, right_answer
@@ -175,6 +175,13 @@ class People:
             process.wake(0)
             if self._world.tape.chance(self._world.faults().retry, "asks again"):
                 self.ask()
+
+    def lent(self, key: Key) -> None:
+        """Decode lends state of a prompt: its client may leave while that is read."""
+        request = RequestId(self._world.tickets[key].sampling.seed)
+        if self._world.tape.chance(self._world.faults().abort, "client leaves during a loan"):
+            after = 500 * self._world.tape.below(20, "leaves after")
+            self._world.heap.after(after, self._leave, self.oracle.clients[request])
 
     def hear(self, heard: Heard) -> None:
         """A gateway says something to a client."""

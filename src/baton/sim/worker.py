@@ -12,7 +12,7 @@ from baton.core.frames import Join
 from baton.core.ids import Boot, GroupName, Micros, Rank
 from baton.core.leader import Leader
 from baton.core.manifest import Manifest, PoolView, RankManifest
-from baton.core.messages import PROTOCOL, Offer, Ticket
+from baton.core.messages import PROTOCOL, Loan, Offer, Ticket
 from baton.core.prefill import PrefillLeader
 from baton.core.prefix_cache import Entry
 from baton.core.rank import RankCore
@@ -216,6 +216,9 @@ class WorkerRun:
                 self.cache.acts(found, {where for entry in leader.ledger.cache.live() for where in entry.pages.items()})
                 if self.cache.on:
                     self.cache.pinned(leader.ledger.pins)
+                for loan in [effect.message for effect in found if isinstance(effect, Send) and isinstance(effect.message, Loan)]:
+                    if loan.runs:
+                        self.world.people.lent(loan.key)
             if self.draw.role != "prefill":
                 self.world.pressure.acts(self.boot, self.draw.name, found)
 

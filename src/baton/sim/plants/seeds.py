@@ -106,6 +106,7 @@ FIRST_SEEDS: Mapping[str, int] = {
     "first_token_kept": 27,
     "tail_sealed_on_unified": 1,
     "unified_cached_early": 1,
+    "loan_outlives_room": 303,
     "loan_doubt_dropped": 8,
     "never_scrubbed": 71,
     "overdue_used": 24,
