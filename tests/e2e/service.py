@@ -111,9 +111,10 @@ class Service:
         self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=150)
 
     def start_gateway(self, *more: str, warm: bool = False) -> Process:
-        """The gateway. By default without requests of its own: faults are planted into the reads that a test orders."""
+        """The gateway. By default without requests of its own: faults are planted into the reads that a test orders; and with
+        neutral sampling, whatever the model's own settings are."""
         flags = ["--port", str(self.port), "--control", self.control, "--served-model-name", "m"]
-        flags += ["--shutdown-timeout", "3", *more]
+        flags += ["--generation-config", "vllm", "--shutdown-timeout", "3", *more]
         flags += ["--log-level", "debug"] if warm else ["--skip-server-warmup"]
         return self._start("gateway", ["-m", "baton.cli.main", "gateway", str(self.model), *flags])
 
