@@ -98,7 +98,7 @@ def test_of_two_with_one_stamp_every_worker_takes_the_same_first():
 
 
 def test_a_stamp_that_cannot_be_added_to_is_no_message():
-    said = {"type": "credits", "number": 1, "free_pages": {}, "total_pages": {}, "waiting": 0, "running": 0}
+    said = {"type": "credits", "number": 1, "worker": 2, "free_pages": {}, "total_pages": {}, "waiting": 0, "running": 0}
     assert msgspec.convert(said | {"stamp": 2**53}, Credits).stamp == 2**53
     with pytest.raises(msgspec.ValidationError, match="stamp"):
         msgspec.convert(said | {"stamp": 2**53 + 1}, Credits)

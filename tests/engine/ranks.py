@@ -231,7 +231,7 @@ class Worker:
         numbers = tuple(BlockIndex(int(b)) for b in blocks)
         said = self.order(1, rehash=(Rehash(self.number(), key_of(room), self.rooms[room], group, numbers),))
         units = [len(placement.units(group)) for placement in self.placements]
-        found = [unpack_sums(answer.sums, n) for (answer,), n in zip(said, units, strict=True)]
+        found = [unpack_sums(answer.sums[group], n) for (answer,), n in zip(said, units, strict=True)]
         return [sums if n else np.zeros((len(numbers), 0), np.uint64) for sums, n in zip(found, units, strict=True)]
 
     # ---- what must be there ---------------------------------------------------------------------

@@ -34,7 +34,7 @@ class History:
     def says(self, stamp: int, to: Boot) -> None:
         """The worker states its credits, and they come."""
         self.judge.acts(P, "p", [])
-        credits = Credits(1, {}, {}, 0, 0, stamp=Stamp(stamp))
+        credits = Credits(1, Boot(2), {}, {}, 0, 0, stamp=Stamp(stamp))
         self.judge.acts(P, "p", [Send(to, credits)])
         self.judge.told(to, credits)
         self.judge.begins(to, "g", [])

@@ -11,8 +11,9 @@ from baton.core.front import Front
 from baton.core.ids import Micros
 from baton.core.request import FrontSettings
 from baton.core.stamps import Stamps
-from baton.sim import collective, people
+from baton.sim import people
 from baton.sim import world as world_module
+from baton.sim.costs import Costs
 from baton.sim.overtaking import Overtaking
 from baton.sim.parts import Parts, Replaced
 from baton.sim.run import _replaced, be_silent
@@ -24,8 +25,8 @@ CLIENTS = 8  # of each gateway
 GATEWAYS = ("gateway-0", "gateway-1")
 SECONDS, RESTART_S, SETTLED_S = 24, 10, 14
 EVEN = 1.25  # times as long as before, and as at the restarted gateway, requests at the other one take in the mean at most
+COSTS = Costs(step_us=20_000)
 SETTINGS = (
-    Replaced(collective, "STEP_US", 20_000),
     Replaced(people, "ANSWERS", (4, 6, 8, 10, 10)),
     Replaced(world_module, "MAX_EVENTS", 2_000_000),
     Replaced(world_module, "PROBE_US", 20_000_000),
@@ -83,7 +84,7 @@ def waits(*planted: Replaced, judged: bool = True) -> dict[str, tuple[float, ...
     """Mean seconds that requests of each gateway took: before one was restarted, and when it was back."""
     be_silent()
     workers = (worker("prefill", pages=64, max_rooms=3), worker("decode", pages=64, max_rooms=8))
-    draw = WorldDraw(draw_table(Tape(script={})), GATEWAYS, workers, Faults(), 0, SECONDS * 1000, True, True)
+    draw = WorldDraw(draw_table(Tape(script={})), GATEWAYS, workers, Faults(), 0, SECONDS * 1000, True, True, costs=COSTS)
     parts = Parts(front=Alike, replaced=(*SETTINGS, *planted))
     world = Restarted(Chosen(seed=1), parts, draw=draw, front=FrontSettings(queue_ms=500_000))
     if not judged:

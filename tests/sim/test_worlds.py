@@ -156,10 +156,10 @@ def test_a_run_repeats_itself_and_its_choices_repeat_it():
 
 
 def test_the_worlds_are_of_the_promised_size_and_kind():
-    found = [run(seed) for seed in range(60)]
+    found = [run(seed) for seed in range(120)]
     assert not [f"{o.seed}: {o.invariant}: {o.detail}" for o in found if o.invariant]
     events, requests = sorted(o.events for o in found), sorted(o.requests for o in found)
-    assert 600 <= events[30] <= 1_900, "100,000 worlds take an hour at about 1,500 events"
-    assert requests[30] >= 8
-    assert sum(o.wide for o in found) >= 20
+    assert 600 <= events[60] <= 1_900, "100,000 worlds take an hour at about 1,500 events"
+    assert requests[60] >= 8
+    assert sum(o.wide for o in found) >= 40
     assert sum(o.repeats for o in found) >= sum(requests) / 3.5  # a third over many worlds

@@ -65,11 +65,12 @@ class Overtaking:
 
     def _begins(self, name: str, ticket: Ticket, told: Stamp) -> None:
         place, room = ticket.came, ticket.key.room
+        begins = room not in self._places  # else it is said once more
         if self._places.setdefault(room, place) != place:
             self._violate("one_order", f"{name} gives {room[-4:]} the stamp {place[0]}; it had {self._places[room][0]}")
         if self._rooms.setdefault(place, room) != room:
             self._violate("one_order", f"{name} gives {room[-4:]} stamp {place[0]}, which {self._rooms[place][-4:]} has")
-        if ticket.key.epoch == 1 and ticket.stamp <= told:
+        if begins and ticket.stamp <= told:
             self._violate("one_order", f"{name} gives {room[-4:]} the stamp {place[0]}; it was told of {told}")
 
     def _comes(self, worker: Boot, ticket: Ticket) -> None:
