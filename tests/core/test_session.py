@@ -458,6 +458,20 @@ def test_silence_is_a_loss_and_talk_is_not(state: Callable[..., Side]) -> None:
     assert isinstance(said[0], Bye)
 
 
+@pytest.mark.parametrize("state", [listening, dialled])
+def test_who_stood_still_itself_gives_the_others_time_to_be_heard(state: Callable[..., Side]) -> None:
+    side = state()
+    side.sessions.turned(Micros(side.now))
+    side.now += 10 * LIMITS.silence
+    side.sessions.turned(Micros(side.now))
+    assert side.waits(0)[0] == []
+    for _ in range((LIMITS.silence - LIMITS.beat) // LIMITS.beat - 1):
+        side.sessions.turned(Micros(side.now + LIMITS.beat))
+        assert side.waits(LIMITS.beat)[0] == []
+    side.sessions.turned(Micros(side.now + LIMITS.beat))
+    assert side.waits(LIMITS.beat)[0] == [PeerLost(THEM, "silent for 3.0 s")]
+
+
 def test_a_dialled_link_is_tried_again_ever_more_slowly_and_with_a_bound() -> None:
     side = dialled()
     side.hears(Bye(THEM, US, N, "x"))

@@ -9,7 +9,8 @@
 
 Invariants: one session per pair of boots at a time; the next one between them has a higher number, and the lower one's
 PeerLost comes before it; a frame counts only in the session whose number and boots it names, and whoever speaks in
-another is told so (`WrongBoot`, which is never answered). Sans-IO: `receive`, `to_send`, `timer`, `on_timer`, `events`.
+another is told so (`WrongBoot`, which is never answered); time in which this process was not turned is nobody's silence.
+Sans-IO: `turned`, `receive`, `to_send`, `timer`, `on_timer`, `events`.
 """
 
 import msgspec
@@ -97,6 +98,7 @@ class Sessions:
         self._out: list[tuple[Link, AnyFrame]] = []
         self._events: list[SessionEvent] = []
         self._stirred: set[Boot] = set()  # since they were last asked what they have to say; some may have ended since
+        self._turned_at = Micros(0)
 
     # ---- verbs ----------------------------------------------------------------------------------
 
@@ -198,6 +200,14 @@ class Sessions:
         for link, dialled in self._dialled.items():
             if dialled.boot not in self._sessions and now >= dialled.next_at:
                 self._knock(link, dialled, now)
+
+    def turned(self, now: Micros) -> None:
+        """This process looks at its links again. If it did not for more than a beat, it stood still, and could hear nobody."""
+        stood_still, self._turned_at = now - self._turned_at - self.limits.beat, now
+        if stood_still > 0:
+            for session in self._sessions.values():
+                session.stream.was_deaf(stood_still)
+                session.due = None
 
     def receive(self, link: Link, frame: AnyFrame, now: Micros) -> None:
         """A frame came in."""

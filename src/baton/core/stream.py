@@ -181,6 +181,10 @@ class Stream:
 
     # ---- time -----------------------------------------------------------------------------------
 
+    def was_deaf(self, micros: int) -> None:
+        """For so long nothing could be heard: it is not the other side's silence."""
+        self._heard_at = Micros(self._heard_at + micros)
+
     def silent(self, now: Micros) -> bool:
         """Whether nothing was heard for too long."""
         return now >= self._heard_at + self._limits.silence

@@ -40,6 +40,7 @@ class Lines:
     def receive(self) -> list[SessionEvent]:
         """Everything that has happened since the last call."""
         now = self._clock.now()
+        self._sessions.turned(now)
         for link, raw in self._control.receive():
             try:
                 frame = decode(raw)
