@@ -208,6 +208,18 @@ def test_where_too_little_is_lent_it_is_given_back_unread() -> None:
     assert b.said(Returned)[-1] == Returned(b.said(Loan)[-1].key)
 
 
+def test_what_is_here_already_does_not_count_as_lent() -> None:
+    b = Split(mode=FetchBack.AUTO)
+    nextturn = b.conversation()
+    b.ask(2, nextturn[:13])
+    b.leader.pace.compute.saw(10_000, 1_000_000)  # fewer than about 20 tokens are computed faster
+    b.back.clear()
+    assert b.ask(3, (*nextturn[:20], *prompt(24, 3))) == [(12, 32)]
+    assert b.back == []
+    (lent,) = b.said(Loan)[-1].runs.values()
+    assert (lent.start, lent.end) == (3, 5)
+
+
 def test_steps_and_reads_are_measured() -> None:
     b = Split(mode=FetchBack.AUTO)
     before = b.leader.pace.compute.time(1)

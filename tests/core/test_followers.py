@@ -113,6 +113,18 @@ def test_rooms_with_one_beginning_fetch_it_once() -> None:
     assert fleet.leader(D).marks[Mark.FOLLOWED] >= 2
 
 
+def test_one_that_asks_the_very_same_follows_to_the_last_page() -> None:
+    """Decode computes nothing of a prompt, so what follows there may be all of it."""
+    fleet = Fleet("prefill", "decode")
+    fleet.world.submit(submit(1, (*SYSTEM[:12], 700, 701, 702), max_tokens=4))
+    fleet.world.run()
+    for n in (2, 3):
+        fleet.world.submit(submit(n, SYSTEM, max_tokens=4))
+    fleet.world.run()
+    assert [fleet.world.tokens(n) for n in (2, 3)] == [expected(SYSTEM, 4)] * 2
+    assert fleet.read == {1: 4, 2: 1}, "the last page is fetched once"
+
+
 def test_a_follower_holds_nothing_and_keeps_nobody_waiting() -> None:
     fleet = Fleet("prefill", "decode")
     fleet.world.freeze_reads = True
