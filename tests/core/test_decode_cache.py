@@ -151,9 +151,7 @@ def test_without_seals_nothing_is_kept() -> None:
         node = world.add(role, boot, pages=40, prefix_cache=True)
         leader = node.leader
         unsealed = msgspec.structs.replace(leader.manifest, seal=False)
-        world.nodes[Boot(boot)] = Node(
-            type(leader)(unsealed, leader.settings, {KV: 40}, *([lambda _: "shm"] if role == "decode" else [])), node.engine
-        )
+        world.nodes[Boot(boot)] = Node(type(leader)(unsealed, leader.settings, {KV: 40}), node.engine)
         world.nodes[Boot(boot)].leader.gateway_up(world.GATEWAY, world.now)
     world.run()
     wire = Wire(world)

@@ -7,7 +7,8 @@ import pytest
 from tests.core.build import manifest, table
 
 from baton.core.errors import Mismatch
-from baton.core.manifest import Manifest, require_fit
+from baton.core.ids import Boot
+from baton.core.manifest import Manifest, RankManifest, choose_fabric, require_fit
 
 FREE = {"role", "page_blocks", "tp", "pp", "max_model_len", "ranks"}  # may differ
 
@@ -45,3 +46,50 @@ def test_every_field_is_compared_or_free_to_differ() -> None:
     from baton.core.manifest import MUST_AGREE
 
     assert set(Manifest.__struct_fields__) == set(MUST_AGREE) | FREE
+
+
+# ---- fabrics -------------------------------------------------------------------------------------
+
+
+def worker(*ranks: str) -> Manifest:
+    """Ranks by what they expose, in order of preference: "shm@host" stays on its host."""
+    return msgspec.structs.replace(manifest("decode", 1), ranks=tuple(rank(n, names.split()) for n, names in enumerate(ranks)))
+
+
+def rank(number: int, names: list[str]) -> RankManifest:
+    exposures = {name.split("@")[0]: b"" for name in names}
+    return RankManifest(Boot(number), number, number, 0, (), exposures, dict(n.split("@") for n in names if "@" in n))
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "chosen"),
+    [
+        (["shm@a nixl"], ["shm@a nixl"], "shm"),
+        (["nixl shm@a"], ["nixl shm@a"], "shm"),
+        (["shm@a nixl"], ["shm@b nixl"], "nixl"),
+        (["shm@a nixl tcp"], ["shm@b tcp nixl"], "nixl"),
+        (["shm@a tcp nixl"], ["shm@b nixl tcp"], "tcp"),
+        (["shm@a nixl"], ["nixl"], "nixl"),
+        (["nixl"], ["nixl carrier-pigeon"], "nixl"),
+        (["shm@a"], ["shm@a"], "shm"),
+        (["shm@a nixl", "shm@b nixl"], ["shm@a nixl"], "nixl"),
+        (["shm@a nixl"], ["shm@a nixl", "shm@b nixl"], "nixl"),
+        (["shm@a tcp", "shm@a nixl tcp"], ["shm@b nixl tcp"], "tcp"),
+        (["shm@a nixl tcp"], ["shm@b nixl tcp", "shm@b tcp"], "tcp"),
+    ],
+)
+def test_the_nearest_fabric_that_all_ranks_have_and_that_reaches_all(ours: list[str], theirs: list[str], chosen: str) -> None:
+    assert choose_fabric(worker(*ours), worker(*theirs)) == chosen
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "why"),
+    [
+        (["shm@a"], ["shm@b"], r"ours is \['shm'\], theirs is \['shm'\]: shm only within one host"),
+        (["shm@a nixl"], ["tcp"], r"ours is \['nixl', 'shm'\], theirs is \['tcp'\]: give both one --fabric"),
+        (["nixl", "tcp"], ["nixl"], r"ours is \[\], theirs is \['nixl'\]"),
+    ],
+)
+def test_that_none_reaches_is_said_with_both_lists(ours: list[str], theirs: list[str], why: str) -> None:
+    with pytest.raises(Mismatch, match=why):
+        choose_fabric(worker(*ours), worker(*theirs))

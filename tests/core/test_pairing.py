@@ -16,7 +16,7 @@ PAIR_US = 10_000_000
 
 def introduced() -> DecodeLeader:
     """A decode leader that has been told of a prefill worker at time 0."""
-    leader = DecodeLeader(manifest("decode", DECODE), settings("d"), {KV: 16}, lambda _: "shm")
+    leader = DecodeLeader(manifest("decode", DECODE), settings("d"), {KV: 16})
     leader.gateway_up(GATEWAY, Micros(0))
     leader.receive(GATEWAY, Introduce(PREFILL, "tcp://p", manifest("prefill", PREFILL)), Micros(0))
     return leader

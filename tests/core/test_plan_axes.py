@@ -121,7 +121,7 @@ def test_unequal_blocks_take_one_range_for_each_run_of_tokens_head_layer_and_par
 
 def test_unequal_blocks_are_refused_at_the_handshake() -> None:
     """The plan could; the sums of an offer are of the source's blocks."""
-    partners = Partners(worker("decode", 1, kv(2, 2, 16), 1), lambda theirs: "shm")
+    partners = Partners(worker("decode", 1, kv(2, 2, 16), 1))
     meet, why = partners.introduce(worker("prefill", 100, kv(2, 2, 32), 1), Plans(), until=Micros(0))
     assert meet is None
     assert why == "table.block_tokens differs: ours is 16, theirs is 32: run the same version on both"
@@ -131,14 +131,14 @@ def test_unequal_blocks_are_refused_at_the_handshake() -> None:
 
 
 def worker(role: str, boot: int, table: StateTable, tp: int) -> Manifest:
-    ranks = tuple(RankManifest(Boot(boot + r), r, r, 0, (), {}) for r in range(tp))
+    ranks = tuple(RankManifest(Boot(boot + r), r, r, 0, (), {"shm": b""}) for r in range(tp))
     return replace(manifest(role, boot), table=table, tp=tp, ranks=ranks)
 
 
 @pytest.mark.parametrize(("heads", "tp"), [(h, tp) for h in HEADS for tp in WIDTHS if not fits(h, tp)])
 def test_other_widths_are_refused_at_the_handshake_with_those_that_fit(heads: int, tp: int) -> None:
     table = kv(heads, 2, BLOCK)
-    partners = Partners(worker("decode", 1, table, 1), lambda theirs: "shm")
+    partners = Partners(worker("decode", 1, table, 1))
     meet, why = partners.introduce(worker("prefill", 100, table, tp), Plans(), until=Micros(0))
     assert meet is None
     found = re.fullmatch(
@@ -153,7 +153,7 @@ def test_other_widths_are_refused_at_the_handshake_with_those_that_fit(heads: in
 def test_widths_that_fit_are_not_refused() -> None:
     for heads, tp in itertools.product(HEADS, WIDTHS):
         table = kv(heads, 2, BLOCK)
-        partners = Partners(worker("decode", 1, table, 1), lambda theirs: "shm")
+        partners = Partners(worker("decode", 1, table, 1))
         assert (partners.introduce(worker("prefill", 100, table, tp), Plans(), until=Micros(0))[1] == "") == fits(heads, tp)
 
 

@@ -126,7 +126,7 @@ class Bench:
 
 def decode() -> Bench:
     """A decode worker that is paired with prefill worker 2 and has admitted a room of five tokens."""
-    bench = Bench(DecodeLeader(manifest("decode", 3), settings(stall_ms=PATIENCE_MS), {"full": 16}, lambda theirs: "shm"))
+    bench = Bench(DecodeLeader(manifest("decode", 3), settings(stall_ms=PATIENCE_MS), {"full": 16}))
     bench.hear(Introduce(Boot(2), "inproc://p", manifest("prefill", 2)), 0, sender=1)
     bench.leader.peer_up(Boot(2), Micros(0))
     bench.drain()

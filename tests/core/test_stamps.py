@@ -73,7 +73,7 @@ def test_credits_tell_of_the_other_gateway_and_a_request_keeps_its_stamp_over_ep
 def test_a_worker_says_the_highest_stamp_of_all_tickets_to_every_gateway(role):
     leader: Leader = {
         "prefill": lambda: PrefillLeader(manifest("prefill", P), settings(), {KV: 16}),
-        "decode": lambda: DecodeLeader(manifest("decode", D), settings(), {KV: 16}, lambda _: "shm"),
+        "decode": lambda: DecodeLeader(manifest("decode", D), settings(), {KV: 16}),
     }[role]()
     leader.gateway_up(ONE, T0)
     leader.receive(ONE, ticket(1, 30), T0)

@@ -165,7 +165,7 @@ class World:
         engine, s, totals = FakeEngine(m.placement(0), pages), settings(f"{role}-{boot}", **limits), {KV: pages}
         make: Mapping[str, Callable[[], Leader[Any]]] = {
             "prefill": lambda: PrefillLeader(m, s, totals),
-            "decode": lambda: DecodeLeader(m, s, totals, lambda _: "shm"),
+            "decode": lambda: DecodeLeader(m, s, totals),
             "unified": lambda: UnifiedLeader(m, s, totals),
         }
         node = self.nodes[Boot(boot)] = Node(make[role](), engine)

@@ -9,7 +9,6 @@ from baton.core.decode_room import DecodeRoom
 from baton.core.front import Front
 from baton.core.ids import Boot, Micros, TokenIndex
 from baton.core.messages import FirstToken, Received
-from baton.core.pairing import ChooseFabric
 from baton.core.prefill import PrefillLeader
 from baton.core.rank import RankCore
 from baton.core.rank_effects import RankEffect
@@ -90,13 +89,13 @@ class Planted(PlainCores):
     def _find(self, base: type) -> Any:
         return next((k for k in self._kinds if issubclass(k, base)), None)
 
-    def leader(self, parts: LeaderParts, choose_fabric: ChooseFabric) -> AnyLeader:
+    def leader(self, parts: LeaderParts) -> AnyLeader:
         prefill, decode = self._find(PrefillLeader), self._find(DecodeLeader)
         if parts.manifest.role == "prefill" and prefill is not None:
             return prefill(parts.manifest, parts.settings, dict(parts.totals))
         if parts.manifest.role == "decode" and decode is not None:
-            return decode(parts.manifest, parts.settings, dict(parts.totals), choose_fabric)
-        return super().leader(parts, choose_fabric)
+            return decode(parts.manifest, parts.settings, dict(parts.totals))
+        return super().leader(parts)
 
     def rank(self, parts: RankParts) -> AnyRank:
         kind = self._find(RankCore)

@@ -9,7 +9,6 @@ from tests.core.world import FakeEngine, Node, World
 
 from baton.core.cores import AnyFront, Cores, FrontParts, LeaderParts, PlainCores, RankParts
 from baton.core.ids import Boot, Rank
-from baton.core.pairing import ChooseFabric
 from baton.core.request import Bits, FrontSettings
 from baton.core.state import Placement
 from baton.journal.coding import records
@@ -53,8 +52,8 @@ class Bytes:
 class OpenCores(RecordedCores):
     """RecordedCores whose objects can be looked into."""
 
-    def leader(self, parts: LeaderParts, choose_fabric: ChooseFabric) -> Any:
-        recorded = super().leader(parts, choose_fabric)
+    def leader(self, parts: LeaderParts) -> Any:
+        recorded = super().leader(parts)
         return OpenLeader(recorded._leader, recorded._recorder)
 
     def front(self, parts: FrontParts, bits: Bits) -> AnyFront:
@@ -86,7 +85,7 @@ class RecordedWorld(World):
         parts = LeaderParts(m, settings(f"{role}-{boot}", **limits), {KV: pages})
         cores = self._cores(f"{role}-{boot}.{next(self._incarnation)}")
         placements: tuple[Placement, ...] = (m.placement(0),)
-        node = Node(cores.leader(parts, lambda _: "shm"), FakeEngine(placements[0], pages))
+        node = Node(cores.leader(parts), FakeEngine(placements[0], pages))
         node.rank = cores.rank(RankParts(Rank(0), Boot(boot), placements, m.seal))
         self.nodes[Boot(boot)] = node
         node.leader.gateway_up(self.GATEWAY, self.now)

@@ -11,22 +11,20 @@ from tests.journal.scenarios import SCENARIOS, journals
 
 from baton.core.agreement import Meet, StepPlan
 from baton.core.cores import LeaderParts, PlainCores, RankParts
-from baton.core.errors import FabricError, Mismatch, Overloaded
+from baton.core.errors import Overloaded
 from baton.core.ids import Boot, Micros, Rank, RankId, Seq
-from baton.core.manifest import Manifest
-from baton.core.messages import FirstToken, Introduce, Received, Unpaired
+from baton.core.messages import FirstToken, Received
 from baton.core.room import Send
 from baton.journal.coding import Damaged, encode
 from baton.journal.entries import (
     Applied,
-    ChoseFabric,
+    DrewBits,
     GatewayUp,
     Header,
     Heard,
     Kind,
     LedgerAsked,
     LedgerForgotten,
-    NoFabric,
     Raised,
     Record,
     ReportTaken,
@@ -119,7 +117,7 @@ def test_a_question_that_was_not_asked_then_is_a_difference(monkeypatch: pytest.
 
 def test_a_question_that_is_no_longer_asked_is_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     data = journals("late admitted", monkeypatch)["0.gateway"]
-    extra = encode(Step(Micros(5), Kind.FRONT, Timer(), (ChoseFabric(Boot(1), "shm"),), ()))
+    extra = encode(Step(Micros(5), Kind.FRONT, Timer(), (DrewBits(8, "7"),), ()))
     _, difference = replayed(data + extra)
     assert difference is not None
     assert difference.came == "no question"
@@ -137,38 +135,6 @@ def test_a_changed_byte_of_an_effect_is_named_with_its_place(monkeypatch: pytest
     _, difference = replayed(b"".join(map(encode, records)))
     assert difference is not None
     assert (difference.where, difference.expected, difference.came) == ("effect 1, send.to", "77", "2")
-
-
-# ---- what the outside answered ------------------------------------------------------------------
-
-
-def lone_decode(choose: Callable[[Manifest], str]) -> tuple[bytes, list[Step]]:
-    """A decode leader that is introduced to a prefill worker."""
-    sink = Bytes()
-    recorder = Recorder(sink)
-    cores = RecordedCores(PlainCores(), recorder, lambda: Micros(0))
-    leader = cores.leader(LeaderParts(manifest("decode", 3), settings(), {KV: 4}), choose)
-    leader.gateway_up(Boot(1), Micros(1))
-    leader.receive(Boot(1), Introduce(Boot(2), "tcp://h:1", manifest("prefill", 2)), Micros(2))
-    leader.effects()
-    return sink.data, steps_of(sink.data)
-
-
-def test_the_fabric_chosen_is_an_input() -> None:
-    data, steps = lone_decode(lambda _: "nixl")
-    assert steps[-1].answers == (ChoseFabric(Boot(2), "nixl"),)
-    assert replayed(data) == (2, None)
-
-
-@pytest.mark.parametrize("error", [Mismatch("fabric", ["shm"], ["nixl"], "no way"), FabricError("broken")])
-def test_that_no_fabric_reaches_is_an_input(error: Exception) -> None:
-    def choose(theirs: Manifest) -> str:
-        raise error
-
-    data, steps = lone_decode(choose)
-    assert steps[-1].answers == (NoFabric(Boot(2), str(error)),)
-    assert any(isinstance(o, Send) and isinstance(o.message, Unpaired) for o in steps[-1].outs)
-    assert replayed(data) == (2, None)
 
 
 # ---- exceptions, questions about books ----------------------------------------------------------

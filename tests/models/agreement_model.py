@@ -152,7 +152,7 @@ class AgreementModel(System[State]):
     def _paired(self) -> tuple[DecodeLeader, list[RankNode]]:
         agreement, make_leader, make_rank = self.kinds
         ours, theirs = _worker("decode", DECODE, tp=2, pages=self.pages), _worker("prefill", PREFILL, tp=1, pages=8)
-        leader = make_leader(ours, settings(), {KV: self.pages}, lambda _: "shm")
+        leader = make_leader(ours, settings(), {KV: self.pages})
         leader._agreement = agreement(len(RANKS))
         placements = [ours.placement(r) for r in RANKS]
         cores = [make_rank(rank=Rank(r), boot=ours.ranks[r].boot, placements=placements, seal=False) for r in RANKS]

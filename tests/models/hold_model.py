@@ -224,7 +224,7 @@ class HoldModel(System[State]):
         decodes = {}
         for boot in DECODE:
             ours = _manifest("decode", boot, self.pages[1])
-            leader = decodes[boot] = make_decode(ours, settings(), {KV: self.pages[1]}, lambda _: "shm")
+            leader = decodes[boot] = make_decode(ours, settings(), {KV: self.pages[1]})
             for source, theirs in sources.items():
                 leader._gateways.add(GATEWAY)  # who orders must be one; what it would be told is not modelled
                 leader.receive(GATEWAY, Introduce(source, "", theirs), NOW)

@@ -1,23 +1,20 @@
-"""Which fabrics there are, which work here, and which one two ranks use: `--fabric auto`.
-
-The rule: of the fabrics that both sides have, those that reach; of these, one that stays on the host before one that does
-not (memory read through a mapping is never slower than through an engine); then the order of the table.
-"""
+"""Which fabrics there are, in order of preference, and which of them work here. core/manifest.py has the rule by which two
+workers choose one (`choose_fabric`)."""
 
 import importlib.util
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from baton.adapters.nixl_agent import PACKAGES
 from baton.adapters.secret import Secret, fabric_key
-from baton.adapters.shm_door import decode_exposure
+from baton.adapters.shm_door import this_host
 from baton.core.errors import ConfigError, FabricError
 from baton.core.ids import Boot, RankId
 from baton.core.manifest import RankManifest
 from baton.ports.clock import Clock
-from baton.ports.fabric import Capabilities, Connected, Fabric
+from baton.ports.fabric import Connected, Fabric
 from baton.ports.fabric_settings import FabricSettings
 
 DEFAULTS = FabricSettings()
@@ -159,30 +156,7 @@ def available() -> dict[str, str]:
     return {name: entry.obstacle() for name, entry in FABRICS.items()}
 
 
-def same_host(ours: Mapping[str, bytes], theirs: Mapping[str, bytes]) -> bool:
-    """Whether two ranks, told by their manifests' exposures, can share memory.
-
-    They can when both expose shm and its host identities are equal: kernel boot, network namespace, user namespace, user.
-    """
-    try:
-        return decode_exposure(ours["shm"]).host == decode_exposure(theirs["shm"]).host
-    except (KeyError, FabricError):
-        return False
-
-
-def choose(ours: Mapping[str, Capabilities], theirs: Collection[str], *, same_host: bool) -> tuple[str, str]:
-    """Pick the fabric between two ranks: its name, and why it, for the log.
-
-    ours: our fabrics that hold our pools; theirs: the names the peer's manifest exposes
-
-    Raises:
-        FabricError: nothing both sides have reaches
-    """
-    both = [name for name in FABRICS if name in ours and name in theirs]
-    reach = [name for name in both if same_host or not ours[name].same_host_only]
-    if not reach:
-        where = "one host" if same_host else "different hosts"
-        raise FabricError(f"no common fabric on {where}: ours are {sorted(ours)}, theirs {sorted(theirs)}")
-    best = min(reach, key=lambda name: not ours[name].same_host_only)
-    why = "both ranks are on one host" if ours[best].same_host_only else f"first of {reach} that both have and that reaches"
-    return best, why
+def near(ours: Mapping[str, Fabric]) -> dict[str, str]:
+    """What a rank's manifest says of its fabrics that stay on their host: name -> the host (`RankManifest.near`)."""
+    here = this_host().place
+    return {name: here for name, fabric in ours.items() if fabric.capabilities.same_host_only}

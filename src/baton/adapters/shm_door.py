@@ -39,6 +39,11 @@ class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     users: int  # inode of the user namespace: the user id has a meaning in it
     uid: int
 
+    @property
+    def place(self) -> str:
+        """All of it in one word."""
+        return f"{self.kernel}/net {self.network}/user {self.users}/uid {self.uid}"
+
 
 class Exposure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a reader needs to find us."""

@@ -217,7 +217,7 @@ class Body:
             pp=s.pp,
             max_model_len=self.max_model_len,
             seal=s.seal,
-            ranks=(RankManifest(boot, self.rank, p.tp_rank, p.pp_rank, pools, exposures),),
+            ranks=(RankManifest(boot, self.rank, p.tp_rank, p.pp_rank, pools, exposures, fabrics.near(self.fabrics)),),
         )
 
     def close(self) -> None:

@@ -15,16 +15,14 @@ import msgspec
 import psutil
 import structlog
 
-from baton.adapters import fabrics
 from baton.cli import rendezvous
 from baton.cli.compose_rank import PRODUCTION, Body, Ports, Station
 from baton.cli.processes import rank_cores
 from baton.cli.ranks import Crew
 from baton.core.cores import AnyLeader, LeaderParts
-from baton.core.errors import FabricError, GivenUp, Mismatch, PeerError
+from baton.core.errors import GivenUp, PeerError
 from baton.core.frames import Join
 from baton.core.ids import Micros
-from baton.core.manifest import Manifest
 from baton.core.room import LeaderSettings
 from baton.shell.muster import gather_ranks
 from baton.shell.rank_pump import RankPump
@@ -136,21 +134,7 @@ class Worker(Member):
             fetch_back=s.fetch_back,
             verify_ms=int(s.cache_verify_interval_s * 1000),
         )
-        return self._station.making.cores.leader(LeaderParts(self.manifest, settings, totals), self._choose_fabric)
-
-    def _choose_fabric(self, theirs: Manifest) -> str:
-        """One for all pairs of ranks: what all of them have, and what reaches the farthest."""
-        ours, there = ([rank.exposures for rank in manifest.ranks] for manifest in (self.manifest, theirs))
-        mine = self._body.fabrics
-        capabilities = {n: f.capabilities for n, f in mine.items() if all(n in exposures for exposures in ours)}
-        common = set.intersection(*(set(exposures) for exposures in there))
-        near = all(fabrics.same_host(ours[0], t) for t in there) and all(fabrics.same_host(o, there[0]) for o in ours)
-        try:
-            name, why = fabrics.choose(capabilities, common, same_host=near)
-        except FabricError as error:
-            raise Mismatch("fabric", sorted(capabilities), sorted(common), str(error)) from error
-        log.info("fabric_chosen", fabric=name, why=why, peer=f"{theirs.boot:x}")
-        return name
+        return self._station.making.cores.leader(LeaderParts(self.manifest, settings, totals))
 
 
 class Follower(Member):

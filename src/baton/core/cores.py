@@ -21,7 +21,6 @@ from baton.core.leader import Leader
 from baton.core.manifest import Manifest
 from baton.core.marks import Marks
 from baton.core.messages import Credits, LedgerView, Register
-from baton.core.pairing import ChooseFabric
 from baton.core.plans import Plans
 from baton.core.prefill import PrefillLeader
 from baton.core.rank import RankCore
@@ -118,8 +117,8 @@ class FrontParts(msgspec.Struct, frozen=True, tag="front_parts", forbid_unknown_
 class Cores(Protocol):
     """Makes core objects."""
 
-    def leader(self, parts: LeaderParts, choose_fabric: ChooseFabric) -> AnyLeader:
-        """The leader of a worker; only decode leaders choose fabrics."""
+    def leader(self, parts: LeaderParts) -> AnyLeader:
+        """The leader of a worker."""
         ...
 
     def rank(self, parts: RankParts) -> AnyRank:
@@ -137,12 +136,12 @@ class PlainCores:
     def __init__(self) -> None:
         self._plans = Plans()  # of the process: its leader and its rank need the same
 
-    def leader(self, parts: LeaderParts, choose_fabric: ChooseFabric) -> AnyLeader:
+    def leader(self, parts: LeaderParts) -> AnyLeader:
         """See Cores."""
         m, s, totals = parts.manifest, parts.settings, dict(parts.totals)
         makers: Mapping[str, Callable[[], Leader[Any]]] = {
             PREFILL: lambda: PrefillLeader(m, s, totals),
-            DECODE: lambda: DecodeLeader(m, s, totals, choose_fabric),
+            DECODE: lambda: DecodeLeader(m, s, totals),
             UNIFIED: lambda: UnifiedLeader(m, s, totals),
         }
         if m.role not in makers:

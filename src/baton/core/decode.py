@@ -52,7 +52,7 @@ from baton.core.messages import (
     Withdrawn,
 )
 from baton.core.pages import PageState
-from baton.core.pairing import ChooseFabric, Partners
+from baton.core.pairing import Partners
 from baton.core.prefix_cache import Entry
 from baton.core.retraction import RETRACTION
 from baton.core.reuse import RoomSums, add_sums, sums_of
@@ -82,15 +82,9 @@ class DecodeLeader(VerifyingLeader):
 
     table = DECODE
 
-    def __init__(
-        self,
-        manifest: Manifest,
-        settings: LeaderSettings,
-        totals: dict[GroupName, int],
-        choose_fabric: ChooseFabric,
-    ) -> None:
+    def __init__(self, manifest: Manifest, settings: LeaderSettings, totals: dict[GroupName, int]) -> None:
         super().__init__(manifest, settings, totals)
-        self._partners = Partners(manifest, choose_fabric)
+        self._partners = Partners(manifest)
         self._early = EarlyOffers()
         self.reuse.on = self.reuse.on and manifest.seal  # what was fetched unverified must not spread
         self.keeps_sums = self.reuse.on  # nothing is lent, nor verified at rest, without

@@ -19,7 +19,11 @@ class PoolView(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RankManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One rank. `exposures` maps a fabric's name to what its adapter needs to reach the pools (opaque bytes)."""
+    """One rank.
+
+    exposures: a fabric's name -> what its adapter needs to reach the pools (opaque bytes), in order of preference
+    near: of fabrics that only reach ranks of one place, such as a host: its name -> the place
+    """
 
     boot: Boot
     rank: int
@@ -27,6 +31,7 @@ class RankManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pp_rank: int
     pools: tuple[PoolView, ...]
     exposures: dict[str, bytes]
+    near: dict[str, str] = {}
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -86,6 +91,27 @@ def require_fit(ours: Manifest, theirs: Manifest) -> None:
             _require_same_table(a, b, remedy)
         elif a != b:
             raise Mismatch(field, a, b, remedy)
+
+
+def choose_fabric(ours: Manifest, theirs: Manifest) -> str:
+    """The fabric by which every rank of ours reads from every rank of theirs.
+
+    Of the fabrics that all ranks have, those that reach: all ranks are in one place, or the fabric reaches everywhere. Of
+    these, one that stays in its place before one that does not (memory that is read through a mapping is never slower than
+    through a transfer engine), then the order of our exposures.
+
+    Raises:
+        Mismatch: no fabric that both have reaches
+    """
+    ranks = [*ours.ranks, *theirs.ranks]
+    common = [name for name in ours.ranks[0].exposures if all(name in rank.exposures for rank in ranks)]
+    places = {name: {rank.near.get(name, "") for rank in ranks} for name in common}
+    reach = [name for name in common if len(places[name]) == 1]
+    if not reach:
+        own, other = (sorted(set.intersection(*(set(r.exposures) for r in m.ranks))) for m in (ours, theirs))
+        why = f"{', '.join(common)} only within one host" if common else "give both one --fabric that they have in common"
+        raise Mismatch("fabric", own, other, why)
+    return min(reach, key=lambda name: places[name] == {""})
 
 
 def _require_same_table(ours: StateTable, theirs: StateTable, remedy: str) -> None:

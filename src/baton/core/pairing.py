@@ -7,19 +7,15 @@ A worker that is introduced is paired within a stated time or forgotten, with it
 it: it may have ended before it was dialled. Its gateway introduces it again for as long as it knows it.
 """
 
-from collections.abc import Callable
-
 import msgspec
 
 from baton.core.agreement import Meet
 from baton.core.errors import BatonError, Mismatch
 from baton.core.ids import Boot, Micros, Rank
-from baton.core.manifest import Manifest, require_fit
+from baton.core.manifest import Manifest, choose_fabric, require_fit
 from baton.core.plan import PairPlan
 from baton.core.plans import Plans
 from baton.core.state import Placement
-
-ChooseFabric = Callable[[Manifest], str]  # raises Mismatch when no fabric reaches
 
 
 class Partner(msgspec.Struct):
@@ -45,9 +41,8 @@ class Partner(msgspec.Struct):
 class Partners:
     """All prefill workers this decode worker knows."""
 
-    def __init__(self, ours: Manifest, choose_fabric: ChooseFabric) -> None:
+    def __init__(self, ours: Manifest) -> None:
         self._ours = ours
-        self._choose = choose_fabric
         self._placements: list[Placement] = [ours.placement(r.rank) for r in ours.ranks]
         self._known: dict[Boot, Partner] = {}
 
@@ -58,7 +53,7 @@ class Partners:
         try:
             require_fit(self._ours, manifest)
             plan = plans.pair([manifest.placement(r.rank) for r in manifest.ranks], self._placements)
-            fabric = self._choose(manifest)
+            fabric = choose_fabric(self._ours, manifest)
         except BatonError as error:  # every reason of ours why two workers do not fit
             return None, str(error)
         self._known[manifest.boot] = Partner(manifest, plan, fabric, set(), until)

@@ -215,21 +215,7 @@ class DrewBits(msgspec.Struct, frozen=True, tag="drew_bits", forbid_unknown_fiel
     value: str
 
 
-class ChoseFabric(msgspec.Struct, frozen=True, tag="chose_fabric", forbid_unknown_fields=True):
-    """The fabric chosen to reach a worker."""
-
-    peer: Boot
-    fabric: str
-
-
-class NoFabric(msgspec.Struct, frozen=True, tag="no_fabric", forbid_unknown_fields=True):
-    """No fabric reaches that worker."""
-
-    peer: Boot
-    why: str
-
-
-Answer = DrewBits | ChoseFabric | NoFabric
+Answer = DrewBits
 
 
 # ---- what came out ------------------------------------------------------------------------------

@@ -10,13 +10,10 @@ from typing import cast
 from baton.core.agreement import Report, StepPlan, Wedged
 from baton.core.cores import AnyFront, AnyLeader, AnyRank, Cores, FrontParts, LeaderParts, RankParts
 from baton.core.door import Cancel, QueueView, RequestId, Submit
-from baton.core.errors import BatonError
 from baton.core.frames import Said
 from baton.core.ids import Boot, Key, Micros, RankId
-from baton.core.manifest import Manifest
 from baton.core.marks import Marks
 from baton.core.messages import Credits, LedgerView, Register
-from baton.core.pairing import ChooseFabric
 from baton.core.rank_effects import RankEffect
 from baton.core.request import Bits, Say
 from baton.core.room import Effect, Send
@@ -242,20 +239,10 @@ class RecordedCores:
     def __init__(self, cores: Cores, recorder: Recorder, now: Callable[[], Micros]) -> None:
         self._cores, self._recorder, self._now = cores, recorder, now
 
-    def leader(self, parts: LeaderParts, choose_fabric: ChooseFabric) -> AnyLeader:
+    def leader(self, parts: LeaderParts) -> AnyLeader:
         """See Cores."""
-
-        def choose(theirs: Manifest) -> str:
-            try:
-                name = choose_fabric(theirs)
-            except BatonError as error:
-                self._recorder.answered(e.NoFabric(theirs.boot, str(error)))
-                raise
-            self._recorder.answered(e.ChoseFabric(theirs.boot, name))
-            return name
-
         self._recorder.write(parts)
-        return RecordedLeader(self._cores.leader(parts, choose), self._recorder)
+        return RecordedLeader(self._cores.leader(parts), self._recorder)
 
     def rank(self, parts: RankParts) -> AnyRank:
         """See Cores."""

@@ -7,19 +7,15 @@ from collections import deque
 from typing import TypeVar
 
 from baton.core.cores import AnyFront, AnyLeader, AnyRank, Cores, FrontParts, LeaderParts, RankParts
-from baton.core.errors import BatonError, PeerError
-from baton.core.manifest import Manifest
 from baton.core.messages import PROTOCOL
 from baton.journal.coding import Damaged
 from baton.journal.difference import Difference, describe, first_difference
 from baton.journal.entries import (
     FORMAT,
     Answer,
-    ChoseFabric,
     DrewBits,
     Header,
     Kind,
-    NoFabric,
     Out,
     Raised,
     Record,
@@ -84,7 +80,7 @@ class Replay:
     def _make(self, parts: LeaderParts | RankParts | FrontParts) -> None:
         match parts:
             case LeaderParts():
-                self._leader = self._cores.leader(parts, self._choose_fabric)
+                self._leader = self._cores.leader(parts)
             case RankParts():
                 self._rank = self._cores.rank(parts)
             case FrontParts():
@@ -133,19 +129,5 @@ class Replay:
             case other:
                 raise Unforeseen(f"{n} random bits were asked for; the journal has {other!r}")
 
-    def _choose_fabric(self, theirs: Manifest) -> str:
-        match self._next():
-            case ChoseFabric(peer=peer, fabric=fabric) if peer == theirs.boot:
-                return fabric
-            case NoFabric(peer=peer, why=why) if peer == theirs.boot:
-                raise _refusal(why)
-            case other:
-                raise Unforeseen(f"a fabric to worker {theirs.boot:x} was asked for; the journal has {other!r}")
-
     def _next(self) -> Answer | None:
         return self._answers.popleft() if self._answers else None
-
-
-def _refusal(why: str) -> BatonError:
-    """An error that reads as the one that was raised; only its words reach anybody."""
-    return PeerError(why)

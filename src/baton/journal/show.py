@@ -6,7 +6,7 @@ from baton.core.ids import Key
 from baton.core.request import Say
 from baton.core.room import Send
 from baton.journal.difference import describe, name_of
-from baton.journal.entries import Answer, AnyEntry, ChoseFabric, DrewBits, Header, NoFabric, Out, Raised, Record, Step
+from baton.journal.entries import Answer, AnyEntry, DrewBits, Header, Out, Raised, Record, Step
 
 
 def line(number: int, record: Record) -> str:
@@ -46,7 +46,3 @@ def _answer(answer: Answer) -> str:
     match answer:
         case DrewBits():
             return f"{answer.count} bits"
-        case ChoseFabric():
-            return f"fabric {answer.fabric}"
-        case NoFabric():
-            return f"no fabric: {answer.why}"

@@ -161,7 +161,7 @@ class WorkerRun:
         )
         makers: Mapping[str, Callable[[], Leader[Any]]] = {
             "prefill": lambda: self.parts.prefill(self.manifest, settings, self.pages),
-            "decode": lambda: self.parts.decode(self.manifest, settings, self.pages, lambda _: "sim"),
+            "decode": lambda: self.parts.decode(self.manifest, settings, self.pages),
             "unified": lambda: self.parts.unified(self.manifest, settings, self.pages),
         }
         leader = makers[d.role]()

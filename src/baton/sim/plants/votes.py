@@ -10,7 +10,6 @@ from baton.core.decode_room import DecodeRoom
 from baton.core.frames import Data, Said
 from baton.core.ids import GroupName, Key, Micros, Rank, Room, Seq
 from baton.core.manifest import Manifest
-from baton.core.pairing import ChooseFabric
 from baton.core.rank import RankCore
 from baton.core.rank_effects import Compute
 from baton.core.room import LeaderSettings, RoomState, Saw
@@ -44,10 +43,8 @@ class ByStage(Agreement):
 
 
 class CollapsesRanks(DecodeLeader):
-    def __init__(
-        self, manifest: Manifest, settings: LeaderSettings, totals: dict[GroupName, int], choose_fabric: ChooseFabric
-    ) -> None:
-        super().__init__(manifest, settings, totals, choose_fabric)
+    def __init__(self, manifest: Manifest, settings: LeaderSettings, totals: dict[GroupName, int]) -> None:
+        super().__init__(manifest, settings, totals)
         self._agreement = ByStage(len(manifest.ranks), manifest.tp)
 
 
@@ -78,10 +75,8 @@ class OldQuiet(Agreement):
 
 
 class CountsBlocks(DecodeLeader):
-    def __init__(
-        self, manifest: Manifest, settings: LeaderSettings, totals: dict[GroupName, int], choose_fabric: ChooseFabric
-    ) -> None:
-        super().__init__(manifest, settings, totals, choose_fabric)
+    def __init__(self, manifest: Manifest, settings: LeaderSettings, totals: dict[GroupName, int]) -> None:
+        super().__init__(manifest, settings, totals)
         self._counted: Counter[Key] = Counter()
 
     def _on_report(self, report: Report, now: Micros) -> None:
