@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from random import Random
 
 import numpy as np
+from tests.core.driven import T0, report_of
 
 from baton.adapters.host_memory import HostMemory
 from baton.adapters.memory import HostPool
@@ -72,16 +73,16 @@ class Machine:
         """Apply a plan, and wait until the rank has voted on what was ordered."""
         self.seq += 1
         plan = StepPlan(Seq(self.seq), **orders)
-        self._perform(self.core.apply(plan))
+        self._perform(self.core.step(plan, T0))
         wanted, votes = len(plan.offload) + len(plan.restore), []
         while len(votes) < wanted:
             self.woken.wait()
             self.woken.clear()
             for done in self.store.poll():
-                self._perform(self.core.copied(done))
+                self._perform(self.core.step(done, T0))
             while self.hashed:
-                self._perform(self.core.hashed(self.hashed.pop(0)))
-            report = self.core.report()
+                self._perform(self.core.step(self.hashed.pop(0), T0))
+            report = report_of(self.core)
             votes += report.ballots if report is not None else ()
         assert all(ballot.vote is Vote.ARRIVED for ballot in votes), votes
 

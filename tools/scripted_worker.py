@@ -39,7 +39,7 @@ from baton.core.messages import (
     Ticket,
     Tokens,
 )
-from baton.core.session import PeerLost, PeerUp, Received, SessionLimits, Sessions
+from baton.core.session import MessageReceived, PeerLost, PeerUp, SessionLimits, Sessions
 from baton.core.state import DType, Full, Group, StateSpec, StateTable, Unit
 from baton.shell.lines import Lines
 from baton.shell.wake import sleep_until
@@ -102,12 +102,12 @@ class Script:
                 self._say(Register("script", None, manifest(self._boot, self._max_model_len)))
             case PeerLost():
                 raise SystemExit(f"the gateway was lost: {event.why}")
-            case Received(message=Ticket() as ticket):
+            case MessageReceived(message=Ticket() as ticket):
                 self._open(ticket)
-            case Received(message=Abort() as abort):
+            case MessageReceived(message=Abort() as abort):
                 if self._rooms.pop(abort.key, None) is not None:
                     self._say(Ended(abort.key))
-            case Received(message=AskLedger() as ask):
+            case MessageReceived(message=AskLedger() as ask):
                 ranks = (RankView(0, os.getpid(), self._boot),)
                 self._say(LedgerView(ask.question, "script", "unified", ranks, {}, 0, 0, (), not self._rooms))
 

@@ -4,28 +4,28 @@ import stat
 
 import pytest
 
-from baton.adapters.clock import MonotonicClock
 from baton.cli.main import run
-from baton.cli.record import making, prepare_directory
-from baton.core.cores import FrontParts
+from baton.cli.record import prepare_directory, recording
 from baton.core.errors import ConfigError
-from baton.core.front import Front
 from baton.core.ids import Boot
+from baton.core.parts import FrontParts
 from baton.core.request import FrontSettings
-from baton.journal.coding import records
-from baton.journal.recording import RecordedFront
+from baton.trace.coding import records
+from baton.trace.recorder import Recorded
 
 
 def test_without_the_flag_the_core_is_itself():
-    made = making(None, name="gateway", clock=MonotonicClock())
-    assert type(made.cores.front(FrontParts(Boot(1), FrontSettings()), lambda n: 1)) is Front
-    made.close()
+    parts = FrontParts(Boot(1), FrontSettings())
+    front, record = parts.make(), recording(None, name="gateway")
+    assert record.of(front, parts) is front
+    record.close()
 
 
 def test_with_it_what_was_kept_is_in_the_file_when_it_is_closed(tmp_path):
-    made = making(str(tmp_path / "x"), name="gateway", clock=MonotonicClock())
-    assert type(made.cores.front(FrontParts(Boot(1), FrontSettings()), lambda n: 1)) is RecordedFront
-    made.close()
+    parts = FrontParts(Boot(1), FrontSettings())
+    record = recording(str(tmp_path / "x"), name="gateway")
+    assert type(record.of(parts.make(), parts)) is Recorded
+    record.close()
     assert len(list(records([(tmp_path / "x").read_bytes()]))) == 2
 
 

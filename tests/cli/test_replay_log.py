@@ -5,15 +5,15 @@ import sys
 
 import msgspec
 import pytest
-from tests.journal.rig import read
-from tests.journal.scenarios import journals
+from tests.trace.rig import read
+from tests.trace.scenarios import journals
 
 from baton.cli import replay_log
 from baton.cli.main import run
 from baton.core.ids import Boot
 from baton.core.room import Issue, Send
-from baton.journal.coding import encode
-from baton.journal.entries import Step
+from baton.trace.coding import encode
+from baton.trace.log import Step
 
 
 @pytest.fixture
@@ -47,10 +47,10 @@ def test_a_good_journal(logs, process, who, capsys):
     assert "8 invariants hold" in out
 
 
-def test_until_stops_after_that_entry(logs, capsys):
+def test_until_stops_after_that_step(logs, capsys):
     assert run(["replay-log", str(logs["decode"]), "--until", "5", "--show"]) == 0
     out = capsys.readouterr().out
-    assert "same effects in 5 entries" in out
+    assert "same effects in 5 steps" in out
     assert "\n       5 " in out
     assert "\n       6 " not in out
 
@@ -60,28 +60,30 @@ def test_show_prints_a_line_for_every_record(logs, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(list(read(logs["gateway"].read_bytes()))) + 3
     (submitted,) = [line for line in lines if " submitted" in line]
-    assert "[128 bits] -> 2 x send ticket" in submitted
-    assert any("heard first_token 00000000.1" in line for line in lines)
+    assert "-> 2 x send ticket" in submitted
+    assert any("message_received first_token 00000000.1" in line for line in lines)
 
 
-def test_a_difference_is_named_by_entry_and_place(logs, capsys):
+def test_a_difference_is_named_by_step_and_place(logs, capsys):
     def change(step):
-        outs = tuple(msgspec.structs.replace(o, to=Boot(99)) if isinstance(o, Send) else o for o in step.outs)
-        return msgspec.structs.replace(step, outs=outs)
+        effects = tuple(msgspec.structs.replace(o, to=Boot(99)) if isinstance(o, Send) else o for o in step.effects)
+        return msgspec.structs.replace(step, effects=effects)
 
     assert run(["replay-log", str(changed(logs["prefill"], change))]) == 1
     out = capsys.readouterr().out
-    assert "different: entry 1 at 0.000000 s (leader gateway_up) differs in effect 1, send.to: expected 99, came 1" in out
+    assert "different: step 1 at 0.000000 s (leader gateway_connected) differs in effect 1, send.to: expected 99, came 1" in out
     assert "same effects" not in out
 
 
 def test_a_violated_invariant_is_named(logs, capsys):
     def change(step):
-        outs = tuple(Issue(msgspec.structs.replace(o.plan, seq=o.plan.seq + 7)) if isinstance(o, Issue) else o for o in step.outs)
-        return msgspec.structs.replace(step, outs=outs)
+        effects = tuple(
+            Issue(msgspec.structs.replace(o.plan, seq=o.plan.seq + 7)) if isinstance(o, Issue) else o for o in step.effects
+        )
+        return msgspec.structs.replace(step, effects=effects)
 
     assert run(["replay-log", str(changed(logs["prefill"], change))]) == 1
-    assert "violated: entry" in capsys.readouterr().out
+    assert "violated: step" in capsys.readouterr().out
 
 
 def test_a_file_cut_short_is_replayed_as_far_as_it_is_whole(logs, capsys):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from baton.core.ids import Boot, Link, Micros, Room
 from baton.core.messages import AnyMessage, AskLedger, Close
-from baton.core.session import PeerLost, PeerUp, Received, SessionEvent, SessionLimits, Sessions, WrongPeer
+from baton.core.session import MessageReceived, PeerLost, PeerUp, SessionEvent, SessionLimits, Sessions, WrongPeer
 from baton.wire.codec import decode, encode
 
 SECOND = 1_000_000
@@ -71,7 +71,7 @@ class Node:
                 assert boot in self.up, "the end of a session that had not begun"
                 del self.up[boot]
                 self.lost.append(event)
-            case Received(boot=boot, message=message):
+            case MessageReceived(sender=boot, message=message):
                 number, index = divmod(said(message), MANY)
                 assert self.up.get(boot) == number, f"a message of session {number} in session {self.up.get(boot)}"
                 assert index == self.heard[boot, number], f"message {index} instead of {self.heard[boot, number]}"

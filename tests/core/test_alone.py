@@ -83,14 +83,14 @@ def test_a_suspect_is_computed_alone_to_its_bound_and_its_gateway_is_told_of_eve
     world.run()
     batches: list[list[Key]] = []
     for node in world.nodes.values():
-        effects = node.leader.effects
+        step = node.leader.core.step
 
-        def seen(effects: Any = effects) -> list[Any]:
-            found: list[Any] = effects()
+        def seen(event: Any, now: Any, step: Any = step) -> list[Any]:
+            found: list[Any] = step(event, now)
             batches.extend([row.key for row in e.plan.batch] for e in found if isinstance(e, Issue) and e.plan.batch)
             return found
 
-        node.leader.effects = seen  # type: ignore[method-assign]
+        node.leader.core.step = seen
     for number in (1, 2, 3):
         world.submit(submit(number, PROMPT, max_tokens=6))
     keys = [world.front.key_of(RequestId(n)) for n in (1, 2, 3)]

@@ -8,6 +8,7 @@ from tests.core.build import KV, key, submit
 from tests.core.test_borrowing import D, P, Split, prompt, spoil
 from tests.core.world import Node, World, expected
 
+from baton.core.events import MessageReceived
 from baton.core.fetch_back import FetchBack
 from baton.core.ids import BlockIndex, Boot, GroupName
 from baton.core.marks import Mark
@@ -147,7 +148,7 @@ def doubt(b: Split, **changes: Any) -> Doubt:
 )
 def test_a_doubt_about_what_is_not_lent_is_answered_and_nothing_is_hashed(lent: Split, changes: dict[str, Any]) -> None:
     flip(lent.decode, entries(lent.decode)[1])
-    lent.decode.leader.receive(Boot(P), doubt(lent, **changes), lent.world.now)
+    lent.decode.leader.step(MessageReceived(Boot(P), doubt(lent, **changes)), lent.world.now)
     lent.world.run()
     assert lent.said(Verdict)[-1].found is Intactness.GONE
     assert len(entries(lent.decode)) == 8
@@ -155,7 +156,7 @@ def test_a_doubt_about_what_is_not_lent_is_answered_and_nothing_is_hashed(lent: 
 
 def test_a_doubt_of_somebody_elses_changes_nothing(lent: Split) -> None:
     flip(lent.decode, entries(lent.decode)[1])
-    lent.decode.leader.receive(Boot(99), doubt(lent), lent.world.now)
+    lent.decode.leader.step(MessageReceived(Boot(99), doubt(lent)), lent.world.now)
     lent.world.run()
     assert lent.said(Verdict) == []
     assert len(entries(lent.decode)) == 8
@@ -163,7 +164,7 @@ def test_a_doubt_of_somebody_elses_changes_nothing(lent: Split) -> None:
 
 def test_a_room_that_holds_what_is_doubted_ends_with_it(lent: Split) -> None:
     flip(lent.decode, entries(lent.decode)[1])
-    lent.decode.leader.receive(Boot(P), doubt(lent), lent.world.now)
+    lent.decode.leader.step(MessageReceived(Boot(P), doubt(lent)), lent.world.now)
     lent.world.run()
     assert lent.said(Verdict)[-1].found is Intactness.DAMAGED
     assert len(entries(lent.decode)) == 1
@@ -177,9 +178,9 @@ def test_pages_that_go_while_they_are_hashed_are_not_judged(lent: Split) -> None
     """The loan has ended and the cache was emptied: the pages may be another's by the time they are hashed."""
     engine, ledger, late = lent.decode.engine, lent.decode.leader.ledger, list[Any]()
     digest, engine.digest = engine.digest, late.append  # type: ignore[method-assign]
-    lent.decode.leader.receive(Boot(P), doubt(lent), lent.world.now)
+    lent.decode.leader.step(MessageReceived(Boot(P), doubt(lent)), lent.world.now)
     lent.world.run()
-    lent.decode.leader.receive(lent.world.GATEWAY, Abort(doubt(lent).key, "gone"), lent.world.now)
+    lent.decode.leader.step(MessageReceived(lent.world.GATEWAY, Abort(doubt(lent).key, "gone")), lent.world.now)
     lent.world.run()
     ledger.forget_cached()
     engine.pool[:] = 0

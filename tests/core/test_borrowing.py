@@ -6,11 +6,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.core.build import KV, B, submit
+from tests.core.driven import T0
 from tests.core.world import Node, World, expected
 
 from baton.core.borrowing import BorrowingLeader
 from baton.core.door import Fail, Finish
 from baton.core.errors import Bug
+from baton.core.events import MessageReceived
 from baton.core.fetch_back import FetchBack
 from baton.core.ids import BlockIndex, Boot, Page
 from baton.core.marks import Mark
@@ -58,9 +60,9 @@ class Split:
         return found
 
     @property
-    def leader(self) -> BorrowingLeader:
+    def leader(self) -> Any:
         found = self.prefill.leader
-        assert isinstance(found, BorrowingLeader)
+        assert isinstance(found.core, BorrowingLeader)
         return found
 
     def begin(self, number: int, tokens: tuple[int, ...], count: int = 5) -> None:
@@ -296,7 +298,7 @@ def test_nothing_is_computed_into_pages_that_a_lost_read_may_still_write() -> No
     assert b.rows == []
     (read,) = b.back
     b.spoils = lambda read, node: Outcome.OK
-    b.prefill.rank.released(Released(read.handle))
+    b.prefill.rank.step(Released(read.handle), T0)
     b.world.run()
     assert b.rows == [(0, len(nextturn))]
     b.ended_well(2, nextturn)
@@ -508,9 +510,9 @@ def test_a_fabric_that_prefill_has_not_is_not_used() -> None:
     assert hello.lends is not None
     b.world.lose(D, at=P)
     for lends in (replace(hello.lends, fabric="carrier pigeon"), replace(hello.lends, plan="another")):
-        b.leader.receive(Boot(D), replace(hello, lends=lends), b.world.now)
+        b.leader.step(MessageReceived(Boot(D), replace(hello, lends=lends)), b.world.now)
         assert not b.leader._lenders
-    b.leader.receive(Boot(D), hello, b.world.now)
+    b.leader.step(MessageReceived(Boot(D), hello), b.world.now)
     assert b.leader._lenders
 
 
@@ -521,9 +523,9 @@ def test_only_who_borrowed_is_lent_to_and_returns_what_it_read() -> None:
     decode, other = b.decode.leader, Boot(9)
     lent = decode.ledger.pins
     assert lent
-    decode.receive(other, Returned(room), b.world.now)
+    decode.step(MessageReceived(other, Returned(room)), b.world.now)
     assert decode.ledger.pins == lent, "prefill still reads them"
-    decode.receive(other, Borrow(room, BlockIndex(0)), b.world.now)
+    decode.step(MessageReceived(other, Borrow(room, BlockIndex(0))), b.world.now)
     b.world.run()
     assert not [m for _, target, m in b.world.log if target == other]
     b.world.freeze_reads = False

@@ -1,10 +1,14 @@
 """A prefill worker of two stages fetches back: it goes on when all of its ranks are done, and asks whom all of them reach."""
 
+from typing import Any
+
 import numpy as np
 from msgspec.structs import replace
 from tests.core.build import KV, drawn, manifest, settings, ticket
+from tests.core.driven import T0, Driven, report_of
 from tests.core.test_doubt_stages import GATEWAY, INDEX, NOW, TABLE, D, P
 
+from baton.core.events import GatewayConnected, MessageReceived, RankReported
 from baton.core.fetch_back import FetchBack
 from baton.core.ids import BlockIndex, GroupName, Page, Rank, Seal
 from baton.core.messages import BlockRun, Borrow, Hello, LegSums, Lends, Loan, Offer, Returned
@@ -13,7 +17,7 @@ from baton.core.prefill import PrefillLeader
 from baton.core.rank import RankCore
 from baton.core.rank_effects import Compute, Connect, Digest, Disconnect, RankEffect, Read
 from baton.core.room import Issue, RoomState, Send
-from baton.core.work import BatchDone, DigestDone, Ended, Outcome, RowDone
+from baton.core.work import BatchDone, Connected, DigestDone, Ended, Outcome, RowDone
 
 ROOM = ticket(1, length=13)
 BACK = 3  # blocks
@@ -28,17 +32,17 @@ class Bench:
         self.worker, self.source = replace(one, pp=2, ranks=ranks), replace(manifest("decode", D), table=TABLE)
         self.placements, theirs = [self.worker.placement(0), self.worker.placement(1)], [self.source.placement(0)]
         ours = replace(settings(), pids=(1, 2), prefix_cache=True, fetch_back=FetchBack.ALWAYS)
-        self.leader = PrefillLeader(self.worker, ours, {KV: 16, INDEX: 16})
+        self.leader: Any = Driven(PrefillLeader(self.worker, ours, {KV: 16, INDEX: 16}))
         self.ranks = [RankCore(rank=Rank(r), boot=ranks[r].boot, placements=self.placements, seal=True) for r in (0, 1)]
         self.unreachable, self.back = unreachable, pair(theirs, self.placements)
         self.said: list[Send] = []
         self.reads: list[tuple[int, Read]] = []
         self.rows: list[int] = []  # first positions of what is computed
-        self.leader.gateway_up(GATEWAY, NOW)
+        self.leader.step(GatewayConnected(GATEWAY), NOW)
         hello = Hello(self.source, pair(self.placements, theirs).digest, Lends("shm", self.back.digest))
-        self.leader.receive(D, hello, NOW)
+        self.leader.step(MessageReceived(D, hello), NOW)
         self.run()
-        self.leader.receive(GATEWAY, ROOM, NOW)
+        self.leader.step(MessageReceived(GATEWAY, ROOM), NOW)
         self.run()
 
     def run(self) -> None:
@@ -47,14 +51,14 @@ class Bench:
             self.said += [e for e in effects if isinstance(e, Send)]
             for plan in [e.plan for e in effects if isinstance(e, Issue)]:
                 for r, rank in enumerate(self.ranks):
-                    for effect in rank.apply(plan):
+                    for effect in rank.step(plan, T0):
                         self.perform(r, effect)
             self.report()
 
     def report(self) -> None:
         for rank in self.ranks:
-            if (report := rank.report()) is not None:
-                self.leader.reported(report, NOW)
+            if (report := report_of(rank)) is not None:
+                self.leader.step(RankReported(report), NOW)
 
     def sums(self, rank: int, group: GroupName, blocks: int) -> np.ndarray:
         return np.full((blocks, len(self.placements[rank].units(group))), 7, dtype=np.uint64)
@@ -68,11 +72,11 @@ class Bench:
                     RowDone(row.key, drawn(1) if r else None, {g: self.sums(r, g, b - a) for g, (a, b) in row.final.items()})
                     for row in batch.rows
                 ]
-                rank.computed(BatchDone(batch.seq, tuple(rows)))
+                rank.step(BatchDone(batch.seq, tuple(rows)), T0)
             case Digest(order=order):
-                rank.hashed(DigestDone(order.job, self.sums(r, order.group, len(order.slots))))
+                rank.step(DigestDone(order.job, self.sums(r, order.group, len(order.slots))), T0)
             case Connect(peer=peer):
-                rank.connected(peer, "no way" if r == self.unreachable else "")
+                rank.step(Connected(peer, "no way" if r == self.unreachable else ""), T0)
             case Read():
                 self.reads.append((r, effect))
             case Disconnect():
@@ -90,14 +94,14 @@ class Bench:
             for group in (KV, INDEX)
             if (units := self.back.source_units(leg, group)).size
         )
-        self.leader.receive(D, Loan(ROOM.key, {KV: run, INDEX: run}, sums), NOW)
+        self.leader.step(MessageReceived(D, Loan(ROOM.key, {KV: run, INDEX: run}, sums)), NOW)
         self.run()
 
     def end(self, rank: int, outcome: Outcome = Outcome.OK) -> None:
         """The reads of one rank end."""
         for r, read in [found for found in self.reads if found[0] == rank]:
             self.reads.remove((r, read))
-            for effect in self.ranks[r].ended(Ended(read.handle, outcome, "x")):
+            for effect in self.ranks[r].step(Ended(read.handle, outcome, "x"), T0):
                 self.perform(r, effect)
         self.report()
         self.run()

@@ -1,9 +1,13 @@
 """Clear: every group of the state table is zeroed on every rank, by plan, and only while nobody holds a page."""
 
+from typing import Any
+
 from msgspec.structs import replace
 from tests.core.build import KV, manifest, settings, submit, ticket
+from tests.core.driven import T0, Driven, report_of
 from tests.core.world import World, expected
 
+from baton.core.events import GatewayConnected, MessageReceived, RankReported
 from baton.core.ids import Boot, GroupName, Micros, Rank
 from baton.core.messages import Clear, LedgerView
 from baton.core.rank import RankCore
@@ -32,9 +36,9 @@ class Bench:
 
     def __init__(self) -> None:
         worker = replace(manifest("unified", 2), table=TABLE)
-        self.leader = UnifiedLeader(worker, settings(), dict.fromkeys(GROUPS, 16))
+        self.leader: Any = Driven(UnifiedLeader(worker, settings(), dict.fromkeys(GROUPS, 16)))
         self.rank = RankCore(rank=Rank(0), boot=Boot(2), placements=[worker.placement(0)], seal=True)
-        self.leader.gateway_up(GATEWAY, NOW)
+        self.leader.step(GatewayConnected(GATEWAY), NOW)
         self.views: list[LedgerView] = []
         self.cleared: list[tuple[GroupName, ...]] = []
 
@@ -42,19 +46,19 @@ class Bench:
         for effect in self.leader.effects():
             match effect:
                 case Issue():
-                    self.cleared += [e.groups for e in self.rank.apply(effect.plan) if isinstance(e, ClearPools)]
+                    self.cleared += [e.groups for e in self.rank.step(effect.plan, T0) if isinstance(e, ClearPools)]
                 case Send(message=LedgerView() as view):
                     self.views.append(view)
                 case _:
                     pass
-        if report and (said := self.rank.report()) is not None:
-            self.leader.reported(said, NOW)
+        if report and (said := report_of(self.rank)) is not None:
+            self.leader.step(RankReported(said), NOW)
             self.turn()
 
 
 def test_every_group_of_the_table_is_cleared_and_said_once_ranks_have_done_it() -> None:
     bench = Bench()
-    bench.leader.receive(GATEWAY, Clear(7), NOW)
+    bench.leader.step(MessageReceived(GATEWAY, Clear(7)), NOW)
     bench.turn(report=False)
     assert bench.cleared == [GROUPS]
     assert bench.views == [], "no rank has said that it applied the plan"
@@ -66,8 +70,8 @@ def test_every_group_of_the_table_is_cleared_and_said_once_ranks_have_done_it() 
 
 def test_nothing_is_cleared_while_a_room_is_open() -> None:
     bench = Bench()
-    bench.leader.receive(GATEWAY, ticket(prefill=2, decode=2), NOW)
-    bench.leader.receive(GATEWAY, Clear(7), NOW)
+    bench.leader.step(MessageReceived(GATEWAY, ticket(prefill=2, decode=2)), NOW)
+    bench.leader.step(MessageReceived(GATEWAY, Clear(7)), NOW)
     bench.turn()
     assert bench.cleared == []
     assert [(v.question, v.cleared, len(v.rooms)) for v in bench.views] == [(7, (), 1)]

@@ -10,6 +10,7 @@ from tests.core.world import World, expected
 
 from baton.core.door import Cancel, Fail, Finish, RequestId
 from baton.core.errors import Overloaded
+from baton.core.events import MessageReceived, TimerDue
 from baton.core.ids import Boot, Key, Micros
 from baton.core.messages import (
     Admitted,
@@ -55,7 +56,7 @@ class Edge(Bench):
     def hear(self, sender: Boot, message: Any) -> list[int]:
         """Whoever states its credits states its own."""
         own = replace(message, worker=sender) if isinstance(message, Credits) else message
-        self.front.receive(sender, own, Micros(self.now))
+        self.front.step(MessageReceived(sender, own), Micros(self.now))
         return self.begun()
 
     def both(self, free_p: int, free_d: int) -> None:
@@ -167,7 +168,7 @@ def test_who_cancels_at_the_head_lets_the_next_one_go():
     edge.hear(P, credits(free=1, waiting=2))
     assert [edge.ask(1, tokens=30), edge.ask(2, tokens=3)] == [[], []]
     edge.hear(P, credits(2, free=2))
-    edge.front.cancel(Cancel(RequestId(1), "gone"), T0)
+    edge.front.step(Cancel(RequestId(1), "gone"), T0)
     edge.begun()
     assert edge.front.queue(T0).length == 0
 
@@ -220,10 +221,10 @@ def test_waiting_at_the_edge_ends_with_the_limit_and_the_remedy():
     edge.hear(P, credits(free=0, waiting=2))
     edge.ask(1)
     edge.ask(2, limits=limits(deadline_ms=2_000))
-    assert edge.front.timer() == 1_000_000
-    edge.front.on_timer(Micros(1_000_000))
+    assert edge.front.next_wake() == 1_000_000
+    edge.front.step(TimerDue(), Micros(1_000_000))
     assert [h.request for h in heard(edge.did())] == [2], "of its own time a request waits half"
-    edge.front.on_timer(Micros(3_000_000))
+    edge.front.step(TimerDue(), Micros(3_000_000))
     (fail,) = heard(edge.did())
     assert (fail.code, fail.request) == (FailCode.QUEUE_TIMEOUT, 1)
     assert "waited 3000 ms" in fail.detail
@@ -260,9 +261,9 @@ def test_a_refusal_that_crosses_admitted_is_tried_again_and_not_shown():
 def test_the_gateway_ends_what_its_workers_keep_waiting_too_long():
     edge = Edge(queue_ms=3_000, grace_ms=500)
     edge.ask(1)
-    edge.front.on_timer(Micros(3_499_999))
+    edge.front.step(TimerDue(), Micros(3_499_999))
     assert not heard(edge.did())
-    edge.front.on_timer(Micros(3_500_000))
+    edge.front.step(TimerDue(), Micros(3_500_000))
     assert [h.code for h in heard(edge.did())] == [FailCode.QUEUE_TIMEOUT]
 
 
@@ -344,7 +345,7 @@ def test_prefill_computes_ahead_of_admission_up_to_its_share():
     flood(world, 6)
     world.advance(100)
     leader = world.nodes[Boot(2)].leader
-    assert isinstance(leader, PrefillLeader)
+    assert isinstance(leader.core, PrefillLeader)
     assert 16 - leader.ledger.free()[KV] == 6, "two prompts of three pages; a third would be more than half of 16"
     world.release()
     world.advance(500)

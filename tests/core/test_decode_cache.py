@@ -5,9 +5,11 @@ from typing import Any
 import msgspec
 import pytest
 from tests.core.build import KV, B, submit
+from tests.core.driven import Driven
 from tests.core.world import Node, World, expected
 
 from baton.core.door import Fail
+from baton.core.events import GatewayConnected
 from baton.core.ids import BlockIndex, Boot, Key, Page
 from baton.core.marks import Mark
 from baton.core.messages import FailCode, Offer, Recompute
@@ -151,8 +153,8 @@ def test_without_seals_nothing_is_kept() -> None:
         node = world.add(role, boot, pages=40, prefix_cache=True)
         leader = node.leader
         unsealed = msgspec.structs.replace(leader.manifest, seal=False)
-        world.nodes[Boot(boot)] = Node(type(leader)(unsealed, leader.settings, {KV: 40}), node.engine)
-        world.nodes[Boot(boot)].leader.gateway_up(world.GATEWAY, world.now)
+        world.nodes[Boot(boot)] = Node(Driven(type(leader.core)(unsealed, leader.settings, {KV: 40})), node.engine)
+        world.nodes[Boot(boot)].leader.step(GatewayConnected(world.GATEWAY), world.now)
     world.run()
     wire = Wire(world)
     for n in (1, 2):

@@ -1,10 +1,14 @@
 """Doubts where pipeline stages hold different groups: a stage without a layer of the doubted one has no sums to compare."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from msgspec.structs import replace
 from tests.core.build import KV, drawn, manifest, settings, ticket
+from tests.core.driven import T0, Driven, report_of
 
+from baton.core.events import GatewayConnected, MessageReceived, RankReported
 from baton.core.ids import BlockIndex, Boot, GroupName, Micros, Rank
 from baton.core.messages import Doubt, Hello, Intactness, Verdict
 from baton.core.plan import pair
@@ -33,12 +37,12 @@ class Bench:
         ranks = (one.ranks[0], replace(one.ranks[0], boot=Boot(20), rank=1, pp_rank=1))
         worker, target = replace(one, pp=2, ranks=ranks), replace(manifest("decode", D), table=TABLE)
         self.placements = [worker.placement(0), worker.placement(1)]
-        self.leader = PrefillLeader(worker, replace(settings(), pids=(1, 2), prefix_cache=True), {KV: 16, INDEX: 16})
+        self.leader: Any = Driven(PrefillLeader(worker, replace(settings(), pids=(1, 2), prefix_cache=True), {KV: 16, INDEX: 16}))
         self.ranks = [RankCore(rank=Rank(r), boot=ranks[r].boot, placements=self.placements, seal=True) for r in (0, 1)]
         self.said: list[Verdict] = []
         self.damaged = False
-        self.leader.gateway_up(GATEWAY, NOW)
-        self.leader.receive(D, Hello(target, pair(self.placements, [target.placement(0)]).digest), NOW)
+        self.leader.step(GatewayConnected(GATEWAY), NOW)
+        self.leader.step(MessageReceived(D, Hello(target, pair(self.placements, [target.placement(0)]).digest)), NOW)
 
     def sums(self, rank: int, group: GroupName, blocks: int, *, wrong: bool = False) -> np.ndarray:
         return np.full((blocks, len(self.placements[rank].units(group))), 7 + wrong, dtype=np.uint64)
@@ -49,10 +53,10 @@ class Bench:
             self.said += [e.message for e in effects if isinstance(e, Send) and isinstance(e.message, Verdict)]
             for plan in [e.plan for e in effects if isinstance(e, Issue)]:
                 for r, rank in enumerate(self.ranks):
-                    for effect in rank.apply(plan):
+                    for effect in rank.step(plan, T0):
                         self.perform(r, rank, effect)
-                    if (report := rank.report()) is not None:
-                        self.leader.reported(report, NOW)
+                    if (report := report_of(rank)) is not None:
+                        self.leader.step(RankReported(report), NOW)
 
     def perform(self, r: int, rank: RankCore, effect: object) -> None:
         match effect:
@@ -61,9 +65,9 @@ class Bench:
                     RowDone(row.key, drawn(1) if r else None, {g: self.sums(r, g, b - a) for g, (a, b) in row.final.items()})
                     for row in batch.rows
                 ]
-                rank.computed(BatchDone(batch.seq, tuple(rows)))
+                rank.step(BatchDone(batch.seq, tuple(rows)), T0)
             case Digest(order=order):
-                rank.hashed(DigestDone(order.job, self.sums(r, order.group, len(order.slots), wrong=self.damaged and r == 1)))
+                rank.step(DigestDone(order.job, self.sums(r, order.group, len(order.slots), wrong=self.damaged and r == 1)), T0)
             case _:
                 raise AssertionError(effect)
 
@@ -73,11 +77,11 @@ class Bench:
 def test_a_doubt_is_judged_by_the_stages_that_hold_the_group(group: GroupName, damaged: bool, found: Intactness) -> None:
     bench = Bench()
     asked = ticket(1, length=9)
-    bench.leader.receive(GATEWAY, asked, NOW)
+    bench.leader.step(MessageReceived(GATEWAY, asked), NOW)
     bench.run()
     assert bench.leader.ledger.view()[group]["shared"] == 2
     bench.damaged = damaged
-    bench.leader.receive(D, Doubt(asked.key, 1, group, (BlockIndex(1),)), NOW)
+    bench.leader.step(MessageReceived(D, Doubt(asked.key, 1, group, (BlockIndex(1),))), NOW)
     bench.run()
     assert [verdict.found for verdict in bench.said] == [found]
     assert bench.leader.ledger.view()[group]["cached"] == (1 if damaged else 0)

@@ -189,7 +189,7 @@ def test_who_goes_alone_does_not_follow_again() -> None:
     admit_ms = next(r.ticket.admit_ms for r in fleet.leader(D).rooms.values())
     fleet.world.advance(admit_ms // 2)
     assert fleet.leader(D).marks[Mark.FOLLOWED_IN_VAIN] == 1
-    timer = fleet.leader(D).timer()
+    timer = fleet.leader(D).next_wake()
     assert timer is None or timer > fleet.world.now, "it is not asked again at once"
     assert fleet.states(D)[2] is RoomState.QUEUED, "there is no place for it"
     fleet.world.freeze_reads = False

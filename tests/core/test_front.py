@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.build import drawn, manifest, submit
+from tests.core.driven import DrivenFront
 
 from baton.core.door import Cancel, Emit, Fail, Finish, RequestId
 from baton.core.errors import Overloaded
+from baton.core.events import MessageReceived, PeerLost, TimerDue
 from baton.core.front import Front
 from baton.core.ids import Boot, Epoch, Key, Micros
 from baton.core.messages import (
@@ -40,20 +42,19 @@ class Bench:
     """A front, and what it did since the last look."""
 
     def __init__(self, **settings: int) -> None:
-        rooms = iter(range(1, 1000))
-        self.front = Front(GATEWAY, FrontSettings(**settings), lambda n: next(rooms))
+        self.front = DrivenFront(Front(GATEWAY, FrontSettings(**settings)))
 
     def pair(self, prefill: Boot = P, decode: Boot = D) -> None:
         for boot, role in ((prefill, "prefill"), (decode, "decode")):
-            self.front.receive(boot, Register(role, f"tcp://{boot}", manifest(role, boot)), T0)
-        self.front.receive(decode, Paired(prefill, "shm"), T0)
+            self.front.step(MessageReceived(boot, Register(role, f"tcp://{boot}", manifest(role, boot))), T0)
+        self.front.step(MessageReceived(decode, Paired(prefill, "shm")), T0)
         self.front.effects()
 
     def did(self) -> list[Any]:
         return [e.heard if isinstance(e, Say) else (e.to, e.message) for e in self.front.effects()]
 
     def say(self, sender: Boot, message: Any, now: int = 0) -> list[Any]:
-        self.front.receive(sender, message, Micros(now))
+        self.front.step(MessageReceived(sender, message), Micros(now))
         return self.did()
 
     def start(self, number: int = 1) -> Key:
@@ -88,7 +89,7 @@ def test_workers_are_introduced_in_either_order() -> None:
         bench = Bench()
         for boot in order:
             role = "prefill" if boot == P else "decode"
-            bench.front.receive(boot, Register(role, "tcp://p", manifest(role, boot)), T0)
+            bench.front.step(MessageReceived(boot, Register(role, "tcp://p", manifest(role, boot))), T0)
         sends = [e for e in bench.front.effects() if isinstance(e, Send)]
         assert [(s.to, type(s.message)) for s in sends] == [(D, Introduce)]
 
@@ -152,7 +153,7 @@ def test_failures_are_bounded_and_giving_way_is_not_one(bench: Bench) -> None:
 def test_a_lost_decode_ends_an_answer_that_has_begun_at_once_and_counts_as_ended(bench: Bench) -> None:
     key = bench.start()
     bench.say(D, Tokens(key, 0, (drawn(7),), None))
-    bench.front.peer_lost(D, "silence", T0)
+    bench.front.step(PeerLost(D, "silence"), T0)
     done = bench.did()
     assert [d.code for d in heard(done)] == [FailCode.WORKER_LOST]
     assert (P, Abort) in {(d[0], type(d[1])) for d in done if isinstance(d, tuple)}
@@ -162,15 +163,15 @@ def test_a_lost_decode_ends_an_answer_that_has_begun_at_once_and_counts_as_ended
 @pytest.mark.parametrize("lost", [P, D])
 def test_a_request_that_has_heard_nothing_waits_for_the_successor_of_a_lost_worker(bench: Bench, lost: Boot) -> None:
     key = bench.start()
-    bench.front.peer_lost(lost, "silence", T0)
+    bench.front.step(PeerLost(lost, "silence"), T0)
     other = D if lost == P else P
     done = bench.did()
     assert (other, Abort) in {(d[0], type(d[1])) for d in done if isinstance(d, tuple)}
     assert heard(done) == []
     assert bench.say(other, Ended(key)) == []
     role, pair = ("prefill", (Boot(9), D)) if lost == P else ("decode", (P, Boot(9)))
-    bench.front.receive(Boot(9), Register(role, "tcp://9", manifest(role, Boot(9))), T0)
-    bench.front.receive(pair[1], Paired(pair[0], "shm"), T0)
+    bench.front.step(MessageReceived(Boot(9), Register(role, "tcp://9", manifest(role, Boot(9)))), T0)
+    bench.front.step(MessageReceived(pair[1], Paired(pair[0], "shm")), T0)
     tickets = {(to, m.key.epoch) for to, m in bench.did() if isinstance(m, Ticket)}
     assert tickets == {(Boot(9), 2), (other, 2)}
 
@@ -180,17 +181,17 @@ def test_without_a_successor_it_fails_in_its_time(lost: Boot) -> None:
     bench = Bench(wait_for_workers_ms=100)
     bench.pair()
     bench.start()
-    bench.front.peer_lost(lost, "silence", T0)
+    bench.front.step(PeerLost(lost, "silence"), T0)
     assert heard(bench.did()) == []
-    assert bench.front.timer() == T0 + 100_000
-    bench.front.on_timer(Micros(T0 + 100_000))
+    assert bench.front.next_wake() == T0 + 100_000
+    bench.front.step(TimerDue(), Micros(T0 + 100_000))
     assert [d.code for d in heard(bench.did())] == [FailCode.WORKER_LOST]
 
 
 def test_a_lost_prefill_is_nothing_to_a_request_that_streams(bench: Bench) -> None:
     key = bench.start()
     bench.say(D, Tokens(key, 0, (drawn(7), drawn(8)), None))
-    bench.front.peer_lost(P, "silence", T0)
+    bench.front.step(PeerLost(P, "silence"), T0)
     assert bench.did() == []
     assert heard(bench.say(D, Tokens(key, 2, (drawn(9),), FinishReason.STOP)))
 
@@ -199,25 +200,25 @@ def test_a_lost_decode_fails_over_where_there_is_another(bench: Bench) -> None:
     bench.pair(P, Boot(4))
     key = bench.start()
     bench.say(D, Tokens(key, 0, (drawn(7),), None))
-    bench.front.peer_lost(D, "silence", T0)
+    bench.front.step(PeerLost(D, "silence"), T0)
     tickets = [m for _, m in bench.did() if isinstance(m, Ticket)]
     assert {(t.decode, t.said) for t in tickets} == {(Boot(4), (7,))}
 
 
 def test_a_cancelled_request_is_aborted_on_both_sides_and_not_heard_of_again(bench: Bench) -> None:
     key = bench.start()
-    bench.front.cancel(Cancel(RequestId(1), "client gone"), T0)
+    bench.front.step(Cancel(RequestId(1), "client gone"), T0)
     assert [(to, type(m)) for to, m in bench.did()] == [(P, Abort), (D, Abort)]
     assert bench.say(D, Tokens(key, 0, (drawn(7),), None)) == []
-    bench.front.cancel(Cancel(RequestId(1), "again"), T0)
+    bench.front.step(Cancel(RequestId(1), "again"), T0)
     assert bench.did() == []
 
 
 def test_without_workers_a_request_waits_and_then_fails() -> None:
     bench = Bench(wait_for_workers_ms=100)
     bench.front.submit(submit(), T0)
-    assert bench.front.timer() == 100_000
-    bench.front.on_timer(Micros(100_000))
+    assert bench.front.next_wake() == 100_000
+    bench.front.step(TimerDue(), Micros(100_000))
     assert [d.code for d in heard(bench.did())] == [FailCode.WORKER_LOST]
 
 
@@ -225,7 +226,7 @@ def test_a_waiting_request_starts_when_a_pair_appears() -> None:
     bench = Bench()
     bench.front.submit(submit(), T0)
     for boot, role in ((P, "prefill"), (D, "decode")):
-        bench.front.receive(boot, Register(role, "tcp://p", manifest(role, boot)), T0)
+        bench.front.step(MessageReceived(boot, Register(role, "tcp://p", manifest(role, boot))), T0)
     bench.did()
     done = bench.say(D, Paired(P, "shm"))
     assert [type(m) for _, m in done] == [Ticket, Ticket]
@@ -233,7 +234,7 @@ def test_a_waiting_request_starts_when_a_pair_appears() -> None:
 
 def test_an_epoch_has_a_deadline_of_its_own_at_the_gateway(bench: Bench) -> None:
     bench.start()
-    bench.front.on_timer(Micros(62_000_000))
+    bench.front.step(TimerDue(), Micros(62_000_000))
     assert [d.code for d in heard(bench.did())] == [FailCode.DEADLINE_EXCEEDED]
 
 
@@ -252,25 +253,25 @@ def test_the_timer_rings_at_the_latest_when_something_is_due(steps: list[str]) -
                 asked += 1
                 front.submit(submit(asked, deadline_ms=700), Micros(now))
             case "cancel":
-                front.cancel(Cancel(RequestId(asked), "gone"), Micros(now))
+                front.step(Cancel(RequestId(asked), "gone"), Micros(now))
             case "pair":
                 bench.pair()
             case "unpair":
-                front.receive(D, Unpaired(P, "why"), Micros(now))
+                front.step(MessageReceived(D, Unpaired(P, "why")), Micros(now))
             case "lose":
-                front.peer_lost(D, "silence", Micros(now))
+                front.step(PeerLost(D, "silence"), Micros(now))
             case "doubt":
                 for request in list(front._requests.values()):
-                    front.receive(P, Failed(request.key, FailCode.WORKER_LOST, "x", True), Micros(now))
+                    front.step(MessageReceived(P, Failed(request.key, FailCode.WORKER_LOST, "x", True)), Micros(now))
             case "ring":
-                front.on_timer(Micros(now))
+                front.step(TimerDue(), Micros(now))
             case "wait":
                 now += 300_000
         dues = front._dues()
-        assert (front.timer() is None) == (not dues)
-        assert not dues or front.timer() <= min(dues)
+        assert (front.next_wake() is None) == (not dues)
+        assert not dues or front.next_wake() <= min(dues)
         if step == "ring":
-            assert not dues or front.timer() == min(dues) > now, "it does not ring for nothing again and again"
+            assert not dues or front.next_wake() == min(dues) > now, "it does not ring for nothing again and again"
 
 
 def test_the_room_and_epoch_of_a_request_are_told_while_it_is_open(bench: Bench) -> None:
@@ -278,7 +279,7 @@ def test_the_room_and_epoch_of_a_request_are_told_while_it_is_open(bench: Bench)
     assert bench.front.key_of(RequestId(1)) == key
     bench.say(D, Failed(key, FailCode.HANDOFF_FAILED, "x", True))
     assert bench.front.key_of(RequestId(1)) == Key(key.room, Epoch(2))
-    bench.front.cancel(Cancel(RequestId(1), "gone"), T0)
+    bench.front.step(Cancel(RequestId(1), "gone"), T0)
     assert bench.front.key_of(RequestId(1)) is None
 
 
@@ -300,7 +301,7 @@ def test_a_pair_that_one_side_calls_lost_is_not_used_until_it_is_paired_again(be
     done = bench.say(P, Failed(key, FailCode.WORKER_LOST, "not paired with decode worker", True))
     assert not heard(done)
     assert not [m for _, m in done if isinstance(m, Ticket)], "the request waits"
-    bench.front.on_timer(Micros(1_000_000))
+    bench.front.step(TimerDue(), Micros(1_000_000))
     assert [type(m) for _, m in bench.did()] == [Introduce]
     done = bench.say(D, Paired(P, "shm"))
     assert {m.key.epoch for _, m in done if isinstance(m, Ticket)} == {2}

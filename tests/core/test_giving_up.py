@@ -1,9 +1,13 @@
 """Work that does not end on a rank: when the worker is given up, and what is said before."""
 
+from typing import Any
+
 import msgspec
 from tests.core.build import drawn, manifest, settings, ticket
+from tests.core.driven import Driven
 
 from baton.core.agreement import RowSums, StepSums, Wedged
+from baton.core.events import GatewayConnected, MessageReceived, RankReported
 from baton.core.ids import Boot, Micros, Rank, Seq
 from baton.core.messages import FailCode, Failed, Trial
 from baton.core.room import Effect, GiveUp, Issue, Send
@@ -20,12 +24,12 @@ class Ranks:
         (one,) = whole.ranks
         more = tuple(msgspec.structs.replace(one, boot=Boot(U + r), rank=r, tp_rank=r) for r in range(ranks))
         whole = msgspec.structs.replace(whole, tp=ranks, ranks=more)
-        self.leader = UnifiedLeader(whole, settings(), {"full": 16})  # type: ignore[dict-item]
-        self.leader.gateway_up(GATEWAY, Micros(0))
+        self.leader: Any = Driven(UnifiedLeader(whole, settings(), {"full": 16}))  # type: ignore[dict-item]
+        self.leader.step(GatewayConnected(GATEWAY), Micros(0))
         self.said: list[Effect] = []
         for number in rooms:
             own = msgspec.structs.replace(ticket(number, prefill=U, decode=U), alone_until=alone_until)
-            self.leader.receive(GATEWAY, own, Micros(0))
+            self.leader.step(MessageReceived(GATEWAY, own), Micros(0))
         self.take()
         self.ranks = ranks
         (self.seq,) = self.leader._flight
@@ -53,7 +57,7 @@ class Ranks:
             reads=0,
             wedged=(wedged,) if wedged is not None else (),
         )
-        self.leader.reported(report, Micros(1))
+        self.leader.step(RankReported(report), Micros(1))
         return self.take()
 
     def stuck(self, rank: int) -> list[Effect]:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 from tests.core.build import KV, key, manifest
+from tests.core.driven import T0, report_of
 from tests.core.test_doubt_stages import INDEX, TABLE
 
 from baton.core.agreement import Hold, Inspect, Rehashed, StepPlan
@@ -64,18 +65,18 @@ def test_a_page_is_damaged_when_any_block_of_it_differs_on_any_rank(wrong: tuple
 @pytest.mark.parametrize(("rank", "groups"), [(0, {KV}), (1, {KV, INDEX})])
 def test_a_rank_hashes_whole_pages_of_the_groups_that_it_holds_and_answers_once(rank: int, groups: set[str]) -> None:
     core = RankCore(rank=Rank(rank), boot=RANKS[rank].boot, placements=PLACEMENTS, seal=True)
-    digests = [e for e in core.apply(StepPlan(Seq(1), inspect=(INSPECT,))) if isinstance(e, Digest)]
+    digests = [e for e in core.step(StepPlan(Seq(1), inspect=(INSPECT,)), T0) if isinstance(e, Digest)]
     assert {d.order.group for d in digests} == groups
     for d in digests:
         first, second = INSPECT.pages[d.order.group]
         assert d.order.slots.tolist() == [2 * first, 2 * first + 1, 2 * second, 2 * second + 1]
         assert d.order.numbers.tolist() == [0, 1, 10, 11]
         assert d.passing
-    core.report()
+    report_of(core)
     for n, d in enumerate(digests):
-        assert core.report() is None, f"{n} of {len(digests)} groups are hashed"
-        core.hashed(DigestDone(d.order.job, sums(rank, d.order.group, 1, 2, 3, 4)))
-    report = core.report()
+        assert report_of(core) is None, f"{n} of {len(digests)} groups are hashed"
+        core.step(DigestDone(d.order.job, sums(rank, d.order.group, 1, 2, 3, 4)), T0)
+    report = report_of(core)
     assert report is not None
     (answer,) = report.rehashed
     assert answer.order == 7
@@ -84,9 +85,9 @@ def test_a_rank_hashes_whole_pages_of_the_groups_that_it_holds_and_answers_once(
 
 def test_pages_that_are_hashed_keep_no_room_from_being_quiet() -> None:
     core = RankCore(rank=Rank(1), boot=RANKS[1].boot, placements=PLACEMENTS, seal=True)
-    core.apply(StepPlan(Seq(1), inspect=(INSPECT,), hold=(Hold(key(1), {KV: (Page(3),), INDEX: (Page(4),)}, {}, 1),)))
-    core.report()
-    core.apply(StepPlan(Seq(2), drop=(key(1),)))
-    report = core.report()
+    core.step(StepPlan(Seq(1), inspect=(INSPECT,), hold=(Hold(key(1), {KV: (Page(3),), INDEX: (Page(4),)}, {}, 1),)), T0)
+    report_of(core)
+    core.step(StepPlan(Seq(2), drop=(key(1),)), T0)
+    report = report_of(core)
     assert report is not None
     assert report.quiet == (key(1),)

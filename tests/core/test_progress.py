@@ -5,9 +5,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.core.build import key, manifest, settings, ticket
+from tests.core.driven import Driven
 
 from baton.core.agreement import Ballot, Fetch, Met, Report, Vote
 from baton.core.decode import DecodeLeader
+from baton.core.events import GatewayConnected, MessageReceived, PeerConnected, RankReported, TimerDue
 from baton.core.ids import Boot, Micros, Rank
 from baton.core.messages import (
     Admitted,
@@ -94,7 +96,7 @@ class Bench:
         self.leader = leader
         self.sent: list[Send] = []
         self.plans: list[Any] = []
-        leader.gateway_up(Boot(1), Micros(0))
+        leader.step(GatewayConnected(Boot(1)), Micros(0))
         self.drain()
 
     def drain(self) -> None:
@@ -105,13 +107,13 @@ class Bench:
                 self.plans.append(effect.plan)
 
     def hear(self, message: Any, now: int, sender: int = 2) -> None:
-        self.leader.receive(Boot(sender), message, Micros(now))
+        self.leader.step(MessageReceived(Boot(sender), message), Micros(now))
         self.drain()
 
     def report(self, now: int, **changes: Any) -> None:
         agreement = self.leader._agreement
         report = Report(Rank(0), self.leader.manifest.boot, agreement.chain.seq, agreement.chain.value, (), (), (), (), (), 0)
-        self.leader.reported(replace(report, **changes), Micros(now))
+        self.leader.step(RankReported(replace(report, **changes)), Micros(now))
         self.drain()
 
     def said(self, kind: type) -> list[Any]:
@@ -119,16 +121,16 @@ class Bench:
 
     def wait_until(self, now: int) -> None:
         """All that is due until then."""
-        while (due := self.leader.timer()) is not None and due <= now:
-            self.leader.on_timer(due)
+        while (due := self.leader.next_wake()) is not None and due <= now:
+            self.leader.step(TimerDue(), due)
             self.drain()
 
 
 def decode() -> Bench:
     """A decode worker that is paired with prefill worker 2 and has admitted a room of five tokens."""
-    bench = Bench(DecodeLeader(manifest("decode", 3), settings(stall_ms=PATIENCE_MS), {"full": 16}))
+    bench = Bench(Driven(DecodeLeader(manifest("decode", 3), settings(stall_ms=PATIENCE_MS), {"full": 16})))
     bench.hear(Introduce(Boot(2), "inproc://p", manifest("prefill", 2)), 0, sender=1)
-    bench.leader.peer_up(Boot(2), Micros(0))
+    bench.leader.step(PeerConnected(Boot(2)), Micros(0))
     bench.drain()
     bench.report(0, met=(Met(Boot(2), ""),))
     (hello,) = bench.said(Hello)
@@ -201,7 +203,7 @@ def test_a_room_whose_reads_wait_for_others_does_not_wait_for_prefill():
 
 
 def prefill() -> Bench:
-    bench = Bench(PrefillLeader(manifest("prefill", 2), settings(stall_ms=PATIENCE_MS), {"full": 16}))
+    bench = Bench(Driven(PrefillLeader(manifest("prefill", 2), settings(stall_ms=PATIENCE_MS), {"full": 16})))
     plan = bench.leader.plans.pair(bench.leader._placements, [manifest("decode", 3).placement(0)])
     bench.hear(Hello(manifest("decode", 3), plan.digest), 0, sender=3)
     bench.hear(ticket(1), 0, sender=1)
@@ -217,10 +219,10 @@ def test_prefill_says_that_it_goes_on_to_those_who_may_wait_for_it():
 
 
 def test_whoever_shares_no_room_with_us_is_told_nothing_and_believed_nothing():
-    bench = Bench(PrefillLeader(manifest("prefill", 2), settings(stall_ms=PATIENCE_MS), {"full": 16}))
+    bench = Bench(Driven(PrefillLeader(manifest("prefill", 2), settings(stall_ms=PATIENCE_MS), {"full": 16})))
     bench.leader.progress.did(Micros(PATIENCE))
     bench.wait_until(3 * PATIENCE)
     bench.hear(Progress(Boot(3), 5), 3 * PATIENCE, sender=3)
     assert bench.said(Progress) == []
     assert Boot(3) not in bench.leader.progress
-    assert bench.leader.timer() is None
+    assert bench.leader.next_wake() is None

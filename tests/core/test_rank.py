@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 from tests.core.build import KV, key, manifest
+from tests.core.driven import T0, report_of
 
 from baton.core.agreement import Ballot, Fetch, Hold, Meet, StepPlan, Suspect, Vote
 from baton.core.ids import Boot, Page, RankId, Seal, Seq
 from baton.core.messages import BlockRun, LegSums
 from baton.core.rank import MAX_TRIES, RankCore
 from baton.core.rank_effects import CancelRead, Connect, Digest, RankEffect, Read
-from baton.core.work import DigestDone, Ended, Handle, Outcome, Released
+from baton.core.work import Connected, DigestDone, Ended, Handle, Outcome, Released
 
 KEY = key()
 
@@ -25,20 +26,20 @@ def order(number: int, *, first: int = 0, count: int = 1, follows: int | None = 
 def made(*fetch: Fetch) -> tuple[RankCore, list[RankEffect]]:
     ours, theirs = manifest("decode", 3), manifest("prefill", 2)
     core = RankCore(rank=0, boot=Boot(3), placements=[ours.placement(0)], seal=True)
-    (connect,) = core.apply(StepPlan(Seq(1), meet=(Meet(theirs, "shm"),)))
+    (connect,) = core.step(StepPlan(Seq(1), meet=(Meet(theirs, "shm"),)), T0)
     assert isinstance(connect, Connect)
-    core.connected(RankId(Boot(2), Boot(2), 0), "")
-    return core, core.apply(StepPlan(Seq(2), hold=(Hold(KEY, {KV: (Page(5), Page(6))}),), fetch=fetch))
+    core.step(Connected(RankId(Boot(2), Boot(2), 0), ""), T0)
+    return core, core.step(StepPlan(Seq(2), hold=(Hold(KEY, {KV: (Page(5), Page(6))}),), fetch=fetch), T0)
 
 
 def lands(core: RankCore, read: RankEffect, *sums: int) -> list[RankEffect]:
     """A read ends well, and these are the sums of what it brought."""
     assert isinstance(read, Read)
-    (digest,) = core.ended(Ended(read.handle, Outcome.OK, ""))
+    (digest,) = core.step(Ended(read.handle, Outcome.OK, ""), T0)
     assert isinstance(digest, Digest)
     units = np.zeros((len(sums), 4), dtype=np.uint64)
     units[:, 0] = sums
-    return core.hashed(DigestDone(digest.order.job, units))
+    return core.step(DigestDone(digest.order.job, units), T0)
 
 
 def nbytes(read: RankEffect) -> int:
@@ -47,7 +48,7 @@ def nbytes(read: RankEffect) -> int:
 
 
 def ballots(core: RankCore) -> tuple[Ballot, ...]:
-    report = core.report()
+    report = report_of(core)
     return report.ballots if report is not None else ()
 
 
@@ -68,7 +69,7 @@ def test_what_follows_reads_only_what_differed() -> None:
     for sums in ((11, 7), (7,)):
         (read,) = lands(core, read, *sums)
     lands(core, read, 7)
-    (again,) = core.apply(StepPlan(Seq(3), fetch=(order(2, count=2, follows=1, only=(Suspect(0, KV, (1,)),)),)))
+    (again,) = core.step(StepPlan(Seq(3), fetch=(order(2, count=2, follows=1, only=(Suspect(0, KV, (1,)),)),)), T0)
     assert nbytes(again) * 2 == nbytes(first)
     assert lands(core, again, 22) == []
     assert [b.vote for b in ballots(core) if b.order == 2] == [Vote.ARRIVED]
@@ -76,7 +77,7 @@ def test_what_follows_reads_only_what_differed() -> None:
 
 def test_a_rank_without_a_part_in_what_differed_has_it_all() -> None:
     core, _ = made()
-    assert core.apply(StepPlan(Seq(3), fetch=(order(2, follows=1, only=(Suspect(9, KV, (0,)),)),))) == []
+    assert core.step(StepPlan(Seq(3), fetch=(order(2, follows=1, only=(Suspect(9, KV, (0,)),)),)), T0) == []
     assert [b.vote for b in ballots(core)] == [Vote.ARRIVED]
 
 
@@ -87,15 +88,15 @@ def test_a_read_that_fails_is_said_at_once(outcome: Outcome) -> None:
     for _ in range(MAX_TRIES if outcome is Outcome.FAILED else 1):
         assert isinstance(first, Read)
         assert ballots(core) == ()
-        first, *_ = [*core.ended(Ended(first.handle, outcome, "x")), None]
+        first, *_ = [*core.step(Ended(first.handle, outcome, "x"), T0), None]
     assert [(b.order, b.vote, b.suspects) for b in ballots(core)] == [(1, Vote.FAILED, ())]
 
 
 def test_a_dropped_room_starts_nothing_afterwards() -> None:
     core, _ = made(order(1))
-    assert core.apply(StepPlan(Seq(3), drop=(KEY,))) == [CancelRead(Handle(1))]
-    assert core.ended(Ended(Handle(1), Outcome.FAILED, "cancelled")) == []
-    report = core.report()
+    assert core.step(StepPlan(Seq(3), drop=(KEY,)), T0) == [CancelRead(Handle(1))]
+    assert core.step(Ended(Handle(1), Outcome.FAILED, "cancelled"), T0) == []
+    report = report_of(core)
     assert report is not None
     assert (report.quiet, report.ballots) == ((KEY,), ())
 
@@ -109,22 +110,22 @@ def of_two(number: int = 1, *, patient: bool = True, tell: bool = True) -> tuple
     other = replace(one.ranks[0], boot=Boot(12), rank=1, tp_rank=1)
     theirs = replace(one, tp=2, ranks=(one.ranks[0], other))
     core = RankCore(rank=0, boot=Boot(3), placements=[ours.placement(0)], seal=True)
-    core.apply(StepPlan(Seq(1), meet=(Meet(theirs, "shm"),)))
+    core.step(StepPlan(Seq(1), meet=(Meet(theirs, "shm"),)), T0)
     for rank in theirs.ranks:
-        core.connected(RankId(Boot(2), rank.boot, rank.rank), "")
+        core.step(Connected(RankId(Boot(2), rank.boot, rank.rank), ""), T0)
     run = BlockRun(0, 2, (Page(3), Page(4)))
     sums = tuple(LegSums(leg, KV, (0, 1), (Seal(22 * leg + 11), Seal(22 * leg + 22))) for leg in (0, 1))
     fetch = Fetch(number, None, (), KEY, Boot(2), 8, {KV: run}, sums, 1000, tell=tell, patient=patient)
-    core.report()
-    return core, core.apply(StepPlan(Seq(2), hold=(Hold(KEY, {KV: (Page(5), Page(6))}),), fetch=(fetch,)))
+    report_of(core)
+    return core, core.step(StepPlan(Seq(2), hold=(Hold(KEY, {KV: (Page(5), Page(6))}),), fetch=(fetch,)), T0)
 
 
 def arrives(core: RankCore, read: RankEffect, units: list[list[int]]) -> list[RankEffect]:
     """A read ends well; what it brought sums to that, by block and unit."""
     assert isinstance(read, Read)
-    (digest,) = core.ended(Ended(read.handle, Outcome.OK, ""))
+    (digest,) = core.step(Ended(read.handle, Outcome.OK, ""), T0)
     assert isinstance(digest, Digest)
-    return core.hashed(DigestDone(digest.order.job, np.array(units, dtype=np.uint64)))
+    return core.step(DigestDone(digest.order.job, np.array(units, dtype=np.uint64)), T0)
 
 
 def test_what_blocks_sum_to_is_said_with_the_vote_each_unit_by_the_leg_that_brought_it() -> None:
@@ -151,20 +152,20 @@ def test_a_patient_order_that_fails_is_voted_on_when_nothing_touches_its_pages(l
     core, (first, second) = of_two()
     assert isinstance(first, Read)
     assert isinstance(second, Read)
-    assert core.ended(Ended(first.handle, Outcome.FAILED, "x")) == [], "it is not read again"
+    assert core.step(Ended(first.handle, Outcome.FAILED, "x"), T0) == [], "it is not read again"
     assert ballots(core) == ()
     match last:
         case "ended":
-            core.ended(Ended(second.handle, Outcome.FAILED, "y"))
+            core.step(Ended(second.handle, Outcome.FAILED, "y"), T0)
         case "released":
-            core.ended(Ended(second.handle, Outcome.UNKNOWN, "y"))
+            core.step(Ended(second.handle, Outcome.UNKNOWN, "y"), T0)
             assert ballots(core) == ()
-            core.released(Released(second.handle))
+            core.step(Released(second.handle), T0)
         case _:
-            (digest,) = core.ended(Ended(second.handle, Outcome.OK, ""))
+            (digest,) = core.step(Ended(second.handle, Outcome.OK, ""), T0)
             assert isinstance(digest, Digest)
             assert ballots(core) == ()
-            core.hashed(DigestDone(digest.order.job, np.zeros((2, 4), dtype=np.uint64)))
+            core.step(DigestDone(digest.order.job, np.zeros((2, 4), dtype=np.uint64)), T0)
     (ballot,) = ballots(core)
     assert (ballot.vote, ballot.why, ballot.sums) == (Vote.FAILED, "read failed: x", {})
 
@@ -181,9 +182,9 @@ def test_a_patient_order_that_differs_is_not_read_again() -> None:
 def test_an_impatient_one_is_said_to_have_failed_at_once_and_a_late_release_changes_nothing() -> None:
     core, (first, second) = of_two(patient=False)
     assert isinstance(second, Read)
-    core.ended(Ended(second.handle, Outcome.UNKNOWN, "x"))
+    core.step(Ended(second.handle, Outcome.UNKNOWN, "x"), T0)
     assert [b.vote for b in ballots(core)] == [Vote.FAILED]
-    core.released(Released(second.handle))
+    core.step(Released(second.handle), T0)
     assert isinstance(first, Read)
-    assert core.ended(Ended(first.handle, Outcome.OK, "")) == []
+    assert core.step(Ended(first.handle, Outcome.OK, ""), T0) == []
     assert ballots(core) == ()

@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 from tests.core.build import KV, key, manifest, submit
+from tests.core.driven import T0, report_of
 from tests.core.world import World, expected
 
 from baton.core.agreement import Hold, Offload, Restore, StepPlan, Vote
@@ -201,8 +202,8 @@ def test_between_two_retractions_a_room_says_something() -> None:
     world = pressed(host_bytes=PLENTY)
     plans: list[StepPlan] = []
     rank = world.nodes[Boot(D)].rank
-    apply = rank.apply
-    rank.apply = lambda plan: plans.append(plan) or apply(plan)  # type: ignore[method-assign]
+    step = rank.step
+    rank.step = lambda event, now: (isinstance(event, StepPlan) and plans.append(event)) or step(event, now)  # type: ignore[method-assign, func-returns-value]
     for n in range(1, 6):
         world.submit(submit(n, prompt(5, n), max_tokens=17))
     world.run()
@@ -260,8 +261,8 @@ def plans_of(world: World) -> list[StepPlan]:
     """What the rank that generates is told from now on."""
     plans: list[StepPlan] = []
     rank = world.nodes[Boot(D)].rank
-    apply = rank.apply
-    rank.apply = lambda plan: plans.append(plan) or apply(plan)  # type: ignore[method-assign]
+    step = rank.step
+    rank.step = lambda event, now: (isinstance(event, StepPlan) and plans.append(event)) or step(event, now)  # type: ignore[method-assign, func-returns-value]
     return plans
 
 
@@ -440,14 +441,14 @@ class Memory:
             match effect:
                 case Save(copy=copy):
                     self.saved = {g: self.blocks(g)[slots] for g, slots in copy.slots.items()}
-                    self.perform(core, core.copied(Copied(copy.job, "")))
+                    self.perform(core, core.step(Copied(copy.job, ""), T0))
                 case Load(copy=copy):
                     for g, slots in copy.slots.items():
                         self.blocks(g)[slots] = self.saved[g]
-                    self.perform(core, core.copied(Copied(copy.job, "")))
+                    self.perform(core, core.step(Copied(copy.job, ""), T0))
                 case Digest(order=o):
                     sums = block_sums(self.pools[o.group], PLACEMENT, o.group, o.slots, o.numbers, 77)
-                    self.perform(core, core.hashed(DigestDone(o.job, sums)))
+                    self.perform(core, core.step(DigestDone(o.job, sums), T0))
                 case Discard():
                     self.discarded += 1
 
@@ -462,15 +463,15 @@ def held(first: int, length: int) -> Hold:
 @pytest.mark.parametrize("length", [1, 3, 4, 5, 7, 8, 9, 13, 16, 23, 40])
 def test_every_kind_of_state_comes_back_in_other_pages(length: int) -> None:
     memory, core = Memory(), RankCore(rank=Rank(0), boot=Boot(D), placements=[PLACEMENT], seal=True)
-    core.apply(StepPlan(Seq(1), hold=(held(3, length),)))
+    core.step(StepPlan(Seq(1), hold=(held(3, length),)), T0)
     places = {g: core._rooms.slots(key(), g, numbers) for g, numbers in core._host._blocks(length).items()}
     before = {g: memory.blocks(g)[at].copy() for g, at in places.items()}
-    memory.perform(core, core.apply(StepPlan(Seq(2), offload=(Offload(1, key(), length),))))
+    memory.perform(core, core.step(StepPlan(Seq(2), offload=(Offload(1, key(), length),)), T0))
     for group, at in places.items():
         memory.blocks(group)[at] = 0xEE  # the pages are another's now
-    memory.perform(core, core.apply(StepPlan(Seq(3), vacate=(key(),), hold=(held(20, length),))))
-    memory.perform(core, core.apply(StepPlan(Seq(4), restore=(Restore(2, key(), length),))))
-    report = core.report()
+    memory.perform(core, core.step(StepPlan(Seq(3), vacate=(key(),), hold=(held(20, length),)), T0))
+    memory.perform(core, core.step(StepPlan(Seq(4), restore=(Restore(2, key(), length),)), T0))
+    report = report_of(core)
     assert report is not None
     assert [(b.order, b.vote) for b in report.ballots] == [(1, Vote.ARRIVED), (2, Vote.ARRIVED)]
     due = {KV: -(-length // 4), WINDOW: -(-length // 4) - max(0, length - 5) // 4, SLOT: 1}
@@ -485,15 +486,15 @@ def test_every_kind_of_state_comes_back_in_other_pages(length: int) -> None:
 @pytest.mark.parametrize("group", [KV, WINDOW, SLOT])
 def test_a_bit_that_changed_in_the_store_is_found(group: GroupName) -> None:
     memory, core = Memory(), RankCore(rank=Rank(0), boot=Boot(D), placements=[PLACEMENT], seal=True)
-    memory.perform(core, core.apply(StepPlan(Seq(1), hold=(held(3, 13),), offload=(Offload(1, key(), 13),))))
+    memory.perform(core, core.step(StepPlan(Seq(1), hold=(held(3, 13),), offload=(Offload(1, key(), 13),)), T0))
     memory.saved[group].reshape(-1)[9] ^= 16
-    memory.perform(core, core.apply(StepPlan(Seq(2), vacate=(key(),), hold=(held(20, 13),), restore=(Restore(2, key(), 13),))))
-    report = core.report()
+    memory.perform(core, core.step(StepPlan(Seq(2), vacate=(key(),), hold=(held(20, 13),), restore=(Restore(2, key(), 13),)), T0))
+    report = report_of(core)
     assert report is not None
     assert [b.vote for b in report.ballots] == [Vote.ARRIVED, Vote.FAILED]
     assert f"group {group}" in report.ballots[1].why
-    memory.perform(core, core.apply(StepPlan(Seq(3), drop=(key(),))))
-    report = core.report()
+    memory.perform(core, core.step(StepPlan(Seq(3), drop=(key(),)), T0))
+    report = report_of(core)
     assert report is not None
     assert (report.quiet, memory.discarded, len(core._host)) == ((key(),), 1, 0)
 

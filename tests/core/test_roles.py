@@ -10,6 +10,7 @@ from tests.core.world import Node, World, expected
 
 from baton.core.decode import DECODE
 from baton.core.door import Fail, Finish
+from baton.core.events import MessageReceived, PeerLost
 from baton.core.ids import Boot
 from baton.core.messages import (
     Abort,
@@ -290,7 +291,7 @@ def test_stale_fails_a_room_that_lacks_something_and_none_that_has_everything() 
         decode = world.nodes[Boot(D)].leader
         for room in list(decode.rooms.values()):
             state = room.state
-            decode.receive(Boot(P), Stale(room.key), world.now)
+            decode.step(MessageReceived(Boot(P), Stale(room.key)), world.now)
             world.run()
             failed = any(s == D and isinstance(m, Failed) for s, _, m in world.log)
             assert failed == (state in (RoomState.QUEUED, RoomState.FETCHING)), state
@@ -308,7 +309,7 @@ def test_a_lost_gateway_leaves_the_workers_clean(steps: int) -> None:
     for _ in range(steps):
         world.step()
     for node in world.nodes.values():
-        node.leader.peer_lost(world.GATEWAY, "dead", world.now)
+        node.leader.step(PeerLost(world.GATEWAY, "dead"), world.now)
     world.queues = {pair: q for pair, q in world.queues.items() if world.GATEWAY not in pair}
     world.run()
     assert world.clean
@@ -419,11 +420,11 @@ def test_a_higher_epoch_ends_the_lower_and_an_old_one_changes_nothing() -> None:
     decode = world.nodes[Boot(D)].leader
     first = next(iter(decode.rooms.values())).ticket
     second = replace(first, key=replace(first.key, epoch=2))
-    decode.receive(world.GATEWAY, second, world.now)
+    decode.step(MessageReceived(world.GATEWAY, second), world.now)
     world.run()
     assert first.key not in decode.rooms
-    decode.receive(world.GATEWAY, first, world.now)
-    decode.receive(world.GATEWAY, Abort(first.key, "late"), world.now)
+    decode.step(MessageReceived(world.GATEWAY, first), world.now)
+    decode.step(MessageReceived(world.GATEWAY, Abort(first.key, "late")), world.now)
     assert set(decode.rooms) == {second.key}
 
 
@@ -437,7 +438,7 @@ def test_an_offer_that_cannot_be_of_this_room_is_a_failure_of_the_room_alone(run
     world.run()
     _, _, offer = world.held[0]
     world.held = []
-    world.nodes[Boot(D)].leader.receive(Boot(P), replace(offer, runs=runs), world.now)
+    world.nodes[Boot(D)].leader.step(MessageReceived(Boot(P), replace(offer, runs=runs)), world.now)
     world.run()
     end = world.end()
     assert isinstance(end, Fail)

@@ -5,9 +5,11 @@ from typing import Any, get_args
 import pytest
 from msgspec.structs import replace
 from tests.core.build import drawn, key, manifest, submit, ticket
+from tests.core.driven import DrivenFront
 from tests.core.world import World, expected
 
 from baton.core.door import Finish
+from baton.core.events import GatewayConnected, MessageReceived
 from baton.core.fetch_back import FetchBack
 from baton.core.front import Front
 from baton.core.ids import Boot, Micros, TokenIndex
@@ -116,7 +118,7 @@ def test_a_ticket_said_twice_is_one_ticket_of_those_that_a_worker_has_heard() ->
     node = world.add("unified", 2)
     world.run()
     for _ in range(2):
-        node.leader.receive(world.GATEWAY, ticket(prefill=2, decode=2), Micros(1))
+        node.leader.step(MessageReceived(world.GATEWAY, ticket(prefill=2, decode=2)), Micros(1))
     assert len(node.leader.rooms) == 1
     assert node.leader._news._tickets == {world.GATEWAY: 1}
 
@@ -124,31 +126,31 @@ def test_a_ticket_said_twice_is_one_ticket_of_those_that_a_worker_has_heard() ->
 def test_another_gateway_neither_opens_nor_ends_a_room() -> None:
     world = World()
     node = world.add("unified", 2)
-    node.leader.gateway_up(Boot(7), T0)
+    node.leader.step(GatewayConnected(Boot(7)), T0)
     mine = ticket(prefill=2, decode=2, gateway=1)
-    node.leader.receive(Boot(7), mine, T0)
+    node.leader.step(MessageReceived(Boot(7), mine), T0)
     assert not node.leader.rooms
-    node.leader.receive(Boot(1), mine, T0)
-    node.leader.receive(Boot(7), replace(mine, key=key(1, 2), gateway=Boot(7)), T0)
+    node.leader.step(MessageReceived(Boot(1), mine), T0)
+    node.leader.step(MessageReceived(Boot(7), replace(mine, key=key(1, 2), gateway=Boot(7))), T0)
     assert list(node.leader.rooms) == [mine.key]
     assert node.leader.marks[Mark.WRONG_PARTY] == 2
 
 
 def fronted() -> Front:
-    front = Front(Boot(1), FrontSettings(), lambda n: 1)
+    front = DrivenFront(Front(Boot(1), FrontSettings()))
     for boot, role in ((P, "prefill"), (D, "decode")):
-        front.receive(boot, Register(role, f"tcp://{boot}", manifest(role, boot)), T0)
+        front.step(MessageReceived(boot, Register(role, f"tcp://{boot}", manifest(role, boot))), T0)
     return front
 
 
 def test_a_worker_registers_as_itself_and_once() -> None:
     front = fronted()
-    front.receive(P, Register("decode", None, manifest("decode", D)), T0)
-    front.receive(D, Paired(P, "shm"), T0)
+    front.step(MessageReceived(P, Register("decode", None, manifest("decode", D))), T0)
+    front.step(MessageReceived(D, Paired(P, "shm")), T0)
     front.submit(submit(1), T0)
     given = [e.message for e in front.effects() if isinstance(getattr(e, "message", None), Ticket)]
     assert len(given) == 2
-    front.receive(D, Register("decode", None, manifest("decode", D)), T0)
+    front.step(MessageReceived(D, Register("decode", None, manifest("decode", D))), T0)
     assert front.effects() == []
     assert front._workers.get(D).open == {given[0].key}  # type: ignore[union-attr]
     assert front.marks[Mark.WRONG_PARTY] == 1
@@ -157,29 +159,30 @@ def test_a_worker_registers_as_itself_and_once() -> None:
 @pytest.mark.parametrize(("sender", "prefill"), [(P, D), (P, P), (STRANGER, P), (D, D)])
 def test_a_pair_is_stated_by_its_decode_worker(sender: Boot, prefill: Boot) -> None:
     front = fronted()
-    front.receive(sender, Paired(prefill, "shm"), T0)
-    front.receive(sender, Unpaired(prefill, "why"), T0)
+    front.step(MessageReceived(sender, Paired(prefill, "shm")), T0)
+    front.step(MessageReceived(sender, Unpaired(prefill, "why")), T0)
     assert front.usable_pairs() == []
     assert front.refusals() == []
-    assert front.timer() is None
+    assert front.next_wake() is None
 
 
 @pytest.mark.parametrize(("sender", "message"), [(P, Tokens), (D, Admitted)])
 def test_each_side_of_a_pair_says_its_own_part(sender: Boot, message: type) -> None:
     front = fronted()
-    front.receive(D, Paired(P, "shm"), T0)
+    front.step(MessageReceived(D, Paired(P, "shm")), T0)
     front.submit(submit(1), T0)
     at = front._requests[submit(1).request].key
     front.effects()
     said = Tokens(at, TokenIndex(0), (drawn(7),), None) if message is Tokens else Admitted(at)
-    front.receive(sender, said, T0)
+    front.step(MessageReceived(sender, said), T0)
     assert bool(front._requests[submit(1).request].admitted) == (sender == D)
     assert front.marks[Mark.WRONG_PARTY] == (sender == P)
 
 
 def test_the_books_of_a_worker_are_its_own_to_state() -> None:
     questions = Questions()
-    asked = questions.ask({P: "p", D: "d"})
+    asked = 7
+    questions.ask(asked, {P: "p", D: "d"})
     view = LedgerView(asked, "p", "prefill", (), {}, 0, 0, (), True)
     questions.answered(D, view)
     assert questions.answers(asked) == []
@@ -192,7 +195,7 @@ def test_only_a_gateway_orders() -> None:
     decode = world.add("decode", D).leader
     for message in (Introduce(P, "tcp://p", manifest("prefill", P)), Clear(1), ResetCache(2), AskLedger(3)):
         decode.effects()
-        decode.receive(P, message, T0)
+        decode.step(MessageReceived(P, message), T0)
         assert decode.effects() == []
     assert decode.marks[Mark.WRONG_PARTY] == 4
 
@@ -200,9 +203,9 @@ def test_only_a_gateway_orders() -> None:
 def test_an_answer_to_no_question_pairs_nobody() -> None:
     world = World()
     decode = world.add("decode", D).leader
-    decode.receive(world.GATEWAY, Introduce(P, "tcp://p", manifest("prefill", P)), T0)
+    decode.step(MessageReceived(world.GATEWAY, Introduce(P, "tcp://p", manifest("prefill", P))), T0)
     plan = decode._partners.find(P).plan.digest
-    decode.receive(P, HelloBack(plan), T0)
+    decode.step(MessageReceived(P, HelloBack(plan)), T0)
     assert decode._partners.paired() == []
 
 
@@ -211,7 +214,7 @@ def test_a_refusal_counts_as_an_answer_alone() -> None:
     prefill, decode = world.add("prefill", P).leader, world.add("decode", D).leader
     world.run()
     assert len(decode._partners.paired()) == 1
-    decode.receive(P, Refused("another one was meant"), T0)
+    decode.step(MessageReceived(P, Refused("another one was meant")), T0)
     assert len(decode._partners.paired()) == 1
     assert not prefill.rooms
 
@@ -219,7 +222,7 @@ def test_a_refusal_counts_as_an_answer_alone() -> None:
 def test_credits_are_those_of_whoever_states_them() -> None:
     """One that were believed would be so until the worker's own count had come as far."""
     front = fronted()
-    front.receive(P, Credits(1_000_000, D, {}, {}, 9, 9), T0)
+    front.step(MessageReceived(P, Credits(1_000_000, D, {}, {}, 9, 9)), T0)
     assert front.credits() == {}
-    front.receive(P, Credits(1, P, {}, {}, 0, 0), T0)
+    front.step(MessageReceived(P, Credits(1, P, {}, {}, 0, 0)), T0)
     assert front.credits() == {"prefill": Credits(1, P, {}, {}, 0, 0)}

@@ -9,7 +9,7 @@ import pytest
 from baton.core.frames import AnyFrame, Beat, Bye, Data, Open, Opened, WrongBoot, WrongProtocol
 from baton.core.ids import Boot, Link, Micros, Room
 from baton.core.messages import PROTOCOL, AnyMessage, AskLedger, Close
-from baton.core.session import PeerLost, PeerUp, Received, SessionEvent, SessionLimits, Sessions, WrongPeer
+from baton.core.session import MessageReceived, PeerLost, PeerUp, SessionEvent, SessionLimits, Sessions, WrongPeer
 
 US, THEM, OTHER = Boot(1), Boot(2), Boot(3)
 LINK, ELSEWHERE = Link(7), Link(8)
@@ -194,7 +194,7 @@ TABLE: dict[str, tuple[AnyFrame, dict[Callable[..., Side], tuple[list[str], list
     "a WrongBoot for another boot": (WrongBoot(OTHER, THEM, THEM, N), {}),
     "a WrongProtocol": (WrongProtocol(PROTOCOL + 1, PROTOCOL), {knocking: (["wrong"], [])}),
 }
-KINDS = {PeerUp: UP, PeerLost: LOST, Received: GOT, WrongPeer: "wrong"}
+KINDS = {PeerUp: UP, PeerLost: LOST, MessageReceived: GOT, WrongPeer: "wrong"}
 
 
 @pytest.mark.parametrize("state", [nothing, promised, listening, knocking, dialled], ids=lambda s: s.__name__)
@@ -285,7 +285,7 @@ def test_without_a_session_nothing_is_taken() -> None:
 
 def test_an_acknowledgement_rides_on_an_answer_or_comes_soon() -> None:
     side = listening()
-    assert side.hears(data(1)) == ([Received(THEM, AskLedger(1))], [])
+    assert side.hears(data(1)) == ([MessageReceived(THEM, AskLedger(1))], [])
     side.send()
     assert [f.ack for f in side.says() if isinstance(f, Data)] == [1]
     assert side.waits(20_000)[1] == []
@@ -311,9 +311,9 @@ def test_what_comes_too_far_ahead_is_not_kept_and_blocks_nothing() -> None:
     side = listening(window=4)
     side.hears(*(data(n) for n in (2, 3, 4, 5, 99)))
     events, _ = side.hears(data(1))
-    assert [e.message.question for e in events if isinstance(e, Received)] == [1, 2, 3, 4]
+    assert [e.message.question for e in events if isinstance(e, MessageReceived)] == [1, 2, 3, 4]
     events, _ = side.hears(data(5))
-    assert [e.message.question for e in events if isinstance(e, Received)] == [5]
+    assert [e.message.question for e in events if isinstance(e, MessageReceived)] == [5]
 
 
 def test_a_gap_is_told_once_and_filled_at_once() -> None:
@@ -385,7 +385,7 @@ def shared(first: int, count: int, ack: int = 0) -> Data:
 
 
 def rooms(events: list[SessionEvent]) -> list[str]:
-    return [e.message.room for e in events if isinstance(e, Received)]
+    return [e.message.room for e in events if isinstance(e, MessageReceived)]
 
 
 def test_small_messages_said_together_share_a_frame_and_large_ones_go_alone() -> None:

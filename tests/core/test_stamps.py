@@ -5,10 +5,12 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 from tests.core.build import GREEDY, KV, key, limits, manifest, settings, submit
+from tests.core.driven import Driven
 from tests.core.test_credits import credits
 from tests.core.test_front import Bench, D, P
 
 from baton.core.decode import DecodeLeader
+from baton.core.events import GatewayConnected, MessageReceived, TimerDue
 from baton.core.ids import Boot, Micros, Stamp
 from baton.core.leader import Leader
 from baton.core.messages import Credits, FailCode, Failed, Paired, Register, Ticket
@@ -41,8 +43,8 @@ def test_the_next_stamp_is_above_all_that_were_given_or_heard():
 def test_a_gateway_that_starts_goes_on_behind_what_its_workers_have_seen():
     bench = Bench()
     for boot, role, seen in ((P, "prefill", 40), (D, "decode", 41)):
-        bench.front.receive(boot, Register(role, f"tcp://{boot}", manifest(role, boot), Stamp(seen)), T0)
-    bench.front.receive(D, Paired(P, "shm"), T0)
+        bench.front.step(MessageReceived(boot, Register(role, f"tcp://{boot}", manifest(role, boot), Stamp(seen))), T0)
+    bench.front.step(MessageReceived(D, Paired(P, "shm")), T0)
     bench.front.submit(submit(1), T0)
     assert stamps(bench.did()) == [42]
 
@@ -52,8 +54,8 @@ def test_who_waited_without_workers_is_stamped_when_it_begins_and_in_the_order_i
     bench.front.submit(submit(1), T0)
     bench.front.submit(submit(2), T0)
     for boot, role, seen in ((P, "prefill", 40), (D, "decode", 41)):
-        bench.front.receive(boot, Register(role, f"tcp://{boot}", manifest(role, boot), Stamp(seen)), T0)
-    bench.front.receive(D, Paired(P, "shm"), T0)
+        bench.front.step(MessageReceived(boot, Register(role, f"tcp://{boot}", manifest(role, boot), Stamp(seen))), T0)
+    bench.front.step(MessageReceived(D, Paired(P, "shm")), T0)
     assert stamps(bench.did()) == [42, 43]
 
 
@@ -72,16 +74,16 @@ def test_credits_tell_of_the_other_gateway_and_a_request_keeps_its_stamp_over_ep
 @pytest.mark.parametrize("role", ["prefill", "decode"])
 def test_a_worker_says_the_highest_stamp_of_all_tickets_to_every_gateway(role):
     leader: Leader = {
-        "prefill": lambda: PrefillLeader(manifest("prefill", P), settings(), {KV: 16}),
-        "decode": lambda: DecodeLeader(manifest("decode", D), settings(), {KV: 16}),
+        "prefill": lambda: Driven(PrefillLeader(manifest("prefill", P), settings(), {KV: 16})),
+        "decode": lambda: Driven(DecodeLeader(manifest("decode", D), settings(), {KV: 16})),
     }[role]()
-    leader.gateway_up(ONE, T0)
-    leader.receive(ONE, ticket(1, 30), T0)
-    leader.receive(ONE, ticket(2, 20), T0)
-    leader.on_timer(Micros(20_000))
+    leader.step(GatewayConnected(ONE), T0)
+    leader.step(MessageReceived(ONE, ticket(1, 30)), T0)
+    leader.step(MessageReceived(ONE, ticket(2, 20)), T0)
+    leader.step(TimerDue(), Micros(20_000))
     said = [e.message for e in leader.effects() if isinstance(e, Send) and isinstance(e.message, Credits)]
     assert [c.stamp for c in said] == [30]
-    leader.gateway_up(OTHER, Micros(20_000))
+    leader.step(GatewayConnected(OTHER), Micros(20_000))
     hello = [e.message for e in leader.effects() if isinstance(e, Send) and isinstance(e.message, Register)]
     assert [r.stamp for r in hello] == [30], "before it can be used"
 

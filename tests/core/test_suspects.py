@@ -7,6 +7,7 @@ from tests.core.build import drawn, submit
 from tests.core.test_front import T0, Bench, heard
 
 from baton.core.door import Fail, RequestId
+from baton.core.events import PeerLost, TimerDue
 from baton.core.ids import Boot, Epoch, Key, Micros
 from baton.core.messages import Ended, FailCode, Failed, Recompute, Ticket, Tokens, Trial
 from baton.core.suspects import MARGIN
@@ -35,7 +36,7 @@ def start(bench: Bench, number: int = 1) -> Ticket:
 
 
 def lose(bench: Bench, boot: Boot) -> list[Any]:
-    bench.front.peer_lost(boot, "killed", T0)
+    bench.front.step(PeerLost(boot, "killed"), T0)
     return bench.did()
 
 
@@ -109,6 +110,6 @@ def test_a_suspect_that_waits_has_its_deadline(bench: Bench) -> None:
     first = start(bench)
     (again,) = tickets(lose(bench, first.prefill))
     bench.say(again.decode, Failed(again.key, FailCode.HANDOFF_FAILED, "x", True))
-    bench.front.on_timer(Micros(120_000_000))
+    bench.front.step(TimerDue(), Micros(120_000_000))
     assert len(heard(bench.did())) == 1
     assert not tickets(bench.say(again.prefill, Ended(again.key)) + bench.say(again.decode, Ended(again.key)))

@@ -1,12 +1,16 @@
 """A unified worker whose model has a window: what its rows are given while the window passes over prompt and answer."""
 
+from typing import Any
+
 import numpy as np
 from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.core.build import KV, drawn, limits, manifest, settings, ticket
+from tests.core.driven import T0, Driven, report_of
 
+from baton.core.events import GatewayConnected, MessageReceived, RankReported
 from baton.core.ids import Boot, GroupName, Micros, Rank
 from baton.core.rank import RankCore
 from baton.core.rank_effects import Compute
@@ -29,17 +33,19 @@ class Bench:
 
     def __init__(self, window: int, *, page_blocks: int, step: int, pages: int) -> None:
         worker = replace(manifest("unified", 2), table=table(window), page_blocks=page_blocks)
-        self.leader = UnifiedLeader(worker, settings(step_tokens=step), {KV: 64, WINDOW: pages})
+        self.leader: Any = Driven(UnifiedLeader(worker, settings(step_tokens=step), {KV: 64, WINDOW: pages}))
         self.rank = RankCore(rank=Rank(0), boot=Boot(2), placements=[worker.placement(0)], seal=True)
         self.window, self.k, self.units = window, page_blocks, {g: len(worker.placement(0).units(g)) for g in (KV, WINDOW)}
-        self.leader.gateway_up(GATEWAY, NOW)
+        self.leader.step(GatewayConnected(GATEWAY), NOW)
         self.rows: list[Row] = []
 
     def serve(self, prompt: int, answer: int) -> None:
-        self.leader.receive(GATEWAY, replace(ticket(prefill=2, decode=2), prompt=(5,) * prompt, limits=limits(answer)), NOW)
+        self.leader.step(
+            MessageReceived(GATEWAY, replace(ticket(prefill=2, decode=2), prompt=(5,) * prompt, limits=limits(answer))), NOW
+        )
         while batch := self._turn():
             self.rows += batch.rows
-            self.rank.computed(BatchDone(batch.seq, tuple(self._done(row) for row in batch.rows)))
+            self.rank.step(BatchDone(batch.seq, tuple(self._done(row) for row in batch.rows)), T0)
 
     def _done(self, row: Row) -> RowDone:
         sums = {g: np.zeros((past - first, self.units[g]), np.uint64) for g, (first, past) in row.final.items()}
@@ -48,13 +54,13 @@ class Bench:
     def _turn(self) -> Batch | None:
         """Until a batch is to be computed, or nothing moves."""
         while True:
-            effects = [e for issue in self.leader.effects() if isinstance(issue, Issue) for e in self.rank.apply(issue.plan)]
+            effects = [e for issue in self.leader.effects() if isinstance(issue, Issue) for e in self.rank.step(issue.plan, T0)]
             self.leader.ledger.audit()
             if computes := [e.batch for e in effects if isinstance(e, Compute)]:
                 return computes[0]
-            if (report := self.rank.report()) is None:
+            if (report := report_of(self.rank)) is None:
                 return None
-            self.leader.reported(report, NOW)
+            self.leader.step(RankReported(report), NOW)
 
 
 SIZES = st.integers(1, 20)

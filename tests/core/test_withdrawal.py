@@ -3,6 +3,7 @@
 from tests.core.build import ticket
 from tests.core.world import World
 
+from baton.core.events import MessageReceived
 from baton.core.ids import Boot
 from baton.core.messages import Admitted, Ended, Failed, Offer, Withdrawn
 from baton.core.prefill import PrefillLeader
@@ -23,7 +24,7 @@ def world(pages: int = 4) -> World:
 
 def give(world: World, number: int, length: int) -> None:
     leader = world.nodes[Boot(P)].leader
-    leader.receive(World.GATEWAY, ticket(number, length=length), world.now)
+    leader.step(MessageReceived(World.GATEWAY, ticket(number, length=length)), world.now)
     world.run()
 
 
@@ -34,7 +35,7 @@ def said(world: World, kind: type) -> list[tuple[int, int]]:
 
 def rooms(world: World) -> dict[int, PrefillRoom]:
     leader = world.nodes[Boot(P)].leader
-    assert isinstance(leader, PrefillLeader)
+    assert isinstance(leader.core, PrefillLeader)
     return {int(k.room, 16): r for k, r in leader.rooms.items()}
 
 
@@ -60,7 +61,7 @@ def test_as_many_give_way_as_are_needed():
 def test_an_admitted_room_never_gives_way():
     w = world()
     give(w, 9, 12)
-    w.nodes[Boot(P)].leader.receive(Boot(D), Admitted(rooms(w)[9].key), w.now)
+    w.nodes[Boot(P)].leader.step(MessageReceived(Boot(D), Admitted(rooms(w)[9].key)), w.now)
     give(w, 3, 8)
     assert not said(w, Withdrawn)
     assert rooms(w).keys() == {3, 9}
@@ -87,7 +88,7 @@ def test_pages_on_their_way_back_count():
     give(w, 8, 8)
     give(w, 9, 8)
     w.nodes[Boot(P)].leader.end(rooms(w)[8])  # dropped, not quiet yet
-    w.nodes[Boot(P)].leader.receive(World.GATEWAY, ticket(3, length=8), w.now)
+    w.nodes[Boot(P)].leader.step(MessageReceived(World.GATEWAY, ticket(3, length=8)), w.now)
     w.run()
     assert not said(w, Withdrawn)
     assert rooms(w).keys() == {3, 9}
@@ -100,7 +101,7 @@ def test_decode_takes_no_memory_for_what_was_withdrawn_before_its_ticket_came():
         give(w, number, 8)  # to prefill alone: its offers are early at decode
     assert (9, D) in said(w, Withdrawn)
     decode = w.nodes[Boot(D)].leader
-    decode.receive(World.GATEWAY, ticket(9, length=8), w.now)
+    decode.step(MessageReceived(World.GATEWAY, ticket(9, length=8)), w.now)
     w.run()
     assert not [m for s, _, m in w.log if s == D and isinstance(m, Admitted | Failed)]
     assert not any(decode.ledger.held(ticket(9).key).values())

@@ -6,6 +6,7 @@ import pytest
 from tests.core.build import drawn, key, ticket
 from tests.core.world import World
 
+from baton.core.events import MessageReceived, TimerDue
 from baton.core.ids import BlockIndex, Boot
 from baton.core.leader import Leader
 from baton.core.messages import Admitted, Borrow, Loan, Offer, Record, Stale, Ticket
@@ -31,7 +32,7 @@ def leader(world: World, boot: int) -> Leader[Any]:
 
 
 def give(world: World, boot: int, said: Ticket) -> None:
-    leader(world, boot).receive(World.GATEWAY, said, world.now)
+    leader(world, boot).step(MessageReceived(World.GATEWAY, said), world.now)
     world.run()
 
 
@@ -49,11 +50,11 @@ def admitted(world: World) -> list[Boot]:
 def test_an_offer_of_another_prefill_worker_does_not_admit_a_room() -> None:
     world = pair()
     give(world, D, ticket())
-    leader(world, D).receive(Boot(OTHER), offer(0), world.now)
+    leader(world, D).step(MessageReceived(Boot(OTHER), offer(0)), world.now)
     world.run()
     room = leader(world, D).rooms[key()]
     assert (room.state, room.offers, admitted(world)) == (RoomState.QUEUED, {}, [])
-    leader(world, D).receive(Boot(P), offer(0), world.now)
+    leader(world, D).step(MessageReceived(Boot(P), offer(0)), world.now)
     world.run()
     assert admitted(world) == [P, World.GATEWAY]
 
@@ -61,20 +62,20 @@ def test_an_offer_of_another_prefill_worker_does_not_admit_a_room() -> None:
 def test_an_offer_of_another_prefill_worker_is_no_progress_of_a_room_that_fetches() -> None:
     world = pair()
     give(world, D, ticket())
-    leader(world, D).receive(Boot(P), offer(0), world.now)
+    leader(world, D).step(MessageReceived(Boot(P), offer(0)), world.now)
     world.run()
     world.advance(1_000)
     room = leader(world, D).rooms[key()]
     before = room.progress
-    leader(world, D).receive(Boot(OTHER), offer(1, Record(room.length, drawn(7), None, 0)), world.now)
+    leader(world, D).step(MessageReceived(Boot(OTHER), offer(1, Record(room.length, drawn(7), None, 0))), world.now)
     world.run()
     assert (room.state, room.offers, room.record, room.progress) == (RoomState.FETCHING, {}, None, before)
 
 
 def test_an_early_offer_of_another_prefill_worker_is_not_the_tickets() -> None:
     world = pair()
-    leader(world, D).receive(Boot(OTHER), offer(0), world.now)
-    leader(world, D).receive(Boot(OTHER), Borrow(key(), BlockIndex(0)), world.now)
+    leader(world, D).step(MessageReceived(Boot(OTHER), offer(0)), world.now)
+    leader(world, D).step(MessageReceived(Boot(OTHER), Borrow(key(), BlockIndex(0))), world.now)
     give(world, D, ticket())
     room = leader(world, D).rooms[key()]
     assert (room.state, room.offers) == (RoomState.QUEUED, {})
@@ -88,9 +89,9 @@ def test_an_early_offer_of_another_prefill_worker_is_not_the_tickets() -> None:
 def test_a_ticket_said_twice_leaves_its_room_as_it_is(boot: int) -> None:
     world = pair()
     said = ticket(prefill=U, decode=U) if boot == U else ticket()
-    leader(world, boot).receive(World.GATEWAY, said, world.now)
+    leader(world, boot).step(MessageReceived(World.GATEWAY, said), world.now)
     room, draft = leader(world, boot).rooms[key()], list(leader(world, boot).draft.drop)
-    leader(world, boot).receive(World.GATEWAY, said, world.now)
+    leader(world, boot).step(MessageReceived(World.GATEWAY, said), world.now)
     assert leader(world, boot).rooms[key()] is room
     assert room.state is not RoomState.ENDING
     assert leader(world, boot).draft.drop == draft
@@ -102,7 +103,7 @@ def test_after_the_end_neither_the_same_ticket_nor_an_older_one_makes_a_room(boo
     world = pair()
     give(world, boot, ticket(epoch=2))
     leader(world, boot).end(leader(world, boot).rooms[key(epoch=2)])
-    leader(world, boot).on_timer(world.now)  # a turn, in which the ranks hear of it
+    leader(world, boot).step(TimerDue(), world.now)  # a turn, in which the ranks hear of it
     world.run()
     assert not leader(world, boot).rooms
     give(world, boot, ticket(epoch=again))
@@ -113,7 +114,7 @@ def test_an_offer_said_twice_is_taken_once() -> None:
     world = pair()
     give(world, D, ticket())
     for _ in range(2):
-        leader(world, D).receive(Boot(P), offer(0), world.now)
+        leader(world, D).step(MessageReceived(Boot(P), offer(0)), world.now)
         world.run()
     room = leader(world, D).rooms[key()]
     assert (room.state, room.ordered) == (RoomState.FETCHING, 1)
@@ -127,13 +128,13 @@ def test_an_admission_that_crosses_prefills_end_is_no_reason_for_another_failure
     """Decode hears of the end from the gateway; a Stale would make it fail an epoch that has failed already."""
     world = pair()
     prefill = leader(world, P)
-    prefill.receive(World.GATEWAY, ticket(), world.now)
+    prefill.step(MessageReceived(World.GATEWAY, ticket()), world.now)
     prefill.end(prefill.rooms[key()])
     assert prefill.rooms[key()].state is RoomState.ENDING, "its ranks have not heard of it yet"
-    prefill.receive(Boot(D), Admitted(key()), world.now)
+    prefill.step(MessageReceived(Boot(D), Admitted(key())), world.now)
     world.run()
     assert not prefill.rooms
     assert not [m for _, _, m in world.log if isinstance(m, Stale)]
-    prefill.receive(Boot(D), Admitted(key()), world.now)
+    prefill.step(MessageReceived(Boot(D), Admitted(key())), world.now)
     world.run()
     assert [m for _, target, m in world.log if target == D and isinstance(m, Stale)] == [Stale(key())], "nothing is known of it"

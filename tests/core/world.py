@@ -12,9 +12,11 @@ from typing import Any
 
 import numpy as np
 from tests.core.build import KV, manifest, settings
+from tests.core.driven import T0, Driven, DrivenFront, report_of
 
 from baton.core.decode import DecodeLeader
 from baton.core.door import Cancel, Heard, RequestId, Submit
+from baton.core.events import GatewayConnected, MessageReceived, PeerConnected, PeerLost, RankReported, TimerDue
 from baton.core.front import Front
 from baton.core.ids import Boot, Key, Micros, Rank, TokenId
 from baton.core.leader import Leader
@@ -27,7 +29,7 @@ from baton.core.room import Dial, HangUp, Issue, Send
 from baton.core.seal import block_sums
 from baton.core.state import Placement
 from baton.core.unified import UnifiedLeader
-from baton.core.work import Batch, BatchDone, Copied, DigestDone, Ended, HostCopy, Outcome, RowDone
+from baton.core.work import Batch, BatchDone, Connected, Copied, DigestDone, Ended, HostCopy, Outcome, RowDone
 
 VOCAB = 1000
 IDENTITY = 77
@@ -121,7 +123,7 @@ class FakeEngine:
 class Node:
     """A worker: leader, rank, engine."""
 
-    def __init__(self, leader: Leader[Any], engine: FakeEngine) -> None:
+    def __init__(self, leader: Any, engine: FakeEngine) -> None:
         self.leader, self.engine = leader, engine
         boot = leader.manifest.boot
         self.rank = RankCore(rank=Rank(0), boot=boot, placements=[engine.placement], seal=leader.manifest.seal)
@@ -145,8 +147,7 @@ class World:
     GATEWAY = Boot(1)
 
     def __init__(self, **front: int) -> None:
-        rooms = iter(range(1, 10_000))
-        self.front = Front(self.GATEWAY, FrontSettings(**front), lambda n: next(rooms))
+        self.front: Any = DrivenFront(Front(self.GATEWAY, FrontSettings(**front)))
         self.nodes: dict[Boot, Node] = {}
         self.queues: dict[tuple[Boot, Boot], deque[Any]] = {}
         self.heard: dict[RequestId, list[Heard]] = {}
@@ -168,8 +169,8 @@ class World:
             "decode": lambda: DecodeLeader(m, s, totals),
             "unified": lambda: UnifiedLeader(m, s, totals),
         }
-        node = self.nodes[Boot(boot)] = Node(make[role](), engine)
-        node.leader.gateway_up(self.GATEWAY, self.now)
+        node = self.nodes[Boot(boot)] = Node(Driven(make[role]()), engine)
+        node.leader.step(GatewayConnected(self.GATEWAY), self.now)
         return node
 
     def submit(self, request: Submit) -> None:
@@ -179,18 +180,18 @@ class World:
 
     def cancel(self, number: int) -> None:
         """A client goes."""
-        self.front.cancel(Cancel(RequestId(number), "gone"), self.now)
+        self.front.step(Cancel(RequestId(number), "gone"), self.now)
 
     def lose(self, boot: int, *, at: int | None = None) -> None:
         """A worker dies, or only the session between two processes ends (`at`)."""
         if at is not None:
-            self.nodes[Boot(at)].leader.peer_lost(Boot(boot), "cut", self.now)
+            self.nodes[Boot(at)].leader.step(PeerLost(Boot(boot), "cut"), self.now)
             return
         del self.nodes[Boot(boot)]
         self.queues = {pair: q for pair, q in self.queues.items() if boot not in pair}
-        self.front.peer_lost(Boot(boot), "dead", self.now)
+        self.front.step(PeerLost(Boot(boot), "dead"), self.now)
         for node in self.nodes.values():
-            node.leader.peer_lost(Boot(boot), "dead", self.now)
+            node.leader.step(PeerLost(Boot(boot), "dead"), self.now)
 
     def tokens(self, number: int = 1) -> list[int]:
         """What a client has seen."""
@@ -220,7 +221,7 @@ class World:
         until = Micros(self.now + millis * 1000)
         while True:
             self.run()
-            timers = [t for t in (self.front.timer(), *(n.leader.timer() for n in self.nodes.values())) if t is not None]
+            timers = [t for t in (self.front.next_wake(), *(n.leader.next_wake() for n in self.nodes.values())) if t is not None]
             soonest = min(timers, default=None)
             if soonest is None or soonest > until:
                 break
@@ -231,12 +232,12 @@ class World:
 
     def _fire(self) -> None:
         for node in list(self.nodes.values()):
-            timer = node.leader.timer()
+            timer = node.leader.next_wake()
             if timer is not None and timer <= self.now:
-                node.leader.on_timer(self.now)
-        timer = self.front.timer()
+                node.leader.step(TimerDue(), self.now)
+        timer = self.front.next_wake()
         if timer is not None and timer <= self.now:
-            self.front.on_timer(self.now)
+            self.front.step(TimerDue(), self.now)
 
     def step(self) -> bool:
         """One round of everything; whether anything moved."""
@@ -273,15 +274,15 @@ class World:
 
     def _deliver(self, source: Boot, target: Boot, message: Any) -> None:
         if target == self.GATEWAY:
-            self.front.receive(source, message, self.now)
+            self.front.step(MessageReceived(source, message), self.now)
         elif target in self.nodes:
-            self.nodes[target].leader.receive(source, message, self.now)
+            self.nodes[target].leader.step(MessageReceived(source, message), self.now)
 
     def _node(self, boot: Boot, node: Node) -> bool:
         moved = False
         while node.engine.done:
             moved, done = True, node.engine.done.popleft()
-            self._perform(node, node.rank.computed(done) if isinstance(done, BatchDone) else node.rank.hashed(done))
+            self._perform(node, node.rank.step(done, T0))
         if not self.freeze_reads:
             for handle, read in list(node.reads.items()):
                 moved = True
@@ -289,23 +290,23 @@ class World:
         while node.copies and not self.freeze_copies:
             moved, (copy, back) = True, node.copies.popleft()
             node.copy(copy, back=back)
-            self._perform(node, node.rank.copied(Copied(copy.job, self.on_copied(copy, back, node))))
+            self._perform(node, node.rank.step(Copied(copy.job, self.on_copied(copy, back, node)), T0))
         while node.ends:
             moved = True
-            self._perform(node, node.rank.ended(node.ends.popleft()))
-        report = node.rank.report()
+            self._perform(node, node.rank.step(node.ends.popleft(), T0))
+        report = report_of(node.rank)
         if report is not None:
             moved = True
-            node.leader.reported(report, self.now)
+            node.leader.step(RankReported(report), self.now)
         for effect in node.leader.effects():
             moved = True
             match effect:
                 case Send():
                     self._send(boot, effect.to, effect.message)
                 case Issue():
-                    self._perform(node, node.rank.apply(effect.plan))
+                    self._perform(node, node.rank.step(effect.plan, T0))
                 case Dial():
-                    node.leader.peer_up(effect.boot, self.now)
+                    node.leader.step(PeerConnected(effect.boot), self.now)
                 case HangUp():
                     pass
         self._looks_right(node.leader)
@@ -316,7 +317,7 @@ class World:
         """What a leader keeps so that it need not look at all of its rooms is what looking at them gives."""
         standing = {key: state for state, rooms in leader.rooms._standing.items() for key in rooms}
         assert standing == {key: room.state for key, room in leader.rooms.items()}
-        assert leader.timer() == leader._next_due()
+        assert leader.next_wake() == leader._next_due()
 
     def _land(self, node: Node, handle: int, read: Read) -> None:
         del node.reads[handle]
@@ -333,7 +334,7 @@ class World:
         for effect in effects:
             match effect:
                 case Connect():
-                    node.rank.connected(effect.peer, "")
+                    node.rank.step(Connected(effect.peer, ""), T0)
                 case Read():
                     node.reads[effect.handle] = effect
                 case CancelRead():

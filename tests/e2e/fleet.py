@@ -9,6 +9,7 @@ import re
 import select
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,11 @@ from baton.adapters.clock import MonotonicClock
 from baton.adapters.entropy import SystemEntropy
 from baton.adapters.zmq_control import ZmqControl
 from baton.core.door import Emit, Fail, Finish, Heard, RequestId, Submit
+from baton.core.events import AskWorkers, ForgetQuestion, Submitted
 from baton.core.fetch_back import FetchBack
 from baton.core.front import Front
-from baton.core.ids import Boot, TokenId
-from baton.core.messages import Drawn, LedgerView, Limits, Sampling
+from baton.core.ids import Boot, Room, TokenId
+from baton.core.messages import AskLedger, Clear, Drawn, LedgerView, Limits, ResetCache, Sampling
 from baton.core.request import FrontSettings, Request
 from baton.core.session import SessionLimits, Sessions
 from baton.shell.gateway_pump import GatewayPump
@@ -81,14 +83,12 @@ class Fleet:
         self._clock, self.directory = MonotonicClock(), directory
         self._control = ZmqControl(bind="tcp://127.0.0.1:0", secret=None, max_frame_bytes=MAX_FRAME_BYTES)
         boot = Boot(SystemEntropy().bits(64))
-        self.front = Chosen(boot, FrontSettings(), SystemEntropy().bits)
+        self.front = Chosen(boot, FrontSettings())
         lines = Lines(Sessions(boot, SessionLimits()), self._control, self._clock)
         self._lines = lines
         self._heard: dict[RequestId, list[Heard]] = {}
-        self._pump = GatewayPump(
-            front=self.front, lines=lines, clock=self._clock, say=lambda h: self._heard.setdefault(h.request, []).append(h)
-        )
-        self._next = 0
+        self._pump = GatewayPump(core=self.front, front=self.front, lines=lines, clock=self._clock, say=self._hear)
+        self._next, self._questions = 0, count(1)
         self.names = {(role, layout): f"{role.value} {layout}" for role, layouts in workers.items() for layout in layouts}
         address = self._control.bound_address
         assert address is not None
@@ -173,7 +173,7 @@ class Fleet:
             deadline_ms=int(PATIENCE_S * 1000),
         )
         ids = tuple(TokenId(t) for t in prompt)
-        self.front.submit(Submit(request, ids, GREEDY, limits, priority), self._clock.now())
+        self._pump.step(Submitted(Submit(request, ids, GREEDY, limits, priority), Room(f"{SystemEntropy().bits(128):032x}")))
         return request
 
     def until_said(self, request: RequestId, count: int) -> None:
@@ -198,22 +198,27 @@ class Fleet:
 
     def books(self) -> list[LedgerView]:
         """What every worker holds."""
-        return self._ask(self.front.ask_ledger())
+        return self._ask(AskLedger(next(self._questions)))
 
     def clear(self) -> None:
         """Zero all pools."""
-        for view in self._ask(self.front.ask_clear()):
+        for view in self._ask(Clear(next(self._questions))):
             assert view.cleared, f"{view.name} holds {view.rooms}"
 
     def reset(self, role: Role, layout: Layout) -> None:
         """Empty the prefix cache of one worker."""
-        (view,) = self._ask(self.front.ask_reset_cache(self.names[role, layout]))
+        (view,) = self._ask(ResetCache(next(self._questions)), self.names[role, layout])
         assert {pages["cached"] for pages in view.pages.values()} == {0}
 
-    def _ask(self, question: int) -> list[LedgerView]:
+    def _hear(self, heard: Heard) -> None:
+        self._heard.setdefault(heard.request, []).append(heard)
+
+    def _ask(self, message: AskLedger | Clear | ResetCache, worker: str | None = None) -> list[LedgerView]:
+        question = message.question
+        self._pump.step(AskWorkers(message, worker))
         self.turn_until(lambda: self.front.ledger(question) is not None, what="the books")
         views = self.front.ledger(question)
-        self.front.forget_ledger(question)
+        self._pump.step(ForgetQuestion(question))
         assert views is not None
         return views
 

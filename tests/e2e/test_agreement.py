@@ -16,9 +16,9 @@ from tests.tiny import make_tiny
 
 from baton.core.agreement import StepPlan
 from baton.core.door import RequestId
-from baton.journal.coding import records
-from baton.journal.entries import Applied, Step
 from baton.shell.settings import Role
+from baton.trace.coding import records
+from baton.trace.log import Step
 
 REQUESTS, AT_ONCE = 200, 16
 ONE = Layout()
@@ -33,7 +33,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def applied(journal: Path) -> list[StepPlan]:
     """The plans that a rank was given, in order, until its peer goes: then the fleet is ending, and some ranks have ended."""
     steps = [record for _, record in records([journal.read_bytes()])]
-    plans = (s.entry.plan for s in steps if isinstance(s, Step) and isinstance(s.entry, Applied))
+    plans = (s.event for s in steps if isinstance(s, Step) and isinstance(s.event, StepPlan))
     return list(takewhile(lambda plan: not plan.part, plans))
 
 

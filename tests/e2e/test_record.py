@@ -12,8 +12,10 @@ import pytest
 from tests.e2e.service import Process, by_command, free_port, wait_for, wait_ready
 
 from baton.cli.main import run
-from baton.journal.coding import records
-from baton.journal.entries import Cancelled, PeerLost, Record, Step
+from baton.core.door import Cancel
+from baton.core.events import PeerLost
+from baton.trace.coding import records
+from baton.trace.log import Record, Step
 
 
 def read(path: Path) -> list[Record]:
@@ -21,7 +23,7 @@ def read(path: Path) -> list[Record]:
 
 
 def entries(path: Path) -> list[type]:
-    return [type(r.entry) for r in read(path) if isinstance(r, Step)]
+    return [type(r.event) for r in read(path) if isinstance(r, Step)]
 
 
 @pytest.fixture
@@ -76,6 +78,6 @@ def test_every_journal_of_a_service_plays_again(
         said = capsys.readouterr()
         assert code == 0, f"{path.name}: {said.out}{said.err}"
         assert len(entries(path)) > 10
-    assert Cancelled in entries(logs / "gateway.baton-log")
+    assert Cancel in entries(logs / "gateway.baton-log")
     assert PeerLost in entries(logs / "gateway.baton-log")
     assert PeerLost in entries(logs / "prefill-0.baton-log")

@@ -16,23 +16,25 @@ so the states of two workers are the pairs of states of one, and an invariant of
 each other through memory is the hold-and-wait model's.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 from tests.core.build import KV, drawn, key, manifest, settings, ticket
+from tests.core.driven import T0, report_of
 
 from baton.core.agreement import Agreement, Report, StepPlan
 from baton.core.decode import DecodeLeader
 from baton.core.errors import Bug
+from baton.core.events import GatewayConnected, MessageReceived, PeerConnected, RankReported
 from baton.core.ids import BlockIndex, Boot, Key, Micros, Page, Rank
 from baton.core.manifest import Manifest, RankManifest
 from baton.core.messages import Abort, BlockRun, HelloBack, Introduce, Offer, Record
 from baton.core.rank import RankCore
 from baton.core.rank_effects import CancelRead, Compute, Connect, RankEffect, Read
-from baton.core.room import Issue
+from baton.core.room import Effect, Issue
 from baton.core.statistics import RankTally
-from baton.core.work import Batch, BatchDone, Ended, Handle, Outcome, Released, RowDone
+from baton.core.work import Batch, BatchDone, Connected, Ended, Handle, Outcome, Released, RowDone
 
 from .explore import Step, System
 from .objects import COUNTED, Digest, Objects
@@ -78,17 +80,17 @@ class RankNode:
                 case Compute():
                     self.batch = effect.batch
                 case Connect():
-                    self.core.connected(effect.peer, "")
+                    self.core.step(Connected(effect.peer, ""), T0)
                 case CancelRead():
                     pass
 
     def apply(self, plan: StepPlan) -> None:
         """The next plan."""
-        self.perform(self.core.apply(plan))
+        self.perform(self.core.step(plan, T0))
 
     def diverge(self, plan: StepPlan) -> None:
         """Do nothing where a plan says something."""
-        self.core.apply(StepPlan(plan.seq))
+        self.core.step(StepPlan(plan.seq), T0)
 
     def ends(self, handle: Handle, outcome: Outcome) -> None:
         """A read ends."""
@@ -97,19 +99,19 @@ class RankNode:
             self.landed.add(of)
         elif outcome is Outcome.UNKNOWN:
             self.unknown[handle] = of, pages
-        self.perform(self.core.ended(Ended(handle, outcome, "")))
+        self.perform(self.core.step(Ended(handle, outcome, ""), T0))
 
     def releases(self, handle: Handle) -> None:
         """A read that ended unknown can land nothing more."""
         del self.unknown[handle]
-        self.perform(self.core.released(Released(handle)))
+        self.perform(self.core.step(Released(handle), T0))
 
     def computes(self) -> None:
         """The batch ends; rank 0 samples."""
         assert self.batch is not None
         rows = tuple(RowDone(row.key, drawn(7) if self.core.rank == 0 else None, {}) for row in self.batch.rows)
         done, self.batch = BatchDone(self.batch.seq, rows), None
-        self.perform(self.core.computed(done))
+        self.perform(self.core.step(done, T0))
 
     def touched(self) -> Iterator[tuple[Key, Page]]:
         """Pages that something of this rank is reading into or computing on."""
@@ -143,8 +145,7 @@ class AgreementModel(System[State]):
     def start(self) -> State:
         leader, nodes = self._paired()
         for n in range(1, len(self.keys) + 1):
-            leader.receive(GATEWAY, ticket(n, prefill=PREFILL, decode=DECODE, length=1, max_tokens=2), NOW)
-        leader.effects()
+            leader.step(MessageReceived(GATEWAY, ticket(n, prefill=PREFILL, decode=DECODE, length=1, max_tokens=2)), NOW)
         ranks = self.ranks.number(nodes[0]), self.ranks.number(nodes[1])
         offers = tuple(range(len(self.keys)))
         return State(self.leaders.number(leader), ranks, ((), ()), offers, self.faults)
@@ -157,18 +158,18 @@ class AgreementModel(System[State]):
         placements = [ours.placement(r) for r in RANKS]
         cores = [make_rank(rank=Rank(r), boot=ours.ranks[r].boot, placements=placements, seal=False) for r in RANKS]
         nodes = [RankNode(core) for core in cores]
-        leader.gateway_up(GATEWAY, NOW)
-        leader.receive(GATEWAY, Introduce(PREFILL, "", theirs), NOW)
-        (plan,) = [e.plan for e in leader.effects() if isinstance(e, Issue)]
+        leader.step(GatewayConnected(GATEWAY), NOW)
+        effects = leader.step(MessageReceived(GATEWAY, Introduce(PREFILL, "", theirs)), NOW)
+        (plan,) = [e.plan for e in effects if isinstance(e, Issue)]
         for node in nodes:
             node.apply(plan)
-            report = node.core.report()
+            report = report_of(node.core)
             assert report is not None
-            leader.reported(report, NOW)
-        leader.peer_up(PREFILL, NOW)
+            leader.step(RankReported(report), NOW)
+        leader.step(PeerConnected(PREFILL), NOW)
         partner = leader._partners.find(PREFILL)
         assert partner is not None
-        leader.receive(PREFILL, HelloBack(partner.plan.digest), NOW)
+        leader.step(MessageReceived(PREFILL, HelloBack(partner.plan.digest)), NOW)
         return leader, nodes
 
     # ---- what can happen ------------------------------------------------------------------------
@@ -221,13 +222,13 @@ class AgreementModel(System[State]):
 
     def _reports(self, state: State, rank: int) -> Step[State]:
         def take(node: RankNode) -> int:
-            report = node.core.report()
+            report = report_of(node.core)
             assert report is not None
             return self.reports.number(msgspec.structs.replace(report, reads=0, counted=RankTally()))
 
         number, said = self.ranks.act(state.ranks[rank], ("report",), take)
         told, report = state._replace(ranks=_swap(state.ranks, rank, number)), self.reports[said]
-        after = self._leader(told, ("hears", said), lambda leader: leader.reported(report, NOW))
+        after = self._leader(told, ("hears", said), lambda leader: leader.step(RankReported(report), NOW))
         if after.leader != CRASHED and 0 < state.astray[rank] <= report.applied:
             after = after._replace(broken=f"rank {rank} has diverged, and its report was believed")
         return Step(("rank", rank, "reports", _Short(report)), after)
@@ -245,7 +246,7 @@ class AgreementModel(System[State]):
                 yield self._diverges(state, rank)
 
     def _aborts(self, state: State, of: Key) -> Step[State]:
-        after = self._leader(state, ("abort", of), lambda leader: leader.receive(GATEWAY, Abort(of, ""), NOW))
+        after = self._leader(state, ("abort", of), lambda leader: leader.step(MessageReceived(GATEWAY, Abort(of, "")), NOW))
         return Step(("room", int(of.room, 16), "is aborted"), after)
 
     def _diverges(self, state: State, rank: int) -> Step[State]:
@@ -263,8 +264,8 @@ class AgreementModel(System[State]):
         first, last = Offer(self.keys[room], 0, {}, (), None), Offer(self.keys[room], 1, runs, (), Record(1, drawn(5), None))
 
         def come(leader: DecodeLeader) -> None:
-            leader.receive(PREFILL, first, NOW)
-            leader.receive(PREFILL, last, NOW)
+            leader.step(MessageReceived(PREFILL, first), NOW)
+            leader.step(MessageReceived(PREFILL, last), NOW)
 
         return come
 
@@ -282,14 +283,14 @@ class AgreementModel(System[State]):
         number = CRASHED if error else number  # it left the others earlier, and ends at a plan that it cannot follow
         return state._replace(ranks=_swap(state.ranks, rank, number))
 
-    def _leader(self, state: State, what: tuple[object, ...], do: Callable[[DecodeLeader], None]) -> State:
+    def _leader(self, state: State, what: tuple[object, ...], do: Callable[[DecodeLeader], Sequence[Effect]]) -> State:
         def run(leader: DecodeLeader) -> tuple[tuple[int, ...], str]:
             try:
-                do(leader)
+                effects = do(leader)
                 leader.ledger.audit()
             except Bug as bug:
                 return (), str(bug)
-            return tuple(self.plans.number(e.plan) for e in leader.effects() if isinstance(e, Issue)), ""
+            return tuple(self.plans.number(e.plan) for e in effects if isinstance(e, Issue)), ""
 
         number, (plans, bug) = self.leaders.act(state.leader, what, run)
         if "diverged" in bug and any(state.astray):

@@ -21,6 +21,7 @@ from tests.core.build import GREEDY, KV, drawn, manifest, settings
 from baton.core.agreement import Ballot, Met, Report, RowSums, StepSums, Vote
 from baton.core.decode import DecodeLeader
 from baton.core.errors import Bug
+from baton.core.events import LeaderEvent, MessageReceived, PeerConnected, PeerLost, RankReported
 from baton.core.ids import Boot, Epoch, Key, Micros, Rank, Room, Stamp, TokenId
 from baton.core.leader import Leader
 from baton.core.manifest import Manifest
@@ -40,7 +41,7 @@ from baton.core.messages import (
 )
 from baton.core.messages import Ended as MessageEnded
 from baton.core.prefill import PrefillLeader
-from baton.core.room import Issue, RoomState, Send
+from baton.core.room import Effect, Issue, RoomState, Send
 
 from .explore import Step, System
 from .objects import COUNTED, Digest, Objects
@@ -104,6 +105,11 @@ class Worker:
         self.fetching: dict[int, Key] = {}
         self.rows: tuple[tuple[Key, int], ...] = ()  # of the batch under way: rooms, and how many blocks it seals
         self.dropped: list[Key] = []
+        self.effects: list[Effect] = []
+
+    def step(self, event: LeaderEvent) -> None:
+        """The leader takes an event; what comes of it is done by `settle`."""
+        self.effects += self.leader.step(event, NOW)
 
     @property
     def commits(self) -> bool:
@@ -115,7 +121,7 @@ class Worker:
         """The rank says something, and that it has applied everything."""
         chain, boot = self.leader._agreement.chain, self.leader.manifest.boot
         steps = tuple(StepSums(seq, rows) for seq in self.leader._flight) if rows else ()
-        self.leader.reported(Report(Rank(0), boot, chain.seq, chain.value, ballots, quiet, steps, (), (), 0), NOW)
+        self.step(RankReported(Report(Rank(0), boot, chain.seq, chain.value, ballots, quiet, steps, (), (), 0)))
 
     def computes(self) -> None:
         """The batch has ended."""
@@ -153,7 +159,7 @@ class Worker:
 
     def _drain(self) -> list[Send]:
         self.leader.ledger.audit()
-        effects = self.leader.effects()
+        effects, self.effects = self.effects, []
         for plan in [e.plan for e in effects if isinstance(e, Issue)]:
             self.dropped += plan.drop
             self.fetching = {n: k for n, k in self.fetching.items() if k not in plan.drop}
@@ -227,17 +233,16 @@ class HoldModel(System[State]):
             leader = decodes[boot] = make_decode(ours, settings(), {KV: self.pages[1]})
             for source, theirs in sources.items():
                 leader._gateways.add(GATEWAY)  # who orders must be one; what it would be told is not modelled
-                leader.receive(GATEWAY, Introduce(source, "", theirs), NOW)
+                leader.step(MessageReceived(GATEWAY, Introduce(source, "", theirs)), NOW)
                 leader._gateways.clear()
                 chain = leader._agreement.chain
                 met = (Met(source, ""),)
-                leader.reported(Report(Rank(0), boot, chain.seq, chain.value, (), (), (), met, (), 0), NOW)
-                leader.peer_up(source, NOW)
-                (hello,) = [e.message for e in leader.effects() if isinstance(e, Send) and isinstance(e.message, Hello)]
-                prefills[source].receive(boot, hello, NOW)
-                (back,) = [e.message for e in prefills[source].effects() if isinstance(e, Send)]
-                leader.receive(source, back, NOW)
-                leader.effects()
+                leader.step(RankReported(Report(Rank(0), boot, chain.seq, chain.value, (), (), (), met, (), 0)), NOW)
+                asks = leader.step(PeerConnected(source), NOW)
+                (hello,) = [e.message for e in asks if isinstance(e, Send) and isinstance(e.message, Hello)]
+                answers = prefills[source].step(MessageReceived(boot, hello), NOW)
+                (back,) = [e.message for e in answers if isinstance(e, Send)]
+                leader.step(MessageReceived(source, back), NOW)
         leaders: list[Leader[Any]] = [*prefills.values(), *decodes.values()]
         return [Worker(leader) for leader in leaders]
 
@@ -266,9 +271,9 @@ class HoldModel(System[State]):
 
         def hear(worker: Worker) -> None:
             if isinstance(message, Lost):
-                worker.leader.peer_lost(message.boot, "dead", NOW)
+                worker.step(PeerLost(message.boot, "dead"))
             else:
-                worker.leader.receive(source, message, NOW)
+                worker.step(MessageReceived(source, message))
 
         at = self.boots.index(target)
         return self._act(state._replace(queues=queues), at, ("hears", source, number), hear, ("hears", _Short(message)))

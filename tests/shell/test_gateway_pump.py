@@ -1,10 +1,12 @@
 """The gateway's pump over a front and lines that a test scripts."""
 
+from typing import Any
+
 import structlog
 
 from baton.core.ids import Boot, Micros
 from baton.core.messages import AnyMessage, Paired, Unpaired
-from baton.core.session import Received
+from baton.core.session import MessageReceived
 from baton.shell.gateway_pump import GatewayPump
 
 PREFILL, DECODE = Boot(1), Boot(2)
@@ -21,8 +23,8 @@ class Lines:
     def __init__(self) -> None:
         self.inbox: list[AnyMessage] = []
 
-    def receive(self) -> list[Received]:
-        found, self.inbox = [Received(DECODE, m) for m in self.inbox], []
+    def receive(self) -> list[MessageReceived]:
+        found, self.inbox = [MessageReceived(DECODE, m) for m in self.inbox], []
         return found
 
     def flush(self) -> None:
@@ -38,26 +40,25 @@ class Front:
     def __init__(self) -> None:
         self.why: dict[Boot, str] = {}
 
-    def receive(self, sender: Boot, message: AnyMessage, now: Micros) -> None:
-        match message:
-            case Unpaired():
+    def step(self, event: Any, now: Micros) -> list[Any]:
+        match event.message:
+            case Unpaired() as message:
                 self.why[message.prefill] = message.why
-            case Paired():
+            case Paired() as message:
                 self.why.pop(message.prefill, None)
+        return []
 
     def refusals(self) -> list[str]:
         return list(self.why.values())
 
-    def timer(self) -> None:
+    def next_wake(self) -> None:
         return None
-
-    def effects(self) -> list[object]:
-        return []
 
 
 def test_a_pair_that_does_not_fit_is_told_once_however_often_it_tries() -> None:
     lines = Lines()
-    pump = GatewayPump(front=Front(), lines=lines, clock=Clock(), say=lambda heard: None)
+    front: Any = Front()
+    pump = GatewayPump(core=front, front=front, lines=lines, clock=Clock(), say=lambda heard: None)
     with structlog.testing.capture_logs() as logged:
         for message in (
             *[Unpaired(PREFILL, "dtype differs")] * 3,

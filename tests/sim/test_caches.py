@@ -7,6 +7,7 @@ import pytest
 from tests.sim.test_checkers import DECODE, FULL, GATEWAY, PREFILL, PROMPT, SAMPLING, breaks, drawn, key, plan, violate
 
 from baton.core.agreement import Fetch, Hold, Inspect
+from baton.core.events import RankReported
 from baton.core.ids import BlockIndex, Page, Rank, Stamp, TokenId
 from baton.core.messages import Admitted, BlockRun, Limits, Received, Ticket, Tokens
 from baton.core.room import Issue, Send
@@ -232,7 +233,7 @@ def test_what_a_leader_did_before_a_report_is_judged_by_what_was_cached_then():
     run = SimpleNamespace(boot=DECODE, draw=SimpleNamespace(role="decode", name="decode-0"), world=world, cache=book)
     WorkerRun._watch(run, leader, silent)
     done.append("admitted")
-    leader.reported(SimpleNamespace(rank=0, rehashed=(), ballots=()), 7)
+    leader.step(RankReported(SimpleNamespace(rank=0, rehashed=(), ballots=())), 7)
     assert leader.effects() == ["admitted", "failed"]
     assert judged == [(["admitted"], {(FULL, 5)}), "told", (["failed"], set())]
     assert leader.effects() == []

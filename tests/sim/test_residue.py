@@ -9,6 +9,7 @@ from tests.core.build import KV, manifest, settings
 from tests.core.test_pairing import DECODE, GATEWAY, PREFILL, introduced, met, said
 
 from baton.core.decode import DecodeLeader
+from baton.core.events import MessageReceived, PeerConnected
 from baton.core.front import Front
 from baton.core.ids import Boot, Micros
 from baton.core.messages import HelloBack
@@ -30,10 +31,10 @@ def kept(core: object, whom: Live) -> list[str]:
 def paired() -> DecodeLeader:
     """A decode leader with the one prefill worker there is."""
     leader = introduced()
-    leader.peer_up(PREFILL, Micros(1))
+    leader.step(PeerConnected(PREFILL), Micros(1))
     met(leader, 1)
     (hello,) = said(leader)
-    leader.receive(PREFILL, HelloBack(hello.plan), Micros(2))
+    leader.step(MessageReceived(PREFILL, HelloBack(hello.plan)), Micros(2))
     leader.effects()
     return leader
 
@@ -58,7 +59,7 @@ def test_who_is_not_paired_is_found():
 
 
 def test_a_table_that_nobody_wrote_down_is_looked_at_and_so_is_one_inside_of_it():
-    front = Front(GATEWAY, FrontSettings(), lambda n: 1)
+    front = Front(GATEWAY, FrontSettings())
     assert kept(front, live("gateway")) == ["Workers._all"]
     front._seen_lately = {DEAD: DecodeLeader(manifest("decode", DECODE), settings(), {KV: 4})}
     front._seen_lately[DEAD]._orders[4] = None

@@ -17,9 +17,9 @@ from baton.adapters.entropy import SystemEntropy
 from baton.adapters.secret import load_secret
 from baton.adapters.zmq_control import ZmqControl
 from baton.cli.api_keys import open_to_all, read_keys
-from baton.cli.record import making
-from baton.core.cores import FrontParts
+from baton.cli.record import recording
 from baton.core.ids import Boot
+from baton.core.parts import FrontParts
 from baton.core.request import FrontSettings
 from baton.core.session import SessionLimits, Sessions
 from baton.gateway.app import create_app
@@ -63,11 +63,13 @@ def run_gateway(settings: GatewaySettings) -> None:
 async def _run(settings: GatewaySettings, http: HttpSettings, tokenizer: Tokenizer, control: ZmqControl, socket: Socket) -> None:
     clock, entropy = MonotonicClock(), SystemEntropy()
     boot = Boot(entropy.bits(64))
-    made = making(settings.record, name="gateway", clock=clock)
+    record = recording(settings.record, name="gateway")
     lines = Lines(Sessions(boot, SessionLimits()), control, clock)
     bounds = FrontSettings(max_queued=settings.max_queued, queue_ms=_ms(settings.queue_timeout_s))
-    front = made.cores.front(FrontParts(boot, bounds), entropy.bits)
+    parts = FrontParts(boot, bounds)
+    front = parts.make()
     door = FrontDoor(
+        core=record.of(front, parts),
         front=front,
         lines=lines,
         fileno=control.fileno(),
@@ -93,7 +95,7 @@ async def _run(settings: GatewaySettings, http: HttpSettings, tokenizer: Tokeniz
         await serve_http(app, socket=socket, stop=stop, hurry=hurry, grace_s=settings.shutdown_timeout_s)
     finally:
         door.close()
-        made.close()
+        record.close()
     if door.failed.done():
         await door.failed
 

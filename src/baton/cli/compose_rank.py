@@ -22,12 +22,13 @@ from baton.cli.host_share import automatic
 from baton.cli.own_address import LOOPBACK
 from baton.cli.pool_size import Use, pool_pages
 from baton.cli.ranks import Crew, start_ranks
-from baton.cli.record import making
-from baton.core.cores import RankParts
+from baton.cli.record import recording
 from baton.core.errors import ConfigError
 from baton.core.ids import Boot, GroupName, Micros, Rank
 from baton.core.manifest import Manifest, PoolView, RankManifest
 from baton.core.messages import PROTOCOL
+from baton.core.parts import RankParts
+from baton.core.plans import Plans
 from baton.core.seal import identity_bits
 from baton.core.session import SessionLimits, Sessions
 from baton.core.state import DType, Placement, StateTable
@@ -81,7 +82,7 @@ class Station:
     def __init__(self, settings: WorkerSettings, ports: Ports, *, bind: str | None) -> None:
         self.name = settings.name if settings.own_rank == 0 else f"{settings.name}-rank{settings.own_rank}"
         self.wake, self.clock, self.boot = Wake(), ports.clock(), Boot(ports.entropy().bits(64))
-        self.making = making(settings.record, name=self.name, clock=self.clock)
+        self.plans, self.record = Plans(), recording(settings.record, name=self.name)
         structlog.contextvars.bind_contextvars(worker=self.name)
         self.secret = load_secret(Path(settings.secret)) if settings.secret else None
         self.control = ports.control(bind, self.secret)
@@ -96,7 +97,7 @@ class Station:
     def close(self) -> None:
         """Free what is left when the lines are closed."""
         self.wake.close()
-        self.making.close()
+        self.record.close()
 
 
 class Body:
@@ -112,9 +113,9 @@ class Body:
         self.fabrics = {n: ports.fabric(n, parts) for n in fabrics.usable(settings.fabrics)}
         exposures = {n: f.expose(self.engine.pools) for n, f in self.fabrics.items()}
         self.manifest = self._manifest(station.boot, exposures)
-        core = station.making.cores.rank(RankParts(Rank(self.rank), station.boot, self.placements, settings.seal))
+        core = RankParts(Rank(self.rank), station.boot, self.placements, settings.seal)
         self.host = RankHost(
-            core=core,
+            core=station.record.of(core.make(station.plans), core),
             engine=self.engine,
             fabrics=self.fabrics,
             store=self._store,

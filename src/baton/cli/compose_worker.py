@@ -19,11 +19,12 @@ from baton.cli import rendezvous
 from baton.cli.compose_rank import PRODUCTION, Body, Ports, Station
 from baton.cli.processes import rank_cores
 from baton.cli.ranks import Crew
-from baton.core.cores import AnyLeader, LeaderParts
 from baton.core.errors import GivenUp, PeerError
+from baton.core.events import Core, LeaderEvent
 from baton.core.frames import Join
 from baton.core.ids import Micros
-from baton.core.room import LeaderSettings
+from baton.core.parts import LeaderParts
+from baton.core.room import Effect, LeaderSettings
 from baton.shell.muster import gather_ranks
 from baton.shell.rank_pump import RankPump
 from baton.shell.settings import BLOCK_TOKENS, Role, WorkerSettings
@@ -63,7 +64,7 @@ class Member:
         """Say goodbye and end, without waiting for a thread: one hangs, perhaps where nothing reaches it. The other ranks of
         this machine end with this process, those of other machines when they hear the goodbye."""
         self._station.lines.close()
-        self._station.making.close()
+        self._station.record.close()
         print(f"{PREFIX}{why}", file=sys.stderr, flush=True)
         sys.stdout.flush()
         os._exit(1)
@@ -113,7 +114,7 @@ class Worker(Member):
             narration=self._station.narration,
         )
 
-    def _leader(self, pids: tuple[int, ...], host_bytes: int) -> AnyLeader:
+    def _leader(self, pids: tuple[int, ...], host_bytes: int) -> Core[LeaderEvent, Effect]:
         s, body = self.settings, self._body
         pools = [pool for rank in self.manifest.ranks for pool in rank.pools]
         totals = {g.name: min(pool.pages for pool in pools if pool.group == g.name) for g in self.manifest.table.groups}
@@ -134,7 +135,9 @@ class Worker(Member):
             fetch_back=s.fetch_back,
             verify_ms=int(s.cache_verify_interval_s * 1000),
         )
-        return self._station.making.cores.leader(LeaderParts(self.manifest, settings, totals))
+        parts = LeaderParts(self.manifest, settings, totals)
+        leader: Core[LeaderEvent, Effect] = self._station.record.of(parts.make(self._station.plans), parts)
+        return leader
 
 
 class Follower(Member):
@@ -186,7 +189,7 @@ def start_others(settings: WorkerSettings, address: str | None, ports: Ports) ->
 
 
 def _record_of(record: str | None, rank: int) -> str | None:
-    """Each rank writes a journal of its own: in the same directory, or beside the file."""
+    """Each rank writes a log of its own: in the same directory, or beside the file."""
     return record if record is None or os.path.isdir(record) else f"{record}-rank{rank}"
 
 

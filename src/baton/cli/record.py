@@ -1,46 +1,57 @@
-"""`--record`: how a process's core objects are made, with a journal around them or without."""
+"""`--record`: a process's core objects as they are, or with every step of theirs written down."""
 
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from baton.adapters.journal_file import journal_path, open_journal
-from baton.core.cores import Cores, PlainCores
+from baton.adapters.log_file import log_path, open_log
 from baton.core.errors import ConfigError
-from baton.ports.clock import Clock
+from baton.core.events import Core
+
+if TYPE_CHECKING:
+    from baton.trace.log import Parts
+    from baton.trace.recorder import Recorder
 
 
 @dataclass(frozen=True)
-class Making:
-    """Makes the core objects of one process; `close` when they are no longer used."""
+class Recording:
+    """Of one process; `close` when its core objects are no longer used."""
 
-    cores: Cores
+    recorder: "Recorder | None"
     close: Callable[[], None]
 
+    def of(self, core: Core[Any, Any], parts: "Parts") -> Any:
+        """A core object that was made of these parts, for the pump."""
+        if self.recorder is None:
+            return core
+        from baton.trace.recorder import recorded
 
-def making(record: str | None, *, name: str, clock: Clock) -> Making:
+        return recorded(core, parts, self.recorder)
+
+
+def recording(record: str | None, *, name: str) -> Recording:
     """As --record says. Raises ConfigError: the file exists, or cannot be made."""
     if record is None:
-        return Making(PlainCores(), lambda: None)
-    from baton.journal.recorder import Recorder
-    from baton.journal.recording import RecordedCores
+        return Recording(None, lambda: None)
+    from baton.trace.recorder import Recorder
 
-    file = open_journal(Path(record), name)
+    file = open_log(Path(record), name)
     recorder = Recorder(file)
 
     def close() -> None:
         recorder.flush()
         file.close()
 
-    return Making(RecordedCores(PlainCores(), recorder, clock.now), close)
+    return Recording(recorder, close)
 
 
 def prepare_directory(path: str, names: Iterable[str]) -> None:
-    """Make the directory for the journals of a service, open to its owner alone.
+    """Make the directory for the logs of a service, open to its owner alone.
 
     Raises:
-        ConfigError: it cannot be made, or holds the journals of an earlier run
+        ConfigError: it cannot be made, or holds the logs of an earlier run
     """
     directory = Path(path)
     try:
@@ -50,5 +61,5 @@ def prepare_directory(path: str, names: Iterable[str]) -> None:
     if not os.access(directory, os.W_OK | os.X_OK):
         raise ConfigError(f"--record {path}: this directory cannot be written to")
     for name in names:
-        if (file := journal_path(directory, name)).exists():
+        if (file := log_path(directory, name)).exists():
             raise ConfigError(f"--record {path}: {file} exists from an earlier run; name a new directory, or move it away")

@@ -9,8 +9,8 @@ import typer
 from baton.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from baton.journal.entries import Record
-    from baton.journal.examine import Findings
+    from baton.trace.examine import Findings
+    from baton.trace.log import Record
 
 CHUNK_BYTES = 1 << 20
 SLOW_BYTES = 8 << 20  # longer files get a progress bar
@@ -18,20 +18,19 @@ SLOW_BYTES = 8 << 20  # longer files get a progress bar
 
 def replay_log(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Written by --record.")],
-    until: Annotated[int | None, typer.Option(min=1, metavar="N", help="Stop after the N-th entry.")] = None,
-    show: Annotated[bool, typer.Option("--show", help="Print every entry and its effects, one line each.")] = False,
+    until: Annotated[int | None, typer.Option(min=1, metavar="N", help="Stop after the N-th step.")] = None,
+    show: Annotated[bool, typer.Option("--show", help="Print every step and its effects, one line each.")] = False,
 ) -> None:
     """Feed what a process recorded to the same core again: every effect must be the same, and no invariant violated.
 
     Exit codes: 0 the same, 1 different or an invariant violated, 2 a file that cannot be read to its end.
     """
-    from baton.core.cores import PlainCores
-    from baton.journal.coding import Damaged
-    from baton.journal.examine import examine
+    from baton.trace.coding import Damaged
+    from baton.trace.examine import examine
 
     with _opened(file) as raw, _Watch(file.stat().st_size, show=show) as watch:
         try:
-            found = examine(_chunks(raw), PlainCores(), until=until, watch=watch)
+            found = examine(_chunks(raw), until=until, watch=watch)
         except Damaged as error:
             raise ConfigError(f"{file}: {error}") from error
     raise typer.Exit(_tell(file, found))
@@ -50,9 +49,9 @@ def _chunks(raw: BinaryIO) -> Iterator[bytes]:
 
 def _tell(file: Path, found: "Findings") -> int:
     """Say what was found; returns the exit code."""
-    from baton.journal.checks.all import CHECKS
+    from baton.trace.checks.all import CHECKS
 
-    typer.echo(f"{file.name}: {found.whose}, {found.steps:,} entries")
+    typer.echo(f"{file.name}: {found.whose}, {found.steps:,} steps")
     if found.difference is not None:
         typer.echo(f"different: {found.difference}")
     for violation in found.violations:
@@ -60,7 +59,7 @@ def _tell(file: Path, found: "Findings") -> int:
     if found.damage is not None:
         typer.echo(f"damaged: {found.damage}; what is before it was replayed")
     if found.difference is None:
-        typer.echo(f"same effects in {found.same:,} entries")
+        typer.echo(f"same effects in {found.same:,} steps")
     if not found.violations:
         typer.echo(f"{len(CHECKS)} invariants hold")
     if found.difference is not None or found.violations:
@@ -98,8 +97,8 @@ class _Watch:
             self._print(record)
 
     def _print(self, record: "Record") -> None:
-        from baton.journal.entries import Step
-        from baton.journal.show import line
+        from baton.trace.log import Step
+        from baton.trace.show import line
 
         self._number += isinstance(record, Step)
         typer.echo(line(self._number, record))

@@ -203,7 +203,7 @@ class Rehashed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sums: dict[GroupName, bytes]
 
 
-class Wedged(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Wedged(msgspec.Struct, frozen=True, tag="wedged", forbid_unknown_fields=True):
     """Work of a rank that does not end. A step may wait for another rank; hashes and copies wait for nobody."""
 
     seq: Seq | None  # the step; None of anything else

@@ -122,14 +122,12 @@ class BorrowingLeader(Leader[PrefillRoom]):
                 due = room.answer_by
         return due
 
-    def on_timer(self, now: Micros) -> None:
-        """See Leader."""
-        self._now = now
+    def _on_timer(self, now: Micros) -> None:
         for room in self.rooms.in_state(RoomState.BORROWING):
             if room.answer_by is not None and now >= room.answer_by:
                 self.marks[Mark.NOT_ANSWERED] += 1
                 self._go_on(room)
-        super().on_timer(now)
+        super()._on_timer(now)
 
     # ---- reading --------------------------------------------------------------------------------
 

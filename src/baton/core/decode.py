@@ -128,9 +128,9 @@ class DecodeLeader(VerifyingLeader):
 
     # ---- pairing --------------------------------------------------------------------------------
 
-    def gateway_up(self, boot: Boot, now: Micros) -> None:
-        """A session with a gateway has begun; it learns our pairs."""
-        super().gateway_up(boot, now)
+    def _on_gateway_up(self, boot: Boot, now: Micros) -> None:
+        """It learns our pairs."""
+        super()._on_gateway_up(boot, now)
         for partner in self._partners.paired():
             self.send(boot, Paired(partner.manifest.boot, partner.fabric))
 
@@ -276,13 +276,12 @@ class DecodeLeader(VerifyingLeader):
         dues = (super()._next_due(), self._early.timer(), self._partners.timer())
         return min((due for due in dues if due is not None), default=None)
 
-    def on_timer(self, now: Micros) -> None:
-        """A deadline may have passed."""
+    def _on_timer(self, now: Micros) -> None:
         for key, sender in self._early.expired(now):
             self.marks[Mark.EARLY_EXPIRED] += 1
             self.send(sender, Stale(key))
         self._give_up_partners(now)
-        super().on_timer(now)
+        super()._on_timer(now)
 
     def _on_withdrawn(self, sender: Boot, message: Withdrawn, now: Micros) -> None:
         room = self.find(message.key)

@@ -23,7 +23,7 @@ class Submit(msgspec.Struct, frozen=True):
     cache_salt: str = ""  # so does this; see Ticket
 
 
-class Cancel(msgspec.Struct, frozen=True):
+class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
     """The client is gone, or a stop string was found: end it everywhere. Nothing more is heard of the request."""
 
     request: RequestId

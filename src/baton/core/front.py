@@ -15,14 +15,13 @@ from baton.core.alarm import Alarm
 from baton.core.closing import Closing
 from baton.core.door import Cancel, Emit, Fail, Finish, QueueView, RequestId, Submit
 from baton.core.edge import Edge
+from baton.core.events import AskWorkers, ForgetQuestion, FrontEvent, MessageReceived, PeerLost, Submitted, TimerDue
 from baton.core.frames import Said
 from baton.core.ids import Arrival, Boot, Key, Micros, Room, TokenIndex
 from baton.core.marks import Mark, Marks
 from baton.core.messages import (
     Abort,
     Admitted,
-    AskLedger,
-    Clear,
     Close,
     Credits,
     Drawn,
@@ -36,7 +35,6 @@ from baton.core.messages import (
     Paired,
     Recompute,
     Register,
-    ResetCache,
     Ticket,
     Tokens,
     Trial,
@@ -44,7 +42,7 @@ from baton.core.messages import (
     Withdrawn,
 )
 from baton.core.questions import Questions
-from baton.core.request import Bits, FrontSettings, Request, Say, Standing
+from baton.core.request import FrontSettings, Request, Say, Standing
 from baton.core.room import Send
 from baton.core.senders import may_say
 from baton.core.stamps import Stamps
@@ -55,9 +53,8 @@ from baton.core.workers import Pair, Workers
 class Front:
     """Sans-IO, like the leaders; effects are Send (to workers) and Say (to the HTTP side)."""
 
-    def __init__(self, boot: Boot, settings: FrontSettings, bits: Bits) -> None:
+    def __init__(self, boot: Boot, settings: FrontSettings) -> None:
         self.boot, self.settings = boot, settings
-        self._bits = bits
         self._effects: list[Send | Say] = []
         self._requests: dict[RequestId, Request] = {}
         self._rooms: dict[Room, Request] = {}
@@ -88,22 +85,41 @@ class Front:
 
     # ---- events ---------------------------------------------------------------------------------
 
-    def submit(self, submit: Submit, now: Micros) -> None:
-        """A new request.
+    def step(self, event: FrontEvent, now: Micros) -> list[Send | Say]:
+        """Take one event; returns what is to be done, in order.
 
         Raises:
-            Overloaded: too many are open or wait, or it would wait too long; nothing was kept
+            Overloaded: of a new request: too many are open or wait, or it would wait too long; nothing was kept
         """
+        match event:
+            case MessageReceived():
+                self._receive(event.sender, event.message, now)
+            case Submitted():
+                self._submit(event.submit, event.room, now)
+            case Cancel():
+                self._cancel(event, now)
+            case TimerDue():
+                self._on_timer(now)
+            case PeerLost():
+                self._lose(event.boot, event.why, now)
+            case AskWorkers():
+                self._ask(event)
+            case ForgetQuestion():
+                self._questions.forget(event.question)
+        effects, self._effects = self._effects, []
+        return effects
+
+    def _submit(self, submit: Submit, room: Room, now: Micros) -> None:
         if submit.pair is None:
             unadmitted = self._workers.unadmitted
             self._edge.require_room(submit, open_requests=len(self._requests), unadmitted=unadmitted, now=now)
         self._arrived += 1
-        request = Request(submit, Room(f"{self._bits(128):032x}"), Arrival(self._arrived), now, settings=self.settings)
+        request = Request(submit, room, Arrival(self._arrived), now, settings=self.settings)
         self._requests[submit.request] = request
         self._rooms[request.room] = request
         self._start(request, now)
 
-    def cancel(self, cancel: Cancel, now: Micros) -> None:
+    def _cancel(self, cancel: Cancel, now: Micros) -> None:
         """The client is gone, or has enough; a request that has ended already is no error."""
         request = self._requests.get(cancel.request)
         if request is not None:
@@ -111,7 +127,7 @@ class Front:
             self._done(request)
             self._advance(now)  # it may have been in the way
 
-    def receive(self, sender: Boot, message: Said, now: Micros) -> None:
+    def _receive(self, sender: Boot, message: Said, now: Micros) -> None:
         """A leader said something; what is not the sender's to say (core/senders.py) changes nothing."""
         handler = self._handlers.get(type(message))
         if handler is not None and may_say(sender, message, self):
@@ -132,7 +148,7 @@ class Front:
         """See senders.Knows: gateways do not speak to each other."""
         return False
 
-    def peer_lost(self, boot: Boot, why: str, now: Micros) -> None:
+    def _lose(self, boot: Boot, why: str, now: Micros) -> None:
         """A worker is gone: it counts as having ended everything; what needed it goes on elsewhere or fails."""
         worker = self._workers.lost(boot)
         if worker is None:
@@ -167,7 +183,7 @@ class Front:
             self.marks[Mark.POISON] += 1
             self._fail(request, FailCode.POISON, f"two workers have ended while they computed this request; {how}")
 
-    def on_timer(self, now: Micros) -> None:
+    def _on_timer(self, now: Micros) -> None:
         """A deadline may have passed."""
         for request in list(self._requests.values()):
             if now >= self._edge.due(request):
@@ -184,20 +200,19 @@ class Front:
         """All that is due at any time: ends of requests, introductions."""
         return [self._edge.due(r) for r in self._requests.values()] + list(self._workers.introductions().values())
 
-    def timer(self) -> Micros | None:
-        """When `on_timer` wants to be called next, at the latest."""
+    def next_wake(self) -> Micros | None:
+        """When a TimerDue is wanted next, at the latest."""
         return self._alarm.at if self._requests or self._workers.introductions() else None
-
-    def effects(self) -> list[Send | Say]:
-        """What is to be done since the last call, in order."""
-        effects, self._effects = self._effects, []
-        return effects
 
     # ---- what others ask ------------------------------------------------------------------------
 
     def usable_pairs(self) -> list[tuple[Boot, Boot]]:
         """(prefill, decode) boots that a request can be given to; a unified worker is its own pair."""
         return self._workers.usable_pairs()
+
+    def hears(self, sender: Boot, key: Key) -> bool:
+        """Whether what this worker says of this epoch changes anything."""
+        return self._find(key, sender) is not None
 
     def key_of(self, request: RequestId) -> Key | None:
         """Room and current epoch of an open request; epoch 0 while none has begun."""
@@ -219,24 +234,11 @@ class Front:
         """Who waits at the edge, and who was sent away."""
         return self._edge.view(now)
 
-    def ask_ledger(self, *, audit: bool = True) -> int:
-        """Ask every worker for its books, checked or not; `ledger` has the answers to this question."""
-        return self._ask(lambda question: AskLedger(question, audit))
-
-    def ask_clear(self) -> int:
-        """Ask every worker to zero its pools; answered as `ask_ledger` is."""
-        return self._ask(Clear)
-
-    def ask_reset_cache(self, worker: str | None = None) -> int:
-        """Ask every worker, or those of this name, to empty its prefix cache; answered as `ask_ledger` is."""
-        return self._ask(ResetCache, worker)
-
-    def _ask(self, message: Callable[[int], AskLedger | Clear | ResetCache], worker: str | None = None) -> int:
+    def _ask(self, event: AskWorkers) -> None:
         names = {r.manifest.boot: r.name for r in self._workers.registered()}
-        asked = {boot: name for boot, name in names.items() if worker is None or name == worker}
-        question = self._questions.ask(asked)
-        self._effects += [Send(boot, message(question)) for boot in asked]
-        return question
+        asked = {boot: name for boot, name in names.items() if event.worker in (None, name)}
+        self._questions.ask(event.message.question, asked)
+        self._effects += [Send(boot, event.message) for boot in asked]
 
     def ledger(self, question: int) -> list[LedgerView] | None:
         """All answers, once every worker that is still there has answered; None until then."""
@@ -246,9 +248,9 @@ class Front:
         """The answers so far."""
         return self._questions.answers(question)
 
-    def forget_ledger(self, question: int) -> list[str]:
-        """End a question; returns the names of the workers that have not answered."""
-        return self._questions.forget(question)
+    def unanswered(self, question: int) -> list[str]:
+        """The names of the workers that have not answered, of those that were asked and are still there."""
+        return self._questions.unanswered(question)
 
     @property
     def open_requests(self) -> int:

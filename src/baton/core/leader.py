@@ -19,6 +19,15 @@ import msgspec
 from baton.core.agreement import Agreement, PlanDraft, Report, RowOrder, RowSums
 from baton.core.alone import Turns
 from baton.core.credit_news import CreditNews
+from baton.core.events import (
+    GatewayConnected,
+    LeaderEvent,
+    MessageReceived,
+    PeerConnected,
+    PeerLost,
+    RankReported,
+    TimerDue,
+)
 from baton.core.followers import Followers
 from baton.core.frames import Said
 from baton.core.giving_up import Wedges
@@ -62,7 +71,7 @@ R = TypeVar("R", bound=OpenRoom)
 
 
 class Leader(ABC, Generic[R]):
-    """Base of the three roles' leaders. Sans-IO: methods change state, `effects` drains what is to be done."""
+    """Base of the three roles' leaders. Sans-IO: `step` takes one event and returns what is to be done."""
 
     table: Table
 
@@ -85,7 +94,7 @@ class Leader(ABC, Generic[R]):
         self.marks: Marks = Marks()
         self.plans = Plans()
         self._now = Micros(0)  # of the event being handled
-        self._due: Micros | None = None  # what `timer` found
+        self._due: Micros | None = None  # what `next_wake` found
         self._stirred = True  # by an event since then
         self._opened = 0  # epochs
         self._failures: Counter[FailCode] = Counter()
@@ -119,23 +128,33 @@ class Leader(ABC, Generic[R]):
 
     # ---- events ---------------------------------------------------------------------------------
 
-    def gateway_up(self, boot: Boot, now: Micros) -> None:
-        """A session with a gateway has begun."""
+    def step(self, event: LeaderEvent, now: Micros) -> list[Effect]:
+        """Take one event; returns what is to be done, in order. Raises Bug when a rank has diverged."""
         self._now = now
+        match event:
+            case MessageReceived():
+                self._receive(event.sender, event.message, now)
+            case RankReported():
+                self._take(event.report, now)
+            case TimerDue():
+                self._on_timer(now)
+            case PeerConnected():
+                self._on_peer_up(event.boot, now)
+            case PeerLost():
+                self._lose(event.boot, event.why, now)
+            case GatewayConnected():
+                self._on_gateway_up(event.boot, now)
+        self._turn(now)
+        effects, self._effects = self._effects, []
+        return effects
+
+    def _on_gateway_up(self, boot: Boot, now: Micros) -> None:
         self._gateways.add(boot)
         self._news.joined(boot)
         self.send(boot, Register(self.settings.name, self.settings.address, self.manifest, self._news.stamp))
-        self._turn(now)
 
-    def peer_up(self, boot: Boot, now: Micros) -> None:
-        """A session with another leader has begun."""
-        self._now = now
-        self._on_peer_up(boot, now)
-        self._turn(now)
-
-    def peer_lost(self, boot: Boot, why: str, now: Micros) -> None:
+    def _lose(self, boot: Boot, why: str, now: Micros) -> None:
         """A session has ended: an event of every room shared with that boot."""
-        self._now = now
         if boot in self._gateways:
             self._gateways.discard(boot)
             self._news.left(boot)
@@ -146,18 +165,15 @@ class Leader(ABC, Generic[R]):
         else:
             self.progress.lost(boot)
             self._on_peer_lost(boot, why, now)
-        self._turn(now)
 
-    def receive(self, sender: Boot, message: Said, now: Micros) -> None:
+    def _receive(self, sender: Boot, message: Said, now: Micros) -> None:
         """A message came in. Kinds this role has no business with, and what is not the sender's to say (core/senders.py), are
         answered by silence: they change nothing."""
-        self._now = now
         handler = self._handlers.get(type(message))
         if handler is not None and may_say(sender, message, self):
             handler(sender, message, now)
         elif handler is not None:
             self.marks[Mark.WRONG_PARTY] += 1
-        self._turn(now)
 
     def ticket_of(self, key: Key) -> Ticket | None:
         """See senders.Knows."""
@@ -173,9 +189,8 @@ class Leader(ABC, Generic[R]):
         """See senders.Knows."""
         return boot in self._gateways
 
-    def reported(self, report: Report, now: Micros) -> None:
+    def _take(self, report: Report, now: Micros) -> None:
         """A rank has reported. Raises Bug when it has diverged."""
-        self._now = now
         self._agreement.take(report)
         self.inspections.take(report.rank, report.rehashed)
         self._answer_cleared(now)
@@ -193,7 +208,6 @@ class Leader(ABC, Generic[R]):
             self._forget(room)
         if (wedged := self._wedges.judge(report, self._steps)) is not None:
             self._give_up(*wedged)
-        self._turn(now)
 
     def _batch_ended(self, batch: list[tuple[R, RowOrder]], ranks: list[tuple[RowSums, ...]], now: Micros) -> None:
         if self._trial is not None:
@@ -217,9 +231,8 @@ class Leader(ABC, Generic[R]):
             else:
                 self.fail(room, FailCode.WORKER_LOST, f"{self.settings.name} gives up: {why}", retry=True)
 
-    def on_timer(self, now: Micros) -> None:
+    def _on_timer(self, now: Micros) -> None:
         """A deadline may have passed."""
-        self._now = now
         self.followers.lose_patience(now, self.marks)
         if due := self.scrubber.due(busy=bool(self.rooms)):
             self.inspect(due, partial(self._scrubbed, now))
@@ -238,10 +251,9 @@ class Leader(ABC, Generic[R]):
                 whom = "this worker's own reads" if other == self.manifest.boot else f"worker {other:x}"
                 why = f"no progress for {self.settings.stall_ms} ms (--handoff-timeout) while {room.state.value}, nor of {whom}"
                 self.fail(room, FailCode.HANDOFF_FAILED, why, retry=True)
-        self._turn(now)
 
-    def timer(self) -> Micros | None:
-        """When `on_timer` wants to be called next: asked in every turn of the shell, and changed by events alone."""
+    def next_wake(self) -> Micros | None:
+        """When a TimerDue is wanted next: asked in every turn of the shell, and changed by events alone."""
         if self._stirred:
             self._due, self._stirred = self._next_due(), False
         return self._due
@@ -260,11 +272,6 @@ class Leader(ABC, Generic[R]):
             if room.admit_by < soonest and self._waits(room):
                 soonest = room.admit_by
         return soonest
-
-    def effects(self) -> list[Effect]:
-        """What is to be done since the last call, in order."""
-        effects, self._effects = self._effects, []
-        return effects
 
     # ---- for the roles --------------------------------------------------------------------------
 

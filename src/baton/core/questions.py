@@ -10,15 +10,13 @@ class Questions:
     """Open questions and the answers so far."""
 
     def __init__(self) -> None:
-        self._last = 0
         self._asked: dict[int, dict[Boot, str]] = {}  # workers whose answer is due, by name
         self._views: dict[int, list[LedgerView]] = {}
 
-    def ask(self, workers: Mapping[Boot, str]) -> int:
+    def ask(self, question: int, workers: Mapping[Boot, str]) -> None:
         """A new question to these workers."""
-        self._last += 1
-        self._asked[self._last], self._views[self._last] = dict(workers), []
-        return self._last
+        assert question not in self._asked, "the number of a question is new"
+        self._asked[question], self._views[question] = dict(workers), []
 
     def answered(self, boot: Boot, view: LedgerView) -> None:
         """A worker answers for itself; whoever was not asked, or has answered, changes nothing."""
@@ -40,7 +38,10 @@ class Questions:
         """All answers; None while one is due."""
         return None if self._asked[question] else self.answers(question)
 
-    def forget(self, question: int) -> list[str]:
-        """End a question; returns the names of the workers that have not answered."""
-        del self._views[question]
-        return list(self._asked.pop(question).values())
+    def unanswered(self, question: int) -> list[str]:
+        """The names of the workers whose answer is due."""
+        return list(self._asked[question].values())
+
+    def forget(self, question: int) -> None:
+        """End a question."""
+        del self._views[question], self._asked[question]

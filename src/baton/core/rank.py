@@ -34,9 +34,10 @@ from baton.core.agreement import (
     Wedged,
 )
 from baton.core.errors import Bug
+from baton.core.events import RankEvent, ReadRefused, ReportDue
 from baton.core.fetching import OpenOrder, Peer, Piece
 from baton.core.host_copies import HostCopies
-from baton.core.ids import BlockIndex, Boot, GroupName, Key, Rank, RankId, Seq
+from baton.core.ids import BlockIndex, Boot, GroupName, Key, Micros, Rank, RankId, Seq
 from baton.core.marks import Mark, Marks
 from baton.core.page_lists import PageLists
 from baton.core.plan import leg_seals
@@ -50,6 +51,7 @@ from baton.core.statistics import ReadCounts
 from baton.core.work import (
     Batch,
     BatchDone,
+    Connected,
     Copied,
     DigestDone,
     DigestOrder,
@@ -64,7 +66,7 @@ MAX_TRIES = 3  # reads of one piece, the first included, before the leader hears
 
 
 class RankCore:
-    """Sans-IO: every method returns the effects to perform; `report` is what the leader has not been told yet."""
+    """Sans-IO: `step` takes one event and returns what is to be done."""
 
     def __init__(self, *, rank: Rank, boot: Boot, placements: Sequence[Placement], seal: bool) -> None:
         self.rank, self.boot, self.seal = rank, boot, seal
@@ -95,9 +97,37 @@ class RankCore:
         self._rehashed: list[Rehashed] = []
         self._wedged: list[Wedged] = []
 
+    def step(self, event: RankEvent, now: Micros) -> list[RankEffect]:
+        """Take one event; returns what is to be done, in order. Raises Bug for what cannot come now."""
+        match event:
+            case StepPlan():
+                return self._apply(event)
+            case BatchDone():
+                return self._computed(event)
+            case DigestDone():
+                return self._hashed(event)
+            case Ended():
+                return self._ended(event)
+            case ReadRefused():
+                return self._ended(Ended(event.handle, Outcome.FAILED, event.why))
+            case Released():
+                return self._released(event)
+            case Copied():
+                return self._took(*self._host.copied(event))
+            case Connected():
+                return self._connected(event.peer, event.why)
+            case Wedged():
+                return self._note_wedged(event)
+            case ReportDue():
+                return self._report()
+
+    def next_wake(self) -> Micros | None:
+        """Never: a rank has no time of its own."""
+        return None
+
     # ---- plans ----------------------------------------------------------------------------------
 
-    def apply(self, plan: StepPlan) -> list[RankEffect]:
+    def _apply(self, plan: StepPlan) -> list[RankEffect]:
         """Apply the next plan. Raises Bug if it is not the next."""
         self._chain.extend(plan)
         self._changed = True
@@ -138,16 +168,17 @@ class RankCore:
             self._met.append(Met(theirs.boot, ""))
         return [Connect(peer, theirs.ranks[peer.rank], meet.fabric) for peer in wanted.values()]
 
-    def connected(self, peer: RankId, why: str) -> None:
+    def _connected(self, peer: RankId, why: str) -> list[RankEffect]:
         """A Connect was answered; `why` is empty when it succeeded."""
         worker = self._peers.get(peer.worker)
         if worker is None:
-            return
+            return []
         worker.waiting.discard(peer)
         worker.why = worker.why or why
         if not worker.waiting:
             self._met.append(Met(peer.worker, worker.why))
             self._changed = True
+        return []
 
     def _part(self, boot: Boot) -> list[RankEffect]:
         worker = self._peers.pop(boot, None)
@@ -240,11 +271,7 @@ class RankCore:
         read = Read(piece.key, handle, source, peer.fabric, tuple(copies), nbytes, fetch.deadline_ms)
         return [*self._queue.add(read)]
 
-    def refused(self, handle: Handle, why: str) -> list[RankEffect]:
-        """A Read was refused before anything was submitted."""
-        return self.ended(Ended(handle, Outcome.FAILED, why))
-
-    def ended(self, end: Ended) -> list[RankEffect]:
+    def _ended(self, end: Ended) -> list[RankEffect]:
         """A read has ended; those that waited for it to do so have their turn."""
         turns = self._queue.ended(end.handle)
         return [*self._over(end), *turns]
@@ -273,7 +300,7 @@ class RankCore:
         self._look_for_quiet()
         return effects
 
-    def released(self, end: Released) -> list[RankEffect]:
+    def _released(self, end: Released) -> list[RankEffect]:
         """A read that ended UNKNOWN can land nothing more."""
         piece = self._unknown.pop(end.handle, None)
         if piece is not None:
@@ -293,7 +320,7 @@ class RankCore:
         self._hashing[job] = piece
         return self._digest(job, piece.key, piece.group, piece.blocks, self._orders[piece.order].fetch.length)
 
-    def hashed(self, done: DigestDone) -> list[RankEffect]:
+    def _hashed(self, done: DigestDone) -> list[RankEffect]:
         """Our blocks have been hashed: to verify them, to look at them again, or on their way to or from the host store."""
         if self._host.owns(done.job):
             return self._took(*self._host.hashed(done))
@@ -378,10 +405,6 @@ class RankCore:
 
     # ---- host store -----------------------------------------------------------------------------
 
-    def copied(self, done: Copied) -> list[RankEffect]:
-        """A copy to or from the host store has ended."""
-        return self._took(*self._host.copied(done))
-
     def _took(self, effects: list[RankEffect], ballot: Ballot | None) -> list[RankEffect]:
         if ballot is not None:
             self._vote(ballot)
@@ -394,7 +417,7 @@ class RankCore:
         self._batches[seq] = frozenset(o.key for o in orders)
         return Compute(Batch(seq, tuple(row_of(o, self._rooms) for o in orders)))
 
-    def computed(self, done: BatchDone) -> list[RankEffect]:
+    def _computed(self, done: BatchDone) -> list[RankEffect]:
         """A batch has ended. Raises Bug if it is not the oldest one."""
         if done.seq != next(iter(self._batches), None):
             raise Bug(f"batch {done.seq} ended, and the oldest under way is {next(iter(self._batches), None)}")
@@ -404,17 +427,18 @@ class RankCore:
         self._look_for_quiet()
         return []
 
-    def wedged(self, found: Wedged) -> None:
+    def _note_wedged(self, found: Wedged) -> list[RankEffect]:
         """Something that was handed to a port does not end."""
         self._wedged.append(found)
         self._changed = True
+        return []
 
     # ---- report ---------------------------------------------------------------------------------
 
-    def report(self) -> Report | None:
-        """What has changed since the last report; None if nothing has."""
+    def _report(self) -> list[RankEffect]:
+        """What has changed since the last report, if anything has."""
         if not self._changed:
-            return None
+            return []
         report = Report(
             rank=self.rank,
             boot=self.boot,
@@ -431,4 +455,4 @@ class RankCore:
             wedged=tuple(self._wedged),
         )
         self._clear()
-        return report
+        return [report]

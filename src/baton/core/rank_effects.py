@@ -1,14 +1,15 @@
-"""What a rank core asks of its host: each effect is answered by one call of `RankCore`."""
+"""What a rank asks of its host: most effects are answered by one event (core/events.py)."""
 
 import msgspec
 
+from baton.core.agreement import Report
 from baton.core.ids import GroupName, Key, RankId
 from baton.core.manifest import RankManifest
 from baton.core.work import Batch, Copies, DigestOrder, Handle, HostCopy
 
 
 class Connect(msgspec.Struct, frozen=True, tag="connect"):
-    """Reach a source rank over the named fabric; answered by `RankCore.connected`."""
+    """Reach a source rank over the named fabric; answered by Connected."""
 
     peer: RankId
     manifest: RankManifest
@@ -78,4 +79,5 @@ class Discard(msgspec.Struct, frozen=True, tag="discard"):
     key: Key
 
 
-RankEffect = ClearPools | Connect | Disconnect | Read | CancelRead | Compute | Digest | Save | Load | Discard
+# A Report is for the leader.
+RankEffect = ClearPools | Connect | Disconnect | Read | CancelRead | Compute | Digest | Save | Load | Discard | Report

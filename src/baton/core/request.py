@@ -1,7 +1,6 @@
 """The gateway's view of one request, and the bounds that hold for all."""
 
 from enum import Enum
-from typing import Protocol
 
 import msgspec
 
@@ -10,14 +9,6 @@ from baton.core.ids import Arrival, Boot, Epoch, Key, Micros, Room, Stamp, Token
 from baton.core.messages import FirstToken, Ticket
 
 UNIFIED, PREFILL, DECODE = "unified", "prefill", "decode"
-
-
-class Bits(Protocol):
-    """Where rooms come from: a uniform integer of n bits."""
-
-    def __call__(self, n: int, /) -> int:
-        """Draw."""
-        ...
 
 
 class FrontSettings(msgspec.Struct, frozen=True):

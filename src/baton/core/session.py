@@ -15,12 +15,13 @@ Sans-IO: `turned`, `receive`, `to_send`, `timer`, `on_timer`, `events`.
 
 import msgspec
 
+from baton.core.events import MessageReceived, PeerLost
 from baton.core.frames import AnyFrame, Beat, Bye, Data, Open, Opened, Said, WrongBoot, WrongProtocol
 from baton.core.ids import Boot, Link, Micros
 from baton.core.messages import PROTOCOL
 from baton.core.stream import SessionLimits, Stream
 
-__all__ = ["PeerLost", "PeerUp", "Received", "SessionEvent", "SessionLimits", "Sessions", "WrongPeer"]
+__all__ = ["MessageReceived", "PeerLost", "PeerUp", "SessionEvent", "SessionLimits", "Sessions", "WrongPeer"]
 
 
 class PeerUp(msgspec.Struct, frozen=True):
@@ -30,20 +31,6 @@ class PeerUp(msgspec.Struct, frozen=True):
     link: Link
 
 
-class Received(msgspec.Struct, frozen=True, gc=False):
-    """A message, once and in order."""
-
-    boot: Boot
-    message: Said
-
-
-class PeerLost(msgspec.Struct, frozen=True):
-    """A session has ended."""
-
-    boot: Boot
-    why: str
-
-
 class WrongPeer(msgspec.Struct, frozen=True):
     """Whoever is at the other end of a link is not whom we expect, or speaks another protocol. Said once per reason."""
 
@@ -51,7 +38,7 @@ class WrongPeer(msgspec.Struct, frozen=True):
     why: str
 
 
-SessionEvent = PeerUp | Received | PeerLost | WrongPeer
+SessionEvent = PeerUp | MessageReceived | PeerLost | WrongPeer
 
 
 class Session(msgspec.Struct):
@@ -361,7 +348,7 @@ class Sessions:
             self._lose(session, f"it acknowledged message {frame.ack}, which was never sent", now, bye=True)
             return
         for message in messages:
-            self._events.append(Received(session.peer, message))
+            self._events.append(MessageReceived(session.peer, message))
 
     def _session_of(self, link: Link, frame: Data | Beat, now: Micros) -> Session | None:
         """The session that a frame counts in; a promised one begins here. A higher number than ours ends ours."""

@@ -36,7 +36,7 @@ class Outcome(Enum):
     UNKNOWN = "unknown"  # may still land; wait for `Released`
 
 
-class Ended(msgspec.Struct, frozen=True):
+class Ended(msgspec.Struct, frozen=True, tag="read_ended"):
     """A handle's one end."""
 
     handle: Handle
@@ -44,13 +44,13 @@ class Ended(msgspec.Struct, frozen=True):
     detail: str
 
 
-class Released(msgspec.Struct, frozen=True):
+class Released(msgspec.Struct, frozen=True, tag="read_released"):
     """A handle that ended UNKNOWN can no longer land anything."""
 
     handle: Handle
 
 
-class Connected(msgspec.Struct, frozen=True):
+class Connected(msgspec.Struct, frozen=True, tag="connected"):
     """The one answer to a `connect`. `why` the peer cannot be read; empty if it can."""
 
     peer: RankId
@@ -103,7 +103,7 @@ class RowDone(msgspec.Struct, frozen=True):
     failed: str = ""  # why this row has no token, which it wants; other rows are as they should be
 
 
-class BatchDone(msgspec.Struct, frozen=True):
+class BatchDone(msgspec.Struct, frozen=True, tag="batch_done"):
     """A batch has ended; every write of it is visible to readers of the pools."""
 
     seq: Seq
@@ -134,14 +134,14 @@ class HostCopy(msgspec.Struct, frozen=True):
     slots: Mapping[GroupName, NDArray[np.int64]]
 
 
-class Copied(msgspec.Struct, frozen=True):
+class Copied(msgspec.Struct, frozen=True, tag="host_copied"):
     """A copy has ended; `why` is empty when every byte is there, and ours to change no more."""
 
     job: Job
     why: str
 
 
-class DigestDone(msgspec.Struct, frozen=True):
+class DigestDone(msgspec.Struct, frozen=True, tag="digest_done"):
     """sums: uint64 [n, units]."""
 
     job: Job

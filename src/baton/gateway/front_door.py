@@ -12,11 +12,14 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from baton.core.cores import AnyFront
 from baton.core.door import Cancel, Emit, Heard, RequestId, Submit
-from baton.core.ids import Key
+from baton.core.events import AskWorkers, Core, ForgetQuestion, FrontEvent, Submitted
+from baton.core.front import Front
+from baton.core.ids import Key, Room
 from baton.core.manifest import Manifest
-from baton.core.messages import Register
+from baton.core.messages import AskLedger, Clear, Register, ResetCache
+from baton.core.request import Say
+from baton.core.room import Send
 from baton.core.state import Full
 from baton.gateway.door import Capacity, Hear, LedgerReport, Readiness, pair_count
 from baton.gateway.warm_up import WarmUp
@@ -36,7 +39,8 @@ class FrontDoor:
     def __init__(
         self,
         *,
-        front: AnyFront,
+        core: Core[FrontEvent, Send | Say],
+        front: Front,
         lines: Lines,
         fileno: int,
         clock: Clock,
@@ -45,10 +49,10 @@ class FrontDoor:
         control: str = LOOPBACK,
     ) -> None:
         self._front, self._lines, self._clock, self._entropy = front, lines, clock, entropy
-        self._pump = GatewayPump(front=front, lines=lines, clock=clock, say=self._say)
+        self._pump = GatewayPump(core=core, front=front, lines=lines, clock=clock, say=self._say)
         self._control = control
         self._hear: dict[RequestId, Hear] = {}
-        self._numbers = count(1)
+        self._numbers, self._questions = count(1), count(1)
         self._loop = asyncio.get_running_loop()
         self._fileno = fileno
         self._timer: asyncio.Handle | None = None
@@ -64,14 +68,14 @@ class FrontDoor:
 
     def submit(self, submit: Submit, hear: Hear) -> None:
         """See Door."""
-        self._front.submit(submit, self._clock.now())
+        self._pump.step(Submitted(submit, Room(f"{self._entropy.bits(128):032x}")))
         self._hear[submit.request] = hear
         self._turn_soon()
 
     def cancel(self, cancel: Cancel) -> None:
         """See Door."""
         self._hear.pop(cancel.request, None)
-        self._front.cancel(cancel, self._clock.now())
+        self._pump.step(cancel)
         self._turn_soon()
 
     def key_of(self, request: RequestId) -> Key | None:
@@ -106,18 +110,20 @@ class FrontDoor:
 
     async def ledger(self, *, audit: bool = True) -> LedgerReport:
         """See Door."""
-        return await self._answers(self._front.ask_ledger(audit=audit))
+        return await self._answers(AskLedger(next(self._questions), audit))
 
     async def clear(self) -> LedgerReport:
         """See Door."""
-        return await self._answers(self._front.ask_clear())
+        return await self._answers(Clear(next(self._questions)))
 
     async def reset_cache(self, worker: str | None) -> LedgerReport:
         """See Door."""
-        return await self._answers(self._front.ask_reset_cache(worker))
+        return await self._answers(ResetCache(next(self._questions)), worker)
 
-    async def _answers(self, question: int) -> LedgerReport:
+    async def _answers(self, message: AskLedger | Clear | ResetCache, worker: str | None = None) -> LedgerReport:
+        self._pump.step(AskWorkers(message, worker))
         self._turn_soon()
+        question = message.question
         until = self._loop.time() + LEDGER_WAIT_S
         while self._front.ledger(question) is None and self._loop.time() < until:
             self._answered.clear()
@@ -126,7 +132,8 @@ class FrontDoor:
             except TimeoutError:
                 break
         views = self._front.answers(question)
-        missing = tuple(self._front.forget_ledger(question))
+        missing = tuple(self._front.unanswered(question))
+        self._pump.step(ForgetQuestion(question))
         return LedgerReport(
             workers=tuple(views),
             missing=missing,

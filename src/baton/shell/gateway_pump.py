@@ -8,13 +8,14 @@ from collections.abc import Callable
 
 import structlog
 
-from baton.core.cores import AnyFront
 from baton.core.door import Heard
+from baton.core.events import Core, FrontEvent, MessageReceived, PeerLost, TimerDue
+from baton.core.front import Front
 from baton.core.ids import Micros
 from baton.core.messages import Abort, Paired, Ticket, Unpaired
 from baton.core.request import Say
 from baton.core.room import Send
-from baton.core.session import PeerLost, PeerUp, Received
+from baton.core.session import PeerUp
 from baton.ports.clock import Clock
 from baton.shell.lines import Lines
 
@@ -23,34 +24,50 @@ PAIRING = (Paired, Unpaired)
 
 
 class GatewayPump:
-    """One gateway; whoever turns it calls `turn` when frames have come, after every submit or cancel, and when it asked."""
+    """One gateway; whoever turns it calls `turn` when frames have come, after every `step`, and when it asked.
 
-    def __init__(self, *, front: AnyFront, lines: Lines, clock: Clock, say: Callable[[Heard], None]) -> None:
-        self._front, self._lines, self._clock, self._say = front, lines, clock, say
+    core: takes the events, and may write them down; front: what the core is, to look at
+    """
+
+    def __init__(
+        self,
+        *,
+        core: Core[FrontEvent, Send | Say],
+        front: Front,
+        lines: Lines,
+        clock: Clock,
+        say: Callable[[Heard], None],
+    ) -> None:
+        self._core, self._front, self._lines, self._clock, self._say = core, front, lines, clock, say
+        self._effects: list[Send | Say] = []
         self._refusals: frozenset[str] = frozenset()  # those told already
+
+    def step(self, event: FrontEvent) -> None:
+        """Let the core take an event of the HTTP side; what comes of it is done in the next turn. Raises Overloaded."""
+        self._effects += self._core.step(event, self._clock.now())
 
     def turn(self) -> Micros | None:
         """Do everything that can be done now; returns how long to sleep (None: until woken)."""
         now = self._clock.now()
         for event in self._lines.receive():
             match event:
-                case Received():
-                    self._front.receive(event.boot, event.message, now)
+                case MessageReceived():
+                    self._effects += self._core.step(event, now)
                     if isinstance(event.message, PAIRING):
                         self._tell_refusals()
                 case PeerLost():
                     log.warning("peer_lost", boot=f"{event.boot:x}", why=event.why)
-                    self._front.peer_lost(event.boot, event.why, now)
+                    self._effects += self._core.step(event, now)
                 case PeerUp():
                     log.info("peer_up", boot=f"{event.boot:x}")
                 case _:
                     log.warning("session_event", what=repr(event))
-        timer = self._front.timer()
-        if timer is not None and now >= timer:
-            self._front.on_timer(now)
+        wake = self._core.next_wake()
+        if wake is not None and now >= wake:
+            self._effects += self._core.step(TimerDue(), now)
         self._perform()
         self._lines.flush()
-        timers = [t for t in (self._front.timer(), self._lines.timer()) if t is not None]
+        timers = [t for t in (self._core.next_wake(), self._lines.timer()) if t is not None]
         return Micros(max(0, min(timers) - self._clock.now())) if timers else None
 
     def _tell_refusals(self) -> None:
@@ -62,7 +79,8 @@ class GatewayPump:
 
     def _perform(self) -> None:
         """Effects until none are left: the HTTP side may submit or cancel from inside `say`."""
-        while effects := self._front.effects():
+        while self._effects:
+            effects, self._effects = self._effects, []
             for effect in effects:
                 if isinstance(effect, Say):
                     self._say(effect.heard)

@@ -34,9 +34,9 @@ def gather_ranks(
     while (whole := muster.whole) is None:
         for event in lines.receive():
             match event:
-                case session.Received(message=Join() as join):
-                    muster.take(event.boot, join)
-                    log.info("rank_joined", rank=muster.rank_of(event.boot), boot=f"{event.boot:x}", missing=muster.missing)
+                case session.MessageReceived(sender=sender, message=Join() as join):
+                    muster.take(sender, join)
+                    log.info("rank_joined", rank=muster.rank_of(sender), boot=f"{sender:x}", missing=muster.missing)
                 case session.PeerLost():
                     if (rank := muster.rank_of(event.boot)) is not None:
                         raise PeerError(f"rank {rank} of this worker was lost while it started: {event.why}")

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 import structlog
 
 from baton.core.agreement import Report, StepPlan, Wedged
-from baton.core.cores import AnyRank
 from baton.core.errors import Bug, FabricError
+from baton.core.events import Core, RankEvent, ReadRefused, ReportDue
 from baton.core.ids import Key, Micros, RankId, Seq
 from baton.core.rank_effects import (
     CancelRead,
@@ -22,7 +22,7 @@ from baton.core.rank_effects import (
     Save,
 )
 from baton.core.watchdog import Task, Watchdog, WatchdogSettings
-from baton.core.work import Batch, BatchDone, Connected, DigestOrder, Ended, FabricEvent, Handle, HostCopy, Released
+from baton.core.work import Batch, BatchDone, DigestOrder, Ended, FabricEvent, Handle, HostCopy
 from baton.ports.clock import Clock
 from baton.ports.engine import Engine
 from baton.ports.fabric import Fabric
@@ -38,7 +38,7 @@ class RankHost:
     def __init__(
         self,
         *,
-        core: AnyRank,
+        core: Core[RankEvent, RankEffect],
         engine: Engine,
         fabrics: Mapping[str, Fabric],
         store: HostStore,
@@ -51,11 +51,13 @@ class RankHost:
         self._reads: dict[Handle, tuple[Fabric, Key]] = {}
         self._peers: dict[RankId, Fabric] = {}
         self._watchdog = Watchdog(watchdog)
+        self._report: Report | None = None  # that the leader is to be told
+        self._stirred = False  # by an event, since a report was asked for
         self.wedged = False  # something of ours never ends: closing would wait for it
 
     def apply(self, plan: StepPlan) -> None:
         """Give the rank its leader's next plan."""
-        self._perform(self._core.apply(plan))
+        self._step(plan)
 
     def poll(self) -> bool:
         """Bring in everything that has ended; whether there was anything."""
@@ -68,16 +70,16 @@ class RankHost:
             found = True
             if isinstance(done, BatchDone):
                 self._watchdog.ends(Task.STEP, done.seq, self._clock.now())
-                self._perform(self._core.computed(done))
+                self._step(done)
             else:
                 self._watchdog.ends(Task.DIGEST, done.job, self._clock.now())
                 self._narration.note("hash_ended", job=done.job, t_us=self._clock.now())
-                self._perform(self._core.hashed(done))
+                self._step(done)
         for copied in self._store.poll():
             found = True
             self._watchdog.ends(Task.COPY, copied.job, self._clock.now())
             self._narration.note("host_copy_ended", job=copied.job, why=copied.why, t_us=self._clock.now())
-            self._perform(self._core.copied(copied))
+            self._step(copied)
         self._look()
         return found
 
@@ -94,21 +96,25 @@ class RankHost:
         for stuck in self._watchdog.look(self._clock.now()):
             log.error("wedged", what=stuck.task.value, job=stuck.job, why=stuck.why)
             self.wedged = True
-            self._core.wedged(Wedged(Seq(stuck.job) if stuck.task is Task.STEP else None, stuck.why))
+            self._step(Wedged(Seq(stuck.job) if stuck.task is Task.STEP else None, stuck.why))
 
     def _hear(self, event: FabricEvent) -> None:
-        match event:
-            case Connected():
-                self._core.connected(event.peer, event.why)
-            case Ended():
-                self._note_end(event)
-                self._perform(self._core.ended(event))
-            case Released():
-                self._perform(self._core.released(event))
+        if isinstance(event, Ended):
+            self._note_end(event)
+        self._step(event)
 
     def report(self) -> Report | None:
         """What the leader has not been told yet."""
-        return self._core.report()
+        if not self._stirred:
+            return None
+        self._step(ReportDue())
+        self._stirred = False
+        report, self._report = self._report, None
+        return report
+
+    def _step(self, event: RankEvent) -> None:
+        self._stirred = True
+        self._perform(self._core.step(event, self._clock.now()))
 
     def _perform(self, effects: Sequence[RankEffect]) -> None:
         for effect in effects:
@@ -142,6 +148,8 @@ class RankHost:
                     fabric = self._peers.pop(effect.peer, None)
                     if fabric is not None:
                         fabric.disconnect(effect.peer)
+                case Report():
+                    self._report = effect
 
     def _submit(self, batch: Batch) -> None:
         self._watchdog.begins(Task.STEP, batch.seq, sum(len(row.tokens) for row in batch.rows), self._clock.now())
@@ -168,7 +176,7 @@ class RankHost:
             fabric.submit(effect.handle, effect.peer, effect.copies, deadline=Micros(effect.deadline_ms * 1000))
         except FabricError as error:
             del self._reads[effect.handle]
-            self._perform(self._core.refused(effect.handle, str(error)))
+            self._step(ReadRefused(effect.handle, str(error)))
             return
         ranges = sum(len(c.nbytes) for c in effect.copies)
         about = {"room": effect.key.room, "epoch": effect.key.epoch, "handle": effect.handle}

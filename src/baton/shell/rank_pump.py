@@ -56,8 +56,8 @@ class RankPump:
 
     def _heard(self, event: SessionEvent) -> None:
         match event:
-            case session.Received(message=StepPlan() as plan):
-                if event.boot == self._leader:
+            case session.MessageReceived(message=StepPlan() as plan):
+                if event.sender == self._leader:
                     self._rank.apply(plan)
             case session.PeerLost():
                 if event.boot == self._leader:

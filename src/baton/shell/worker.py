@@ -14,8 +14,8 @@ import structlog
 
 from baton.core import session
 from baton.core.agreement import Report
-from baton.core.cores import AnyLeader
 from baton.core.errors import Bug, ConfigError, GivenUp, PeerError
+from baton.core.events import Core, GatewayConnected, LeaderEvent, PeerConnected, PeerLost, RankReported, TimerDue
 from baton.core.frames import Join
 from baton.core.ids import Boot, Key, Link, Micros
 from baton.core.messages import (
@@ -50,7 +50,7 @@ class WorkerPump:
     def __init__(
         self,
         *,
-        leader: AnyLeader,
+        leader: Core[LeaderEvent, Effect],
         rank: RankHost,
         others: Sequence[Boot],
         absent: Sequence[Boot],
@@ -64,7 +64,8 @@ class WorkerPump:
         self._gateways = tuple(gateways)
         self._gateway_links: set[Link] = set()
         self._peer_links: dict[Boot, Link] = {}
-        self._leader_due: Micros | None = None  # as it said when the last turn ended
+        self._effects: list[Effect] = []  # not performed yet
+        self._wake: Micros | None = None  # as the leader said when the last turn ended
         self._begin_when_whole()
 
     def turn(self) -> Micros | None:
@@ -77,14 +78,14 @@ class WorkerPump:
         """
         for event in self._lines.receive():
             self._heard(event)
-        if self._leader_due is not None and (now := self._clock.now()) >= self._leader_due:
-            self._leader.on_timer(now)
+        if self._wake is not None and self._clock.now() >= self._wake:
+            self._step(TimerDue())
         for _ in range(MAX_ROUNDS):
             moved = self._rank.poll()
             report = self._rank.report()
             if report is not None:
-                self._leader.reported(report, self._clock.now())
-            effects = self._leader.effects()
+                self._step(RankReported(report))
+            effects, self._effects = self._effects, []
             for effect in effects:
                 self._perform(effect)
             if effects:
@@ -102,50 +103,52 @@ class WorkerPump:
             self._gateway_links = {self._lines.dial(address, None) for address in self._gateways}
 
     def _next(self) -> Micros | None:
-        self._leader_due, due = self._leader.timer(), self._lines.timer()
-        if due is None or (self._leader_due is not None and self._leader_due < due):
-            due = self._leader_due
+        self._wake, due = self._leader.next_wake(), self._lines.timer()
+        if due is None or (self._wake is not None and self._wake < due):
+            due = self._wake
         if (look := self._rank.timer()) is not None and (due is None or look < due):
             due = look
         return Micros(max(0, due - self._clock.now())) if due is not None else None
 
+    def _step(self, event: LeaderEvent) -> None:
+        self._effects += self._leader.step(event, self._clock.now())
+
     def _heard(self, event: SessionEvent) -> None:
-        now = self._clock.now()
         match event:
             case session.PeerUp():
                 log.info("peer_up", boot=f"{event.boot:x}")
-                self._peer_up(event, now)
-            case session.Received(message=Report() as report):
-                if event.boot in self._others and report.boot == event.boot:
-                    self._leader.reported(report, now)
-            case session.Received(message=Join()):
+                self._peer_up(event)
+            case session.MessageReceived(message=Report() as report):
+                if event.sender in self._others and report.boot == event.sender:
+                    self._step(RankReported(report))
+            case session.MessageReceived(message=Join()):
                 pass  # it was expected
-            case session.Received():
-                self._leader.receive(event.boot, event.message, now)
+            case session.MessageReceived():
+                self._step(event)
             case session.PeerLost():
                 log.warning("peer_lost", boot=f"{event.boot:x}", why=event.why)
                 if event.boot in self._others:
                     raise PeerError(f"rank {event.boot:x} of this worker was lost ({event.why}); a worker ends with its ranks")
-                self._leader.peer_lost(event.boot, event.why, now)
+                self._step(event)
             case session.WrongPeer():
-                self._wrong_peer(event, now)
+                self._wrong_peer(event)
             case _:
                 log.warning("session_event", what=repr(event))
 
-    def _wrong_peer(self, event: session.WrongPeer, now: Micros) -> None:
+    def _wrong_peer(self, event: session.WrongPeer) -> None:
         """Where a worker was dialled somebody else answers: it is as lost as if it had been there. A gateway is dialled on."""
         log.warning("wrong_peer", link=event.link, why=event.why)
         for boot in [boot for boot, link in self._peer_links.items() if link == event.link]:
-            self._leader.peer_lost(boot, event.why, now)
+            self._step(PeerLost(boot, event.why))
 
-    def _peer_up(self, event: session.PeerUp, now: Micros) -> None:
+    def _peer_up(self, event: session.PeerUp) -> None:
         if event.boot in self._others:
             self._absent.discard(event.boot)
             self._begin_when_whole()
         elif event.link in self._gateway_links:
-            self._leader.gateway_up(event.boot, now)
+            self._step(GatewayConnected(event.boot))
         else:
-            self._leader.peer_up(event.boot, now)
+            self._step(PeerConnected(event.boot))
 
     def _perform(self, effect: Effect) -> None:
         match effect:
@@ -172,7 +175,7 @@ class WorkerPump:
             self._peer_links[effect.boot] = self._lines.dial(effect.address, effect.boot)
         except ConfigError as error:
             log.warning("dial_refused", address=effect.address, why=str(error))
-            self._leader.peer_lost(effect.boot, str(error), self._clock.now())
+            self._step(PeerLost(effect.boot, str(error)))
 
     def _note(self, message: AnyMessage) -> None:
         """One line for each transition that another process is told of."""

@@ -7,6 +7,7 @@ import msgspec
 
 from baton.core.door import Cancel, Fail, Finish, Heard, RequestId, Submit
 from baton.core.errors import Overloaded
+from baton.core.events import Submitted
 from baton.core.fetch_back import FetchBack
 from baton.core.ids import Key, TokenId
 from baton.core.messages import Limits, Sampling, Shaping
@@ -63,7 +64,7 @@ class People:
         """A client asks."""
         number = next(self._numbers)
         gateway = self._world.draw.gateways[self._world.tape.below(len(self._world.draw.gateways), "gateway")]
-        process, front = self._world.fronts[gateway]
+        run = self._world.gateways[gateway]
         faults = self._world.faults()
         repeats = bool(self._prompts) and self._world.tape.below(5, "repeats") >= (1 if self._world.draw.alike else 3)
         big, tight = self._world.tape.chance(faults.big, "too big"), self._world.tape.chance(faults.tight, "tight deadline")
@@ -91,7 +92,7 @@ class People:
         client = Client(submit, gateway, self._world.heap.now, probe, repeats, tight, big and not repeats)
         self.oracle.clients[submit.request] = client
         self._world.gray.asked(client)
-        if not process.alive:
+        if not run.process.alive:
             client.gone, client.ended_at = "connection refused", self._world.heap.now
             return
         if tight:
@@ -100,11 +101,10 @@ class People:
             self._world.all_faults.append(Fault(self._world.heap.now, "big", frozenset({f"request {number}"})))
         self._world.tell(f"client: {client.name}: {len(prompt)} tokens, at most {limits.max_tokens} to generate")
         try:
-            front.submit(submit, process.clock.now())
+            run.step(Submitted(submit, self._world.new_room()))
         except Overloaded as error:
             self._refused(client, str(error))
             return
-        process.wake(0)
         if not probe and self._world.tape.chance(faults.abort, "client leaves"):
             self._world.heap.after(self._world.tape.below(60, "leaves after") * 2_000, self._leave, client)
 
@@ -166,13 +166,12 @@ class People:
         return tokens + more
 
     def _leave(self, client: Client) -> None:
-        process, front = self._world.fronts[client.gateway]
-        if client.open and process.alive:
+        run = self._world.gateways[client.gateway]
+        if client.open and run.process.alive:
             client.gone, client.ended_at = "the client left", self._world.heap.now
             self._world.marks["client left"] += 1
             self._world.tell(f"client: {client.name} leaves")
-            front.cancel(Cancel(client.submit.request, "gone"), process.clock.now())
-            process.wake(0)
+            run.step(Cancel(client.submit.request, "gone"))
             if self._world.tape.chance(self._world.faults().retry, "asks again"):
                 self.ask()
 

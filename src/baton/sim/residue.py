@@ -205,13 +205,15 @@ def kept(fronts: Collection[tuple[Process, Front]], workers: Collection[WorkerRu
         return Live(gateways, *by_role, process.clock.now(), role, rank, tuple(ranks))
 
     for process, front in fronts:
-        for what in (*left(process.pump, live(process, "gateway")), *_timer(front)):
+        for what in (*left(process.pump, live(process, "gateway")), *left(front, live(process, "gateway")), *_timer(front)):
             yield process, what
     for worker in workers:
-        for what in _timer(worker.leader):
-            yield worker.processes[0], what
+        lead = worker.processes[0]
+        for what in (*left(worker.leader, live(lead, worker.draw.role, 0, worker.boots)), *_timer(worker.leader)):
+            yield lead, what
         for rank, process in enumerate(worker.processes):
-            for what in left(process.pump, live(process, worker.draw.role, rank, worker.boots)):
+            lives = live(process, worker.draw.role, rank, worker.boots)
+            for what in (*left(process.pump, lives), *left(worker.cores[rank], lives)):
                 yield process, what
 
 
@@ -267,5 +269,5 @@ def _timer(core: Leader[Any] | Front) -> Iterator[str]:
     and cached pages are hashed again."""
     due = {core._early.timer()} if isinstance(core, DecodeLeader) else set()
     due |= {core.scrubber.timer(busy=False)} if isinstance(core, Leader) else set()
-    if core.timer() != min((at for at in due if at is not None), default=None):
-        yield f"a timer, at {core.timer()}"
+    if core.next_wake() != min((at for at in due if at is not None), default=None):
+        yield f"a timer, at {core.next_wake()}"

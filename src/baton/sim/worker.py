@@ -1,14 +1,16 @@
 """One incarnation of a simulated worker: its ranks' processes with the shipped pumps, over simulated ports."""
 
 from collections.abc import Callable, Iterable, Mapping, Sized
+from functools import partial
 from typing import Any
 
 import msgspec
 
-from baton.core.agreement import Report, StepPlan
+from baton.core.agreement import StepPlan
 from baton.core.decode import DecodeLeader
 from baton.core.errors import Bug
-from baton.core.frames import Join
+from baton.core.events import LeaderEvent, MessageReceived, PeerLost, RankEvent, RankReported
+from baton.core.frames import Join, Said
 from baton.core.ids import Boot, GroupName, Micros, Rank
 from baton.core.leader import Leader
 from baton.core.manifest import Manifest, PoolView, RankManifest
@@ -32,7 +34,6 @@ from baton.sim.books import PlanBook, RankBooks
 from baton.sim.caches import CacheBook
 from baton.sim.collective import Collective
 from baton.sim.confusion import Voice
-from baton.sim.endings import Endings
 from baton.sim.engine import SimEngine
 from baton.sim.host_store import SimHostStore
 from baton.sim.memory import SimFabric
@@ -41,6 +42,7 @@ from baton.sim.parts import Parts
 from baton.sim.process import Process, Pump
 from baton.sim.replicas import Replicas
 from baton.sim.settings import LONGEST, WorkerDraw
+from baton.sim.watched import Watched
 
 WATCHDOG = WatchdogSettings(floor_ms=2_400, first_ms=3_000)  # a slow copy to the host store takes 2 s
 AHEAD = {3: 0.5, 4: 0.25}  # share of the pool that runs ahead of admission, by the rooms of the worker; else all of it
@@ -54,21 +56,6 @@ class Silent(Narration):
 
     def tell(self) -> None:
         """Nothing."""
-
-
-def observe(core: RankCore, books: RankBooks, plans: PlanBook, heard: Callable[[StepPlan], None]) -> None:
-    """Tell the checkers of every plan before a rank applies it, and who wants to hear of it once it has."""
-    apply = core.apply
-
-    def observed(plan: StepPlan) -> list[RankEffect]:
-        plans.applied(core.rank, plan)
-        books.applied(plan)
-        effects = apply(plan)
-        books.passing.update(e.order.job for e in effects if isinstance(e, Digest) and e.passing)
-        heard(plan)
-        return effects
-
-    core.apply = observed  # type: ignore[method-assign]
 
 
 class WorkerRun:
@@ -166,70 +153,66 @@ class WorkerRun:
         }
         leader = makers[d.role]()
         leader.marks, leader.plans = self.world.core_marks, self.world.plans
-        self._watch(leader, self.world.endings)
         return leader
 
-    def _watch(self, leader: Leader[Any], endings: Endings) -> None:
-        """Show the judges what goes in and out."""
-        receive, peer_lost, effects, reported = leader.receive, leader.peer_lost, leader.effects, leader.reported
-        judged: list[Effect] = []  # of this turn of the pump
+    # ---- what goes in and out, for the judges ---------------------------------------------------
 
-        def hear(sender: Boot, message: Any, now: Any) -> None:
-            if self.world.confusion.rightful(sender, message):
-                if isinstance(message, Ticket):
-                    self.world.ticket(message)
-                endings.heard(self.boot, message)
-                if self.draw.role != "prefill":
-                    self.world.pressure.heard(self.boot, message)
-                if self.draw.role == "decode":
-                    self.world.loans.heard(self.boot, message)
-                self.world.waits.heard(self.boot, message)
-                self.world.overtaking.heard(self.boot, message)
-            self.world.confusion.heard(sender, self.boot, message)
-            receive(sender, message, now)
+    def _before(self, event: LeaderEvent) -> None:
+        match event:
+            case MessageReceived(sender=sender, message=message):
+                if self.world.confusion.rightful(sender, message):
+                    self._hears(message)
+                self.world.confusion.heard(sender, self.boot, message)
+            case PeerLost(boot=boot):
+                self.world.endings.lost(self.boot, boot)
+                self.world.loans.lost(self.boot, boot)
+            case RankReported(report=report):
+                self.cache.answered(report.rank, [answer.order for answer in report.rehashed])
+                self.world.loans.found(self.boot, report.ballots)
+            case _:
+                pass
 
-        def lose(boot: Boot, why: str, now: Any) -> None:
-            endings.lost(self.boot, boot)
-            self.world.loans.lost(self.boot, boot)
-            peer_lost(boot, why, now)
+    def _hears(self, message: Said) -> None:
+        if isinstance(message, Ticket):
+            self.world.ticket(message)
+        self.world.endings.heard(self.boot, message)
+        if self.draw.role != "prefill":
+            self.world.pressure.heard(self.boot, message)
+        if self.draw.role == "decode":
+            self.world.loans.heard(self.boot, message)
+        self.world.waits.heard(self.boot, message)
+        self.world.overtaking.heard(self.boot, message)
 
-        def act() -> list[Effect]:
-            judge()
-            found = judged.copy()
-            judged.clear()
-            return found
+    def _after(self, event: LeaderEvent, effects: list[Effect]) -> None:
+        if not effects:
+            return
+        ledger = self.leader.ledger
+        self.world.endings.acts(self.boot, self.draw.name, effects)
+        self.world.overtaking.acts(self.boot, self.draw.name, effects)
+        if self.draw.role == "prefill":
+            self._offers(effects)
+            self.world.sharing.acts(self.manifest, effects, self._changed)
+        if self.draw.role != "decode":
+            self._caches((g, int(p)) for g, pool in ledger.pools.items() for p in pool.cached())
+        else:
+            self.cache.acts(effects, {where for entry in ledger.cache.live() for where in entry.pages.items()})
+            if self.cache.on:
+                self.cache.pinned(ledger.pins)
+            for loan in [effect.message for effect in effects if isinstance(effect, Send) and isinstance(effect.message, Loan)]:
+                if loan.runs:
+                    self.world.people.lent(loan.key)
+        if self.draw.role != "prefill":
+            self.world.pressure.acts(self.boot, self.draw.name, effects)
 
-        def judge() -> None:
-            found = effects()
-            if not found:
-                return
-            judged.extend(found)
-            endings.acts(self.boot, self.draw.name, found)
-            self.world.overtaking.acts(self.boot, self.draw.name, found)
-            if self.draw.role == "prefill":
-                self._offers(found)
-                self.world.sharing.acts(self.manifest, found, self._changed)
-            cached = [(g, int(p)) for g, pool in leader.ledger.pools.items() for p in pool.cached()]
-            if self.draw.role != "decode":
-                self._caches(cached)
-            else:
-                self.cache.acts(found, {where for entry in leader.ledger.cache.live() for where in entry.pages.items()})
-                if self.cache.on:
-                    self.cache.pinned(leader.ledger.pins)
-                for loan in [effect.message for effect in found if isinstance(effect, Send) and isinstance(effect.message, Loan)]:
-                    if loan.runs:
-                        self.world.people.lent(loan.key)
-            if self.draw.role != "prefill":
-                self.world.pressure.acts(self.boot, self.draw.name, found)
+    def _before_rank(self, rank: Rank, event: RankEvent) -> None:
+        if isinstance(event, StepPlan):
+            self.plans.applied(rank, event)
+            self.books[rank].applied(event)
 
-        def told(report: Report, now: Micros) -> None:
-            judge()  # what was done before pages were found damaged
-            self.cache.answered(report.rank, [answer.order for answer in report.rehashed])
-            self.world.loans.found(self.boot, report.ballots)
-            reported(report, now)
-
-        leader.receive, leader.peer_lost, leader.effects = hear, lose, act  # type: ignore[method-assign]
-        leader.reported = told  # type: ignore[method-assign]
+    def _after_rank(self, rank: Rank, event: RankEvent, effects: list[RankEffect]) -> None:
+        if isinstance(event, StepPlan):
+            self.books[rank].passing.update(e.order.job for e in effects if isinstance(e, Digest) and e.passing)
+            self.world.plan_applied(self, rank, event)
 
     def _caches(self, cached: Iterable[Where]) -> None:
         """Where pages are computed: those that enter the cache are complete, and sealed on every rank."""
@@ -277,7 +260,6 @@ class WorkerRun:
         )
         books.store = store
         core = self.parts.rank(rank=rank, boot=self.boots[rank], placements=self.placements, seal=world.seal)
-        observe(core, books, self.plans, lambda plan: world.plan_applied(self, rank, plan))
         core.marks, core.plans = world.core_marks, world.plans
         control = SimControl(world.network, process, address_of(d.name) if rank == 0 else None)
         sessions = self.parts.sessions(self.boots[rank], world.limits)
@@ -285,7 +267,7 @@ class WorkerRun:
         if rank == 0:
             world.confusion.joins(self.boot, Voice(process, sessions, lines))
         host = RankHost(
-            core=core,
+            core=Watched(core, partial(self._before_rank, rank), partial(self._after_rank, rank)),
             engine=engine,
             fabrics={"sim": fabric},
             store=store,
@@ -313,7 +295,7 @@ class WorkerRun:
                 narration=Silent(),
             )
         return WorkerPump(
-            leader=self.leader,
+            leader=Watched(self.leader, self._before, self._after),
             rank=host,
             others=self.boots[1:],
             absent=self.boots[1:],

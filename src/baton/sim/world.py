@@ -15,32 +15,29 @@ import msgspec
 from baton.core.agreement import StepPlan
 from baton.core.door import Finish
 from baton.core.errors import Bug
+from baton.core.events import AskWorkers, ForgetQuestion
 from baton.core.fetch_back import FetchBack
-from baton.core.frames import Said
-from baton.core.front import Front
 from baton.core.host_ledger import state_bytes
-from baton.core.ids import Boot, GroupName, Key, Micros, Rank
+from baton.core.ids import Boot, GroupName, Key, Micros, Rank, Room
 from baton.core.marks import Marks
-from baton.core.messages import BlockRun, Close, Failed, Ticket
+from baton.core.messages import BlockRun, Clear, ResetCache, Ticket
 from baton.core.plans import Plans
-from baton.core.request import FrontSettings, Say
-from baton.core.room import Send
+from baton.core.request import FrontSettings
 from baton.core.session import SessionLimits
 from baton.core.state import Placement
-from baton.shell.gateway_pump import GatewayPump
-from baton.shell.lines import Lines
 from baton.sim import content
 from baton.sim.caches import CacheBook
-from baton.sim.confusion import Confusion, Voice
+from baton.sim.confusion import Confusion
 from baton.sim.costs import Wires
 from baton.sim.endings import Endings
 from baton.sim.excuses import EVERYBODY, Fault, worker_of
+from baton.sim.gateway import GatewayRun
 from baton.sim.gray import Gray
 from baton.sim.handoffs import Handoffs
 from baton.sim.heap import Heap
 from baton.sim.loans import Loans
 from baton.sim.memory import SimPool
-from baton.sim.network import OLD_US, Network, SimControl
+from baton.sim.network import OLD_US, Network
 from baton.sim.overtaking import Overtaking
 from baton.sim.parts import SHIPPED, Parts
 from baton.sim.people import People
@@ -131,10 +128,10 @@ class World:
         self.story: Story | None = None
         self.gateway_addresses = tuple(address_of(g) for g in self.draw.gateways)
         self.workers: dict[str, WorkerRun] = {}
-        self.fronts: dict[str, tuple[Process, Front]] = {}
+        self.gateways: dict[str, GatewayRun] = {}
         self._names: dict[Boot, str] = {}
         self._boots = count(1)
-        self._bits = count(1)
+        self._bits, self._questions = count(1), count(1)
         self._ranks: dict[Boot, tuple[Process, Mapping[GroupName, SimPool]]] = {}
         self._rows: dict[Placement, content.Rows] = {}
         self._sums: dict[Placement, Sums] = {}
@@ -198,9 +195,9 @@ class World:
         known = self.tickets.setdefault(ticket.key, ticket)
         if known != ticket:
             self.violate("same_ticket", f"two tickets for {ticket.key}")
-        self._concerns(ticket)
+        self.concerns(ticket)
 
-    def _concerns(self, ticket: Ticket) -> None:
+    def concerns(self, ticket: Ticket) -> None:
         """Whose faults may excuse the request's failure: a worker may have ended before its ticket came."""
         names = {worker_of(self._names.get(b, "?")) for b in (ticket.gateway, ticket.prefill, ticket.decode)}
         names.add(f"request {ticket.sampling.seed}")
@@ -253,42 +250,12 @@ class World:
         boot = Boot(next(self._boots))
         process = self.process(name, boot)
         self.tell(f"{name}: starts as boot {boot}")
-        front = self.parts.front(boot, self._front_settings, self._draw_bits)
-        front.marks = self.core_marks
-        receive, effects = front.receive, front.effects
-
-        def told(sender: Boot, message: Said, now: Micros) -> None:
-            aborted = isinstance(message, Failed) and front._find(message.key, sender) is None
-            if not aborted and self.confusion.rightful(sender, message):
-                self.handoffs.told(message)
-            self.overtaking.told(boot, message)
-            self.confusion.heard(sender, boot, message)
-            receive(sender, message, now)
-
-        def acts() -> list[Send | Say]:
-            found = effects()
-            self.overtaking.begins(boot, name, found)
-            for effect in found:
-                match effect:
-                    case Send(message=Ticket() as ticket):
-                        self._concerns(ticket)
-                    case Send(message=Close(room=room)):
-                        self.confusion.closes(room)
-                    case _:
-                        pass
-            return found
-
-        front.receive, front.effects = told, acts  # type: ignore[method-assign]
-        control = SimControl(self.network, process, address_of(name))
-        sessions = self.parts.sessions(boot, self.limits)
-        lines = Lines(sessions, control, process.clock)
-        self.confusion.joins(boot, Voice(process, sessions, lines))
-        process.start(lambda: GatewayPump(front=front, lines=lines, clock=process.clock, say=self.people.hear))
-        self.fronts[name] = (process, front)
+        self.gateways[name] = GatewayRun(self, process, address=address_of(name), settings=self._front_settings, parts=self.parts)
         process.on_death.append(partial(self._gateway_died, name, process))
 
-    def _draw_bits(self, n: int, /) -> int:
-        return (content.scramble(next(self._bits)) << 64 | content.scramble(next(self._bits))) & ((1 << n) - 1)
+    def new_room(self) -> Room:
+        """Never used before, and not to be guessed from others."""
+        return Room(f"{content.scramble(next(self._bits)) << 64 | content.scramble(next(self._bits)):032x}")
 
     def start_worker(self, draw: WorkerDraw) -> None:
         """A worker begins, all ranks as new boots."""
@@ -328,7 +295,7 @@ class World:
         self.heap.after(100_000 + 200_000 * self.tape.below(5, "restarts after"), self._restart_gateway, name)
 
     def _restart_gateway(self, name: str) -> None:
-        if not self.fronts[name][0].alive:
+        if not self.gateways[name].process.alive:
             self.start_gateway(name)
 
     # ---- phases ---------------------------------------------------------------------------------
@@ -361,12 +328,11 @@ class World:
         """All pools are zeroed while nothing is held, and the service goes on as if nothing had been asked before."""
         self.tell("---- the pools are cleared; two probes ----")
         self.clearing = True
-        process, front = next(iter(self.fronts.values()))
-        question = front.ask_clear()
-        process.wake(0)
+        gateway, question = next(iter(self.gateways.values())), next(self._questions)
+        gateway.step(AskWorkers(Clear(question)))
         self._advance(self.heap.now + PROBE_US)
-        cleared = {view.name for view in front.ledger(question) or () if view.cleared}
-        front.forget_ledger(question)
+        cleared = {view.name for view in gateway.front.ledger(question) or () if view.cleared}
+        gateway.step(ForgetQuestion(question))
         if cleared != {w.name for w in self.draw.workers}:
             self.violate("healed_succeeds", f"only {sorted(cleared)} have cleared their pools")
         self.clearing = False
@@ -387,7 +353,7 @@ class World:
         """Every decode worker can take from every prefill worker again, and every gateway knows it and no others."""
         self._advance(until, done=self._paired)
         if not self._paired():
-            made = [front.usable_pairs() for _, front in self.fronts.values()]
+            made = [gateway.front.usable_pairs() for gateway in self.gateways.values()]
             self.violate("liveness", f"{PAIRED_US / 1e6:.0f} s after healing the pairs are {made}; {self._due_pairs()} are due")
 
     def _due_pairs(self) -> set[tuple[Boot, Boot]]:
@@ -400,8 +366,8 @@ class World:
         complete = len(self.workers) == len(self.draw.workers) and all(w.alive for w in self.workers.values())
         due, live = self._due_pairs(), {w.boot for w in self.workers.values()}
         return complete and all(
-            set(front.usable_pairs()) == due and {r.manifest.boot for r in front.workers()} == live
-            for _, front in self.fronts.values()
+            set(gateway.front.usable_pairs()) == due and {r.manifest.boot for r in gateway.front.workers()} == live
+            for gateway in self.gateways.values()
         )
 
     def _schedule(self) -> None:
@@ -419,16 +385,17 @@ class World:
 
     def reset_prefill(self) -> None:
         """The prefix caches of prefill workers are emptied: what decode has cached is there alone."""
-        process, front = next(iter(self.fronts.values()))
-        if process.alive:
+        gateway = next(iter(self.gateways.values()))
+        if gateway.process.alive:
             self.tell("operator: the prefix caches of prefill workers are emptied")
             for draw in [w for w in self.draw.workers if w.role == "prefill"]:
-                front.forget_ledger(front.ask_reset_cache(draw.name))
-            process.wake(0)
+                question = next(self._questions)
+                gateway.step(AskWorkers(ResetCache(question), draw.name))
+                gateway.step(ForgetQuestion(question))
 
     def processes(self) -> list[Process]:
         """All that live, gateways first."""
-        found = [p for p, _ in self.fronts.values()]
+        found = [gateway.process for gateway in self.gateways.values()]
         return [p for p in found + [p for w in self.workers.values() for p in w.processes] if p.alive]
 
     def _heal(self) -> None:
@@ -440,7 +407,7 @@ class World:
             process.calls_left = None
             process.hangs.clear()
             process.wake(0)
-        for name, (process, _) in list(self.fronts.items()):
+        for name, process in [(name, gateway.process) for name, gateway in self.gateways.items()]:
             if not process.alive:
                 self._restart_gateway(name)
         for draw in self.draw.workers:
@@ -464,7 +431,7 @@ class World:
                 self.violate("quiet_at_rest", f"{process.name} was turned {moved} times in a second with nothing to do")
         # Cached pages are hashed again and again: what is under way just now must end.
         self._advance(self.heap.now + HASHED_US, done=lambda: not any(w.leader.scrubber.under_way for w in self.workers.values()))
-        for process, front in self.fronts.values():
+        for process, front in [(gateway.process, gateway.front) for gateway in self.gateways.values()]:
             if front.open_requests:
                 waiting = {f"{key.room[-4:]}.{key.epoch}": [self._names[b] for b in boots] for key, boots in front._closing}
                 self.violate("nothing_left", f"{process.name} holds {front.open_requests} requests or rooms, waits for {waiting}")
@@ -486,7 +453,7 @@ class World:
             self.violate("nothing_left", f"{process.name} still keeps {what}")
 
     def _kept(self) -> Iterator[tuple[Process, str]]:
-        return kept(list(self.fronts.values()), self.workers.values())
+        return kept([(g.process, g.front) for g in self.gateways.values()], self.workers.values())
 
     def _damage_is_found(self) -> None:
         """What is damaged and cached now is not after as long as it may take to be found."""

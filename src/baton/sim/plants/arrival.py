@@ -9,7 +9,7 @@ from baton.core.work import Ended, Outcome
 from baton.sim.parts import Parts, Replaced
 from baton.sim.plants.plant import Plant
 
-# ruff: noqa: D101, D102  (each class is described by the plant that it is part of)
+# ruff: noqa: D101  (each class is described by the plant that it is part of)
 
 
 class UsesBeforeEnd(RankCore):
@@ -21,9 +21,9 @@ class UsesBeforeEnd(RankCore):
 
 
 class CountsFailed(RankCore):
-    def ended(self, end: Ended) -> list[RankEffect]:
+    def _ended(self, end: Ended) -> list[RankEffect]:
         if end.outcome is not Outcome.FAILED:
-            return super().ended(end)
+            return super()._ended(end)
         piece = self._reads.pop(end.handle)
         self._settle(piece, piece.blocks)
         self._look_for_quiet()

@@ -68,7 +68,7 @@ class NeverCloses(Front):
 
 
 class LosesNobody(Front):
-    def peer_lost(self, boot: Boot, why: str, now: Micros) -> None:
+    def _lose(self, boot: Boot, why: str, now: Micros) -> None:
         """It comes back, surely."""
 
 
@@ -115,7 +115,7 @@ def _keep_rooms(self: Leader[Any], boot: Boot, why: str, now: Micros) -> None:
         _peer_lost(self, boot, why, now)
 
 
-_peer_lost = Leader.peer_lost
+_peer_lost = Leader._lose
 
 
 def _tells_no_stamp(self: Leader[Any]) -> Credits:
@@ -125,7 +125,7 @@ def _tells_no_stamp(self: Leader[Any]) -> Credits:
 _capacity = Leader._capacity
 
 
-def _only_logged(self: WorkerPump, event: WrongPeer, now: Micros) -> None:
+def _only_logged(self: WorkerPump, event: WrongPeer) -> None:
     """A line in a log, which nobody reads."""
 
 
@@ -195,7 +195,7 @@ PLANTS = (
         "workers go on with the rooms of a gateway that is gone, and keep their records",
         ("nothing_left",),
         8,
-        lambda: Parts(replaced=(Replaced(Leader, "peer_lost", _keep_rooms),)),
+        lambda: Parts(replaced=(Replaced(Leader, "_lose", _keep_rooms),)),
     ),
     Plant(
         "silence_ignored",

@@ -13,8 +13,6 @@ from baton.core.watchdog import Lane, Task, Watchdog
 from baton.sim.parts import Parts, Replaced
 from baton.sim.plants.plant import Plant
 
-# ruff: noqa: D102  (each class is described by the plant that it is part of)
-
 
 def _sees_nothing(self: Watchdog, lane: Lane) -> bool:
     return False
@@ -54,10 +52,10 @@ class BeginsAtOnce(Front):
 class BlamesAll(Front):
     """Whoever was on a worker that ended, and had been on another one, is refused."""
 
-    def peer_lost(self, boot: Boot, why: str, now: Micros) -> None:
+    def _lose(self, boot: Boot, why: str, now: Micros) -> None:
         for request in [r for r in self._requests.values() if boot in (r.pair or ()) and r.suspect]:
             self._convict(request.key, why)
-        super().peer_lost(boot, why, now)
+        super()._lose(boot, why, now)
 
 
 PLANTS = (

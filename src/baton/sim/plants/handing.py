@@ -146,8 +146,8 @@ class KeepsOffers(DecodeLeader):
     def _next_due(self) -> Micros | None:
         return Leader._next_due(self)
 
-    def on_timer(self, now: Micros) -> None:
-        Leader.on_timer(self, now)
+    def _on_timer(self, now: Micros) -> None:
+        Leader._on_timer(self, now)
 
 
 def _final_too_early(table: StateTable, *, start: int, end: int, length: int) -> Final:

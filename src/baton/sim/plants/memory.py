@@ -28,7 +28,7 @@ from baton.sim.parts import Parts, Replaced
 from baton.sim.plants.arrival import ChecksNothing
 from baton.sim.plants.plant import Plant
 
-# ruff: noqa: D101, D102  (each class is described by the plant that it is part of)
+# ruff: noqa: D101  (each class is described by the plant that it is part of)
 
 
 class FreesWhileReading(RankCore):
@@ -54,9 +54,9 @@ class FreesWhileComputing(RankCore):
 
 
 class TakesUnknownForQuiet(RankCore):
-    def ended(self, end: Ended) -> list[RankEffect]:
+    def _ended(self, end: Ended) -> list[RankEffect]:
         known = Outcome.FAILED if end.outcome is Outcome.UNKNOWN else end.outcome
-        return super().ended(Ended(end.handle, known, end.detail))
+        return super()._ended(Ended(end.handle, known, end.detail))
 
 
 def _torn_is_quiet(self: SimFabric, read: UnderWay, release_us: int) -> None:
@@ -127,7 +127,7 @@ class EndsWhenOffered(PrefillLeader):
     def _offer_chunk(self, room: PrefillRoom, final: Any, drawn: Drawn | None) -> None:
         super()._offer_chunk(room, final, drawn)
         if room.state is RoomState.OFFERED:
-            self.receive(room.ticket.decode, Received(room.key), room.progress)  # as if what is offered were read already
+            self._receive(room.ticket.decode, Received(room.key), room.progress)  # as if what is offered were read already
 
 
 def _fits_together(self: Ledger, want: Mapping[GroupName, int], **_beside: Any) -> bool:

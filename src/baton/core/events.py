@@ -1,0 +1,105 @@
+"""What enters the core: the closed sets of events of a leader, a rank and a gateway's front.
+
+    sessions ──MessageReceived, PeerLost──▶ Leader, Front ──effects──▶ the shell performs them
+    ports ──BatchDone, Ended, DigestDone──▶ Rank
+
+Each of the three takes events by `step` and by nothing else, so a run is the sequence of its events and effects.
+"""
+
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from baton.core.agreement import Report, StepPlan, Wedged
+from baton.core.door import Cancel, Submit
+from baton.core.frames import Said
+from baton.core.ids import Boot, Micros, Room
+from baton.core.messages import AskLedger, Clear, ResetCache
+from baton.core.work import BatchDone, Connected, Copied, DigestDone, Ended, Handle, Released
+
+
+class GatewayConnected(msgspec.Struct, frozen=True, tag="gateway_connected"):
+    """A session with a gateway has begun."""
+
+    boot: Boot
+
+
+class PeerConnected(msgspec.Struct, frozen=True, tag="peer_connected"):
+    """A session with the leader of another worker has begun."""
+
+    boot: Boot
+
+
+class PeerLost(msgspec.Struct, frozen=True, tag="peer_lost"):
+    """A session has ended, whoever was at its other end."""
+
+    boot: Boot
+    why: str
+
+
+class MessageReceived(msgspec.Struct, frozen=True, tag="message_received", gc=False):
+    """A message came in, once and in order."""
+
+    sender: Boot
+    message: Said
+
+
+class RankReported(msgspec.Struct, frozen=True, tag="rank_reported"):
+    """A rank of this worker has reported."""
+
+    report: Report
+
+
+class TimerDue(msgspec.Struct, frozen=True, tag="timer_due"):
+    """The time that `next_wake` named has come."""
+
+
+class Submitted(msgspec.Struct, frozen=True, tag="submitted"):
+    """A client asks. room: new, and never used before"""
+
+    submit: Submit
+    room: Room
+
+
+class AskWorkers(msgspec.Struct, frozen=True, tag="ask_workers"):
+    """Somebody has a question to all workers, or to those of this name; the number in the message is new."""
+
+    message: AskLedger | Clear | ResetCache
+    worker: str | None = None
+
+
+class ForgetQuestion(msgspec.Struct, frozen=True, tag="forget_question"):
+    """Answers to that question are not waited for any more."""
+
+    question: int
+
+
+class ReadRefused(msgspec.Struct, frozen=True, tag="read_refused"):
+    """The fabric refused a read before anything was submitted."""
+
+    handle: Handle
+    why: str
+
+
+class ReportDue(msgspec.Struct, frozen=True, tag="report_due"):
+    """The leader can be told what has changed on this rank."""
+
+
+LeaderEvent = GatewayConnected | PeerConnected | PeerLost | MessageReceived | RankReported | TimerDue
+FrontEvent = Submitted | Cancel | PeerLost | MessageReceived | TimerDue | AskWorkers | ForgetQuestion
+RankEvent = StepPlan | Connected | ReadRefused | Ended | Released | BatchDone | DigestDone | Copied | Wedged | ReportDue
+
+E = TypeVar("E", contravariant=True)
+F = TypeVar("F")
+
+
+class Core(Protocol[E, F]):
+    """What a pump drives, and a recording: a leader, a rank or a front."""
+
+    def step(self, event: E, now: Micros, /) -> list[F]:
+        """Take one event; returns what is to be done, in order."""
+        ...
+
+    def next_wake(self) -> Micros | None:
+        """When a `TimerDue` is wanted next; None if not at all. Changed by `step` alone."""
+        ...

@@ -1,0 +1,69 @@
+"""What the core objects of a process are made of, and how they are made: by the composition roots, and by a replay."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from baton.core.decode import DecodeLeader
+from baton.core.errors import ConfigError
+from baton.core.front import Front
+from baton.core.ids import Boot, GroupName, Rank
+from baton.core.leader import Leader
+from baton.core.manifest import Manifest
+from baton.core.plans import Plans
+from baton.core.prefill import PrefillLeader
+from baton.core.rank import RankCore
+from baton.core.request import DECODE, PREFILL, UNIFIED, FrontSettings
+from baton.core.room import LeaderSettings
+from baton.core.state import Placement
+from baton.core.unified import UnifiedLeader
+
+ROLES: Mapping[str, type[Leader[Any]]] = MappingProxyType({PREFILL: PrefillLeader, DECODE: DecodeLeader, UNIFIED: UnifiedLeader})
+
+
+class LeaderParts(msgspec.Struct, frozen=True, tag="leader_parts", forbid_unknown_fields=True):
+    """What a leader is made of; the manifest's role says which."""
+
+    manifest: Manifest
+    settings: LeaderSettings
+    totals: dict[GroupName, int]
+
+    def make(self, plans: Plans) -> Leader[Any]:
+        """The leader. plans: of its process. Raises ConfigError: there is no such role."""
+        role = self.manifest.role
+        if role not in ROLES:
+            raise ConfigError(f"a worker of role {role!r}: there is {', '.join(ROLES)}")
+        leader = ROLES[role](self.manifest, self.settings, dict(self.totals))
+        leader.plans = plans
+        return leader
+
+
+class RankParts(msgspec.Struct, frozen=True, tag="rank_parts", forbid_unknown_fields=True):
+    """What a rank is made of."""
+
+    rank: Rank
+    boot: Boot
+    placements: tuple[Placement, ...]  # of all ranks of its worker
+    seal: bool
+
+    def make(self, plans: Plans) -> RankCore:
+        """The rank. plans: of its process"""
+        rank = RankCore(rank=self.rank, boot=self.boot, placements=self.placements, seal=self.seal)
+        rank.plans = plans
+        return rank
+
+
+class FrontParts(msgspec.Struct, frozen=True, tag="front_parts", forbid_unknown_fields=True):
+    """What a gateway's request logic is made of."""
+
+    boot: Boot
+    settings: FrontSettings
+
+    def make(self) -> Front:
+        """The request logic."""
+        return Front(self.boot, self.settings)
+
+
+Parts = LeaderParts | RankParts | FrontParts

@@ -1,1 +1,0 @@
-"""Invariants that hold over a journal, each judged by books of its own: nothing here asks the core what it thinks."""

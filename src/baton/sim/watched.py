@@ -1,0 +1,30 @@
+"""A core object that a judge looks at: shown each event before it is taken, and what comes of it."""
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from typing_extensions import override
+
+from baton.core.events import Core
+from baton.core.ids import Micros
+
+E = TypeVar("E")
+F = TypeVar("F")
+
+
+class Watched(Core[E, F], Generic[E, F]):
+    """Implements Core around another one."""
+
+    def __init__(self, core: Core[E, F], before: Callable[[E], None], after: Callable[[E, list[F]], None]) -> None:
+        self._core, self._before, self._after = core, before, after
+
+    @override
+    def step(self, event: E, now: Micros, /) -> list[F]:
+        self._before(event)
+        effects = self._core.step(event, now)
+        self._after(event, effects)
+        return effects
+
+    @override
+    def next_wake(self) -> Micros | None:
+        return self._core.next_wake()

@@ -1,0 +1,71 @@
+"""All checks; each looks only at the steps it is about."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from baton.core.ids import Micros
+from baton.trace.checks.attempts import Attempts
+from baton.trace.checks.check import Check
+from baton.trace.checks.clients import ClientStreams
+from baton.trace.checks.commits import CommitAfterArrival
+from baton.trace.checks.landings import OneReadAByte
+from baton.trace.checks.pages import PageBooks
+from baton.trace.checks.plans import NewestEpoch, PlanSequence
+from baton.trace.checks.quiet import QuietIsTrue
+from baton.trace.log import Header, Record, Step
+
+CHECKS: tuple[type[Check], ...] = (
+    PlanSequence,
+    NewestEpoch,
+    PageBooks,
+    CommitAfterArrival,
+    QuietIsTrue,
+    OneReadAByte,
+    ClientStreams,
+    Attempts,
+)
+
+
+class Violation(msgspec.Struct, frozen=True):
+    """An invariant that does not hold in a log."""
+
+    number: int  # of the step, from 1
+    at: Micros
+    invariant: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"step {self.number} at {self.at / 1e6:.6f} s: {self.what} (invariant: {self.invariant})"
+
+
+class Checks:
+    """All checks over one log. A check that has found something is not asked again: what follows is its echo."""
+
+    def __init__(self) -> None:
+        self._checks = [check() for check in CHECKS]
+        self._steps = 0
+
+    def feed(self, record: Record) -> Iterator[Violation]:
+        """Take the next record."""
+        match record:
+            case Header():
+                pass
+            case Step():
+                self._steps += 1
+                for check in list(self._checks):
+                    what = _first(check, record)
+                    if what is not None:
+                        self._checks.remove(check)
+                        yield Violation(self._steps, record.at, check.invariant, what)
+            case _:
+                for check in self._checks:
+                    check.made(record)
+
+
+def _first(check: Check, step: Step) -> str | None:
+    """The first thing that is wrong with a step; a step that cannot be judged is wrong, too."""
+    try:
+        return next(iter(check.see(step)), None)
+    except Exception as error:  # noqa: BLE001  (a log comes from anywhere; what makes no sense is a finding)
+        return f"this step makes no sense: {type(error).__name__}: {error}"

@@ -1,0 +1,46 @@
+"""What a check is, and what several of them ask of a step."""
+
+from collections.abc import Iterator
+from typing import TypeVar
+
+from baton.core.agreement import StepPlan
+from baton.core.ids import Boot, Key
+from baton.core.messages import AnyMessage
+from baton.core.room import Issue, Send
+from baton.trace.log import Kind, Parts, Raised, Step
+
+M = TypeVar("M")
+
+
+class Check:
+    """One invariant over the log of one process."""
+
+    invariant: str
+
+    def made(self, parts: Parts) -> None:
+        """A core object was made of these."""
+
+    def see(self, step: Step) -> Iterator[str]:
+        """Take the next step; says what is wrong with it, once for each wrong."""
+        raise NotImplementedError
+
+
+def plans(step: Step) -> list[StepPlan]:
+    """The plans that the leader issued in this step."""
+    return [out.plan for out in step.effects if isinstance(out, Issue)] if step.core is Kind.LEADER else []
+
+
+def sent(step: Step, kind: type[M]) -> list[tuple[Boot, M]]:
+    """(to, message) of every message of that kind that was sent."""
+    found: list[tuple[Boot, AnyMessage]] = [(o.to, o.message) for o in step.effects if isinstance(o, Send)]
+    return [(to, message) for to, message in found if isinstance(message, kind)]
+
+
+def raised(step: Step) -> bool:
+    """Whether the call ended in an exception."""
+    return any(isinstance(out, Raised) for out in step.effects)
+
+
+def brief(key: Key) -> str:
+    """A room's epoch, short enough for a sentence."""
+    return f"{key.room[:8]}.{key.epoch}"

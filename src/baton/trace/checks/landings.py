@@ -1,0 +1,66 @@
+"""No byte of a pool is the target of two reads at once: the later one could be torn by the earlier."""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import override
+
+from baton.core.events import ReadRefused
+from baton.core.ids import GroupName
+from baton.core.rank_effects import Read
+from baton.core.work import Ended, Handle, Outcome, Released
+from baton.trace.checks.check import Check, raised
+from baton.trace.log import Kind, Step
+
+Ranges = tuple[NDArray[np.int64], NDArray[np.int64]]  # first byte, byte past the last; ascending
+
+
+class OneReadAByte(Check):
+    """Books of the byte ranges into which a rank reads; a read that ended unknown may still land."""
+
+    invariant = "no byte is the target of two reads at once"
+
+    def __init__(self) -> None:
+        self._open: dict[Handle, Mapping[GroupName, Ranges]] = {}
+
+    @override
+    def see(self, step: Step) -> Iterator[str]:
+        if step.core is not Kind.RANK or raised(step):
+            return
+        match step.event:
+            case Ended() as end if end.outcome is not Outcome.UNKNOWN:
+                self._open.pop(end.handle, None)
+            case ReadRefused(handle=handle):
+                self._open.pop(handle, None)
+            case Released() as released:
+                self._open.pop(released.handle, None)
+            case _:
+                pass
+        for out in step.effects:
+            if isinstance(out, Read):
+                yield from self._begin(out)
+
+    def _begin(self, read: Read) -> Iterator[str]:
+        ranges = _ranges(read)
+        for handle, others in self._open.items():
+            for group in ranges.keys() & others.keys():
+                if _overlap(ranges[group], others[group]):
+                    yield f"read {read.handle} begins into bytes of group {group} into which read {handle} may still land"
+        self._open[read.handle] = ranges
+
+
+def _ranges(read: Read) -> Mapping[GroupName, Ranges]:
+    found = {}
+    for group in {c.group for c in read.copies}:
+        start = np.concatenate([c.target for c in read.copies if c.group == group])
+        size = np.concatenate([c.nbytes for c in read.copies if c.group == group])
+        order = np.argsort(start, kind="stable")
+        found[group] = start[order], (start + size)[order]
+    return found
+
+
+def _overlap(a: Ranges, b: Ranges) -> bool:
+    """Whether any range of the one meets any of the other; each side's own ranges are disjoint."""
+    # How many of b's ranges begin before a's end, less those that end at or before a's begin.
+    return bool((np.searchsorted(b[0], a[1], "left") > np.searchsorted(b[1], a[0], "right")).any())

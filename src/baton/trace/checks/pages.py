@@ -1,0 +1,171 @@
+"""A page has one owner; what a dropped room held is given to nobody before every rank has said `quiet`, and what a retracted
+room held to nobody before every rank has said that its state is in the host store. A page that is shared is the same part of
+both rooms' sequences."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from typing_extensions import override
+
+from baton.core.agreement import Hold, Report, StepPlan, Vote
+from baton.core.events import MessageReceived, RankReported
+from baton.core.ids import GroupName, Key, Page, Rank, Seq
+from baton.core.messages import Ended, Ticket
+from baton.core.parts import LeaderParts
+from baton.core.state import Unit, Window
+from baton.trace.checks.check import Check, brief, plans, sent
+from baton.trace.log import Kind, Parts, Step
+
+Place = tuple[GroupName, Page]
+
+
+class PageBooks(Check):
+    """Books kept from plans and reports alone."""
+
+    invariant = (
+        "a page has one owner, or rooms that share its tokens, and is given anew only after every rank said quiet, or has its"
+        " state in the host store"
+    )
+
+    def __init__(self) -> None:
+        self._ranks: frozenset[Rank] = frozenset()
+        self._totals: dict[GroupName, int] = {}
+        self._page_tokens: dict[GroupName, int] = {}  # of the groups that hold pages; a slot holds a whole sequence
+        self._holders: dict[Place, set[Key]] = {}
+        self._made: dict[Place, tuple[Key, int]] = {}  # for whom a page was first given, and its number in that room's list
+        self._tickets: dict[Key, Ticket] = {}
+        self._held: dict[Key, list[Place]] = {}
+        self._counts: dict[Key, Counter[GroupName]] = {}  # of its pages, those passed among them
+        self._passed: dict[Key, Counter[GroupName]] = {}
+        self._windows: dict[GroupName, int] = {}
+        self._dropped: dict[Key, Seq] = {}
+        self._quiet: dict[Key, set[Rank]] = {}
+        self._offloads: dict[int, Key] = {}
+        self._stored: dict[Key, set[Rank]] = {}
+
+    @override
+    def made(self, parts: Parts) -> None:
+        if isinstance(parts, LeaderParts):
+            self._ranks = frozenset(Rank(r.rank) for r in parts.manifest.ranks)
+            self._totals = parts.totals
+            tokens = parts.manifest.page_blocks * parts.manifest.table.block_tokens
+            groups = parts.manifest.table.groups
+            self._page_tokens = {g.name: tokens for g in groups if g.unit is Unit.PAGE}
+            self._windows = {g.name: g.extent.tokens for g in groups if isinstance(g.extent, Window)}
+
+    @override
+    def see(self, step: Step) -> Iterator[str]:
+        if step.core is not Kind.LEADER:
+            return
+        match step.event:
+            case RankReported(report=report):
+                yield from self._hear(report)
+            case MessageReceived(message=Ticket() as ticket):
+                self._tickets[ticket.key] = ticket
+            case _:
+                pass
+        for _, ended in sent(step, Ended):
+            if ended.key in self._held or ended.key in self._dropped:
+                yield f"the end of {brief(ended.key)} was told while its pages were not quiet on every rank"
+        for plan in plans(step):
+            yield from self._plan(plan)
+
+    def _hear(self, report: Report) -> Iterator[str]:
+        for ballot in report.ballots:
+            if ballot.order in self._offloads and ballot.vote is Vote.ARRIVED:
+                self._stored[self._offloads[ballot.order]].add(report.rank)
+        for key in report.quiet:
+            at = self._dropped.get(key)
+            if at is None or report.applied < at:
+                yield f"rank {report.rank} said quiet of {brief(key)} without having been told to drop it"
+                continue
+            self._quiet[key].add(report.rank)
+            if self._quiet[key] == self._ranks:
+                del self._dropped[key], self._quiet[key]
+                self._stored.pop(key, None)
+                self._offloads = {order: of for order, of in self._offloads.items() if of != key}
+                self._free(key)
+
+    def _free(self, key: Key) -> None:
+        """Its pages are nobody's."""
+        self._counts.pop(key, None)
+        self._passed.pop(key, None)
+        for place in self._held.pop(key, []):
+            self._holders[place].discard(key)
+
+    def _plan(self, plan: StepPlan) -> Iterator[str]:
+        gone = set(self._dropped)
+        for key in plan.drop:
+            if key in gone:
+                yield f"plan {plan.seq} drops {brief(key)} a second time"
+            self._dropped.setdefault(key, plan.seq)
+            self._quiet.setdefault(key, set())
+        for key in plan.vacate:
+            if self._stored.pop(key, set()) != self._ranks:
+                yield f"plan {plan.seq} takes the pages of {brief(key)}, whose state is not in every rank's host store"
+            self._free(key)
+        for offload in plan.offload:
+            self._offloads[offload.order], self._stored[offload.key] = offload.key, set()
+        for hold in plan.hold:
+            if hold.key in gone:
+                yield f"plan {plan.seq} gives pages to {brief(hold.key)}, which was dropped"
+            yield from self._hold(plan.seq, hold)
+        for fetch in plan.fetch:
+            if fetch.key in gone or fetch.key not in self._held:
+                yield f"plan {plan.seq} fetches into {brief(fetch.key)}, which holds nothing any more"
+        for row in plan.batch:
+            past = row.start + len(row.tokens)
+            if row.key in self._dropped:
+                yield f"plan {plan.seq} computes {brief(row.key)}, which was dropped"
+            elif any(self._counts.get(row.key, Counter())[g] * n < past for g, n in self._page_tokens.items()):
+                yield f"plan {plan.seq} computes {brief(row.key)} up to position {past}, beyond the pages it holds"
+            elif any(
+                max(0, row.start - window + 1) < self._passed.get(row.key, Counter())[g] * self._page_tokens[g]
+                for g, window in self._windows.items()
+            ):
+                yield f"plan {plan.seq} computes {brief(row.key)} from position {row.start} on, whose window it has given up"
+
+    def _hold(self, seq: Seq, hold: Hold) -> Iterator[str]:
+        held, counts = self._held.setdefault(hold.key, []), self._counts.setdefault(hold.key, Counter())
+        passed = self._passed.setdefault(hold.key, Counter())
+        for group, n in hold.passed.items():
+            front = [place for place in held if place[0] == group][:n]
+            for place in front:
+                held.remove(place)
+                self._holders[place].discard(hold.key)
+            passed[group] += n
+            counts[group] += n - len(front)
+        for group, pages in hold.pages.items():
+            for n, page in enumerate(pages):
+                place = (group, page)
+                what = f"plan {seq} gives {brief(hold.key)} page {page} of group {group}"
+                if not 0 <= page < self._totals.get(group, 0):
+                    yield f"{what}, which does not exist"
+                elif n < hold.shared:
+                    yield from self._share(what, place, hold.key, n)
+                else:
+                    yield from self._own(what, place)
+                    self._holders[place], self._made[place] = set(), (hold.key, counts[group])
+                self._holders.setdefault(place, set()).add(hold.key)
+                held.append(place)
+                counts[group] += 1
+
+    def _own(self, what: str, place: Place) -> Iterator[str]:
+        """A page begins a new life."""
+        for owner in sorted(self._holders.get(place, ()))[:1]:
+            how = "not quiet on every rank" if owner in self._dropped else "open"
+            yield f"{what}; {brief(owner)} has it, and is {how}"
+
+    def _share(self, what: str, place: Place, key: Key, n: int) -> Iterator[str]:
+        """A page of another room is given to this one, too, as number `n` of its list."""
+        if place not in self._made:
+            yield f"{what} as computed before, and it was given to nobody"
+            return
+        author, at = self._made[place]
+        theirs, ours = self._tickets.get(author), self._tickets.get(key)
+        if theirs is None or ours is None:
+            return  # the log begins later
+        past = (n + 1) * self._page_tokens[place[0]]
+        then, now = ((*ticket.prompt, *ticket.said)[:past] for ticket in (theirs, ours))
+        if at != n or theirs.cache_salt != ours.cache_salt or now[: len(then)] != then:  # it may go on with generated tokens
+            yield f"{what} as number {n}; it was number {at} of {brief(author)}, and their beginnings or salts are not the same"

@@ -1,0 +1,117 @@
+"""Records to bytes and back: msgpack, strictly typed, each in a frame that tells a whole one from a damaged one.
+
+    frame = length (u32, little endian) │ crc32 of the body (u32) │ body (msgpack)
+
+A process that is killed leaves at most one frame that is not whole, at the end of its file.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator
+from typing import Any, get_args
+from zlib import crc32
+
+import msgspec
+import numpy as np
+
+from baton.core.errors import BatonError, Bug, ConfigError
+from baton.trace.log import Record
+
+FRAME = struct.Struct("<II")
+MAX_BODY_BYTES = 256 << 20
+RECORD: Any = Record  # a union is a value for msgspec, not for mypy
+
+
+class Damaged(ConfigError):
+    """From here on the file cannot be read: it ends inside a frame, or the frame is not what was written."""
+
+
+def _pack(value: object) -> object:
+    """A numpy array as its shape and its bytes, little endian."""
+    if isinstance(value, np.ndarray):
+        return value.shape, np.ascontiguousarray(value, dtype=value.dtype.newbyteorder("<")).tobytes()
+    raise NotImplementedError(f"{type(value).__name__} has no place in a log")
+
+
+def _unpack(kind: Any, value: Any) -> object:
+    """The array of a field of type NDArray[kind]. Raises ValueError where shape and bytes do not fit."""
+    dtype = np.dtype(get_args(get_args(kind)[1])[0])
+    match value:
+        case [list(shape), bytes(raw)] if all(type(n) is int and n >= 0 for n in shape):
+            return np.frombuffer(raw, dtype=dtype.newbyteorder("<")).astype(dtype).reshape(shape)
+        case _:
+            raise ValueError(f"an array is [shape, bytes], not {type(value).__name__}")
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=_pack)
+_decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(RECORD, dec_hook=_unpack)
+
+
+def canonical(value: object) -> bytes:
+    """The bytes by which two values are compared."""
+    return _encoder.encode(value)
+
+
+def encode(record: Record) -> bytes:
+    """One record as a frame.
+
+    Raises:
+        Bug: larger than `MAX_BODY_BYTES`; it could not be read back
+    """
+    body = _encoder.encode(record)
+    if len(body) > MAX_BODY_BYTES:
+        raise Bug(f"a {type(record).__name__} of {len(body)} bytes in a log; the limit is {MAX_BODY_BYTES}")
+    return FRAME.pack(len(body), crc32(body)) + body
+
+
+def decode(body: bytes) -> Record:
+    """One record from a frame's body of unknown origin.
+
+    Raises:
+        Damaged: not a record of this format
+    """
+    try:
+        return _decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError, BatonError) as error:
+        raise Damaged(f"not a record of a log: {error}") from error
+
+
+def records(chunks: Iterable[bytes]) -> Iterator[tuple[int, Record]]:
+    """(bytes of the file up to its end, record) for every whole record, as the chunks come.
+
+    Raises:
+        Damaged: the rest cannot be read; every whole record before it has been given
+    """
+    rest, at = bytearray(), 0
+    for chunk in chunks:
+        rest += chunk
+        used = 0
+        while (body := _whole(rest, used, at)) is not None:
+            used += FRAME.size + len(body)
+            yield at + used, _decode_at(body, at + used - len(body))
+        del rest[:used]
+        at += used
+    if rest:
+        raise Damaged(f"it ends inside a record that begins at byte {at}")
+
+
+def _whole(rest: bytearray, start: int, base: int) -> bytes | None:
+    """The body of the frame at `start`; None while it is not all there."""
+    if len(rest) - start < FRAME.size:
+        return None
+    length, expected = FRAME.unpack_from(rest, start)
+    if length > MAX_BODY_BYTES:
+        raise Damaged(f"at byte {base + start} stands a record of {length} bytes; the limit is {MAX_BODY_BYTES}")
+    begin = start + FRAME.size
+    if len(rest) - begin < length:
+        return None
+    body = bytes(memoryview(rest)[begin : begin + length])
+    if crc32(body) != expected:
+        raise Damaged(f"the record at byte {base + start} is not what was written (its checksum differs)")
+    return body
+
+
+def _decode_at(body: bytes, at: int) -> Record:
+    try:
+        return decode(body)
+    except Damaged as error:
+        raise Damaged(f"at byte {at}: {error}") from error
