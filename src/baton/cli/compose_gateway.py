@@ -26,7 +26,7 @@ from baton.gateway.app import create_app
 from baton.gateway.front_door import FrontDoor
 from baton.gateway.generation_config import GenerationConfig, load
 from baton.gateway.serve import listen, serve_http
-from baton.gateway.settings import GatewaySettings as HttpSettings
+from baton.gateway.settings import HttpSettings
 from baton.gateway.tokenizer import Tokenizer
 from baton.shell.lines import Lines
 from baton.shell.settings import GatewaySettings
