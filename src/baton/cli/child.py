@@ -1,8 +1,8 @@
-"""How Baton starts its own processes: the settings of a child are one JSON document on its standard input.
+"""How Baton starts its own processes: each reads its settings from standard input, as JSON.
 
-    python -m baton.cli.child KIND NAME < SETTINGS          KIND: gateway or worker; NAME: for `ps` alone
+    python -m baton.cli.child KIND NAME < SETTINGS      KIND: gateway or worker; NAME: for `ps`
 
-They are in nobody's command line: `ps` shows that to every user of the machine.
+Settings may hold API keys, and `ps` shows a command line to every user of the machine.
 """
 
 import sys
@@ -33,13 +33,14 @@ def program(name: str, settings: GatewaySettings | WorkerSettings, *, ends: int 
 
 
 def run(kind: str, document: bytes) -> None:
-    """Be the process of that kind. Raises ConfigError: another version of Baton has written the document."""
+    """Be a process of that kind. Raises ConfigError: another version of Baton wrote the document."""
     struct, start = KINDS[kind]
     try:
         settings = msgspec.json.decode(document, type=struct)
     except msgspec.DecodeError as error:
-        why = f"the settings of this {kind} come from another version of Baton ({error}); restart the service"
-        raise ConfigError(why) from error
+        raise ConfigError(
+            f"the settings of this {kind} come from another version of Baton ({error}); restart the service"
+        ) from error
     start(settings)
 
 

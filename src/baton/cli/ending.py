@@ -1,6 +1,7 @@
-"""How a process of Baton begins and ends, whatever it does: what it needs of its machine, its exit code, its one line of why.
+"""How every process of Baton begins and ends, whatever it does.
 
-Exit codes: 0 well, 1 something failed, 2 a setting that cannot work (one line on stderr says which), 130 interrupted.
+Exit codes: 0 well, 1 something failed, 2 a setting that cannot work (one line on stderr says which),
+130 interrupted.
 """
 
 import os
@@ -14,7 +15,8 @@ def prepare() -> int:
     """What every process needs of its machine; returns the exit code, 0 to go on."""
     from baton.cli.kernel_cache import provide_cache
 
-    os.environ.setdefault("MC_LOG_LEVEL", "ERROR")  # Mooncake reads it when it loads, and writes a dozen lines otherwise
+    # Mooncake reads it when it loads, and writes a dozen lines otherwise.
+    os.environ.setdefault("MC_LOG_LEVEL", "ERROR")
     try:
         note = provide_cache()
     except ConfigError as e:

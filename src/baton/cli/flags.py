@@ -1,10 +1,11 @@
-"""Makes flags of settings structs: every field with a `Flag` becomes a parameter of the command, as typer wants it.
+"""Makes flags of settings structs: a field with a `Flag` becomes a parameter of the command.
 
     @with_flags(WorkerSettings)
     def worker(model: opt.Model = opt.DEFAULT_MODEL, *, given: Given) -> None:
         settings = given.make(WorkerSettings, model=model, name=given.get("name") or "worker", ...)
 
-Typer has no notion of a struct: it reads a function's signature, so the command gets one that is put together here.
+Typer knows no structs. It reads the signature of a function, so the command gets one that is put
+together here.
 """
 
 import inspect
@@ -15,43 +16,43 @@ import msgspec
 import typer
 
 from baton.core.errors import ConfigError
-from baton.ports.flag import Setting, settings_of
+from baton.ports.flag import Setting, settings_of, structs_in
 
 S = TypeVar("S", bound=msgspec.Struct)
 Command = Callable[..., None]
 
 
 class Given:
-    """What holds for one command: what the command line and its config file say, and defaults. By name of the flag."""
+    """The values of a command's flags: given on the command line or in a file, or defaults."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = values
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value of a flag; `default` where nobody gave it, and its field has no default that --help shows as a value."""
+        """The value of a flag; `default` if nobody gave it and its field has no default of its own."""
         return self._values.get(key, default)
 
     def make(self, struct: type[S], **decided: Any) -> S:
-        """The settings: fields in `decided`, which no flag overrides, and the others as given. Raises ConfigError."""
-        fields = dict(decided)
-        for each in msgspec.structs.fields(struct):
-            if each.name not in decided and isinstance(each.type, type) and issubclass(each.type, msgspec.Struct):
-                fields[each.name] = self.make(each.type)
+        """A struct of these values. Fields in `decided` win over flags. Raises ConfigError."""
+        inner = dict(structs_in(struct))
+        fields: dict[str, Any] = {n: self.make(inner[n]) for n in inner if n not in decided}
         for setting in settings_of(struct, nested=False):
             if setting.field not in decided and setting.key in self._values:
                 fields[setting.field] = self._values[setting.key]
-        return struct(**fields)
+        return struct(**fields, **decided)
 
 
 def with_flags(
     *structs: type[msgspec.Struct], only: Collection[str] | None = None, by_hand: bool = True
 ) -> Callable[[Command], Command]:
-    """Adds flags to a command, which takes them as `given`. Of two of the same name the first counts.
+    """Adds flags to a command, which takes their values as `given`.
+
+    Where two structs have a flag of the same name, the first one's counts.
 
     Args:
-        structs: whose fields become flags
-        only: names of flags, where not all are wanted
-        by_hand: whether flags for processes started by hand are among them
+        structs: their fields become flags
+        only: the flags that are wanted; None = all
+        by_hand: False = without the flags that only processes started by hand take
     """
     settings: dict[str, Setting] = {}
     for setting in (s for struct in structs for s in settings_of(struct)):
@@ -59,16 +60,17 @@ def with_flags(
             settings.setdefault(setting.key, setting)
 
     def add(command: Command) -> Command:
-        own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "given"]
+        parameters = inspect.signature(command, eval_str=True).parameters.values()
+        own = [p.replace(kind=p.KEYWORD_ONLY) for p in parameters if p.name != "given"]
+        flags = [_parameter(setting) for setting in settings.values()]
 
         def run(**values: Any) -> None:
             said = {key: values.pop(key) for key in settings}
-            given = {key: _value(settings[key], value) for key, value in said.items() if value is not None}
+            given = {k: _value(settings[k], v) for k, v in said.items() if v is not None}
             command(**values, given=Given(given))
 
-        parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in own] + [_parameter(s) for s in settings.values()]
-        run.__doc__, run.__name__, run.__module__ = command.__doc__, command.__name__, command.__module__
-        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what typer looks at
+        run.__doc__, run.__name__ = command.__doc__, command.__name__
+        run.__signature__ = inspect.Signature(own + flags)  # type: ignore[attr-defined]
         return run
 
     return add
@@ -96,7 +98,7 @@ def _parameter(setting: Setting) -> inspect.Parameter:
 
 
 def _default(setting: Setting) -> Any:
-    """As people would write it; None = nothing is passed on, and `inspect.Parameter.empty`: the flag must be given."""
+    """What holds without the flag, as a text or value; `empty` = the flag must be given."""
     flag, default = setting.flag, setting.default
     if flag.default is not None:
         return None

@@ -1,4 +1,4 @@
-"""What a command line says that is no setting of a process: the model, and the file in which the rest may stand."""
+"""What a command line says besides settings: the model, and the file in which settings may stand."""
 
 from typing import Annotated
 
@@ -10,9 +10,19 @@ from baton.ports.flag import ENGINE, PROCESSES
 
 DEFAULT_MODEL = "smollm2"
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="Checkpoint directory, GGUF file, Hugging Face id, or 'smollm2'.")]
+Model = Annotated[
+    str,
+    typer.Argument(metavar="MODEL", help="Checkpoint directory, GGUF file, Hugging Face id, or 'smollm2'."),
+]
 ModelPath = Annotated[
-    str | None, typer.Option("--model-path", "--model", metavar="MODEL", help="The same as MODEL.", rich_help_panel=ENGINE)
+    str | None,
+    typer.Option(
+        "--model-path",
+        "--model",
+        metavar="MODEL",
+        help="The same as MODEL.",
+        rich_help_panel=ENGINE,
+    ),
 ]
 Config = Annotated[
     str | None,

@@ -14,7 +14,11 @@ from baton.shell.threads import available_cores, divide, pin
 
 @with_flags(WorkerSettings)
 def worker(
-    model: opt.Model = opt.DEFAULT_MODEL, model_path: opt.ModelPath = None, config: opt.Config = None, *, given: Given
+    model: opt.Model = opt.DEFAULT_MODEL,
+    model_path: opt.ModelPath = None,
+    config: opt.Config = None,
+    *,
+    given: Given,
 ) -> None:
     """Run one worker; it registers with every gateway named."""
     from baton.cli.models import require
@@ -39,7 +43,11 @@ def worker(
 
 @with_flags(GatewaySettings)
 def gateway(
-    model: opt.Model = opt.DEFAULT_MODEL, model_path: opt.ModelPath = None, config: opt.Config = None, *, given: Given
+    model: opt.Model = opt.DEFAULT_MODEL,
+    model_path: opt.ModelPath = None,
+    config: opt.Config = None,
+    *,
+    given: Given,
 ) -> None:
     """Run the HTTP front; workers register with it."""
     from baton.cli.models import require
@@ -54,22 +62,28 @@ def names_of(model: str, given: Given) -> dict[str, Any]:
     """The fields that say which model, and what clients call it."""
     from baton.cli.models import locate
 
-    return {"model": str(locate(model)), "served_model_name": given.get("served_model_name") or model}
+    return {
+        "model": str(locate(model)),
+        "served_model_name": given.get("served_model_name") or model,
+    }
 
 
 def gateway_settings(given: Given, **decided: Any) -> GatewaySettings:
     """As given, with a port that is free now.
 
     Raises:
-        ConfigError: a value that cannot be, or a file of keys or of sampling defaults that does not hold any
+        ConfigError: a value, a file of keys or a file of sampling defaults that cannot be
     """
     from baton.cli.api_keys import read_keys
     from baton.cli.ports import free_port
 
-    settings = given.make(GatewaySettings, **decided, port=free_port(given.get("host"), given.get("port")))
+    port = free_port(given.get("host"), given.get("port"))
+    settings = given.make(GatewaySettings, **decided, port=port)
     read_keys(settings.api_keys, settings.api_key_files)
     if settings.generation_config != "auto" or settings.override_generation_config is not None:
-        from baton.gateway import generation_config as files  # it takes a quarter of a second to import
+        from baton.gateway import (
+            generation_config as files,
+        )  # it takes a quarter of a second to import
 
         files.require_source(settings.generation_config)
         if settings.override_generation_config is not None:
@@ -78,7 +92,7 @@ def gateway_settings(given: Given, **decided: Any) -> GatewaySettings:
 
 
 def run_worker(settings: WorkerSettings) -> None:
-    """The worker's composition, loaded only now: pinned first, because compute libraries look at what they may use."""
+    """The worker's composition, loaded after pinning: compute libraries look at the cores they may use."""
     pin(rank_cores(settings)[0])
     from baton.cli.compose_worker import run_worker as compose
     from baton.cli.logs import configure

@@ -19,22 +19,30 @@ from baton.shell.threads import Share, available_cores, divide, together, warnin
 
 
 class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What `baton serve` decides beyond the settings of the gateway and the workers that it starts."""
+    """What `baton serve` itself decides; it also takes the flags of the processes that it starts."""
 
     prefill: Annotated[int, Flag("Number of prefill workers.", PROCESSES, limits=ONE_OR_MORE)] = 1
     decode: Annotated[int, Flag("Number of decode workers.", PROCESSES, limits=ONE_OR_MORE)] = 1
-    role: Annotated[Literal["split", "unified"], Flag("split; or unified: one worker does both (the baseline).", PROCESSES)] = (
-        "split"
-    )
-    prefill_tp: Annotated[int | None, Flag("For prefill workers alone.", PROCESSES, default="--tp", limits=ONE_OR_MORE)] = None
-    prefill_pp: Annotated[int | None, Flag("For prefill workers alone.", PROCESSES, default="--pp", limits=ONE_OR_MORE)] = None
+    role: Annotated[
+        Literal["split", "unified"],
+        Flag("split; or unified: one worker does both (the baseline).", PROCESSES),
+    ] = "split"
+    prefill_tp: Annotated[
+        int | None,
+        Flag("For prefill workers alone.", PROCESSES, default="--tp", limits=ONE_OR_MORE),
+    ] = None
+    prefill_pp: Annotated[
+        int | None,
+        Flag("For prefill workers alone.", PROCESSES, default="--pp", limits=ONE_OR_MORE),
+    ] = None
     decode_tp: Annotated[int | None, Flag("For decode workers alone.", PROCESSES, default="--tp", limits=ONE_OR_MORE)] = None
     decode_pp: Annotated[int | None, Flag("For decode workers alone.", PROCESSES, default="--pp", limits=ONE_OR_MORE)] = None
     prefill_page_size: Annotated[int | None, Flag("For prefill workers alone.", MEMORY, default="--page-size")] = None
     decode_page_size: Annotated[int | None, Flag("For decode workers alone.", MEMORY, default="--page-size")] = None
-    control: Annotated[str | None, Flag("Address on which workers register.", PROCESSES, default="a free port of loopback")] = (
-        None
-    )
+    control: Annotated[
+        str | None,
+        Flag("Address on which workers register.", PROCESSES, default="a free port of loopback"),
+    ] = None
     record: Annotated[
         str | None,
         Flag(
@@ -55,8 +63,16 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     def own(self, role: Role) -> dict[str, int]:
         """The settings that the workers of a role have for themselves."""
         fields = {
-            Role.PREFILL: {"tp": self.prefill_tp, "pp": self.prefill_pp, "page_tokens": self.prefill_page_size},
-            Role.DECODE: {"tp": self.decode_tp, "pp": self.decode_pp, "page_tokens": self.decode_page_size},
+            Role.PREFILL: {
+                "tp": self.prefill_tp,
+                "pp": self.prefill_pp,
+                "page_tokens": self.prefill_page_size,
+            },
+            Role.DECODE: {
+                "tp": self.decode_tp,
+                "pp": self.decode_pp,
+                "page_tokens": self.decode_page_size,
+            },
         }.get(role, {})
         return {field: value for field, value in fields.items() if value is not None}
 
@@ -66,7 +82,11 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 @with_flags(ServeSettings, GatewaySettings, WorkerSettings, by_hand=False)
 def serve(
-    model: opt.Model = opt.DEFAULT_MODEL, model_path: opt.ModelPath = None, config: opt.Config = None, *, given: Given
+    model: opt.Model = opt.DEFAULT_MODEL,
+    model_path: opt.ModelPath = None,
+    config: opt.Config = None,
+    *,
+    given: Given,
 ) -> None:
     """Serve MODEL on this machine: prompts computed in one process, tokens generated in another."""
     from baton.cli.models import ensure
@@ -83,13 +103,14 @@ def serve(
 
 
 def plan(given: Given, model: str, *, cores: Sequence[int]) -> tuple[GatewaySettings, tuple[WorkerSettings, ...]]:
-    """The settings of every process; fabrics and control listen on one address. Raises ConfigError."""
+    """The settings of every process. Fabrics and control listen on one address. Raises ConfigError."""
     from baton.cli.own_address import control_at, own_address
     from baton.cli.ports import free_port
 
     service = given.make(ServeSettings)
     names = names_of(model, given)
-    front = gateway_settings(given, **names, control=service.control or f"tcp://127.0.0.1:{free_port('127.0.0.1', 0)}")
+    control = service.control or f"tcp://127.0.0.1:{free_port('127.0.0.1', 0)}"
+    front = gateway_settings(given, **names, control=control)
     host = own_address((front.control,))
     shared = given.make(
         WorkerSettings,

@@ -1,6 +1,6 @@
-"""What the operator decides about fabrics: one struct for each that has settings, and what several of them share.
+"""What the operator decides about fabrics: a struct for each that has settings, and what they share.
 
-Apart from the port: the command line needs it without numpy.
+These structs are apart from the port, because the command line needs them without numpy.
 """
 
 from typing import Annotated, Literal
@@ -9,6 +9,16 @@ import msgspec
 
 from baton.ports.flag import MEMORY, Flag, Limits, require_limits
 from baton.ports.written import names, pair
+
+# What may be asked for, and the fabrics that it means, in order of preference. Mooncake must be asked
+# for by name, because its listener serves whoever reaches it (docs/fabrics.md).
+FABRICS = {
+    "auto": ("shm", "nixl", "tcp"),
+    "shm": ("shm",),
+    "nixl": ("nixl",),
+    "mooncake": ("mooncake",),
+    "tcp": ("tcp",),
+}
 
 
 class NixlSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -32,14 +42,18 @@ class MooncakeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """Of fabric mooncake."""
 
     protocol: Annotated[
-        Literal["tcp", "rdma"], Flag("How Mooncake moves bytes: tcp or rdma.", MEMORY, ("--mooncake-protocol",))
+        Literal["tcp", "rdma"],
+        Flag("How Mooncake moves bytes: tcp or rdma.", MEMORY, ("--mooncake-protocol",)),
     ] = "tcp"
 
 
 class TcpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Of fabric tcp."""
 
-    streams: Annotated[int, Flag("Connections of fabric tcp to a peer.", MEMORY, ("--tcp-streams",), limits=Limits(1, 16))] = 2
+    streams: Annotated[
+        int,
+        Flag("Connections of fabric tcp to a peer.", MEMORY, ("--tcp-streams",), limits=Limits(1, 16)),
+    ] = 2
 
     def __post_init__(self) -> None:
         require_limits(self)

@@ -1,9 +1,9 @@
-"""What people are told of a setting, beside the field that holds it: its flag, its help, its limits.
+"""A setting's flag, its help and its limits, beside the field that holds its value.
 
-    max_num_seqs: Annotated[int, Flag("Requests that one worker runs at once.", ENGINE, limits=ONE_OR_MORE)] = 128
+    max_num_seqs: Annotated[int, Flag("Requests at once.", ENGINE, limits=ONE_OR_MORE)] = 128
 
-From this one line come the flag `--max-num-seqs`, the key of a TOML file, the row of docs/flags.md and the default
-(`cli/flags.py`). A field without a Flag is one that Baton decides itself.
+This line makes the flag `--max-num-seqs` and its default, the key of a TOML file and the row of
+docs/flags.md (`cli/flags.py`). Baton itself decides the fields that have no Flag.
 """
 
 import math
@@ -17,7 +17,7 @@ from baton.core.errors import ConfigError
 
 ENGINE, MEMORY, PROCESSES, HTTP = "Engine", "Memory", "Processes", "HTTP"  # the panels of --help
 
-Reader = Callable[[str, str], Any]  # (flag, what was written) -> the field's value; raises ConfigError
+Reader = Callable[[str, str], Any]  # (flag, text) -> the field's value; raises ConfigError
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,9 @@ class Limits:
         return self.least <= value <= self.most or (self.zero_is_off and value == 0)
 
     def __str__(self) -> str:
-        bounds = f"be at least {self.least:g}" if self.most == math.inf else f"lie between {self.least:g} and {self.most:g}"
+        bounds = f"lie between {self.least:g} and {self.most:g}"
+        if self.most == math.inf:
+            bounds = f"be at least {self.least:g}"
         return bounds + f" {self.unit}" * bool(self.unit) + "; 0 switches it off" * self.zero_is_off
 
 
@@ -46,12 +48,16 @@ class Flag:
     """One flag.
 
     Attributes:
-        names: all its names, ours first; none = the field's name, without its unit
-        read: makes the field's value of what was written, where it is no plain text, number or choice
-        choices: what may be written, and the value that it means
+        help: one sentence for --help and docs/flags.md
+        panel: the part of --help in which the flag stands
+        names: all its names, ours first; none = the name of the field, without its unit
+        read: makes the field's value of a text that is no plain number or choice
+        choices: the texts that may be given, and the value that each of them means
         repeated: the flag may be given several times
-        default: in words, what holds where the flag is not given and the field has no default that says it
-        by_hand: for a process that is started by hand; `baton serve` decides it for its own
+        default: says in words what holds without the flag, where the field's default does not
+        metavar: stands for the value in --help
+        limits: of a number
+        by_hand: only processes that are started by hand take it; `baton serve` decides it
     """
 
     help: str
@@ -92,18 +98,28 @@ class Setting(msgspec.Struct, frozen=True):
 
 
 def settings_of(struct: type[msgspec.Struct], *, nested: bool = True) -> Iterator[Setting]:
-    """The fields of a struct that have a flag, in order; with `nested`, those of the structs in it at their place."""
+    """The fields of a struct that have a flag, in order, and with `nested` those of its structs."""
+    inner = dict(structs_in(struct)) if nested else {}
     for each in msgspec.structs.fields(struct):
-        if nested and isinstance(each.type, type) and issubclass(each.type, msgspec.Struct):
-            yield from settings_of(each.type)
+        if each.name in inner:
+            yield from settings_of(inner[each.name])
         elif get_origin(each.type) is Annotated:
             kind, *notes = get_args(each.type)
-            default = each.default if each.default_factory is msgspec.NODEFAULT else each.default_factory()
-            yield from (Setting(each.name, kind, default, note) for note in notes if isinstance(note, Flag))
+            makes_default = each.default_factory is not msgspec.NODEFAULT
+            default = each.default_factory() if makes_default else each.default
+            flags = [note for note in notes if isinstance(note, Flag)]
+            yield from (Setting(each.name, kind, default, flag) for flag in flags)
+
+
+def structs_in(struct: type[msgspec.Struct]) -> Iterator[tuple[str, type[msgspec.Struct]]]:
+    """The fields of a struct that hold structs with flags of their own, and these structs."""
+    for each in msgspec.structs.fields(struct):
+        if isinstance(each.type, type) and issubclass(each.type, msgspec.Struct):
+            yield each.name, each.type
 
 
 def require_limits(settings: msgspec.Struct) -> None:
-    """That every number is within the limits of its flag. Raises ConfigError, which names flag, value and limits."""
+    """That every number keeps the limits of its flag. Raises ConfigError: one does not."""
     for setting in settings_of(type(settings), nested=False):
         limits, value = setting.flag.limits, getattr(settings, setting.field)
         if limits is not None and value is not None and not limits.hold(value):

@@ -1,6 +1,7 @@
-"""Values of settings that are more than a number or a choice, as people write them: each reader has the flag's name and the text.
+"""Readers of settings that people write in a form of their own: sizes, lists, pairs, paths.
 
-A reader raises ConfigError for what it cannot read: the sentence names the flag and the text, and says what to write.
+Each takes the flag's name and the text. It raises ConfigError for a text that it cannot read: the
+sentence names both and says what to write.
 """
 
 import os
@@ -8,7 +9,17 @@ import re
 
 from baton.core.errors import ConfigError
 
-UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
+UNITS = {
+    "": 1,
+    "K": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "T": 10**12,
+    "KI": 2**10,
+    "MI": 2**20,
+    "GI": 2**30,
+    "TI": 2**40,
+}
 SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?\s*", re.ASCII)
 
 

@@ -14,7 +14,7 @@ def word_or_folder(_flag: str, text: str) -> str:
 
 
 class GatewaySettings(ProcessSettings, frozen=True, kw_only=True):
-    """One gateway. What its HTTP side goes by follows from them, from files and from the model (gateway/settings.py)."""
+    """One gateway. Its HTTP side also needs files and the model (`gateway/settings.py`)."""
 
     host: Annotated[str, Flag("Address on which HTTP listens.", HTTP)] = "127.0.0.1"
     port: Annotated[int, Flag("Port on which HTTP listens; 0 takes a free one.", HTTP, limits=Limits(1, 65_535))] = 8000
@@ -46,7 +46,11 @@ class GatewaySettings(ProcessSettings, frozen=True, kw_only=True):
     request_timeout_s: Annotated[float, Flag("Seconds that a request may take, all in all.", HTTP, limits=TIMEOUT)] = 600.0
     queue_timeout_s: Annotated[
         float,
-        Flag("Seconds of them that it may wait for memory; never more than half of them.", HTTP, limits=TIMEOUT),
+        Flag(
+            "Seconds of them that it may wait for memory; never more than half of them.",
+            HTTP,
+            limits=TIMEOUT,
+        ),
     ] = 30.0
     max_queued: Annotated[
         int,
@@ -76,5 +80,9 @@ class GatewaySettings(ProcessSettings, frozen=True, kw_only=True):
     ] = "auto"
     override_generation_config: Annotated[
         str | None,
-        Flag("Sampling defaults that win over that file, e.g. '{\"temperature\": 0.2}'.", HTTP, metavar="JSON"),
+        Flag(
+            "Sampling defaults that win over that file, e.g. '{\"temperature\": 0.2}'.",
+            HTTP,
+            metavar="JSON",
+        ),
     ] = None

@@ -1,8 +1,9 @@
 """What the operator decides about a worker, and what workers and gateways have in common.
 
-There is one struct for each kind of process: this one, `shell/gateway_settings.py`, and `cli/serve.py` for the service as
-a whole. It is the only source of flags, keys of a TOML file, help and defaults: to add a flag, add a field, and use it.
-A process that starts another hands it its struct as JSON (`cli/child.py`).
+Each kind of process has one struct: WorkerSettings, GatewaySettings (`shell/gateway_settings.py`)
+and ServeSettings (`cli/serve.py`). The struct is the only source of flags, keys of a TOML file, help
+and defaults: to add a flag, add a field, and use it. A process that starts another one hands it the
+struct as JSON (`cli/child.py`).
 """
 
 from enum import Enum
@@ -13,36 +14,33 @@ import msgspec
 from baton.core.errors import ConfigError
 from baton.core.fetch_back import FetchBack
 from baton.core.watchdog import WatchdogSettings
-from baton.ports.fabric_settings import FabricSettings
-from baton.ports.flag import ENGINE, HTTP, MEMORY, ONE_OR_MORE, PROCESSES, Flag, Limits, require_limits
+from baton.ports.fabric_settings import FABRICS, FabricSettings
+from baton.ports.flag import (
+    ENGINE,
+    HTTP,
+    MEMORY,
+    ONE_OR_MORE,
+    PROCESSES,
+    Flag,
+    Limits,
+    require_limits,
+)
 from baton.ports.written import numbers, path, size
 
 BLOCK_TOKENS = 16  # B: the unit of layout, transfer and seal; equal on both sides
 KV_BYTES = 1 << 30  # of a pool whose size nobody gave
 DAY_S = 86_400.0
 TIMEOUT = Limits(0.001, DAY_S, "seconds")
-WATCHDOG = Limits(0.5, DAY_S, "seconds", zero_is_off=True)  # a busy machine keeps a thread waiting for half a second
+# A busy machine keeps a thread waiting for half a second.
+WATCHDOG = Limits(0.5, DAY_S, "seconds", zero_is_off=True)
+# A shorter interval would leave a worker no time for anything else.
+VERIFY = Limits(1.0, DAY_S, "seconds", zero_is_off=True)
 
-DTYPES = {
-    "auto": "auto",
-    "bfloat16": "bfloat16",
-    "float16": "float16",
+DTYPES = {name: name for name in ("auto", "bfloat16", "float16", "float32")} | {
     "half": "float16",
-    "float32": "float32",
     "float": "float32",
 }
 INDEX_DTYPES = {"auto": "auto", "fp8": "fp8", "fp8_e4m3": "fp8"}
-FABRICS = {
-    "auto": (
-        "shm",
-        "nixl",
-        "tcp",
-    ),  # mooncake is asked for by name: its listener serves whoever reaches it, docs/fabrics.md
-    "shm": ("shm",),
-    "nixl": ("nixl",),
-    "mooncake": ("mooncake",),
-    "tcp": ("tcp",),
-}
 
 
 class Role(Enum):
@@ -71,12 +69,12 @@ class HostKvMemory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if word != "auto":
             return HostKvMemory(0 if text == "0" else size(flag, text))
         if slash and not (sharers.isascii() and sharers.isdecimal() and 0 < int(sharers) < 10**9):
-            raise ConfigError(f"{flag} {text}: write auto/N for N workers that divide what is free, e.g. auto/3")
+            raise ConfigError(f"{flag} {text}: write auto/N for N workers on this machine, e.g. auto/3")
         return HostKvMemory(sharers=int(sharers) if slash else 1)
 
 
 class ProcessSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What gateways and workers have in common. `model` is the directory of the checkpoint, from the argument MODEL."""
+    """What gateways and workers have in common. `model` is the directory of the checkpoint."""
 
     model: str
     served_model_name: Annotated[str, Flag("The name that clients use.", HTTP, default="MODEL")]
@@ -92,7 +90,11 @@ class ProcessSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     ] = None
     secret: Annotated[
         str | None,
-        Flag("File made by 'baton secret new'; encrypts control, required off loopback.", PROCESSES, read=path),
+        Flag(
+            "File made by 'baton secret new'; encrypts control, required off loopback.",
+            PROCESSES,
+            read=path,
+        ),
     ] = None
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
@@ -114,7 +116,7 @@ class ProcessSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class WorkerSettings(ProcessSettings, frozen=True, kw_only=True):
-    """One rank of a worker. The first rank of a machine starts the others there, each with settings of its own."""
+    """One rank of a worker. The first rank of a machine starts the others there."""
 
     gateways: Annotated[
         tuple[str, ...],
@@ -126,7 +128,10 @@ class WorkerSettings(ProcessSettings, frozen=True, kw_only=True):
             by_hand=True,
         ),
     ]
-    role: Annotated[Role, Flag("What it computes.", PROCESSES, ("--role", "--disaggregation-mode"), by_hand=True)] = Role.UNIFIED
+    role: Annotated[
+        Role,
+        Flag("What it computes.", PROCESSES, ("--role", "--disaggregation-mode"), by_hand=True),
+    ] = Role.UNIFIED
     bind: Annotated[
         str,
         Flag(
@@ -174,7 +179,10 @@ class WorkerSettings(ProcessSettings, frozen=True, kw_only=True):
             limits=ONE_OR_MORE,
         ),
     ] = 1
-    nnodes: Annotated[int, Flag("Machines that the ranks are divided over.", PROCESSES, limits=ONE_OR_MORE, by_hand=True)] = 1
+    nnodes: Annotated[
+        int,
+        Flag("Machines that the ranks are divided over.", PROCESSES, limits=ONE_OR_MORE, by_hand=True),
+    ] = 1
     node_rank: Annotated[int, Flag("Which of these machines this is.", PROCESSES, by_hand=True)] = 0
     rendezvous: Annotated[
         str | None,
@@ -191,8 +199,8 @@ class WorkerSettings(ProcessSettings, frozen=True, kw_only=True):
     watchdog_timeout_s: Annotated[
         float,
         Flag(
-            "Seconds that a step, a hash or a host copy may show no progress, or ten times what it usually takes if that is"
-            " more; then its worker is ended and started again. 0: for ever.",
+            "Seconds that a step, a hash or a host copy may show no progress, or ten times what it"
+            " usually takes if that is more; then its worker is ended and started again. 0: for ever.",
             PROCESSES,
             limits=WATCHDOG,
         ),
@@ -236,7 +244,10 @@ class WorkerSettings(ProcessSettings, frozen=True, kw_only=True):
     block_size: Annotated[int, Flag("Tokens in a block, the unit of transfer; 16 is the only size.", ENGINE)] = BLOCK_TOKENS
 
     page_tokens: Annotated[int, Flag("Tokens in a page, a multiple of 16.", MEMORY, ("--page-size",))] = 64
-    kv_pages: Annotated[int | None, Flag("Pages of each rank's pool, instead of --kv-memory.", MEMORY, limits=ONE_OR_MORE)] = None
+    kv_pages: Annotated[
+        int | None,
+        Flag("Pages of each rank's pool, instead of --kv-memory.", MEMORY, limits=ONE_OR_MORE),
+    ] = None
     kv_bytes: Annotated[
         int | None,
         Flag(
@@ -244,16 +255,16 @@ class WorkerSettings(ProcessSettings, frozen=True, kw_only=True):
             MEMORY,
             ("--kv-memory", "--kv-cache-memory-bytes"),
             read=size,
-            default="1GiB",
+            default=f"{KV_BYTES >> 30}GiB",
             limits=ONE_OR_MORE,
         ),
     ] = None
     host_kv_memory: Annotated[
         HostKvMemory,
         Flag(
-            "Host memory of each rank that generates, for requests that give way when its pool is full: e.g. 4GiB, auto = twice"
-            " the pool, but a quarter of what is free at most for all that generate (auto/3: in three workers), 0 = they are"
-            " computed again.",
+            "Host memory of each rank that generates, for requests that give way when its pool is"
+            " full: e.g. 4GiB, auto = twice the pool, but a quarter of what is free at most for all"
+            " that generate (auto/3: in three workers), 0 = they are computed again.",
             MEMORY,
             read=HostKvMemory.read,
             default="auto",
@@ -280,7 +291,10 @@ class WorkerSettings(ProcessSettings, frozen=True, kw_only=True):
     ] = True
     prefill_ahead: Annotated[
         float,
-        Flag("Share of a prefill worker's pool for prompts that decode has not admitted; 1: all.", MEMORY),
+        Flag(
+            "Share of a prefill worker's pool for prompts that decode has not admitted; 1: all.",
+            MEMORY,
+        ),
     ] = 0.5
     prefix_caching: Annotated[
         bool,
@@ -307,14 +321,18 @@ class WorkerSettings(ProcessSettings, frozen=True, kw_only=True):
     ] = 60.0
     fetch_timeout_s: Annotated[
         float,
-        Flag("Seconds that a read may take from its turn on, for each 64 MiB of it.", MEMORY, limits=TIMEOUT),
+        Flag(
+            "Seconds that a read may take from its turn on, for each 64 MiB of it.",
+            MEMORY,
+            limits=TIMEOUT,
+        ),
     ] = 10.0
     cache_verify_interval_s: Annotated[
         float,
         Flag(
             "Seconds within which every cached page is hashed where it lies and compared with its seal, or not used; 0: never.",
             MEMORY,
-            limits=Limits(1.0, DAY_S, "seconds", zero_is_off=True),  # shorter, and it is all that a worker does
+            limits=VERIFY,
         ),
     ] = 60.0
 
@@ -326,7 +344,8 @@ class WorkerSettings(ProcessSettings, frozen=True, kw_only=True):
     @property
     def watchdog(self) -> WatchdogSettings:
         """What the ranks' watchdogs go by."""
-        return WatchdogSettings(round(self.watchdog_timeout_s * 1000), round(self.watchdog_first_timeout_s * 1000))
+        floor_s, first_s = self.watchdog_timeout_s, self.watchdog_first_timeout_s
+        return WatchdogSettings(round(floor_s * 1000), round(first_s * 1000))
 
     @property
     def page_blocks(self) -> int:
@@ -347,7 +366,8 @@ class WorkerSettings(ProcessSettings, frozen=True, kw_only=True):
     def others_here(self) -> range:
         """Ranks that this process starts."""
         first = self.own_rank + 1
-        return range(first, first + self.ranks_here - 1) if self.rank is None else range(first, first)
+        count = self.ranks_here - 1 if self.rank is None else 0
+        return range(first, first + count)
 
     def __post_init__(self) -> None:
         require_limits(self)
@@ -357,7 +377,9 @@ class WorkerSettings(ProcessSettings, frozen=True, kw_only=True):
                 " --page-size sets the unit of allocation and may differ between workers"
             )
         if self.page_tokens < BLOCK_TOKENS or self.page_tokens % BLOCK_TOKENS:
-            raise ConfigError(f"a page of {self.page_tokens} tokens: it must be a positive multiple of {BLOCK_TOKENS}")
+            raise ConfigError(
+                f"a page of {self.page_tokens} tokens: it must be a positive multiple of {BLOCK_TOKENS}; set --page-size"
+            )
         if self.kv_pages is not None and self.kv_bytes is not None:
             raise ConfigError("--kv-pages and --kv-memory both set the pool's size; give one of them")
         if not 0 < self.prefill_ahead <= 1:
