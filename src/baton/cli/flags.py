@@ -78,15 +78,18 @@ def with_flags(
 
 def _parameter(setting: Setting) -> inspect.Parameter:
     """A flag as typer wants it: its type there, its default and its help."""
-    flag, default = setting.flag, _default(setting)
-    kind = setting.kind if flag.read is None and flag.choices is None else str
+    flag, default, choices = setting.flag, _default(setting), setting.choices
+    kind = setting.kind if flag.read is None and choices is None else str
     if flag.repeated:
         kind = list[str]
+    metavar = flag.metavar
+    if choices is not None and flag.choices is None:
+        metavar = f"<{'|'.join(choices)}>"
     option = typer.Option(
         *setting.names,
         help=flag.help,
         rich_help_panel=flag.panel,
-        metavar=flag.metavar,
+        metavar=metavar,
         show_default=flag.default if flag.default is not None else True,
     )
     return inspect.Parameter(
@@ -104,18 +107,18 @@ def _default(setting: Setting) -> Any:
         return None
     if default is msgspec.NODEFAULT:
         return inspect.Parameter.empty
-    if flag.choices is not None:
-        return next(word for word, value in flag.choices.items() if value == default)
+    if setting.choices is not None:
+        return next(word for word, value in setting.choices.items() if value == default)
     return None if flag.repeated else default
 
 
 def _value(setting: Setting, said: Any) -> Any:
     """The field's value. Raises ConfigError."""
     flag = setting.flag
-    if flag.choices is not None:
-        if said not in flag.choices:
-            raise ConfigError(f"{setting.name} {said}: there is {', '.join(flag.choices)}")
-        return flag.choices[said]
+    if (choices := setting.choices) is not None:
+        if said not in choices:
+            raise ConfigError(f"{setting.name} {said}: there is {', '.join(choices)}")
+        return choices[said]
     if flag.repeated:
         items = [flag.read(setting.name, item) if flag.read is not None else item for item in said]
         return dict(items) if isinstance(setting.default, dict) else tuple(items)

@@ -9,7 +9,8 @@ docs/flags.md (`cli/flags.py`). Baton itself decides the fields that have no Fla
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Annotated, Any, get_args, get_origin
+from enum import Enum
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
 
@@ -52,7 +53,8 @@ class Flag:
         panel: the part of --help in which the flag stands
         names: all its names, ours first; none = the name of the field, without its unit
         read: makes the field's value of a text that is no plain number or choice
-        choices: the texts that may be given, and the value that each of them means
+        choices: the texts that may be given, and the value that each of them means, where the field's
+            type (Literal, Enum) does not say it
         repeated: the flag may be given several times
         default: says in words what holds without the flag, where the field's default does not
         metavar: stands for the value in --help
@@ -90,6 +92,15 @@ class Setting(msgspec.Struct, frozen=True):
     def name(self) -> str:
         """Our name of the flag."""
         return self.names[0].split("/")[0]
+
+    @property
+    def choices(self) -> Mapping[str, Any] | None:
+        """The texts that may be given, and their values; None = it is no choice."""
+        if get_origin(self.kind) is Literal:
+            return {word: word for word in get_args(self.kind)}
+        if isinstance(self.kind, type) and issubclass(self.kind, Enum):
+            return {each.value: each for each in self.kind}
+        return self.flag.choices
 
     @property
     def key(self) -> str:

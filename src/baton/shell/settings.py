@@ -377,9 +377,7 @@ class WorkerSettings(ProcessSettings, frozen=True, kw_only=True):
                 " --page-size sets the unit of allocation and may differ between workers"
             )
         if self.page_tokens < BLOCK_TOKENS or self.page_tokens % BLOCK_TOKENS:
-            raise ConfigError(
-                f"a page of {self.page_tokens} tokens: it must be a positive multiple of {BLOCK_TOKENS}; set --page-size"
-            )
+            raise ConfigError(f"a page of {self.page_tokens} tokens: it must be a positive multiple of {BLOCK_TOKENS}")
         if self.kv_pages is not None and self.kv_bytes is not None:
             raise ConfigError("--kv-pages and --kv-memory both set the pool's size; give one of them")
         if not 0 < self.prefill_ahead <= 1:
