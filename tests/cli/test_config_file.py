@@ -53,7 +53,7 @@ def test_a_file_of_a_service(checkpoint, config, planned):
     text = f'model-path = "{checkpoint}"\nport = 0\ndecode = 2\nskip-server-warmup = true\napi-key = "k"\n'
     assert run(["serve", "--config", config(text)]) == 0
     front, *workers = planned
-    assert (len(workers), front.warms_up, front.api_keys, front.model) == (3, False, ("k",), str(checkpoint))
+    assert (len(workers), front.skip_server_warmup, front.api_keys, front.model) == (3, True, ("k",), str(checkpoint))
 
 
 @pytest.mark.parametrize(

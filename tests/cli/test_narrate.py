@@ -7,7 +7,7 @@ import pytest
 
 from baton.cli import narrate
 from baton.cli.narrate import Narrator, Steps, greeting
-from baton.shell.settings import GatewaySettings
+from baton.shell.gateway_settings import GatewaySettings
 from baton.shell.supervisor import Died, GaveUp, Ready, Said, Started, Stopping, Waiting
 
 FRONT = GatewaySettings(

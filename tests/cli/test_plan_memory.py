@@ -79,8 +79,8 @@ def test_people_get_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         (["--page-size", "20"], "multiple of 16"),
         (["--max-model-len", "5000"], "4096"),
         (["--index-dtype", "fp8"], "no index"),
-        (["--host-kv-memory", "auto/0"], "workers that share host memory is 0"),
-        (["--host-kv-memory", "auto/"], "not a size"),
+        (["--host-kv-memory", "auto/0"], "--host-kv-memory auto/0: write auto/N"),
+        (["--host-kv-memory", "auto/"], "--host-kv-memory auto/: write auto/N"),
     ],
 )
 def test_what_cannot_be_is_said_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], why: str) -> None:

@@ -11,7 +11,7 @@ from baton.cli import compose_rank
 from baton.cli.host_share import automatic
 from baton.cli.preflight import require_room
 from baton.core.errors import ConfigError
-from baton.shell.settings import Role, WorkerSettings
+from baton.shell.settings import HostKvMemory, Role, WorkerSettings
 
 GIB = 1 << 30
 WORKER = WorkerSettings(
@@ -24,7 +24,7 @@ WORKER = WorkerSettings(
     page_tokens=64,
     kv_pages=None,
     kv_bytes=4 * GIB,
-    host_kv_bytes=0,
+    host_kv_memory=HostKvMemory(0),
     max_batched_tokens=512,
     max_num_seqs=8,
     threads=1,
@@ -71,12 +71,12 @@ def test_each_rank_has_a_pool_of_its_own():
 
 
 def test_host_memory_of_those_that_generate_counts_too():
-    worker = msgspec.structs.replace(WORKER, host_kv_bytes=3 * GIB, tp=2)
+    worker = msgspec.structs.replace(WORKER, host_kv_memory=HostKvMemory(3 * GIB), tp=2)
     require_room([worker], weights=[GIB], available=15 * GIB)
     with pytest.raises(ConfigError, match=r"weights of 1 GiB, 6 GiB for requests .* --host-kv-memory"):
         require_room([worker], weights=[GIB], available=14 * GIB)
     require_room([msgspec.structs.replace(worker, role=Role.PREFILL)], weights=[GIB], available=9 * GIB)
-    require_room([msgspec.structs.replace(worker, host_kv_bytes=None)], weights=[GIB], available=9 * GIB)
+    require_room([msgspec.structs.replace(worker, host_kv_memory=HostKvMemory())], weights=[GIB], available=9 * GIB)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_where_nobody_says_twice_the_pools_and_a_quarter_of_what_is_free_at_most
 def test_all_ranks_of_all_workers_that_generate_share_it(monkeypatch):
     """96 GiB are free, a quarter of them for two workers of three ranks."""
     monkeypatch.setattr(compose_rank, "available_bytes", lambda: 96 * GIB)
-    one = msgspec.structs.replace(WORKER, host_kv_bytes=None, host_kv_sharers=2, tp=3)
+    one = msgspec.structs.replace(WORKER, host_kv_memory=HostKvMemory(sharers=2), tp=3)
     rank = SimpleNamespace(settings=one, _host_pools={"full": SimpleNamespace(nbytes=40 * GIB)})
     assert compose_rank.Body._host_bytes(rank) == 4 * GIB
     rank.settings = msgspec.structs.replace(one, role=Role.PREFILL)

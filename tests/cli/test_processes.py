@@ -1,38 +1,32 @@
-"""The flags that `serve` gives its children lead to the settings it planned."""
+"""From flags to settings: what a worker and a gateway by hand come to, and what `serve` plans for its children."""
 
 import msgspec
 import pytest
 
-from baton.cli import given, main, processes
-from baton.cli import options as opt
-from baton.cli.processes import gateway_flags, rank_cores, worker_flags
-from baton.cli.serve import Crew, Keys, plan_gateway, plan_workers
+from baton.cli import child, main, processes, serve
+from baton.cli.processes import rank_cores
+from baton.cli.serve import ServeSettings, plan_workers
 from baton.core.errors import ConfigError
-from baton.ports.fabric_settings import FabricSettings
-from baton.shell.settings import Role, WorkerSettings
+from baton.core.fetch_back import FetchBack
+from baton.ports.fabric_settings import FabricSettings, MooncakeSettings, NixlSettings, TcpSettings
+from baton.shell.gateway_settings import GatewaySettings
+from baton.shell.settings import HostKvMemory, Role, WorkerSettings
 
-WORK = given.Work(dtype="half", index_dtype="fp8_e4m3", max_model_len=None, max_batched_tokens=256, max_num_seqs=7)
-MEMORY = given.Memory(block_size=16, page_size=64, kv_pages=None, kv_memory="3MiB", fabric="auto", seal=opt.Switch.ON)
-FABRIC = FabricSettings(
-    host="127.0.0.2",
-    devices=("a", "b"),
-    nixl_backend="B",
-    nixl_params={"x": "y=z", "k": "a,b"},
-    mooncake_protocol="rdma",
-    tcp_streams=3,
+SHARED = WorkerSettings(
+    model="/m",
+    served_model_name="m",
+    gateways=("tcp://127.0.0.1:7",),
+    name="worker",
+    bind="tcp://127.0.0.1:0",
+    threads=1,
+    kv_bytes=3 << 20,
 )
-CREW = Crew(roles=(Role.PREFILL, Role.DECODE, Role.DECODE), page_sizes={Role.PREFILL: None, Role.DECODE: None}, threads=None)
+TWO_DECODE = ServeSettings(decode=2)
+GATEWAY = "--gateway=tcp://127.0.0.1:7"
 
 
-def service(model, **changes):
-    base = given.Service(
-        model=str(model), served_model_name="m", gateways=("tcp://127.0.0.1:7",), secret=None, log_level=opt.LogLevel.INFO
-    )
-    return msgspec.structs.replace(base, **changes)
-
-
-def plan(model, *, work=WORK, memory=MEMORY, crew=CREW, cores=(0,), **changes):
-    return plan_workers(service(model, **changes), work, memory, crew, cores=cores)
+def plan(service=TWO_DECODE, *, cores=(0,), threads=None, **changes):
+    return plan_workers(service, msgspec.structs.replace(SHARED, **changes), cores=cores, threads=threads)
 
 
 @pytest.fixture
@@ -41,105 +35,265 @@ def composed(monkeypatch):
     seen = []
     monkeypatch.setattr(processes, "run_worker", seen.append)
     monkeypatch.setattr(processes, "run_gateway", seen.append)
+    monkeypatch.setattr(serve, "supervise", lambda front, workers: seen.extend([front, *workers]) or 0)
     return seen
 
 
-CHANGES = [
-    {},
-    {"work": msgspec.structs.replace(WORK, dtype="auto", max_model_len=99)},
-    {"memory": msgspec.structs.replace(MEMORY, host_kv_memory="auto")},
-    {"memory": msgspec.structs.replace(MEMORY, host_kv_memory="auto/5")},
-    {"memory": msgspec.structs.replace(MEMORY, host_kv_memory="2GiB")},
-    {"memory": msgspec.structs.replace(MEMORY, kv_pages=5, kv_memory=None, fabric="nixl", seal=opt.Switch.OFF)},
-    {"crew": msgspec.structs.replace(CREW, page_sizes={Role.PREFILL: 16, Role.DECODE: 128}, threads=2), "cores": (1, 3, 5, 8)},
-    {"served_model_name": "--odd name", "secret": "/s", "gateways": ("tcp://127.0.0.1:7", "tcp://127.0.0.1:8")},
-    {
-        "crew": Crew(roles=(Role.UNIFIED,), page_sizes={}, threads=None),
-        "log_level": opt.LogLevel.DEBUG,
-        "log_format": opt.LogFormat.JSON,
-    },
-    {"record": "/logs"},
-    {"memory": msgspec.structs.replace(MEMORY, prefix_caching=False)},
-    {"memory": msgspec.structs.replace(MEMORY, cache_verify_interval_s=2.5)},
-    {"work": msgspec.structs.replace(WORK, prefill_ahead=0.125)},
-    {"work": msgspec.structs.replace(WORK, watchdog_s=2.5, watchdog_first_s=0.0)},
-    {
-        "crew": msgspec.structs.replace(CREW, layouts={Role.PREFILL: given.Parallel(2, 3), Role.DECODE: given.Parallel(pp=2)}),
-        "cores": (0, 1, 2, 3, 4, 5, 6, 7, 8, 9),
-    },
-    {"memory": msgspec.structs.replace(MEMORY, fabric="tcp", fabric_settings=FABRIC)},
+def in_words(flags):
+    return [f"{flag}={value}" if value is not None else flag for flag, value in flags]
+
+
+WORKER_FLAGS = [
+    ("--gateway", "tcp://127.0.0.1:7"),
+    ("--gateway", "tcp://127.0.0.1:8"),
+    ("--role", "prefill"),
+    ("--bind", "tcp://127.0.0.2:5"),
+    ("--name", "p"),
+    ("--cores", "0,2"),
+    ("--threads", "3"),
+    ("--tp", "2"),
+    ("--pp", "2"),
+    ("--nnodes", "2"),
+    ("--node-rank", "1"),
+    ("--rendezvous", "h:1"),
+    ("--watchdog-timeout", "2.5"),
+    ("--watchdog-first-timeout", "0"),
+    ("--dtype", "half"),
+    ("--index-dtype", "fp8_e4m3"),
+    ("--max-model-len", "99"),
+    ("--max-num-batched-tokens", "256"),
+    ("--max-num-seqs", "7"),
+    ("--block-size", "16"),
+    ("--page-size", "32"),
+    ("--kv-pages", "5"),
+    ("--host-kv-memory", "auto/5"),
+    ("--fabric", "nixl"),
+    ("--fabric-host", "127.0.0.2"),
+    ("--fabric-device", "a,b"),
+    ("--nixl-backend", "B"),
+    ("--nixl-param", "x=y=z"),
+    ("--nixl-param", "k=a,b"),
+    ("--mooncake-protocol", "rdma"),
+    ("--tcp-streams", "3"),
+    ("--seal", "off"),
+    ("--prefill-ahead", "0.125"),
+    ("--no-enable-prefix-caching", None),
+    ("--fetch-back", "never"),
+    ("--handoff-timeout", "7"),
+    ("--fetch-timeout", "3"),
+    ("--cache-verify-interval", "2.5"),
+    ("--served-model-name", "--odd name"),
+    ("--secret", "/s"),
+    ("--log-level", "error"),
+    ("--log-format", "json"),
+    ("--record", "/logs"),
 ]
 
 
-@pytest.mark.parametrize("changes", CHANGES)
-def test_a_worker_gets_the_settings_planned(changes, checkpoint, composed):
-    workers = plan(checkpoint, **changes)
-    for settings in workers:
-        assert main.run(["worker", *worker_flags(settings)]) == 0
-    assert composed == list(workers)
+def every_worker_setting(checkpoint):
+    return WorkerSettings(
+        model=str(checkpoint),
+        served_model_name="--odd name",
+        gateways=("tcp://127.0.0.1:7", "tcp://127.0.0.1:8"),
+        role=Role.PREFILL,
+        bind="tcp://127.0.0.2:5",
+        name="p",
+        cores=(0, 2),
+        threads=3,
+        tp=2,
+        pp=2,
+        nnodes=2,
+        node_rank=1,
+        rendezvous="h:1",
+        watchdog_timeout_s=2.5,
+        watchdog_first_timeout_s=0.0,
+        dtype="float16",
+        index_dtype="fp8",
+        max_model_len=99,
+        max_batched_tokens=256,
+        max_num_seqs=7,
+        page_tokens=32,
+        kv_pages=5,
+        host_kv_memory=HostKvMemory(sharers=5),
+        fabrics=("nixl",),
+        fabric_settings=FabricSettings(
+            host="127.0.0.2",
+            devices=("a", "b"),
+            nixl=NixlSettings(backend="B", params={"x": "y=z", "k": "a,b"}),
+            mooncake=MooncakeSettings(protocol="rdma"),
+            tcp=TcpSettings(streams=3),
+        ),
+        seal=False,
+        prefill_ahead=0.125,
+        prefix_caching=False,
+        fetch_back=FetchBack.NEVER,
+        handoff_timeout_s=7.0,
+        fetch_timeout_s=3.0,
+        cache_verify_interval_s=2.5,
+        secret="/s",
+        log_level="error",
+        log_format="json",
+        record="/logs",
+    )
 
 
-@pytest.mark.parametrize(
-    ("changes", "keys"),
-    [
-        ({}, ()),
-        ({"secret": "/s", "served_model_name": "-x"}, ("-key", "another")),
-        ({"log_level": opt.LogLevel.ERROR, "log_format": opt.LogFormat.JSON, "record": "/x y"}, ("k",)),
-    ],
-)
-def test_a_gateway_gets_the_settings_planned(changes, keys, checkpoint, composed, free_port, tmp_path):
-    file = tmp_path / "keys"
-    file.write_text("from a file\n")
-    folder = tmp_path / "a folder"
+def test_every_flag_of_a_worker_reaches_its_setting(checkpoint, composed):
+    assert main.run(["worker", str(checkpoint), *in_words(WORKER_FLAGS)]) == 0
+    assert composed == [every_worker_setting(checkpoint)]
+
+
+def test_a_worker_without_flags_has_the_defaults_of_its_struct(checkpoint, composed):
+    from baton.shell.threads import available_cores
+
+    assert main.run(["worker", GATEWAY, str(checkpoint)]) == 0
+    (settings,) = composed
+    assert settings == WorkerSettings(
+        model=str(checkpoint),
+        served_model_name=str(checkpoint),
+        gateways=("tcp://127.0.0.1:7",),
+        name="unified",
+        bind="tcp://127.0.0.1:0",
+        threads=len(available_cores()),
+    )
+    assert settings.pool_bytes == 1 << 30
+
+
+def test_every_flag_of_a_gateway_reaches_its_setting(checkpoint, composed, free_port, tmp_path):
+    keys, folder = tmp_path / "keys", tmp_path / "a folder"
+    keys.write_text("from a file\n")
     folder.mkdir()
     (folder / "generation_config.json").write_text("{}")
-    known = Keys(given=keys, files=(str(file),) if keys else ())
-    sampling = given.sampling(str(folder), '{"top_k": 5}') if keys else given.Sampling()
-    edge = given.Edge(request_timeout_s=7.5, queue_timeout_s=0.25, max_queued=9, shutdown_timeout_s=0) if keys else given.Edge()
-    settings = plan_gateway(
-        service(checkpoint, **changes), WORK, edge, sampling, host="127.0.0.1", port=free_port, keys=known, warms_up=not keys
-    )
-    assert main.run(["gateway", *gateway_flags(settings)]) == 0
-    assert composed == [settings]
+    flags = [
+        ("--host", "127.0.0.1"),
+        ("--port", free_port),
+        ("--control", "tcp://127.0.0.1:9"),
+        ("--api-key", "-key"),
+        ("--api-key", "another"),
+        ("--api-key-file", keys),
+        ("--skip-server-warmup", None),
+        ("--request-timeout", 7.5),
+        ("--queue-timeout", 0.25),
+        ("--max-queued-requests", 9),
+        ("--shutdown-timeout", 0),
+        ("--generation-config", folder),
+        ("--override-generation-config", '{"top_k": 5}'),
+        ("--max-model-len", 99),
+        ("--served-model-name", "-x"),
+        ("--secret", "/s"),
+        ("--log-level", "error"),
+        ("--log-format", "json"),
+        ("--record", "/x y"),
+    ]
+    assert main.run(["gateway", str(checkpoint), *in_words(flags)]) == 0
+    assert composed == [
+        GatewaySettings(
+            model=str(checkpoint),
+            served_model_name="-x",
+            host="127.0.0.1",
+            port=free_port,
+            control="tcp://127.0.0.1:9",
+            api_keys=("-key", "another"),
+            api_key_files=(str(keys),),
+            skip_server_warmup=True,
+            request_timeout_s=7.5,
+            queue_timeout_s=0.25,
+            max_queued=9,
+            shutdown_timeout_s=0.0,
+            generation_config=str(folder),
+            override_generation_config='{"top_k": 5}',
+            max_model_len=99,
+            secret="/s",
+            log_level="error",
+            log_format="json",
+            record="/x y",
+        )
+    ]
 
 
-def test_every_setting_of_a_worker_has_a_flag_or_a_fixed_value():
-    """A field that no flag carries would silently fall back to its default in the child."""
-    fabric = msgspec.structs.replace(FABRIC, nixl_params={"k": "v"})
-    memory = msgspec.structs.replace(MEMORY, fabric_settings=fabric)
-    planned = plan("/m", memory=memory, work=CHANGES[1]["work"], cores=(1, 2), secret="/s", record="/l")[0]
-    carried = len(worker_flags(msgspec.structs.replace(planned, tp=2, rank=1, rendezvous="h:1")))
-    either = {"kv_pages or kv_bytes", "host_kv_bytes or host_kv_sharers"}
-    fields = len(WorkerSettings.__struct_fields__) - len(either)
-    assert carried == fields + len(FabricSettings.__struct_fields__) - 1
+def test_serve_gives_its_flags_to_the_gateway_and_to_every_worker(checkpoint, composed):
+    decided = {"--gateway", "--role", "--bind", "--name", "--cores", "--nnodes", "--node-rank", "--rendezvous", "--fabric-host"}
+    own = [(flag, value) for flag, value in WORKER_FLAGS if flag not in decided]
+    assert main.run(["serve", str(checkpoint), "--port=0", "--api-key=k", *in_words(own)]) == 0
+    front, prefill, decode = composed
+    assert (front.api_keys, front.max_model_len, front.log_format, front.record) == (("k",), 99, "json", "/logs")
+    ours = {"gateways", "role", "bind", "name", "cores", "threads", "nnodes", "node_rank", "rendezvous", "fabric_settings"}
+    expected = every_worker_setting(checkpoint)
+    for worker in (prefill, decode):
+        differ = {f for f in WorkerSettings.__struct_fields__ if getattr(worker, f) != getattr(expected, f)}
+        assert differ <= ours
+        assert worker.fabric_settings == msgspec.structs.replace(expected.fabric_settings, host="127.0.0.1")
+        assert worker.threads == 3
 
 
-def test_the_plan_of_a_crew(checkpoint):
-    crew = msgspec.structs.replace(CREW, page_sizes={Role.PREFILL: 16, Role.DECODE: None})
-    prefill, first, second = plan(checkpoint, crew=crew, cores=(0, 1, 2, 3))
+@pytest.mark.parametrize("kind", ["worker", "gateway"])
+def test_a_child_gets_the_settings_planned(kind, checkpoint, monkeypatch):
+    gateway = GatewaySettings(model="/m", served_model_name="m", api_keys=("secret",), port=1)
+    settings = {"worker": every_worker_setting(checkpoint), "gateway": gateway}[kind]
+    seen = []
+    monkeypatch.setitem(child.KINDS, kind, (child.KINDS[kind][0], seen.append))
+    program = child.program("decode-0", settings)
+    assert program.argv[-2:] == (kind, "decode-0")
+    assert not any("secret" in word or word == "/s" for word in program.argv), "ps shows a command line to everybody"
+    child.run(kind, program.document)
+    assert seen == [settings]
+
+
+@pytest.mark.parametrize("spoil", [{"new_setting": 1}, {"threads": "many"}, {"log_level": "loud"}])
+def test_a_child_refuses_settings_of_another_version(spoil):
+    document = msgspec.json.encode(msgspec.to_builtins(SHARED) | spoil)
+    with pytest.raises(ConfigError, match=r"this worker come from another version of Baton \(.*\); restart the service"):
+        child.run("worker", document)
+
+
+def test_the_plan_of_a_service():
+    prefill, first, second = plan(ServeSettings(decode=2, prefill_page_size=16), cores=(0, 1, 2, 3))
     assert [w.name for w in (prefill, first, second)] == ["prefill-0", "decode-0", "decode-1"]
     assert [w.page_tokens for w in (prefill, first, second)] == [16, 64, 64]
     assert [w.cores for w in (prefill, first, second)] == [(0, 1), (2,), (3,)]
     assert [w.threads for w in (prefill, first, second)] == [2, 1, 1]
-    assert {w.dtype for w in (prefill, first, second)} == {"float16"}
     assert {w.kv_bytes for w in (prefill, first, second)} == {3 << 20}
+    (alone,) = plan(ServeSettings(role="unified", decode=2, prefill_tp=2))
+    assert (alone.name, alone.role, alone.tp) == ("unified-0", Role.UNIFIED, 1)
 
 
 @pytest.mark.parametrize(
-    ("said", "sharers", "nbytes"),
-    [("auto", [1, 2, 2], [None] * 3), ("auto/3", [3, 6, 6], [None] * 3), ("1GiB", [1, 1, 1], [1 << 30] * 3)],
+    ("said", "sharers"),
+    [
+        (HostKvMemory(), [1, 2, 2]),
+        (HostKvMemory(sharers=3), [3, 6, 6]),
+        (HostKvMemory(1 << 30), [1, 1, 1]),
+    ],
 )
-def test_workers_that_generate_on_one_machine_share_its_free_memory(checkpoint, said, sharers, nbytes):
-    workers = plan(checkpoint, memory=msgspec.structs.replace(MEMORY, host_kv_memory=said))
-    assert [w.host_kv_sharers for w in workers] == sharers
-    assert [w.host_kv_bytes for w in workers] == nbytes
-    alone = plan(checkpoint, crew=msgspec.structs.replace(CREW, roles=(Role.PREFILL, Role.PREFILL, Role.DECODE)))
-    assert {w.host_kv_sharers for w in alone} == {1}, "prefill keeps nobody's state"
+def test_workers_that_generate_on_one_machine_share_its_free_memory(said, sharers):
+    workers = plan(host_kv_memory=said)
+    assert [w.host_kv_memory.sharers for w in workers] == sharers
+    assert {w.host_kv_memory.nbytes for w in workers} == {said.nbytes}
+    alone = plan(ServeSettings(prefill=2))
+    assert {w.host_kv_memory.sharers for w in alone} == {1}, "prefill keeps nobody's state"
 
 
-def test_cores_are_divided_over_ranks_and_a_worker_has_those_of_its_own(checkpoint):
-    crew = Crew(roles=(Role.PREFILL, Role.DECODE), page_sizes={}, threads=None, layouts={Role.PREFILL: given.Parallel(2, 2)})
-    prefill, decode = plan(checkpoint, crew=crew, cores=tuple(range(10)))
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("auto", HostKvMemory()),
+        ("auto/3", HostKvMemory(sharers=3)),
+        ("0", HostKvMemory(0)),
+        ("2GiB", HostKvMemory(2 << 30)),
+    ],
+)
+def test_host_memory_as_people_write_it(said, meant, checkpoint, composed):
+    assert main.run(["worker", GATEWAY, str(checkpoint), f"--host-kv-memory={said}"]) == 0
+    assert composed[0].host_kv_memory == meant
+
+
+@pytest.mark.parametrize("said", ["auto/0", "auto/", "auto/x", "all", "-1"])
+def test_host_memory_that_cannot_be_is_refused(said, checkpoint, composed, capsys):
+    assert main.run(["worker", GATEWAY, str(checkpoint), f"--host-kv-memory={said}"]) == 2
+    assert "--host-kv-memory" in capsys.readouterr().err
+
+
+def test_cores_are_divided_over_ranks_and_a_worker_has_those_of_its_own():
+    prefill, decode = plan(ServeSettings(prefill_tp=2, prefill_pp=2), cores=tuple(range(10)))
     assert (prefill.cores, prefill.threads) == ((0, 1, 2, 3, 4, 5, 6, 7), 2)
     assert (decode.cores, decode.threads) == ((8, 9), 2)
     assert rank_cores(prefill) == ((0, 1), (2, 3), (4, 5), (6, 7))
@@ -155,38 +309,43 @@ def test_cores_are_divided_over_ranks_and_a_worker_has_those_of_its_own(checkpoi
         ({"tp": 2, "nnodes": 2, "node_rank": 2, "rendezvous": "h:1"}, "node rank 2: .* between 0 and 1"),
         ({"tp": 2, "nnodes": 2}, "2 nodes need an address .* --rendezvous"),
         ({"tp": 2, "rank": 2, "rendezvous": "h:1"}, "rank 2 of 2"),
-        ({"tp": 0}, "tensor parallel width is 0"),
-        ({"pp": -1}, "pipeline parallel width is -1"),
+        ({"tp": 0}, "--tp 0: it must be at least 1"),
+        ({"pp": -1}, "--pp -1: it must be at least 1"),
+        ({"prefill_ahead": 0.0}, "--prefill-ahead 0.0: it must lie above 0"),
+        ({"handoff_timeout_s": 0.0}, "--handoff-timeout 0: it must lie between 0.001 and 86400 seconds"),
+        ({"watchdog_timeout_s": 0.1}, "--watchdog-timeout 0.1: it must lie between 0.5 and 86400 seconds; 0 switches it off"),
+        ({"gateways": ()}, "at least one gateway .* --gateway"),
     ],
 )
-def test_a_layout_that_cannot_be_is_refused(changes, said, checkpoint):
+def test_what_cannot_be_is_refused(changes, said):
     with pytest.raises(ConfigError, match=said):
-        msgspec.structs.replace(plan(checkpoint)[0], **changes).__post_init__()
+        msgspec.structs.replace(SHARED, **changes)
 
 
 @pytest.mark.parametrize("seconds", [-1.0, 0.5, 86_401.0, float("nan")])
-def test_an_interval_in_which_nothing_can_be_verified_is_refused(seconds, checkpoint):
+def test_an_interval_in_which_nothing_can_be_verified_is_refused(seconds):
     with pytest.raises(
         ConfigError, match=f"--cache-verify-interval {seconds:g}: .* between 1 and 86400 seconds; 0 switches it off"
     ):
-        plan(checkpoint, memory=msgspec.structs.replace(MEMORY, cache_verify_interval_s=seconds))
+        plan(cache_verify_interval_s=seconds)
+
+
+@pytest.mark.parametrize("seconds", [-1.0, 86_401.0])
+def test_a_shutdown_may_take_no_time_or_a_day(seconds):
+    settings = GatewaySettings(model="/m", served_model_name="m", shutdown_timeout_s=0.0)
+    with pytest.raises(ConfigError, match=f"--shutdown-timeout {seconds:g}: it must lie between 0 and 86400 seconds"):
+        msgspec.structs.replace(settings, shutdown_timeout_s=seconds)
 
 
 def test_ranks_of_a_machine():
-    second = msgspec.structs.replace(plan("/m")[0], tp=2, pp=2, nnodes=2, node_rank=1, rendezvous="h:1")
+    second = msgspec.structs.replace(plan()[0], tp=2, pp=2, nnodes=2, node_rank=1, rendezvous="h:1")
     assert (second.own_rank, second.ranks_here, list(second.others_here)) == (2, 2, [3])
 
 
-def test_a_worker_on_its_own_uses_all_cores_it_may(checkpoint, composed):
-    from baton.shell.threads import available_cores
-
-    assert main.run(["worker", "--gateway=tcp://127.0.0.1:1", str(checkpoint)]) == 0
-    (settings,) = composed
-    assert settings.cores == ()
-    assert settings.threads == len(available_cores())
-    assert settings.role is Role.UNIFIED
-    assert settings.kv_bytes == 1 << 30
-    assert settings.served_model_name == str(checkpoint)
+def test_threads_of_a_worker_by_hand_are_its_cores_divided_over_its_ranks_here(checkpoint, composed):
+    flags = ["--cores=0,1,2,3,4,5,6,7", "--tp=4", "--nnodes=2", "--rendezvous=h:1"]
+    assert main.run(["worker", GATEWAY, str(checkpoint), *flags]) == 0
+    assert composed[0].threads == 4
 
 
 @pytest.mark.parametrize(
@@ -199,5 +358,5 @@ def test_a_worker_on_its_own_uses_all_cores_it_may(checkpoint, composed):
     ],
 )
 def test_the_prefix_cache_is_on_unless_switched_off(flags, kept, composed, checkpoint):
-    assert main.run(["worker", str(checkpoint), "--gateway=tcp://127.0.0.1:7", *flags]) == 0
+    assert main.run(["worker", str(checkpoint), GATEWAY, *flags]) == 0
     assert composed[0].prefix_caching == kept

@@ -14,6 +14,7 @@ from tests.cli.test_preflight import WORKER
 from baton.cli import ranks
 from baton.cli.ranks import Processes
 from baton.core.errors import BatonError, ConfigError, PeerError
+from baton.shell.child import Program
 
 POLITE = """
 import pathlib, signal, sys
@@ -25,8 +26,8 @@ while True: signal.pause()
 STUBBORN = "import pathlib, signal; signal.signal(15, signal.SIG_IGN); pathlib.Path({up!r}).touch()\nwhile True: signal.pause()"
 
 
-def command(code: str) -> tuple[str, ...]:
-    return (sys.executable, "-IS", "-c", code)
+def command(code: str) -> Program:
+    return Program("rank", (sys.executable, "-IS", "-c", code), ends=0)
 
 
 def wait_up(path: Path) -> None:

@@ -30,7 +30,7 @@ from baton.core.request import FrontSettings, Request
 from baton.core.session import SessionLimits, Sessions
 from baton.shell.gateway_pump import GatewayPump
 from baton.shell.lines import Lines
-from baton.shell.settings import CACHE_VERIFY_INTERVAL_S, Role, WorkerSettings
+from baton.shell.settings import HostKvMemory, Role, WorkerSettings
 from baton.wire.codec import MAX_FRAME_BYTES
 
 PATIENCE_S = 120.0
@@ -75,7 +75,7 @@ class Fleet:
         max_model_len: int = 512,
         prefix_caching: bool = False,
         fetch_back: FetchBack = FetchBack.NEVER,
-        cache_verify_interval_s: float = CACHE_VERIFY_INTERVAL_S,
+        cache_verify_interval_s: float = 60.0,
         hurt: Mapping[tuple[Role, Layout], Mapping[str, Any]] | None = None,
     ) -> None:
         """`hurt`: fields of Birth for some workers."""
@@ -103,7 +103,7 @@ class Fleet:
                 page_tokens=layout.page,
                 kv_pages=pages * 16 // layout.page,
                 kv_bytes=None,
-                host_kv_bytes=host_kv_bytes,
+                host_kv_memory=HostKvMemory(host_kv_bytes),
                 max_batched_tokens=64,
                 max_num_seqs=16,
                 threads=1,

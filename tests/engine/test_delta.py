@@ -170,13 +170,13 @@ def test_slots_are_as_many_as_rooms_and_at_most_half_of_the_memory() -> None:
     table = Qwen3NextFamily().table(PUBLISHED, block_tokens=16, dtype=DType.BF16)
     placement = Placement(table, 1, 1, 0, 0, 1)
     slot, page, use = placement.page_bytes(SLOT), placement.page_bytes(KV), Use(rooms=8, tokens=4096, step=512)
-    assert pool_pages(placement, use, pages=100, budget=0, roomy=False) == {KV: 100, SLOT: 8}
-    assert pool_pages(placement, use, pages=3, budget=0, roomy=False) == {KV: 3, SLOT: 3}
-    assert pool_pages(placement, use, pages=None, budget=40 * slot, roomy=False) == {KV: 32 * slot // page, SLOT: 8}
-    assert pool_pages(placement, use, pages=None, budget=10 * slot, roomy=False) == {KV: 5 * slot // page, SLOT: 5}
-    assert pool_pages(placement, use, pages=None, budget=slot + page, roomy=False) == {KV: 1, SLOT: 1}
+    assert pool_pages(placement, use, pages=100, budget=0) == {KV: 100, SLOT: 8}
+    assert pool_pages(placement, use, pages=3, budget=0) == {KV: 3, SLOT: 3}
+    assert pool_pages(placement, use, pages=None, budget=40 * slot) == {KV: 32 * slot // page, SLOT: 8}
+    assert pool_pages(placement, use, pages=None, budget=10 * slot) == {KV: 5 * slot // page, SLOT: 5}
+    assert pool_pages(placement, use, pages=None, budget=slot + page) == {KV: 1, SLOT: 1}
     stage = Placement(table, 1, 16, 0, 0, 1)  # three layers, none of which attends
-    assert pool_pages(stage, use, pages=None, budget=4 * stage.page_bytes(SLOT), roomy=True)[SLOT] == 2
+    assert pool_pages(stage, use, pages=None, budget=4 * stage.page_bytes(SLOT))[SLOT] == 2
 
 
 # ---- the seal -----------------------------------------------------------------------------------

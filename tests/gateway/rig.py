@@ -12,7 +12,7 @@ import httpx
 
 from baton.gateway.app import create_app
 from baton.gateway.serve import listen, serve_http
-from baton.gateway.settings import GatewaySettings
+from baton.gateway.settings import HttpSettings
 from baton.gateway.tokenizer import Tokenizer
 
 from .fake_door import FakeDoor
@@ -27,7 +27,7 @@ def make_tokenizer() -> Tokenizer:
 
 
 def make_app(door: FakeDoor, **settings):
-    return create_app(door, make_tokenizer(), GatewaySettings(**{"model": MODEL} | settings))
+    return create_app(door, make_tokenizer(), HttpSettings(**{"model": MODEL} | settings))
 
 
 def request(door: FakeDoor, method: str, path: str, *, client=("127.0.0.1", 5), settings=None, **arguments) -> httpx.Response:

@@ -259,13 +259,13 @@ class AgreementModel(System[State]):
 
     # ---- what it leads to -----------------------------------------------------------------------
 
-    def _offers(self, room: int) -> Callable[[DecodeLeader], None]:
+    def _offers(self, room: int) -> Callable[[DecodeLeader], Sequence[Effect]]:
         runs = {KV: BlockRun(BlockIndex(0), BlockIndex(1), (Page(room),))}
         first, last = Offer(self.keys[room], 0, {}, (), None), Offer(self.keys[room], 1, runs, (), Record(1, drawn(5), None))
 
-        def come(leader: DecodeLeader) -> None:
-            leader.step(MessageReceived(PREFILL, first), NOW)
-            leader.step(MessageReceived(PREFILL, last), NOW)
+        def come(leader: DecodeLeader) -> Sequence[Effect]:
+            said = (MessageReceived(PREFILL, first), MessageReceived(PREFILL, last))
+            return [effect for event in said for effect in leader.step(event, NOW)]
 
         return come
 

@@ -37,6 +37,15 @@ def test_what_was_said_last_is_not_lost():
     assert child.reap() == (5, ["no newline"])
 
 
+def test_a_program_reads_its_document_to_the_end_each_time_it_is_started():
+    echo = "import sys; print(len(sys.stdin.buffer.read()), sys.stdin.buffer.read())"
+    program = Program("x", (sys.executable, "-IS", "-c", echo), ends=0, document=b"x" * 200_000)
+    for _ in range(2):
+        child = Child(program)
+        assert all_lines(child) == ["200000 b''"]
+        assert child.reap() == (0, [])
+
+
 def test_bytes_that_are_no_text_do_no_harm():
     child = start(r"import os; os.write(1, b'\xff\xfe ok\n')")
     assert all_lines(child) == ["\ufffd\ufffd ok"]

@@ -4,6 +4,7 @@ import pytest
 
 from baton.core.agreement import Report, StepPlan
 from baton.core.errors import ConfigError, GivenUp
+from baton.core.events import LeaderEvent, PeerLost, RankReported
 from baton.core.ids import Boot, Link, Micros, Rank, Seq
 from baton.core.messages import Paired
 from baton.core.room import Dial, Effect, GiveUp, HangUp, Issue, Send
@@ -26,19 +27,21 @@ class Leader:
         self.due: list[Effect] = list(effects)
         self.heard: list[object] = []
 
-    def effects(self) -> list[Effect]:
+    def step(self, event: LeaderEvent, now: Micros) -> list[Effect]:
+        match event:
+            case RankReported(report=report):
+                self.heard.append(report.applied)
+            case PeerLost(boot=boot, why=why):
+                self.heard.append(why)
+                self.due.append(Send(GATEWAY, Paired(boot, "tcp")))
+            case _:
+                pass
         found, self.due = self.due, []
         return found
 
-    def reported(self, report: Report, now: Micros) -> None:
-        self.heard.append(report.applied)
-
-    def peer_lost(self, boot: Boot, why: str, now: Micros) -> None:
-        self.heard.append(why)
-        self.due.append(Send(GATEWAY, Paired(boot, "tcp")))
-
-    def timer(self) -> None:
-        return None
+    def next_wake(self) -> Micros | None:
+        """It has something to do as long as it has effects that nobody asked for."""
+        return Micros(0) if self.due else None
 
 
 class Host:
@@ -111,6 +114,7 @@ def turn(leader: Leader) -> Lines:
         leader=leader, rank=Host(), others=(), absent=(), lines=lines, clock=Clock(), gateways=(), narration=Narration()
     )
     pump.turn()
+    pump.turn()
     return lines
 
 
@@ -132,10 +136,12 @@ def test_a_worker_is_lost_where_another_process_answers_for_it() -> None:
         leader=leader, rank=Host(), others=(), absent=(OURS,), lines=lines, clock=Clock(), gateways=(), narration=Narration()
     )
     pump.turn()
+    pump.turn()
     lines.events = [WrongPeer(Link(8), "of a gateway, which is dialled on"), WrongPeer(Link(7), "boot 9 answered")]
     pump.turn()
     assert leader.heard == ["boot 9 answered"]
     leader.due = [HangUp(PREFILL)]
+    pump.turn()
     pump.turn()
     assert lines.hung_up == [7]
 
@@ -145,6 +151,7 @@ def test_a_worker_that_is_given_up_ends_when_its_last_words_are_on_their_way() -
     pump = WorkerPump(
         leader=leader, rank=Host(), others=(), absent=(), lines=lines, clock=Clock(), gateways=(), narration=Narration()
     )
+    pump.turn()
     with pytest.raises(GivenUp, match="a step does not end"):
         pump.turn()
     assert lines.flushed == [Paired(PREFILL, "tcp")]

@@ -7,14 +7,13 @@ import pytest
 from tests.sim.test_checkers import DECODE, FULL, GATEWAY, PREFILL, PROMPT, SAMPLING, breaks, drawn, key, plan, violate
 
 from baton.core.agreement import Fetch, Hold, Inspect
-from baton.core.events import RankReported
 from baton.core.ids import BlockIndex, Page, Rank, Stamp, TokenId
 from baton.core.messages import Admitted, BlockRun, Limits, Received, Ticket, Tokens
 from baton.core.room import Issue, Send
 from baton.core.state import DType, Full, Group, StateSpec, StateTable, Unit, Window
 from baton.sim.caches import CacheBook
 from baton.sim.loans import Loans
-from baton.sim.worker import WorkerRun
+from baton.sim.watched import Watched
 
 TABLE = StateTable(1, 4, (Group(FULL, Unit.PAGE, Full()),), (StateSpec("kv", FULL, (0,), ("k", "v"), 1, 4, DType.F32),))
 FIRST, SECOND = (*PROMPT, 1, 2, 3, 4), (*PROMPT, 1, 2, 3, 9, 9)  # nine and ten tokens; the first eight are the same
@@ -211,32 +210,27 @@ def test_an_order_that_ends_after_a_later_one_takes_nothing_back():
     assert kept.verified == 200
 
 
-def test_what_a_leader_did_before_a_report_is_judged_by_what_was_cached_then():
+def test_each_step_is_judged_by_what_is_cached_then_and_before_the_next_is_taken():
     """A room begins with a page, and in the same turn of the pump a report comes that it is damaged."""
-    cached, done, judged = [(FULL, 5)], [], []
+    cached, judged = [(FULL, 5)], []
 
-    def take(*_):
-        found = done.copy()
-        done.clear()
-        return found
+    def step(event, now):
+        if event == "report":
+            cached.clear()
+        return [event]
 
-    def report(*_):
-        cached.clear()
-        done.append("failed")
-
-    live = SimpleNamespace(live=lambda: [SimpleNamespace(pages=dict([where])) for where in cached])
-    ledger = SimpleNamespace(pools={}, cache=live, pins=0)
-    leader = SimpleNamespace(receive=None, peer_lost=None, effects=take, reported=report, ledger=ledger)
-    silent = SimpleNamespace(acts=lambda *_: None, found=lambda *_: None)
-    book = SimpleNamespace(acts=lambda e, c: judged.append((e, c)), answered=lambda *_: judged.append("told"), on=False)
-    world = SimpleNamespace(overtaking=silent, pressure=silent, loans=silent)
-    run = SimpleNamespace(boot=DECODE, draw=SimpleNamespace(role="decode", name="decode-0"), world=world, cache=book)
-    WorkerRun._watch(run, leader, silent)
-    done.append("admitted")
-    leader.step(RankReported(SimpleNamespace(rank=0, rehashed=(), ballots=())), 7)
-    assert leader.effects() == ["admitted", "failed"]
-    assert judged == [(["admitted"], {(FULL, 5)}), "told", (["failed"], set())]
-    assert leader.effects() == []
+    core = Watched(
+        SimpleNamespace(step=step, next_wake=lambda: None),
+        lambda event: judged.append(("before", event, list(cached))),
+        lambda event, effects: judged.append((effects, list(cached))),
+    )
+    assert [core.step(event, 7) for event in ("ticket", "report")] == [["ticket"], ["report"]]
+    assert judged == [
+        ("before", "ticket", [(FULL, 5)]),
+        (["ticket"], [(FULL, 5)]),
+        ("before", "report", [(FULL, 5)]),
+        (["report"], []),
+    ]
 
 
 def test_what_of_an_offer_is_lacking():

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from tests.core.build import KV, manifest, settings
+from tests.core.driven import Driven
 from tests.core.test_pairing import DECODE, GATEWAY, PREFILL, introduced, met, said
 
 from baton.core.decode import DecodeLeader
@@ -25,7 +26,7 @@ def live(role: str = "decode", *, prefill: Boot = PREFILL, gateway: Boot = GATEW
 
 
 def kept(core: object, whom: Live) -> list[str]:
-    return [what.split(":")[0] for what in left(SimpleNamespace(core=core), whom)]
+    return [what.split(":")[0] for what in left(SimpleNamespace(core=core.core if isinstance(core, Driven) else core), whom)]
 
 
 def paired() -> DecodeLeader:

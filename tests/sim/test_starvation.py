@@ -10,7 +10,7 @@ from tests.sim.test_overload import listening, worker
 from baton.core.door import Finish, Heard, Submit
 from baton.core.edge_queue import OLDEST_EVERY
 from baton.core.front import Front
-from baton.core.ids import Micros
+from baton.core.ids import Micros, Room
 from baton.core.marks import Mark
 from baton.core.request import FrontSettings
 from baton.sim import people
@@ -55,9 +55,9 @@ def patient(front: type[Front]) -> type[Front]:
     """Whoever asks has more time than the whole run takes: what it waits for is bounded by turns, not by clocks."""
 
     class Patient(front):  # type: ignore[misc, valid-type]
-        def submit(self, submit: Submit, now: Micros) -> None:
+        def _submit(self, submit: Submit, room: Room, now: Micros) -> None:
             limits = msgspec.structs.replace(submit.limits, deadline_ms=1_000_000)
-            super().submit(msgspec.structs.replace(submit, limits=limits), now)
+            super()._submit(msgspec.structs.replace(submit, limits=limits), room, now)
 
     return Patient
 

@@ -8,7 +8,7 @@ from tests.sim.test_overload import worker
 
 from baton.core.door import Finish, Heard, Submit
 from baton.core.front import Front
-from baton.core.ids import Micros
+from baton.core.ids import Micros, Room
 from baton.core.request import FrontSettings
 from baton.core.stamps import Stamps
 from baton.sim import people
@@ -45,9 +45,9 @@ class Chosen(Tape):
 class Alike(Front):
     """All requests are as urgent, and all have more time than the whole run takes."""
 
-    def submit(self, submit: Submit, now: Micros) -> None:
+    def _submit(self, submit: Submit, room: Room, now: Micros) -> None:
         limits = msgspec.structs.replace(submit.limits, deadline_ms=1_000_000)
-        super().submit(msgspec.structs.replace(submit, limits=limits, priority=0), now)
+        super()._submit(msgspec.structs.replace(submit, limits=limits, priority=0), room, now)
 
 
 class Restarted(World):
@@ -56,7 +56,7 @@ class Restarted(World):
     def _schedule(self) -> None:
         self._come(0)
         self._come(1)
-        self.heap.at(RESTART_S * 1_000_000, lambda: self.fronts[GATEWAYS[1]][0].die("restarted"))
+        self.heap.at(RESTART_S * 1_000_000, lambda: self.gateways[GATEWAYS[1]].process.die("restarted"))
         self.heap.at(RESTART_S * 1_000_000 + 1_500_000, self._come, 1)
 
     def _come(self, gateway: int) -> None:

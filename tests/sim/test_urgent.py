@@ -5,6 +5,7 @@ import pytest
 from tests.sim.test_overload import worker
 
 from baton.core.door import Finish, RequestId, Submit
+from baton.core.events import Submitted
 from baton.core.ids import TokenId
 from baton.core.marks import Mark
 from baton.core.messages import Limits, Sampling
@@ -39,9 +40,7 @@ class Told(World):
         sampling, limits = Sampling(0.0, 1.0, 0, number, None), Limits(answer, (), (), 100_000)
         submit = Submit(RequestId(number), prompt, sampling, limits, priority=priority)
         self.people.oracle.clients[submit.request] = Client(submit, "gateway-0", self.heap.now, False, False, False, False)
-        process, front = self.fronts["gateway-0"]
-        front.submit(submit, process.clock.now())
-        process.wake(0)
+        self.gateways["gateway-0"].step(Submitted(submit, self.new_room()))
 
 
 def told(*asked: Asked, pp: int, pages: int, page_blocks: int = 1) -> list[Client]:

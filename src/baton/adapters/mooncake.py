@@ -7,7 +7,7 @@ as it reads; what ends after that connection broke has failed.
 
 from baton.adapters.agent_fabric import Engine
 from baton.adapters.agent_reads import Agent
-from baton.adapters.mooncake_agent import PROTOCOLS, MooncakeAgent, load_mooncake
+from baton.adapters.mooncake_agent import MooncakeAgent, load_mooncake
 from baton.core.errors import ConfigError
 from baton.core.ids import Boot
 from baton.ports.fabric import Capabilities
@@ -35,13 +35,7 @@ def obstacle() -> str:
 
 
 def mooncake_engine(settings: FabricSettings, boot: Boot, rank: int, *, key: bytes) -> Engine:
-    """Mooncake with the operator's protocol and devices.
-
-    Raises:
-        ConfigError: not installed, or no such protocol
-    """
-    if settings.mooncake_protocol not in PROTOCOLS:
-        raise ConfigError(f"--mooncake-protocol {settings.mooncake_protocol}: there is {', '.join(PROTOCOLS)}")
+    """Mooncake with the operator's protocol and devices. Raises ConfigError: not installed."""
     module = load_mooncake()
 
     def source(_name: str) -> Agent:

@@ -22,7 +22,6 @@ from baton.core.errors import ConfigError, FabricError
 from baton.core.ids import Boot
 from baton.ports.fabric_settings import FabricSettings
 
-PROTOCOLS = ("tcp", "rdma")
 REFUSED = (0, -1, (1 << 64) - 1)  # what stands for "no batch"
 MOVING, THERE, TIMED_OUT = 0, 1, -2
 
@@ -62,10 +61,10 @@ class MooncakeAgent:
         self._lines: dict[str, tuple[str, socket.socket]] = {}
         self._registered: list[int] = []
         self._engine: Any = module.TransferEngine()
-        wanted = (settings.host, "P2PHANDSHAKE", settings.mooncake_protocol, ",".join(settings.devices))
+        wanted = (settings.host, "P2PHANDSHAKE", settings.mooncake.protocol, ",".join(settings.devices))
         if self._engine.initialize(*wanted) != 0:
             raise ConfigError(
-                f"fabric mooncake: protocol {settings.mooncake_protocol} does not start on {settings.host}"
+                f"fabric mooncake: protocol {settings.mooncake.protocol} does not start on {settings.host}"
                 f" with devices {list(settings.devices) or 'of its own choice'}"
             )
         if door is not None:

@@ -4,14 +4,14 @@ Known: where UCX emulates reads in software (TCP), a reader that vanishes in mid
 UCX. Shared memory and RDMA do not take the source's help. NIXL's descriptor lists serialise by pickle: never used.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from baton.adapters.agent_fabric import Engine
 from baton.adapters.agent_reads import Agent
 from baton.adapters.nixl_agent import UCX_PARAMS, NixlAgent, load_nixl
 from baton.core.errors import ConfigError
 from baton.ports.fabric import Capabilities
-from baton.ports.fabric_settings import FabricSettings
+from baton.ports.fabric_settings import NixlSettings
 
 # UNKNOWN is possible should NIXL keep a request even when its agent is to go
 CAPABILITIES = Capabilities(
@@ -24,30 +24,30 @@ CAPABILITIES = Capabilities(
 )
 
 
-def nixl_engine(settings: FabricSettings) -> Engine:
+def nixl_engine(settings: NixlSettings, devices: Sequence[str]) -> Engine:
     """NIXL with the operator's backend, parameters and devices.
 
     Raises:
         ConfigError: not installed, or devices for a backend of which we do not know how it takes them
     """
-    nixl, params = load_nixl(), backend_params(settings)
+    nixl, params = load_nixl(), backend_params(settings, devices)
 
     def make(name: str) -> Agent:
-        return NixlAgent(nixl, name, backend=settings.nixl_backend, params=params)
+        return NixlAgent(nixl, name, backend=settings.backend, params=params)
 
     return Engine(name="nixl", capabilities=CAPABILITIES, source=make, reader=make)
 
 
-def backend_params(settings: FabricSettings) -> Mapping[str, str]:
+def backend_params(settings: NixlSettings, devices: Sequence[str]) -> Mapping[str, str]:
     """What the backend is created with: ours, then the devices, then the operator's own parameters."""
     params: dict[str, str] = {}
-    if settings.nixl_backend == "UCX":
+    if settings.backend == "UCX":
         params |= UCX_PARAMS
-        if settings.devices:
-            params["device_list"] = ", ".join(settings.devices)
-    elif settings.devices:
+        if devices:
+            params["device_list"] = ", ".join(devices)
+    elif devices:
         raise ConfigError(
-            f"--fabric-device {','.join(settings.devices)} is for NIXL's UCX backend;"
-            f" name the devices of {settings.nixl_backend} with --nixl-param"
+            f"--fabric-device {','.join(devices)} is for NIXL's UCX backend;"
+            f" name the devices of {settings.backend} with --nixl-param"
         )
-    return params | settings.nixl_params
+    return params | settings.params

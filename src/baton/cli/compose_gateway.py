@@ -26,10 +26,10 @@ from baton.gateway.app import create_app
 from baton.gateway.front_door import FrontDoor
 from baton.gateway.generation_config import GenerationConfig, load
 from baton.gateway.serve import listen, serve_http
-from baton.gateway.settings import GatewaySettings as HttpSettings
+from baton.gateway.settings import HttpSettings
 from baton.gateway.tokenizer import Tokenizer
+from baton.shell.gateway_settings import GatewaySettings
 from baton.shell.lines import Lines
-from baton.shell.settings import GatewaySettings
 from baton.wire.codec import MAX_FRAME_BYTES
 
 log = structlog.get_logger()
@@ -75,7 +75,7 @@ async def _run(settings: GatewaySettings, http: HttpSettings, tokenizer: Tokeniz
         fileno=control.fileno(),
         clock=clock,
         entropy=entropy,
-        warms_up=settings.warms_up,
+        warms_up=not settings.skip_server_warmup,
         control=settings.control,
     )
     app = create_app(door, tokenizer, http)

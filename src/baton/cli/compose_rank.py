@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from baton.engine.models.base import Family
 
 log = structlog.get_logger()
-DEFAULT_MEMORY_SHARE = 0.25  # of what is free, for a pool whose size nobody gave
 COLLECTIVE_S = 300.0  # a rank that is lost is noticed by its session or its process long before
 SERVED: Mapping[str, DType] = {"bfloat16": DType.BF16, "float32": DType.F32, "float16": DType.F16}
 MakeFabric = Callable[[str, fabrics.Parts], Fabric]
@@ -129,12 +128,13 @@ class Body:
         s = self.settings
         if s.role is Role.PREFILL:
             return 0
-        if s.host_kv_bytes is None:
+        said = s.host_kv_memory.nbytes
+        if said is None:
             pools = sum(pool.nbytes for pool in self._host_pools.values())
-            return automatic(pools, available=available_bytes(), ranks=s.ranks_here * s.host_kv_sharers)
-        if s.host_kv_bytes:
-            require_memory(s.host_kv_bytes, "the host memory for requests that give way (--host-kv-memory)")
-        return s.host_kv_bytes
+            return automatic(pools, available=available_bytes(), ranks=s.ranks_here * s.host_kv_memory.sharers)
+        if said:
+            require_memory(said, "the host memory for requests that give way (--host-kv-memory)")
+        return said
 
     def _load(self, station: Station, store: "Store | None") -> None:
         from baton.engine.attention.choose import attention_for, delta_for, sparse_for
@@ -197,9 +197,7 @@ class Body:
         s = self.settings
         step = 1 if s.role is Role.DECODE else s.max_batched_tokens * s.pp
         use = Use(rooms=s.max_num_seqs, tokens=self.max_model_len, step=step)
-        budget = s.kv_bytes if s.kv_bytes is not None else int(available_bytes() * DEFAULT_MEMORY_SHARE)
-        roomy = s.kv_pages is None and s.kv_bytes is None
-        pages = pool_pages(placement, use, pages=s.kv_pages, budget=budget, roomy=roomy)
+        pages = pool_pages(placement, use, pages=s.kv_pages, budget=s.pool_bytes or 0)
         return {g: n * size for g, n in pages.items() if (size := placement.page_bytes(g))}
 
     def _manifest(self, boot: Boot, exposures: dict[str, bytes]) -> Manifest:

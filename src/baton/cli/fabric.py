@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from baton.cli import given
-from baton.cli import options as opt
+from baton.cli.flags import Given, with_flags
 from baton.core.errors import ConfigError
+from baton.ports.fabric_settings import FabricSettings
 
 if TYPE_CHECKING:
     from baton.contract.checks import Verdict
@@ -32,16 +32,8 @@ def show() -> None:
 
 
 @app.command("check")
-def check(
-    name: Name = "all",
-    json: Json = None,
-    fabric_host: opt.FabricHost = opt.DEFAULT_FABRIC.host,
-    fabric_device: opt.FabricDevice = None,
-    nixl_backend: opt.NixlBackend = opt.DEFAULT_FABRIC.nixl_backend,
-    nixl_param: opt.NixlParam = None,
-    mooncake_protocol: opt.MooncakeProtocol = opt.DEFAULT_FABRIC.mooncake_protocol,
-    tcp_streams: opt.TcpStreams = opt.DEFAULT_FABRIC.tcp_streams,
-) -> None:
+@with_flags(FabricSettings)
+def check(name: Name = "all", json: Json = None, *, given: Given) -> None:
     """Hold an installed fabric to its contract, between processes of this machine, and report what it can do."""
     from baton.adapters.fabrics import available, build
     from baton.contract.checks import run_all
@@ -51,14 +43,7 @@ def check(
 
     if not __debug__:
         raise ConfigError("the checks are assertions: run without -O")
-    settings = given.fabric_settings(
-        host=fabric_host,
-        device=fabric_device,
-        backend=nixl_backend,
-        params=nixl_param or (),
-        protocol=mooncake_protocol,
-        streams=tcp_streams,
-    )
+    settings = given.make(FabricSettings)
     names = [fabric for fabric, obstacle in available().items() if not obstacle] if name == "all" else [name]
     if json is not None and not Path(json).absolute().parent.is_dir():
         raise ConfigError(f"--json {json}: no such directory")

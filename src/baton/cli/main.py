@@ -1,9 +1,5 @@
-"""The command `baton`. Heavy imports stay inside the commands, so that `--help` answers at once.
+"""The command `baton`. Heavy imports stay inside the commands, so that `--help` answers at once."""
 
-Exit codes: 0 well, 1 something failed, 2 a setting that cannot work (one line on stderr says which), 130 interrupted.
-"""
-
-import os
 import sys
 from typing import Annotated, cast
 
@@ -13,8 +9,9 @@ from baton import __version__
 from baton.cli import bench, chat, fabric, models, plan_memory, processes, replay_log, secret, serve
 from baton.cli.doctor import command as doctor
 from baton.cli.elsewhere import instead_of
+from baton.cli.ending import exit_code, prepare
 from baton.cli.simulation import command as simulation
-from baton.core.errors import BatonError, Bug, ConfigError
+from baton.core.errors import ConfigError
 
 app = typer.Typer(
     name="baton",
@@ -62,41 +59,19 @@ def _common(
 
 
 def run(argv: list[str]) -> int:
-    """Carry out one command line; returns the exit code. A `Bug`, and what nobody foresaw, comes out as a traceback."""
-    try:
-        code = app(argv or ["--help"], prog_name="baton", standalone_mode=False)
-    except UsageError as e:
-        return _complain(instead_of(e.format_message()), code=2)
-    except ConfigError as e:
-        return _complain(str(e), code=2)
-    except Bug:
-        raise
-    except BatonError as e:
-        return _complain(str(e), code=1)
-    return code if isinstance(code, int) else 0
+    """Carry out one command line; returns the exit code."""
 
+    def command() -> object:
+        try:
+            return app(argv or ["--help"], prog_name="baton", standalone_mode=False)
+        except UsageError as e:
+            raise ConfigError(instead_of(e.format_message())) from e
 
-def _complain(why: str, *, code: int) -> int:
-    print(f"baton: {' '.join(why.split())}", file=sys.stderr, flush=True)
-    return code
-
-
-def prepare() -> int:
-    """What every command needs of its machine; returns the exit code, 0 to go on."""
-    from baton.cli.kernel_cache import provide_cache
-
-    try:
-        note = provide_cache()
-    except ConfigError as e:
-        return _complain(str(e), code=2)
-    if note is not None:
-        _complain(f"warning: {note}", code=0)
-    return 0
+    return exit_code(command)
 
 
 def main() -> None:
     """Entry point of the command."""
-    os.environ.setdefault("MC_LOG_LEVEL", "ERROR")  # Mooncake reads it when it loads, and writes a dozen lines otherwise
     sys.exit(prepare() or run(sys.argv[1:]))
 
 

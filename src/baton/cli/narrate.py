@@ -14,7 +14,8 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.status import Status
 
 from baton.cli.ports import url_of
-from baton.shell.settings import GatewaySettings, WorkerSettings
+from baton.shell.gateway_settings import GatewaySettings
+from baton.shell.settings import WorkerSettings
 from baton.shell.supervisor import Died, Event, GaveUp, Ready, Said, Started, Stopping, Waiting
 
 SPEAK_AFTER_S = 2.0  # starts that are quicker need no comment

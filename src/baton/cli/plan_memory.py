@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from baton.cli import given
-from baton.cli import layout_options as lo
-from baton.cli import options as o
+from baton.cli import options as opt
+from baton.cli.flags import Given, with_flags
 from baton.cli.host_share import automatic
-from baton.cli.models import locate, require
+from baton.cli.models import require
+from baton.cli.processes import names_of
 from baton.cli.sizes import show_size
 from baton.core.ids import GroupName
 from baton.core.state import Placement, Unit
 from baton.shell.settings import Role, WorkerSettings
-from baton.shell.threads import Share
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -83,7 +82,7 @@ def plan(s: WorkerSettings) -> MemoryPlan:
     longest = model_length(s.max_model_len, *family.longest(config))
     use = Use(rooms=s.max_num_seqs, tokens=longest, step=1 if s.role is Role.DECODE else s.max_batched_tokens * s.pp)
     ranks = [Placement(table, s.tp, s.pp, r % s.tp, r // s.tp, s.page_blocks) for r in range(s.tp * s.pp)]
-    pools = [pool_pages(p, use, pages=s.kv_pages, budget=s.kv_bytes or 0, roomy=False) for p in ranks]
+    pools = [pool_pages(p, use, pages=s.kv_pages, budget=s.pool_bytes or 0) for p in ranks]
     pages = {g: min(pool[g] for p, pool in zip(ranks, pools, strict=True) if p.page_bytes(g)) for g in pools[0]}
     span = Span(table, s.page_tokens)
     host = _host_bytes(s, [sum(n * p.page_bytes(g) for g, n in pool.items()) for p, pool in zip(ranks, pools, strict=True)])
@@ -117,10 +116,10 @@ def _host_bytes(s: WorkerSettings, pools: Sequence[int]) -> int:
 
     if s.role is Role.PREFILL:
         return 0
-    if s.host_kv_bytes is not None:
-        return s.host_kv_bytes
+    if s.host_kv_memory.nbytes is not None:
+        return s.host_kv_memory.nbytes
     left = max(0, available_bytes() - sum(pools))
-    return min(automatic(size, available=left, ranks=len(pools) * s.host_kv_sharers) for size in pools)
+    return min(automatic(size, available=left, ranks=len(pools) * s.host_kv_memory.sharers) for size in pools)
 
 
 def _lengths(longest: int) -> Sequence[int]:
@@ -131,51 +130,24 @@ def _fit(pages: Mapping[GroupName, int], need: Mapping[GroupName, int], rooms: i
     return min(rooms, *(pages[g] // n for g, n in need.items() if n))
 
 
+POOL_FLAGS = ("kv_memory", "kv_pages", "host_kv_memory", "tp", "pp", "page_size", "dtype", "index_dtype", "max_model_len")
+STEP_FLAGS = ("max_num_batched_tokens", "max_num_seqs")
+
+
+@with_flags(WorkerSettings, only=POOL_FLAGS + STEP_FLAGS)
 def plan_memory(
-    model: o.Model = o.DEFAULT_MODEL,
-    model_path: o.ModelPath = None,
-    kv_memory: o.KvMemory = None,
-    kv_pages: o.KvPages = None,
-    host_kv_memory: o.HostKvMemory = o.DEFAULT_HOST_KV_MEMORY,
+    model: opt.Model = opt.DEFAULT_MODEL,
+    model_path: opt.ModelPath = None,
     role: Annotated[Role, typer.Option(help="Prefill and unified workers have a chunk of a prompt under way.")] = Role.DECODE,
-    tp: lo.TensorParallel = 1,
-    pp: lo.PipelineParallel = 1,
-    page_size: o.PageSize = o.DEFAULT_PAGE_TOKENS,
-    dtype: o.DType = "auto",
-    index_dtype: o.IndexDType = "auto",
-    max_model_len: o.MaxModelLen = None,
-    max_num_batched_tokens: o.MaxBatchedTokens = o.DEFAULT_BATCHED_TOKENS,
-    max_num_seqs: o.MaxNumSeqs = o.DEFAULT_NUM_SEQS,
     json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
+    *,
+    given: Given,
 ) -> None:
     """Say how many tokens and requests fit into a pool of each rank, from the model's config alone."""
-    name = given.one_model(model, model_path)
-    require(name)
-    settings = given.worker_settings(
-        given.Service(
-            model=str(locate(name)), served_model_name=name, gateways=(NOWHERE,), secret=None, log_level=o.LogLevel.WARNING
-        ),
-        given.Work(
-            dtype=dtype,
-            index_dtype=index_dtype,
-            max_model_len=max_model_len,
-            max_batched_tokens=max_num_batched_tokens,
-            max_num_seqs=max_num_seqs,
-        ),
-        given.Memory(
-            block_size=o.DEFAULT_BLOCK_TOKENS,
-            page_size=page_size,
-            kv_pages=kv_pages,
-            kv_memory=kv_memory,
-            host_kv_memory=host_kv_memory,
-            fabric="auto",
-            seal=o.Switch.ON,
-        ),
-        role=role,
-        name=role.value,
-        bind=NOWHERE,
-        share=Share((), 1),
-        parallel=given.Parallel(tp=tp, pp=pp),
+    model = opt.one_model(model, model_path)
+    require(model)
+    settings = given.make(
+        WorkerSettings, **names_of(model, given), gateways=(NOWHERE,), bind=NOWHERE, role=role, name=role.value, threads=1
     )
     found = plan(settings)
     if json:

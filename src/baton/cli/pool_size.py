@@ -30,21 +30,20 @@ class Use(msgspec.Struct, frozen=True, kw_only=True):
     step: int
 
 
-def pool_pages(placement: Placement, use: Use, *, pages: int | None, budget: int, roomy: bool) -> dict[GroupName, int]:
+def pool_pages(placement: Placement, use: Use, *, pages: int | None, budget: int) -> dict[GroupName, int]:
     """Pages of every group's pool.
 
     Args:
         placement: of a rank; its bytes count
         pages: of groups that see everything, if somebody has said so; slots are as many then, but no more than rooms
         budget: bytes of all pools together, otherwise
-        roomy: nobody has named a size, so what all rooms can use together is enough
 
     Raises:
         ConfigError: no page fits into the budget
     """
     table, page_tokens = placement.table, placement.page_blocks * placement.table.block_tokens
     most = {g: n * use.rooms for g, n in Span(table, page_tokens).reserve(use.tokens, step=use.step).items()}
-    bounded = {g.name for g in table.groups if roomy or isinstance(g.extent, Window)}
+    bounded = {g.name for g in table.groups if isinstance(g.extent, Window)}
     sizes = {g.name: placement.page_bytes(g.name) for g in table.groups}
     slotted = {g.name for g in table.groups if g.unit is Unit.SLOT}
     slot = sum(sizes[g] for g in slotted)

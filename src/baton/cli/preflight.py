@@ -47,8 +47,8 @@ def require_room(workers: Sequence[WorkerSettings], *, weights: Sequence[int], a
     Raises:
         ConfigError: they do not; names both sizes
     """
-    pools = [(w.kv_bytes or 0) * _ranks(w) for w in workers]
-    away = [(w.host_kv_bytes or 0) * _ranks(w) if w.role is not Role.PREFILL else 0 for w in workers]
+    pools = [(w.pool_bytes or 0) * _ranks(w) for w in workers]
+    away = [(w.host_kv_memory.nbytes or 0) * _ranks(w) if w.role is not Role.PREFILL else 0 for w in workers]
     wanted = sum(pools) + sum(weights) + sum(away)
     if wanted <= available:
         return

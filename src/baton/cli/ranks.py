@@ -6,12 +6,12 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Protocol
 
-from baton.cli.processes import BATON, worker_flags
+from baton.cli.child import program
 from baton.core.errors import ConfigError, PeerError
-from baton.shell.leash import leashed
+from baton.shell.child import Program, start
 from baton.shell.settings import WorkerSettings
 from baton.shell.supervisor import MISCONFIGURED
 
@@ -39,18 +39,15 @@ class Crew(Protocol):
 
 
 def start_ranks(settings: Mapping[int, WorkerSettings]) -> Crew:
-    """Start these ranks, each as `baton worker`."""
-    return Processes({rank: (*BATON, "worker", *worker_flags(own)) for rank, own in settings.items()})
+    """Start these ranks, each with its own settings."""
+    return Processes({rank: program(f"{own.name}-rank{rank}", own) for rank, own in settings.items()})
 
 
 class Processes:
-    """Implements Crew: ranks by number, each the command line that is its process. Their output is ours."""
+    """Implements Crew: ranks by number, each with the program that is its process. Their output is ours."""
 
-    def __init__(self, commands: Mapping[int, Sequence[str]]) -> None:
-        # Groups of their own: Ctrl-C at the terminal reaches this process alone, which then ends them.
-        self._processes = {
-            rank: subprocess.Popen(leashed(argv), stdin=subprocess.DEVNULL, process_group=0) for rank, argv in commands.items()
-        }
+    def __init__(self, programs: Mapping[int, Program]) -> None:
+        self._processes = {rank: start(each) for rank, each in programs.items()}
         self._pidfds = {rank: os.pidfd_open(p.pid) for rank, p in self._processes.items()}
 
     def filenos(self) -> tuple[int, ...]:

@@ -1,254 +1,172 @@
 """`baton serve`: a whole service on one machine, a gateway and its workers as supervised processes."""
 
-import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Annotated, Literal
 
 import msgspec
 import typer
 
-from baton.cli import given
-from baton.cli import layout_options as layout_opt
 from baton.cli import options as opt
-from baton.cli.api_keys import read_keys
-from baton.cli.processes import BATON, gateway_flags, worker_flags
-from baton.shell import settings as default
-from baton.shell.settings import GatewaySettings, Role, WorkerSettings
+from baton.cli.flags import Given, with_flags
+from baton.cli.processes import gateway_settings, names_of
+from baton.ports.fabric_settings import FabricSettings
+from baton.ports.flag import MEMORY, ONE_OR_MORE, PROCESSES, Flag, require_limits
+from baton.ports.written import path
+from baton.shell.gateway_settings import GatewaySettings
+from baton.shell.settings import Role, WorkerSettings
 from baton.shell.threads import Share, available_cores, divide, together, warning
 
 
+class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What `baton serve` itself decides; it also takes the flags of the processes that it starts."""
+
+    prefill: Annotated[int, Flag("Number of prefill workers.", PROCESSES, limits=ONE_OR_MORE)] = 1
+    decode: Annotated[int, Flag("Number of decode workers.", PROCESSES, limits=ONE_OR_MORE)] = 1
+    role: Annotated[
+        Literal["split", "unified"],
+        Flag("split; or unified: one worker does both (the baseline).", PROCESSES),
+    ] = "split"
+    prefill_tp: Annotated[
+        int | None,
+        Flag("For prefill workers alone.", PROCESSES, default="--tp", limits=ONE_OR_MORE),
+    ] = None
+    prefill_pp: Annotated[
+        int | None,
+        Flag("For prefill workers alone.", PROCESSES, default="--pp", limits=ONE_OR_MORE),
+    ] = None
+    decode_tp: Annotated[int | None, Flag("For decode workers alone.", PROCESSES, default="--tp", limits=ONE_OR_MORE)] = None
+    decode_pp: Annotated[int | None, Flag("For decode workers alone.", PROCESSES, default="--pp", limits=ONE_OR_MORE)] = None
+    prefill_page_size: Annotated[int | None, Flag("For prefill workers alone.", MEMORY, default="--page-size")] = None
+    decode_page_size: Annotated[int | None, Flag("For decode workers alone.", MEMORY, default="--page-size")] = None
+    control: Annotated[
+        str | None,
+        Flag("Address on which workers register.", PROCESSES, default="a free port of loopback"),
+    ] = None
+    record: Annotated[
+        str | None,
+        Flag(
+            "Directory in which each process writes all that enters its core (prompts too, as ids), for 'baton replay-log'.",
+            PROCESSES,
+            read=path,
+            metavar="DIR",
+        ),
+    ] = None
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        """Of its workers."""
+        if self.role == "unified":
+            return (Role.UNIFIED,)
+        return (Role.PREFILL,) * self.prefill + (Role.DECODE,) * self.decode
+
+    def own(self, role: Role) -> dict[str, int]:
+        """The settings that the workers of a role have for themselves."""
+        fields = {
+            Role.PREFILL: {
+                "tp": self.prefill_tp,
+                "pp": self.prefill_pp,
+                "page_tokens": self.prefill_page_size,
+            },
+            Role.DECODE: {
+                "tp": self.decode_tp,
+                "pp": self.decode_pp,
+                "page_tokens": self.decode_page_size,
+            },
+        }.get(role, {})
+        return {field: value for field, value in fields.items() if value is not None}
+
+    def __post_init__(self) -> None:
+        require_limits(self)
+
+
+@with_flags(ServeSettings, GatewaySettings, WorkerSettings, by_hand=False)
 def serve(
     model: opt.Model = opt.DEFAULT_MODEL,
     model_path: opt.ModelPath = None,
-    host: opt.Host = "127.0.0.1",
-    port: opt.Port = 8000,
-    prefill: layout_opt.Prefill = 1,
-    decode: layout_opt.Decode = 1,
-    tp: layout_opt.TensorParallel = 1,
-    pp: layout_opt.PipelineParallel = 1,
-    prefill_tp: layout_opt.PrefillTensorParallel = None,
-    prefill_pp: layout_opt.PrefillPipelineParallel = None,
-    decode_tp: layout_opt.DecodeTensorParallel = None,
-    decode_pp: layout_opt.DecodePipelineParallel = None,
-    role: layout_opt.LayoutRole = layout_opt.Layout.SPLIT,
-    threads: opt.Threads = None,
-    dtype: opt.DType = "auto",
-    index_dtype: opt.IndexDType = "auto",
-    max_model_len: opt.MaxModelLen = None,
-    max_batched_tokens: opt.MaxBatchedTokens = opt.DEFAULT_BATCHED_TOKENS,
-    max_num_seqs: opt.MaxNumSeqs = opt.DEFAULT_NUM_SEQS,
-    block_size: opt.BlockSize = opt.DEFAULT_BLOCK_TOKENS,
-    page_size: opt.PageSize = opt.DEFAULT_PAGE_TOKENS,
-    prefill_page_size: layout_opt.PrefillPageSize = None,
-    decode_page_size: layout_opt.DecodePageSize = None,
-    kv_pages: opt.KvPages = None,
-    kv_memory: opt.KvMemory = None,
-    host_kv_memory: opt.HostKvMemory = opt.DEFAULT_HOST_KV_MEMORY,
-    fabric: opt.Fabric = "auto",
-    fabric_device: opt.FabricDevice = None,
-    nixl_backend: opt.NixlBackend = opt.DEFAULT_FABRIC.nixl_backend,
-    nixl_param: opt.NixlParam = None,
-    mooncake_protocol: opt.MooncakeProtocol = opt.DEFAULT_FABRIC.mooncake_protocol,
-    tcp_streams: opt.TcpStreams = opt.DEFAULT_FABRIC.tcp_streams,
-    seal: opt.Seal = opt.Switch.ON,
-    prefill_ahead: opt.PrefillAhead = default.PREFILL_AHEAD,
-    enable_prefix_caching: opt.PrefixCaching = True,
-    fetch_back: opt.FetchBackMode = opt.DEFAULT_FETCH_BACK,
-    handoff_timeout: opt.HandoffTimeout = default.HANDOFF_TIMEOUT_S,
-    fetch_timeout: opt.FetchTimeout = default.FETCH_TIMEOUT_S,
-    generation_config: opt.GenerationConfig = default.GENERATION_CONFIG,
-    override_generation_config: opt.OverrideGenerationConfig = None,
-    cache_verify_interval: opt.CacheVerifyInterval = default.CACHE_VERIFY_INTERVAL_S,
-    watchdog_timeout: opt.Watchdog = opt.DEFAULT_WATCHDOG,
-    watchdog_first_timeout: opt.WatchdogFirst = opt.DEFAULT_WATCHDOG_FIRST,
-    served_model_name: opt.ServedModelName = None,
-    api_key: opt.ApiKeys = None,
-    api_key_file: opt.ApiKeyFiles = None,
-    skip_server_warmup: opt.SkipWarmUp = False,
-    request_timeout: opt.RequestTimeout = default.REQUEST_TIMEOUT_S,
-    queue_timeout: opt.QueueTimeout = default.QUEUE_TIMEOUT_S,
-    max_queued: opt.MaxQueued = default.MAX_QUEUED,
-    shutdown_timeout: opt.ShutdownTimeout = default.SHUTDOWN_TIMEOUT_S,
-    control: opt.ServeControl = None,
-    secret: opt.Secret = None,
-    log_level: opt.Level = opt.LogLevel.INFO,
-    log_format: opt.Format = opt.LogFormat.CONSOLE,
-    record: opt.RecordDirectory = None,
     config: opt.Config = None,
+    *,
+    given: Given,
 ) -> None:
     """Serve MODEL on this machine: prompts computed in one process, tokens generated in another."""
-    from baton.cli.models import ensure, locate
-    from baton.cli.own_address import own_address
-    from baton.cli.ports import free_port
+    from baton.cli.models import ensure
     from baton.cli.record import prepare_directory
 
-    model = given.one_model(model, model_path)
-    port, address = free_port(host, port), control or f"tcp://127.0.0.1:{free_port('127.0.0.1', 0)}"
-    work = given.Work(
-        dtype=dtype,
-        index_dtype=index_dtype,
-        max_model_len=max_model_len,
-        max_batched_tokens=max_batched_tokens,
-        max_num_seqs=max_num_seqs,
-        prefill_ahead=prefill_ahead,
-        watchdog_s=watchdog_timeout,
-        watchdog_first_s=watchdog_first_timeout,
-    )
-    memory = given.Memory(
-        block_size=block_size,
-        page_size=page_size,
-        kv_pages=kv_pages,
-        kv_memory=kv_memory,
-        host_kv_memory=host_kv_memory,
-        fabric=fabric,
-        seal=seal,
-        prefix_caching=enable_prefix_caching,
-        fetch_back=fetch_back,
-        handoff_timeout_s=handoff_timeout,
-        fetch_timeout_s=fetch_timeout,
-        cache_verify_interval_s=cache_verify_interval,
-        fabric_settings=given.fabric_settings(
-            host=own_address((address,)),
-            device=fabric_device,
-            backend=nixl_backend,
-            params=nixl_param or (),
-            protocol=mooncake_protocol,
-            streams=tcp_streams,
-        ),
-    )
-    crew = Crew(
-        roles=(Role.UNIFIED,) if role is layout_opt.Layout.UNIFIED else (Role.PREFILL,) * prefill + (Role.DECODE,) * decode,
-        page_sizes={Role.PREFILL: prefill_page_size, Role.DECODE: decode_page_size},
-        layouts={
-            Role.UNIFIED: given.Parallel(tp, pp),
-            Role.PREFILL: given.Parallel(prefill_tp or tp, prefill_pp or pp),
-            Role.DECODE: given.Parallel(decode_tp or tp, decode_pp or pp),
-        },
-        threads=threads,
-    )
-    service = given.Service(
-        model=str(locate(model)),
-        served_model_name=served_model_name or model,
-        gateways=(address,),
-        secret=None if secret is None else os.path.abspath(secret),
-        log_level=log_level,
-        log_format=log_format,
-        record=None if record is None else os.path.abspath(record),
-    )
-    workers = plan_workers(service, work, memory, crew, cores=available_cores())
-    keys = Keys(given=tuple(api_key or ()), files=tuple(os.path.abspath(f) for f in api_key_file or ()))
-    sampling = given.sampling(generation_config, override_generation_config)
-    edge = given.Edge(
-        request_timeout_s=request_timeout,
-        queue_timeout_s=queue_timeout,
-        max_queued=max_queued,
-        shutdown_timeout_s=shutdown_timeout,
-    )
-    front = plan_gateway(service, work, edge, sampling, host=host, port=port, keys=keys, warms_up=not skip_server_warmup)
-    if service.record is not None:
-        prepare_directory(service.record, ["gateway", *(w.name for w in workers)])
+    model = opt.one_model(model, model_path)
+    front, workers = plan(given, model, cores=available_cores())
+    if front.record is not None:
+        prepare_directory(front.record, ["gateway", *(w.name for w in workers)])
     directory = str(ensure(model))  # known only now for a model that had to be fetched
     front = msgspec.structs.replace(front, model=directory)
     workers = tuple(msgspec.structs.replace(w, model=directory) for w in workers)
     raise typer.Exit(supervise(front, workers))
 
 
-class Crew(msgspec.Struct, frozen=True, kw_only=True):
-    """Which workers there are, as given on the command line."""
+def plan(given: Given, model: str, *, cores: Sequence[int]) -> tuple[GatewaySettings, tuple[WorkerSettings, ...]]:
+    """The settings of every process. Fabrics and control listen on one address. Raises ConfigError."""
+    from baton.cli.own_address import control_at, own_address
+    from baton.cli.ports import free_port
 
-    roles: tuple[Role, ...]
-    page_sizes: Mapping[Role, int | None]
-    layouts: Mapping[Role, given.Parallel] = {}
-    threads: int | None
+    service = given.make(ServeSettings)
+    names = names_of(model, given)
+    control = service.control or f"tcp://127.0.0.1:{free_port('127.0.0.1', 0)}"
+    front = gateway_settings(given, **names, control=control)
+    host = own_address((front.control,))
+    shared = given.make(
+        WorkerSettings,
+        **names,
+        gateways=(front.control,),
+        role=Role.UNIFIED,
+        name="worker",
+        bind=control_at(host),
+        threads=1,
+        fabric_settings=given.make(FabricSettings, host=host),
+    )
+    return front, plan_workers(service, shared, cores=cores, threads=given.get("threads"))
 
 
 def plan_workers(
-    service: given.Service, work: given.Work, memory: given.Memory, crew: Crew, *, cores: Sequence[int]
+    service: ServeSettings, shared: WorkerSettings, *, cores: Sequence[int], threads: int | None
 ) -> tuple[WorkerSettings, ...]:
-    """The settings of every worker, the machine's cores divided among them; fabrics and control listen on one address.
+    """The settings of every worker, the machine's cores divided among their ranks.
+
+    Args:
+        shared: what all of them have in common
+        threads: of each rank; None = as many as it has cores
 
     Raises:
         ConfigError: a value that cannot be
     """
-    from baton.cli.own_address import control_at
-
-    bind = control_at(memory.fabric_settings.host)
-    layouts = [crew.layouts.get(role, given.Parallel()) for role in crew.roles]
-    ranks = [layout.tp * layout.pp for layout in layouts]
-    shares = iter(divide(cores, workers=sum(ranks), threads=crew.threads))
-    generating = sum(role is not Role.PREFILL for role in crew.roles)
+    workers = [msgspec.structs.replace(shared, role=role, **service.own(role)) for role in service.roles]
+    shares = iter(divide(cores, workers=sum(w.tp * w.pp for w in workers), threads=threads))
+    generating = sum(role is not Role.PREFILL for role in service.roles)
     seen: Counter[Role] = Counter()
-    workers = []
-    for role, layout, count in zip(crew.roles, layouts, ranks, strict=True):
-        share = together([next(shares) for _ in range(count)])
-        page_size = crew.page_sizes.get(role)
-        own = memory if page_size is None else msgspec.structs.replace(memory, page_size=page_size)
-        name = f"{role.value}-{seen[role]}"
-        settings = given.worker_settings(service, work, own, role=role, name=name, bind=bind, share=share, parallel=layout)
-        if settings.host_kv_bytes is None and role is not Role.PREFILL:
-            settings = msgspec.structs.replace(settings, host_kv_sharers=settings.host_kv_sharers * generating)
-        workers.append(settings)
-        seen[role] += 1
-    return tuple(workers)
-
-
-class Keys(msgspec.Struct, frozen=True, kw_only=True):
-    """API keys, as given on the command line."""
-
-    given: tuple[str, ...]
-    files: tuple[str, ...]
-
-
-def plan_gateway(
-    service: given.Service,
-    work: given.Work,
-    edge: given.Edge,
-    sampling: given.Sampling,
-    *,
-    host: str,
-    port: int,
-    keys: Keys,
-    warms_up: bool,
-) -> GatewaySettings:
-    """The gateway's settings. Raises ConfigError."""
-    read_keys(keys.given, keys.files)
-    return GatewaySettings(
-        host=host,
-        port=port,
-        control=service.gateways[0],
-        model=service.model,
-        served_model_name=service.served_model_name,
-        max_model_len=work.max_model_len,
-        secret=service.secret,
-        api_keys=keys.given,
-        api_key_files=keys.files,
-        warms_up=warms_up,
-        request_timeout_s=edge.request_timeout_s,
-        queue_timeout_s=edge.queue_timeout_s,
-        max_queued=edge.max_queued,
-        generation_config=sampling.generation_config,
-        override_generation_config=sampling.override_generation_config,
-        shutdown_timeout_s=edge.shutdown_timeout_s,
-        log_level=service.log_level.value,
-        log_format=service.log_format.value,
-        record=service.record,
-    )
+    planned = []
+    for worker in workers:
+        share = together([next(shares) for _ in range(worker.tp * worker.pp)])
+        memory = worker.host_kv_memory
+        if memory.nbytes is None and worker.role is not Role.PREFILL:
+            memory = msgspec.structs.replace(memory, sharers=memory.sharers * generating)
+        name = f"{worker.role.value}-{seen[worker.role]}"
+        seen[worker.role] += 1
+        planned.append(
+            msgspec.structs.replace(worker, name=name, cores=share.cores, threads=share.threads, host_kv_memory=memory)
+        )
+    return tuple(planned)
 
 
 def supervise(front: GatewaySettings, workers: Sequence[WorkerSettings]) -> int:
     """Run them all until a signal; returns the exit code. Raises ConfigError: one of them cannot start."""
+    from baton.cli.child import program
     from baton.cli.narrate import Narrator, greeting
     from baton.cli.ports import readiness_of
     from baton.cli.preflight import require_startable
-    from baton.shell.child import Program
     from baton.shell.supervisor import Patience, Supervisor
 
     require_startable(workers)
     slow = warning([Share(w.cores, w.threads * w.ranks_here) for w in workers], cores=len(available_cores()))
     narrator = Narrator(greeting(front, workers), warning=slow)
-    programs = [
-        Program("gateway", (*BATON, "gateway", *gateway_flags(front)), ends=0),  # its open streams end while there are workers
-        *(Program(w.name, (*BATON, "worker", *worker_flags(w)), ends=1) for w in workers),
-    ]
+    # The gateway ends first: its open streams end while there are workers.
+    programs = [program("gateway", front, ends=0), *(program(w.name, w, ends=1) for w in workers)]
     patience = Patience(requests_s=front.shutdown_timeout_s)
     return Supervisor(programs, probe=readiness_of(front.host, front.port), tell=narrator, patience=patience).run()

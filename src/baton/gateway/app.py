@@ -19,7 +19,7 @@ from baton.gateway.metrics import Metrics
 from baton.gateway.openapi import document
 from baton.gateway.operations import OPERATIONS
 from baton.gateway.routes import Routes
-from baton.gateway.settings import GatewaySettings
+from baton.gateway.settings import HttpSettings
 from baton.gateway.sleep import Sleeper
 from baton.gateway.tally import RequestTally, TallyingDoor
 from baton.gateway.tokenizer import Tokenizer
@@ -27,7 +27,7 @@ from baton.gateway.tokenizer import Tokenizer
 log = structlog.get_logger("baton.gateway")
 
 
-def create_app(door: Door, tokenizer: Tokenizer, settings: GatewaySettings) -> FastAPI:
+def create_app(door: Door, tokenizer: Tokenizer, settings: HttpSettings) -> FastAPI:
     """The ASGI application. Its table of open requests is `app.state.desk` (used by serve_http to end them)."""
     tally = RequestTally()
     door = TallyingDoor(door, tally, time.monotonic)

@@ -13,7 +13,7 @@ from baton.gateway.faults import HttpFault, refuse
 from baton.gateway.neutral import brief
 from baton.gateway.prompts import Prompt
 from baton.gateway.schema import CHOICES, ChatBody, CompletionBody, GenerationBody
-from baton.gateway.settings import GatewaySettings
+from baton.gateway.settings import HttpSettings
 
 GREEDY_BELOW = 1e-5  # a temperature this small draws the most likely token anyway, and dividing by it overflows
 T = TypeVar("T")
@@ -66,7 +66,7 @@ class Ask(msgspec.Struct, frozen=True):
 class Terms(msgspec.Struct, frozen=True):
     """What a request is judged by: the operator's settings, what the workers hold, the model's vocabulary, its own time."""
 
-    settings: GatewaySettings
+    settings: HttpSettings
     capacity: Capacity
     eos_ids: tuple[TokenId, ...]
     vocab_size: int
@@ -120,19 +120,19 @@ def _either(said: T | None, default: T) -> T:
     return default if said is None else said
 
 
-def chat_logprobs(body: ChatBody, settings: GatewaySettings) -> int | None:
+def chat_logprobs(body: ChatBody, settings: HttpSettings) -> int | None:
     """How many alternatives a chat request wants beside each token; None for no logprobs at all. Raises HttpFault."""
     if body.top_logprobs and not body.logprobs:
         raise refuse(f"top_logprobs = {body.top_logprobs} needs logprobs = true", param="top_logprobs")
     return _bounded(body.top_logprobs or 0, "top_logprobs", settings) if body.logprobs else None
 
 
-def completion_logprobs(body: CompletionBody, settings: GatewaySettings) -> int | None:
+def completion_logprobs(body: CompletionBody, settings: HttpSettings) -> int | None:
     """The same for a completions request."""
     return None if body.logprobs is None else _bounded(body.logprobs, "logprobs", settings)
 
 
-def _bounded(wanted: int, param: str, settings: GatewaySettings) -> int:
+def _bounded(wanted: int, param: str, settings: HttpSettings) -> int:
     if wanted > settings.max_logprobs:
         raise refuse(f"{param} = {wanted}; at most {settings.max_logprobs} are served", param=param)
     return wanted

@@ -21,7 +21,7 @@ from baton.gateway.forms import ChatForm, CompletionForm, Form, Heading
 from baton.gateway.metrics import CONTENT_TYPE, Metrics
 from baton.gateway.prompts import Prompter
 from baton.gateway.schema import ChatBody, CompletionBody
-from baton.gateway.settings import GatewaySettings
+from baton.gateway.settings import HttpSettings
 from baton.gateway.sleep import Sleeper, Sleeping
 from baton.gateway.stream import TextStream
 from baton.gateway.timeouts import timeout_ms
@@ -77,7 +77,7 @@ class Routes:
     """All endpoints of one gateway."""
 
     def __init__(
-        self, *, door: Door, desk: Desk, tokenizer: Tokenizer, settings: GatewaySettings, metrics: Metrics, sleeper: Sleeper
+        self, *, door: Door, desk: Desk, tokenizer: Tokenizer, settings: HttpSettings, metrics: Metrics, sleeper: Sleeper
     ) -> None:
         self._door, self._desk, self._tokenizer, self._settings = door, desk, tokenizer, settings
         self._prompter = Prompter(tokenizer, inline_chars=settings.inline_chars, max_prompts=settings.max_prompts)

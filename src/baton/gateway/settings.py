@@ -1,4 +1,4 @@
-"""What the operator decides about the HTTP side."""
+"""What the HTTP side of a gateway goes by."""
 
 import msgspec
 
@@ -6,8 +6,8 @@ from baton.core.errors import ConfigError
 from baton.gateway.generation_config import Defaults
 
 
-class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits and names of one gateway.
+class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits and names, from the gateway's settings, its files of keys and the model.
 
     Attributes:
         model: the name that clients use

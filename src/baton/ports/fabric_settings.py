@@ -1,23 +1,87 @@
-"""What the operator decides about data planes. Apart from the port: the command line needs it without numpy."""
+"""What the operator decides about fabrics: a struct for each that has settings, and what they share.
+
+These structs are apart from the port, because the command line needs them without numpy.
+"""
+
+from typing import Annotated, Literal
 
 import msgspec
 
+from baton.ports.flag import MEMORY, Flag, Limits, require_limits
+from baton.ports.written import names, pair
 
-class FabricSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the operator decides about data planes.
+# What may be asked for, and the fabrics that it means, in order of preference. Mooncake must be asked
+# for by name, because its listener serves whoever reaches it (docs/fabrics.md).
+FABRICS = {
+    "auto": ("shm", "nixl", "tcp"),
+    "shm": ("shm",),
+    "nixl": ("nixl",),
+    "mooncake": ("mooncake",),
+    "tcp": ("tcp",),
+}
 
-    Attributes:
-        host: our address, as peers reach it
-        devices: network devices, e.g. ("mlx5_0",); empty = the engine's choice
-        nixl_backend: NIXL's plugin, e.g. "UCX"
-        nixl_params: the plugin's parameters, over our own
-        mooncake_protocol: "tcp" or "rdma"
-        tcp_streams: connections to a peer
-    """
 
-    host: str = "127.0.0.1"
-    devices: tuple[str, ...] = ()
-    nixl_backend: str = "UCX"
-    nixl_params: dict[str, str] = {}
-    mooncake_protocol: str = "tcp"
-    tcp_streams: int = 2
+class NixlSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of fabric nixl. Its plugin's parameters win over ours."""
+
+    backend: Annotated[str, Flag("Plugin of NIXL.", MEMORY, ("--nixl-backend",))] = "UCX"
+    params: Annotated[
+        dict[str, str],
+        Flag(
+            "Setting of NIXL's plugin; may be repeated.",
+            MEMORY,
+            ("--nixl-param",),
+            read=pair,
+            repeated=True,
+            metavar="KEY=VALUE",
+        ),
+    ] = {}
+
+
+class MooncakeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of fabric mooncake."""
+
+    protocol: Annotated[
+        Literal["tcp", "rdma"],
+        Flag("How Mooncake moves bytes: tcp or rdma.", MEMORY, ("--mooncake-protocol",)),
+    ] = "tcp"
+
+
+class TcpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of fabric tcp."""
+
+    streams: Annotated[
+        int,
+        Flag("Connections of fabric tcp to a peer.", MEMORY, ("--tcp-streams",), limits=Limits(1, 16)),
+    ] = 2
+
+    def __post_init__(self) -> None:
+        require_limits(self)
+
+
+class FabricSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of all fabrics."""
+
+    host: Annotated[
+        str,
+        Flag(
+            "Own IP address for fabrics tcp and mooncake, as peers reach it.",
+            MEMORY,
+            ("--fabric-host",),
+            default="loopback; of a worker, that of the route to the gateway",
+            by_hand=True,
+        ),
+    ] = "127.0.0.1"
+    devices: Annotated[
+        tuple[str, ...],
+        Flag(
+            "Network devices of nixl or mooncake, e.g. mlx5_0,mlx5_1.",
+            MEMORY,
+            ("--fabric-device", "--disaggregation-ib-device"),
+            read=names,
+            default="the engine's choice",
+        ),
+    ] = ()
+    nixl: NixlSettings = NixlSettings()
+    mooncake: MooncakeSettings = MooncakeSettings()
+    tcp: TcpSettings = TcpSettings()

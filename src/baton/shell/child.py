@@ -15,11 +15,32 @@ MOST_READS = 64  # in a row, so that a program that never stops talking leaves t
 
 
 class Program(msgspec.Struct, frozen=True):
-    """What to run. `name` is for people; programs are asked to end in the order of `ends`, equal ones together."""
+    """What to run, and what it reads on its standard input.
+
+    `name` is for people; programs are asked to end in the order of `ends`, equal ones together.
+    """
 
     name: str
     argv: tuple[str, ...]
     ends: int
+    document: bytes = b""
+
+
+def start(program: Program, *, output: int | None = None) -> subprocess.Popen[bytes]:
+    """A process that dies with the thread that starts it. `output`: as subprocess takes it; None = where ours goes."""
+    # In memory and not in a pipe, which a program that reads late would leave us writing to.
+    document = os.memfd_create("baton-settings")
+    with open(document, "wb+") as file:
+        file.write(program.document)
+        file.seek(0)
+        # A group of its own: Ctrl-C at the terminal reaches this process alone, which then ends its children in order.
+        return subprocess.Popen(
+            leashed(program.argv),
+            stdin=file,
+            stdout=output,
+            stderr=None if output is None else subprocess.STDOUT,
+            process_group=0,
+        )
 
 
 class Child:
@@ -32,10 +53,7 @@ class Child:
     """
 
     def __init__(self, program: Program) -> None:
-        # A group of its own: Ctrl-C at the terminal reaches the supervisor alone, which then ends its children in order.
-        self._process = subprocess.Popen(
-            leashed(program.argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, process_group=0
-        )
+        self._process = start(program, output=subprocess.PIPE)
         assert self._process.stdout is not None
         self.program = program
         self.output = self._process.stdout.fileno()

@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from baton.cli import given
-from baton.cli import options as opt
+from baton.cli.flags import Given, with_flags
 from baton.ports.fabric_settings import FabricSettings
 
 if TYPE_CHECKING:
@@ -16,12 +15,12 @@ if TYPE_CHECKING:
 STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 
 
+@with_flags(FabricSettings, only=("fabric_device", "nixl_backend", "nixl_param"))
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout, for machines.")] = False,
     port: Annotated[int, typer.Option(help="Port on which a service is to listen.")] = 8000,
-    fabric_device: opt.FabricDevice = None,
-    nixl_backend: opt.NixlBackend = opt.DEFAULT_FABRIC.nixl_backend,
-    nixl_param: opt.NixlParam = None,
+    *,
+    given: Given,
 ) -> None:
     """Say what is installed, try every fabric, and look at memory, limits and cores, with a remedy for what is wrong.
 
@@ -29,16 +28,7 @@ def doctor(
     """
     from baton.cli.doctor.finding import State
 
-    defaults = opt.DEFAULT_FABRIC
-    settings = given.fabric_settings(
-        host=defaults.host,
-        device=fabric_device,
-        backend=nixl_backend,
-        params=nixl_param or (),
-        protocol=defaults.mooncake_protocol,
-        streams=defaults.tcp_streams,
-    )
-    found = list(_examine(port, settings))
+    found = list(_examine(port, given.make(FabricSettings)))
     if as_json:
         _write_json(found)
     else:

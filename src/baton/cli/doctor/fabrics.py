@@ -26,7 +26,7 @@ def fabrics(settings: FabricSettings) -> Iterator[Finding]:
     obstacles = available()
     tried = {name: attempt(name, settings) for name, obstacle in obstacles.items() if not obstacle}
     yield from judge(obstacles, tried)
-    if "nixl" in tried and settings.nixl_backend == "UCX":
+    if "nixl" in tried and settings.nixl.backend == "UCX":
         apart = attempt("nixl", settings, env=network.NO_SHARED_MEMORY)
         yield network.other_hosts(apart, rdma=network.rdma_devices(), interfaces=network.interfaces())
 

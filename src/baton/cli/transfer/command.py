@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 import typer
 
-from baton.cli import given
-from baton.cli import options as shared
 from baton.cli.bench_options import several
+from baton.cli.flags import Given, with_flags
 from baton.cli.transfer import options as opt
 from baton.core.errors import ConfigError
+from baton.ports.fabric_settings import FabricSettings
 
 if TYPE_CHECKING:
     from baton.bench.transfer.figures import Figures
@@ -23,6 +23,7 @@ B = TypeVar("B")
 MAX_WIDTH = 64
 
 
+@with_flags(FabricSettings)
 def transfer(
     fabric: opt.Fabric = "shm",
     prefill_tp: opt.PrefillTp = "1",
@@ -42,12 +43,8 @@ def transfer(
     void_below: opt.VoidBelow = None,
     json_file: opt.JsonFile = None,
     plot_file: opt.PlotFile = None,
-    fabric_host: shared.FabricHost = shared.DEFAULT_FABRIC.host,
-    fabric_device: shared.FabricDevice = None,
-    nixl_backend: shared.NixlBackend = shared.DEFAULT_FABRIC.nixl_backend,
-    nixl_param: shared.NixlParam = None,
-    mooncake_protocol: shared.MooncakeProtocol = shared.DEFAULT_FABRIC.mooncake_protocol,
-    tcp_streams: shared.TcpStreams = shared.DEFAULT_FABRIC.tcp_streams,
+    *,
+    given: Given,
 ) -> None:
     """Hand state over between two processes, layout to layout, verified; print rates beside one range of as many bytes."""
     from rich.console import Console
@@ -59,14 +56,7 @@ def transfer(
     from baton.cli.transfer.pair import measure
     from baton.cli.transfer.talk import Order
 
-    settings = given.fabric_settings(
-        host=fabric_host,
-        device=fabric_device,
-        backend=nixl_backend,
-        params=nixl_param or (),
-        protocol=mooncake_protocol,
-        streams=tcp_streams,
-    )
+    settings = given.make(FabricSettings)
     for flag, file in (("--json", json_file), ("--plot", plot_file)):
         if file is not None and not file.absolute().parent.is_dir():
             raise ConfigError(f"{flag} {file}: no such directory")

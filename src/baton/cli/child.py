@@ -1,0 +1,53 @@
+"""How Baton starts its own processes: each reads its settings from standard input, as JSON.
+
+    python -m baton.cli.child KIND NAME < SETTINGS      KIND: gateway or worker; NAME: for `ps`
+
+Settings may hold API keys, and `ps` shows a command line to every user of the machine.
+"""
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from baton.cli.ending import exit_code, prepare
+from baton.cli.processes import run_gateway, run_worker
+from baton.core.errors import ConfigError
+from baton.shell.child import Program
+from baton.shell.gateway_settings import GatewaySettings
+from baton.shell.settings import WorkerSettings
+
+KINDS: dict[str, tuple[type[Any], Callable[[Any], None]]] = {
+    "gateway": (GatewaySettings, run_gateway),
+    "worker": (WorkerSettings, run_worker),
+}
+
+
+def program(name: str, settings: GatewaySettings | WorkerSettings, *, ends: int = 0) -> Program:
+    """The program that runs with these settings."""
+    kind = next(kind for kind, (struct, _) in KINDS.items() if isinstance(settings, struct))
+    argv = (sys.executable, "-P", "-m", "baton.cli.child", kind, name)
+    return Program(name, argv, ends, msgspec.json.encode(settings))
+
+
+def run(kind: str, document: bytes) -> None:
+    """Be a process of that kind. Raises ConfigError: another version of Baton wrote the document."""
+    struct, start = KINDS[kind]
+    try:
+        settings = msgspec.json.decode(document, type=struct)
+    except msgspec.DecodeError as error:
+        raise ConfigError(
+            f"the settings of this {kind} come from another version of Baton ({error}); restart the service"
+        ) from error
+    start(settings)
+
+
+def main() -> None:
+    """Entry point."""
+    sys.exit(prepare() or exit_code(partial(run, sys.argv[1], sys.stdin.buffer.read())))
+
+
+if __name__ == "__main__":
+    main()

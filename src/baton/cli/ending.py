@@ -1,0 +1,45 @@
+"""How every process of Baton begins and ends, whatever it does.
+
+Exit codes: 0 well, 1 something failed, 2 a setting that cannot work (one line on stderr says which),
+130 interrupted.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+
+from baton.core.errors import BatonError, Bug, ConfigError
+
+
+def prepare() -> int:
+    """What every process needs of its machine; returns the exit code, 0 to go on."""
+    from baton.cli.kernel_cache import provide_cache
+
+    # Mooncake reads it when it loads, and writes a dozen lines otherwise.
+    os.environ.setdefault("MC_LOG_LEVEL", "ERROR")
+    try:
+        note = provide_cache()
+    except ConfigError as e:
+        return complain(str(e), code=2)
+    if note is not None:
+        complain(f"warning: {note}", code=0)
+    return 0
+
+
+def exit_code(action: Callable[[], object]) -> int:
+    """Do it; a `Bug`, and what nobody foresaw, comes out as a traceback."""
+    try:
+        code = action()
+    except ConfigError as e:
+        return complain(str(e), code=2)
+    except Bug:
+        raise
+    except BatonError as e:
+        return complain(str(e), code=1)
+    return code if isinstance(code, int) else 0
+
+
+def complain(why: str, *, code: int) -> int:
+    """One line on stderr; returns the code."""
+    print(f"baton: {' '.join(why.split())}", file=sys.stderr, flush=True)
+    return code

@@ -1,0 +1,59 @@
+"""Readers of settings that people write in a form of their own: sizes, lists, pairs, paths.
+
+Each takes the flag's name and the text. It raises ConfigError for a text that it cannot read: the
+sentence names both and says what to write.
+"""
+
+import os
+import re
+
+from baton.core.errors import ConfigError
+
+UNITS = {
+    "": 1,
+    "K": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "T": 10**12,
+    "KI": 2**10,
+    "MI": 2**20,
+    "GI": 2**30,
+    "TI": 2**40,
+}
+SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?\s*", re.ASCII)
+
+
+def size(flag: str, text: str) -> int:
+    """Bytes of e.g. "2GiB", "512 MiB", "1.5G" or "1048576". At least a byte."""
+    found = SIZE.fullmatch(text.upper())
+    unit = UNITS.get(found.group(2)) if found else None
+    nbytes = int(float(found.group(1)) * unit) if found and unit else 0
+    if nbytes < 1:
+        raise ConfigError(f"{flag}: {text!r} is not a size; write for example 2GiB, 512MiB or 1000000")
+    return nbytes
+
+
+def path(_flag: str, text: str) -> str:
+    """The absolute path: a process that is started later may stand in another directory."""
+    return os.path.abspath(text)
+
+
+def names(_flag: str, text: str) -> tuple[str, ...]:
+    """Names with commas between."""
+    return tuple(name for name in text.split(",") if name)
+
+
+def numbers(flag: str, text: str) -> tuple[int, ...]:
+    """Whole numbers with commas between."""
+    written = text.split(",")
+    if not all(n.strip().isdecimal() for n in written):
+        raise ConfigError(f"{flag} {text}: write numbers with commas between, e.g. 0,1")
+    return tuple(int(n) for n in written)
+
+
+def pair(flag: str, text: str) -> tuple[str, str]:
+    """KEY=VALUE."""
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise ConfigError(f"{flag} {text}: write KEY=VALUE, e.g. {flag} num_threads=2")
+    return key, value
