@@ -30,7 +30,7 @@ from baton.core.ids import Epoch, GroupName, Key, Room, Seq, TokenId, TokenIndex
 from baton.core.messages import Sampling
 from baton.core.state import DType, Placement, Unit
 from baton.core.work import Batch, Draw, Row
-from baton.engine.attention.choose import attention_for, delta_for, sparse_for
+from baton.engine.attention.registry import Backends
 from baton.engine.checkpoint import Checkpoint
 from baton.engine.comm import Alone
 from baton.engine.digest import block_sums
@@ -147,9 +147,7 @@ class Ours:
             model=family.build(checkpoint, self._placement, stored, ops, Alone()),
             placement=self._placement,
             pools=self._pools,
-            attention=attention_for(self._pools, self._placement),
-            sparse=sparse_for(self._pools, self._placement),
-            delta=delta_for(self._pools, self._placement),
+            backends=Backends(self._pools, self._placement),
             block_sums=block_sums,
             identity=1,
             threads=threads,

@@ -4,16 +4,25 @@ Few query rows (decode) go one by one over their blocks; more (prefill) go in ti
 takes depends on its own segment alone.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from baton.core.state import DType, Full, Placement
+from baton.core.state import DType, Placement
 from baton.engine.attention import kernels
-from baton.engine.attention.interface import Seen, Segment, reach
+from baton.engine.attention.interface import (
+    ENDLESS,
+    AttentionBackend,
+    AttentionMetadata,
+    AttentionRows,
+    R,
+    Rows,
+    Segment,
+    reach,
+)
 from baton.engine.attention.reference import pool_view
 from baton.engine.kernels.vectors import LANES, PAIRS, PANEL, ROWS
 from baton.ports.fabric import Pool
@@ -36,20 +45,20 @@ class Lies(NamedTuple):
     tokens: int
 
 
-class CpuAttention:
-    """Implements AttentionBackend for float32, bfloat16 and float16, one thread.
+class PagedRows:
+    """The cached rows of one spec and the kernels over them, for float32, bfloat16 and float16; one thread.
 
-    A spec with one part has rows that are keys, and values are what they begin with.
+    A spec with one part has rows that are keys, and values are what they begin with. scale: what scores are multiplied by.
     """
 
-    def __init__(self, pool: Pool, placement: Placement, spec: str = "kv") -> None:
+    def __init__(self, pool: Pool, placement: Placement, spec: str, *, scale: float) -> None:
         place = placement.places[spec]
         size = place.spec.dtype.size
-        view = pool_view(pool, placement, spec)
-        self._dtype = view.dtype
-        self._tokens, self._dim, self._kv_heads = placement.table.block_tokens, place.spec.row, place.heads.size
+        self.view = pool_view(pool, placement, spec)
+        self.dtype, self.tokens, self.dim = self.view.dtype, placement.table.block_tokens, place.spec.row
+        self.kv_heads, self._window = place.heads.size, reach(placement, spec)
         self._bits, self._stored = BITS[place.spec.dtype]
-        flat = view.as_strided((pool.nbytes // size,), (1,), 0)
+        flat = self.view.as_strided((pool.nbytes // size,), (1,), 0)
         self._halves: NDArray[np.generic] = flat.view(self._bits).numpy().view(self._stored)
         block = placement.block_bytes(place.spec.group)
         strides = [block, place.offset, place.head_stride, place.part_stride if len(place.spec.parts) > 1 else 0]
@@ -60,42 +69,25 @@ class CpuAttention:
         even = all(n % 4 == 0 for n in (*strides, place.layer_stride, place.row_bytes))  # every row begins with a whole pair
         self._paired = PAIRS and place.spec.dtype is DType.BF16 and even
         self._words: NDArray[np.generic] = self._halves.view(np.uint32) if self._paired else self._halves
-        self._width = self._dim // 2 if self._paired else self._dim
+        self._width = self.dim // 2 if self._paired else self.dim
         self._deep = _up(self._width, LANES)
         multiplied = self._paired or place.spec.dtype is DType.F32
-        self._direct = multiplied and self._deep == self._width and self._tokens % LANES == 0
-        self._scale = np.float32(LOG2_E * self._dim**-0.5)
+        self._direct = multiplied and self._deep == self._width and self.tokens % LANES == 0
+        self._scale = np.float32(LOG2_E * scale)
 
-    def warm(self) -> None:
-        """Compile (or load) the kernels by running them over the first rows of the pool, which nobody owns yet."""
-        for count in (1, FEW_ROWS + 1):
-            blocks = np.zeros(_up(count, self._tokens) // self._tokens, dtype=np.int32)
-            row = torch.zeros(count, self._kv_heads, self._dim, dtype=self._dtype)
-            self.write(layer=0, k=row, v=row, slots=torch.zeros(count, dtype=torch.int64))
-            segment = Segment(first=0, count=count, start=0, blocks=blocks)
-            self.attend(layer=0, q=row, k=row, v=row, segments=[segment], seen=Full(), out=torch.empty_like(row))
-
-    def write(self, *, layer: int, k: torch.Tensor, v: torch.Tensor, slots: torch.Tensor) -> None:
-        """See AttentionBackend."""
-        kernels.store(self._halves, self._stored_bits(k), self._stored_bits(v), slots.numpy(), self._places[layer], self._tokens)
+    def store(self, layer: int, k: torch.Tensor, v: torch.Tensor, slot_mapping: torch.Tensor) -> None:
+        """Write rows to their slots. k: [rows, kv heads, dim]; v: as k, or [rows, kv heads, 0] where keys are all."""
+        slots, place = slot_mapping.numpy(), self._places[layer]
+        kernels.store(self._halves, self._stored_bits(k), self._stored_bits(v), slots, place, self.tokens)
 
     def _stored_bits(self, x: torch.Tensor) -> NDArray[np.generic]:
         return x.contiguous().view(self._bits).numpy().view(self._stored)
 
     def attend(
-        self,
-        *,
-        layer: int,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        segments: Sequence[Segment],
-        seen: Seen,
-        out: torch.Tensor,
-        sinks: torch.Tensor | None = None,
+        self, layer: int, q: torch.Tensor, segments: Sequence[Segment], out: torch.Tensor, sinks: torch.Tensor | None = None
     ) -> None:
-        """See AttentionBackend."""
-        window, sunk = reach(seen), self._sunk(sinks, q.shape[1])
+        """Each row over all positions that it sees. q: [rows, heads, dim]; out: [rows, heads, dim of values]."""
+        window, sunk = self._window, self._sunk(sinks, q.shape[1])
         few = sorted((s for s in segments if s.count <= FEW_ROWS), key=lambda s: s.first)
         if few:
             self._attend_few(layer, q, few, window, sunk, out)
@@ -104,11 +96,22 @@ class CpuAttention:
                 rows = slice(s.first, s.first + s.count)
                 self._attend_many(layer, q[rows], s, window, sunk, out[rows])
 
+    def attend_gathered(self, q: torch.Tensor, rows: torch.Tensor, counts: torch.Tensor, out: torch.Tensor) -> None:
+        """Each query over rows of its own. q: [queries, heads, dim]; rows: [queries, most, dim], of which the first `counts`,
+        int64 [queries], are looked at; out: [queries, heads, dim of values]."""
+        most = _up(rows.shape[1], LANES)  # a whole number of vectors: such rows are multiplied where they lie
+        rows = torch.nn.functional.pad(rows, (0, 0, 0, most - rows.shape[1]))
+        halves = self._stored_bits(rows).reshape(-1)
+        words = halves.view(np.uint32) if self._paired else halves
+        table = np.arange(len(q), dtype=np.int32)[:, None]
+        lies = Lies(words, halves, np.array([most * self.dim, 0, 0, 0], dtype=np.int64), most)
+        out.copy_(self._each(q, counts.numpy(), ENDLESS, self._sunk(None, q.shape[1]), table, lies, out.shape[2]))
+
     def _sunk(self, sinks: torch.Tensor | None, heads: int) -> NDArray[np.float32]:
         """Sinks as the kernels take them: float32 [kv heads, group], to the base 2; LOW where there is none."""
         if sinks is None:
-            return np.full((self._kv_heads, heads // self._kv_heads), kernels.LOW)
-        scaled: NDArray[np.float32] = (sinks.float() * LOG2_E).view(self._kv_heads, -1).numpy()
+            return np.full((self.kv_heads, heads // self.kv_heads), kernels.LOW)
+        scaled: NDArray[np.float32] = (sinks.float() * LOG2_E).view(self.kv_heads, -1).numpy()
         return scaled
 
     def _attend_few(
@@ -122,15 +125,15 @@ class CpuAttention:
     ) -> None:
         rows = torch.tensor([n for s in segments for n in range(s.first, s.first + s.count)])
         # Positions are counted from the first that is held: scores depend on nothing else.
-        starts = [s.start - s.begin * self._tokens for s in segments]
+        starts = [s.start - s.begin * self.tokens for s in segments]
         lengths = np.array([start + n + 1 for s, start in zip(segments, starts, strict=True) for n in range(s.count)], np.int64)
-        tables = np.zeros((len(rows), max(len(s.blocks) for s in segments)), dtype=np.int32)
+        tables = np.zeros((len(rows), max(len(s.block_table) for s in segments)), dtype=np.int32)
         n = 0
         for s in segments:
-            tables[n : n + s.count, : len(s.blocks)] = s.blocks
+            tables[n : n + s.count, : len(s.block_table)] = s.block_table
             n += s.count
         mine = q if len(rows) == len(q) else q[rows]
-        lies = Lies(self._words, self._halves, self._places[layer], self._tokens)
+        lies = Lies(self._words, self._halves, self._places[layer], self.tokens)
         result = self._each(mine, lengths, window, sunk, tables, lies, out.shape[2]).to(out.dtype)
         if mine is q:
             out.copy_(result)
@@ -148,9 +151,9 @@ class CpuAttention:
         wide: int,
     ) -> torch.Tensor:
         """Rows one by one, each over the first `lengths` positions of its own table: float32 [rows, heads, wide]."""
-        count, group, dims = len(q), q.shape[1] // self._kv_heads, _up(wide, PANEL)
-        words = self._as_words(q.reshape(count, self._kv_heads, group, self._dim), self._deep)
-        found = np.empty((count, self._kv_heads, group, dims), dtype=np.float32)
+        count, group, dims = len(q), q.shape[1] // self.kv_heads, _up(wide, PANEL)
+        words = self._as_words(q.reshape(count, self.kv_heads, group, self.dim), self._deep)
+        found = np.empty((count, self.kv_heads, group, dims), dtype=np.float32)
         kernels.single(
             lies.words,
             lies.halves,
@@ -162,7 +165,7 @@ class CpuAttention:
             tables,
             lies.place,
             lies.tokens,
-            self._dim,
+            self.dim,
             wide,
             self._direct and dims == wide,
             self._scale,
@@ -172,11 +175,11 @@ class CpuAttention:
     def _attend_many(
         self, layer: int, q: torch.Tensor, s: Segment, window: int, sunk: NDArray[np.float32], out: torch.Tensor
     ) -> None:
-        group = q.shape[1] // self._kv_heads
+        group = q.shape[1] // self.kv_heads
         used, wide = s.count * group, out.shape[2]
-        queries = q.new_zeros(self._kv_heads, _up(used, ROWS), self._dim)
-        queries[:, :used].view(self._kv_heads, s.count, group, self._dim).copy_(self._by_head(q).permute(1, 0, 2, 3))
-        found = np.empty((self._kv_heads, queries.shape[1], _up(wide, PANEL)), dtype=np.float32)
+        queries = q.new_zeros(self.kv_heads, _up(used, ROWS), self.dim)
+        queries[:, :used].view(self.kv_heads, s.count, group, self.dim).copy_(self._by_head(q).permute(1, 0, 2, 3))
+        found = np.empty((self.kv_heads, queries.shape[1], _up(wide, PANEL)), dtype=np.float32)
         kernels.chunk(
             self._words,
             self._halves,
@@ -188,19 +191,19 @@ class CpuAttention:
             sunk,
             group,
             s.begin,
-            s.blocks,
+            s.block_table,
             self._places[layer],
-            self._tokens,
-            self._dim,
+            self.tokens,
+            self.dim,
             wide,
             self._scale,
         )
-        rows = torch.from_numpy(found)[:, :used, :wide].view(self._kv_heads, s.count, group, wide)
+        rows = torch.from_numpy(found)[:, :used, :wide].view(self.kv_heads, s.count, group, wide)
         self._by_head(out).copy_(rows.permute(1, 0, 2, 3))
 
     def _by_head(self, x: torch.Tensor) -> torch.Tensor:
         """[rows, heads, dim] as [rows, kv heads, group, dim], a view."""
-        return x.view(x.shape[0], self._kv_heads, -1, x.shape[2])
+        return x.view(x.shape[0], self.kv_heads, -1, x.shape[2])
 
     def _as_words(self, x: torch.Tensor, width: int) -> NDArray[np.generic]:
         """Rows of queries as rows of `width` words, zeros at the end."""
@@ -209,6 +212,43 @@ class CpuAttention:
             return x.contiguous().numpy()
         x = torch.nn.functional.pad(x, (0, 2 * width - x.shape[-1]))
         return x.contiguous().view(torch.int32).numpy().view(np.uint32)
+
+
+class CpuAttention:
+    """Implements AttentionBackend."""
+
+    rows: ClassVar[type[Rows]] = AttentionRows
+    beside: ClassVar[Sequence[str]] = ()
+
+    def __init__(self, pool: Pool, placement: Placement, spec: str = "kv") -> None:
+        self._pages = PagedRows(pool, placement, spec, scale=placement.places[spec].spec.row ** -0.5)
+
+    def warm(self) -> None:
+        """See AttentionBackend."""
+        pages = self._pages
+
+        def zeros(count: int) -> AttentionRows:
+            x = torch.zeros(count, pages.kv_heads, pages.dim, dtype=pages.dtype)
+            return AttentionRows(x, x, x)
+
+        run_on_zeros(self, zeros, pages.tokens)
+
+    def attend(self, rows: AttentionRows, *, layer: int, metadata: AttentionMetadata, out: torch.Tensor) -> None:
+        """See AttentionBackend."""
+        self._pages.store(layer, rows.k, rows.v, metadata.slot_mapping)
+        self._pages.attend(layer, rows.q, metadata.segments, out, rows.sinks)
+
+
+def run_on_zeros(backend: AttentionBackend[R], zeros: Callable[[int], R], tokens: int) -> None:
+    """Compile (or load) both kernels by running them over the first blocks of the pool, which nobody owns yet.
+
+    zeros: makes so many rows; tokens: of a block
+    """
+    for count in (1, FEW_ROWS + 1):
+        segment = Segment(first=0, count=count, start=0, block_table=np.zeros(_up(count, tokens) // tokens, dtype=np.int32))
+        metadata = AttentionMetadata([segment], torch.zeros(count, dtype=torch.int64))
+        rows = zeros(count)
+        backend.attend(rows, layer=0, metadata=metadata, out=rows.new_out())
 
 
 def _up(n: int, step: int) -> int:

@@ -4,6 +4,7 @@ Which way a segment goes depends on its own rows alone, and so do the bits of wh
 """
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from baton.core.state import Placement
 from baton.engine.attention import delta_kernels as kernels
 from baton.engine.attention.cpu import BITS
 from baton.engine.attention.delta import CONVOLVED, DELTA, NORM_EPS, DeltaRows, Slots
-from baton.engine.attention.interface import Segment
+from baton.engine.attention.interface import AttentionMetadata, Rows, Segment
 from baton.engine.ops import padded
 from baton.ports.fabric import Pool
 
@@ -22,9 +23,12 @@ CHUNK = 64  # rows whose corrections are solved together
 
 
 class CpuDelta:
-    """Implements DeltaBackend, one thread."""
+    """Implements AttentionBackend, one thread."""
 
-    def __init__(self, pool: Pool, placement: Placement) -> None:
+    rows: ClassVar[type[Rows]] = DeltaRows
+    beside: ClassVar[Sequence[str]] = CONVOLVED
+
+    def __init__(self, pool: Pool, placement: Placement, spec: str = DELTA) -> None:
         self._slots = Slots(pool, placement)
         self._stored, self._numpy = BITS[placement.places[CONVOLVED[0]].spec.dtype]
         self._state = _flat(self._slots.state, pool).numpy()
@@ -35,23 +39,23 @@ class CpuDelta:
         """Compile (or load) the kernels by running them over no segment."""
         none, rows = np.zeros((0, 4), dtype=np.int64), torch.zeros(1, 1)
         stored = torch.zeros(1, 1, dtype=self._slots.past[0].dtype)
-        nothing = DeltaRows(stored, rows, rows, torch.zeros(2, 1))
+        nothing = DeltaRows(stored, rows, rows, torch.zeros(2, 1), 1)
         out = np.zeros((1, 1), dtype=np.float32)
         self._convolve(0, nothing, none, out, [(1, 1, 0)])
         self._step(0, nothing, none, out, out[None], 1)
 
-    def mix(self, *, layer: int, rows: DeltaRows, segments: Sequence[Segment], out: torch.Tensor) -> None:
-        """See DeltaBackend."""
-        own, (key, value), count = self._slots.own[layer], self._slots.dims(rows), len(out)
+    def attend(self, rows: DeltaRows, *, layer: int, metadata: AttentionMetadata, out: torch.Tensor) -> None:
+        """See AttentionBackend."""
+        (key, value), count = self._slots.dims(rows), len(out)
         columns = self._slots.columns(rows)
         mixed = np.empty((count, rows.filters.shape[1]), dtype=np.float32)
-        table = _table(segments)
-        self._convolve(own, rows, table, mixed, columns)
-        self._step(own, rows, table[table[:, 1] <= FEW_ROWS], mixed, out.numpy(), key)
-        for s in segments:
+        table = _table(metadata.segments)
+        self._convolve(layer, rows, table, mixed, columns)
+        self._step(layer, rows, table[table[:, 1] <= FEW_ROWS], mixed, out.numpy(), key)
+        for s in metadata.segments:
             if s.count > FEW_ROWS:
                 here = slice(s.first, s.first + s.count)
-                state = self._slots.state[int(s.blocks[0]), :, own].view(-1, key, value)
+                state = self._slots.state[int(s.block_table[0]), :, layer].view(-1, key, value)
                 before = state if s.start else torch.zeros_like(state)
                 q, k, v = (
                     torch.from_numpy(mixed[here, column : column + heads * dim]).view(s.count, heads, dim)
@@ -62,7 +66,7 @@ class CpuDelta:
 
     def _convolve(
         self,
-        own: int,
+        layer: int,
         rows: DeltaRows,
         table: NDArray[np.int64],
         mixed: NDArray[np.float32],
@@ -71,12 +75,12 @@ class CpuDelta:
         x, filters = rows.x.contiguous().view(self._stored).numpy().view(self._numpy), rows.filters.numpy()
         eps = np.float32(NORM_EPS)
         for part, (heads, dim, column) in enumerate(columns):
-            scale, lies = np.float32((dim**-0.5, 1.0, 1.0)[part]), self._lies[CONVOLVED[part]][own]
+            scale, lies = np.float32((dim**-0.5, 1.0, 1.0)[part]), self._lies[CONVOLVED[part]][layer]
             kernels.convolve(self._past, x, filters, mixed, table, lies, heads, dim, column, part < 2, scale, eps)
 
     def _step(
         self,
-        own: int,
+        layer: int,
         rows: DeltaRows,
         table: NDArray[np.int64],
         mixed: NDArray[np.float32],
@@ -84,7 +88,7 @@ class CpuDelta:
         key: int,
     ) -> None:
         decay, beta = rows.decay.contiguous().numpy(), rows.beta.contiguous().numpy()
-        kernels.step(self._state, mixed, decay, beta, out, table, self._lies[DELTA][own], self._slots.key_heads, key)
+        kernels.step(self._state, mixed, decay, beta, out, table, self._lies[DELTA][layer], self._slots.key_heads, key)
 
 
 def scan(
@@ -127,7 +131,7 @@ def scan(
 
 def _table(segments: Sequence[Segment]) -> NDArray[np.int64]:
     """Segments as the kernels take them."""
-    return np.array([(s.first, s.count, s.blocks[0], not s.start) for s in segments], dtype=np.int64).reshape(-1, 4)
+    return np.array([(s.first, s.count, s.block_table[0], not s.start) for s in segments], dtype=np.int64).reshape(-1, 4)
 
 
 def _flat(view: torch.Tensor, pool: Pool) -> torch.Tensor:

@@ -11,11 +11,11 @@ import torch
 
 from baton.core.errors import ConfigError
 from baton.core.state import DType, Full, Group, Interval, Placement, StateSpec, StateTable, Unit
-from baton.engine.attention.index import Chosen
+from baton.engine.attention.interface import Attend
 from baton.engine.attention.latent import LATENT
 from baton.engine.checkpoint import Checkpoint
 from baton.engine.comm import Comm
-from baton.engine.models.base import DTYPES, KV, Attend
+from baton.engine.models.base import DTYPES, KV
 from baton.engine.models.config import count
 from baton.engine.models.deepseek_config import DEFAULTS, DeepseekConfig, read_deepseek
 from baton.engine.models.ends import Ends, end_tensors
@@ -79,7 +79,7 @@ class DeepseekModel(Stack[LatentAttention]):
 
     def forward(self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor | None:
         """See Model."""
-        chosen: Chosen | None = None  # what the layer before attended to
+        chosen: torch.Tensor | None = None  # what the layer before attended to
 
         def mix(index: int, attention: LatentAttention, x: torch.Tensor) -> torch.Tensor:
             nonlocal chosen
@@ -181,7 +181,7 @@ class DeepseekV3Family:
             norms = [load(f"{at}{name}_layernorm.weight") for name in ("input", "post_attention")]
             chooses = None
             if c.index is not None and c.index.own[index]:
-                chooses = Indexer(load, at, c.index, sum(c.index.own[held.start : index]), ropes.keys)
+                chooses = Indexer(load, at, c.index, ropes.keys)
             attention = LatentAttention(load, at, c.attention, c.hidden, heads, ropes, chooses)
             if c.dense[index]:
                 return Layer(norms, attention, GatedMlp(load, f"{at}mlp.", c.hidden, c.inner, biased=c.mlp_bias))

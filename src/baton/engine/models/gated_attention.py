@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import torch
 
-from baton.core.state import Full, Interval
-from baton.engine.models.base import Attend
+from baton.core.state import Interval
+from baton.engine.attention.interface import Attend, AttentionRows
 from baton.engine.models.qwen3_next_config import Qwen3NextConfig, Qwen3NextShards
 from baton.engine.models.weights import Filed, Loader, Matrix
 from baton.engine.ops import HeadNorms, sigmoid
@@ -38,7 +38,7 @@ class GatedAttention:
         found = self._product(x).view(rows, values + self._heads, self._dim)
         self._ops.rotate(found[:, :keys], positions, self._rope, queries=self._heads, norms=self._norms, eps=self._eps)
         q, k, v, gate = found[:, : self._heads], found[:, self._heads : keys], found[:, keys:values], found[:, values:]
-        attended = attend(layer, q, k, v, Full())
+        attended = attend(AttentionRows(q, k, v), layer)
         return self._out((attended.float() * sigmoid(gate.float().flatten(1)).view(gate.shape)).to(x.dtype).view(rows, -1))
 
 

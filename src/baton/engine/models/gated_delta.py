@@ -16,7 +16,7 @@ import torch
 from baton.core.ids import GroupName
 from baton.core.state import DType, Interval, StateSpec
 from baton.engine.attention.delta import CONVOLVED, DELTA, DeltaRows
-from baton.engine.models.base import Attend
+from baton.engine.attention.interface import Attend
 from baton.engine.models.qwen3_next_config import DeltaSettings, Qwen3NextConfig, Qwen3NextShards
 from baton.engine.models.weights import Filed, Loader, Matrix
 
@@ -112,7 +112,7 @@ class GatedDelta:
         mixed = self._product(x)
         _, z, b, a = torch.split(mixed, self._sizes, 1)
         decay, beta = self._ops.rates(a, b, self._rate, self._shift)
-        found = attend.delta(layer, DeltaRows(mixed, decay, beta, self._filters), self._s.value)
+        found = attend(DeltaRows(mixed, decay, beta, self._filters, self._s.value), layer)
         return self._out(self._ops.gated_norm(found, z, self._norm, self._eps))
 
 

@@ -13,10 +13,10 @@ import torch
 from baton.core.errors import ConfigError
 from baton.core.ids import GroupName
 from baton.core.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit, Window
-from baton.engine.attention.interface import Seen
+from baton.engine.attention.interface import Attend, AttentionRows, Seen
 from baton.engine.checkpoint import Checkpoint
 from baton.engine.comm import Comm
-from baton.engine.models.base import DTYPES, KV, WINDOW, Attend
+from baton.engine.models.base import DTYPES, KV, WINDOW
 from baton.engine.models.config import Mixture, ModelConfig, count, named_layers, number, sliding
 from baton.engine.models.ends import Ends, end_tensors
 from baton.engine.models.weights import LISTED, Filed, Loader, Matrix, require, unread
@@ -139,7 +139,7 @@ class LlamaModel:
         if self.config.query_scale != 1.0:
             qkv[:, : self.heads] *= self.config.query_scale
         q, k, v = qkv[:, : self.heads], qkv[:, self.heads : turned], qkv[:, turned:]
-        return attend(index, q, k, v, layer.seen, layer.sinks).view(rows, -1)
+        return attend(AttentionRows(q, k, v, layer.sinks), index).view(rows, -1)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor | None:
         """See Model."""

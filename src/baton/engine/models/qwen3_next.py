@@ -11,9 +11,10 @@ import torch
 
 from baton.core.errors import ConfigError
 from baton.core.state import DType, Full, Group, Interval, Placement, StateSpec, StateTable, Unit, Whole
+from baton.engine.attention.interface import Attend
 from baton.engine.checkpoint import Checkpoint
 from baton.engine.comm import Comm
-from baton.engine.models.base import DTYPES, KV, SLOT, Attend
+from baton.engine.models.base import DTYPES, KV, SLOT
 from baton.engine.models.config import Mixture, count
 from baton.engine.models.deepseek import GatedMlp, gated_matrices
 from baton.engine.models.ends import Ends, end_tensors
