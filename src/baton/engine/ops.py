@@ -3,10 +3,9 @@
 `TorchOps` says what they mean, on any device; `CpuOps` does the same with weights packed for oneDNN and fused kernels.
 """
 
-import ctypes
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -217,16 +216,16 @@ class CpuOps:
     def __init__(self, dtype: DType, team: Team) -> None:
         self._team, self._dtype = team, dtype
         self._packs, self._row_step = _packs(dtype), ROW_STEP[dtype] * team.threads
-        self._norm, self._rotate = Task(p.norm, dtype, p.NORM_FIELDS), Task(p.rotate, dtype, p.ROT_FIELDS)
-        self._gate, self._weigh = Task(p.gate, dtype, p.GATE_FIELDS), Task(p.weigh, dtype, p.WEIGH_FIELDS)
-        self._numbers = (ctypes.c_float * 2)()  # a norm's eps and offset
-        self._numbers_address = ctypes.addressof(self._numbers)
+        self._norm, self._rotate = Task(p.norm, dtype, p.NormJob), Task(p.rotate, dtype, p.RotateJob)
+        self._gate, self._weigh = Task(p.gate, dtype, p.GateJob), Task(p.weigh, dtype, p.WeighJob)
         self._kinds: dict[tuple[int, int, bool, torch.dtype], Linear] = {}  # one product of each size, with a bias or without
 
     def warm(self) -> None:
         """Compile (or load) also what some models alone run."""
-        for task in (self._heads, self._rates, self._gated_norm, *([self._groups] if self._multiplies_groups else [])):
-            assert task.address
+        tasks: list[Task[Any]] = [self._heads, self._rates, self._gated_norm]
+        if self._multiplies_groups:
+            tasks.append(self._groups)
+        assert all(task.address for task in tasks)
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
         """See Ops."""
@@ -295,7 +294,8 @@ class CpuOps:
             wide, deep = weight.shape
             panels.append(h.packed(weight.T[None], self._dtype))
             biases.append(bias)
-        places = np.array([(w.data_ptr(), 0 if b is None else b.data_ptr()) for w, b in zip(panels, biases, strict=True)])
+        addresses = [(w.data_ptr(), 0 if b is None else b.data_ptr(), 0, 0) for w, b in zip(panels, biases, strict=True)]
+        matrices = np.array(addresses, dtype=np.dtype(g.Matrix))
         depth, odd, kept = -(-deep // unit), -deep % unit, (panels, biases)
 
         def multiply(x: torch.Tensor, counts: NDArray[np.int64]) -> torch.Tensor:
@@ -303,23 +303,23 @@ class CpuOps:
             whole = F.pad(x, (0, odd)) if odd else x.contiguous()
             out, job = x.new_empty((len(x), wide)), task.job
             used = counts.nonzero()[0]
-            table = np.empty((len(used), 4), dtype=np.int64)
-            table[:, :2], table[:, 3] = places[used], counts[used]
-            table[:, 2] = table[:, 3].cumsum() - table[:, 3]
-            job[g.X], job[g.OUT], job[g.DEPTH], job[g.WIDE] = whole.data_ptr(), out.data_ptr(), depth, wide
-            job[g.TABLE], job[g.GROUPS] = table.ctypes.data, len(used)
+            some = matrices[used]
+            some["rows"] = counts[used]
+            some["first"] = some["rows"].cumsum() - some["rows"]
+            job.x, job.out, job.depth, job.wide = whole.data_ptr(), out.data_ptr(), depth, wide
+            job.matrices, job.count = some.ctypes.data, len(some)
             self._team.run(task)
             return out
 
         return multiply
 
     @cached_property
-    def _groups(self) -> Task:
-        return Task(g.grouped, self._dtype, g.FIELDS)
+    def _groups(self) -> Task[g.GroupedJob]:
+        return Task(g.grouped, self._dtype, g.GroupedJob)
 
     def by_head(self, weight: torch.Tensor, *, scale: float = 1.0) -> ByHead:
         """See Ops. On all threads however few the rows are: what takes its time are the weights."""
-        task, factor = self._heads, torch.tensor([scale])
+        task = self._heads
         panels, (heads, deep, wide) = h.packed(weight, self._dtype), weight.shape
         unit = 2 if h.paired(self._dtype) else 1
 
@@ -327,12 +327,12 @@ class CpuOps:
             if unit > 1 and (deep % unit or x.stride(0) % unit or x.stride(1) % unit):
                 x = F.pad(x, (0, -deep % unit)).contiguous()
             job = task.job
-            job[h.ROWS], job[h.HEADS], job[h.DEPTH], job[h.WIDE] = x.shape[0], heads, panels.shape[2], wide
-            job[h.X], job[h.X_ROW], job[h.X_HEAD] = x.data_ptr(), x.stride(0), x.stride(1)
-            job[h.OUT], job[h.OUT_ROW], job[h.OUT_HEAD] = out.data_ptr(), out.stride(0), out.stride(1)
-            job[h.WEIGHT], job[h.SCALE], job[h.WHOLE] = panels.data_ptr(), factor.data_ptr(), out.dtype is torch.float32
+            job.rows, job.heads, job.depth, job.wide = x.shape[0], heads, panels.shape[2], wide
+            job.x, job.x_row, job.x_head = x.data_ptr(), x.stride(0), x.stride(1)
+            job.out, job.out_row, job.out_head = out.data_ptr(), out.stride(0), out.stride(1)
+            job.weight, job.scale, job.exact = panels.data_ptr(), scale, out.dtype is torch.float32
             room = x.new_empty(x.shape if len(x) >= h.FEW and x.stride(1) else 0)
-            job[h.TOGETHER] = room.data_ptr()  # 0 for none
+            job.together = room.data_ptr()  # 0 for none
             self._team.run(task)
 
         return multiply
@@ -355,18 +355,17 @@ class CpuOps:
         return score
 
     @cached_property
-    def _heads(self) -> Task:
-        return Task(h.by_head, self._dtype, h.FIELDS)  # for models that have such products
+    def _heads(self) -> Task[h.ByHeadJob]:
+        return Task(h.by_head, self._dtype, h.ByHeadJob)  # for models that have such products
 
     def norm(
         self, x: torch.Tensor, weight: torch.Tensor, eps: float, *, add: torch.Tensor | None, offset: float = 0.0
     ) -> torch.Tensor:
         """See Ops. x, add: contiguous."""
         out, job = torch.empty_like(x, dtype=weight.dtype), self._norm.job
-        self._numbers[0], self._numbers[1] = eps, offset
-        job[p.ROWS], job[p.NORM_X], job[p.NORM_ADD] = x.shape[0], x.data_ptr(), 0 if add is None else add.data_ptr()
-        job[p.NORM_WEIGHT], job[p.NORM_OUT], job[p.NORM_DIM] = weight.data_ptr(), out.data_ptr(), x.shape[1]
-        job[p.NORM_NUMBERS], job[p.NORM_EXACT] = self._numbers_address, x.dtype is torch.float32
+        job.rows, job.x, job.add = x.shape[0], x.data_ptr(), 0 if add is None else add.data_ptr()
+        job.weight, job.out, job.dim = weight.data_ptr(), out.data_ptr(), x.shape[1]
+        job.exact, job.eps, job.offset = x.dtype is torch.float32, eps, offset
         self._run(self._norm, x.shape[0])
         return out
 
@@ -375,20 +374,19 @@ class CpuOps:
     ) -> None:
         """See Ops. Heads of a row lie one after the other."""
         job = self._rotate.job
-        self._numbers[0], self._numbers[1] = eps, 0.0 if norms is None else norms.offset
-        job[p.ROWS], job[p.ROT_X], job[p.ROT_ROW] = x.shape[0], x.data_ptr(), x.stride(0)
-        job[p.ROT_HEADS], job[p.ROT_QUERIES], job[p.ROT_DIM], job[p.ROT_TURNED] = x.shape[1], queries, x.shape[2], rope.dim
-        job[p.ROT_PLACES], job[p.ROT_COS], job[p.ROT_SIN] = positions.data_ptr(), rope.cos.data_ptr(), rope.sin.data_ptr()
-        job[p.ROT_WEIGHT_Q] = 0 if norms is None else norms.q.data_ptr()
-        job[p.ROT_WEIGHT_K] = 0 if norms is None else norms.k.data_ptr()
-        job[p.ROT_NUMBERS] = self._numbers_address
+        job.rows, job.x, job.x_row = x.shape[0], x.data_ptr(), x.stride(0)
+        job.heads, job.queries, job.dim, job.turned = x.shape[1], queries, x.shape[2], rope.dim
+        job.positions, job.cos, job.sin = positions.data_ptr(), rope.cos.data_ptr(), rope.sin.data_ptr()
+        job.weight_q = 0 if norms is None else norms.q.data_ptr()
+        job.weight_k = 0 if norms is None else norms.k.data_ptr()
+        job.eps, job.offset = eps, 0.0 if norms is None else norms.offset
         self._run(self._rotate, x.shape[0])
 
     def gate(self, x: torch.Tensor) -> torch.Tensor:
         """See Ops. x: contiguous."""
         dim, job = x.shape[1] // 2, self._gate.job
         out = x.new_empty((x.shape[0], dim))
-        job[p.ROWS], job[p.GATE_X], job[p.GATE_OUT], job[p.GATE_DIM] = x.shape[0], x.data_ptr(), out.data_ptr(), dim
+        job.rows, job.x, job.out, job.dim = x.shape[0], x.data_ptr(), out.data_ptr(), dim
         self._run(self._gate, x.shape[0])
         return out
 
@@ -398,9 +396,9 @@ class CpuOps:
             return _weigh(x, weights, places)  # whose sums of many have other last bits
         weights, job = weights.contiguous(), self._weigh.job
         out = x.new_empty((len(weights), x.shape[1]))
-        job[p.ROWS], job[p.WEIGH_COUNT] = weights.shape
-        job[p.WEIGH_X], job[p.WEIGH_DIM], job[p.WEIGH_OUT] = x.data_ptr(), x.shape[1], out.data_ptr()
-        job[p.WEIGH_WEIGHTS], job[p.WEIGH_PLACES] = weights.data_ptr(), places.data_ptr()
+        job.rows, job.count = weights.shape
+        job.x, job.dim, job.out = x.data_ptr(), x.shape[1], out.data_ptr()
+        job.weights, job.places = weights.data_ptr(), places.data_ptr()
         self._run(self._weigh, len(out))
         return out
 
@@ -410,31 +408,30 @@ class CpuOps:
         """See Ops."""
         decay, beta = a.new_empty((2, *a.shape), dtype=torch.float32)
         job = self._rates.job
-        job[p.ROWS], job[r.RATE_HEADS], job[r.AB_ROW] = *a.shape, a.stride(0)
-        job[r.RATE_A], job[r.RATE_B], job[r.RATE_RATE] = a.data_ptr(), b.data_ptr(), rate.data_ptr()
-        job[r.RATE_SHIFT], job[r.RATE_DECAY], job[r.RATE_BETA] = shift.data_ptr(), decay.data_ptr(), beta.data_ptr()
+        job.rows, job.heads, job.ab_row = *a.shape, a.stride(0)
+        job.a, job.b, job.rate = a.data_ptr(), b.data_ptr(), rate.data_ptr()
+        job.shift, job.decay, job.beta = shift.data_ptr(), decay.data_ptr(), beta.data_ptr()
         self._run(self._rates, len(a))
         return decay, beta
 
     def gated_norm(self, x: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         """See Ops. x: contiguous."""
         out, job = z.new_empty(z.shape), self._gated_norm.job
-        self._numbers[0] = eps
-        job[p.ROWS], job[r.GN_HEADS], job[r.GN_DIM] = x.shape
-        job[r.GN_X], job[r.GN_Z], job[r.GN_Z_ROW] = x.data_ptr(), z.data_ptr(), z.stride(0)
-        job[r.GN_WEIGHT], job[r.GN_OUT], job[r.GN_EPS] = weight.data_ptr(), out.data_ptr(), self._numbers_address
+        job.rows, job.heads, job.dim = x.shape
+        job.x, job.z, job.z_row = x.data_ptr(), z.data_ptr(), z.stride(0)
+        job.weight, job.out, job.eps = weight.data_ptr(), out.data_ptr(), eps
         self._run(self._gated_norm, len(x))
         return out
 
     @cached_property
-    def _rates(self) -> Task:
-        return Task(r.rates, self._dtype, r.RATE_FIELDS)
+    def _rates(self) -> Task[r.RatesJob]:
+        return Task(r.rates, self._dtype, r.RatesJob)
 
     @cached_property
-    def _gated_norm(self) -> Task:
-        return Task(r.gated_norm, self._dtype, r.GN_FIELDS)
+    def _gated_norm(self) -> Task[r.GatedNormJob]:
+        return Task(r.gated_norm, self._dtype, r.GatedNormJob)
 
-    def _run(self, task: Task, rows: int) -> None:
+    def _run(self, task: Task[Any], rows: int) -> None:
         if rows < ALONE_ROWS:
             task.alone()
         else:
