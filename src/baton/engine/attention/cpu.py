@@ -5,7 +5,7 @@ takes depends on its own segment alone.
 """
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -36,15 +36,6 @@ BITS = {
 }
 
 
-class Lies(NamedTuple):
-    """Where rows lie, as the kernels take it: words and halves of the same memory, place, and tokens of a block."""
-
-    words: NDArray[np.generic]
-    halves: NDArray[np.generic]
-    place: NDArray[np.int64]
-    tokens: int
-
-
 class PagedRows:
     """The cached rows of one spec and the kernels over them, for float32, bfloat16 and float16; one thread.
 
@@ -58,17 +49,26 @@ class PagedRows:
         self.dtype, self.tokens, self.dim = self.view.dtype, placement.table.block_tokens, place.spec.row
         self.kv_heads, self._window = place.heads.size, reach(placement, spec)
         self._bits, self._stored = BITS[place.spec.dtype]
-        flat = self.view.as_strided((pool.nbytes // size,), (1,), 0)
-        self._halves: NDArray[np.generic] = flat.view(self._bits).numpy().view(self._stored)
-        block = placement.block_bytes(place.spec.group)
-        strides = [block, place.offset, place.head_stride, place.part_stride if len(place.spec.parts) > 1 else 0]
-        self._places = [
-            (np.array(strides, dtype=np.int64) + np.array([0, n * place.layer_stride, 0, 0])) // size
-            for n in range(len(place.layers))
-        ]
+        block, parts = placement.block_bytes(place.spec.group), len(place.spec.parts)
+        strides = (block, place.offset, place.head_stride, place.part_stride if parts > 1 else 0)
         even = all(n % 4 == 0 for n in (*strides, place.layer_stride, place.row_bytes))  # every row begins with a whole pair
         self._paired = PAIRS and place.spec.dtype is DType.BF16 and even
-        self._words: NDArray[np.generic] = self._halves.view(np.uint32) if self._paired else self._halves
+        flat = self.view.as_strided((pool.nbytes // size,), (1,), 0)
+        halves: NDArray[np.generic] = flat.view(self._bits).numpy().view(self._stored)
+        block_stride, base, head_stride, part_stride = (n // size for n in strides)
+        self._layers = [
+            kernels.PagedLayer(
+                words=self._words(halves),
+                halves=halves,
+                block_stride=block_stride,
+                base=base + n * place.layer_stride // size,
+                head_stride=head_stride,
+                part_stride=part_stride,
+                tokens=self.tokens,
+                dim=self.dim,
+            )
+            for n in range(len(place.layers))
+        ]
         self._width = self.dim // 2 if self._paired else self.dim
         self._deep = _up(self._width, LANES)
         multiplied = self._paired or place.spec.dtype is DType.F32
@@ -77,8 +77,10 @@ class PagedRows:
 
     def store(self, layer: int, k: torch.Tensor, v: torch.Tensor, slot_mapping: torch.Tensor) -> None:
         """Write rows to their slots. k: [rows, kv heads, dim]; v: as k, or [rows, kv heads, 0] where keys are all."""
-        slots, place = slot_mapping.numpy(), self._places[layer]
-        kernels.store(self._halves, self._stored_bits(k), self._stored_bits(v), slots, place, self.tokens)
+        kernels.store(self._layers[layer], self._stored_bits(k), self._stored_bits(v), slot_mapping.numpy())
+
+    def _words(self, halves: NDArray[np.generic]) -> NDArray[np.generic]:
+        return halves.view(np.uint32) if self._paired else halves
 
     def _stored_bits(self, x: torch.Tensor) -> NDArray[np.generic]:
         return x.contiguous().view(self._bits).numpy().view(self._stored)
@@ -102,10 +104,9 @@ class PagedRows:
         most = _up(rows.shape[1], LANES)  # a whole number of vectors: such rows are multiplied where they lie
         rows = torch.nn.functional.pad(rows, (0, 0, 0, most - rows.shape[1]))
         halves = self._stored_bits(rows).reshape(-1)
-        words = halves.view(np.uint32) if self._paired else halves
+        blocks = kernels.PagedLayer(self._words(halves), halves, most * self.dim, 0, 0, 0, tokens=most, dim=self.dim)
         table = np.arange(len(q), dtype=np.int32)[:, None]
-        lies = Lies(words, halves, np.array([most * self.dim, 0, 0, 0], dtype=np.int64), most)
-        out.copy_(self._each(q, counts.numpy(), ENDLESS, self._sunk(None, q.shape[1]), table, lies, out.shape[2]))
+        out.copy_(self._each(q, counts.numpy(), ENDLESS, self._sunk(None, q.shape[1]), table, blocks, out.shape[2]))
 
     def _sunk(self, sinks: torch.Tensor | None, heads: int) -> NDArray[np.float32]:
         """Sinks as the kernels take them: float32 [kv heads, group], to the base 2; LOW where there is none."""
@@ -133,8 +134,7 @@ class PagedRows:
             tables[n : n + s.count, : len(s.block_table)] = s.block_table
             n += s.count
         mine = q if len(rows) == len(q) else q[rows]
-        lies = Lies(self._words, self._halves, self._places[layer], self.tokens)
-        result = self._each(mine, lengths, window, sunk, tables, lies, out.shape[2]).to(out.dtype)
+        result = self._each(mine, lengths, window, sunk, tables, self._layers[layer], out.shape[2]).to(out.dtype)
         if mine is q:
             out.copy_(result)
         else:
@@ -147,29 +147,15 @@ class PagedRows:
         window: int,
         sunk: NDArray[np.float32],
         tables: NDArray[np.int32],
-        lies: Lies,
+        layer: kernels.PagedLayer,
         wide: int,
     ) -> torch.Tensor:
         """Rows one by one, each over the first `lengths` positions of its own table: float32 [rows, heads, wide]."""
         count, group, dims = len(q), q.shape[1] // self.kv_heads, _up(wide, PANEL)
         words = self._as_words(q.reshape(count, self.kv_heads, group, self.dim), self._deep)
         found = np.empty((count, self.kv_heads, group, dims), dtype=np.float32)
-        kernels.single(
-            lies.words,
-            lies.halves,
-            words,
-            found,
-            lengths,
-            window,
-            sunk,
-            tables,
-            lies.place,
-            lies.tokens,
-            self.dim,
-            wide,
-            self._direct and dims == wide,
-            self._scale,
-        )
+        direct = self._direct and dims == wide
+        kernels.single(layer, words, found, lengths, window, sunk, tables, wide, direct, self._scale)
         return torch.from_numpy(found)[..., :wide].reshape(count, -1, wide)
 
     def _attend_many(
@@ -180,23 +166,9 @@ class PagedRows:
         queries = q.new_zeros(self.kv_heads, _up(used, ROWS), self.dim)
         queries[:, :used].view(self.kv_heads, s.count, group, self.dim).copy_(self._by_head(q).permute(1, 0, 2, 3))
         found = np.empty((self.kv_heads, queries.shape[1], _up(wide, PANEL)), dtype=np.float32)
+        words = self._as_words(queries, self._width)
         kernels.chunk(
-            self._words,
-            self._halves,
-            self._as_words(queries, self._width),
-            found,
-            s.start,
-            s.count,
-            window,
-            sunk,
-            group,
-            s.begin,
-            s.block_table,
-            self._places[layer],
-            self.tokens,
-            self.dim,
-            wide,
-            self._scale,
+            self._layers[layer], words, found, s.start, s.count, window, sunk, group, s.begin, s.block_table, wide, self._scale
         )
         rows = torch.from_numpy(found)[:, :used, :wide].view(self.kv_heads, s.count, group, wide)
         self._by_head(out).copy_(rows.permute(1, 0, 2, 3))
