@@ -31,7 +31,9 @@ TILE = 512  # positions copied and multiplied together at prefill; a multiple of
 AHEAD = 2  # blocks asked for before they are read
 LOW = np.float32(-3e38)
 _jit = numba.njit(nogil=True, cache=True, fastmath={"contract", "nsz"}, error_model="numpy")
-_any_order = numba.njit(nogil=True, cache=True, fastmath={"contract", "nsz", "reassoc", "nnan"}, error_model="numpy")
+# Inlined always: of a function that is called, a process that compiles has another copy than one that loads what was
+# compiled, and where sums may be in any order the two differ in their last bits.
+_any_order = numba.njit(forceinline=True, fastmath={"contract", "nsz", "reassoc", "nnan"}, error_model="numpy")
 
 
 class PagedLayer(NamedTuple):
