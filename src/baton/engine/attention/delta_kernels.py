@@ -13,6 +13,7 @@ from baton.engine.kernels.machine import exp2, widen
 LOG2_E = np.float32(1.4426950408889634)
 ONE = np.float32(1)
 _any_order = numba.njit(nogil=True, cache=True, fastmath={"contract", "nsz", "reassoc"}, error_model="numpy")
+_inlined = numba.njit(forceinline=True, fastmath={"contract", "nsz", "reassoc"}, error_model="numpy")  # as in kernels.py
 
 
 SEGMENT = np.dtype([("first", "i8"), ("count", "i8"), ("slot", "i8"), ("fresh", "i8")])
@@ -27,7 +28,7 @@ class SlotLayer(NamedTuple):
     head_stride: int
 
 
-@_any_order
+@_inlined
 def _activate(x, norm, scale, eps):  # type: ignore[no-untyped-def]
     """SiLU in place; with `norm` scaled to the length `scale` then."""
     total = np.float32(0)
@@ -41,7 +42,7 @@ def _activate(x, norm, scale, eps):  # type: ignore[no-untyped-def]
             x[d] *= factor
 
 
-@_any_order
+@_inlined
 def _add(out, filters, inputs):  # type: ignore[no-untyped-def]
     for d in range(out.size):
         out[d] += filters[d] * widen(inputs[d])

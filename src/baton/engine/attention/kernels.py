@@ -11,15 +11,14 @@ from numba.core import types
 from numba.extending import overload
 from numpy.typing import NDArray
 
+from baton.engine.kernels.machine import exp2, float_bits
 from baton.engine.kernels.vectors import (
     HEADS,
     LANES,
     PANEL,
     ROWS,
-    bits_of,
     blend,
     dots,
-    exp2,
     highest,
     pointer,
     prefetch,
@@ -223,7 +222,7 @@ def _weight_words_of(scores, weights):  # type: ignore[no-untyped-def]
 
     def paired(scores, weights):  # type: ignore[no-untyped-def]
         for t in range(weights.size):
-            low, high = bits_of(scores[2 * t]) + np.int32(0x8000), bits_of(scores[2 * t + 1]) + np.int32(0x8000)
+            low, high = float_bits(scores[2 * t]) + np.int32(0x8000), float_bits(scores[2 * t + 1]) + np.int32(0x8000)
             weights[t] = (np.uint32(low) >> np.uint32(16)) | (np.uint32(high) & np.uint32(0xFFFF0000))
 
     return paired if weights.dtype == types.uint32 else plain
