@@ -5,9 +5,10 @@ Exit codes: 0 well, 1 something failed, 2 a setting that cannot work (one line o
 
 import os
 import sys
-from typing import Annotated, cast
+from typing import Annotated
 
 import typer
+from typer.exceptions import TyperException
 
 from baton import __version__
 from baton.cli import bench, chat, fabric, models, plan_memory, processes, replay_log, secret, serve
@@ -36,9 +37,6 @@ app.add_typer(fabric.app, name="fabric")
 app.add_typer(secret.app, name="secret")
 app.add_typer(simulation.app, name="sim")
 
-# typer gives the base of its usage errors no public name
-UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__bases__[0])
-
 
 @app.command("version")
 def version() -> None:
@@ -65,7 +63,7 @@ def run(argv: list[str]) -> int:
     """Carry out one command line; returns the exit code. A `Bug`, and what nobody foresaw, comes out as a traceback."""
     try:
         code = app(argv or ["--help"], prog_name="baton", standalone_mode=False)
-    except UsageError as e:
+    except TyperException as e:
         return _complain(instead_of(e.format_message()), code=2)
     except ConfigError as e:
         return _complain(str(e), code=2)
