@@ -213,8 +213,6 @@ class TorchEngine:
     def _block_slots(self, row: Row, group: GroupName, first: int, past: int) -> NDArray[np.int32]:
         """Where blocks [first, past) of a row's sequence lie in the pool: block j of page p is slot p * k + j."""
         k, begin, pages = self._placement.blocks_per_page(group), row.begins.get(group, 0), row.pages[group]
-        if k == 1:
-            return pages[first - begin : past - begin]
         slots = (pages[:, None] * np.int32(k) + np.arange(k, dtype=np.int32)).reshape(-1)[first - begin : past - begin]
         return slots.astype(np.int32, copy=False)
 

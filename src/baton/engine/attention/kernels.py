@@ -82,6 +82,20 @@ def _weigh(scores, scale, top):  # type: ignore[no-untyped-def]
     return total
 
 
+@numba.njit(forceinline=True, fastmath={"contract", "nsz"})
+def _softmax(scores, address, count, unseen, scale, sink):  # type: ignore[no-untyped-def]
+    """`count` scores to weights, of which the first `unseen` are 0; a sink takes part and has no weight."""
+    line = _array(scores, address, count)
+    for t in range(unseen):
+        line[t] = LOW
+    top = max(_highest(scores, address, count) * scale, sink)
+    inverse = np.float32(1.0) / (_weigh(line, scale, top) + exp2(sink - top))
+    for t in range(count):
+        line[t] *= inverse
+    for t in range(unseen):
+        line[t] = 0.0
+
+
 @_jit
 def store(layer, k, v, slots):  # type: ignore[no-untyped-def]
     """Rows to their places. k: [rows, heads, dim] in the stored type, v as k or of dim 0 where there is none; slots:
@@ -149,15 +163,7 @@ def single(layer, q, out, lengths, window, sinks, tables, wide, direct, scale): 
                         dots(q, q[row, h, g].ctypes.data, source + 4 * t * step, step, deep, target)
             for g in range(group):
                 address = scores.ctypes.data + 4 * (g * most + begin * tokens)
-                line = _array(scores, address, length - begin * tokens)
-                for t in range(unseen):
-                    line[t] = LOW
-                top = max(_highest(scores, address, line.size) * scale, sinks[h, g])
-                inverse = np.float32(1.0) / (_weigh(line, scale, top) + exp2(sinks[h, g] - top))
-                for t in range(line.size):
-                    line[t] *= inverse
-                for t in range(unseen):
-                    line[t] = 0.0
+                _softmax(scores, address, length - begin * tokens, unseen, scale, sinks[h, g])
             total[:] = 0.0
             for b in range(begin, blocks):
                 at = base + tables[row, b] * layer.block_stride + layer.part_stride
