@@ -33,12 +33,12 @@ from baton.core.work import Batch, Draw, Row
 from baton.engine.attention.registry import Backends
 from baton.engine.checkpoint import Checkpoint
 from baton.engine.comm import Alone
+from baton.engine.cpu_ops import CpuOps
 from baton.engine.digest import block_sums
 from baton.engine.engine import TorchEngine
 from baton.engine.kernels.team import Team
 from baton.engine.models import FAMILIES
 from baton.engine.models.base import family_of
-from baton.engine.ops import CpuOps
 
 B = 16
 CHUNK = 512  # tokens of one pass over a prompt, ours

@@ -15,11 +15,12 @@ from baton.core.work import Batch, BatchDone, Draw, Row
 from baton.engine.attention.registry import REFERENCE, Backends
 from baton.engine.checkpoint import Checkpoint
 from baton.engine.comm import Alone
+from baton.engine.cpu_ops import CpuOps
 from baton.engine.engine import TorchEngine
 from baton.engine.kernels.team import Team
 from baton.engine.models import FAMILIES
 from baton.engine.models.base import KV, family_of
-from baton.engine.ops import CpuOps, Ops
+from baton.engine.ops import Ops
 
 GREEDY = Sampling(temperature=0.0, top_p=1.0, top_k=0, seed=0, logprobs=None)
 B = 16

@@ -20,11 +20,12 @@ from baton.engine.attention.interface import AttentionMetadata, Segment
 from baton.engine.attention.registry import CPU, REFERENCE, Backends, Registry
 from baton.engine.checkpoint import Checkpoint
 from baton.engine.comm import Alone
+from baton.engine.cpu_ops import CpuOps
 from baton.engine.kernels.team import Team
 from baton.engine.models import FAMILIES
 from baton.engine.models.base import SLOT, family_of
 from baton.engine.models.config import identity
-from baton.engine.ops import CpuOps, Linear, Ops, TorchOps
+from baton.engine.ops import Linear, Ops, TorchOps
 from baton.engine.trial import default_directory
 
 LENGTH = 77  # over ALONE_ROWS in one piece

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from baton.core.state import DType
+from baton.engine.cpu_ops import ALONE_ROWS, CpuOps
 from baton.engine.kernels.team import Team
-from baton.engine.ops import ALONE_ROWS, ROW_STEP, CpuOps, HeadNorms, Ops, TorchOps, lacking, sigmoid
+from baton.engine.ops import ROW_STEP, HeadNorms, Ops, TorchOps, lacking, sigmoid
 from baton.engine.rope import Rope, RopeSettings
 
 TORCH = {DType.F32: torch.float32, DType.BF16: torch.bfloat16, DType.F16: torch.float16}

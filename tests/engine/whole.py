@@ -19,12 +19,12 @@ from baton.engine.attention.interface import Attend
 from baton.engine.attention.registry import Backends
 from baton.engine.checkpoint import Checkpoint
 from baton.engine.comm import Alone, Comm, GlooComm
+from baton.engine.cpu_ops import CpuOps
 from baton.engine.digest import block_sums
 from baton.engine.engine import TorchEngine
 from baton.engine.kernels.team import Team
 from baton.engine.models import FAMILIES
 from baton.engine.models.base import KV, SLOT, WINDOW, Model, family_of
-from baton.engine.ops import CpuOps
 
 B = 16
 PATIENCE_S = 60.0

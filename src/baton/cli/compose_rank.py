@@ -139,13 +139,13 @@ class Body:
         from baton.engine.attention.registry import Backends
         from baton.engine.checkpoint import Checkpoint
         from baton.engine.comm import Alone, GlooComm
+        from baton.engine.cpu_ops import CpuOps
         from baton.engine.digest import block_sums
         from baton.engine.engine import TorchEngine
         from baton.engine.kernels.team import Team
         from baton.engine.models import FAMILIES
         from baton.engine.models.base import family_of
         from baton.engine.models.config import identity
-        from baton.engine.ops import CpuOps
 
         s, started = self.settings, station.clock.now()
         checkpoint = Checkpoint.open(Path(s.model))

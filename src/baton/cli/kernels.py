@@ -17,12 +17,12 @@ def compile_kernels(dtype: DType) -> None:
 
     from baton.adapters.memory import HostPool
     from baton.engine.attention.registry import Backends
+    from baton.engine.cpu_ops import CpuOps
     from baton.engine.digest import block_sums
     from baton.engine.kernels.team import Team
     from baton.engine.models.base import KV, SLOT
     from baton.engine.models.gated_delta import delta_specs
     from baton.engine.models.qwen3_next_config import DeltaSettings
-    from baton.engine.ops import CpuOps
 
     smallest = DeltaSettings(key_heads=1, value_heads=1, key=4, value=4, taps=2)
     groups = (Group(KV, Unit.PAGE, Full()), Group(SLOT, Unit.SLOT, Whole()))

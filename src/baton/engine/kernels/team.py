@@ -2,6 +2,7 @@
 
 A second pool of threads beside torch's would spin against it at every barrier. torch's OpenMP runtime keeps its threads
 per calling thread, so a region opened here from the compute thread is served by the very threads of its matrix products.
+GOMP_parallel is part of libgomp's stable interface to compilers; where torch brings another runtime, kernels run on one thread.
 """
 
 import ctypes
