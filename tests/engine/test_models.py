@@ -130,7 +130,7 @@ class Watched:
         self._ops, self._hidden = ops, hidden
         self.linear: Callable[..., Linear] = ops.linear
         self.rotate, self.gate, self.grouped, self.by_head = ops.rotate, ops.gate, ops.grouped, ops.by_head
-        self.rates, self.gated_norm, self.scores, self.weigh = ops.rates, ops.gated_norm, ops.scores, ops.weigh
+        self.gated_norm, self.scores, self.weigh = ops.gated_norm, ops.scores, ops.weigh
         self.streams: list[torch.Tensor] = []
 
     def norm(

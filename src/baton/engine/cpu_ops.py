@@ -38,7 +38,7 @@ class CpuOps:
 
     def warm(self) -> None:
         """Compile (or load) also what some models alone run."""
-        tasks: list[Task[Any]] = [self._heads, self._rates, self._gated_norm]
+        tasks: list[Task[Any]] = [self._heads, self._gated_norm]
         if self._multiplies_groups:
             tasks.append(self._groups)
         assert all(task.address for task in tasks)
@@ -216,18 +216,6 @@ class CpuOps:
         self._run(self._weigh, len(out))
         return out
 
-    def rates(
-        self, a: torch.Tensor, b: torch.Tensor, rate: torch.Tensor, shift: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See Ops."""
-        decay, beta = a.new_empty((2, *a.shape), dtype=torch.float32)
-        job = self._rates.job
-        job.rows, job.heads, job.ab_row = *a.shape, a.stride(0)
-        job.a, job.b, job.rate = a.data_ptr(), b.data_ptr(), rate.data_ptr()
-        job.shift, job.decay, job.beta = shift.data_ptr(), decay.data_ptr(), beta.data_ptr()
-        self._run(self._rates, len(a))
-        return decay, beta
-
     def gated_norm(self, x: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         """See Ops. x: contiguous."""
         out, job = z.new_empty(z.shape), self._gated_norm.job
@@ -236,10 +224,6 @@ class CpuOps:
         job.weight, job.out, job.eps = weight.data_ptr(), out.data_ptr(), eps
         self._run(self._gated_norm, len(x))
         return out
-
-    @cached_property
-    def _rates(self) -> Task[r.RatesJob]:
-        return Task(r.rates, self._dtype, r.RatesJob)
 
     @cached_property
     def _gated_norm(self) -> Task[r.GatedNormJob]:

@@ -55,6 +55,11 @@ def sigmoid(x: torch.Tensor) -> torch.Tensor:
     return by_rows(torch.Tensor.sigmoid_, x)
 
 
+def softplus(x: torch.Tensor) -> torch.Tensor:
+    """log(1 + exp(x)) of [rows, columns], as `by_rows`."""
+    return by_rows(lambda part: part.copy_(F.softplus(part)), x)
+
+
 class HeadNorms:
     """Weights [dim] of norms over each head of q and of k (Qwen3). offset: as in `Ops.norm`."""
 
@@ -110,12 +115,6 @@ class Ops(Protocol):
 
         x: contiguous; weights: float32 [rows, count]; places: int64 [rows, count].
         """
-        ...
-
-    def rates(
-        self, a: torch.Tensor, b: torch.Tensor, rate: torch.Tensor, shift: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """rate * softplus(a + shift), and sigmoid(b), float32. a, b: [rows, heads], columns of one tensor; the others float32."""
         ...
 
     def gated_norm(self, x: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -187,12 +186,6 @@ class TorchOps:
         """See Ops."""
         found = torch.cat((x, x.new_zeros(1, x.shape[1]))).float()[places]
         return (found * weights[..., None]).sum(1).to(x.dtype)
-
-    def rates(
-        self, a: torch.Tensor, b: torch.Tensor, rate: torch.Tensor, shift: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See Ops."""
-        return rate * F.softplus(a.float() + shift), b.float().sigmoid()
 
     def gated_norm(self, x: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         """See Ops."""

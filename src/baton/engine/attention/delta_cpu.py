@@ -1,6 +1,8 @@
 """Gated-delta layers on a CPU: compiled steps for few rows of a segment, a scan by chunks for more.
 
-Which way a segment goes depends on its own rows alone, and so do the bits of what it finds.
+Which way a segment goes depends on its own rows alone, and so do the bits of what it finds. With scans alone a decode step of
+the model `qwen3_next` of tools/decode_step.py (bfloat16, one thread) takes 1.2 times the processor time for one sequence and 1.5
+times for eight.
 """
 
 from collections.abc import Sequence

@@ -19,6 +19,7 @@ from baton.engine.attention.delta import CONVOLVED, DELTA, DeltaRows
 from baton.engine.attention.interface import Attend
 from baton.engine.models.qwen3_next_config import DeltaSettings, Qwen3NextConfig, Qwen3NextShards
 from baton.engine.models.weights import Filed, Loader, Matrix
+from baton.engine.ops import sigmoid, softplus
 
 AT = "linear_attn."
 Tensors = Iterator[tuple[str, tuple[int, ...]]]
@@ -111,8 +112,8 @@ class GatedDelta:
         """What the layer adds to the residual stream. x: [rows, hidden], normed; layer counts those of this rank."""
         mixed = self._product(x)
         _, z, b, a = torch.split(mixed, self._sizes, 1)
-        decay, beta = self._ops.rates(a, b, self._rate, self._shift)
-        found = attend(DeltaRows(mixed, decay, beta, self._filters, self._s.value), layer)
+        decay = self._rate * softplus(a.float() + self._shift)
+        found = attend(DeltaRows(mixed, decay, sigmoid(b.float()), self._filters, self._s.value), layer)
         return self._out(self._ops.gated_norm(found, z, self._norm, self._eps))
 
 
