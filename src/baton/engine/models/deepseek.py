@@ -6,7 +6,6 @@ Kimi-K2 is a DeepSeek-V3 of other sizes. The two versions differ in how experts 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import structlog
 import torch
 
 from baton.core.errors import ConfigError
@@ -24,11 +23,10 @@ from baton.engine.models.indexer import Indexer, IndexSettings, indexer_tensors
 from baton.engine.models.latent import LatentAttention, LatentRopes, latent_tensors
 from baton.engine.models.routing import Routing, by_sigmoid, by_softmax, read_routing
 from baton.engine.models.stack import Layer, Stack
-from baton.engine.models.weights import LISTED, Filed, Loader, Matrix, require, unread
+from baton.engine.models.weights import Filed, Loader, Matrix, require_all
 from baton.engine.ops import Linear, Ops
 from baton.engine.rope import longest_by_rope
 
-log = structlog.get_logger()
 GATE, BIAS, SHARED = "mlp.gate.weight", "mlp.gate.e_score_correction_bias", "mlp.shared_experts."
 
 
@@ -171,9 +169,7 @@ class DeepseekV3Family:
         c = self.read(checkpoint.config, longest=positions)
         heads, held = _heads(c, placement), placement.layer_interval
         wanted = list(self.tensors(c))
-        require(checkpoint, wanted)
-        if others := unread(checkpoint, wanted, tied=c.tied):
-            log.warning("tensors_not_used", count=len(others), first=others[:LISTED])
+        require_all(checkpoint, wanted, tied=c.tied)
         load, ropes = Loader(checkpoint, DTYPES[dtype], ops, comm), LatentRopes(c.attention, longest=positions)
 
         def layer(index: int) -> Layer[LatentAttention]:
