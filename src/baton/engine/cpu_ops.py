@@ -1,4 +1,11 @@
-"""The operations of a transformer layer on a CPU: weights packed for oneDNN, and fused kernels."""
+"""The operations of a transformer layer on a CPU: weights packed for oneDNN, and fused kernels.
+
+`TorchOps` is the plain reference; tests/engine/test_ops.py holds the two equal. With its operation in place of a kernel, a step
+of tools/decode_step.py (bfloat16, one thread, context 512; a prompt of 512 tokens, one sequence, eight) takes so many times the
+processor time: `norm` 1.04, 1.03, 1.05; `rotate` 1.05, 0.97, 1.05; `gate` 1.04, 1.11, 1.06 (llama); `weigh` 1.06, 1.02, 1.04 and
+one call of oneDNN for each expert 1.05, 1.19, 0.98 (qwen3_moe); `gated_norm` 1.03, 1.06, 1.02 (qwen3_next). All of them also give
+a row the same bits in any company, which torch's do not.
+"""
 
 from collections.abc import Iterable
 from functools import cached_property
