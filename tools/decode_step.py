@@ -30,15 +30,15 @@ from baton.core.ids import Epoch, GroupName, Key, Room, Seq, TokenId, TokenIndex
 from baton.core.messages import Sampling
 from baton.core.state import DType, Placement, Unit
 from baton.core.work import Batch, Draw, Row
-from baton.engine.attention.choose import attention_for, delta_for, sparse_for
+from baton.engine.attention.registry import Backends
 from baton.engine.checkpoint import Checkpoint
 from baton.engine.comm import Alone
+from baton.engine.cpu_ops import CpuOps
 from baton.engine.digest import block_sums
 from baton.engine.engine import TorchEngine
 from baton.engine.kernels.team import Team
 from baton.engine.models import FAMILIES
 from baton.engine.models.base import family_of
-from baton.engine.ops import CpuOps
 
 B = 16
 CHUNK = 512  # tokens of one pass over a prompt, ours
@@ -147,9 +147,7 @@ class Ours:
             model=family.build(checkpoint, self._placement, stored, ops, Alone()),
             placement=self._placement,
             pools=self._pools,
-            attention=attention_for(self._pools, self._placement),
-            sparse=sparse_for(self._pools, self._placement),
-            delta=delta_for(self._pools, self._placement),
+            backends=Backends(self._pools, self._placement),
             block_sums=block_sums,
             identity=1,
             threads=threads,

@@ -26,7 +26,7 @@ IMPORTED = (
     "baton.engine.digest",
     "baton.engine.engine",
     "baton.engine.models",
-    "baton.engine.ops",
+    "baton.engine.cpu_ops",
     "baton.gateway.app",
     "baton.gateway.serve",
     "uvicorn.protocols.http.httptools_impl",

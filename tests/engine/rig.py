@@ -12,17 +12,15 @@ from baton.core.messages import Sampling
 from baton.core.seal import block_sums
 from baton.core.state import DType, Placement
 from baton.core.work import Batch, BatchDone, Draw, Row
-from baton.engine.attention.delta import NoDelta
-from baton.engine.attention.interface import AttentionBackend
-from baton.engine.attention.reference import ReferenceAttention
-from baton.engine.attention.sparse import NoSparse
+from baton.engine.attention.registry import REFERENCE, Backends
 from baton.engine.checkpoint import Checkpoint
 from baton.engine.comm import Alone
+from baton.engine.cpu_ops import CpuOps
 from baton.engine.engine import TorchEngine
 from baton.engine.kernels.team import Team
 from baton.engine.models import FAMILIES
 from baton.engine.models.base import KV, family_of
-from baton.engine.ops import CpuOps, Ops
+from baton.engine.ops import Ops
 
 GREEDY = Sampling(temperature=0.0, top_p=1.0, top_k=0, seed=0, logprobs=None)
 B = 16
@@ -58,18 +56,12 @@ class Rig:
             model=self.model,
             placement=self.placement,
             pools={KV: self.pool},
-            attention=self.attention(),
-            sparse=NoSparse(),
-            delta=NoDelta(),
+            backends=Backends({KV: self.pool}, self.placement, REFERENCE),
             block_sums=block_sums,
             identity=IDENTITY,
             threads=threads,
             wake=self._ended.set,
         )
-
-    def attention(self) -> AttentionBackend:
-        """What the engine attends with."""
-        return ReferenceAttention(self.pool, self.placement)
 
     def run(self, *rows: Row) -> BatchDone:
         """One batch, to its end."""

@@ -9,7 +9,7 @@ import torch
 from baton.core.ids import GroupName
 from baton.core.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit, Window
 from baton.engine.attention.cpu import CpuAttention
-from baton.engine.attention.interface import Seen, Segment
+from baton.engine.attention.interface import AttentionMetadata, AttentionRows, Seen, Segment
 from baton.engine.attention.kernels import TILE
 from baton.engine.attention.reference import ReferenceAttention, pool_view
 
@@ -44,10 +44,10 @@ class Case:
         sunk: bool = False,
     ) -> None:
         torch.manual_seed(0)
-        self.b, self.dtype, self.seen = b, dtype, seen
+        self.b, self.dtype = b, dtype
         self.sinks = torch.linspace(-3, 6, heads[0]) if sunk else None
         spec = StateSpec("kv", KV, tuple(range(LAYERS)), ("k", "v"), heads[1], dim, dtype)
-        table = StateTable(LAYERS, b, (Group(KV, Unit.PAGE, Full()),), (spec,))
+        table = StateTable(LAYERS, b, (Group(KV, Unit.PAGE, seen),), (spec,))
         self.placement = Placement(table, 1, 1, 0, 0, k)
         need = [-(-(start + count) // (b * k)) for start, count in contexts]  # pages
         order = np.random.default_rng(0).permutation(sum(need) + 3).astype(np.int32)
@@ -57,7 +57,7 @@ class Case:
         self.view.copy_(torch.randn(self.view.shape))
         self.segments, first, used = [], 0, 0
         for (start, count), n in zip(contexts, need, strict=True):
-            self.segments.append(Segment(first=first, count=count, start=start, blocks=slots[used : used + n].reshape(-1)))
+            self.segments.append(Segment(first=first, count=count, start=start, block_table=slots[used : used + n].reshape(-1)))
             first, used = first + count, used + n
         rows = (first, heads[0], dim)
         self.q = torch.randn(rows).to(TORCH[dtype])
@@ -65,13 +65,15 @@ class Case:
 
     def slots(self) -> torch.Tensor:
         at = [(s, np.arange(s.start, s.start + s.count)) for s in self.segments]
-        return torch.from_numpy(np.concatenate([s.blocks[p // self.b].astype(np.int64) * self.b + p % self.b for s, p in at]))
+        return torch.from_numpy(
+            np.concatenate([s.block_table[p // self.b].astype(np.int64) * self.b + p % self.b for s, p in at])
+        )
 
     def run(self, backend: object, segments: list[Segment] | None = None) -> torch.Tensor:
-        backend.write(layer=1, k=self.k, v=self.v, slots=self.slots())
+        rows = AttentionRows(self.q, self.k, self.v, self.sinks)
         out = torch.full_like(self.q, 7.0)
-        rows = {"q": self.q, "k": self.k, "v": self.v, "out": out}
-        backend.attend(layer=1, **rows, segments=segments or self.segments, seen=self.seen, sinks=self.sinks)
+        metadata = AttentionMetadata(self.segments if segments is None else segments, self.slots())
+        backend.attend(rows, layer=1, metadata=metadata, out=out)
         return out
 
 
@@ -112,7 +114,7 @@ def test_a_row_does_not_depend_on_its_company(dtype: DType) -> None:
 def test_writing_touches_the_written_rows_alone() -> None:
     case = Case(DType.BF16, (4, 2), 16, [(5, 3), (30, 1)])
     before = case.view.clone()
-    CpuAttention(case.pool, case.placement).write(layer=1, k=case.k, v=case.v, slots=case.slots())
+    case.run(CpuAttention(case.pool, case.placement))
     after = case.view.clone()
     for n, slot in enumerate(case.slots().tolist()):
         assert torch.equal(after[slot // B, :, 1, 0, slot % B], case.k[n])
@@ -128,7 +130,7 @@ def test_rows_past_a_context_are_never_read_into_it(dtype: DType, other: float) 
     case = Case(dtype, (9, 3), 64, [(5, 1), (15, 1), (20, 13), (TILE + 1, 1), (TILE - 7, 40)])
     for s in case.segments:
         length = s.start + s.count
-        case.view[int(s.blocks[(length - 1) // B]), :, :, :, (length - 1) % B + 1 :] = other
+        case.view[int(s.block_table[(length - 1) // B]), :, :, :, (length - 1) % B + 1 :] = other
     compare(case)
 
 
@@ -152,7 +154,7 @@ def test_a_row_of_a_chunk_does_not_depend_on_the_rows_after_it(dtype: DType) -> 
     (whole,) = case.segments
     expected = case.run(backend)
     for count in (7, 20, 21, 44):
-        cut = Segment(first=0, count=count, start=whole.start, blocks=whole.blocks)
+        cut = Segment(first=0, count=count, start=whole.start, block_table=whole.block_table)
         assert torch.equal(case.run(backend, [cut])[:count], expected[:count])
 
 
@@ -174,17 +176,17 @@ def test_what_lies_before_a_window_is_not_looked_at(window: int) -> None:
         before = case.run(backend)
         kept = {}
         for at in range(TILE + 50 - window + 1):
-            place = (int(case.segments[0].blocks[at // B]), slice(None), 1, slice(None), at % B)
+            place = (int(case.segments[0].block_table[at // B]), slice(None), 1, slice(None), at % B)
             kept[at] = case.view[place].clone()
             case.view[place] = 50.0
         assert torch.equal(case.run(backend), before)
         for at, rows in kept.items():
-            case.view[int(case.segments[0].blocks[at // B]), :, 1, :, at % B] = rows
+            case.view[int(case.segments[0].block_table[at // B]), :, 1, :, at % B] = rows
         if window > 1:  # and the first position inside it does
             at = TILE + 50 - window + 1
-            case.view[int(case.segments[0].blocks[at // B]), :, 1, 1, at % B] += 50.0
+            case.view[int(case.segments[0].block_table[at // B]), :, 1, 1, at % B] += 50.0
             assert not torch.equal(case.run(backend), before)
-            case.view[int(case.segments[0].blocks[at // B]), :, 1, 1, at % B] -= 50.0
+            case.view[int(case.segments[0].block_table[at // B]), :, 1, 1, at % B] -= 50.0
 
 
 @pytest.mark.parametrize("window", [5, TILE - 3])
@@ -196,7 +198,7 @@ def test_a_row_with_a_window_depends_neither_on_its_company_nor_on_the_cut(windo
         assert torch.equal(case.run(backend, [s])[s.first : s.first + s.count], together[s.first : s.first + s.count])
     last = case.segments[-1]
     for count in (7, 20, 44):
-        cut = Segment(first=last.first, count=count, start=last.start, blocks=last.blocks)
+        cut = Segment(first=last.first, count=count, start=last.start, block_table=last.block_table)
         assert torch.equal(case.run(backend, [cut])[last.first :][:count], together[last.first :][:count])
 
 
@@ -213,7 +215,7 @@ def test_a_sink_is_a_score_without_a_value() -> None:
     """The plain backend against the definition: a key whose score it is, and whose value is zero, instead of the sink."""
     case = Case(DType.F32, (4, 2), 16, [(30, 1)], sunk=True)
     found = case.run(ReferenceAttention(case.pool, case.placement))
-    blocks = torch.from_numpy(case.segments[0].blocks.astype(np.int64))
+    blocks = torch.from_numpy(case.segments[0].block_table.astype(np.int64))
     for head in range(4):
         k, v = (case.view[blocks, head // 2, 1, part].reshape(-1, 16)[:31] for part in (0, 1))
         scores = torch.cat((k @ case.q[0, head] / 4, case.sinks[head : head + 1]))
@@ -231,10 +233,9 @@ def test_a_list_that_begins_with_the_window_gives_the_same_bits(dtype: DType, wi
         cut = []
         for s in case.segments:
             begin = max(0, s.start - window + 1) // B
-            case.view[s.blocks[:begin].astype(np.int64)] = float("nan")
-            cut.append(Segment(first=s.first, count=s.count, start=s.start, blocks=s.blocks[begin:], begin=begin))
-        found = torch.full_like(case.q, 7.0)
-        backend.attend(layer=1, q=case.q, k=case.k, v=case.v, segments=cut, seen=case.seen, out=found)
+            case.view[s.block_table[:begin].astype(np.int64)] = float("nan")
+            cut.append(Segment(first=s.first, count=s.count, start=s.start, block_table=s.block_table[begin:], begin=begin))
+        found = case.run(backend, cut)
         case.view.copy_(torch.randn(case.view.shape, generator=torch.Generator().manual_seed(9)))
         assert found.isfinite().all()
         if isinstance(backend, CpuAttention):

@@ -18,7 +18,8 @@ from baton.core.ids import BlockIndex
 from baton.core.messages import Sampling
 from baton.core.state import DType, Unit
 from baton.core.work import BatchDone, DigestDone, DigestOrder, Job, Row, RowDone
-from baton.engine.models.base import KV, Attend
+from baton.engine.attention.interface import Attend
+from baton.engine.models.base import KV
 from baton.engine.trial import default_directory
 
 WARM = Sampling(temperature=0.9, top_p=0.95, top_k=40, seed=11, logprobs=5)

@@ -18,9 +18,9 @@ from baton.core.ids import BlockIndex
 from baton.core.plan import pair
 from baton.core.state import DType, Group, Placement, StateTable, Unit, Whole
 from baton.core.work import DigestDone, DigestOrder, Job
-from baton.engine.attention.delta import DeltaBackend, DeltaRows, ReferenceDelta
+from baton.engine.attention.delta import DeltaRows, ReferenceDelta
 from baton.engine.attention.delta_cpu import CHUNK, FEW_ROWS, CpuDelta
-from baton.engine.attention.interface import Segment
+from baton.engine.attention.interface import AttentionBackend, AttentionMetadata, Segment
 from baton.engine.models.base import DTYPES, KV, SLOT
 from baton.engine.models.gated_delta import delta_specs
 from baton.engine.models.qwen3_next import Qwen3NextFamily
@@ -29,7 +29,7 @@ from baton.engine.models.qwen3_next_config import DeltaSettings
 SIZES = {"shared": (2, 6, 12, 20, 4), "alone": (3, 3, 16, 8, 2)}
 # (start, rows): steps, a scan of less than a chunk, of one, and of more; beginnings and continuations of each
 CONTEXTS = [(0, 1), (5, 1), (9, FEW_ROWS), (0, 3), (0, FEW_ROWS + 1), (70, CHUNK), (3, 2 * CHUNK + 7), (0, CHUNK + 1)]
-LAYERS, LAYER = (1, 2, 4), 2  # of the model's; the second of them is used
+LAYERS, LAYER = (1, 2, 4), 1  # of the model's; the second of them is used
 WIDTHS = [(1, 1), (2, 1), (4, 1), (2, 2)]  # of tensor parallelism, and stages
 PUBLISHED = {  # of Qwen3-Next-80B-A3B
     "architectures": ["Qwen3NextForCausalLM"],
@@ -72,23 +72,27 @@ class Case:
             -noise(count, settings.value_heads).abs() * 0.1,
             noise(count, settings.value_heads).sigmoid(),
             noise(settings.taps, width),
+            settings.value,
         )
         slots, first, self.segments = [9, 3, 0, 7, 1, 10, 5, 2], 0, []
         for slot, (start, n) in zip(slots, CONTEXTS, strict=True):
-            self.segments.append(Segment(first=first, count=n, start=start, blocks=np.array([slot], dtype=np.int32)))
+            self.segments.append(Segment(first=first, count=n, start=start, block_table=np.array([slot], dtype=np.int32)))
             first += n
 
-    def run(self, make: type[DeltaBackend], segments: list[Segment] | None = None) -> tuple[torch.Tensor, np.ndarray]:
+    def run(
+        self, make: type[AttentionBackend[DeltaRows]], segments: list[Segment] | None = None
+    ) -> tuple[torch.Tensor, np.ndarray]:
         """What the rows find, and the pool's bytes after them."""
         pool = MemoryPool(11 * self.placement.block_bytes(SLOT))
         pool.bytes[:] = self.initial
         out = torch.full((len(self.rows.x), self.settings.value_heads, self.settings.value), 7.0)
-        make(pool, self.placement).mix(layer=LAYER, rows=self.rows, segments=segments or self.segments, out=out)
+        metadata = AttentionMetadata(segments or self.segments, torch.zeros(len(out), dtype=torch.int64))
+        make(pool, self.placement).attend(self.rows, layer=LAYER, metadata=metadata, out=out)
         return out, pool.bytes.copy()
 
     def written(self, pool: np.ndarray, segment: Segment) -> np.ndarray:
         """What a segment may have written: its slot, of the layer."""
-        slot = pool.reshape(11, -1)[segment.blocks[0]]
+        slot = pool.reshape(11, -1)[segment.block_table[0]]
         places = self.placement.places.values()
         parts = (slot[p.offset : p.offset + p.nbytes].reshape(p.heads.size, len(LAYERS), -1)[:, 1] for p in places)
         return np.concatenate([part.ravel() for part in parts])
@@ -112,7 +116,7 @@ def test_the_compiled_backend_agrees_with_the_plain_one(size: str, dtype: DType)
     assert (state[0] - state[1]).abs().max() <= 1e-4 * state[1].abs().max()
     assert all(torch.equal(a, b) for a, b in past)
     # Other slots, and other layers of these, are as they were.
-    begun = {int(s.blocks[0]) for s in case.segments}
+    begun = {int(s.block_table[0]) for s in case.segments}
     untouched = [n for n in range(11) if n not in begun]
     assert np.array_equal(ours.reshape(11, -1)[untouched], case.initial.reshape(11, -1)[untouched])
     for place in case.placement.places.values():
@@ -122,7 +126,9 @@ def test_the_compiled_backend_agrees_with_the_plain_one(size: str, dtype: DType)
 
 
 @pytest.mark.parametrize("make", [CpuDelta, ReferenceDelta])
-def test_a_row_finds_the_same_bits_in_any_company_and_a_beginning_does_not_read_its_slot(make: type[DeltaBackend]) -> None:
+def test_a_row_finds_the_same_bits_in_any_company_and_a_beginning_does_not_read_its_slot(
+    make: type[AttentionBackend[DeltaRows]],
+) -> None:
     case = Case("shared", DType.F32)
     together, pool = case.run(make)
     for segment in case.segments:

@@ -7,9 +7,10 @@ import torch.nn.functional as F
 from baton.core.errors import ConfigError
 from baton.core.state import DType
 from baton.engine.comm import Alone
+from baton.engine.cpu_ops import CpuOps
 from baton.engine.kernels.team import Team
 from baton.engine.models.experts import Experts, held_experts
-from baton.engine.ops import CpuOps, Ops, TorchOps
+from baton.engine.ops import Ops, TorchOps
 
 COUNT, HIDDEN, INNER, K = 8, 48, 32, 3
 ROWS = 70

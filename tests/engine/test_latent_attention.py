@@ -8,9 +8,9 @@ import torch
 
 from baton.core.ids import GroupName
 from baton.core.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit, Window
-from baton.engine.attention.interface import AttentionBackend, Seen, Segment
+from baton.engine.attention.interface import AttentionBackend, AttentionMetadata, Seen, Segment
 from baton.engine.attention.kernels import TILE
-from baton.engine.attention.latent import LATENT, CpuLatentAttention, ReferenceLatentAttention
+from baton.engine.attention.latent import LATENT, CpuLatentAttention, LatentRows, ReferenceLatentAttention
 from baton.engine.attention.reference import pool_view
 
 FULL, B, LAYERS = GroupName("full"), 16, 2
@@ -32,13 +32,20 @@ class Case:
     """A pool with random rows, and a batch over it. size: elements of a row and of a value."""
 
     def __init__(
-        self, dtype: DType, heads: int, size: tuple[int, int], contexts: list[tuple[int, int]] = CONTEXTS, *, k: int = 1
+        self,
+        dtype: DType,
+        heads: int,
+        size: tuple[int, int],
+        contexts: list[tuple[int, int]] = CONTEXTS,
+        *,
+        k: int = 1,
+        seen: Seen | None = None,
     ) -> None:
         torch.manual_seed(0)
         row, self.value = size
         spec = StateSpec(LATENT, FULL, tuple(range(LAYERS)), ("c",), 1, row, dtype)
         other = StateSpec("other", FULL, (0,), ("s",), 1, 3, dtype)  # what shares the pages must not be touched
-        table = StateTable(LAYERS, B, (Group(FULL, Unit.PAGE, Full()),), (other, spec))
+        table = StateTable(LAYERS, B, (Group(FULL, Unit.PAGE, seen or Full()),), (other, spec))
         self.placement = Placement(table, 1, 1, 0, 0, k)
         need = [-(-(start + count) // (B * k)) for start, count in contexts]  # pages
         order = np.random.default_rng(0).permutation(sum(need) + 3).astype(np.int32)
@@ -48,27 +55,26 @@ class Case:
         self.view.copy_(torch.randn(self.view.shape))
         self.segments, first, used = [], 0, 0
         for (start, count), n in zip(contexts, need, strict=True):
-            self.segments.append(Segment(first=first, count=count, start=start, blocks=slots[used : used + n].reshape(-1)))
+            self.segments.append(Segment(first=first, count=count, start=start, block_table=slots[used : used + n].reshape(-1)))
             first, used = first + count, used + n
         self.dtype = dtype
         self.q = (torch.randn(first, heads, row) * row**-0.5).to(TORCH[dtype])
-        self.k = torch.randn(first, 1, row).to(TORCH[dtype])
+        self.k = torch.randn(first, row).to(TORCH[dtype])
 
     def slots(self) -> torch.Tensor:
         at = [(s, np.arange(s.start, s.start + s.count)) for s in self.segments]
-        return torch.from_numpy(np.concatenate([s.blocks[p // B].astype(np.int64) * B + p % B for s, p in at]))
+        return torch.from_numpy(np.concatenate([s.block_table[p // B].astype(np.int64) * B + p % B for s, p in at]))
 
-    def run(self, backend: AttentionBackend, segments: list[Segment] | None = None, *, seen: Seen | None = None) -> torch.Tensor:
-        v = self.k[..., : self.value]
-        backend.write(layer=1, k=self.k, v=v, slots=self.slots())
-        out = torch.full((*self.q.shape[:2], self.value), 7.0, dtype=self.q.dtype)
-        segments = self.segments if segments is None else segments
-        backend.attend(layer=1, q=self.q, k=self.k, v=v, segments=segments, seen=seen or Full(), out=out)
+    def run(self, backend: AttentionBackend[LatentRows], segments: list[Segment] | None = None) -> torch.Tensor:
+        rows = LatentRows(self.q, self.k, self.value)
+        out = rows.new_out().fill_(7.0)
+        metadata = AttentionMetadata(self.segments if segments is None else segments, self.slots())
+        backend.attend(rows, layer=1, metadata=metadata, out=out)
         return out
 
-    def compare(self, *, seen: Seen | None = None) -> None:
-        expected = self.run(ReferenceLatentAttention(self.pool, self.placement), seen=seen).float()
-        found = self.run(CpuLatentAttention(self.pool, self.placement), seen=seen).float()
+    def compare(self) -> None:
+        expected = self.run(ReferenceLatentAttention(self.pool, self.placement)).float()
+        found = self.run(CpuLatentAttention(self.pool, self.placement)).float()
         assert (found - expected).abs().max() <= WORST[self.dtype] * expected.abs().max()
 
 
@@ -80,7 +86,7 @@ def test_the_compiled_backend_agrees_with_the_plain_one(dtype: DType, heads: int
 
 @pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
 def test_a_window_is_obeyed(dtype: DType) -> None:
-    Case(dtype, 4, (96, 64)).compare(seen=Window(21))
+    Case(dtype, 4, (96, 64), seen=Window(21)).compare()
 
 
 def test_absorbed_attention_is_that_of_expanded_keys_and_values() -> None:
@@ -92,7 +98,7 @@ def test_absorbed_attention_is_that_of_expanded_keys_and_values() -> None:
     case.q = torch.cat((torch.einsum("rhs,hsc->rhc", q[..., :still], key_up), q[..., still:]), -1) * (still + turned) ** -0.5
     attended = case.run(ReferenceLatentAttention(case.pool, case.placement))
     found = torch.einsum("rhc,hcv->rhv", attended, value_up)
-    cached = case.view[torch.from_numpy(case.segments[0].blocks.astype(np.int64)), 0, 1, 0].reshape(-1, rank + turned)[:29]
+    cached = case.view[torch.from_numpy(case.segments[0].block_table.astype(np.int64)), 0, 1, 0].reshape(-1, rank + turned)[:29]
     keys = torch.cat((torch.einsum("tc,hsc->hts", cached[:, :rank], key_up), cached[:, rank:].expand(heads, -1, -1)), -1)
     values = torch.einsum("tc,hcv->htv", cached[:, :rank], value_up)
     causal = torch.ones(9, 29, dtype=torch.bool).tril(20)
@@ -109,7 +115,7 @@ def test_a_row_depends_neither_on_its_company_nor_on_the_cut(dtype: DType) -> No
         assert torch.equal(case.run(backend, [s])[s.first : s.first + s.count], together[s.first : s.first + s.count])
     last = case.segments[-1]
     for count in (7, 20):
-        cut = Segment(first=last.first, count=count, start=last.start, blocks=last.blocks)
+        cut = Segment(first=last.first, count=count, start=last.start, block_table=last.block_table)
         assert torch.equal(case.run(backend, [cut])[last.first :][:count], together[last.first :][:count])
 
 
@@ -119,7 +125,7 @@ def test_rows_past_a_context_are_never_read_into_it(dtype: DType, other: float) 
     case = Case(dtype, 4, (96, 64), [(5, 1), (20, 13), (TILE + 1, 1), (TILE - 7, 40)])
     for s in case.segments:
         length = s.start + s.count
-        case.view[int(s.blocks[(length - 1) // B]), :, :, :, (length - 1) % B + 1 :] = other
+        case.view[int(s.block_table[(length - 1) // B]), :, :, :, (length - 1) % B + 1 :] = other
     case.compare()
 
 
@@ -127,10 +133,10 @@ def test_writing_touches_the_written_rows_alone() -> None:
     case = Case(DType.BF16, 4, (41, 32), [(5, 3), (30, 1)], k=2)
     flat = np.frombuffer(case.pool._map, dtype=np.uint16)
     before = flat.copy()
-    CpuLatentAttention(case.pool, case.placement).write(layer=1, k=case.k, v=case.k[..., :32], slots=case.slots())
+    case.run(CpuLatentAttention(case.pool, case.placement))
     written = case.view.clone()
     for n, slot in enumerate(case.slots().tolist()):
-        assert torch.equal(written[slot // B, 0, 1, 0, slot % B], case.k[n, 0])
+        assert torch.equal(written[slot // B, 0, 1, 0, slot % B], case.k[n])
     assert (flat != before).sum() <= case.k.numel()
     case.run(ReferenceLatentAttention(case.pool, case.placement))
     assert torch.equal(case.view, written)

@@ -2,7 +2,7 @@
 
 import ctypes
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +16,16 @@ from tests.tiny import make_tiny
 from baton.adapters.memory import HostPool
 from baton.core.errors import ConfigError
 from baton.core.state import DType
-from baton.engine.attention.choose import CPU, Make, MakeDelta, MakeSparse, attention_for, delta_for, sparse_for
-from baton.engine.attention.delta import ReferenceDelta
-from baton.engine.attention.delta_cpu import CpuDelta
-from baton.engine.attention.interface import Segment
-from baton.engine.attention.latent import LATENT, ReferenceLatentAttention
-from baton.engine.attention.paged import PagedAttend
-from baton.engine.attention.reference import ReferenceAttention
-from baton.engine.attention.sparse import CpuSparse, ReferenceSparse
+from baton.engine.attention.interface import AttentionMetadata, Segment
+from baton.engine.attention.registry import CPU, REFERENCE, Backends, Registry
 from baton.engine.checkpoint import Checkpoint
 from baton.engine.comm import Alone
+from baton.engine.cpu_ops import CpuOps
 from baton.engine.kernels.team import Team
 from baton.engine.models import FAMILIES
 from baton.engine.models.base import SLOT, family_of
 from baton.engine.models.config import identity
-from baton.engine.ops import CpuOps, Linear, Ops, TorchOps
+from baton.engine.ops import Linear, Ops, TorchOps
 from baton.engine.trial import default_directory
 
 LENGTH = 77  # over ALONE_ROWS in one piece
@@ -128,15 +123,6 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 LONGEST = {"dynamic rope, stretched": LENGTH, "phi3 short": 1024}  # served by a flag; else by what the config says
 
 
-Kinds = tuple[Mapping[str, Make], MakeSparse, MakeDelta]
-COMPILED: Kinds = (CPU, CpuSparse, CpuDelta)
-PLAIN: Kinds = (
-    {"kv": ReferenceAttention, "swa": ReferenceAttention, LATENT: ReferenceLatentAttention},
-    ReferenceSparse,
-    ReferenceDelta,
-)
-
-
 class Watched:
     """Ops that keep the residual stream as each norm finds it."""
 
@@ -144,7 +130,7 @@ class Watched:
         self._ops, self._hidden = ops, hidden
         self.linear: Callable[..., Linear] = ops.linear
         self.rotate, self.gate, self.grouped, self.by_head = ops.rotate, ops.gate, ops.grouped, ops.by_head
-        self.rates, self.gated_norm, self.scores, self.weigh = ops.rates, ops.gated_norm, ops.scores, ops.weigh
+        self.gated_norm, self.scores, self.weigh = ops.gated_norm, ops.scores, ops.weigh
         self.streams: list[torch.Tensor] = []
 
     def norm(
@@ -163,7 +149,7 @@ class Driver:
         self,
         path: Path,
         ops: Ops,
-        kinds: Kinds,
+        registry: Registry,
         *,
         dtype: DType = DType.F32,
         longest: int | None = None,
@@ -178,11 +164,7 @@ class Driver:
         self._pools = {g.name: HostPool(12 * placement.page_bytes(g.name)) for g in placement.table.groups}
         for pool in self._pools.values():
             ctypes.memset(pool.address, 0x7F, pool.nbytes)  # float32 3e38: whoever reads too far is seen
-        attention, sparse, delta = kinds
-        self._attention = attention_for(self._pools, placement, attention)
-        self._sparse, self._delta = sparse_for(self._pools, placement, sparse), delta_for(self._pools, placement, delta)
-        slots = {x for p in placement.places.values() if p.spec.group == SLOT for x in p.layers}
-        self._slotted = [layer in slots for layer in range(self.layers)]
+        self._backends = Backends(self._pools, placement, registry)
 
     def run(self, tokens: Sequence[int], cuts: Sequence[int]) -> tuple[list[torch.Tensor], torch.Tensor]:
         """Each layer's output [tokens, hidden] and the logits [tokens, vocab]."""
@@ -198,13 +180,13 @@ class Driver:
         at = torch.arange(start, start + len(tokens))
         blocks = self._blocks[: -(-(start + len(tokens)) // B)]
         slots = torch.from_numpy(blocks.astype(np.int64))[at // B] * B + at % B
-        segment = Segment(first=0, count=len(tokens), start=start, blocks=blocks)
+        segment = Segment(first=0, count=len(tokens), start=start, block_table=blocks)
 
         self._ops.streams.clear()
         with torch.inference_mode():
-            slot = msgspec.structs.replace(segment, blocks=self._blocks[:1])
-            places = [([slot if slotted else segment], slots) for slotted in self._slotted]
-            attend = PagedAttend(self._attention, self._sparse, self._delta, places)
+            slot = msgspec.structs.replace(segment, block_table=self._blocks[:1])
+            metadata = {g: AttentionMetadata([slot if g == SLOT else segment], slots) for g in self._pools}
+            attend = self._backends.over(metadata)
             hidden = self._model.forward(torch.tensor(tokens), at, attend)
             logits = self._model.logits(hidden)
         streams = self._ops.streams  # before layer 0, inside layer 0 (once, or three times), after layer 0, ...
@@ -213,7 +195,7 @@ class Driver:
         return streams[each::each], logits
 
     def close(self) -> None:
-        del self._attention, self._sparse, self._delta
+        del self._backends
         for pool in self._pools.values():
             pool.close()
 
@@ -263,8 +245,8 @@ def _one_thread():
 def test_layers_and_logits_are_those_of_transformers(tmp_path: Path, case: str, compiled: bool) -> None:
     family, overrides = CASES[case]
     path = make_tiny(tmp_path, family, **overrides)
-    ops, kinds = (CpuOps(DType.F32, Team(1)), COMPILED) if compiled else (TorchOps(), PLAIN)
-    driver = Driver(path, ops, kinds, longest=LONGEST.get(case))
+    ops, registry = (CpuOps(DType.F32, Team(1)), CPU) if compiled else (TorchOps(), REFERENCE)
+    driver = Driver(path, ops, registry, longest=LONGEST.get(case))
     compare(driver, path, prompt(int(Checkpoint.open(path).config["vocab_size"])), list(CUTS.values()))
     driver.close()
 
@@ -279,7 +261,7 @@ def test_the_rope_settings_of_older_configs(tmp_path: Path) -> None:
     config["rope_theta"] = parameters.pop("rope_theta")
     config["rope_scaling"] = parameters
     (path / "config.json").write_text(json.dumps(config))
-    driver = Driver(path, TorchOps(), PLAIN)
+    driver = Driver(path, TorchOps(), REFERENCE)
     found_layers, found = driver.run(tokens, [LENGTH])
     assert max(worst(a, b) for a, b in zip([*found_layers, found], [*layers, logits], strict=True)) <= TOLERANCE
     driver.close()
@@ -289,7 +271,7 @@ def test_the_trial_model_is_that_of_transformers() -> None:
     path = default_directory()
     if not (path / "config.json").is_file():
         pytest.skip("the trial model is not here; baton models pull smollm2")
-    driver = Driver(path, CpuOps(DType.F32, Team(1)), COMPILED)
+    driver = Driver(path, CpuOps(DType.F32, Team(1)), CPU)
     compare(driver, path, prompt(int(Checkpoint.open(path).config["vocab_size"])), [CUTS["whole"], CUTS["odd"]])
     driver.close()
 
@@ -334,7 +316,7 @@ def refused(path: Path, **changes: object) -> str:
     config = json.loads((path / "config.json").read_text()) | changes
     (path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ConfigError) as caught:
-        Driver(path, TorchOps(), PLAIN)
+        Driver(path, TorchOps(), REFERENCE)
     return str(caught.value)
 
 
@@ -378,7 +360,7 @@ def test_a_sliding_window_that_no_layer_uses_is_served(tmp_path: Path, changes: 
     path = make_tiny(tmp_path, "qwen3")
     config = json.loads((path / "config.json").read_text()) | SLIDING | changes
     (path / "config.json").write_text(json.dumps(config))
-    driver = Driver(path, TorchOps(), PLAIN)
+    driver = Driver(path, TorchOps(), REFERENCE)
     compare(driver, path, prompt(320), [CUTS["whole"]])
     driver.close()
 

@@ -6,14 +6,15 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.engine.test_models import COMPILED, TOLERANCE, Driver, prompt, worst
+from tests.engine.test_models import TOLERANCE, Driver, prompt, worst
 from tests.tiny import make_tiny
 
 from baton.core.errors import ConfigError
 from baton.core.state import DType
+from baton.engine.attention.registry import CPU
+from baton.engine.cpu_ops import CpuOps
 from baton.engine.kernels.team import Team
 from baton.engine.mxfp4 import GROUP, unpack
-from baton.engine.ops import CpuOps
 
 PACKED = ("gate_up_proj", "down_proj")
 
@@ -54,7 +55,7 @@ def test_logits_of_packed_experts_are_those_of_transformers(tmp_path: Path) -> N
     )
     with torch.inference_mode():
         expected = model.to(torch.float32).eval()(torch.tensor([tokens]), use_cache=False).logits[0]
-    driver = Driver(path, CpuOps(DType.F32, Team(1)), COMPILED)
+    driver = Driver(path, CpuOps(DType.F32, Team(1)), CPU)
     assert worst(driver.run(tokens, [len(tokens)])[1], expected) <= TOLERANCE
     driver.close()
 
@@ -68,4 +69,4 @@ def test_what_cannot_be_packed_so_is_refused(tmp_path: Path, family: str, change
     config = json.loads((path / "config.json").read_text()) | {"quantization_config": {"quant_method": "mxfp4"}}
     (path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ConfigError, match=said):
-        Driver(path, CpuOps(DType.F32, Team(1)), COMPILED)
+        Driver(path, CpuOps(DType.F32, Team(1)), CPU)

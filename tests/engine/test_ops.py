@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from baton.core.state import DType
+from baton.engine.cpu_ops import ALONE_ROWS, CpuOps
 from baton.engine.kernels.team import Team
-from baton.engine.ops import ALONE_ROWS, ROW_STEP, CpuOps, HeadNorms, Ops, TorchOps, lacking, sigmoid
+from baton.engine.ops import ROW_STEP, HeadNorms, Ops, TorchOps, lacking, sigmoid, softplus
 from baton.engine.rope import Rope, RopeSettings
 
 TORCH = {DType.F32: torch.float32, DType.BF16: torch.bfloat16, DType.F16: torch.float16}
@@ -103,11 +104,6 @@ def weigh(ops: Ops, dtype: DType, rows: int) -> torch.Tensor:
     return ops.weigh(draw(dtype, 100, 900), weights, places.clamp(min=-1))
 
 
-def rates(ops: Ops, dtype: DType, rows: int) -> torch.Tensor:
-    x = 8 * draw(dtype, ROWS, 20)[:rows]
-    return torch.cat(ops.rates(x[:, 3:10], x[:, 13:20], -draw(DType.F32, 7, seed=8).exp(), draw(DType.F32, 7, seed=9)), 1)
-
-
 def gated_norm(ops: Ops, dtype: DType, rows: int) -> torch.Tensor:
     x, z = draw(DType.F32, ROWS, 3, 13)[:rows].clone(), draw(dtype, ROWS, 50, seed=1)[:rows, 7:46]
     return ops.gated_norm(x, z, draw(DType.F32, 13, seed=2), 1e-5)
@@ -115,7 +111,7 @@ def gated_norm(ops: Ops, dtype: DType, rows: int) -> torch.Tensor:
 
 OPERATIONS: list[Any] = [
     norm, add_norm, exact_norm, rotate, norm_rotate, rotate_in_part, gate, linear, by_head, by_head_odd, by_head_far, scores,
-    scores_odd, weigh, rates, gated_norm,
+    scores_odd, weigh, gated_norm,
 ]  # fmt: skip
 
 
@@ -230,25 +226,33 @@ def test_each_matrix_is_multiplied_with_its_own_rows(dtype: DType, threads: int,
     assert (found - due).abs().max() <= CLOSE[dtype] * due.abs().max()
 
 
+BY_ROWS = {  # and what each is, in float64
+    sigmoid: lambda x: 1 / (1 + (-x).exp()),
+    softplus: lambda x: (1 + x.exp()).log(),
+}
+
+
+@pytest.mark.parametrize("function", BY_ROWS)
 @pytest.mark.parametrize("dtype", TORCH)
 @pytest.mark.parametrize("columns", [1, 7, 16, 70])
-def test_a_sigmoid_does_not_depend_on_the_rows_before_it(dtype: DType, columns: int) -> None:
+def test_a_function_by_rows_does_not_depend_on_the_rows_before_it(function: Any, dtype: DType, columns: int) -> None:
     x = 3 * draw(dtype, ROWS, columns)
-    whole = sigmoid(x)
-    assert (whole.double() - 1 / (1 + (-x.double()).exp())).abs().max() <= CLOSE[dtype]
+    whole, expected = function(x), BY_ROWS[function](x.double())
+    assert ((whole.double() - expected).abs() <= CLOSE[dtype] * expected.clamp(min=1)).all()
     for first in (1, 2, 3, 30, ROWS - 1):
-        assert torch.equal(sigmoid(x[first:]), whole[first:])
-        assert torch.equal(sigmoid(x[:first]), whole[:first])
+        assert torch.equal(function(x[first:]), whole[first:])
+        assert torch.equal(function(x[:first]), whole[:first])
 
 
-def test_nor_on_the_rows_among_which_threads_divide_it() -> None:
+@pytest.mark.parametrize("function", BY_ROWS)
+def test_nor_on_the_rows_among_which_threads_divide_it(function: Any) -> None:
     threads, x = torch.get_num_threads(), draw(DType.F32, 700, 256)
     torch.set_num_threads(3)  # a third of so many elements is not a whole number of vectors
     try:
-        whole = sigmoid(x)
+        whole = function(x)
     finally:
         torch.set_num_threads(threads)
-    assert torch.equal(torch.cat([sigmoid(row) for row in x.split(1)]), whole)
+    assert torch.equal(torch.cat([function(row) for row in x.split(1)]), whole)
 
 
 @pytest.mark.parametrize("dtype", [DType.F32, DType.BF16, DType.F16], ids=lambda d: d.value)

@@ -10,11 +10,10 @@ import torch
 from baton.core.errors import ConfigError
 from baton.core.ids import GroupName
 from baton.core.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit
-from baton.engine.attention.index import INDEX, SCALES, Chosen, with_fp8_index
-from baton.engine.attention.interface import Segment
-from baton.engine.attention.latent import LATENT
+from baton.engine.attention.index import INDEX, SCALES, IndexRows, TopKIndex, with_fp8_index
+from baton.engine.attention.interface import AttentionBackend, AttentionMetadata, Segment
+from baton.engine.attention.latent import LATENT, CpuLatentAttention, LatentRows, ReferenceLatentAttention
 from baton.engine.attention.reference import pool_view
-from baton.engine.attention.sparse import CpuSparse, ReferenceSparse
 
 FULL, B, LAYERS = GroupName("full"), 16, 3
 TORCH = {DType.F32: torch.float32, DType.BF16: torch.bfloat16, DType.F16: torch.float16}
@@ -51,29 +50,43 @@ class Case:
         self.rows.copy_(torch.randn(self.rows.shape))
         self.segments, first, used = [], 0, 0
         for (start, count), n in zip(CONTEXTS, need, strict=True):
-            self.segments.append(Segment(first=first, count=count, start=start, blocks=order[used : used + n]))
+            self.segments.append(Segment(first=first, count=count, start=start, block_table=order[used : used + n]))
             first, used = first + count, used + n
         self.q = (torch.randn(first, heads, row) * row**-0.5).to(TORCH[dtype])
+        self.cached = torch.randn(first, row).to(TORCH[dtype])
         self.index_q, self.weights = torch.randn(first, 6, 20).to(TORCH[dtype]), torch.randn(first, 6)
         self.dtype, self.keys = dtype, [torch.randn(s.start + s.count, 20).to(TORCH[dtype]) for s in self.segments]
 
-    def backend(self, kind: type = CpuSparse) -> CpuSparse:
+    def slots(self, s: Segment, at: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(s.block_table[at // B].astype(np.int64) * B + at % B)
+
+    def metadata(self, segments: Sequence[Segment] | None = None) -> AttentionMetadata:
+        """slot_mapping covers the rows of all segments, whichever are asked for."""
+        slots = [self.slots(s, np.arange(s.start, s.start + s.count)) for s in self.segments]
+        return AttentionMetadata(self.segments if segments is None else segments, torch.cat(slots))
+
+    def index(self) -> TopKIndex:
         """With the keys of every position in it."""
-        made = kind(self.pool, self.placement)
+        made = TopKIndex(self.pool, self.placement)
         for s, keys in zip(self.segments, self.keys, strict=True):
-            at = np.arange(len(keys))
-            slots = torch.from_numpy(s.blocks[at // B].astype(np.int64) * B + at % B)
-            made.write_keys(layer=1, k=keys, slots=slots)
+            rows = IndexRows(keys[:, None], keys, torch.ones(len(keys), 1), COUNT)
+            made.attend(rows, layer=1, metadata=AttentionMetadata([], self.slots(s, np.arange(len(keys)))), out=rows.new_out())
         return made
 
-    def choose(self, backend: CpuSparse, segments: Sequence[Segment] | None = None) -> Chosen:
-        chosen = self.segments if segments is None else segments
-        return backend.choose(layer=1, q=self.index_q, weights=self.weights, segments=chosen, count=COUNT)
+    def choose(self, index: TopKIndex, segments: Sequence[Segment] | None = None) -> torch.Tensor:
+        rows = IndexRows(
+            self.index_q, torch.cat([k[s.start :] for k, s in zip(self.keys, self.segments, strict=True)]), self.weights, COUNT
+        )
+        out = rows.new_out()
+        index.attend(rows, layer=1, metadata=self.metadata(segments), out=out)
+        return out
 
-    def attend(self, backend: CpuSparse, chosen: Chosen, segments: Sequence[Segment] | None = None) -> torch.Tensor:
-        out = torch.full((*self.q.shape[:2], self.value), 7.0, dtype=self.q.dtype)
-        used = self.segments if segments is None else segments
-        backend.attend_chosen(layer=2, q=self.q, segments=used, chosen=chosen, out=out)
+    def attend(
+        self, backend: AttentionBackend[LatentRows], chosen: torch.Tensor, segments: Sequence[Segment] | None = None
+    ) -> torch.Tensor:
+        rows = LatentRows(self.q, self.cached, self.value, chosen)
+        out = rows.new_out().fill_(7.0)
+        backend.attend(rows, layer=2, metadata=self.metadata(segments), out=out)
         return out
 
 
@@ -89,12 +102,12 @@ def best(case: Case, s: Segment, row: int, keys: torch.Tensor) -> set[int]:
 @pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
 def test_the_positions_with_the_highest_scores_are_chosen(dtype: DType, fp8: bool) -> None:
     case = Case(dtype, fp8=fp8)
-    chosen = case.choose(case.backend())
-    for s, keys, found in zip(case.segments, case.keys, chosen.by_segment, strict=True):
+    chosen = case.choose(case.index())
+    for s, keys in zip(case.segments, case.keys, strict=True):
+        found = chosen[s.first : s.first + s.count]
         if s.start + s.count <= COUNT:
-            assert found is None
+            assert (found[:, 0] == -1).all()
             continue
-        assert found is not None
         seen = keys.float()
         if fp8:  # rounded as e4m3 rounds, with a scale that makes the largest element of each key 448
             scales = seen.abs().amax(1, keepdim=True) / 448
@@ -109,42 +122,42 @@ def test_of_equal_scores_the_first_positions_are_chosen_however_a_prompt_is_cut(
     case = Case(DType.F32)
     case.keys = [keys[torch.arange(len(keys)) % 3] for keys in case.keys]  # three scores in all
     case.index_q[5:] = 0.0  # and one
-    for s, keys, found in zip(case.segments, case.keys, case.choose(case.backend()).by_segment, strict=True):
-        for row in range(s.count if found is not None else 0):
+    chosen = case.choose(case.index())
+    for s, keys in zip(case.segments, case.keys, strict=True):
+        for row in range(s.count if s.start + s.count > COUNT else 0):
             n = s.first + row
             scores = torch.relu(keys[: s.start + row + 1] @ case.index_q[n].T) @ case.weights[n]
             order = sorted(range(len(scores)), key=lambda p: (-round(float(scores[p]), 3), p))
-            assert {p for p in found[row].tolist() if p >= 0} == set(order[:COUNT])
+            assert {p for p in chosen[n].tolist() if p >= 0} == set(order[:COUNT])
 
 
 @pytest.mark.parametrize("dtype", list(TORCH))
 @pytest.mark.parametrize(("heads", "size"), [(4, (96, 64)), (3, (41, 7)), (2, (576, 512))])
 def test_attention_to_them_is_that_of_a_mask(dtype: DType, heads: int, size: tuple[int, int]) -> None:
     case = Case(dtype, heads=heads, size=size)
-    backend = case.backend()
-    chosen = case.choose(backend)
-    expected = case.attend(case.backend(ReferenceSparse), chosen).float()
+    chosen, backend = case.choose(case.index()), CpuLatentAttention(case.pool, case.placement)
+    expected = case.attend(ReferenceLatentAttention(case.pool, case.placement), chosen).float()
     assert (case.attend(backend, chosen).float() - expected).abs().max() <= WORST[dtype] * expected.abs().max()
 
 
 def test_a_row_depends_neither_on_its_company_nor_on_the_pieces_it_is_computed_in(monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case(DType.BF16)
-    backend = case.backend()
-    chosen = case.choose(backend)
+    index, backend = case.index(), CpuLatentAttention(case.pool, case.placement)
+    chosen = case.choose(index)
     together = case.attend(backend, chosen)
-    monkeypatch.setattr("baton.engine.attention.sparse.GATHERED", 3 * COUNT * 96 * 2)
+    monkeypatch.setattr("baton.engine.attention.latent.GATHERED", 3 * COUNT * 96 * 2)
     assert torch.equal(case.attend(backend, chosen), together)
-    for n, s in enumerate(case.segments):
-        alone = case.choose(backend, [s])
+    for s in case.segments:
+        alone = case.choose(index, [s])
         rows = slice(s.first, s.first + s.count)
-        assert (alone.by_segment[0] is None) == (chosen.by_segment[n] is None)
+        assert torch.equal(alone[rows, 0], chosen[rows, 0])
         assert torch.equal(case.attend(backend, alone, [s])[rows], together[rows])
 
 
 def test_keys_touch_nothing_else() -> None:
     case = Case(DType.BF16, fp8=True)
     before = case.rows.clone()
-    case.backend()
+    case.index()
     assert torch.equal(case.rows, before)
     keys = pool_view(case.pool, case.placement, INDEX).view(torch.uint8)
     scales = pool_view(case.pool, case.placement, SCALES)

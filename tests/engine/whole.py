@@ -15,15 +15,16 @@ from baton.core.messages import Sampling
 from baton.core.seal import identity_bits
 from baton.core.state import DType, Placement
 from baton.core.work import Batch, BatchDone, DigestDone, Draw, Row, RowDone
-from baton.engine.attention.choose import attention_for, delta_for, sparse_for
+from baton.engine.attention.interface import Attend
+from baton.engine.attention.registry import Backends
 from baton.engine.checkpoint import Checkpoint
 from baton.engine.comm import Alone, Comm, GlooComm
+from baton.engine.cpu_ops import CpuOps
 from baton.engine.digest import block_sums
 from baton.engine.engine import TorchEngine
 from baton.engine.kernels.team import Team
 from baton.engine.models import FAMILIES
-from baton.engine.models.base import KV, SLOT, WINDOW, Attend, Model, family_of
-from baton.engine.ops import CpuOps
+from baton.engine.models.base import KV, SLOT, WINDOW, Model, family_of
 
 B = 16
 PATIENCE_S = 60.0
@@ -83,9 +84,7 @@ class Rig:
             model=built,
             placement=self.placement,
             pools=self.pools,
-            attention=attention_for(self.pools, self.placement),
-            sparse=sparse_for(self.pools, self.placement),
-            delta=delta_for(self.pools, self.placement),
+            backends=Backends(self.pools, self.placement),
             block_sums=block_sums,
             identity=self.identity,
             threads=threads,

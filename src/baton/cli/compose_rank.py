@@ -137,16 +137,16 @@ class Body:
         return said
 
     def _load(self, station: Station, store: "Store | None") -> None:
-        from baton.engine.attention.choose import attention_for, delta_for, sparse_for
+        from baton.engine.attention.registry import Backends
         from baton.engine.checkpoint import Checkpoint
         from baton.engine.comm import Alone, GlooComm
+        from baton.engine.cpu_ops import CpuOps
         from baton.engine.digest import block_sums
         from baton.engine.engine import TorchEngine
         from baton.engine.kernels.team import Team
         from baton.engine.models import FAMILIES
         from baton.engine.models.base import family_of
         from baton.engine.models.config import identity
-        from baton.engine.ops import CpuOps
 
         s, started = self.settings, station.clock.now()
         checkpoint = Checkpoint.open(Path(s.model))
@@ -173,17 +173,13 @@ class Body:
         self.host_bytes = self._host_bytes()
         block_bytes = {group: self.placement.block_bytes(group) for group in pools}
         self._store = HostMemory(pools=pools, block_bytes=block_bytes, total=self.host_bytes, wake=station.wake)
-        attention = attention_for(pools, self.placement)
-        attention.warm()
-        delta = delta_for(pools, self.placement)
-        delta.warm()
+        backends = Backends(pools, self.placement)
+        backends.warm()
         self.engine: Engine = TorchEngine(
             model=model,
             placement=self.placement,
             pools=pools,
-            attention=attention,
-            sparse=sparse_for(pools, self.placement),
-            delta=delta,
+            backends=backends,
             block_sums=block_sums,
             identity=identity_bits(self.weights),
             threads=s.threads,

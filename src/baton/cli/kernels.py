@@ -16,13 +16,13 @@ def compile_kernels(dtype: DType) -> None:
     import numpy as np
 
     from baton.adapters.memory import HostPool
-    from baton.engine.attention.choose import attention_for, delta_for
+    from baton.engine.attention.registry import Backends
+    from baton.engine.cpu_ops import CpuOps
     from baton.engine.digest import block_sums
     from baton.engine.kernels.team import Team
     from baton.engine.models.base import KV, SLOT
     from baton.engine.models.gated_delta import delta_specs
     from baton.engine.models.qwen3_next_config import DeltaSettings
-    from baton.engine.ops import CpuOps
 
     smallest = DeltaSettings(key_heads=1, value_heads=1, key=4, value=4, taps=2)
     groups = (Group(KV, Unit.PAGE, Full()), Group(SLOT, Unit.SLOT, Whole()))
@@ -30,8 +30,7 @@ def compile_kernels(dtype: DType) -> None:
     table = StateTable(2, 16, groups, (attending, *delta_specs(smallest, (1,), SLOT, dtype)))
     placement = Placement(table, 1, 1, 0, 0, 1)
     pools = {g.name: HostPool(BLOCKS * placement.block_bytes(g.name), what=f"the pool of group {g.name}") for g in groups}
-    attention_for(pools, placement).warm()
-    delta_for(pools, placement).warm()
+    Backends(pools, placement).warm()
     CpuOps(dtype, Team(1)).warm()
     first = np.zeros(1, dtype=np.int64)
     block_sums(pools[KV].array, placement, KV, first, first, 0)

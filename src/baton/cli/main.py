@@ -1,9 +1,10 @@
 """The command `baton`. Heavy imports stay inside the commands, so that `--help` answers at once."""
 
 import sys
-from typing import Annotated, cast
+from typing import Annotated
 
 import typer
+from typer.exceptions import TyperException
 
 from baton import __version__
 from baton.cli import bench, chat, fabric, models, plan_memory, processes, replay_log, secret, serve
@@ -33,9 +34,6 @@ app.add_typer(fabric.app, name="fabric")
 app.add_typer(secret.app, name="secret")
 app.add_typer(simulation.app, name="sim")
 
-# typer gives the base of its usage errors no public name
-UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__bases__[0])
-
 
 @app.command("version")
 def version() -> None:
@@ -64,7 +62,7 @@ def run(argv: list[str]) -> int:
     def command() -> object:
         try:
             return app(argv or ["--help"], prog_name="baton", standalone_mode=False)
-        except UsageError as e:
+        except TyperException as e:
             raise ConfigError(instead_of(e.format_message())) from e
 
     return exit_code(command)

@@ -107,7 +107,11 @@ class GlooComm:
         self._connected = self._closed = False
 
     def _connect(self) -> None:
-        """All ranks in the same order, so that none waits for one that waits for another."""
+        """All ranks in the same order, so that none waits for one that waits for another.
+
+        torch's public way to say which address gloo binds to is an environment variable of the whole process, and several ranks
+        may be in one: so the options are private ones. pyproject.toml bounds the version of torch for their sake.
+        """
         p = self._placement
         options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._devices = [dist.ProcessGroupGloo.create_device(hostname=self._host)]

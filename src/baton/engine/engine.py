@@ -16,16 +16,14 @@ import structlog
 import torch
 from numpy.typing import NDArray
 
-from baton.core.errors import Bug, PeerError
+from baton.core.errors import PeerError
 from baton.core.ids import GroupName
 from baton.core.messages import Drawn
 from baton.core.state import Placement, Unit
 from baton.core.watchdog import Task
 from baton.core.work import Batch, BatchDone, DigestDone, DigestOrder, Row, RowDone
-from baton.engine.attention.delta import DeltaBackend
-from baton.engine.attention.interface import ENDLESS, AttentionBackend, Segment
-from baton.engine.attention.paged import PagedAttend
-from baton.engine.attention.sparse import SparseBackend
+from baton.engine.attention.interface import ENDLESS, AttentionMetadata, Segment
+from baton.engine.attention.registry import Backends
 from baton.engine.models.base import Model
 from baton.engine.ops import ROW_STEP, lacking, padded
 from baton.engine.sampler import Undrawn, draw_rows
@@ -51,23 +49,19 @@ class TorchEngine:
         model: Model,
         placement: Placement,
         pools: Mapping[GroupName, Pool],
-        attention: AttentionBackend,
-        sparse: SparseBackend,
-        delta: DeltaBackend,
+        backends: Backends,
         block_sums: BlockSums,
         identity: int,
         threads: int,
         wake: Callable[[], None],
         rehearse: Callable[[], None] = lambda: None,
     ) -> None:
-        self._model, self._placement = model, placement
-        self._attention, self._sparse, self._delta = attention, sparse, delta
+        self._model, self._placement, self._backends = model, placement, backends
         self._pools = dict(pools)
         self._bytes = {g: pool_bytes(p) for g, p in pools.items()}
         self._block_sums, self._identity, self._threads, self._wake = block_sums, identity, threads, wake
         self._rehearse = rehearse  # before the first batch, on the thread that computes
         self._row_step = ROW_STEP[placement.table.specs[0].dtype] * threads  # what attention reads is in the served dtype
-        self._group_of = _groups(placement)
         self._progress = dict.fromkeys(Task, 0)  # each kind is counted by its own thread
         self._done: deque[BatchDone | DigestDone | BaseException] = deque()
         self._batches: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
@@ -191,21 +185,18 @@ class TorchEngine:
     def _forward(self, rows: Sequence[Row]) -> torch.Tensor | None:
         tokens = np.fromiter((t for row in rows for t in row.tokens), dtype=np.int64)
         positions = np.concatenate([np.arange(r.start, r.start + len(r.tokens), dtype=np.int64) for r in rows])
-        places = {group: self._places(rows, group) for group in set(self._group_of.values())}
+        metadata = {group: self._metadata(rows, group) for group in self._backends.groups}
         count = len(tokens)
         short = lacking(count, self._row_step)
         x, at = padded(torch.from_numpy(tokens), short), padded(torch.from_numpy(positions), short)
-        where = [places[self._group_of[layer]] for layer in range(len(self._group_of))]
-        attend = PagedAttend(self._attention, self._sparse, self._delta, where, self._passed)
-        return self._model.forward(x, at, attend)
+        return self._model.forward(x, at, self._backends.over(metadata, self._passed))
 
     def _passed(self) -> None:
-        """Another layer is reached."""
+        """Another layer asks for attention."""
         self._progress[Task.STEP] += 1
 
-    def _places(self, rows: Sequence[Row], group: GroupName) -> tuple[list[Segment], torch.Tensor]:
-        """Where a group keeps the rows' sequences, and the new positions: int64, block slot * B + token in block; a slot holds
-        all positions of its sequence."""
+    def _metadata(self, rows: Sequence[Row], group: GroupName) -> AttentionMetadata:
+        """Where a group keeps the rows' sequences. A slot of recurrent state holds all positions of its sequence."""
         paged = self._placement.table.group(group).unit is Unit.PAGE
         b = self._placement.table.block_tokens if paged else ENDLESS
         segments, slots, first = [], [], 0
@@ -214,16 +205,14 @@ class TorchEngine:
             begin = row.begins.get(group, 0)
             blocks = self._block_slots(row, group, begin, -(-past // b))
             at = np.arange(row.start, past, dtype=np.int64)
-            segments.append(Segment(first=first, count=past - row.start, start=row.start, blocks=blocks, begin=begin))
+            segments.append(Segment(first=first, count=past - row.start, start=row.start, block_table=blocks, begin=begin))
             slots.append(blocks[at // b - begin].astype(np.int64) * b + at % b)
             first += past - row.start
-        return segments, torch.from_numpy(np.concatenate(slots))
+        return AttentionMetadata(segments, torch.from_numpy(np.concatenate(slots)))
 
     def _block_slots(self, row: Row, group: GroupName, first: int, past: int) -> NDArray[np.int32]:
         """Where blocks [first, past) of a row's sequence lie in the pool: block j of page p is slot p * k + j."""
         k, begin, pages = self._placement.blocks_per_page(group), row.begins.get(group, 0), row.pages[group]
-        if k == 1:
-            return pages[first - begin : past - begin]
         slots = (pages[:, None] * np.int32(k) + np.arange(k, dtype=np.int32)).reshape(-1)[first - begin : past - begin]
         return slots.astype(np.int32, copy=False)
 
@@ -256,14 +245,3 @@ def _row_done(row: Row, drawn: Drawn | Undrawn | None, sums: Mapping[GroupName, 
         log.error("row_failed", room=row.key.room, epoch=row.key.epoch, why=drawn.why)
         return RowDone(row.key, None, sums, drawn.why)
     return RowDone(row.key, drawn, sums)
-
-
-def _groups(placement: Placement) -> dict[int, GroupName]:
-    """For each layer of the rank the group whose pages or slots hold what it reads."""
-    first = placement.layer_interval.start
-    found: dict[int, GroupName] = {}
-    for place in placement.places.values():
-        for layer in place.layers:
-            if found.setdefault(layer - first, place.spec.group) != place.spec.group:
-                raise Bug(f"layer {layer} has state in the groups {found[layer - first]} and {place.spec.group}")
-    return found

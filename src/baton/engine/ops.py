@@ -1,11 +1,9 @@
 """The operations of a transformer layer besides attention, behind one interface.
 
-`TorchOps` says what they mean, on any device; `CpuOps` does the same with weights packed for oneDNN and fused kernels.
+`TorchOps` says what they mean, on any device; `CpuOps` (cpu_ops.py) does the same with packed weights and fused kernels.
 """
 
-import ctypes
-from collections.abc import Callable, Iterable, Mapping
-from functools import cached_property
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import numpy as np
@@ -14,11 +12,6 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from baton.core.state import DType
-from baton.engine.kernels import by_head as h
-from baton.engine.kernels import grouped as g
-from baton.engine.kernels import pointwise as p
-from baton.engine.kernels import recurrent as r
-from baton.engine.kernels.team import Task, Team
 from baton.engine.rope import Rope
 
 Linear = Callable[[torch.Tensor], torch.Tensor]  # [rows, in] -> [rows, out]
@@ -30,11 +23,6 @@ ROW_STEP = {DType.F32: 4, DType.BF16: 1, DType.F16: 1}
 VECTORS = 64  # elements that torch takes at once, and multiples of them
 SHARED = 1 << 15  # elements above which torch's functions of single elements divide their work among threads
 CHUNK_STEP = 32  # rows a larger input is padded to a multiple of
-ALONE_ROWS = 64  # below this a second thread costs more than it brings
-ALONE_DEPTH = 1024  # beyond it oneDNN adds up the products of a single row in another order than those of several
-REHEARSED = 1 << 28  # multiplications; in larger products the making of their code is lost
-SCORES = 256  # outputs that a thread takes at a time where a product is whole
-PACK_ROWS = 8  # oneDNN packs for a row count; measured: the packing it picks serves all
 
 
 def lacking(rows: int, step: int) -> int:
@@ -65,6 +53,11 @@ def by_rows(function: Callable[[torch.Tensor], object], x: torch.Tensor) -> torc
 def sigmoid(x: torch.Tensor) -> torch.Tensor:
     """Of [rows, columns], as `by_rows`."""
     return by_rows(torch.Tensor.sigmoid_, x)
+
+
+def softplus(x: torch.Tensor) -> torch.Tensor:
+    """log(1 + exp(x)) of [rows, columns], as `by_rows`."""
+    return by_rows(lambda part: part.copy_(F.softplus(part)), x)
 
 
 class HeadNorms:
@@ -122,12 +115,6 @@ class Ops(Protocol):
 
         x: contiguous; weights: float32 [rows, count]; places: int64 [rows, count].
         """
-        ...
-
-    def rates(
-        self, a: torch.Tensor, b: torch.Tensor, rate: torch.Tensor, shift: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """rate * softplus(a + shift), and sigmoid(b), float32. a, b: [rows, heads], columns of one tensor; the others float32."""
         ...
 
     def gated_norm(self, x: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -197,265 +184,10 @@ class TorchOps:
 
     def weigh(self, x: torch.Tensor, weights: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
         """See Ops."""
-        return _weigh(x, weights, places)
-
-    def rates(
-        self, a: torch.Tensor, b: torch.Tensor, rate: torch.Tensor, shift: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See Ops."""
-        return rate * F.softplus(a.float() + shift), b.float().sigmoid()
+        found = torch.cat((x, x.new_zeros(1, x.shape[1]))).float()[places]
+        return (found * weights[..., None]).sum(1).to(x.dtype)
 
     def gated_norm(self, x: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         """See Ops."""
         gated = F.rms_norm(x, weight.shape, weight, eps) * F.silu(z.float().view(x.shape))
         return gated.to(z.dtype).view(z.shape)
-
-
-class CpuOps:
-    """Implements Ops for one compute thread: its tasks are not shared."""
-
-    def __init__(self, dtype: DType, team: Team) -> None:
-        self._team, self._dtype = team, dtype
-        self._packs, self._row_step = _packs(dtype), ROW_STEP[dtype] * team.threads
-        self._norm, self._rotate = Task(p.norm, dtype, p.NORM_FIELDS), Task(p.rotate, dtype, p.ROT_FIELDS)
-        self._gate, self._weigh = Task(p.gate, dtype, p.GATE_FIELDS), Task(p.weigh, dtype, p.WEIGH_FIELDS)
-        self._numbers = (ctypes.c_float * 2)()  # a norm's eps and offset
-        self._numbers_address = ctypes.addressof(self._numbers)
-        self._kinds: dict[tuple[int, int, bool, torch.dtype], Linear] = {}  # one product of each size, with a bias or without
-
-    def warm(self) -> None:
-        """Compile (or load) also what some models alone run."""
-        for task in (self._heads, self._rates, self._gated_norm, *([self._groups] if self._multiplies_groups else [])):
-            assert task.address
-
-    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
-        """See Ops."""
-        exact = weight.dtype is torch.float32 and self._dtype is not DType.F32
-        product = self._product(weight, bias) if self._packs or (exact and _packs(DType.F32)) else _plain(weight, bias)
-        if not exact:
-            return product
-        step = ROW_STEP[DType.F32] * self._team.threads  # for which the rows of a 16-bit batch are not padded
-        return lambda x: product(padded(x, lacking(len(x), step)))[: len(x)]
-
-    def _product(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
-        packed = torch.ops.mkldnn._reorder_linear_weight(weight, PACK_ROWS)
-        multiply = torch.ops.mkldnn._linear_pointwise.default
-        company = weight.shape[1] > ALONE_DEPTH
-
-        def product(x: torch.Tensor) -> torch.Tensor:
-            if company and len(x) == 1:
-                return product(padded(x, 1))[:1]
-            found: torch.Tensor = multiply(x, packed, bias, "none", [], "")
-            return found
-
-        self._kinds.setdefault((weight.shape[0], weight.shape[1], bias is not None, weight.dtype), product)
-        return product
-
-    def rehearse(self, most: int) -> None:
-        """Have the code made of products with up to so many rows: oneDNN makes it when it meets a shape for the first time,
-        which takes 3 to 4 ms for those of a model, in whatever request that happens. For the thread that will compute."""
-        for rows in sorted({n + lacking(n, self._row_step) for n in range(1, most + 1)}):
-            for (width, depth, _, dtype), product in self._kinds.items():
-                if rows * width * depth <= REHEARSED:
-                    product(torch.zeros((rows, depth), dtype=dtype))
-
-    def grouped(self, weights: Iterable[tuple[torch.Tensor, torch.Tensor | None]]) -> Grouped:
-        """See Ops. Packed one by one: matrices without rows are not read.
-
-        In 16 bits it is one compiled product: with few rows, calls of oneDNN for each matrix take a third of the time and more.
-        Where the processor multiplies tiles, oneDNN does and the kernel does not.
-        """
-        return self._together(weights) if self._multiplies_groups else self._each(weights)
-
-    @property
-    def _multiplies_groups(self) -> bool:
-        return self._dtype is not DType.F32 and not torch.cpu._is_amx_tile_supported()
-
-    def _each(self, weights: Iterable[tuple[torch.Tensor, torch.Tensor | None]]) -> Grouped:
-        width, products = 0, []
-        for weight, bias in weights:
-            width = weight.shape[0]
-            products.append(self.linear(weight, bias))
-
-        def multiply(x: torch.Tensor, counts: NDArray[np.int64]) -> torch.Tensor:
-            out, start = x.new_empty((x.shape[0], width)), 0
-            for product, count in zip(products, counts.tolist(), strict=True):
-                if count:
-                    rows = padded(x[start : start + count], lacking(count, self._row_step))
-                    out[start : start + count] = product(rows)[:count]
-                start += count
-            return out
-
-        return multiply
-
-    def _together(self, weights: Iterable[tuple[torch.Tensor, torch.Tensor | None]]) -> Grouped:
-        task, unit = self._groups, 2 if h.paired(self._dtype) else 1
-        wide, deep, panels, biases = 0, 0, [], []
-        for weight, bias in weights:
-            wide, deep = weight.shape
-            panels.append(h.packed(weight.T[None], self._dtype))
-            biases.append(bias)
-        places = np.array([(w.data_ptr(), 0 if b is None else b.data_ptr()) for w, b in zip(panels, biases, strict=True)])
-        depth, odd, kept = -(-deep // unit), -deep % unit, (panels, biases)
-
-        def multiply(x: torch.Tensor, counts: NDArray[np.int64]) -> torch.Tensor:
-            assert len(kept[0]) == len(counts)
-            whole = F.pad(x, (0, odd)) if odd else x.contiguous()
-            out, job = x.new_empty((len(x), wide)), task.job
-            used = counts.nonzero()[0]
-            table = np.empty((len(used), 4), dtype=np.int64)
-            table[:, :2], table[:, 3] = places[used], counts[used]
-            table[:, 2] = table[:, 3].cumsum() - table[:, 3]
-            job[g.X], job[g.OUT], job[g.DEPTH], job[g.WIDE] = whole.data_ptr(), out.data_ptr(), depth, wide
-            job[g.TABLE], job[g.GROUPS] = table.ctypes.data, len(used)
-            self._team.run(task)
-            return out
-
-        return multiply
-
-    @cached_property
-    def _groups(self) -> Task:
-        return Task(g.grouped, self._dtype, g.FIELDS)
-
-    def by_head(self, weight: torch.Tensor, *, scale: float = 1.0) -> ByHead:
-        """See Ops. On all threads however few the rows are: what takes its time are the weights."""
-        task, factor = self._heads, torch.tensor([scale])
-        panels, (heads, deep, wide) = h.packed(weight, self._dtype), weight.shape
-        unit = 2 if h.paired(self._dtype) else 1
-
-        def multiply(x: torch.Tensor, out: torch.Tensor) -> None:
-            if unit > 1 and (deep % unit or x.stride(0) % unit or x.stride(1) % unit):
-                x = F.pad(x, (0, -deep % unit)).contiguous()
-            job = task.job
-            job[h.ROWS], job[h.HEADS], job[h.DEPTH], job[h.WIDE] = x.shape[0], heads, panels.shape[2], wide
-            job[h.X], job[h.X_ROW], job[h.X_HEAD] = x.data_ptr(), x.stride(0), x.stride(1)
-            job[h.OUT], job[h.OUT_ROW], job[h.OUT_HEAD] = out.data_ptr(), out.stride(0), out.stride(1)
-            job[h.WEIGHT], job[h.SCALE], job[h.WHOLE] = panels.data_ptr(), factor.data_ptr(), out.dtype is torch.float32
-            room = x.new_empty(x.shape if len(x) >= h.FEW and x.stride(1) else 0)
-            job[h.TOGETHER] = room.data_ptr()  # 0 for none
-            self._team.run(task)
-
-        return multiply
-
-    def scores(self, weight: torch.Tensor) -> Linear:
-        """See Ops. oneDNN rounds what it multiplies in 16 bits; in float32 it need not, and is the faster."""
-        if self._dtype is DType.F32:
-            return self.linear(weight, None)
-        wide, deep = weight.shape
-        odd, short = deep % 2, -wide % SCORES
-        runs = (F.pad(weight, (0, odd, 0, short)) if odd or short else weight).view(-1, SCORES, deep + odd)
-        product, count = self.by_head(runs.transpose(1, 2)), len(runs)
-
-        def score(x: torch.Tensor) -> torch.Tensor:
-            found = x.new_empty((len(x), count, SCORES), dtype=torch.float32)
-            even = F.pad(x, (0, odd)) if odd else x
-            product(even[:, None].expand(-1, count, -1), found)
-            return found.view(len(x), -1)[:, :wide]
-
-        return score
-
-    @cached_property
-    def _heads(self) -> Task:
-        return Task(h.by_head, self._dtype, h.FIELDS)  # for models that have such products
-
-    def norm(
-        self, x: torch.Tensor, weight: torch.Tensor, eps: float, *, add: torch.Tensor | None, offset: float = 0.0
-    ) -> torch.Tensor:
-        """See Ops. x, add: contiguous."""
-        out, job = torch.empty_like(x, dtype=weight.dtype), self._norm.job
-        self._numbers[0], self._numbers[1] = eps, offset
-        job[p.ROWS], job[p.NORM_X], job[p.NORM_ADD] = x.shape[0], x.data_ptr(), 0 if add is None else add.data_ptr()
-        job[p.NORM_WEIGHT], job[p.NORM_OUT], job[p.NORM_DIM] = weight.data_ptr(), out.data_ptr(), x.shape[1]
-        job[p.NORM_NUMBERS], job[p.NORM_EXACT] = self._numbers_address, x.dtype is torch.float32
-        self._run(self._norm, x.shape[0])
-        return out
-
-    def rotate(
-        self, x: torch.Tensor, positions: torch.Tensor, rope: Rope, *, queries: int, norms: HeadNorms | None, eps: float
-    ) -> None:
-        """See Ops. Heads of a row lie one after the other."""
-        job = self._rotate.job
-        self._numbers[0], self._numbers[1] = eps, 0.0 if norms is None else norms.offset
-        job[p.ROWS], job[p.ROT_X], job[p.ROT_ROW] = x.shape[0], x.data_ptr(), x.stride(0)
-        job[p.ROT_HEADS], job[p.ROT_QUERIES], job[p.ROT_DIM], job[p.ROT_TURNED] = x.shape[1], queries, x.shape[2], rope.dim
-        job[p.ROT_PLACES], job[p.ROT_COS], job[p.ROT_SIN] = positions.data_ptr(), rope.cos.data_ptr(), rope.sin.data_ptr()
-        job[p.ROT_WEIGHT_Q] = 0 if norms is None else norms.q.data_ptr()
-        job[p.ROT_WEIGHT_K] = 0 if norms is None else norms.k.data_ptr()
-        job[p.ROT_NUMBERS] = self._numbers_address
-        self._run(self._rotate, x.shape[0])
-
-    def gate(self, x: torch.Tensor) -> torch.Tensor:
-        """See Ops. x: contiguous."""
-        dim, job = x.shape[1] // 2, self._gate.job
-        out = x.new_empty((x.shape[0], dim))
-        job[p.ROWS], job[p.GATE_X], job[p.GATE_OUT], job[p.GATE_DIM] = x.shape[0], x.data_ptr(), out.data_ptr(), dim
-        self._run(self._gate, x.shape[0])
-        return out
-
-    def weigh(self, x: torch.Tensor, weights: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-        """See Ops."""
-        if self._dtype is DType.F32:
-            return _weigh(x, weights, places)  # whose sums of many have other last bits
-        weights, job = weights.contiguous(), self._weigh.job
-        out = x.new_empty((len(weights), x.shape[1]))
-        job[p.ROWS], job[p.WEIGH_COUNT] = weights.shape
-        job[p.WEIGH_X], job[p.WEIGH_DIM], job[p.WEIGH_OUT] = x.data_ptr(), x.shape[1], out.data_ptr()
-        job[p.WEIGH_WEIGHTS], job[p.WEIGH_PLACES] = weights.data_ptr(), places.data_ptr()
-        self._run(self._weigh, len(out))
-        return out
-
-    def rates(
-        self, a: torch.Tensor, b: torch.Tensor, rate: torch.Tensor, shift: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See Ops."""
-        decay, beta = a.new_empty((2, *a.shape), dtype=torch.float32)
-        job = self._rates.job
-        job[p.ROWS], job[r.RATE_HEADS], job[r.AB_ROW] = *a.shape, a.stride(0)
-        job[r.RATE_A], job[r.RATE_B], job[r.RATE_RATE] = a.data_ptr(), b.data_ptr(), rate.data_ptr()
-        job[r.RATE_SHIFT], job[r.RATE_DECAY], job[r.RATE_BETA] = shift.data_ptr(), decay.data_ptr(), beta.data_ptr()
-        self._run(self._rates, len(a))
-        return decay, beta
-
-    def gated_norm(self, x: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-        """See Ops. x: contiguous."""
-        out, job = z.new_empty(z.shape), self._gated_norm.job
-        self._numbers[0] = eps
-        job[p.ROWS], job[r.GN_HEADS], job[r.GN_DIM] = x.shape
-        job[r.GN_X], job[r.GN_Z], job[r.GN_Z_ROW] = x.data_ptr(), z.data_ptr(), z.stride(0)
-        job[r.GN_WEIGHT], job[r.GN_OUT], job[r.GN_EPS] = weight.data_ptr(), out.data_ptr(), self._numbers_address
-        self._run(self._gated_norm, len(x))
-        return out
-
-    @cached_property
-    def _rates(self) -> Task:
-        return Task(r.rates, self._dtype, r.RATE_FIELDS)
-
-    @cached_property
-    def _gated_norm(self) -> Task:
-        return Task(r.gated_norm, self._dtype, r.GN_FIELDS)
-
-    def _run(self, task: Task, rows: int) -> None:
-        if rows < ALONE_ROWS:
-            task.alone()
-        else:
-            self._team.run(task)
-
-
-def _weigh(x: torch.Tensor, weights: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    found = torch.cat((x, x.new_zeros(1, x.shape[1]))).float()[places]
-    return (found * weights[..., None]).sum(1).to(x.dtype)
-
-
-def _plain(weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
-    return lambda x: F.linear(x, weight, bias)
-
-
-def _packs(dtype: DType) -> bool:
-    """Whether oneDNN multiplies this dtype natively here."""
-    known = torch.ops.mkldnn
-    supported: Mapping[DType, Callable[[], bool]] = {
-        DType.F32: lambda: True,
-        DType.BF16: known._is_mkldnn_bf16_supported,
-        DType.F16: known._is_mkldnn_fp16_supported,
-    }
-    return bool(torch._C._has_mkldnn and supported[dtype]())

@@ -36,10 +36,7 @@ class Undrawn(msgspec.Struct, frozen=True):
 
 def draw_rows(logits: torch.Tensor, orders: Sequence[Draw]) -> list[Drawn | Undrawn]:
     """One token per row, whatever its company. logits: float32 [rows, vocab]; they are left as they are."""
-    values = logits.numpy()
-    # one pass for all rows; argmax takes the lowest id on ties
-    greedy: list[int] = values.argmax(axis=1).tolist() if any(_is_plain_greedy(o) for o in orders) else []
-    return [_row(logits[n], values[n], o, greedy[n] if _is_plain_greedy(o) else None) for n, o in enumerate(orders)]
+    return [_row(row, order) for row, order in zip(logits, orders, strict=True)]
 
 
 def draw(logits: torch.Tensor, order: Draw) -> Drawn | Undrawn:
@@ -47,22 +44,19 @@ def draw(logits: torch.Tensor, order: Draw) -> Drawn | Undrawn:
     return draw_rows(logits[None], [order])[0]
 
 
-def _row(logits: torch.Tensor, values: NDArray[np.float32], order: Draw, greedy: int | None) -> Drawn | Undrawn:
+def _row(logits: torch.Tensor, order: Draw) -> Drawn | Undrawn:
     """What a request asks for may be what nobody foresaw: then it has no token, and the others of the step have theirs."""
     try:
-        token = _token(values, order) if greedy is None else greedy
-        return _scored(logits, token, order.sampling.logprobs)
+        return _scored(logits, _token(logits.numpy(), order), order.sampling.logprobs)
     except ROW_ERRORS as error:
         return Undrawn(f"its token {order.index} cannot be drawn: {type(error).__name__}: {error}")
 
 
-def _is_plain_greedy(order: Draw) -> bool:
-    return order.sampling.temperature == 0 and order.sampling.shaping is None and order.past is None
-
-
 def _token(values: NDArray[np.float32], order: Draw) -> int:
     shaped = shape(values, order.sampling.shaping, order.past)
-    return _sample(shaped, order.sampling, order.index) if order.sampling.temperature > 0 else int(shaped.argmax())
+    if order.sampling.temperature > 0:
+        return _sample(shaped, order.sampling, order.index)
+    return int(shaped.argmax())  # the lowest id on ties
 
 
 def _scored(logits: torch.Tensor, token: int, wanted: int | None) -> Drawn:

@@ -24,7 +24,7 @@ class Shards:
         require_width(c, tp)
         self.kv_heads = shard(c.kv_heads, tp, rank, what="K/V")
         self.heads = Interval(rank * c.heads // tp, (rank + 1) * c.heads // tp)
-        self.queries, self.keys = _elements(self.heads, c.head_dim), _elements(self.kv_heads, c.head_dim)
+        self.queries, self.keys = elements(self.heads, c.head_dim), elements(self.kv_heads, c.head_dim)
         self.inner = Interval(rank * c.inner // tp, (rank + 1) * c.inner // tp)
         self.layers = range(placement.layer_interval.start, placement.layer_interval.end)
 
@@ -53,5 +53,6 @@ def _shared(kv_heads: int, tp: int) -> bool:
     return kv_heads % tp == 0 or tp % kv_heads == 0
 
 
-def _elements(heads: Interval, dim: int) -> Interval:
+def elements(heads: Interval, dim: int) -> Interval:
+    """Where heads of `dim` elements lie in a row."""
     return Interval(heads.start * dim, heads.end * dim)

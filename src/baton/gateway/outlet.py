@@ -1,7 +1,12 @@
 """From whoever has a part of an answer straight to its connection: no task is woken for it, no event is made.
 
-A thousand streams wake a thousand tasks for each step of the model otherwise, which costs a gateway more than all else that it
-does for a token except the write itself. The head of an answer and its end stay with the server's own `send`.
+A thousand streams wake a thousand tasks for each step of the model otherwise. The head of an answer and its end stay with the
+server's own `send`, and so does all of it on a server that is not known here.
+
+What is read of uvicorn's connection is private to it. pyproject.toml bounds its version, tests/gateway/test_outlet.py streams
+over a real connection, and this is what it brings (`tools/gateway_rate.py --streams 500 --tokens 60 --interval-ms 40`, two
+pairs of runs on a busy machine, without and with it): 23.7 and 17.2 us of processor time a token; a token is delayed by 10.7 and
+6.9 ms at the median, 46 and 19 ms at p99.
 """
 
 from starlette.types import Send

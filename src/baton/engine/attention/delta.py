@@ -1,4 +1,4 @@
-"""What the engine asks of a backend for gated-delta layers, whose state is one slot a request and not pages.
+"""Gated-delta layers, linear attention whose state is one slot a request and not pages, and their plain backend.
 
     x ──▶ convolution over the last rows, SiLU ──▶ q, k, v          conv.q, conv.k, conv.v: the inputs of the last rows
     S ◀── exp(decay) S + k ⊗ beta (v - k · exp(decay) S)            delta: S, [key dim, value dim] of each value head
@@ -9,14 +9,13 @@ holds the state after the last row that was computed; whoever begins a sequence 
 """
 
 from collections.abc import Sequence
-from typing import NoReturn, Protocol
+from typing import ClassVar
 
 import msgspec
 import torch
 
-from baton.core.errors import Bug
 from baton.core.state import Placement
-from baton.engine.attention.interface import Segment
+from baton.engine.attention.interface import AttentionMetadata, Rows, Segment
 from baton.engine.attention.reference import pool_view
 from baton.ports.fabric import Pool
 
@@ -34,43 +33,22 @@ class DeltaRows(msgspec.Struct, frozen=True):
         decay: float32 [rows, value heads], a logarithm, at most 0
         beta: float32 [rows, value heads], how much of a state's error is corrected
         filters: float32 [taps, columns of q, k, v]; the last tap is of the row itself
+        value: elements of a head's v
     """
 
     x: torch.Tensor
     decay: torch.Tensor
     beta: torch.Tensor
     filters: torch.Tensor
+    value: int
 
     def first(self, count: int) -> "DeltaRows":
-        """The first `count` rows."""
-        return DeltaRows(self.x[:count], self.decay[:count], self.beta[:count], self.filters)
+        """See Rows."""
+        return DeltaRows(self.x[:count], self.decay[:count], self.beta[:count], self.filters, self.value)
 
-
-class DeltaBackend(Protocol):
-    """Gated-delta layers over one rank's pool of slots."""
-
-    def warm(self) -> None:
-        """Compile whatever would otherwise be compiled inside the first request."""
-        ...
-
-    def mix(self, *, layer: int, rows: DeltaRows, segments: Sequence[Segment], out: torch.Tensor) -> None:
-        """Bring each segment's slot forward by its rows. out: float32 [rows, value heads, value dim].
-
-        layer counts those of this rank, of all kinds; `blocks` of a segment is its slot, and a segment that starts at 0 begins
-        with zeros. A row's result does not depend on other segments.
-        """
-        ...
-
-
-class NoDelta:
-    """Implements DeltaBackend for models without such layers, which never ask."""
-
-    def warm(self) -> None:
-        """Nothing is compiled."""
-
-    def mix(self, *, layer: int, rows: DeltaRows, segments: Sequence[Segment], out: torch.Tensor) -> NoReturn:
-        """See DeltaBackend."""
-        raise Bug("this model's state table has no recurrent state")
+    def new_out(self) -> torch.Tensor:
+        """See Rows: float32 [rows, value heads, value]."""
+        return self.decay.new_empty(*self.decay.shape, self.value)
 
 
 class Slots:
@@ -78,7 +56,6 @@ class Slots:
 
     Attributes:
         key_heads, value_heads: of this rank
-        own: of each such layer of the rank its number among them
         state: float32 [slots, value heads, layers, key dim * value dim]
         past: of q, k, v: [slots, heads, layers, (taps - 1) * dim], the oldest first
     """
@@ -86,7 +63,6 @@ class Slots:
     def __init__(self, pool: Pool, placement: Placement) -> None:
         places = [placement.places[name] for name in (DELTA, *CONVOLVED)]
         self.value_heads, self.key_heads = places[0].heads.size, places[1].heads.size
-        self.own = {layer - placement.layer_interval.start: n for n, layer in enumerate(places[0].layers)}
         self.state, *past = (pool_view(pool, placement, place.spec.name)[:, :, :, 0, 0] for place in places)
         self.past = tuple(past)
 
@@ -103,38 +79,41 @@ class Slots:
 
 
 class ReferenceDelta:
-    """Implements DeltaBackend plainly: one segment and one row at a time, in float32."""
+    """Implements AttentionBackend plainly: one segment and one row at a time, in float32."""
 
-    def __init__(self, pool: Pool, placement: Placement) -> None:
+    rows: ClassVar[type[Rows]] = DeltaRows
+    beside: ClassVar[Sequence[str]] = CONVOLVED
+
+    def __init__(self, pool: Pool, placement: Placement, spec: str = DELTA) -> None:
         self._slots = Slots(pool, placement)
 
     def warm(self) -> None:
         """Nothing is compiled."""
 
-    def mix(self, *, layer: int, rows: DeltaRows, segments: Sequence[Segment], out: torch.Tensor) -> None:
-        """See DeltaBackend."""
-        slots, own = self._slots, self._slots.own[layer]
+    def attend(self, rows: DeltaRows, *, layer: int, metadata: AttentionMetadata, out: torch.Tensor) -> None:
+        """See AttentionBackend."""
+        slots = self._slots
         key, value = slots.dims(rows)
         shared = slots.value_heads // slots.key_heads
-        for s in segments:
+        for s in metadata.segments:
             here = slice(s.first, s.first + s.count)
-            q, k, v = (self._convolved(n, own, rows, s) for n in range(3))
+            q, k, v = (self._convolved(n, layer, rows, s) for n in range(3))
             q, k = (x * torch.rsqrt((x * x).sum(-1, keepdim=True) + NORM_EPS) for x in (q, k))
             q, k = (q * key**-0.5).repeat_interleave(shared, 1), k.repeat_interleave(shared, 1)
-            state = slots.state[int(s.blocks[0]), :, own].view(-1, key, value)
+            state = slots.state[int(s.block_table[0]), :, layer].view(-1, key, value)
             state = state.clone() if s.start else torch.zeros_like(state)
             for n, row in enumerate(range(here.start, here.stop)):
                 state = state * rows.decay[row].exp()[:, None, None]
                 error = v[n] - (k[n][:, :, None] * state).sum(1)
                 state = state + k[n][:, :, None] * (error * rows.beta[row][:, None])[:, None]
                 out[row] = (q[n][:, :, None] * state).sum(1)
-            slots.state[int(s.blocks[0]), :, own] = state.view(slots.value_heads, -1)
+            slots.state[int(s.block_table[0]), :, layer] = state.view(slots.value_heads, -1)
 
-    def _convolved(self, part: int, own: int, rows: DeltaRows, s: Segment) -> torch.Tensor:
+    def _convolved(self, part: int, layer: int, rows: DeltaRows, s: Segment) -> torch.Tensor:
         """q, k or v of a segment, float32 [rows, heads, dim]; its inputs of the last rows are kept."""
         heads, dim, column = self._slots.columns(rows)[part]
         taps, width = rows.filters.shape[0], heads * dim
-        past = self._slots.past[part][int(s.blocks[0]), :, own].view(heads, taps - 1, dim)
+        past = self._slots.past[part][int(s.block_table[0]), :, layer].view(heads, taps - 1, dim)
         before = past.transpose(0, 1).reshape(taps - 1, width)
         x = rows.x[s.first : s.first + s.count, column : column + width]
         inputs = torch.cat((before if s.start else torch.zeros_like(before), x))

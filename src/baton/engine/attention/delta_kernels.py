@@ -1,8 +1,9 @@
 """Gated-delta layers where their slots lie, compiled. One segment's rows after the other, so that none depends on its company.
 
-`lies` of one layer, int64, in elements of the pool's array: from a slot to the next, where the first head begins, from a head to
-the next. `segments`: int64 [segments, 4]: first row, rows, slot, and whether the sequence begins (what lies there is not read).
+`segments` is an array of SEGMENT: first row, rows, slot, and whether the sequence begins (what lies in the slot is not read).
 """
+
+from typing import NamedTuple
 
 import numba
 import numpy as np
@@ -12,9 +13,22 @@ from baton.engine.kernels.machine import exp2, widen
 LOG2_E = np.float32(1.4426950408889634)
 ONE = np.float32(1)
 _any_order = numba.njit(nogil=True, cache=True, fastmath={"contract", "nsz", "reassoc"}, error_model="numpy")
+_inlined = numba.njit(forceinline=True, fastmath={"contract", "nsz", "reassoc"}, error_model="numpy")  # as in kernels.py
 
 
-@_any_order
+SEGMENT = np.dtype([("first", "i8"), ("count", "i8"), ("slot", "i8"), ("fresh", "i8")])
+
+
+class SlotLayer(NamedTuple):
+    """One layer's part of a slot, in elements of the pool's array: from a slot to the next, where the first head begins, from a
+    head to the next."""
+
+    slot_stride: int
+    base: int
+    head_stride: int
+
+
+@_inlined
 def _activate(x, norm, scale, eps):  # type: ignore[no-untyped-def]
     """SiLU in place; with `norm` scaled to the length `scale` then."""
     total = np.float32(0)
@@ -28,14 +42,14 @@ def _activate(x, norm, scale, eps):  # type: ignore[no-untyped-def]
             x[d] *= factor
 
 
-@_any_order
+@_inlined
 def _add(out, filters, inputs):  # type: ignore[no-untyped-def]
     for d in range(out.size):
         out[d] += filters[d] * widen(inputs[d])
 
 
 @_any_order
-def convolve(pool, x, filters, out, segments, lies, heads, dim, column, norm, scale, eps):  # type: ignore[no-untyped-def]
+def convolve(pool, x, filters, out, segments, layer, heads, dim, column, norm, scale, eps):  # type: ignore[no-untyped-def]
     """q, k or v: causal convolution over each channel, SiLU, norm; the slot keeps the inputs of the last rows.
 
     pool: stored elements; x: stored elements [rows, columns]; filters: float32 [taps, columns]; out: float32 [rows, columns of
@@ -43,9 +57,10 @@ def convolve(pool, x, filters, out, segments, lies, heads, dim, column, norm, sc
     """
     kept = filters.shape[0] - 1
     for s in range(segments.shape[0]):
-        first, count, slot, fresh = segments[s, 0], segments[s, 1], segments[s, 2], segments[s, 3]
+        first, count, slot, fresh = segments[s].first, segments[s].count, segments[s].slot, segments[s].fresh
         for h in range(heads):
-            at, begin, end = slot * lies[0] + lies[1] + h * lies[2], column + h * dim, column + (h + 1) * dim
+            begin, end = column + h * dim, column + (h + 1) * dim
+            at = slot * layer.slot_stride + layer.base + h * layer.head_stride
             past = pool[at : at + kept * dim]
             for t in range(count):
                 found = out[first + t, begin:end]
@@ -69,7 +84,7 @@ def convolve(pool, x, filters, out, segments, lies, heads, dim, column, norm, sc
 
 
 @_any_order
-def step(pool, mixed, decay, beta, out, segments, lies, key_heads, key):  # type: ignore[no-untyped-def]
+def step(pool, mixed, decay, beta, out, segments, layer, key_heads, key):  # type: ignore[no-untyped-def]
     """Row by row through the recurrent state, a pass that reads it and one that writes it.
 
     pool: float32; mixed: float32 [rows, columns of q, k, v], as `convolve` leaves it; decay, beta: float32 [rows, value heads];
@@ -79,9 +94,9 @@ def step(pool, mixed, decay, beta, out, segments, lies, key_heads, key):  # type
     shared = value_heads // key_heads
     error = np.empty(value, np.float32)
     for s in range(segments.shape[0]):
-        first, count, slot, fresh = segments[s, 0], segments[s, 1], segments[s, 2], segments[s, 3]
+        first, count, slot, fresh = segments[s].first, segments[s].count, segments[s].slot, segments[s].fresh
         for h in range(value_heads):
-            at = slot * lies[0] + lies[1] + h * lies[2]
+            at = slot * layer.slot_stride + layer.base + h * layer.head_stride
             state = pool[at : at + key * value]
             if fresh:
                 state[:] = np.float32(0)

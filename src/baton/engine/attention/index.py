@@ -7,6 +7,7 @@ Scores are compared only, so factors that are the same for all positions are lef
 """
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import msgspec
 import numpy as np
@@ -14,7 +15,7 @@ import torch
 
 from baton.core.errors import ConfigError
 from baton.core.state import DType, Placement, StateSpec, StateTable
-from baton.engine.attention.interface import Segment
+from baton.engine.attention.interface import AttentionMetadata, Rows, Segment
 from baton.engine.attention.reference import pool_view
 from baton.ports.fabric import Pool
 
@@ -24,27 +25,59 @@ TINY = 1e-10  # keeps the scale of a key of zeros from being zero
 SCORES = 1 << 22  # computed at once: 16 MB of float32
 
 
-class Chosen(msgspec.Struct, frozen=True):
-    """Positions to attend to.
+class IndexRows(msgspec.Struct, frozen=True):
+    """What a layer's index is asked.
 
     Attributes:
-        by_segment: for each segment int64 [its rows, count], -1 behind the last of a row that sees fewer; None where no row sees
-            more than that, so that all are attended to
+        q: [rows, heads, dim]
+        k: [rows, dim], the keys that are cached
+        weights: float32 [rows, heads]
+        count: positions that a row attends to
     """
 
-    by_segment: tuple[torch.Tensor | None, ...]
+    q: torch.Tensor
+    k: torch.Tensor
+    weights: torch.Tensor
+    count: int
+
+    def first(self, count: int) -> "IndexRows":
+        """See Rows."""
+        return IndexRows(self.q[:count], self.k[:count], self.weights[:count], self.count)
+
+    def new_out(self) -> torch.Tensor:
+        """See Rows: int64 [rows, count], the positions, -1 behind the last of a row that sees fewer.
+
+        Where no row of a segment sees more than `count`, its rows begin with -1: they attend to all that they see, and what
+        follows is not written.
+        """
+        return torch.empty((len(self.q), self.count), dtype=torch.int64)
 
 
-class Index:
-    """The index keys of one rank's layers, as they are or in fp8 with a scale each; `layer` counts those that have some."""
+class TopKIndex:
+    """Implements AttentionBackend: index keys as they are, or in fp8 with a scale each (the spec SCALES)."""
 
-    def __init__(self, pool: Pool, placement: Placement) -> None:
-        self._keys = pool_view(pool, placement, INDEX)
+    rows: ClassVar[type[Rows]] = IndexRows
+    beside: ClassVar[Sequence[str]] = (SCALES,)
+
+    def __init__(self, pool: Pool, placement: Placement, spec: str = INDEX) -> None:
+        self._keys = pool_view(pool, placement, spec)
         self._scales = pool_view(pool, placement, SCALES) if SCALES in placement.places else None
         self._tokens = placement.table.block_tokens
 
-    def write(self, *, layer: int, k: torch.Tensor, slots: torch.Tensor) -> None:
-        """Store keys. k: [rows, dim]; slots: int64 [rows], block slot * B + token in block."""
+    def warm(self) -> None:
+        """Nothing is compiled."""
+
+    def attend(self, rows: IndexRows, *, layer: int, metadata: AttentionMetadata, out: torch.Tensor) -> None:
+        """See AttentionBackend."""
+        self._write(layer, rows.k, metadata.slot_mapping)
+        for s in metadata.segments:
+            here = slice(s.first, s.first + s.count)
+            if s.start + s.count > rows.count:
+                self._choose(layer, rows.q[here], rows.weights[here], s, out[here])
+            else:
+                out[here, 0] = -1
+
+    def _write(self, layer: int, k: torch.Tensor, slots: torch.Tensor) -> None:
         at = (slots // self._tokens, 0, layer, 0, slots % self._tokens)
         if self._scales is None:
             self._keys[at] = k
@@ -53,30 +86,22 @@ class Index:
         self._keys.view(torch.uint8)[at] = (k.float() / scales).to(self._keys.dtype).view(torch.uint8)
         self._scales[at] = scales
 
-    def choose(self, *, layer: int, q: torch.Tensor, weights: torch.Tensor, segments: Sequence[Segment], count: int) -> Chosen:
-        """Up to `count` positions for each row. q: [rows, heads, dim]; weights: float32 [rows, heads]."""
-        return Chosen(tuple(self._choose(layer, q, weights, s, count) for s in segments))
-
-    def _choose(self, layer: int, q: torch.Tensor, weights: torch.Tensor, s: Segment, count: int) -> torch.Tensor | None:
+    def _choose(self, layer: int, q: torch.Tensor, weights: torch.Tensor, s: Segment, out: torch.Tensor) -> None:
+        """Positions for one segment's rows."""
         length = s.start + s.count
-        if length <= count:
-            return None
         keys = self._read(layer, s)[:length]
-        found = torch.empty((s.count, count), dtype=torch.int64)
         step = max(1, SCORES // (length * q.shape[1]))
         for first in range(0, s.count, step):
-            some = slice(first, min(first + step, s.count))
-            here = slice(s.first + some.start, s.first + some.stop)
+            here = slice(first, min(first + step, s.count))
             products = torch.relu_(q[here].float() @ keys.T)  # [rows, heads, positions]
             scores = torch.bmm(weights[here, None], products)[:, 0]
-            ahead = torch.arange(length) > s.start + torch.arange(some.start, some.stop)[:, None]
-            best, at = first_best(scores.masked_fill_(ahead, float("-inf")), count)
-            found[some] = at.masked_fill(best == float("-inf"), -1)
-        return found
+            ahead = torch.arange(length) > s.start + torch.arange(here.start, here.stop)[:, None]
+            best, at = first_best(scores.masked_fill_(ahead, float("-inf")), out.shape[1])
+            out[here] = at.masked_fill(best == float("-inf"), -1)
 
     def _read(self, layer: int, s: Segment) -> torch.Tensor:
         """Keys of a segment's blocks: float32 [positions, dim]."""
-        blocks = torch.from_numpy(s.blocks.astype(np.int64))
+        blocks = torch.from_numpy(s.block_table.astype(np.int64))
         dim = self._keys.shape[-1]
         if self._scales is None:
             return self._keys[blocks, 0, layer, 0].reshape(-1, dim).float()

@@ -1,25 +1,24 @@
 """Attention over pages where they lie, compiled. See vectors.py for *words* and for what an array's dtype chooses.
 
-`pool` is the pool's flat array, one element a word or what becomes one; `halves` is the same memory in stored elements.
-`place`: element offsets in `halves` of one layer: block stride, base, head stride, part stride. A row has `dim` of them, and a
-value is the first `wide` of its row; a part stride of 0 means that keys and values share their rows (latent attention).
 In both kernels the result of a row depends on its query, its position and the rows it sees, never on its neighbours.
 """
+
+from typing import NamedTuple
 
 import numba
 import numpy as np
 from numba.core import types
 from numba.extending import overload
+from numpy.typing import NDArray
 
+from baton.engine.kernels.machine import exp2, float_bits
 from baton.engine.kernels.vectors import (
     HEADS,
     LANES,
     PANEL,
     ROWS,
-    bits_of,
     blend,
     dots,
-    exp2,
     highest,
     pointer,
     prefetch,
@@ -28,10 +27,34 @@ from baton.engine.kernels.vectors import (
 )
 
 TILE = 512  # positions copied and multiplied together at prefill; a multiple of PANEL
-AHEAD = 2  # blocks asked for before they are read
+AHEAD = 2  # blocks asked for before they are read: a decode step of eight sequences takes 1.08 times as long without
 LOW = np.float32(-3e38)
 _jit = numba.njit(nogil=True, cache=True, fastmath={"contract", "nsz"}, error_model="numpy")
-_any_order = numba.njit(nogil=True, cache=True, fastmath={"contract", "nsz", "reassoc", "nnan"}, error_model="numpy")
+# Inlined always: of a function that is called, a process that compiles has another copy than one that loads what was
+# compiled, and where sums may be in any order the two differ in their last bits.
+_any_order = numba.njit(forceinline=True, fastmath={"contract", "nsz", "reassoc", "nnan"}, error_model="numpy")
+
+
+class PagedLayer(NamedTuple):
+    """The cached rows of one layer where they lie. A value is the first elements of its row, as many as `wide` says.
+
+    Attributes:
+        words: the pool's flat array, one element a word or what becomes one
+        halves: the same memory in stored elements, in which the strides are
+        block_stride, base, head_stride: of keys
+        part_stride: from a row's key to its value; 0: they share their rows (latent attention)
+        tokens: of a block
+        dim: elements of a row
+    """
+
+    words: NDArray[np.generic]
+    halves: NDArray[np.generic]
+    block_stride: int
+    base: int
+    head_stride: int
+    part_stride: int
+    tokens: int
+    dim: int
 
 
 @_jit
@@ -59,17 +82,31 @@ def _weigh(scores, scale, top):  # type: ignore[no-untyped-def]
     return total
 
 
+@numba.njit(forceinline=True, fastmath={"contract", "nsz"})
+def _softmax(scores, address, count, unseen, scale, sink):  # type: ignore[no-untyped-def]
+    """`count` scores to weights, of which the first `unseen` are 0; a sink takes part and has no weight."""
+    line = _array(scores, address, count)
+    for t in range(unseen):
+        line[t] = LOW
+    top = max(_highest(scores, address, count) * scale, sink)
+    inverse = np.float32(1.0) / (_weigh(line, scale, top) + exp2(sink - top))
+    for t in range(count):
+        line[t] *= inverse
+    for t in range(unseen):
+        line[t] = 0.0
+
+
 @_jit
-def store(pool, k, v, slots, place, tokens):  # type: ignore[no-untyped-def]
+def store(layer, k, v, slots):  # type: ignore[no-untyped-def]
     """Rows to their places. k: [rows, heads, dim] in the stored type, v as k or of dim 0 where there is none; slots:
     block * tokens + token."""
-    block_stride, base, head_stride, part_stride = place[0], place[1], place[2], place[3]
-    dim = k.shape[2]
+    pool, tokens, dim = layer.halves, layer.tokens, layer.dim
     for n in range(slots.size):
-        at = slots[n] // tokens * block_stride + base + slots[n] % tokens * dim
+        first = slots[n] // tokens * layer.block_stride + layer.base + slots[n] % tokens * dim
         for h in range(k.shape[1]):
-            keys = pool[at + h * head_stride : at + h * head_stride + dim]
-            values = pool[at + h * head_stride + part_stride : at + h * head_stride + part_stride + dim]
+            at = first + h * layer.head_stride
+            keys = pool[at : at + dim]
+            values = pool[at + layer.part_stride : at + layer.part_stride + dim]
             for d in range(dim):
                 keys[d] = k[n, h, d]
             for d in range(v.shape[2]):
@@ -84,7 +121,7 @@ def _copy_words(source, target, rows, width):  # type: ignore[no-untyped-def]
 
 
 @_jit
-def single(pool, halves, q, out, lengths, window, sinks, tables, place, tokens, dim, wide, direct, scale):  # type: ignore[no-untyped-def]
+def single(layer, q, out, lengths, window, sinks, tables, wide, direct, scale):  # type: ignore[no-untyped-def]
     """Rows that see the last `window` of `lengths` positions: a pass over K and one over V, all heads of a group together.
 
     sinks: [kv heads, group], a score of each head that takes part in the softmax and has no value, times LOG2_E; LOW: none.
@@ -93,6 +130,7 @@ def single(pool, halves, q, out, lengths, window, sinks, tables, place, tokens, 
     of PANEL; direct: K and V can be multiplied where they lie, else block by block from a padded copy.
     """
     kv_heads, group, deep, dims = q.shape[1], q.shape[2], q.shape[3], out.shape[3]
+    pool, halves, tokens, dim = layer.words, layer.halves, layer.tokens, layer.dim
     per_word = halves.size // pool.size
     width, size = dim // per_word, halves.itemsize
     padded, most = (tokens + LANES - 1) // LANES * LANES, tables.shape[1] * tokens + LANES
@@ -106,14 +144,14 @@ def single(pool, halves, q, out, lengths, window, sinks, tables, place, tokens, 
         begin = first // tokens  # the first block that is read, and of it `unseen` positions are not seen
         unseen = first - begin * tokens
         for h in range(kv_heads):
-            base = place[1] + h * place[2]
+            base = layer.base + h * layer.head_stride
             for b in range(begin, blocks):
-                at = base + tables[row, b] * place[0]
+                at = base + tables[row, b] * layer.block_stride
                 if b + AHEAD < blocks:
-                    line = halves.ctypes.data + size * (base + tables[row, b + AHEAD] * place[0])
+                    line = halves.ctypes.data + size * (base + tables[row, b + AHEAD] * layer.block_stride)
                     for i in range(0, size * tokens * dim, 64):
                         prefetch(line + i)
-                        prefetch(line + size * place[3] + i)
+                        prefetch(line + size * layer.part_stride + i)
                 if direct:
                     source, step = halves.ctypes.data + size * at, width
                 else:
@@ -125,18 +163,10 @@ def single(pool, halves, q, out, lengths, window, sinks, tables, place, tokens, 
                         dots(q, q[row, h, g].ctypes.data, source + 4 * t * step, step, deep, target)
             for g in range(group):
                 address = scores.ctypes.data + 4 * (g * most + begin * tokens)
-                line = _array(scores, address, length - begin * tokens)
-                for t in range(unseen):
-                    line[t] = LOW
-                top = max(_highest(scores, address, line.size) * scale, sinks[h, g])
-                inverse = np.float32(1.0) / (_weigh(line, scale, top) + exp2(sinks[h, g] - top))
-                for t in range(line.size):
-                    line[t] *= inverse
-                for t in range(unseen):
-                    line[t] = 0.0
+                _softmax(scores, address, length - begin * tokens, unseen, scale, sinks[h, g])
             total[:] = 0.0
             for b in range(begin, blocks):
-                at = base + tables[row, b] * place[0] + place[3]
+                at = base + tables[row, b] * layer.block_stride + layer.part_stride
                 seen = min(tokens, length - b * tokens)
                 if not direct:
                     _copy_values(halves[at:], values, seen, dim, wide)
@@ -198,15 +228,17 @@ def _weight_words_of(scores, weights):  # type: ignore[no-untyped-def]
 
     def paired(scores, weights):  # type: ignore[no-untyped-def]
         for t in range(weights.size):
-            low, high = bits_of(scores[2 * t]) + np.int32(0x8000), bits_of(scores[2 * t + 1]) + np.int32(0x8000)
+            low, high = float_bits(scores[2 * t]) + np.int32(0x8000), float_bits(scores[2 * t + 1]) + np.int32(0x8000)
             weights[t] = (np.uint32(low) >> np.uint32(16)) | (np.uint32(high) & np.uint32(0xFFFF0000))
 
     return paired if weights.dtype == types.uint32 else plain
 
 
 @_jit
-def _load(pool, halves, begin, table, base, place, tokens, dim, wide, first, seen, keys, values):  # type: ignore[no-untyped-def]
+def _load(layer, head, begin, table, wide, first, seen, keys, values):  # type: ignore[no-untyped-def]
     """Positions first .. first + seen of one head: K transposed, V row by row; zeros for what lies before block `begin`."""
+    pool, halves, tokens, dim = layer.words, layer.halves, layer.tokens, layer.dim
+    base = layer.base + head * layer.head_stride
     per_word = halves.size // pool.size
     width = dim // per_word
     t = max(0, begin * tokens - first)
@@ -214,14 +246,14 @@ def _load(pool, halves, begin, table, base, place, tokens, dim, wide, first, see
     values[: (t + per_word - 1) // per_word] = 0
     while t < seen:
         skip = (first + t) % tokens
-        at = base + table[(first + t) // tokens - begin] * place[0] + skip * dim
+        at = base + table[(first + t) // tokens - begin] * layer.block_stride + skip * dim
         rows = min(tokens - skip, seen - t)
         source = pool[at // per_word : at // per_word + rows * width]
         for d in range(width):
             line = keys[d, t : t + rows]
             for i in range(rows):
                 line[i] = word(source[i * width + d])
-        _value_words(halves[at + place[3] : at + place[3] + rows * dim], values, t, rows, dim, wide)
+        _value_words(halves[at + layer.part_stride : at + layer.part_stride + rows * dim], values, t, rows, dim, wide)
         t += rows
 
 
@@ -266,7 +298,7 @@ def _panel(q, keys, values, total, peak, weight, scores, weights, seen, window, 
 
 
 @_jit
-def chunk(pool, halves, q, out, start, rows, window, sinks, group, begin, table, place, tokens, dim, wide, scale):  # type: ignore[no-untyped-def]
+def chunk(layer, q, out, start, rows, window, sinks, group, begin, table, wide, scale):  # type: ignore[no-untyped-def]
     """Consecutive rows from position `start`, each seeing `window` positions up to its own, tile after tile of `TILE`.
 
     sinks: as in `single`; begin: number of the block that `table` begins with.
@@ -275,7 +307,7 @@ def chunk(pool, halves, q, out, start, rows, window, sinks, group, begin, table,
     """
     kv_heads, count, width = q.shape
     dims = out.shape[2]
-    per_word = halves.size // pool.size
+    per_word = layer.halves.size // layer.words.size
     length = start + rows
     keys, values = np.zeros((width, TILE), q.dtype), np.zeros((TILE // per_word, dims), q.dtype)
     scores, weights = np.zeros((ROWS, TILE), np.float32), np.zeros((ROWS, TILE // per_word), q.dtype)
@@ -288,21 +320,7 @@ def chunk(pool, halves, q, out, start, rows, window, sinks, group, begin, table,
                 weight[r] = 1.0
         out[h] = 0.0
         for first in range(max(0, start + 1 - window) // TILE * TILE, length, TILE):
-            _load(
-                pool,
-                halves,
-                begin,
-                table,
-                place[1] + h * place[2],
-                place,
-                tokens,
-                dim,
-                wide,
-                first,
-                min(TILE, length - first),
-                keys,
-                values,
-            )
+            _load(layer, h, begin, table, wide, first, min(TILE, length - first), keys, values)
             line = max(0, (first - start) * group // ROWS * ROWS)
             for r in range(line, count, ROWS):
                 if start + r // group + 1 - window >= first + TILE:

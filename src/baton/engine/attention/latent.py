@@ -9,92 +9,120 @@ the query and behind the sum. So a step reads each row once for all heads, and n
 """
 
 from collections.abc import Sequence
+from typing import ClassVar
 
+import msgspec
 import numpy as np
 import torch
 
-from baton.core.state import Full, Placement
-from baton.engine.attention import kernels
-from baton.engine.attention.cpu import FEW_ROWS, LOG2_E, CpuAttention, Lies
-from baton.engine.attention.interface import ENDLESS, Seen, Segment, reach
+from baton.core.state import Placement
+from baton.engine.attention.cpu import PagedRows, run_on_zeros
+from baton.engine.attention.interface import AttentionMetadata, Rows, Segment, reach
 from baton.engine.attention.reference import pool_view
-from baton.engine.kernels.vectors import LANES
 from baton.ports.fabric import Pool
 
 LATENT = "latent"  # the spec
+GATHERED = 32 << 20  # bytes of chosen rows brought together at once
 
 
-class CpuLatentAttention(CpuAttention):
-    """Implements AttentionBackend with the compiled kernels. q, k: [rows, heads, row], [rows, 1, row]; v is not read."""
+class LatentRows(msgspec.Struct, frozen=True):
+    """Rows of latent attention.
+
+    Attributes:
+        q: [rows, heads, row], scaled: nothing is divided by sqrt(dim)
+        cached: [rows, row], what is cached of each row
+        value: elements of a value, the first ones of a cached row
+        chosen: int64 [rows, count], positions that a row attends to, as the index answers (index.py); None: all that it sees
+    """
+
+    q: torch.Tensor
+    cached: torch.Tensor
+    value: int
+    chosen: torch.Tensor | None = None
+
+    def first(self, count: int) -> "LatentRows":
+        """See Rows."""
+        chosen = None if self.chosen is None else self.chosen[:count]
+        return LatentRows(self.q[:count], self.cached[:count], self.value, chosen)
+
+    def new_out(self) -> torch.Tensor:
+        """See Rows: [rows, heads, value]."""
+        return self.q.new_empty(*self.q.shape[:2], self.value)
+
+    def sparse(self, s: Segment) -> bool:
+        """Whether a segment's rows see more positions than are chosen."""
+        return self.chosen is not None and bool(self.chosen[s.first, 0] >= 0)
+
+
+class CpuLatentAttention:
+    """Implements AttentionBackend with the compiled kernels.
+
+    Segments that see no more positions than are chosen go the dense way, so that a short context costs nothing and has the same
+    bits whoever shares the batch. For the others the chosen rows are brought together, a few queries at a time.
+    """
+
+    rows: ClassVar[type[Rows]] = LatentRows
+    beside: ClassVar[Sequence[str]] = ()
 
     def __init__(self, pool: Pool, placement: Placement, spec: str = LATENT) -> None:
-        super().__init__(pool, placement, spec)
-        self._scale = np.float32(LOG2_E)
+        self._pages = PagedRows(pool, placement, spec, scale=1.0)
 
     def warm(self) -> None:
-        """See AttentionBackend: over the first rows of the pool, which nobody owns yet."""
-        for count in (1, FEW_ROWS + 1):
-            blocks = np.zeros(-(-count // self._tokens), dtype=np.int32)
-            row = torch.zeros(count, 1, self._dim, dtype=self._dtype)
-            value = row[..., : -(-self._dim // 2)]
-            self.write(layer=0, k=row, v=value, slots=torch.zeros(count, dtype=torch.int64))
-            segment = Segment(first=0, count=count, start=0, blocks=blocks)
-            out = torch.empty_like(value, memory_format=torch.contiguous_format)
-            self.attend(layer=0, q=row, k=row, v=value, segments=[segment], seen=Full(), out=out)
-
-    def write(self, *, layer: int, k: torch.Tensor, v: torch.Tensor, slots: torch.Tensor) -> None:
         """See AttentionBackend."""
-        rows = self._stored_bits(k)
-        kernels.store(self._halves, rows, rows[:, :, :0], slots.numpy(), self._places[layer], self._tokens)
+        dim, dtype = self._pages.dim, self._pages.dtype
 
-    def attend_rows(self, q: torch.Tensor, rows: torch.Tensor, counts: torch.Tensor, out: torch.Tensor) -> None:
-        """Each query over rows of its own. q: [queries, heads, row]; rows: [queries, most, row], of which the first `counts`,
-        int64 [queries], are looked at; out: [queries, heads, value]."""
-        most = -(-rows.shape[1] // LANES) * LANES  # a whole number of vectors: such rows are multiplied where they lie
-        rows = torch.nn.functional.pad(rows, (0, 0, 0, most - rows.shape[1]))
-        halves = self._stored_bits(rows).reshape(-1)
-        words = halves.view(np.uint32) if self._paired else halves
-        table = np.arange(len(q), dtype=np.int32)[:, None]
-        lies = Lies(words, halves, np.array([most * self._dim, 0, 0, 0], dtype=np.int64), most)
-        out.copy_(self._each(q, counts.numpy(), ENDLESS, self._sunk(None, q.shape[1]), table, lies, out.shape[2]))
+        def zeros(count: int) -> LatentRows:
+            return LatentRows(torch.zeros(count, 1, dim, dtype=dtype), torch.zeros(count, dim, dtype=dtype), -(-dim // 2))
+
+        run_on_zeros(self, zeros, self._pages.tokens)
+
+    def attend(self, rows: LatentRows, *, layer: int, metadata: AttentionMetadata, out: torch.Tensor) -> None:
+        """See AttentionBackend."""
+        keys = rows.cached[:, None]
+        self._pages.store(layer, keys, keys[..., :0], metadata.slot_mapping)
+        self._pages.attend(layer, rows.q, [s for s in metadata.segments if not rows.sparse(s)], out)
+        for s in metadata.segments:
+            if rows.chosen is None or not rows.sparse(s):
+                continue
+            step = max(1, GATHERED // (rows.chosen.shape[1] * self._pages.dim * self._pages.view.itemsize))
+            for first in range(s.first, s.first + s.count, step):
+                here = slice(first, min(first + step, s.first + s.count))
+                self._attend_chosen(layer, rows.q[here], s, rows.chosen[here], out[here])
+
+    def _attend_chosen(self, layer: int, q: torch.Tensor, s: Segment, positions: torch.Tensor, out: torch.Tensor) -> None:
+        blocks, tokens = torch.from_numpy(s.block_table.astype(np.int64)), self._pages.tokens
+        at = positions.clamp(min=0)  # what lies behind a row's last is not looked at
+        rows = self._pages.view[blocks[at // tokens], 0, layer, 0, at % tokens]  # [queries, count, row]
+        self._pages.attend_gathered(q, rows, (positions >= 0).sum(1), out)
 
 
 class ReferenceLatentAttention:
-    """Implements AttentionBackend plainly: one segment at a time, in float32."""
+    """Implements AttentionBackend plainly, in float32: every position is scored, and what a row may not look at is masked."""
+
+    rows: ClassVar[type[Rows]] = LatentRows
+    beside: ClassVar[Sequence[str]] = ()
 
     def __init__(self, pool: Pool, placement: Placement, spec: str = LATENT) -> None:
         self._view = pool_view(pool, placement, spec)
-        self._tokens = placement.table.block_tokens
+        self._tokens, self._window = placement.table.block_tokens, reach(placement, spec)
 
     def warm(self) -> None:
         """Nothing is compiled."""
 
-    def write(self, *, layer: int, k: torch.Tensor, v: torch.Tensor, slots: torch.Tensor) -> None:
+    def attend(self, rows: LatentRows, *, layer: int, metadata: AttentionMetadata, out: torch.Tensor) -> None:
         """See AttentionBackend."""
-        self._view[slots // self._tokens, 0, layer, 0, slots % self._tokens] = k[:, 0]
-
-    def attend(
-        self,
-        *,
-        layer: int,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        segments: Sequence[Segment],
-        seen: Seen,
-        out: torch.Tensor,
-        sinks: torch.Tensor | None = None,
-    ) -> None:
-        """See AttentionBackend."""
-        assert sinks is None, "no model with latent rows has sinks"
-        for s in segments:
-            back = s.start + torch.arange(s.count)[:, None] - torch.arange(s.start + s.count)  # positions from a row to a key
-            self._attend_visible(layer, q, s, (back >= 0) & (back < reach(seen)), out)
-
-    def _attend_visible(self, layer: int, q: torch.Tensor, s: Segment, visible: torch.Tensor, out: torch.Tensor) -> None:
-        """visible: [rows of the segment, positions]."""
-        rows, blocks = slice(s.first, s.first + s.count), torch.from_numpy(s.blocks.astype(np.int64))
-        cached = self._view[blocks, 0, layer, 0].float().reshape(-1, q.shape[2])[: visible.shape[1]]
-        scores = torch.einsum("rhd,td->hrt", q[rows].float(), cached)
-        weights = scores.masked_fill(~visible, float("-inf")).softmax(-1)
-        out[rows] = torch.einsum("hrt,td->rhd", weights, cached[:, : out.shape[2]]).to(out.dtype)
+        slots = metadata.slot_mapping
+        self._view[slots // self._tokens, 0, layer, 0, slots % self._tokens] = rows.cached
+        for s in metadata.segments:
+            here, length = slice(s.first, s.first + s.count), s.start + s.count
+            back = s.start + torch.arange(s.count)[:, None] - torch.arange(length)  # positions from a row to a key
+            visible = (back >= 0) & (back < self._window)
+            if rows.chosen is not None and rows.sparse(s):
+                picked = torch.zeros(s.count, length + 1, dtype=torch.bool)
+                picked.scatter_(1, rows.chosen[here] % (length + 1), True)  # -1 goes to the column behind the last
+                visible &= picked[:, :length]
+            blocks = torch.from_numpy(s.block_table.astype(np.int64))
+            cached = self._view[blocks, 0, layer, 0].float().reshape(-1, rows.q.shape[2])[:length]
+            scores = torch.einsum("rhd,td->hrt", rows.q[here].float(), cached)
+            weights = scores.masked_fill(~visible, float("-inf")).softmax(-1)
+            out[here] = torch.einsum("hrt,td->rhd", weights, cached[:, : rows.value]).to(out.dtype)

@@ -2,12 +2,13 @@
 
 import ctypes
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 import torch
 
 from baton.core.state import Placement, Unit
-from baton.engine.attention.interface import Seen, Segment, reach
+from baton.engine.attention.interface import AttentionMetadata, AttentionRows, Rows, reach
 from baton.ports.fabric import Pool
 
 TORCH = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "fp8": torch.float8_e4m3fn}
@@ -36,47 +37,36 @@ def pool_view(pool: Pool, placement: Placement, spec: str = "kv") -> torch.Tenso
 class ReferenceAttention:
     """Implements AttentionBackend."""
 
+    rows: ClassVar[type[Rows]] = AttentionRows
+    beside: ClassVar[Sequence[str]] = ()
+
     def __init__(self, pool: Pool, placement: Placement, spec: str = "kv") -> None:
         self._view = pool_view(pool, placement, spec)
-        self._tokens = placement.table.block_tokens
+        self._tokens, self._window = placement.table.block_tokens, reach(placement, spec)
 
     def warm(self) -> None:
         """Nothing is compiled."""
 
-    def write(self, *, layer: int, k: torch.Tensor, v: torch.Tensor, slots: torch.Tensor) -> None:
+    def attend(self, rows: AttentionRows, *, layer: int, metadata: AttentionMetadata, out: torch.Tensor) -> None:
         """See AttentionBackend."""
-        blocks, tokens = slots // self._tokens, slots % self._tokens
-        for head in range(k.shape[1]):
-            self._view[blocks, head, layer, 0, tokens] = k[:, head]
-            self._view[blocks, head, layer, 1, tokens] = v[:, head]
-
-    def attend(
-        self,
-        *,
-        layer: int,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        segments: Sequence[Segment],
-        seen: Seen,
-        out: torch.Tensor,
-        sinks: torch.Tensor | None = None,
-    ) -> None:
-        """See AttentionBackend."""
-        heads, dim = q.shape[1], q.shape[2]
+        blocks, tokens = metadata.slot_mapping // self._tokens, metadata.slot_mapping % self._tokens
+        for head in range(rows.k.shape[1]):
+            self._view[blocks, head, layer, 0, tokens] = rows.k[:, head]
+            self._view[blocks, head, layer, 1, tokens] = rows.v[:, head]
+        heads, dim = rows.q.shape[1], rows.q.shape[2]
         group = heads // self._view.shape[1]
-        for s in segments:
-            rows = slice(s.first, s.first + s.count)
+        for s in metadata.segments:
+            here = slice(s.first, s.first + s.count)
             before = s.begin * self._tokens
             length = s.start + s.count - before
-            blocks = torch.from_numpy(s.blocks.astype(np.int64))
+            blocks = torch.from_numpy(s.block_table.astype(np.int64))
             back = s.start - before + torch.arange(s.count)[:, None] - torch.arange(length)[None]  # from a row to a key
-            visible = (back >= 0) & (back < reach(seen))
+            visible = (back >= 0) & (back < self._window)
             for head in range(heads):
                 kv = self._view[blocks, head // group, layer].float()  # [blocks, part, token, row]
                 k, v = (kv[:, n].reshape(-1, dim)[:length] for n in (0, 1))
-                scores = (q[rows, head].float() @ k.T) * dim**-0.5
+                scores = (rows.q[here, head].float() @ k.T) * dim**-0.5
                 scores = scores.masked_fill(~visible, float("-inf"))
-                if sinks is not None:
-                    scores = torch.cat((scores, sinks[head].expand(s.count, 1)), -1)
-                out[rows, head] = (scores.softmax(-1)[:, :length] @ v).to(out.dtype)
+                if rows.sinks is not None:
+                    scores = torch.cat((scores, rows.sinks[head].expand(s.count, 1)), -1)
+                out[here, head] = (scores.softmax(-1)[:, :length] @ v).to(out.dtype)

@@ -13,18 +13,46 @@ import torch
 from numba.np.numpy_support import carray
 
 from baton.core.state import DType
-from baton.engine.kernels.machine import floats, job_of, narrow, size_of, take, typed
+from baton.engine.kernels.job import Job, fields, reader
+from baton.engine.kernels.machine import floats, narrow, size_of, take, typed
 from baton.engine.kernels.vectors import PAIRS, PANEL, scratch, tile_of, unit_of
 from baton.engine.kernels.vectors import ROWS as MOST
 
 FEW = 4
 _most, _few, _one = tile_of(MOST), tile_of(FEW), tile_of(1)
 
-# Fields of the job, after the counter: rows; x, out: address and strides in elements; DEPTH: of a panel, in its units; WIDE:
-# columns of out; SCALE: address of a float32; TOGETHER: of room for the rows of all heads, 0 where they are few or lie together;
-# WHOLE: whether out is float32, whatever is stored.
-ROWS, X, X_ROW, X_HEAD, WEIGHT, OUT, OUT_ROW, OUT_HEAD, HEADS, DEPTH, WIDE, SCALE, TOGETHER, WHOLE = range(1, 15)
-FIELDS = 15
+
+@fields
+class ByHeadJob(Job):
+    """Sizes in elements unless said otherwise.
+
+    Attributes:
+        rows, heads: of x and out
+        x, x_row, x_head: address and strides
+        weight: the panels of all heads
+        out, out_row, out_head: address and strides; float32 if `exact`, else as stored
+        depth: of a panel, in its units
+        wide: columns of out
+        together: of room for the rows of all heads, 0 where they are few or lie together
+    """
+
+    rows: int
+    heads: int
+    x: int
+    x_row: int
+    x_head: int
+    weight: int
+    out: int
+    out_row: int
+    out_head: int
+    depth: int
+    wide: int
+    together: int
+    exact: int
+    scale: float
+
+
+_job = reader(ByHeadJob)
 
 
 def paired(dtype: DType) -> bool:
@@ -43,16 +71,16 @@ def packed(weight: torch.Tensor, dtype: DType) -> torch.Tensor:
 
 @numba.njit(fastmath={"contract"})
 def _keep(kind, job, sums, row, count, head, column):  # type: ignore[no-untyped-def]
-    wide = min(PANEL, job[WIDE] - column)
-    scale = carray(floats(job[SCALE]), (1,))[0]
+    wide = min(PANEL, job.wide - column)
+    scale = job.scale
     for r in range(count):
-        at, line = (row + r) * job[OUT_ROW] + head * job[OUT_HEAD] + column, carray(floats(sums + 4 * r * PANEL), (wide,))
-        if job[WHOLE]:
-            exact = carray(floats(job[OUT] + 4 * at), (wide,))
+        at, line = (row + r) * job.out_row + head * job.out_head + column, carray(floats(sums + 4 * r * PANEL), (wide,))
+        if job.exact:
+            exact = carray(floats(job.out + 4 * at), (wide,))
             for d in range(wide):
                 exact[d] = line[d] * scale
         else:
-            out = carray(typed(kind, job[OUT] + at * size_of(kind)), (wide,))
+            out = carray(typed(kind, job.out + at * size_of(kind)), (wide,))
             for d in range(wide):
                 out[d] = narrow(line[d] * scale, out[d])
 
@@ -60,9 +88,9 @@ def _keep(kind, job, sums, row, count, head, column):  # type: ignore[no-untyped
 @numba.njit(fastmath={"contract"})
 def _together(kind, job, head, size):  # type: ignore[no-untyped-def]
     """The rows of a head, one after the other; returns where."""
-    there = job[TOGETHER] + head * job[ROWS] * size * size_of(kind)
-    for row in range(job[ROWS]):
-        x = carray(typed(kind, job[X] + (row * job[X_ROW] + head * job[X_HEAD]) * size_of(kind)), (size,))
+    there = job.together + head * job.rows * size * size_of(kind)
+    for row in range(job.rows):
+        x = carray(typed(kind, job.x + (row * job.x_row + head * job.x_head) * size_of(kind)), (size,))
         line = carray(typed(kind, there + row * size * size_of(kind)), (size,))
         for d in range(size):
             line[d] = x[d]
@@ -72,9 +100,9 @@ def _together(kind, job, head, size):  # type: ignore[no-untyped-def]
 @numba.njit(fastmath={"contract"})
 def _panel(kind, job, x, step, weight, sums, head, column):  # type: ignore[no-untyped-def]
     """All rows against one panel. x: where the head's rows begin; step: bytes from one to the next."""
-    row, depth = 0, job[DEPTH]
-    while row < job[ROWS]:
-        left, a = job[ROWS] - row, x + row * step
+    row, depth = 0, job.depth
+    while row < job.rows:
+        left, a = job.rows - row, x + row * step
         if left >= MOST:
             _most(kind, a, step // unit_of(kind), weight, sums, depth)
             count = MOST
@@ -90,15 +118,15 @@ def _panel(kind, job, x, step, weight, sums, head, column):  # type: ignore[no-u
 
 def by_head(kind):  # type: ignore[no-untyped-def]
     """Kernel."""
-    job = carray(job_of(kind), (FIELDS,))
-    panels, panel = (job[WIDE] + PANEL - 1) // PANEL, job[DEPTH] * PANEL * unit_of(kind)
-    size, sums = job[DEPTH] * unit_of(kind) // size_of(kind), scratch()
+    job = _job(kind)
+    panels, panel = (job.wide + PANEL - 1) // PANEL, job.depth * PANEL * unit_of(kind)
+    size, sums = job.depth * unit_of(kind) // size_of(kind), scratch()
     while True:
         head = take(kind)
-        if head >= job[HEADS]:
+        if head >= job.heads:
             return
-        x, step = job[X] + head * job[X_HEAD] * size_of(kind), job[X_ROW] * size_of(kind)
-        if job[TOGETHER]:
+        x, step = job.x + head * job.x_head * size_of(kind), job.x_row * size_of(kind)
+        if job.together:
             x, step = _together(kind, job, head, size), size * size_of(kind)
         for n in range(panels):
-            _panel(kind, job, x, step, job[WEIGHT] + (head * panels + n) * panel, sums, head, n * PANEL)
+            _panel(kind, job, x, step, job.weight + (head * panels + n) * panel, sums, head, n * PANEL)

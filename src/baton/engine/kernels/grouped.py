@@ -7,28 +7,65 @@ Matrices without rows are not read. Sums are float32, in the order of the depth 
 once to the stored type.
 """
 
+import ctypes
+
 import numba
 from numba.np.numpy_support import carray
 
 from baton.engine.kernels.by_head import FEW
-from baton.engine.kernels.machine import floats, integers, job_of, narrow, size_of, take, typed, widen
+from baton.engine.kernels.job import Job, fields, reader
+from baton.engine.kernels.machine import floats, narrow, size_of, take, typed, widen
 from baton.engine.kernels.vectors import PANEL, scratch, tile_of, unit_of
 from baton.engine.kernels.vectors import ROWS as MOST
 
 SHARE = 4
 _most, _few, _one = tile_of(MOST), tile_of(FEW), tile_of(1)
 
-# Fields of the job, after the counter: x and out, whose rows lie one after the other; DEPTH: of a panel, in its units; WIDE:
-# columns of out; TABLE: address of int64 [GROUPS, 4]: of a matrix the address, that of its bias (0: none), first row and rows.
-X, OUT, DEPTH, WIDE, TABLE, GROUPS = range(1, 7)
-FIELDS = 7
+
+@fields
+class GroupedJob(Job):
+    """Products of several matrices.
+
+    Attributes:
+        x, out: rows lie one after the other
+        depth: of a panel, in its units
+        wide: columns of out
+        matrices, count: address of so many `Matrix`, those that have rows
+    """
+
+    x: int
+    out: int
+    depth: int
+    wide: int
+    matrices: int
+    count: int
+
+
+@fields
+class Matrix(ctypes.Structure):
+    """One of them.
+
+    Attributes:
+        weight: its panels
+        bias: [wide] as stored, 0: none
+        first, rows: which rows of x are its own
+    """
+
+    weight: int
+    bias: int
+    first: int
+    rows: int
+
+
+MATRIX_BYTES = ctypes.sizeof(Matrix)
+_job, _matrix = reader(GroupedJob), reader(Matrix)
 
 
 @numba.njit(fastmath={"contract"})
 def _keep(kind, job, sums, row, count, column, bias):  # type: ignore[no-untyped-def]
-    wide, size = min(PANEL, job[WIDE] - column), size_of(kind)
+    wide, size = min(PANEL, job.wide - column), size_of(kind)
     for r in range(count):
-        out = carray(typed(kind, job[OUT] + ((row + r) * job[WIDE] + column) * size), (wide,))
+        out = carray(typed(kind, job.out + ((row + r) * job.wide + column) * size), (wide,))
         line = carray(floats(sums + 4 * r * PANEL), (wide,))
         if bias:
             more = carray(typed(kind, bias + column * size), (wide,))
@@ -40,11 +77,11 @@ def _keep(kind, job, sums, row, count, column, bias):  # type: ignore[no-untyped
 
 
 @numba.njit(fastmath={"contract"})
-def _panel(kind, job, weight, bias, first, rows, column, sums):  # type: ignore[no-untyped-def]
+def _panel(kind, job, matrix, weight, column, sums):  # type: ignore[no-untyped-def]
     """All rows of a matrix against one panel."""
-    row, past, depth = first, first + rows, job[DEPTH]
+    row, past, depth = matrix.first, matrix.first + matrix.rows, job.depth
     while row < past:
-        x = job[X] + row * depth * unit_of(kind)
+        x = job.x + row * depth * unit_of(kind)
         if past - row >= MOST:
             _most(kind, x, depth, weight, sums, depth)
             count = MOST
@@ -54,22 +91,20 @@ def _panel(kind, job, weight, bias, first, rows, column, sums):  # type: ignore[
         else:
             _one(kind, x, depth, weight, sums, depth)
             count = 1
-        _keep(kind, job, sums, row, count, column, bias)
+        _keep(kind, job, sums, row, count, column, matrix.bias)
         row += count
 
 
 def grouped(kind):  # type: ignore[no-untyped-def]
     """Kernel."""
-    job = carray(job_of(kind), (FIELDS,))
-    panels, panel = (job[WIDE] + PANEL - 1) // PANEL, job[DEPTH] * PANEL * unit_of(kind)
+    job = _job(kind)
+    panels, panel = (job.wide + PANEL - 1) // PANEL, job.depth * PANEL * unit_of(kind)
     shares, sums = (panels + SHARE - 1) // SHARE, scratch()
-    table = carray(integers(job[TABLE]), (job[GROUPS], 4))
     while True:
         item = take(kind)
-        group = item // shares
-        if group >= job[GROUPS]:
+        if item // shares >= job.count:
             return
+        matrix = _matrix(job.matrices + item // shares * MATRIX_BYTES)
         begin = item % shares * SHARE
         for n in range(begin, min(begin + SHARE, panels)):
-            weight = table[group, 0] + n * panel
-            _panel(kind, job, weight, table[group, 1], table[group, 2], table[group, 3], n * PANEL, sums)
+            _panel(kind, job, matrix, matrix.weight + n * panel, n * PANEL, sums)

@@ -1,6 +1,6 @@
 """What the pointwise kernels need from the machine and numba does not offer: typed addresses, a shared counter, 16-bit floats.
 
-A kernel is a function of one pointer to a job (int64 fields, see team.py). The pointer's element type says in what the
+A kernel is a function of one pointer to its job (job.py). The pointer's element type says in what the
 rows are stored: uint16 for bfloat16 bits, int16 for float16 bits, float32 for float32.
 """
 
@@ -73,18 +73,8 @@ def integers(context: Any, address: Any) -> Any:
 
 
 @_intrinsic
-def job_of(context: Any, pointer: Any) -> Any:
-    """A kernel's argument as a pointer to its job's int64 fields."""
-
-    def build(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], I64.as_pointer())
-
-    return pointer_to(types.int64)(pointer), build
-
-
-@_intrinsic
 def take(context: Any, pointer: Any) -> Any:
-    """Fetch and increment the int64 a pointer points to: one counter for all threads of a team."""
+    """Fetch and increment the `next_item` of the job that a pointer points to: one counter for all threads of a team."""
 
     def build(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         return builder.atomic_rmw("add", builder.bitcast(args[0], I64.as_pointer()), I64(1), "monotonic")

@@ -2,38 +2,43 @@
 
 A second pool of threads beside torch's would spin against it at every barrier. torch's OpenMP runtime keeps its threads
 per calling thread, so a region opened here from the compute thread is served by the very threads of its matrix products.
+GOMP_parallel is part of libgomp's stable interface to compilers; where torch brings another runtime, kernels run on one thread.
 """
 
 import ctypes
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numba
 import torch
 from numba.core import types
 
 from baton.core.state import DType
+from baton.engine.kernels.job import Job
 from baton.engine.kernels.machine import STORED, pointer_to
 
 Kernel = Callable[..., None]
 
 
-class Task:
-    """A kernel for one stored type, with its job: int64 fields, of which field 0 is the counter that hands out its items."""
+J = TypeVar("J", bound=Job)
 
-    def __init__(self, kernel: Kernel, stored: DType, fields: int) -> None:
+
+class Task(Generic[J]):
+    """A kernel for one stored type, with its job."""
+
+    def __init__(self, kernel: Kernel, stored: DType, job: type[J]) -> None:
         signature = types.void(pointer_to(STORED[stored]))
         self._kept = numba.cfunc(signature, cache=True, error_model="numpy")(kernel)  # owns the machine code
         address: Any = self._kept.address
         self.address = int(address)
-        self.job = (ctypes.c_int64 * fields)()
+        self.job = job()
         self.job_address = ctypes.addressof(self.job)
         self._call = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self.address)
 
     def alone(self) -> None:
         """Run on the calling thread, without the interpreter's lock."""
-        self.job[0] = 0
+        self.job.next_item = 0
         self._call(self.job_address)
 
 
@@ -45,11 +50,11 @@ class Team:
         library = Path(torch.__file__).parent / "lib" / "libgomp.so.1"
         self._parallel = _parallel_of(library) if threads > 1 and library.is_file() else None
 
-    def run(self, task: Task) -> None:
+    def run(self, task: Task[Any]) -> None:
         """Run on all threads and return when all have ended; on this one where torch brings another OpenMP runtime."""
         if self._parallel is None:
             return task.alone()
-        task.job[0] = 0
+        task.job.next_item = 0
         self._parallel(task.address, task.job_address, self.threads, 0)
 
 

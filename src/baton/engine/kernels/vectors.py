@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 import llvmlite.binding
-import numba
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
@@ -305,32 +304,3 @@ def prefetch(context: Any, address: Any) -> Any:
         return _context.get_dummy_value()
 
     return types.void(types.int64), build
-
-
-@intrinsic
-def bits_of(context: Any, value: Any) -> Any:
-    """The bits of a float32 as int32."""
-    return types.int32(types.float32), lambda _context, builder, signature, args: builder.bitcast(args[0], I32)
-
-
-@intrinsic
-def float_of(context: Any, bits: Any) -> Any:
-    """The float32 that has these int32 bits."""
-    return types.float32(types.int32), lambda _context, builder, signature, args: builder.bitcast(args[0], F32)
-
-
-@numba.njit(forceinline=True, fastmath={"contract"})  # not inline="always": its caller may allow sums in any order
-def exp2(x):  # type: ignore[no-untyped-def]
-    """2**x for float32 x <= 0, relative error below 3e-7; below 2**-126 it is about 0."""
-    x = max(x, numba.float32(-126.0))
-    shifted = x + numba.float32(12582912.0)  # 1.5 * 2**23: the low bits of the sum are x rounded
-    f = x - (shifted - numba.float32(12582912.0))
-    p = numba.float32(1.5403530393381608e-4)  # Taylor's series of 2**f, |f| <= 1/2
-    p = p * f + numba.float32(1.3333558146428443e-3)
-    p = p * f + numba.float32(9.6181291076284771e-3)
-    p = p * f + numba.float32(5.5504108664821580e-2)
-    p = p * f + numba.float32(2.4022650695910072e-1)
-    p = p * f + numba.float32(6.9314718055994531e-1)
-    p = p * f + numba.float32(1.0)
-    power = numba.int32((bits_of(shifted) - numba.int32(0x4B400000 - 127)) << numba.int32(23))
-    return p * float_of(power)

@@ -9,9 +9,7 @@ import torch
 from baton.core.errors import ConfigError
 from baton.core.ids import GroupName
 from baton.core.state import DType, Placement, StateTable
-from baton.engine.attention.delta import DeltaRows
-from baton.engine.attention.index import Chosen
-from baton.engine.attention.interface import Seen
+from baton.engine.attention.interface import Attend
 from baton.engine.checkpoint import Checkpoint
 from baton.engine.comm import Comm
 from baton.engine.ops import Ops
@@ -20,34 +18,8 @@ KV, WINDOW, SLOT = GroupName("full"), GroupName("window"), GroupName("slot")
 DTYPES: Mapping[DType, torch.dtype] = {DType.F32: torch.float32, DType.BF16: torch.bfloat16, DType.F16: torch.float16}
 
 
-class Attend(Protocol):
-    """Attention of one batch over what is cached, to which its rows are added. Layers are counted on this rank."""
-
-    def __call__(
-        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: Seen, sinks: torch.Tensor | None = None, /
-    ) -> torch.Tensor:
-        """[rows, heads, dim of v]. q: [rows, heads, dim]; k, v: [rows, kv heads, dim]; seen: which positions a row sees; sinks:
-        see AttentionBackend."""
-        ...
-
-    def choose(self, layer: int, q: torch.Tensor, k: torch.Tensor, weights: torch.Tensor, count: int, /) -> Chosen:
-        """Positions for `chosen`, by the index of a layer, to which the rows' keys are added.
-
-        layer: counts those that have one; q: [rows, heads, dim]; k: [rows, dim]; weights: float32 [rows, heads].
-        """
-        ...
-
-    def chosen(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, chosen: Chosen, /) -> torch.Tensor:
-        """As the call itself, over these positions only."""
-        ...
-
-    def delta(self, layer: int, rows: DeltaRows, value_dim: int, /) -> torch.Tensor:
-        """What a gated-delta layer finds, and its recurrent state is brought forward: float32 [rows, value heads, value dim]."""
-        ...
-
-
 class Model(Protocol):
-    """One rank's part of a network. q, k and v given to `attend` are views of one tensor: a row's heads are adjacent."""
+    """One rank's part of a network. A row's heads are adjacent in what is given to `attend`."""
 
     vocab_size: int
 

@@ -6,16 +6,15 @@ Kimi-K2 is a DeepSeek-V3 of other sizes. The two versions differ in how experts 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import structlog
 import torch
 
 from baton.core.errors import ConfigError
 from baton.core.state import DType, Full, Group, Interval, Placement, StateSpec, StateTable, Unit
-from baton.engine.attention.index import Chosen
+from baton.engine.attention.interface import Attend
 from baton.engine.attention.latent import LATENT
 from baton.engine.checkpoint import Checkpoint
 from baton.engine.comm import Comm
-from baton.engine.models.base import DTYPES, KV, Attend
+from baton.engine.models.base import DTYPES, KV
 from baton.engine.models.config import count
 from baton.engine.models.deepseek_config import DEFAULTS, DeepseekConfig, read_deepseek
 from baton.engine.models.ends import Ends, end_tensors
@@ -24,11 +23,10 @@ from baton.engine.models.indexer import Indexer, IndexSettings, indexer_tensors
 from baton.engine.models.latent import LatentAttention, LatentRopes, latent_tensors
 from baton.engine.models.routing import Routing, by_sigmoid, by_softmax, read_routing
 from baton.engine.models.stack import Layer, Stack
-from baton.engine.models.weights import LISTED, Filed, Loader, Matrix, require, unread
+from baton.engine.models.weights import Filed, Loader, Matrix, require_all
 from baton.engine.ops import Linear, Ops
 from baton.engine.rope import longest_by_rope
 
-log = structlog.get_logger()
 GATE, BIAS, SHARED = "mlp.gate.weight", "mlp.gate.e_score_correction_bias", "mlp.shared_experts."
 
 
@@ -79,7 +77,7 @@ class DeepseekModel(Stack[LatentAttention]):
 
     def forward(self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor | None:
         """See Model."""
-        chosen: Chosen | None = None  # what the layer before attended to
+        chosen: torch.Tensor | None = None  # what the layer before attended to
 
         def mix(index: int, attention: LatentAttention, x: torch.Tensor) -> torch.Tensor:
             nonlocal chosen
@@ -171,9 +169,7 @@ class DeepseekV3Family:
         c = self.read(checkpoint.config, longest=positions)
         heads, held = _heads(c, placement), placement.layer_interval
         wanted = list(self.tensors(c))
-        require(checkpoint, wanted)
-        if others := unread(checkpoint, wanted, tied=c.tied):
-            log.warning("tensors_not_used", count=len(others), first=others[:LISTED])
+        require_all(checkpoint, wanted, tied=c.tied)
         load, ropes = Loader(checkpoint, DTYPES[dtype], ops, comm), LatentRopes(c.attention, longest=positions)
 
         def layer(index: int) -> Layer[LatentAttention]:
@@ -181,7 +177,7 @@ class DeepseekV3Family:
             norms = [load(f"{at}{name}_layernorm.weight") for name in ("input", "post_attention")]
             chooses = None
             if c.index is not None and c.index.own[index]:
-                chooses = Indexer(load, at, c.index, sum(c.index.own[held.start : index]), ropes.keys)
+                chooses = Indexer(load, at, c.index, ropes.keys)
             attention = LatentAttention(load, at, c.attention, c.hidden, heads, ropes, chooses)
             if c.dense[index]:
                 return Layer(norms, attention, GatedMlp(load, f"{at}mlp.", c.hidden, c.inner, biased=c.mlp_bias))

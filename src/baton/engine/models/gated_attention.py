@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 import torch
 
-from baton.core.state import Full, Interval
-from baton.engine.models.base import Attend
+from baton.engine.attention.interface import Attend, AttentionRows
 from baton.engine.models.qwen3_next_config import Qwen3NextConfig, Qwen3NextShards
 from baton.engine.models.weights import Filed, Loader, Matrix
 from baton.engine.ops import HeadNorms, sigmoid
 from baton.engine.rope import Rope
+from baton.engine.shards import elements
 
 AT = "self_attn."
 OFFSET = 1.0  # norms' weights are stored as distances from one
@@ -29,7 +29,7 @@ class GatedAttention:
         bias = _joined(load, at + AT, "bias", c, held) if c.biased else None
         self._product = load.ops.linear(weight, bias)
         self._norms = HeadNorms(*(load(f"{at}{AT}{n}_norm.weight") for n in ("q", "k")), offset=OFFSET)
-        self._out = load.by_inputs(at, _out(c), _elements(held.heads, c.head_dim))
+        self._out = load.by_inputs(at, _out(c), elements(held.heads, c.head_dim))
 
     def __call__(self, x: torch.Tensor, layer: int, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
         """What the layer adds to the residual stream. x: [rows, hidden], normed; layer counts those of this rank."""
@@ -38,16 +38,16 @@ class GatedAttention:
         found = self._product(x).view(rows, values + self._heads, self._dim)
         self._ops.rotate(found[:, :keys], positions, self._rope, queries=self._heads, norms=self._norms, eps=self._eps)
         q, k, v, gate = found[:, : self._heads], found[:, self._heads : keys], found[:, keys:values], found[:, values:]
-        attended = attend(layer, q, k, v, Full())
+        attended = attend(AttentionRows(q, k, v), layer)
         return self._out((attended.float() * sigmoid(gate.float().flatten(1)).view(gate.shape)).to(x.dtype).view(rows, -1))
 
 
 def _joined(load: Loader, at: str, name: str, c: Qwen3NextConfig, held: Qwen3NextShards) -> torch.Tensor:
     """Rows of all queries, keys, values and gates of a rank."""
     each = 2 * c.head_dim
-    both = load(f"{at}q_proj.{name}", _elements(held.heads, each))
+    both = load(f"{at}q_proj.{name}", elements(held.heads, each))
     queries, gates = both.view(held.heads.size, 2, c.head_dim, *both.shape[1:]).transpose(0, 1)
-    k, v = (load(f"{at}{n}_proj.{name}", _elements(held.kv_heads, c.head_dim)) for n in ("k", "v"))
+    k, v = (load(f"{at}{n}_proj.{name}", elements(held.kv_heads, c.head_dim)) for n in ("k", "v"))
     return torch.cat((queries.flatten(0, 1), k, v, gates.flatten(0, 1)))
 
 
@@ -61,7 +61,3 @@ def gated_attention_tensors(at: str, c: Qwen3NextConfig) -> Iterator[tuple[str, 
 
 def _out(c: Qwen3NextConfig) -> Matrix:
     return Matrix((Filed(AT + "o_proj", (c.hidden,)),), c.heads * c.head_dim, c.biased)
-
-
-def _elements(heads: Interval, each: int) -> Interval:
-    return Interval(heads.start * each, heads.end * each)

@@ -16,9 +16,11 @@ import torch
 from baton.core.ids import GroupName
 from baton.core.state import DType, Interval, StateSpec
 from baton.engine.attention.delta import CONVOLVED, DELTA, DeltaRows
-from baton.engine.models.base import Attend
+from baton.engine.attention.interface import Attend
 from baton.engine.models.qwen3_next_config import DeltaSettings, Qwen3NextConfig, Qwen3NextShards
 from baton.engine.models.weights import Filed, Loader, Matrix
+from baton.engine.ops import sigmoid, softplus
+from baton.engine.shards import elements
 
 AT = "linear_attn."
 Tensors = Iterator[tuple[str, tuple[int, ...]]]
@@ -59,7 +61,7 @@ class ByKeyHead:
 
         def parts(name: str, sizes: Sequence[int]) -> Sequence[torch.Tensor]:
             """Of each key head: [key heads, outputs, hidden]."""
-            weight = load(f"{at}{AT}{name}.weight", _elements(keys, sum(sizes)))
+            weight = load(f"{at}{AT}{name}.weight", elements(keys, sum(sizes)))
             return torch.split(weight.view(keys.size, sum(sizes), -1), list(sizes), 1)
 
         q, k, *of_values = parts("in_proj_qkvz", [s.key] * 2 + [s.shared * s.value] * 2)
@@ -80,7 +82,7 @@ class ByKind:
         """See DeltaFiles."""
         name = f"{at}{AT}in_proj_"
         found = [load(f"{name}qkv.weight", rows) for rows in _convolved(s, held)]
-        found.append(load(f"{name}z.weight", _elements(held.values, s.value)))
+        found.append(load(f"{name}z.weight", elements(held.values, s.value)))
         return found + [load(f"{name}{x}.weight", held.values) for x in "ba"]
 
     def tensors(self, at: str, s: DeltaSettings, hidden: int) -> Tensors:
@@ -105,14 +107,14 @@ class GatedDelta:
         self._rate = -load.exactly(f"{at}{AT}A_log")[mine].exp()
         self._shift = load.exactly(f"{at}{AT}dt_bias")[mine]
         self._norm = load.exactly(f"{at}{AT}norm.weight")
-        self._out = load.by_inputs(at, _out(s, c.hidden), _elements(held.values, s.value))
+        self._out = load.by_inputs(at, _out(s, c.hidden), elements(held.values, s.value))
 
     def __call__(self, x: torch.Tensor, layer: int, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
         """What the layer adds to the residual stream. x: [rows, hidden], normed; layer counts those of this rank."""
         mixed = self._product(x)
         _, z, b, a = torch.split(mixed, self._sizes, 1)
-        decay, beta = self._ops.rates(a, b, self._rate, self._shift)
-        found = attend.delta(layer, DeltaRows(mixed, decay, beta, self._filters), self._s.value)
+        decay = self._rate * softplus(a.float() + self._shift)
+        found = attend(DeltaRows(mixed, decay, sigmoid(b.float()), self._filters, self._s.value), layer)
         return self._out(self._ops.gated_norm(found, z, self._norm, self._eps))
 
 
@@ -127,7 +129,7 @@ def delta_tensors(at: str, s: DeltaSettings, hidden: int, files: DeltaFiles) -> 
 
 def _convolved(s: DeltaSettings, held: Qwen3NextShards) -> tuple[Interval, Interval, Interval]:
     """Where a rank's q, k, v lie among those of all heads."""
-    keys, values, all_keys = _elements(held.keys, s.key), _elements(held.values, s.value), s.key_heads * s.key
+    keys, values, all_keys = elements(held.keys, s.key), elements(held.values, s.value), s.key_heads * s.key
     return (
         keys,
         Interval(all_keys + keys.start, all_keys + keys.end),
@@ -137,7 +139,3 @@ def _convolved(s: DeltaSettings, held: Qwen3NextShards) -> tuple[Interval, Inter
 
 def _out(s: DeltaSettings, hidden: int) -> Matrix:
     return Matrix((Filed(AT + "out_proj", (hidden,)),), s.value_heads * s.value)
-
-
-def _elements(heads: Interval, each: int) -> Interval:
-    return Interval(heads.start * each, heads.end * each)

@@ -13,8 +13,8 @@ import msgspec
 import torch
 import torch.nn.functional as F
 
-from baton.engine.attention.index import Chosen
-from baton.engine.models.base import Attend
+from baton.engine.attention.index import IndexRows
+from baton.engine.attention.interface import Attend
 from baton.engine.models.weights import Loader
 from baton.engine.rope import Rope
 
@@ -40,11 +40,11 @@ class IndexSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Indexer:
-    """One layer's index. `at` begins the names of its tensors; layer counts those of this rank that have an index; rope: of the
-    keys of attention, which turns the first elements here."""
+    """One layer's index. `at` begins the names of its tensors; rope: of the keys of attention, which turns the first elements
+    here."""
 
-    def __init__(self, load: Loader, at: str, s: IndexSettings, layer: int, rope: Rope) -> None:
-        self._s, self._layer, self._rope, self._ops = s, layer, rope, load.ops
+    def __init__(self, load: Loader, at: str, s: IndexSettings, rope: Rope) -> None:
+        self._s, self._rope, self._ops = s, rope, load.ops
         order = _order(s.dim, rope.dim) if s.interleaved else torch.arange(s.dim)
         queries = load(f"{at}{AT}wq_b.weight")
         self._queries = load.ops.linear(queries.view(s.heads, s.dim, -1)[:, order].reshape(queries.shape), None)
@@ -52,14 +52,19 @@ class Indexer:
         self._norm, self._bias = (load.exactly(f"{at}{AT}k_norm.{name}")[order] for name in ("weight", "bias"))
         self._weights = load.ops.linear(load(f"{at}{AT}weights_proj.weight"), None)
 
-    def __call__(self, x: torch.Tensor, compressed: torch.Tensor, positions: torch.Tensor, attend: Attend) -> Chosen:
-        """Positions for each row. x: [rows, hidden]; compressed: queries [rows, query rank], normed."""
+    def __call__(
+        self, x: torch.Tensor, compressed: torch.Tensor, layer: int, positions: torch.Tensor, attend: Attend
+    ) -> torch.Tensor:
+        """Positions that each row attends to, as in LatentRows.
+
+        x: [rows, hidden]; compressed: queries [rows, query rank], normed; layer counts those of this rank.
+        """
         s = self._s
         q = self._queries(compressed).view(len(x), s.heads, s.dim)
         k = F.layer_norm(self._key(x).float(), (s.dim,), self._norm, self._bias, EPS).to(x.dtype)
         self._ops.rotate(q, positions, self._rope, queries=s.heads, norms=None, eps=EPS)
         self._ops.rotate(k[:, None], positions, self._rope, queries=0, norms=None, eps=EPS)
-        return attend.choose(self._layer, q, k, self._weights(x).float(), s.count)
+        return attend(IndexRows(q, k, self._weights(x).float(), s.count), layer)
 
 
 def indexer_tensors(at: str, s: IndexSettings, *, hidden: int, query_rank: int) -> Iterator[tuple[str, tuple[int, ...]]]:

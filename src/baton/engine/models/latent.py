@@ -9,14 +9,15 @@ A head's key would be W_uk c and its value W_uv c for a cached c. As q (W_uk c) 
 the attended sum takes W_uv, and rows are never expanded. Heads are cut over the ranks of a stage; each rank caches all rows.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 
-from baton.core.state import Full, Interval
-from baton.engine.attention.index import Chosen
-from baton.engine.models.base import Attend
+from baton.core.state import Interval
+from baton.engine.attention.interface import Attend
+from baton.engine.attention.latent import LatentRows
 from baton.engine.models.deepseek_config import LatentSettings
+from baton.engine.models.indexer import Indexer
 from baton.engine.models.weights import Filed, Loader, Matrix
 from baton.engine.ops import Linear
 from baton.engine.rope import Rope
@@ -49,7 +50,7 @@ class LatentAttention:
         hidden: int,
         heads: Interval,
         ropes: LatentRopes,
-        index: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Attend], Chosen] | None,
+        index: Indexer | None,
     ) -> None:
         self._index = index
         self._s, self._heads, self._ropes, self._ops = s, heads.size, ropes, load.ops
@@ -78,18 +79,17 @@ class LatentAttention:
         return torch.cat((by_head[:, : s.still].reshape(-1, weight.shape[1]), turned.view(-1, weight.shape[1])))
 
     def __call__(
-        self, x: torch.Tensor, layer: int, positions: torch.Tensor, attend: Attend, chosen: Chosen | None
-    ) -> tuple[torch.Tensor, Chosen | None]:
+        self, x: torch.Tensor, layer: int, positions: torch.Tensor, attend: Attend, chosen: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """What the layer adds to the residual stream, and what it attended to.
 
         x: [rows, hidden], normed; layer counts those of this rank; chosen: what the layer before attended to, which this one
         does too if it has no index; None: everything.
         """
-        compressed, cached = self._compressed(x), self._cached(x, positions)[:, None]
+        compressed, cached = self._compressed(x), self._cached(x, positions)
         if self._index is not None:
-            chosen = self._index(x, compressed, positions, attend)
-        q, v = self._absorbed(compressed, positions), cached[..., : self._s.rank]
-        found = attend(layer, q, cached, v, Full()) if chosen is None else attend.chosen(layer, q, cached, v, chosen)
+            chosen = self._index(x, compressed, layer, positions, attend)
+        found = attend(LatentRows(self._absorbed(compressed, positions), cached, self._s.rank, chosen), layer)
         values = found.new_empty(len(x), self._heads, self._s.value)
         self._value_up(found, values)
         return self._out(values.view(len(x), -1)), chosen

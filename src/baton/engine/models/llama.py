@@ -7,24 +7,21 @@ q, k, v and gate, up are one matrix each.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import structlog
 import torch
 
 from baton.core.errors import ConfigError
 from baton.core.ids import GroupName
 from baton.core.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit, Window
-from baton.engine.attention.interface import Seen
+from baton.engine.attention.interface import Attend, AttentionRows, Seen
 from baton.engine.checkpoint import Checkpoint
 from baton.engine.comm import Comm
-from baton.engine.models.base import DTYPES, KV, WINDOW, Attend
+from baton.engine.models.base import DTYPES, KV, WINDOW
 from baton.engine.models.config import Mixture, ModelConfig, count, named_layers, number, sliding
 from baton.engine.models.ends import Ends, end_tensors
-from baton.engine.models.weights import LISTED, Filed, Loader, Matrix, require, unread
+from baton.engine.models.weights import Filed, Loader, Matrix, require_all
 from baton.engine.ops import HeadNorms, Linear, Ops
 from baton.engine.rope import Rope, longest_by_rope, rope_settings
 from baton.engine.shards import Shards, require_width
-
-log = structlog.get_logger()
 
 
 class LayerWeights:
@@ -139,7 +136,7 @@ class LlamaModel:
         if self.config.query_scale != 1.0:
             qkv[:, : self.heads] *= self.config.query_scale
         q, k, v = qkv[:, : self.heads], qkv[:, self.heads : turned], qkv[:, turned:]
-        return attend(index, q, k, v, layer.seen, layer.sinks).view(rows, -1)
+        return attend(AttentionRows(q, k, v, layer.sinks), index).view(rows, -1)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor | None:
         """See Model."""
@@ -255,10 +252,7 @@ class LlamaFamily:
         held = Shards(config, placement)
         weights = self.weights(config, checkpoint)
         wanted, packed = list(_tensors(config, weights)), list(_packed(config, weights))
-        require(checkpoint, wanted)
-        require(checkpoint, packed, stored_as={"U8"})
-        if others := unread(checkpoint, [*wanted, *packed], tied=config.tied):
-            log.warning("tensors_not_used", count=len(others), first=others[:LISTED])
+        require_all(checkpoint, wanted, packed=packed, tied=config.tied)
         load = Loader(checkpoint, DTYPES[dtype], ops, comm)
         return LlamaModel(config, held, weights, load, longest=positions)
 

@@ -6,14 +6,14 @@ A layer is a mixer over the sequence, of one kind or the other, and an MLP; norm
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import structlog
 import torch
 
 from baton.core.errors import ConfigError
 from baton.core.state import DType, Full, Group, Interval, Placement, StateSpec, StateTable, Unit, Whole
+from baton.engine.attention.interface import Attend
 from baton.engine.checkpoint import Checkpoint
 from baton.engine.comm import Comm
-from baton.engine.models.base import DTYPES, KV, SLOT, Attend
+from baton.engine.models.base import DTYPES, KV, SLOT
 from baton.engine.models.config import Mixture, count
 from baton.engine.models.deepseek import GatedMlp, gated_matrices
 from baton.engine.models.ends import Ends, end_tensors
@@ -23,11 +23,10 @@ from baton.engine.models.gated_delta import ByKeyHead, DeltaFiles, GatedDelta, d
 from baton.engine.models.mixtral import require_used
 from baton.engine.models.qwen3_next_config import Qwen3NextConfig, Qwen3NextShards, read_qwen3_next, require_width
 from baton.engine.models.stack import Layer, Stack
-from baton.engine.models.weights import LISTED, Filed, Loader, Matrix, require, unread
+from baton.engine.models.weights import Filed, Loader, Matrix, require_all
 from baton.engine.ops import Ops, sigmoid
 from baton.engine.rope import Rope, longest_by_rope
 
-log = structlog.get_logger()
 MLP, SHARED = "mlp.", "mlp.shared_expert."
 Mixer = Callable[[torch.Tensor, int, torch.Tensor, Attend], torch.Tensor]  # x, layer, positions, attend -> [rows, hidden]
 
@@ -160,9 +159,7 @@ class Qwen3NextFamily:
         c = self.read(checkpoint.config, longest=positions)
         held, stage = Qwen3NextShards(c, placement), placement.layer_interval
         wanted = list(self.tensors(c))
-        require(checkpoint, wanted)
-        if others := unread(checkpoint, wanted, tied=c.tied):
-            log.warning("tensors_not_used", count=len(others), first=others[:LISTED])
+        require_all(checkpoint, wanted, tied=c.tied)
         load, rope = Loader(checkpoint, DTYPES[dtype], ops, comm), Rope(c.rope, positions=positions)
 
         def layer(index: int) -> Layer[Mixer]:

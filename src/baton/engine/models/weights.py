@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
+import structlog
 import torch
 
 from baton.core.errors import ConfigError
@@ -12,6 +13,7 @@ from baton.engine.comm import Comm
 from baton.engine.fp8 import FP8, Block, scale_name
 from baton.engine.ops import Linear, Ops
 
+log = structlog.get_logger()
 FLOATS = {"F64", "F32", "F16", "BF16"}  # safetensors' names of what can be read
 LISTED = 3  # of unread tensors, named in the log
 
@@ -123,7 +125,25 @@ def _require_scale(checkpoint: Checkpoint, name: str, stored: Stored, block: Blo
         )
 
 
-def unread(checkpoint: Checkpoint, wanted: Sequence[tuple[str, tuple[int, ...]]], *, tied: bool) -> list[str]:
+def require_all(
+    checkpoint: Checkpoint,
+    wanted: Sequence[tuple[str, tuple[int, ...]]],
+    *,
+    tied: bool,
+    packed: Sequence[tuple[str, tuple[int, ...]]] = (),
+) -> None:
+    """That a checkpoint has all that a model reads, as numbers and as packed bytes. What nothing uses is named in the log.
+
+    Raises:
+        ConfigError: names the first that is missing or different
+    """
+    require(checkpoint, wanted)
+    require(checkpoint, packed, stored_as={"U8"})
+    if others := _unread(checkpoint, [*wanted, *packed], tied=tied):
+        log.warning("tensors_not_used", count=len(others), first=others[:LISTED])
+
+
+def _unread(checkpoint: Checkpoint, wanted: Sequence[tuple[str, tuple[int, ...]]], *, tied: bool) -> list[str]:
     """Tensors that nothing uses, without those that old checkpoints carry for no use (rope tables, copies of tied heads)."""
     known = {name for name, _ in wanted} | ({"lm_head.weight"} if tied else set())
     known |= {scale_name(name) for name in known}

@@ -1,0 +1,92 @@
+"""Which backend serves which kind of cached state: one row for each kind."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from baton.core.errors import Bug
+from baton.core.ids import GroupName
+from baton.core.state import Placement
+from baton.engine.attention.cpu import CpuAttention
+from baton.engine.attention.delta import DELTA, ReferenceDelta
+from baton.engine.attention.delta_cpu import CpuDelta
+from baton.engine.attention.index import INDEX, TopKIndex
+from baton.engine.attention.interface import Attend, AttentionBackend, AttentionMetadata, Rows
+from baton.engine.attention.latent import LATENT, CpuLatentAttention, ReferenceLatentAttention
+from baton.engine.attention.reference import ReferenceAttention
+from baton.ports.fabric import Pool
+
+Registry = Mapping[str, Callable[[Pool, Placement, str], AttentionBackend[Any]]]  # by the name of the spec
+CPU: Registry = {
+    "kv": CpuAttention,
+    "swa": CpuAttention,
+    LATENT: CpuLatentAttention,
+    INDEX: TopKIndex,
+    DELTA: CpuDelta,
+}
+# Plain torch, which the others are tested against.
+REFERENCE: Registry = {
+    "kv": ReferenceAttention,
+    "swa": ReferenceAttention,
+    LATENT: ReferenceLatentAttention,
+    INDEX: TopKIndex,
+    DELTA: ReferenceDelta,
+}
+
+
+class _Served(NamedTuple):
+    """What answers one kind of rows of one layer; layer counts those of the spec."""
+
+    backend: AttentionBackend[Any]
+    layer: int
+    group: GroupName
+
+
+class Backends:
+    """The backends of all state of one rank.
+
+    Attributes:
+        groups: of the state table, those whose block tables are needed
+    """
+
+    def __init__(self, pools: Mapping[GroupName, Pool], placement: Placement, registry: Registry = CPU) -> None:
+        self._backends: list[AttentionBackend[Any]] = []
+        self._served: dict[tuple[int, type[Rows]], _Served] = {}
+        first, kept = placement.layer_interval.start, set[str]()
+        for name, place in placement.places.items():
+            if name not in registry:
+                continue
+            backend = registry[name](pools[place.spec.group], placement, name)
+            self._backends.append(backend)
+            kept |= {name, *backend.beside}
+            for n, layer in enumerate(place.layers):
+                self._served[layer - first, backend.rows] = _Served(backend, n, place.spec.group)
+        if forgotten := placement.places.keys() - kept:
+            raise Bug(f"no attention backend keeps the state {sorted(forgotten)}")
+        self.groups = frozenset(served.group for served in self._served.values())
+
+    def warm(self) -> None:
+        """Compile whatever would otherwise be compiled inside the first request."""
+        for backend in self._backends:
+            backend.warm()
+
+    def over(self, metadata: Mapping[GroupName, AttentionMetadata], passed: Callable[[], None] = lambda: None) -> Attend:
+        """What a model attends with in one batch. `passed` is called whenever a layer asks.
+
+        Rows behind those of the segments are padding: they are not cached, and their answer is zero.
+        """
+
+        def attend(rows: Rows, layer: int) -> torch.Tensor:
+            passed()
+            backend, own, group = self._served[layer, type(rows)]
+            where, out = metadata[group], rows.new_out()
+            count = len(where.slot_mapping)
+            if count == len(out):
+                backend.attend(rows, layer=own, metadata=where, out=out)
+            else:
+                backend.attend(rows.first(count), layer=own, metadata=where, out=out[:count])
+                out[count:] = 0
+            return out
+
+        return attend

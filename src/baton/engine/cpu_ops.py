@@ -1,0 +1,243 @@
+"""The operations of a transformer layer on a CPU: weights packed for oneDNN, and fused kernels.
+
+`TorchOps` is the plain reference; tests/engine/test_ops.py holds the two equal. With its operation in place of a kernel, a step
+of tools/decode_step.py (bfloat16, one thread, context 512; a prompt of 512 tokens, one sequence, eight) takes so many times the
+processor time: `norm` 1.04, 1.03, 1.05; `rotate` 1.05, 0.97, 1.05; `gate` 1.04, 1.11, 1.06 (llama); `weigh` 1.06, 1.02, 1.04 and
+one call of oneDNN for each expert 1.05, 1.19, 0.98 (qwen3_moe); `gated_norm` 1.03, 1.06, 1.02 (qwen3_next). All of them also give
+a row the same bits in any company, which torch's do not.
+"""
+
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+
+from baton.core.state import DType
+from baton.engine import onednn
+from baton.engine.kernels import by_head as h
+from baton.engine.kernels import grouped as g
+from baton.engine.kernels import pointwise as p
+from baton.engine.kernels import recurrent as r
+from baton.engine.kernels.team import Task, Team
+from baton.engine.ops import ROW_STEP, ByHead, Grouped, HeadNorms, Linear, TorchOps, lacking, padded
+from baton.engine.rope import Rope
+
+ALONE_ROWS = 64  # below this a second thread costs more than it brings
+ALONE_DEPTH = 1024  # beyond it oneDNN adds up the products of a single row in another order than those of several
+REHEARSED = 1 << 28  # multiplications; in larger products the making of their code is lost
+SCORES = 256  # outputs that a thread takes at a time where a product is whole
+
+
+class CpuOps:
+    """Implements Ops for one compute thread: its tasks are not shared."""
+
+    def __init__(self, dtype: DType, team: Team) -> None:
+        self._team, self._dtype = team, dtype
+        self._row_step = ROW_STEP[dtype] * team.threads
+        self._plain = TorchOps()
+        self._norm, self._rotate = Task(p.norm, dtype, p.NormJob), Task(p.rotate, dtype, p.RotateJob)
+        self._gate, self._weigh = Task(p.gate, dtype, p.GateJob), Task(p.weigh, dtype, p.WeighJob)
+        self._kinds: dict[tuple[int, int, bool, torch.dtype], Linear] = {}  # one product of each size, with a bias or without
+
+    def warm(self) -> None:
+        """Compile (or load) also what some models alone run."""
+        tasks: list[Task[Any]] = [self._heads, self._gated_norm]
+        if self._multiplies_groups:
+            tasks.append(self._groups)
+        assert all(task.address for task in tasks)
+
+    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
+        """See Ops."""
+        exact = weight.dtype is torch.float32 and self._dtype is not DType.F32
+        product = self._product(weight, bias)
+        if not exact:
+            return product
+        step = ROW_STEP[DType.F32] * self._team.threads  # for which the rows of a 16-bit batch are not padded
+        return lambda x: product(padded(x, lacking(len(x), step)))[: len(x)]
+
+    def _product(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
+        if not onednn.multiplies(weight.dtype):
+            return self._plain.linear(weight, bias)
+        multiply = onednn.linear(weight, bias)
+        company = weight.shape[1] > ALONE_DEPTH
+
+        def product(x: torch.Tensor) -> torch.Tensor:
+            return multiply(padded(x, 1))[:1] if company and len(x) == 1 else multiply(x)
+
+        self._kinds.setdefault((weight.shape[0], weight.shape[1], bias is not None, weight.dtype), product)
+        return product
+
+    def rehearse(self, most: int) -> None:
+        """Have the code made of products with up to so many rows: oneDNN makes it when it meets a shape for the first time,
+        which takes 3 to 4 ms for those of a model, in whatever request that happens. For the thread that will compute."""
+        for rows in sorted({n + lacking(n, self._row_step) for n in range(1, most + 1)}):
+            for (width, depth, _, dtype), product in self._kinds.items():
+                if rows * width * depth <= REHEARSED:
+                    product(torch.zeros((rows, depth), dtype=dtype))
+
+    def grouped(self, weights: Iterable[tuple[torch.Tensor, torch.Tensor | None]]) -> Grouped:
+        """See Ops. Packed one by one: matrices without rows are not read.
+
+        In 16 bits it is one compiled product: with few rows, calls of oneDNN for each matrix take a third of the time and more.
+        Where the processor multiplies tiles, oneDNN does and the kernel does not.
+        """
+        return self._together(weights) if self._multiplies_groups else self._each(weights)
+
+    @property
+    def _multiplies_groups(self) -> bool:
+        return self._dtype is not DType.F32 and not onednn.has_tiles()
+
+    def _each(self, weights: Iterable[tuple[torch.Tensor, torch.Tensor | None]]) -> Grouped:
+        width, products = 0, []
+        for weight, bias in weights:
+            width = weight.shape[0]
+            products.append(self.linear(weight, bias))
+
+        def multiply(x: torch.Tensor, counts: NDArray[np.int64]) -> torch.Tensor:
+            out, start = x.new_empty((x.shape[0], width)), 0
+            for product, count in zip(products, counts.tolist(), strict=True):
+                if count:
+                    rows = padded(x[start : start + count], lacking(count, self._row_step))
+                    out[start : start + count] = product(rows)[:count]
+                start += count
+            return out
+
+        return multiply
+
+    def _together(self, weights: Iterable[tuple[torch.Tensor, torch.Tensor | None]]) -> Grouped:
+        task, unit = self._groups, 2 if h.paired(self._dtype) else 1
+        wide, deep, panels, biases = 0, 0, [], []
+        for weight, bias in weights:
+            wide, deep = weight.shape
+            panels.append(h.packed(weight.T[None], self._dtype))
+            biases.append(bias)
+        addresses = [(w.data_ptr(), 0 if b is None else b.data_ptr(), 0, 0) for w, b in zip(panels, biases, strict=True)]
+        matrices = np.array(addresses, dtype=np.dtype(g.Matrix))
+        depth, odd, kept = -(-deep // unit), -deep % unit, (panels, biases)
+
+        def multiply(x: torch.Tensor, counts: NDArray[np.int64]) -> torch.Tensor:
+            assert len(kept[0]) == len(counts)
+            whole = F.pad(x, (0, odd)) if odd else x.contiguous()
+            out, job = x.new_empty((len(x), wide)), task.job
+            used = counts.nonzero()[0]
+            some = matrices[used]
+            some["rows"] = counts[used]
+            some["first"] = some["rows"].cumsum() - some["rows"]
+            job.x, job.out, job.depth, job.wide = whole.data_ptr(), out.data_ptr(), depth, wide
+            job.matrices, job.count = some.ctypes.data, len(some)
+            self._team.run(task)
+            return out
+
+        return multiply
+
+    @cached_property
+    def _groups(self) -> Task[g.GroupedJob]:
+        return Task(g.grouped, self._dtype, g.GroupedJob)
+
+    def by_head(self, weight: torch.Tensor, *, scale: float = 1.0) -> ByHead:
+        """See Ops. On all threads however few the rows are: what takes its time are the weights."""
+        task = self._heads
+        panels, (heads, deep, wide) = h.packed(weight, self._dtype), weight.shape
+        unit = 2 if h.paired(self._dtype) else 1
+
+        def multiply(x: torch.Tensor, out: torch.Tensor) -> None:
+            if unit > 1 and (deep % unit or x.stride(0) % unit or x.stride(1) % unit):
+                x = F.pad(x, (0, -deep % unit)).contiguous()
+            job = task.job
+            job.rows, job.heads, job.depth, job.wide = x.shape[0], heads, panels.shape[2], wide
+            job.x, job.x_row, job.x_head = x.data_ptr(), x.stride(0), x.stride(1)
+            job.out, job.out_row, job.out_head = out.data_ptr(), out.stride(0), out.stride(1)
+            job.weight, job.scale, job.exact = panels.data_ptr(), scale, out.dtype is torch.float32
+            room = x.new_empty(x.shape if len(x) >= h.FEW and x.stride(1) else 0)
+            job.together = room.data_ptr()  # 0 for none
+            self._team.run(task)
+
+        return multiply
+
+    def scores(self, weight: torch.Tensor) -> Linear:
+        """See Ops. oneDNN rounds what it multiplies in 16 bits; in float32 it need not, and is the faster."""
+        if self._dtype is DType.F32:
+            return self.linear(weight, None)
+        wide, deep = weight.shape
+        odd, short = deep % 2, -wide % SCORES
+        runs = (F.pad(weight, (0, odd, 0, short)) if odd or short else weight).view(-1, SCORES, deep + odd)
+        product, count = self.by_head(runs.transpose(1, 2)), len(runs)
+
+        def score(x: torch.Tensor) -> torch.Tensor:
+            found = x.new_empty((len(x), count, SCORES), dtype=torch.float32)
+            even = F.pad(x, (0, odd)) if odd else x
+            product(even[:, None].expand(-1, count, -1), found)
+            return found.view(len(x), -1)[:, :wide]
+
+        return score
+
+    @cached_property
+    def _heads(self) -> Task[h.ByHeadJob]:
+        return Task(h.by_head, self._dtype, h.ByHeadJob)  # for models that have such products
+
+    def norm(
+        self, x: torch.Tensor, weight: torch.Tensor, eps: float, *, add: torch.Tensor | None, offset: float = 0.0
+    ) -> torch.Tensor:
+        """See Ops. x, add: contiguous."""
+        out, job = torch.empty_like(x, dtype=weight.dtype), self._norm.job
+        job.rows, job.x, job.add = x.shape[0], x.data_ptr(), 0 if add is None else add.data_ptr()
+        job.weight, job.out, job.dim = weight.data_ptr(), out.data_ptr(), x.shape[1]
+        job.exact, job.eps, job.offset = x.dtype is torch.float32, eps, offset
+        self._run(self._norm, x.shape[0])
+        return out
+
+    def rotate(
+        self, x: torch.Tensor, positions: torch.Tensor, rope: Rope, *, queries: int, norms: HeadNorms | None, eps: float
+    ) -> None:
+        """See Ops. Heads of a row lie one after the other."""
+        job = self._rotate.job
+        job.rows, job.x, job.x_row = x.shape[0], x.data_ptr(), x.stride(0)
+        job.heads, job.queries, job.dim, job.turned = x.shape[1], queries, x.shape[2], rope.dim
+        job.positions, job.cos, job.sin = positions.data_ptr(), rope.cos.data_ptr(), rope.sin.data_ptr()
+        job.weight_q = 0 if norms is None else norms.q.data_ptr()
+        job.weight_k = 0 if norms is None else norms.k.data_ptr()
+        job.eps, job.offset = eps, 0.0 if norms is None else norms.offset
+        self._run(self._rotate, x.shape[0])
+
+    def gate(self, x: torch.Tensor) -> torch.Tensor:
+        """See Ops. x: contiguous."""
+        dim, job = x.shape[1] // 2, self._gate.job
+        out = x.new_empty((x.shape[0], dim))
+        job.rows, job.x, job.out, job.dim = x.shape[0], x.data_ptr(), out.data_ptr(), dim
+        self._run(self._gate, x.shape[0])
+        return out
+
+    def weigh(self, x: torch.Tensor, weights: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        """See Ops."""
+        if self._dtype is DType.F32:
+            return self._plain.weigh(x, weights, places)  # whose sums of many have other last bits
+        weights, job = weights.contiguous(), self._weigh.job
+        out = x.new_empty((len(weights), x.shape[1]))
+        job.rows, job.count = weights.shape
+        job.x, job.dim, job.out = x.data_ptr(), x.shape[1], out.data_ptr()
+        job.weights, job.places = weights.data_ptr(), places.data_ptr()
+        self._run(self._weigh, len(out))
+        return out
+
+    def gated_norm(self, x: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        """See Ops. x: contiguous."""
+        out, job = z.new_empty(z.shape), self._gated_norm.job
+        job.rows, job.heads, job.dim = x.shape
+        job.x, job.z, job.z_row = x.data_ptr(), z.data_ptr(), z.stride(0)
+        job.weight, job.out, job.eps = weight.data_ptr(), out.data_ptr(), eps
+        self._run(self._gated_norm, len(x))
+        return out
+
+    @cached_property
+    def _gated_norm(self) -> Task[r.GatedNormJob]:
+        return Task(r.gated_norm, self._dtype, r.GatedNormJob)
+
+    def _run(self, task: Task[Any], rows: int) -> None:
+        if rows < ALONE_ROWS:
+            task.alone()
+        else:
+            self._team.run(task)
