@@ -177,7 +177,7 @@ def test_unequal_tables_are_refused_by_field():
 
     ours = placements(one_spec(4), Layout(1, 1, 1))
     with pytest.raises(Mismatch, match=r"table\.block_tokens differs: ours is 2, theirs is 4"):
-        pair(ours + changed(block_tokens=4), ours)  # of one worker; those of two may differ
+        pair(ours + changed(block_tokens=4), ours)
     with pytest.raises(Mismatch, match=r"table\.specs"):
         pair(changed(specs=one_spec(2).specs), ours)
     with pytest.raises(Mismatch, match=r"table\.num_layers"):

@@ -9,7 +9,6 @@ import json
 import random
 import re
 
-import numpy as np
 import pytest
 from msgspec.structs import replace
 from tests.core.build import manifest
@@ -17,9 +16,8 @@ from tests.core.layouts import FULL, Layout, mixed, placements
 from tests.core.oracle import check
 
 from baton.core.errors import ConfigError
-from baton.core.ids import BlockIndex, Boot, Micros, Page
+from baton.core.ids import Boot, Micros
 from baton.core.manifest import Manifest, RankManifest
-from baton.core.messages import BlockRun
 from baton.core.pairing import Partners
 from baton.core.plan import PairPlan, pair
 from baton.core.plans import Plans
@@ -44,9 +42,8 @@ def kv(heads: int, layers: int, block_tokens: int) -> StateTable:
     return StateTable(layers, block_tokens, (Group(FULL, Unit.PAGE, Full()),), (spec,))
 
 
-def plan_of(table: StateTable, source: Layout, target: Layout, *, target_block: int | None = None) -> PairPlan:
-    theirs = table if target_block is None else replace(table, block_tokens=target_block)
-    return pair(placements(table, source), placements(theirs, target))
+def plan_of(table: StateTable, source: Layout, target: Layout) -> PairPlan:
+    return pair(placements(table, source), placements(table, target))
 
 
 # ---- one axis at a time -------------------------------------------------------------------------
@@ -93,34 +90,8 @@ def test_every_length_over_every_two_page_sizes_and_every_prefix() -> None:
 # ---- blocks of unequal size ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("source", "target"), [(16, 32), (32, 16), (16, 24), (24, 16), (5, 3), (1, 16), (16, 1)])
-def test_blocks_of_unequal_size(source: int, target: int) -> None:
-    table = mixed(4, layers=3, block_tokens=source)
-    layouts = [Layout(1, 1, 1), Layout(2, 2, 3), Layout(8, 1, 2)]
-    for ours, theirs in itertools.product(layouts, layouts):
-        plan = plan_of(table, ours, theirs, target_block=target)
-        for length in (1, 16, 17, 77):
-            check(plan, length)
-            check(plan, length, set(range(1, 5, 2)))
-
-
-def test_unequal_blocks_take_one_range_for_each_run_of_tokens_head_layer_and_part() -> None:
-    table, blocks = kv(3, 5, 16), np.arange(4)
-    run = BlockRun(BlockIndex(0), BlockIndex(4), tuple(Page(2 * p) for p in range(4)))  # nothing merges beyond a block
-
-    def ranges(target_block: int) -> int:
-        plan = plan_of(table, Layout(1, 1, 1), Layout(1, 1, 1), target_block=target_block)
-        (copies,) = plan.bind(plan.legs[0], FULL, source=run, target_pages=np.arange(16), target_start=0, blocks=blocks)
-        return copies.nbytes.size
-
-    assert ranges(16) == 4
-    assert ranges(32) == 4 * 3 * 5 * 2
-    assert ranges(8) == 8 * 3 * 5 * 2
-    assert ranges(24) == 5 * 3 * 5 * 2  # runs end at 16, 24, 32, 48, 64
-
-
 def test_unequal_blocks_are_refused_at_the_handshake() -> None:
-    """The plan could; the sums of an offer are of the source's blocks."""
+    """The sums of an offer are of the source's blocks."""
     partners = Partners(worker("decode", 1, kv(2, 2, 16), 1))
     meet, why = partners.introduce(worker("prefill", 100, kv(2, 2, 32), 1), Plans(), until=Micros(0))
     assert meet is None
@@ -184,8 +155,7 @@ def check_product(chance: random.Random, heads: int, layers: int, source: Layout
     blocks = -(-length // block)
     table = mixed(heads, layers, block) if chance.random() < 0.25 else kv(heads, layers, block)
     lacking = set(range(chance.randint(0, blocks), blocks)) if chance.random() < 0.5 else None
-    target_block = chance.choice((1, 2, 3, 4, 6, BLOCK)) if chance.random() < 0.1 else None
-    check(plan_of(table, source, target, target_block=target_block), length, lacking, seed=chance.randrange(1 << 30))
+    check(plan_of(table, source, target), length, lacking, seed=chance.randrange(1 << 30))
 
 
 @pytest.mark.parametrize("part", range(8))

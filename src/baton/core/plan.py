@@ -6,8 +6,7 @@
 A *leg* is the part of one source rank that one target rank reads: head intervals x layers of every spec they share.
 Where the source holds a unit several times (tp > heads), replica number `(b // 8) mod replicas` is read for block b, for
 every target alike. `pair` proves when it is built that the legs into a target rank are exactly its part of the state,
-each byte once. Blocks are numbered as the source numbers them; where the target's have another size, ranges are cut by
-core/regroup.py.
+each byte once. Blocks are equal on both sides, because a sum belongs to a block.
 """
 
 from collections.abc import Sequence
@@ -22,7 +21,6 @@ from numpy.typing import NDArray
 from baton.core.errors import Bug, Mismatch, PeerError
 from baton.core.ids import BlockIndex, GroupName
 from baton.core.messages import BlockRun
-from baton.core.regroup import Cells, cross, runs
 from baton.core.state import Interval, Placement, SpecPlace, StateTable, extent_blocks
 from baton.core.work import Copies
 
@@ -70,14 +68,7 @@ class PairPlan:
         self.table = self.source[0].table
         self.digest = _digest(self)
         held = [(leg, group) for leg in legs for group in sorted({s.group for s in leg.shares})]
-        self._spans: dict[tuple[int, GroupName], Spans] = {}
-        self._cells: dict[tuple[int, GroupName], Cells] = {}  # instead, where blocks are unequal
-        for leg, g in held:
-            theirs, ours = self.source[leg.source], self.target[leg.target]
-            if theirs.block_positions(g) == ours.block_positions(g):
-                self._spans[leg.index, g] = _spans(theirs, ours, leg, g)
-            else:
-                self._cells[leg.index, g] = _cells(theirs, ours, leg, g)
+        self._spans = {(leg.index, g): _spans(self.source[leg.source], self.target[leg.target], leg, g) for leg, g in held}
         self._source_units = {(leg.index, g): _columns(self.source[leg.source], leg, g) for leg, g in held}
         self._target_units = {(leg.index, g): _columns(self.target[leg.target], leg, g) for leg, g in held}
 
@@ -140,13 +131,12 @@ class PairPlan:
                 f"blocks [{first}, {past}) of group {group!r} wanted, and the run offers [{source.start}, {source.end}) "
                 f"in {len(source.pages)} pages"
             )
-        b, c = theirs.block_positions(group), ours.block_positions(group)
-        if first * b // c < target_start or -(-past * b // c) > _held(ours, group, len(target_pages), target_start):
+        if first < target_start or past > _held(ours, group, len(target_pages), target_start):
             raise Bug(
                 f"blocks [{first}, {past}) of group {group!r} are outside our {len(target_pages)} pages from {target_start}"
             )
         from_pages, to_pages = (source.pages, source.start), (target_pages, target_start)
-        if blocks.size == 1 and (leg.index, group) in self._spans:
+        if blocks.size == 1:
             return [Copies(group, *self._of_one(leg, group, first, from_pages, to_pages))]
         return [Copies(group, *self._ranges(leg, group, blocks, from_pages, to_pages))]
 
@@ -161,11 +151,6 @@ class PairPlan:
         """(source, target, bytes), merged where both sides are adjacent."""
         theirs, ours = self.source[leg.source], self.target[leg.target]
         from_block = _slots(theirs, group, *source, blocks) * theirs.block_bytes(group)
-        if (leg.index, group) in self._cells:
-            b, c = theirs.block_positions(group), ours.block_positions(group)
-            positions = runs(blocks, b, c)
-            to_block = _slots(ours, group, *target, positions // c) * ours.block_bytes(group)
-            return _merge(*cross(self._cells[leg.index, group], positions, (from_block[:, None], b), (to_block, c)))
         at, to, nbytes = self._spans[leg.index, group]
         to_block = _slots(ours, group, *target, blocks) * ours.block_bytes(group)
         return _merge(
@@ -175,8 +160,7 @@ class PairPlan:
 
 def _digest(plan: PairPlan) -> str:
     ranks = [[(p.tp, p.pp, p.tp_rank, p.pp_rank, p.page_blocks) for p in side] for side in (plan.source, plan.target)]
-    tables = plan.table if plan.table == plan.target[0].table else (plan.table, plan.target[0].table)
-    described = msgspec.msgpack.encode(("baton-plan-1", REPLICA_RUN, tables, ranks, plan.legs))
+    described = msgspec.msgpack.encode(("baton-plan-1", REPLICA_RUN, plan.table, ranks, plan.legs))
     return blake2b(described, digest_size=16).hexdigest()
 
 
@@ -225,18 +209,6 @@ def _spans(theirs: Placement, ours: Placement, leg: Leg, group: GroupName) -> Sp
     return _merge(np.concatenate(at), np.concatenate(to), np.concatenate(nbytes))
 
 
-def _cells(theirs: Placement, ours: Placement, leg: Leg, group: GroupName) -> Cells:
-    """Every (head, layer, part) of a leg by itself."""
-    source, target, rows = [], [], []
-    for share in (s for s in leg.shares if s.group == group):
-        a, b = theirs.places[share.spec], ours.places[share.spec]
-        parts = np.arange(len(a.spec.parts), dtype=np.int64)[None, :]
-        source.append((_offsets(a, share)[:, None] + parts * a.part_stride).ravel())
-        target.append((_offsets(b, share)[:, None] + parts * b.part_stride).ravel())
-        rows.append(np.full(source[-1].size, a.row_bytes, dtype=np.int64))
-    return Cells(np.concatenate(source), np.concatenate(target), np.concatenate(rows))
-
-
 def _grid(place: SpecPlace, share: Share) -> Grid:
     """A share's heads [heads, 1] and layers [1, layers], counted from the start of the place; read-only."""
     first = place.heads.start
@@ -279,12 +251,10 @@ def pair(source: Sequence[Placement], target: Sequence[Placement]) -> PairPlan:
     """Build and prove the plan between two workers; `source` and `target` list all ranks in rank order.
 
     Raises:
-        Mismatch: the tables differ (in more than block sizes), or the source does not hold all of what a target rank needs
+        Mismatch: the tables differ, or the source does not hold all of what a target rank needs
     """
-    for side in (source, target):
-        for placement in side:
-            _require_equal(side[0].table, placement.table)
-    _require_equal(msgspec.structs.replace(target[0].table, block_tokens=source[0].table.block_tokens), source[0].table)
+    for placement in (*target, *source):
+        _require_equal(target[0].table, placement.table)
     legs: list[Leg] = []
     for t, ours in enumerate(target):
         for s, theirs in enumerate(source):
@@ -346,16 +316,13 @@ def _prove_units(place: SpecPlace, shares: Sequence[Share], t: int) -> None:
 
 
 def _prove_bytes(plan: PairPlan, group: GroupName, legs: Sequence[Leg], t: int) -> None:
-    """Over the fewest tokens that are whole blocks on both sides: one block where these are equal."""
-    b, c = plan.source[0].block_positions(group), plan.target[t].block_positions(group)
-    count, size = lcm(b, c) // b, lcm(b, c) // c * plan.target[t].block_bytes(group)
-    pages = np.arange(lcm(b, c), dtype=np.int64), 0  # each block where its number says
+    size, block, page = plan.target[t].block_bytes(group), np.zeros(1, dtype=np.int64), ((0,), 0)
     starts, sizes = [NOTHING], [NOTHING]
     for leg in legs:
         if not plan.source_units(leg, group).size:
             continue
-        at, to, nbytes = plan._ranges(leg, group, pages[0][:count], pages, pages)
-        limit = count * plan.source[leg.source].block_bytes(group)
+        at, to, nbytes = plan._ranges(leg, group, block, page, page)
+        limit = plan.source[leg.source].block_bytes(group)
         if (at < 0).any() or (at + nbytes > limit).any():
             wrong = int((at + nbytes).max())
             raise Mismatch(f"bytes read of a block of group {group!r} on source rank {leg.source}", wrong, limit)
