@@ -1,4 +1,4 @@
-"""Plays logs of an earlier Baton (format 1, see tests/trace/before/record_before.py) with this one: every effect must be the same.
+"""Plays logs of an earlier Baton (format 1, see record_before.py) with this one: every effect must be the same.
 
 What differs on purpose is listed in ON_PURPOSE, and compared without regard to order.
 """
