@@ -44,9 +44,12 @@ from baton.sim.engine import SimEngine
 from baton.sim.excuses import EVERYBODY, EXCUSES, Fault, excuse, worker_of
 from baton.sim.handoffs import Handoffs
 from baton.sim.heap import Heap
+from baton.sim.host_store import SimHostStore
+from baton.sim.memory import SimPool
 from baton.sim.pressure import OVERTAKES, URGENT_OVERTAKES, Pressure
 from baton.sim.process import Process, SkewedClock
 from baton.sim.replicas import Replicas
+from baton.sim.settings import Faults
 from baton.sim.sharing import Sharing
 from baton.sim.sums import Sums
 from baton.sim.tape import Tape
@@ -173,6 +176,7 @@ class Pools(Engine):
     def __init__(self):
         super().__init__()
         self.sim_pools = {g: SimpleNamespace(data=np.zeros(8 * PLACEMENT.page_bytes(g), np.uint8)) for g in (FULL, SLOT)}
+        self.world = SimpleNamespace(tainted=set())
 
     def fill(self, group, page, value):
         size = PLACEMENT.page_bytes(group)
@@ -200,6 +204,29 @@ def test_a_room_that_was_away_has_the_same_bytes_of_every_kind(spoiled):
     engine.fill(spoiled, 4 if spoiled == FULL else 3, 98)
     with breaks("same_after_resume"):
         found.applied(plan(5, batch=(row(key(1), 7),)))
+
+
+def test_damage_that_was_done_before_a_room_went_away_is_no_fault_of_its_way_back():
+    engine = Pools()
+    found = books(engine)
+    found.applied(plan(2, offload=(Offload(1, key(1), 7),)))
+    engine.fill(FULL, 0, 99)
+    engine.world.tainted.add(key(1))
+    found.applied(plan(3, restore=(Restore(2, key(1), 7),)))
+    found.applied(plan(4, batch=(row(key(1), 7),)))
+
+
+def test_the_host_store_knows_whose_state_was_damaged_when_it_was_copied():
+    heap, tainted = Heap(Tape(), shuffle=False), set()
+    world = SimpleNamespace(heap=heap, tape=Tape(), faults=Faults, fault=lambda *_: None, tainted=tainted)
+    process = SimpleNamespace(alive=True, name="d", port_call=lambda: None, wake=lambda: None, ends=lambda kind: True)
+    pools = {FULL: SimPool(8 * PLACEMENT.page_bytes(FULL))}
+    store = SimHostStore(world=world, process=process, placement=PLACEMENT, pools=pools, total=1 << 20)
+    store.damaged = lambda group, slot: slot == 5
+    store.save(HostCopy(Job(1), key(1), {FULL: np.array([3, 4])}))
+    store.save(HostCopy(Job(2), key(2), {FULL: np.array([4, 5])}))
+    heap.advance(heap.now + 10_000_000)
+    assert tainted == {key(2)}
 
 
 def test_a_room_computes_only_when_it_is_back_and_where_it_was():

@@ -253,7 +253,7 @@ class SimEngine:
             if len(slots) != len(right) or NOWHERE in slots:
                 return f"group {group.name} has {len(slots)} blocks, {len(right)} are due"
             wrong = [n for n, slot in enumerate(slots, start=due.start) if self._block(group.name, slot) != right[n - due.start]]
-            if wrong and all(self._was_damaged(group.name, [slots[n - due.start]]) for n in wrong):
+            if wrong and all(self.was_damaged(group.name, [slots[n - due.start]]) for n in wrong):
                 self.world.tainted.add(key)  # in what was cached here
                 return ""
             if wrong:
@@ -347,7 +347,7 @@ class SimEngine:
                 break
         else:
             return
-        if self._was_damaged(group, slots[a:z]):
+        if self.was_damaged(group, slots[a:z]):
             self.world.tainted.add(row.key)
         elif row.key not in self.world.tainted:
             self.world.violate(
@@ -356,7 +356,7 @@ class SimEngine:
                 f"of group {group} does not hold what this epoch's computation wrote",
             )
 
-    def _was_damaged(self, group: GroupName, slots: Sequence[int]) -> bool:
+    def was_damaged(self, group: GroupName, slots: Sequence[int]) -> bool:
         """Whether a bit was flipped here: nothing promises that what is computed from damaged state is right."""
         k = self.placement.blocks_per_page(group)
         return any((group, slot // k) in self.damaged for slot in slots)

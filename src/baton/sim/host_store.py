@@ -2,7 +2,7 @@
 rightly.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import numpy as np
@@ -28,6 +28,7 @@ class World(Protocol):
 
     heap: Heap
     tape: Tape
+    tainted: set[Key]
 
     def faults(self) -> Faults:
         """What goes wrong at the moment."""
@@ -48,6 +49,8 @@ class SimHostStore:
         self.copies: dict[Key, dict[GroupName, NDArray[np.uint8]]] = {}  # [blocks, bytes of one]
         self.under_way: dict[int, HostCopy] = {}
         self._done: list[Copied] = []
+        # Whether a bit was flipped in the page of that slot of the pool; the rank's engine knows.
+        self.damaged: Callable[[GroupName, int], bool] = lambda group, slot: False
 
     @property
     def held(self) -> Mapping[Key, Mapping[GroupName, int]]:
@@ -82,6 +85,8 @@ class SimHostStore:
 
     def _save_block(self, copy: HostCopy, block: Block) -> None:
         group, at, slot = block
+        if self.damaged(group, slot):
+            self._world.tainted.add(copy.key)  # its damage goes with it, into pages in which no bit was flipped
         self.copies[copy.key][group][at] = self.blocks(group)[slot]
 
     def _load_block(self, copy: HostCopy, block: Block) -> None:

@@ -258,6 +258,7 @@ class WorkerRun:
         store = self.parts.host_store(
             world=world, process=process, placement=placement, pools=engine.sim_pools, total=d.host_bytes
         )
+        store.damaged = lambda group, slot: engine.was_damaged(group, [slot])
         books.store = store
         core = self.parts.rank(rank=rank, boot=self.boots[rank], placements=self.placements, seal=world.seal)
         core.marks, core.plans = world.core_marks, world.plans
