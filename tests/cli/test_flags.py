@@ -6,9 +6,10 @@ from typing import Annotated, Literal
 import msgspec
 import pytest
 import typer
+from typer.exceptions import TyperException
 
 from baton.cli.flags import Given, with_flags
-from baton.cli.main import UsageError, app
+from baton.cli.main import app
 from baton.core.errors import ConfigError
 from baton.ports.flag import ENGINE, MEMORY, ONE_OR_MORE, Flag, Limits, require_limits, settings_of
 from baton.ports.written import pair, size
@@ -106,7 +107,7 @@ def test_what_cannot_be_is_refused_by_the_name_of_its_flag(flag, said):
 
 @pytest.mark.parametrize("argv", [[], ["--needed=n", "--count=x"], ["--needed=n", "--decided=d"]])
 def test_what_typer_sees_by_itself(argv):
-    with pytest.raises(UsageError):
+    with pytest.raises(TyperException):
         called(*argv)
 
 
@@ -115,9 +116,9 @@ def test_of_two_flags_of_one_name_the_first_counts():
 
 
 def test_flags_may_be_left_out():
-    with pytest.raises(UsageError):
+    with pytest.raises(TyperException):
         called("--needed=n", "--address=h", by_hand=False)
-    with pytest.raises(UsageError):
+    with pytest.raises(TyperException):
         called("--count=3", only=("level",))
 
 

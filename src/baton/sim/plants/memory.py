@@ -8,21 +8,23 @@ from numpy.typing import NDArray
 
 from baton.core import prefill as prefill_module
 from baton.core.agreement import Hold
+from baton.core.events import MessageReceived
 from baton.core.fetching import Piece
 from baton.core.holding import slide
 from baton.core.ids import BlockIndex, GroupName, Key, Micros, Page
 from baton.core.leader import Leader
-from baton.core.messages import Abort, Drawn, Received
+from baton.core.messages import Abort, Offer, Received
 from baton.core.pages import Ledger, PagePool
 from baton.core.prefill import PrefillLeader
 from baton.core.prefill_room import PrefillRoom
 from baton.core.rank import RankCore
 from baton.core.rank_effects import RankEffect
 from baton.core.rehashing import Rehashing
-from baton.core.room import RoomState
+from baton.core.room import Effect, RoomState, Send
 from baton.core.span import Span
 from baton.core.state import Group, Window
 from baton.core.work import Ended, Outcome
+from baton.shell.worker import WorkerPump
 from baton.sim.memory import SimFabric, UnderWay
 from baton.sim.parts import Parts, Replaced
 from baton.sim.plants.arrival import ChecksNothing
@@ -123,11 +125,14 @@ class ForgetsOnAbort(PrefillLeader):
         self.ledger.give_back = give_back  # type: ignore[method-assign]
 
 
-class EndsWhenOffered(PrefillLeader):
-    def _offer_chunk(self, room: PrefillRoom, final: Any, drawn: Drawn | None) -> None:
-        super()._offer_chunk(room, final, drawn)
-        if room.state is RoomState.OFFERED:
-            self._receive(room.ticket.decode, Received(room.key), room.progress)  # as if what is offered were read already
+def _read_already(self: WorkerPump, effect: Effect) -> None:
+    """Prefill takes what it has offered for read, as if decode had said so."""
+    _perform(self, effect)
+    if isinstance(effect, Send) and isinstance(effect.message, Offer) and effect.message.record is not None:
+        self._step(MessageReceived(effect.to, Received(effect.message.key)))
+
+
+_perform = WorkerPump._perform
 
 
 def _fits_together(self: Ledger, want: Mapping[GroupName, int], **_beside: Any) -> bool:
@@ -257,7 +262,7 @@ PLANTS = (
         "source pages are free once they have been offered, and what a read brought is taken without a look at its sum",
         ("right_commit",),
         6,
-        lambda: Parts(prefill=EndsWhenOffered, rank=ChecksNothing),
+        lambda: Parts(rank=ChecksNothing, replaced=(Replaced(WorkerPump, "_perform", _read_already),)),
     ),
     Plant(
         "pages_forgotten",

@@ -90,7 +90,7 @@ PLANTS = (
     Plant(
         "cached_before_computed",
         "a page enters the prefix cache when it is ordered to be computed: another room reuses it unsealed",
-        ("right_reuse", "nothing_skipped"),
+        ("cached_sealed", "right_reuse", "nothing_skipped"),
         None,
         lambda: Parts(prefill=CachesWhatIsOrdered),
     ),
