@@ -12,8 +12,8 @@ TICK_MS = FLOOR_MS // 8
 class Dog:
     """A watchdog that is looked at once a tick, as a pump does that asks for its timer."""
 
-    def __init__(self, floor_ms: int = FLOOR_MS) -> None:
-        self.dog = Watchdog(WatchdogSettings(floor_ms, FIRST_MS))
+    def __init__(self, floor_ms: int = FLOOR_MS, first_ms: int = FIRST_MS) -> None:
+        self.dog = Watchdog(WatchdogSettings(floor_ms, first_ms))
         self.now, self.job = Micros(1_000_000_000), 0  # a clock's zero means nothing
 
     def begins(self, size: int = 1, task: Task = Task.STEP) -> None:
@@ -66,6 +66,25 @@ def test_what_took_long_before_may_take_ten_times_as_long() -> None:
     dog.warm(size=512, ms=1_000)
     dog.begins(size=512)
     assert not dog.passes(int(FACTOR) * 1_000)
+    assert dog.passes(TICK_MS)
+
+
+def test_a_small_piece_that_took_long_gives_a_large_one_no_more_time_than_the_first_had() -> None:
+    """It compiled, or waited for another rank: ten times that, for each token, would be hours."""
+    dog = Dog()
+    dog.begins(size=1)
+    assert not dog.passes(30_000)
+    dog.ends()
+    dog.begins(size=4_096)
+    assert not dog.passes(FIRST_MS)
+    assert dog.passes(TICK_MS) == [Task.STEP]
+
+
+def test_without_a_bound_for_the_first_what_took_long_may_take_ten_times_as_long() -> None:
+    dog = Dog(first_ms=0)
+    dog.warm(ms=FLOOR_MS)
+    dog.begins()
+    assert not dog.passes(int(FACTOR) * FLOOR_MS)
     assert dog.passes(TICK_MS)
 
 

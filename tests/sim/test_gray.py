@@ -1,18 +1,21 @@
 """Worlds in which work hangs and requests kill whoever computes them: nobody else fails, and nobody waits for a deadline."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 import pytest
 from tests.sim.test_overload import worker
 
 from baton.core.door import Fail, Finish
+from baton.core.fetch_back import FetchBack
 from baton.core.marks import Mark
 from baton.core.messages import FailCode
-from baton.core.watchdog import Watchdog
-from baton.sim.gray import DEATHS, NOTICED_US
+from baton.core.watchdog import FACTOR, Lane, Watchdog
+from baton.sim import gray
+from baton.sim.gray import DEATHS, NOTICED_US, Gray
 from baton.sim.parts import SHIPPED, Parts, Replaced
 from baton.sim.plants import BY_NAME
+from baton.sim.process import Process
 from baton.sim.run import _replaced, be_silent
 from baton.sim.settings import Faults, WorldDraw, draw_table
 from baton.sim.tape import Tape
@@ -108,3 +111,57 @@ def _impatient(self: Watchdog, lane: object) -> float:
 def test_a_watchdog_that_ends_workers_which_are_slow_is_found() -> None:
     parts = Parts(replaced=(Replaced(Watchdog, "_bound", _impatient),))
     assert violation(Faults(reorder=0.01), parts) == "no_false_alarm"
+
+
+def _hangs_while_hashes_are_late(seed: int, hangs: int, *planted: Replaced) -> str:
+    """What is violated in a world where prefill and decode hash their cached pages all the time, some of them late, and so many
+    hashes never end."""
+    roles = [(role, i) for role in ("prefill", "decode") for i in range(2)]
+    workers = tuple(msgspec.structs.replace(worker(role, pages=40, max_rooms=8), name=f"{role}-{i}") for role, i in roles)
+    draw = WorldDraw(
+        table=draw_table(Tape(script={})),
+        gateways=("gateway-0",),
+        workers=workers,
+        faults=Faults(hangs=hangs),
+        requests=12,
+        hostile_ms=1600,
+        attempts_differ=True,
+        quiet_ends=True,
+        fetch_back=FetchBack.ALWAYS,
+        alike=True,
+        verify_ms=300,
+    )
+    parts = Parts(replaced=(Replaced(gray, "KINDS", (gray.DIGEST,)), *planted))
+    try:
+        with _replaced(parts):
+            World(Tape(seed=seed), parts, draw=draw).run()
+    except Violation as found:
+        return found.invariant
+    return ""
+
+
+def _learns_without_end(self: Watchdog, lane: Lane) -> float:
+    expected = lane.pace.expected(next(iter(lane.open.values())))
+    floor, first = self._settings.floor_ms * 1000, self._settings.first_ms * 1000
+    return max(floor, first if expected is None else FACTOR * expected)
+
+
+LEARNS = Replaced(Watchdog, "_bound", _learns_without_end)
+AHEAD = Replaced(Process, "has_ended", lambda self, kind: None)
+HEALED = Replaced(Gray, "unnoticed", False)
+
+
+@pytest.mark.parametrize(
+    ("planted", "hangs", "seeds", "what"),
+    [(LEARNS, 6, range(40), "hang_noticed"), (AHEAD, 6, range(60, 160), "hang_noticed"), (HEALED, 1, range(100), "nothing_left")],
+    ids=["a late one makes the next one wait for long", "a late one was ahead of it", "a world in which it hangs is not healed"],
+)
+@pytest.mark.timeout(300)
+def test_a_hash_that_never_ends_where_others_are_late_ends_its_worker_in_time(
+    planted: Replaced, hangs: int, seeds: Iterable[int], what: str
+) -> None:
+    """A hash that had taken 0.6 s gave later ones ten times that, and larger ones a multiple of it (19 of 100,000 worlds). Two
+    mistakes of the judges hid behind it: the time of a piece begins with its turn, and what hangs outlasts healing."""
+    seed = next((seed for seed in seeds if _hangs_while_hashes_are_late(seed, hangs, planted) == what), None)
+    assert seed is not None, "it is not met any more: no world here shows what it guards against"
+    assert _hangs_while_hashes_are_late(seed, hangs) == ""

@@ -4,13 +4,14 @@
                        └── no sign of progress for longer than its bound ──▶ wedged, said once
 
     bound = `first_ms`, until anything of the kind has ended: first steps may compile
-            max(`floor_ms`, FACTOR x what so much has taken so far), from then on
+            FACTOR x what so much has taken so far, from then on; at least `floor_ms`, at most `first_ms`
 
 Work of a kind runs one piece after the other, so only the oldest is looked at. Time counts in steps of a tick at most: what
 passes while this process is not turned (stopped, moved to another machine, starved) is nobody's fault and counts for a tick.
 """
 
 from enum import Enum
+from math import inf
 
 import msgspec
 
@@ -33,7 +34,7 @@ class WatchdogSettings(msgspec.Struct, frozen=True):
     """How long work may go without a sign of progress, in milliseconds."""
 
     floor_ms: int  # however fast it was before; 0 = nothing is watched
-    first_ms: int  # until a piece of its kind has ended
+    first_ms: int  # until a piece of its kind has ended, and however slow that was from then on; 0 = neither
 
 
 class Pace:
@@ -144,9 +145,12 @@ class Watchdog:
 
     def _bound(self, lane: Lane) -> float:
         expected = lane.pace.expected(next(iter(lane.open.values())))
+        floor, first = self._settings.floor_ms * 1000, self._settings.first_ms * 1000
         if expected is None:
-            return max(self._settings.first_ms, self._settings.floor_ms) * 1000
-        return max(self._settings.floor_ms * 1000, FACTOR * expected)
+            return max(floor, first)
+        # A small piece that compiled for a minute, or waited for another rank's, says nothing of larger ones: by it alone they
+        # might take days. To have seen it is no reason to wait longer than with nothing seen.
+        return max(floor, min(first or inf, FACTOR * expected))
 
     def _stuck(self, task: Task, lane: Lane) -> Stuck:
         lane.said = True

@@ -208,7 +208,8 @@ class WorkerSettings(ProcessSettings, frozen=True, kw_only=True):
     watchdog_first_timeout_s: Annotated[
         float,
         Flag(
-            "The same, before the first of its kind has ended, when kernels may still be compiled.",
+            "The same, before the first of its kind has ended, when kernels may still be compiled;"
+            " and the most that it may be from then on.",
             PROCESSES,
             limits=WATCHDOG,
         ),

@@ -125,6 +125,7 @@ class SimEngine:
         if self.process.alive:
             rest = self._sums(order, slice(start, None))
             del self.digesting[order.job]
+            self.process.has_ended(DIGEST)
             self._done.append(DigestDone(order.job, rest if first is None else np.concatenate((first, rest))))
             self.process.wake()
 
@@ -275,6 +276,7 @@ class SimEngine:
             return
         rows = tuple(self._row(row, samples) for row in batch.rows)
         del self.computing[batch.seq]
+        self.process.has_ended(STEP)
         self._done.append(BatchDone(batch.seq, rows))
         self.process.wake()
 

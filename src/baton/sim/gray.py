@@ -1,6 +1,6 @@
 """What neither lives nor dies as it should: work that never ends, and a request that kills whoever computes it.
 
-a piece of work begins ──hang──▶ nothing more is heard of it ──▶ its worker must have ended within NOTICED_US
+a piece of work's turn comes ──hang──▶ nothing more is heard of it ──▶ its worker must have ended within NOTICED_US
 a batch with the poison in it ──▶ a process of that worker ends ──▶ at most DEATHS of them for one request
 """
 
@@ -16,7 +16,9 @@ from baton.sim.tape import Tape
 
 STEP, DIGEST, COPY = "step", "digest", "host copy"
 KINDS = (STEP, DIGEST, COPY, STEP, DIGEST)
-NOTICED_US = 4_500_000  # from its beginning to the end of its worker
+# To the end of its worker, from when all of its kind before it had ended, as they run one after the other: the watchdog's bound
+# (3 s at most), one of its looks (0.3 s), and a second or so in which the leader hears of it.
+NOTICED_US = 4_500_000
 DEATHS = 2
 ATTEMPTS = 4  # where a worker's last words may be lost (that the step was the request's alone): its epochs, one of them excused
 POISON, HANG, CRASH, IS_POISON, ROW = "poison", "hang", "crash", "is poison", "row"
@@ -48,9 +50,18 @@ class Gray:
         self._stuck[process] = kind
         self._world.heap.after(NOTICED_US, self._must_have_ended, process, kind, self._world.heap.now)
 
+    @property
+    def unnoticed(self) -> bool:
+        """Whether a worker lives of which something hangs: a fault that healing does not end."""
+        return any(w.alive and not self._stuck.keys().isdisjoint(w.processes) for w in self._world.workers.values())
+
     def _must_have_ended(self, process: Process, kind: str, since: int) -> None:
         worker = next((w for w in self._world.workers.values() if process in w.processes), None)
         if worker is None or not worker.alive:  # one of its ranks has ended: the others are ended with it
+            return
+        turn = max(since, process.last_ends.get(kind, 0))
+        if turn > since:
+            self._world.heap.at(turn + NOTICED_US, self._must_have_ended, process, kind, turn)
             return
         stood = sum(f.kind == "pause" and process.name.split("/")[0] in f.whom for f in self._world.all_faults)
         if not stood:

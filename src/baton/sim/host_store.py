@@ -126,6 +126,7 @@ class SimHostStore:
         if damages:
             self._damage(copy.key)
         del self.under_way[copy.job]
+        self._process.has_ended(COPY)
         self._done.append(Copied(copy.job, why))
         self._process.wake()
 

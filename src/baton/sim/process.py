@@ -50,6 +50,7 @@ class Process:
         self.gave_up = False  # it ended because something of its worker did not
         self.hangs: set[str] = set()  # kinds of work of which the next piece that begins never ends
         self.hung: set[str] = set()  # kinds of work of which nothing ends any more
+        self.last_ends: dict[str, int] = {}  # by kind of work: when a piece of it ended
         self.on_hang: Callable[[Process, str], None] = lambda process, kind: None
         self.on_death: list[Callable[[str], None]] = []
         self.on_bug: Callable[[Process, Bug], None] | None = None
@@ -144,6 +145,10 @@ class Process:
         self.hung.add(kind)
         self.on_hang(self, kind)
         return False
+
+    def has_ended(self, kind: str) -> None:
+        """A piece of work of this kind has ended."""
+        self.last_ends[kind] = self.heap.now
 
     def die(self, why: str) -> None:
         """End: nothing of it moves any more."""

@@ -314,6 +314,8 @@ class World:
         self._until_ended(healed + END_US + self.alone_us * self.draw.requests)
         if not self.draw.clean:  # what was silent before may be given up until now
             self._advance(max(self.heap.now, healed + self.limits.silence + 100_000))
+        # What hangs is a fault until its worker has ended, perhaps later than that; the judge of hangs says when it is too late.
+        self._advance(max(self.heap.now, healed + END_US), done=lambda: not self.gray.unnoticed)
         self._until_paired(healed + PAIRED_US)
         self.tell("---- everything has ended and every pair is made; two probes ----")
         self._probe(2)
