@@ -5,6 +5,7 @@ met in one world of 50,000 is looked for in worlds made for it.
 """
 
 from collections.abc import Iterable
+from types import SimpleNamespace
 
 import pytest
 from tests.sim.test_overload import worker
@@ -12,13 +13,17 @@ from tests.sim.test_overload import worker
 from baton.core import leader as leader_module
 from baton.core.agreement import Rehashed
 from baton.core.fetch_back import FetchBack
-from baton.core.ids import Boot, Micros, Rank
+from baton.core.ids import Boot, Micros, Rank, RankId
 from baton.core.inspections import Inspections
 from baton.core.leader import Leader
+from baton.core.manifest import RankManifest
 from baton.core.messages import FailCode, Stale
 from baton.core.room import OpenRoom, RoomState
+from baton.core.work import Connected
 from baton.sim import people
 from baton.sim.bank import first
+from baton.sim.costs import Costs
+from baton.sim.memory import SimFabric
 from baton.sim.parts import SHIPPED, Parts, Replaced
 from baton.sim.plants import BY_NAME
 from baton.sim.plants.resting import DoubtsNothing, NeverOrders, UsesOverdue
@@ -124,3 +129,21 @@ def test_a_cached_page_that_changes_is_not_served_for_long(parts, what):
     seed = next((seed for seed in range(40) if what in _resting(seed, parts)), None)
     assert seed is not None, "it is not met any more: no world here shows what it guards against"
     assert _resting(seed) == ""
+
+
+def test_a_connection_that_is_asked_for_again_is_answered_though_the_first_was_given_up():
+    """The answer to the first, which nobody wanted any more, took that of the second away (seed 69552)."""
+    be_silent()
+    world = World(Tape(script={}))
+    world.costs = Costs(connect_us=100_000)
+    process = SimpleNamespace(name="prefill-0/0", alive=True, port_call=lambda: None, wake=lambda: None)
+    fabric = SimFabric(world, process, {}, None)
+    peer = RankId(Boot(7), Boot(7), Rank(0))
+    fabric.connect(peer, RankManifest(Boot(7), 0, 0, 0, (), {}))
+    world.heap.advance(50_000)
+    fabric.disconnect(peer)
+    fabric.connect(peer, RankManifest(Boot(7), 0, 0, 0, (), {}))
+    world.heap.advance(120_000)
+    assert list(fabric.poll()) == []
+    world.heap.advance(150_000)
+    assert list(fabric.poll()) == [Connected(peer, "")]

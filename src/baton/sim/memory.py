@@ -156,8 +156,9 @@ class SimFabric:
         self._said.append(Connected(peer, ""))
 
     def _reached(self, peer: RankId, manifest: RankManifest) -> None:
-        """A connection that took its time; nobody may wait for it any more."""
-        if self._process.alive and self._reaching.pop(peer, None) is manifest:
+        """A connection that took its time; nobody may wait for it any more, or for a later one."""
+        if self._process.alive and self._reaching.get(peer) is manifest:
+            del self._reaching[peer]
             self._peers[peer] = manifest
             self._said.append(Connected(peer, ""))
             self._process.wake()
