@@ -147,3 +147,17 @@ def test_a_connection_that_is_asked_for_again_is_answered_though_the_first_was_g
     assert list(fabric.poll()) == []
     world.heap.advance(150_000)
     assert list(fabric.poll()) == [Connected(peer, "")]
+
+
+def test_a_crowd_may_take_as_many_events_as_its_requests_need():
+    """A hundred requests over eight legs were taken for an endless loop at their last probe (seed 27884)."""
+    be_silent()
+    for requests, most in ((12, 60_000), (46, 60_000), (100, 130_000)):
+        draw = WorldDraw(draw_table(Tape(script={})), (), (), Faults(), requests, 0, True, True)
+        world = World(Tape(script={}), draw=draw)
+        world.heap.events = most - 1
+        world.heap.after(1, lambda: None)
+        world.heap.after(3, lambda: None)
+        world._advance(2)
+        with pytest.raises(Violation, match=f"more than {most} events"):
+            world._advance(4)

@@ -32,7 +32,7 @@ from baton.sim.costs import Wires
 from baton.sim.endings import Endings
 from baton.sim.excuses import EVERYBODY, Fault, worker_of
 from baton.sim.gateway import GatewayRun
-from baton.sim.gray import Gray
+from baton.sim.gray import CRASH, Gray
 from baton.sim.handoffs import Handoffs
 from baton.sim.heap import Heap
 from baton.sim.loans import Loans
@@ -56,7 +56,8 @@ from baton.sim.worker import WorkerRun, address_of
 
 WEIGHTS = "ab" * 16
 OTHER_WEIGHTS = "cd" * 16
-PAIRED_US = OLD_US + 5_500_000  # after healing; old copies of a dead peer's frames can put off its silence
+MADE_US = 5_500_000  # until all pairs are made, once everybody lives: silence of who is gone, introductions
+PAIRED_US = OLD_US + MADE_US  # after healing; old copies of a dead peer's frames can put off its silence
 END_US = PAIRED_US + 2_000_000  # by then every request has ended, and long before its own deadline would end it
 PROBE_US = 1_000_000  # too short for a handoff that stands still and is tried again
 REST_US = 1_000_000
@@ -64,7 +65,14 @@ HASHED_US = 500_000  # until hashes of cached pages have ended that nothing dela
 LONG_US = 13_000_000  # until the oldest copy of a frame and the last straggler have come
 SCRUBS = 8  # orders to hash cached pages, within the interval; all ranks answer each
 QUIET_TURNS = 60  # per process and second at rest; more is a busy loop or a message storm
-MAX_EVENTS = 60_000
+MAX_EVENTS = 60_000  # of a world with tens of requests; more is an endless loop
+# Of a request, where there are many: each of 9 blocks is read over 8 legs in 2 groups, with 7 events (begun, sampled, landed,
+# ended, its time limit, hashed, reported), and about 300 are of its steps and messages.
+EVENTS_EACH = 1_300
+REAPED_US, REAPED_TIMES = 600_000, 8  # what is left of a worker is ended a multiple of this after its first rank has
+RESTARTS_US, RESTARTS_TIMES = 200_000, 5  # .. and it starts again a multiple of this later
+RESTARTS_FIRST_US = 100_000
+RESTARTED_US = REAPED_US * (REAPED_TIMES - 1) + RESTARTS_FIRST_US + RESTARTS_US * (RESTARTS_TIMES - 1)  # at the latest
 CALM = Faults()
 FRONT = FrontSettings(wait_for_workers_ms=8_000)
 
@@ -129,6 +137,7 @@ class World:
         self.gateway_addresses = tuple(address_of(g) for g in self.draw.gateways)
         self.workers: dict[str, WorkerRun] = {}
         self.gateways: dict[str, GatewayRun] = {}
+        self._ended_at = 0  # when the last worker did that a hang or a request has ended, as some do after healing
         self._names: dict[Boot, str] = {}
         self._boots = count(1)
         self._bits, self._questions = count(1), count(1)
@@ -272,9 +281,12 @@ class World:
             process.on_death.append(partial(self._rank_died, worker, process))
 
     def _rank_died(self, worker: WorkerRun, process: Process, why: str) -> None:
-        self.fault(self.gray.kind_of_death(process), process.name)
+        kind = self.gray.kind_of_death(process)
+        self.fault(kind, process.name)
         self.tell(f"{process.name}: ends: {why}")
-        self.heap.after(self.tape.below(8, "reaped after") * 600_000, self._reap, worker)
+        if kind != CRASH and sum(not p.alive for p in worker.processes) == 1:
+            self._ended_at = self.heap.now
+        self.heap.after(self.tape.below(REAPED_TIMES, "reaped after") * REAPED_US, self._reap, worker)
 
     def _reap(self, worker: WorkerRun) -> None:
         """The supervisor ends what is left of a worker, and starts it again, or not before everything heals."""
@@ -282,7 +294,7 @@ class World:
             process.die("a rank of its worker has ended")
         if self.workers.get(worker.draw.name) is worker and (not self.hostile or not self.tape.chance(0.3, "stays down")):
             del self.workers[worker.draw.name]
-            self.heap.after(100_000 + 200_000 * self.tape.below(5, "restarts after"), self._restart_worker, worker.draw)
+            self.heap.after(self._restarts_after(), self._restart_worker, worker.draw)
 
     def _restart_worker(self, draw: WorkerDraw) -> None:
         if draw.name not in self.workers:
@@ -292,7 +304,10 @@ class World:
         self.fault("crash", name)
         self.tell(f"{name}: ends: {why}")
         self.people.gateway_ended(name)
-        self.heap.after(100_000 + 200_000 * self.tape.below(5, "restarts after"), self._restart_gateway, name)
+        self.heap.after(self._restarts_after(), self._restart_gateway, name)
+
+    def _restarts_after(self) -> int:
+        return RESTARTS_FIRST_US + RESTARTS_US * self.tape.below(RESTARTS_TIMES, "restarts after")
 
     def _restart_gateway(self, name: str) -> None:
         if not self.gateways[name].process.alive:
@@ -316,7 +331,7 @@ class World:
             self._advance(max(self.heap.now, healed + self.limits.silence + 100_000))
         # What hangs is a fault until its worker has ended, perhaps later than that; the judge of hangs says when it is too late.
         self._advance(max(self.heap.now, healed + END_US), done=lambda: not self.gray.unnoticed)
-        self._until_paired(healed + PAIRED_US)
+        self._until_paired(healed)
         self.tell("---- everything has ended and every pair is made; two probes ----")
         self._probe(2)
         self._rest()
@@ -351,12 +366,16 @@ class World:
                     "healed_succeeds", f"{client.name}, sent after healing, has not ended well: {client.gone or client.end}"
                 )
 
-    def _until_paired(self, until: int) -> None:
-        """Every decode worker can take from every prefill worker again, and every gateway knows it and no others."""
-        self._advance(until, done=self._paired)
-        if not self._paired():
-            made = [gateway.front.usable_pairs() for gateway in self.gateways.values()]
-            self.violate("liveness", f"{PAIRED_US / 1e6:.0f} s after healing the pairs are {made}; {self._due_pairs()} are due")
+    def _until_paired(self, healed: int) -> None:
+        """Every decode worker can take from every prefill worker again, and every gateway knows it and no others. A worker that
+        ends after healing, of work that hung or of a request that kills it, is started again, and its pairs have their time."""
+        while not self._paired():
+            until = max(healed + OLD_US, self._ended_at + RESTARTED_US) + MADE_US
+            if self.heap.now >= until:
+                made = [gateway.front.usable_pairs() for gateway in self.gateways.values()]
+                seconds = (until - healed) / 1e6
+                self.violate("liveness", f"{seconds:.1f} s after healing the pairs are {made}; {self._due_pairs()} are due")
+            self._advance(until, done=self._paired)
 
     def _due_pairs(self) -> set[tuple[Boot, Boot]]:
         boots = {
@@ -469,8 +488,9 @@ class World:
                 self.violate("damage_found_in_time", f"{worker.draw.name} keeps {pages}, which were damaged long ago")
 
     def _advance(self, until: int, *, done: Callable[[], bool] | None = None) -> None:
-        if not self.heap.advance(until, most=MAX_EVENTS, done=done):
-            self.violate("liveness", f"more than {MAX_EVENTS} events")
+        most = max(MAX_EVENTS, EVENTS_EACH * self.draw.requests)
+        if not self.heap.advance(until, most=most, done=done):
+            self.violate("liveness", f"more than {most} events")
 
     def _until_ended(self, until: int) -> None:
         self._advance(until, done=self.people.all_ended)
