@@ -113,3 +113,14 @@ def test_who_was_alone_in_the_step_is_refused() -> None:
     ranks = Ranks(1, 1, alone_until=16)
     assert any(isinstance(e, Send) and isinstance(e.message, Trial) for e in ranks.said)
     assert failures(ranks.stuck(0)) == [(1, FailCode.POISON, False)]
+
+
+def test_who_was_alone_in_the_step_is_refused_before_the_others_are_told() -> None:
+    """So the gateway knows that they are innocent."""
+    ranks = Ranks(1, 1)
+    suspect = msgspec.structs.replace(ticket(2, prefill=U, decode=U), alone_until=16)
+    ranks.leader.step(MessageReceived(GATEWAY, suspect), Micros(1))
+    ranks.report(0, ended=True)
+    (ranks.seq,) = ranks.leader._flight
+    found = [(room, code) for room, code, _ in failures(ranks.stuck(0))]
+    assert found == [(2, FailCode.POISON), (1, FailCode.WORKER_LOST)]

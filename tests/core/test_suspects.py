@@ -9,7 +9,7 @@ from tests.core.test_front import T0, Bench, heard
 from baton.core.door import Fail, RequestId
 from baton.core.events import PeerLost, TimerDue
 from baton.core.ids import Boot, Epoch, Key, Micros
-from baton.core.messages import Ended, FailCode, Failed, Recompute, Ticket, Tokens, Trial
+from baton.core.messages import Ended, FailCode, Failed, Recompute, Ticket, Tokens, Trial, Withdrawn
 from baton.core.suspects import MARGIN
 
 P2, D2 = Boot(12), Boot(13)
@@ -87,6 +87,58 @@ def test_whoever_was_there_during_another_ones_step_is_innocent(bench: Bench) ->
     again = [t for t in tickets(done) if t.key.room == other.key.room]
     assert [t.alone_until for t in again] == [0]
     assert bench.front._rooms[other.key.room].failures == 0
+
+
+def two_on_the_same_workers(bench: Bench) -> tuple[Ticket, Ticket]:
+    """A suspect, and another request on its two workers."""
+    first = start(bench)
+    (suspect,) = tickets(lose(bench, first.prefill))
+    other = start(bench, 2)
+    assert (other.prefill, other.decode) == (suspect.prefill, suspect.decode)
+    return suspect, other
+
+
+def test_who_has_ended_its_prefill_worker_is_not_innocent_because_decode_tries_another_one(bench: Bench) -> None:
+    suspect, other = two_on_the_same_workers(bench)
+    bench.say(suspect.decode, Trial(suspect.key, over=False))
+    bench.say(other.decode, Failed(other.key, FailCode.WORKER_LOST, "the prefill worker was lost", True))
+    assert bench.front._rooms[other.key.room].failures == 1
+    assert not bench.front._rooms[other.key.room].acquitted
+
+
+def test_who_misses_a_worker_that_tries_another_one_is_innocent(bench: Bench) -> None:
+    suspect, other = two_on_the_same_workers(bench)
+    bench.say(suspect.prefill, Trial(suspect.key, over=False))
+    bench.say(other.decode, Failed(other.key, FailCode.WORKER_LOST, "the prefill worker was lost", True))
+    assert bench.front._rooms[other.key.room].failures == 0
+
+
+def test_who_is_with_a_worker_that_gives_up_for_another_one_is_innocent(bench: Bench) -> None:
+    suspect, other = two_on_the_same_workers(bench)
+    bench.say(suspect.decode, Trial(suspect.key, over=False))
+    bench.say(suspect.decode, Failed(suspect.key, FailCode.POISON, "a step hangs", False))
+    bench.say(other.decode, Failed(other.key, FailCode.WORKER_LOST, "decode gives up", True))
+    assert bench.front._rooms[other.key.room].failures == 0
+    lose(bench, suspect.decode)
+    assert not bench.front._suspects
+
+
+def test_a_step_of_an_earlier_epoch_of_its_own_makes_nobody_innocent(bench: Bench) -> None:
+    """It was withdrawn while it was computed alone; the worker that it ended is missed before the gateway has lost it."""
+    first = start(bench)
+    (suspect,) = tickets(lose(bench, first.prefill))
+    bench.front._suspects.heard(suspect.prefill, Trial(Key(suspect.key.room, first.key.epoch), over=False))
+    bench.say(suspect.decode, Failed(suspect.key, FailCode.WORKER_LOST, "the prefill worker was lost", True))
+    assert bench.front._rooms[suspect.key.room].failures == 2
+
+
+def test_a_suspect_that_gave_way_waits_until_its_step_is_over(bench: Bench) -> None:
+    first = start(bench)
+    (suspect,) = tickets(lose(bench, first.prefill))
+    bench.say(suspect.prefill, Trial(suspect.key, over=False))
+    assert not tickets(bench.say(suspect.prefill, Withdrawn(suspect.key)))
+    assert not tickets(bench.say(suspect.decode, Ended(suspect.key)))
+    assert [t.key.epoch for t in tickets(bench.say(suspect.prefill, Ended(suspect.key)))] == [Epoch(3)]
 
 
 def test_a_suspect_whose_handoff_fails_waits_until_its_workers_have_said_that_they_live(bench: Bench) -> None:

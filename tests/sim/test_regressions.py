@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from types import SimpleNamespace
 
 import pytest
+from tests.sim import test_gray
 from tests.sim.test_overload import worker
 
 from baton.core import leader as leader_module
@@ -18,7 +19,9 @@ from baton.core.inspections import Inspections
 from baton.core.leader import Leader
 from baton.core.manifest import RankManifest
 from baton.core.messages import FailCode, Stale
+from baton.core.request import Request
 from baton.core.room import OpenRoom, RoomState
+from baton.core.suspects import Suspects
 from baton.core.work import Connected
 from baton.sim import people
 from baton.sim.bank import first
@@ -161,3 +164,28 @@ def test_a_crowd_may_take_as_many_events_as_its_requests_need():
         world._advance(2)
         with pytest.raises(Violation, match=f"more than {most} events"):
             world._advance(4)
+
+
+def _innocent_of_anything(self: Suspects, request: Request, sender: Boot) -> bool:
+    """Whichever of its two workers tries another request, or an earlier epoch of this one."""
+    trials = {self._trials.get(boot) for boot in request.pair or ()} - {None}
+    return bool(trials) and request.key not in trials
+
+
+def _poisoned(seed: int, parts: Parts = SHIPPED) -> str:
+    """What is violated in a world where workers crash and requests kill them."""
+    try:
+        test_gray.world(seed, Faults(poison=True, crashes=2), parts, each=2)
+    except Violation as violation:
+        return violation.invariant
+    return ""
+
+
+@pytest.mark.timeout(300)
+def test_a_request_is_not_acquitted_by_a_step_that_has_not_ended_its_worker():
+    """Decode tried one request alone and missed the prefill worker that another one had ended: that one was never a suspect."""
+    be_silent()
+    parts = Parts(replaced=(Replaced(Suspects, "innocent", _innocent_of_anything),))
+    seed = next((seed for seed in range(40, 60) if _poisoned(seed, parts) == "poison_bounded"), None)
+    assert seed is not None, "it is not met any more: no world here shows what it guards against"
+    assert _poisoned(seed) == ""

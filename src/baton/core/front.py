@@ -356,7 +356,7 @@ class Front:
             request.alone_until = len(request.said) + MARGIN
         if request.failures >= self.settings.max_epochs or (needs_pair and not self.usable_pairs()):
             self._fail(request, code, detail)
-        elif counts and tried and open_still:
+        elif tried and open_still:
             self._hold(request, now)
         else:
             self._start(request, now)
@@ -474,9 +474,11 @@ class Front:
         elif message.retry:
             if message.code is FailCode.WORKER_LOST and request.pair is not None:
                 self._doubt_pair(request.pair, now)
-            counts = not (self._suspects.innocent(request) and self._acquit(request))
+            counts = not (self._suspects.innocent(request, sender) and self._acquit(request))
             self._another_epoch(request, message.code, message.detail, now, counts=counts, needs_pair=False)
         else:
+            if message.code is FailCode.POISON:
+                self._suspects.blamed(sender, message.key)
             self._fail(request, message.code, message.detail)
 
     def _on_given_up(self, sender: Boot, message: Recompute | Withdrawn, now: Micros) -> None:

@@ -225,7 +225,8 @@ class Leader(ABC, Generic[R]):
         self.marks[Mark.GIVEN_UP] += 1
         self._given_up = why
         stuck = [room for room, _ in self._flight[seq]] if seq is not None else []
-        for room in [r for r in self.rooms.values() if r.state is not RoomState.ENDING]:
+        rooms = [r for r in self.rooms.values() if r.state is not RoomState.ENDING]
+        for room in sorted(rooms, key=lambda r: r is not self._trial):  # whose doing it is is said first: the others are innocent
             if room is self._trial and room in stuck:
                 self.fail(room, FailCode.POISON, f"{self.settings.name} computed nothing else, and {why}", retry=False)
             else:

@@ -1,7 +1,7 @@
 """Requests that may have ended a worker: an exception, a signal or a hang while somebody computed them may be their own doing.
 
     an epoch fails ──▶ suspect: its next steps are its own (Ticket.alone_until), and it begins only when the epoch before has
-                       ended on both sides ──▶ MARGIN tokens further ──▶ a suspect no more
+                       ended on both sides, however that ended ──▶ MARGIN tokens further ──▶ a suspect no more
                        └── a worker ends during such a step (Trial) ──▶ refused; whoever else was there is innocent
 
 So a request ends two workers at most, and is refused only after one that computed nothing else.
@@ -19,11 +19,12 @@ class Suspects:
 
     def __init__(self) -> None:
         self._trials: dict[Boot, Key] = {}  # what workers compute alone now
+        self._giving_up: set[Boot] = set()  # workers that end because such a step does not
         self._held: dict[Room, Request] = {}
 
     def __len__(self) -> int:
         """What is kept: of nobody who has ended."""
-        return len(self._trials) + len(self._held)
+        return len(self._trials) + len(self._giving_up) + len(self._held)
 
     def heard(self, worker: Boot, trial: Trial) -> None:
         """A worker begins a step for a suspect, or has ended it."""
@@ -34,12 +35,23 @@ class Suspects:
 
     def lost(self, worker: Boot) -> Key | None:
         """A worker is gone; what it computed alone."""
+        self._giving_up.discard(worker)
         return self._trials.pop(worker, None)
 
-    def innocent(self, request: Request) -> bool:
-        """Whether one of its workers computes another request alone: nothing that happens now is its own doing."""
-        trials = {self._trials.get(boot) for boot in request.pair or ()} - {None}
-        return bool(trials) and request.key not in trials
+    def blamed(self, worker: Boot, key: Key) -> None:
+        """A worker refuses a request because the step that it has alone does not end: its other rooms fail with it."""
+        if self._trials.get(worker) == key:
+            self._giving_up.add(worker)
+
+    def innocent(self, request: Request, sender: Boot) -> bool:
+        """Whether an epoch that a worker says has failed was ended by another request.
+
+        The sender ended it by giving up, or it has waited for the other worker in vain: whoever it was must compute another
+        request alone, and not an earlier epoch of this one. What the sender computes when the other one is gone says nothing.
+        """
+        failing = {sender} if sender in self._giving_up else {*(request.pair or ())} - {sender}
+        trials = {self._trials[boot].room for boot in failing if boot in self._trials}
+        return bool(trials) and request.room not in trials
 
     def hold(self, request: Request) -> None:
         """It does not begin again before its last epoch has ended on both sides."""
