@@ -50,11 +50,11 @@ def test_without_suspects_all_step_together() -> None:
 
 def test_suspects_and_the_others_take_turns_and_whoever_cannot_leaves_the_step_to_the_other() -> None:
     turns, rooms = Turns(), [Some("a", alone=False), Some("s", alone=True), Some("t", alone=True), Some("b", alone=False)]
-    assert names(turns.lots(rooms, flying=False)) == [["s"], ["a", "b"]]
+    assert names(turns.lots(rooms, flying=False)) == [["s"], ["t"], ["a", "b"]]
     turns.stepped(alone=True)
-    assert names(turns.lots(rooms, flying=False)) == [["a", "b"], ["s"]]
+    assert names(turns.lots(rooms, flying=False)) == [["a", "b"], ["s"], ["t"]]
     turns.stepped(alone=False)
-    assert names(turns.lots(rooms, flying=False)) == [["s"], ["a", "b"]]
+    assert names(turns.lots(rooms, flying=False)) == [["s"], ["t"], ["a", "b"]]
 
 
 def test_a_suspect_waits_until_nothing_else_is_under_way_and_then_nobody_comes_before_it() -> None:

@@ -25,7 +25,8 @@ class Turns:
         self._alone_last = alone
 
     def lots(self, rooms: Sequence[R], *, flying: bool) -> list[list[R]]:
-        """Those that may make up the next step, the first choice first: the second is for when that has nothing to compute.
+        """Those that may make up the next step, the first choice first: each other one is for when those before it have nothing
+        to compute. A suspect that lacks a page may wait for a younger one, which gives way only after a step of its own.
 
         rooms: oldest request first. flying: whether another step is under way, which a suspect waits for
         """
@@ -33,7 +34,8 @@ class Turns:
         if not suspects:
             return [list(rooms)]
         others = [room for room in rooms if not room.alone]
-        lots = [others, suspects[:1]] if self._alone_last else [suspects[:1], others]
+        alone = [[room] for room in suspects]
+        lots = [others, *alone] if self._alone_last else [*alone, others]
         if flying:
             lots = lots[:1] if lots[0] is others and others else []
         return [lot for lot in lots if lot]
