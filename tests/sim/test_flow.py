@@ -6,16 +6,19 @@ from tests.sim.test_overload import worker
 
 from baton.core import read_queue
 from baton.core.door import Finish
+from baton.core.host_ledger import state_bytes
 from baton.core.leader import Leader
 from baton.core.marks import Mark
 from baton.core.progress import ProgressTracker
+from baton.core.read_queue import READS
 from baton.core.request import FrontSettings
+from baton.core.state import Placement
 from baton.sim import world as world_module
 from baton.sim.costs import Costs, Shares
 from baton.sim.parts import SHIPPED, Parts, Replaced
 from baton.sim.plants.overload import PLANTS
 from baton.sim.run import _replaced, be_silent
-from baton.sim.settings import Faults, WorldDraw, draw_table
+from baton.sim.settings import LONGEST, Faults, WorldDraw, draw_costs, draw_service, draw_table
 from baton.sim.tape import Tape
 from baton.sim.world import Violation, World
 
@@ -71,3 +74,23 @@ def test_a_clock_that_runs_while_somebody_queues_is_found_here(plant):
 def test_the_plants_replace_what_they_say():
     names = {(r.owner, r.name) for plant in PLANTS for r in plant.make().replaced}
     assert names == {(ProgressTracker, "patience_ends"), (Leader, "_on_progress"), (read_queue, "READS")}
+
+
+FETCH_US = 500_000  # the deadline of a read
+
+
+@pytest.mark.timeout(300)
+def test_no_wire_is_so_slow_that_a_read_runs_out_of_time_behind_those_that_are_given_with_it():
+    """Each rank of each decode worker that shares the wire has so many reads with it, of the largest ordinary request at most; of
+    few heads several ranks read the same ones."""
+    replicas = 0
+    for seed in range(600):
+        draw = draw_service(Tape(seed=seed))
+        costs = draw_costs(Tape(seed=seed), draw)
+        for w in draw.workers if costs.bytes_per_ms else ():
+            ranks = [(t, p) for p in range(w.pp) for t in range(w.tp)]
+            reads = [state_bytes(Placement(draw.table, w.tp, w.pp, t, p, 1), LONGEST) for t, p in ranks]
+            replicas += sum(reads) > state_bytes(Placement(draw.table, 1, 1, 0, 0, 1), LONGEST)
+            others = max(1, len(draw.workers) - 1)
+            assert others * READS * sum(map(costs.carrying, reads)) < FETCH_US
+    assert replicas > 10

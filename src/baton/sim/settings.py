@@ -214,11 +214,20 @@ def _crowded(tape: Tape, draw: WorldDraw) -> WorldDraw:
     )
 
 
+def longest_bytes(draw: WorldDraw) -> int:
+    """What the ranks of one worker read of the largest ordinary request's state: where there are fewer heads than ranks several
+    hold the same ones, and each reads them for itself."""
+    return max(
+        sum(state_bytes(Placement(draw.table, w.tp, w.pp, t, p, 1), LONGEST) for p in range(w.pp) for t in range(w.tp))
+        for w in draw.workers
+    )
+
+
 def draw_costs(tape: Tape, draw: WorldDraw) -> Costs:
     """Slow engines, slow wires, or both: never so slow that a step, or the reads that a fabric is given at once, take longer
     than the time after which the code gives them up."""
     slow = tape.below(4, "what is slow")  # wires alone in two: a slow engine keeps them from ever being full
-    longest = state_bytes(Placement(draw.table, 1, 1, 0, 0, 1), LONGEST)
+    longest = longest_bytes(draw)
     sharing = max(1, len(draw.workers) - 1)  # reads from so many, or into so many
     longest_ms = (100, 100, 50)[tape.below(3, "the wire")] // sharing
     engine, wire = slow in (0, 3), slow != 0

@@ -17,7 +17,6 @@ from baton.core.door import Finish
 from baton.core.errors import Bug
 from baton.core.events import AskWorkers, ForgetQuestion
 from baton.core.fetch_back import FetchBack
-from baton.core.host_ledger import state_bytes
 from baton.core.ids import Boot, GroupName, Key, Micros, Rank, Room
 from baton.core.marks import Marks
 from baton.core.messages import BlockRun, Clear, ResetCache, Ticket
@@ -44,7 +43,7 @@ from baton.sim.people import People
 from baton.sim.pressure import Pressure
 from baton.sim.process import Process, SkewedClock
 from baton.sim.residue import kept
-from baton.sim.settings import LONGEST, Faults, WorkerDraw, WorldDraw, draw_world
+from baton.sim.settings import LONGEST, Faults, WorkerDraw, WorldDraw, draw_world, longest_bytes
 from baton.sim.sharing import Sharing
 from baton.sim.story import Story, ordered, short
 from baton.sim.sums import Sums
@@ -119,7 +118,7 @@ class World:
         self.all_faults: list[Fault] = []
         self.costs, self.work = self.draw.costs, Work()
         self.wires = Wires(self.heap, self.costs)
-        longest = state_bytes(Placement(self.draw.table, 1, 1, 0, 0, 1), LONGEST)
+        longest = longest_bytes(self.draw)
         self.alone_us = self.costs.request_us(steps=LONGEST, nbytes=longest)  # that a request takes longer than by default
         if self.draw.crowded:
             self.all_faults.append(Fault(0, "crowd", frozenset({EVERYBODY})))
