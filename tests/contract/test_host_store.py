@@ -61,7 +61,14 @@ def real(total: int) -> Iterator[Rig]:
 def simulated(total: int) -> Iterator[Rig]:
     heap, tape = Heap(Tape(), shuffle=False), Tape()
     world = SimpleNamespace(heap=heap, tape=tape, faults=Faults, fault=lambda *_: None)
-    process = SimpleNamespace(alive=True, name="decode-0/0", port_call=lambda: None, wake=lambda: None, ends=lambda kind: True)
+    process = SimpleNamespace(
+        alive=True,
+        name="decode-0/0",
+        port_call=lambda: None,
+        wake=lambda: None,
+        ends=lambda kind: True,
+        has_ended=lambda kind: None,
+    )
     pools = {g: SimPool(BLOCKS * size) for g, size in SIZES.items()}
     store = SimHostStore(world=world, process=process, placement=PLACEMENT, pools=pools, total=total)  # type: ignore[arg-type]
 

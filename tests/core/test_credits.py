@@ -244,7 +244,10 @@ def test_a_ticket_says_how_long_it_may_wait_and_later_ones_only_what_is_left():
     edge.hear(D, Failed(edge.key(1), FailCode.HANDOFF_FAILED, "x", True))
     assert {m.admit_ms for _, m in edge.done if isinstance(m, Ticket)} == {3_000}, "it had been admitted"
     edge.hear(D, Tokens(edge.key(1), 0, (drawn(7),), None))
-    edge.hear(D, Recompute(edge.key(1)))
+    gave_way = edge.key(1)
+    edge.hear(D, Recompute(gave_way))
+    edge.hear(D, Ended(gave_way))
+    edge.hear(P, Ended(gave_way))  # a handoff of it failed before: it begins again when both sides are done with it
     assert {m.admit_ms for _, m in edge.done if isinstance(m, Ticket)} == {59_000}, "what has begun has its deadline alone"
 
 

@@ -219,7 +219,9 @@ def test_damage_that_was_done_before_a_room_went_away_is_no_fault_of_its_way_bac
 def test_the_host_store_knows_whose_state_was_damaged_when_it_was_copied():
     heap, tainted = Heap(Tape(), shuffle=False), set()
     world = SimpleNamespace(heap=heap, tape=Tape(), faults=Faults, fault=lambda *_: None, tainted=tainted)
-    process = SimpleNamespace(alive=True, name="d", port_call=lambda: None, wake=lambda: None, ends=lambda kind: True)
+    process = SimpleNamespace(
+        alive=True, name="d", port_call=lambda: None, wake=lambda: None, ends=lambda kind: True, has_ended=lambda kind: None
+    )
     pools = {FULL: SimPool(8 * PLACEMENT.page_bytes(FULL))}
     store = SimHostStore(world=world, process=process, placement=PLACEMENT, pools=pools, total=1 << 20)
     store.damaged = lambda group, slot: slot == 5

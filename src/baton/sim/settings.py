@@ -217,10 +217,11 @@ def _crowded(tape: Tape, draw: WorldDraw) -> WorldDraw:
 def longest_bytes(draw: WorldDraw) -> int:
     """What the ranks of one worker read of the largest ordinary request's state: where there are fewer heads than ranks several
     hold the same ones, and each reads them for itself."""
-    return max(
+    read = (
         sum(state_bytes(Placement(draw.table, w.tp, w.pp, t, p, 1), LONGEST) for p in range(w.pp) for t in range(w.tp))
         for w in draw.workers
     )
+    return max(read, default=0)
 
 
 def draw_costs(tape: Tape, draw: WorldDraw) -> Costs:
