@@ -42,7 +42,7 @@ class FileExists(ConfigError):
 class LogFile:
     """Takes whole frames; what was taken survives the end of this process, however it ends.
 
-    A write that fails ends the journal at its last whole frame, not the process: serving goes before writing down.
+    A write that fails ends the log at its last whole frame, not the process: serving goes before writing down.
     """
 
     def __init__(self, path: Path) -> None:

@@ -136,8 +136,7 @@ class Worker(Member):
             verify_ms=int(s.cache_verify_interval_s * 1000),
         )
         parts = LeaderParts(self.manifest, settings, totals)
-        leader: Core[LeaderEvent, Effect] = self._station.record.of(parts.make(self._station.plans), parts)
-        return leader
+        return self._station.record.of(parts.make(self._station.plans), parts)
 
 
 class Follower(Member):

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 from baton.adapters.log_file import log_path, open_log
 from baton.core.errors import ConfigError
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from baton.trace.log import Parts
     from baton.trace.recorder import Recorder
 
+E = TypeVar("E")
+F = TypeVar("F")
+
 
 @dataclass(frozen=True)
 class Recording:
@@ -22,7 +25,7 @@ class Recording:
     recorder: "Recorder | None"
     close: Callable[[], None]
 
-    def of(self, core: Core[Any, Any], parts: "Parts") -> Any:
+    def of(self, core: Core[E, F], parts: "Parts") -> Core[E, F]:
         """A core object that was made of these parts, for the pump."""
         if self.recorder is None:
             return core

@@ -34,7 +34,7 @@ class WatchdogSettings(msgspec.Struct, frozen=True):
     """How long work may go without a sign of progress, in milliseconds."""
 
     floor_ms: int  # however fast it was before; 0 = nothing is watched
-    first_ms: int  # until a piece of its kind has ended, and however slow that was from then on; 0 = neither
+    first_ms: int  # until a piece of its kind has ended; also the most that later ones get, where it is not 0
 
 
 class Pace:
