@@ -101,7 +101,7 @@ def measure(target: Target, load: Load) -> Found:
         warm_up=(),
         tell=lambda _: None,
     )
-    capacity = steady_rate([o.ended for o in closed], load.clients)
+    capacity = steady_rate([o.ended for o in closed if not o.failure], load.clients)
     count = max(1, round(load.factor * capacity * load.seconds))
     due = arrivals(count, rate=load.factor * capacity, burstiness=1.0, seed=1)
     outcomes, back_s = _flood(target, items(count), due, alone=lambda: alone(1)[0], idle_s=idle_s)

@@ -29,17 +29,19 @@ class Edge:
         self._refused: Counter[str] = Counter()
         self._waited = Durations()
 
-    def require_room(self, submit: Submit, *, open_requests: int, unadmitted: int, now: Micros) -> None:
+    def require_room(self, submit: Submit, *, open_requests: int, unadmitted: int, answer_us: int, now: Micros) -> None:
         """A request that might wait too long is refused at once: a client can do more with that than with waiting in vain.
 
         unadmitted: requests that workers have, and hold no memory for to generate in
+        answer_us: how long its answer would take if it began now
 
         Raises:
             Overloaded: says which bound was met
         """
         s, waiting = self._settings, len(self._queue)
-        wait = self._queue.wait(submit.priority, now, before=unadmitted) // 1000
+        wait, answer = self._queue.wait(submit.priority, now, before=unadmitted) // 1000, answer_us // 1000
         most = patience_ms(submit, s) // CAUTION
+        late = wait + answer - submit.limits.deadline_ms
         if open_requests >= s.max_requests:
             reason, why = "open", f"{s.max_requests} requests are open already"
         elif waiting >= s.max_queued:
@@ -48,10 +50,12 @@ class Edge:
             reason = "slow"
             why = f"{waiting} requests wait, and the turn of this one would come in {wait} ms; it is taken if that is at most"
             why += f" {most} ms, a quarter of what it may wait (--queue-timeout, or half of its own timeout)"
+        elif late > 0:
+            reason, why = "late", _late(answer, submit.limits.deadline_ms - wait)
         else:
             return
         self._refused[reason] += 1
-        raise Overloaded(f"{why}; try again later", retry_after_s=max(1, -(-(wait - most) // 1000)))
+        raise Overloaded(f"{why}; try again later", retry_after_s=max(1, -(-max(wait - most, late) // 1000)))
 
     def enter(self, request: Request, now: Micros) -> None:
         """A request stands in line, for its first epoch or for the next."""
@@ -81,6 +85,11 @@ class Edge:
         since = self._waiting[oldest].since if oldest is not None else now
         return QueueView(len(self._queue), (now - since) // 1000, dict(self._refused), self._waited.view())
 
+    def too_late(self, request: Request, answer_us: int, now: Micros) -> str:
+        """Its turn has come too late for its answer; why."""
+        self._refused["late"] += 1
+        return f"{_late(answer_us // 1000, (request.deadline - now) // 1000)}; try again later"
+
     # ---- times that are over --------------------------------------------------------------------
 
     def due(self, request: Request) -> Micros:
@@ -105,3 +114,10 @@ class Edge:
         what = "memory to generate in" if self.pairless is None else "a pair of workers"
         limit = f"waited {request.patience_ms} ms for {what}, the most that it may (--queue-timeout, or half of its own timeout)"
         return f"{limit}; try again later, or let it wait longer"
+
+
+def _late(answer_ms: int, left_ms: int) -> str:
+    what = (
+        f"an answer of this length takes {answer_ms} ms beside those that are being generated, and {left_ms} ms are left for it"
+    )
+    return f"{what} (--request-timeout, or the header X-Request-Timeout-Ms); ask for fewer tokens or give it more time"

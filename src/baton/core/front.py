@@ -47,7 +47,10 @@ from baton.core.room import Send
 from baton.core.senders import may_say
 from baton.core.stamps import Stamps
 from baton.core.suspects import MARGIN, Suspects
+from baton.core.throughput import Answer, AnswerLengths
 from baton.core.workers import Pair, Workers
+
+LOOK_AGAIN_US = 50_000  # at who waits for time to generate in: workers do not tell how fast they are, it is seen
 
 
 class Front:
@@ -61,6 +64,7 @@ class Front:
         self._closing = Closing()
         self._workers = Workers(settings.introduce_again_ms)
         self._edge = Edge(settings)
+        self._lengths = AnswerLengths()
         self._suspects = Suspects()
         self._alarm = Alarm()  # of requests and introductions
         self.marks: Marks = Marks()
@@ -78,7 +82,7 @@ class Front:
             Failed: self._on_failed,
             Recompute: self._on_given_up,
             Withdrawn: self._on_given_up,
-            Ended: lambda sender, ended, now: self._side_ended(ended.key, sender, now),
+            Ended: self._on_ended,
             Trial: self._on_trial,
             LedgerView: lambda sender, view, now: self._questions.answered(sender, view),
         }
@@ -111,8 +115,12 @@ class Front:
 
     def _submit(self, submit: Submit, room: Room, now: Micros) -> None:
         if submit.pair is None:
-            unadmitted = self._workers.unadmitted
-            self._edge.require_room(submit, open_requests=len(self._requests), unadmitted=unadmitted, now=now)
+            deadline = Micros(now + submit.limits.deadline_ms * 1000)
+            answer = Answer(self._lengths.expected(submit.limits), deadline, begun=False)
+            unadmitted, answer_us = self._workers.unadmitted, self._workers.takes_us(answer, now)
+            self._edge.require_room(
+                submit, open_requests=len(self._requests), unadmitted=unadmitted, answer_us=answer_us, now=now
+            )
         self._arrived += 1
         request = Request(submit, room, Arrival(self._arrived), now, settings=self.settings)
         self._requests[submit.request] = request
@@ -193,8 +201,8 @@ class Front:
         for pair, at in list(self._workers.introductions().items()):
             if now >= at:
                 self._say_introduce(pair)
-        self._advance(now)
         self._alarm.reset(self._dues())
+        self._advance(now)
 
     def _dues(self) -> list[Micros]:
         """All that is due at any time: ends of requests, introductions."""
@@ -296,8 +304,10 @@ class Front:
             worker.states(message)
             self._advance(now)
 
-    def _choose(self, request: Request) -> Pair | None:
-        return self._workers.choose(len(request.submit.prompt) + len(request.said))
+    def _answer(self, request: Request) -> Answer:
+        """What is still to be generated."""
+        tokens = max(0, self._lengths.expected(request.submit.limits) - len(request.said))
+        return Answer(tokens, request.deadline, begun=bool(request.said))
 
     def _start(self, request: Request, now: Micros) -> None:
         """Get in line; the first epoch, or the next, begins when workers have room. Who tries a pair out does not wait."""
@@ -322,9 +332,19 @@ class Front:
                 self._alarm.tell(Micros(now + self.settings.wait_for_workers_ms * 1000))
             return
         self._edge.pairless = None
-        while (request := self._edge.next()) is not None and (pair := self._choose(request)) is not None:
-            self._edge.begins(request, now)
-            self._begin(request, pair, now)
+        while (request := self._edge.next()) is not None:
+            answer = self._answer(request)
+            pair = self._workers.choose(len(request.submit.prompt) + len(request.said), answer, now)
+            if pair is not None:
+                self._edge.begins(request, now)
+                self._begin(request, pair, now)
+            elif not answer.begun and now + (takes_us := self._workers.takes_us(answer, now)) > request.deadline:
+                self.marks[Mark.TOO_LATE] += 1
+                self._fail(request, FailCode.QUEUE_TIMEOUT, self._edge.too_late(request, takes_us, now))
+            else:
+                if not self._workers.in_time(answer, now):
+                    self._alarm.tell(Micros(now + LOOK_AGAIN_US))
+                return
 
     # ---- epochs ---------------------------------------------------------------------------------
 
@@ -336,7 +356,7 @@ class Front:
         self._alarm.tell(self._edge.due(request))
         ticket = request.given = request.ticket(self.boot, pair, now)
         self._closing.begins(request.key, pair)
-        self._workers.gives(ticket)
+        self._workers.gives(ticket, self._answer(request))
         self._effects += [Send(boot, ticket) for boot in sorted(set(pair))]
 
     def _abort_epoch(self, request: Request, reason: str) -> None:
@@ -376,6 +396,8 @@ class Front:
     def _done(self, request: Request) -> None:
         self._edge.forget(request)
         self._suspects.forget(request)
+        if request.said:
+            self._lengths.add(len(request.said))
         del self._requests[request.submit.request]
         del self._rooms[request.room]
         self._maybe_close(request.room)
@@ -389,9 +411,13 @@ class Front:
         if trial.over or sender in self._closing.owing(trial.key):
             self._suspects.heard(sender, trial)
 
+    def _on_ended(self, sender: Boot, message: Ended, now: Micros) -> None:
+        self._side_ended(message.key, sender, now)
+        self._advance(now)  # with one answer less, the next may be in time
+
     def _side_ended(self, key: Key, boot: Boot, now: Micros) -> None:
         self._suspects.heard(boot, Trial(key, over=True))
-        self._workers.ended(boot, key)
+        self._workers.ended(boot, key, now)
         if not self._closing.ended(key, boot):
             return
         if (held := self._suspects.release(key)) is not None:
@@ -432,6 +458,7 @@ class Front:
             return
         request.streaming = True
         drawn = message.drawn
+        self._workers.made(sender, message.key, len(drawn), now)
         if len(drawn) == 1 and message.finish is None and message.start == len(request.said):  # nearly always; as `_take` does
             request.said.append(drawn[0].token)
             self._effects.append(Say(Emit(request.submit.request, message.start, drawn, 0 if message.start else message.cached)))

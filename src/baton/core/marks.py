@@ -80,6 +80,7 @@ class Mark(Enum):
     KNOWN_TOKENS = "tokens that the client has already"
     NO_PAIR = "a request waits for a pair"
     QUEUED = "a request waits at the edge for credits"
+    TOO_LATE = "a request's turn comes too late for its answer"
     GRACE = "the gateway ends what nobody ended"
     PAIR_DOUBTED = "one side of a pair has lost the other"
     POISON = "a worker ends while it computes a request alone"

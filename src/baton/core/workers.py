@@ -1,6 +1,7 @@
 """The workers that one gateway knows: which pairs there are, what they state of their capacity, and whom to give a request.
 
     Credits (absolute, numbered) ─▶ pages free ─ tickets under way ─ rooms that are not admitted ─▶ room for one more?
+    Tokens ─▶ throughput ─▶ how long one more answer would take ─▶ would it end in time?
 
 A statement is a hint, never a permission: several gateways may use it up at once, and a worker that has made none counts as
 free. What does not fit waits at the gateway, where it holds nothing.
@@ -15,8 +16,10 @@ from baton.core.messages import Credits, Register, Ticket
 from baton.core.request import DECODE, PREFILL, UNIFIED
 from baton.core.span import Span
 from baton.core.tab import Pages, Tab
+from baton.core.throughput import SPARE, SPARE_LATER, Answer, Throughput
 
 AHEAD = 2  # rooms that may wait at a worker for its pages, so that it is not idle while its credits travel
+FIRST = 16  # answers that may begin on a worker before it is known how fast it generates
 Pair = tuple[Boot, Boot]
 
 
@@ -26,22 +29,23 @@ class Worker:
     def __init__(self, register: Register) -> None:
         manifest = register.manifest
         self.register, self.role = register, manifest.role
-        self.open: set[Key] = set()
+        self.open: dict[Key, Answer] = {}
         self.credits: Credits | None = None
         self._span = Span(manifest.table, manifest.page_blocks * manifest.table.block_tokens)
         self._sent = 0  # tickets
         self._unheard = Tab()  # tickets that the last statement does not know of
         self._unadmitted = Tab()  # rooms that hold nothing here yet
         self._admitted = Tab()  # rooms admitted since the last statement
+        self._throughput = Throughput()
 
     def need(self, tokens: int) -> Pages:
         """Pages of a room with so many positions."""
         return self._span.live(tokens)
 
-    def gives(self, ticket: Ticket, tokens: int) -> None:
+    def gives(self, ticket: Ticket, tokens: int, answer: Answer) -> None:
         """A ticket goes out to it."""
         self._sent += 1
-        self.open.add(ticket.key)
+        self.open[ticket.key] = answer
         self._unheard.add(self._sent, self.need(tokens))
         self._unadmitted.add(ticket.key, self.need(tokens))
 
@@ -67,10 +71,34 @@ class Worker:
         if (pages := self._unadmitted.drop(key)) is not None:
             self._admitted.add(key, pages)
 
-    def ended(self, key: Key) -> None:
+    def ended(self, key: Key, now: Micros) -> None:
         """It holds nothing of the room any more."""
-        self.open.discard(key)
+        self.open.pop(key, None)
         self._unadmitted.drop(key)
+        self._throughput.ended(key, now)
+
+    def made(self, key: Key, tokens: int, now: Micros) -> None:
+        """It has generated tokens of an answer."""
+        self._throughput.made(key, tokens, now)
+
+    def takes_us(self, answer: Answer, now: Micros) -> int:
+        """Microseconds that an answer would take if it began now; 0 if it would have the worker to itself, or if that is not
+        known."""
+        pace = self._throughput.pace(len(self.open) + 1, now) if self.open else None
+        return round(answer.tokens * pace) if pace is not None else 0
+
+    def in_time(self, answer: Answer, now: Micros) -> bool:
+        """Whether an answer would end in time if it began now, and keep none from ending in time that is under way; while
+        nothing is known a few may begin, for something to be."""
+        if answer.begun or answer.tokens <= 1 or not self.open:
+            return True
+        present, then = (self._throughput.pace(len(self.open) + more, now) for more in (0, 1))
+        if present is None or then is None:
+            return len(self.open) < FIRST
+        under_way = ((a, self._throughput.of(key)) for key, a in self.open.items())
+        return answer.in_time(then, 0, now, SPARE) and all(
+            a.in_time(then, made, now, SPARE_LATER) or not a.in_time(present, made, now) for a, made in under_way
+        )
 
     @property
     def unadmitted(self) -> int:
@@ -196,11 +224,11 @@ class Workers:
 
     # ---- what they hold -------------------------------------------------------------------------
 
-    def gives(self, ticket: Ticket) -> None:
+    def gives(self, ticket: Ticket, answer: Answer) -> None:
         """A ticket goes out to both sides of a pair."""
         pair, tokens = (ticket.prefill, ticket.decode), len(ticket.prompt) + len(ticket.said)
         for boot in sorted(set(pair)):
-            self._all[boot].gives(ticket, tokens + (boot == ticket.decode))
+            self._all[boot].gives(ticket, tokens + (boot == ticket.decode), answer)
         self._ahead.setdefault(pair, Tab()).add(ticket.key, self._all[ticket.prefill].need(tokens))
 
     def full(self, boot: Boot) -> None:
@@ -214,10 +242,15 @@ class Workers:
             worker.admits(key)
         self._not_ahead(boot, key)
 
-    def ended(self, boot: Boot, key: Key) -> None:
+    def made(self, boot: Boot, key: Key, tokens: int, now: Micros) -> None:
+        """A decode worker has generated tokens of an answer."""
+        if (worker := self._all.get(boot)) is not None:
+            worker.made(key, tokens, now)
+
+    def ended(self, boot: Boot, key: Key, now: Micros) -> None:
         """A side holds nothing of an epoch any more."""
         if (worker := self._all.get(boot)) is not None:
-            worker.ended(key)
+            worker.ended(key, now)
         self._not_ahead(boot, key)
 
     def _not_ahead(self, boot: Boot, key: Key) -> None:
@@ -225,8 +258,16 @@ class Workers:
             if boot in pair:
                 tab.drop(key)
 
-    def choose(self, tokens: int) -> Pair | None:
-        """The pair for a request of so many positions; None while no pair has room.
+    def takes_us(self, answer: Answer, now: Micros) -> int:
+        """Microseconds that an answer would take on the fastest worker if it began now; 0 where that is not known."""
+        return min((self._all[decode].takes_us(answer, now) for _, decode in self.usable_pairs()), default=0)
+
+    def in_time(self, answer: Answer, now: Micros) -> bool:
+        """Whether some worker has time for an answer, if it has room."""
+        return any(self._all[decode].in_time(answer, now) for _, decode in self.usable_pairs())
+
+    def choose(self, tokens: int, answer: Answer, now: Micros) -> Pair | None:
+        """The pair for a request of so many positions; None while no pair has room, or time for the answer.
 
         Of pairs whose decode side has room the one with the fewest open rooms of ours; else one whose prefill side may
         compute ahead. What no pair could ever hold is given to any: the worker says why it cannot be.
@@ -236,6 +277,7 @@ class Workers:
         if not could:
             return min(pairs, key=self._load, default=None)
         taken = [p for p in could if self._all[p[0]].takes(tokens) and all(self._all[b].queues() for b in p)]
+        taken = [p for p in taken if self._all[p[1]].in_time(answer, now)]
         ready = {p: self._all[p[1]].generates(tokens + 1) for p in taken}
         usable = [p for p, generates in ready.items() if generates or self._may_run_ahead(p, tokens)]
         return min(usable, key=lambda p: (not ready[p], self._load(p)), default=None)

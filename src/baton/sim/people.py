@@ -78,11 +78,13 @@ class People:
             prompt = tuple(TokenId(content.scramble(number * 64 + i % over) % content.VOCABULARY) for i in range(length))
             if not big:
                 self._prompts.append(prompt)
+        draw = self._world.draw
+        patience_ms = draw.hurry_ms if draw.hurry_ms and not probe else 20_000 + self._world.alone_us // 1000
         limits = Limits(
-            max_tokens=(LONG_ANSWERS if self._world.draw.pressed else ANSWERS)[self._world.tape.below(5, "max_tokens")],
+            max_tokens=(LONG_ANSWERS if draw.pressed or draw.hurry_ms else ANSWERS)[self._world.tape.below(5, "max_tokens")],
             stop_token_ids=(),
             eos_token_ids=(content.END_OF_SEQUENCE,) if self._world.tape.below(2, "eos") == 0 else (),
-            deadline_ms=60 + 100 * self._world.tape.below(5, "tight") if tight else 20_000 + self._world.alone_us // 1000,
+            deadline_ms=60 + 100 * self._world.tape.below(5, "tight") if tight else patience_ms,
         )
         salt = SALTS[self._world.tape.below(len(SALTS), "salt")]
         sampling = Sampling(0.0, 1.0, 0, number, None)

@@ -171,6 +171,7 @@ JUSTIFIED: Mapping[tuple[str, str], Rule] = MappingProxyType(
         ("RankCore", "marks"): _always,
         ("Front", "marks"): _always,
         ("Edge", "_refused"): _always,
+        ("AnswerLengths", "_lengths"): lambda live, owner, table: len(table) <= table.maxlen,
         ("Pace", "_times"): lambda live, owner, table: len(table) <= table.maxlen,
         ("Tab", "_sum"): lambda live, owner, table: not any(table.values()),
         ("SimFabric", "_lying"): _always,

@@ -34,6 +34,7 @@ STEP_TOKENS_PIPED = (16, 4, 8, 4, 8, 4, 8, 4)  # of a pipeline: steps under way 
 COUNTS = (1, 1, 2, 1, 1, 2, 1, 3)  # of the workers of a role
 PAGE_BLOCKS = (1, 1, 1, 1, 2, 2, 2, 4, 3, 3, 3, 4)
 CROWDS = (0, 1, 2, 3, 1, 2, 1)  # how short memory is, from plenty on
+HURRY_MS = (0, 0, 300, 1_500)  # of requests in a crowd
 PRESSED = 3  # the crowd of worlds in which all ask at once, and for long answers: running rooms run out of pages
 HOST_STATES = (4, 0, 2, 0.5)  # the host store by the draw of `pages`: for so many of the longest requests' states
 
@@ -113,6 +114,7 @@ class WorldDraw(msgspec.Struct, frozen=True):
     alike: bool = False  # whether most ask what somebody has asked before, or what begins like it
     costs: Costs = Costs()
     crowded: bool = False  # whether there are many more requests than the workers hold at once
+    hurry_ms: int = 0  # the time that each request has; 0 = as much as it could need
     shaped: bool = False  # whether requests have penalties, least lengths, logprobs
     verify_ms: int = 0  # within which every cached page is hashed again; 0 = never
 
@@ -211,6 +213,7 @@ def _crowded(tape: Tape, draw: WorldDraw) -> WorldDraw:
         costs=draw_costs(tape, draw),
         faults=draw.faults if tape.below(2, "with faults") else Faults(),
         crowded=True,
+        hurry_ms=HURRY_MS[tape.below(len(HURRY_MS), "hurry")],
     )
 
 

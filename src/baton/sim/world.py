@@ -122,6 +122,8 @@ class World:
         self.alone_us = self.costs.request_us(steps=LONGEST, nbytes=longest)  # that a request takes longer than by default
         if self.draw.crowded:
             self.all_faults.append(Fault(0, "crowd", frozenset({EVERYBODY})))
+        if self.draw.hurry_ms:
+            self.all_faults.append(Fault(0, "tight", frozenset({EVERYBODY})))
         self.endings = Endings(self.tickets, self.violate)
         self.handoffs = Handoffs(self.tickets, self.all_faults, self.concerned, self.violate, lossy=bool(self.draw.faults.loss))
         self.sharing = Sharing(self.violate)
