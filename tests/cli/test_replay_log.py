@@ -10,8 +10,8 @@ from tests.trace.scenarios import journals
 
 from baton.cli import replay_log
 from baton.cli.main import run
+from baton.core.effects import Issue, Send
 from baton.core.ids import Boot
-from baton.core.room import Issue, Send
 from baton.trace.coding import encode
 from baton.trace.log import Step
 

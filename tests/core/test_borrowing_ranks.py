@@ -8,6 +8,7 @@ from tests.core.build import KV, drawn, manifest, settings, ticket
 from tests.core.driven import T0, Driven, report_of
 from tests.core.test_doubt_stages import GATEWAY, INDEX, NOW, TABLE, D, P
 
+from baton.core.effects import Issue, Send
 from baton.core.events import GatewayConnected, MessageReceived, RankReported
 from baton.core.fetch_back import FetchBack
 from baton.core.ids import BlockIndex, GroupName, Page, Rank, Seal
@@ -16,7 +17,7 @@ from baton.core.plan import pair
 from baton.core.prefill import PrefillLeader
 from baton.core.rank import RankCore
 from baton.core.rank_effects import Compute, Connect, Digest, Disconnect, RankEffect, Read
-from baton.core.room import Issue, RoomState, Send
+from baton.core.room import RoomState
 from baton.core.work import BatchDone, Connected, DigestDone, Ended, Outcome, RowDone
 
 ROOM = ticket(1, length=13)

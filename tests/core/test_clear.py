@@ -7,12 +7,12 @@ from tests.core.build import KV, manifest, settings, submit, ticket
 from tests.core.driven import T0, Driven, report_of
 from tests.core.world import World, expected
 
+from baton.core.effects import Issue, Send
 from baton.core.events import GatewayConnected, MessageReceived, RankReported
 from baton.core.ids import Boot, GroupName, Micros, Rank
 from baton.core.messages import Clear, LedgerView
 from baton.core.rank import RankCore
 from baton.core.rank_effects import ClearPools
-from baton.core.room import Issue, Send
 from baton.core.state import DType, Full, Group, StateSpec, StateTable, Unit, Whole, Window
 from baton.core.unified import UnifiedLeader
 

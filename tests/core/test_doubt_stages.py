@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from tests.core.build import KV, drawn, manifest, settings, ticket
 from tests.core.driven import T0, Driven, report_of
 
+from baton.core.effects import Issue, Send
 from baton.core.events import GatewayConnected, MessageReceived, RankReported
 from baton.core.ids import BlockIndex, Boot, GroupName, Micros, Rank
 from baton.core.messages import Doubt, Hello, Intactness, Verdict
@@ -15,7 +16,6 @@ from baton.core.plan import pair
 from baton.core.prefill import PrefillLeader
 from baton.core.rank import RankCore
 from baton.core.rank_effects import Compute, Digest
-from baton.core.room import Issue, Send
 from baton.core.state import DType, Full, Group, StateSpec, StateTable, Unit
 from baton.core.work import BatchDone, DigestDone, RowDone
 

@@ -10,6 +10,7 @@ from tests.core.build import drawn, manifest, submit
 from tests.core.driven import DrivenFront
 
 from baton.core.door import Cancel, Emit, Fail, Finish, RequestId
+from baton.core.effects import Send
 from baton.core.errors import Overloaded
 from baton.core.events import MessageReceived, PeerLost, TimerDue
 from baton.core.front import Front
@@ -32,7 +33,6 @@ from baton.core.messages import (
     Unpaired,
 )
 from baton.core.request import FrontSettings, Say
-from baton.core.room import Send
 
 GATEWAY, P, D = Boot(1), Boot(2), Boot(3)
 T0 = Micros(0)

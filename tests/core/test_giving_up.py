@@ -7,10 +7,10 @@ from tests.core.build import drawn, manifest, settings, ticket
 from tests.core.driven import Driven
 
 from baton.core.agreement import RowSums, StepSums, Wedged
+from baton.core.effects import Effect, GiveUp, Issue, Send
 from baton.core.events import GatewayConnected, MessageReceived, RankReported
 from baton.core.ids import Boot, Micros, Rank, Seq
 from baton.core.messages import FailCode, Failed, Trial
-from baton.core.room import Effect, GiveUp, Issue, Send
 from baton.core.unified import UnifiedLeader
 
 GATEWAY, U = Boot(1), Boot(2)

@@ -9,6 +9,7 @@ from tests.core.driven import Driven
 
 from baton.core.agreement import Ballot, Fetch, Met, Report, Vote
 from baton.core.decode import DecodeLeader
+from baton.core.effects import Issue, Send
 from baton.core.events import GatewayConnected, MessageReceived, PeerConnected, RankReported, TimerDue
 from baton.core.ids import Boot, Micros, Rank
 from baton.core.messages import (
@@ -24,7 +25,7 @@ from baton.core.messages import (
 )
 from baton.core.prefill import PrefillLeader
 from baton.core.progress import SHARE, ProgressTracker
-from baton.core.room import Issue, RoomState, Send
+from baton.core.room import RoomState
 
 US, OTHER, PATIENCE_MS = Boot(3), Boot(2), 1_000
 PATIENCE = PATIENCE_MS * 1000

@@ -10,13 +10,14 @@ from tests.core.test_credits import credits
 from tests.core.test_front import Bench, D, P
 
 from baton.core.decode import DecodeLeader
+from baton.core.effects import Send
 from baton.core.events import GatewayConnected, MessageReceived, TimerDue
 from baton.core.ids import Boot, Micros, Stamp
 from baton.core.leader import Leader
 from baton.core.messages import Credits, FailCode, Failed, Paired, Register, Ticket
 from baton.core.prefill import PrefillLeader
 from baton.core.retraction import _turn
-from baton.core.room import RoomState, Send
+from baton.core.room import RoomState
 from baton.core.rooms import Rooms
 from baton.core.stamps import Stamps
 

@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from tests.core.build import KV, drawn, limits, manifest, settings, ticket
 from tests.core.driven import T0, Driven, report_of
 
+from baton.core.effects import Issue
 from baton.core.events import GatewayConnected, MessageReceived, RankReported
 from baton.core.ids import Boot, GroupName, Micros, Rank
 from baton.core.rank import RankCore
 from baton.core.rank_effects import Compute
-from baton.core.room import Issue
 from baton.core.state import DType, Full, Group, StateSpec, StateTable, Unit, Window
 from baton.core.unified import UnifiedLeader
 from baton.core.work import Batch, BatchDone, Row, RowDone

@@ -16,6 +16,7 @@ from tests.core.driven import T0, Driven, DrivenFront, report_of
 
 from baton.core.decode import DecodeLeader
 from baton.core.door import Cancel, Heard, RequestId, Submit
+from baton.core.effects import Dial, HangUp, Issue, Send
 from baton.core.events import GatewayConnected, MessageReceived, PeerConnected, PeerLost, RankReported, TimerDue
 from baton.core.front import Front
 from baton.core.ids import Boot, Key, Micros, Rank, TokenId
@@ -25,7 +26,6 @@ from baton.core.prefill import PrefillLeader
 from baton.core.rank import RankCore
 from baton.core.rank_effects import CancelRead, ClearPools, Compute, Connect, Digest, Discard, Load, Read, Save
 from baton.core.request import FrontSettings, Say
-from baton.core.room import Dial, HangUp, Issue, Send
 from baton.core.seal import block_sums
 from baton.core.state import Placement
 from baton.core.unified import UnifiedLeader

@@ -20,6 +20,7 @@ from tests.core.build import GREEDY, KV, drawn, manifest, settings
 
 from baton.core.agreement import Ballot, Met, Report, RowSums, StepSums, Vote
 from baton.core.decode import DecodeLeader
+from baton.core.effects import Effect, Issue, Send
 from baton.core.errors import Bug
 from baton.core.events import LeaderEvent, MessageReceived, PeerConnected, PeerLost, RankReported
 from baton.core.ids import Boot, Epoch, Key, Micros, Rank, Room, Stamp, TokenId
@@ -41,7 +42,7 @@ from baton.core.messages import (
 )
 from baton.core.messages import Ended as MessageEnded
 from baton.core.prefill import PrefillLeader
-from baton.core.room import Effect, Issue, RoomState, Send
+from baton.core.room import RoomState
 
 from .explore import Step, System
 from .objects import COUNTED, Digest, Objects

@@ -3,11 +3,11 @@
 import pytest
 
 from baton.core.agreement import Report, StepPlan
+from baton.core.effects import Dial, Effect, GiveUp, HangUp, Issue, Send
 from baton.core.errors import ConfigError, GivenUp
 from baton.core.events import LeaderEvent, PeerLost, RankReported
 from baton.core.ids import Boot, Link, Micros, Rank, Seq
 from baton.core.messages import Paired
-from baton.core.room import Dial, Effect, GiveUp, HangUp, Issue, Send
 from baton.core.session import SessionEvent, WrongPeer
 from baton.shell.narration import Narration
 from baton.shell.worker import WorkerPump

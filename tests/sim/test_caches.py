@@ -7,9 +7,9 @@ import pytest
 from tests.sim.test_checkers import DECODE, FULL, GATEWAY, PREFILL, PROMPT, SAMPLING, breaks, drawn, key, plan, violate
 
 from baton.core.agreement import Fetch, Hold, Inspect
+from baton.core.effects import Issue, Send
 from baton.core.ids import BlockIndex, Page, Rank, Stamp, TokenId
 from baton.core.messages import Admitted, BlockRun, Limits, Received, Ticket, Tokens
-from baton.core.room import Issue, Send
 from baton.core.state import DType, Full, Group, StateSpec, StateTable, Unit, Window
 from baton.sim.caches import CacheBook
 from baton.sim.loans import Loans

@@ -8,6 +8,7 @@ import pytest
 
 from baton.core.agreement import Fetch, Hold, Offload, Restore, RowOrder, StepPlan
 from baton.core.door import Emit, Fail, Finish, RequestId, Submit
+from baton.core.effects import Issue, Send
 from baton.core.ids import Boot, Epoch, GroupName, Key, Page, Rank, RankId, Room, Seq, Stamp, TokenId, TokenIndex
 from baton.core.manifest import Manifest, PoolView, RankManifest
 from baton.core.messages import (
@@ -30,7 +31,6 @@ from baton.core.messages import (
     Verdict,
     Withdrawn,
 )
-from baton.core.room import Issue, Send
 from baton.core.seal import block_sums
 from baton.core.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit, Whole
 from baton.core.work import Batch, DigestOrder, HostCopy, Job, Row

@@ -27,9 +27,9 @@ from tests.sim.test_checkers import (
 )
 
 from baton.core.agreement import Hold
+from baton.core.effects import Issue, Send
 from baton.core.ids import BlockIndex, Page, Seq
 from baton.core.messages import BlockRun, Ended, Loan, Returned
-from baton.core.room import Issue, Send
 from baton.core.work import Batch, Row
 from baton.sim.loans import Lent, Loans
 

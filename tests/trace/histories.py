@@ -7,6 +7,7 @@ import numpy as np
 from tests.core.build import GREEDY, KV, drawn, key, limits, manifest, settings, submit, ticket
 
 from baton.core.agreement import Ballot, Fetch, Hold, Report, RowOrder, StepPlan, Suspect, Vote
+from baton.core.effects import Issue, Send
 from baton.core.events import MessageReceived, RankReported, ReportDue
 from baton.core.ids import Boot, Key, Micros, Page, Rank, RankId, Seq, TokenIndex
 from baton.core.manifest import Manifest, RankManifest
@@ -14,7 +15,6 @@ from baton.core.messages import BlockRun, Offer, Record, Ticket
 from baton.core.parts import FrontParts, LeaderParts, RankParts
 from baton.core.rank_effects import Digest, Read
 from baton.core.request import FrontSettings
-from baton.core.room import Issue, Send
 from baton.core.work import Copies, DigestOrder, Handle, Job
 from baton.trace.checks.check import Check
 from baton.trace.log import Kind, Parts, Step

@@ -11,6 +11,7 @@ from tests.trace.rig import Bytes, RecordedWorld, read, replayed, steps_of
 from tests.trace.scenarios import SCENARIOS, journals
 
 from baton.core.agreement import Meet, StepPlan
+from baton.core.effects import Send
 from baton.core.errors import Overloaded
 from baton.core.events import (
     AskWorkers,
@@ -25,7 +26,6 @@ from baton.core.ids import Boot, Micros, Rank, RankId, Seq
 from baton.core.messages import PROTOCOL, FirstToken, Received
 from baton.core.parts import LeaderParts, RankParts
 from baton.core.plans import Plans
-from baton.core.room import Send
 from baton.core.work import Connected
 from baton.trace.coding import Damaged, encode
 from baton.trace.examine import examine

@@ -19,12 +19,13 @@ from baton.cli import rendezvous
 from baton.cli.compose_rank import PRODUCTION, Body, Ports, Station
 from baton.cli.processes import rank_cores
 from baton.cli.ranks import Crew
+from baton.core.effects import Effect
 from baton.core.errors import GivenUp, PeerError
 from baton.core.events import Core, LeaderEvent
 from baton.core.frames import Join
 from baton.core.ids import Micros
 from baton.core.parts import LeaderParts
-from baton.core.room import Effect, LeaderSettings
+from baton.core.room import LeaderSettings
 from baton.shell.muster import gather_ranks
 from baton.shell.rank_pump import RankPump
 from baton.shell.settings import BLOCK_TOKENS, Role, WorkerSettings

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 import msgspec
 
 from baton.core.agreement import Ballot, Fetch, Meet, Report, Vote
+from baton.core.birth_sums import add_sums
 from baton.core.errors import BatonError
 from baton.core.fetch_back import FetchBack, Pace
 from baton.core.ids import BlockIndex, Boot, GroupName, Key, Micros, Rank
@@ -27,7 +28,6 @@ from baton.core.messages import Borrow, Doubt, Hello, Intactness, Loan, Returned
 from baton.core.pages import PageState
 from baton.core.plan import PairPlan
 from baton.core.prefill_room import PrefillRoom
-from baton.core.reuse import add_sums
 from baton.core.room import LeaderSettings, RoomState, Saw
 
 SLOWER = 8  # times as long as it would at the usual rate a read may take

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from baton.core.agreement import unpack_sums
+from baton.core.birth_sums import RoomSums
 from baton.core.ids import BlockIndex, GroupName, Rank
 from baton.core.messages import BlockRun
-from baton.core.reuse import RoomSums
 
 ByRank = Mapping[Rank, Mapping[GroupName, bytes]]
 Units = Mapping[tuple[Rank, GroupName], int]  # columns of a rank's sums

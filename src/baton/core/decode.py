@@ -20,8 +20,10 @@ from functools import partial
 
 from baton.core import lending
 from baton.core.agreement import Report, RowOrder, RowSums
+from baton.core.birth_sums import RoomSums, add_sums, sums_of
 from baton.core.decode_room import DecodeRoom
 from baton.core.early import EarlyOffers
+from baton.core.effects import Dial, HangUp
 from baton.core.errors import Mismatch
 from baton.core.fetch_back import FetchBack
 from baton.core.generation import completed, decode_row, drawn_of, tell
@@ -55,8 +57,7 @@ from baton.core.pages import PageState
 from baton.core.pairing import Partners
 from baton.core.prefix_cache import Entry
 from baton.core.retraction import RETRACTION
-from baton.core.reuse import RoomSums, add_sums, sums_of
-from baton.core.room import Dial, HangUp, LeaderSettings, RoomState, Saw, Table, finish_of
+from baton.core.room import LeaderSettings, RoomState, Saw, Table, finish_of
 from baton.core.state import extent_blocks
 from baton.core.verifying import VerifyingLeader
 

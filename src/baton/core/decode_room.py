@@ -1,12 +1,12 @@
 """What a decode leader keeps of one request: what was offered, ordered, and has arrived."""
 
 from baton.core.agreement import Fetch, Suspect
+from baton.core.birth_sums import RoomSums
 from baton.core.brought import Brought
 from baton.core.generation import Generation
 from baton.core.ids import BlockIndex, GroupName, Micros, Seq
 from baton.core.messages import Borrow, Offer, Record, Ticket
 from baton.core.prefix_cache import Entry
-from baton.core.reuse import RoomSums
 
 
 class DecodeRoom(Generation):

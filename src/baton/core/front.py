@@ -15,6 +15,7 @@ from baton.core.alarm import Alarm
 from baton.core.closing import Closing
 from baton.core.door import Cancel, Emit, Fail, Finish, QueueView, RequestId, Submit
 from baton.core.edge import Edge
+from baton.core.effects import Send
 from baton.core.events import AskWorkers, ForgetQuestion, FrontEvent, MessageReceived, PeerLost, Submitted, TimerDue
 from baton.core.frames import Said
 from baton.core.ids import Arrival, Boot, Key, Micros, Room, TokenIndex
@@ -43,7 +44,6 @@ from baton.core.messages import (
 )
 from baton.core.questions import Questions
 from baton.core.request import FrontSettings, Request, Say, Standing
-from baton.core.room import Send
 from baton.core.senders import may_say
 from baton.core.stamps import Stamps
 from baton.core.suspects import MARGIN, Suspects

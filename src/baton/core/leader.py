@@ -19,6 +19,7 @@ import msgspec
 from baton.core.agreement import Agreement, PlanDraft, Report, RowOrder, RowSums
 from baton.core.alone import Turns
 from baton.core.credit_news import CreditNews
+from baton.core.effects import Effect, GiveUp, Issue, Send
 from baton.core.events import (
     GatewayConnected,
     LeaderEvent,
@@ -60,7 +61,7 @@ from baton.core.plans import Plans
 from baton.core.prefix_cache import Entry
 from baton.core.progress import ProgressTracker
 from baton.core.reuse import Reuse
-from baton.core.room import Effect, GiveUp, Issue, LeaderSettings, OpenRoom, RoomState, Saw, Send, Table
+from baton.core.room import LeaderSettings, OpenRoom, RoomState, Saw, Table
 from baton.core.rooms import Rooms
 from baton.core.scrubber import Scrubber
 from baton.core.senders import may_say

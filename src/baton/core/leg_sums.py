@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from baton.core.birth_sums import RoomSums
 from baton.core.ids import BlockIndex, GroupName, Rank, Seal
 from baton.core.messages import LegSums
 from baton.core.plan import PairPlan, leg_seals
-from baton.core.reuse import RoomSums
 
 
 def leg_sums(

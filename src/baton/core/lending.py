@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any
 
+from baton.core.birth_sums import sums_of
 from baton.core.errors import BatonError
 from baton.core.generation import Generation
 from baton.core.ids import BlockIndex, GroupName, Page
@@ -25,7 +26,6 @@ from baton.core.manifest import Manifest
 from baton.core.messages import BlockRun, Borrow, Doubt, Lends, Loan
 from baton.core.plan import PairPlan
 from baton.core.prefix_cache import Entry
-from baton.core.reuse import sums_of
 
 
 def way(leader: Leader[Any], theirs: Manifest, fabric: str) -> Lends | None:

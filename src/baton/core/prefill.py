@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from baton.core.agreement import Rehash, RowOrder, RowSums
+from baton.core.birth_sums import add_sums, sums_of
 from baton.core.borrowing import BorrowingLeader
 from baton.core.chunks import ChunkRule, final_blocks, next_chunk
 from baton.core.errors import BatonError, Mismatch
@@ -48,7 +49,6 @@ from baton.core.past import past_of
 from baton.core.plan import PairPlan
 from baton.core.prefill_room import PrefillRoom
 from baton.core.prefix_cache import Entry
-from baton.core.reuse import add_sums, sums_of
 from baton.core.room import LeaderSettings, RoomState, Saw, Table, finish_of
 from baton.core.state import extent_blocks
 

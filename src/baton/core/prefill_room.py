@@ -1,9 +1,9 @@
 """What a prefill leader keeps of one request: how far its prompt is computed, what its blocks sum to, what it borrows."""
 
 from baton.core.agreement import Fetch
+from baton.core.birth_sums import RoomSums
 from baton.core.ids import Micros
 from baton.core.messages import Ticket
-from baton.core.reuse import RoomSums
 from baton.core.room import OpenRoom
 
 

@@ -6,23 +6,16 @@ A hit ends at the last page border before the last token, so at least one token 
 own. Only for models all of whose state is pages of the whole sequence (`StateTable.cacheable`); for others the cache is off.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
-from baton.core.agreement import unpack_sums
-from baton.core.ids import GroupName, Rank
+from baton.core.birth_sums import RoomSums
 from baton.core.manifest import Manifest
 from baton.core.marks import Mark, Marks
 from baton.core.pages import Ledger
-from baton.core.prefix_cache import Entry, PageHash, Sums, page_hash, root_hash
+from baton.core.prefix_cache import Entry, PageHash, page_hash, root_hash
 from baton.core.room import OpenRoom
 from baton.core.scrubber import Scrubber
-from baton.core.state import Placement
 from baton.core.statistics import CacheTally
-
-RoomSums = dict[tuple[Rank, GroupName], NDArray[np.uint64]]  # uint64 [blocks from the extent's first, units]
 
 
 class Reuse:
@@ -113,18 +106,3 @@ class Reuse:
             verified_pages=self._scrubber.verified,
             damaged_pages=self._scrubber.damaged,
         )
-
-
-def add_sums(known: RoomSums, by_rank: Mapping[Rank, Mapping[GroupName, bytes]], placements: Sequence[Placement]) -> None:
-    """Birth sums of further blocks, as every rank reports them."""
-    for rank, sums in by_rank.items():
-        for group, raw in sums.items():
-            new = unpack_sums(raw, placements[rank].unit_count(group))
-            old = known.get((rank, group))
-            known[rank, group] = new if old is None else np.concatenate((old, new))
-
-
-def sums_of(chain: Sequence[Entry]) -> RoomSums:
-    """Birth sums of all blocks of these pages, each of which has them."""
-    parts: Sequence[Sums] = [entry.sums for entry in chain]
-    return {where: np.concatenate([part[where] for part in parts]) for where in (parts[0] if parts else ())}

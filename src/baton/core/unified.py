@@ -11,6 +11,7 @@ A step holds every running room's next token, and prompt chunks in what is left 
 from collections.abc import Sequence
 
 from baton.core.agreement import RowOrder, RowSums
+from baton.core.birth_sums import RoomSums, add_sums, sums_of
 from baton.core.chunks import ChunkRule, final_blocks, next_chunk
 from baton.core.generation import Generation, completed, decode_row, drawn_of, tell
 from baton.core.holding import slide, take
@@ -20,7 +21,6 @@ from baton.core.messages import Admitted, FirstToken, Ticket
 from baton.core.pages import PageState
 from baton.core.past import past_of
 from baton.core.retraction import RETRACTION, GeneratingLeader
-from baton.core.reuse import RoomSums, add_sums, sums_of
 from baton.core.room import LeaderSettings, RoomState, Saw, Table, finish_of
 
 UNIFIED: Table = RETRACTION | {

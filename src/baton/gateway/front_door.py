@@ -13,13 +13,13 @@ from urllib.parse import urlsplit
 import structlog
 
 from baton.core.door import Cancel, Emit, Heard, RequestId, Submit
+from baton.core.effects import Send
 from baton.core.events import AskWorkers, Core, ForgetQuestion, FrontEvent, Submitted
 from baton.core.front import Front
 from baton.core.ids import Key, Room
 from baton.core.manifest import Manifest
 from baton.core.messages import AskLedger, Clear, Register, ResetCache
 from baton.core.request import Say
-from baton.core.room import Send
 from baton.core.state import Full
 from baton.gateway.door import Capacity, Hear, LedgerReport, Readiness, pair_count
 from baton.gateway.warm_up import WarmUp

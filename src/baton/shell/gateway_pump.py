@@ -9,12 +9,12 @@ from collections.abc import Callable
 import structlog
 
 from baton.core.door import Heard
+from baton.core.effects import Send
 from baton.core.events import Core, FrontEvent, MessageReceived, PeerLost, TimerDue
 from baton.core.front import Front
 from baton.core.ids import Micros
 from baton.core.messages import Abort, Paired, Ticket, Unpaired
 from baton.core.request import Say
-from baton.core.room import Send
 from baton.core.session import PeerUp
 from baton.ports.clock import Clock
 from baton.shell.lines import Lines

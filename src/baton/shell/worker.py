@@ -14,6 +14,7 @@ import structlog
 
 from baton.core import session
 from baton.core.agreement import Report
+from baton.core.effects import Dial, Effect, GiveUp, HangUp, Issue, Send
 from baton.core.errors import Bug, ConfigError, GivenUp, PeerError
 from baton.core.events import Core, GatewayConnected, LeaderEvent, PeerConnected, PeerLost, RankReported, TimerDue
 from baton.core.frames import Join
@@ -30,7 +31,6 @@ from baton.core.messages import (
     Verdict,
     Withdrawn,
 )
-from baton.core.room import Dial, Effect, GiveUp, HangUp, Issue, Send
 from baton.core.session import SessionEvent
 from baton.ports.clock import Clock
 from baton.shell.lines import Lines

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from baton.core.agreement import Fetch, Hold, StepPlan
+from baton.core.effects import Effect, Issue, Send
 from baton.core.frames import Said
 from baton.core.ids import BlockIndex, GroupName, Key, Rank, TokenId
 from baton.core.messages import Admitted, BlockRun, Loan, Received, Ticket, Tokens
-from baton.core.room import Effect, Issue, Send
 from baton.core.state import Full, StateTable, Unit, extent_blocks
 from baton.sim import content
 from baton.sim.at_rest import AtRest, Kept, Where

@@ -5,10 +5,10 @@ An end that nobody hears of leaves the other side and the gateway waiting until 
 
 from collections.abc import Callable, Iterable, Mapping
 
+from baton.core.effects import Effect, Issue, Send
 from baton.core.frames import Said
 from baton.core.ids import Boot, Key
 from baton.core.messages import Abort, Failed, FirstToken, Offer, Received, Recompute, Ticket, Tokens, Withdrawn
-from baton.core.room import Effect, Issue, Send
 
 
 class Endings:

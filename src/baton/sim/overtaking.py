@@ -10,11 +10,11 @@ comes before one that the same worker was given more than `BOUND_US` earlier.
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from baton.core.effects import Effect, Send
 from baton.core.frames import Said
 from baton.core.ids import Boot, Room, Stamp
 from baton.core.messages import Credits, Register, Ticket
 from baton.core.request import Say
-from baton.core.room import Effect, Send
 
 BOUND_US = 50_000  # a worker states its credits every 20 ms, a turn of a gateway or a worker is late by some more
 Place = tuple[Stamp, Boot]

@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 from baton.core.agreement import StepPlan
+from baton.core.effects import Effect, Issue
 from baton.core.frames import Said
 from baton.core.ids import Boot, GroupName, Key
 from baton.core.messages import BlockRun, Offer, Ticket
-from baton.core.room import Effect, Issue
 
 OVERTAKES, URGENT_OVERTAKES = 4, 16  # as the docs say
 Seen = tuple[Boot, Key]

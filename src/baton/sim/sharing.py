@@ -7,10 +7,10 @@ one of them end in the turn in which the damage is said.
 from collections.abc import Callable, Iterable
 
 from baton.core.agreement import Hold, StepPlan
+from baton.core.effects import Effect, Issue, Send
 from baton.core.ids import Boot, GroupName, Key
 from baton.core.manifest import Manifest
 from baton.core.messages import Intactness, Verdict
-from baton.core.room import Effect, Issue, Send
 from baton.core.state import Full
 
 Place = tuple[Boot, GroupName, int]

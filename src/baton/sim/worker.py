@@ -8,6 +8,7 @@ import msgspec
 
 from baton.core.agreement import StepPlan
 from baton.core.decode import DecodeLeader
+from baton.core.effects import Effect, Issue, Send
 from baton.core.errors import Bug
 from baton.core.events import LeaderEvent, MessageReceived, PeerLost, RankEvent, RankReported
 from baton.core.frames import Join, Said
@@ -20,7 +21,7 @@ from baton.core.prefix_cache import Entry
 from baton.core.rank import RankCore
 from baton.core.rank_effects import Digest, RankEffect
 from baton.core.retraction import GeneratingLeader
-from baton.core.room import Effect, Issue, LeaderSettings, Send
+from baton.core.room import LeaderSettings
 from baton.core.span import Span
 from baton.core.state import Group, Placement, Unit
 from baton.core.watchdog import WatchdogSettings

@@ -9,12 +9,12 @@ from enum import Enum
 
 import msgspec
 
+from baton.core.effects import Effect
 from baton.core.events import FrontEvent, LeaderEvent, RankEvent
 from baton.core.ids import Micros
 from baton.core.parts import FrontParts, LeaderParts, RankParts
 from baton.core.rank_effects import RankEffect
 from baton.core.request import Say
-from baton.core.room import Effect
 
 FORMAT = 2
 

@@ -8,6 +8,7 @@ from baton.core import decode as decode_module
 from baton.core.agreement import RowOrder
 from baton.core.decode import DecodeLeader
 from baton.core.decode_room import DecodeRoom
+from baton.core.effects import Send
 from baton.core.front import Front
 from baton.core.generation import Generation, decode_row
 from baton.core.ids import Boot, Epoch, Key, Micros, Room, Stamp, TokenIndex
@@ -16,7 +17,7 @@ from baton.core.messages import Credits, Drawn, FailCode, Failed, FinishReason, 
 from baton.core.pairing import Partners
 from baton.core.prefill import PrefillLeader
 from baton.core.request import FrontSettings, Request, Standing
-from baton.core.room import OpenRoom, Send
+from baton.core.room import OpenRoom
 from baton.core.session import WrongPeer
 from baton.core.stamps import Stamps
 from baton.core.stream import Stream

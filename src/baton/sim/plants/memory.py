@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from baton.core import prefill as prefill_module
 from baton.core.agreement import Hold
+from baton.core.effects import Effect, Send
 from baton.core.events import MessageReceived
 from baton.core.fetching import Piece
 from baton.core.holding import slide
@@ -20,7 +21,7 @@ from baton.core.prefill_room import PrefillRoom
 from baton.core.rank import RankCore
 from baton.core.rank_effects import RankEffect
 from baton.core.rehashing import Rehashing
-from baton.core.room import Effect, RoomState, Send
+from baton.core.room import RoomState
 from baton.core.span import Span
 from baton.core.state import Group, Window
 from baton.core.work import Ended, Outcome

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from typing import TypeVar
 
 from baton.core.agreement import StepPlan
+from baton.core.effects import Issue, Send
 from baton.core.ids import Boot, Key
 from baton.core.messages import AnyMessage
-from baton.core.room import Issue, Send
 from baton.trace.log import Kind, Parts, Raised, Step
 
 M = TypeVar("M")
