@@ -56,6 +56,13 @@ def test_only_the_command_line_reads_the_environment():
 def test_every_package_has_an_import_contract():
     project = tomllib.loads((SOURCE.parents[1] / "pyproject.toml").read_text())
     contracts = project["tool"]["importlinter"]["contracts"]
-    bound = {source.removeprefix("baton.") for contract in contracts for source in contract["source_modules"]}
+    bound = {source.removeprefix("baton.") for contract in contracts for source in contract.get("source_modules", ())}
     packages = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
     assert packages - bound == {"cli"}  # it composes everything, so nothing is closed to it
+
+
+def test_every_folder_of_the_core_has_its_layer():
+    project = tomllib.loads((SOURCE.parents[1] / "pyproject.toml").read_text())
+    (layers,) = [c["layers"] for c in project["tool"]["importlinter"]["contracts"] if c["type"] == "layers"]
+    named = {name.strip() for layer in layers for name in layer.split("|")}
+    assert named >= {path.parent.name for path in (SOURCE / "core").glob("*/__init__.py")}

@@ -3,7 +3,7 @@
 import pytest
 
 import protocol_page as page
-from baton.core.room import RoomState, Saw
+from baton.core.scheduler.room import RoomState, Saw
 from document import with_parts, write_or_check
 
 

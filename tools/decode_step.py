@@ -27,8 +27,8 @@ import torch
 
 from baton.adapters.memory import HostPool
 from baton.core.ids import Epoch, GroupName, Key, Room, Seq, TokenId, TokenIndex
+from baton.core.memory.state import DType, Placement, Unit
 from baton.core.messages import Sampling
-from baton.core.state import DType, Placement, Unit
 from baton.core.work import Batch, Draw, Row
 from baton.engine.attention.registry import Backends
 from baton.engine.checkpoint import Checkpoint

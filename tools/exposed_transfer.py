@@ -24,8 +24,8 @@ import msgspec
 import numpy as np
 
 from baton.bench.service import Service, serving
-from baton.core.chunks import final_blocks
-from baton.core.prefill import PrefillLeader, PrefillRoom
+from baton.core.memory.chunks import final_blocks
+from baton.core.scheduler.prefill import PrefillLeader, PrefillRoom
 
 AS_BATON = "--as-baton"
 LATE = 1  # priority of a request whose prompt is offered after its last chunk

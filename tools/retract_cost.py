@@ -23,9 +23,9 @@ from baton.adapters.host_memory import HostMemory
 from baton.adapters.memory import HostPool
 from baton.core.agreement import Hold, Offload, Restore, StepPlan, Vote
 from baton.core.ids import Boot, Epoch, GroupName, Key, Page, Rank, Room, Seq
-from baton.core.rank import RankCore
-from baton.core.rank_effects import Digest, Discard, Load, RankEffect, Save
-from baton.core.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit
+from baton.core.memory.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit
+from baton.core.rank.rank import RankCore
+from baton.core.rank.rank_effects import Digest, Discard, Load, RankEffect, Save
 from baton.core.work import DigestDone, DigestOrder
 from baton.engine.digest import block_sums
 

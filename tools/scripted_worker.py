@@ -24,6 +24,7 @@ from baton.adapters.zmq_control import ZmqControl
 from baton.core.frames import Said
 from baton.core.ids import Boot, GroupName, Micros, TokenId, TokenIndex
 from baton.core.manifest import Manifest, PoolView, RankManifest
+from baton.core.memory.state import DType, Full, Group, StateSpec, StateTable, Unit
 from baton.core.messages import (
     PROTOCOL,
     Abort,
@@ -39,8 +40,7 @@ from baton.core.messages import (
     Ticket,
     Tokens,
 )
-from baton.core.session import MessageReceived, PeerLost, PeerUp, SessionLimits, Sessions
-from baton.core.state import DType, Full, Group, StateSpec, StateTable, Unit
+from baton.core.session.session import MessageReceived, PeerLost, PeerUp, SessionLimits, Sessions
 from baton.shell.lines import Lines
 from baton.shell.wake import sleep_until
 from baton.wire.codec import MAX_FRAME_BYTES

@@ -8,9 +8,9 @@ from baton.bench.transfer import show
 from baton.bench.transfer.figures import Figures, Slices
 from baton.bench.transfer.layout import GROUP, PARTS, Case, Geometry, Handoff, Layout, Pages, Side
 from baton.core.errors import ConfigError
-from baton.core.plan import leg_seals
-from baton.core.seal import block_sums
-from baton.core.state import DType
+from baton.core.handoff.plan import leg_seals
+from baton.core.handoff.seal import block_sums
+from baton.core.memory.state import DType
 
 SMALL = Geometry(layers=4, kv_heads=4, head_dim=2, dtype=DType.BF16)
 SIDES = [

@@ -16,7 +16,7 @@ COMPUTES = """
 import sys
 from pathlib import Path
 from tests.engine.whole import Request, Rig
-from baton.core.state import DType
+from baton.core.memory.state import DType
 
 for path in sys.argv[2:]:
     rig = Rig(Path(path), dtype=DType(sys.argv[1]))

@@ -7,7 +7,7 @@ from baton.cli import child, main, processes, serve
 from baton.cli.processes import rank_cores
 from baton.cli.serve import ServeSettings, plan_workers
 from baton.core.errors import ConfigError
-from baton.core.fetch_back import FetchBack
+from baton.core.handoff.fetch_back import FetchBack
 from baton.ports.fabric_settings import FabricSettings, MooncakeSettings, NixlSettings, TcpSettings
 from baton.shell.gateway_settings import GatewaySettings
 from baton.shell.settings import HostKvMemory, Role, WorkerSettings

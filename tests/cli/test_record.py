@@ -7,9 +7,9 @@ import pytest
 from baton.cli.main import run
 from baton.cli.record import prepare_directory, recording
 from baton.core.errors import ConfigError
+from baton.core.gateway.request import FrontSettings
 from baton.core.ids import Boot
 from baton.core.parts import FrontParts
-from baton.core.request import FrontSettings
 from baton.trace.coding import records
 from baton.trace.recorder import Recorded
 

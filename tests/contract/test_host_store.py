@@ -11,7 +11,7 @@ import pytest
 from baton.adapters.host_memory import HostMemory, Space, paired
 from baton.adapters.memory import HostPool
 from baton.core.ids import Epoch, GroupName, Key, Room
-from baton.core.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit, Whole
+from baton.core.memory.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit, Whole
 from baton.core.work import HostCopy, Job
 from baton.sim.heap import Heap
 from baton.sim.host_store import SimHostStore

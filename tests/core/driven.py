@@ -9,7 +9,7 @@ from baton.core.door import Submit
 from baton.core.events import AskWorkers, ForgetQuestion, ReportDue, Submitted
 from baton.core.ids import Micros, Room
 from baton.core.messages import AskLedger, Clear, ResetCache
-from baton.core.rank import RankCore
+from baton.core.rank.rank import RankCore
 
 T0 = Micros(0)  # where the time makes no difference
 

@@ -1,4 +1,4 @@
-"""The byte layout a second time, written from docs and not from core/state.py: every byte of a pool gets the number of the
+"""The byte layout a second time, written from docs and not from core/memory/state.py: every byte of a pool gets the number of the
 one state byte that belongs there. What a plan moves is judged by it.
 """
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from baton.core.ids import GroupName
-from baton.core.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit, Whole, Window
+from baton.core.memory.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit, Whole, Window
 
 NOBODY = -1
 FULL, WINDOW, SLOT = GroupName("full"), GroupName("window"), GroupName("slot")

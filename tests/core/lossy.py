@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from baton.core.ids import Boot, Link, Micros, Room
 from baton.core.messages import AnyMessage, AskLedger, Close
-from baton.core.session import MessageReceived, PeerLost, PeerUp, SessionEvent, SessionLimits, Sessions, WrongPeer
+from baton.core.session.session import MessageReceived, PeerLost, PeerUp, SessionEvent, SessionLimits, Sessions, WrongPeer
 from baton.wire.codec import decode, encode
 
 SECOND = 1_000_000

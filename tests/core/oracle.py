@@ -1,5 +1,5 @@
 """A handoff worked out by brute force: each (layer, head, part, token) is moved alone, from an address and to an address that
-are written down here from the documents, with nothing of core/plan.py. What a plan moves is judged by it.
+are written down here from the documents, with nothing of core/handoff/plan.py. What a plan moves is judged by it.
 """
 
 import itertools
@@ -10,10 +10,10 @@ from typing import NamedTuple
 import numpy as np
 from tests.core.layouts import Layout, extent, heads_of, layers_of, placements
 
+from baton.core.handoff.plan import PairPlan
 from baton.core.ids import BlockIndex, GroupName, Page
+from baton.core.memory.state import StateTable, Unit
 from baton.core.messages import BlockRun
-from baton.core.plan import PairPlan
-from baton.core.state import StateTable, Unit
 
 NOTHING = -1
 REPLICA_TURN = 8  # adjacent blocks that come from the same replica

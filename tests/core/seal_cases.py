@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from baton.core.ids import GroupName
-from baton.core.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit, Whole
+from baton.core.memory.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit, Whole
 
 BlockSums = Callable[[NDArray[np.uint8], Placement, GroupName, NDArray[np.int64], NDArray[np.int64], int], NDArray[np.uint64]]
 PAGED, SLOT = GroupName("full"), GroupName("slot")

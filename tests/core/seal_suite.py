@@ -6,7 +6,7 @@ import pytest
 from tests.core.golden.make_seal import FILE
 from tests.core.seal_cases import CATALOGUE, BlockSums, cases, flip_rates, indistinct_flips, missed
 
-from baton.core.state import DType
+from baton.core.memory.state import DType
 
 GOLDEN = json.loads(FILE.read_text())
 

@@ -7,12 +7,12 @@ import pytest
 from tests.core.build import submit
 from tests.core.world import World, expected
 
-from baton.core.alone import Turns
 from baton.core.door import RequestId
 from baton.core.effects import Issue
+from baton.core.gateway.request import Request
 from baton.core.ids import Boot, Key
 from baton.core.messages import Ticket, Tokens, Trial
-from baton.core.request import Request
+from baton.core.scheduler.alone import Turns
 
 PROMPT = (1, 2, 3, 4, 5)
 

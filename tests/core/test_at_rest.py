@@ -9,12 +9,12 @@ from tests.core.test_borrowing import D, P, Split, prompt, spoil
 from tests.core.world import Node, World, expected
 
 from baton.core.events import MessageReceived
-from baton.core.fetch_back import FetchBack
+from baton.core.handoff.fetch_back import FetchBack
 from baton.core.ids import BlockIndex, Boot, GroupName
 from baton.core.marks import Mark
+from baton.core.memory.prefix_cache import Entry
 from baton.core.messages import Abort, Doubt, Failed, Intactness, Loan, Offer, Returned, Verdict
-from baton.core.prefix_cache import Entry
-from baton.core.room import RoomState
+from baton.core.scheduler.room import RoomState
 from baton.core.work import Outcome
 
 VERIFY_MS = 10_000

@@ -9,16 +9,16 @@ from tests.core.build import KV, B, submit
 from tests.core.driven import T0
 from tests.core.world import Node, World, expected
 
-from baton.core.borrowing import BorrowingLeader
 from baton.core.door import Fail, Finish
 from baton.core.errors import Bug
 from baton.core.events import MessageReceived
-from baton.core.fetch_back import FetchBack
+from baton.core.handoff.fetch_back import FetchBack
 from baton.core.ids import BlockIndex, Boot, Page
 from baton.core.marks import Mark
 from baton.core.messages import Admitted, Borrow, Hello, Loan, Returned, Ticket
-from baton.core.rank_effects import Read
-from baton.core.room import RoomState
+from baton.core.rank.rank_effects import Read
+from baton.core.scheduler.borrowing import BorrowingLeader
+from baton.core.scheduler.room import RoomState
 from baton.core.work import Batch, Outcome, Released
 
 P, D = 2, 3

@@ -10,14 +10,14 @@ from tests.core.test_doubt_stages import GATEWAY, INDEX, NOW, TABLE, D, P
 
 from baton.core.effects import Issue, Send
 from baton.core.events import GatewayConnected, MessageReceived, RankReported
-from baton.core.fetch_back import FetchBack
+from baton.core.handoff.fetch_back import FetchBack
+from baton.core.handoff.plan import pair
 from baton.core.ids import BlockIndex, GroupName, Page, Rank, Seal
 from baton.core.messages import BlockRun, Borrow, Hello, LegSums, Lends, Loan, Offer, Returned
-from baton.core.plan import pair
-from baton.core.prefill import PrefillLeader
-from baton.core.rank import RankCore
-from baton.core.rank_effects import Compute, Connect, Digest, Disconnect, RankEffect, Read
-from baton.core.room import RoomState
+from baton.core.rank.rank import RankCore
+from baton.core.rank.rank_effects import Compute, Connect, Digest, Disconnect, RankEffect, Read
+from baton.core.scheduler.prefill import PrefillLeader
+from baton.core.scheduler.room import RoomState
 from baton.core.work import BatchDone, Connected, DigestDone, Ended, Outcome, RowDone
 
 ROOM = ticket(1, length=13)

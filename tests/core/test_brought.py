@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tests.core.build import KV
 
-from baton.core.brought import Brought
+from baton.core.handoff.brought import Brought
 from baton.core.ids import BlockIndex, GroupName, Page, Rank
 from baton.core.messages import BlockRun
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baton.core.chunks import ChunkRule, next_chunk
+from baton.core.memory.chunks import ChunkRule, next_chunk
 
 BLOCK = 4
 

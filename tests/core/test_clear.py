@@ -10,11 +10,11 @@ from tests.core.world import World, expected
 from baton.core.effects import Issue, Send
 from baton.core.events import GatewayConnected, MessageReceived, RankReported
 from baton.core.ids import Boot, GroupName, Micros, Rank
+from baton.core.memory.state import DType, Full, Group, StateSpec, StateTable, Unit, Whole, Window
 from baton.core.messages import Clear, LedgerView
-from baton.core.rank import RankCore
-from baton.core.rank_effects import ClearPools
-from baton.core.state import DType, Full, Group, StateSpec, StateTable, Unit, Whole, Window
-from baton.core.unified import UnifiedLeader
+from baton.core.rank.rank import RankCore
+from baton.core.rank.rank_effects import ClearPools
+from baton.core.scheduler.unified import UnifiedLeader
 
 NOW, GATEWAY = Micros(1), Boot(1)
 WINDOW, SLOT = GroupName("window"), GroupName("slot")

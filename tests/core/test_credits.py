@@ -25,7 +25,7 @@ from baton.core.messages import (
     Tokens,
     Withdrawn,
 )
-from baton.core.prefill import PrefillLeader
+from baton.core.scheduler.prefill import PrefillLeader
 
 
 def credits(number: int = 1, free: int = 16, **more: Any) -> Credits:

@@ -13,8 +13,8 @@ from baton.core.events import GatewayConnected
 from baton.core.ids import BlockIndex, Boot, Key, Page
 from baton.core.marks import Mark
 from baton.core.messages import FailCode, Offer, Recompute
-from baton.core.rank_effects import Read
-from baton.core.room import RoomState
+from baton.core.rank.rank_effects import Read
+from baton.core.scheduler.room import RoomState
 from baton.core.work import Outcome
 
 P, D = 2, 3

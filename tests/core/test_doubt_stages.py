@@ -10,13 +10,13 @@ from tests.core.driven import T0, Driven, report_of
 
 from baton.core.effects import Issue, Send
 from baton.core.events import GatewayConnected, MessageReceived, RankReported
+from baton.core.handoff.plan import pair
 from baton.core.ids import BlockIndex, Boot, GroupName, Micros, Rank
+from baton.core.memory.state import DType, Full, Group, StateSpec, StateTable, Unit
 from baton.core.messages import Doubt, Hello, Intactness, Verdict
-from baton.core.plan import pair
-from baton.core.prefill import PrefillLeader
-from baton.core.rank import RankCore
-from baton.core.rank_effects import Compute, Digest
-from baton.core.state import DType, Full, Group, StateSpec, StateTable, Unit
+from baton.core.rank.rank import RankCore
+from baton.core.rank.rank_effects import Compute, Digest
+from baton.core.scheduler.prefill import PrefillLeader
 from baton.core.work import BatchDone, DigestDone, RowDone
 
 NOW, GATEWAY, P, D = Micros(1), Boot(1), Boot(2), Boot(3)

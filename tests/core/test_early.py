@@ -2,8 +2,8 @@
 
 from tests.core.build import key
 
-from baton.core import early
-from baton.core.early import LIFE, EarlyOffers
+from baton.core.handoff import early
+from baton.core.handoff.early import LIFE, EarlyOffers
 from baton.core.ids import Boot, Micros
 from baton.core.messages import Offer
 

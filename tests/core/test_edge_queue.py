@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from baton.core.edge_queue import OLDEST_EVERY, EdgeQueue
+from baton.core.gateway.edge_queue import OLDEST_EVERY, EdgeQueue
 from baton.core.ids import Arrival, Micros
 
 T0 = Micros(0)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from baton.core.fetch_back import FIXED_US, FetchBack, Pace, Rate
+from baton.core.handoff.fetch_back import FIXED_US, FetchBack, Pace, Rate
 
 
 def test_a_rate_begins_with_its_prior_and_follows_what_it_sees() -> None:

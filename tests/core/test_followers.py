@@ -10,8 +10,8 @@ from baton.core.door import Finish
 from baton.core.ids import Boot, Key
 from baton.core.marks import Mark
 from baton.core.messages import Admitted, Received
-from baton.core.rank_effects import Compute, Read
-from baton.core.room import RoomState
+from baton.core.rank.rank_effects import Compute, Read
+from baton.core.scheduler.room import RoomState
 from baton.core.work import Outcome
 
 P, D, U = 2, 3, 4

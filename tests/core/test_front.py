@@ -13,7 +13,8 @@ from baton.core.door import Cancel, Emit, Fail, Finish, RequestId
 from baton.core.effects import Send
 from baton.core.errors import Overloaded
 from baton.core.events import MessageReceived, PeerLost, TimerDue
-from baton.core.front import Front
+from baton.core.gateway.front import Front
+from baton.core.gateway.request import FrontSettings, Say
 from baton.core.ids import Boot, Epoch, Key, Micros
 from baton.core.messages import (
     Abort,
@@ -32,7 +33,6 @@ from baton.core.messages import (
     Tokens,
     Unpaired,
 )
-from baton.core.request import FrontSettings, Say
 
 GATEWAY, P, D = Boot(1), Boot(2), Boot(3)
 T0 = Micros(0)

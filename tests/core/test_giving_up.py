@@ -11,7 +11,7 @@ from baton.core.effects import Effect, GiveUp, Issue, Send
 from baton.core.events import GatewayConnected, MessageReceived, RankReported
 from baton.core.ids import Boot, Micros, Rank, Seq
 from baton.core.messages import FailCode, Failed, Trial
-from baton.core.unified import UnifiedLeader
+from baton.core.scheduler.unified import UnifiedLeader
 
 GATEWAY, U = Boot(1), Boot(2)
 

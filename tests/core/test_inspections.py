@@ -9,10 +9,10 @@ from tests.core.test_doubt_stages import INDEX, TABLE
 
 from baton.core.agreement import Hold, Inspect, Rehashed, StepPlan
 from baton.core.ids import Boot, Page, Rank, Seq
-from baton.core.inspections import Inspections
-from baton.core.prefix_cache import Entry, PageHash, PrefixCache
-from baton.core.rank import RankCore
-from baton.core.rank_effects import Digest
+from baton.core.memory.prefix_cache import Entry, PageHash, PrefixCache
+from baton.core.rank.rank import RankCore
+from baton.core.rank.rank_effects import Digest
+from baton.core.scheduler.inspections import Inspections
 from baton.core.work import DigestDone
 
 ONE = replace(manifest("decode", 3, page_blocks=2), table=TABLE)

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.core.build import KV, key
 
+from baton.core.handoff.lacking import lacking
 from baton.core.ids import BlockIndex, GroupName, Page, Seal
-from baton.core.lacking import lacking
 from baton.core.messages import BlockRun, LegSums, Offer
 
 OTHER = GroupName("window")

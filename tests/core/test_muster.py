@@ -9,8 +9,8 @@ from baton.core.errors import ConfigError
 from baton.core.frames import Join
 from baton.core.ids import Boot, GroupName
 from baton.core.manifest import Manifest, RankManifest
-from baton.core.muster import Muster
-from baton.core.state import DType, Full, Group, StateSpec, StateTable, Unit
+from baton.core.memory.state import DType, Full, Group, StateSpec, StateTable, Unit
+from baton.core.rank.muster import Muster
 
 FULL = GroupName("full")
 TABLE = StateTable(2, 16, (Group(FULL, Unit.PAGE, Full()),), (StateSpec("kv", FULL, (0, 1), ("k", "v"), 2, 8, DType.F32),))

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from baton.core.errors import Bug
 from baton.core.ids import Epoch, GroupName, Key, Page, Room
-from baton.core.pages import Ledger, PagePool, PageState
+from baton.core.memory.pages import Ledger, PagePool, PageState
 
 KV, WIN = GroupName("full"), GroupName("window")
 

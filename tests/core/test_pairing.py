@@ -5,12 +5,12 @@ from tests.core.build import KV, manifest, settings
 from tests.core.driven import Driven
 
 from baton.core.agreement import Met, Report
-from baton.core.decode import DecodeLeader
 from baton.core.effects import Dial, HangUp, Issue, Send
 from baton.core.events import GatewayConnected, MessageReceived, PeerConnected, PeerLost, RankReported, TimerDue
 from baton.core.ids import Boot, Micros, Rank
 from baton.core.marks import Mark
 from baton.core.messages import Hello, HelloBack, Introduce, Paired, Unpaired
+from baton.core.scheduler.decode import DecodeLeader
 
 GATEWAY, PREFILL, DECODE = Boot(1), Boot(2), Boot(3)
 PAIR_US = 10_000_000

@@ -9,10 +9,9 @@ from tests.core.layouts import FULL, GROUPS, SLOT, WINDOW, Layout, extent, heads
 from tests.core.oracle import check
 
 from baton.core.errors import Bug, Mismatch, PeerError
+from baton.core.handoff.plan import REPLICA_RUN, leg_seals, pair
 from baton.core.ids import BlockIndex, Page
-from baton.core.messages import BlockRun
-from baton.core.plan import REPLICA_RUN, leg_seals, pair
-from baton.core.state import (
+from baton.core.memory.state import (
     DType,
     Full,
     Group,
@@ -25,6 +24,7 @@ from baton.core.state import (
     Window,
     extent_blocks,
 )
+from baton.core.messages import BlockRun
 
 LENGTH = 53  # 27 blocks of 2: replicas take several turns
 

@@ -16,12 +16,12 @@ from tests.core.layouts import FULL, Layout, mixed, placements
 from tests.core.oracle import check
 
 from baton.core.errors import ConfigError
+from baton.core.handoff.pairing import Partners
+from baton.core.handoff.plan import PairPlan, pair
+from baton.core.handoff.plans import Plans
 from baton.core.ids import Boot, Micros
 from baton.core.manifest import Manifest, RankManifest
-from baton.core.pairing import Partners
-from baton.core.plan import PairPlan, pair
-from baton.core.plans import Plans
-from baton.core.state import DType, Full, Group, StateSpec, StateTable, Unit
+from baton.core.memory.state import DType, Full, Group, StateSpec, StateTable, Unit
 
 WIDTHS = (1, 2, 3, 4, 6, 8, 16)
 HEADS = (1, 2, 3, 4, 6, 8, 12, 16)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from tests.core.layouts import Layout, placements
 
+from baton.core.handoff.plan import pair
 from baton.core.ids import BlockIndex, GroupName, Page
+from baton.core.memory.state import DType, Full, Group, StateSpec, StateTable, Unit
 from baton.core.messages import BlockRun
-from baton.core.plan import pair
-from baton.core.state import DType, Full, Group, StateSpec, StateTable, Unit
 
 FULL, B, LAYERS, ROW = GroupName("full"), 16, 6, 576
 TABLE = StateTable(

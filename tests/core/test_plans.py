@@ -5,10 +5,10 @@ import itertools
 import pytest
 from tests.core.layouts import Layout, mixed, placements
 
-from baton.core import plans as plans_module
 from baton.core.errors import Mismatch
-from baton.core.plan import pair
-from baton.core.plans import MOST, Plans
+from baton.core.handoff import plans as plans_module
+from baton.core.handoff.plan import pair
+from baton.core.handoff.plans import MOST, Plans
 
 LAYOUTS = (Layout(1, 1, 1), Layout(2, 1, 1), Layout(1, 2, 1), Layout(1, 1, 2))
 

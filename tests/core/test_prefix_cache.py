@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from baton.core.errors import Bug
 from baton.core.ids import Epoch, GroupName, Key, Page, Room, TokenId
-from baton.core.pages import Ledger, PageState
-from baton.core.prefix_cache import page_hashes, root_hash
+from baton.core.memory.pages import Ledger, PageState
+from baton.core.memory.prefix_cache import page_hashes, root_hash
 
 KV, INDEX = GroupName("full"), GroupName("index")
 TOTALS = {KV: 7, INDEX: 9}

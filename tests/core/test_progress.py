@@ -8,9 +8,9 @@ from tests.core.build import key, manifest, settings, ticket
 from tests.core.driven import Driven
 
 from baton.core.agreement import Ballot, Fetch, Met, Report, Vote
-from baton.core.decode import DecodeLeader
 from baton.core.effects import Issue, Send
 from baton.core.events import GatewayConnected, MessageReceived, PeerConnected, RankReported, TimerDue
+from baton.core.handoff.progress import SHARE, ProgressTracker
 from baton.core.ids import Boot, Micros, Rank
 from baton.core.messages import (
     Admitted,
@@ -23,9 +23,9 @@ from baton.core.messages import (
     Offer,
     Progress,
 )
-from baton.core.prefill import PrefillLeader
-from baton.core.progress import SHARE, ProgressTracker
-from baton.core.room import RoomState
+from baton.core.scheduler.decode import DecodeLeader
+from baton.core.scheduler.prefill import PrefillLeader
+from baton.core.scheduler.room import RoomState
 
 US, OTHER, PATIENCE_MS = Boot(3), Boot(2), 1_000
 PATIENCE = PATIENCE_MS * 1000

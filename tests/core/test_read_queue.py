@@ -6,8 +6,8 @@ from msgspec.structs import replace
 from tests.core.build import key
 
 from baton.core.ids import Boot, Rank, RankId
-from baton.core.rank_effects import Read
-from baton.core.read_queue import READS, WINDOW_BYTES, ReadQueue
+from baton.core.rank.rank_effects import Read
+from baton.core.rank.read_queue import READS, WINDOW_BYTES, ReadQueue
 from baton.core.work import Handle
 
 DEADLINE_MS = 100

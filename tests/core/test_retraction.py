@@ -11,20 +11,20 @@ from tests.core.driven import T0, report_of
 from tests.core.world import World, expected
 
 from baton.core.agreement import Hold, Offload, Restore, StepPlan, Vote
-from baton.core.decode import DECODE
 from baton.core.door import Finish
-from baton.core.host_copies import HostCopies
-from baton.core.host_ledger import HostLedger, state_bytes
+from baton.core.handoff.seal import block_sums
 from baton.core.ids import Boot, GroupName, Page, Rank, Seq
 from baton.core.marks import Mark
+from baton.core.memory.host_ledger import HostLedger, state_bytes
+from baton.core.memory.state import DType, Full, Group, StateSpec, StateTable, Unit, Whole, Window
 from baton.core.messages import Admitted, Recompute
-from baton.core.rank import RankCore
-from baton.core.rank_effects import Digest, Discard, Load, Save
-from baton.core.retraction import OVERTAKES, RETRACTION
-from baton.core.room import RoomState, Saw
-from baton.core.seal import block_sums
-from baton.core.state import DType, Full, Group, StateSpec, StateTable, Unit, Whole, Window
-from baton.core.unified import UNIFIED
+from baton.core.rank.host_copies import HostCopies
+from baton.core.rank.rank import RankCore
+from baton.core.rank.rank_effects import Digest, Discard, Load, Save
+from baton.core.scheduler.decode import DECODE
+from baton.core.scheduler.retraction import OVERTAKES, RETRACTION
+from baton.core.scheduler.room import RoomState, Saw
+from baton.core.scheduler.unified import UNIFIED
 from baton.core.work import Copied, DigestDone
 
 P, D = 2, 3

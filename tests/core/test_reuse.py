@@ -11,10 +11,10 @@ from tests.core.world import Node, World, expected
 from baton.core.door import Finish
 from baton.core.ids import GroupName
 from baton.core.marks import Mark
+from baton.core.memory.state import DType, Full, Group, StateSpec, StateTable, Unit, Whole, Window
 from baton.core.messages import FailCode, Failed, FirstToken, Intactness, Offer, Tokens, Verdict
-from baton.core.room import RoomState
-from baton.core.state import DType, Full, Group, StateSpec, StateTable, Unit, Whole, Window
-from baton.core.unified import UnifiedLeader
+from baton.core.scheduler.room import RoomState
+from baton.core.scheduler.unified import UnifiedLeader
 from baton.core.work import Batch
 
 P, D, U = 2, 3, 4

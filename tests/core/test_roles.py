@@ -8,7 +8,6 @@ from msgspec.structs import replace
 from tests.core.build import submit
 from tests.core.world import Node, World, expected
 
-from baton.core.decode import DECODE
 from baton.core.door import Fail, Finish
 from baton.core.events import MessageReceived, PeerLost
 from baton.core.ids import Boot
@@ -29,10 +28,11 @@ from baton.core.messages import (
     Tokens,
     Verdict,
 )
-from baton.core.prefill import PREFILL
-from baton.core.rank_effects import Read
-from baton.core.room import RoomState, Saw
-from baton.core.unified import UNIFIED
+from baton.core.rank.rank_effects import Read
+from baton.core.scheduler.decode import DECODE
+from baton.core.scheduler.prefill import PREFILL
+from baton.core.scheduler.room import RoomState, Saw
+from baton.core.scheduler.unified import UNIFIED
 from baton.core.work import Outcome
 
 P, D = 2, 3

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baton.core.room import RoomState
-from baton.core.rooms import Rooms
+from baton.core.scheduler.room import RoomState
+from baton.core.scheduler.rooms import Rooms
 
 STATES = list(RoomState)[:3]
 STEPS = st.lists(st.tuples(st.sampled_from(["add", "move", "drop"]), st.integers(0, 9), st.sampled_from(STATES)), max_size=60)

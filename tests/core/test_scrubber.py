@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from tests.core.build import KV
 
-from baton.core import scrubber as module
 from baton.core.errors import Bug
 from baton.core.ids import Micros, Page, Rank
-from baton.core.prefix_cache import Entry, PageHash, PrefixCache
-from baton.core.scrubber import Scrubber
+from baton.core.memory import scrubber as module
+from baton.core.memory.prefix_cache import Entry, PageHash, PrefixCache
+from baton.core.memory.scrubber import Scrubber
 
 SUMS = {(Rank(0), KV): np.zeros((1, 1), dtype=np.uint64)}
 S = 1_000_000

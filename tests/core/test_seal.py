@@ -7,9 +7,9 @@ from tests.core.seal_cases import PAGED, SLOT, TWIN, cases, plain_sums, table, u
 from tests.core.seal_suite import GOLDEN, SealSuite, hexed
 
 from baton.core.errors import Bug
-from baton.core.plan import leg_seals, pair
-from baton.core.seal import block_sums, constants, identity_bits, mix, row_keys, spec_key, unit_keys
-from baton.core.state import DType, Placement, StateSpec
+from baton.core.handoff.plan import leg_seals, pair
+from baton.core.handoff.seal import block_sums, constants, identity_bits, mix, row_keys, spec_key, unit_keys
+from baton.core.memory.state import DType, Placement, StateSpec
 
 # ---- the values ---------------------------------------------------------------------------------
 

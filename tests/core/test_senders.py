@@ -10,8 +10,10 @@ from tests.core.world import World, expected
 
 from baton.core.door import Finish
 from baton.core.events import GatewayConnected, MessageReceived
-from baton.core.fetch_back import FetchBack
-from baton.core.front import Front
+from baton.core.gateway.front import Front
+from baton.core.gateway.questions import Questions
+from baton.core.gateway.request import FrontSettings
+from baton.core.handoff.fetch_back import FetchBack
 from baton.core.ids import Boot, Micros, TokenIndex
 from baton.core.marks import Mark
 from baton.core.messages import (
@@ -33,9 +35,7 @@ from baton.core.messages import (
     Tokens,
     Unpaired,
 )
-from baton.core.questions import Questions
-from baton.core.request import FrontSettings
-from baton.core.senders import RULES
+from baton.core.session.senders import RULES
 
 P, D, OTHER_P, OTHER_D, STRANGER = Boot(2), Boot(3), Boot(4), Boot(5), Boot(99)
 OF_ITSELF = (HelloBack, Paired, Unpaired)  # and names nobody; said by another it is that one's own

@@ -9,7 +9,7 @@ import pytest
 from baton.core.frames import AnyFrame, Beat, Bye, Data, Open, Opened, WrongBoot, WrongProtocol
 from baton.core.ids import Boot, Link, Micros, Room
 from baton.core.messages import PROTOCOL, AnyMessage, AskLedger, Close
-from baton.core.session import MessageReceived, PeerLost, PeerUp, SessionEvent, SessionLimits, Sessions, WrongPeer
+from baton.core.session.session import MessageReceived, PeerLost, PeerUp, SessionEvent, SessionLimits, Sessions, WrongPeer
 
 US, THEM, OTHER = Boot(1), Boot(2), Boot(3)
 LINK, ELSEWHERE = Link(7), Link(8)

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from baton.core.ids import Micros
-from baton.core.session import SessionLimits
+from baton.core.session.session import SessionLimits
 
 from .lossy import SECOND, Faults, World
 

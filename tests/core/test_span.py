@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from baton.core.ids import GroupName
-from baton.core.span import Span
-from baton.core.state import Full, Group, StateTable, Unit, Whole, Window
+from baton.core.memory.span import Span
+from baton.core.memory.state import Full, Group, StateTable, Unit, Whole, Window
 
 FULL, WINDOW, SLOT = GroupName("full"), GroupName("window"), GroupName("slot")
 SIZES = st.integers(1, 40)

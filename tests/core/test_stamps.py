@@ -9,17 +9,17 @@ from tests.core.driven import Driven
 from tests.core.test_credits import credits
 from tests.core.test_front import Bench, D, P
 
-from baton.core.decode import DecodeLeader
 from baton.core.effects import Send
 from baton.core.events import GatewayConnected, MessageReceived, TimerDue
+from baton.core.gateway.stamps import Stamps
 from baton.core.ids import Boot, Micros, Stamp
-from baton.core.leader import Leader
 from baton.core.messages import Credits, FailCode, Failed, Paired, Register, Ticket
-from baton.core.prefill import PrefillLeader
-from baton.core.retraction import _turn
-from baton.core.room import RoomState
-from baton.core.rooms import Rooms
-from baton.core.stamps import Stamps
+from baton.core.scheduler.decode import DecodeLeader
+from baton.core.scheduler.leader import Leader
+from baton.core.scheduler.prefill import PrefillLeader
+from baton.core.scheduler.retraction import _turn
+from baton.core.scheduler.room import RoomState
+from baton.core.scheduler.rooms import Rooms
 
 ONE, OTHER = Boot(8), Boot(9)  # gateways
 T0 = Micros(0)

@@ -8,9 +8,9 @@ from tests.core.test_front import T0, Bench, heard
 
 from baton.core.door import Fail, RequestId
 from baton.core.events import PeerLost, TimerDue
+from baton.core.gateway.suspects import MARGIN
 from baton.core.ids import Boot, Epoch, Key, Micros
 from baton.core.messages import Ended, FailCode, Failed, Recompute, Ticket, Tokens, Trial, Withdrawn
-from baton.core.suspects import MARGIN
 
 P2, D2 = Boot(12), Boot(13)
 

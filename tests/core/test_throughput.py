@@ -10,10 +10,10 @@ from tests.core.test_front import D, P, heard
 
 from baton.core.errors import Overloaded
 from baton.core.events import TimerDue
+from baton.core.gateway.throughput import AnswerLengths, Throughput
+from baton.core.gateway.workers import FIRST
 from baton.core.ids import Epoch, Key, Micros, Room, TokenIndex
 from baton.core.messages import Ended, FailCode, Recompute, Tokens
-from baton.core.throughput import AnswerLengths, Throughput
-from baton.core.workers import FIRST
 
 SECOND = 1_000_000
 

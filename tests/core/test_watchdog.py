@@ -3,7 +3,7 @@
 import pytest
 
 from baton.core.ids import Micros
-from baton.core.watchdog import FACTOR, Pace, Task, Watchdog, WatchdogSettings
+from baton.core.rank.watchdog import FACTOR, Pace, Task, Watchdog, WatchdogSettings
 
 FLOOR_MS, FIRST_MS = 4_000, 60_000
 TICK_MS = FLOOR_MS // 8

@@ -13,10 +13,10 @@ from tests.core.driven import T0, Driven, report_of
 from baton.core.effects import Issue
 from baton.core.events import GatewayConnected, MessageReceived, RankReported
 from baton.core.ids import Boot, GroupName, Micros, Rank
-from baton.core.rank import RankCore
-from baton.core.rank_effects import Compute
-from baton.core.state import DType, Full, Group, StateSpec, StateTable, Unit, Window
-from baton.core.unified import UnifiedLeader
+from baton.core.memory.state import DType, Full, Group, StateSpec, StateTable, Unit, Window
+from baton.core.rank.rank import RankCore
+from baton.core.rank.rank_effects import Compute
+from baton.core.scheduler.unified import UnifiedLeader
 from baton.core.work import Batch, BatchDone, Row, RowDone
 
 NOW, GATEWAY, B = Micros(1), Boot(1), 4

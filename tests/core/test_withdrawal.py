@@ -6,8 +6,8 @@ from tests.core.world import World
 from baton.core.events import MessageReceived
 from baton.core.ids import Boot
 from baton.core.messages import Admitted, Ended, Failed, Offer, Withdrawn
-from baton.core.prefill import PrefillLeader
-from baton.core.prefill_room import PrefillRoom
+from baton.core.scheduler.prefill import PrefillLeader
+from baton.core.scheduler.prefill_room import PrefillRoom
 
 P, D = 2, 3
 

@@ -8,9 +8,9 @@ from tests.core.world import World
 
 from baton.core.events import MessageReceived, TimerDue
 from baton.core.ids import BlockIndex, Boot
-from baton.core.leader import Leader
 from baton.core.messages import Admitted, Borrow, Loan, Offer, Record, Stale, Ticket
-from baton.core.room import RoomState
+from baton.core.scheduler.leader import Leader
+from baton.core.scheduler.room import RoomState
 
 P, D, OTHER, U = 2, 3, 4, 5
 

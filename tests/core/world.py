@@ -14,21 +14,21 @@ import numpy as np
 from tests.core.build import KV, manifest, settings
 from tests.core.driven import T0, Driven, DrivenFront, report_of
 
-from baton.core.decode import DecodeLeader
 from baton.core.door import Cancel, Heard, RequestId, Submit
 from baton.core.effects import Dial, HangUp, Issue, Send
 from baton.core.events import GatewayConnected, MessageReceived, PeerConnected, PeerLost, RankReported, TimerDue
-from baton.core.front import Front
+from baton.core.gateway.front import Front
+from baton.core.gateway.request import FrontSettings, Say
+from baton.core.handoff.seal import block_sums
 from baton.core.ids import Boot, Key, Micros, Rank, TokenId
-from baton.core.leader import Leader
+from baton.core.memory.state import Placement
 from baton.core.messages import Drawn
-from baton.core.prefill import PrefillLeader
-from baton.core.rank import RankCore
-from baton.core.rank_effects import CancelRead, ClearPools, Compute, Connect, Digest, Discard, Load, Read, Save
-from baton.core.request import FrontSettings, Say
-from baton.core.seal import block_sums
-from baton.core.state import Placement
-from baton.core.unified import UnifiedLeader
+from baton.core.rank.rank import RankCore
+from baton.core.rank.rank_effects import CancelRead, ClearPools, Compute, Connect, Digest, Discard, Load, Read, Save
+from baton.core.scheduler.decode import DecodeLeader
+from baton.core.scheduler.leader import Leader
+from baton.core.scheduler.prefill import PrefillLeader
+from baton.core.scheduler.unified import UnifiedLeader
 from baton.core.work import Batch, BatchDone, Connected, Copied, DigestDone, Ended, HostCopy, Outcome, RowDone
 
 VOCAB = 1000

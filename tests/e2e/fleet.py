@@ -22,12 +22,12 @@ from baton.adapters.entropy import SystemEntropy
 from baton.adapters.zmq_control import ZmqControl
 from baton.core.door import Emit, Fail, Finish, Heard, RequestId, Submit
 from baton.core.events import AskWorkers, ForgetQuestion, Submitted
-from baton.core.fetch_back import FetchBack
-from baton.core.front import Front
+from baton.core.gateway.front import Front
+from baton.core.gateway.request import FrontSettings, Request
+from baton.core.handoff.fetch_back import FetchBack
 from baton.core.ids import Boot, Room, TokenId
 from baton.core.messages import AskLedger, Clear, Drawn, LedgerView, Limits, ResetCache, Sampling
-from baton.core.request import FrontSettings, Request
-from baton.core.session import SessionLimits, Sessions
+from baton.core.session.session import SessionLimits, Sessions
 from baton.shell.gateway_pump import GatewayPump
 from baton.shell.lines import Lines
 from baton.shell.settings import HostKvMemory, Role, WorkerSettings

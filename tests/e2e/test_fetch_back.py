@@ -8,7 +8,7 @@ from tests.e2e.fleet import Fleet, Layout
 from tests.e2e.nursery import Nursery
 from tests.e2e.test_prefix_cache import BLOCK, TOKEN_BYTES, some
 
-from baton.core.fetch_back import FetchBack
+from baton.core.handoff.fetch_back import FetchBack
 from baton.core.messages import LedgerView
 from baton.shell.settings import Role
 

@@ -1,6 +1,6 @@
 """All ranks of a worker in this process, without a model: the shipped rank core and its host, engine, host memory and fabric.
 
-The test is their leader. What a pool must hold is written down here from the documents, with nothing of core/state.py.
+The test is their leader. What a pool must hold is written down here from the documents, with nothing of core/memory/state.py.
 """
 
 import random
@@ -18,13 +18,13 @@ from baton.adapters.memory import HostPool
 from baton.contract.peer import WallClock
 from baton.contract.rig import BOOTS
 from baton.core.agreement import Fetch, Hold, Meet, Offload, Rehash, Report, Restore, StepPlan, Vote, unpack_sums
+from baton.core.handoff.plan import leg_seals, pair
 from baton.core.ids import BlockIndex, Boot, Epoch, GroupName, Key, Page, Rank, Room, Seal, Seq
 from baton.core.manifest import Manifest, PoolView, RankManifest
+from baton.core.memory.state import StateTable, Unit
 from baton.core.messages import PROTOCOL, BlockRun, LegSums
-from baton.core.plan import leg_seals, pair
-from baton.core.rank import RankCore
-from baton.core.state import StateTable, Unit
-from baton.core.watchdog import WatchdogSettings
+from baton.core.rank.rank import RankCore
+from baton.core.rank.watchdog import WatchdogSettings
 from baton.engine.digest import block_sums
 from baton.engine.engine import TorchEngine
 from baton.shell.narration import Narration

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from baton.core.handoff.seal import block_sums
 from baton.core.ids import Epoch, GroupName, Key, Room, Seq, TokenIndex
+from baton.core.memory.state import DType, Placement
 from baton.core.messages import Sampling
-from baton.core.seal import block_sums
-from baton.core.state import DType, Placement
 from baton.core.work import Batch, BatchDone, Draw, Row
 from baton.engine.attention.registry import REFERENCE, Backends
 from baton.engine.checkpoint import Checkpoint

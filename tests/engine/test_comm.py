@@ -9,7 +9,7 @@ from torch import distributed as dist
 
 from baton.core.errors import PeerError
 from baton.core.ids import GroupName
-from baton.core.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit
+from baton.core.memory.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit
 from baton.engine.comm import Alone, GlooComm
 
 FULL = GroupName("full")

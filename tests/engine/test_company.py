@@ -13,10 +13,10 @@ from tests.engine.test_models import truth
 from tests.engine.whole import GREEDY, PATIENCE_S, B, Recorder, Request, Rig
 from tests.tiny import make_tiny
 
-from baton.core import seal
+from baton.core.handoff import seal
 from baton.core.ids import BlockIndex
+from baton.core.memory.state import DType, Unit
 from baton.core.messages import Sampling
-from baton.core.state import DType, Unit
 from baton.core.work import BatchDone, DigestDone, DigestOrder, Job, Row, RowDone
 from baton.engine.attention.interface import Attend
 from baton.engine.models.base import KV

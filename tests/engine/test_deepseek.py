@@ -14,7 +14,7 @@ from tests.engine.whole import B, Request, Rig, placement_of
 from tests.tiny import make_tiny
 
 from baton.core.errors import ConfigError
-from baton.core.state import DType
+from baton.core.memory.state import DType
 from baton.engine.attention.index import with_fp8_index
 from baton.engine.checkpoint import Checkpoint
 from baton.engine.comm import Alone

@@ -14,9 +14,9 @@ from tests.engine.whole import Request, Rig
 from tests.tiny import make_tiny
 
 from baton.cli.pool_size import Use, pool_pages
+from baton.core.handoff.plan import pair
 from baton.core.ids import BlockIndex
-from baton.core.plan import pair
-from baton.core.state import DType, Group, Placement, StateTable, Unit, Whole
+from baton.core.memory.state import DType, Group, Placement, StateTable, Unit, Whole
 from baton.core.work import DigestDone, DigestOrder, Job
 from baton.engine.attention.delta import DeltaRows, ReferenceDelta
 from baton.engine.attention.delta_cpu import CHUNK, FEW_ROWS, CpuDelta

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from tests.core.seal_cases import PAGED, SLOT, TWIN, cases, table, undamaged
 from tests.core.seal_suite import GOLDEN, SealSuite, hexed
 
-from baton.core import seal
 from baton.core.errors import Bug
-from baton.core.state import DType, Placement, StateSpec
+from baton.core.handoff import seal
+from baton.core.memory.state import DType, Placement, StateSpec
 from baton.engine.digest import block_sums
 
 

@@ -9,10 +9,10 @@ import torch
 from tests.engine.rig import GREEDY, IDENTITY, B, Rig, row
 from tests.tiny import make_tiny
 
+from baton.core.handoff.seal import block_sums
 from baton.core.ids import Seq
+from baton.core.memory.state import DType
 from baton.core.messages import Sampling
-from baton.core.seal import block_sums
-from baton.core.state import DType
 from baton.core.work import Batch, DigestDone, DigestOrder, Job
 from baton.engine.models.base import KV
 

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from baton.core.errors import ConfigError
-from baton.core.state import DType
+from baton.core.memory.state import DType
 from baton.engine.comm import Alone
 from baton.engine.cpu_ops import CpuOps
 from baton.engine.kernels.team import Team

@@ -13,7 +13,7 @@ from tests.engine.test_models import LONGROPE, MSCALE, UPPER, WINDOW, truth, wor
 from tests.engine.whole import Request, Rig
 from tests.tiny import make_tiny
 
-from baton.core.state import DType
+from baton.core.memory.state import DType
 from baton.engine.models.base import DTYPES
 
 PROMPT, ANSWER = 61, 200  # the windows are much shorter

@@ -14,7 +14,7 @@ from tests.engine.whole import Crew, Request, Rig
 from tests.tiny import make_tiny
 
 from baton.core.errors import ConfigError
-from baton.core.state import DType, Interval
+from baton.core.memory.state import DType, Interval
 from baton.engine.checkpoint import Checkpoint
 from baton.engine.fp8 import scale_name
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from baton.core.state import DType
+from baton.core.memory.state import DType
 
 ROOT = Path(__file__).parents[2]
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from baton.core.ids import GroupName
-from baton.core.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit, Window
+from baton.core.memory.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit, Window
 from baton.engine.attention.interface import AttentionBackend, AttentionMetadata, Seen, Segment
 from baton.engine.attention.kernels import TILE
 from baton.engine.attention.latent import LATENT, CpuLatentAttention, LatentRows, ReferenceLatentAttention

@@ -15,7 +15,7 @@ from tests.tiny import make_tiny
 
 from baton.adapters.memory import HostPool
 from baton.core.errors import ConfigError
-from baton.core.state import DType
+from baton.core.memory.state import DType
 from baton.engine.attention.interface import AttentionMetadata, Segment
 from baton.engine.attention.registry import CPU, REFERENCE, Backends, Registry
 from baton.engine.checkpoint import Checkpoint

@@ -10,7 +10,7 @@ from tests.engine.test_models import TOLERANCE, Driver, prompt, worst
 from tests.tiny import make_tiny
 
 from baton.core.errors import ConfigError
-from baton.core.state import DType
+from baton.core.memory.state import DType
 from baton.engine.attention.registry import CPU
 from baton.engine.cpu_ops import CpuOps
 from baton.engine.kernels.team import Team

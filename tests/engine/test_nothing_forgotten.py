@@ -14,7 +14,7 @@ from tests.engine.ranks import Worker
 from baton.cli.supported import ANY
 from baton.core.errors import ConfigError
 from baton.core.ids import GroupName
-from baton.core.state import DType, Group, StateSpec, StateTable, Unit, Whole
+from baton.core.memory.state import DType, Group, StateSpec, StateTable, Unit, Whole
 from baton.engine.attention.index import with_fp8_index
 from baton.engine.models import FAMILIES
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from baton.core.state import DType
+from baton.core.memory.state import DType
 from baton.engine.cpu_ops import ALONE_ROWS, CpuOps
 from baton.engine.kernels.team import Team
 from baton.engine.ops import ROW_STEP, HeadNorms, Ops, TorchOps, lacking, sigmoid, softplus

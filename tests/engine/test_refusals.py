@@ -12,7 +12,7 @@ import pytest
 from tests.tiny import make_tiny
 
 from baton.core.errors import ConfigError
-from baton.core.state import DType
+from baton.core.memory.state import DType
 from baton.engine.checkpoint import Checkpoint
 from baton.engine.models import FAMILIES
 from baton.engine.models.base import family_of

@@ -12,7 +12,7 @@ from tests.engine.rig import MemoryPool
 from baton.cli.supported import ANY
 from baton.core.errors import Bug
 from baton.core.ids import GroupName
-from baton.core.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit
+from baton.core.memory.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit
 from baton.engine.attention.index import with_fp8_index
 from baton.engine.attention.interface import AttentionMetadata, Rows, Segment
 from baton.engine.attention.registry import CPU, REFERENCE, Backends, Registry

@@ -11,7 +11,7 @@ from tests.engine.test_models import truth
 from tests.engine.whole import Request, Rig
 from tests.tiny import make_tiny
 
-from baton.core.state import DType
+from baton.core.memory.state import DType
 
 # Deep, so that what is rounded in every layer adds up, and narrow weights: in each layer the stream changes by a part of itself.
 DEEP = {"hidden_size": 192, "intermediate_size": 512, "head_dim": 48, "num_hidden_layers": 12, "initializer_range": 0.05}

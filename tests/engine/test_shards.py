@@ -11,7 +11,7 @@ from tests.engine.whole import Crew, Request, Rig, placement_of
 from tests.tiny import make_tiny
 
 from baton.core.errors import ConfigError
-from baton.core.state import DType, StateSpec, Unit
+from baton.core.memory.state import DType, StateSpec, Unit
 from baton.engine.attention.reference import pool_view
 from baton.engine.checkpoint import Checkpoint
 from baton.engine.comm import Alone

@@ -9,7 +9,7 @@ import torch
 
 from baton.core.errors import ConfigError
 from baton.core.ids import GroupName
-from baton.core.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit
+from baton.core.memory.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit
 from baton.engine.attention.index import INDEX, SCALES, IndexRows, TopKIndex, with_fp8_index
 from baton.engine.attention.interface import AttentionBackend, AttentionMetadata, Segment
 from baton.engine.attention.latent import LATENT, CpuLatentAttention, LatentRows, ReferenceLatentAttention

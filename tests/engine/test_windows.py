@@ -11,10 +11,10 @@ from tests.engine.test_models import WINDOW, truth
 from tests.engine.whole import GREEDY, B, Rig
 from tests.tiny import make_tiny
 
+from baton.core.handoff.seal import block_sums
 from baton.core.ids import BlockIndex, Epoch, GroupName, Key, Room, TokenId, TokenIndex
-from baton.core.seal import block_sums
-from baton.core.span import Span
-from baton.core.state import extent_blocks
+from baton.core.memory.span import Span
+from baton.core.memory.state import extent_blocks
 from baton.core.work import Draw, Row, RowDone
 from baton.engine.models.base import WINDOW as SLIDING
 

@@ -10,10 +10,10 @@ import torch
 from torch.distributed import HashStore
 
 from baton.adapters.memory import HostPool
+from baton.core.handoff.seal import identity_bits
 from baton.core.ids import BlockIndex, Epoch, GroupName, Key, Room, Seq, TokenId, TokenIndex
+from baton.core.memory.state import DType, Placement
 from baton.core.messages import Sampling
-from baton.core.seal import identity_bits
-from baton.core.state import DType, Placement
 from baton.core.work import Batch, BatchDone, DigestDone, Draw, Row, RowDone
 from baton.engine.attention.interface import Attend
 from baton.engine.attention.registry import Backends

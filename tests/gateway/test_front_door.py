@@ -4,9 +4,9 @@ import asyncio
 import os
 
 from baton.core.door import Cancel, Emit, Finish, RequestId, Submit
+from baton.core.gateway.request import Say
 from baton.core.ids import Micros, TokenIndex
 from baton.core.messages import FinishReason, Limits, Sampling
-from baton.core.request import Say
 from baton.gateway.front_door import FrontDoor
 
 from .fake_door import drawn

@@ -24,15 +24,15 @@ from tests.core.build import KV, drawn, key, manifest, settings, ticket
 from tests.core.driven import T0, report_of
 
 from baton.core.agreement import Agreement, Report, StepPlan
-from baton.core.decode import DecodeLeader
 from baton.core.effects import Effect, Issue
 from baton.core.errors import Bug
 from baton.core.events import GatewayConnected, MessageReceived, PeerConnected, RankReported
 from baton.core.ids import BlockIndex, Boot, Key, Micros, Page, Rank
 from baton.core.manifest import Manifest, RankManifest
 from baton.core.messages import Abort, BlockRun, HelloBack, Introduce, Offer, Record
-from baton.core.rank import RankCore
-from baton.core.rank_effects import CancelRead, Compute, Connect, RankEffect, Read
+from baton.core.rank.rank import RankCore
+from baton.core.rank.rank_effects import CancelRead, Compute, Connect, RankEffect, Read
+from baton.core.scheduler.decode import DecodeLeader
 from baton.core.statistics import RankTally
 from baton.core.work import Batch, BatchDone, Connected, Ended, Handle, Outcome, Released, RowDone
 

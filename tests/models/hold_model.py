@@ -19,12 +19,10 @@ import msgspec
 from tests.core.build import GREEDY, KV, drawn, manifest, settings
 
 from baton.core.agreement import Ballot, Met, Report, RowSums, StepSums, Vote
-from baton.core.decode import DecodeLeader
 from baton.core.effects import Effect, Issue, Send
 from baton.core.errors import Bug
 from baton.core.events import LeaderEvent, MessageReceived, PeerConnected, PeerLost, RankReported
 from baton.core.ids import Boot, Epoch, Key, Micros, Rank, Room, Stamp, TokenId
-from baton.core.leader import Leader
 from baton.core.manifest import Manifest
 from baton.core.messages import (
     Abort,
@@ -41,8 +39,10 @@ from baton.core.messages import (
     Withdrawn,
 )
 from baton.core.messages import Ended as MessageEnded
-from baton.core.prefill import PrefillLeader
-from baton.core.room import RoomState
+from baton.core.scheduler.decode import DecodeLeader
+from baton.core.scheduler.leader import Leader
+from baton.core.scheduler.prefill import PrefillLeader
+from baton.core.scheduler.room import RoomState
 
 from .explore import Step, System
 from .objects import COUNTED, Digest, Objects

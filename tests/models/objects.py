@@ -16,10 +16,10 @@ from typing import Any, Generic, TypeVar
 import msgspec
 import numpy as np
 
+from baton.core.handoff.plan import PairPlan
 from baton.core.manifest import Manifest
-from baton.core.plan import PairPlan
-from baton.core.room import LeaderSettings
-from baton.core.state import Placement, StateTable
+from baton.core.memory.state import Placement, StateTable
+from baton.core.scheduler.room import LeaderSettings
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Hashable)

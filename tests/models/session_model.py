@@ -18,7 +18,7 @@ from tests.core.lossy import MANY, Node, saying
 
 from baton.core.frames import AnyFrame
 from baton.core.ids import Boot, Link, Micros
-from baton.core.session import Promised, SessionLimits, Sessions
+from baton.core.session.session import Promised, SessionLimits, Sessions
 
 from .explore import Step, System
 from .objects import Digest, Objects

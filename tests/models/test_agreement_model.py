@@ -9,11 +9,11 @@ import pytest
 from tests.core.build import key
 
 from baton.core.agreement import Agreement, Ballot, Report, Vote
-from baton.core.decode import DecodeLeader
-from baton.core.decode_room import DecodeRoom
-from baton.core.rank import RankCore
-from baton.core.rank_effects import RankEffect
-from baton.core.room import Saw
+from baton.core.rank.rank import RankCore
+from baton.core.rank.rank_effects import RankEffect
+from baton.core.scheduler.decode import DecodeLeader
+from baton.core.scheduler.decode_room import DecodeRoom
+from baton.core.scheduler.room import Saw
 
 from .agreement_model import AgreementModel
 from .explore import explore

@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from baton.core.agreement import Hold
-from baton.core.decode import DecodeLeader
-from baton.core.decode_room import DecodeRoom
-from baton.core.generation import decode_row
 from baton.core.ids import GroupName, Micros
+from baton.core.memory.pages import PageState
 from baton.core.messages import Admitted
-from baton.core.pages import PageState
-from baton.core.room import RoomState, Saw
+from baton.core.scheduler.decode import DecodeLeader
+from baton.core.scheduler.decode_room import DecodeRoom
+from baton.core.scheduler.generation import decode_row
+from baton.core.scheduler.room import RoomState, Saw
 
 from .explore import explore
 from .hold_model import Ask, HoldModel

@@ -10,8 +10,8 @@ import pytest
 
 from baton.core.frames import Beat, Data, Said
 from baton.core.ids import Boot, Link, Micros
-from baton.core.session import Dialled, PeerLost, Session, Sessions
-from baton.core.stream import Stream
+from baton.core.session.session import Dialled, PeerLost, Session, Sessions
+from baton.core.session.stream import Stream
 
 from .explore import explore
 from .session_model import Cable, SessionModel

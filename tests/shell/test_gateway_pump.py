@@ -6,7 +6,7 @@ import structlog
 
 from baton.core.ids import Boot, Micros
 from baton.core.messages import AnyMessage, Paired, Unpaired
-from baton.core.session import MessageReceived
+from baton.core.session.session import MessageReceived
 from baton.shell.gateway_pump import GatewayPump
 
 PREFILL, DECODE = Boot(1), Boot(2)

@@ -12,8 +12,8 @@ from baton.core.errors import ConfigError, PeerError
 from baton.core.frames import Join
 from baton.core.ids import Boot, GroupName, Micros
 from baton.core.manifest import Manifest, RankManifest
-from baton.core.session import SessionLimits, Sessions
-from baton.core.state import DType, Full, Group, StateSpec, StateTable, Unit
+from baton.core.memory.state import DType, Full, Group, StateSpec, StateTable, Unit
+from baton.core.session.session import SessionLimits, Sessions
 from baton.shell.lines import Lines
 from baton.shell.muster import gather_ranks
 from baton.shell.narration import Narration

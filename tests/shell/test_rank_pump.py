@@ -6,7 +6,7 @@ from tests.core.build import manifest
 from baton.core.errors import PeerError
 from baton.core.frames import Join
 from baton.core.ids import Boot, Link, Micros
-from baton.core.session import SessionEvent, WrongPeer
+from baton.core.session.session import SessionEvent, WrongPeer
 from baton.shell.narration import Narration
 from baton.shell.rank_pump import RankPump
 

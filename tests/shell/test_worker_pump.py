@@ -8,7 +8,7 @@ from baton.core.errors import ConfigError, GivenUp
 from baton.core.events import LeaderEvent, PeerLost, RankReported
 from baton.core.ids import Boot, Link, Micros, Rank, Seq
 from baton.core.messages import Paired
-from baton.core.session import SessionEvent, WrongPeer
+from baton.core.session.session import SessionEvent, WrongPeer
 from baton.shell.narration import Narration
 from baton.shell.worker import WorkerPump
 

@@ -9,8 +9,8 @@ from tests.sim.test_checkers import DECODE, FULL, GATEWAY, PREFILL, PROMPT, SAMP
 from baton.core.agreement import Fetch, Hold, Inspect
 from baton.core.effects import Issue, Send
 from baton.core.ids import BlockIndex, Page, Rank, Stamp, TokenId
+from baton.core.memory.state import DType, Full, Group, StateSpec, StateTable, Unit, Window
 from baton.core.messages import Admitted, BlockRun, Limits, Received, Ticket, Tokens
-from baton.core.state import DType, Full, Group, StateSpec, StateTable, Unit, Window
 from baton.sim.caches import CacheBook
 from baton.sim.loans import Loans
 from baton.sim.watched import Watched

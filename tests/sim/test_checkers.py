@@ -9,8 +9,10 @@ import pytest
 from baton.core.agreement import Fetch, Hold, Offload, Restore, RowOrder, StepPlan
 from baton.core.door import Emit, Fail, Finish, RequestId, Submit
 from baton.core.effects import Issue, Send
+from baton.core.handoff.seal import block_sums
 from baton.core.ids import Boot, Epoch, GroupName, Key, Page, Rank, RankId, Room, Seq, Stamp, TokenId, TokenIndex
 from baton.core.manifest import Manifest, PoolView, RankManifest
+from baton.core.memory.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit, Whole
 from baton.core.messages import (
     PROTOCOL,
     Abort,
@@ -31,8 +33,6 @@ from baton.core.messages import (
     Verdict,
     Withdrawn,
 )
-from baton.core.seal import block_sums
-from baton.core.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit, Whole
 from baton.core.work import Batch, DigestOrder, HostCopy, Job, Row
 from baton.sim import content
 from baton.sim.books import READS, PlanBook, RankBooks

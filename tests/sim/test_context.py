@@ -2,7 +2,7 @@
 
 import pytest
 
-from baton.core.state import Placement, Unit
+from baton.core.memory.state import Placement, Unit
 from baton.sim.content import Rows
 from baton.sim.context import Context
 from baton.sim.settings import FULL, draw_table

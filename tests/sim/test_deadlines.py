@@ -6,8 +6,8 @@ from tests.sim.test_flow import LONG
 from tests.sim.test_overload import worker
 
 from baton.core.door import Fail, Finish
+from baton.core.gateway.workers import Worker
 from baton.core.messages import FailCode
-from baton.core.workers import Worker
 from baton.sim import people
 from baton.sim.costs import Costs
 from baton.sim.excuses import EVERYBODY, Fault

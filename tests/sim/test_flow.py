@@ -4,15 +4,15 @@ import msgspec
 import pytest
 from tests.sim.test_overload import worker
 
-from baton.core import read_queue
 from baton.core.door import Finish
-from baton.core.host_ledger import state_bytes
-from baton.core.leader import Leader
+from baton.core.gateway.request import FrontSettings
+from baton.core.handoff.progress import ProgressTracker
 from baton.core.marks import Mark
-from baton.core.progress import ProgressTracker
-from baton.core.read_queue import READS
-from baton.core.request import FrontSettings
-from baton.core.state import Placement
+from baton.core.memory.host_ledger import state_bytes
+from baton.core.memory.state import Placement
+from baton.core.rank import read_queue
+from baton.core.rank.read_queue import READS
+from baton.core.scheduler.leader import Leader
 from baton.sim import world as world_module
 from baton.sim.costs import Costs, Shares
 from baton.sim.parts import SHIPPED, Parts, Replaced

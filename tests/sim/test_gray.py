@@ -7,10 +7,10 @@ import pytest
 from tests.sim.test_overload import worker
 
 from baton.core.door import Fail, Finish
-from baton.core.fetch_back import FetchBack
+from baton.core.handoff.fetch_back import FetchBack
 from baton.core.marks import Mark
 from baton.core.messages import FailCode
-from baton.core.watchdog import FACTOR, Lane, Watchdog
+from baton.core.rank.watchdog import FACTOR, Lane, Watchdog
 from baton.sim import gray
 from baton.sim.gray import DEATHS, NOTICED_US, Gray
 from baton.sim.parts import SHIPPED, Parts, Replaced

@@ -3,12 +3,12 @@
 import pytest
 
 from baton.core.door import Fail, Finish
-from baton.core.edge_queue import OLDEST_EVERY
-from baton.core.front import Front
-from baton.core.leader import Leader
+from baton.core.gateway.edge_queue import OLDEST_EVERY
+from baton.core.gateway.front import Front
+from baton.core.gateway.request import FrontSettings
 from baton.core.messages import FailCode
-from baton.core.prefill import PrefillLeader
-from baton.core.request import FrontSettings
+from baton.core.scheduler.leader import Leader
+from baton.core.scheduler.prefill import PrefillLeader
 from baton.sim.costs import Costs
 from baton.sim.excuses import EVERYBODY, Fault
 from baton.sim.parts import SHIPPED, Parts, Replaced
@@ -99,7 +99,7 @@ def listening(said: list[tuple[str, int]]) -> type[Front]:
 
 
 def test_in_a_crowd_of_priorities_everybody_has_a_turn_within_the_bound():
-    """Clients ask with priorities 0, 1 and 2 in turn; core/edge_queue.py states how often one can be passed over."""
+    """Clients ask with priorities 0, 1 and 2 in turn; core/gateway/edge_queue.py states how often one can be passed over."""
     said = []
     world = crowd(Parts(front=listening(said)), seed=1, queue_ms=20_000, max_queued=100)
     assert all(isinstance(c.end, Finish) for c in world.people.clients)

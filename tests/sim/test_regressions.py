@@ -11,17 +11,17 @@ import pytest
 from tests.sim import test_gray
 from tests.sim.test_overload import worker
 
-from baton.core import leader as leader_module
 from baton.core.agreement import Rehashed
-from baton.core.fetch_back import FetchBack
+from baton.core.gateway.request import Request
+from baton.core.gateway.suspects import Suspects
+from baton.core.handoff.fetch_back import FetchBack
 from baton.core.ids import Boot, Micros, Rank, RankId
-from baton.core.inspections import Inspections
-from baton.core.leader import Leader
 from baton.core.manifest import RankManifest
 from baton.core.messages import FailCode, Stale
-from baton.core.request import Request
-from baton.core.room import OpenRoom, RoomState
-from baton.core.suspects import Suspects
+from baton.core.scheduler import leader as leader_module
+from baton.core.scheduler.inspections import Inspections
+from baton.core.scheduler.leader import Leader
+from baton.core.scheduler.room import OpenRoom, RoomState
 from baton.core.work import Connected
 from baton.sim import people
 from baton.sim.bank import first

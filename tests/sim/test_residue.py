@@ -9,12 +9,12 @@ from tests.core.build import KV, manifest, settings
 from tests.core.driven import Driven
 from tests.core.test_pairing import DECODE, GATEWAY, PREFILL, introduced, met, said
 
-from baton.core.decode import DecodeLeader
 from baton.core.events import MessageReceived, PeerConnected
-from baton.core.front import Front
+from baton.core.gateway.front import Front
+from baton.core.gateway.request import FrontSettings
 from baton.core.ids import Boot, Micros
 from baton.core.messages import HelloBack
-from baton.core.request import FrontSettings
+from baton.core.scheduler.decode import DecodeLeader
 from baton.sim.residue import JUSTIFIED, Live, left
 
 DEAD = Boot(77)

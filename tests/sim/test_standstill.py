@@ -5,7 +5,7 @@ import pytest
 from tests.sim.test_overload import worker
 
 from baton.core.door import Finish
-from baton.core.session import Session, SessionLimits, Sessions
+from baton.core.session.session import Session, SessionLimits, Sessions
 from baton.sim.costs import Costs
 from baton.sim.parts import Parts, Replaced
 from baton.sim.run import _replaced, be_silent

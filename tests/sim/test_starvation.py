@@ -8,11 +8,11 @@ import pytest
 from tests.sim.test_overload import listening, worker
 
 from baton.core.door import Finish, Heard, Submit
-from baton.core.edge_queue import OLDEST_EVERY
-from baton.core.front import Front
+from baton.core.gateway.edge_queue import OLDEST_EVERY
+from baton.core.gateway.front import Front
+from baton.core.gateway.request import FrontSettings
 from baton.core.ids import Micros, Room
 from baton.core.marks import Mark
-from baton.core.request import FrontSettings
 from baton.sim import people
 from baton.sim import world as world_module
 from baton.sim.costs import Costs
@@ -90,7 +90,7 @@ def test_long_and_short_urgent_and_not_all_have_their_turn(seconds):
 
 
 def within_bound(said: list[tuple[str, int]]) -> None:
-    """Of those that wait at the gateway; core/edge_queue.py states how often one can be passed over."""
+    """Of those that wait at the gateway; core/gateway/edge_queue.py states how often one can be passed over."""
     came: dict[int, int] = {}
     begun: list[int] = []
     for what, arrival in said:

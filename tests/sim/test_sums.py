@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from baton.core.seal import block_sums
-from baton.core.state import Placement
+from baton.core.handoff.seal import block_sums
+from baton.core.memory.state import Placement
 from baton.sim.memory import SimPool
 from baton.sim.settings import FULL, draw_table
 from baton.sim.sums import IDENTITY, Sums

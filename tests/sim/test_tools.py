@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from baton.core.seal import block_sums
+from baton.core.handoff.seal import block_sums
 from baton.sim.parts import SHIPPED, Parts
 from baton.sim.run import Kind, be_silent, run
 from baton.sim.shrink import Name, NamedTape, minimal, shrink

@@ -7,10 +7,10 @@ import pytest
 from tests.sim.test_overload import worker
 
 from baton.core.door import Finish, Heard, Submit
-from baton.core.front import Front
+from baton.core.gateway.front import Front
+from baton.core.gateway.request import FrontSettings
+from baton.core.gateway.stamps import Stamps
 from baton.core.ids import Micros, Room
-from baton.core.request import FrontSettings
-from baton.core.stamps import Stamps
 from baton.sim import people
 from baton.sim import world as world_module
 from baton.sim.costs import Costs

@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 
 from baton.core.door import Finish
-from baton.core.state import Full, StateTable, Window
+from baton.core.memory.state import Full, StateTable, Window
 from baton.sim.run import be_silent, run
 from baton.sim.settings import HEADS, Faults, WorkerDraw, WorldDraw, draw_table, draw_world
 from baton.sim.tape import Tape

@@ -9,12 +9,12 @@ from tests.core.build import GREEDY, KV, drawn, key, limits, manifest, settings,
 from baton.core.agreement import Ballot, Fetch, Hold, Report, RowOrder, StepPlan, Suspect, Vote
 from baton.core.effects import Issue, Send
 from baton.core.events import MessageReceived, RankReported, ReportDue
+from baton.core.gateway.request import FrontSettings
 from baton.core.ids import Boot, Key, Micros, Page, Rank, RankId, Seq, TokenIndex
 from baton.core.manifest import Manifest, RankManifest
 from baton.core.messages import BlockRun, Offer, Record, Ticket
 from baton.core.parts import FrontParts, LeaderParts, RankParts
-from baton.core.rank_effects import Digest, Read
-from baton.core.request import FrontSettings
+from baton.core.rank.rank_effects import Digest, Read
 from baton.core.work import Copies, DigestOrder, Handle, Job
 from baton.trace.checks.check import Check
 from baton.trace.log import Kind, Parts, Step

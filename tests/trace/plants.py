@@ -3,18 +3,18 @@
 from typing import Any
 
 from baton.core.agreement import StepPlan
-from baton.core.decode import DecodeLeader
-from baton.core.decode_room import DecodeRoom
-from baton.core.front import Front
+from baton.core.gateway.front import Front
+from baton.core.gateway.request import Request
+from baton.core.handoff.plans import Plans
 from baton.core.ids import Boot, Micros, TokenIndex
 from baton.core.messages import FirstToken, Received
 from baton.core.parts import FrontParts, LeaderParts, RankParts
-from baton.core.plans import Plans
-from baton.core.prefill import PrefillLeader
-from baton.core.rank import RankCore
-from baton.core.rank_effects import RankEffect
-from baton.core.request import Request
-from baton.core.room import RoomState, Saw
+from baton.core.rank.rank import RankCore
+from baton.core.rank.rank_effects import RankEffect
+from baton.core.scheduler.decode import DecodeLeader
+from baton.core.scheduler.decode_room import DecodeRoom
+from baton.core.scheduler.prefill import PrefillLeader
+from baton.core.scheduler.room import RoomState, Saw
 from baton.trace.log import Parts
 from baton.trace.replay import make
 

@@ -9,10 +9,10 @@ from tests.core.driven import Driven, DrivenFront
 from tests.core.world import FakeEngine, Node, World
 
 from baton.core.events import GatewayConnected
+from baton.core.gateway.request import FrontSettings
+from baton.core.handoff.plans import Plans
 from baton.core.ids import Boot, Rank
 from baton.core.parts import FrontParts, LeaderParts, RankParts
-from baton.core.plans import Plans
-from baton.core.request import FrontSettings
 from baton.trace.coding import records
 from baton.trace.difference import Difference
 from baton.trace.log import Parts, Record, Step

@@ -22,9 +22,9 @@ from tests.trace.histories import (
 from baton.core.door import Cancel, Emit, Fail, Finish, RequestId
 from baton.core.effects import Send
 from baton.core.events import MessageReceived, PeerLost, Submitted, TimerDue
+from baton.core.gateway.request import Say
 from baton.core.ids import Boot, Room, TokenIndex
 from baton.core.messages import Admitted, Close, Ended, FailCode, FinishReason, FirstToken, Tokens
-from baton.core.request import Say
 from baton.trace.checks.attempts import Attempts
 from baton.trace.checks.clients import ClientStreams
 from baton.trace.log import Raised, Step

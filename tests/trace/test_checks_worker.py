@@ -39,9 +39,9 @@ from baton.core.agreement import Suspect, Vote
 from baton.core.effects import Send
 from baton.core.events import PeerLost, ReadRefused, TimerDue
 from baton.core.ids import Boot, Seq
+from baton.core.memory.state import DType, Full, Group, StateSpec, StateTable, Unit, Whole, Window
 from baton.core.messages import Close, Ended, Received
-from baton.core.rank_effects import Compute
-from baton.core.state import DType, Full, Group, StateSpec, StateTable, Unit, Whole, Window
+from baton.core.rank.rank_effects import Compute
 from baton.core.work import Batch, BatchDone, DigestDone, Outcome, Released, Row
 from baton.core.work import Ended as ReadEnd
 from baton.trace.checks.commits import CommitAfterArrival, needed

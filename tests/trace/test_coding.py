@@ -18,9 +18,9 @@ from tests.wire.test_codec import PLAIN, strategy
 
 from baton.core.errors import BatonError, Bug
 from baton.core.events import TimerDue
+from baton.core.gateway.request import FrontSettings
 from baton.core.ids import Boot, Micros, Rank
 from baton.core.parts import FrontParts, LeaderParts, RankParts
-from baton.core.request import FrontSettings
 from baton.trace import coding
 from baton.trace.coding import Damaged, canonical, decode, encode, records
 from baton.trace.log import AnyEffect, AnyEvent, Header, Kind, Parts, Record, Step

@@ -9,7 +9,7 @@ import pytest
 from tests.trace.rig import read
 from tests.trace.scenarios import journals
 
-from baton.core.front import Front
+from baton.core.gateway.front import Front
 from baton.trace.coding import FRAME, Damaged
 from baton.trace.examine import Findings, examine
 

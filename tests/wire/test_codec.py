@@ -17,7 +17,7 @@ from baton.core.errors import Bug, PeerError
 from baton.core.frames import SMALL, AnyFrame, Beat, Data, Open
 from baton.core.ids import BlockIndex, Boot, GroupName, Page, Seal, TokenIndex
 from baton.core.messages import Abort, AnyMessage, BlockRun, Close, FinishReason, FirstToken, LegSums, Offer, Tokens
-from baton.core.stream import SessionLimits
+from baton.core.session.stream import SessionLimits
 from baton.wire import codec
 from baton.wire.codec import MAX_FRAME_BYTES, decode, encode
 

@@ -12,6 +12,13 @@ from types import CodeType, ModuleType
 PACKAGE = "baton.core"
 
 
+def module_of(path: Path) -> str:
+    """The dotted name of a file of the core."""
+    parts = path.with_suffix("").parts
+    last = len(parts) - 1 - parts[::-1].index("core")
+    return ".".join((PACKAGE, *parts[last + 1 :]))
+
+
 class _Tree(SourceFileLoader):
     """Runs a tree as if it were the file's; neither reads nor writes bytecode."""
 
@@ -29,7 +36,7 @@ class _Tree(SourceFileLoader):
 
 class _Finder(MetaPathFinder):
     def __init__(self, trees: Mapping[Path, ast.Module], names: Mapping[str, object]) -> None:
-        self._trees = {f"{PACKAGE}.{path.stem}": (path, tree) for path, tree in trees.items()}
+        self._trees = {module_of(path): (path, tree) for path, tree in trees.items()}
         self._names = names
 
     def find_spec(self, name: str, path: object, target: ModuleType | None = None) -> ModuleSpec | None:
@@ -44,6 +51,6 @@ def replace(trees: Mapping[Path, ast.Module], names: Mapping[str, object] = {}) 
 
     Raises RuntimeError if one of them has been imported already: it would be judged as it was.
     """
-    if there := [path.stem for path in trees if f"{PACKAGE}.{path.stem}" in sys.modules]:
+    if there := [path.stem for path in trees if module_of(path) in sys.modules]:
         raise RuntimeError(f"already imported: {', '.join(there)}")
     sys.meta_path.insert(0, _Finder(trees, names))

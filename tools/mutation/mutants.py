@@ -65,12 +65,17 @@ def of_module(path: Path) -> Iterator[Mutant]:
         )
 
 
+def files() -> list[Path]:
+    """All modules of the core by name; no two have the same."""
+    return sorted((path for path in CORE.rglob("*.py") if path.stem != "__init__"), key=lambda path: path.stem)
+
+
 def of_core(modules: Iterable[str] = ()) -> list[Mutant]:
     """All mutants of the core, or of these of its modules.
 
     Raises ValueError for a module that the core has not.
     """
-    paths = {path.stem: path for path in sorted(CORE.glob("*.py")) if path.stem not in STATISTICS}
+    paths = {path.stem: path for path in files() if path.stem not in STATISTICS}
     if unknown := sorted(set(modules) - set(paths)):
         raise ValueError(f"the core has no module {', '.join(unknown)} to mutate; it has {', '.join(paths)}")
     return [mutant for stem in modules or paths for mutant in of_module(paths[stem])]

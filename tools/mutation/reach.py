@@ -15,7 +15,7 @@ from typing import Any
 
 from mutation.judges import TESTS, pytest_once, trees_of
 from mutation.modules import replace
-from mutation.mutants import CORE, ROOT, Mutant
+from mutation.mutants import ROOT, Mutant, files
 from mutation.processes import Job, Pool, Say
 
 PROBES = "__reached__"
@@ -105,7 +105,7 @@ class _Probes:
 
 def _watch_worlds(seeds: Sequence[int], say: Say) -> None:
     """Says {seed, lines, invariant} of each."""
-    probes = _Probes(sorted(CORE.glob("*.py")))
+    probes = _Probes(files())
     probes.install()
     from baton.sim.run import be_silent, run
 
@@ -143,7 +143,7 @@ class _Watcher:
 
 
 def _watch_tests(paths: Sequence[str], say: Say) -> None:
-    probes = _Probes(sorted(CORE.glob("*.py")))
+    probes = _Probes(files())
     probes.install()
     code = pytest_once(paths, _Watcher(probes, say))
     if code not in (0, 1):  # all passed, or some failed

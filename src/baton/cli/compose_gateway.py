@@ -18,10 +18,10 @@ from baton.adapters.secret import load_secret
 from baton.adapters.zmq_control import ZmqControl
 from baton.cli.api_keys import open_to_all, read_keys
 from baton.cli.record import recording
+from baton.core.gateway.request import FrontSettings
 from baton.core.ids import Boot
 from baton.core.parts import FrontParts
-from baton.core.request import FrontSettings
-from baton.core.session import SessionLimits, Sessions
+from baton.core.session.session import SessionLimits, Sessions
 from baton.gateway.app import create_app
 from baton.gateway.front_door import FrontDoor
 from baton.gateway.generation_config import GenerationConfig, load

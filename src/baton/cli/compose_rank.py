@@ -24,14 +24,14 @@ from baton.cli.pool_size import Use, pool_pages
 from baton.cli.ranks import Crew, start_ranks
 from baton.cli.record import recording
 from baton.core.errors import ConfigError
+from baton.core.handoff.plans import Plans
+from baton.core.handoff.seal import identity_bits
 from baton.core.ids import Boot, GroupName, Micros, Rank
 from baton.core.manifest import Manifest, PoolView, RankManifest
+from baton.core.memory.state import DType, Placement, StateTable
 from baton.core.messages import PROTOCOL
 from baton.core.parts import RankParts
-from baton.core.plans import Plans
-from baton.core.seal import identity_bits
-from baton.core.session import SessionLimits, Sessions
-from baton.core.state import DType, Placement, StateTable
+from baton.core.session.session import SessionLimits, Sessions
 from baton.ports.clock import Clock
 from baton.ports.control import Control
 from baton.ports.engine import Engine

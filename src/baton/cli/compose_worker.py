@@ -25,7 +25,7 @@ from baton.core.events import Core, LeaderEvent
 from baton.core.frames import Join
 from baton.core.ids import Micros
 from baton.core.parts import LeaderParts
-from baton.core.room import LeaderSettings
+from baton.core.scheduler.room import LeaderSettings
 from baton.shell.muster import gather_ranks
 from baton.shell.rank_pump import RankPump
 from baton.shell.settings import BLOCK_TOKENS, Role, WorkerSettings

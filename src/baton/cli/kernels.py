@@ -6,7 +6,7 @@ What is compiled is kept beside the sources, so a worker's first start loads it 
 import sys
 
 from baton.cli.kernel_cache import provide_cache
-from baton.core.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit, Whole
+from baton.core.memory.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit, Whole
 
 BLOCKS = 2  # of each pool: the kernels are run over the first ones
 

@@ -18,7 +18,7 @@ from baton.cli.models import require
 from baton.cli.processes import names_of
 from baton.cli.sizes import show_size
 from baton.core.ids import GroupName
-from baton.core.state import Placement, Unit
+from baton.core.memory.state import Placement, Unit
 from baton.shell.settings import Role, WorkerSettings
 
 if TYPE_CHECKING:
@@ -68,8 +68,8 @@ def plan(s: WorkerSettings) -> MemoryPlan:
     """
     from baton.cli.compose_rank import SERVED, model_length, served_dtype, served_table
     from baton.cli.pool_size import Use, pool_pages
-    from baton.core.host_ledger import state_bytes
-    from baton.core.span import Span
+    from baton.core.memory.host_ledger import state_bytes
+    from baton.core.memory.span import Span
     from baton.engine.checkpoint import Checkpoint
     from baton.engine.models import FAMILIES
     from baton.engine.models.base import family_of

@@ -10,8 +10,8 @@ import msgspec
 
 from baton.core.errors import ConfigError
 from baton.core.ids import GroupName
-from baton.core.span import Span
-from baton.core.state import Placement, Unit, Window
+from baton.core.memory.span import Span
+from baton.core.memory.state import Placement, Unit, Window
 
 SLOT_SHARE = 0.5  # of a budget, at most; the rest is pages
 

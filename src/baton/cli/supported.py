@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from baton.core.state import DType, StateTable, Window
+from baton.core.memory.state import DType, StateTable, Window
 from baton.engine.gguf import SUPPORTED
 from baton.engine.models import FAMILIES
 from baton.engine.models.base import Family

@@ -1,4 +1,4 @@
-"""What the HTTP side of a gateway says to the request logic (core/front.py), and what it hears back."""
+"""What the HTTP side of a gateway says to the request logic (core/gateway/front.py), and what it hears back."""
 
 from typing import NewType
 

@@ -13,11 +13,11 @@ BlockIndex = NewType("BlockIndex", int)  # number of a block in its sequence: po
 TokenId = NewType("TokenId", int)
 TokenIndex = NewType("TokenIndex", int)  # 0 is the first generated token of a request
 GroupName = NewType("GroupName", str)
-Seal = NewType("Seal", int)  # 64-bit sum, see core/seal.py
+Seal = NewType("Seal", int)  # 64-bit sum, see core/handoff/seal.py
 Seq = NewType("Seq", int)  # number of a step plan
 Link = NewType("Link", int)  # a Control port's name for one connection
 Arrival = NewType("Arrival", int)  # of a request at its gateway, from 1
-Stamp = NewType("Stamp", int)  # logical time at which a request's first epoch begins, kept over epochs (core/stamps.py)
+Stamp = NewType("Stamp", int)  # logical time at which a request's first epoch begins, kept over epochs (core/gateway/stamps.py)
 Micros = NewType("Micros", int)  # a monotonic time or a duration in microseconds
 
 

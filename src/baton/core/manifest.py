@@ -7,7 +7,7 @@ import msgspec
 
 from baton.core.errors import Mismatch
 from baton.core.ids import Boot, GroupName
-from baton.core.state import Placement, StateTable, Unit
+from baton.core.memory.state import Placement, StateTable, Unit
 
 
 class PoolView(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -6,19 +6,19 @@ from typing import Any
 
 import msgspec
 
-from baton.core.decode import DecodeLeader
 from baton.core.errors import ConfigError
-from baton.core.front import Front
+from baton.core.gateway.front import Front
+from baton.core.gateway.request import DECODE, PREFILL, UNIFIED, FrontSettings
+from baton.core.handoff.plans import Plans
 from baton.core.ids import Boot, GroupName, Rank
-from baton.core.leader import Leader
 from baton.core.manifest import Manifest
-from baton.core.plans import Plans
-from baton.core.prefill import PrefillLeader
-from baton.core.rank import RankCore
-from baton.core.request import DECODE, PREFILL, UNIFIED, FrontSettings
-from baton.core.room import LeaderSettings
-from baton.core.state import Placement
-from baton.core.unified import UnifiedLeader
+from baton.core.memory.state import Placement
+from baton.core.rank.rank import RankCore
+from baton.core.scheduler.decode import DecodeLeader
+from baton.core.scheduler.leader import Leader
+from baton.core.scheduler.prefill import PrefillLeader
+from baton.core.scheduler.room import LeaderSettings
+from baton.core.scheduler.unified import UnifiedLeader
 
 ROLES: Mapping[str, type[Leader[Any]]] = MappingProxyType({PREFILL: PrefillLeader, DECODE: DecodeLeader, UNIFIED: UnifiedLeader})
 

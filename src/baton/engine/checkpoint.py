@@ -13,7 +13,7 @@ import msgspec
 from safetensors import SafetensorError, safe_open
 
 from baton.core.errors import ConfigError
-from baton.core.state import Interval
+from baton.core.memory.state import Interval
 from baton.engine.fp8 import FP8, Block, block_of, dequantised, scale_name
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from torch import distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from baton.core.errors import PeerError
-from baton.core.state import Placement
+from baton.core.memory.state import Placement
 
 SENDS_UNDER_WAY = 2  # hidden states kept for a later stage that is not there yet; more would be memory without use
 

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 
-from baton.core.state import DType
+from baton.core.memory.state import DType
 from baton.engine import onednn
 from baton.engine.kernels import by_head as h
 from baton.engine.kernels import grouped as g

@@ -13,9 +13,9 @@ from numba.core.typing.templates import Signature
 from numpy.typing import NDArray
 
 from baton.core.errors import Bug
+from baton.core.handoff.seal import constants
 from baton.core.ids import GroupName
-from baton.core.seal import constants
-from baton.core.state import Placement, SpecPlace, Unit
+from baton.core.memory.state import Placement, SpecPlace, Unit
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 WORD_CONSTANTS = constants()

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from baton.core.errors import PeerError
 from baton.core.ids import GroupName
+from baton.core.memory.state import Placement, Unit
 from baton.core.messages import Drawn
-from baton.core.state import Placement, Unit
-from baton.core.watchdog import Task
+from baton.core.rank.watchdog import Task
 from baton.core.work import Batch, BatchDone, DigestDone, DigestOrder, Row, RowDone
 from baton.engine.attention.interface import ENDLESS, AttentionMetadata, Segment
 from baton.engine.attention.registry import Backends

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 
-from baton.core.state import DType
+from baton.core.memory.state import DType
 from baton.engine.rope import Rope
 
 Linear = Callable[[torch.Tensor], torch.Tensor]  # [rows, in] -> [rows, out]

@@ -5,7 +5,7 @@ over the ranks of a stage (Shoeybi et al. 2019, Megatron-LM).
 """
 
 from baton.core.errors import ConfigError
-from baton.core.state import Interval, Placement, shard
+from baton.core.memory.state import Interval, Placement, shard
 from baton.engine.models.config import ModelConfig
 
 

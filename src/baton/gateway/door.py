@@ -1,4 +1,4 @@
-"""The gateway's view of the request logic: what HTTP may ask of it. Implemented by the shell around core/front.py.
+"""The gateway's view of the request logic: what HTTP may ask of it. Implemented by the shell around core/gateway/front.py.
 
 D1 Everything runs on the one asyncio loop; no method blocks, only `ledger` waits.
 D2 `hear` is called on that loop: any number of Emit, then exactly one Finish or Fail, unless the request is cancelled.

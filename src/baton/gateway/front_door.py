@@ -1,4 +1,4 @@
-"""The gateway's pump: the request logic (core/front.py) between the HTTP side and the control plane, on one event loop.
+"""The gateway's pump: the request logic (core/gateway/front.py) between the HTTP side and the control plane, on one event loop.
 
 HTTP ──submit, cancel──▶ FrontDoor ──▶ Front ──Send──▶ Lines ──▶ workers
      ◀──── hear ─────────┘   ▲──────────── Received ─────┘
@@ -15,12 +15,12 @@ import structlog
 from baton.core.door import Cancel, Emit, Heard, RequestId, Submit
 from baton.core.effects import Send
 from baton.core.events import AskWorkers, Core, ForgetQuestion, FrontEvent, Submitted
-from baton.core.front import Front
+from baton.core.gateway.front import Front
+from baton.core.gateway.request import Say
 from baton.core.ids import Key, Room
 from baton.core.manifest import Manifest
+from baton.core.memory.state import Full
 from baton.core.messages import AskLedger, Clear, Register, ResetCache
-from baton.core.request import Say
-from baton.core.state import Full
 from baton.gateway.door import Capacity, Hear, LedgerReport, Readiness, pair_count
 from baton.gateway.warm_up import WarmUp
 from baton.ports.clock import Clock

@@ -1,4 +1,4 @@
-"""Port: the control plane's datagrams. A session (core/session.py) on top makes them reliable.
+"""Port: the control plane's datagrams. A session (core/session/session.py) on top makes them reliable.
 
 C1 `send` never blocks; False means the frame was not taken (full, or the link is gone).
 C2 Frames of one link arrive whole or not at all; they may be lost, repeated or reordered.

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from baton.core.ids import GroupName
-from baton.core.watchdog import Task
+from baton.core.rank.watchdog import Task
 from baton.core.work import Batch, BatchDone, DigestDone, DigestOrder, Draw, Job, Row, RowDone
 from baton.ports.fabric import Pool
 

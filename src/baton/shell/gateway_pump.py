@@ -11,11 +11,11 @@ import structlog
 from baton.core.door import Heard
 from baton.core.effects import Send
 from baton.core.events import Core, FrontEvent, MessageReceived, PeerLost, TimerDue
-from baton.core.front import Front
+from baton.core.gateway.front import Front
+from baton.core.gateway.request import Say
 from baton.core.ids import Micros
 from baton.core.messages import Abort, Paired, Ticket, Unpaired
-from baton.core.request import Say
-from baton.core.session import PeerUp
+from baton.core.session.session import PeerUp
 from baton.ports.clock import Clock
 from baton.shell.lines import Lines
 

@@ -5,7 +5,7 @@ import structlog
 from baton.core.errors import PeerError
 from baton.core.frames import Said
 from baton.core.ids import Boot, Link, Micros
-from baton.core.session import SessionEvent, Sessions
+from baton.core.session.session import SessionEvent, Sessions
 from baton.ports.clock import Clock
 from baton.ports.control import Control
 from baton.wire.codec import decode, encode

@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 import structlog
 
-from baton.core import session
 from baton.core.errors import PeerError
 from baton.core.frames import Join
 from baton.core.ids import Micros
 from baton.core.manifest import Manifest
-from baton.core.muster import Muster
+from baton.core.rank.muster import Muster
+from baton.core.session import session
 from baton.ports.clock import Clock
 from baton.shell.lines import Lines
 

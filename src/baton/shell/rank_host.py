@@ -8,7 +8,7 @@ from baton.core.agreement import Report, StepPlan, Wedged
 from baton.core.errors import Bug, FabricError
 from baton.core.events import Core, RankEvent, ReadRefused, ReportDue
 from baton.core.ids import Key, Micros, RankId, Seq
-from baton.core.rank_effects import (
+from baton.core.rank.rank_effects import (
     CancelRead,
     ClearPools,
     Compute,
@@ -21,7 +21,7 @@ from baton.core.rank_effects import (
     Read,
     Save,
 )
-from baton.core.watchdog import Task, Watchdog, WatchdogSettings
+from baton.core.rank.watchdog import Task, Watchdog, WatchdogSettings
 from baton.core.work import Batch, BatchDone, DigestOrder, Ended, FabricEvent, Handle, HostCopy
 from baton.ports.clock import Clock
 from baton.ports.engine import Engine

@@ -2,12 +2,12 @@
 
 import structlog
 
-from baton.core import session
 from baton.core.agreement import StepPlan
 from baton.core.errors import PeerError
 from baton.core.frames import Join
 from baton.core.ids import Boot, Micros
-from baton.core.session import SessionEvent
+from baton.core.session import session
+from baton.core.session.session import SessionEvent
 from baton.ports.clock import Clock
 from baton.shell.lines import Lines
 from baton.shell.narration import Narration

@@ -12,8 +12,8 @@ from typing import Annotated, Literal
 import msgspec
 
 from baton.core.errors import ConfigError
-from baton.core.fetch_back import FetchBack
-from baton.core.watchdog import WatchdogSettings
+from baton.core.handoff.fetch_back import FetchBack
+from baton.core.rank.watchdog import WatchdogSettings
 from baton.ports.fabric_settings import FABRICS, FabricSettings
 from baton.ports.flag import (
     ENGINE,

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 import structlog
 
-from baton.core import session
 from baton.core.agreement import Report
 from baton.core.effects import Dial, Effect, GiveUp, HangUp, Issue, Send
 from baton.core.errors import Bug, ConfigError, GivenUp, PeerError
@@ -31,7 +30,8 @@ from baton.core.messages import (
     Verdict,
     Withdrawn,
 )
-from baton.core.session import SessionEvent
+from baton.core.session import session
+from baton.core.session.session import SessionEvent
 from baton.ports.clock import Clock
 from baton.shell.lines import Lines
 from baton.shell.narration import Narration

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from baton.core.agreement import Hold, RowOrder, StepPlan
 from baton.core.ids import GroupName, Key, Page, Rank, RankId
-from baton.core.state import Placement, Unit, Window
+from baton.core.memory.state import Placement, Unit, Window
 from baton.core.work import Handle, Job, Row
 from baton.sim.engine import SimEngine
 from baton.sim.host_store import SimHostStore

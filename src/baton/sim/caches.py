@@ -18,8 +18,8 @@ from baton.core.agreement import Fetch, Hold, StepPlan
 from baton.core.effects import Effect, Issue, Send
 from baton.core.frames import Said
 from baton.core.ids import BlockIndex, GroupName, Key, Rank, TokenId
+from baton.core.memory.state import Full, StateTable, Unit, extent_blocks
 from baton.core.messages import Admitted, BlockRun, Loan, Received, Ticket, Tokens
-from baton.core.state import Full, StateTable, Unit, extent_blocks
 from baton.sim import content
 from baton.sim.at_rest import AtRest, Kept, Where
 from baton.sim.collective import Collective

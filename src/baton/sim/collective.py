@@ -10,8 +10,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 from baton.core.ids import Boot, GroupName, Key, Rank, Seq, TokenId
+from baton.core.memory.state import Full, Placement, Unit
 from baton.core.messages import BlockRun, Ticket
-from baton.core.state import Full, Placement, Unit
 from baton.core.work import Batch, Row
 from baton.sim import content
 from baton.sim.costs import Costs

@@ -44,7 +44,7 @@ from baton.core.messages import (
     Verdict,
     Withdrawn,
 )
-from baton.core.session import Sessions
+from baton.core.session.session import Sessions
 from baton.shell.lines import Lines
 from baton.sim.process import Process
 from baton.sim.tape import Tape

@@ -11,8 +11,8 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from functools import lru_cache
 
 from baton.core.ids import Boot, GroupName, TokenId, TokenIndex
+from baton.core.memory.state import Placement, SpecPlace
 from baton.core.messages import Sampling, Shaping
-from baton.core.state import Placement, SpecPlace
 
 MASK = (1 << 64) - 1
 VOCABULARY = 61

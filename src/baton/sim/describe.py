@@ -5,7 +5,7 @@ from enum import Enum
 
 import msgspec
 
-from baton.core.state import StateTable, Window
+from baton.core.memory.state import StateTable, Window
 from baton.sim.settings import Faults, WorldDraw
 
 TOLD_APART = ("table", "workers", "faults")

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from baton.core.ids import GroupName, Key, Rank, Seq
+from baton.core.memory.state import Group, Placement, Unit, Window, extent_blocks
 from baton.core.messages import Drawn
 from baton.core.past import Past
-from baton.core.state import Group, Placement, Unit, Window, extent_blocks
-from baton.core.watchdog import Task
+from baton.core.rank.watchdog import Task
 from baton.core.work import Batch, BatchDone, DigestDone, DigestOrder, Draw, Row, RowDone
 from baton.sim import content
 from baton.sim.collective import Collective

@@ -4,10 +4,10 @@ from typing import Any
 
 from baton.core.effects import Send
 from baton.core.events import FrontEvent, MessageReceived
-from baton.core.front import Front
+from baton.core.gateway.front import Front
+from baton.core.gateway.request import FrontSettings, Say
 from baton.core.ids import Boot
 from baton.core.messages import Close, Failed, Ticket
-from baton.core.request import FrontSettings, Say
 from baton.shell.gateway_pump import GatewayPump
 from baton.shell.lines import Lines
 from baton.sim.confusion import Voice

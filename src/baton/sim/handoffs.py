@@ -14,8 +14,8 @@ from baton.core.agreement import Hold, StepPlan
 from baton.core.frames import Said
 from baton.core.ids import Boot, Key, TokenId
 from baton.core.manifest import Manifest
+from baton.core.memory.state import Unit, Window
 from baton.core.messages import Drawn, FailCode, Failed, FirstToken, Ticket, Tokens
-from baton.core.state import Unit, Window
 from baton.sim.clients import right_answer
 from baton.sim.excuses import MISTAKEN, Fault, excuse
 

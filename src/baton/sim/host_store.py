@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from baton.core.ids import GroupName, Key
-from baton.core.state import Placement
+from baton.core.memory.state import Placement
 from baton.core.work import Copied, HostCopy
 from baton.sim.gray import COPY
 from baton.sim.heap import Heap

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable
 
 from baton.core.effects import Effect, Send
 from baton.core.frames import Said
+from baton.core.gateway.request import Say
 from baton.core.ids import Boot, Room, Stamp
 from baton.core.messages import Credits, Register, Ticket
-from baton.core.request import Say
 
 BOUND_US = 50_000  # a worker states its credits every 20 ms, a turn of a gateway or a worker is late by some more
 Place = tuple[Stamp, Boot]

@@ -3,13 +3,13 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from baton.core.decode import DecodeLeader
-from baton.core.front import Front
-from baton.core.prefill import PrefillLeader
-from baton.core.rank import RankCore
-from baton.core.seal import block_sums
-from baton.core.session import Sessions
-from baton.core.unified import UnifiedLeader
+from baton.core.gateway.front import Front
+from baton.core.handoff.seal import block_sums
+from baton.core.rank.rank import RankCore
+from baton.core.scheduler.decode import DecodeLeader
+from baton.core.scheduler.prefill import PrefillLeader
+from baton.core.scheduler.unified import UnifiedLeader
+from baton.core.session.session import Sessions
 from baton.sim.host_store import SimHostStore
 from baton.sim.sums import BlockSums
 

@@ -8,7 +8,7 @@ import msgspec
 from baton.core.door import Cancel, Fail, Finish, Heard, RequestId, Submit
 from baton.core.errors import Overloaded
 from baton.core.events import Submitted
-from baton.core.fetch_back import FetchBack
+from baton.core.handoff.fetch_back import FetchBack
 from baton.core.ids import Key, TokenId
 from baton.core.messages import Limits, Sampling, Shaping
 from baton.sim import content

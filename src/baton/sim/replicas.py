@@ -6,7 +6,7 @@ The source's replicas need not hold the same bits (other kernels, other sums); t
 from collections.abc import Callable, Sequence
 
 from baton.core.ids import GroupName, Key, RankId
-from baton.core.state import Placement
+from baton.core.memory.state import Placement
 from baton.sim.memory import Range
 
 Unit = tuple[Key, GroupName, int, str, int, int]  # room, group, block in the pool, spec, head, layer

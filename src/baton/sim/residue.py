@@ -15,11 +15,11 @@ from typing import Any
 
 import msgspec
 
-from baton.core.decode import DecodeLeader
-from baton.core.front import Front
+from baton.core.gateway.front import Front
+from baton.core.handoff.plans import MOST
 from baton.core.ids import Boot, Micros
-from baton.core.leader import Leader
-from baton.core.plans import MOST
+from baton.core.scheduler.decode import DecodeLeader
+from baton.core.scheduler.leader import Leader
 from baton.sim.process import Process
 from baton.sim.worker import WorkerRun
 

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 
 import msgspec
 
-from baton.core.fetch_back import FetchBack
-from baton.core.host_ledger import state_bytes
+from baton.core.handoff.fetch_back import FetchBack
 from baton.core.ids import GroupName
-from baton.core.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit, Whole, Window
+from baton.core.memory.host_ledger import state_bytes
+from baton.core.memory.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit, Whole, Window
 from baton.sim.costs import Costs, Shares
 from baton.sim.tape import Tape
 

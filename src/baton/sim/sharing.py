@@ -10,8 +10,8 @@ from baton.core.agreement import Hold, StepPlan
 from baton.core.effects import Effect, Issue, Send
 from baton.core.ids import Boot, GroupName, Key
 from baton.core.manifest import Manifest
+from baton.core.memory.state import Full
 from baton.core.messages import Intactness, Verdict
-from baton.core.state import Full
 
 Place = tuple[Boot, GroupName, int]
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from baton.core.ids import GroupName
-from baton.core.state import Placement
+from baton.core.memory.state import Placement
 from baton.sim.memory import SimPool
 
 IDENTITY = 0xBA70

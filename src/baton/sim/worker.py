@@ -7,24 +7,24 @@ from typing import Any
 import msgspec
 
 from baton.core.agreement import StepPlan
-from baton.core.decode import DecodeLeader
 from baton.core.effects import Effect, Issue, Send
 from baton.core.errors import Bug
 from baton.core.events import LeaderEvent, MessageReceived, PeerLost, RankEvent, RankReported
 from baton.core.frames import Join, Said
 from baton.core.ids import Boot, GroupName, Micros, Rank
-from baton.core.leader import Leader
 from baton.core.manifest import Manifest, PoolView, RankManifest
+from baton.core.memory.prefix_cache import Entry
+from baton.core.memory.span import Span
+from baton.core.memory.state import Group, Placement, Unit
 from baton.core.messages import PROTOCOL, Loan, Offer, Ticket
-from baton.core.prefill import PrefillLeader
-from baton.core.prefix_cache import Entry
-from baton.core.rank import RankCore
-from baton.core.rank_effects import Digest, RankEffect
-from baton.core.retraction import GeneratingLeader
-from baton.core.room import LeaderSettings
-from baton.core.span import Span
-from baton.core.state import Group, Placement, Unit
-from baton.core.watchdog import WatchdogSettings
+from baton.core.rank.rank import RankCore
+from baton.core.rank.rank_effects import Digest, RankEffect
+from baton.core.rank.watchdog import WatchdogSettings
+from baton.core.scheduler.decode import DecodeLeader
+from baton.core.scheduler.leader import Leader
+from baton.core.scheduler.prefill import PrefillLeader
+from baton.core.scheduler.retraction import GeneratingLeader
+from baton.core.scheduler.room import LeaderSettings
 from baton.shell.lines import Lines
 from baton.shell.narration import Narration
 from baton.shell.rank_host import RankHost

@@ -16,14 +16,14 @@ from baton.core.agreement import StepPlan
 from baton.core.door import Finish
 from baton.core.errors import Bug
 from baton.core.events import AskWorkers, ForgetQuestion
-from baton.core.fetch_back import FetchBack
+from baton.core.gateway.request import FrontSettings
+from baton.core.handoff.fetch_back import FetchBack
+from baton.core.handoff.plans import Plans
 from baton.core.ids import Boot, GroupName, Key, Micros, Rank, Room
 from baton.core.marks import Marks
+from baton.core.memory.state import Placement
 from baton.core.messages import BlockRun, Clear, ResetCache, Ticket
-from baton.core.plans import Plans
-from baton.core.request import FrontSettings
-from baton.core.session import SessionLimits
-from baton.core.state import Placement
+from baton.core.session.session import SessionLimits
 from baton.sim import content
 from baton.sim.caches import CacheBook
 from baton.sim.confusion import Confusion

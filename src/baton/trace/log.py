@@ -11,10 +11,10 @@ import msgspec
 
 from baton.core.effects import Effect
 from baton.core.events import FrontEvent, LeaderEvent, RankEvent
+from baton.core.gateway.request import Say
 from baton.core.ids import Micros
 from baton.core.parts import FrontParts, LeaderParts, RankParts
-from baton.core.rank_effects import RankEffect
-from baton.core.request import Say
+from baton.core.rank.rank_effects import RankEffect
 
 FORMAT = 2
 

@@ -4,8 +4,8 @@ from collections import Counter
 
 from baton.core.effects import Send
 from baton.core.events import MessageReceived
+from baton.core.gateway.request import Say
 from baton.core.ids import Key
-from baton.core.request import Say
 from baton.trace.difference import describe, name_of
 from baton.trace.log import AnyEffect, AnyEvent, Header, Raised, Record, Step
 

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from baton.core.cores import FrontParts, LeaderParts, RankParts
-from baton.journal import entries as e
-from baton.journal.recorder import Recorder
-
 from baton.core.decode import DecodeLeader
 from baton.core.front import Front
 from baton.core.prefill import PrefillLeader
-from baton.core.rank import RankCore
 from baton.core.unified import UnifiedLeader
+from baton.journal import entries as e
+from baton.journal.recorder import Recorder
+
+from baton.core.rank import RankCore
 from baton.sim.parts import Parts
 from baton.sim.run import _replaced, be_silent
 from baton.sim.tape import Tape

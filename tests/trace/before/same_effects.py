@@ -16,9 +16,9 @@ from baton.core import agreement
 from baton.core.agreement import Chain, StepPlan
 from baton.core.effects import Send
 from baton.core.errors import Bug
+from baton.core.handoff.plans import Plans
 from baton.core.messages import PROTOCOL, LedgerView
 from baton.core.parts import FrontParts, LeaderParts, RankParts
-from baton.core.plans import Plans
 from baton.trace.coding import _encoder, decode
 from baton.trace.difference import first_difference
 from baton.trace.log import Raised, Step

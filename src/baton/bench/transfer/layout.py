@@ -10,10 +10,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from baton.core.handoff.plan import Leg, PairPlan, pair
 from baton.core.ids import BlockIndex, GroupName, Page
+from baton.core.memory.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit
 from baton.core.messages import BlockRun
-from baton.core.plan import Leg, PairPlan, pair
-from baton.core.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit
 from baton.core.work import Copies
 
 GROUP = GroupName("full")

@@ -16,7 +16,7 @@ from baton.ports.fabric_settings import FabricSettings
 if TYPE_CHECKING:
     from baton.bench.transfer.figures import Figures
     from baton.bench.transfer.layout import Case, Side
-    from baton.core.state import DType
+    from baton.core.memory.state import DType
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -94,7 +94,7 @@ def _known(name: str) -> str:
 
 
 def _dtype(name: str) -> "DType":
-    from baton.core.state import DType
+    from baton.core.memory.state import DType
 
     dtypes = {"bfloat16": DType.BF16, "float16": DType.F16, "float32": DType.F32, "fp8": DType.FP8}
     if name not in dtypes:

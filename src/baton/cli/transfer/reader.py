@@ -22,8 +22,8 @@ from baton.cli.transfer.source import IDENTITY
 from baton.cli.transfer.talk import Order, complain, order, say
 from baton.cli.transfer.yardsticks import MEMCPY_BYTES, memcpy_rate, socket_rate
 from baton.core.errors import BatonError, FabricError
+from baton.core.handoff.plan import Leg, leg_seals
 from baton.core.ids import Micros, RankId
-from baton.core.plan import Leg, leg_seals
 from baton.engine.digest import block_sums
 from baton.ports.fabric import Copies, Ended, Fabric, Handle, Outcome
 

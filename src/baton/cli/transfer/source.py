@@ -19,8 +19,8 @@ from baton.bench.transfer.layout import GROUP, Case, Handoff
 from baton.cli.transfer.talk import Order, complain, order, say
 from baton.cli.transfer.yardsticks import SocketServer
 from baton.core.errors import BatonError
+from baton.core.handoff.plan import leg_seals
 from baton.core.manifest import PoolView, RankManifest
-from baton.core.plan import leg_seals
 from baton.engine.digest import block_sums
 from baton.ports.fabric import Fabric
 

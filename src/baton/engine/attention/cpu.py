@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from baton.core.state import DType, Placement
+from baton.core.memory.state import DType, Placement
 from baton.engine.attention import kernels
 from baton.engine.attention.interface import (
     ENDLESS,

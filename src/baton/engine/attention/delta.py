@@ -14,7 +14,7 @@ from typing import ClassVar
 import msgspec
 import torch
 
-from baton.core.state import Placement
+from baton.core.memory.state import Placement
 from baton.engine.attention.interface import AttentionMetadata, Rows, Segment
 from baton.engine.attention.reference import pool_view
 from baton.ports.fabric import Pool

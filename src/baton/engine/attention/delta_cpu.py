@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from baton.core.state import Placement
+from baton.core.memory.state import Placement
 from baton.engine.attention import delta_kernels as kernels
 from baton.engine.attention.cpu import BITS
 from baton.engine.attention.delta import CONVOLVED, DELTA, NORM_EPS, DeltaRows, Slots

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from baton.core.errors import ConfigError
-from baton.core.state import DType, Placement, StateSpec, StateTable
+from baton.core.memory.state import DType, Placement, StateSpec, StateTable
 from baton.engine.attention.interface import AttentionMetadata, Rows, Segment
 from baton.engine.attention.reference import pool_view
 from baton.ports.fabric import Pool

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from baton.core.state import Full, Placement, Window
+from baton.core.memory.state import Full, Placement, Window
 
 Seen = Full | Window  # which of the positions up to its own a row attends to
 ENDLESS = 1 << 40  # positions; more than any sequence has

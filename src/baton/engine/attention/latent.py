@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import torch
 
-from baton.core.state import Placement
+from baton.core.memory.state import Placement
 from baton.engine.attention.cpu import PagedRows, run_on_zeros
 from baton.engine.attention.interface import AttentionMetadata, Rows, Segment, reach
 from baton.engine.attention.reference import pool_view

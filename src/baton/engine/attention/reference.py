@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from baton.core.state import Placement, Unit
+from baton.core.memory.state import Placement, Unit
 from baton.engine.attention.interface import AttentionMetadata, AttentionRows, Rows, reach
 from baton.ports.fabric import Pool
 

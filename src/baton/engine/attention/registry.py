@@ -7,7 +7,7 @@ import torch
 
 from baton.core.errors import Bug
 from baton.core.ids import GroupName
-from baton.core.state import Placement
+from baton.core.memory.state import Placement
 from baton.engine.attention.cpu import CpuAttention
 from baton.engine.attention.delta import DELTA, ReferenceDelta
 from baton.engine.attention.delta_cpu import CpuDelta

@@ -12,7 +12,7 @@ import numba
 import torch
 from numba.np.numpy_support import carray
 
-from baton.core.state import DType
+from baton.core.memory.state import DType
 from baton.engine.kernels.job import Job, fields, reader
 from baton.engine.kernels.machine import floats, narrow, size_of, take, typed
 from baton.engine.kernels.vectors import PAIRS, PANEL, scratch, tile_of, unit_of

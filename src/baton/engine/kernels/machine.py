@@ -12,7 +12,7 @@ from llvmlite import ir
 from numba import extending
 from numba.core import types
 
-from baton.core.state import DType
+from baton.core.memory.state import DType
 
 STORED: Mapping[DType, Any] = {DType.BF16: types.uint16, DType.F16: types.int16, DType.F32: types.float32}
 F32, I16, I32, I64 = ir.FloatType(), ir.IntType(16), ir.IntType(32), ir.IntType(64)

@@ -14,7 +14,7 @@ import numba
 import torch
 from numba.core import types
 
-from baton.core.state import DType
+from baton.core.memory.state import DType
 from baton.engine.kernels.job import Job
 from baton.engine.kernels.machine import STORED, pointer_to
 

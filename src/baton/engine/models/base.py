@@ -8,7 +8,7 @@ import torch
 
 from baton.core.errors import ConfigError
 from baton.core.ids import GroupName
-from baton.core.state import DType, Placement, StateTable
+from baton.core.memory.state import DType, Placement, StateTable
 from baton.engine.attention.interface import Attend
 from baton.engine.checkpoint import Checkpoint
 from baton.engine.comm import Comm

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from baton.core.errors import ConfigError
-from baton.core.state import Full, Window
+from baton.core.memory.state import Full, Window
 from baton.engine.attention.interface import Seen
 from baton.engine.rope import RopeSettings
 

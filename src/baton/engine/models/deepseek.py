@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from baton.core.errors import ConfigError
-from baton.core.state import DType, Full, Group, Interval, Placement, StateSpec, StateTable, Unit
+from baton.core.memory.state import DType, Full, Group, Interval, Placement, StateSpec, StateTable, Unit
 from baton.engine.attention.interface import Attend
 from baton.engine.attention.latent import LATENT
 from baton.engine.checkpoint import Checkpoint

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from baton.core.errors import ConfigError
-from baton.core.state import DType, Placement, StateSpec, StateTable
+from baton.core.memory.state import DType, Placement, StateSpec, StateTable
 from baton.engine.attention.index import INDEX
 from baton.engine.checkpoint import Checkpoint
 from baton.engine.comm import Comm

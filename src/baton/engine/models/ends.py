@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 import torch.nn.functional as F
 
-from baton.core.state import Interval
+from baton.core.memory.state import Interval
 from baton.engine.models.weights import Loader
 from baton.engine.ops import by_rows
 

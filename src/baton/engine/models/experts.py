@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from baton.core.errors import ConfigError
-from baton.core.state import Interval
+from baton.core.memory.state import Interval
 from baton.engine.comm import Comm
 from baton.engine.models.weights import Loader
 from baton.engine.ops import Grouped, Linear, Ops

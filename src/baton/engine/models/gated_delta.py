@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 
 from baton.core.ids import GroupName
-from baton.core.state import DType, Interval, StateSpec
+from baton.core.memory.state import DType, Interval, StateSpec
 from baton.engine.attention.delta import CONVOLVED, DELTA, DeltaRows
 from baton.engine.attention.interface import Attend
 from baton.engine.models.qwen3_next_config import DeltaSettings, Qwen3NextConfig, Qwen3NextShards

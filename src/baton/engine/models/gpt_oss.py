@@ -11,7 +11,7 @@ import msgspec
 import torch
 
 from baton.core.errors import ConfigError
-from baton.core.state import Interval
+from baton.core.memory.state import Interval
 from baton.engine.attention.interface import Seen
 from baton.engine.checkpoint import Checkpoint
 from baton.engine.models.config import Mixture, ModelConfig, count, named_layers, number

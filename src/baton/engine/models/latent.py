@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import torch
 
-from baton.core.state import Interval
+from baton.core.memory.state import Interval
 from baton.engine.attention.interface import Attend
 from baton.engine.attention.latent import LatentRows
 from baton.engine.models.deepseek_config import LatentSettings

@@ -11,7 +11,7 @@ import torch
 
 from baton.core.errors import ConfigError
 from baton.core.ids import GroupName
-from baton.core.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit, Window
+from baton.core.memory.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit, Window
 from baton.engine.attention.interface import Attend, AttentionRows, Seen
 from baton.engine.checkpoint import Checkpoint
 from baton.engine.comm import Comm

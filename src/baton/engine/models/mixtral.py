@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from baton.core.errors import ConfigError
-from baton.core.state import Interval
+from baton.core.memory.state import Interval
 from baton.engine.checkpoint import Checkpoint
 from baton.engine.models.config import Mixture, ModelConfig, count
 from baton.engine.models.experts import ExpertFiles, SoftmaxRouter, mixture_of

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from baton.core.state import Full
+from baton.core.memory.state import Full
 from baton.engine.attention.interface import Seen
 from baton.engine.models.config import count, named_layers, sliding
 from baton.engine.models.llama import LlamaFamily

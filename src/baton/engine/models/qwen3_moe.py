@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from baton.core.errors import ConfigError
-from baton.core.state import Full
+from baton.core.memory.state import Full
 from baton.engine.attention.interface import Seen
 from baton.engine.checkpoint import Checkpoint
 from baton.engine.models.config import Mixture, ModelConfig, count, sliding

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from baton.core.errors import ConfigError
-from baton.core.state import DType, Full, Group, Interval, Placement, StateSpec, StateTable, Unit, Whole
+from baton.core.memory.state import DType, Full, Group, Interval, Placement, StateSpec, StateTable, Unit, Whole
 from baton.engine.attention.interface import Attend
 from baton.engine.checkpoint import Checkpoint
 from baton.engine.comm import Comm

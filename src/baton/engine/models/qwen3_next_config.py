@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from baton.core.errors import ConfigError
-from baton.core.state import Interval, Placement, shard
+from baton.core.memory.state import Interval, Placement, shard
 from baton.engine.models.config import Mixture, count, number
 from baton.engine.rope import RopeSettings, longest_by_rope, rope_settings
 

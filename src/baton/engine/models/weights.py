@@ -7,7 +7,7 @@ import structlog
 import torch
 
 from baton.core.errors import ConfigError
-from baton.core.state import Interval
+from baton.core.memory.state import Interval
 from baton.engine.checkpoint import Checkpoint, Stored
 from baton.engine.comm import Comm
 from baton.engine.fp8 import FP8, Block, scale_name

@@ -1,10 +1,10 @@
 """Ranks that take something for arrived before it is proved."""
 
-from baton.core import rank as rank_module
-from baton.core.fetching import OpenOrder, Piece
 from baton.core.ids import BlockIndex
-from baton.core.rank import RankCore
-from baton.core.rank_effects import RankEffect
+from baton.core.rank import rank as rank_module
+from baton.core.rank.fetching import OpenOrder, Piece
+from baton.core.rank.rank import RankCore
+from baton.core.rank.rank_effects import RankEffect
 from baton.core.work import Ended, Outcome
 from baton.sim.parts import Parts, Replaced
 from baton.sim.plants.plant import Plant

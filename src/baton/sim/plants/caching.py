@@ -3,16 +3,16 @@
 from collections.abc import Iterable
 from typing import Any
 
-from baton.core import leader as leader_module
-from baton.core.decode import DecodeLeader
-from baton.core.decode_room import DecodeRoom
-from baton.core.followers import Followers
 from baton.core.ids import BlockIndex, GroupName, Micros
 from baton.core.marks import Marks
-from baton.core.pages import Ledger
-from baton.core.prefix_cache import Entry
-from baton.core.reuse import Reuse
-from baton.core.room import OpenRoom, RoomState
+from baton.core.memory.pages import Ledger
+from baton.core.memory.prefix_cache import Entry
+from baton.core.scheduler import leader as leader_module
+from baton.core.scheduler.decode import DecodeLeader
+from baton.core.scheduler.decode_room import DecodeRoom
+from baton.core.scheduler.followers import Followers
+from baton.core.scheduler.reuse import Reuse
+from baton.core.scheduler.room import OpenRoom, RoomState
 from baton.sim.parts import Parts, Replaced
 from baton.sim.plants.plant import Plant
 

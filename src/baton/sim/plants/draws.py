@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from baton.core import generation, prefill, unified
+from baton.core.gateway.request import Request
+from baton.core.gateway.workers import Pair
 from baton.core.messages import Drawn, Ticket
 from baton.core.past import Past, past_of
-from baton.core.request import Request
-from baton.core.workers import Pair
+from baton.core.scheduler import generation, prefill, unified
 from baton.sim.parts import Parts, Replaced
 from baton.sim.plants.plant import Plant
 

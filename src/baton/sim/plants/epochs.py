@@ -4,24 +4,24 @@ from typing import Any
 
 import msgspec
 
-from baton.core import decode as decode_module
 from baton.core.agreement import RowOrder
-from baton.core.decode import DecodeLeader
-from baton.core.decode_room import DecodeRoom
 from baton.core.effects import Send
-from baton.core.front import Front
-from baton.core.generation import Generation, decode_row
+from baton.core.gateway.front import Front
+from baton.core.gateway.request import FrontSettings, Request, Standing
+from baton.core.gateway.stamps import Stamps
+from baton.core.gateway.workers import Pair
+from baton.core.handoff.pairing import Partners
 from baton.core.ids import Boot, Epoch, Key, Micros, Room, Stamp, TokenIndex
-from baton.core.leader import Leader
 from baton.core.messages import Credits, Drawn, FailCode, Failed, FinishReason, Ticket
-from baton.core.pairing import Partners
-from baton.core.prefill import PrefillLeader
-from baton.core.request import FrontSettings, Request, Standing
-from baton.core.room import OpenRoom
-from baton.core.session import WrongPeer
-from baton.core.stamps import Stamps
-from baton.core.stream import Stream
-from baton.core.workers import Pair
+from baton.core.scheduler import decode as decode_module
+from baton.core.scheduler.decode import DecodeLeader
+from baton.core.scheduler.decode_room import DecodeRoom
+from baton.core.scheduler.generation import Generation, decode_row
+from baton.core.scheduler.leader import Leader
+from baton.core.scheduler.prefill import PrefillLeader
+from baton.core.scheduler.room import OpenRoom
+from baton.core.session.session import WrongPeer
+from baton.core.session.stream import Stream
 from baton.shell.worker import WorkerPump
 from baton.sim.parts import Parts, Replaced
 from baton.sim.plants.plant import Plant

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-from baton.core.alone import Turns
-from baton.core.front import Front
+from baton.core.gateway.front import Front
+from baton.core.gateway.request import Request
 from baton.core.ids import Boot, Micros
-from baton.core.leader import Leader
 from baton.core.messages import FailCode
-from baton.core.request import Request
-from baton.core.watchdog import Lane, Task, Watchdog
+from baton.core.rank.watchdog import Lane, Task, Watchdog
+from baton.core.scheduler.alone import Turns
+from baton.core.scheduler.leader import Leader
 from baton.sim.parts import Parts, Replaced
 from baton.sim.plants.plant import Plant
 

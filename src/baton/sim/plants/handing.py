@@ -4,13 +4,11 @@ from typing import Any
 
 import msgspec
 
-from baton.core import prefill as prefill_module
 from baton.core.agreement import Fetch, Hold, Suspect
-from baton.core.chunks import final_blocks
-from baton.core.decode import DecodeLeader
-from baton.core.decode_room import DecodeRoom
 from baton.core.ids import BlockIndex, Boot, GroupName, Micros, TokenId
-from baton.core.leader import Leader
+from baton.core.memory.chunks import final_blocks
+from baton.core.memory.pages import PageState
+from baton.core.memory.state import StateTable, Unit, extent_blocks
 from baton.core.messages import (
     Admitted,
     AnyMessage,
@@ -24,11 +22,13 @@ from baton.core.messages import (
     Verdict,
     Withdrawn,
 )
-from baton.core.pages import PageState
-from baton.core.prefill import PrefillLeader
-from baton.core.prefill_room import PrefillRoom
-from baton.core.room import RoomState, Saw
-from baton.core.state import StateTable, Unit, extent_blocks
+from baton.core.scheduler import prefill as prefill_module
+from baton.core.scheduler.decode import DecodeLeader
+from baton.core.scheduler.decode_room import DecodeRoom
+from baton.core.scheduler.leader import Leader
+from baton.core.scheduler.prefill import PrefillLeader
+from baton.core.scheduler.prefill_room import PrefillRoom
+from baton.core.scheduler.room import RoomState, Saw
 from baton.sim.parts import Parts, Replaced
 from baton.sim.plants.arrival import ChecksNothing
 from baton.sim.plants.plant import Plant

@@ -5,18 +5,18 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from baton.core.decode import DecodeLeader
-from baton.core.decode_room import DecodeRoom
-from baton.core.fetching import OpenOrder, Piece
 from baton.core.ids import Boot, Key, Micros
+from baton.core.memory.pages import Ledger
+from baton.core.memory.prefix_cache import Entry
 from baton.core.messages import FailCode, Loan
-from baton.core.pages import Ledger
-from baton.core.prefill import PrefillLeader
-from baton.core.prefill_room import PrefillRoom
-from baton.core.prefix_cache import Entry
-from baton.core.rank import RankCore
-from baton.core.rank_effects import RankEffect
-from baton.core.room import RoomState
+from baton.core.rank.fetching import OpenOrder, Piece
+from baton.core.rank.rank import RankCore
+from baton.core.rank.rank_effects import RankEffect
+from baton.core.scheduler.decode import DecodeLeader
+from baton.core.scheduler.decode_room import DecodeRoom
+from baton.core.scheduler.prefill import PrefillLeader
+from baton.core.scheduler.prefill_room import PrefillRoom
+from baton.core.scheduler.room import RoomState
 from baton.sim.parts import Parts, Replaced
 from baton.sim.plants.plant import Plant
 

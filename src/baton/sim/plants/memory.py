@@ -6,24 +6,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from baton.core import prefill as prefill_module
 from baton.core.agreement import Hold
 from baton.core.effects import Effect, Send
 from baton.core.events import MessageReceived
-from baton.core.fetching import Piece
-from baton.core.holding import slide
 from baton.core.ids import BlockIndex, GroupName, Key, Micros, Page
-from baton.core.leader import Leader
+from baton.core.memory.pages import Ledger, PagePool
+from baton.core.memory.span import Span
+from baton.core.memory.state import Group, Window
 from baton.core.messages import Abort, Offer, Received
-from baton.core.pages import Ledger, PagePool
-from baton.core.prefill import PrefillLeader
-from baton.core.prefill_room import PrefillRoom
-from baton.core.rank import RankCore
-from baton.core.rank_effects import RankEffect
-from baton.core.rehashing import Rehashing
-from baton.core.room import RoomState
-from baton.core.span import Span
-from baton.core.state import Group, Window
+from baton.core.rank.fetching import Piece
+from baton.core.rank.rank import RankCore
+from baton.core.rank.rank_effects import RankEffect
+from baton.core.rank.rehashing import Rehashing
+from baton.core.scheduler import prefill as prefill_module
+from baton.core.scheduler.holding import slide
+from baton.core.scheduler.leader import Leader
+from baton.core.scheduler.prefill import PrefillLeader
+from baton.core.scheduler.prefill_room import PrefillRoom
+from baton.core.scheduler.room import RoomState
 from baton.core.work import Ended, Outcome
 from baton.shell.worker import WorkerPump
 from baton.sim.memory import SimFabric, UnderWay

@@ -1,11 +1,11 @@
 """Leaders and ranks that make work of a queue: what waits for its turn is given up, and done again."""
 
-from baton.core import read_queue
+from baton.core.handoff.progress import ProgressTracker
 from baton.core.ids import Boot, Micros
-from baton.core.leader import Leader
 from baton.core.messages import Progress
-from baton.core.progress import ProgressTracker
-from baton.core.room import OpenRoom
+from baton.core.rank import read_queue
+from baton.core.scheduler.leader import Leader
+from baton.core.scheduler.room import OpenRoom
 from baton.sim.parts import Parts, Replaced
 from baton.sim.plants.plant import Plant
 

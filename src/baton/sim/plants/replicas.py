@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from baton.core.handoff.plan import Leg, PairPlan
 from baton.core.ids import GroupName
-from baton.core.plan import Leg, PairPlan
 from baton.sim.parts import Parts, Replaced
 from baton.sim.plants.plant import Plant
 

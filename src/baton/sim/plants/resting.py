@@ -2,12 +2,12 @@
 
 from collections.abc import Collection, Iterable
 
-from baton.core import leader as leader_module
 from baton.core.agreement import Ballot, Fetch
 from baton.core.ids import Micros
-from baton.core.prefill import PrefillLeader
-from baton.core.prefix_cache import Entry
-from baton.core.scrubber import Scrubber
+from baton.core.memory.prefix_cache import Entry
+from baton.core.memory.scrubber import Scrubber
+from baton.core.scheduler import leader as leader_module
+from baton.core.scheduler.prefill import PrefillLeader
 from baton.sim.parts import Parts, Replaced
 from baton.sim.plants.plant import Plant
 

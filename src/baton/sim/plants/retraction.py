@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from baton.core.decode import DecodeLeader
-from baton.core.decode_room import DecodeRoom
-from baton.core.host_copies import HostCopies
 from baton.core.ids import GroupName, Key
-from baton.core.rank_effects import RankEffect
-from baton.core.retraction import GeneratingLeader
-from baton.core.room import RoomState
+from baton.core.rank.host_copies import HostCopies
+from baton.core.rank.rank_effects import RankEffect
+from baton.core.scheduler.decode import DecodeLeader
+from baton.core.scheduler.decode_room import DecodeRoom
+from baton.core.scheduler.retraction import GeneratingLeader
+from baton.core.scheduler.room import RoomState
 from baton.core.work import HostCopy
 from baton.sim.host_store import Block, SimHostStore
 from baton.sim.parts import Parts, Replaced

@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from baton.core import reuse as reuse_module
 from baton.core.ids import Key, Rank
-from baton.core.pages import Ledger
-from baton.core.prefill import PrefillLeader
-from baton.core.prefix_cache import Entry, PageHash, PrefixCache, page_hash, root_hash
-from baton.core.reuse import Reuse
-from baton.core.room import OpenRoom, RoomState
+from baton.core.memory.pages import Ledger
+from baton.core.memory.prefix_cache import Entry, PageHash, PrefixCache, page_hash, root_hash
+from baton.core.scheduler import reuse as reuse_module
+from baton.core.scheduler.prefill import PrefillLeader
+from baton.core.scheduler.reuse import Reuse
+from baton.core.scheduler.room import OpenRoom, RoomState
 from baton.sim.parts import Parts, Replaced
 from baton.sim.plants.plant import Plant
 

@@ -3,9 +3,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from baton.core import seal
+from baton.core.handoff import seal
 from baton.core.ids import GroupName
-from baton.core.state import Placement, SpecPlace
+from baton.core.memory.state import Placement, SpecPlace
 from baton.sim.parts import Parts, Replaced
 from baton.sim.plants.plant import Plant
 
@@ -24,7 +24,7 @@ def _blind(
 
 
 def _added(blocks: NDArray[np.uint8], place: SpecPlace, keys: Sums) -> Sums:
-    """As core/seal.py, with mix(words) + key where it has mix(words XOR key). Rows of the simulator are one cell."""
+    """As core/handoff/seal.py, with mix(words) + key where it has mix(words XOR key). Rows of the simulator are one cell."""
     n, _, units, parts, tokens = keys.shape
     rows = blocks[:, place.offset : place.offset + place.nbytes].reshape(n, units, parts, tokens, place.row_bytes)
     words = np.ascontiguousarray(rows).view("<u4").astype(np.uint64)

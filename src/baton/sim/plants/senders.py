@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from baton.core import senders
 from baton.core.ids import Boot, Micros
-from baton.core.leader import Leader
 from baton.core.messages import Abort, Offer, Ticket
+from baton.core.scheduler.leader import Leader
+from baton.core.session import senders
 from baton.sim.parts import Parts, Replaced
 from baton.sim.plants.plant import Plant
 

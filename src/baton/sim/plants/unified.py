@@ -1,12 +1,12 @@
 """Workers that compute prompts and go on with them."""
 
-from baton.core import unified
 from baton.core.agreement import RowOrder, RowSums
-from baton.core.chunks import final_blocks
 from baton.core.ids import BlockIndex, GroupName, Micros
-from baton.core.room import RoomState
-from baton.core.state import StateTable
-from baton.core.unified import UnifiedLeader, UnifiedRoom
+from baton.core.memory.chunks import final_blocks
+from baton.core.memory.state import StateTable
+from baton.core.scheduler import unified
+from baton.core.scheduler.room import RoomState
+from baton.core.scheduler.unified import UnifiedLeader, UnifiedRoom
 from baton.sim.parts import Parts, Replaced
 from baton.sim.plants.plant import Plant
 

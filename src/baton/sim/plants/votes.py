@@ -3,17 +3,17 @@
 from collections import Counter
 
 from baton.core import agreement as agreement_module
-from baton.core import leader as leader_module
 from baton.core.agreement import Agreement, Ballot, Chain, Report, RowOrder, StepPlan, Vote
-from baton.core.decode import DecodeLeader
-from baton.core.decode_room import DecodeRoom
 from baton.core.frames import Data, Said
 from baton.core.ids import GroupName, Key, Micros, Rank, Room, Seq
 from baton.core.manifest import Manifest
-from baton.core.rank import RankCore
-from baton.core.rank_effects import Compute
-from baton.core.room import LeaderSettings, RoomState, Saw
-from baton.core.stream import Stream
+from baton.core.rank.rank import RankCore
+from baton.core.rank.rank_effects import Compute
+from baton.core.scheduler import leader as leader_module
+from baton.core.scheduler.decode import DecodeLeader
+from baton.core.scheduler.decode_room import DecodeRoom
+from baton.core.scheduler.room import LeaderSettings, RoomState, Saw
+from baton.core.session.stream import Stream
 from baton.sim.parts import Parts, Replaced
 from baton.sim.plants.plant import Plant
 

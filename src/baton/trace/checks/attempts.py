@@ -6,10 +6,10 @@ from typing_extensions import override
 
 from baton.core.door import Emit, RequestId
 from baton.core.events import MessageReceived, PeerLost, Submitted
+from baton.core.gateway.request import Say
 from baton.core.ids import Boot, Epoch, Room, TokenId
 from baton.core.messages import Close, Ended, Ticket
 from baton.core.parts import FrontParts
-from baton.core.request import Say
 from baton.trace.checks.check import Check, brief, raised, sent
 from baton.trace.log import Kind, Parts, Step
 

@@ -6,9 +6,9 @@ from typing_extensions import override
 
 from baton.core.door import Cancel, Emit, Fail, Finish, Heard, RequestId
 from baton.core.events import MessageReceived, Submitted
+from baton.core.gateway.request import Say
 from baton.core.ids import Key, Room, TokenId
 from baton.core.messages import Admitted, Drawn, FirstToken, Ticket, Tokens
-from baton.core.request import Say
 from baton.trace.checks.check import Check, raised, sent
 from baton.trace.log import Kind, Step
 

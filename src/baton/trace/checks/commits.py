@@ -7,9 +7,9 @@ from typing_extensions import override
 from baton.core.agreement import Ballot, Fetch, Hold, Report, Suspect, Vote
 from baton.core.events import MessageReceived, RankReported
 from baton.core.ids import Boot, GroupName, Key, Rank, Seq
+from baton.core.memory.state import Full, StateTable, Window
 from baton.core.messages import Offer, Received, Ticket
 from baton.core.parts import LeaderParts
-from baton.core.state import Full, StateTable, Window
 from baton.trace.checks.check import Check, brief, plans, sent
 from baton.trace.log import Kind, Parts, Step
 

@@ -8,7 +8,7 @@ from typing_extensions import override
 
 from baton.core.events import ReadRefused
 from baton.core.ids import GroupName
-from baton.core.rank_effects import Read
+from baton.core.rank.rank_effects import Read
 from baton.core.work import Ended, Handle, Outcome, Released
 from baton.trace.checks.check import Check, raised
 from baton.trace.log import Kind, Step

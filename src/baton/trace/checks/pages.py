@@ -10,9 +10,9 @@ from typing_extensions import override
 from baton.core.agreement import Hold, Report, StepPlan, Vote
 from baton.core.events import MessageReceived, RankReported
 from baton.core.ids import GroupName, Key, Page, Rank, Seq
+from baton.core.memory.state import Unit, Window
 from baton.core.messages import Ended, Ticket
 from baton.core.parts import LeaderParts
-from baton.core.state import Unit, Window
 from baton.trace.checks.check import Check, brief, plans, sent
 from baton.trace.log import Kind, Parts, Step
 

@@ -8,9 +8,9 @@ from typing_extensions import override
 from baton.core.agreement import Hold, Report, StepPlan
 from baton.core.events import ReadRefused
 from baton.core.ids import GroupName, Key, Seq
+from baton.core.memory.state import Placement
 from baton.core.parts import RankParts
-from baton.core.rank_effects import Compute, Digest, Load, Read, Save
-from baton.core.state import Placement
+from baton.core.rank.rank_effects import Compute, Digest, Load, Read, Save
 from baton.core.work import BatchDone, Copied, DigestDone, DigestOrder, Ended, Handle, HostCopy, Job, Outcome, Released
 from baton.trace.checks.check import Check, brief, raised
 from baton.trace.log import Kind, Parts, Step

@@ -1,0 +1,67 @@
+"""Requests that may have ended a worker: an exception, a signal or a hang while somebody computed them may be their own doing.
+
+    an epoch fails ──▶ suspect: its next steps are its own (Ticket.alone_until), and it begins only when the epoch before has
+                       ended on both sides, however that ended ──▶ MARGIN tokens further ──▶ a suspect no more
+                       └── a worker ends during such a step (Trial) ──▶ refused; whoever else was there is innocent
+
+So a request ends two workers at most, and is refused only after one that computed nothing else.
+"""
+
+from baton.core.gateway.request import Request
+from baton.core.ids import Boot, Key, Room
+from baton.core.messages import Trial
+
+MARGIN = 16  # tokens that a worker may have computed, and the gateway has not heard of, when it ends
+
+
+class Suspects:
+    """A gateway's."""
+
+    def __init__(self) -> None:
+        self._trials: dict[Boot, Key] = {}  # what workers compute alone now
+        self._giving_up: set[Boot] = set()  # workers that end because such a step does not
+        self._held: dict[Room, Request] = {}
+
+    def __len__(self) -> int:
+        """What is kept: of nobody who has ended."""
+        return len(self._trials) + len(self._giving_up) + len(self._held)
+
+    def heard(self, worker: Boot, trial: Trial) -> None:
+        """A worker begins a step for a suspect, or has ended it."""
+        if not trial.over:
+            self._trials[worker] = trial.key
+        elif self._trials.get(worker) == trial.key:
+            del self._trials[worker]
+
+    def lost(self, worker: Boot) -> Key | None:
+        """A worker is gone; what it computed alone."""
+        self._giving_up.discard(worker)
+        return self._trials.pop(worker, None)
+
+    def blamed(self, worker: Boot, key: Key) -> None:
+        """A worker refuses a request because the step that it has alone does not end: its other rooms fail with it."""
+        if self._trials.get(worker) == key:
+            self._giving_up.add(worker)
+
+    def innocent(self, request: Request, sender: Boot) -> bool:
+        """Whether an epoch that a worker says has failed was ended by another request.
+
+        The sender ended it by giving up, or it has waited for the other worker in vain: whoever it was must compute another
+        request alone, and not an earlier epoch of this one. What the sender computes when the other one is gone says nothing.
+        """
+        failing = {sender} if sender in self._giving_up else {*(request.pair or ())} - {sender}
+        trials = {self._trials[boot].room for boot in failing if boot in self._trials}
+        return bool(trials) and request.room not in trials
+
+    def hold(self, request: Request) -> None:
+        """It does not begin again before its last epoch has ended on both sides."""
+        self._held[request.room] = request
+
+    def release(self, key: Key) -> Request | None:
+        """An epoch has ended on both sides; the request that waited for that."""
+        request = self._held.get(key.room)
+        return self._held.pop(key.room) if request is not None and request.key == key else None
+
+    def forget(self, request: Request) -> None:
+        """It has ended."""
+        self._held.pop(request.room, None)

@@ -1,0 +1,294 @@
+"""The workers that one gateway knows: which pairs there are, what they state of their capacity, and whom to give a request.
+
+    Credits (absolute, numbered) ─▶ pages free ─ tickets under way ─ rooms that are not admitted ─▶ room for one more?
+    Tokens ─▶ throughput ─▶ how long one more answer would take ─▶ would it end in time?
+
+A statement is a hint, never a permission: several gateways may use it up at once, and a worker that has made none counts as
+free. What does not fit waits at the gateway, where it holds nothing.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from baton.core.gateway.request import DECODE, PREFILL, UNIFIED
+from baton.core.gateway.tab import Pages, Tab
+from baton.core.gateway.throughput import SPARE, SPARE_LATER, Answer, Throughput
+from baton.core.ids import Boot, Key, Micros
+from baton.core.memory.span import Span
+from baton.core.messages import Credits, Register, Ticket
+
+AHEAD = 2  # rooms that may wait at a worker for its pages, so that it is not idle while its credits travel
+FIRST = 16  # answers that may begin on a worker before it is known how fast it generates
+Pair = tuple[Boot, Boot]
+
+
+class Worker:
+    """A registered worker as its gateway sees it."""
+
+    def __init__(self, register: Register) -> None:
+        manifest = register.manifest
+        self.register, self.role = register, manifest.role
+        self.open: dict[Key, Answer] = {}
+        self.credits: Credits | None = None
+        self._span = Span(manifest.table, manifest.page_blocks * manifest.table.block_tokens)
+        self._sent = 0  # tickets
+        self._unheard = Tab()  # tickets that the last statement does not know of
+        self._unadmitted = Tab()  # rooms that hold nothing here yet
+        self._admitted = Tab()  # rooms admitted since the last statement
+        self._throughput = Throughput()
+
+    def need(self, tokens: int) -> Pages:
+        """Pages of a room with so many positions."""
+        return self._span.live(tokens)
+
+    def gives(self, ticket: Ticket, tokens: int, answer: Answer) -> None:
+        """A ticket goes out to it."""
+        self._sent += 1
+        self.open[ticket.key] = answer
+        self._unheard.add(self._sent, self.need(tokens))
+        self._unadmitted.add(ticket.key, self.need(tokens))
+
+    def states(self, credits: Credits) -> None:
+        """What it says of itself; older statements change nothing."""
+        if self.credits is not None and self.credits.number >= credits.number:
+            return
+        self.credits = credits
+        self._unheard.drop_to(credits.tickets)
+        self._admitted.clear()
+
+    def full(self) -> None:
+        """It has refused a room, whatever it said of itself before."""
+        if self.credits is not None:
+            self.credits = msgspec.structs.replace(self.credits, free_queue=0)
+
+    def queues(self) -> bool:
+        """Whether one more room may wait there."""
+        return self.credits is None or self.credits.free_queue > len(self._unheard)
+
+    def admits(self, key: Key) -> None:
+        """It holds pages for the room now."""
+        if (pages := self._unadmitted.drop(key)) is not None:
+            self._admitted.add(key, pages)
+
+    def ended(self, key: Key, now: Micros) -> None:
+        """It holds nothing of the room any more."""
+        self.open.pop(key, None)
+        self._unadmitted.drop(key)
+        self._throughput.ended(key, now)
+
+    def made(self, key: Key, tokens: int, now: Micros) -> None:
+        """It has generated tokens of an answer."""
+        self._throughput.made(key, tokens, now)
+
+    def takes_us(self, answer: Answer, now: Micros) -> int:
+        """Microseconds that an answer would take if it began now; 0 if it would have the worker to itself, or if that is not
+        known."""
+        pace = self._throughput.pace(len(self.open) + 1, now) if self.open else None
+        return round(answer.tokens * pace) if pace is not None else 0
+
+    def in_time(self, answer: Answer, now: Micros) -> bool:
+        """Whether an answer would end in time if it began now, and keep none from ending in time that is under way; while
+        nothing is known a few may begin, for something to be."""
+        if answer.begun or answer.tokens <= 1 or not self.open:
+            return True
+        present, then = (self._throughput.pace(len(self.open) + more, now) for more in (0, 1))
+        if present is None or then is None:
+            return len(self.open) < FIRST
+        under_way = ((a, self._throughput.of(key)) for key, a in self.open.items())
+        return answer.in_time(then, 0, now, SPARE) and all(
+            a.in_time(then, made, now, SPARE_LATER) or not a.in_time(present, made, now) for a, made in under_way
+        )
+
+    @property
+    def unadmitted(self) -> int:
+        """Rooms that hold nothing here yet."""
+        return len(self._unadmitted)
+
+    def could_hold(self, tokens: int) -> bool:
+        """Whether its empty pools would."""
+        return self.credits is None or all(self.credits.total_pages.get(g, n) >= n for g, n in self.need(tokens).items())
+
+    def takes(self, tokens: int) -> bool:
+        """Whether a prompt given now would be begun at once, or nearly so."""
+        if self.credits is None:
+            return True
+        free = self._unheard.leaves(self.credits.free_pages, self.need(tokens))
+        rooms = self.role == PREFILL or self.credits.free_rooms > len(self._unheard)
+        return (free and rooms and not self.credits.waiting) or self.credits.waiting + len(self._unheard) < AHEAD
+
+    def generates(self, tokens: int) -> bool:
+        """Whether a decode worker would admit one more as soon as its prompt has pages."""
+        if self.credits is None:
+            return True
+        rooms = self.credits.free_rooms > len(self._unadmitted) + len(self._admitted)
+        return rooms and self._unadmitted.leaves(self.credits.free_pages, self.need(tokens), self._admitted)
+
+
+class Workers:
+    """See the head of this module."""
+
+    def __init__(self, introduce_again_ms: int) -> None:
+        self._again = introduce_again_ms * 1000
+        self._all: dict[Boot, Worker] = {}
+        self._pairs: dict[Pair, str] = {}  # (prefill, decode) -> fabric
+        self._introduce: dict[Pair, Micros] = {}  # try again at
+        self._refusals: dict[Pair, str] = {}  # the last reason of a pair that is none
+        self._ahead: dict[Pair, Tab] = {}  # pages on prefill of rooms that decode has not admitted
+
+    def __contains__(self, boot: Boot) -> bool:
+        return boot in self._all
+
+    def __iter__(self) -> Iterator[Boot]:
+        return iter(self._all)
+
+    def get(self, boot: Boot) -> Worker | None:
+        """The worker of that boot."""
+        return self._all.get(boot)
+
+    # ---- who is there ---------------------------------------------------------------------------
+
+    def registers(self, boot: Boot, message: Register) -> list[Pair]:
+        """A worker is there; the pairs to be introduced. Said once more it changes nothing."""
+        if boot in self._all:
+            return []
+        worker = self._all[boot] = Worker(message)
+        others = [(b, w) for b, w in self._all.items() if {worker.role, w.role} == {PREFILL, DECODE}]
+        return [(boot, b) if worker.role == PREFILL else (b, boot) for b, _ in others]
+
+    def lost(self, boot: Boot) -> Worker | None:
+        """A worker is gone, with all its pairs."""
+        self._pairs = {p: fabric for p, fabric in self._pairs.items() if boot not in p}
+        self._introduce = {p: at for p, at in self._introduce.items() if boot not in p}
+        self._refusals = {p: why for p, why in self._refusals.items() if boot not in p}
+        self._ahead = {p: tab for p, tab in self._ahead.items() if boot not in p}
+        return self._all.pop(boot, None)
+
+    def paired(self, pair: Pair, fabric: str) -> bool:
+        """Two have proved that they fit; False where they are not known as what they would be."""
+        if not self._are(pair):
+            return False
+        self._refusals.pop(pair, None)
+        self._pairs[pair] = fabric
+        return True
+
+    def unpaired(self, pair: Pair, why: str, now: Micros) -> Micros | None:
+        """Two do not fit, or not any more; when they are to be introduced again."""
+        self._pairs.pop(pair, None)
+        if not self._are(pair):
+            return None
+        self._refusals[pair] = why
+        return self._later(pair, now)
+
+    def _are(self, pair: Pair) -> bool:
+        """Whether the two are registered, as a prefill and a decode worker."""
+        return [w.role for boot in pair if (w := self._all.get(boot)) is not None] == [PREFILL, DECODE]
+
+    def doubt(self, pair: Pair, now: Micros) -> Micros | None:
+        """One of the two says that it has lost the other: not used until decode says Paired again."""
+        return self._later(pair, now) if self._pairs.pop(pair, None) is not None else None
+
+    def _later(self, pair: Pair, now: Micros) -> Micros:
+        self._introduce[pair] = at = Micros(now + self._again)
+        return at
+
+    def introduced(self, pair: Pair) -> None:
+        """The two have just been told of each other."""
+        self._introduce.pop(pair, None)
+
+    def introductions(self) -> dict[Pair, Micros]:
+        """Pairs to be introduced again, and when."""
+        return self._introduce
+
+    def usable_pairs(self) -> list[Pair]:
+        """(prefill, decode) boots that a request can be given to; a unified worker is its own pair."""
+        return [(b, b) for b, w in self._all.items() if w.role == UNIFIED] + list(self._pairs)
+
+    def registered(self) -> list[Register]:
+        """All of them."""
+        return [w.register for w in self._all.values()]
+
+    def refusals(self) -> list[str]:
+        """Pairs that cannot hand over, and why not."""
+        name = {boot: worker.register.name for boot, worker in self._all.items()}
+        return [f"{name[d]} and {name[p]} do not fit: {why}" for (p, d), why in self._refusals.items() if {p, d} <= name.keys()]
+
+    def credits(self) -> dict[str, Credits]:
+        """What they last said of their capacity, by name."""
+        return {w.register.name: w.credits for w in self._all.values() if w.credits is not None}
+
+    @property
+    def unadmitted(self) -> int:
+        """Requests that were given out, and for which no worker holds memory to generate in."""
+        return sum(worker.unadmitted for worker in self._all.values() if worker.role != PREFILL)
+
+    # ---- what they hold -------------------------------------------------------------------------
+
+    def gives(self, ticket: Ticket, answer: Answer) -> None:
+        """A ticket goes out to both sides of a pair."""
+        pair, tokens = (ticket.prefill, ticket.decode), len(ticket.prompt) + len(ticket.said)
+        for boot in sorted(set(pair)):
+            self._all[boot].gives(ticket, tokens + (boot == ticket.decode), answer)
+        self._ahead.setdefault(pair, Tab()).add(ticket.key, self._all[ticket.prefill].need(tokens))
+
+    def full(self, boot: Boot) -> None:
+        """A worker has refused a room because too many wait there."""
+        if (worker := self._all.get(boot)) is not None:
+            worker.full()
+
+    def admits(self, boot: Boot, key: Key) -> None:
+        """Decode holds pages for a room."""
+        if (worker := self._all.get(boot)) is not None:
+            worker.admits(key)
+        self._not_ahead(boot, key)
+
+    def made(self, boot: Boot, key: Key, tokens: int, now: Micros) -> None:
+        """A decode worker has generated tokens of an answer."""
+        if (worker := self._all.get(boot)) is not None:
+            worker.made(key, tokens, now)
+
+    def ended(self, boot: Boot, key: Key, now: Micros) -> None:
+        """A side holds nothing of an epoch any more."""
+        if (worker := self._all.get(boot)) is not None:
+            worker.ended(key, now)
+        self._not_ahead(boot, key)
+
+    def _not_ahead(self, boot: Boot, key: Key) -> None:
+        for pair, tab in self._ahead.items():
+            if boot in pair:
+                tab.drop(key)
+
+    def takes_us(self, answer: Answer, now: Micros) -> int:
+        """Microseconds that an answer would take on the fastest worker if it began now; 0 where that is not known."""
+        return min((self._all[decode].takes_us(answer, now) for _, decode in self.usable_pairs()), default=0)
+
+    def in_time(self, answer: Answer, now: Micros) -> bool:
+        """Whether some worker has time for an answer, if it has room."""
+        return any(self._all[decode].in_time(answer, now) for _, decode in self.usable_pairs())
+
+    def choose(self, tokens: int, answer: Answer, now: Micros) -> Pair | None:
+        """The pair for a request of so many positions; None while no pair has room, or time for the answer.
+
+        Of pairs whose decode side has room the one with the fewest open rooms of ours; else one whose prefill side may
+        compute ahead. What no pair could ever hold is given to any: the worker says why it cannot be.
+        """
+        pairs = self.usable_pairs()
+        could = [p for p in pairs if all(self._all[b].could_hold(tokens + 1) for b in p)]
+        if not could:
+            return min(pairs, key=self._load, default=None)
+        taken = [p for p in could if self._all[p[0]].takes(tokens) and all(self._all[b].queues() for b in p)]
+        taken = [p for p in taken if self._all[p[1]].in_time(answer, now)]
+        ready = {p: self._all[p[1]].generates(tokens + 1) for p in taken}
+        usable = [p for p, generates in ready.items() if generates or self._may_run_ahead(p, tokens)]
+        return min(usable, key=lambda p: (not ready[p], self._load(p)), default=None)
+
+    def _load(self, pair: Pair) -> int:
+        return sum(len(self._all[b].open) for b in pair)
+
+    def _may_run_ahead(self, pair: Pair, tokens: int) -> bool:
+        """Decode is full: whether prefill may compute the prompt nevertheless, up to the share that it states; one always."""
+        prefill, ahead = self._all[pair[0]], self._ahead.get(pair, Tab())
+        if pair[0] == pair[1]:
+            return True  # its own pages were looked at
+        limit = prefill.credits.ahead_pages if prefill.credits is not None else {}
+        return not len(ahead) or ahead.leaves(limit, prefill.need(tokens))

@@ -1,0 +1,28 @@
+"""What the blocks of a sequence summed to when they were computed, rank by rank."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from baton.core.agreement import unpack_sums
+from baton.core.ids import GroupName, Rank
+from baton.core.memory.prefix_cache import Entry, Sums
+from baton.core.memory.state import Placement
+
+RoomSums = dict[tuple[Rank, GroupName], NDArray[np.uint64]]  # uint64 [blocks from the extent's first, units]
+
+
+def add_sums(known: RoomSums, by_rank: Mapping[Rank, Mapping[GroupName, bytes]], placements: Sequence[Placement]) -> None:
+    """Birth sums of further blocks, as every rank reports them."""
+    for rank, sums in by_rank.items():
+        for group, raw in sums.items():
+            new = unpack_sums(raw, placements[rank].unit_count(group))
+            old = known.get((rank, group))
+            known[rank, group] = new if old is None else np.concatenate((old, new))
+
+
+def sums_of(chain: Sequence[Entry]) -> RoomSums:
+    """Birth sums of all blocks of these pages, each of which has them."""
+    parts: Sequence[Sums] = [entry.sums for entry in chain]
+    return {where: np.concatenate([part[where] for part in parts]) for where in (parts[0] if parts else ())}

@@ -1,0 +1,348 @@
+"""The page ledger of one worker: every page has one owner, and leaving a state returns what the state held.
+
+    target page:  FREE -> FETCHING(key) -> COMMITTED(key) -> CACHED(hash, pins) -> FREE
+    source page:  FREE -> COMPUTING(key) -> FULL(key) -> CACHED(hash, pins) -> FREE          or FREE without the cache
+
+    a key's list:  [cached, pinned by the key | its own]      in every group alike
+
+Page numbers are the same on all ranks of the worker, so the leader keeps the only ledger.
+Invariants (`audit`): a page is free, the cache's, or owned by exactly one key; a key's list and the owners' table agree; an
+entry of the cache has as many pins as there are keys whose lists begin with it, and loans of it. What the cache holds and nobody
+pins is as good as free: it is given up, oldest first, when a key takes pages (prefix_cache.py).
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from enum import Enum
+
+import numpy as np
+
+from baton.core.errors import Bug
+from baton.core.ids import GroupName, Key, Page
+from baton.core.memory.prefix_cache import Entry, PageHash, PrefixCache, Sums
+
+
+class PageState(Enum):
+    """What a page is held for."""
+
+    FETCHING = "fetching"
+    COMMITTED = "committed"
+    COMPUTING = "computing"
+    FULL = "full"
+
+
+class PagePool:
+    """The pages of one group."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self._free = bytearray((0, *[1] * total, 0))  # 1: free; with an edge at both ends, so page p is at p + 1
+        self._owner: dict[Page, Key] = {}
+        self._cached: set[Page] = set()
+
+    @property
+    def free(self) -> int:
+        """Pages without an owner."""
+        return self.total - len(self._owner) - len(self._cached)
+
+    def take(self, key: Key, count: int) -> tuple[Page, ...]:
+        """Give `count` pages to `key`, in as few adjacent runs as possible (adjacent pages travel as one range).
+
+        Raises:
+            Bug: fewer are free; the caller looks first
+        """
+        if count > self.free:
+            raise Bug(f"{count} pages taken of {self.free} free")
+        pages = tuple(map(Page, self._choose(count)))
+        for page in pages:
+            self._owner[page] = key
+            self._free[page + 1] = 0
+        return pages
+
+    def _choose(self, count: int) -> Sequence[int]:
+        if count == 0:
+            return ()
+        free = np.frombuffer(self._free, dtype=np.uint8)
+        edges = (free[1:] != free[:-1]).nonzero()[0]
+        starts, sizes = edges[::2], edges[1::2] - edges[::2]
+        fitting = (sizes >= count).nonzero()[0]
+        if fitting.size:  # the tightest run that holds all
+            start = int(starts[fitting[sizes[fitting].argmin()]])
+            return range(start, start + count)
+        chosen = [np.arange(starts[i], starts[i] + sizes[i]) for i in np.argsort(-sizes, kind="stable")]
+        return list(np.concatenate(chosen)[:count].tolist())
+
+    def give_back(self, key: Key, pages: tuple[Page, ...]) -> None:
+        """Return pages. Raises Bug if one is not the key's."""
+        for page in pages:
+            if self._owner.pop(page, None) != key:
+                raise Bug(f"page {page} returned by {key}, which does not own it")
+            self._free[page + 1] = 1
+
+    def to_cache(self, key: Key, page: Page) -> None:
+        """A page of the key is the cache's from now on. Raises Bug if it is not the key's."""
+        if self._owner.pop(page, None) != key:
+            raise Bug(f"page {page} was cached by {key}, which does not own it")
+        self._cached.add(page)
+
+    def from_cache(self, page: Page) -> None:
+        """The cache gives a page up. Raises Bug if it has not got it."""
+        if page not in self._cached:
+            raise Bug(f"page {page} was given up by the cache, which does not own it")
+        self._cached.discard(page)
+        self._free[page + 1] = 1
+
+    def cached(self) -> frozenset[Page]:
+        """Pages of the cache."""
+        return frozenset(self._cached)
+
+    def owner(self, page: Page) -> Key | None:
+        """Who holds the page."""
+        return self._owner.get(page)
+
+    def owners(self) -> Mapping[Page, Key]:
+        """All held pages."""
+        return self._owner
+
+
+class Ledger:
+    """All groups' pages, by owner."""
+
+    def __init__(self, totals: Mapping[GroupName, int]) -> None:
+        self.pools = {g: PagePool(n) for g, n in totals.items()}
+        self._totals = dict(totals)
+        self._held: dict[Key, dict[GroupName, tuple[Page, ...]]] = {}
+        self._begins: dict[Key, dict[GroupName, int]] = {}
+        self._state: dict[Key, PageState] = {}
+        self.cache = PrefixCache()
+        self._chains: dict[Key, list[Entry]] = {}  # the entries that a key pins: the first pages of its lists
+        self._loans: dict[Key, tuple[Entry, ...]] = {}  # entries pinned while another worker reads them for a key
+
+    def fits(self, want: Mapping[GroupName, int], *, reuse: Collection[Entry] = (), ended: Collection[Key] = ()) -> bool:
+        """Whether so many are free now, or given up by the cache when they are asked for.
+
+        reuse: entries that are to be pinned beside them, and so cannot go
+        ended: keys that give back what they hold, as if they had done so
+        """
+        spare = self.cache.idle
+        if not reuse and not ended:  # as nearly always
+            return all(self.pools[g].free + spare >= n for g, n in want.items())
+        spare -= sum(not entry.pins for entry in reuse)
+        back: Counter[GroupName] = Counter()
+        pins: Counter[Entry] = Counter()
+        for key in ended:
+            chain = self._chains.get(key, [])
+            pins.update(chain)
+            back.update({g: len(pages) - len(chain) for g, pages in self._held.get(key, {}).items()})
+        stay = set(reuse)
+        spare += sum(entry.pins == n and entry not in stay for entry, n in pins.items())
+        return all(self.pools[g].free + back[g] + spare >= n for g, n in want.items())
+
+    def could_ever_fit(self, want: Mapping[GroupName, int]) -> bool:
+        """Whether an empty pool would hold that many."""
+        return all(self.pools[g].total >= n for g, n in want.items())
+
+    def take(
+        self,
+        key: Key,
+        want: Mapping[GroupName, int],
+        state: PageState,
+        *,
+        begins: Mapping[GroupName, int] | None = None,
+        reuse: Sequence[Entry] = (),
+    ) -> dict[GroupName, tuple[Page, ...]] | None:
+        """Pages of all groups at once or nothing; appended to what the key holds.
+
+        begins: pages of the sequence before those of a list that begins now, where it does not begin with the first
+        reuse: entries of the cache with which the lists begin now; they are pinned, and `want` comes behind them
+        """
+        if not self.fits(want, reuse=reuse):
+            return None
+        if reuse:
+            if key in self._held:
+                raise Bug(f"{key} holds pages already, and lists only begin with what is cached")
+            self.cache.pin(reuse)
+            self._chains[key] = list(reuse)
+        self._make_room(want)
+        taken = {g: self.pools[g].take(key, n) for g, n in want.items()}
+        if reuse:
+            taken = {g: tuple(entry.pages[g] for entry in reuse) + taken.get(g, ()) for g in self.pools}
+        held = self._held.setdefault(key, dict.fromkeys(self.pools, ()))
+        self._begins.setdefault(key, dict.fromkeys(self.pools, 0) | dict(begins or {}))
+        for g, pages in taken.items():
+            held[g] = held[g] + pages
+        self._state[key] = state
+        return taken
+
+    def _make_room(self, want: Mapping[GroupName, int]) -> None:
+        """What is cached goes, as far as it must."""
+        while any(self.pools[g].free < n for g, n in want.items()):
+            self._release([self.cache.evict()])
+
+    def _release(self, entries: Iterable[Entry]) -> None:
+        """Pages that were the cache's are free."""
+        for entry in entries:
+            for g, page in entry.pages.items():
+                self.pools[g].from_cache(page)
+
+    # ---- the prefix cache -----------------------------------------------------------------------
+
+    def shared(self, key: Key) -> int:
+        """Pages at the front of each of the key's lists that are the cache's."""
+        return len(self._chains.get(key, ()))
+
+    def enter(self, key: Key, page_hash: PageHash, sums: Sums) -> bool:
+        """The first of the key's own pages, one of every group, goes to the cache, and the key keeps a pin; False where the
+        cache has another page of that hash, or has dropped those before it: then the page stays the key's own."""
+        chain = self._chains.setdefault(key, [])
+        pages = {g: held[len(chain)] for g, held in self._held[key].items()}
+        entry = self.cache.add(page_hash, chain[-1] if chain else None, pages, sums)
+        if entry is None:
+            return False
+        for g, page in pages.items():
+            self.pools[g].to_cache(key, page)
+        chain.append(entry)
+        return True
+
+    def condemn(self, key: Key, at: int) -> set[Key]:
+        """The page `at` of the key's lists is damaged: it leaves the cache with all that descends from it; returns the keys
+        whose lists hold any of them."""
+        chain = self._chains.get(key, [])
+        if at >= len(chain):
+            return {key}  # its own, as is all that it has computed above it
+        return self.condemn_cached(chain[at])
+
+    def condemn_cached(self, entry: Entry) -> set[Key]:
+        """Likewise of a page of the cache."""
+        self._drop(self.cache.drop(entry))  # nothing, if a reset was faster: it has its holders all the same
+        at = entry.number
+        return {key for key, held in self._chains.items() if entry in held[at : at + 1]}  # who pins what is above it, too
+
+    def chain(self, key: Key) -> Sequence[Entry]:
+        """The cached pages with which the key's lists begin."""
+        return self._chains.get(key, ())
+
+    def loan(self, key: Key) -> Sequence[Entry]:
+        """What is lent for the key, from the first page of its sequence on."""
+        return self._loans.get(key, ())
+
+    def lend(self, key: Key, chain: Sequence[Entry]) -> None:
+        """Another worker reads these entries for the key: they are pinned until `end_loan`."""
+        if key in self._loans:
+            raise Bug(f"{key} has a loan already")
+        self.cache.pin(chain)
+        self._loans[key] = tuple(chain)
+
+    def lends(self, key: Key) -> bool:
+        """Whether the key has a loan."""
+        return key in self._loans
+
+    def end_loan(self, key: Key) -> None:
+        """Nobody reads them any more; a key without a loan is no error."""
+        self._release(self.cache.unpin(self._loans.pop(key, ())))
+
+    def forget_cached(self) -> None:
+        """Nothing that is cached now is reused any more; pages that keys pin return with their last pin."""
+        self._drop(self.cache.drop_all())
+
+    def _drop(self, entries: Iterable[Entry]) -> None:
+        self._release(entry for entry in entries if not entry.pins)
+
+    # ---- pages of keys --------------------------------------------------------------------------
+
+    def let_pass(self, key: Key, gone: Mapping[GroupName, int]) -> dict[GroupName, int]:
+        """Give back those of the key's pages that are among the first `gone` of its sequence; how many were, where any."""
+        held, begins, passed = self._held[key], self._begins[key], {}
+        for g, n in gone.items():
+            more = n - begins[g]
+            if more > 0:
+                self.pools[g].give_back(key, held[g][:more])
+                held[g], begins[g], passed[g] = held[g][more:], n, more
+        return passed
+
+    def move(self, key: Key, state: PageState) -> None:
+        """The key's pages enter another state."""
+        if key not in self._held:
+            raise Bug(f"{key} holds no pages")
+        self._state[key] = state
+
+    def held(self, key: Key) -> Mapping[GroupName, tuple[Page, ...]]:
+        """The key's page lists, each from its first page that is not passed; empty lists if it holds nothing."""
+        return self._held.get(key, dict.fromkeys(self.pools, ()))
+
+    def begins(self, key: Key) -> Mapping[GroupName, int]:
+        """Pages of the key's sequence before the first of each list."""
+        return self._begins.get(key, dict.fromkeys(self.pools, 0))
+
+    def state(self, key: Key) -> PageState:
+        """What the key's pages are held for."""
+        return self._state[key]
+
+    def give_back(self, key: Key) -> None:
+        """The key's own pages become free, and its pins return; a key that holds nothing is no error."""
+        self._state.pop(key, None)
+        self._begins.pop(key, None)
+        chain = self._chains.pop(key, [])
+        for g, pages in self._held.pop(key, {}).items():
+            self.pools[g].give_back(key, pages[len(chain) :])
+        self._release(self.cache.unpin(chain))
+
+    def free(self) -> dict[GroupName, int]:
+        """Pages per group that a key can have now: free ones, and those that the cache would give up."""
+        idle = self.cache.idle
+        return {g: p.free + idle for g, p in self.pools.items()}
+
+    def totals(self) -> dict[GroupName, int]:
+        """All pages per group."""
+        return self._totals.copy()
+
+    def count(self, keys: Iterable[Key], *, beside: Iterable[Entry] = ()) -> dict[GroupName, int]:
+        """Pages per group that these keys hold together, each counted once, and those of the entries `beside`."""
+        entries, own = set(beside), dict.fromkeys(self.pools, 0)
+        for key in keys:
+            chain = self._chains.get(key, [])
+            entries.update(chain)
+            for g, pages in self._held.get(key, {}).items():
+                own[g] += len(pages) - len(chain)
+        return {g: n + len(entries) for g, n in own.items()}
+
+    @property
+    def pins(self) -> int:
+        """Pins on pages of the cache."""
+        return self.cache.pins
+
+    def view(self) -> dict[GroupName, dict[str, int]]:
+        """Pages per group and state name, each page once, and `total`. `cached` are those of the cache that nobody pins,
+        `shared` those that somebody does; pages of the other states belong to rooms."""
+        idle, shared = self.cache.idle, len(self.cache) - self.cache.idle
+        books = {"cached": idle, "shared": shared}
+        found = {g: {s.value: 0 for s in PageState} | books | {"free": p.free, "total": p.total} for g, p in self.pools.items()}
+        for key, held in self._held.items():
+            for g, pages in held.items():
+                found[g][self._state[key].value] += len(pages) - self.shared(key)
+        return found
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing but cache is held."""
+        return not self._held and not self.cache.pins
+
+    def audit(self) -> None:
+        """Raise Bug where the owners' table, the keys' lists and the cache disagree."""
+        for g, pool in self.pools.items():
+            listed = {p: k for k, held in self._held.items() for p in held[g][self.shared(k) :]}
+            if listed != dict(pool.owners()):
+                raise Bug(f"ledger of group {g}: lists {listed} and owners {dict(pool.owners())} disagree")
+            cached = [entry.pages[g] for entry in self.cache.all()]
+            if len(cached) != len(pool.cached()) or set(cached) != pool.cached() or not pool.cached().isdisjoint(listed):
+                raise Bug(
+                    f"ledger of group {g}: the cache's entries hold {sorted(cached)}, its pages are {sorted(pool.cached())}"
+                )
+            if pool.free != pool._free.count(1):
+                raise Bug(f"ledger of group {g}: {pool.free} free by owners, {pool._free.count(1)} by map")
+        for key, chain in self._chains.items():
+            for g, pages in self._held.get(key, {}).items():
+                if list(pages[: len(chain)]) != [entry.pages[g] for entry in chain]:
+                    raise Bug(f"ledger of group {g}: the list of {key} does not begin with the pages that it pins")
+        users = [*self._chains.values(), *self._loans.values()]
+        self.cache.audit(Counter(entry for chain in users for entry in chain))

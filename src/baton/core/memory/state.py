@@ -1,0 +1,279 @@
+"""Cached state as a table: what kinds there are, and which part of each a rank holds where.
+
+Everything about state (pools, plan, seal, handshake, accounting) is a loop over this table (law 5).
+
+Layout of a page of a group, k blocks of B tokens each:
+
+    page = [block 0][block 1]..[block k-1]        a kernel addresses blocks: page * k + j
+    block = [spec 0][spec 1]..                    the group's specs in table order
+    spec  = [head][layer][part][token][row]       head-major: a range of heads is one byte range
+"""
+
+from collections.abc import Mapping
+from enum import Enum
+from functools import cached_property, lru_cache
+from types import MappingProxyType
+
+import msgspec
+
+from baton.core.errors import Bug, ConfigError
+from baton.core.ids import GroupName
+
+
+class DType(Enum):
+    """Element type of a state row."""
+
+    F32 = "f32"
+    BF16 = "bf16"
+    F16 = "f16"
+    FP8 = "fp8"
+
+    @property
+    def size(self) -> int:
+        """Bytes of one element."""
+        return {"f32": 4, "bf16": 2, "f16": 2, "fp8": 1}[self.value]
+
+
+class Unit(Enum):
+    """How a group is allocated: by page (k blocks) or by slot (one per request)."""
+
+    PAGE = "page"
+    SLOT = "slot"
+
+
+class Full(msgspec.Struct, frozen=True, tag="full", forbid_unknown_fields=True):
+    """All positions of the sequence."""
+
+
+class Window(msgspec.Struct, frozen=True, tag="window", forbid_unknown_fields=True):
+    """The last `tokens` positions."""
+
+    tokens: int
+
+
+class Whole(msgspec.Struct, frozen=True, tag="whole", forbid_unknown_fields=True):
+    """One state for the whole sequence so far."""
+
+
+Extent = Full | Window | Whole
+
+
+class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What shares one page (or slot) list and one extent."""
+
+    name: GroupName
+    unit: Unit
+    extent: Extent
+
+
+class StateSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One kind of cached state. `layers` are global layer ids; `row` is in elements; `heads` over all ranks."""
+
+    name: str
+    group: GroupName
+    layers: tuple[int, ...]
+    parts: tuple[str, ...]
+    heads: int
+    row: int
+    dtype: DType
+
+
+class StateTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All state of a model: the part of a manifest that must be equal on both sides.
+
+    Attributes:
+        num_layers: layers of the model, which pipeline stages divide
+        block_tokens: B, token positions in a block (the unit of layout, transfer and seal)
+    """
+
+    num_layers: int
+    block_tokens: int
+    groups: tuple[Group, ...]
+    specs: tuple[StateSpec, ...]
+
+    @property
+    def cacheable(self) -> bool:
+        """Whether a page of a sequence can serve another one with the same beginning: where all state is pages of the whole
+        sequence. What a window has passed is gone, and a slot holds the state at one length alone."""
+        return all(group.unit is Unit.PAGE and isinstance(group.extent, Full) for group in self.groups)
+
+    def specs_of(self, group: GroupName) -> tuple[StateSpec, ...]:
+        """The group's specs, in the order in which they lie in a block."""
+        return tuple(s for s in self.specs if s.group == group)
+
+    def group(self, name: GroupName) -> Group:
+        """The group of that name."""
+        for group in self.groups:
+            if group.name == name:
+                return group
+        raise Bug(f"group {name!r} is not of this model; it has {[g.name for g in self.groups]}")
+
+
+class Interval(msgspec.Struct, frozen=True, order=True):
+    """Half-open [start, end)."""
+
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """Number of members; never negative."""
+        return max(0, self.end - self.start)
+
+    def meet(self, other: "Interval") -> "Interval":
+        """The intersection; empty ones have size 0."""
+        start = max(self.start, other.start)
+        return Interval(start, max(start, min(self.end, other.end)))
+
+
+def extent_blocks(extent: Extent, length: int, block_tokens: int) -> Interval:
+    """The blocks that a sequence of `length` positions carries over, by the group's extent."""
+    end = -(-length // block_tokens)
+    match extent:
+        case Full():
+            return Interval(0, end)
+        case Window():
+            return Interval(max(0, length - extent.tokens + 1) // block_tokens, end)
+        case Whole():
+            return Interval(0, 1)
+
+
+def shard(heads: int, tp: int, tp_rank: int, *, what: str) -> Interval:
+    """Units [start, end) of `heads` that `tp_rank` of `tp` holds (DESIGN: one shard rule for everything).
+
+    Raises:
+        ConfigError: neither divides the other
+    """
+    if tp <= heads and heads % tp == 0:
+        each = heads // tp
+        return Interval(tp_rank * each, (tp_rank + 1) * each)
+    if tp > heads and tp % heads == 0:
+        unit = tp_rank // (tp // heads)
+        return Interval(unit, unit + 1)
+    legal = [n for n in range(1, 4 * heads + 1) if heads % n == 0 or n % heads == 0]
+    raise ConfigError(f"{what}: {heads} heads cannot be divided over tensor parallel width {tp}; widths that fit: {legal}")
+
+
+class SpecPlace(msgspec.Struct, frozen=True):
+    """Where one spec lies inside a block of one rank. Strides and offset in bytes; token stride is `row_bytes`."""
+
+    spec: StateSpec
+    heads: Interval  # global units held
+    layers: tuple[int, ...]  # global layer ids held, ascending
+    offset: int  # of the spec inside the block
+    row_bytes: int
+    part_stride: int
+    layer_stride: int
+    head_stride: int
+    nbytes: int  # of the spec inside the block
+
+
+class Placement(msgspec.Struct, frozen=True, dict=True):
+    """The part of the state that one rank holds, and its byte layout.
+
+    Attributes:
+        page_blocks: k, blocks in a page
+        replicas of a unit exist where tp > heads (see `replica`)
+    """
+
+    table: StateTable
+    tp: int
+    pp: int
+    tp_rank: int
+    pp_rank: int
+    page_blocks: int
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.tp_rank < self.tp and 0 <= self.pp_rank < self.pp):
+            raise ConfigError(f"rank (tp {self.tp_rank}, pp {self.pp_rank}) is outside tp={self.tp} x pp={self.pp}")
+        if self.page_blocks < 1:
+            raise ConfigError(f"a page of {self.page_blocks} blocks: it needs at least one")
+        if self.pp > self.table.num_layers:
+            raise ConfigError(f"pipeline width {self.pp} exceeds the model's {self.table.num_layers} layers")
+
+    @property
+    def layer_interval(self) -> Interval:
+        """Global layer ids of this pipeline stage."""
+        n = self.table.num_layers
+        return Interval(self.pp_rank * n // self.pp, (self.pp_rank + 1) * n // self.pp)
+
+    @cached_property
+    def places(self) -> Mapping[str, SpecPlace]:
+        """Spec name to its place; specs without a layer on this stage are absent."""
+        return _places(self)
+
+    @cached_property
+    def _block_bytes(self) -> dict[GroupName, int]:
+        return {g.name: sum(p.nbytes for p in self.places.values() if p.spec.group == g.name) for g in self.table.groups}
+
+    @cached_property
+    def _page_blocks(self) -> dict[GroupName, int]:
+        return {g.name: self.page_blocks if g.unit is Unit.PAGE else 1 for g in self.table.groups}
+
+    @cached_property
+    def _block_positions(self) -> dict[GroupName, int]:
+        return {g.name: self.table.block_tokens if g.unit is Unit.PAGE else 1 for g in self.table.groups}
+
+    @cached_property
+    def _unit_counts(self) -> dict[GroupName, int]:
+        sizes = [(p.spec.group, p.heads.size * len(p.layers)) for p in self.places.values()]
+        return {g.name: sum(n for group, n in sizes if group == g.name) for g in self.table.groups}
+
+    def unit_count(self, group: GroupName) -> int:
+        """How many `units` there are."""
+        return self._unit_counts[group]
+
+    def block_bytes(self, group: GroupName) -> int:
+        """Bytes of one block (or slot) of the group on this rank; 0 if the stage holds none of it."""
+        return self._block_bytes.get(group, 0)
+
+    def blocks_per_page(self, group: GroupName) -> int:
+        """k for groups of pages; a slot is one block."""
+        return self._page_blocks[group]
+
+    def block_positions(self, group: GroupName) -> int:
+        """Positions in a block of the group; a slot counts as one."""
+        return self._block_positions[group]
+
+    def page_bytes(self, group: GroupName) -> int:
+        """Bytes of one page (slots: of one slot) of the group on this rank."""
+        return self.blocks_per_page(group) * self.block_bytes(group)
+
+    def replica(self, spec: StateSpec) -> int:
+        """Which copy of its unit this rank holds: 0 unless tp > heads."""
+        return self.tp_rank % (self.tp // spec.heads) if self.tp > spec.heads else 0
+
+    def units(self, group: GroupName) -> tuple[tuple[str, int, int], ...]:
+        """(spec name, global head, global layer) of every unit in this rank's blocks, in the order of the bytes.
+
+        The order of the second axis of a block-sum array (handoff/seal.py).
+        """
+        return tuple(
+            (p.spec.name, head, layer)
+            for p in self.places.values()
+            if p.spec.group == group
+            for head in range(p.heads.start, p.heads.end)
+            for layer in p.layers
+        )
+
+
+@lru_cache(maxsize=256)  # each manifest that comes states placements anew, and they are few
+def _places(placement: Placement) -> Mapping[str, SpecPlace]:
+    found: dict[str, SpecPlace] = {}
+    offsets: dict[GroupName, int] = {}
+    table, stage = placement.table, placement.layer_interval
+    for spec in table.specs:
+        layers = tuple(x for x in spec.layers if stage.start <= x < stage.end)
+        if not layers:
+            continue
+        heads = shard(spec.heads, placement.tp, placement.tp_rank, what=f"state {spec.name!r}")
+        tokens = table.block_tokens if table.group(spec.group).unit is Unit.PAGE else 1
+        row = spec.row * spec.dtype.size
+        part = row * tokens
+        layer = part * len(spec.parts)
+        head = layer * len(layers)
+        offset = offsets.get(spec.group, 0)
+        nbytes = head * heads.size
+        found[spec.name] = SpecPlace(spec, heads, layers, offset, row, part, layer, head, nbytes)
+        offsets[spec.group] = offset + nbytes
+    return MappingProxyType(found)

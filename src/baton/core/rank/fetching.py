@@ -1,0 +1,62 @@
+"""What a rank keeps of the blocks it is fetching: orders, their pieces, and the workers they come from."""
+
+from collections.abc import Mapping
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from baton.core.agreement import Fetch, Suspect
+from baton.core.handoff.plan import Leg, PairPlan
+from baton.core.ids import BlockIndex, GroupName, Key, RankId, Seal
+from baton.core.manifest import Manifest
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """Some blocks of one group on one leg, read and hashed together."""
+
+    order: int
+    key: Key
+    leg: Leg
+    group: GroupName
+    blocks: tuple[BlockIndex, ...]
+    tries: int
+
+
+class Peer(msgspec.Struct):
+    """A worker we may read from."""
+
+    manifest: Manifest
+    fabric: str
+    plan: PairPlan
+    legs: tuple[Leg, ...]  # into this rank
+    waiting: set[RankId]  # connections not answered yet
+    why: str = ""  # of the first one that failed
+
+
+class OpenOrder(msgspec.Struct):
+    """A fetch order under way: what is still open, what has gone on differing, and the sums it must match."""
+
+    fetch: Fetch
+    open: set[tuple[int, GroupName, BlockIndex]]
+    sums: Mapping[tuple[int, GroupName, BlockIndex], Seal]
+    suspects: list[Suspect] = []
+    why: str = ""  # of the first piece that failed; where the order is patient and goes on until all have ended
+    found: dict[GroupName, NDArray[np.uint64]] = {}  # what the blocks of each run sum to, where the order says `tell`
+
+    def note(self, group: GroupName, blocks: tuple[BlockIndex, ...], sums: NDArray[np.uint64], units: NDArray[np.int64]) -> None:
+        """Blocks have been hashed; of what they sum to these units are a leg's own."""
+        if not self.fetch.tell:
+            return
+        run = self.fetch.runs[group]
+        if group not in self.found:
+            self.found[group] = np.zeros((run.end - run.start, sums.shape[1]), dtype=np.uint64)
+        rows = np.asarray(blocks, dtype=np.int64) - run.start
+        self.found[group][rows[:, None], units[None, :]] = sums[:, units]
+
+    def sums_by_unit(self) -> dict[GroupName, NDArray[np.uint64]]:
+        """Of all blocks of the order, when all have been hashed; of groups that this rank has no part of, nothing."""
+        if not self.fetch.tell:
+            return {}
+        none = np.zeros((0, 0), dtype=np.uint64)
+        return {group: self.found.get(group, none) for group in self.fetch.runs}

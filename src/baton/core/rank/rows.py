@@ -1,0 +1,36 @@
+"""A rank's rows: from the leader's order to what the engine computes, and from the engine's result to the report."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from baton.core.agreement import RowOrder, RowSums, StepSums
+from baton.core.rank.page_lists import PageLists
+from baton.core.work import BatchDone, Draw, Row, RowDone
+
+
+def row_of(order: RowOrder, rooms: PageLists) -> Row:
+    """With the pages that the room holds now."""
+    return Row(
+        key=order.key,
+        start=order.start,
+        tokens=order.tokens,
+        pages=dict(rooms[order.key]),
+        final=order.final,
+        valid=order.valid,
+        draw=Draw(order.sampling, order.index, order.past) if order.sampling is not None else None,
+        begins=rooms.begins(order.key),
+    )
+
+
+def step_sums(done: BatchDone) -> StepSums:
+    """What the leader is told of a batch."""
+    return StepSums(done.seq, tuple(_row_sums(row) for row in done.rows))
+
+
+def _row_sums(row: RowDone) -> RowSums:
+    return RowSums(row.key, row.drawn, {group: pack(sums) for group, sums in row.sums.items()}, row.failed)
+
+
+def pack(sums: NDArray[np.uint64]) -> bytes:
+    """As a report carries them."""
+    return np.ascontiguousarray(sums, dtype="<u8").tobytes()

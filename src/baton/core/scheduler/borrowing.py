@@ -1,0 +1,245 @@
+"""The part of a prefill leader that fetches state back: what a decode worker has cached of a prompt, where that is cheaper.
+
+    COMPUTING ──Borrow──▶ BORROWING ──Loan──▶ ordered as a fetch, patiently ──verified on every rank──▶ COMPUTING   the rest
+                             ├── nothing there, no answer in time, not worth it ────────────────────▶ COMPUTING   all of it
+                             └── not whole, not in time, the source gone: when all reads have ended ─▶ COMPUTING   all of it
+
+A room borrows behind what its own cache has, up to the last whole block before its last token, and holds pages of its own for
+that, as for the whole prompt, from before. Decode is asked only over a pair that is connected in this direction too, and only
+where the rule (handoff/fetch_back.py) would fetch all that is lacking; it is asked again of what is really there. What has
+arrived counts as computed: it is offered to decode, and enters the cache, with the sums that its verification found. Of what
+differs from the lender's sums the lender hears (`Doubt`), and hashes it where it lies (lending.py). No request fails because of
+any of this. Memory is not waited for, and the time is bounded: an answer by `answer_ms`, a read by its deadline.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from baton.core.agreement import Ballot, Fetch, Meet, Report, Vote
+from baton.core.errors import BatonError
+from baton.core.handoff.birth_sums import add_sums
+from baton.core.handoff.fetch_back import FetchBack, Pace
+from baton.core.handoff.plan import PairPlan
+from baton.core.ids import BlockIndex, Boot, GroupName, Key, Micros, Rank
+from baton.core.manifest import Manifest
+from baton.core.marks import Mark
+from baton.core.memory.pages import PageState
+from baton.core.messages import Borrow, Doubt, Hello, Intactness, Loan, Returned, Verdict
+from baton.core.scheduler.leader import Leader
+from baton.core.scheduler.prefill_room import PrefillRoom
+from baton.core.scheduler.room import LeaderSettings, RoomState, Saw
+
+SLOWER = 8  # times as long as it would at the usual rate a read may take
+
+
+class Lender(msgspec.Struct):
+    """A decode worker that lends, and our ranks that are connected to it."""
+
+    manifest: Manifest
+    met: set[Rank]
+
+
+class BorrowingLeader(Leader[PrefillRoom]):
+    """See the head of this module."""
+
+    def __init__(self, manifest: Manifest, settings: LeaderSettings, totals: dict[GroupName, int]) -> None:
+        super().__init__(manifest, settings, totals)
+        self._placements = [manifest.placement(r.rank) for r in manifest.ranks]
+        self.pace = Pace(settings.fetch_back)
+        self._lenders: dict[Boot, Lender] = {}
+        self._reads: dict[int, Key] = {}  # open orders
+        self._began: list[tuple[Micros, int]] = []  # steps under way: when, and how many tokens
+        self._ended = Micros(0)  # when the last step did
+        self._handlers |= {Loan: self._on_loan, Verdict: self._on_verdict}
+
+    # ---- for the prefill leader -----------------------------------------------------------------
+
+    def took(self, room: PrefillRoom) -> None:
+        """More of a room's prompt is there, behind what was: offer it, and let others have it."""
+        raise NotImplementedError
+
+    def meet_lender(self, hello: Hello) -> None:
+        """A decode worker has paired with us; connect to it if it lends."""
+        theirs, lends = hello.manifest, hello.lends
+        wanted = self.reuse.on and self.manifest.seal and self.pace.mode is not FetchBack.NEVER
+        if not wanted or lends is None or theirs.boot in self._lenders:
+            return
+        if any(lends.fabric not in rank.exposures for rank in self.manifest.ranks):
+            return  # a fabric that we have not
+        try:
+            plan: PairPlan = self.plans.pair([theirs.placement(r.rank) for r in theirs.ranks], self._placements)
+        except BatonError:  # they fit the other way alone
+            return
+        if plan.digest == lends.plan:
+            self._lenders[theirs.boot] = Lender(theirs, set())
+            self.draft.meet.append(Meet(theirs, lends.fabric))
+
+    def lose_lender(self, boot: Boot) -> None:
+        """A decode worker is gone; reads from it end."""
+        if self._lenders.pop(boot, None) is not None:
+            self.draft.part.append(boot)
+
+    def stepping(self, tokens: int) -> None:
+        """A step of so many tokens begins."""
+        self._began.append((self._now, tokens))
+
+    def stepped(self) -> None:
+        """The oldest step under way has ended."""
+        began, tokens = self._began.pop(0)
+        self.pace.compute.saw(tokens, max(1, self._now - max(began, self._ended)))
+        self._ended = self._now
+
+    # ---- asking ---------------------------------------------------------------------------------
+
+    def borrow(self, room: PrefillRoom) -> None:
+        """A room has pages for its prompt: ask decode for what of it is not here, where that is worth it."""
+        lender, lacking = self._lenders.get(room.ticket.decode), self._last_block(room) - self._block(room.done)
+        if lender is None or len(lender.met) < len(self._placements) or lacking < self.manifest.page_blocks:
+            return
+        if not self._pays(lacking):
+            self.marks[Mark.NOT_WORTH_IT] += 1
+            return
+        self.see(room, Saw.ASKED)
+        self.ledger.move(room.key, PageState.FETCHING)
+        room.answer_by = Micros(self._now + self.settings.answer_ms * 1000)
+        self.send(room.ticket.decode, Borrow(room.key, self._block(room.done)))
+
+    def _block(self, position: int) -> BlockIndex:
+        return BlockIndex(position // self.state_table.block_tokens)
+
+    def _last_block(self, room: PrefillRoom) -> BlockIndex:
+        """The block that must be computed: the one that the last token is in."""
+        return self._block(room.length - 1)
+
+    def _pays(self, blocks: int) -> bool:
+        return self.pace.pays(tokens=blocks * self.state_table.block_tokens, nbytes=blocks * self.reuse.block_bytes)
+
+    def _next_due(self) -> Micros | None:
+        due = super()._next_due()
+        for room in self.rooms.in_state(RoomState.BORROWING):
+            if room.answer_by is not None and (due is None or room.answer_by < due):
+                due = room.answer_by
+        return due
+
+    def _on_timer(self, now: Micros) -> None:
+        for room in self.rooms.in_state(RoomState.BORROWING):
+            if room.answer_by is not None and now >= room.answer_by:
+                self.marks[Mark.NOT_ANSWERED] += 1
+                self._go_on(room)
+        super()._on_timer(now)
+
+    # ---- reading --------------------------------------------------------------------------------
+
+    def _on_loan(self, sender: Boot, loan: Loan, now: Micros) -> None:
+        room = self.find(loan.key)
+        if room is not None and room.loan is not None:
+            return  # it is being read, and returned when that has ended
+        asked = room is not None and room.state is RoomState.BORROWING and room.answer_by is not None
+        if room is None or not asked:
+            if loan.runs:
+                self.marks[Mark.LOAN_TOO_LATE] += 1
+                self.send(sender, Returned(loan.key))
+            return
+        blocks = self._fits(room, sender, loan)
+        if blocks and self._pays(blocks):
+            self._order(room, loan, blocks)
+            return
+        self.marks[Mark.NOT_WORTH_IT if blocks else Mark.NOTHING_LENT] += 1
+        if loan.runs:
+            self.send(sender, Returned(loan.key))
+        self._go_on(room)
+
+    def _fits(self, room: PrefillRoom, sender: Boot, loan: Loan) -> int:
+        """Blocks that are lent behind what is here, the same of every group; 0 for anything else."""
+        lender, first = self._lenders.get(sender), self._block(room.done)
+        ends = {run.end for run in loan.runs.values()}
+        if lender is None or loan.runs.keys() != self.ledger.pools.keys() or len(ends) != 1:
+            return 0
+        end = ends.pop()
+        k = lender.manifest.page_blocks
+        pages = (end - 1) // k - first // k + 1
+        right = all(run.start == first and len(run.pages) == pages for run in loan.runs.values())
+        return end - first if right and first < end <= self._last_block(room) else 0
+
+    def _order(self, room: PrefillRoom, loan: Loan, blocks: int) -> None:
+        """The ranks read it, into the room's own pages."""
+        usual_ms = self.pace.read.time(blocks * self.reuse.block_bytes) / 1000
+        room.answer_by, room.progress, room.reads_since = None, self._now, self._now
+        room.loan = Fetch(
+            order=self.new_order(),
+            follows=None,
+            only=(),
+            key=room.key,
+            source=room.ticket.decode,
+            length=room.length,
+            runs=loan.runs,
+            sums=loan.sums,
+            deadline_ms=min(self.settings.fetch_ms, max(self.settings.answer_ms, int(SLOWER * usual_ms))),
+            tell=True,
+            patient=True,
+        )
+        self._reads[room.loan.order] = room.key
+        self.draft.fetch.append(room.loan)
+
+    def _on_report(self, report: Report, now: Micros) -> None:
+        for met in report.met:
+            lender = self._lenders.get(met.peer)
+            if lender is not None and met.why:
+                self.lose_lender(met.peer)
+            elif lender is not None:
+                lender.met.add(report.rank)
+        for ballot in report.ballots:
+            if ballot.order in self._reads:
+                self._count(ballot.order)
+
+    def _count(self, order: int) -> None:
+        """Until all ranks have voted some of them may still read."""
+        ballots = dict(self._agreement.ballots(order))
+        room = self.rooms[self._reads[order]]
+        if len(ballots) < len(self._placements) or room.state is not RoomState.BORROWING:
+            return
+        self._agreement.settle(order)
+        del self._reads[order]
+        fetch, room.loan = room.loan, None
+        assert fetch is not None
+        self._doubt(fetch, ballots.values())
+        self.send(fetch.source, Returned(room.key))
+        if any(ballot.vote is not Vote.ARRIVED for ballot in ballots.values()):
+            self.marks[Mark.BORROWED_IN_VAIN] += 1
+            self._go_on(room)
+        else:
+            self._arrived(room, fetch, ballots)
+
+    def _doubt(self, fetch: Fetch, ballots: Iterable[Ballot]) -> None:
+        """What differs from what the lender has said of it: on its way, or where it lies. The lender is to look, and before the
+        loan is returned, for its pages may go then. A read that failed says nothing of that."""
+        for s in dict.fromkeys(s for ballot in ballots for s in ballot.suspects):
+            self.send(fetch.source, Doubt(fetch.key, s.leg, s.group, s.blocks))
+
+    def _on_verdict(self, sender: Boot, verdict: Verdict, now: Micros) -> None:
+        """The prompt is computed in any case; this is for the operator."""
+        self.marks[Mark.LOAN_DAMAGED] += verdict.found is Intactness.DAMAGED
+
+    def _arrived(self, room: PrefillRoom, fetch: Fetch, ballots: dict[Rank, Ballot]) -> None:
+        blocks = next(run.end - run.start for run in fetch.runs.values())
+        self.marks[Mark.BORROWED] += 1
+        self.reuse.borrowed(blocks)
+        self.pace.read.saw(blocks * self.reuse.block_bytes, max(1, self._now - room.reads_since))
+        add_sums(room.sums, {rank: ballot.sums for rank, ballot in ballots.items()}, self._placements)
+        room.borrowed = blocks * self.state_table.block_tokens
+        room.ordered = room.done = room.done + room.borrowed
+        self._go_on(room)
+        self.took(room)
+
+    def _go_on(self, room: PrefillRoom) -> None:
+        """What is not here is computed."""
+        room.answer_by, room.progress = None, self._now
+        self.see(room, Saw.BORROWED)
+        self.ledger.move(room.key, PageState.COMPUTING)
+
+    def _forget(self, room: PrefillRoom) -> None:
+        if room.loan is not None:  # ranks do not vote on what was dropped
+            self._reads.pop(room.loan.order, None)
+            self._agreement.settle(room.loan.order)
+        super()._forget(room)

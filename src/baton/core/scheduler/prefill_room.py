@@ -1,0 +1,28 @@
+"""What a prefill leader keeps of one request: how far its prompt is computed, what its blocks sum to, what it borrows."""
+
+from baton.core.agreement import Fetch
+from baton.core.handoff.birth_sums import RoomSums
+from baton.core.ids import Micros
+from baton.core.messages import Ticket
+from baton.core.scheduler.room import OpenRoom
+
+
+class PrefillRoom(OpenRoom):
+    """A prompt being computed."""
+
+    def __init__(self, ticket: Ticket, now: Micros) -> None:
+        super().__init__(ticket, now)
+        self.ordered = 0  # positions in batches so far
+        self.done = 0  # of them computed on every rank
+        self.offers = 0
+        self.admitted = False
+        self.sums: RoomSums = {}  # birth sums
+        self.borrowed = 0  # positions whose state was fetched back from decode
+        self.answer_by: Micros | None = None  # while decode is asked what it has of the prompt
+        self.loan: Fetch | None = None  # while it is being read
+        self.reads_since = now
+
+    @property
+    def cached(self) -> int:
+        """Positions of the prompt that were not computed."""
+        return self.hit + self.borrowed

@@ -1,0 +1,108 @@
+"""What a leader does with its prefix cache: which pages a room begins with, and which of its own it leaves to others.
+
+    room gets pages ──find──▶ [cached | own] ──computed and sealed on every rank──▶ its complete pages enter, one after the other
+
+A hit ends at the last page border before the last token, so at least one token is computed, always in a page of the room's
+own. Only for models all of whose state is pages of the whole sequence (`StateTable.cacheable`); for others the cache is off.
+"""
+
+from collections.abc import Sequence
+
+from baton.core.handoff.birth_sums import RoomSums
+from baton.core.manifest import Manifest
+from baton.core.marks import Mark, Marks
+from baton.core.memory.pages import Ledger
+from baton.core.memory.prefix_cache import Entry, PageHash, page_hash, root_hash
+from baton.core.memory.scrubber import Scrubber
+from baton.core.scheduler.room import OpenRoom
+from baton.core.statistics import CacheTally
+
+
+class Reuse:
+    """One worker's. Counts in tokens what was asked of the cache and what it had."""
+
+    def __init__(self, manifest: Manifest, ledger: Ledger, scrubber: Scrubber, *, on: bool) -> None:
+        self.on = on and manifest.table.cacheable
+        self._scrubber = scrubber
+        self.page_tokens = manifest.page_blocks * manifest.table.block_tokens
+        self._ledger, self._model, self._weights = ledger, manifest.model, manifest.weights
+        self._k = manifest.page_blocks
+        self._queries = self._hits = self._saved = self._borrowed = self._lent = 0
+        self._block_tokens = manifest.table.block_tokens
+        placements = [manifest.placement(r) for r in range(len(manifest.ranks))]
+        self.block_bytes = sum(p.block_bytes(g.name) for p in placements for g in manifest.table.groups)
+
+    def find(self, room: OpenRoom, *, leaving: int = 1) -> tuple[Entry, ...]:
+        """The longest cached beginning of a room's context that leaves so many tokens to compute, up to the first page that was
+        not verified in time: what is behind that is computed or fetched, as if it were not there. (To verify it first would let
+        the room wait for a worker that does not even keep up with its own cache.)"""
+        found = self._ledger.cache.find(self.chain(room, leaving=leaving))
+        fresh = self._scrubber.fresh(found)
+        room.overdue = len(fresh) < len(found)
+        return fresh
+
+    def chain(self, room: OpenRoom, *, leaving: int = 1) -> list[PageHash]:
+        """Of the pages that `find` looks for; empty where nothing is cached."""
+        return self._hashes(room, (room.length - leaving) // self.page_tokens) if self.on else []
+
+    def has(self, page: PageHash) -> bool:
+        """Whether a page is cached."""
+        return bool(self._ledger.cache.find((page,)))
+
+    def begin(self, room: OpenRoom, chain: Sequence[Entry], marks: Marks) -> int:
+        """A room has got its pages, of which these are cached; how many of its positions are computed already."""
+        room.hit = len(chain) * self.page_tokens
+        if self.on:
+            self._queries += room.length
+            self._hits += room.hit
+            self._saved += room.hit // self._block_tokens * self.block_bytes
+            marks[Mark.REUSED] += bool(chain)
+            marks[Mark.OVERDUE] += room.overdue
+        return room.hit
+
+    def enter(self, room: OpenRoom, computed: int, sums: RoomSums | None, marks: Marks) -> None:
+        """So many positions are computed on every rank and their whole blocks are sealed: complete pages go to the cache, with
+        their sums if these are known.
+
+        Where it has another page with the same beginning, that one and all that follow stay the room's own.
+        """
+        if not self.on:
+            return
+        while room.enters and (at := self._ledger.shared(room.key)) < computed // self.page_tokens:
+            blocks = slice(at * self._k, (at + 1) * self._k)
+            page_sums = {where: rows[blocks].copy() for where, rows in (sums or {}).items()}
+            room.enters = self._ledger.enter(room.key, self._hashes(room, at + 1)[at], page_sums)
+            if room.enters:
+                self._scrubber.entered(self._ledger.chain(room.key)[at])
+            marks[Mark.COMPUTED_TWICE] += not room.enters
+
+    def _hashes(self, room: OpenRoom, count: int) -> list[PageHash]:
+        """Of its first so many pages."""
+        found, size = room.hashes, self.page_tokens
+        while len(found) < count:
+            before = found[-1] if found else root_hash(self._model, self._weights, room.ticket.cache_salt)
+            start = len(found) * size
+            found.append(page_hash(before, room.tokens(start, start + size)))
+        return found[:count]
+
+    def borrowed(self, blocks: int) -> None:
+        """So many blocks were fetched back from a decode worker."""
+        self._borrowed += blocks
+
+    def lent(self, blocks: int) -> None:
+        """So many blocks were offered to a prefill worker."""
+        self._lent += blocks
+
+    def tally(self) -> CacheTally:
+        """The numbers so far."""
+        return CacheTally(
+            queries=self._queries,
+            hits=self._hits,
+            evicted=self._ledger.cache.evicted,
+            saved_bytes=self._saved,
+            borrowed_tokens=self._borrowed * self._block_tokens,
+            borrowed_bytes=self._borrowed * self.block_bytes,
+            lent_tokens=self._lent * self._block_tokens,
+            verified_pages=self._scrubber.verified,
+            damaged_pages=self._scrubber.damaged,
+        )

@@ -1,0 +1,364 @@
+"""Sessions: numbered, acknowledged, in-order message streams over links that lose, repeat and reorder frames.
+
+    dialling side                             listening side
+        │ ──Open(highest number known)──▶           │   chooses the next number, promises it
+      PeerUp ◀──Opened(number)──                    │
+        │ ──Beat or Data──▶                       PeerUp    the dialling side is known to have it
+        ╎   Data and Beat both ways, until Bye, silence, overflow, or an answer from another boot
+    PeerLost                                    PeerLost
+
+Invariants: one session per pair of boots at a time; the next one between them has a higher number, and the lower one's
+PeerLost comes before it; a frame counts only in the session whose number and boots it names, and whoever speaks in
+another is told so (`WrongBoot`, which is never answered); time in which this process was not turned is nobody's silence.
+Sans-IO: `turned`, `receive`, `to_send`, `timer`, `on_timer`, `events`.
+"""
+
+import msgspec
+
+from baton.core.events import MessageReceived, PeerLost
+from baton.core.frames import AnyFrame, Beat, Bye, Data, Open, Opened, Said, WrongBoot, WrongProtocol
+from baton.core.ids import Boot, Link, Micros
+from baton.core.messages import PROTOCOL
+from baton.core.session.stream import SessionLimits, Stream
+
+__all__ = ["MessageReceived", "PeerLost", "PeerUp", "SessionEvent", "SessionLimits", "Sessions", "WrongPeer"]
+
+
+class PeerUp(msgspec.Struct, frozen=True):
+    """A session has begun."""
+
+    boot: Boot
+    link: Link
+
+
+class WrongPeer(msgspec.Struct, frozen=True):
+    """Whoever is at the other end of a link is not whom we expect, or speaks another protocol. Said once per reason."""
+
+    link: Link
+    why: str
+
+
+SessionEvent = PeerUp | MessageReceived | PeerLost | WrongPeer
+
+
+class Session(msgspec.Struct):
+    """A session that both sides have."""
+
+    peer: Boot
+    number: int
+    link: Link  # where we speak
+    stream: Stream
+    due: Micros | None = None  # what its timer said, while nothing has stirred it
+
+    def look(self) -> Micros:
+        """When its stream wants to be called."""
+        self.due = self.stream.timer()
+        return self.due
+
+
+class Promised(msgspec.Struct, frozen=True):
+    """A session that the dialling side may not know of yet: nothing is said in it, and it ends without an event."""
+
+    number: int
+    until: Micros
+
+
+class Dialled(msgspec.Struct):
+    """A link of ours that wants a session."""
+
+    expect: Boot | None
+    next_at: Micros
+    wait: Micros
+    boot: Boot | None  # whom we expect, else who answered last
+    told: str = ""  # why it was wrong
+
+
+class Sessions:
+    """All sessions of one process."""
+
+    def __init__(self, boot: Boot, limits: SessionLimits) -> None:
+        self.boot, self.limits = boot, limits
+        self._sessions: dict[Boot, Session] = {}
+        self._promised: dict[Boot, Promised] = {}
+        self._numbers: dict[Boot, int] = {}  # highest session number known, per peer
+        self._dialled: dict[Link, Dialled] = {}
+        self._out: list[tuple[Link, AnyFrame]] = []
+        self._events: list[SessionEvent] = []
+        self._stirred: set[Boot] = set()  # since they were last asked what they have to say; some may have ended since
+        self._turned_at = Micros(0)
+
+    # ---- verbs ----------------------------------------------------------------------------------
+
+    def dial(self, link: Link, expect: Boot | None, now: Micros) -> None:
+        """Open a session on a link of ours, and again whenever it ends."""
+        self._dialled[link] = Dialled(expect, now, self.limits.redial_first, expect)
+        self._knock(link, self._dialled[link], now)
+
+    def hang_up(self, link: Link) -> None:
+        """Stop opening sessions on a link; one that lives on it ends without an event."""
+        dialled = self._dialled.pop(link, None)
+        session = self._sessions.get(dialled.boot) if dialled is not None and dialled.boot is not None else None
+        if session is not None and session.link == link:
+            del self._sessions[session.peer]
+            self._out.append((link, Bye(self.boot, session.peer, session.number, "hung up")))
+
+    def number(self, boot: Boot) -> int | None:
+        """The number of the session with that boot; None without one."""
+        session = self._sessions.get(boot)
+        return session.number if session is not None else None
+
+    def unacknowledged(self, boot: Boot) -> int:
+        """Messages that boot has not acknowledged yet; 0 without a session."""
+        session = self._sessions.get(boot)
+        return session.stream.unacknowledged if session is not None else 0
+
+    def send(self, boot: Boot, message: Said, now: Micros) -> bool:
+        """Queue a message; False without a session. A full buffer ends the session."""
+        session = self._sessions.get(boot)
+        if session is None:
+            return False
+        self._stir(session)
+        if not session.stream.say(message):
+            self._lose(session, f"{self.limits.buffer} messages unacknowledged", now, bye=True)
+            return False
+        return True
+
+    def close(self, boot: Boot, why: str, now: Micros) -> None:
+        """End one session, if there is one, and say so. A link that was dialled for it opens the next."""
+        session = self._sessions.get(boot)
+        if session is not None:
+            self._lose(session, why, now, bye=True)
+
+    def close_all(self, why: str, now: Micros) -> None:
+        """End everything and say so."""
+        for session in list(self._sessions.values()):
+            self._lose(session, why, now, bye=True)
+        self._dialled.clear()
+        self._promised.clear()
+
+    @property
+    def may_send(self) -> bool:
+        """Whether something has happened since `to_send` was asked: it may have frames."""
+        return bool(self._stirred or self._out)
+
+    def to_send(self, now: Micros) -> list[tuple[Link, AnyFrame]]:
+        """Frames that are due, in order."""
+        out, self._out = self._out, []
+        stirred, self._stirred = self._stirred, set()
+        for boot in stirred if len(stirred) == 1 else [b for b in self._sessions if b in stirred]:
+            session = self._sessions.get(boot)
+            if session is None:
+                continue
+            session.due = None
+            for frame in session.stream.to_send(now):
+                out.append((session.link, frame))
+        return out
+
+    def events(self) -> list[SessionEvent]:
+        """What has happened since the last call, in order."""
+        events, self._events = self._events, []
+        return events
+
+    def timer(self) -> Micros | None:
+        """When `on_timer` wants to be called."""
+        soonest: Micros | None = None
+        for session in self._sessions.values():  # in every turn: no lists
+            due = session.due if session.due is not None else session.look()
+            if soonest is None or due < soonest:
+                soonest = due
+        for dialled in self._dialled.values():
+            if dialled.boot not in self._sessions and (soonest is None or dialled.next_at < soonest):
+                soonest = dialled.next_at
+        for promised in self._promised.values():
+            if soonest is None or promised.until < soonest:
+                soonest = promised.until
+        return soonest
+
+    def on_timer(self, now: Micros) -> None:
+        """Time has passed."""
+        for boot in [b for b, p in self._promised.items() if now >= p.until]:
+            del self._promised[boot]
+        for session in [s for s in self._sessions.values() if s.due is None or now >= s.due]:
+            if session.stream.silent(now):
+                self._lose(session, f"silent for {self.limits.silence / 1e6:.1f} s", now, bye=True)
+            else:
+                self._stir(session)
+                session.stream.on_timer(now)
+        for link, dialled in self._dialled.items():
+            if dialled.boot not in self._sessions and now >= dialled.next_at:
+                self._knock(link, dialled, now)
+
+    def turned(self, now: Micros) -> None:
+        """This process looks at its links again. If it did not for more than a beat, it stood still, and could hear nobody."""
+        stood_still, self._turned_at = now - self._turned_at - self.limits.beat, now
+        if stood_still > 0:
+            for session in self._sessions.values():
+                session.stream.was_deaf(stood_still)
+                session.due = None
+
+    def receive(self, link: Link, frame: AnyFrame, now: Micros) -> None:
+        """A frame came in."""
+        match frame:
+            case Data() | Beat():
+                self._on_traffic(link, frame, now)
+            case Open():
+                self._on_open(link, frame, now)
+            case Opened():
+                self._on_opened(link, frame, now)
+            case Bye():
+                self._on_bye(frame, now)
+            case WrongBoot():
+                self._on_wrong_boot(link, frame, now)
+            case WrongProtocol():
+                self._tell(link, f"it speaks protocol {frame.ours}, we speak {PROTOCOL}")
+
+    # ---- opening --------------------------------------------------------------------------------
+
+    def _knock(self, link: Link, dialled: Dialled, now: Micros) -> None:
+        known = self._numbers.get(dialled.boot, 0) if dialled.boot is not None else 0
+        self._out.append((link, Open(PROTOCOL, self.boot, dialled.expect, known)))
+        dialled.next_at = Micros(now + dialled.wait)
+        dialled.wait = Micros(min(dialled.wait * 2, self.limits.redial_most))
+
+    def _on_open(self, link: Link, frame: Open, now: Micros) -> None:
+        if frame.protocol != PROTOCOL:
+            self._out.append((link, WrongProtocol(PROTOCOL, frame.protocol)))
+            return
+        if frame.src == self.boot or (frame.expect is not None and frame.expect != self.boot):
+            meant = frame.expect if frame.expect is not None else self.boot
+            self._out.append((link, WrongBoot(self.boot, frame.src, meant, 0)))
+            return
+        number = self._number_for(frame, now)
+        if number is not None:
+            self._out.append((link, Opened(PROTOCOL, self.boot, frame.src, number)))
+
+    def _number_for(self, frame: Open, now: Micros) -> int | None:
+        """The session that an Open asks for: the one there is, if the Open was said without knowing of it; else the next."""
+        session, promised = self._sessions.get(frame.src), self._promised.get(frame.src)
+        if session is not None:
+            if frame.session < session.number:
+                return session.number
+            self._lose(session, "it opened the next session", now, bye=False)
+        elif promised is not None and frame.session < promised.number:
+            return promised.number
+        elif promised is None and len(self._sessions) + len(self._promised) >= self.limits.sessions:
+            return None  # it knocks again
+        number = max(self._numbers.get(frame.src, 0), frame.session) + 1
+        self._promised[frame.src] = Promised(number, Micros(now + self.limits.silence))
+        self._remember(frame.src, number)
+        return number
+
+    def _on_opened(self, link: Link, frame: Opened, now: Micros) -> None:
+        dialled = self._dialled.get(link)
+        if dialled is None or frame.dst != self.boot:
+            return
+        if frame.protocol != PROTOCOL:
+            self._tell(link, f"it speaks protocol {frame.protocol}, we speak {PROTOCOL}")
+            return
+        session, promised = self._sessions.get(frame.src), self._promised.get(frame.src)
+        if dialled.boot != frame.src and dialled.boot in self._sessions:
+            return  # from a boot that was here before; were it the next one, what we say would be answered WrongBoot
+        if dialled.expect not in (None, frame.src):
+            return
+        if session is not None and frame.session <= session.number:
+            dialled.boot = frame.src  # repeated, or a second link to the same boot: one session serves both
+            return
+        both_knocked = promised is not None and promised.number == frame.session
+        if frame.session <= self._numbers.get(frame.src, 0) and not both_knocked:
+            return  # of a session that has ended
+        if session is not None:
+            self._lose(session, "the next session was opened", now, bye=False)
+        dialled.boot, dialled.wait, dialled.told = frame.src, self.limits.redial_first, ""
+        self._begin(frame.src, frame.session, link, now).stream.beat()
+
+    def _begin(self, peer: Boot, number: int, link: Link, now: Micros) -> Session:
+        self._promised.pop(peer, None)
+        self._remember(peer, number)
+        stream = Stream(us=self.boot, peer=peer, session=number, limits=self.limits, now=now)
+        session = self._sessions[peer] = Session(peer, number, link, stream)
+        self._stirred.add(peer)
+        self._events.append(PeerUp(peer, link))
+        return session
+
+    def _remember(self, peer: Boot, number: int) -> None:
+        self._numbers.pop(peer, None)
+        self._numbers[peer] = number
+        if len(self._numbers) > self.limits.remembered:
+            live = self._sessions.keys() | self._promised.keys() | {peer}
+            oldest = next((b for b in self._numbers if b not in live), None)
+            if oldest is not None:
+                del self._numbers[oldest]
+
+    # ---- ending ---------------------------------------------------------------------------------
+
+    def _on_bye(self, frame: Bye, now: Micros) -> None:
+        session, promised = self._sessions.get(frame.src), self._promised.get(frame.src)
+        if frame.dst != self.boot:
+            return
+        if session is not None and frame.session == session.number:
+            self._lose(session, f"it said: {frame.why}", now, bye=False)
+        elif promised is not None and frame.session == promised.number:
+            del self._promised[frame.src]
+
+    def _on_wrong_boot(self, link: Link, frame: WrongBoot, now: Micros) -> None:
+        if frame.dst != self.boot:
+            return
+        session, dialled = self._sessions.get(frame.meant), self._dialled.get(link)
+        if session is not None and session.number == frame.session:
+            ended = frame.src == frame.meant
+            self._lose(session, "it has ended the session" if ended else f"boot {frame.src:x} is in its place", now, bye=False)
+        elif frame.src == self.boot:
+            self._tell(link, "this process dials itself")
+        elif frame.session == 0 and dialled is not None and dialled.expect == frame.meant:
+            self._tell(link, f"boot {frame.src:x} answered, {frame.meant:x} was expected")
+
+    def _tell(self, link: Link, why: str) -> None:
+        dialled = self._dialled.get(link)
+        if dialled is not None and dialled.boot not in self._sessions and dialled.told != why:
+            dialled.told = why
+            self._events.append(WrongPeer(link, why))
+
+    def _stir(self, session: Session) -> None:
+        """Something happens to its stream: it may have something to say, and its timer may be another."""
+        session.due = None
+        self._stirred.add(session.peer)
+
+    def _lose(self, session: Session, why: str, now: Micros, *, bye: bool) -> None:
+        del self._sessions[session.peer]
+        if bye:
+            self._out.append((session.link, Bye(self.boot, session.peer, session.number, why)))
+        self._events.append(PeerLost(session.peer, why))
+        for dialled in self._dialled.values():
+            if dialled.boot == session.peer:
+                dialled.next_at = Micros(now + dialled.wait)
+
+    # ---- traffic --------------------------------------------------------------------------------
+
+    def _on_traffic(self, link: Link, frame: Data | Beat, now: Micros) -> None:
+        session = self._session_of(link, frame, now)
+        if session is None:
+            self._out.append((link, WrongBoot(self.boot, frame.src, frame.dst, frame.session)))
+            return
+        if session.link != link and session.link not in self._dialled:
+            session.link = link  # it reconnected: what was under way to the old link is lost
+            session.stream.say_again()
+        self._stir(session)
+        messages = session.stream.hear(frame, now)
+        if messages is None:
+            self._lose(session, f"it acknowledged message {frame.ack}, which was never sent", now, bye=True)
+            return
+        for message in messages:
+            self._events.append(MessageReceived(session.peer, message))
+
+    def _session_of(self, link: Link, frame: Data | Beat, now: Micros) -> Session | None:
+        """The session that a frame counts in; a promised one begins here. A higher number than ours ends ours."""
+        if frame.dst != self.boot:
+            return None
+        promised = self._promised.get(frame.src)
+        if promised is not None and promised.number == frame.session:
+            return self._begin(frame.src, frame.session, link, now)
+        session = self._sessions.get(frame.src)
+        if session is not None and session.number < frame.session:
+            self._lose(session, "it is in the next session", now, bye=False)
+            return None
+        return session if session is not None and session.number == frame.session else None
