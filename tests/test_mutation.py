@@ -242,7 +242,7 @@ from mutation.gate import Judging
 from mutation.mutants import of_core
 mutants = {m.change: m for m in of_core(["early"])}
 chosen = [next(m for change, m in mutants.items() if text in change) for text in TEXTS]
-judging = Judging(chosen, lambda m: range(20) if m is chosen[0] else [], lambda m: ["tests/core/test_early.py"], {}, 2)
+judging = Judging(chosen, lambda m: range(20) if m is chosen[0] else [], lambda m: ["tests/core/handoff/test_early.py"], {}, 2)
 judging.run(lambda v: print(json.dumps([chosen.index(next(m for m in chosen if m.name == v.name)), v.found_by, v.how])))
 """
 
@@ -260,7 +260,7 @@ def test_a_mutant_is_found_by_the_simulator_or_by_its_tests_and_no_file_changes(
     ).stdout
     found = {which: (by, how) for which, by, how in map(json.loads, said.splitlines())}
     assert found[0][0] == SIMULATION
-    assert (found[1][0], found[1][1].split("::")[0]) == (TESTS, "tests/core/test_early.py")
+    assert (found[1][0], found[1][1].split("::")[0]) == (TESTS, "tests/core/handoff/test_early.py")
     assert found[2] == (NOBODY, "")
     assert (CORE / "handoff" / "early.py").read_text() == before
 
@@ -289,14 +289,19 @@ def test_probes_stand_before_every_statement_and_change_nothing(tmp_path):
 
 
 def test_tests_that_reach_a_mutant_its_own_file_first_and_no_more_than_fit_in_the_time():
-    seconds = {"tests/core/test_early.py::a": 5.0, "tests/x.py::quick": 1.0, "tests/x.py::slow": 9.0, "tests/y.py::other": 1.0}
+    seconds = {
+        "tests/core/handoff/test_early.py::a": 5.0,
+        "tests/x.py::quick": 1.0,
+        "tests/x.py::slow": 9.0,
+        "tests/y.py::other": 1.0,
+    }
     reach = Reach({}, 5, seconds, {"early:7": list(seconds)[:3]}, {"early:8": ["tests/x.py"]}, {"early:9"})
 
     def at(line, always=False):
         return SimpleNamespace(module="early", edit=SimpleNamespace(always=always, statement=SimpleNamespace(lineno=line)))
 
-    assert reach.tests_of(at(7), 60) == ["tests/core/test_early.py::a", "tests/x.py::quick", "tests/x.py::slow"]
-    assert reach.tests_of(at(7), 7) == ["tests/core/test_early.py::a", "tests/x.py::quick"]
+    assert reach.tests_of(at(7), 60) == ["tests/core/handoff/test_early.py::a", "tests/x.py::quick", "tests/x.py::slow"]
+    assert reach.tests_of(at(7), 7) == ["tests/core/handoff/test_early.py::a", "tests/x.py::quick"]
     assert reach.tests_of(at(8), 60) == ["tests/x.py::quick", "tests/x.py::slow"], "a fixture of the file reaches it"
     assert len(reach.tests_of(at(9), 60)) == len(reach.tests_of(at(6, always=True), 60)) == 4
     assert reach.tests_of(at(6), 60) == []

@@ -10,7 +10,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-from tests.core.layouts import Layout, extent, heads_of, layers_of, placements
+from tests.core.handoff.layouts import Layout, extent, heads_of, layers_of, placements
 
 from baton.adapters.fabrics import build
 from baton.adapters.host_memory import HostMemory

@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from tests.core.layouts import Layout, placements
-from tests.core.oracle import check
+from tests.core.handoff.layouts import Layout, placements
+from tests.core.handoff.oracle import check
 from tests.engine.whole import Request, Rig
 from tests.tiny import make_tiny
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.core.seal_cases import PAGED, SLOT, TWIN, cases, table, undamaged
-from tests.core.seal_suite import GOLDEN, SealSuite, hexed
+from tests.core.handoff.seal_cases import PAGED, SLOT, TWIN, cases, table, undamaged
+from tests.core.handoff.seal_suite import GOLDEN, SealSuite, hexed
 
 from baton.core.errors import Bug
 from baton.core.handoff import seal

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from msgspec.structs import replace
-from tests.core.layouts import Layout
+from tests.core.handoff.layouts import Layout
 from tests.engine.ranks import Worker
 
 from baton.cli.supported import ANY

@@ -14,7 +14,7 @@ no fault, it fires only when nothing is under way. What the events of a side mus
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from tests.core.lossy import MANY, Node, saying
+from tests.core.session.lossy import MANY, Node, saying
 
 from baton.core.frames import AnyFrame
 from baton.core.ids import Boot, Link, Micros

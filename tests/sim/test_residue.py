@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from tests.core.build import KV, manifest, settings
 from tests.core.driven import Driven
-from tests.core.test_pairing import DECODE, GATEWAY, PREFILL, introduced, met, said
+from tests.core.handoff.test_pairing import DECODE, GATEWAY, PREFILL, introduced, met, said
 
 from baton.core.events import MessageReceived, PeerConnected
 from baton.core.gateway.front import Front

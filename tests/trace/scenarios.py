@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from tests.core import test_roles as roles
 from tests.core.build import submit
 from tests.core.driven import T0
+from tests.core.scheduler import test_roles as roles
 from tests.core.world import expected
 from tests.trace.rig import RecordedWorld
 

@@ -47,14 +47,15 @@ def judging(mutants: Sequence[Mutant], entries: Mapping[str, Known], jobs: int, 
 def choose(excused: Collection[str], seed: int, jobs: int) -> list[Known]:
     """Draw mutants, and keep those that the first worlds find, or the test file of their module; few of a module."""
     mutants = [mutant for mutant in of_core() if mutant.name not in excused]
-    tested = [mutant for mutant in mutants if (ROOT / _own(mutant.module)).exists()]
+    tested = [mutant for mutant in mutants if _own(mutant.module)]
     by_worlds = _found(sample(mutants, DRAWN * BY_WORLDS, seed), lambda mutant: Known(mutant.name, SIMULATION, ""), jobs)
     by_tests = _found(sample(tested, DRAWN * BY_TESTS, seed + 1), lambda m: Known(m.name, TESTS, _own(m.module)), jobs)
     return [*_few(by_worlds, BY_WORLDS), *_few(by_tests, BY_TESTS)]
 
 
 def _own(module: str) -> str:
-    return f"tests/core/test_{module}.py"
+    """The test file named like a module of the core; empty if there is none."""
+    return next((p.relative_to(ROOT).as_posix() for p in (ROOT / "tests" / "core").rglob(f"test_{module}.py")), "")
 
 
 def _found(mutants: Sequence[Mutant], entry: Callable[[Mutant], Known], jobs: int) -> list[Known]:

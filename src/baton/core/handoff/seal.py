@@ -11,7 +11,7 @@ hashed like a row. K_i are fixed odd 64-bit constants, and
 
 Words of 32 bits: with 64-bit words two flipped top bits of a row cancel. A key mixed in before a nonlinear finaliser: with
 a key merely added, swapped rows go unnoticed. `mix` is the finaliser of splitmix64 (Steele, Lea, Flood: Fast splittable
-pseudorandom number generators, 2014). tests/core/golden/seal.json fixes the values for every implementation.
+pseudorandom number generators, 2014). tests/core/handoff/golden/seal.json fixes the values for every implementation.
 """
 
 from functools import lru_cache

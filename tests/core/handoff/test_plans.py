@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from tests.core.layouts import Layout, mixed, placements
+from tests.core.handoff.layouts import Layout, mixed, placements
 
 from baton.core.errors import Mismatch
 from baton.core.handoff import plans as plans_module

@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from tests.core.golden.make_seal import FILE
-from tests.core.seal_cases import CATALOGUE, BlockSums, cases, flip_rates, indistinct_flips, missed
+from tests.core.handoff.golden.make_seal import FILE
+from tests.core.handoff.seal_cases import CATALOGUE, BlockSums, cases, flip_rates, indistinct_flips, missed
 
 from baton.core.memory.state import DType
 

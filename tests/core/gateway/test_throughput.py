@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.core.build import drawn, limits
-from tests.core.test_credits import Edge, credits, waiting
-from tests.core.test_front import D, P, heard
+from tests.core.gateway.test_credits import Edge, credits, waiting
+from tests.core.gateway.test_front import D, P, heard
 
 from baton.core.errors import Overloaded
 from baton.core.events import TimerDue

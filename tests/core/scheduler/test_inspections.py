@@ -5,7 +5,7 @@ import pytest
 from msgspec.structs import replace
 from tests.core.build import KV, key, manifest
 from tests.core.driven import T0, report_of
-from tests.core.test_doubt_stages import INDEX, TABLE
+from tests.core.scheduler.test_doubt_stages import INDEX, TABLE
 
 from baton.core.agreement import Hold, Inspect, Rehashed, StepPlan
 from baton.core.ids import Boot, Page, Rank, Seq

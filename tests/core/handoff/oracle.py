@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from tests.core.layouts import Layout, extent, heads_of, layers_of, placements
+from tests.core.handoff.layouts import Layout, extent, heads_of, layers_of, placements
 
 from baton.core.handoff.plan import PairPlan
 from baton.core.ids import BlockIndex, GroupName, Page

@@ -1,9 +1,9 @@
-"""Writes seal.json from the plain implementation: `python -m tests.core.golden.make_seal`. Other values are another protocol."""
+"""Writes seal.json from the plain implementation: `python -m tests.core.handoff.golden.make_seal`. A protocol stands on it."""
 
 import json
 from pathlib import Path
 
-from tests.core.seal_cases import cases, plain_constant, plain_mix, plain_sums
+from tests.core.handoff.seal_cases import cases, plain_constant, plain_mix, plain_sums
 
 FILE = Path(__file__).with_name("seal.json")
 

@@ -6,7 +6,7 @@ import numpy as np
 from msgspec.structs import replace
 from tests.core.build import KV, drawn, manifest, settings, ticket
 from tests.core.driven import T0, Driven, report_of
-from tests.core.test_doubt_stages import GATEWAY, INDEX, NOW, TABLE, D, P
+from tests.core.scheduler.test_doubt_stages import GATEWAY, INDEX, NOW, TABLE, D, P
 
 from baton.core.effects import Issue, Send
 from baton.core.events import GatewayConnected, MessageReceived, RankReported

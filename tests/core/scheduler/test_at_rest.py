@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.core.build import KV, key, submit
-from tests.core.test_borrowing import D, P, Split, prompt, spoil
+from tests.core.scheduler.test_borrowing import D, P, Split, prompt, spoil
 from tests.core.world import Node, World, expected
 
 from baton.core.events import MessageReceived

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.core.build import KV, drawn, limits, submit
-from tests.core.test_front import GATEWAY, T0, Bench, D, P, heard
+from tests.core.gateway.test_front import GATEWAY, T0, Bench, D, P, heard
 from tests.core.world import World, expected
 
 from baton.core.door import Cancel, Fail, Finish, RequestId

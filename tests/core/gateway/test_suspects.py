@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from tests.core.build import drawn, submit
-from tests.core.test_front import T0, Bench, heard
+from tests.core.gateway.test_front import T0, Bench, heard
 
 from baton.core.door import Fail, RequestId
 from baton.core.events import PeerLost, TimerDue

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from tests.core.layouts import FULL, GROUPS, SLOT, WINDOW, Layout, extent, heads_of, layers_of, mixed, placements
-from tests.core.oracle import check
+from tests.core.handoff.layouts import FULL, GROUPS, SLOT, WINDOW, Layout, extent, heads_of, layers_of, mixed, placements
+from tests.core.handoff.oracle import check
 
 from baton.core.errors import Bug, Mismatch, PeerError
 from baton.core.handoff.plan import REPLICA_RUN, leg_seals, pair

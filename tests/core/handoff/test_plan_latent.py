@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from tests.core.layouts import Layout, placements
+from tests.core.handoff.layouts import Layout, placements
 
 from baton.core.handoff.plan import pair
 from baton.core.ids import BlockIndex, GroupName, Page

@@ -12,8 +12,8 @@ import re
 import pytest
 from msgspec.structs import replace
 from tests.core.build import manifest
-from tests.core.layouts import FULL, Layout, mixed, placements
-from tests.core.oracle import check
+from tests.core.handoff.layouts import FULL, Layout, mixed, placements
+from tests.core.handoff.oracle import check
 
 from baton.core.errors import ConfigError
 from baton.core.handoff.pairing import Partners

@@ -2,9 +2,9 @@ import itertools
 
 import numpy as np
 import pytest
-from tests.core.layouts import Layout, picture, placements
-from tests.core.seal_cases import PAGED, SLOT, TWIN, cases, plain_sums, table, undamaged
-from tests.core.seal_suite import GOLDEN, SealSuite, hexed
+from tests.core.handoff.layouts import Layout, picture, placements
+from tests.core.handoff.seal_cases import PAGED, SLOT, TWIN, cases, plain_sums, table, undamaged
+from tests.core.handoff.seal_suite import GOLDEN, SealSuite, hexed
 
 from baton.core.errors import Bug
 from baton.core.handoff.plan import leg_seals, pair

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from tests.core.build import GREEDY, KV, key, limits, manifest, settings, submit
 from tests.core.driven import Driven
-from tests.core.test_credits import credits
-from tests.core.test_front import Bench, D, P
+from tests.core.gateway.test_credits import credits
+from tests.core.gateway.test_front import Bench, D, P
 
 from baton.core.effects import Send
 from baton.core.events import GatewayConnected, MessageReceived, TimerDue
