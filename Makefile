@@ -56,7 +56,7 @@ long: $(STAMP)
 	@$(BIN)/python tools/mutation_gate.py --sample 400 --seed 0 --require-simulation 0.70 --require-all 0.98
 
 bench: $(STAMP)
-	@$(BIN)/python -m baton.bench $(ARGS)
+	@$(BIN)/python -m baton.dev.bench $(ARGS)
 
 format: $(STAMP)
 	@$(BIN)/ruff format --quiet .

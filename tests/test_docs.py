@@ -8,7 +8,7 @@ import pytest
 from typer.main import get_command
 
 import latency_plot
-from baton.cli.main import app
+from baton.cli.main import commands
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -54,12 +54,12 @@ def test_the_readme_quotes_the_latency_that_was_measured():
 
 def flags_of(words: list[str]) -> set[str]:
     """The flags that a command takes, found by its words."""
-    command = get_command(app)
+    command = get_command(commands(""))
     for word in words:
-        commands = getattr(command, "commands", {})
-        if word not in commands:
+        below = getattr(command, "commands", {})
+        if word not in below:
             break
-        command = commands[word]
+        command = below[word]
     return {flag for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)} | {"--help", "-h"}
 
 

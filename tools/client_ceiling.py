@@ -12,9 +12,9 @@ import multiprocessing
 import time
 from multiprocessing.connection import Connection
 
-from baton.bench.client import Outcome, Target
-from baton.bench.load import Pace, drive
-from baton.bench.workload import Item
+from baton.dev.bench.client import Outcome, Target
+from baton.dev.bench.load import Pace, drive
+from baton.dev.bench.workload import Item
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 TOKEN = b'data: {"id":"cmpl-0","object":"text_completion","created":1,"model":"m","choices":[{"index":0,"text":" token",'

@@ -23,9 +23,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from baton.bench.service import Service, serving
 from baton.core.memory.chunks import final_blocks
 from baton.core.scheduler.prefill import PrefillLeader, PrefillRoom
+from baton.dev.bench.service import Service, serving
 
 AS_BATON = "--as-baton"
 LATE = 1  # priority of a request whose prompt is offered after its last chunk

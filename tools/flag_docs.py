@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from baton.cli.main import app
+from baton.cli.main import commands
 from document import write_or_check
 
 PAGE = Path(__file__).parents[1] / "docs" / "flags.md"
@@ -30,7 +30,7 @@ api-key-file = ["/etc/baton/keys"]
 
 def page() -> str:
     """The whole page."""
-    return "\n".join([HEAD, *_command(typer.main.get_command(app), ("baton",))]).rstrip() + "\n"
+    return "\n".join([HEAD, *_command(typer.main.get_command(commands("")), ("baton",))]).rstrip() + "\n"
 
 
 def _command(command: Any, path: tuple[str, ...]) -> list[str]:

@@ -20,12 +20,12 @@ import httpx
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from baton.bench.client import Outcome, Target
-from baton.bench.figures import Spread, spread, ttft
-from baton.bench.load import Pace, drive
-from baton.bench.schedule import arrivals
-from baton.bench.service import serving
-from baton.bench.workload import Item, Shape, random_items
+from baton.dev.bench.client import Outcome, Target
+from baton.dev.bench.figures import Spread, spread, ttft
+from baton.dev.bench.load import Pace, drive
+from baton.dev.bench.schedule import arrivals
+from baton.dev.bench.service import serving
+from baton.dev.bench.workload import Item, Shape, random_items
 
 IDLE = 7
 BACK = 1.5  # times the idle time to the first token, and

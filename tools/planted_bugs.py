@@ -12,9 +12,9 @@ from pathlib import Path
 
 from rich.progress import track
 
-from baton.sim.bank import SEEDS, SHRINK_RUNS, Found, measure, table
-from baton.sim.plants import BANK, BY_NAME, seeds
-from baton.sim.run import be_silent
+from baton.dev.sim.bank import SEEDS, SHRINK_RUNS, Found, measure, table
+from baton.dev.sim.plants import BANK, BY_NAME, seeds
+from baton.dev.sim.run import be_silent
 from document import with_parts
 
 PAGE = Path(__file__).parents[1] / "docs" / "simulation.md"

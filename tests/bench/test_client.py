@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.bench.service import DONE, USAGE, Script, event, serving, token
 
-from baton.bench.client import Events, Target
-from baton.bench.load import Pace, drive
-from baton.bench.workload import Item
 from baton.core.errors import BatonError, ConfigError
+from baton.dev.bench.client import Events, Target
+from baton.dev.bench.load import Pace, drive
+from baton.dev.bench.workload import Item
 
 GOOD = [token("a"), token("b"), token("c"), USAGE, DONE]
 ERROR = '{"error": {"message": "m", "type": "invalid_request_error", "code": "context_length_exceeded"}}'

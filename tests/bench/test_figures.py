@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baton.bench.client import Outcome
-from baton.bench.figures import is_good, parse_slos, spread, summarize
-from baton.bench.schedule import arrivals, traced
-from baton.bench.workload import Item
 from baton.core.errors import ConfigError
+from baton.dev.bench.client import Outcome
+from baton.dev.bench.figures import is_good, parse_slos, spread, summarize
+from baton.dev.bench.schedule import arrivals, traced
+from baton.dev.bench.workload import Item
 
 moments = st.integers(0, 10**8).map(lambda micros: micros / 1e6)
 

@@ -4,13 +4,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from baton.bench.transfer import show
-from baton.bench.transfer.figures import Figures, Slices
-from baton.bench.transfer.layout import GROUP, PARTS, Case, Geometry, Handoff, Layout, Pages, Side
 from baton.core.errors import ConfigError
 from baton.core.handoff.plan import leg_seals
 from baton.core.handoff.seal import block_sums
 from baton.core.memory.state import DType
+from baton.dev.bench.transfer import show
+from baton.dev.bench.transfer.figures import Figures, Slices
+from baton.dev.bench.transfer.layout import GROUP, PARTS, Case, Geometry, Handoff, Layout, Pages, Side
 
 SMALL = Geometry(layers=4, kv_heads=4, head_dim=2, dtype=DType.BF16)
 SIDES = [
@@ -132,7 +132,7 @@ FIGURES = Figures(
 
 
 def test_the_tables_show_every_figure_and_what_is_void(capsys):
-    from baton.bench.show import paper
+    from baton.dev.bench.show import paper
 
     paper().print(show.tables([FIGURES], void_below=12.6))
     out = capsys.readouterr().out

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baton.bench.client import Outcome
-from baton.bench.figures import summarize
-from baton.bench.verdict import Load, Point, Winner, cross_overs, crossing, sentence
+from baton.dev.bench.client import Outcome
+from baton.dev.bench.figures import summarize
+from baton.dev.bench.verdict import Load, Point, Winner, cross_overs, crossing, sentence
 
 SLOS = {"ttft": 1000.0}
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baton.bench.workload import MOONCAKE_BLOCK, Item, Shape, file_items, random_items
 from baton.core.errors import ConfigError
+from baton.dev.bench.workload import MOONCAKE_BLOCK, Item, Shape, file_items, random_items
 
 SHAPE = Shape(seed=0, low=100, high=20_000)
 

@@ -5,9 +5,9 @@ import json
 import pytest
 from tests.bench.service import DONE, USAGE, Script, serving, token
 
-from baton.bench.layouts import layouts
 from baton.cli.main import run
 from baton.core.errors import ConfigError
+from baton.dev.bench.layouts import layouts
 
 GOOD = [token("a"), token("b"), token("c"), USAGE, DONE]
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from baton.bench.transfer.figures import Figures
 from baton.cli.main import run
+from baton.dev.bench.transfer.figures import Figures
 
 TINY = ["--num-layers", "2", "--num-kv-heads", "4", "--head-dim", "8", "--rounds", "1"]
 

@@ -10,7 +10,10 @@ from baton.cli.elsewhere import INSTEAD
 from baton.cli.served import root_url
 
 FLAGS = {
-    name for command in ("serve", "worker") for p in typer.main.get_command(main.app).commands[command].params for name in p.opts
+    name
+    for command in ("serve", "worker")
+    for p in typer.main.get_command(main.commands("")).commands[command].params
+    for name in p.opts
 }
 
 

@@ -9,7 +9,7 @@ import typer
 from typer.exceptions import TyperException
 
 from baton.cli.flags import Given, with_flags
-from baton.cli.main import app
+from baton.cli.main import commands
 from baton.core.errors import ConfigError
 from baton.ports.flag import ENGINE, MEMORY, ONE_OR_MORE, Flag, Limits, require_limits, settings_of
 from baton.ports.written import pair, size
@@ -124,7 +124,7 @@ def test_flags_may_be_left_out():
 
 @pytest.mark.parametrize("command", ["serve", "worker", "gateway"])
 def test_every_flag_of_a_process_has_help(command):
-    parameters = {p.name: p for p in typer.main.get_command(app).commands[command].params}
+    parameters = {p.name: p for p in typer.main.get_command(commands("")).commands[command].params}
     assert len(parameters) > 20
     assert not [p.name for p in parameters.values() if not p.help]
 

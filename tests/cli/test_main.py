@@ -51,7 +51,9 @@ def test_version(argv, capsys):
 def test_help_loads_nothing_heavy():
     code = "import sys\nfrom baton.cli.main import run\nrun(['serve', '--help'])\nprint(*sys.modules, file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert set(done.stderr.split()) & HEAVY == set()
+    loaded = done.stderr.split()
+    assert set(loaded) & HEAVY == set()
+    assert not [name for name in loaded if name.startswith("baton.dev")], "who serves does not load what Baton is tested with"
 
 
 GATEWAY = "--gateway=tcp://127.0.0.1:1"

@@ -8,10 +8,10 @@ import pytest
 from tests.trace.rig import read
 from tests.trace.scenarios import journals
 
-from baton.cli import replay_log
 from baton.cli.main import run
 from baton.core.effects import Issue, Send
 from baton.core.ids import Boot
+from baton.dev.cli import replay_log
 from baton.trace.coding import encode
 from baton.trace.log import Step
 

@@ -7,8 +7,8 @@ import os
 import signal
 
 from baton.adapters import agent_reads
-from baton.contract.peer import Order, Peer
-from baton.contract.rig import FULL, SECONDS, Rig, copies
+from baton.dev.contract.peer import Order, Peer
+from baton.dev.contract.rig import FULL, SECONDS, Rig, copies
 from baton.ports.fabric import Outcome
 
 POOLS = {"full": 24 << 20}

@@ -15,13 +15,13 @@ import pytest
 from baton.adapters.fabrics import available, build
 from baton.adapters.memory import HostPool
 from baton.adapters.shm_door import call, decode_exposure
-from baton.contract.checks import CHECKS, Check
-from baton.contract.peer import Order, Peer, WallClock
-from baton.contract.reads import f3_what_ended_while_its_source_stood_still_lands_nothing_when_it_goes_on
-from baton.contract.rig import BOOTS, POOLS, SLOT, SMALL, Rig, World, copies
 from baton.core.errors import ConfigError
 from baton.core.ids import Boot, GroupName, RankId
 from baton.core.manifest import PoolView, RankManifest
+from baton.dev.contract.checks import CHECKS, Check
+from baton.dev.contract.peer import Order, Peer, WallClock
+from baton.dev.contract.reads import f3_what_ended_while_its_source_stood_still_lands_nothing_when_it_goes_on
+from baton.dev.contract.rig import BOOTS, POOLS, SLOT, SMALL, Rig, World, copies
 from baton.ports.fabric import Outcome
 
 

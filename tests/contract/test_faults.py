@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from tests.faults import Fault, Faults, FaultyFabric, Rule
 
-from baton.contract.rig import FULL, SECONDS, Rig, copies
 from baton.core.ids import Boot, Micros, RankId
 from baton.core.manifest import PoolView, RankManifest
+from baton.dev.contract.rig import FULL, SECONDS, Rig, copies
 from baton.ports.fabric import Outcome
 
 BOOTS = itertools.count(0x2000 + os.getpid() * 0x10000)

@@ -13,11 +13,11 @@ from baton.adapters.memory import HostPool
 from baton.core.ids import Epoch, GroupName, Key, Room
 from baton.core.memory.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit, Whole
 from baton.core.work import HostCopy, Job
-from baton.sim.heap import Heap
-from baton.sim.host_store import SimHostStore
-from baton.sim.memory import SimPool
-from baton.sim.settings import Faults
-from baton.sim.tape import Tape
+from baton.dev.sim.heap import Heap
+from baton.dev.sim.host_store import SimHostStore
+from baton.dev.sim.memory import SimPool
+from baton.dev.sim.settings import Faults
+from baton.dev.sim.tape import Tape
 
 FULL, SLOT = GroupName("full"), GroupName("slot")
 TABLE = StateTable(

@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.service import Service, split
 from tests.tiny import VOCABULARY
 
-from baton.bench.client import Target
+from baton.dev.bench.client import Target
 from overload import Found, Load, measure, steady_rate
 
 DEADLINE_S = 20.0

@@ -15,8 +15,6 @@ from tests.core.handoff.layouts import Layout, extent, heads_of, layers_of, plac
 from baton.adapters.fabrics import build
 from baton.adapters.host_memory import HostMemory
 from baton.adapters.memory import HostPool
-from baton.contract.peer import WallClock
-from baton.contract.rig import BOOTS
 from baton.core.agreement import Fetch, Hold, Meet, Offload, Rehash, Report, Restore, StepPlan, Vote, unpack_sums
 from baton.core.handoff.plan import leg_seals, pair
 from baton.core.ids import BlockIndex, Boot, Epoch, GroupName, Key, Page, Rank, Room, Seal, Seq
@@ -25,6 +23,8 @@ from baton.core.memory.state import StateTable, Unit
 from baton.core.messages import PROTOCOL, BlockRun, LegSums
 from baton.core.rank.rank import RankCore
 from baton.core.rank.watchdog import WatchdogSettings
+from baton.dev.contract.peer import WallClock
+from baton.dev.contract.rig import BOOTS
 from baton.engine.digest import block_sums
 from baton.engine.engine import TorchEngine
 from baton.shell.narration import Narration

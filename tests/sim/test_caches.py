@@ -11,9 +11,9 @@ from baton.core.effects import Issue, Send
 from baton.core.ids import BlockIndex, Page, Rank, Stamp, TokenId
 from baton.core.memory.state import DType, Full, Group, StateSpec, StateTable, Unit, Window
 from baton.core.messages import Admitted, BlockRun, Limits, Received, Ticket, Tokens
-from baton.sim.caches import CacheBook
-from baton.sim.loans import Loans
-from baton.sim.watched import Watched
+from baton.dev.sim.caches import CacheBook
+from baton.dev.sim.loans import Loans
+from baton.dev.sim.watched import Watched
 
 TABLE = StateTable(1, 4, (Group(FULL, Unit.PAGE, Full()),), (StateSpec("kv", FULL, (0,), ("k", "v"), 1, 4, DType.F32),))
 FIRST, SECOND = (*PROMPT, 1, 2, 3, 4), (*PROMPT, 1, 2, 3, 9, 9)  # nine and ten tokens; the first eight are the same

@@ -34,26 +34,26 @@ from baton.core.messages import (
     Withdrawn,
 )
 from baton.core.work import Batch, DigestOrder, HostCopy, Job, Row
-from baton.sim import content
-from baton.sim.books import READS, PlanBook, RankBooks
-from baton.sim.clients import Client, Oracle, right_answer
-from baton.sim.collective import Collective
-from baton.sim.costs import Costs
-from baton.sim.endings import Endings
-from baton.sim.engine import SimEngine
-from baton.sim.excuses import EVERYBODY, EXCUSES, Fault, excuse, worker_of
-from baton.sim.handoffs import Handoffs
-from baton.sim.heap import Heap
-from baton.sim.host_store import SimHostStore
-from baton.sim.memory import SimPool
-from baton.sim.pressure import OVERTAKES, URGENT_OVERTAKES, Pressure
-from baton.sim.process import Process, SkewedClock
-from baton.sim.replicas import Replicas
-from baton.sim.settings import Faults
-from baton.sim.sharing import Sharing
-from baton.sim.sums import Sums
-from baton.sim.tape import Tape
-from baton.sim.work import Work
+from baton.dev.sim import content
+from baton.dev.sim.books import READS, PlanBook, RankBooks
+from baton.dev.sim.clients import Client, Oracle, right_answer
+from baton.dev.sim.collective import Collective
+from baton.dev.sim.costs import Costs
+from baton.dev.sim.endings import Endings
+from baton.dev.sim.engine import SimEngine
+from baton.dev.sim.excuses import EVERYBODY, EXCUSES, Fault, excuse, worker_of
+from baton.dev.sim.handoffs import Handoffs
+from baton.dev.sim.heap import Heap
+from baton.dev.sim.host_store import SimHostStore
+from baton.dev.sim.memory import SimPool
+from baton.dev.sim.pressure import OVERTAKES, URGENT_OVERTAKES, Pressure
+from baton.dev.sim.process import Process, SkewedClock
+from baton.dev.sim.replicas import Replicas
+from baton.dev.sim.settings import Faults
+from baton.dev.sim.sharing import Sharing
+from baton.dev.sim.sums import Sums
+from baton.dev.sim.tape import Tape
+from baton.dev.sim.work import Work
 
 FULL, SLOT = GroupName("full"), GroupName("slot")
 TABLE = StateTable(

@@ -12,13 +12,13 @@ import pytest
 from tests.sim.test_tools import BLIND
 
 from baton.cli.main import run as baton
-from baton.cli.simulation import planted, workers
 from baton.core.errors import BatonError, ConfigError
 from baton.core.marks import Mark
-from baton.sim.plants.plant import Plant
-from baton.sim.regression import Choice, Regression, decoded, encoded, regression, snippet
-from baton.sim.run import PROCESS_ENDED, Kind, be_silent, run
-from baton.sim.tally import Tally
+from baton.dev.cli.simulation import planted, workers
+from baton.dev.sim.plants.plant import Plant
+from baton.dev.sim.regression import Choice, Regression, decoded, encoded, regression, snippet
+from baton.dev.sim.run import PROCESS_ENDED, Kind, be_silent, run
+from baton.dev.sim.tally import Tally
 
 SEEDS = range(3, 7)
 
@@ -50,7 +50,7 @@ def test_the_same_seed_is_the_same_run_under_every_hash_seed(outcomes):
 
 DYING = """
 import os, sys, msgspec
-from baton.sim.run import be_silent, run
+from baton.dev.sim.run import be_silent, run
 be_silent()
 calm = run(script={})
 print(flush=True)
@@ -126,7 +126,7 @@ def test_exit_codes(options, code):
     ("invariants", "code"), [(["right_bytes"], 3), (["liveness"], 4), (["no_bug"], 5), (["liveness", "no_bug", "right_bytes"], 3)]
 )
 def test_the_exit_code_is_the_gravest_violation(invariants, code, monkeypatch, tmp_path, capsys):
-    from baton.cli.simulation import many
+    from baton.dev.cli.simulation import many
 
     found = [some(seed=i, invariant=name, detail="a detail") for i, name in enumerate(invariants)]
     monkeypatch.setattr(many, "run_seeds", lambda seeds, **_: iter(found))
@@ -135,7 +135,7 @@ def test_the_exit_code_is_the_gravest_violation(invariants, code, monkeypatch, t
 
 
 def test_a_second_run_that_differs_is_not_deterministic(monkeypatch, capsys):
-    from baton.cli.simulation import many
+    from baton.dev.cli.simulation import many
 
     monkeypatch.setattr(
         many, "run_seeds", lambda seeds, hash_seed="", **_: iter([some(seed=s, trace=len(hash_seed)) for s in seeds])
@@ -145,7 +145,7 @@ def test_a_second_run_that_differs_is_not_deterministic(monkeypatch, capsys):
 
 
 def test_branches_that_are_required_and_never_taken_are_named(monkeypatch, capsys):
-    from baton.cli.simulation import many
+    from baton.dev.cli.simulation import many
 
     taken = {mark.name: 1 for mark in Mark if mark is not Mark.GRACE}
     monkeypatch.setattr(many, "run_seeds", lambda seeds, **_: iter([some(core_marks=taken)]))

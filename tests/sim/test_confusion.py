@@ -10,11 +10,11 @@ from baton.core.door import Finish
 from baton.core.ids import Boot, Stamp
 from baton.core.marks import Mark
 from baton.core.messages import Abort, Admitted, Close, Credits, Ended, HelloBack, Offer, Ticket
-from baton.sim.confusion import Confusion, Voice
-from baton.sim.run import be_silent
-from baton.sim.settings import Faults, WorldDraw
-from baton.sim.tape import Tape
-from baton.sim.world import World
+from baton.dev.sim.confusion import Confusion, Voice
+from baton.dev.sim.run import be_silent
+from baton.dev.sim.settings import Faults, WorldDraw
+from baton.dev.sim.tape import Tape
+from baton.dev.sim.world import World
 
 TICKET = Ticket(key(), Stamp(1), GATEWAY, PREFILL, DECODE, PROMPT, (), SAMPLING, LIMITS)
 OFFER = Offer(key(), 0, {}, (), None)

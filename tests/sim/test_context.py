@@ -3,10 +3,10 @@
 import pytest
 
 from baton.core.memory.state import Placement, Unit
-from baton.sim.content import Rows
-from baton.sim.context import Context
-from baton.sim.settings import FULL, draw_table
-from baton.sim.tape import Tape
+from baton.dev.sim.content import Rows
+from baton.dev.sim.context import Context
+from baton.dev.sim.settings import FULL, draw_table
+from baton.dev.sim.tape import Tape
 
 TABLE = draw_table(Tape(script={1: 3}))  # two kinds of rows in a block
 PLACEMENT = Placement(TABLE, 1, 1, 0, 0, 1)

@@ -8,14 +8,14 @@ from tests.sim.test_overload import worker
 from baton.core.door import Fail, Finish
 from baton.core.gateway.workers import Worker
 from baton.core.messages import FailCode
-from baton.sim import people
-from baton.sim.costs import Costs
-from baton.sim.excuses import EVERYBODY, Fault
-from baton.sim.parts import SHIPPED, Parts, Replaced
-from baton.sim.run import _replaced, be_silent
-from baton.sim.settings import Faults, WorldDraw, draw_table
-from baton.sim.tape import Tape
-from baton.sim.world import World
+from baton.dev.sim import people
+from baton.dev.sim.costs import Costs
+from baton.dev.sim.excuses import EVERYBODY, Fault
+from baton.dev.sim.parts import SHIPPED, Parts, Replaced
+from baton.dev.sim.run import _replaced, be_silent
+from baton.dev.sim.settings import Faults, WorldDraw, draw_table
+from baton.dev.sim.tape import Tape
+from baton.dev.sim.world import World
 
 ANSWER = 40  # tokens
 BY_ROWS = Costs(step_us=5_000, row_us=5_000)  # a step of n rows takes 5 + 5 n ms: 100 tokens a second with one, 180 with nine

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import msgspec
 
-from baton.cli.simulation.report import Report
-from baton.sim.run import CRASHED, LIVENESS, PROCESS_ENDED
+from baton.dev.cli.simulation.report import Report
+from baton.dev.sim.run import CRASHED, LIVENESS, PROCESS_ENDED
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "simulation.md").read_text()

@@ -13,14 +13,14 @@ from baton.core.memory.state import Placement
 from baton.core.rank import read_queue
 from baton.core.rank.read_queue import READS
 from baton.core.scheduler.leader import Leader
-from baton.sim import world as world_module
-from baton.sim.costs import Costs, Shares
-from baton.sim.parts import SHIPPED, Parts, Replaced
-from baton.sim.plants.overload import PLANTS
-from baton.sim.run import _replaced, be_silent
-from baton.sim.settings import LONGEST, Faults, WorldDraw, draw_costs, draw_service, draw_table
-from baton.sim.tape import Tape
-from baton.sim.world import Violation, World
+from baton.dev.sim import world as world_module
+from baton.dev.sim.costs import Costs, Shares
+from baton.dev.sim.parts import SHIPPED, Parts, Replaced
+from baton.dev.sim.plants.overload import PLANTS
+from baton.dev.sim.run import _replaced, be_silent
+from baton.dev.sim.settings import LONGEST, Faults, WorldDraw, draw_costs, draw_service, draw_table
+from baton.dev.sim.tape import Tape
+from baton.dev.sim.world import Violation, World
 
 REQUESTS = 200
 LONG = (

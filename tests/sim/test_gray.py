@@ -11,15 +11,15 @@ from baton.core.handoff.fetch_back import FetchBack
 from baton.core.marks import Mark
 from baton.core.messages import FailCode
 from baton.core.rank.watchdog import FACTOR, Lane, Watchdog
-from baton.sim import gray
-from baton.sim.gray import DEATHS, NOTICED_US, Gray
-from baton.sim.parts import SHIPPED, Parts, Replaced
-from baton.sim.plants import BY_NAME
-from baton.sim.process import Process
-from baton.sim.run import _replaced, be_silent
-from baton.sim.settings import Faults, WorldDraw, draw_table
-from baton.sim.tape import Tape
-from baton.sim.world import Violation, World
+from baton.dev.sim import gray
+from baton.dev.sim.gray import DEATHS, NOTICED_US, Gray
+from baton.dev.sim.parts import SHIPPED, Parts, Replaced
+from baton.dev.sim.plants import BY_NAME
+from baton.dev.sim.process import Process
+from baton.dev.sim.run import _replaced, be_silent
+from baton.dev.sim.settings import Faults, WorldDraw, draw_table
+from baton.dev.sim.tape import Tape
+from baton.dev.sim.world import Violation, World
 
 SEEDS = range(12)
 BEYOND_US = 8_000_000  # noticed, the worker started again, its silence (3 s) heard by all; a request's own deadline is 20 s

@@ -31,7 +31,7 @@ from baton.core.effects import Issue, Send
 from baton.core.ids import BlockIndex, Page, Seq
 from baton.core.messages import BlockRun, Ended, Loan, Returned
 from baton.core.work import Batch, Row
-from baton.sim.loans import Lent, Loans
+from baton.dev.sim.loans import Lent, Loans
 
 GATEWAY = 99
 

@@ -9,13 +9,13 @@ from baton.core.gateway.request import FrontSettings
 from baton.core.messages import FailCode
 from baton.core.scheduler.leader import Leader
 from baton.core.scheduler.prefill import PrefillLeader
-from baton.sim.costs import Costs
-from baton.sim.excuses import EVERYBODY, Fault
-from baton.sim.parts import SHIPPED, Parts, Replaced
-from baton.sim.run import _replaced, be_silent
-from baton.sim.settings import Faults, WorkerDraw, WorldDraw, draw_table
-from baton.sim.tape import Tape
-from baton.sim.world import Violation, World
+from baton.dev.sim.costs import Costs
+from baton.dev.sim.excuses import EVERYBODY, Fault
+from baton.dev.sim.parts import SHIPPED, Parts, Replaced
+from baton.dev.sim.run import _replaced, be_silent
+from baton.dev.sim.settings import Faults, WorkerDraw, WorldDraw, draw_table
+from baton.dev.sim.tape import Tape
+from baton.dev.sim.world import Violation, World
 
 PATIENCE_MS = 200
 SLOW = Costs(step_us=5_000)  # a step takes 5 ms, a request about 20

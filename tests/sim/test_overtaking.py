@@ -6,7 +6,7 @@ from tests.core.build import GREEDY, key, limits, manifest
 from baton.core.effects import Send
 from baton.core.ids import Boot, Stamp
 from baton.core.messages import Credits, Register, Ticket
-from baton.sim.overtaking import BOUND_US, Overtaking
+from baton.dev.sim.overtaking import BOUND_US, Overtaking
 
 P, D, ONE, OTHER = Boot(1), Boot(2), Boot(8), Boot(9)
 

@@ -3,12 +3,12 @@ none."""
 
 import pytest
 
-from baton.sim.bank import Found, first, measure, table
-from baton.sim.parts import SHIPPED, Parts
-from baton.sim.plants import BANK, BY_NAME
-from baton.sim.plants.epochs import RepeatsTickets
-from baton.sim.plants.handing import RecordBehind
-from baton.sim.run import CRASHED, be_silent, run
+from baton.dev.sim.bank import Found, first, measure, table
+from baton.dev.sim.parts import SHIPPED, Parts
+from baton.dev.sim.plants import BANK, BY_NAME
+from baton.dev.sim.plants.epochs import RepeatsTickets
+from baton.dev.sim.plants.handing import RecordBehind
+from baton.dev.sim.run import CRASHED, be_silent, run
 
 NAMED = {  # in the record of what must never happen here
     1: {"commit_without_record", "fetch_used_before_end"},

@@ -1,6 +1,6 @@
 """Bugs of the shipped code that the simulator found: with the bug planted again its world fails, without it that world is well.
 
-The seeds stand in src/baton/sim/plants/seeds.py (tools/planted_bugs.py finds them again when the simulator changes). What is
+The seeds stand in src/baton/dev/sim/plants/seeds.py (tools/planted_bugs.py finds them again when the simulator changes). What is
 met in one world of 50,000 is looked for in worlds made for it.
 """
 
@@ -23,17 +23,17 @@ from baton.core.scheduler.inspections import Inspections
 from baton.core.scheduler.leader import Leader
 from baton.core.scheduler.room import OpenRoom, RoomState
 from baton.core.work import Connected
-from baton.sim import people
-from baton.sim.bank import first
-from baton.sim.costs import Costs
-from baton.sim.memory import SimFabric
-from baton.sim.parts import SHIPPED, Parts, Replaced
-from baton.sim.plants import BY_NAME
-from baton.sim.plants.resting import DoubtsNothing, NeverOrders, UsesOverdue
-from baton.sim.run import _replaced, be_silent, run
-from baton.sim.settings import Faults, WorldDraw, draw_table
-from baton.sim.tape import Tape
-from baton.sim.world import Violation, World
+from baton.dev.sim import people
+from baton.dev.sim.bank import first
+from baton.dev.sim.costs import Costs
+from baton.dev.sim.memory import SimFabric
+from baton.dev.sim.parts import SHIPPED, Parts, Replaced
+from baton.dev.sim.plants import BY_NAME
+from baton.dev.sim.plants.resting import DoubtsNothing, NeverOrders, UsesOverdue
+from baton.dev.sim.run import _replaced, be_silent, run
+from baton.dev.sim.settings import Faults, WorldDraw, draw_table
+from baton.dev.sim.tape import Tape
+from baton.dev.sim.world import Violation, World
 
 FOUND = ("orders_forgotten", "deadline_blamed")
 

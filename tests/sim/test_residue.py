@@ -15,7 +15,7 @@ from baton.core.gateway.request import FrontSettings
 from baton.core.ids import Boot, Micros
 from baton.core.messages import HelloBack
 from baton.core.scheduler.decode import DecodeLeader
-from baton.sim.residue import JUSTIFIED, Live, left
+from baton.dev.sim.residue import JUSTIFIED, Live, left
 
 DEAD = Boot(77)
 SOURCES = Path(__file__).parents[2] / "src" / "baton"

@@ -6,12 +6,12 @@ from tests.sim.test_overload import worker
 
 from baton.core.door import Finish
 from baton.core.session.session import Session, SessionLimits, Sessions
-from baton.sim.costs import Costs
-from baton.sim.parts import Parts, Replaced
-from baton.sim.run import _replaced, be_silent
-from baton.sim.settings import Faults, WorldDraw, draw_table
-from baton.sim.tape import Tape
-from baton.sim.world import World
+from baton.dev.sim.costs import Costs
+from baton.dev.sim.parts import Parts, Replaced
+from baton.dev.sim.run import _replaced, be_silent
+from baton.dev.sim.settings import Faults, WorldDraw, draw_table
+from baton.dev.sim.tape import Tape
+from baton.dev.sim.world import World
 
 LONGER = 3 * SessionLimits().silence
 SLOW = Costs(step_us=20_000)

@@ -13,15 +13,15 @@ from baton.core.gateway.front import Front
 from baton.core.gateway.request import FrontSettings
 from baton.core.ids import Micros, Room
 from baton.core.marks import Mark
-from baton.sim import people
-from baton.sim import world as world_module
-from baton.sim.costs import Costs
-from baton.sim.excuses import EVERYBODY, Fault
-from baton.sim.parts import Parts, Replaced
-from baton.sim.run import _replaced, be_silent
-from baton.sim.settings import Faults, WorldDraw, draw_table
-from baton.sim.tape import Tape
-from baton.sim.world import World
+from baton.dev.sim import people
+from baton.dev.sim import world as world_module
+from baton.dev.sim.costs import Costs
+from baton.dev.sim.excuses import EVERYBODY, Fault
+from baton.dev.sim.parts import Parts, Replaced
+from baton.dev.sim.run import _replaced, be_silent
+from baton.dev.sim.settings import Faults, WorldDraw, draw_table
+from baton.dev.sim.tape import Tape
+from baton.dev.sim.world import World
 
 CLIENTS = 12
 SLOWEST_S = 60

@@ -5,10 +5,10 @@ import pytest
 
 from baton.core.handoff.seal import block_sums
 from baton.core.memory.state import Placement
-from baton.sim.memory import SimPool
-from baton.sim.settings import FULL, draw_table
-from baton.sim.sums import IDENTITY, Sums
-from baton.sim.tape import Tape
+from baton.dev.sim.memory import SimPool
+from baton.dev.sim.settings import FULL, draw_table
+from baton.dev.sim.sums import IDENTITY, Sums
+from baton.dev.sim.tape import Tape
 
 PLACEMENT = Placement(draw_table(Tape(script={1: 3})), 1, 1, 0, 0, 1)
 SIZE = PLACEMENT.block_bytes(FULL)

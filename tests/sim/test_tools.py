@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from baton.core.handoff.seal import block_sums
-from baton.sim.parts import SHIPPED, Parts
-from baton.sim.run import Kind, be_silent, run
-from baton.sim.shrink import Name, NamedTape, minimal, shrink
-from baton.sim.story import SHORT_ROOM
+from baton.dev.sim.parts import SHIPPED, Parts
+from baton.dev.sim.run import Kind, be_silent, run
+from baton.dev.sim.shrink import Name, NamedTape, minimal, shrink
+from baton.dev.sim.story import SHORT_ROOM
 
 
 def blind(*args):

@@ -9,15 +9,15 @@ from baton.core.events import Submitted
 from baton.core.ids import TokenId
 from baton.core.marks import Mark
 from baton.core.messages import Limits, Sampling
-from baton.sim import content
-from baton.sim import world as world_module
-from baton.sim.clients import Client
-from baton.sim.costs import Costs
-from baton.sim.parts import Parts, Replaced
-from baton.sim.run import _replaced, be_silent
-from baton.sim.settings import Faults, WorldDraw, draw_table
-from baton.sim.tape import Tape
-from baton.sim.world import World
+from baton.dev.sim import content
+from baton.dev.sim import world as world_module
+from baton.dev.sim.clients import Client
+from baton.dev.sim.costs import Costs
+from baton.dev.sim.parts import Parts, Replaced
+from baton.dev.sim.run import _replaced, be_silent
+from baton.dev.sim.settings import Faults, WorldDraw, draw_table
+from baton.dev.sim.tape import Tape
+from baton.dev.sim.world import World
 
 STEP_US = 60_000
 PARTS = Parts(replaced=(Replaced(world_module, "PROBE_US", 20_000_000),))

@@ -6,8 +6,8 @@ from tests.sim.test_checkers import PREFILL, PROMPT, SAMPLING, WHOLE, breaks, ke
 
 from baton.core.ids import Boot, Stamp
 from baton.core.messages import Admitted, Limits, Ticket
-from baton.sim.excuses import Fault
-from baton.sim.waits import SLACK_US, Waits
+from baton.dev.sim.excuses import Fault
+from baton.dev.sim.waits import SLACK_US, Waits
 
 TICKET = Ticket(key(), Stamp(1), Boot(3), PREFILL, Boot(2), PROMPT, (), SAMPLING, Limits(4, (), (), 1000), admit_ms=30)
 MOST_US = 30_000 + SLACK_US

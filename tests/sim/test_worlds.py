@@ -7,10 +7,10 @@ import pytest
 
 from baton.core.door import Finish
 from baton.core.memory.state import Full, StateTable, Window
-from baton.sim.run import be_silent, run
-from baton.sim.settings import HEADS, Faults, WorkerDraw, WorldDraw, draw_table, draw_world
-from baton.sim.tape import Tape
-from baton.sim.world import World
+from baton.dev.sim.run import be_silent, run
+from baton.dev.sim.settings import HEADS, Faults, WorkerDraw, WorldDraw, draw_table, draw_world
+from baton.dev.sim.tape import Tape
+from baton.dev.sim.world import World
 
 
 @pytest.fixture(autouse=True)

@@ -44,7 +44,7 @@ def _become(mutant: Mutant | None) -> None:
 def worlds(mutant: Mutant | None, seeds: Sequence[int], say: Say) -> None:
     """Run worlds until one shows something: says each seed before it, and in the end {invariant, detail}, empty if nothing."""
     _become(mutant)
-    from baton.sim.run import be_silent, run
+    from baton.dev.sim.run import be_silent, run
 
     be_silent(for_good=True)
     for seed in seeds:

@@ -107,7 +107,7 @@ def _watch_worlds(seeds: Sequence[int], say: Say) -> None:
     """Says {seed, lines, invariant} of each."""
     probes = _Probes(files())
     probes.install()
-    from baton.sim.run import be_silent, run
+    from baton.dev.sim.run import be_silent, run
 
     be_silent(for_good=True)
     for seed in seeds:

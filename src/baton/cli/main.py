@@ -1,4 +1,7 @@
-"""The command `baton`. Heavy imports stay inside the commands, so that `--help` answers at once."""
+"""The command `baton`. Heavy imports stay inside the commands, so that `--help` answers at once.
+
+Commands that test and measure Baton are in `baton.dev`; they are imported when one of them is asked for, or for the help.
+"""
 
 import sys
 from typing import Annotated
@@ -7,35 +10,23 @@ import typer
 from typer.exceptions import TyperException
 
 from baton import __version__
-from baton.cli import bench, chat, fabric, models, plan_memory, processes, replay_log, secret, serve
+from baton.cli import chat, models, plan_memory, processes, secret, serve
 from baton.cli.doctor import command as doctor
 from baton.cli.elsewhere import instead_of
 from baton.cli.ending import exit_code, prepare
-from baton.cli.simulation import command as simulation
 from baton.core.errors import ConfigError
 
-app = typer.Typer(
-    name="baton",
-    help="Serves large language models with prefill and decode apart.",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command("serve")(serve.serve)
-app.command("worker")(processes.worker)
-app.command("gateway")(processes.gateway)
-app.command("chat")(chat.chat)
-app.command("doctor")(doctor.doctor)
-app.command("plan-memory")(plan_memory.plan_memory)
-app.command("replay-log")(replay_log.replay_log)
-app.add_typer(bench.app, name="bench")
-app.add_typer(models.app, name="models")
-app.add_typer(fabric.app, name="fabric")
-app.add_typer(secret.app, name="secret")
-app.add_typer(simulation.app, name="sim")
+SERVING = {
+    "serve": serve.serve,
+    "worker": processes.worker,
+    "gateway": processes.gateway,
+    "chat": chat.chat,
+    "doctor": doctor.doctor,
+    "plan-memory": plan_memory.plan_memory,
+}
+GROUPS = {"models": models.app, "secret": secret.app}
 
 
-@app.command("version")
 def version() -> None:
     """Print the version."""
     typer.echo(f"baton {__version__}")
@@ -47,7 +38,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _common(
     _version: Annotated[
         bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
@@ -56,11 +46,33 @@ def _common(
     """Serves large language models with prefill and decode apart."""
 
 
+def commands(wanted: str) -> typer.Typer:
+    """All commands; those of `baton.dev` only if the wanted one is none of the others."""
+    app = typer.Typer(
+        name="baton",
+        help="Serves large language models with prefill and decode apart.",
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_common)
+    for name, command in (SERVING | {"version": version}).items():
+        app.command(name)(command)
+    for name, group in GROUPS.items():
+        app.add_typer(group, name=name)
+    if wanted not in SERVING and wanted not in GROUPS:
+        from baton.dev.cli.commands import add
+
+        add(app)
+    return app
+
+
 def run(argv: list[str]) -> int:
     """Carry out one command line; returns the exit code."""
 
     def command() -> object:
         try:
+            app = commands(argv[0] if argv else "")
             return app(argv or ["--help"], prog_name="baton", standalone_mode=False)
         except TyperException as e:
             raise ConfigError(instead_of(e.format_message())) from e

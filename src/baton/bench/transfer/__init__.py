@@ -1,1 +1,0 @@
-"""What a handoff moves, in numbers and pictures; the two processes that move it are in `cli/transfer/`."""

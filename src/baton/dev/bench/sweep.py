@@ -1,0 +1,127 @@
+"""A workload under several loads, against one service or against both layouts with equal resources.
+
+In a comparison each layout has the machine to itself while it is measured; the workload, its seed and its schedule are
+the same. Without SLOs these are taken from the unified service alone with one request at a time, times a factor.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from itertools import product
+from pathlib import Path
+
+import msgspec
+
+from baton.core.errors import BatonError, ConfigError
+from baton.dev.bench.client import Outcome, Target
+from baton.dev.bench.figures import Slos, spread, summarize, tpot, ttft
+from baton.dev.bench.load import Pace, Tell, drive
+from baton.dev.bench.schedule import arrivals, traced
+from baton.dev.bench.verdict import Load, Point
+from baton.dev.bench.workload import READERS, Item, Shape, file_items, random_items
+
+Make = Callable[[int | None, int], list[Item]]  # prompt tokens, requests
+
+IDLE_REQUESTS = 5  # one at a time, for SLOs of our own
+REQUESTS_PER_CLIENT = 4  # where nobody says how many
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked of a service, and when, over all loads.
+
+    Attributes:
+        make: the first n requests of a workload with prompts of so many tokens (a file's are as they are)
+        count: requests of one load; None = some for each of its clients
+        warm_ups: requests that are sent before and not counted
+    """
+
+    make: Make
+    loads: tuple[Load, ...]
+    count: int | None
+    warm_ups: int
+    burstiness: float
+    seed: int
+    keep_times: bool  # send when the trace says
+
+    def items(self, load: Load) -> list[Item]:
+        """The requests of one load."""
+        return self.make(load.prompt_tokens, self.count or max(8, REQUESTS_PER_CLIENT * (load.concurrency or 0)))
+
+    def pace(self, load: Load, items: Sequence[Item]) -> Pace:
+        """When they are sent."""
+        times = traced(items) if self.keep_times else None
+        rate = float("inf") if load.rate is None else load.rate
+        due = times or arrivals(len(items), rate=rate, burstiness=self.burstiness, seed=self.seed)
+        return Pace(tuple(due), load.concurrency)
+
+
+def maker(kind: str, path: Path | None, *, output_len: int, range_ratio: float, shape: Shape) -> Make:
+    """The workload behind `--dataset-name`. Raises ConfigError."""
+    if kind == "random" and path is not None:
+        raise ConfigError(f"--dataset-path {path}: --dataset-name says what it is: {', '.join(READERS)}")
+    if kind != "random" and path is None:
+        raise ConfigError(f"--dataset-name {kind} needs --dataset-path")
+
+    def from_file(_: int | None, count: int) -> list[Item]:
+        assert path is not None
+        return file_items(kind, path, count, shape)
+
+    def drawn(input_len: int | None, count: int) -> list[Item]:
+        assert input_len is not None
+        return random_items(count, input_len=input_len, output_len=output_len, range_ratio=range_ratio, shape=shape)
+
+    return drawn if kind == "random" else from_file
+
+
+Watch = Callable[[str, int], AbstractContextManager[Tell]]  # label, requests -> who hears of each outcome
+
+
+def loads(lengths: Sequence[int | None], concurrencies: Sequence[int], rates: Sequence[float]) -> tuple[Load, ...]:
+    """Every combination; an empty list means that the load does not limit it. Raises ConfigError."""
+    if any(length is not None and length < 1 for length in lengths):
+        raise ConfigError(f"--random-input-len {lengths}: prompts have at least 1 token")
+    if any(rate <= 0 for rate in rates):
+        raise ConfigError(f"--request-rate {rates}: it must be above 0, or inf")
+    limits: list[int | None] = [*concurrencies] or [None]
+    paces: list[float | None] = [*rates] or [None]
+    each = product(lengths, limits, paces)
+    return tuple(Load(length, concurrency, rate) for length, concurrency, rate in each)
+
+
+def measure(target: Target, plan: Plan, watch: Watch, *, label: str = "") -> Iterator[tuple[Load, list[Outcome]]]:
+    """All loads, one after the other. Raises BatonError when a warm-up request fails."""
+    for load in plan.loads:
+        items = plan.items(load)
+        with watch(f"{label}{load}", len(items)) as tell:
+            outcomes = drive(target, items, plan.pace(load, items), warm_up=items[: plan.warm_ups], tell=tell)
+        yield load, outcomes
+
+
+def idle(target: Target, plan: Plan, watch: Watch) -> dict[int | None, list[Outcome]]:
+    """Each prompt length with one request at a time: what a service can do that has nothing else to do."""
+    found: dict[int | None, list[Outcome]] = {}
+    for length in dict.fromkeys(load.prompt_tokens for load in plan.loads):
+        items = plan.make(length, IDLE_REQUESTS)
+        with watch(f"unified, {Load(length, 1)}, for the SLOs", len(items)) as tell:
+            pace = Pace((0.0,) * len(items), 1)
+            found[length] = drive(target, items, pace, warm_up=items[: plan.warm_ups], tell=tell)
+    return found
+
+
+def slos_of(outcomes: Sequence[Outcome], scale: float) -> dict[str, float]:
+    """SLOs from an idle service's medians, milliseconds, times a factor. Raises BatonError when nothing succeeded."""
+    fine = [o for o in outcomes if not o.failure]
+    if not fine:
+        raise BatonError(f"no SLOs can be taken from the idle service: {outcomes[0].failure}: {outcomes[0].detail}")
+    return {
+        "ttft": scale * spread([ttft(o) for o in fine]).p50,
+        "tpot": scale * spread([tpot(o) for o in fine]).p50,
+    }
+
+
+def compare(
+    split: Mapping[Load, Sequence[Outcome]], unified: Mapping[Load, Sequence[Outcome]], slos: Mapping[Load, Slos]
+) -> list[Point]:
+    """Both layouts' runs of the same loads, judged by the same SLOs."""
+    return [
+        Point(load, dict(slos[load]), summarize(split[load], slos[load]), summarize(unified[load], slos[load])) for load in split
+    ]

@@ -1,0 +1,14 @@
+"""The commands that test and measure Baton."""
+
+import typer
+
+from baton.dev.cli import bench, fabric, replay_log
+from baton.dev.cli.simulation import command as simulation
+
+
+def add(app: typer.Typer) -> None:
+    """Hang them below `baton`."""
+    app.command("replay-log")(replay_log.replay_log)
+    app.add_typer(bench.app, name="bench")
+    app.add_typer(fabric.app, name="fabric")
+    app.add_typer(simulation.app, name="sim")

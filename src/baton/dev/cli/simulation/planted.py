@@ -1,0 +1,27 @@
+"""Planted bugs, by the names that the command line gives them."""
+
+from baton.core.errors import ConfigError
+from baton.dev.sim.parts import SHIPPED, Parts
+from baton.dev.sim.plants import BY_NAME
+from baton.dev.sim.plants.plant import Plant
+
+
+def bank() -> list[Plant]:
+    """Every planted bug."""
+    return list(BY_NAME.values())
+
+
+def parts_of(planted: str | None) -> Parts:
+    """What runs with that bug; None: what is shipped. Raises ConfigError."""
+    return SHIPPED if planted is None else _plant(planted).make()
+
+
+def expected(planted: str | None) -> frozenset[str]:
+    """The invariants that this bug is known to break; none for what is shipped."""
+    return frozenset() if planted is None else frozenset(_plant(planted).invariants)
+
+
+def _plant(name: str) -> Plant:
+    if name not in BY_NAME:
+        raise ConfigError(f"--planted {name}: there is no such planted bug; --list-planted shows them")
+    return BY_NAME[name]

@@ -1,0 +1,168 @@
+"""Processes that run seeds: each gets a few at a time and says what every run showed.
+
+this process ──[seeds]──▶ worker.py, one a core ──Outcome, Outcome ..──▶ this process
+"""
+
+import os
+import selectors
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import islice
+
+import msgspec
+
+from baton.core.errors import BatonError
+from baton.dev.sim.run import PROCESS_ENDED, Outcome
+from baton.shell.leash import leashed
+
+CHUNK = 16  # seeds of one order: about half a second
+ANY = "random"  # a PYTHONHASHSEED
+GRACE_S = 5.0
+PROGRAM = (sys.executable, "-m", "baton.dev.cli.simulation.worker")
+_decoder = msgspec.json.Decoder(Outcome)
+
+
+class Worker:
+    """One process, at work on one order."""
+
+    def __init__(self, planted: str | None, hash_seed: str) -> None:
+        argv = (*PROGRAM, *([planted] if planted else []))
+        # A group of its own: Ctrl-C at the terminal reaches this process alone, which then sums up.
+        self._process = subprocess.Popen(
+            leashed(argv),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            process_group=0,
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        )
+        assert self._process.stdout is not None
+        self.output = self._process.stdout.fileno()
+        self._rest = b""
+        self.ready = False
+        self.todo: list[int] = []
+
+    def order(self, seeds: list[int]) -> None:
+        """Run these."""
+        self.todo = seeds
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # it has ended; its output says so
+            self._process.stdin.write(msgspec.json.encode(seeds) + b"\n")
+            self._process.stdin.flush()
+
+    def hear(self) -> list[Outcome] | None:
+        """What it has said; None when it has ended."""
+        chunk = os.read(self.output, 1 << 20)
+        if not chunk:
+            return None
+        *whole, self._rest = (self._rest + chunk).split(b"\n")
+        self.ready = self.ready or bool(whole)
+        outcomes = [_decoder.decode(line) for line in whole if line]
+        self.todo = self.todo[len(outcomes) :]
+        return outcomes
+
+    def await_end(self) -> None:
+        """It has closed its output, so it is about to end by itself."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(GRACE_S)
+
+    def end(self) -> int:
+        """End it now; returns its exit code."""
+        if self._process.poll() is None:
+            self._process.kill()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            with suppress(BrokenPipeError):
+                pipe.close()
+        return self._process.wait()
+
+
+def run_seeds(
+    seeds: Iterable[int], *, jobs: int, planted: str | None, hash_seed: str = ANY, until: float | None = None
+) -> Iterator[Outcome]:
+    """Outcomes in the order in which runs end. After `until` (time.monotonic) no more are begun.
+
+    Raises:
+        BatonError: the simulating processes cannot start
+    """
+    crew = _Crew(iter(seeds), planted, hash_seed, until)
+    try:
+        for _ in range(jobs):
+            crew.hire()
+        yield from crew.outcomes()
+    finally:
+        crew.end()
+
+
+class _Crew:
+    def __init__(self, seeds: Iterator[int], planted: str | None, hash_seed: str, until: float | None) -> None:
+        self._seeds, self._planted, self._hash_seed, self._until = seeds, planted, hash_seed, until
+        self._selector = selectors.DefaultSelector()
+
+    def hire(self, todo: list[int] | None = None) -> None:
+        """One more process, if there is anything to do."""
+        todo = todo or self._next()
+        if todo:
+            worker = Worker(self._planted, self._hash_seed)
+            self._selector.register(worker.output, selectors.EVENT_READ, worker)
+            worker.order(todo)
+
+    def _next(self) -> list[int]:
+        return [] if self._until is not None and time.monotonic() >= self._until else list(islice(self._seeds, CHUNK))
+
+    def outcomes(self) -> Iterator[Outcome]:
+        while self._selector.get_map():
+            for key, _ in self._selector.select():
+                yield from self._heard(key.data)
+
+    def _heard(self, worker: Worker) -> Iterator[Outcome]:
+        outcomes = worker.hear()
+        if outcomes is None:
+            yield from self._lost(worker)
+            return
+        yield from outcomes
+        if not worker.todo and worker.ready:
+            more = self._next()
+            if more:
+                worker.order(more)
+            else:
+                self._dismiss(worker)
+
+    def _lost(self, worker: Worker) -> Iterator[Outcome]:
+        """A process has ended by itself: the run it was at has ended it."""
+        worker.await_end()
+        code = self._dismiss(worker)
+        if not worker.ready:
+            raise BatonError(f"a simulating process could not start; it ended with code {code}")
+        culprit, *rest = worker.todo
+        yield _ended_its_process(culprit, f"the process that ran it ended with code {code}")
+        self.hire(rest)
+
+    def _dismiss(self, worker: Worker) -> int:
+        self._selector.unregister(worker.output)
+        return worker.end()
+
+    def end(self) -> None:
+        for key in list(self._selector.get_map().values()):
+            self._dismiss(key.data)
+        self._selector.close()
+
+
+def _ended_its_process(seed: int, why: str) -> Outcome:
+    return Outcome(
+        seed=seed,
+        invariant=PROCESS_ENDED,
+        detail=why,
+        events=0,
+        trace=0,
+        marks={},
+        core_marks={},
+        requests=0,
+        repeats=0,
+        wide=False,
+        clean=False,
+        choices={},
+        story=(),
+    )

@@ -1,0 +1,49 @@
+"""Starts the two processes of `baton bench transfer`, carries what one says to the other, and ends them.
+
+command ──starts──▶ source: makes and fills pools, says Sources ───────────┐
+   ├─────starts──▶ reader: hears that, connects                      ◀─────┘
+   └── each case: source ─Sealed─▶ reader ─Figures─▶ command
+"""
+
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import msgspec
+
+from baton.dev.bench.transfer.figures import Ask, Figures, Sealed, Sources
+from baton.dev.bench.transfer.layout import Case
+from baton.dev.cli.transfer.talk import Order, hear, tell
+
+END_S = 20.0  # a process that does not end by itself in this time is killed
+
+
+def measure(order: Order, cases: Sequence[Case]) -> Iterator[Figures]:
+    """Take every case in turn between one pair of processes.
+
+    Raises:
+        ConfigError, BatonError: what one of them could not do
+    """
+    with _child("source", order) as source, _child("reader", order) as reader:
+        assert source.stdin is not None
+        assert source.stdout is not None
+        assert reader.stdin is not None
+        assert reader.stdout is not None
+        tell(reader.stdin, hear(source.stdout, Sources))
+        for case in cases:
+            tell(source.stdin, case)
+            tell(reader.stdin, Ask(case, hear(source.stdout, Sealed)))
+            yield hear(reader.stdout, Figures)
+
+
+@contextmanager
+def _child(part: str, order: Order) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-P", "-m", f"baton.dev.cli.transfer.{part}", msgspec.json.encode(order).decode()]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        yield process
+        process.communicate(timeout=END_S)
+    finally:
+        process.kill()
+        process.communicate()

@@ -1,0 +1,72 @@
+"""The contract of ports/fabric.py as checks, each one sentence: what `baton fabric check` runs, and the test suite too.
+
+A check takes a `World` and raises AssertionError where the fabric breaks the sentence.
+"""
+
+import inspect
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from baton.adapters.fabrics import DEFAULTS
+from baton.core.errors import BatonError
+from baton.dev.contract import bounds, house, peers, reads
+from baton.dev.contract.peer import Order, Peer
+from baton.dev.contract.rig import BOOTS, POOLS, World
+from baton.ports.fabric_settings import FabricSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One sentence of the contract. `name` begins with its number, or with `house`."""
+
+    name: str
+    run: Callable[[World], None]
+
+    @property
+    def sentence(self) -> str:
+        """For people."""
+        return (self.run.__doc__ or self.name).strip().rstrip(".")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How a check went; `broken` is "" or what was seen."""
+
+    check: Check
+    broken: str
+
+
+def _of(module: ModuleType) -> tuple[Check, ...]:
+    functions = inspect.getmembers(module, inspect.isfunction)
+    own = [(name, f) for name, f in functions if f.__module__ == module.__name__ and not name.startswith("_")]
+    own.sort(key=lambda entry: entry[1].__code__.co_firstlineno)
+    return tuple(Check(name, f) for name, f in own)
+
+
+CHECKS = (*_of(reads), *_of(peers), *_of(bounds), *_of(house))
+
+
+def run_all(kind: str, settings: FabricSettings = DEFAULTS) -> Iterator[Verdict]:
+    """Hold a fabric to every sentence. Raises ConfigError if it does not start."""
+    peer = Peer(Order(kind, next(BOOTS), 3, POOLS, settings))
+    try:
+        for check in CHECKS:
+            world = World(kind, peer, settings)
+            try:
+                check.run(world)
+                broken = ""
+            except (AssertionError, BatonError, OSError) as error:
+                broken = _describe(error)
+            finally:
+                world.close()
+            yield Verdict(check, broken)
+    finally:
+        peer.kill()
+
+
+def _describe(error: Exception) -> str:
+    at = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{error or type(error).__name__} ({Path(at.filename).name}:{at.lineno}: {at.line})"

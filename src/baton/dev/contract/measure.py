@@ -1,0 +1,162 @@
+"""What a fabric does here and now, in numbers: between two real processes of this machine."""
+
+import time
+from collections.abc import Iterator
+
+import msgspec
+import numpy as np
+
+from baton.adapters.fabrics import DEFAULTS
+from baton.core.errors import FabricError
+from baton.dev.contract.peer import Order, Peer
+from baton.dev.contract.rig import BOOTS, FULL, SECONDS, Rig, copies
+from baton.ports.fabric import Copies, Ended, Outcome
+from baton.ports.fabric_settings import FabricSettings
+
+POOL_BYTES = 64 << 20
+SIZES = (256, 4 << 10, 64 << 10, 368_640, 2 << 20, 16 << 20, POOL_BYTES)
+RANGES = 1024  # of one read, at most
+ROUNDS = 3  # the best counts: the others measure the machine
+EFFICIENT = 0.5  # of the best rate
+
+
+class Rate(msgspec.Struct, frozen=True):
+    """Scattered ranges of one size, read with one submit."""
+
+    range_bytes: int
+    ranges: int
+    gb_per_s: float
+    us_per_range: float
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """All numbers.
+
+    Attributes:
+        connect_ms: the first connection to a peer
+        first_read_ms: the first read after it, of 64 bytes
+        small_read_us: median of later reads of 64 bytes, from submit to poll
+        cancel_ms: from cancel to end, of a read of 64 MiB
+        rates: by size of range
+        efficient_bytes: the smallest size measured that reaches EFFICIENT of the best rate
+        stopped: how a read ends whose source stands still, and how long after its deadline of 200 ms
+        dead: how a read ends whose source is killed, and after how long
+        restart: how a new boot of that rank is read
+    """
+
+    connect_ms: float
+    first_read_ms: float
+    small_read_us: float
+    cancel_ms: float
+    rates: tuple[Rate, ...]
+    efficient_bytes: int
+    stopped: str
+    dead: str
+    restart: str
+
+
+def measure(kind: str, settings: FabricSettings = DEFAULTS) -> Measured:
+    """Take all numbers; about ten seconds. Raises ConfigError if the fabric does not start."""
+    pools = {"full": POOL_BYTES}
+    peer = Peer(Order(kind, next(BOOTS), 0, pools, settings))
+    rig = Rig(kind, next(BOOTS), pools, settings=settings)
+    try:
+        began = time.perf_counter()
+        rig.connect(peer.id, peer.manifest)
+        connected = time.perf_counter()
+        small = copies("full", 0, 0, 64)
+        first = _timed(rig, peer, small)
+        later = sorted(_timed(rig, peer, small) for _ in range(101))[50]
+        rates = tuple(_rates(rig, peer))
+        cancel = _cancel(rig, peer)
+        best = max(rate.gb_per_s for rate in rates)
+        return Measured(
+            connect_ms=1e3 * (connected - began),
+            first_read_ms=1e3 * first,
+            small_read_us=1e6 * later,
+            cancel_ms=1e3 * cancel,
+            rates=rates,
+            efficient_bytes=min(rate.range_bytes for rate in rates if rate.gb_per_s >= EFFICIENT * best),
+            stopped=_stopped(rig, peer),
+            dead=_dead(rig, peer),
+            restart=_restart(rig, kind, settings),
+        )
+    finally:
+        rig.close()
+        if peer.process.poll() is None:
+            peer.kill()
+
+
+def _timed(rig: Rig, peer: Peer, what: Copies) -> float:
+    """Seconds of one read, waiting as a pump does. Raises FabricError if it fails."""
+    began = time.perf_counter()
+    rig.submit(peer, what)
+    while True:
+        rig.woken.wait()
+        rig.woken.clear()
+        if ends := rig.fabric.poll():
+            seconds = time.perf_counter() - began
+            break
+    if any(not isinstance(end, Ended) or end.outcome is not Outcome.OK for end in ends):
+        raise FabricError(f"a read failed while it was measured: {ends[0]}")
+    return seconds
+
+
+def _rates(rig: Rig, peer: Peer) -> Iterator[Rate]:
+    rng = np.random.default_rng(1)  # noqa: TID251  a fixed order, not chance
+    for size in SIZES:
+        count = min(POOL_BYTES // size, RANGES)
+        source, target = (rng.permutation(POOL_BYTES // size)[:count] * size for _ in range(2))
+        what = copies("full", source, target, np.full(count, size))
+        seconds = min(_timed(rig, peer, what) for _ in range(ROUNDS))
+        yield Rate(size, count, count * size / seconds / 1e9, 1e6 * seconds / count)
+
+
+def _cancel(rig: Rig, peer: Peer) -> float:
+    handle = rig.submit(peer, copies("full", 0, 0, POOL_BYTES))
+    began = time.perf_counter()
+    rig.fabric.cancel(handle)
+    rig.ends(handle)
+    return time.perf_counter() - began
+
+
+def _stopped(rig: Rig, peer: Peer) -> str:
+    """The source does not run: on one host some engines read without its help."""
+    peer.stop()
+    try:
+        began = time.perf_counter()
+        handle = rig.submit(peer, copies("full", 0, 0, POOL_BYTES), deadline_us=SECONDS // 5)
+        end = rig.ends(handle)[handle]
+        seconds = time.perf_counter() - began
+        landed = rig.pools[FULL].array
+        landed[:] = 0x5A
+        peer.resume()
+        time.sleep(0.5)
+        late = "" if end.outcome is not Outcome.FAILED or bool((landed == 0x5A).all()) else "; BYTES LANDED AFTER THE END"
+        return f"{end.outcome.value} after {seconds:.2f} s {_why(end.detail)}{late}"
+    finally:
+        peer.resume()
+
+
+def _dead(rig: Rig, peer: Peer) -> str:
+    peer.kill()
+    began = time.perf_counter()
+    handle = rig.submit(peer, copies("full", 0, 0, POOL_BYTES))
+    end = rig.ends(handle)[handle]
+    rig.fabric.disconnect(peer.id)
+    return f"{end.outcome.value} after {time.perf_counter() - began:.2f} s {_why(end.detail)}"
+
+
+def _restart(rig: Rig, kind: str, settings: FabricSettings) -> str:
+    peer = Peer(Order(kind, next(BOOTS), 0, {"full": POOL_BYTES}, settings))
+    try:
+        began = time.perf_counter()
+        rig.connect(peer.id, peer.manifest)
+        end = rig.read(peer, copies("full", 0, 0, 64))
+        return f"{end.outcome.value} after {time.perf_counter() - began:.2f} s {_why(end.detail)}"
+    finally:
+        peer.kill()
+
+
+def _why(detail: str) -> str:
+    return f"({detail})" if detail else ""

@@ -1,0 +1,122 @@
+"""What must become of pages of decode's prefix cache in which a bit was flipped, kept without the code under test.
+
+    flipped ──▶ hashed where it lies ──answered by every rank──▶ not cached any more, nor is what was computed above it
+       └── after the bound: no room begins with it, whether it was hashed or not
+
+Checked: what an order has hashed after the flip is cached no more when all ranks have answered, nothing above it is, and rooms
+that hold any of it end in that turn; no room begins with a page that has been other than it was for longer than the bound, nor
+with one that was not looked at for so long.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+import msgspec
+
+from baton.core.agreement import StepPlan
+from baton.core.ids import GroupName, Rank
+from baton.dev.sim.collective import Collective
+
+Where = tuple[GroupName, int]
+SLACK = 1.001  # for clocks that run at other rates
+
+
+class Kept(msgspec.Struct, eq=False):
+    """A cached page: where it lies, who computed its rows (stamps of its positions), above what, and when it was right."""
+
+    pages: Mapping[GroupName, int]
+    stamps: tuple[int, ...]
+    tainted: bool
+    above: "Kept | None"
+    entered: int
+    verified: int  # when it entered, or when it was last ordered to be hashed, of what was answered
+
+    def beneath(self) -> Iterable["Kept"]:
+        """It, and the pages that it was computed above."""
+        one: Kept | None = self
+        while one is not None:
+            yield one
+            one = one.above
+
+
+class Order(msgspec.Struct):
+    """Pages that are being hashed where they lie."""
+
+    at: int
+    pages: list[Kept]
+    damaged: set[Kept]  # of them, before the order
+    answered: set[Rank] = set()
+
+
+class AtRest:
+    """The cached pages of one decode worker."""
+
+    def __init__(self, name: str, bound_us: int, collective: Collective, violate: Callable[[str, str], None]) -> None:
+        self._name, self._bound, self._collective, self._violate = name, bound_us, collective, violate
+        self._orders: dict[int, Order] = {}
+        self.due: set[Kept] = set()  # to leave the cache
+
+    @property
+    def _now(self) -> int:
+        return self._collective.world.heap.now
+
+    def since(self, kept: Kept) -> int | None:
+        """Since when a page is other than it was while it is cached; None if it is as it was."""
+        flipped = self._collective.flipped(kept.pages)
+        return None if flipped is None else max(flipped, kept.entered)
+
+    def too_long(self, kept: Kept) -> bool:
+        """Whether it has been so for longer than the bound."""
+        since = self.since(kept)
+        return bool(self._bound) and since is not None and self._now - since > self._bound * SLACK
+
+    def overdue(self, kept: Kept) -> bool:
+        """Whether nobody has looked at it within the bound."""
+        return bool(self._bound) and self._now - kept.verified > self._bound / SLACK
+
+    def begins(self, who: str, chain: Iterable[Kept]) -> None:
+        """A room begins with these pages."""
+        for kept in chain:
+            if self.too_long(kept):
+                self._violate("damage_found_in_time", f"{self._name}: {who} begins with page {kept.pages}, damaged long ago")
+            if self._bound and self._now - kept.verified > self._bound * SLACK:
+                since = (self._now - kept.verified) / 1000
+                self._violate(
+                    "verified_in_time", f"{self._name}: {who} begins with page {kept.pages}, verified {since:.0f} ms ago"
+                )
+
+    # ---- orders ---------------------------------------------------------------------------------
+
+    def ordered(self, plan: StepPlan, cached: Mapping[Where, Kept]) -> None:
+        """A leader orders pages to be hashed."""
+        for order in plan.inspect:
+            kept = {cached[g, int(p)]: None for g, pages in order.pages.items() for p in pages if (g, int(p)) in cached}
+            damaged = {k for k in kept if self._collective.flipped(k.pages) is not None}
+            self._orders[order.order] = Order(self._now, list(kept), damaged, set())
+
+    def answered(self, rank: Rank, orders: Iterable[int], cached: Collection[Kept]) -> None:
+        """A rank has told its leader what pages sum to."""
+        for number in orders:
+            order = self._orders.get(number)
+            if order is None:
+                continue
+            order.answered.add(rank)
+            if len(order.answered) == self._collective.ranks:
+                del self._orders[number]
+                for kept in order.pages:
+                    kept.verified = max(kept.verified, order.at)
+                bad = {k for k in order.damaged if self._collective.flipped(k.pages) is not None}
+                self.due |= {k for k in cached if not bad.isdisjoint(k.beneath())}
+
+    def may_leave(self, kept: Kept) -> bool:
+        """Whether a page may leave the cache though nobody is given it: it, or one beneath it, is damaged."""
+        return any(self.since(one) is not None for one in kept.beneath())
+
+    def turned(self, cached: Collection[Kept], left: Collection[Kept], rooms: Mapping[str, Collection[Kept]]) -> None:
+        """A leader's turn is over: this is cached, that has left the cache as damaged, and these rooms hold these pages."""
+        if stays := self.due.intersection(cached):
+            pages = sorted(str(dict(k.pages)) for k in stays)
+            self._violate("damage_found_in_time", f"{self._name}: {pages} were found damaged, or are above such, and stay cached")
+        self.due.clear()
+        for who, chain in rooms.items():
+            if not set(chain).isdisjoint(left):
+                self._violate("damage_leaves", f"{self._name}: {who} holds a damaged page, or one computed above it, and goes on")

@@ -1,0 +1,81 @@
+"""The bank of planted bugs measured: is each found, by what, how soon, how often; and the table of it for the docs."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from baton.dev.sim.plants.plant import Plant
+from baton.dev.sim.plants.seeds import FIRST_SEEDS
+from baton.dev.sim.run import Outcome, run
+from baton.dev.sim.shrink import shrink
+
+SEEDS = range(500)  # within which every planted bug must be found
+SHRINK_RUNS = 300
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What the simulator makes of one planted bug.
+
+    Attributes:
+        first_seed: the first one that breaks an invariant named by the plant; None if none did
+        invariant: which one that was
+        rate: share of the worlds that break such an invariant
+        others: how many worlds break another one first, or crash
+        choices: other than the calm ones, of the first world made small; None if it was not
+    """
+
+    plant: str
+    first_seed: int | None
+    invariant: str
+    rate: float
+    seeds: int
+    others: Counter[str]
+    choices: int | None = None
+
+
+def shows(plant: Plant, seed: int) -> Outcome | None:
+    """The world of that seed, if it breaks what the plant says."""
+    outcome = run(seed, parts=plant.make())
+    return outcome if outcome.invariant in plant.invariants else None
+
+
+def first(plant: Plant, seeds: Iterable[int] = SEEDS) -> Outcome | None:
+    """A world that shows a plant: the one that was the first at the last measurement, or the first one."""
+    known = FIRST_SEEDS.get(plant.name)
+    order = dict.fromkeys([*seeds] if known is None else [known, *seeds])
+    return next((found for seed in order if (found := shows(plant, seed)) is not None), None)
+
+
+def measure(plant: Plant, seeds: Sequence[int], *, shrink_runs: int = 0) -> Found:
+    """Run all these worlds with a bug planted."""
+    first_seed, invariant, hits, others = None, "", 0, Counter[str]()
+    script = None
+    for seed in seeds:
+        outcome = run(seed, parts=plant.make())
+        if outcome.invariant in plant.invariants:
+            hits += 1
+            if first_seed is None:
+                first_seed, invariant, script = seed, outcome.invariant, outcome.choices
+        elif outcome.invariant:
+            others[outcome.invariant] += 1
+    choices = None
+    if script is not None and shrink_runs:
+        choices = len(shrink(script, plant.make(), invariant, shrink_runs))
+    return Found(plant.name, first_seed, invariant, hits / max(1, len(seeds)), len(seeds), others, choices)
+
+
+def table(plants: Sequence[Plant], found: Sequence[Found]) -> str:
+    """Markdown; one line a plant."""
+    lines = [
+        "| planted bug | what it models | record | found by | first seed | rate | choices |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for plant, f in zip(plants, found, strict=True):
+        row = "" if plant.row is None else str(plant.row)
+        choices = "" if f.choices is None else str(f.choices)
+        seed = "not found" if f.first_seed is None else str(f.first_seed)
+        lines.append(
+            f"| `{plant.name}` | {plant.models} | {row} | {f.invariant} | {seed} | {f.rate:.1%} of {f.seeds} | {choices} |"
+        )
+    return "\n".join(lines)

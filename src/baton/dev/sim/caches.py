@@ -1,0 +1,293 @@
+"""What the prefix cache of a decode worker must hold, kept from what its leader says and orders, without the code under test.
+
+    Received of a room    its prompt is committed: complete pages of it are cached
+    Tokens of a room      all but the last are computed: pages that they complete are cached
+    Hold                  a page that is given as the room's own is cached no more
+
+A page enters behind those of its room that have entered, and only where no other holds the same tokens of the same salt; so
+what is cached is known exactly. Checked: the leader takes the same pages for cached; a room begins with the longest beginning
+that is cached, and with nothing else; what is cached is not fetched and everything else is; a page that enters holds on every
+rank what its tokens imply, and is never written.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import msgspec
+
+from baton.core.agreement import Fetch, Hold, StepPlan
+from baton.core.effects import Effect, Issue, Send
+from baton.core.frames import Said
+from baton.core.ids import BlockIndex, GroupName, Key, Rank, TokenId
+from baton.core.memory.state import Full, StateTable, Unit, extent_blocks
+from baton.core.messages import Admitted, BlockRun, Loan, Received, Ticket, Tokens
+from baton.dev.sim import content
+from baton.dev.sim.at_rest import AtRest, Kept, Where
+from baton.dev.sim.collective import Collective
+from baton.dev.sim.loans import Lent
+
+Digest = tuple[str, int]  # salt, and of all tokens up to a page's end
+
+
+class Held(msgspec.Struct):
+    """A room that holds pages."""
+
+    tokens: list[TokenId]
+    length: int  # of the ticket's context
+    pages: dict[GroupName, list[int]]
+    shared: int  # of them at the front, cached
+    reused: int  # of them when the room was admitted
+    chain: list[Kept]  # those that are shared
+    enters: bool = True
+    fetched: dict[GroupName, set[BlockIndex]] = {}
+
+
+class CacheBook:
+    """One decode worker's. `on` where all state is pages of the whole sequence and sealed."""
+
+    def __init__(
+        self,
+        name: str,
+        table: StateTable,
+        page_blocks: int,
+        collective: Collective,
+        tickets: Mapping[Key, Ticket],
+        violate: Callable[[str, str], None],
+        *,
+        on: bool,
+        verify_ms: int,
+    ) -> None:
+        self._name, self._table, self._collective, self._tickets, self._violate = name, table, collective, tickets, violate
+        self.on = on and all(g.unit is Unit.PAGE and isinstance(g.extent, Full) for g in table.groups)
+        self._page_tokens, self._k = page_blocks * table.block_tokens, page_blocks
+        self._kept: dict[Digest, Kept] = {}
+        self._at: dict[Where, Digest] = {}
+        self._rooms: dict[Key, Held] = {}
+        self._judged: dict[Key, Held] = {}  # whose commit was ordered
+        self.hits = 0  # pages with which rooms have begun
+        self.at_rest = AtRest(name, verify_ms * 1000, collective, violate)
+
+    # ---- what the leader does -------------------------------------------------------------------
+
+    def acts(self, effects: Sequence[Effect], claimed: set[Where]) -> None:
+        """A leader's effects, in order: what it says of its rooms, and the plans that it issues. claimed: pages that it takes
+        for cached."""
+        if not self.on:
+            if claimed:
+                self._violate("cache_exact", f"{self._name} caches {sorted(claimed)}, and may cache nothing")
+            return
+        left = self._condemned(claimed)
+        done = 0  # holds of the plan that comes next
+        for at, effect in enumerate(effects):
+            if isinstance(effect, Issue):
+                self._give(effect.plan.hold[done:])
+                done = 0
+                self._plan(effect.plan)
+            elif isinstance(effect, Send):
+                self._collective.world.loans.said(self._collective.boot, effect.message)
+                done = self._says(effect.message, effects[at:], done)
+        if self._at.keys() != claimed:
+            wrong = sorted(self._at.keys() ^ claimed)
+            self._violate("cache_exact", f"{self._name} has cached {sorted(claimed)}; it is wrong about {wrong}")
+        if left or self.at_rest.due:
+            rooms = {_short(key): room.chain for key, room in self._rooms.items()}
+            self.at_rest.turned(self._kept.values(), left, rooms)
+
+    def _condemned(self, claimed: set[Where]) -> list[Kept]:
+        """Pages that the leader has taken out of its cache as damaged, and those above them."""
+        if claimed >= self._at.keys():
+            return []
+        gone = [(digest, kept) for digest, kept in self._kept.items() if not claimed >= {*kept.pages.items()}]
+        found = [(digest, kept) for digest, kept in gone if self.at_rest.may_leave(kept)]
+        for digest, kept in found:
+            del self._kept[digest]
+            for where in kept.pages.items():
+                del self._at[where]
+        return [kept for _, kept in found]
+
+    def answered(self, rank: Rank, orders: Iterable[int]) -> None:
+        """A rank has told its leader what pages sum to that it was ordered to hash."""
+        self.at_rest.answered(rank, orders, self._kept.values())
+
+    def cached(self) -> Iterable[Where]:
+        """Pages that are cached."""
+        return self._at.keys()
+
+    def _says(self, message: Said, rest: Sequence[Effect], done: int) -> int:
+        """A room is admitted before what is said behind it: pages are given in the order in which rooms are admitted."""
+        match message:
+            case Admitted(key=key) if key not in self._rooms:
+                plan = next(e.plan for e in rest if isinstance(e, Issue))
+                past = next(i for i, hold in enumerate(plan.hold) if hold.key == key) + 1
+                self._give(plan.hold[done:past])
+                return past
+            case Loan(key=key, runs=runs) if runs:
+                self._lend(key, runs)
+            case Received(key=key):
+                self._enter(key, self._rooms[key].length)
+            case Tokens(key=key, start=start, drawn=drawn) if key in self._rooms:
+                room, ticket = self._rooms[key], self._tickets[key]
+                del room.tokens[len(ticket.prompt) + start :]
+                room.tokens += [d.token for d in drawn]
+                self._enter(key, len(room.tokens) - 1)
+            case _:
+                pass
+        return done
+
+    def _plan(self, plan: StepPlan) -> None:
+        for key in plan.vacate:
+            if (room := self._rooms.get(key)) is not None:
+                room.pages, room.shared, room.enters, room.chain = {}, 0, False, []
+        for fetch in plan.fetch:
+            self._fetch(fetch)
+        self.at_rest.ordered(plan, {where: self._kept[digest] for where, digest in self._at.items()} if plan.inspect else {})
+        for key in plan.commit:
+            self._judged[key] = self._rooms[key]
+        if plan.clear:
+            self._kept.clear()
+            self._at.clear()
+        for key in plan.drop:
+            self._rooms.pop(key, None)
+
+    def pinned(self, pins: int) -> None:
+        """The leader's turn is over, and its cache has so many pins: some for rooms that were dropped, perhaps."""
+        rooms = sum(room.shared for room in self._rooms.values())
+        self._collective.world.loans.pinned(self._collective.boot, pins, rooms)
+
+    # ---- pages ----------------------------------------------------------------------------------
+
+    def _give(self, holds: Iterable[Hold]) -> None:
+        for hold in holds:
+            room = self._rooms.get(hold.key)
+            if room is None:
+                room = self._begin(hold)
+            elif hold.shared:
+                self._violate("cache_begins", f"{self._name}: {_short(hold.key)} is given cached pages in the midst of its own")
+            for group, pages in hold.pages.items():
+                own = [int(p) for p in pages[hold.shared :]]
+                room.pages.setdefault(group, []).extend(own)
+                for page in own:
+                    self._collective.world.loans.given(self._collective.boot, (group, page), hold.key)
+                    self._forget((group, page))
+
+    def _begin(self, hold: Hold) -> Held:
+        ticket = self._tickets[hold.key]
+        tokens = [*ticket.prompt, *ticket.said]
+        found = self._find(ticket.cache_salt, tokens)
+        claimed = {g: [int(p) for p in pages[: hold.shared]] for g, pages in hold.pages.items()}
+        used = max((len(pages) for pages in claimed.values()), default=0)
+        if used < len(found) and self.at_rest.overdue(found[used]):
+            found = found[:used]  # behind it nothing is used before it was verified
+        due = {g: [kept.pages[g] for kept in found] for g in claimed}
+        if claimed != due:
+            self._violate(
+                "cache_begins", f"{self._name}: {_short(hold.key)} begins with cached pages {claimed}; {due} are cached"
+            )
+        self.at_rest.begins(_short(hold.key), found)
+        self.hits += len(found)
+        self._collective.inherited[hold.key] = [stamp for kept in found for stamp in kept.stamps]
+        if any(kept.tainted for kept in found):
+            self._collective.world.tainted.add(hold.key)
+        pages = {g: list(numbers) for g, numbers in due.items()}
+        room = self._rooms[hold.key] = Held(tokens, len(tokens), pages, len(found), len(found), list(found), fetched={})
+        return room
+
+    def _find(self, salt: str, tokens: Sequence[TokenId]) -> list[Kept]:
+        found = []
+        for digest in self._digests(salt, tokens):
+            if digest not in self._kept:
+                break
+            found.append(self._kept[digest])
+        return found
+
+    def _digests(self, salt: str, tokens: Sequence[TokenId]) -> list[Digest]:
+        """Of every complete page."""
+        return [(salt, h) for h in content.histories(tuple(tokens))[self._page_tokens - 1 :: self._page_tokens]]
+
+    def _forget(self, where: Where) -> None:
+        digest = self._at.get(where)
+        if digest is not None:
+            for group, page in self._kept.pop(digest).pages.items():
+                del self._at[group, page]
+
+    def _enter(self, key: Key, computed: int) -> None:
+        """So many positions of the room are computed on every rank, and verified."""
+        room = self._rooms[key]
+        digests = self._digests(self._tickets[key].cache_salt, room.tokens[:computed])
+        while room.enters and room.shared < len(digests):
+            digest, n = digests[room.shared], room.shared
+            if digest in self._kept:
+                room.enters = False
+                return
+            pages = {g: numbers[n] for g, numbers in room.pages.items()}
+            stamps = self._collective.known(key)[n * self._page_tokens : (n + 1) * self._page_tokens]
+            tainted = key in self._collective.world.tainted
+            for group, page in pages.items():
+                if not tainted and (wrong := self._collective.differs(group, page, stamps)):
+                    self._violate(
+                        "cached_right", f"{self._name}: page {n} of {_short(key)} is cached, and {wrong} hold other bytes"
+                    )
+                self._at[group, page] = digest
+            now = self._collective.world.heap.now
+            kept = Kept(pages, tuple(stamps), tainted, room.chain[-1] if room.chain else None, now, now)
+            self._kept[digest] = kept
+            room.chain.append(kept)
+            room.shared += 1
+
+    def holds(self, group: GroupName, page: int) -> bool:
+        """Whether a page is cached."""
+        return (group, page) in self._at
+
+    def _lend(self, key: Key, runs: Mapping[GroupName, BlockRun]) -> None:
+        """Pages are lent for a room: they must be cached, and hold what its tokens imply."""
+        ticket, b = self._tickets[key], self._table.block_tokens
+        cached = self._find(ticket.cache_salt, [*ticket.prompt, *ticket.said])
+        blocks: dict[int, tuple[int, ...]] = {}
+        for group, run in runs.items():
+            first, past = run.start // self._k, (run.end - 1) // self._k + 1
+            due = [kept.pages[group] for kept in cached[first:past]]
+            if past > len(cached) or [int(p) for p in run.pages] != due:
+                self._violate("lends_cached", f"{self._name} lends pages {run.pages} for {_short(key)}; {due} are cached")
+            for n in range(run.start, run.end):
+                at = n % self._k * b
+                blocks[n] = cached[n // self._k].stamps[at : at + b]
+        pages = frozenset((group, int(p)) for group, run in runs.items() for p in run.pages)
+        lent = Lent(blocks, any(kept.tainted for kept in cached))
+        chain = max((run.end - 1) // self._k + 1 for run in runs.values())
+        self._collective.world.loans.lends(self._collective.boot, key, pages, lent, chain=chain)
+
+    # ---- fetches --------------------------------------------------------------------------------
+
+    def lacks(self, key: Key, runs: Mapping[GroupName, BlockRun]) -> bool:
+        """Whether something of what is offered to a room that holds its pages is to be fetched."""
+        room = self._rooms.get(key)
+        first = room.reused * self._k if room is not None else 0
+        return any(run.end > first for run in runs.values())
+
+    def _fetch(self, fetch: Fetch) -> None:
+        room = self._rooms.get(fetch.key)
+        if room is None:
+            return
+        if fetch.follows is not None:  # read once more, in part: what its blocks sum to as a whole is not known
+            room.enters &= all(run.start >= room.length // self._table.block_tokens for run in fetch.runs.values())
+            return
+        for group, run in fetch.runs.items():
+            if run.start < room.reused * self._k:
+                self._violate(
+                    "fetches_lacking", f"{self._name} fetches block {run.start} of {_short(fetch.key)}, which is cached"
+                )
+            room.fetched.setdefault(group, set()).update(BlockIndex(b) for b in range(run.start, run.end))
+
+    def committed(self, keys: Iterable[Key]) -> None:
+        """A rank has applied the commit, and found the bytes right: were they fetched, or there already?"""
+        for room, key in [(self._judged.pop(key), key) for key in keys if key in self._judged]:
+            for group in self._table.groups:
+                due = extent_blocks(group.extent, room.length, self._table.block_tokens)
+                lacking = set(range(max(due.start, room.reused * self._k), due.end))
+                fetched = room.fetched.get(group.name, set())
+                if fetched != lacking:
+                    wrong = sorted(fetched ^ lacking)
+                    self._violate("fetches_lacking", f"{self._name} committed {_short(key)}, and of {wrong} it fetched {fetched}")
+
+
+def _short(key: Key) -> str:
+    return f"{key.room[-4:]}.{key.epoch}"

@@ -1,0 +1,115 @@
+"""Clients, and the oracle of what they must see: every index once, in order, right; one end; no failure without excuse."""
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from baton.core.door import Emit, Fail, Finish, Heard, RequestId, Submit
+from baton.core.ids import Key, TokenId, TokenIndex
+from baton.core.messages import Drawn, FinishReason, Limits, Sampling, Ticket
+from baton.dev.sim import content
+
+
+class Client(msgspec.Struct):
+    """One request and what was heard of it."""
+
+    submit: Submit
+    gateway: str
+    sent_at: int
+    probe: bool
+    repeats: bool
+    tight: bool
+    big: bool
+    tokens: list[TokenId] = msgspec.field(default_factory=list)
+    end: Finish | Fail | None = None
+    gone: str = ""  # why nothing more is to be heard: the client left, or its gateway ended
+    ended_at: int = 0
+
+    @property
+    def name(self) -> str:
+        """For stories."""
+        return f"request {self.submit.request}"
+
+    @property
+    def open(self) -> bool:
+        """Whether an end is still due."""
+        return self.end is None and not self.gone
+
+
+def right_answer(prompt: tuple[TokenId, ...], sampling: Sampling, limits: Limits) -> tuple[list[TokenId], FinishReason]:
+    """What a right system generates, without pages, workers or handoffs."""
+    history = content.histories(prompt)[-1]
+    found: list[TokenId] = []
+    ends = (*limits.eos_token_ids, *limits.stop_token_ids)
+    while True:
+        barred = ends if len(found) < limits.min_tokens else ()
+        token = content.next_token(history, sampling, TokenIndex(len(found)), prompt=prompt, answer=found, barred=barred)
+        found.append(token)
+        if token in ends:
+            return found, FinishReason.STOP
+        if len(found) >= limits.max_tokens:
+            return found, FinishReason.LENGTH
+        history = content.scramble(history * 31 + token + 1 & content.MASK)
+
+
+def _is_of(ticket: Ticket, submit: Submit) -> bool:
+    """Whether a ticket is of that request: each has a seed of its own."""
+    return ticket.sampling.seed == submit.sampling.seed
+
+
+class Oracle:
+    """Judges what clients hear. tickets: all that workers were given, by epoch"""
+
+    def __init__(self, violate: Callable[[str, str], None], tickets: Mapping[Key, Ticket]) -> None:
+        self._violate, self._tickets = violate, tickets
+        self.clients: dict[RequestId, Client] = {}
+        self._answers: dict[RequestId, tuple[list[TokenId], FinishReason]] = {}  # those looked at so far
+
+    def hear(self, heard: Heard, now: int) -> Client:
+        """Something was said to a client."""
+        client = self.clients[heard.request]
+        if client.end is not None or client.gone:
+            self._violate("one_end", f"{client.name} heard {type(heard).__name__} after its end")
+        match heard:
+            case Emit():
+                self._emit(client, heard)
+            case Finish():
+                client.end, client.ended_at = heard, now
+                expected, reason = self._answer(client.submit)
+                if client.tokens != expected or heard.reason is not reason:
+                    self._violate(
+                        "right_tokens", f"{client.name} ended {heard.reason.value} with {client.tokens}; {expected} was due"
+                    )
+            case Fail():
+                client.end, client.ended_at = heard, now
+        return client
+
+    def _emit(self, client: Client, emit: Emit) -> None:
+        if emit.start != len(client.tokens):
+            self._violate("no_gap", f"{client.name} heard index {emit.start} after {len(client.tokens)} tokens")
+        client.tokens += [d.token for d in emit.drawn]
+        expected = self._answer(client.submit)[0]
+        if client.tokens != expected[: len(client.tokens)]:
+            self._violate("right_tokens", f"{client.name} heard {client.tokens}; {expected} was due")
+        for index, drawn in enumerate(emit.drawn, start=emit.start):
+            self._logprobs(client, index, drawn)
+
+    def _logprobs(self, client: Client, index: int, drawn: Drawn) -> None:
+        """They are those of one epoch: the last of those whose tickets begin at this index or before."""
+        submit, heard = client.submit, (drawn.logprob, drawn.top)
+        if submit.sampling.logprobs is None:
+            if heard != (None, ()):
+                self._violate("right_logprobs", f"{client.name} wanted no logprobs, and heard {heard} with index {index}")
+            return
+        ticket = max((t for t in self._tickets.values() if _is_of(t, submit) and len(t.said) <= index), key=lambda t: t.key.epoch)
+        boot = ticket.prefill if index == len(ticket.said) else ticket.decode
+        history = content.histories((*submit.prompt, *client.tokens[:index]))[-1]
+        due = content.logprobs(history, submit.sampling.logprobs, content.attempt(boot, ticket.key.epoch))
+        if heard != due:
+            what = f"{client.name} heard logprobs {heard} with index {index}"
+            self._violate("right_logprobs", f"{what}; in epoch {ticket.key.epoch}, which draws it, boot {boot} has {due}")
+
+    def _answer(self, submit: Submit) -> tuple[list[TokenId], FinishReason]:
+        if submit.request not in self._answers:
+            self._answers[submit.request] = right_answer(submit.prompt, submit.sampling, submit.limits)
+        return self._answers[submit.request]

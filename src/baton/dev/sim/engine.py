@@ -1,0 +1,407 @@
+"""Compute as delay: the ranks of a worker run a batch together, write what state.content says, and draw its tokens.
+
+Before it writes, every rank compares the context that its rows read with what must be there: a wrong byte is found at its
+first use, whatever the protocol believes.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from baton.core.ids import GroupName, Key, Rank, Seq
+from baton.core.memory.state import Group, Placement, Unit, Window, extent_blocks
+from baton.core.messages import Drawn
+from baton.core.past import Past
+from baton.core.rank.watchdog import Task
+from baton.core.work import Batch, BatchDone, DigestDone, DigestOrder, Draw, Row, RowDone
+from baton.dev.sim import content
+from baton.dev.sim.collective import Collective
+from baton.dev.sim.collective import World as CollectivesWorld
+from baton.dev.sim.context import Context
+from baton.dev.sim.gray import DIGEST, STEP
+from baton.dev.sim.memory import SimPool
+from baton.dev.sim.process import Process
+from baton.dev.sim.sums import Sums
+
+DIGEST_US = 30
+NOTHING = Past((), (), ())
+LATE_US = 100_000  # times up to 20: hashing of cached pages may take longer than it may be put off
+NOWHERE = -1 << 40  # an index that no pool has
+
+
+class Flips(msgspec.Struct):
+    """Bits of a page that were flipped, by byte and bit, and when the first one was."""
+
+    since: int
+    bits: set[tuple[int, int]]
+
+
+class World(CollectivesWorld, Protocol):
+    """What an engine needs to know of its world, beside what its collective does."""
+
+    clearing: bool  # whether somebody has asked for empty pools
+
+    def rows_of(self, placement: Placement) -> content.Rows:
+        """What a rank so placed holds."""
+        ...
+
+    def sums_of(self, placement: Placement) -> Sums:
+        """Sums of what a rank so placed holds."""
+        ...
+
+
+class SimEngine:
+    """Port Engine for one rank."""
+
+    def __init__(
+        self,
+        *,
+        world: World,
+        process: Process,
+        placement: Placement,
+        rank: Rank,
+        pages: Mapping[GroupName, int],
+        collective: Collective,
+    ) -> None:
+        self.world, self.process, self.placement, self.rank = world, process, placement, rank
+        self.collective = collective
+        self.sim_pools = {g: SimPool(n * placement.page_bytes(g)) for g, n in pages.items()}
+        self._pages = dict(pages)
+        self._rows, self._known_sums = world.rows_of(placement), world.sums_of(placement)
+        self._done: list[BatchDone | DigestDone] = []
+        self.computing: dict[Seq, Batch] = {}
+        self._contexts: dict[tuple[Key, GroupName], Context] = {}
+        sizes = {g: placement.block_bytes(g) for g in pages}
+        self._groups = [g for g in placement.table.groups if sizes[g.name]]  # those of which it holds anything
+        self._raw = {g: (self.sim_pools[g].raw, size) for g, size in sizes.items()}
+        self.damaged: set[tuple[GroupName, int]] = set()  # pages in which a bit was flipped
+        self._flips: dict[tuple[GroupName, int], Flips] = {}  # of those that are not as they were still
+        self._sealed: dict[tuple[GroupName, int], int] = {}  # blocks, by their index in the pool, as they were then
+        self.digesting: dict[int, DigestOrder] = {}
+        self.passing: Callable[[int], bool] = lambda job: False  # whether a hash is of cached pages, for nobody who waits
+        self.cached: Callable[[GroupName, int], bool] = lambda group, page: False  # on decode
+        collective.engines[rank] = self
+
+    @property
+    def pools(self) -> Mapping[GroupName, SimPool]:
+        """See Engine."""
+        return self.sim_pools
+
+    @property
+    def pool_pages(self) -> Mapping[GroupName, int]:
+        """See Engine."""
+        return self._pages
+
+    def submit(self, batch: Batch) -> None:
+        """See Engine."""
+        self.process.port_call()
+        self.computing[batch.seq] = batch
+        if self.process.ends(STEP):
+            self.collective.submit(self.rank, batch)
+
+    def digest(self, order: DigestOrder) -> None:
+        """See Engine."""
+        self.process.port_call()
+        self.digesting[order.job] = order
+        if not self.process.ends(DIGEST):
+            return
+        half = len(order.slots) // 2 if self.world.hostile and self.world.tape.chance(0.3, "a digest in two parts") else 0
+        late = 10 * self.world.tape.below(100, "digest") if self.world.hostile else 0
+        if self.world.hostile and self.passing(order.job) and self.world.tape.chance(0.4, "cached pages are hashed late"):
+            late += LATE_US * self.world.tape.below(20, "hashed after")
+        if half:
+            self.world.heap.after(DIGEST_US * self.process.slowness, self._first_half, order, half, late)
+        else:
+            self.world.heap.after(DIGEST_US * self.process.slowness + late, self._digested, order, 0, None)
+
+    def _first_half(self, order: DigestOrder, half: int, late: int) -> None:
+        if self.process.alive:
+            self.world.heap.after(late, self._digested, order, half, self._sums(order, slice(0, half)))
+
+    def _digested(self, order: DigestOrder, start: int, first: NDArray[np.uint64] | None) -> None:
+        if self.process.alive:
+            rest = self._sums(order, slice(start, None))
+            del self.digesting[order.job]
+            self.process.has_ended(DIGEST)
+            self._done.append(DigestDone(order.job, rest if first is None else np.concatenate((first, rest))))
+            self.process.wake()
+
+    def _sums(self, order: DigestOrder, part: slice) -> NDArray[np.uint64]:
+        return self._sum(order.group, order.slots[part].tolist(), order.numbers[part].tolist())
+
+    def _sum(self, group: GroupName, slots: Sequence[int], numbers: Sequence[int]) -> NDArray[np.uint64]:
+        return self._known_sums.of(self.sim_pools[group], self.placement, group, slots, numbers)
+
+    def _block(self, group: GroupName, slot: int) -> int:
+        """What a block of the pool holds; see Rows."""
+        raw, size = self._raw[group]
+        return int.from_bytes(raw[slot * size : (slot + 1) * size], "little")
+
+    def _write(self, group: GroupName, slot: int, block: int) -> None:
+        raw, size = self._raw[group]
+        raw[slot * size : (slot + 1) * size] = block.to_bytes(size, "little")
+
+    def clear(self, group: GroupName) -> None:
+        """See Engine."""
+        self.process.port_call()
+        if not self.world.clearing:
+            self.world.violate("never_cleared", f"the pool of {group} was cleared, and nobody has asked for that")
+        self.sim_pools[group].data[:] = 0
+
+    @property
+    def progress(self) -> Mapping[Task, int]:
+        """See Engine: nothing takes long here."""
+        return {}
+
+    def poll(self) -> list[BatchDone | DigestDone]:
+        """See Engine."""
+        done, self._done = self._done, []
+        return done
+
+    def close(self) -> None:
+        """See Engine."""
+
+    # ---- what the books ask ---------------------------------------------------------------------
+
+    def given(self, group: GroupName, page: int) -> None:
+        """A page begins a new life."""
+        self.damaged.discard((group, page))
+        self._flips.pop((group, page), None)
+        k = self.placement.blocks_per_page(group)
+        self.collective.given(group, range(page * k, (page + 1) * k))
+        for j in range(k):
+            self._sealed.pop((group, page * k + j), None)
+
+    def flip(self, group: GroupName, page: int, byte: int, bit: int) -> None:
+        """A bit of a page changes by itself."""
+        where = group, page
+        self.sim_pools[group].data[page * self.placement.page_bytes(group) + byte] ^= 1 << bit
+        self.damaged.add(where)
+        flips = self._flips.setdefault(where, Flips(self.world.heap.now, set()))
+        flips.bits ^= {(byte, bit)}
+        if not flips.bits:
+            del self._flips[where]  # the same bit twice
+
+    def flipped(self, group: GroupName, page: int) -> int | None:
+        """Since when a page is not what it was, in its present life; None if it is."""
+        flips = self._flips.get((group, page))
+        return flips.since if flips is not None else None
+
+    def changed(self, group: GroupName, page: int) -> bool:
+        """Whether a block of the page is not what it was when it was sealed."""
+        k = self.placement.blocks_per_page(group)
+        return any(
+            (then := self._sealed.get((group, slot))) is not None and self._block(group, slot) != then
+            for slot in range(page * k, (page + 1) * k)
+        )
+
+    def kept(self, group: GroupName, page: int) -> bool:
+        """Whether every block of a page was sealed when it was computed here, or was fetched back. (Not of decode.)"""
+        if not self.placement.block_bytes(group):
+            return True
+        k, brought = self.placement.blocks_per_page(group), self.collective.brought
+        return all((group, slot) in self._sealed or (group, slot) in brought for slot in range(page * k, (page + 1) * k))
+
+    def reuses(self, key: Key, group: GroupName, at: int, page: int) -> None:
+        """A room is given a page that was computed before, as number `at` of its list: it must hold what the room's own tokens
+        imply, have been computed for a room of the same salt, and leave the room a token to compute. (Prefill; of decode
+        caches.py knows more.)"""
+        if self.collective.role == "decode":
+            return
+        world, ticket, k = self.world, self.world.tickets[key], self.placement.blocks_per_page(group)
+        known, past = (*ticket.prompt, *ticket.said), (at + 1) * k * self.placement.table.block_tokens
+        who = f"{self.process.name}: page {page} of group {group} is given to {key.room[-4:]}.{key.epoch} as number {at}"
+        if past >= len(known):
+            world.violate("hit_leaves_a_token", f"{who}; it has {len(known)} tokens, and computes none then")
+        slots = range(page * k, (page + 1) * k)
+        authors = [self.collective.authors.get((group, slot)) for slot in slots]
+        found = [a for a in authors if a is not None]
+        if len(found) < k:
+            world.violate("right_reuse", f"{who}, and nobody has computed it")
+        if any(world.tickets[a].cache_salt != ticket.cache_salt for a in found):
+            world.violate("own_salt", f"{who}; it was computed for a request with another salt")
+        if (group, page) in self.damaged or not world.tainted.isdisjoint(found):
+            return
+        histories = content.histories(known[:past])[-k * self.placement.table.block_tokens :]
+        b = self.placement.table.block_tokens
+        stamps = [self.collective.stamp_at((group, slots[n // b]), n % b, h) for n, h in enumerate(histories)]
+        if any(self._block(group, slot) != self._rows.block(group, stamps[i * b : i * b + b]) for i, slot in enumerate(slots)):
+            world.violate("right_reuse", f"{who}, and does not hold what its tokens imply")
+
+    def differs(self, key: Key, pages: Mapping[GroupName, Sequence[int]], passed: Mapping[GroupName, int]) -> str:
+        """Where these pages do not hold the room's whole state as its prefill worker computed it; empty if nowhere.
+
+        passed: pages of the sequence before the first of each list
+        """
+        ticket, table = self.world.tickets[key], self.placement.table
+        if key in self.world.tainted:
+            return ""
+        known = (*ticket.prompt, *ticket.said)
+        stamps = self.collective.begun(key)
+        if len(stamps) != len(known):
+            return f"prefill has computed {len(stamps)} of {len(known)} positions"
+        for group in self._groups:
+            due = extent_blocks(group.extent, len(known), table.block_tokens)
+            if group.unit is Unit.SLOT:
+                right = self._context(key, group.name).blocks([_slot_stamp(stamps, len(known))])
+            else:
+                right = self._context(key, group.name).blocks(stamps)[due.start : due.end]
+            begin = passed.get(group.name, 0) * self.placement.blocks_per_page(group.name)
+            slots = self._slots(group.name, pages.get(group.name, ()), begin)[due.start : due.end]
+            if len(slots) != len(right) or NOWHERE in slots:
+                return f"group {group.name} has {len(slots)} blocks, {len(right)} are due"
+            wrong = [n for n, slot in enumerate(slots, start=due.start) if self._block(group.name, slot) != right[n - due.start]]
+            if wrong and all(self.was_damaged(group.name, [slots[n - due.start]]) for n in wrong):
+                self.world.tainted.add(key)  # in what was cached here
+                return ""
+            if wrong:
+                return f"blocks {wrong} of group {group.name}"
+        return ""
+
+    def page_differs(self, group: GroupName, page: int, stamps: Sequence[int]) -> bool:
+        """Whether a page of complete blocks does not hold what these stamps say."""
+        if not self.placement.block_bytes(group):
+            return False
+        k, b = self.placement.blocks_per_page(group), self._rows.tokens_per_block(group)
+        return any(self._block(group, page * k + i) != self._rows.block(group, stamps[i * b : i * b + b]) for i in range(k))
+
+    # ---- compute --------------------------------------------------------------------------------
+
+    def finish(self, batch: Batch, samples: bool) -> None:
+        """The batch has ended on this rank."""
+        if not self.process.alive:
+            return
+        rows = tuple(self._row(row, samples) for row in batch.rows)
+        del self.computing[batch.seq]
+        self.process.has_ended(STEP)
+        self._done.append(BatchDone(batch.seq, rows))
+        self.process.wake()
+
+    def _row(self, row: Row, samples: bool) -> RowDone:
+        end = row.start + len(row.tokens)
+        for group in self._groups:
+            self._compute(row, group, end)
+        sums = {g: self._seal(row, g, first, past) for g, (first, past) in row.final.items()}
+        drawn, why = None, self.collective.raises(row) if samples else ""
+        if row.draw is not None and samples and not why:
+            drawn = self._draw(row.key, row.draw, self.collective.histories[row.key][end - 1])
+        return RowDone(row.key, drawn, sums, why)
+
+    def _draw(self, key: Key, draw: Draw, history: int) -> Drawn:
+        """A token, by what the draw is told and by nothing else; its logprobs are this attempt's."""
+        past = draw.past if draw.past is not None else NOTHING
+        token = content.next_token(history, draw.sampling, draw.index, prompt=past.prompt, answer=past.answer, barred=past.barred)
+        if draw.sampling.logprobs is None:
+            return Drawn(token, None, ())
+        return Drawn(token, *content.logprobs(history, draw.sampling.logprobs, content.attempt(self.collective.boot, key.epoch)))
+
+    def _compute(self, row: Row, group: Group, end: int) -> None:
+        """Read the context as the model would, then write the new positions."""
+        stamps = self.collective.stamps[row.key]
+        slots = self._slots(group.name, row.pages[group.name].tolist(), row.begins.get(group.name, 0))
+        if group.unit is Unit.SLOT:
+            if row.start:
+                self._check(row, group.name, slots, self._slot(row, group.name, stamps, row.start), 0, 1)
+            self._write_new(row, group.name, slots, self._slot(row, group.name, stamps, end), 0, 1)
+            return
+        blocks = self._context(row.key, group.name).blocks(stamps)
+        reach = group.extent.tokens - 1 if isinstance(group.extent, Window) else row.start
+        self._check(row, group.name, slots, blocks, max(0, row.start - reach), row.start)
+        self._write_new(row, group.name, slots, blocks, row.start, end)
+
+    def _context(self, key: Key, group: GroupName) -> Context:
+        if (key, group) not in self._contexts:
+            self._contexts[key, group] = Context(self._rows, group)
+        return self._contexts[key, group]
+
+    def _slot(self, row: Row, group: GroupName, stamps: list[int], tokens: int) -> list[int]:
+        """What a slot holds after so many tokens: once it is written, once it is read."""
+        return self._context(row.key, group).blocks([_slot_stamp(stamps, tokens)])
+
+    def _slots(self, group: GroupName, pages: Sequence[int], begin: int) -> list[int]:
+        """Block indexes in the pool, in the order of the sequence; NOWHERE for those before `begin`."""
+        k = self.placement.blocks_per_page(group)
+        own = list(pages) if k == 1 else [page * k + j for page in pages for j in range(k)]
+        return [NOWHERE] * begin + own if begin else own
+
+    def _require_held(self, row: Row, group: GroupName, first: int) -> None:
+        """The row looks at blocks from this one on."""
+        if first < row.begins.get(group, 0):
+            self.world.violate(
+                "live_window",
+                f"{self.process.name} computes {row.key.room[-4:]}.{row.key.epoch} from position {row.start} on and has given up "
+                f"pages of group {group} that it looks back on",
+            )
+
+    def _check(self, row: Row, group: GroupName, slots: list[int], blocks: list[int], first: int, past: int) -> None:
+        """Positions [first, past) of the sequence are what `blocks`, its whole blocks, say."""
+        if first >= past:
+            return
+        b = self._rows.tokens_per_block(group)
+        a, z = first // b, (past - 1) // b + 1
+        self._require_held(row, group, a)
+        for i in range(a, z):
+            meant = self._rows.mask(group, max(first - i * b, 0), min(past - i * b, b))
+            if (self._block(group, slots[i]) ^ blocks[i]) & meant:
+                break
+        else:
+            return
+        if self.was_damaged(group, slots[a:z]):
+            self.world.tainted.add(row.key)
+        elif row.key not in self.world.tainted:
+            self.world.violate(
+                "right_bytes",
+                f"{self.process.name} computes {row.key.room[-4:]}.{row.key.epoch} from position {row.start} on: block {i} "
+                f"of group {group} does not hold what this epoch's computation wrote",
+            )
+
+    def was_damaged(self, group: GroupName, slots: Sequence[int]) -> bool:
+        """Whether a bit was flipped here: nothing promises that what is computed from damaged state is right."""
+        k = self.placement.blocks_per_page(group)
+        return any((group, slot // k) in self.damaged for slot in slots)
+
+    def _write_new(self, row: Row, group: GroupName, slots: list[int], blocks: list[int], first: int, past: int) -> None:
+        """Write positions [first, past) of the sequence as `blocks`, its whole blocks, say."""
+        b = self._rows.tokens_per_block(group)
+        a, z = first // b, (past - 1) // b + 1
+        self._require_held(row, group, a)
+        for i, slot in enumerate(slots[a:z], start=a):
+            if self.cached(group, slot // self.placement.blocks_per_page(group)):
+                self.world.violate(
+                    "cached_once",
+                    f"{self.process.name} computes {row.key.room[-4:]}.{row.key.epoch} into block {slot} of group {group}, "
+                    "whose page is cached",
+                )
+            if (group, slot) in self._sealed:
+                self.world.violate(
+                    "sealed_once",
+                    f"{self.process.name} writes block {slot} of {row.key.room[-4:]}.{row.key.epoch} in group {group}, "
+                    "which was sealed",
+                )
+            held, meant = self._block(group, slot), self._rows.mask(group, max(first - i * b, 0), min(past - i * b, b))
+            self._write(group, slot, held ^ (held ^ blocks[i]) & meant)
+
+    def _seal(self, row: Row, group: GroupName, first: int, past: int) -> NDArray[np.uint64]:
+        """Zero the tail beyond the last valid position, then sum."""
+        if not self.placement.block_bytes(group):
+            return np.zeros((past - first, 0), dtype=np.uint64)
+        slots = self._slots(group, row.pages[group].tolist(), row.begins.get(group, 0))[first:past]
+        if self.placement.table.group(group).unit is Unit.SLOT:
+            self._remember(group, slots)
+            return self._sum(group, slots, [row.valid])
+        b = self.placement.table.block_tokens
+        if row.valid < past * b:
+            self._write(group, slots[-1], self._block(group, slots[-1]) & ~self._rows.mask(group, row.valid % b, b))
+        self._remember(group, slots)
+        return self._sum(group, slots, range(first, past))
+
+    def _remember(self, group: GroupName, slots: Sequence[int]) -> None:
+        self._sealed.update(((group, slot), self._block(group, slot)) for slot in slots)
+
+
+def _slot_stamp(stamps: list[int], tokens: int) -> int:
+    """A slot's stamp after so many tokens."""
+    return content.scramble(stamps[tokens - 1]) | 1

@@ -1,0 +1,63 @@
+"""One gateway's process from its start to its end: the shipped pump, and clients instead of HTTP."""
+
+from typing import Any
+
+from baton.core.effects import Send
+from baton.core.events import FrontEvent, MessageReceived
+from baton.core.gateway.front import Front
+from baton.core.gateway.request import FrontSettings, Say
+from baton.core.ids import Boot
+from baton.core.messages import Close, Failed, Ticket
+from baton.dev.sim.confusion import Voice
+from baton.dev.sim.network import SimControl
+from baton.dev.sim.parts import Parts
+from baton.dev.sim.process import Process
+from baton.dev.sim.watched import Watched
+from baton.shell.gateway_pump import GatewayPump
+from baton.shell.lines import Lines
+
+
+class GatewayRun:
+    """One boot of a gateway."""
+
+    def __init__(self, world: Any, process: Process, *, address: str, settings: FrontSettings, parts: Parts) -> None:
+        self._world, self.process = world, process
+        self.front: Front = parts.front(process.boot, settings)
+        self.front.marks = world.core_marks
+        sessions = parts.sessions(process.boot, world.limits)
+        lines = Lines(sessions, SimControl(world.network, process, address), process.clock)
+        world.confusion.joins(process.boot, Voice(process, sessions, lines))
+        core = Watched[FrontEvent, Send | Say](self.front, self._before, self._after)
+        self._pump = GatewayPump(core=core, front=self.front, lines=lines, clock=process.clock, say=world.people.hear)
+        process.start(lambda: self._pump)
+
+    @property
+    def boot(self) -> Boot:
+        """Of its process."""
+        return self.process.boot
+
+    def step(self, event: FrontEvent) -> None:
+        """Somebody asks at the HTTP side. Raises Overloaded."""
+        self._pump.step(event)
+        self.process.wake(0)
+
+    def _before(self, event: FrontEvent) -> None:
+        if not isinstance(event, MessageReceived):
+            return
+        sender, message = event.sender, event.message
+        aborted = isinstance(message, Failed) and not self.front.hears(sender, message.key)
+        if not aborted and self._world.confusion.rightful(sender, message):
+            self._world.handoffs.told(message)
+        self._world.overtaking.told(self.boot, message)
+        self._world.confusion.heard(sender, self.boot, message)
+
+    def _after(self, event: FrontEvent, effects: list[Send | Say]) -> None:
+        self._world.overtaking.begins(self.boot, self.process.name, effects)
+        for effect in effects:
+            match effect:
+                case Send(message=Ticket() as ticket):
+                    self._world.concerns(ticket)
+                case Send(message=Close(room=room)):
+                    self._world.confusion.closes(room)
+                case _:
+                    pass

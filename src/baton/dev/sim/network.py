@@ -1,0 +1,185 @@
+"""The control plane below the sessions: frames that are lost, repeated, late, reordered, or reach a later incarnation.
+
+Never kinder than ZeroMQ: a link outlives the process that listened, and hands what is queued to the next one there.
+"""
+
+from collections.abc import Callable
+from itertools import count
+from typing import Protocol
+
+from baton.core.ids import Link
+from baton.dev.sim.heap import Heap
+from baton.dev.sim.process import Process
+from baton.dev.sim.settings import Faults
+from baton.dev.sim.tape import Tape
+
+LATENCY_US = 60
+OLD_US = 6_000_000
+LATE_US = 4_000_000  # beyond the silence that ends a session
+BURST = 4  # frames lost in a row on one route: enough to silence a session
+
+
+class SimControl:
+    """Port Control for one process."""
+
+    def __init__(self, network: "Network", process: Process, address: str | None) -> None:
+        self.network, self.process = network, process
+        self._inbox: list[tuple[Link, bytes]] = []
+        self._routes: dict[Link, Route] = {}
+        self._inward: dict[tuple[SimControl, Link], Link] = {}
+        self._links = count(1)
+        self.closed = False
+        self.address = address
+        if address is not None:
+            network.listen(address, self)
+
+    def dial(self, address: str) -> Link:
+        """See Control."""
+        link = Link(next(self._links))
+        self._routes[link] = ToAddress(address)
+        return link
+
+    def send(self, link: Link, frame: bytes) -> bool:
+        """See Control."""
+        self.process.port_call()
+        route = self._routes.get(link)
+        if route is None or self.closed:
+            return False
+        self.network.carry(self, link, route, frame)
+        return True
+
+    def receive(self) -> list[tuple[Link, bytes]]:
+        """See Control."""
+        inbox, self._inbox = self._inbox, []
+        return inbox
+
+    def hang_up(self, link: Link) -> None:
+        """See Control."""
+        self._routes.pop(link, None)
+
+    @property
+    def bound_address(self) -> str | None:
+        """See Control."""
+        return self.address
+
+    def fileno(self) -> int:
+        """Nothing to poll: `deliver` wakes the process."""
+        return -1
+
+    def close(self) -> None:
+        """See Control."""
+        self.closed = True
+
+    def deliver(self, source: "SimControl", source_link: Link, to: Link | None, frame: bytes) -> None:
+        """A frame has come: on a link of ours, or (None) from whoever dialled us."""
+        if not self.process.alive or self.closed:
+            return
+        if to is None:
+            to = self._inward.get((source, source_link))
+            if to is None:
+                to = self._inward[source, source_link] = Link(next(self._links))
+                self._routes[to] = ToLink(source, source_link)
+        elif to not in self._routes:
+            return
+        self._inbox.append((to, frame))
+        self.process.wake()
+
+
+class ToAddress:
+    """Whoever listens there when the frame arrives."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+
+class ToLink:
+    """The very process that dialled."""
+
+    def __init__(self, control: SimControl, link: Link) -> None:
+        self.control, self.link = control, link
+
+
+Route = ToAddress | ToLink
+
+
+class Watch(Protocol):
+    """Who wants to know of faults."""
+
+    def __call__(self, kind: str, *names: str) -> None:
+        """A fault of this kind has hit these processes."""
+        ...
+
+
+class Network:
+    """All links of a world."""
+
+    def __init__(self, heap: Heap, tape: Tape, faults: Callable[[], Faults], fault: Watch) -> None:
+        self._heap, self._tape, self._faults, self._fault = heap, tape, faults, fault
+        self._listening: dict[str, SimControl] = {}
+        self._last: dict[tuple[SimControl, Link], int] = {}  # arrival of the last frame in order
+        self._lost: dict[tuple[str, str], int] = {}  # in a row
+        self.cut: set[tuple[str, str]] = set()  # (from, to): one-way partitions
+        self.frames = 0
+        self.on_frame: Callable[[str, str, bytes, str], None] | None = None  # .., how it was lost
+
+    def listen(self, address: str, control: SimControl) -> None:
+        """From now on frames to the address arrive here."""
+        self._listening[address] = control
+
+    def carry(self, source: SimControl, link: Link, route: Route, frame: bytes) -> None:
+        """Take a frame on its way."""
+        self.frames += 1
+        self._heap.mix(frame)
+        faults, tape = self._faults(), self._tape
+        if self.cut and (pair := self._pair(source, route)) in self.cut:
+            self._gone(pair, frame, "cut off")
+            return
+        if faults.loss and tape.chance(faults.loss, "lose a frame"):
+            pair = self._pair(source, route)
+            self._lost[pair] = self._lost.get(pair, 0) + 1
+            if self._lost[pair] >= BURST:
+                self._fault("loss burst", *pair)
+            self._gone(pair, frame, "lost")
+            return
+        if self._lost:
+            self._lost.pop(self._pair(source, route), None)
+        arrival = self._heap.now + LATENCY_US
+        if faults.late and tape.chance(faults.late, "a frame beyond every timeout"):
+            self._fault("late frame", *self._pair(source, route))
+            arrival += LATE_US
+        elif faults.reorder and tape.chance(faults.reorder, "reorder"):
+            arrival += 50 * (1 + tape.below(400, "reorder by"))
+        else:
+            if faults.lag and tape.chance(faults.lag, "a frame lags"):
+                arrival += 1000 * (1 + tape.below(40, "lags by"))
+            if (last := self._last.get((source, link), 0)) > arrival:
+                arrival = last
+            self._last[source, link] = arrival
+        self._heap.at(arrival, self._arrive, source, link, route, frame)
+        if faults.duplicate and tape.chance(faults.duplicate, "duplicate"):
+            self._heap.at(arrival + 100 * tape.below(300, "duplicate after"), self._arrive, source, link, route, frame)
+        if faults.old and tape.chance(faults.old, "an old copy"):
+            self._heap.at(arrival + tape.below(60, "old by") * OLD_US // 60, self._arrive, source, link, route, frame)
+
+    def _gone(self, pair: tuple[str, str], frame: bytes, how: str) -> None:
+        if self.on_frame is not None:
+            self.on_frame(*pair, frame, how)
+
+    def _pair(self, source: SimControl, route: Route) -> tuple[str, str]:
+        """From whom, to whom."""
+        if isinstance(route, ToLink):
+            return source.process.name, route.control.process.name
+        listener = self._listening.get(route.address)
+        return source.process.name, listener.process.name if listener is not None else route.address
+
+    def _arrive(self, source: SimControl, link: Link, route: Route, frame: bytes) -> None:
+        if isinstance(route, ToLink):
+            target, to = route.control, route.link
+        else:
+            listener = self._listening.get(route.address)
+            if listener is None:
+                return
+            target, to = listener, None
+        if self.on_frame is not None:
+            self.on_frame(source.process.name, target.process.name, frame, "")
+        target.deliver(source, link, to, frame)

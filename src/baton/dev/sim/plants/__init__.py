@@ -1,0 +1,45 @@
+"""Planted bugs: a checker that finds nothing is broken until these show otherwise."""
+
+from collections.abc import Mapping
+
+from baton.dev.sim.plants import (
+    arrival,
+    caching,
+    draws,
+    epochs,
+    gray,
+    handing,
+    lending,
+    memory,
+    overload,
+    replicas,
+    resting,
+    retraction,
+    reuse,
+    seals,
+    senders,
+    unified,
+    votes,
+)
+from baton.dev.sim.plants.plant import Plant
+
+BANK: tuple[Plant, ...] = (
+    *arrival.PLANTS,
+    *replicas.PLANTS,
+    *seals.PLANTS,
+    *memory.PLANTS,
+    *votes.PLANTS,
+    *handing.PLANTS,
+    *epochs.PLANTS,
+    *retraction.PLANTS,
+    *reuse.PLANTS,
+    *caching.PLANTS,
+    *lending.PLANTS,
+    *overload.PLANTS,
+    *senders.PLANTS,
+    *draws.PLANTS,
+    *unified.PLANTS,
+    *resting.PLANTS,
+    *gray.PLANTS,
+)
+BY_NAME: Mapping[str, Plant] = {plant.name: plant for plant in BANK}

@@ -1,0 +1,140 @@
+"""Decode's prefix cache: pages that enter too early, are taken from others, written, fetched short, or held for ever."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from baton.core.ids import BlockIndex, GroupName, Micros
+from baton.core.marks import Marks
+from baton.core.memory.pages import Ledger
+from baton.core.memory.prefix_cache import Entry
+from baton.core.scheduler import leader as leader_module
+from baton.core.scheduler.decode import DecodeLeader
+from baton.core.scheduler.decode_room import DecodeRoom
+from baton.core.scheduler.followers import Followers
+from baton.core.scheduler.reuse import Reuse
+from baton.core.scheduler.room import OpenRoom, RoomState
+from baton.dev.sim.parts import Parts, Replaced
+from baton.dev.sim.plants.plant import Plant
+
+# ruff: noqa: D101, D102  (each class is described by the plant that it is part of)
+
+
+class EntersUnverified(DecodeLeader):
+    def _admit(self, now: Micros) -> None:
+        super()._admit(now)
+        for room in self.rooms.in_state(RoomState.FETCHING):
+            self.reuse.enter(room, room.length, {}, self.marks)
+
+
+class EntersDrawn(DecodeLeader):
+    def _on_batch(self, batch: Any, ranks: Any, now: Micros) -> None:
+        super()._on_batch(batch, ranks, now)
+        for room, _ in batch:
+            if room.state is RoomState.RUNNING:
+                self.reuse.enter(room, room.position + 1, {}, self.marks)
+
+
+_find = Reuse.find
+
+
+def _find_partial(self: Reuse, room: OpenRoom, *, leaving: int = 1) -> tuple[Entry, ...]:
+    """A page that goes on where the room ends will do as well."""
+    found = _find(self, room, leaving=leaving)
+    more = found[-1].children if found and not leaving and len(found) == room.length // self.page_tokens else {}
+    return (*found, *list(more.values())[:1]) if room.length % self.page_tokens else found
+
+
+class SubtractsOneMore(DecodeLeader):
+    def _cached(self, room: DecodeRoom) -> dict[GroupName, BlockIndex]:
+        return {group: BlockIndex(blocks + 1) for group, blocks in super()._cached(room).items()}
+
+
+class FetchesAll(DecodeLeader):
+    def _cached(self, room: DecodeRoom) -> dict[GroupName, BlockIndex]:
+        return {}
+
+
+class Patient(Followers):
+    def lose_patience(self, now: Micros, marks: Marks) -> None:
+        """It has no end."""
+
+    def timer(self) -> Micros | None:
+        return None
+
+
+class WaitsForEver(Patient):
+    def waits(self, room: OpenRoom, leading: Iterable[OpenRoom], marks: Marks, *, leaving: int = 1) -> bool:
+        return room.key in self._waits or super().waits(room, leading, marks, leaving=leaving)
+
+
+class ForgetsPins(DecodeLeader):
+    def _forget(self, room: DecodeRoom) -> None:
+        unpin = self.ledger.cache.unpin
+        if not room.generated:  # it has ended on its way
+            self.ledger.cache.unpin = lambda chain: []  # type: ignore[method-assign]
+        super()._forget(room)
+        self.ledger.cache.unpin = unpin  # type: ignore[method-assign]
+
+
+def _remember(self: Ledger) -> None:
+    """What is cached stays cached."""
+
+
+PLANTS = (
+    Plant(
+        "cached_unverified",
+        "pages of a room enter decode's prefix cache when it gets them, before what is fetched into them is verified",
+        ("cache_exact", "cache_begins", "cached_right"),
+        9,
+        lambda: Parts(decode=EntersUnverified),
+    ),
+    Plant(
+        "decode_cached_early",
+        "a page enters decode's prefix cache when its last token is drawn, one step before that token's state is computed",
+        ("cache_exact", "cache_begins", "cached_once"),
+        None,
+        lambda: Parts(decode=EntersDrawn),
+    ),
+    Plant(
+        "partial_page_shared",
+        "a room whose prompt ends within a page takes a cached one that goes on from there, and writes into it",
+        ("cache_begins", "cached_once"),
+        3,
+        lambda: Parts(replaced=(Replaced(Reuse, "find", _find_partial),)),
+    ),
+    Plant(
+        "fetch_short_of_cache",
+        "decode takes one block more from what it fetches than it has cached",
+        ("right_commit", "fetches_lacking", "read_at_once", "right_bytes"),
+        4,
+        lambda: Parts(decode=SubtractsOneMore),
+    ),
+    Plant(
+        "cached_fetched_again",
+        "decode fetches what it has cached, into pages that others share",
+        ("fetches_lacking", "landing", "own_pages"),
+        None,
+        lambda: Parts(decode=FetchesAll),
+    ),
+    Plant(
+        "follower_waits_for_ever",
+        "a room that follows another one is not looked at again when that one has brought what both begin with",
+        ("liveness",),
+        8,
+        lambda: Parts(replaced=(Replaced(leader_module, "Followers", WaitsForEver),)),
+    ),
+    Plant(
+        "decode_pins_forgotten",
+        "a room that ends on its way leaves its pins on cached pages",
+        ("nothing_left",),
+        6,
+        lambda: Parts(decode=ForgetsPins),
+    ),
+    Plant(
+        "cache_kept_over_clear",
+        "what was cached is still found after the pools were zeroed",
+        ("cache_exact",),
+        None,
+        lambda: Parts(replaced=(Replaced(Ledger, "forget_cached", _remember),)),
+    ),
+)

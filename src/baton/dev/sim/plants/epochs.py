@@ -1,0 +1,263 @@
+"""Gateways and rooms: epochs, ends, and peers that are gone."""
+
+from typing import Any
+
+import msgspec
+
+from baton.core.agreement import RowOrder
+from baton.core.effects import Send
+from baton.core.gateway.front import Front
+from baton.core.gateway.request import FrontSettings, Request, Standing
+from baton.core.gateway.stamps import Stamps
+from baton.core.gateway.workers import Pair
+from baton.core.handoff.pairing import Partners
+from baton.core.ids import Boot, Epoch, Key, Micros, Room, Stamp, TokenIndex
+from baton.core.messages import Credits, Drawn, FailCode, Failed, FinishReason, Ticket
+from baton.core.scheduler import decode as decode_module
+from baton.core.scheduler.decode import DecodeLeader
+from baton.core.scheduler.decode_room import DecodeRoom
+from baton.core.scheduler.generation import Generation, decode_row
+from baton.core.scheduler.leader import Leader
+from baton.core.scheduler.prefill import PrefillLeader
+from baton.core.scheduler.room import OpenRoom
+from baton.core.session.session import WrongPeer
+from baton.core.session.stream import Stream
+from baton.dev.sim.parts import Parts, Replaced
+from baton.dev.sim.plants.plant import Plant
+from baton.shell.worker import WorkerPump
+
+# ruff: noqa: D101  (each class is described by the plant that it is part of)
+
+NEVER = Micros(1 << 60)
+
+
+class SameEpoch(Front):
+    def _begin(self, request: Request, pair: Pair, now: Micros) -> None:
+        request.epoch = Epoch(max(0, request.epoch - 1))
+        super()._begin(request, pair, now)
+
+
+class HearsDecodeOnly(Front):
+    def _on_failed(self, sender: Boot, message: Failed, now: Micros) -> None:
+        request = self._find(message.key, sender)
+        if request is not None and request.pair is not None and sender == request.pair[1]:
+            super()._on_failed(sender, message, now)
+
+
+_due = Request.due
+
+
+def _due_while_waiting(self: Request, settings: FrontSettings, pairless: Micros | None) -> Micros:
+    """What workers have is theirs to end."""
+    return NEVER if self.standing is Standing.OPEN else _due(self, settings, pairless)
+
+
+def _waits_for_ever(self: Leader[Any], room: OpenRoom) -> bool:
+    return False
+
+
+class TellsAgain(Front):
+    def _take(
+        self, request: Request, start: TokenIndex, drawn: tuple[Drawn, ...], finish: FinishReason | None, cached: int
+    ) -> None:
+        super()._take(request, TokenIndex(len(request.said)), drawn, finish, cached)
+
+
+class NeverCloses(Front):
+    def _maybe_close(self, room: Room) -> None:
+        """The workers keep its record."""
+
+
+class LosesNobody(Front):
+    def _lose(self, boot: Boot, why: str, now: Micros) -> None:
+        """It comes back, surely."""
+
+
+class BlamesWorkers(Front):
+    def _fail(self, request: Request, code: FailCode, detail: str) -> None:
+        waits = request.standing is Standing.WAITING and code in (FailCode.DEADLINE_EXCEEDED, FailCode.QUEUE_TIMEOUT)
+        super()._fail(request, FailCode.WORKER_LOST if waits else code, detail)
+
+
+class ForgetsNoOrder(DecodeLeader):
+    def _forget(self, room: DecodeRoom) -> None:
+        Leader._forget(self, room)
+
+
+class RepeatsTickets(Front):
+    """Harmless by itself: says a ticket once more when a side has ended its epoch."""
+
+    def __init__(self, *made_of: Any) -> None:
+        super().__init__(*made_of)
+        self._tickets: dict[Key, Ticket] = {}
+
+    def _begin(self, request: Request, pair: Pair, now: Micros) -> None:
+        super()._begin(request, pair, now)
+        self._tickets |= {
+            e.message.key: e.message for e in self._effects if isinstance(e, Send) and isinstance(e.message, Ticket)
+        }
+
+    def _side_ended(self, key: Key, boot: Boot, now: Micros) -> None:
+        if boot in self._closing.owing(key) and boot in self._workers:
+            self._effects.append(Send(boot, self._tickets[key]))
+        super()._side_ended(key, boot, now)
+
+
+def _forget_all(self: Leader[Any], room: Any) -> None:
+    self._epochs.pop(room.key.room, None)
+    _forget(self, room)
+
+
+_forget = Leader._forget
+
+
+def _keep_rooms(self: Leader[Any], boot: Boot, why: str, now: Micros) -> None:
+    if boot not in self._gateways:
+        _peer_lost(self, boot, why, now)
+
+
+_peer_lost = Leader._lose
+
+
+def _tells_no_stamp(self: Leader[Any]) -> Credits:
+    return msgspec.structs.replace(_capacity(self), stamp=Stamp(0))
+
+
+_capacity = Leader._capacity
+
+
+def _only_logged(self: WorkerPump, event: WrongPeer) -> None:
+    """A line in a log, which nobody reads."""
+
+
+class KeepsConnections(DecodeLeader):
+    def _unpair(self, boot: Boot, why: str) -> None:
+        parted = list(self.draft.part)
+        super()._unpair(boot, why)
+        self.draft.part = parted
+
+
+def _restarted_counter(room: Generation, final: Any = None) -> RowOrder:
+    return msgspec.structs.replace(decode_row(room, final), index=TokenIndex(len(room.generated)))
+
+
+PLANTS = (
+    Plant(
+        "same_epoch_again",
+        "a gateway tries again elsewhere within the same epoch: it is bound to other boots now",
+        ("same_ticket",),
+        7,
+        lambda: Parts(front=SameEpoch),
+    ),
+    Plant(
+        "refusal_ignored",
+        "prefill refuses or fails a room, and nobody tells decode, which waits: no wait in the middle has a deadline of its own",
+        ("liveness", "healed_succeeds"),
+        8,
+        lambda: Parts(
+            front=HearsDecodeOnly,
+            replaced=(
+                Replaced(Leader, "_waits", _waits_for_ever),
+                Replaced(PrefillLeader, "_waits", _waits_for_ever),
+                Replaced(Request, "due", _due_while_waiting),
+            ),
+        ),
+    ),
+    Plant(
+        "index_ignored",
+        "a gateway streams what comes, without a look at the index: after a failover tokens are heard twice",
+        ("right_tokens",),
+        None,
+        lambda: Parts(front=TellsAgain),
+    ),
+    Plant(
+        "room_never_closed",
+        "workers keep the record of every room for ever",
+        ("nothing_left",),
+        None,
+        lambda: Parts(front=NeverCloses),
+    ),
+    Plant(
+        "lost_worker_ignored",
+        "a gateway waits for a worker that is gone",
+        ("liveness",),
+        8,
+        lambda: Parts(front=LosesNobody),
+    ),
+    Plant(
+        "forgotten_record",
+        "a worker forgets a room when it ends, and serves a ticket of it that is said once more",
+        ("ended_once",),
+        7,
+        lambda: Parts(front=RepeatsTickets, replaced=(Replaced(Leader, "_forget", _forget_all),)),
+    ),
+    Plant(
+        "lost_gateway_ignored",
+        "workers go on with the rooms of a gateway that is gone, and keep their records",
+        ("nothing_left",),
+        8,
+        lambda: Parts(replaced=(Replaced(Leader, "_lose", _keep_rooms),)),
+    ),
+    Plant(
+        "silence_ignored",
+        "a peer that says nothing is never given up",
+        ("liveness", "healed_succeeds"),
+        8,
+        lambda: Parts(replaced=(Replaced(Stream, "silent", lambda self, now: False),)),
+    ),
+    Plant(
+        "dead_peer_kept",
+        "a prefill worker that ended before it was dialled is kept for ever: its entry, its link, its connections (found here)",
+        ("nothing_left",),
+        8,
+        lambda: Parts(
+            replaced=(
+                Replaced(WorkerPump, "_wrong_peer", _only_logged),
+                Replaced(Partners, "overdue", lambda self, now: []),
+                Replaced(Partners, "timer", lambda self: None),
+            )
+        ),
+    ),
+    Plant(
+        "connections_kept",
+        "a decode worker forgets a prefill worker that is gone, and its ranks stay connected to it",
+        ("nothing_left",),
+        None,
+        lambda: Parts(decode=KeepsConnections),
+    ),
+    Plant(
+        "stamps_from_one",
+        "a gateway that starts gives out its stamps from 1: its requests pass all those of the other one, for hours",
+        ("one_order",),
+        None,
+        lambda: Parts(replaced=(Replaced(Stamps, "heard", lambda self, stamp: None),)),
+    ),
+    Plant(
+        "stamps_not_said",
+        "a worker does not tell gateways of the stamps that it has seen",
+        ("one_order",),
+        None,
+        lambda: Parts(replaced=(Replaced(Leader, "_capacity", _tells_no_stamp),)),
+    ),
+    Plant(
+        "counter_restarts",
+        "after a failover the random numbers of a request begin at 0 again",
+        ("right_tokens",),
+        None,
+        lambda: Parts(replaced=(Replaced(decode_module, "decode_row", _restarted_counter),)),
+    ),
+    Plant(
+        "deadline_blamed",
+        "a request whose deadline passes while it waits for workers is told that workers were lost (found by this simulator)",
+        ("no_spurious_failure",),
+        None,
+        lambda: Parts(front=BlamesWorkers),
+    ),
+    Plant(
+        "orders_forgotten",
+        "the fetch orders of a room that was dropped stay in the leader's table for ever (found by this simulator)",
+        ("nothing_left",),
+        None,
+        lambda: Parts(decode=ForgetsNoOrder),
+    ),
+)

@@ -1,0 +1,106 @@
+"""What neither lives nor dies: steps that never end, requests that kill whoever computes them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from baton.core.gateway.front import Front
+from baton.core.gateway.request import Request
+from baton.core.ids import Boot, Micros
+from baton.core.messages import FailCode
+from baton.core.rank.watchdog import Lane, Task, Watchdog
+from baton.core.scheduler.alone import Turns
+from baton.core.scheduler.leader import Leader
+from baton.dev.sim.parts import Parts, Replaced
+from baton.dev.sim.plants.plant import Plant
+
+
+def _sees_nothing(self: Watchdog, lane: Lane) -> bool:
+    return False
+
+
+_is_stuck = Watchdog._is_stuck
+
+
+def _sees_steps_alone(self: Watchdog, lane: Lane) -> bool:
+    return lane is self._lanes[Task.STEP] and _is_stuck(self, lane)
+
+
+class TriesEverywhere(Front):
+    """A worker's end is its own fault, and is not held against any request."""
+
+    def _another_epoch(
+        self, request: Request, code: FailCode, detail: str, now: Micros, *, counts: bool, needs_pair: bool
+    ) -> None:
+        super()._another_epoch(request, code, detail, now, counts=False, needs_pair=needs_pair)
+
+
+def _everybody_at_once(self: Turns, rooms: Sequence[Any], *, flying: bool) -> list[list[Any]]:
+    return [list(rooms)]
+
+
+def _shares_its_step(self: Leader[Any], room: Any) -> None:
+    self.turns.stepped(alone=room.alone)
+
+
+class BeginsAtOnce(Front):
+    """Nobody waits for what has become of a suspect's last epoch."""
+
+    def _hold(self, request: Request, now: Micros) -> None:
+        self._start(request, now)
+
+
+class BlamesAll(Front):
+    """Whoever was on a worker that ended, and had been on another one, is refused."""
+
+    def _lose(self, boot: Boot, why: str, now: Micros) -> None:
+        for request in [r for r in self._requests.values() if boot in (r.pair or ()) and r.suspect]:
+            self._convict(request.key, why)
+        super()._lose(boot, why, now)
+
+
+PLANTS = (
+    Plant(
+        "watchdog_asleep",
+        "nobody looks whether steps, hashes and host copies end",
+        ("hang_noticed",),
+        8,
+        lambda: Parts(replaced=(Replaced(Watchdog, "_is_stuck", _sees_nothing),)),
+    ),
+    Plant(
+        "watchdog_of_steps_alone",
+        "steps are watched, hashes and host copies are not",
+        ("hang_noticed",),
+        8,
+        lambda: Parts(replaced=(Replaced(Watchdog, "_is_stuck", _sees_steps_alone),)),
+    ),
+    Plant(
+        "poison_tried_everywhere",
+        "a request that was with a worker when it ended is given to the next one like any other",
+        ("poison_bounded",),
+        8,
+        lambda: Parts(front=TriesEverywhere),
+    ),
+    Plant(
+        "suspect_shares_its_step",
+        "a suspect is computed together with others, and nobody knows whose fault it is when that ends the worker",
+        ("poison_bounded", "no_spurious_failure"),
+        None,
+        lambda: Parts(
+            replaced=(Replaced(Turns, "lots", _everybody_at_once), Replaced(Leader, "_note_turn", _shares_its_step)),
+        ),
+    ),
+    Plant(
+        "suspect_begins_at_once",
+        "a suspect whose handoff fails is given to the next worker before it is known that it has ended the last one",
+        ("poison_bounded",),
+        None,
+        lambda: Parts(front=BeginsAtOnce),
+    ),
+    Plant(
+        "company_refused",
+        "whoever was on two workers that ended is refused, though it was another request that ended the second one",
+        ("no_spurious_failure",),
+        None,
+        lambda: Parts(front=BlamesAll),
+    ),
+)

@@ -1,0 +1,282 @@
+"""Leaders that hand over too much, too little, too early or too late."""
+
+from typing import Any
+
+import msgspec
+
+from baton.core.agreement import Fetch, Hold, Suspect
+from baton.core.ids import BlockIndex, Boot, GroupName, Micros, TokenId
+from baton.core.memory.chunks import final_blocks
+from baton.core.memory.pages import PageState
+from baton.core.memory.state import StateTable, Unit, extent_blocks
+from baton.core.messages import (
+    Admitted,
+    AnyMessage,
+    BlockRun,
+    Doubt,
+    Drawn,
+    LegSums,
+    Offer,
+    Record,
+    Stale,
+    Verdict,
+    Withdrawn,
+)
+from baton.core.scheduler import prefill as prefill_module
+from baton.core.scheduler.decode import DecodeLeader
+from baton.core.scheduler.decode_room import DecodeRoom
+from baton.core.scheduler.leader import Leader
+from baton.core.scheduler.prefill import PrefillLeader
+from baton.core.scheduler.prefill_room import PrefillRoom
+from baton.core.scheduler.room import RoomState, Saw
+from baton.dev.sim.parts import Parts, Replaced
+from baton.dev.sim.plants.arrival import ChecksNothing
+from baton.dev.sim.plants.plant import Plant
+
+# ruff: noqa: D101, D102  (each class is described by the plant that it is part of)
+
+Final = dict[GroupName, tuple[BlockIndex, BlockIndex]]
+NOTHING = Drawn(TokenId(0), None, ())
+
+
+class RecordBehind(PrefillLeader):
+    """Harmless by itself: the record goes out in an offer of its own, behind the last blocks."""
+
+    def _offer(
+        self, room: PrefillRoom, runs: dict[GroupName, BlockRun], sums: tuple[LegSums, ...], record: Record | None
+    ) -> None:
+        if record is not None:
+            super()._offer(room, runs, sums, None)
+            runs, sums = {}, ()
+        super()._offer(room, runs, sums, record)
+
+
+class CommitsWithoutRecord(DecodeLeader):
+    def _try_commit(self, room: DecodeRoom) -> None:
+        if room.record is None and not room.open_orders and room.arrived == self._expected(room):
+            room.record = Record(room.length, NOTHING, None)
+        super()._try_commit(room)
+
+
+def _only_pages(table: StateTable) -> StateTable:
+    return msgspec.structs.replace(table, groups=table.groups[:1])
+
+
+def _final_of_first(table: StateTable, *, start: int, end: int, length: int) -> Final:
+    return final_blocks(_only_pages(table), start=start, end=end, length=length)
+
+
+class ExpectsFirst(DecodeLeader):
+    def _expected(self, room: DecodeRoom) -> dict[GroupName, set[BlockIndex]]:
+        first = self.state_table.groups[0].name
+        return {first: super()._expected(room)[first]}
+
+
+class Trims(DecodeLeader):
+    def _own(self, room: DecodeRoom, group: GroupName) -> range:
+        due = extent_blocks(self.state_table.group(group).extent, len(room.ticket.prompt), self.state_table.block_tokens)
+        return range(due.start, due.end)
+
+    def _expected(self, room: DecodeRoom) -> dict[GroupName, set[BlockIndex]]:
+        return {group: blocks & set(self._own(room, group)) for group, blocks in super()._expected(room).items()}
+
+    def _order(
+        self,
+        room: DecodeRoom,
+        runs: dict[GroupName, BlockRun],
+        sums: tuple[LegSums, ...],
+        *,
+        follows: int | None = None,
+        only: tuple[Suspect, ...] = (),
+    ) -> None:
+        partner = self._partners.find(room.ticket.prefill)
+        shorter = {}
+        for group, run in runs.items():
+            own, k = self._own(room, group), partner.manifest.blocks_per_page(group) if partner is not None else 1
+            start, end = max(run.start, own.start), min(run.end, own.stop)
+            if start < end:
+                pages = run.pages[start // k - run.start // k : (end - 1) // k - run.start // k + 1]
+                shorter[group] = BlockRun(BlockIndex(start), BlockIndex(end), pages)
+        if shorter:
+            super()._order(room, shorter, sums, follows=follows, only=only)
+
+
+class AdmitsEarly(DecodeLeader):
+    def _admit(self, now: Micros) -> None:
+        for room in self.rooms.in_state(RoomState.QUEUED):
+            room.offers.setdefault(0, Offer(room.key, 0, {}, (), None))
+        super()._admit(now)
+
+
+class TakesPiecemeal(DecodeLeader):
+    def _admit(self, now: Micros) -> None:
+        for room in self.rooms.in_state(RoomState.QUEUED):
+            if 0 not in room.offers:
+                continue
+            held, free = self.ledger.held(room.key), self.ledger.free()
+            lacks = {g: n - len(held[g]) for g, n in self.pages_for(room.length + 1).items()}
+            gone, first = self.span.gone(room.length), not any(held.values())
+            taken = self.ledger.take(room.key, {g: min(n, free[g]) for g, n in lacks.items()}, PageState.FETCHING, begins=gone)
+            assert taken is not None
+            if any(taken.values()):
+                self.draft.hold.append(Hold(room.key, taken, gone if first else {}))
+            if any(n > free[g] for g, n in lacks.items()):
+                return
+            self.see(room, Saw.HELD)
+            room.progress = now
+            for boot in (room.ticket.prefill, room.ticket.gateway):
+                self.send(boot, Admitted(room.key))
+
+
+class WithdrawsInSilence(PrefillLeader):
+    def send(self, to: Boot, message: AnyMessage) -> None:
+        if not isinstance(message, Withdrawn):
+            super().send(to, message)
+
+
+class FetchesWithdrawn(DecodeLeader):
+    def _on_withdrawn(self, sender: Boot, message: Withdrawn, now: Micros) -> None:
+        """It goes on with what it was offered."""
+
+    def _on_stale(self, sender: Boot, stale: Stale, now: Micros) -> None:
+        """Nor does it hear that prefill knows the room no more."""
+
+
+class KeepsOffers(DecodeLeader):
+    def _next_due(self) -> Micros | None:
+        return Leader._next_due(self)
+
+    def _on_timer(self, now: Micros) -> None:
+        Leader._on_timer(self, now)
+
+
+def _final_too_early(table: StateTable, *, start: int, end: int, length: int) -> Final:
+    """A block that the chunk ends in counts as final already."""
+    found = final_blocks(table, start=start, end=end, length=length)
+    for group in table.groups:
+        if group.unit is Unit.PAGE and end < length:
+            b = table.block_tokens
+            due = extent_blocks(group.extent, length, b)
+            first, past = max(due.start, -(-start // b)), min(due.end, -(-end // b))
+            found.pop(group.name, None)
+            if past > first:
+                found[group.name] = (BlockIndex(first), BlockIndex(past))
+        elif group.unit is Unit.PAGE and group.name in found:
+            first, past = max(found[group.name][0], -(-start // table.block_tokens)), found[group.name][1]
+            found.pop(group.name)
+            if past > first:
+                found[group.name] = (BlockIndex(first), BlockIndex(past))
+    return found
+
+
+class ComputesAgain(PrefillLeader):
+    def _on_doubt(self, sender: Boot, doubt: Doubt, now: Micros) -> None:
+        room = self.find(doubt.key)
+        if room is None or room.state is not RoomState.OFFERED:
+            super()._on_doubt(sender, doubt, now)
+            return
+        self.rooms.move(room, RoomState.COMPUTING)
+        room.ordered, room.done, room.progress = 0, 0, now
+        room.sums.clear()
+
+
+class DoubtsForever(DecodeLeader):
+    def _doubt(self, room: DecodeRoom, fetch: Fetch, ballots: Any) -> None:
+        super()._doubt(room, msgspec.structs.replace(fetch, follows=None), ballots)
+
+
+class TakesFirstVerdict(DecodeLeader):
+    def _on_verdict(self, sender: Boot, verdict: Verdict, now: Micros) -> None:
+        room = self.find(verdict.key)
+        answered = Suspect(verdict.leg, verdict.group, verdict.blocks)
+        doubts = room.doubts if room is not None else {}
+        doubts |= {order: {answered: False} for order, suspects in doubts.items() if answered in suspects}
+        super()._on_verdict(sender, verdict, now)
+
+
+PLANTS = (
+    Plant(
+        "commit_without_record",
+        "the record travels behind the state, and decode commits when the state is there: it reads a slot of zeroes",
+        ("right_tokens",),
+        1,
+        lambda: Parts(prefill=RecordBehind, decode=CommitsWithoutRecord),
+    ),
+    Plant(
+        "second_kind_forgotten",
+        "state kinds are listed by hand in two places, and both know the first group only",
+        ("right_commit",),
+        3,
+        lambda: Parts(decode=ExpectsFirst, replaced=(Replaced(prefill_module, "final_blocks", _final_of_first),)),
+    ),
+    Plant(
+        "trim_to_shorter",
+        "decode works out the blocks of a room by itself, from the prompt, and cuts what it is offered to the shorter list",
+        ("right_commit",),
+        4,
+        lambda: Parts(decode=Trims),
+    ),
+    Plant(
+        "admitted_before_offer_0",
+        "decode gives pages to a room for which prefill holds none yet: two rooms can wait for each other",
+        ("memory_order",),
+        8,
+        lambda: Parts(decode=AdmitsEarly),
+    ),
+    Plant(
+        "pages_piecemeal",
+        "decode gives a room what is free and the rest when it comes: rooms hold pages and wait for more",
+        ("all_at_once",),
+        8,
+        lambda: Parts(decode=TakesPiecemeal),
+    ),
+    Plant(
+        "withdrawal_unsaid",
+        "prefill gives a room up and tells nobody",
+        ("end_said",),
+        8,
+        lambda: Parts(prefill=WithdrawsInSilence),
+    ),
+    Plant(
+        "withdrawn_still_fetched",
+        "decode goes on with the offers of a room that prefill has withdrawn, and does not check what it reads",
+        ("right_commit",),
+        6,
+        lambda: Parts(decode=FetchesWithdrawn, rank=ChecksNothing),
+    ),
+    Plant(
+        "offer_kept_for_ever",
+        "an offer whose ticket never comes is kept without a deadline",
+        ("nothing_left",),
+        8,
+        lambda: Parts(decode=KeepsOffers),
+    ),
+    Plant(
+        "sealed_block_written",
+        "a block counts as final when a chunk ends in it: the next chunk writes into a sealed block",
+        ("sealed_once",),
+        9,
+        lambda: Parts(replaced=(Replaced(prefill_module, "final_blocks", _final_too_early),)),
+    ),
+    Plant(
+        "recomputed_in_epoch",
+        "doubted blocks are computed again within the epoch, over sealed ones",
+        ("sealed_once",),
+        None,
+        lambda: Parts(prefill=ComputesAgain),
+    ),
+    Plant(
+        "doubt_without_bound",
+        "blocks found intact at the source are fetched and doubted again and again",
+        ("bounded_reads",),
+        8,
+        lambda: Parts(decode=DoubtsForever),
+    ),
+    Plant(
+        "first_verdict_is_all",
+        "of several blocks that differ, only the one is fetched again that prefill answered for first",
+        ("right_commit",),
+        8,
+        lambda: Parts(decode=TakesFirstVerdict),
+    ),
+)

@@ -1,0 +1,130 @@
+"""State that is fetched back: lent unpinned, used too early or unverified, and borrows that fail otherwise than in peace."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from baton.core.ids import Boot, Key, Micros
+from baton.core.memory.pages import Ledger
+from baton.core.memory.prefix_cache import Entry
+from baton.core.messages import FailCode, Loan
+from baton.core.rank.fetching import OpenOrder, Piece
+from baton.core.rank.rank import RankCore
+from baton.core.rank.rank_effects import RankEffect
+from baton.core.scheduler.decode import DecodeLeader
+from baton.core.scheduler.decode_room import DecodeRoom
+from baton.core.scheduler.prefill import PrefillLeader
+from baton.core.scheduler.prefill_room import PrefillRoom
+from baton.core.scheduler.room import RoomState
+from baton.dev.sim.parts import Parts, Replaced
+from baton.dev.sim.plants.plant import Plant
+
+# ruff: noqa: D101  (each class is described by the plant that it is part of)
+
+
+def _lend_unpinned(self: Ledger, key: Key, chain: Sequence[Entry]) -> None:
+    """What is cached may go as before."""
+
+
+class UsesBeforeEnd(RankCore):
+    def _read(self, piece: Piece) -> list[RankEffect]:
+        effects = super()._read(piece)
+        order = self._orders[piece.order]
+        if effects and order.fetch.patient:
+            units = self._peers[order.fetch.source].plan.target_units(piece.leg, piece.group)
+            sums = np.zeros((len(piece.blocks), len(self._placement.units(piece.group))), dtype=np.uint64)
+            order.note(piece.group, piece.blocks, sums, units)
+            self._settle(piece, piece.blocks)
+        return effects
+
+
+class ChecksNothing(RankCore):
+    def _compare(self, piece: Piece, order: OpenOrder, sums: NDArray[np.uint64]) -> list[RankEffect]:
+        if not order.fetch.patient:
+            return super()._compare(piece, order, sums)
+        units = self._peers[order.fetch.source].plan.target_units(piece.leg, piece.group)
+        order.note(piece.group, piece.blocks, sums, units)
+        self._settle(piece, piece.blocks)
+        return []
+
+
+class Impatient(PrefillLeader):
+    def _order(self, room: PrefillRoom, loan: Loan, blocks: int) -> None:
+        super()._order(room, loan, blocks)
+        room.answer_by = Micros(self._now + 1_000)
+
+
+class LendsOn(DecodeLeader):
+    def _forget(self, room: DecodeRoom) -> None:
+        end, self.ledger.end_loan = self.ledger.end_loan, lambda key: None  # type: ignore[method-assign]
+        super()._forget(room)
+        self.ledger.end_loan = end  # type: ignore[method-assign]
+
+
+class NeverGoesOn(PrefillLeader):
+    def _go_on(self, room: PrefillRoom) -> None:
+        room.answer_by = None
+        if room.borrowed:
+            super()._go_on(room)
+
+
+class FailsWithIt(PrefillLeader):
+    def _on_loan(self, sender: Boot, loan: Loan, now: Micros) -> None:
+        super()._on_loan(sender, loan, now)
+        room = self.find(loan.key)
+        if room is not None and room.state is RoomState.COMPUTING and not loan.runs:
+            self.fail(room, FailCode.HANDOFF_FAILED, "nothing is lent", retry=False)
+
+
+PLANTS = (
+    Plant(
+        "loan_unpinned",
+        "pages that are lent to prefill are given up for others while they are read",
+        ("lent_pinned",),
+        6,
+        lambda: Parts(replaced=(Replaced(Ledger, "lend", _lend_unpinned),)),
+    ),
+    Plant(
+        "borrowed_before_end",
+        "blocks that are fetched back count as arrived once their read has been started",
+        ("computes_alone", "right_bytes"),
+        1,
+        lambda: Parts(rank=UsesBeforeEnd),
+    ),
+    Plant(
+        "borrowed_unverified",
+        "what was fetched back is taken without a look at its sum",
+        ("right_bytes", "right_commit", "right_reuse"),
+        9,
+        lambda: Parts(rank=ChecksNothing),
+    ),
+    Plant(
+        "borrow_given_up_early",
+        "a prompt is computed when its read takes long, into pages in which that may still land",
+        ("computes_alone",),
+        6,
+        lambda: Parts(prefill=Impatient),
+    ),
+    Plant(
+        "loan_outlives_room",
+        "what is lent for a room that ends on its way stays pinned",
+        ("nothing_left",),
+        6,
+        lambda: Parts(decode=LendsOn),
+    ),
+    Plant(
+        "failed_borrow_waits",
+        "a prompt of which nothing comes back is not computed either",
+        ("liveness", "healed_succeeds", "no_spurious_failure"),
+        8,
+        lambda: Parts(prefill=NeverGoesOn),
+    ),
+    Plant(
+        "failed_borrow_fails",
+        "a prompt of which decode has nothing fails",
+        ("no_spurious_failure", "healed_succeeds"),
+        8,
+        lambda: Parts(prefill=FailsWithIt),
+    ),
+)

@@ -1,0 +1,289 @@
+"""Pages that change hands while something still touches them, never come back, or have two owners."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from baton.core.agreement import Hold
+from baton.core.effects import Effect, Send
+from baton.core.events import MessageReceived
+from baton.core.ids import BlockIndex, GroupName, Key, Micros, Page
+from baton.core.memory.pages import Ledger, PagePool
+from baton.core.memory.span import Span
+from baton.core.memory.state import Group, Window
+from baton.core.messages import Abort, Offer, Received
+from baton.core.rank.fetching import Piece
+from baton.core.rank.rank import RankCore
+from baton.core.rank.rank_effects import RankEffect
+from baton.core.rank.rehashing import Rehashing
+from baton.core.scheduler import prefill as prefill_module
+from baton.core.scheduler.holding import slide
+from baton.core.scheduler.leader import Leader
+from baton.core.scheduler.prefill import PrefillLeader
+from baton.core.scheduler.prefill_room import PrefillRoom
+from baton.core.scheduler.room import RoomState
+from baton.core.work import Ended, Outcome
+from baton.dev.sim.memory import SimFabric, UnderWay
+from baton.dev.sim.parts import Parts, Replaced
+from baton.dev.sim.plants.arrival import ChecksNothing
+from baton.dev.sim.plants.plant import Plant
+from baton.shell.worker import WorkerPump
+
+# ruff: noqa: D101  (each class is described by the plant that it is part of)
+
+
+class FreesWhileReading(RankCore):
+    def _look_for_quiet(self) -> None:
+        reads, self._reads = self._reads, {}
+        super()._look_for_quiet()
+        self._reads = reads
+
+
+class FreesWhileHashing(RankCore):
+    def _look_for_quiet(self) -> None:
+        hashing, self._hashing = self._hashing, {}
+        rehashing, self._rehashing = self._rehashing, Rehashing(self._placement, self._jobs, self._digest)
+        super()._look_for_quiet()
+        self._hashing, self._rehashing = hashing, rehashing
+
+
+class FreesWhileComputing(RankCore):
+    def _look_for_quiet(self) -> None:
+        batches, self._batches = self._batches, {}
+        super()._look_for_quiet()
+        self._batches = batches
+
+
+class TakesUnknownForQuiet(RankCore):
+    def _ended(self, end: Ended) -> list[RankEffect]:
+        known = Outcome.FAILED if end.outcome is Outcome.UNKNOWN else end.outcome
+        return super()._ended(Ended(end.handle, known, end.detail))
+
+
+def _torn_is_quiet(self: SimFabric, read: UnderWay, release_us: int) -> None:
+    self._end(read, Outcome.FAILED, "the endpoint was torn down under it", quiet=False)
+    self._world.heap.after(release_us, _quieten, self, read)
+
+
+def _quieten(fabric: SimFabric, read: UnderWay) -> None:
+    read.quiet = True
+    fabric._books.read_quiet(read.handle)
+
+
+class DiffersAtOnce(RankCore):
+    def _settle(self, piece: Piece, blocks: tuple[BlockIndex, ...]) -> None:
+        super()._settle(piece, blocks)
+        order = self._orders.get(piece.order)
+        if order is not None and order.suspects:
+            self._judge(piece.order)
+
+
+class SlotView(RankCore):
+    def __init__(self, **made_of: Any) -> None:
+        super().__init__(**made_of)
+        self._tables: dict[GroupName, NDArray[np.int32]] = {}
+        self._slots: dict[Key, int] = {}
+
+    def _hold(self, hold: Hold) -> None:
+        super()._hold(hold)
+        if hold.key in self._dropping:
+            return
+        slot = self._slots.setdefault(hold.key, next(n for n in range(64) if n not in self._slots.values()))
+        room = self._rooms[hold.key]
+        for group, pages in room.items():
+            table = self._tables.setdefault(group, np.full((64, 256), 0, dtype=np.int32))
+            table[slot, : len(pages)] = pages
+            room[group] = table[slot, : len(pages)]
+
+    def _drop(self, key: Key) -> list[RankEffect]:
+        self._slots.pop(key, None)
+        return super()._drop(key)
+
+
+def _leave_at_once(self: Leader[Any], room: Any, saw: Any) -> None:
+    _leave(self, room, saw)
+    if room.state is RoomState.ENDING:
+        self.ledger.give_back(room.key)
+
+
+_leave = Leader.leave
+
+
+class ForgetsOnAbort(PrefillLeader):
+    def _on_abort(self, sender: Any, abort: Abort, now: Micros) -> None:
+        room = self.find(abort.key)
+        if room is not None and room.state is RoomState.COMPUTING:
+            self._kept = {*getattr(self, "_kept", ()), room.key}
+        super()._on_abort(sender, abort, now)
+
+    def _forget(self, room: PrefillRoom) -> None:
+        give_back = self.ledger.give_back
+        if room.key in getattr(self, "_kept", ()):
+            self.ledger.give_back = lambda key: None  # type: ignore[method-assign]
+        super()._forget(room)
+        self.ledger.give_back = give_back  # type: ignore[method-assign]
+
+
+def _read_already(self: WorkerPump, effect: Effect) -> None:
+    """Prefill takes what it has offered for read, as if decode had said so."""
+    _perform(self, effect)
+    if isinstance(effect, Send) and isinstance(effect.message, Offer) and effect.message.record is not None:
+        self._step(MessageReceived(effect.to, Received(effect.message.key)))
+
+
+_perform = WorkerPump._perform
+
+
+def _fits_together(self: Ledger, want: Mapping[GroupName, int], **_beside: Any) -> bool:
+    return sum(self.free().values()) >= sum(want.values())
+
+
+_make_room = Ledger._make_room
+
+
+def _make_what_room_there_is(self: Ledger, want: Mapping[GroupName, int]) -> None:
+    _make_room(self, {group: min(n, self.free()[group]) for group, n in want.items()})
+
+
+_take = PagePool.take
+
+
+def _take_anyway(self: PagePool, key: Key, count: int) -> tuple[Page, ...]:
+    own = min(count, self.free)
+    taken = _take(self, key, own)
+    others = [page for page, owner in self._owner.items() if owner != key][: count - own]
+    self._owner |= dict.fromkeys(others, key)
+    return taken + tuple(others)
+
+
+def _give_back_own(self: PagePool, key: Key, pages: tuple[Page, ...]) -> None:
+    own = [page for page in pages if self._owner.get(page) == key]
+    for page in own:
+        del self._owner[page]
+        self._free[page + 1] = 1
+
+
+_gone = Span._gone
+
+
+def _gone_of_first(self: Span, group: Group, position: int) -> int:
+    return _gone(self, self._windows[0] if isinstance(group.extent, Window) else group, position)
+
+
+def _gone_early(self: Span, group: Group, position: int) -> int:
+    return _gone(self, group, position + 1)
+
+
+def _slide_by_orders(leader: Leader[Any], room: PrefillRoom, position: int, *, tokens: int) -> None:
+    slide(leader, room, max(position, room.ordered), tokens=tokens)
+
+
+PLANTS = (
+    Plant(
+        "window_passed_early",
+        "a page of a window is given up one step before the last that looks back on it",
+        ("live_window", "right_bytes", "right_commit"),
+        None,
+        lambda: Parts(replaced=(Replaced(Span, "_gone", _gone_early),)),
+    ),
+    Plant(
+        "one_window_for_all",
+        "a model's windows are all taken to be as long as its first one",
+        ("live_window", "right_bytes", "right_commit"),
+        4,
+        lambda: Parts(replaced=(Replaced(Span, "_gone", _gone_of_first),)),
+    ),
+    Plant(
+        "window_passed_by_orders",
+        "a window passes pages by what was ordered to be computed, not by what is: a step under way still reads them",
+        ("own_compute_ended",),
+        None,
+        lambda: Parts(replaced=(Replaced(prefill_module, "slide", _slide_by_orders),)),
+    ),
+    Plant(
+        "free_while_reading",
+        "the pages of an aborted room are given away while a read of our own into them is still under way",
+        ("own_reads_ended",),
+        6,
+        lambda: Parts(rank=FreesWhileReading),
+    ),
+    Plant(
+        "free_at_abort",
+        "a leader takes a room's pages back when it drops the room, and does not wait until its ranks are quiet",
+        ("own_reads_ended", "own_compute_ended", "own_digest_ended"),
+        6,
+        lambda: Parts(replaced=(Replaced(Leader, "leave", _leave_at_once),)),
+    ),
+    Plant(
+        "free_while_hashing",
+        "the pages of a dropped room are given away while they are hashed",
+        ("own_digest_ended",),
+        None,
+        lambda: Parts(rank=FreesWhileHashing),
+    ),
+    Plant(
+        "free_while_computing",
+        "the pages of a dropped room are given away while a step writes them",
+        ("own_compute_ended",),
+        None,
+        lambda: Parts(rank=FreesWhileComputing),
+    ),
+    Plant(
+        "unknown_is_quiet",
+        "a read whose end is unknown counts as failed: nothing more is expected of it, and it lands",
+        ("own_reads_ended", "landing", "right_commit"),
+        6,
+        lambda: Parts(rank=TakesUnknownForQuiet),
+    ),
+    Plant(
+        "torn_is_quiet",
+        "reads that were torn down with another one's endpoint count as failed, and land while that endpoint has not gone",
+        ("one_read", "own_reads_ended", "landing", "computes_alone", "own_pages"),
+        6,
+        lambda: Parts(replaced=(Replaced(SimFabric, "_end_torn", _torn_is_quiet),)),
+    ),
+    Plant(
+        "differs_at_once",
+        "a rank says that a block differs while its other reads are under way, and only that block is fetched again",
+        ("right_commit", "landing"),
+        6,
+        lambda: Parts(rank=DiffersAtOnce),
+    ),
+    Plant(
+        "slot_view",
+        "a step is given a view into the rank's table of page lists; when the room's row is used again, it is another's",
+        ("right_bytes", "right_commit", "own_compute_ended"),
+        3,
+        lambda: Parts(rank=SlotView),
+    ),
+    Plant(
+        "source_reused_no_seal",
+        "source pages are free once they have been offered, and what a read brought is taken without a look at its sum",
+        ("right_commit",),
+        6,
+        lambda: Parts(rank=ChecksNothing, replaced=(Replaced(WorkerPump, "_perform", _read_already),)),
+    ),
+    Plant(
+        "pages_forgotten",
+        "one way out, an abort while the prompt is computed, does not give the room's pages back",
+        ("nothing_left", "liveness", "healed_succeeds", "no_spurious_failure"),
+        None,
+        lambda: Parts(prefill=ForgetsOnAbort),
+    ),
+    Plant(
+        "mixed_resources",
+        "admission compares pages and slots in one sum; where slots are short, another room's is used",
+        ("one_owner",),
+        None,
+        lambda: Parts(
+            replaced=(
+                Replaced(Ledger, "fits", _fits_together),
+                Replaced(Ledger, "_make_room", _make_what_room_there_is),
+                Replaced(PagePool, "take", _take_anyway),
+                Replaced(PagePool, "give_back", _give_back_own),
+            )
+        ),
+    ),
+)

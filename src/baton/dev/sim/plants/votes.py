@@ -1,0 +1,170 @@
+"""Agreement of the ranks, got wrong: who counts, when, and for what."""
+
+from collections import Counter
+
+from baton.core import agreement as agreement_module
+from baton.core.agreement import Agreement, Ballot, Chain, Report, RowOrder, StepPlan, Vote
+from baton.core.frames import Data, Said
+from baton.core.ids import GroupName, Key, Micros, Rank, Room, Seq
+from baton.core.manifest import Manifest
+from baton.core.rank.rank import RankCore
+from baton.core.rank.rank_effects import Compute
+from baton.core.scheduler import leader as leader_module
+from baton.core.scheduler.decode import DecodeLeader
+from baton.core.scheduler.decode_room import DecodeRoom
+from baton.core.scheduler.room import LeaderSettings, RoomState, Saw
+from baton.core.session.stream import Stream
+from baton.dev.sim.parts import Parts, Replaced
+from baton.dev.sim.plants.plant import Plant
+
+# ruff: noqa: D101, D102  (each class is described by the plant that it is part of)
+
+
+class OwnVoteOnly(Agreement):
+    def verdict(self, order: int) -> tuple[Vote, tuple[Ballot, ...]]:
+        mine = self._votes[order].get(Rank(0))
+        return (mine.vote, (mine,)) if mine is not None else (Vote.WAITING, ())
+
+
+class LooksAgain(RankCore):
+    def _compute(self, seq: Seq, orders: tuple[RowOrder, ...]) -> Compute:
+        waiting = {order.fetch.key for order in self._orders.values()}
+        return super()._compute(seq, tuple(o for o in orders if o.key not in waiting))
+
+
+class ByStage(Agreement):
+    def __init__(self, ranks: int, tp: int) -> None:
+        super().__init__(ranks)
+        self._tp = tp
+
+    def _vote(self, rank: Rank, ballot: Ballot) -> None:
+        if ballot.order in self._votes:
+            self._votes[ballot.order][Rank(rank // self._tp)] = ballot
+
+
+class CollapsesRanks(DecodeLeader):
+    def __init__(self, manifest: Manifest, settings: LeaderSettings, totals: dict[GroupName, int]) -> None:
+        super().__init__(manifest, settings, totals)
+        self._agreement = ByStage(len(manifest.ranks), manifest.tp)
+
+
+class NoEpoch(Agreement):
+    """The n-th order of a room has one ballot box, whatever the epoch."""
+
+    def __init__(self, ranks: int) -> None:
+        super().__init__(ranks)
+        self._orders_of: Counter[Key] = Counter()
+        self._boxes: dict[tuple[Room, int], dict[Rank, Ballot]] = {}
+
+    def issue(self, plan: StepPlan) -> None:
+        super().issue(plan)
+        for fetch in plan.fetch:
+            self._orders_of[fetch.key] += 1
+            self._votes[fetch.order] = self._boxes.setdefault((fetch.key.room, self._orders_of[fetch.key]), {})
+
+    def _vote(self, rank: Rank, ballot: Ballot) -> None:
+        if ballot.order in self._votes:
+            self._votes[ballot.order][rank] = ballot
+
+
+class OldQuiet(Agreement):
+    def issue(self, plan: StepPlan) -> None:
+        super().issue(plan)
+        for key in plan.drop:
+            self._quiet[key] |= {rank for rank, reads in self.reads.items() if not reads}
+
+
+class CountsBlocks(DecodeLeader):
+    def __init__(self, manifest: Manifest, settings: LeaderSettings, totals: dict[GroupName, int]) -> None:
+        super().__init__(manifest, settings, totals)
+        self._counted: Counter[Key] = Counter()
+
+    def _on_report(self, report: Report, now: Micros) -> None:
+        for ballot in report.ballots:
+            room = self.find(self._orders[ballot.order]) if ballot.order in self._orders else None
+            if room is not None and ballot.vote is Vote.ARRIVED and ballot.order in room.open_orders:
+                self._counted[room.key] += sum(run.end - run.start for run in room.open_orders[ballot.order].runs.values())
+        super()._on_report(report, now)
+
+    def _try_commit(self, room: DecodeRoom) -> None:
+        due = sum(len(blocks) for blocks in self._expected(room).values()) * len(self.manifest.ranks)
+        if room.state is RoomState.FETCHING and room.record is not None and self._counted[room.key] >= due:
+            self.see(room, Saw.ARRIVED)
+            self.draft.commit.append(room.key)
+            room.committed_at = Seq(self._agreement.chain.seq + 1)
+
+
+def _deliver_at_once(self: Stream, frame: Data, now: Micros) -> tuple[Said, ...]:
+    """As Stream._take, and a plan does not wait for the one before it."""
+    told: set[int] = self.__dict__.setdefault("told", set())
+    plan = frame.messages[0]  # a plan travels alone
+    early = isinstance(plan, StepPlan) and self._got + 1 < frame.number <= self._got + self._limits.window
+    if early and frame.number not in self._held:
+        self._held[frame.number] = plan
+        told.add(frame.number)
+        return (plan,)
+    first = self._got + 1
+    whole = _take(self, frame, now)
+    return tuple(message for number, message in enumerate(whole, first) if number not in told)
+
+
+_take = Stream._take
+
+
+def _extend_unordered(self: Chain, plan: StepPlan) -> bytes:
+    """A chain that does not see the order: the sum of the plans."""
+    self.seq = max(self.seq, plan.seq)
+    return self.value
+
+
+PLANTS = (
+    Plant(
+        "gate_after_fold",
+        "the leader decides by its own rank's vote, and each rank looks again whether it is ready when the plan comes",
+        ("right_commit", "equal_plans"),
+        2,
+        lambda: Parts(rank=LooksAgain, replaced=(Replaced(leader_module, "Agreement", OwnVoteOnly),)),
+    ),
+    Plant(
+        "one_rank_suffices",
+        "the fold is a maximum: what one rank has, all are thought to have",
+        ("right_commit",),
+        2,
+        lambda: Parts(replaced=(Replaced(agreement_module, "fold", lambda votes: max(votes)),)),
+    ),
+    Plant(
+        "collapsed_identity",
+        "votes are kept by pipeline rank: the tensor-parallel ranks of a stage look alike, and decode waits for ever",
+        ("healed_succeeds", "no_spurious_failure", "liveness"),
+        5,
+        lambda: Parts(decode=CollapsesRanks),
+    ),
+    Plant(
+        "no_epoch",
+        "votes are kept by room and order, without the epoch: those of an earlier attempt count for the next one",
+        ("right_commit",),
+        7,
+        lambda: Parts(replaced=(Replaced(leader_module, "Agreement", NoEpoch),)),
+    ),
+    Plant(
+        "quiet_from_old_report",
+        "a rank that had no read under way when it last reported is taken for quiet",
+        ("own_reads_ended", "own_compute_ended", "own_digest_ended"),
+        6,
+        lambda: Parts(replaced=(Replaced(leader_module, "Agreement", OldQuiet),)),
+    ),
+    Plant(
+        "completion_by_count",
+        "a room is complete when as many blocks have arrived as it has, whichever they are",
+        ("right_commit",),
+        5,
+        lambda: Parts(decode=CountsBlocks),
+    ),
+    Plant(
+        "plans_out_of_order",
+        "ranks apply a step plan when it comes, even before an earlier one",
+        ("equal_plans",),
+        2,
+        lambda: Parts(replaced=(Replaced(Stream, "_take", _deliver_at_once), Replaced(Chain, "extend", _extend_unordered))),
+    ),
+)

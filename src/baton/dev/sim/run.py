@@ -1,0 +1,131 @@
+"""One run: a seed or a script in, an outcome out."""
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from enum import Enum
+
+import msgspec
+import structlog
+
+from baton.dev.sim.describe import described
+from baton.dev.sim.parts import SHIPPED, Parts
+from baton.dev.sim.story import Story, diagram, room_of
+from baton.dev.sim.tape import Script, Tape
+from baton.dev.sim.world import Violation, World
+
+
+class Kind(Enum):
+    """What a run showed."""
+
+    FINE = "fine"
+    SAFETY = "safety"
+    LIVENESS = "liveness"
+    CRASH = "crash"  # the code under test raised what it must not
+
+
+GRAY = ("hang_noticed", "no_false_alarm", "poison_bounded")
+LIVENESS = frozenset({"liveness", "healed_succeeds", "nothing_left", "quiet_at_rest", "no_spurious_failure", *GRAY})
+CRASHED = "no_bug"
+PROCESS_ENDED = "process_lives"  # said by whoever ran the process: it is gone, or was silent for too long
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What one run showed. `choices` are those other than 0: with them a script repeats the run."""
+
+    seed: int
+    invariant: str  # that was violated; empty if none
+    detail: str
+    events: int
+    trace: int  # hash of everything that happened
+    marks: Mapping[str, int]
+    core_marks: Mapping[str, int]
+    requests: int
+    repeats: int  # requests whose prompt was asked before
+    wide: bool  # more than one tensor-parallel rank on both sides
+    clean: bool  # no fault was drawn
+    choices: Mapping[int, int]
+    story: tuple[str, ...]
+    labels: Mapping[int, str] = {}  # of the choices
+    settings: tuple[str, ...] = ()  # of the world, in words; this and the following with the story alone
+    diagram: str = ""  # of one room, the one that the violation is about: mermaid
+
+    @property
+    def kind(self) -> Kind:
+        """Verdict."""
+        if not self.invariant:
+            return Kind.FINE
+        if self.invariant in (CRASHED, PROCESS_ENDED):
+            return Kind.CRASH
+        return Kind.LIVENESS if self.invariant in LIVENESS else Kind.SAFETY
+
+
+def be_silent(*, for_good: bool = False) -> None:
+    """The code under test logs; a simulation of thousands of worlds does not listen. for_good: nothing in this process will."""
+    silent = structlog.make_filtering_bound_logger(logging.CRITICAL)
+    structlog.configure(wrapper_class=silent, cache_logger_on_first_use=for_good)
+
+
+@contextmanager
+def _replaced(parts: Parts) -> Iterator[None]:
+    before = [getattr(r.owner, r.name) for r in parts.replaced]
+    try:
+        for r in parts.replaced:
+            setattr(r.owner, r.name, r.value)
+        yield
+    finally:
+        for r, value in zip(parts.replaced, before, strict=True):
+            setattr(r.owner, r.name, value)
+
+
+def run(
+    seed: int = 0,
+    *,
+    script: Script | None = None,
+    tape: Tape | None = None,
+    parts: Parts = SHIPPED,
+    story: bool = False,
+    calm: bool = False,
+) -> Outcome:
+    """Run one world. A `script`, or a `tape`, replaces the choices that the seed would draw; `calm` leaves its faults out."""
+    tape = Tape(seed=seed, script=script) if tape is None else tape
+    invariant, detail = "", ""
+    with _replaced(parts):
+        world = World(tape, parts, calm=calm)
+        if story:
+            world.tell_frames(Story())
+        try:
+            world.run()
+        except Violation as violation:
+            invariant, detail = violation.invariant, violation.detail
+        except Exception as error:  # noqa: BLE001 - top of a run: what the code under test raises is the outcome
+            invariant, detail = CRASHED, f"{type(error).__name__}: {error}"
+    if invariant:
+        world.tell(f"VIOLATION {invariant}: {detail}")
+    clients = world.people.clients
+    tps = [max((w.tp for w in world.draw.workers if w.role == role), default=1) for role in ("prefill", "decode")]
+    return Outcome(
+        seed=seed,
+        invariant=invariant,
+        detail=detail,
+        events=world.heap.events,
+        trace=world.heap.trace,
+        marks=dict(world.marks),
+        core_marks={mark.name: n for mark, n in world.core_marks.items() if n},
+        requests=len(clients),
+        repeats=sum(c.repeats for c in clients),
+        wide=min(tps) > 1,
+        clean=world.draw.clean,
+        choices=tape.taken,
+        story=tuple(map(str, world.story.lines)) if world.story is not None else (),
+        labels=tape.labels,
+        settings=described(world.draw) if story else (),
+        diagram=_diagram(world, invariant, detail),
+    )
+
+
+def _diagram(world: World, invariant: str, detail: str) -> str:
+    if world.story is None:
+        return ""
+    room = room_of(detail, world.story.lines, world.tickets)
+    return diagram(room, world.story.lines, f"{invariant}: {detail}" if invariant else "") if room is not None else ""

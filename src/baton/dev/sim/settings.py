@@ -1,0 +1,322 @@
+"""What one world is like: drawn from its tape, so that every seed has its own layouts, pools and faults (swarm testing:
+Groce et al., Swarm Testing, ISSTA 2012)."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from baton.core.handoff.fetch_back import FetchBack
+from baton.core.ids import GroupName
+from baton.core.memory.host_ledger import state_bytes
+from baton.core.memory.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit, Whole, Window
+from baton.dev.sim.costs import Costs, Shares
+from baton.dev.sim.tape import Tape
+
+BLOCK_TOKENS = 4
+LAYERS = 2
+LONGEST = 33  # tokens of the largest ordinary request, one of headroom among them
+MAX_RANKS = 8  # of a world; beyond it workers are narrow: what ranks say to each other would be most of the run
+MORE_RANKS = 4  # likewise for the second and third worker of a role: they are there to be another place to go
+FULL, WINDOW, SLOT = GroupName("full"), GroupName("window"), GroupName("slot")
+FAR, INDEX = GroupName("far window"), GroupName("index")
+
+# What is drawn evenly from, so that a rare one costs few worlds; the first is the calm one.
+HEADS = (2, 2, 2, 2, 4, 4, 4, 8, 1, 1, 1, 3)
+WIDTHS: Mapping[int, tuple[int, ...]] = {  # by heads
+    1: (1, 1, 1, 1, 1, 2, 2, 1, 4, 3),
+    2: (1, 1, 1, 1, 1, 1, 2, 2, 4),
+    3: (1, 1, 3),
+    4: (1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 4),
+    8: (1, 1, 1, 1, 2, 2, 4),
+}
+STEP_TOKENS = (32, 8, 16, 8, 32, 16, 16, 4)
+STEP_TOKENS_PIPED = (16, 4, 8, 4, 8, 4, 8, 4)  # of a pipeline: steps under way at the same time, one behind the other
+COUNTS = (1, 1, 2, 1, 1, 2, 1, 3)  # of the workers of a role
+PAGE_BLOCKS = (1, 1, 1, 1, 2, 2, 2, 4, 3, 3, 3, 4)
+CROWDS = (0, 1, 2, 3, 1, 2, 1)  # how short memory is, from plenty on
+HURRY_MS = (0, 0, 300, 1_500)  # of requests in a crowd
+PRESSED = 3  # the crowd of worlds in which all ask at once, and for long answers: running rooms run out of pages
+HOST_STATES = (4, 0, 2, 0.5)  # the host store by the draw of `pages`: for so many of the longest requests' states
+
+# Whether there is a worker of both roles beside the others, or there are no others.
+UNIFIED = (None, None, None, "beside", None, None, "beside", None, "alone", None, None, None)
+
+# Of decode workers: whether they have a prefix cache at all, and whether prefill fetches back what it holds.
+CACHES = (FetchBack.NEVER, FetchBack.ALWAYS, FetchBack.ALWAYS, FetchBack.AUTO, FetchBack.ALWAYS, None)
+
+
+VERIFY_MS = (1500, 300, 1500, 0)  # within which cached pages are hashed again
+
+
+class WorkerDraw(msgspec.Struct, frozen=True):
+    """One worker: its layout and the size of its pools."""
+
+    name: str
+    role: str
+    tp: int
+    pp: int
+    page_blocks: int
+    pages: int
+    slots: int
+    step_tokens: int
+    last_chunk_tokens: int
+    max_rooms: int
+    host_bytes: int = 0  # of each rank's host store
+
+
+class Faults(msgspec.Struct, frozen=True):
+    """Probabilities, per frame, per read, per digest or per request; 0 means that the fault does not occur here."""
+
+    loss: float = 0.0
+    duplicate: float = 0.0
+    reorder: float = 0.0
+    lag: float = 0.0  # a frame, and all behind it on its way, is late by some milliseconds
+    old: float = 0.0  # a copy of a frame that arrives seconds later
+    late: float = 0.0  # a frame that arrives after every timeout of the code
+    read_fail: float = 0.0
+    read_straggle: float = 0.0
+    read_corrupt: float = 0.0
+    read_torn: float = 0.0  # sampled and landed in pieces over time
+    source_damage: int = 0  # flips in a source's own pages, times in the hostile phase
+    crashes: int = 0
+    pauses: int = 0
+    partitions: int = 0
+    abort: float = 0.0
+    retry: float = 0.0
+    tight: float = 0.0  # a deadline that cannot always be met
+    big: float = 0.0  # a request larger than a pool
+    mismatch: float = 0.0  # a worker restarts, or begins, with other weights
+    connect_fail: float = 0.0
+    host_slow: float = 0.0  # a copy to or from the host store takes long
+    host_fail: float = 0.0
+    host_damage: float = 0.0  # a bit flips in the store
+    slow_hosts: int = 0  # a process computes at a fraction of its pace for a while; no excuse for anything
+    confused: float = 0.0  # what was said to a process is said to it again by another one
+    twice: float = 0.0  # .. by the same one
+    hangs: int = 0  # times that something of a worker never ends
+    poison: bool = False  # whether one of the requests kills whoever computes it
+
+
+class WorldDraw(msgspec.Struct, frozen=True):
+    """One world."""
+
+    table: StateTable
+    gateways: tuple[str, ...]
+    workers: tuple[WorkerDraw, ...]
+    faults: Faults
+    requests: int
+    hostile_ms: int
+    attempts_differ: bool  # whether every computation of the same rows has bits of its own
+    quiet_ends: bool  # whether the fabric promises that an ended read lands nothing more
+    pressed: bool = False  # whether all ask at once, and for long answers
+    decode_caches: bool = True  # whether decode workers have a prefix cache, as prefill workers do
+    fetch_back: FetchBack = FetchBack.NEVER
+    alike: bool = False  # whether most ask what somebody has asked before, or what begins like it
+    costs: Costs = Costs()
+    crowded: bool = False  # whether there are many more requests than the workers hold at once
+    hurry_ms: int = 0  # the time that each request has; 0 = as much as it could need
+    shaped: bool = False  # whether requests have penalties, least lengths, logprobs
+    verify_ms: int = 0  # within which every cached page is hashed again; 0 = never
+
+    @property
+    def clean(self) -> bool:
+        """Whether no fault occurs here."""
+        return self.faults == Faults()
+
+
+def draw_table(tape: Tape) -> StateTable:
+    """One to five kinds of state over two layers."""
+    heads = HEADS[tape.below(len(HEADS), "heads")]
+    groups = [Group(FULL, Unit.PAGE, Full())]
+    specs = [StateSpec("kv", FULL, (0, 1), ("k", "v"), heads, 4, DType.F32)]
+    kinds = tape.below(12, "kinds")  # half of them can be cached, a third have a window, a third a slot
+    if kinds in (1, 4, 6, 8):
+        groups.append(Group(WINDOW, Unit.PAGE, Window(6)))
+        specs.append(StateSpec("swa", WINDOW, (1,), ("k", "v"), heads, 4, DType.F32))
+    if kinds in (6, 8):
+        groups.append(Group(FAR, Unit.PAGE, Window(13)))  # of another length, so that one passes pages that the other holds
+        specs.append(StateSpec("far", FAR, (0, 1), ("k",), 1, 4, DType.F32))
+    if kinds in (2, 4, 8):
+        groups.append(Group(SLOT, Unit.SLOT, Whole()))
+        specs.append(StateSpec("delta", SLOT, (0,), ("s",), heads, 8, DType.F32))
+    if kinds == 3:
+        specs.append(StateSpec("index", FULL, (0, 1), ("k",), 1, 4, DType.F32))
+    if kinds in (7, 8):
+        groups.append(Group(INDEX, Unit.PAGE, Full() if kinds == 7 else Window(9)))
+        specs.append(StateSpec("index", INDEX, (0, 1), ("k",), 1, 4, DType.F32))
+    if kinds in (8, 9):
+        groups += [] if kinds == 8 else [Group(SLOT, Unit.SLOT, Whole())]
+        specs.append(StateSpec("draft", SLOT, (1,), ("hidden",), 1, 8, DType.F32))
+    return StateTable(LAYERS, BLOCK_TOKENS, tuple(groups), tuple(specs))
+
+
+def draw_world(tape: Tape) -> WorldDraw:
+    """A world; all zeroes are one prefill and one decode worker of one rank each, no fault, and nothing that costs time."""
+    found = draw_service(tape)
+    if not found.clean and tape.chance(0.15, "gray"):
+        found = msgspec.structs.replace(found, faults=grayer(found.faults, tape))
+    if tape.chance(0.03, "a crowd"):
+        return _crowded(tape, found)
+    return msgspec.structs.replace(found, costs=draw_costs(tape, found)) if tape.chance(0.12, "costs") else found
+
+
+def draw_service(tape: Tape) -> WorldDraw:
+    """Workers, clients and faults."""
+    table = draw_table(tape)
+    heads = max(s.heads for s in table.specs)
+    wide = tape.chance(0.42, "wide")
+    narrow = 2 if wide and heads % 2 == 0 else 1
+    workers, ranks = [], 0
+    counts = {"prefill": COUNTS[tape.below(len(COUNTS), "prefills")], "decode": COUNTS[tape.below(len(COUNTS), "decodes")]}
+    k_of = {role: PAGE_BLOCKS[tape.below(len(PAGE_BLOCKS), "page_blocks")] for role in counts}
+    crowd = CROWDS[tape.below(len(CROWDS), "crowd")]
+    for role, count in counts.items():
+        for i in range(count):
+            least, most = (narrow, MAX_RANKS) if i == 0 else (1, MORE_RANKS)
+            worker = draw_worker(tape, table, f"{role}-{i}", role, k_of[role], crowd, least=least, most=most - ranks)
+            ranks += worker.tp * worker.pp
+            workers.append(worker)
+    caches = CACHES[tape.below(len(CACHES), "decode caches")]
+    back = caches if caches is not None and table.cacheable else FetchBack.NEVER
+    found = WorldDraw(
+        table=table,
+        gateways=("gateway-0", "gateway-1") if tape.chance(0.2, "two gateways") else ("gateway-0",),
+        workers=tuple(workers),
+        faults=Faults() if tape.chance(0.06, "clean") else draw_faults(tape),
+        requests=5 + tape.below(2, "requests"),
+        hostile_ms=(800, 1200, 600, 2000)[tape.below(4, "hostile_ms")],
+        attempts_differ=not tape.chance(0.3, "attempts_alike"),
+        quiet_ends=not tape.chance(0.4, "loud_ends"),
+        pressed=crowd == PRESSED,
+        decode_caches=caches is not None,
+        fetch_back=back,
+        alike=tape.chance(0.5, "alike") or back is FetchBack.ALWAYS,
+        shaped=tape.chance(0.4, "shaped"),
+    )
+    verify_ms = VERIFY_MS[tape.below(len(VERIFY_MS), "verified within")] if table.cacheable else 0
+    found = msgspec.structs.replace(found, verify_ms=verify_ms)
+    where = UNIFIED[tape.below(len(UNIFIED), "unified")]
+    if where is None:
+        return found
+    beside = found.workers if where == "beside" else ()
+    unified = draw_unified(tape, table, crowd, count=1 if beside else 1 + tape.below(2, "unifieds"), narrow=narrow)
+    return msgspec.structs.replace(found, workers=beside + unified)
+
+
+def _crowded(tape: Tape, draw: WorldDraw) -> WorldDraw:
+    """The same world with many clients and workers that hold more of them; every other one without faults."""
+    workers = tuple(msgspec.structs.replace(w, pages=16 * w.pages, slots=16 * w.slots, max_rooms=64) for w in draw.workers)
+    return msgspec.structs.replace(
+        draw,
+        workers=workers,
+        requests=40 + 20 * tape.below(4, "how many"),
+        costs=draw_costs(tape, draw),
+        faults=draw.faults if tape.below(2, "with faults") else Faults(),
+        crowded=True,
+        hurry_ms=HURRY_MS[tape.below(len(HURRY_MS), "hurry")],
+    )
+
+
+def longest_bytes(draw: WorldDraw) -> int:
+    """What the ranks of one worker read of the largest ordinary request's state: where there are fewer heads than ranks several
+    hold the same ones, and each reads them for itself."""
+    read = (
+        sum(state_bytes(Placement(draw.table, w.tp, w.pp, t, p, 1), LONGEST) for p in range(w.pp) for t in range(w.tp))
+        for w in draw.workers
+    )
+    return max(read, default=0)
+
+
+def draw_costs(tape: Tape, draw: WorldDraw) -> Costs:
+    """Slow engines, slow wires, or both: never so slow that a step, or the reads that a fabric is given at once, take longer
+    than the time after which the code gives them up."""
+    slow = tape.below(4, "what is slow")  # wires alone in two: a slow engine keeps them from ever being full
+    longest = longest_bytes(draw)
+    sharing = max(1, len(draw.workers) - 1)  # reads from so many, or into so many
+    longest_ms = (100, 100, 50)[tape.below(3, "the wire")] // sharing
+    engine, wire = slow in (0, 3), slow != 0
+    return Costs(
+        step_us=(20_000, 40_000, 10_000)[tape.below(3, "a step")] if engine else 400,
+        row_us=500 * tape.below(3, "a row") if engine else 0,
+        token_us=(8_000, 4_000, 500)[tape.below(3, "a token")] if engine else 25,
+        read_us=200 * tape.below(4, "a read") if wire else 0,
+        bytes_per_ms=-(-longest // longest_ms) if wire else 0,
+        shares=(Shares.ALL, Shares.SOURCE, Shares.TARGET)[tape.below(3, "the wire is shared")] if wire else Shares.NONE,
+        connect_us=100_000 * tape.below(4, "to connect"),
+    )
+
+
+def draw_unified(tape: Tape, table: StateTable, crowd: int, *, count: int, narrow: int) -> tuple[WorkerDraw, ...]:
+    """Workers that compute prompts and go on with them."""
+    k = PAGE_BLOCKS[tape.below(len(PAGE_BLOCKS), "page_blocks")]
+    return tuple(
+        draw_worker(tape, table, f"unified-{i}", "unified", k, crowd, least=narrow, most=MORE_RANKS) for i in range(count)
+    )
+
+
+def draw_worker(
+    tape: Tape, table: StateTable, name: str, role: str, page_blocks: int, crowd: int, *, least: int, most: int
+) -> WorkerDraw:
+    """One worker of `most` ranks, or of `least` and one stage where its draw has more."""
+    heads = max(s.heads for s in table.specs)
+    windowed = any(isinstance(g.extent, Window) for g in table.groups)  # and may pass pages while orders are under way
+    tp = max(WIDTHS[heads][tape.below(len(WIDTHS[heads]), "tp")], least)
+    pp = 1 + (tape.below(6 if windowed else 16, "pp") == 4)  # any but 0, the calm choice
+    tp, pp = (tp, pp) if tp * pp <= most else (least, 1)
+    more = tape.below(4, "pages")
+    need = -(-LONGEST // (BLOCK_TOKENS * page_blocks))  # pages of the largest ordinary request
+    longest = state_bytes(Placement(table, 1, 1, 0, 0, 1), LONGEST)
+    return WorkerDraw(
+        name=name,
+        role=role,
+        tp=tp,
+        pp=pp,
+        page_blocks=page_blocks,
+        pages=need * (4, 2, 1, 1)[crowd] + (more % 2 if crowd == PRESSED else more),
+        slots=(8, 3, 2, 2)[crowd],
+        step_tokens=(STEP_TOKENS if pp == 1 else STEP_TOKENS_PIPED)[tape.below(len(STEP_TOKENS), "step_tokens")],
+        last_chunk_tokens=(32, 4, 8, 32)[tape.below(4, "last_chunk")],
+        max_rooms=(8, 2, 3, 4)[tape.below(4, "max_rooms")],
+        host_bytes=int(HOST_STATES[more] * longest) if role != "prefill" else 0,
+    )
+
+
+def grayer(faults: Faults, tape: Tape) -> Faults:
+    """With what neither lives nor dies: work that never ends, and a request that kills whoever computes it."""
+    kinds = 1 + tape.below(3, "gray kinds")
+    return msgspec.structs.replace(faults, hangs=2 + tape.below(3, "hangs") if kinds & 1 else 0, poison=bool(kinds & 2))
+
+
+def draw_faults(tape: Tape) -> Faults:
+    """Some kinds of fault on, some off; each with an intensity."""
+
+    def some(probability: float, label: str, *levels: float) -> float:
+        return levels[tape.below(len(levels), label)] if tape.chance(probability, f"with {label}") else 0.0
+
+    found = Faults(
+        loss=some(0.4, "loss", 0.02, 0.1),
+        duplicate=some(0.35, "duplicate", 0.02, 0.1),
+        reorder=some(0.4, "reorder", 0.05, 0.3),
+        old=some(0.3, "old", 0.01, 0.03),
+        lag=some(0.3, "lag", 0.05, 0.3),
+        late=some(0.2, "late", 0.002, 0.01),
+        read_fail=some(0.35, "read_fail", 0.05, 0.2),
+        read_straggle=some(0.25, "read_straggle", 0.05, 0.2),
+        read_corrupt=some(0.25, "read_corrupt", 0.05, 0.2, 0.3),
+        read_torn=some(0.5, "read_torn", 0.3, 1.0),
+        source_damage=int(some(0.35, "source_damage", 2, 5)),
+        crashes=int(some(0.35, "crashes", 1, 2, 3)),
+        pauses=int(some(0.25, "pauses", 1, 2)),
+        partitions=int(some(0.3, "partitions", 1, 2)),
+        abort=some(0.4, "abort", 0.1, 0.4),
+        retry=some(0.25, "retry", 0.5),
+        tight=some(0.3, "tight", 0.2, 0.5),
+        big=some(0.15, "big", 0.1),
+        mismatch=some(0.15, "mismatch", 0.3),
+        connect_fail=some(0.15, "connect_fail", 0.2),
+        host_damage=some(0.35, "host_damage", 0.2, 0.5),
+        slow_hosts=int(some(0.1, "slow_hosts", 1, 3)),
+    )
+    slow, fail = found.read_straggle + found.lag, found.read_fail / 2
+    more = {"confused": some(0.2, "confused", 0.2, 0.6), "twice": some(0.2, "twice", 0.05, 0.2)}
+    return msgspec.structs.replace(found, host_slow=slow, host_fail=fail, **more)

@@ -1,0 +1,381 @@
+"""One incarnation of a simulated worker: its ranks' processes with the shipped pumps, over simulated ports."""
+
+from collections.abc import Callable, Iterable, Mapping, Sized
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from baton.core.agreement import StepPlan
+from baton.core.effects import Effect, Issue, Send
+from baton.core.errors import Bug
+from baton.core.events import LeaderEvent, MessageReceived, PeerLost, RankEvent, RankReported
+from baton.core.frames import Join, Said
+from baton.core.ids import Boot, GroupName, Micros, Rank
+from baton.core.manifest import Manifest, PoolView, RankManifest
+from baton.core.memory.prefix_cache import Entry
+from baton.core.memory.span import Span
+from baton.core.memory.state import Group, Placement, Unit
+from baton.core.messages import PROTOCOL, Loan, Offer, Ticket
+from baton.core.rank.rank import RankCore
+from baton.core.rank.rank_effects import Digest, RankEffect
+from baton.core.rank.watchdog import WatchdogSettings
+from baton.core.scheduler.decode import DecodeLeader
+from baton.core.scheduler.leader import Leader
+from baton.core.scheduler.prefill import PrefillLeader
+from baton.core.scheduler.retraction import GeneratingLeader
+from baton.core.scheduler.room import LeaderSettings
+from baton.dev.sim.at_rest import Where
+from baton.dev.sim.books import PlanBook, RankBooks
+from baton.dev.sim.caches import CacheBook
+from baton.dev.sim.collective import Collective
+from baton.dev.sim.confusion import Voice
+from baton.dev.sim.engine import SimEngine
+from baton.dev.sim.host_store import SimHostStore
+from baton.dev.sim.memory import SimFabric
+from baton.dev.sim.network import SimControl
+from baton.dev.sim.parts import Parts
+from baton.dev.sim.process import Process, Pump
+from baton.dev.sim.replicas import Replicas
+from baton.dev.sim.settings import LONGEST, WorkerDraw
+from baton.dev.sim.watched import Watched
+from baton.shell.lines import Lines
+from baton.shell.narration import Narration
+from baton.shell.rank_host import RankHost
+from baton.shell.rank_pump import RankPump
+from baton.shell.worker import WorkerPump
+
+WATCHDOG = WatchdogSettings(floor_ms=2_400, first_ms=3_000)  # a slow copy to the host store takes 2 s
+AHEAD = {3: 0.5, 4: 0.25}  # share of the pool that runs ahead of admission, by the rooms of the worker; else all of it
+
+
+class Silent(Narration):
+    """Nothing is written."""
+
+    def note(self, event: str, **fields: object) -> None:
+        """Nothing."""
+
+    def tell(self) -> None:
+        """Nothing."""
+
+
+class WorkerRun:
+    """Processes of one worker from its start to its end."""
+
+    def __init__(self, world: Any, draw: WorkerDraw, boots: list[Boot], *, weights: str, parts: Parts) -> None:
+        self.world, self.draw, self.boots, self.parts = world, draw, boots, parts
+        self.boot = boots[0]
+        self.table = world.draw.table
+        self.placements = [
+            Placement(self.table, draw.tp, draw.pp, r % draw.tp, r // draw.tp, draw.page_blocks) for r in range(len(boots))
+        ]
+        self.pages = {g.name: self._pool(g) for g in self.table.groups}
+        self.manifest = self._manifest(weights)
+        self.collective = Collective(world, boots[0], draw.role, len(boots))
+        self.collective.raises = world.gray.raises
+        self.collective.strikes = lambda rows: world.gray.strikes(draw.name, rows)
+        self.cache = world.caches[boots[0]] = CacheBook(
+            draw.name,
+            self.table,
+            draw.page_blocks,
+            self.collective,
+            world.tickets,
+            world.violate,
+            on=world.seal and world.draw.decode_caches and draw.role == "decode",
+            verify_ms=world.draw.verify_ms,
+        )
+        self._cached: set[Where] = set()  # as the leader said last
+        self.processes: list[Process] = []
+        self.engines: list[SimEngine] = []
+        self.stores: list[SimHostStore] = []
+        self.cores: list[RankCore] = []
+        self.books: list[RankBooks] = []
+        self.plans = PlanBook(draw.name, world.violate)
+        self.replicas = Replicas(draw.name, world.violate)
+        self.leader: Leader[Any] = self._leader()
+        for rank in range(len(boots)):
+            self._start(Rank(rank))
+
+    @property
+    def alive(self) -> bool:
+        """Whether all its processes live."""
+        return all(p.alive for p in self.processes)
+
+    def _pool(self, group: Group) -> int:
+        """Pages of a group; windows get the part of the others' that their rooms use."""
+        d = self.draw
+        if group.unit is Unit.SLOT:
+            return d.slots
+        span = Span(self.table, d.page_blocks * self.table.block_tokens)
+        step = d.step_tokens * d.pp if d.role != "decode" else 1
+        return -(-d.pages * span.reserve(LONGEST, step=step)[group.name] // span.past(LONGEST)[group.name])
+
+    def _manifest(self, weights: str) -> Manifest:
+        ranks = tuple(
+            RankManifest(
+                boot=self.boots[r],
+                rank=r,
+                tp_rank=p.tp_rank,
+                pp_rank=p.pp_rank,
+                pools=tuple(PoolView(g, n, n * p.page_bytes(g)) for g, n in self.pages.items()),
+                exposures={"sim": b""},
+            )
+            for r, p in enumerate(self.placements)
+        )
+        d = self.draw
+        return Manifest(
+            PROTOCOL, d.role, "sim", weights, "f32", self.table, d.page_blocks, d.tp, d.pp, 4096, self.world.seal, ranks
+        )
+
+    def _leader(self) -> Leader[Any]:
+        d = self.draw
+        settings = LeaderSettings(
+            name=d.name,
+            address=address_of(d.name),
+            step_tokens=d.step_tokens,
+            last_chunk_tokens=d.last_chunk_tokens,
+            max_rooms=d.max_rooms,
+            max_queue=64,
+            stall_ms=1500,
+            fetch_ms=500,
+            pids=tuple(range(len(self.boots))),
+            host_bytes=d.host_bytes,
+            ahead=AHEAD.get(d.max_rooms, 1.0),
+            prefix_cache=d.role != "decode" or self.world.draw.decode_caches,
+            fetch_back=self.world.draw.fetch_back,
+            answer_ms=60,
+            pair_ms=1_000,
+            verify_ms=self.world.draw.verify_ms,
+        )
+        makers: Mapping[str, Callable[[], Leader[Any]]] = {
+            "prefill": lambda: self.parts.prefill(self.manifest, settings, self.pages),
+            "decode": lambda: self.parts.decode(self.manifest, settings, self.pages),
+            "unified": lambda: self.parts.unified(self.manifest, settings, self.pages),
+        }
+        leader = makers[d.role]()
+        leader.marks, leader.plans = self.world.core_marks, self.world.plans
+        return leader
+
+    # ---- what goes in and out, for the judges ---------------------------------------------------
+
+    def _before(self, event: LeaderEvent) -> None:
+        match event:
+            case MessageReceived(sender=sender, message=message):
+                if self.world.confusion.rightful(sender, message):
+                    self._hears(message)
+                self.world.confusion.heard(sender, self.boot, message)
+            case PeerLost(boot=boot):
+                self.world.endings.lost(self.boot, boot)
+                self.world.loans.lost(self.boot, boot)
+            case RankReported(report=report):
+                self.cache.answered(report.rank, [answer.order for answer in report.rehashed])
+                self.world.loans.found(self.boot, report.ballots)
+            case _:
+                pass
+
+    def _hears(self, message: Said) -> None:
+        if isinstance(message, Ticket):
+            self.world.ticket(message)
+        self.world.endings.heard(self.boot, message)
+        if self.draw.role != "prefill":
+            self.world.pressure.heard(self.boot, message)
+        if self.draw.role == "decode":
+            self.world.loans.heard(self.boot, message)
+        self.world.waits.heard(self.boot, message)
+        self.world.overtaking.heard(self.boot, message)
+
+    def _after(self, event: LeaderEvent, effects: list[Effect]) -> None:
+        if not effects:
+            return
+        ledger = self.leader.ledger
+        self.world.endings.acts(self.boot, self.draw.name, effects)
+        self.world.overtaking.acts(self.boot, self.draw.name, effects)
+        if self.draw.role == "prefill":
+            self._offers(effects)
+            self.world.sharing.acts(self.manifest, effects, self._changed)
+        if self.draw.role != "decode":
+            self._caches((g, int(p)) for g, pool in ledger.pools.items() for p in pool.cached())
+        else:
+            self.cache.acts(effects, {where for entry in ledger.cache.live() for where in entry.pages.items()})
+            if self.cache.on:
+                self.cache.pinned(ledger.pins)
+            for loan in [effect.message for effect in effects if isinstance(effect, Send) and isinstance(effect.message, Loan)]:
+                if loan.runs:
+                    self.world.people.lent(loan.key)
+        if self.draw.role != "prefill":
+            self.world.pressure.acts(self.boot, self.draw.name, effects)
+
+    def _before_rank(self, rank: Rank, event: RankEvent) -> None:
+        if isinstance(event, StepPlan):
+            self.plans.applied(rank, event)
+            self.books[rank].applied(event)
+
+    def _after_rank(self, rank: Rank, event: RankEvent, effects: list[RankEffect]) -> None:
+        if isinstance(event, StepPlan):
+            self.books[rank].passing.update(e.order.job for e in effects if isinstance(e, Digest) and e.passing)
+            self.world.plan_applied(self, rank, event)
+
+    def _caches(self, cached: Iterable[Where]) -> None:
+        """Where pages are computed: those that enter the cache are complete, and sealed on every rank."""
+        before, self._cached = self._cached, set(cached)
+        for group, page in sorted(self._cached - before):
+            if not all(engine.kept(group, page) for engine in self.engines):
+                self.world.violate("cached_sealed", f"{self.draw.name} caches page {page} of {group}, which was not sealed")
+
+    def _offers(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Send(message=Offer(key=key, runs=runs)):
+                    self.collective.offered(key, runs)
+                case Send(message=message):
+                    self.world.loans.says(message)
+                case Issue(plan=plan):
+                    self.world.loans.ordered(self.boot, plan)
+                case _:
+                    pass
+
+    def _changed(self, group: GroupName, page: int) -> bool:
+        """Whether a page differs on some rank from what it was when it was sealed."""
+        return any(engine.changed(group, page) for engine in self.engines)
+
+    def _start(self, rank: Rank) -> None:
+        world, d = self.world, self.draw
+        process: Process = world.process(f"{d.name}/{rank}", self.boots[rank])
+        self.processes.append(process)
+        placement = self.placements[rank]
+        books = RankBooks(process.name, placement, world.violate)
+        books.replicas = self.replicas
+        engine = SimEngine(
+            world=world,
+            process=process,
+            placement=placement,
+            rank=rank,
+            pages=self.pages,
+            collective=self.collective,
+        )
+        books.engine = engine
+        engine.cached, engine.passing = self.cache.holds, books.passing.__contains__
+        fabric = SimFabric(world, process, engine.sim_pools, books)
+        store = self.parts.host_store(
+            world=world, process=process, placement=placement, pools=engine.sim_pools, total=d.host_bytes
+        )
+        store.damaged = lambda group, slot: engine.was_damaged(group, [slot])
+        books.store = store
+        core = self.parts.rank(rank=rank, boot=self.boots[rank], placements=self.placements, seal=world.seal)
+        core.marks, core.plans = world.core_marks, world.plans
+        control = SimControl(world.network, process, address_of(d.name) if rank == 0 else None)
+        sessions = self.parts.sessions(self.boots[rank], world.limits)
+        lines = Lines(sessions, control, process.clock)
+        if rank == 0:
+            world.confusion.joins(self.boot, Voice(process, sessions, lines))
+        host = RankHost(
+            core=Watched(core, partial(self._before_rank, rank), partial(self._after_rank, rank)),
+            engine=engine,
+            fabrics={"sim": fabric},
+            store=store,
+            clock=process.clock,
+            narration=Silent(),
+            watchdog=WATCHDOG,
+        )
+        self.engines.append(engine)
+        self.stores.append(store)
+        self.cores.append(core)
+        self.books.append(books)
+        process.start(lambda: self._pump(rank, host, lines, process))
+
+    def _pump(self, rank: Rank, host: RankHost, lines: Lines, process: Process) -> Pump:
+        if rank:
+            address = address_of(self.draw.name)
+            join = Join(msgspec.structs.replace(self.manifest, ranks=(self.manifest.ranks[rank],)), pid=rank)
+            return RankPump(
+                rank=host,
+                join=join,
+                lines=lines,
+                clock=process.clock,
+                leader=self.boot,
+                address=address,
+                narration=Silent(),
+            )
+        return WorkerPump(
+            leader=Watched(self.leader, self._before, self._after),
+            rank=host,
+            others=self.boots[1:],
+            absent=self.boots[1:],
+            lines=lines,
+            clock=process.clock,
+            gateways=self.world.gateway_addresses,
+            narration=Silent(),
+        )
+
+    def damaged(self) -> set[Entry]:
+        """Cached pages that are not what they were when they were sealed, or on decode when they came."""
+        sees = (lambda e, g, p: e.flipped(g, p) is not None) if self.draw.role == "decode" else SimEngine.changed
+        live = self.leader.ledger.cache.live()
+        return {entry for entry in live if any(sees(e, g, int(p)) for e in self.engines for g, p in entry.pages.items())}
+
+    def at_rest(self) -> str:
+        """What is still held though nothing should be; empty if nothing."""
+        leader = self.leader
+        try:
+            leader.ledger.audit()
+        except Bug as error:
+            return str(error)
+        if leader.rooms:
+            return f"{self.draw.name} holds rooms {[(k.room[-4:], k.epoch, r.state.value) for k, r in leader.rooms.items()]}"
+        if not leader.ledger.clean:
+            return f"{self.draw.name} holds pages or pins: {leader.ledger.view()}, {leader.ledger.pins} pins"
+        for group, pages in leader.ledger.view().items():
+            if pages["free"] + pages["cached"] != pages["total"]:
+                return f"{self.draw.name} has lost pages of group {group}: {pages}"
+        if left := kept_by(leader, self.processes[0].clock.now()):
+            return f"the leader of {self.draw.name} still keeps {left}"
+        for process, core, books in zip(self.processes, self.cores, self.books, strict=True):
+            if books.reads:
+                return f"{process.name} has {books.reads} reads that may still land"
+            left = held_by(core)
+            if left:
+                return f"{process.name} still holds {left}"
+        for process, store in zip(self.processes, self.stores, strict=True):
+            if store.held or store.under_way:
+                return f"the host store of {process.name} still holds {dict(store.held)}"
+        return ""
+
+
+def kept_by(leader: Leader[Any], now: int) -> dict[str, int]:
+    """What a leader's tables keep of rooms that have ended; offers without a ticket until their time is over."""
+    agreement, inspections = leader._agreement, leader.inspections
+    kept: dict[str, Sized] = {"epochs": leader._epochs, "votes": agreement._votes, "drops": agreement._dropped_at}
+    kept["followers"], kept["inspections"] = leader.followers, inspections
+    kept["wedged"] = leader._wedges
+    kept["trials"] = [leader._trial] if leader._trial is not None else []
+    if isinstance(leader, GeneratingLeader):
+        kept["copies"] = leader._copies
+        kept["host ledger"] = range(leader._host.rooms)
+    if isinstance(leader, DecodeLeader):
+        kept["orders"] = leader._orders
+        kept["early offers"] = leader._early.overdue(Micros(now))
+    if isinstance(leader, PrefillLeader):
+        kept["reads"] = leader._reads
+        kept["steps"] = leader._began
+    return {name: len(items) for name, items in kept.items() if len(items)}
+
+
+def held_by(core: RankCore) -> dict[str, int]:
+    """What a rank core keeps for rooms."""
+    kept: dict[str, Sized] = {
+        "rooms": core._rooms,
+        "orders": core._orders,
+        "reads": core._reads,
+        "unknown": core._unknown,
+        "hashing": core._hashing,
+        "rehashing": core._rehashing,
+        "batches": core._batches,
+        "dropping": core._dropping,
+        "copies": core._host,
+    }
+    return {name: len(items) for name, items in kept.items() if len(items)}
+
+
+def address_of(name: str) -> str:
+    """Where a worker's leader or a gateway listens; the same for every incarnation."""
+    return f"sim://{name}"
