@@ -19,7 +19,7 @@ import numpy as np
 from baton.core.ids import GroupName, Micros, RankId
 from baton.core.manifest import RankManifest
 from baton.ports.clock import Clock
-from baton.ports.fabric import Capabilities, Connected, Copies, Ended, Fabric, FabricEvent, Handle, Outcome, Pool
+from baton.ports.fabric import Capabilities, Connected, Copies, Fabric, FabricEvent, Handle, Pool, ReadEnded, ReadOutcome
 
 
 class Fault(Enum):
@@ -65,7 +65,7 @@ class _Read(msgspec.Struct):
     rule: Rule
     landed: tuple[Copies, ...]
     due: Micros
-    end: Ended | None = None  # what the inner fabric said, while it is held back
+    end: ReadEnded | None = None  # what the inner fabric said, while it is held back
     tell_at: Micros | None = None
 
 
@@ -143,7 +143,7 @@ class FaultyFabric:
             read = self._reads.get(event.handle) if not isinstance(event, Connected) else None
             if read is None:
                 self._events.append(event)
-            elif not isinstance(event, Ended) or event.outcome is not Outcome.OK:
+            elif not isinstance(event, ReadEnded) or event.outcome is not ReadOutcome.OK:
                 del self._reads[read.handle]
                 self._events.append(event)
             else:
@@ -174,7 +174,7 @@ class FaultyFabric:
                 return rule
         return None
 
-    def _damage(self, read: _Read, end: Ended) -> None:
+    def _damage(self, read: _Read, end: ReadEnded) -> None:
         fault = read.rule.fault
         if fault in (Fault.DELAY, Fault.HANG):
             read.end = end
@@ -187,9 +187,9 @@ class FaultyFabric:
         if fault is Fault.SWAP:
             self._swap(read.landed)
         failed = fault in (Fault.PARTIAL, Fault.FAIL)
-        self._tell(read, Ended(read.handle, Outcome.FAILED, f"planted: {fault.value}") if failed else end)
+        self._tell(read, ReadEnded(read.handle, ReadOutcome.FAILED, f"planted: {fault.value}") if failed else end)
 
-    def _tell(self, read: _Read, end: Ended) -> None:
+    def _tell(self, read: _Read, end: ReadEnded) -> None:
         del self._reads[read.handle]
         self._events.append(end)
 
@@ -197,7 +197,7 @@ class FaultyFabric:
         """End a read that is held back; one that the inner fabric still has ends there."""
         read = self._reads.get(handle)
         if read is not None and read.end is not None:
-            self._tell(read, Ended(handle, Outcome.FAILED, why))
+            self._tell(read, ReadEnded(handle, ReadOutcome.FAILED, why))
             self._wake()
 
     def _wake_at(self, when: Micros) -> None:

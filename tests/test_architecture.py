@@ -68,3 +68,12 @@ def test_every_folder_of_the_core_has_its_layer():
     (layers,) = [c["layers"] for c in project["tool"]["importlinter"]["contracts"] if c["type"] == "layers"]
     named = {name.strip() for layer in layers for name in layer.split("|")}
     assert named >= {path.parent.name for path in (SOURCE / "core").glob("*/__init__.py")}
+
+
+def test_no_two_public_classes_have_one_name():
+    places: dict[str, list[str]] = {}
+    for path in FILES:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(str(path.relative_to(SOURCE)))
+    assert {name: there for name, there in places.items() if len(there) > 1} == {}

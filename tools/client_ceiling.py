@@ -12,8 +12,8 @@ import multiprocessing
 import time
 from multiprocessing.connection import Connection
 
-from baton.dev.bench.client import Outcome, Target
-from baton.dev.bench.load import Pace, drive
+from baton.dev.bench.client import RequestOutcome, Target
+from baton.dev.bench.load import SendSchedule, drive
 from baton.dev.bench.workload import Item
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -66,7 +66,9 @@ def main() -> None:
     target = Target(base_url=f"http://127.0.0.1:{ours.recv()}", endpoint="/", model="m")
     items = [Item((1,), args.tokens)] * args.streams
     cpu = time.process_time()
-    found: list[Outcome] = drive(target, items, Pace((0.0,) * args.streams, None), warm_up=items[:1], tell=lambda _: None)
+    found: list[RequestOutcome] = drive(
+        target, items, SendSchedule((0.0,) * args.streams, None), warm_up=items[:1], tell=lambda _: None
+    )
     cpu = time.process_time() - cpu
     seconds = max(o.ended for o in found) - min(o.sent for o in found)
     total = sum(len(o.times) for o in found)

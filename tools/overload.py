@@ -20,9 +20,9 @@ import httpx
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from baton.dev.bench.client import Outcome, Target
+from baton.dev.bench.client import RequestOutcome, Target
 from baton.dev.bench.figures import Spread, spread, ttft
-from baton.dev.bench.load import Pace, drive
+from baton.dev.bench.load import SendSchedule, drive
 from baton.dev.bench.schedule import arrivals
 from baton.dev.bench.service import serving
 from baton.dev.bench.workload import Item, Shape, random_items
@@ -89,15 +89,15 @@ def measure(target: Target, load: Load) -> Found:
     def items(count: int) -> list[Item]:
         return random_items(count, input_len=load.prompt, output_len=load.answer, range_ratio=0.5, shape=shape)
 
-    def alone(count: int) -> list[Outcome]:
+    def alone(count: int) -> list[RequestOutcome]:
         single = random_items(count, input_len=load.prompt, output_len=4, range_ratio=0.0, shape=shape)
-        return drive(target, single, Pace((0.0,) * count, 1), warm_up=(), tell=lambda _: None)
+        return drive(target, single, SendSchedule((0.0,) * count, 1), warm_up=(), tell=lambda _: None)
 
     idle_s = statistics.median(ttft(o) for o in alone(IDLE)[2:])
     closed = drive(
         target,
         items(load.capacity_requests),
-        Pace((0.0,) * load.capacity_requests, load.clients),
+        SendSchedule((0.0,) * load.capacity_requests, load.clients),
         warm_up=(),
         tell=lambda _: None,
     )
@@ -137,11 +137,11 @@ def steady_rate(ends: Sequence[float], clients: int) -> float:
 
 
 def _flood(
-    target: Target, items: Sequence[Item], due: Sequence[float], *, alone: Callable[[], Outcome], idle_s: float
-) -> tuple[list[Outcome], float | None]:
+    target: Target, items: Sequence[Item], due: Sequence[float], *, alone: Callable[[], RequestOutcome], idle_s: float
+) -> tuple[list[RequestOutcome], float | None]:
     """The load, and from its end on single requests beside what is left of it."""
     with ThreadPoolExecutor(1) as pool:
-        flood = pool.submit(drive, target, items, Pace(tuple(due)), warm_up=(), tell=lambda _: None)
+        flood = pool.submit(drive, target, items, SendSchedule(tuple(due)), warm_up=(), tell=lambda _: None)
         time.sleep(due[-1])
         end = time.perf_counter()
         back_s = None

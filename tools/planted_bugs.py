@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.progress import track
 
-from baton.dev.sim.bank import SEEDS, SHRINK_RUNS, Found, measure, table
+from baton.dev.sim.bank import SEEDS, SHRINK_RUNS, PlantResult, measure, table
 from baton.dev.sim.plants import BANK, BY_NAME, seeds
 from baton.dev.sim.run import be_silent
 from document import with_parts
@@ -20,14 +20,14 @@ from document import with_parts
 PAGE = Path(__file__).parents[1] / "docs" / "simulation.md"
 
 
-def found(name: str, worlds: int, shrink_runs: int) -> Found:
+def found(name: str, worlds: int, shrink_runs: int) -> PlantResult:
     """One row of the table: a rate over so many worlds, or over all of them where the bug shows in none of these."""
     be_silent()
     row = measure(BY_NAME[name], SEEDS[:worlds], shrink_runs=shrink_runs)
     return row if row.first_seed is not None else measure(BY_NAME[name], SEEDS, shrink_runs=shrink_runs)
 
 
-def write_seeds(rows: list[Found]) -> None:
+def write_seeds(rows: list[PlantResult]) -> None:
     """Keep the head of the module, replace what it holds."""
     path = Path(seeds.__file__)
     head = path.read_text().split("FIRST_SEEDS: ")[0]

@@ -9,11 +9,11 @@ import random
 import numpy as np
 import pytest
 
-from baton.adapters.agent_reads import GRACE_US, WINDOW_PARTS, Limits, Link, PartState, Progress
-from baton.adapters.reads import Desk, Ranges, Read
+from baton.adapters.agent_reads import GRACE_US, WINDOW_PARTS, AgentReads, Link, PartLimits, PartState
+from baton.adapters.reads import OpenRead, OpenReads, Ranges
 from baton.core.errors import FabricError
 from baton.core.ids import Boot, Micros, RankId
-from baton.ports.fabric import Ended, Handle, Outcome, Released
+from baton.ports.fabric import Handle, ReadEnded, ReadOutcome, Released
 
 PART_BYTES = 1 << 20
 PEER = RankId(Boot(1), Boot(1), 0)
@@ -83,9 +83,9 @@ class World:
     """A Progress over scripted agents, which holds every end against what may still land."""
 
     def __init__(self) -> None:
-        self.clock, self.agents, self.desk = HandClock(), [], Desk(lambda: None)  # type: ignore[var-annotated]
-        self.progress = Progress(self._make, self.desk, self.clock, Limits(PART_BYTES, 2048))  # type: ignore[arg-type]
-        self.told: dict[Handle, list[Outcome | None]] = {}  # None: released
+        self.clock, self.agents, self.reads = HandClock(), [], OpenReads(lambda: None)  # type: ignore[var-annotated]
+        self.progress = AgentReads(self._make, self.reads, self.clock, PartLimits(PART_BYTES, 2048))  # type: ignore[arg-type]
+        self.told: dict[Handle, list[ReadOutcome | None]] = {}  # None: released
         self.connect()
 
     def connect(self) -> None:
@@ -98,23 +98,23 @@ class World:
 
     def begin(self, handle: int, parts: int = 1, due: int = 10**9) -> None:
         n = np.full(parts, PART_BYTES)
-        read = Read(Handle(handle), PEER, Ranges(n * 0, n * 0 + handle, n), Micros(due))
-        self.desk.open(read)
+        read = OpenRead(Handle(handle), PEER, Ranges(n * 0, n * 0 + handle, n), Micros(due))
+        self.reads.open(read)
         self.progress.begin(read, self.link)
 
-    def steps(self, n: int = 20) -> list[Ended | Released]:
+    def steps(self, n: int = 20) -> list[ReadEnded | Released]:
         return [event for _ in range(n) for event in self.step()]
 
-    def step(self) -> list[Ended | Released]:
+    def step(self) -> list[ReadEnded | Released]:
         self.progress.step()
         return self.collect()
 
-    def collect(self) -> list[Ended | Released]:
-        events = [event for event in self.desk.collect() if isinstance(event, Ended | Released)]
+    def collect(self) -> list[ReadEnded | Released]:
+        events = [event for event in self.reads.collect() if isinstance(event, ReadEnded | Released)]
         for event in events:
-            outcome = event.outcome if isinstance(event, Ended) else None
+            outcome = event.outcome if isinstance(event, ReadEnded) else None
             self.told.setdefault(event.handle, []).append(outcome)
-            if outcome is not Outcome.UNKNOWN:
+            if outcome is not ReadOutcome.UNKNOWN:
                 assert not any(agent.may_land(event.handle) for agent in self.agents), f"{event}, and it may still land"
         return events
 
@@ -139,19 +139,19 @@ def test_no_more_parts_than_the_window_are_under_way_and_the_oldest_read_comes_f
     assert len(parts) == WINDOW_PARTS + 1  # the last of the first read
     for part in parts:
         part.state = PartState.DONE
-    assert world.steps() == [Ended(Handle(1), Outcome.OK, "")]
+    assert world.steps() == [ReadEnded(Handle(1), ReadOutcome.OK, "")]
     parts[-1].state = PartState.DONE
-    assert world.steps() == [Ended(Handle(2), Outcome.OK, "")]
+    assert world.steps() == [ReadEnded(Handle(2), ReadOutcome.OK, "")]
 
 
 def test_a_stopped_read_waits_for_its_parts_and_posts_no_more(world: World) -> None:
     world.begin(1, parts=WINDOW_PARTS + 3)
     world.steps()
-    world.desk.stop(Handle(1), "cancelled")
+    world.reads.stop(Handle(1), "cancelled")
     assert world.steps() == []
     for part in world.agents[0].parts:
         part.state = PartState.DONE
-    assert world.steps() == [Ended(Handle(1), Outcome.FAILED, "cancelled")]
+    assert world.steps() == [ReadEnded(Handle(1), ReadOutcome.FAILED, "cancelled")]
     assert len(world.agents[0].parts) == WINDOW_PARTS
     assert not world.agents[0].closed
 
@@ -164,13 +164,13 @@ def test_a_stalled_read_costs_its_agent_and_every_read_from_that_peer(world: Wor
     assert world.steps() == []
     world.clock.time += GRACE_US
     ends = world.steps()
-    assert [(e.handle, e.outcome) for e in ends if isinstance(e, Ended)] == [(1, Outcome.FAILED), (2, Outcome.FAILED)]
+    assert [(e.handle, e.outcome) for e in ends if isinstance(e, ReadEnded)] == [(1, ReadOutcome.FAILED), (2, ReadOutcome.FAILED)]
     assert world.agents[0].closed
     world.begin(3)
     world.steps()
     assert len(world.agents) == 2  # read again through a new one
     world.agents[1].parts[0].state = PartState.DONE
-    assert world.steps() == [Ended(Handle(3), Outcome.OK, "")]
+    assert world.steps() == [ReadEnded(Handle(3), ReadOutcome.OK, "")]
 
 
 def test_a_broken_part_ends_its_read_only_when_the_other_parts_cannot_land(world: World) -> None:
@@ -181,7 +181,9 @@ def test_a_broken_part_ends_its_read_only_when_the_other_parts_cannot_land(world
     assert world.steps() == []
     assert not world.agents[0].closed
     second.let_go = True
-    assert [(e.handle, e.outcome, e.detail) for e in world.steps() if isinstance(e, Ended)] == [(1, Outcome.FAILED, "lost")]
+    assert [(e.handle, e.outcome, e.detail) for e in world.steps() if isinstance(e, ReadEnded)] == [
+        (1, ReadOutcome.FAILED, "lost")
+    ]
     assert world.agents[0].closed
 
 
@@ -192,7 +194,7 @@ def test_a_part_that_is_not_let_go_of_is_unknown_until_it_is(world: World) -> No
     world.clock.time = 100
     assert world.steps() == []
     world.clock.time += GRACE_US
-    assert world.steps() == [Ended(Handle(1), Outcome.UNKNOWN, "deadline passed")]
+    assert world.steps() == [ReadEnded(Handle(1), ReadOutcome.UNKNOWN, "deadline passed")]
     world.agents[0].parts[0].let_go = True
     assert world.steps() == [Released(Handle(1))]
     assert world.agents[0].closed
@@ -208,14 +210,14 @@ def test_while_one_part_is_not_let_go_of_nothing_that_was_under_way_with_it_is_q
     world.steps()
     world.clock.time += GRACE_US
     world.steps()
-    assert world.told == {1: [Outcome.UNKNOWN]}
+    assert world.told == {1: [ReadOutcome.UNKNOWN]}
     world.clock.time += GRACE_US
     world.steps()
-    assert world.told == {1: [Outcome.UNKNOWN], 2: [Outcome.UNKNOWN]}
+    assert world.told == {1: [ReadOutcome.UNKNOWN], 2: [ReadOutcome.UNKNOWN]}
     assert not world.agents[0].closed
     held.let_go = True
     world.steps()
-    assert world.told == {1: [Outcome.UNKNOWN, None], 2: [Outcome.UNKNOWN, None]}
+    assert world.told == {1: [ReadOutcome.UNKNOWN, None], 2: [ReadOutcome.UNKNOWN, None]}
     assert world.agents[0].closed
 
 
@@ -229,9 +231,9 @@ def test_what_had_landed_before_its_agent_went_is_quiet(world: World) -> None:
     world.steps(1)  # the last part of the second read is posted
     for part in world.agents[0].parts[1:]:
         part.state = PartState.DONE
-    world.desk.stop(Handle(2), "cancelled")
+    world.reads.stop(Handle(2), "cancelled")
     world.clock.time = 100 + GRACE_US
-    assert Ended(Handle(2), Outcome.FAILED, "cancelled") in world.steps()
+    assert ReadEnded(Handle(2), ReadOutcome.FAILED, "cancelled") in world.steps()
 
 
 def test_a_part_that_ends_by_itself_lets_its_agent_go(world: World) -> None:
@@ -250,7 +252,7 @@ def test_a_part_that_ends_by_itself_lets_its_agent_go(world: World) -> None:
     world.begin(2)
     world.steps()
     world.agents[1].parts[0].state = PartState.DONE
-    assert world.steps() == [Ended(Handle(2), Outcome.OK, "")]
+    assert world.steps() == [ReadEnded(Handle(2), ReadOutcome.OK, "")]
 
 
 def test_a_forgotten_peer_that_is_met_again_is_read_while_its_old_agent_lives_on(world: World) -> None:
@@ -263,12 +265,12 @@ def test_a_forgotten_peer_that_is_met_again_is_read_while_its_old_agent_lives_on
     world.begin(2)
     assert world.steps() == []
     world.agents[1].parts[0].state = PartState.DONE
-    assert world.steps() == [Ended(Handle(2), Outcome.OK, "")]
+    assert world.steps() == [ReadEnded(Handle(2), ReadOutcome.OK, "")]
     progressed = world.agents[0].progressed
     world.progress.progress()
     assert world.agents[0].progressed > progressed, "without progress the engine may never let go"
     held.let_go = True
-    assert world.steps() == [Ended(Handle(1), Outcome.FAILED, "disconnected")]
+    assert world.steps() == [ReadEnded(Handle(1), ReadOutcome.FAILED, "disconnected")]
     assert (world.agents[0].closed, world.agents[1].closed) == (True, False)
 
 
@@ -285,7 +287,7 @@ def test_parts_that_are_kept_take_no_place_from_other_peers(world: World) -> Non
     world.progress.tear_down(slow, "test")
     world.steps()
     world.agents[1].parts[0].state = PartState.DONE
-    assert world.steps() == [Ended(Handle(2), Outcome.OK, "")]
+    assert world.steps() == [ReadEnded(Handle(2), ReadOutcome.OK, "")]
 
 
 def test_closing_says_of_no_read_that_it_is_quiet_while_its_agent_lives(world: World) -> None:
@@ -297,8 +299,8 @@ def test_closing_says_of_no_read_that_it_is_quiet_while_its_agent_lives(world: W
     world.agents[0].parts[0].let_go = False
     world.progress.shut_down()
     world.collect()
-    assert world.told == {4: [Outcome.FAILED]}
-    assert [read.handle for read in world.desk.open_reads()] == [1, 2, 3]  # of these the fabric says UNKNOWN
+    assert world.told == {4: [ReadOutcome.FAILED]}
+    assert [read.handle for read in world.reads.open_reads()] == [1, 2, 3]  # of these the fabric says UNKNOWN
 
 
 @pytest.mark.parametrize("state", [PartState.MOVING, PartState.BROKEN])
@@ -317,7 +319,7 @@ def test_a_read_that_comes_while_an_agent_is_going_waits_for_the_next_one(world:
     world.agents[0].parts[0].let_go = True
     assert world.steps() == [Released(Handle(1))]
     world.agents[1].parts[0].state = PartState.DONE
-    assert world.steps() == [Ended(Handle(2), Outcome.OK, "")]
+    assert world.steps() == [ReadEnded(Handle(2), ReadOutcome.OK, "")]
 
 
 def test_a_read_that_comes_when_an_agent_has_not_gone_for_long_fails_at_once(world: World) -> None:
@@ -331,8 +333,8 @@ def test_a_read_that_comes_when_an_agent_has_not_gone_for_long_fails_at_once(wor
     world.begin(2)
     world.clock.time += GRACE_US
     (end,) = world.steps()
-    assert isinstance(end, Ended)
-    assert (end.handle, end.outcome) == (2, Outcome.FAILED)
+    assert isinstance(end, ReadEnded)
+    assert (end.handle, end.outcome) == (2, ReadOutcome.FAILED)
     assert "a read did not end in time (deadline passed)" in end.detail
 
 
@@ -348,7 +350,7 @@ def test_no_end_comes_before_its_bytes_and_all_come_once_the_engine_lets_go(seed
                 begun += 1
                 world.begin(begun, parts=rng.randrange(4), due=world.clock.time + rng.choice((0, 10**5, 10**7, 10**9)))
             case 3 if begun:
-                world.desk.stop(Handle(rng.randrange(begun) + 1), "cancelled")
+                world.reads.stop(Handle(rng.randrange(begun) + 1), "cancelled")
             case 4 if rng.random() < 0.3:
                 world.progress.forget(world.link)
                 world.connect()
@@ -365,7 +367,9 @@ def test_no_end_comes_before_its_bytes_and_all_come_once_the_engine_lets_go(seed
     world.clock.time += 10**10
     world.steps()
     assert world.told.keys() == set(range(1, begun + 1))
-    assert all(told in ([Outcome.OK], [Outcome.FAILED], [Outcome.UNKNOWN, None]) for told in world.told.values()), world.told
+    assert all(told in ([ReadOutcome.OK], [ReadOutcome.FAILED], [ReadOutcome.UNKNOWN, None]) for told in world.told.values()), (
+        world.told
+    )
     assert world.progress.idle
     assert world.progress._links == [world.link]
     world.progress.shut_down()
@@ -376,5 +380,5 @@ def test_metadata_that_does_not_load_fails_the_reads(world: World) -> None:
     world.progress.tear_down(world.link, "test")
     world.link.metadata = b"bad"
     world.begin(1)
-    assert world.steps() == [Ended(Handle(1), Outcome.FAILED, "no such metadata")]
+    assert world.steps() == [ReadEnded(Handle(1), ReadOutcome.FAILED, "no such metadata")]
     assert world.agents[-1].closed

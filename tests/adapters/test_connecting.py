@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import pytest
 
-from baton.adapters.agent_fabric import AgentFabric, Engine, Exposure, agent_name
+from baton.adapters.agent_fabric import AgentFabric, AgentMetadata, TransferEngine, agent_name
 from baton.adapters.clock import MonotonicClock
 from baton.adapters.reads import Region
 from baton.core.errors import ConfigError, FabricError
@@ -55,7 +55,9 @@ class GatedEngine:
         self.gate, self.knocking, self.woken = threading.Event(), threading.Event(), threading.Event()
         self.readers: list[GatedAgent] = []
         self.full = self.pinned = False
-        engine = Engine(name="gated", capabilities=CAPABILITIES, source=lambda n: GatedAgent(self, n), reader=self._reader)  # type: ignore[arg-type, return-value]
+        engine = TransferEngine(
+            name="gated", capabilities=CAPABILITIES, source=lambda n: GatedAgent(self, n), reader=self._reader
+        )  # type: ignore[arg-type, return-value]
         self.fabric = AgentFabric(engine, Boot(9), 0, self.woken.set, MonotonicClock())
         self.fabric.expose({})
 
@@ -67,7 +69,7 @@ class GatedEngine:
 
     def connect(self, peer: RankId, word: str) -> None:
         name = agent_name(peer.boot, peer.rank)
-        exposure = msgspec.msgpack.encode(Exposure(name, f"{word} {name}".encode(), ()))
+        exposure = msgspec.msgpack.encode(AgentMetadata(name, f"{word} {name}".encode(), ()))
         self.fabric.connect(peer, RankManifest(peer.boot, peer.rank, 0, 0, (), {"gated": exposure}))
 
     def said(self, count: int) -> list[object]:

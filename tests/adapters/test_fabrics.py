@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from baton.adapters import nixl_agent
-from baton.adapters.fabrics import FABRICS, Entry, available, build, near
+from baton.adapters.fabrics import FABRICS, FabricEntry, available, build, near
 from baton.adapters.shm_door import Host, this_host
 from baton.core.errors import ConfigError
 from baton.core.ids import Boot, Micros
@@ -39,7 +39,7 @@ def test_one_host_means_same_kernel_namespaces_and_user() -> None:
 def test_unknown_and_unusable_fabrics_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="no fabric 'pigeon': there are shm, nixl, mooncake, tcp"):
         build("pigeon", Boot(1), 0, wake=lambda: None, clock=StoppedClock())
-    monkeypatch.setattr("baton.adapters.fabrics.FABRICS", {"nixl": Entry(FABRICS["nixl"].make, lambda: "not installed")})
+    monkeypatch.setattr("baton.adapters.fabrics.FABRICS", {"nixl": FabricEntry(FABRICS["nixl"].make, lambda: "not installed")})
     assert available() == {"nixl": "not installed"}
     with pytest.raises(ConfigError, match="fabric nixl: not installed"):
         build("nixl", Boot(1), 0, wake=lambda: None, clock=StoppedClock())

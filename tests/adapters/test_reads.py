@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 
 from baton.adapters.memcpy import CHUNK_BYTES, PIECE_BYTES, copy_ranges
-from baton.adapters.reads import Desk, Ranges, Read, cut
+from baton.adapters.reads import OpenRead, OpenReads, Ranges, cut
 from baton.core.ids import Boot, Micros, RankId
-from baton.ports.fabric import Ended, Handle, Outcome, Released
+from baton.ports.fabric import Handle, ReadEnded, ReadOutcome, Released
 
 PEER, OTHER = (RankId(Boot(b), Boot(b), 0) for b in (1, 2))
 NONE = Ranges(*(np.zeros(0, np.int64) for _ in range(3)))
 
 
-def make(handle: int, peer: RankId = PEER) -> Read:
-    return Read(Handle(handle), peer, NONE, Micros(0))
+def make(handle: int, peer: RankId = PEER) -> OpenRead:
+    return OpenRead(Handle(handle), peer, NONE, Micros(0))
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -31,25 +31,25 @@ def test_cut_keeps_every_byte_once_and_both_limits(seed: int) -> None:
 
 def test_a_read_ends_once_and_never_ok_after_a_stop() -> None:
     woken: list[int] = []
-    desk = Desk(lambda: woken.append(1))
+    reads = OpenReads(lambda: woken.append(1))
     good, stopped, other = make(1), make(2), make(3, OTHER)
     for read in (good, stopped, other):
-        desk.open(read)
-    desk.stop_peer(PEER, "disconnected")
+        reads.open(read)
+    reads.stop_peer(PEER, "disconnected")
     assert (stopped.stop, other.stop) == ("disconnected", "")
-    assert desk.stop(Handle(2), "later") is stopped
+    assert reads.stop(Handle(2), "later") is stopped
     for _ in range(2):
-        desk.end(stopped, Outcome.OK, "")
-        desk.end(other, Outcome.OK, "")
-    desk.release(Handle(9))
-    assert desk.collect() == [
-        Ended(Handle(2), Outcome.FAILED, "disconnected"),
-        Ended(Handle(3), Outcome.OK, ""),
+        reads.end(stopped, ReadOutcome.OK, "")
+        reads.end(other, ReadOutcome.OK, "")
+    reads.release(Handle(9))
+    assert reads.collect() == [
+        ReadEnded(Handle(2), ReadOutcome.FAILED, "disconnected"),
+        ReadEnded(Handle(3), ReadOutcome.OK, ""),
         Released(Handle(9)),
     ]
-    assert desk.collect() == []
-    assert desk.open_reads() == [good]
-    assert desk.stop(Handle(3), "too late") is None
+    assert reads.collect() == []
+    assert reads.open_reads() == [good]
+    assert reads.stop(Handle(3), "too late") is None
     assert len(woken) == 3
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from baton.adapters.tcp_door import MAGIC, PART_BYTES, PART_RANGES, POOL_BITS, ask, dial, require_loopback_or_key, take
-from baton.adapters.tcp_source import Source
+from baton.adapters.tcp_source import TcpSource
 from baton.core.errors import ConfigError, FabricError
 from baton.core.ids import Boot, GroupName
 
@@ -18,8 +18,8 @@ POOL = bytes(range(256)) * 16
 
 
 @pytest.fixture
-def source() -> Iterator[Source]:
-    s = Source(HOST, BOOT, RANK, [(GroupName("full"), memoryview(POOL))], key=KEY)
+def source() -> Iterator[TcpSource]:
+    s = TcpSource(HOST, BOOT, RANK, [(GroupName("full"), memoryview(POOL))], key=KEY)
     yield s
     s.close()
 
@@ -36,7 +36,7 @@ def int64(*values: int) -> np.ndarray:
     return np.array(values, np.int64)
 
 
-def test_whoever_proves_the_secret_reads(source: Source) -> None:
+def test_whoever_proves_the_secret_reads(source: TcpSource) -> None:
     sock, keys, welcome = dial((HOST, source.port), BOOT, RANK, key=KEY)
     with sock:
         assert welcome.pools == (("full", len(POOL)),)
@@ -48,13 +48,13 @@ def test_whoever_proves_the_secret_reads(source: Source) -> None:
 @pytest.mark.parametrize(
     ("boot", "rank", "key"), [(BOOT, RANK, b"x" * 32), (BOOT, RANK, b""), (Boot(8), RANK, KEY), (BOOT, 3, KEY)]
 )
-def test_another_secret_boot_or_rank_meets_a_closed_door(source: Source, boot: Boot, rank: int, key: bytes) -> None:
+def test_another_secret_boot_or_rank_meets_a_closed_door(source: TcpSource, boot: Boot, rank: int, key: bytes) -> None:
     with pytest.raises(FabricError, match="start that worker with --fabric-host IP"):
         dial((HOST, source.port), boot, rank, key=key)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.9"])
-def test_nobody_at_an_address_of_loopback_is_said_with_the_flag_that_mends_it(source: Source, host: str) -> None:
+def test_nobody_at_an_address_of_loopback_is_said_with_the_flag_that_mends_it(source: TcpSource, host: str) -> None:
     with socket.socket() as free:
         free.bind((host, 0))
         with pytest.raises(
@@ -69,7 +69,7 @@ def test_an_address_that_is_none_is_refused_as_any_other() -> None:
         dial(("no such host.invalid", 5), BOOT, RANK, key=KEY)
 
 
-def test_a_reader_that_skips_its_proof_reads_nothing(source: Source) -> None:
+def test_a_reader_that_skips_its_proof_reads_nothing(source: TcpSource) -> None:
     """One that takes the welcome and then asks without knowing the secret."""
     with socket.create_connection((HOST, source.port)) as sock:
         sock.sendall(struct.pack("!10sQI16s", MAGIC, BOOT, RANK, os.urandom(16)))
@@ -80,7 +80,7 @@ def test_a_reader_that_skips_its_proof_reads_nothing(source: Source) -> None:
 
 
 @pytest.mark.parametrize("rubbish", [b"GET / HTTP/1.1\r\nHost: there\r\n\r\n" * 4, os.urandom(4096), b"\0" * 64])
-def test_rubbish_is_hung_up_on_and_others_are_served_on(source: Source, rubbish: bytes) -> None:
+def test_rubbish_is_hung_up_on_and_others_are_served_on(source: TcpSource, rubbish: bytes) -> None:
     with socket.create_connection((HOST, source.port)) as sock:
         sock.sendall(rubbish)
         assert hung_up(sock)
@@ -99,7 +99,7 @@ def test_rubbish_is_hung_up_on_and_others_are_served_on(source: Source, rubbish:
         ([0] * (PART_RANGES + 1), [1] * (PART_RANGES + 1)),
     ],
 )
-def test_only_what_the_pools_hold_is_served(source: Source, address: list[int], nbytes: list[int]) -> None:
+def test_only_what_the_pools_hold_is_served(source: TcpSource, address: list[int], nbytes: list[int]) -> None:
     sock, keys, _ = dial((HOST, source.port), BOOT, RANK, key=KEY)
     with sock:
         ask(sock, keys, int64(*address), int64(*nbytes))
@@ -109,7 +109,7 @@ def test_only_what_the_pools_hold_is_served(source: Source, address: list[int], 
 def test_a_request_for_more_than_a_part_is_refused() -> None:
     count = 65
     big = memoryview(bytes(PART_BYTES // (count - 1)))
-    source = Source(HOST, BOOT, RANK, [(GroupName("full"), big)], key=KEY)
+    source = TcpSource(HOST, BOOT, RANK, [(GroupName("full"), big)], key=KEY)
     sock, keys, _ = dial((HOST, source.port), BOOT, RANK, key=KEY)
     with sock:
         ask(sock, keys, int64(*[0] * count), int64(*[big.nbytes] * count))
@@ -117,7 +117,7 @@ def test_a_request_for_more_than_a_part_is_refused() -> None:
     source.close()
 
 
-def test_a_request_said_again_is_refused(source: Source) -> None:
+def test_a_request_said_again_is_refused(source: TcpSource) -> None:
     sock, keys, _ = dial((HOST, source.port), BOOT, RANK, key=KEY)
     with sock:
         body = int64(0, 4).tobytes()
@@ -128,7 +128,7 @@ def test_a_request_said_again_is_refused(source: Source) -> None:
         assert hung_up(sock)
 
 
-def test_close_hangs_up_on_readers(source: Source) -> None:
+def test_close_hangs_up_on_readers(source: TcpSource) -> None:
     sock, _, _ = dial((HOST, source.port), BOOT, RANK, key=KEY)
     with sock:
         source.close()
@@ -149,4 +149,4 @@ def test_off_loopback_a_secret_is_asked_for(host: str, key: bytes, words: str) -
 
 def test_an_address_that_is_not_ours_is_refused_by_its_flag() -> None:
     with pytest.raises(ConfigError, match="--fabric-host"):
-        Source("192.0.2.1", BOOT, RANK, [], key=KEY)
+        TcpSource("192.0.2.1", BOOT, RANK, [], key=KEY)

@@ -12,13 +12,13 @@ from baton.adapters import tcp_source
 from baton.adapters.clock import MonotonicClock
 from baton.adapters.fabrics import connect_and_wait
 from baton.adapters.memory import HostPool
-from baton.adapters.reads import Ranges, Read
-from baton.adapters.tcp import TcpFabric, _Part, _Peer, _Work
+from baton.adapters.reads import OpenRead, Ranges
+from baton.adapters.tcp import TcpFabric, _Part, _TcpPeer, _Work
 from baton.adapters.tcp_door import PART_BYTES
 from baton.core.errors import FabricError
 from baton.core.ids import Boot, GroupName, Micros, Rank, RankId
 from baton.core.manifest import PoolView, RankManifest
-from baton.ports.fabric import Copies, Ended, Handle, Outcome
+from baton.ports.fabric import Copies, Handle, ReadEnded, ReadOutcome
 
 FULL, POOL, STREAMS, PATIENCE_S = GroupName("full"), 6 * PART_BYTES, 3, 20.0
 SOURCE = RankId(Boot(7), Boot(7), Rank(0))
@@ -36,7 +36,7 @@ class End:
         self.manifest = RankManifest(boot, Rank(0), 0, 0, (PoolView(FULL, 1, POOL),), exposures)
         self.reads = 0
 
-    def read(self) -> Ended:
+    def read(self) -> ReadEnded:
         """The whole pool of the source."""
         self.reads += 1
         self.pool.array[:] = 0
@@ -46,7 +46,7 @@ class End:
             assert self.woken.wait(PATIENCE_S)
             self.woken.clear()
         (end,) = events
-        assert isinstance(end, Ended)
+        assert isinstance(end, ReadEnded)
         return end
 
     def close(self) -> None:
@@ -92,7 +92,7 @@ def connect(source: End, reader: End) -> None:
 
 
 def reads_well(source: End, reader: End) -> None:
-    assert reader.read().outcome is Outcome.OK
+    assert reader.read().outcome is ReadOutcome.OK
     assert np.array_equal(reader.pool.array, source.pool.array)
 
 
@@ -152,18 +152,18 @@ def test_the_last_stream_stays_and_finds_the_source_gone(source: End, reader: En
     source.fabric.close()
     for _ in range(2):
         end = reader.read()
-        assert end.outcome is Outcome.FAILED
+        assert end.outcome is ReadOutcome.FAILED
         assert "gone" in end.detail
     assert streams() == 1
 
 
 def test_what_a_stream_gives_back_wakes_one_that_has_nothing_to_do(reader: End) -> None:
     """It may have been a second part asked for on a connection that was closed, and the source take no further one."""
-    peer, fabric, nothing = _Peer(SOURCE, ("", 0), {}, ()), reader.fabric, np.zeros(0, np.int64)
+    peer, fabric, nothing = _TcpPeer(SOURCE, ("", 0), {}, ()), reader.fabric, np.zeros(0, np.int64)
     ranges = Ranges(nothing, nothing, nothing)
     idle = threading.Thread(target=fabric._wait, args=(peer,), daemon=True)
     idle.start()
     time.sleep(0.05)  # it waits
-    fabric._give_back(peer, deque([_Part(_Work(Read(Handle(1), SOURCE, ranges, due=Micros(0)), 1), ranges)]))
+    fabric._give_back(peer, deque([_Part(_Work(OpenRead(Handle(1), SOURCE, ranges, due=Micros(0)), 1), ranges)]))
     idle.join(5)
     assert not idle.is_alive()

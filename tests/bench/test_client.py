@@ -9,7 +9,7 @@ from tests.bench.service import DONE, USAGE, Script, event, serving, token
 
 from baton.core.errors import BatonError, ConfigError
 from baton.dev.bench.client import Events, Target
-from baton.dev.bench.load import Pace, drive
+from baton.dev.bench.load import SendSchedule, drive
 from baton.dev.bench.workload import Item
 
 GOOD = [token("a"), token("b"), token("c"), USAGE, DONE]
@@ -19,7 +19,7 @@ ERROR = '{"error": {"message": "m", "type": "invalid_request_error", "code": "co
 def ask(url, *items, concurrency=None, warm_up=(), **fields):
     target = Target(base_url=url, endpoint="/v1/completions", model="m", **fields)
     told = []
-    found = drive(target, items, Pace((0.0,) * len(items), concurrency), warm_up=warm_up, tell=told.append)
+    found = drive(target, items, SendSchedule((0.0,) * len(items), concurrency), warm_up=warm_up, tell=told.append)
     assert sorted(told, key=id) == sorted(found, key=id)
     return found
 
@@ -90,7 +90,7 @@ def test_what_is_asked():
     with serving(script) as url:
         ask(url, item(3), ignore_eos=False)
         target = Target(base_url=url + "/", endpoint="/v1/chat/completions", model="m", chat=True)
-        drive(target, [Item("hello", 3)], Pace((0.0,)), warm_up=(), tell=lambda _: None)
+        drive(target, [Item("hello", 3)], SendSchedule((0.0,)), warm_up=(), tell=lambda _: None)
     common = {"model": "m", "max_tokens": 3, "temperature": 0, "stream": True, "stream_options": {"include_usage": True}}
     assert script.asked[0] == {"prompt": [1, 2], **common}
     assert script.asked[1] == {"messages": [{"role": "user", "content": "hello"}], "ignore_eos": True, **common}
@@ -108,7 +108,7 @@ def test_an_open_loop_sends_whether_or_not_answers_have_come():
     script = Script({3: [token("a"), b"hang"]})
     with serving(script) as url:
         target = Target(base_url=url, endpoint="/v1/completions", model="m", timeout_s=0.5)
-        found = drive(target, [item(3)] * 5, Pace((0.0, 0.01, 0.02, 0.03, 0.04)), warm_up=(), tell=lambda _: None)
+        found = drive(target, [item(3)] * 5, SendSchedule((0.0, 0.01, 0.02, 0.03, 0.04)), warm_up=(), tell=lambda _: None)
     assert script.most == 5
     due = [o.due - found[0].due for o in found]
     assert due == pytest.approx([0.0, 0.01, 0.02, 0.03, 0.04])
@@ -128,4 +128,4 @@ def test_a_failed_warm_up_ends_the_run_with_its_reason():
 
 def test_no_room_for_any_request_is_refused():
     with pytest.raises(ConfigError, match="--max-concurrency 0"):
-        Pace((0.0,), 0)
+        SendSchedule((0.0,), 0)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from baton.core.errors import ConfigError
-from baton.dev.bench.client import Outcome
+from baton.dev.bench.client import RequestOutcome
 from baton.dev.bench.figures import is_good, parse_slos, spread, summarize
 from baton.dev.bench.schedule import arrivals, traced
 from baton.dev.bench.workload import Item
@@ -22,7 +22,7 @@ def outcomes(draw):
     sent, *times, ended = sorted(draw(st.lists(moments, min_size=3, max_size=8)))
     failure = draw(st.sampled_from(["", "", "timeout", "HTTP 503"]))
     tokens = draw(st.integers(len(times), len(times) + 3))
-    return Outcome(
+    return RequestOutcome(
         due=sent, sent=sent, ended=ended, times=tuple(times), prompt_tokens=draw(st.integers(1, 9)), output_tokens=tokens,
         failure=failure,
     )  # fmt: skip
@@ -65,7 +65,7 @@ def test_goodput_counts_requests_within_every_limit(found, limits):
 
 
 def test_tpot_leaves_the_first_token_out():
-    one = Outcome(due=0, sent=0, ended=3, times=(1.0, 2.0, 3.0), output_tokens=5)
+    one = RequestOutcome(due=0, sent=0, ended=3, times=(1.0, 2.0, 3.0), output_tokens=5)
     assert summarize([one], {}).tpot_ms.p50 == 500  # tokens may share an event
 
 

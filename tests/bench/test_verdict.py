@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baton.dev.bench.client import Outcome
+from baton.dev.bench.client import RequestOutcome
 from baton.dev.bench.figures import summarize
-from baton.dev.bench.verdict import Load, Point, Winner, cross_overs, crossing, sentence
+from baton.dev.bench.verdict import LoadPoint, Point, Winner, cross_overs, crossing, sentence
 
 SLOS = {"ttft": 1000.0}
 
@@ -14,11 +14,11 @@ SLOS = {"ttft": 1000.0}
 def run(good, bad=0):
     """Ten seconds in which so many requests met the SLO, and so many did not."""
     waits = [0.5] * good + [2.0] * bad
-    return summarize([Outcome(due=0, sent=0, ended=10, times=(w,), output_tokens=1) for w in waits], SLOS)
+    return summarize([RequestOutcome(due=0, sent=0, ended=10, times=(w,), output_tokens=1) for w in waits], SLOS)
 
 
 def point(split, unified, *, prompt=128, concurrency=1):
-    return Point(Load(prompt, concurrency), SLOS, run(split, 1), run(unified, 1))
+    return Point(LoadPoint(prompt, concurrency), SLOS, run(split, 1), run(unified, 1))
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ from baton.cli.doctor.command import listening
 from baton.cli.doctor.fabrics import attempt, judge, transport
 from baton.cli.doctor.finding import State
 from baton.cli.doctor.network import interfaces, other_hosts, rdma_devices
-from baton.cli.doctor.probe import Found, Tried
+from baton.cli.doctor.probe import ProbeResult, Tried
 from baton.cli.main import run
 
-WELL = Tried(Found(gbytes_s=20.0, small_us=100.0))
+WELL = Tried(ProbeResult(gbytes_s=20.0, small_us=100.0))
 NOWHERE = resource.RLIM_INFINITY
 
 
@@ -90,7 +90,7 @@ def test_of_fabrics():
     missing = {"shm": "", "nixl": "not installed: pip install x"}
     assert states(here, {"shm": WELL, "nixl": WELL}) == {"shm": State.OK, "nixl": State.OK, "CMA": State.OK}
     assert states(missing, {"shm": WELL}) == {"shm": State.OK, "nixl": State.OK, "CMA": State.OK}
-    broken = Tried(Found(why="2 of 9 bytes differ"))
+    broken = Tried(ProbeResult(why="2 of 9 bytes differ"))
     assert states(here, {"shm": WELL, "nixl": broken})["nixl"] is State.PROBLEM
     assert states(missing, {"shm": broken}) == {
         "shm": State.PROBLEM,
@@ -98,7 +98,7 @@ def test_of_fabrics():
         "handoff": State.PROBLEM,
         "CMA": State.OK,
     }
-    walled = Tried(Found(cma="Operation not permitted"))
+    walled = Tried(ProbeResult(cma="Operation not permitted"))
     assert states(missing, {"shm": walled})["CMA"] is State.WARNING
     assert states({"shm": "", "mooncake": "does not load: libx"}, {"shm": WELL})["mooncake"] is State.WARNING
     remedies = [f.remedy for f in judge(missing, {"shm": WELL})]
@@ -134,7 +134,7 @@ def test_the_transport_is_that_of_large_reads(log, name):
     ],
 )
 def test_of_other_hosts(transport, why, rdma, state, words):
-    tried = Tried(Found(why=why, gbytes_s=20.0), transport)
+    tried = Tried(ProbeResult(why=why, gbytes_s=20.0), transport)
     finding = other_hosts(tried, rdma=rdma, interfaces=["eth0", "eth1"])
     assert finding.state is state
     assert [word for word in words if word not in finding.said] == []
@@ -174,7 +174,7 @@ def test_the_process_that_dies_is_a_finding(monkeypatch):
 
 @pytest.mark.parametrize(("why", "code", "state"), [("", 0, ("ok", "warning")), ("torn", 1, ("problem",))])
 def test_the_exit_code_and_json(monkeypatch, capsys, why, code, state):
-    monkeypatch.setattr(fabrics, "attempt", lambda *_, **__: Tried(Found(why=why)))
+    monkeypatch.setattr(fabrics, "attempt", lambda *_, **__: Tried(ProbeResult(why=why)))
     assert run(["doctor", "--json", "--port", "0"]) == code
     found = json.loads(capsys.readouterr().out)
     assert found["state"] in state
@@ -182,7 +182,7 @@ def test_the_exit_code_and_json(monkeypatch, capsys, why, code, state):
 
 
 def test_for_people(monkeypatch, capsys):
-    monkeypatch.setattr(fabrics, "attempt", lambda *_, **__: Tried(Found(why="torn")))
+    monkeypatch.setattr(fabrics, "attempt", lambda *_, **__: Tried(ProbeResult(why="torn")))
     assert run(["doctor", "--port", "0"]) == 1
     out = capsys.readouterr().out
     assert [word for word in ("installed", "machine", "fabrics", "problem", "torn", "-> ") if word not in out] == []

@@ -11,7 +11,7 @@ from typer.exceptions import TyperException
 from baton.cli.flags import Given, with_flags
 from baton.cli.main import commands
 from baton.core.errors import ConfigError
-from baton.ports.flag import ENGINE, MEMORY, ONE_OR_MORE, Flag, Limits, require_limits, settings_of
+from baton.ports.flag import ENGINE, MEMORY, ONE_OR_MORE, Flag, NumberLimits, require_limits, settings_of
 from baton.ports.written import pair, size
 
 
@@ -30,7 +30,7 @@ class Both(msgspec.Struct, frozen=True, kw_only=True):
     )
     nbytes: Annotated[int | None, Flag("A size.", MEMORY, ("--memory", "--mem"), read=size, default="1GiB")] = None
     pairs: Annotated[dict[str, str], Flag("Several.", MEMORY, ("--pair",), read=pair, repeated=True)] = {}
-    wait_s: Annotated[float, Flag("A time.", MEMORY, limits=Limits(1, 9, "seconds", zero_is_off=True))] = 3.0
+    wait_s: Annotated[float, Flag("A time.", MEMORY, limits=NumberLimits(1, 9, "seconds", zero_is_off=True))] = 3.0
     count: Annotated[int, Flag("How many.", MEMORY, limits=ONE_OR_MORE)] = 1
     inner: Inner = Inner()
 

@@ -8,7 +8,7 @@ import pytest
 from baton.cli import narrate
 from baton.cli.narrate import Narrator, Steps, greeting
 from baton.shell.gateway_settings import GatewaySettings
-from baton.shell.supervisor import Died, GaveUp, Ready, Said, Started, Stopping, Waiting
+from baton.shell.supervisor import Died, GaveUp, LineWritten, NotReady, Ready, Started, Stopping
 
 FRONT = GatewaySettings(
     host="0.0.0.0",
@@ -33,7 +33,7 @@ def clock(monkeypatch):
 
 def test_a_quick_start_says_only_that_it_is_ready(clock, capsys):
     tell = Narrator("hello [x]", warning=None)
-    for event in (Started("a", 1), Waiting("loading"), Ready(), Stopping()):
+    for event in (Started("a", 1), NotReady("loading"), Ready(), Stopping()):
         tell(event)
         clock[0] += 0.4
     out, err = capsys.readouterr()
@@ -44,14 +44,14 @@ def test_a_quick_start_says_only_that_it_is_ready(clock, capsys):
 def test_a_slow_start_says_what_it_does_once_and_again_now_and_then(clock, capsys):
     tell = Narrator("", warning=None)
     for _ in range(100):
-        tell(Waiting("loading" if clock[0] < 105 else "no decode worker"))
+        tell(NotReady("loading" if clock[0] < 105 else "no decode worker"))
         clock[0] += 0.2
     lines = capsys.readouterr().err.splitlines()
     assert [line.partition("s: ")[2] for line in lines] == ["loading", "no decode worker", "no decode worker"]
 
 
 def test_lines_of_programs_carry_their_names_and_are_taken_literally(capsys):
-    Narrator("", warning=None)(Said("decode-0", "a [red]word[/red] " + "x" * 300))
+    Narrator("", warning=None)(LineWritten("decode-0", "a [red]word[/red] " + "x" * 300))
     assert capsys.readouterr().err == f"decode-0 | a [red]word[/red] {'x' * 300}\n"
 
 

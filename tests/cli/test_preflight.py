@@ -92,9 +92,9 @@ def test_all_ranks_of_all_workers_that_generate_share_it(monkeypatch):
     monkeypatch.setattr(compose_rank, "available_bytes", lambda: 96 * GIB)
     one = msgspec.structs.replace(WORKER, host_kv_memory=HostKvMemory(sharers=2), tp=3)
     rank = SimpleNamespace(settings=one, _host_pools={"full": SimpleNamespace(nbytes=40 * GIB)})
-    assert compose_rank.Body._host_bytes(rank) == 4 * GIB
+    assert compose_rank.RankResources._host_bytes(rank) == 4 * GIB
     rank.settings = msgspec.structs.replace(one, role=Role.PREFILL)
-    assert compose_rank.Body._host_bytes(rank) == 0
+    assert compose_rank.RankResources._host_bytes(rank) == 0
 
 
 def test_torch_is_not_needed_to_look():

@@ -18,11 +18,11 @@ from baton.adapters.shm_door import call, decode_exposure
 from baton.core.errors import ConfigError
 from baton.core.ids import Boot, GroupName, RankId
 from baton.core.manifest import PoolView, RankManifest
-from baton.dev.contract.checks import CHECKS, Check
-from baton.dev.contract.peer import Order, Peer, WallClock
+from baton.dev.contract.checks import CHECKS, ContractCheck
+from baton.dev.contract.peer import Peer, PeerOrder, WallClock
 from baton.dev.contract.reads import f3_what_ended_while_its_source_stood_still_lands_nothing_when_it_goes_on
-from baton.dev.contract.rig import BOOTS, POOLS, SLOT, SMALL, Rig, World, copies
-from baton.ports.fabric import Outcome
+from baton.dev.contract.rig import BOOTS, POOLS, SLOT, SMALL, CheckWorld, Rig, copies
+from baton.ports.fabric import ReadOutcome
 
 
 def _kinds() -> Iterator[object]:
@@ -34,20 +34,20 @@ def _kinds() -> Iterator[object]:
 @pytest.fixture(scope="module", params=_kinds())
 def peer(request: pytest.FixtureRequest) -> Iterator[Peer]:
     """A source rank that lives as long as the module: nobody here kills it."""
-    p = Peer(Order(str(request.param), next(BOOTS), 3, POOLS))
+    p = Peer(PeerOrder(str(request.param), next(BOOTS), 3, POOLS))
     yield p
     assert p.end() == 0
 
 
 @pytest.fixture
-def world(peer: Peer) -> Iterator[World]:
-    w = World(peer.order.kind, peer)
+def world(peer: Peer) -> Iterator[CheckWorld]:
+    w = CheckWorld(peer.order.kind, peer)
     yield w
     w.close()
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
-def test_contract(world: World, check: Check) -> None:
+def test_contract(world: CheckWorld, check: ContractCheck) -> None:
     check.run(world)
 
 
@@ -55,15 +55,15 @@ def test_contract(world: World, check: Check) -> None:
 def test_f3_nixl_over_tcp_lands_nothing_of_what_ended_while_its_source_stood_still(monkeypatch: pytest.MonkeyPatch) -> None:
     """Over shared memory it reads without the source's help; over TCP it cannot, and takes parts back whose bytes still come."""
     monkeypatch.setenv("UCX_TLS", "tcp,self")
-    spawned = Peer(Order("nixl", next(BOOTS), 3, SMALL))
-    w = World("nixl", spawned)
+    spawned = Peer(PeerOrder("nixl", next(BOOTS), 3, SMALL))
+    w = CheckWorld("nixl", spawned)
     f3_what_ended_while_its_source_stood_still_lands_nothing_when_it_goes_on(w)
     w.close()
     spawned.end()
 
 
 def test_f7_shm_maps_a_peer_read_only_and_what_it_is_handed_cannot_be_written() -> None:
-    kind, spawned = "shm", Peer(Order("shm", next(BOOTS), 3, SMALL))
+    kind, spawned = "shm", Peer(PeerOrder("shm", next(BOOTS), 3, SMALL))
 
     def maps() -> Counter[str]:
         return Counter(re.findall(r"(\S{4}) \S+ \S+ \d+ +/memfd:baton-pool", Path("/proc/self/maps").read_text()))
@@ -116,7 +116,7 @@ def test_deadlines_are_durations() -> None:
     views = tuple(PoolView(g, 1, p.nbytes) for g, p in rig.pools.items())
     rig.connect(me, RankManifest(Boot(rig.boot), 0, 0, 0, views, {"shm": rig.exposure}))
     rig.pools[SLOT].array[:4] = 9
-    assert rig.read(me, copies("slot", 0, 100, 4)).outcome is Outcome.OK
+    assert rig.read(me, copies("slot", 0, 100, 4)).outcome is ReadOutcome.OK
     assert rig.pools[SLOT].array[100:104].tolist() == [9, 9, 9, 9]
     rig.close()
 

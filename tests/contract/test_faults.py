@@ -12,7 +12,7 @@ from tests.faults import Fault, Faults, FaultyFabric, Rule
 from baton.core.ids import Boot, Micros, RankId
 from baton.core.manifest import PoolView, RankManifest
 from baton.dev.contract.rig import FULL, SECONDS, Rig, copies
-from baton.ports.fabric import Outcome
+from baton.ports.fabric import ReadOutcome
 
 BOOTS = itertools.count(0x2000 + os.getpid() * 0x10000)
 N = 4096
@@ -43,7 +43,7 @@ def faulty() -> Iterator[Callable[..., Rig]]:
         rig.close()
 
 
-def read(rig: Rig, *ranges: int, deadline_us: int = 60 * SECONDS) -> tuple[Outcome, np.ndarray, np.ndarray]:
+def read(rig: Rig, *ranges: int, deadline_us: int = 60 * SECONDS) -> tuple[ReadOutcome, np.ndarray, np.ndarray]:
     """Outcome, what landed and what should have, for blocks of N bytes."""
     rig.pools[FULL].array[HALF:] = 0
     me = RankId(Boot(rig.boot), Boot(rig.boot), 0)
@@ -59,12 +59,12 @@ def read(rig: Rig, *ranges: int, deadline_us: int = 60 * SECONDS) -> tuple[Outco
 def test_a_rule_is_used_as_often_as_it_says(faulty: Callable[..., Rig]) -> None:
     rig = faulty(Rule(Fault.FAIL, count=2, skip=1), Rule(Fault.FAIL, group="other"))
     outcomes = [read(rig)[0] for _ in range(5)]
-    assert outcomes == [Outcome.OK, Outcome.FAILED, Outcome.FAILED, Outcome.OK, Outcome.OK]
+    assert outcomes == [ReadOutcome.OK, ReadOutcome.FAILED, ReadOutcome.FAILED, ReadOutcome.OK, ReadOutcome.OK]
 
 
 def test_flip_turns_one_bit(faulty: Callable[..., Rig]) -> None:
     outcome, landed, whole = read(faulty(Rule(Fault.FLIP)))
-    assert outcome is Outcome.OK
+    assert outcome is ReadOutcome.OK
     assert int(np.unpackbits(landed ^ whole).sum()) == 1
 
 
@@ -77,14 +77,14 @@ def test_displaced_bytes_are_all_there_but_not_in_place(
     rig.pools[FULL].array[:HALF:7] = 99  # not periodic
     rig.pools[FULL].array[:N] = 3
     outcome, landed, whole = read(rig, *ranges)
-    assert outcome is Outcome.OK
+    assert outcome is ReadOutcome.OK
     assert not np.array_equal(landed, whole)
     assert np.array_equal(np.sort(landed), np.sort(whole))
 
 
-@pytest.mark.parametrize(("fault", "outcome"), [(Fault.SHORT, Outcome.OK), (Fault.PARTIAL, Outcome.FAILED)])
+@pytest.mark.parametrize(("fault", "outcome"), [(Fault.SHORT, ReadOutcome.OK), (Fault.PARTIAL, ReadOutcome.FAILED)])
 @pytest.mark.parametrize("ranges", [(0, 1, 2, 3), (5,)])
-def test_half_of_it_lands(faulty: Callable[..., Rig], fault: Fault, outcome: Outcome, ranges: tuple[int, ...]) -> None:
+def test_half_of_it_lands(faulty: Callable[..., Rig], fault: Fault, outcome: ReadOutcome, ranges: tuple[int, ...]) -> None:
     said, landed, whole = read(faulty(Rule(fault)), *ranges)
     assert said is outcome
     differ = np.flatnonzero(landed != whole)
@@ -98,11 +98,11 @@ def test_a_hung_read_ends_at_cancel_disconnect_and_deadline(faulty: Callable[...
     whole = copies("full", 0, HALF, HALF)
     first, second = (rig.submit(me, whole) for _ in range(2))
     probe = rig.submit(me, whole, deadline_us=20_000)
-    assert rig.ends(probe)[probe].outcome is Outcome.FAILED  # the others were read before it, and did not end
+    assert rig.ends(probe)[probe].outcome is ReadOutcome.FAILED  # the others were read before it, and did not end
     rig.fabric.cancel(first)
-    assert rig.ends(first)[first].outcome is Outcome.FAILED
+    assert rig.ends(first)[first].outcome is ReadOutcome.FAILED
     rig.fabric.disconnect(me)
-    assert rig.ends(second)[second].outcome is Outcome.FAILED
+    assert rig.ends(second)[second].outcome is ReadOutcome.FAILED
 
 
 def test_a_delayed_end_comes_later(faulty: Callable[..., Rig]) -> None:
@@ -110,5 +110,5 @@ def test_a_delayed_end_comes_later(faulty: Callable[..., Rig]) -> None:
     me = RankId(Boot(rig.boot), Boot(rig.boot), 0)
     began = rig.clock.now()
     slow, quick = (rig.submit(me, copies("full", 0, HALF, N)) for _ in range(2))
-    assert {end.outcome for end in rig.ends(slow, quick).values()} == {Outcome.OK}
+    assert {end.outcome for end in rig.ends(slow, quick).values()} == {ReadOutcome.OK}
     assert rig.clock.now() - began >= Micros(30_000)

@@ -29,7 +29,7 @@ from baton.core.scheduler.decode import DecodeLeader
 from baton.core.scheduler.leader import Leader
 from baton.core.scheduler.prefill import PrefillLeader
 from baton.core.scheduler.unified import UnifiedLeader
-from baton.core.work import Batch, BatchDone, Connected, Copied, DigestDone, Ended, HostCopy, Outcome, RowDone
+from baton.core.work import Batch, BatchDone, Connected, Copied, DigestDone, HostCopy, ReadEnded, ReadOutcome, RowDone
 
 VOCAB = 1000
 IDENTITY = 77
@@ -128,7 +128,7 @@ class Node:
         boot = leader.manifest.boot
         self.rank = RankCore(rank=Rank(0), boot=boot, placements=[engine.placement], seal=leader.manifest.seal)
         self.reads: dict[int, Read] = {}
-        self.ends: deque[Ended] = deque()
+        self.ends: deque[ReadEnded] = deque()
         self.host: dict[Key, np.ndarray] = {}
         self.copies: deque[tuple[HostCopy, bool]] = deque()  # ordered; whether back into the pool
 
@@ -155,7 +155,7 @@ class World:
         self.log: list[tuple[Boot, Boot, Any]] = []
         self.held: list[tuple[Boot, Boot, Any]] = []
         self.hold: Callable[[Boot, Boot, Any], bool] = lambda source, target, message: False
-        self.on_landed: Callable[[Read, Node], Outcome] = lambda read, node: Outcome.OK
+        self.on_landed: Callable[[Read, Node], ReadOutcome] = lambda read, node: ReadOutcome.OK
         self.freeze_reads = False
         self.freeze_copies = False
         self.on_copied: Callable[[HostCopy, bool, Node], str] = lambda copy, back, node: ""
@@ -323,12 +323,12 @@ class World:
         del node.reads[handle]
         source = self.nodes.get(read.peer.worker)
         if source is None:
-            node.ends.append(Ended(read.handle, Outcome.FAILED, "the source is dead"))
+            node.ends.append(ReadEnded(read.handle, ReadOutcome.FAILED, "the source is dead"))
             return
         for copies in read.copies:
             for s, t, n in zip(copies.source, copies.target, copies.nbytes, strict=True):
                 node.engine.pool[t : t + n] = source.engine.pool[s : s + n]
-        node.ends.append(Ended(read.handle, self.on_landed(read, node), "as told"))
+        node.ends.append(ReadEnded(read.handle, self.on_landed(read, node), "as told"))
 
     def _perform(self, node: Node, effects: list[Any]) -> None:
         for effect in effects:
@@ -339,7 +339,7 @@ class World:
                     node.reads[effect.handle] = effect
                 case CancelRead():
                     if node.reads.pop(effect.handle, None) is not None:
-                        node.ends.append(Ended(effect.handle, Outcome.FAILED, "cancelled"))
+                        node.ends.append(ReadEnded(effect.handle, ReadOutcome.FAILED, "cancelled"))
                 case Compute():
                     node.engine.compute(effect.batch)
                 case ClearPools():

@@ -14,7 +14,7 @@ import msgspec
 import typer
 from tests.faults import Faults, FaultyFabric
 
-from baton.adapters.fabrics import Parts
+from baton.adapters.fabrics import FabricParts
 from baton.cli import compose_worker, processes
 from baton.ports.fabric import Fabric
 from baton.shell.settings import WorkerSettings
@@ -33,7 +33,7 @@ def main() -> None:
             seen = now
             fabric.order(msgspec.json.decode(path.read_bytes(), type=Faults))
 
-    def make(name: str, parts: Parts) -> Fabric:
+    def make(name: str, parts: FabricParts) -> Fabric:
         inner = compose_worker.PRODUCTION.fabric(name, parts)
         return FaultyFabric(inner, Faults(()), wake=parts.wake, clock=parts.clock, look=look)
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from baton.adapters.fabrics import Parts
+from baton.adapters.fabrics import FabricParts
 from baton.core.ids import GroupName
 from baton.engine.engine import pool_bytes
-from baton.ports.fabric import Ended, Fabric, FabricEvent, Pool
+from baton.ports.fabric import Fabric, FabricEvent, Pool, ReadEnded
 
-MakeFabric = Callable[[str, Parts], Fabric]
+MakeFabric = Callable[[str, FabricParts], Fabric]
 
 
 class Watched:
@@ -35,7 +35,7 @@ class Watched:
 
     def poll(self) -> list[FabricEvent]:
         events = self._inner.poll()
-        if any(isinstance(event, Ended) for event in events):
+        if any(isinstance(event, ReadEnded) for event in events):
             for group, pool in self._pools.items():
                 pool_bytes(pool).tofile(self._directory / f"{getpid()}-{group}")
         return events

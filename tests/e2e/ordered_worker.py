@@ -17,7 +17,7 @@ from tests.late import Rule as MessageRule
 from tests.source_pages import PageRule, SourcePages
 
 from baton.adapters.clock import MonotonicClock
-from baton.adapters.fabrics import Parts
+from baton.adapters.fabrics import FabricParts
 from baton.adapters.secret import Secret
 from baton.cli import compose_worker, logs, processes
 from baton.ports.control import Control
@@ -59,7 +59,7 @@ def main() -> None:
         late = LateControl(compose_worker.PRODUCTION.control(bind, secret), clock=MonotonicClock(), look=look, heed=pages.heed)
         return late
 
-    def fabric(name: str, parts: Parts) -> Fabric:
+    def fabric(name: str, parts: FabricParts) -> Fabric:
         return pages.fabric(compose_worker.PRODUCTION.fabric(name, parts))
 
     def run(settings: WorkerSettings) -> None:

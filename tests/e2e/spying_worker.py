@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from baton.adapters.fabrics import Parts
+from baton.adapters.fabrics import FabricParts
 from baton.cli import compose_worker, processes
 from baton.core.ids import GroupName
 from baton.ports.fabric import Fabric, Pool
@@ -44,7 +44,7 @@ def main() -> None:
     """Run it."""
     copy = Path(sys.argv[1])
 
-    def make(name: str, parts: Parts) -> Fabric:
+    def make(name: str, parts: FabricParts) -> Fabric:
         return Spy(compose_worker.PRODUCTION.fabric(name, parts), copy)  # type: ignore[return-value]
 
     def run(settings: WorkerSettings) -> None:

@@ -112,11 +112,11 @@ def test_a_client_that_leaves_is_cancelled_at_once(stream, script):
             body = {"messages": HI, "stream": stream}
             asking = asyncio.ensure_future(http.post(url + "/v1/chat/completions", json=body))
             await until(lambda: door.submitted)
-            assert app.state.desk.open_requests == 1
+            assert app.state.dispatcher.open_requests == 1
             asking.cancel()
             await until(lambda: door.cancelled)
             assert door.cancelled[0].reason == "client disconnected"
-            assert app.state.desk.open_requests == 0
+            assert app.state.dispatcher.open_requests == 0
 
     run(scenario)
 
@@ -140,7 +140,7 @@ def test_a_client_that_does_not_read_is_cancelled_and_others_go_on():
 
             await until(fill)
             assert door.cancelled[0].reason == "slow_client"
-            assert app.state.desk.open_requests == 0
+            assert app.state.dispatcher.open_requests == 0
             door.script = [ids("ok"), FinishReason.STOP]
             async with client(url) as http:
                 assert (await chat(http)).choices[0].message.content == "ok"

@@ -34,7 +34,7 @@ from baton.core.rank.rank import RankCore
 from baton.core.rank.rank_effects import CancelRead, Compute, Connect, RankEffect, Read
 from baton.core.scheduler.decode import DecodeLeader
 from baton.core.statistics import RankTally
-from baton.core.work import Batch, BatchDone, Connected, Ended, Handle, Outcome, Released, RowDone
+from baton.core.work import Batch, BatchDone, Connected, Handle, ReadEnded, ReadOutcome, Released, RowDone
 
 from .explore import Step, System
 from .objects import COUNTED, Digest, Objects
@@ -92,14 +92,14 @@ class RankNode:
         """Do nothing where a plan says something."""
         self.core.step(StepPlan(plan.seq), T0)
 
-    def ends(self, handle: Handle, outcome: Outcome) -> None:
+    def ends(self, handle: Handle, outcome: ReadOutcome) -> None:
         """A read ends."""
         of, pages = self.reads.pop(handle)
-        if outcome is Outcome.OK:
+        if outcome is ReadOutcome.OK:
             self.landed.add(of)
-        elif outcome is Outcome.UNKNOWN:
+        elif outcome is ReadOutcome.UNKNOWN:
             self.unknown[handle] = of, pages
-        self.perform(self.core.step(Ended(handle, outcome, ""), T0))
+        self.perform(self.core.step(ReadEnded(handle, outcome, ""), T0))
 
     def releases(self, handle: Handle) -> None:
         """A read that ended unknown can land nothing more."""
@@ -197,7 +197,7 @@ class AgreementModel(System[State]):
         if state.plans[rank]:
             yield self._applies(state, rank)
         for handle in node.reads:
-            yield self._ends(state, rank, handle, Outcome.OK)
+            yield self._ends(state, rank, handle, ReadOutcome.OK)
         for handle in node.unknown:
             yield self._releases(state, rank, handle)
         if node.batch is not None:
@@ -211,7 +211,7 @@ class AgreementModel(System[State]):
         after = self._rank(applied, rank, ("apply", number), lambda node: node.apply(plan))
         return Step(("rank", rank, "applies", _Short(plan)), after)
 
-    def _ends(self, state: State, rank: int, handle: Handle, outcome: Outcome) -> Step[State]:
+    def _ends(self, state: State, rank: int, handle: Handle, outcome: ReadOutcome) -> Step[State]:
         after = self._rank(state, rank, ("ends", handle, outcome), lambda n: n.ends(handle, outcome))
         of, _ = self.ranks[state.ranks[rank]].reads[handle]
         return Step(("rank", rank, "ends its read for room", int(of.room, 16), outcome.value), after)
@@ -240,8 +240,8 @@ class AgreementModel(System[State]):
                 continue
             yield Step(("rank", rank, "crashes"), state._replace(ranks=_swap(state.ranks, rank, CRASHED)))
             for handle in self.ranks[state.ranks[rank]].reads:
-                yield self._ends(state, rank, handle, Outcome.FAILED)
-                yield self._ends(state, rank, handle, Outcome.UNKNOWN)
+                yield self._ends(state, rank, handle, ReadOutcome.FAILED)
+                yield self._ends(state, rank, handle, ReadOutcome.UNKNOWN)
             if state.plans[rank]:
                 yield self._diverges(state, rank)
 

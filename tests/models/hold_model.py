@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 from tests.core.build import GREEDY, KV, drawn, manifest, settings
 
-from baton.core.agreement import Ballot, Met, Report, RowSums, StepSums, Vote
+from baton.core.agreement import Ballot, Met, Report, RowResult, StepResult, Vote
 from baton.core.effects import Effect, Issue, Send
 from baton.core.errors import Bug
 from baton.core.events import LeaderEvent, MessageReceived, PeerConnected, PeerLost, RankReported
@@ -118,17 +118,17 @@ class Worker:
         rooms = self.leader.rooms.in_state(RoomState.COMMITTING)
         return any(not self.leader._agreement.all_applied(r.committed_at) for r in rooms)
 
-    def report(self, *, ballots: tuple[Ballot, ...] = (), quiet: tuple[Key, ...] = (), rows: tuple[RowSums, ...] = ()) -> None:
+    def report(self, *, ballots: tuple[Ballot, ...] = (), quiet: tuple[Key, ...] = (), rows: tuple[RowResult, ...] = ()) -> None:
         """The rank says something, and that it has applied everything."""
         chain, boot = self.leader._agreement.chain, self.leader.manifest.boot
-        steps = tuple(StepSums(seq, rows) for seq in self.leader._flight) if rows else ()
+        steps = tuple(StepResult(seq, rows) for seq in self.leader._flight) if rows else ()
         self.step(RankReported(Report(Rank(0), boot, chain.seq, chain.value, ballots, quiet, steps, (), (), 0)))
 
     def computes(self) -> None:
         """The batch has ended."""
         rows, self.rows = self.rows, ()
         units = len(self.leader.manifest.placement(0).units(KV))
-        self.report(rows=tuple(RowSums(of, drawn(TOKEN), {KV: bytes(8 * units * sealed)}) for of, sealed in rows))
+        self.report(rows=tuple(RowResult(of, drawn(TOKEN), {KV: bytes(8 * units * sealed)}) for of, sealed in rows))
 
     def arrives(self, order: int) -> None:
         """A fetch order is read and verified."""

@@ -113,7 +113,7 @@ def is_gone(pid):
 
 def up(host, name):
     pid = host.expect("Started", name=name)["pid"]
-    host.expect("Said", name=name, line="up")
+    host.expect("LineWritten", name=name, line="up")
     return pid
 
 
@@ -156,8 +156,8 @@ def test_a_wrong_setting_ends_the_service_with_its_line(host):
 def test_the_line_is_said_once(host):
     h = host(program("b", "print('one'); print('baton: no such fabric'); raise SystemExit(2)"))
     h.expect("Started")
-    h.expect("Said", line="one")
-    assert "Said" not in h.end()[1]
+    h.expect("LineWritten", line="one")
+    assert "LineWritten" not in h.end()[1]
 
 
 def test_a_death_is_told_in_the_programs_own_words(host):
@@ -189,11 +189,11 @@ def test_one_signal_ends_everything_in_order(host, signum):
     h = host(program("a", POLITE), program("b", POLITE))
     pids = {h.expect("Started")["pid"] for _ in "ab"}
     for _ in "ab":
-        h.expect("Said", line="up")
+        h.expect("LineWritten", line="up")
     h.be_ready()
     h.process.send_signal(signum)
     h.expect("Stopping")
-    assert {h.expect("Said", line="bye")["name"] for _ in "ab"} == {"a", "b"}
+    assert {h.expect("LineWritten", line="bye")["name"] for _ in "ab"} == {"a", "b"}
     assert h.end() == (0, [])
     assert all(is_gone(pid) for pid in pids)
 
@@ -212,9 +212,9 @@ def test_in_the_background_of_a_shell_an_interruption_is_heard_and_a_hang_up_is_
 def test_programs_end_in_their_order(host):
     h = host(program("last", POLITE, ends=1), program("first", POLITE, ends=0), program("with first", POLITE, ends=0))
     for _ in range(3):
-        h.expect("Said", line="up")
+        h.expect("LineWritten", line="up")
     h.process.send_signal(signal.SIGTERM)
-    assert [h.expect("Said", line="bye")["name"] for _ in range(3)][-1] == "last"
+    assert [h.expect("LineWritten", line="bye")["name"] for _ in range(3)][-1] == "last"
     assert h.end() == (0, [])
 
 
@@ -222,7 +222,7 @@ def test_one_that_does_not_end_in_its_turn_keeps_no_other_alive(host):
     h = host(program("last", STAYS, ends=1), program("first", STUBBORN, ends=0), grace_s=0.05)
     pids = {h.expect("Started")["pid"] for _ in "ab"}
     for _ in "ab":
-        h.expect("Said", line="up")
+        h.expect("LineWritten", line="up")
     h.process.send_signal(signal.SIGTERM)
     assert h.end()[0] == 0
     assert all(is_gone(pid) for pid in pids)
@@ -255,11 +255,11 @@ def test_open_requests_have_their_time_before_anything_is_killed(host, tmp_path)
     )
     h = host(program("gateway", drains, ends=0), program("worker", POLITE, ends=1), grace_s=0.0, requests_s=10**6)
     for _ in "ab":
-        h.expect("Said", line="up")
+        h.expect("LineWritten", line="up")
     h.process.send_signal(signal.SIGTERM)
-    h.expect("Said", name="gateway", line="draining")
+    h.expect("LineWritten", name="gateway", line="draining")
     done.touch()
-    h.expect("Said", name="worker", line="bye")
+    h.expect("LineWritten", name="worker", line="bye")
     assert h.end() == (0, [])
 
 
@@ -277,7 +277,7 @@ def test_nothing_outlives_a_killed_supervisor(host):
     h = host(program("a", STUBBORN), program("b", STUBBORN))
     pids = {h.expect("Started")["pid"] for _ in "ab"}
     for _ in "ab":
-        h.expect("Said", line="up")
+        h.expect("LineWritten", line="up")
     h.process.kill()
     assert all(is_gone(pid) for pid in pids)
 

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from baton.core.errors import ConfigError
-from baton.shell.threads import Share, available_cores, divide, pin, together, warning
+from baton.shell.threads import CpuShare, available_cores, divide, pin, together, warning
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_no_core_is_shared_or_left_over_while_there_are_enough():
 
 
 def test_ranks_of_one_worker_share_what_they_have_together():
-    assert together([Share((0, 1), 2), Share((2,), 1)]) == Share((0, 1, 2), 1)
+    assert together([CpuShare((0, 1), 2), CpuShare((2,), 1)]) == CpuShare((0, 1, 2), 1)
 
 
 def test_no_thread_is_refused():

@@ -35,13 +35,13 @@ from baton.core.messages import (
 )
 from baton.core.work import Batch, DigestOrder, HostCopy, Job, Row
 from baton.dev.sim import content
-from baton.dev.sim.books import READS, PlanBook, RankBooks
+from baton.dev.sim.books import READS, PlanBook, ShadowBooks
 from baton.dev.sim.clients import Client, Oracle, right_answer
 from baton.dev.sim.collective import Collective
 from baton.dev.sim.costs import Costs
 from baton.dev.sim.endings import Endings
 from baton.dev.sim.engine import SimEngine
-from baton.dev.sim.excuses import EVERYBODY, EXCUSES, Fault, excuse, worker_of
+from baton.dev.sim.excuses import EVERYBODY, EXCUSES, InjectedFault, excuse, worker_of
 from baton.dev.sim.handoffs import Handoffs
 from baton.dev.sim.heap import Heap
 from baton.dev.sim.host_store import SimHostStore
@@ -112,7 +112,7 @@ class Engine:
 
 
 def books(engine=None):
-    found = RankBooks("decode-0/0", PLACEMENT, violate)
+    found = ShadowBooks("decode-0/0", PLACEMENT, violate)
     found.engine = engine
     found.applied(plan(1, hold=(hold(key(1), (0, 1)),)))
     return found
@@ -329,7 +329,7 @@ def computed():
         tainted=set(),
         hostile=False,
         violate=violate,
-        rows_of=content.Rows,
+        rows_of=content.BlockContents,
         sums_of=lambda placement: Sums(block_sums),
     )
     process = Process("prefill-0/0", PREFILL, heap, SkewedClock(heap, offset=0, drift_ppm=0))
@@ -662,10 +662,10 @@ def test_a_fault_of_ones_own_excuses_a_failure_and_no_other_does(code):
     mine, kinds = frozenset({"decode-0", "request 1"}), EXCUSES[code]
     every = set().union(*EXCUSES.values())
     for kind in every:
-        fault = Fault(5, kind, frozenset({"decode-0"}))
+        fault = InjectedFault(5, kind, frozenset({"decode-0"}))
         assert excuse(code, [fault], mine) == (fault if kind in kinds else None)
-        assert excuse(code, [Fault(5, kind, frozenset({"decode-1"}))], mine) is None
-        assert (excuse(code, [Fault(5, kind, frozenset({EVERYBODY}))], mine) is not None) == (kind in kinds)
+        assert excuse(code, [InjectedFault(5, kind, frozenset({"decode-1"}))], mine) is None
+        assert (excuse(code, [InjectedFault(5, kind, frozenset({EVERYBODY}))], mine) is not None) == (kind in kinds)
     assert excuse(code, [], mine) is None
 
 
@@ -723,20 +723,20 @@ def test_what_leaders_tell_is_right():
 
 def test_an_epoch_may_fail_because_its_worker_said_what_was_not_so_of_a_pair_and_its_request_may_not():
     lost = Failed(key(), FailCode.WORKER_LOST, "not paired", True)
-    told = Fault(1, "mistaken pair", frozenset({"decode-0"}))
+    told = InjectedFault(1, "mistaken pair", frozenset({"decode-0"}))
     handoffs(faults=[told]).told(lost)
     with breaks("no_spurious_failure"):
-        handoffs(faults=[Fault(1, "mistaken pair", frozenset({"decode-1"}))]).told(lost)
+        handoffs(faults=[InjectedFault(1, "mistaken pair", frozenset({"decode-1"}))]).told(lost)
     assert excuse(FailCode.WORKER_LOST, [told], frozenset({"decode-0"})) is None
 
 
 def test_an_epoch_fails_with_an_excuse():
     failed = Failed(key(), FailCode.HANDOFF_FAILED, "", True)
-    handoffs(faults=[Fault(1, "corrupt read", frozenset({"decode-0"}))]).told(failed)
+    handoffs(faults=[InjectedFault(1, "corrupt read", frozenset({"decode-0"}))]).told(failed)
     handoffs(lossy=True).told(failed)
     handoffs().told(Failed(key(), FailCode.DEADLINE_EXCEEDED, "", False))  # judged by what its client hears
     with breaks("no_spurious_failure"):
-        handoffs(faults=[Fault(1, "corrupt read", frozenset({"decode-1"}))]).told(failed)
+        handoffs(faults=[InjectedFault(1, "corrupt read", frozenset({"decode-1"}))]).told(failed)
 
 
 TWICE = Placement(TABLE, tp=2, pp=1, tp_rank=1, pp_rank=0, page_blocks=1)

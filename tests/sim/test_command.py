@@ -16,8 +16,8 @@ from baton.core.errors import BatonError, ConfigError
 from baton.core.marks import Mark
 from baton.dev.cli.simulation import planted, workers
 from baton.dev.sim.plants.plant import Plant
-from baton.dev.sim.regression import Choice, Regression, decoded, encoded, regression, snippet
-from baton.dev.sim.run import PROCESS_ENDED, Kind, be_silent, run
+from baton.dev.sim.regression import Regression, TapeChoice, decoded, encoded, regression, snippet
+from baton.dev.sim.run import PROCESS_ENDED, RunKind, be_silent, run
 from baton.dev.sim.tally import Tally
 
 SEEDS = range(3, 7)
@@ -69,7 +69,7 @@ def test_a_run_that_ends_its_process_is_a_finding_and_the_others_go_on(monkeypat
     ended = {seed: o for seed, o in outcomes.items() if o.invariant}
     assert sorted(ended) == [2, 7]
     assert {o.invariant for o in ended.values()} == {PROCESS_ENDED}
-    assert {o.kind for o in ended.values()} == {Kind.CRASH}
+    assert {o.kind for o in ended.values()} == {RunKind.CRASH}
     assert "ended with code -11" in ended[2].detail
 
 
@@ -179,7 +179,7 @@ def blind_bank(monkeypatch):
 
 
 def test_a_failing_seed_is_told_made_small_kept_and_run_again(blind_bank, tmp_path, capsys):
-    seed = next(s for s in range(100) if run(s, parts=BLIND).kind is Kind.SAFETY)
+    seed = next(s for s in range(100) if run(s, parts=BLIND).kind is RunKind.SAFETY)
     assert baton(["sim", "--seed", str(seed), "--planted", "blind", "--keep", str(tmp_path), "--shrink", "60"]) == 3
     told = capsys.readouterr().out
     for word in ("worker    prefill-0", "VIOLATION ", "sequenceDiagram", "are enough", "def test_blind_of_seed_"):
@@ -204,7 +204,7 @@ def test_a_kept_run_round_trips_and_notices_drift():
 
 
 def test_a_snippet_is_a_test():
-    kept = Regression(1, 7, None, "right_bytes", "what happened", tuple(Choice(i * 3, 1, "lose a frame") for i in range(60)))
+    kept = Regression(1, 7, None, "right_bytes", "what happened", tuple(TapeChoice(i * 3, 1, "lose a frame") for i in range(60)))
     names = {}
     exec(compile(snippet(kept), "snippet", "exec"), {"run": lambda script: SimpleNamespace(invariant="")}, names)
     names["test_right_bytes_of_seed_7"]()

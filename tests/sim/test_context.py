@@ -3,14 +3,14 @@
 import pytest
 
 from baton.core.memory.state import Placement, Unit
-from baton.dev.sim.content import Rows
+from baton.dev.sim.content import BlockContents
 from baton.dev.sim.context import Context
 from baton.dev.sim.settings import FULL, draw_table
 from baton.dev.sim.tape import Tape
 
 TABLE = draw_table(Tape(script={1: 3}))  # two kinds of rows in a block
 PLACEMENT = Placement(TABLE, 1, 1, 0, 0, 1)
-ROWS = Rows(PLACEMENT)
+ROWS = BlockContents(PLACEMENT)
 B = ROWS.tokens_per_block(FULL)
 
 
@@ -71,7 +71,7 @@ def test_every_row_of_a_block_is_another_and_is_equal_wherever_its_unit_lies():
 
 def rows_of(placement, stamp):
     """By spec, head, layer, part and position the bytes of the row, found by the strides of the layout."""
-    block = Rows(placement).block(FULL, [stamp - t for t in range(B)]).to_bytes(placement.block_bytes(FULL), "little")
+    block = BlockContents(placement).block(FULL, [stamp - t for t in range(B)]).to_bytes(placement.block_bytes(FULL), "little")
     return {
         (name, place.heads.start + h, layer, part, t): block[at : at + place.row_bytes]
         for name, place in placement.places.items()

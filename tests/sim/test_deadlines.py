@@ -6,11 +6,11 @@ from tests.sim.test_flow import LONG
 from tests.sim.test_overload import worker
 
 from baton.core.door import Fail, Finish
-from baton.core.gateway.workers import Worker
+from baton.core.gateway.router import RegisteredWorker
 from baton.core.messages import FailCode
 from baton.dev.sim import people
 from baton.dev.sim.costs import Costs
-from baton.dev.sim.excuses import EVERYBODY, Fault
+from baton.dev.sim.excuses import EVERYBODY, InjectedFault
 from baton.dev.sim.parts import SHIPPED, Parts, Replaced
 from baton.dev.sim.run import _replaced, be_silent
 from baton.dev.sim.settings import Faults, WorldDraw, draw_table
@@ -30,7 +30,7 @@ def hurried(costs: Costs, *, hurry_ms: int, seed: int = 1, parts: Parts = SHIPPE
     draw = msgspec.structs.replace(draw, hurry_ms=hurry_ms)
     parts = Parts(replaced=(*LONG, Replaced(people, "LONG_ANSWERS", (ANSWER,) * 5), *parts.replaced))
     world = World(Tape(seed=seed), parts, draw=draw)
-    world.all_faults.append(Fault(0, "crowd", frozenset({EVERYBODY})))
+    world.all_faults.append(InjectedFault(0, "crowd", frozenset({EVERYBODY})))
     with _replaced(parts):
         world.run()
     return world
@@ -67,6 +67,8 @@ def test_where_more_rows_cost_nothing_nearly_all_are_served(hurry_ms):
 
 
 def test_without_looking_at_the_time_nearly_all_that_begin_are_too_late():
-    heedless = Parts(replaced=(Replaced(Worker, "in_time", lambda *_: True), Replaced(Worker, "takes_us", lambda *_: 0)))
+    heedless = Parts(
+        replaced=(Replaced(RegisteredWorker, "in_time", lambda *_: True), Replaced(RegisteredWorker, "takes_us", lambda *_: 0))
+    )
     served, _, failed = became(hurried(BY_ROWS, hurry_ms=5_000, seed=3, parts=heedless))
     assert failed > 100 > 30 > served

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from baton.dev.cli.simulation.report import Report
+from baton.dev.cli.simulation.report import SimulationReport
 from baton.dev.sim.run import CRASHED, LIVENESS, PROCESS_ENDED
 
 ROOT = Path(__file__).parents[2]
@@ -43,4 +43,4 @@ def test_kinds_are_right():
 
 def test_fields_of_the_summary():
     named = set(re.findall(r"`(\w+)`", PAGE.split("Fields of the JSON:")[1].split("|")[0]))
-    assert {field.name for field in msgspec.structs.fields(Report)} <= named
+    assert {field.name for field in msgspec.structs.fields(SimulationReport)} <= named

@@ -10,7 +10,7 @@ from baton.core.messages import FailCode
 from baton.core.scheduler.leader import Leader
 from baton.core.scheduler.prefill import PrefillLeader
 from baton.dev.sim.costs import Costs
-from baton.dev.sim.excuses import EVERYBODY, Fault
+from baton.dev.sim.excuses import EVERYBODY, InjectedFault
 from baton.dev.sim.parts import SHIPPED, Parts, Replaced
 from baton.dev.sim.run import _replaced, be_silent
 from baton.dev.sim.settings import Faults, WorkerDraw, WorldDraw, draw_table
@@ -47,7 +47,7 @@ def crowd(parts: Parts = SHIPPED, *, seed: int, requests: int = 60, queue_ms: in
     draw = WorldDraw(draw_table(Tape(script={})), ("gateway-0",), workers, Faults(), requests, 20, True, True, costs=SLOW)
     front = FrontSettings(queue_ms=queue_ms, max_queued=max_queued)
     world = World(Tape(seed=seed), parts, draw=draw, front=front)
-    world.all_faults.append(Fault(0, "crowd", frozenset({EVERYBODY})))
+    world.all_faults.append(InjectedFault(0, "crowd", frozenset({EVERYBODY})))
     with _replaced(parts):
         world.run()
     return world

@@ -3,7 +3,7 @@ none."""
 
 import pytest
 
-from baton.dev.sim.bank import Found, first, measure, table
+from baton.dev.sim.bank import PlantResult, first, measure, table
 from baton.dev.sim.parts import SHIPPED, Parts
 from baton.dev.sim.plants import BANK, BY_NAME
 from baton.dev.sim.plants.epochs import RepeatsTickets
@@ -64,4 +64,4 @@ def test_measuring_and_the_table():
     *_, last = table(plants, found).splitlines()
     assert last.startswith("| `fetch_used_before_end` |")
     assert last.endswith(f"| {found[1].first_seed} | {found[1].rate:.1%} of 4 |  |")
-    assert "not found" in table(plants[:1], [Found("blind_seal", None, "", 0.0, 4, {})])
+    assert "not found" in table(plants[:1], [PlantResult("blind_seal", None, "", 0.0, 4, {})])

@@ -16,7 +16,7 @@ from baton.core.marks import Mark
 from baton.dev.sim import people
 from baton.dev.sim import world as world_module
 from baton.dev.sim.costs import Costs
-from baton.dev.sim.excuses import EVERYBODY, Fault
+from baton.dev.sim.excuses import EVERYBODY, InjectedFault
 from baton.dev.sim.parts import Parts, Replaced
 from baton.dev.sim.run import _replaced, be_silent
 from baton.dev.sim.settings import Faults, WorldDraw, draw_table
@@ -73,7 +73,7 @@ def test_long_and_short_urgent_and_not_all_have_their_turn(seconds):
     draw = WorldDraw(draw_table(Tape(script={})), ("gateway-0",), workers, Faults(), 0, seconds * 1000, True, True, costs=costs)
     parts = Parts(front=patient(listening(said)), replaced=SETTINGS)
     crowd = Crowd(Tape(seed=4), parts, draw=draw, front=FrontSettings(queue_ms=500_000))
-    crowd.all_faults.append(Fault(0, "crowd", frozenset({EVERYBODY})))
+    crowd.all_faults.append(InjectedFault(0, "crowd", frozenset({EVERYBODY})))
     with _replaced(replace(parts)):
         crowd.run()
     clients = [c for c in crowd.people.clients if not c.probe]

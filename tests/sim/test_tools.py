@@ -5,7 +5,7 @@ import pytest
 
 from baton.core.handoff.seal import block_sums
 from baton.dev.sim.parts import SHIPPED, Parts
-from baton.dev.sim.run import Kind, be_silent, run
+from baton.dev.sim.run import RunKind, be_silent, run
 from baton.dev.sim.shrink import Name, NamedTape, minimal, shrink
 from baton.dev.sim.story import SHORT_ROOM
 
@@ -26,7 +26,7 @@ def _silent():
 @pytest.fixture(scope="module")
 def failing():
     be_silent()
-    return next(o for o in (run(seed, parts=BLIND) for seed in range(100)) if o.kind is Kind.SAFETY)
+    return next(o for o in (run(seed, parts=BLIND) for seed in range(100)) if o.kind is RunKind.SAFETY)
 
 
 # ---- shrinking -----------------------------------------------------------------------------------

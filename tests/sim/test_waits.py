@@ -6,7 +6,7 @@ from tests.sim.test_checkers import PREFILL, PROMPT, SAMPLING, WHOLE, breaks, ke
 
 from baton.core.ids import Boot, Stamp
 from baton.core.messages import Admitted, Limits, Ticket
-from baton.dev.sim.excuses import Fault
+from baton.dev.sim.excuses import InjectedFault
 from baton.dev.sim.waits import SLACK_US, Waits
 
 TICKET = Ticket(key(), Stamp(1), Boot(3), PREFILL, Boot(2), PROMPT, (), SAMPLING, Limits(4, (), (), 1000), admit_ms=30)
@@ -15,7 +15,7 @@ DROP = plan(2, drop=(key(),))
 
 
 class History:
-    def __init__(self, *faults: Fault) -> None:
+    def __init__(self, *faults: InjectedFault) -> None:
         self.now = 7
         self.waits = Waits({key(): TICKET}, list(faults), violate, lambda: self.now)
         self.waits.ordered(PREFILL, WHOLE)
@@ -43,7 +43,7 @@ def test_admission_ends_the_wait_and_growing_begins_no_other():
 
 @pytest.mark.parametrize(("kind", "excused"), [("pause", True), ("crash", True), ("corrupt read", False)])
 def test_a_process_that_stood_still_may_be_late(kind, excused):
-    history = History(Fault(1, kind, frozenset({"prefill-0"}))).after(MOST_US + 1)
+    history = History(InjectedFault(1, kind, frozenset({"prefill-0"}))).after(MOST_US + 1)
     if excused:
         history.waits.ordered(PREFILL, DROP)
     else:

@@ -17,7 +17,7 @@ from baton.core.parts import FrontParts, LeaderParts, RankParts
 from baton.core.rank.rank_effects import Digest, Read
 from baton.core.work import Copies, DigestOrder, Handle, Job
 from baton.trace.checks.check import Check
-from baton.trace.log import Kind, Parts, Step
+from baton.trace.log import CoreKind, Parts, Step
 
 GATEWAY, PREFILL, DECODE = Boot(1), Boot(2), Boot(3)
 ONE, TWO = key(1), key(2)
@@ -49,7 +49,7 @@ def judged(check: Check, parts: Parts, steps: Iterable[Step]) -> list[str]:
 
 
 def leads(event: Any, *effects: Any) -> Step:
-    return Step(Micros(0), Kind.LEADER, event, effects)
+    return Step(Micros(0), CoreKind.LEADER, event, effects)
 
 
 def hears(message: Any, *effects: Any, sender: Boot = GATEWAY) -> Step:
@@ -103,7 +103,7 @@ def last_offer(k: Key, number: int = 1) -> Step:
 
 
 def ranks(event: Any, *effects: Any) -> Step:
-    return Step(Micros(0), Kind.RANK, event, effects)
+    return Step(Micros(0), CoreKind.RANK, event, effects)
 
 
 def applies(seq: int, *effects: Any, **fields: Any) -> Step:
@@ -133,7 +133,7 @@ def tells(*quiet: Key) -> Step:
 
 
 def fronts(event: Any, *effects: Any) -> Step:
-    return Step(Micros(0), Kind.FRONT, event, effects)
+    return Step(Micros(0), CoreKind.FRONT, event, effects)
 
 
 def tickets(number: int = 1, *, said: tuple[int, ...] = (), **fields: Any) -> tuple[Send, Send]:

@@ -14,7 +14,7 @@ from tests.trace.rig import RecordedWorld
 from baton.core.events import ReadRefused
 from baton.core.ids import Boot
 from baton.core.messages import Admitted, Offer, Tokens
-from baton.core.work import Ended, Outcome, Released
+from baton.core.work import ReadEnded, ReadOutcome, Released
 
 
 class Lazy(deque[Any]):
@@ -66,7 +66,7 @@ def unknown_read() -> None:
     (first, _), (second, _) = list(node.reads.items())[:2]
     del node.reads[first], node.reads[second]
     world._perform(node, node.rank.step(ReadRefused(second, "too many"), T0))
-    world._perform(node, node.rank.step(Ended(first, Outcome.UNKNOWN, "who knows"), T0))
+    world._perform(node, node.rank.step(ReadEnded(first, ReadOutcome.UNKNOWN, "who knows"), T0))
     world.freeze_reads = False
     world.run()
     assert not world.clean

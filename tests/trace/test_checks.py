@@ -12,7 +12,7 @@ from tests.trace.plants import EagerFront, ForgetfulDecode, HastyDecode, LoudRan
 from tests.trace.rig import RecordedWorld, read
 from tests.trace.scenarios import SCENARIOS, journals
 
-from baton.trace.checks.all import CHECKS, Checks, Violation
+from baton.trace.checks.all import CHECKS, Checks, LogViolation
 from baton.trace.checks.clients import ClientStreams
 from baton.trace.checks.commits import CommitAfterArrival
 from baton.trace.checks.pages import PageBooks
@@ -63,7 +63,7 @@ def test_a_run_of_a_core_with_a_bug_violates_its_invariant(
     assert check.invariant in found
 
 
-def violations(data: bytes) -> list[Violation]:
+def violations(data: bytes) -> list[LogViolation]:
     checks = Checks()
     return [v for record in read(data) for v in checks.feed(record)]
 

@@ -42,8 +42,8 @@ from baton.core.ids import Boot, Seq
 from baton.core.memory.state import DType, Full, Group, StateSpec, StateTable, Unit, Whole, Window
 from baton.core.messages import Close, Ended, Received
 from baton.core.rank.rank_effects import Compute
-from baton.core.work import Batch, BatchDone, DigestDone, Outcome, Released, Row
-from baton.core.work import Ended as ReadEnd
+from baton.core.work import Batch, BatchDone, DigestDone, ReadOutcome, Released, Row
+from baton.core.work import ReadEnded as ReadEnd
 from baton.trace.checks.commits import CommitAfterArrival, needed
 from baton.trace.checks.landings import OneReadAByte, _overlap
 from baton.trace.checks.pages import PageBooks
@@ -198,7 +198,7 @@ def test_the_blocks_needed_are_those_of_the_state_table(length: int) -> None:
 # ---- quiet --------------------------------------------------------------------------------------
 
 
-def ended(handle: int, outcome: Outcome = Outcome.OK) -> Step:
+def ended(handle: int, outcome: ReadOutcome = ReadOutcome.OK) -> Step:
     return ranks(ReadEnd(handle, outcome, ""))
 
 
@@ -208,11 +208,11 @@ BATCH = Compute(Batch(Seq(1), (Row(ONE, 0, (1,), {}, {}, 1, None),)))
 QUIETS = [
     ([*GONE, ended(1), tells(ONE), applies(3, reads(2, 0), hold=[hold(TWO, 0)])], GOOD),
     ([*GONE, tells(ONE)], "touched by read 1"),
-    ([*GONE, ended(1, Outcome.UNKNOWN), tells(ONE)], "touched by read 1"),
-    ([*GONE, ended(1, Outcome.UNKNOWN), ranks(Released(1)), tells(ONE)], GOOD),
-    ([*GONE, ended(1, Outcome.FAILED), tells(ONE)], GOOD),
+    ([*GONE, ended(1, ReadOutcome.UNKNOWN), tells(ONE)], "touched by read 1"),
+    ([*GONE, ended(1, ReadOutcome.UNKNOWN), ranks(Released(1)), tells(ONE)], GOOD),
+    ([*GONE, ended(1, ReadOutcome.FAILED), tells(ONE)], GOOD),
     ([*FETCHING, ranks(ReadRefused(1, "x")), applies(2, drop=[ONE]), tells(ONE)], GOOD),
-    ([*FETCHING, ranks(ReadEnd(1, Outcome.OK, ""), hashes(4, 0, 1)), applies(2, drop=[ONE]), tells(ONE)], "hash 4"),
+    ([*FETCHING, ranks(ReadEnd(1, ReadOutcome.OK, ""), hashes(4, 0, 1)), applies(2, drop=[ONE]), tells(ONE)], "hash 4"),
     (
         [
             applies(1, hashes(4, 0), hold=[hold(ONE, 0)], drop=[TWO]),
@@ -247,9 +247,9 @@ LANDINGS = [
     ([INTO, applies(2, reads(2, 0))], "read 1 may still land"),
     ([INTO, applies(2, reads(2, 7, 1))], "read 1 may still land"),
     ([INTO, ended(1), applies(2, reads(2, 0))], GOOD),
-    ([INTO, ended(1, Outcome.FAILED), applies(2, reads(2, 0))], GOOD),
-    ([INTO, ended(1, Outcome.UNKNOWN), applies(2, reads(2, 0))], "read 1 may still land"),
-    ([INTO, ended(1, Outcome.UNKNOWN), ranks(Released(1)), applies(2, reads(2, 0))], GOOD),
+    ([INTO, ended(1, ReadOutcome.FAILED), applies(2, reads(2, 0))], GOOD),
+    ([INTO, ended(1, ReadOutcome.UNKNOWN), applies(2, reads(2, 0))], "read 1 may still land"),
+    ([INTO, ended(1, ReadOutcome.UNKNOWN), ranks(Released(1)), applies(2, reads(2, 0))], GOOD),
     ([INTO, ranks(ReadRefused(1, "x")), applies(2, reads(2, 0))], GOOD),
 ]
 

@@ -23,7 +23,7 @@ from baton.core.ids import Boot, Micros, Rank
 from baton.core.parts import FrontParts, LeaderParts, RankParts
 from baton.trace import coding
 from baton.trace.coding import Damaged, canonical, decode, encode, records
-from baton.trace.log import AnyEffect, AnyEvent, Header, Kind, Parts, Record, Step
+from baton.trace.log import AnyEffect, AnyEvent, CoreKind, Header, Parts, Record, Step
 
 
 def arrays(dtype: Any) -> st.SearchStrategy[Any]:
@@ -38,7 +38,7 @@ CALM = settings(max_examples=25, deadline=None, suppress_health_check=list(Healt
 
 
 def step(event: Any, *effects: Any) -> Step:
-    return Step(Micros(1), Kind.LEADER, event, effects)
+    return Step(Micros(1), CoreKind.LEADER, event, effects)
 
 
 def through(record: Record) -> Record:

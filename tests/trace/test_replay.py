@@ -29,7 +29,7 @@ from baton.core.parts import LeaderParts, RankParts
 from baton.core.work import Connected
 from baton.trace.coding import Damaged, encode
 from baton.trace.examine import examine
-from baton.trace.log import FORMAT, Header, Kind, Raised, Record, Step
+from baton.trace.log import FORMAT, CoreKind, Header, Raised, Record, Step
 from baton.trace.recorder import Recorder, recorded
 
 
@@ -49,7 +49,7 @@ def test_together_the_scenarios_hold_every_kind_of_event(monkeypatch: pytest.Mon
     names = {kind.__name__ for kind in seen}
     assert names >= {"GatewayConnected", "PeerConnected", "PeerLost", "MessageReceived", "RankReported", "TimerDue"}
     assert names >= {"Submitted", "Cancel", "StepPlan", "BatchDone", "DigestDone", "ReportDue"}
-    assert names >= {"Connected", "ReadRefused", "Ended", "Released"}
+    assert names >= {"Connected", "ReadRefused", "ReadEnded", "Released"}
 
 
 # ---- one changed decision -----------------------------------------------------------------------
@@ -177,7 +177,7 @@ def test_a_rank_in_a_process_of_its_own_writes_a_log_of_its_own() -> None:
 
 HEAD = Header(FORMAT, PROTOCOL, "0")
 PARTS = LeaderParts(manifest("unified", 2), settings(), {KV: 4})
-UP = Step(Micros(1), Kind.LEADER, GatewayConnected(Boot(1)), ())
+UP = Step(Micros(1), CoreKind.LEADER, GatewayConnected(Boot(1)), ())
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ UP = Step(Micros(1), Kind.LEADER, GatewayConnected(Boot(1)), ())
         ([msgspec.structs.replace(HEAD, protocol=9)], "protocol 9"),
         ([HEAD, HEAD], "second header"),
         ([HEAD, UP], "whose parts"),
-        ([HEAD, PARTS, msgspec.structs.replace(UP, core=Kind.FRONT)], "nothing that enters a front"),
+        ([HEAD, PARTS, msgspec.structs.replace(UP, core=CoreKind.FRONT)], "nothing that enters a front"),
         ([HEAD, msgspec.structs.replace(PARTS, manifest=manifest("juggler", 2))], "role 'juggler'"),
         ([HEAD, RankParts(Rank(5), Boot(2), (), True)], "RankParts"),
     ],

@@ -23,14 +23,14 @@ from typing import TypeVar
 
 import msgspec
 
-from baton.adapters.agent_reads import Agent, Limits, Link, Progress
+from baton.adapters.agent_reads import Agent, AgentReads, Link, PartLimits
 from baton.adapters.peers import Attempt, Peers, exposure_of, require_stated
-from baton.adapters.reads import Desk, Region
+from baton.adapters.reads import OpenReads, Region
 from baton.core.errors import FabricError
 from baton.core.ids import Boot, GroupName, Micros, RankId
 from baton.core.manifest import RankManifest
 from baton.ports.clock import Clock
-from baton.ports.fabric import Capabilities, Copies, FabricEvent, Handle, Outcome, Pool
+from baton.ports.fabric import Capabilities, Copies, FabricEvent, Handle, Pool, ReadOutcome
 
 REGISTER_TIMEOUT_S = 60.0  # of our pools, while nobody waits for us yet
 ADDRESS_LIMIT = 1 << 62  # offsets added to an address stay inside int64
@@ -39,7 +39,7 @@ SHORTEST_WAIT_S, MOVING_WAIT_S, IDLE_WAIT_S = 20e-6, 100e-6, 1e-3  # between loo
 T = TypeVar("T")
 
 
-class Exposure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class AgentMetadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a reader needs: the agent's metadata, and (group, address, bytes) of each pool."""
 
     agent: str
@@ -48,7 +48,7 @@ class Exposure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
+class TransferEngine:
     """A transfer engine as a fabric needs it.
 
     name: the fabric's
@@ -69,16 +69,16 @@ class AgentFabric:
         ConfigError: the engine does not start here
     """
 
-    def __init__(self, engine: Engine, boot: Boot, rank: int, wake: Callable[[], None], clock: Clock) -> None:
+    def __init__(self, engine: TransferEngine, boot: Boot, rank: int, wake: Callable[[], None], clock: Clock) -> None:
         self._engine, self._clock = engine, clock
-        self._desk = Desk(wake)
+        self._reads = OpenReads(wake)
         self._name = agent_name(boot, rank)
-        self._peers: Peers[Link] = Peers(self._desk, clock)
+        self._peers: Peers[Link] = Peers(self._reads, clock)
         self._commands: deque[Callable[[], None]] = deque()
         self._agent = engine.source(self._name)
         self._readers = 0
-        limits = Limits(engine.capabilities.max_range_bytes, engine.capabilities.max_ranges_per_call)
-        self._progress = Progress(self._make_reader, self._desk, clock, limits)
+        limits = PartLimits(engine.capabilities.max_range_bytes, engine.capabilities.max_ranges_per_call)
+        self._progress = AgentReads(self._make_reader, self._reads, clock, limits)
         self._thread = threading.Thread(target=self._run, name=f"{engine.name}-{rank}", daemon=True)
         self._thread.start()
         atexit.register(self.close)
@@ -99,7 +99,9 @@ class AgentFabric:
         self._peers.own = own = {group: Region(pool.address, pool.nbytes) for group, pool in pools.items()}
         regions = list(own.values())
         metadata = self._do(lambda: self._agent.register(regions))
-        return msgspec.msgpack.encode(Exposure(self._name, metadata, tuple((g, r.address, r.nbytes) for g, r in own.items())))
+        return msgspec.msgpack.encode(
+            AgentMetadata(self._name, metadata, tuple((g, r.address, r.nbytes) for g, r in own.items()))
+        )
 
     def connect(self, peer: RankId, manifest: RankManifest) -> None:
         """Load a peer's metadata, on the fabric thread; a peer that is gone may show at the first read only."""
@@ -109,25 +111,25 @@ class AgentFabric:
 
     def disconnect(self, peer: RankId) -> None:
         """Forget a peer and tear down the endpoint to it; its reads end FAILED."""
-        with self._desk.lock:
+        with self._reads.lock:
             link = self._peers.drop(peer)
             if link is not None:
                 self._post(lambda: self._progress.forget(link))
 
     def submit(self, handle: Handle, peer: RankId, copies: Sequence[Copies], *, deadline: Micros) -> None:
         """Queue a read for the fabric thread."""
-        with self._desk.lock:
+        with self._reads.lock:
             read, link = self._peers.begin(handle, peer, copies, deadline)
-            self._desk.open(read)
+            self._reads.open(read)
             self._post(lambda: self._progress.begin(read, link))
 
     def cancel(self, handle: Handle) -> None:
         """No further part is posted; the read ends FAILED when the parts under way have."""
-        self._desk.stop(handle, "cancelled")
+        self._reads.stop(handle, "cancelled")
 
     def poll(self) -> list[FabricEvent]:
         """All events since the last call."""
-        return self._desk.collect()
+        return self._reads.collect()
 
     def close(self) -> None:
         """Tear down all endpoints, end open reads FAILED (or UNKNOWN), delete the agent."""
@@ -138,9 +140,9 @@ class AgentFabric:
     # ---- the fabric thread ----------------------------------------------------------------------
 
     def _post(self, command: Callable[[], None]) -> None:
-        with self._desk.lock:
+        with self._reads.lock:
             self._commands.append(command)
-            self._desk.lock.notify_all()
+            self._reads.lock.notify_all()
 
     def _do(self, work: Callable[[], T]) -> T:
         """Run on the fabric thread and wait for what comes out."""
@@ -153,7 +155,7 @@ class AgentFabric:
                 except BaseException as error:  # noqa: BLE001  carried to the caller, who raises it
                     future.set_exception(error)
 
-        with self._desk.lock:
+        with self._reads.lock:
             self._peers.require_open()
             self._post(command)
         try:
@@ -184,7 +186,7 @@ class AgentFabric:
         try:
             self._serve()
         finally:
-            self._peers.abandon(Outcome.UNKNOWN)
+            self._peers.abandon(ReadOutcome.UNKNOWN)
 
     def _serve(self) -> None:
         wait_s = 0.0
@@ -200,9 +202,9 @@ class AgentFabric:
 
     def _run_commands(self, wait_s: float) -> bool:
         """Run what the pump has asked for, waiting so long for it to ask; False when it wants us to end."""
-        with self._desk.lock:
+        with self._reads.lock:
             if wait_s and not self._commands and not self._peers.closed:
-                self._desk.lock.wait(wait_s)
+                self._reads.lock.wait(wait_s)
             commands, self._commands = self._commands, deque()
             closed = self._peers.closed
         for command in commands:
@@ -215,8 +217,8 @@ def agent_name(boot: Boot, rank: int) -> str:
     return f"baton-{boot:016x}-{rank}"
 
 
-def _decode(name: str, peer: RankId, manifest: RankManifest) -> Exposure:
-    exposure = exposure_of(name, peer, manifest, Exposure)
+def _decode(name: str, peer: RankId, manifest: RankManifest) -> AgentMetadata:
+    exposure = exposure_of(name, peer, manifest, AgentMetadata)
     if exposure.agent != agent_name(peer.boot, peer.rank):
         raise FabricError(f"exposure of agent {exposure.agent!r} given for {agent_name(peer.boot, peer.rank)!r}")
     require_stated([(group, nbytes) for group, _, nbytes in exposure.pools], manifest)

@@ -21,11 +21,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-from baton.adapters.reads import Desk, Ranges, Read, Region, cut
+from baton.adapters.reads import OpenRead, OpenReads, Ranges, Region, cut
 from baton.core.errors import ConfigError, FabricError
 from baton.core.ids import GroupName, Micros, RankId
 from baton.ports.clock import Clock
-from baton.ports.fabric import Outcome
+from baton.ports.fabric import ReadOutcome
 
 WINDOW_PARTS = 4  # under way at a time over all reads; keeps a network busy, and means nothing where posting copies
 GRACE_US = 2_000_000  # from a stop to the end of the reading agent, and from there to UNKNOWN: 1 s drains the window at 1 Gbit/s
@@ -87,7 +87,7 @@ class Agent(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class PartLimits:
     """Of one part. A stop is seen between parts."""
 
     part_bytes: int
@@ -116,7 +116,7 @@ class Link:
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    read: Read
+    read: OpenRead
     link: Link
     waiting: list[Ranges]  # parts to post, the next one last
     moving: list[Part] = field(default_factory=list)
@@ -131,11 +131,11 @@ class _Job:
         return bool(self.moving) or self.adrift
 
 
-class Progress:
+class AgentReads:
     """The reads under way. `make_reader` makes an agent in which our pools are registered as targets."""
 
-    def __init__(self, make_reader: Callable[[], Agent], desk: Desk, clock: Clock, limits: Limits) -> None:
-        self._make_reader, self._desk, self._clock, self._limits = make_reader, desk, clock, limits
+    def __init__(self, make_reader: Callable[[], Agent], reads: OpenReads, clock: Clock, limits: PartLimits) -> None:
+        self._make_reader, self._reads, self._clock, self._limits = make_reader, reads, clock, limits
         self._jobs: list[_Job] = []
         self._links: list[Link] = []
 
@@ -162,7 +162,7 @@ class Progress:
         if link not in self._links:
             self._links.append(link)
 
-    def begin(self, read: Read, link: Link) -> None:
+    def begin(self, read: OpenRead, link: Link) -> None:
         """Take in a read."""
         parts = cut(read.ranges, part_bytes=self._limits.part_bytes, part_ranges=self._limits.part_ranges)
         self._jobs.append(_Job(read, link, parts[::-1]))
@@ -251,7 +251,7 @@ class Progress:
             self.tear_down(job.link, f"a read did not end in time ({job.why})")
         if job.may_land and not job.ended:
             job.ended = True
-            self._desk.end(job.read, Outcome.UNKNOWN, job.why)
+            self._reads.end(job.read, ReadOutcome.UNKNOWN, job.why)
 
     def _look(self, job: _Job) -> bool:
         """Look at the parts under way; True if one has ended."""
@@ -268,9 +268,9 @@ class Progress:
         if job.may_land or job.waiting:
             return False
         if job.ended:
-            self._desk.release(job.read.handle)
+            self._reads.release(job.read.handle)
         else:
-            self._desk.end(job.read, Outcome.FAILED if job.why else Outcome.OK, job.why)
+            self._reads.end(job.read, ReadOutcome.FAILED if job.why else ReadOutcome.OK, job.why)
         return True
 
     def _post_one(self) -> bool:

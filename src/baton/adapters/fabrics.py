@@ -22,7 +22,7 @@ CONNECT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class FabricParts:
     """What a fabric is made of. `wake` is called from its thread whenever `poll` has something."""
 
     boot: Boot
@@ -33,31 +33,31 @@ class Parts:
     secret: Secret | None
 
 
-Factory = Callable[[Parts], Fabric]
+Factory = Callable[[FabricParts], Fabric]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class FabricEntry:
     """One fabric: how it is made, and what keeps it from working here ("" if nothing does)."""
 
     make: Factory
     obstacle: Callable[[], str]
 
 
-def _make_shm(p: Parts) -> Fabric:
+def _make_shm(p: FabricParts) -> Fabric:
     from baton.adapters.shm import ShmFabric  # numba takes half a second to import
 
     return ShmFabric(p.boot, p.rank, p.wake, p.clock)
 
 
-def _make_nixl(p: Parts) -> Fabric:
+def _make_nixl(p: FabricParts) -> Fabric:
     from baton.adapters.agent_fabric import AgentFabric
     from baton.adapters.nixl import nixl_engine
 
     return AgentFabric(nixl_engine(p.settings.nixl, p.settings.devices), p.boot, p.rank, p.wake, p.clock)
 
 
-def _make_mooncake(p: Parts) -> Fabric:
+def _make_mooncake(p: FabricParts) -> Fabric:
     from baton.adapters.agent_fabric import AgentFabric
     from baton.adapters.mooncake import mooncake_engine
 
@@ -65,7 +65,7 @@ def _make_mooncake(p: Parts) -> Fabric:
     return AgentFabric(engine, p.boot, p.rank, p.wake, p.clock)
 
 
-def _make_tcp(p: Parts) -> Fabric:
+def _make_tcp(p: FabricParts) -> Fabric:
     from baton.adapters.tcp import TcpFabric
 
     return TcpFabric(
@@ -84,12 +84,12 @@ def _nixl_obstacle() -> str:
     return "" if found else "not installed: pip install 'baton-llm[nixl]'"
 
 
-FABRICS: Mapping[str, Entry] = MappingProxyType(
+FABRICS: Mapping[str, FabricEntry] = MappingProxyType(
     {
-        "shm": Entry(_make_shm, lambda: ""),
-        "nixl": Entry(_make_nixl, _nixl_obstacle),
-        "mooncake": Entry(_make_mooncake, _mooncake_obstacle),
-        "tcp": Entry(_make_tcp, lambda: ""),
+        "shm": FabricEntry(_make_shm, lambda: ""),
+        "nixl": FabricEntry(_make_nixl, _nixl_obstacle),
+        "mooncake": FabricEntry(_make_mooncake, _mooncake_obstacle),
+        "tcp": FabricEntry(_make_tcp, lambda: ""),
     }
 )
 
@@ -109,10 +109,10 @@ def build(
     Raises:
         ConfigError: no such fabric, or it does not work here
     """
-    return make(name, Parts(boot, rank, wake, clock, settings, secret))
+    return make(name, FabricParts(boot, rank, wake, clock, settings, secret))
 
 
-def make(name: str, parts: Parts) -> Fabric:
+def make(name: str, parts: FabricParts) -> Fabric:
     """As `build`."""
     require_fabric(name)
     return FABRICS[name].make(parts)

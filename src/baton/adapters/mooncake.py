@@ -5,7 +5,7 @@ source also keeps a door (tcp_door.py): a reader holds a connection to it, prove
 as it reads; what ends after that connection broke has failed.
 """
 
-from baton.adapters.agent_fabric import Engine
+from baton.adapters.agent_fabric import TransferEngine
 from baton.adapters.agent_reads import Agent
 from baton.adapters.mooncake_agent import MooncakeAgent, load_mooncake
 from baton.core.errors import ConfigError
@@ -34,7 +34,7 @@ def obstacle() -> str:
     return ""
 
 
-def mooncake_engine(settings: FabricSettings, boot: Boot, rank: int, *, key: bytes) -> Engine:
+def mooncake_engine(settings: FabricSettings, boot: Boot, rank: int, *, key: bytes) -> TransferEngine:
     """Mooncake with the operator's protocol and devices. Raises ConfigError: not installed."""
     module = load_mooncake()
 
@@ -44,4 +44,4 @@ def mooncake_engine(settings: FabricSettings, boot: Boot, rank: int, *, key: byt
     def reader(_name: str) -> Agent:
         return MooncakeAgent(module, settings, key=key, door=None)
 
-    return Engine(name="mooncake", capabilities=CAPABILITIES, source=source, reader=reader)
+    return TransferEngine(name="mooncake", capabilities=CAPABILITIES, source=source, reader=reader)

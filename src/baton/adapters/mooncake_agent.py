@@ -17,7 +17,7 @@ from baton.adapters.agent_reads import PartState
 from baton.adapters.reads import Ranges, Region
 from baton.adapters.shm_door import hung_up
 from baton.adapters.tcp_door import dial, require_loopback_or_key
-from baton.adapters.tcp_source import Source
+from baton.adapters.tcp_source import TcpSource
 from baton.core.errors import ConfigError, FabricError
 from baton.core.ids import Boot
 from baton.ports.fabric_settings import FabricSettings
@@ -57,7 +57,7 @@ class MooncakeAgent:
     def __init__(self, module: Any, settings: FabricSettings, *, key: bytes, door: tuple[Boot, int] | None) -> None:
         require_loopback_or_key(settings.host, key)
         self._host, self._key = settings.host, key
-        self._door: Source | None = None
+        self._door: TcpSource | None = None
         self._lines: dict[str, tuple[str, socket.socket]] = {}
         self._registered: list[int] = []
         self._engine: Any = module.TransferEngine()
@@ -68,7 +68,7 @@ class MooncakeAgent:
                 f" with devices {list(settings.devices) or 'of its own choice'}"
             )
         if door is not None:
-            self._door = Source(settings.host, *door, [], key=key)
+            self._door = TcpSource(settings.host, *door, [], key=key)
         self._who = door
 
     def register(self, regions: Sequence[Region]) -> bytes:

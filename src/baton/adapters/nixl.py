@@ -6,7 +6,7 @@ UCX. Shared memory and RDMA do not take the source's help. NIXL's descriptor lis
 
 from collections.abc import Mapping, Sequence
 
-from baton.adapters.agent_fabric import Engine
+from baton.adapters.agent_fabric import TransferEngine
 from baton.adapters.agent_reads import Agent
 from baton.adapters.nixl_agent import UCX_PARAMS, NixlAgent, load_nixl
 from baton.core.errors import ConfigError
@@ -24,7 +24,7 @@ CAPABILITIES = Capabilities(
 )
 
 
-def nixl_engine(settings: NixlSettings, devices: Sequence[str]) -> Engine:
+def nixl_engine(settings: NixlSettings, devices: Sequence[str]) -> TransferEngine:
     """NIXL with the operator's backend, parameters and devices.
 
     Raises:
@@ -35,7 +35,7 @@ def nixl_engine(settings: NixlSettings, devices: Sequence[str]) -> Engine:
     def make(name: str) -> Agent:
         return NixlAgent(nixl, name, backend=settings.backend, params=params)
 
-    return Engine(name="nixl", capabilities=CAPABILITIES, source=make, reader=make)
+    return TransferEngine(name="nixl", capabilities=CAPABILITIES, source=make, reader=make)
 
 
 def backend_params(settings: NixlSettings, devices: Sequence[str]) -> Mapping[str, str]:

@@ -10,12 +10,12 @@ from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
-from baton.adapters.reads import Desk, Read, Region, resolve
+from baton.adapters.reads import OpenRead, OpenReads, Region, resolve
 from baton.core.errors import ConfigError, FabricError
 from baton.core.ids import GroupName, Micros, RankId
 from baton.core.manifest import RankManifest
 from baton.ports.clock import Clock
-from baton.ports.fabric import Connected, Copies, Handle, Outcome
+from baton.ports.fabric import Connected, Copies, Handle, ReadOutcome
 
 CLOSED = "the fabric is closed"
 ENDED = "the fabric thread has ended"
@@ -66,13 +66,13 @@ class Attempt:
 
 
 class Peers(Generic[P]):
-    """The peers of one fabric. Everything here happens under the desk's lock, but for the reaching itself.
+    """The peers of one fabric. Everything here happens under the lock of the open reads, but for the reaching itself.
 
     own: our pools, as our side of a range addresses them
     """
 
-    def __init__(self, desk: Desk, clock: Clock) -> None:
-        self._desk, self._clock = desk, clock
+    def __init__(self, reads: OpenReads, clock: Clock) -> None:
+        self._reads, self._clock = reads, clock
         self._known: dict[RankId, P] = {}
         self._attempts: dict[RankId, Attempt] = {}
         self.own: dict[GroupName, Region] = {}
@@ -92,14 +92,14 @@ class Peers(Generic[P]):
 
     def want(self, peer: RankId, manifest: RankManifest) -> Attempt | None:
         """A peer is to be reached. None where nothing is to be done: it is known, or being reached, or the fabric is closed."""
-        with self._desk.lock:
+        with self._reads.lock:
             if self.closed:
-                self._desk.say(Connected(peer, CLOSED))
+                self._reads.say(Connected(peer, CLOSED))
             elif peer in self._known:
-                self._desk.say(Connected(peer, ""))
+                self._reads.say(Connected(peer, ""))
             elif peer not in self._attempts:
                 self._attempts[peer] = Attempt(peer, manifest)
-                self._desk.lock.notify_all()
+                self._reads.lock.notify_all()
                 return self._attempts[peer]
             return None
 
@@ -127,61 +127,61 @@ class Peers(Generic[P]):
         self._settle(attempt, None, why)
 
     def _wanted(self, attempt: Attempt) -> bool:
-        with self._desk.lock:
+        with self._reads.lock:
             return self._attempts.get(attempt.peer) is attempt and not self.closed
 
     def _settle(self, attempt: Attempt, known: P | None, why: str) -> bool:
         """Say what came of an attempt, if that is still of interest; whether `known` is known from now on."""
-        with self._desk.lock:
+        with self._reads.lock:
             if not self._wanted(attempt):
                 return False
             del self._attempts[attempt.peer]
             if known is not None:
                 self._known[attempt.peer] = known
-            self._desk.say(Connected(attempt.peer, why))
+            self._reads.say(Connected(attempt.peer, why))
             return known is not None
 
     def drop(self, peer: RankId) -> P | None:
         """Forget a peer and ask its reads to end; what it was, None if it is not known."""
-        with self._desk.lock:
+        with self._reads.lock:
             self._attempts.pop(peer, None)
-            self._desk.unsay(peer)
+            self._reads.unsay(peer)
             known = self._known.pop(peer, None)
             if known is not None:
-                self._desk.stop_peer(peer, "disconnected")
-                self._desk.lock.notify_all()
+                self._reads.stop_peer(peer, "disconnected")
+                self._reads.lock.notify_all()
             return known
 
-    def begin(self, handle: Handle, peer: RankId, copies: Sequence[Copies], deadline: Micros) -> tuple[Read, P]:
-        """A read from a peer, checked, not yet opened at the desk.
+    def begin(self, handle: Handle, peer: RankId, copies: Sequence[Copies], deadline: Micros) -> tuple[OpenRead, P]:
+        """A read from a peer, checked, not yet opened there.
 
         Raises:
             FabricError: closed, unknown peer, or ranges outside a pool (F8)
         """
-        with self._desk.lock:
+        with self._reads.lock:
             self.require_open()
             known = self._known.get(peer)
             if known is None:
                 raise FabricError(f"rank {peer.rank} is not connected: {peer}")
             ranges = resolve(copies, source=known.regions, target=self.own)
-            return Read(handle, peer, ranges, due=Micros(self._clock.now() + deadline)), known
+            return OpenRead(handle, peer, ranges, due=Micros(self._clock.now() + deadline)), known
 
     def close(self) -> None:
         """Take in nothing more and ask all reads to end."""
-        with self._desk.lock:
+        with self._reads.lock:
             self._refuse_attempts(CLOSED)
             self.closed = True
-            for read in self._desk.open_reads():
-                self._desk.stop(read.handle, CLOSED)
-            self._desk.lock.notify_all()
+            for read in self._reads.open_reads():
+                self._reads.stop(read.handle, CLOSED)
+            self._reads.lock.notify_all()
 
-    def abandon(self, outcome: Outcome) -> None:
+    def abandon(self, outcome: ReadOutcome) -> None:
         """The fabric's thread has ended, perhaps of a bug: nothing hangs, and nothing is taken in any more."""
-        with self._desk.lock:
+        with self._reads.lock:
             self._refuse_attempts(ENDED)
             self.closed = True
-            for read in self._desk.open_reads():
-                self._desk.end(read, outcome, ENDED)
+            for read in self._reads.open_reads():
+                self._reads.end(read, outcome, ENDED)
 
     def _refuse_attempts(self, why: str) -> None:
         for attempt in list(self._attempts.values()):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from baton.core.errors import FabricError
 from baton.core.ids import GroupName, Micros, RankId
-from baton.ports.fabric import Connected, Copies, Ended, FabricEvent, Handle, Outcome, Released
+from baton.ports.fabric import Connected, Copies, FabricEvent, Handle, ReadEnded, ReadOutcome, Released
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +90,8 @@ def cut(ranges: Ranges, *, part_bytes: int, part_ranges: int) -> list[Ranges]:
 
 
 @dataclass(slots=True, eq=False)
-class Read:
-    """One submitted handle. `stop` is why it must end early; written under the desk's lock only."""
+class OpenRead:
+    """One submitted handle. `stop` is why it must end early; written under the lock of the open reads only."""
 
     handle: Handle
     peer: RankId
@@ -101,23 +101,23 @@ class Read:
     word: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))  # non-zero: compiled code stops copying
 
 
-class Desk:
+class OpenReads:
     """Open reads, and the events to be told. `lock` also guards whatever the adapter changes together with them."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.lock = threading.Condition()
         self._wake = wake
-        self._open: dict[Handle, Read] = {}
+        self._open: dict[Handle, OpenRead] = {}
         self._events: deque[FabricEvent] = deque()
 
-    def open(self, read: Read) -> None:
+    def open(self, read: OpenRead) -> None:
         """Take in a read."""
         with self.lock:
             assert read.handle not in self._open, f"handle {read.handle} is in use"
             self._open[read.handle] = read
             self.lock.notify_all()
 
-    def stop(self, handle: Handle, why: str) -> Read | None:
+    def stop(self, handle: Handle, why: str) -> OpenRead | None:
         """Ask a read to end early. After this returns it is not reported OK any more (F4). None if it has ended."""
         with self.lock:
             read = self._open.get(handle)
@@ -133,19 +133,19 @@ class Desk:
             for handle in [r.handle for r in self._open.values() if r.peer == peer]:
                 self.stop(handle, why)
 
-    def open_reads(self) -> list[Read]:
+    def open_reads(self) -> list[OpenRead]:
         """The reads that have not ended, oldest first."""
         with self.lock:
             return list(self._open.values())
 
-    def end(self, read: Read, outcome: Outcome, detail: str) -> None:
+    def end(self, read: OpenRead, outcome: ReadOutcome, detail: str) -> None:
         """State a read's end. A read that was asked to stop is never OK; one that has ended is left alone."""
         with self.lock:
             if self._open.pop(read.handle, None) is not read:
                 return
-            if read.stop and outcome is Outcome.OK:
-                outcome, detail = Outcome.FAILED, read.stop
-            self._events.append(Ended(read.handle, outcome, detail))
+            if read.stop and outcome is ReadOutcome.OK:
+                outcome, detail = ReadOutcome.FAILED, read.stop
+            self._events.append(ReadEnded(read.handle, outcome, detail))
         self._wake()
 
     def release(self, handle: Handle) -> None:

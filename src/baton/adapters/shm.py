@@ -22,19 +22,19 @@ import numpy as np
 from baton.adapters.memcpy import CHUNK_BYTES, PIECE_BYTES, RANGE_COST, copy_ranges
 from baton.adapters.memory import populate_read
 from baton.adapters.peers import Attempt, Peers, exposure_of
-from baton.adapters.reads import Desk, Read, Region
-from baton.adapters.shm_door import Exposure, Server, call, hung_up, this_host
+from baton.adapters.reads import OpenRead, OpenReads, Region
+from baton.adapters.shm_door import Server, ShmMetadata, call, hung_up, this_host
 from baton.core.errors import ConfigError, FabricError
 from baton.core.ids import Boot, GroupName, Micros, RankId
 from baton.core.manifest import RankManifest
 from baton.ports.clock import Clock
-from baton.ports.fabric import Capabilities, Copies, FabricEvent, Handle, Outcome, Pool
+from baton.ports.fabric import Capabilities, Copies, FabricEvent, Handle, Pool, ReadOutcome
 
 SLICE_BYTES = 32 << 20  # the deadline is looked at every so many bytes (1.5 ms)
 
 
 @dataclass(slots=True, eq=False)
-class _Peer:
+class _ShmPeer:
     line: socket.socket
     regions: dict[GroupName, Region]
     maps: list[mmap.mmap] = field(repr=False)
@@ -45,13 +45,13 @@ class ShmFabric:
 
     def __init__(self, boot: Boot, rank: int, wake: Callable[[], None], clock: Clock) -> None:
         self._boot, self._rank, self._clock = boot, rank, clock
-        self._desk = Desk(wake)
+        self._reads = OpenReads(wake)
         self._server: Server | None = None
-        self._peers: Peers[_Peer] = Peers(self._desk, clock)
+        self._peers: Peers[_ShmPeer] = Peers(self._reads, clock)
         self._attempts: deque[Attempt] = deque()
-        self._queue: deque[tuple[Read, _Peer]] = deque()
-        self._forgotten: list[_Peer] = []
-        self._untouched: deque[tuple[_Peer, Region]] = deque()  # mapped, but without page table entries yet
+        self._queue: deque[tuple[OpenRead, _ShmPeer]] = deque()
+        self._forgotten: list[_ShmPeer] = []
+        self._untouched: deque[tuple[_ShmPeer, Region]] = deque()  # mapped, but without page table entries yet
         self._thread = threading.Thread(target=self._run, name=f"shm-{rank}", daemon=True)
         self._thread.start()
 
@@ -82,11 +82,11 @@ class ShmFabric:
             served[group] = (pool.fd, pool.nbytes)
         self._peers.own = {group: Region(pool.address, pool.nbytes) for group, pool in pools.items()}
         self._server = Server(self._boot, self._rank, served)
-        return msgspec.msgpack.encode(Exposure(this_host(), self._server.name))
+        return msgspec.msgpack.encode(ShmMetadata(this_host(), self._server.name))
 
     def connect(self, peer: RankId, manifest: RankManifest) -> None:
         """Have the fabric thread map a peer's pools. One that is connected and has died is reached for again."""
-        with self._desk.lock:
+        with self._reads.lock:
             known = self._peers.get(peer)
             if known is not None and hung_up(known.line):
                 self.disconnect(peer)
@@ -96,25 +96,25 @@ class ShmFabric:
 
     def disconnect(self, peer: RankId) -> None:
         """Forget a peer; its reads end FAILED."""
-        with self._desk.lock:
+        with self._reads.lock:
             known = self._peers.drop(peer)
             if known is not None:
                 self._forgotten.append(known)
 
     def submit(self, handle: Handle, peer: RankId, copies: Sequence[Copies], *, deadline: Micros) -> None:
         """Queue a read for the fabric thread."""
-        with self._desk.lock:
+        with self._reads.lock:
             read, known = self._peers.begin(handle, peer, copies, deadline)
             self._queue.append((read, known))
-            self._desk.open(read)
+            self._reads.open(read)
 
     def cancel(self, handle: Handle) -> None:
         """The read ends FAILED at its next look up, in a millisecond or so."""
-        self._desk.stop(handle, "cancelled")
+        self._reads.stop(handle, "cancelled")
 
     def poll(self) -> list[FabricEvent]:
         """All events since the last call."""
-        return self._desk.collect()
+        return self._reads.collect()
 
     def close(self) -> None:
         """End both threads, hang up and unmap. Open reads end FAILED."""
@@ -129,14 +129,14 @@ class ShmFabric:
         try:
             self._serve()
         finally:
-            self._peers.abandon(Outcome.FAILED)
+            self._peers.abandon(ReadOutcome.FAILED)
 
     def _serve(self) -> None:
         done = False
         while not done:
-            with self._desk.lock:
+            with self._reads.lock:
                 while not (self._queue or self._attempts or self._forgotten or self._peers.closed or self._untouched):
-                    self._desk.lock.wait()
+                    self._reads.lock.wait()
                 done = self._peers.closed and not self._queue
                 if done:
                     self._forgotten += [known for peer in self._peers if (known := self._peers.drop(peer))]
@@ -157,11 +157,11 @@ class ShmFabric:
     def _reach(self, attempt: Attempt) -> None:
         known = self._peers.reach(attempt, self._open, _unmap)
         if known is not None:
-            with self._desk.lock:
+            with self._reads.lock:
                 self._untouched.extend((known, region) for region in known.regions.values())
 
-    def _open(self, peer: RankId, manifest: RankManifest) -> _Peer:
-        exposure = exposure_of(self.name, peer, manifest, Exposure)
+    def _open(self, peer: RankId, manifest: RankManifest) -> _ShmPeer:
+        exposure = exposure_of(self.name, peer, manifest, ShmMetadata)
         if exposure.host != this_host():
             raise FabricError(f"rank {peer.rank} is on another host (or user): {exposure.host}, here {this_host()}")
         line, fds = call(exposure.name, peer.boot, peer.rank, manifest.pools)
@@ -173,7 +173,7 @@ class ShmFabric:
         finally:
             for fd in fds.values():
                 os.close(fd)
-        return _Peer(line, {group: Region(_address(m), len(m)) for group, m in maps.items()}, list(maps.values()))
+        return _ShmPeer(line, {group: Region(_address(m), len(m)) for group, m in maps.items()}, list(maps.values()))
 
     def _next_untouched(self) -> Region | None:
         """The next piece to populate while there is nothing to read: a whole pool at once would hold up the first read."""
@@ -185,20 +185,20 @@ class ShmFabric:
             self._untouched.appendleft((peer, Region(region.address + piece.nbytes, region.nbytes - piece.nbytes)))
         return piece
 
-    def _copy(self, read: Read, peer: _Peer) -> None:
+    def _copy(self, read: OpenRead, peer: _ShmPeer) -> None:
         cursor = np.zeros(2, np.int64)
         while True:
             if why := self._why_stop(read, peer):
-                self._desk.end(read, Outcome.FAILED, why)
+                self._reads.end(read, ReadOutcome.FAILED, why)
                 return
             if cursor[0] == read.ranges.nbytes.size:
-                self._desk.end(read, Outcome.OK, "")
+                self._reads.end(read, ReadOutcome.OK, "")
                 return
             r = read.ranges
             copy_ranges(r.source, r.target, r.nbytes, cursor=cursor, budget=SLICE_BYTES, stop=read.word)
             self._sweep()
 
-    def _why_stop(self, read: Read, peer: _Peer) -> str:
+    def _why_stop(self, read: OpenRead, peer: _ShmPeer) -> str:
         if read.stop:
             return read.stop
         if self._clock.now() >= read.due:
@@ -208,11 +208,11 @@ class ShmFabric:
     def _sweep(self) -> None:
         """End the reads in the queue that are over before they began."""
         now = self._clock.now()
-        with self._desk.lock:
+        with self._reads.lock:
             waiting, self._queue = self._queue, deque()
             for read, peer in waiting:
                 if why := read.stop or ("deadline passed" if now >= read.due else ""):
-                    self._desk.end(read, Outcome.FAILED, why)
+                    self._reads.end(read, ReadOutcome.FAILED, why)
                 else:
                     self._queue.append((read, peer))
 
@@ -225,7 +225,7 @@ def _address(mapping: mmap.mmap) -> int:
     return int(np.frombuffer(mapping, dtype=np.uint8).ctypes.data)
 
 
-def _unmap(peer: _Peer) -> None:
+def _unmap(peer: _ShmPeer) -> None:
     peer.line.close()
     for mapping in peer.maps:
         mapping.close()

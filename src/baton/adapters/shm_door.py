@@ -45,7 +45,7 @@ class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return f"{self.kernel}/net {self.network}/user {self.users}/uid {self.uid}"
 
 
-class Exposure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ShmMetadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a reader needs to find us."""
 
     host: Host
@@ -70,14 +70,14 @@ def this_host() -> Host:
     )
 
 
-def decode_exposure(data: bytes) -> Exposure:
+def decode_exposure(data: bytes) -> ShmMetadata:
     """Parse what a peer's manifest carries.
 
     Raises:
         FabricError: it does not parse
     """
     try:
-        return msgspec.msgpack.decode(data, type=Exposure)
+        return msgspec.msgpack.decode(data, type=ShmMetadata)
     except msgspec.DecodeError as error:
         raise FabricError(f"the peer's shm exposure does not parse: {error}") from error
 

@@ -22,14 +22,14 @@ from dataclasses import dataclass, field
 import msgspec
 
 from baton.adapters.peers import Attempt, Peers, exposure_of, require_stated
-from baton.adapters.reads import Desk, Ranges, Read, Region, cut
+from baton.adapters.reads import OpenRead, OpenReads, Ranges, Region, cut
 from baton.adapters.tcp_door import MAX_POOLS, PART_BYTES, PART_RANGES, POOL_BITS, Keys, ask, dial, fill, require_loopback_or_key
-from baton.adapters.tcp_source import Source
+from baton.adapters.tcp_source import TcpSource
 from baton.core.errors import ConfigError, FabricError
 from baton.core.ids import Boot, GroupName, Micros, RankId
 from baton.core.manifest import RankManifest
 from baton.ports.clock import Clock
-from baton.ports.fabric import Capabilities, Copies, FabricEvent, Handle, Outcome, Pool
+from baton.ports.fabric import Capabilities, Copies, FabricEvent, Handle, Pool, ReadOutcome
 
 AHEAD = 2  # parts asked for on one connection: the source reads the next request while it sends
 LOOK_US = 20_000  # a stream that receives nothing looks so often whether it must stop
@@ -38,7 +38,7 @@ _OFFSET = (1 << POOL_BITS) - 1
 Line = tuple[socket.socket, Keys]
 
 
-class Exposure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TcpMetadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a reader needs: where we listen, and the order of our pools."""
 
     host: str
@@ -54,9 +54,9 @@ class _Stopped(Exception):
 
 @dataclass(slots=True, eq=False)
 class _Work:
-    """A read and how many of its parts may still land. Changed under the desk's lock."""
+    """A read and how many of its parts may still land. Changed under the lock of the open reads."""
 
-    read: Read
+    read: OpenRead
     left: int
 
 
@@ -67,14 +67,14 @@ class _Part:
 
 
 @dataclass(slots=True, eq=False)
-class _Peer:
+class _TcpPeer:
     id: RankId
     address: tuple[str, int]
     regions: dict[GroupName, Region]
     views: tuple[tuple[GroupName, int], ...]
-    parts: deque[_Part] = field(default_factory=deque)  # not asked for yet; under the desk's lock
+    parts: deque[_Part] = field(default_factory=deque)  # not asked for yet; under the lock of the open reads
     look_again: Micros = field(default=Micros(0))
-    lines: int = 0  # open connections to it; under the desk's lock
+    lines: int = 0  # open connections to it; under the lock of the open reads
     gone: bool = False  # disconnected: its threads end
 
 
@@ -95,10 +95,10 @@ class TcpFabric:
         require_loopback_or_key(host, key)
         self._boot, self._rank, self._clock = boot, rank, clock
         self._host, self._key, self._streams = host, key, streams
-        self._desk = Desk(wake)
-        self._source: Source | None = None
+        self._reads = OpenReads(wake)
+        self._source: TcpSource | None = None
         self._pools: list[memoryview] = []
-        self._peers: Peers[_Peer] = Peers(self._desk, clock)
+        self._peers: Peers[_TcpPeer] = Peers(self._reads, clock)
         self._threads: list[threading.Thread] = []
 
     @property
@@ -129,13 +129,13 @@ class TcpFabric:
             self._peers.own[group] = Region(i << POOL_BITS, pool.nbytes)
             self._pools.append(_view(pool))
         served = [(group, view.toreadonly()) for group, view in zip(pools, self._pools, strict=True)]
-        self._source = Source(self._host, self._boot, self._rank, served, key=self._key)
+        self._source = TcpSource(self._host, self._boot, self._rank, served, key=self._key)
         sizes = tuple((group, view.nbytes) for group, view in served)
-        return msgspec.msgpack.encode(Exposure(self._host, self._source.port, self._boot, self._rank, sizes))
+        return msgspec.msgpack.encode(TcpMetadata(self._host, self._source.port, self._boot, self._rank, sizes))
 
     def connect(self, peer: RankId, manifest: RankManifest) -> None:
         """Have a thread open the first connection, which shows whether the peer is who it says."""
-        with self._desk.lock:
+        with self._reads.lock:
             attempt = self._peers.want(peer, manifest)
             if attempt is not None:
                 self._threads = [t for t in self._threads if t.is_alive()]
@@ -146,7 +146,7 @@ class TcpFabric:
 
     def disconnect(self, peer: RankId) -> None:
         """Forget a peer; its reads end FAILED."""
-        with self._desk.lock:
+        with self._reads.lock:
             known = self._peers.drop(peer)
             if known is not None:
                 known.gone = True
@@ -154,29 +154,29 @@ class TcpFabric:
 
     def submit(self, handle: Handle, peer: RankId, copies: Sequence[Copies], *, deadline: Micros) -> None:
         """Queue a read for the peer's streams."""
-        with self._desk.lock:
+        with self._reads.lock:
             read, known = self._peers.begin(handle, peer, copies, deadline)
             parts = cut(read.ranges, part_bytes=PART_BYTES, part_ranges=PART_RANGES)
             parts = parts or [read.ranges]  # an empty read waits its turn too
             work = _Work(read, len(parts))
             known.parts.extend(_Part(work, part) for part in parts)
-            self._desk.open(read)
+            self._reads.open(read)
 
     def cancel(self, handle: Handle) -> None:
         """The read ends FAILED as soon as its streams look up, LOOK_US later at most; at once where none is at it."""
-        with self._desk.lock:
-            read = self._desk.stop(handle, "cancelled")
+        with self._reads.lock:
+            read = self._reads.stop(handle, "cancelled")
             known = self._peers.get(read.peer) if read is not None else None
             if known is not None:
                 self._drop_stopped(known)
 
     def poll(self) -> list[FabricEvent]:
         """All events since the last call."""
-        return self._desk.collect()
+        return self._reads.collect()
 
     def close(self) -> None:
         """End all threads and connections. Open reads end FAILED."""
-        with self._desk.lock:
+        with self._reads.lock:
             self._peers.close()
             for peer in self._peers:
                 self.disconnect(peer)
@@ -197,22 +197,22 @@ class TcpFabric:
     def _reach(self, attempt: Attempt) -> None:
         lines: list[Line] = []
 
-        def dial_first(peer: RankId, manifest: RankManifest) -> _Peer:
+        def dial_first(peer: RankId, manifest: RankManifest) -> _TcpPeer:
             e = _decode(peer, manifest)
             regions = {group: Region(i << POOL_BITS, nbytes) for i, (group, nbytes) in enumerate(e.pools)}
-            found = _Peer(peer, (e.host, e.port), regions, e.pools)
+            found = _TcpPeer(peer, (e.host, e.port), regions, e.pools)
             lines.append(self._dial(found))
             return found
 
         known = self._peers.reach(attempt, dial_first, lambda found: self._drop(found, lines[0]))
         if known is None:
             return
-        with self._desk.lock, contextlib.suppress(RuntimeError):  # no thread left: fewer streams do it too
+        with self._reads.lock, contextlib.suppress(RuntimeError):  # no thread left: fewer streams do it too
             for i in range(1, self._streams if not known.gone else 0):
                 self._start(i, self._run, known, None)
         self._run(known, lines[0])
 
-    def _run(self, peer: _Peer, line: Line | None) -> None:
+    def _run(self, peer: _TcpPeer, line: Line | None) -> None:
         asked: deque[_Part] = deque()
         spare = False  # the peer is read without us
         try:
@@ -225,28 +225,28 @@ class TcpFabric:
                     line = None
                     self._give_back(peer, asked)
                 except (OSError, FabricError) as error:
-                    with self._desk.lock:
+                    with self._reads.lock:
                         spare = line is None and peer.lines > 0
                         if not spare:
                             self._drop(peer, line)
                             line = None
-                            self._desk.stop_peer(peer.id, f"the peer is gone: {error}")
+                            self._reads.stop_peer(peer.id, f"the peer is gone: {error}")
                             self._give_back(peer, asked)
         finally:  # should this thread ever die of a bug, no handle hangs and nothing is accepted any more
-            with self._desk.lock:
+            with self._reads.lock:
                 self._drop(peer, line)
                 if not spare:
-                    self._desk.stop_peer(peer.id, "disconnected")
+                    self._reads.stop_peer(peer.id, "disconnected")
                     peer.gone = True
                     self._give_back(peer, asked)
 
-    def _wait(self, peer: _Peer) -> bool:
-        with self._desk.lock:
+    def _wait(self, peer: _TcpPeer) -> bool:
+        with self._reads.lock:
             while not (peer.parts or peer.gone):
-                self._desk.lock.wait()
+                self._reads.lock.wait()
             return not peer.gone
 
-    def _turn(self, peer: _Peer, line: Line, asked: deque[_Part]) -> None:
+    def _turn(self, peer: _TcpPeer, line: Line, asked: deque[_Part]) -> None:
         """Ask for parts up to AHEAD and receive the oldest, until there are none."""
         sock, keys = line
 
@@ -267,45 +267,45 @@ class TcpFabric:
             fill(sock, self._targets(asked[0].ranges), look)
             self._settle([asked.popleft()])
 
-    def _next(self, peer: _Peer) -> _Part | None:
-        with self._desk.lock:
+    def _next(self, peer: _TcpPeer) -> _Part | None:
+        with self._reads.lock:
             return peer.parts.popleft() if peer.parts else None
 
-    def _sweep(self, peer: _Peer) -> None:
+    def _sweep(self, peer: _TcpPeer) -> None:
         """Stop what is overdue, and end what is stopped and waits for its turn; not more often than LOOK_US."""
         now = self._clock.now()
         if now < peer.look_again:
             return
-        with self._desk.lock:
+        with self._reads.lock:
             peer.look_again = Micros(now + LOOK_US)
-            for read in self._desk.open_reads():
+            for read in self._reads.open_reads():
                 if read.peer == peer.id and now >= read.due:
-                    self._desk.stop(read.handle, "deadline passed")
+                    self._reads.stop(read.handle, "deadline passed")
             self._drop_stopped(peer)
 
-    def _drop_stopped(self, peer: _Peer) -> None:
-        with self._desk.lock:
+    def _drop_stopped(self, peer: _TcpPeer) -> None:
+        with self._reads.lock:
             if any(part.work.read.stop for part in peer.parts):
                 stopped = [part for part in peer.parts if part.work.read.stop]
                 peer.parts = deque(part for part in peer.parts if not part.work.read.stop)
                 self._settle(stopped)
 
-    def _give_back(self, peer: _Peer, asked: deque[_Part]) -> None:
+    def _give_back(self, peer: _TcpPeer, asked: deque[_Part]) -> None:
         """Nothing of these is received here any more: back to the queue, or out of it where their read is to end."""
-        with self._desk.lock:
+        with self._reads.lock:
             peer.parts.extendleft(reversed(asked))
             asked.clear()
             self._drop_stopped(peer)
-            self._desk.lock.notify_all()  # an idle stream takes them: this one may find that it is spare
+            self._reads.lock.notify_all()  # an idle stream takes them: this one may find that it is spare
 
     def _settle(self, parts: Sequence[_Part]) -> None:
         """These parts have landed, or never will; a read ends when that is so of all its parts, on whatever stream."""
-        with self._desk.lock:
+        with self._reads.lock:
             for part in parts:
                 part.work.left -= 1
                 if part.work.left == 0:
                     read = part.work.read
-                    self._desk.end(read, Outcome.FAILED if read.stop else Outcome.OK, read.stop)
+                    self._reads.end(read, ReadOutcome.FAILED if read.stop else ReadOutcome.OK, read.stop)
 
     def _targets(self, ranges: Ranges) -> list[memoryview]:
         pools = self._pools
@@ -314,7 +314,7 @@ class TcpFabric:
             for t, n in zip(ranges.target.tolist(), ranges.nbytes.tolist(), strict=True)
         ]
 
-    def _dial(self, peer: _Peer) -> Line:
+    def _dial(self, peer: _TcpPeer) -> Line:
         sock, keys, welcome = dial(peer.address, peer.id.boot, peer.id.rank, key=self._key)
         if welcome.pools != peer.views:
             sock.close()
@@ -322,12 +322,12 @@ class TcpFabric:
         sock.settimeout(None)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEVAL.pack(0, LOOK_US))
-        with self._desk.lock:
+        with self._reads.lock:
             peer.lines += 1
         return sock, keys
 
-    def _drop(self, peer: _Peer, line: Line | None) -> None:
-        with self._desk.lock:
+    def _drop(self, peer: _TcpPeer, line: Line | None) -> None:
+        with self._reads.lock:
             if line is not None:
                 line[0].close()
                 peer.lines -= 1
@@ -337,8 +337,8 @@ def _view(pool: Pool) -> memoryview:
     return memoryview((ctypes.c_char * pool.nbytes).from_address(pool.address)).cast("B")
 
 
-def _decode(peer: RankId, manifest: RankManifest) -> Exposure:
-    exposure = exposure_of("tcp", peer, manifest, Exposure)
+def _decode(peer: RankId, manifest: RankManifest) -> TcpMetadata:
+    exposure = exposure_of("tcp", peer, manifest, TcpMetadata)
     if (exposure.boot, exposure.rank) != (peer.boot, peer.rank):
         raise FabricError(f"exposure of boot {exposure.boot:x} rank {exposure.rank} given for {peer}")
     require_stated(exposure.pools, manifest)

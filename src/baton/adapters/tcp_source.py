@@ -16,7 +16,7 @@ SEND_TIMEOUT_S = 30  # a reader that takes no byte for so long is hung up on
 _TIMEVAL = struct.Struct("ll")
 
 
-class Source:
+class TcpSource:
     """Serves pools until closed. `pools` are (name, read-only view); nothing beyond them can be asked for.
 
     Raises:

@@ -110,7 +110,7 @@ class Conversation:
     def _exchange(self, text: str) -> None:
         """One message and its answer. A refused message is not kept."""
         self._messages.append({"role": "user", "content": text})
-        answer = Answer()
+        answer = IncomingAnswer()
         try:
             with closing(self._stream(answer)) as pieces:  # an answer that is ended is ended at the service, too
                 for piece in pieces:
@@ -127,7 +127,7 @@ class Conversation:
         print(answer.timing(), file=self._timing, flush=True)
         self._messages.append({"role": "assistant", "content": answer.text})
 
-    def _stream(self, answer: "Answer") -> Generator[str, None, None]:
+    def _stream(self, answer: "IncomingAnswer") -> Generator[str, None, None]:
         """Pieces of text. Raises BatonError for whatever keeps the answer from coming."""
         import httpx
 
@@ -146,7 +146,7 @@ class Conversation:
             raise BatonError("the stream ended early")
 
 
-class Answer:
+class IncomingAnswer:
     """An answer as it comes in."""
 
     def __init__(self) -> None:

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 COLLECTIVE_S = 300.0  # a rank that is lost is noticed by its session or its process long before
 SERVED: Mapping[str, DType] = {"bfloat16": DType.BF16, "float32": DType.F32, "float16": DType.F16}
-MakeFabric = Callable[[str, fabrics.Parts], Fabric]
+MakeFabric = Callable[[str, fabrics.FabricParts], Fabric]
 MakeControl = Callable[[str | None, Secret | None], Control]
 MakeCrew = Callable[[Mapping[int, WorkerSettings]], Crew]
 
@@ -99,7 +99,7 @@ class Station:
         self.record.close()
 
 
-class Body:
+class RankResources:
     """One rank's model, pools, fabrics and core; `close` frees them in the order in which they depend on each other.
 
     `store` is the worker's rendezvous, None for a worker of one rank. Raises ConfigError.
@@ -108,7 +108,9 @@ class Body:
     def __init__(self, settings: WorkerSettings, ports: Ports, station: Station, store: "Store | None") -> None:
         self.settings, self.rank = settings, settings.own_rank
         self._load(station, store)
-        parts = fabrics.Parts(station.boot, self.rank, station.wake, station.clock, settings.fabric_settings, station.secret)
+        parts = fabrics.FabricParts(
+            station.boot, self.rank, station.wake, station.clock, settings.fabric_settings, station.secret
+        )
         self.fabrics = {n: ports.fabric(n, parts) for n in fabrics.usable(settings.fabrics)}
         exposures = {n: f.expose(self.engine.pools) for n, f in self.fabrics.items()}
         self.manifest = self._manifest(station.boot, exposures)

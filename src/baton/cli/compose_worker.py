@@ -16,7 +16,7 @@ import psutil
 import structlog
 
 from baton.cli import rendezvous
-from baton.cli.compose_rank import PRODUCTION, Body, Ports, Station
+from baton.cli.compose_rank import PRODUCTION, Ports, RankResources, Station
 from baton.cli.processes import rank_cores
 from baton.cli.ranks import Crew
 from baton.core.effects import Effect
@@ -26,7 +26,7 @@ from baton.core.frames import Join
 from baton.core.ids import Micros
 from baton.core.parts import LeaderParts
 from baton.core.scheduler.room import LeaderSettings
-from baton.shell.muster import gather_ranks
+from baton.shell.rank_assembly import gather_ranks
 from baton.shell.rank_pump import RankPump
 from baton.shell.settings import BLOCK_TOKENS, Role, WorkerSettings
 from baton.shell.supervisor import PREFIX
@@ -43,7 +43,7 @@ class Member:
 
     _station: Station
     _crew: Crew  # the ranks that it has started
-    _body: Body
+    _body: RankResources
     _pump: WorkerPump | RankPump
 
     def wake(self) -> None:
@@ -79,7 +79,7 @@ class Member:
         self._crew.close()
 
 
-class Worker(Member):
+class WorkerProcess(Member):
     """Rank 0: the leader of all ranks, in the process that started those of its machine."""
 
     def __init__(self, settings: WorkerSettings, ports: Ports) -> None:
@@ -94,7 +94,7 @@ class Worker(Member):
             store = rendezvous.open_rendezvous(place)
             assert self._station.control.bound_address is not None
             rendezvous.say_leader(store, self._station.control.bound_address)
-        self._body = Body(settings, ports, self._station, store)
+        self._body = RankResources(settings, ports, self._station, store)
         settle()
         self.manifest, pids, host_bytes = gather_ranks(
             self._body.manifest,
@@ -149,7 +149,7 @@ class Follower(Member):
         self._crew = start_others(settings, settings.rendezvous, ports)
         store = rendezvous.find_rendezvous(settings.rendezvous)
         leader = rendezvous.hear_leader(store)
-        self._body = Body(settings, ports, self._station, store)
+        self._body = RankResources(settings, ports, self._station, store)
         settle()
         self._pump = RankPump(
             rank=self._body.host,
@@ -202,7 +202,7 @@ def run_worker(settings: WorkerSettings, ports: Ports = PRODUCTION) -> None:
         stop = True
         worker.wake()
 
-    worker = Worker(settings, ports) if settings.own_rank == 0 else Follower(settings, ports)
+    worker = WorkerProcess(settings, ports) if settings.own_rank == 0 else Follower(settings, ports)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, on_signal)
     at, rss = settings.fabric_settings.host, psutil.Process().memory_info().rss >> 20

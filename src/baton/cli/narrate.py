@@ -16,7 +16,7 @@ from rich.status import Status
 from baton.cli.ports import url_of
 from baton.shell.gateway_settings import GatewaySettings
 from baton.shell.settings import WorkerSettings
-from baton.shell.supervisor import Died, Event, GaveUp, Ready, Said, Started, Stopping, Waiting
+from baton.shell.supervisor import Died, Event, GaveUp, LineWritten, NotReady, Ready, Started, Stopping
 
 SPEAK_AFTER_S = 2.0  # starts that are quicker need no comment
 REPEAT_EVERY_S = 10.0
@@ -37,9 +37,9 @@ class Narrator:
     def __call__(self, event: Event) -> None:
         """Show one event."""
         match event:
-            case Said():
+            case LineWritten():
                 self._line(f"[dim]{escape(event.name)} |[/dim] {escape(event.line)}")
-            case Waiting():
+            case NotReady():
                 self._waiting(event.why)
             case Ready():
                 self._clear()

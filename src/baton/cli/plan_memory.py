@@ -28,7 +28,7 @@ NOWHERE = "tcp://127.0.0.1:0"  # a worker's settings name addresses; none is sta
 LENGTHS = (512, 2048, 8192, 32768, 131072)  # of requests, prompt and answer; the model's longest is added
 
 
-class Pool(msgspec.Struct, frozen=True):
+class PoolPlan(msgspec.Struct, frozen=True):
     """One group's pool on the rank that has the fewest pages of it."""
 
     group: GroupName
@@ -54,7 +54,7 @@ class MemoryPlan(msgspec.Struct, frozen=True):
     pp: int
     page_tokens: int
     max_model_len: int
-    pools: tuple[Pool, ...]
+    pools: tuple[PoolPlan, ...]
     host_bytes: int
     fits: dict[int, int]
     away: dict[int, int]
@@ -94,7 +94,7 @@ def plan(s: WorkerSettings) -> MemoryPlan:
         page_tokens=s.page_tokens,
         max_model_len=longest,
         pools=tuple(
-            Pool(
+            PoolPlan(
                 group=g.name,
                 unit=g.unit,
                 specs=tuple(spec.name for spec in table.specs_of(g.name)),

@@ -15,7 +15,7 @@ from baton.ports.flag import MEMORY, ONE_OR_MORE, PROCESSES, Flag, require_limit
 from baton.ports.written import path
 from baton.shell.gateway_settings import GatewaySettings
 from baton.shell.settings import Role, WorkerSettings
-from baton.shell.threads import Share, available_cores, divide, together, warning
+from baton.shell.threads import CpuShare, available_cores, divide, together, warning
 
 
 class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,7 +164,7 @@ def supervise(front: GatewaySettings, workers: Sequence[WorkerSettings]) -> int:
     from baton.shell.supervisor import Patience, Supervisor
 
     require_startable(workers)
-    slow = warning([Share(w.cores, w.threads * w.ranks_here) for w in workers], cores=len(available_cores()))
+    slow = warning([CpuShare(w.cores, w.threads * w.ranks_here) for w in workers], cores=len(available_cores()))
     narrator = Narrator(greeting(front, workers), warning=slow)
     # The gateway ends first: its open streams end while there are workers.
     programs = [program("gateway", front, ends=0), *(program(w.name, w, ends=1) for w in workers)]

@@ -173,7 +173,7 @@ class StepPlan(msgspec.Struct, frozen=True, tag="step_plan", forbid_unknown_fiel
 # ---- report -------------------------------------------------------------------------------------
 
 
-class RowSums(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RowResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Sums of one row's newly final blocks: per group, uint64 [blocks, units] in native order, as bytes."""
 
     key: Key
@@ -182,11 +182,11 @@ class RowSums(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     failed: str = ""  # why the row has no token, which it wants: the request's own fault, or at least not that of the others
 
 
-class StepSums(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class StepResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The outcome of the batch of one plan: its rows in their order."""
 
     seq: Seq
-    rows: tuple[RowSums, ...]
+    rows: tuple[RowResult, ...]
 
 
 class Met(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -219,7 +219,7 @@ class Report(msgspec.Struct, frozen=True, tag="report", forbid_unknown_fields=Tr
     chain: bytes
     ballots: tuple[Ballot, ...]
     quiet: tuple[Key, ...]
-    steps: tuple[StepSums, ...]  # batches that have ended, in order of their plans
+    steps: tuple[StepResult, ...]  # batches that have ended, in order of their plans
     met: tuple[Met, ...]
     rehashed: tuple[Rehashed, ...]
     reads: int  # under way, for the ledger view

@@ -15,7 +15,7 @@ from baton.core.door import Cancel, Submit
 from baton.core.frames import Said
 from baton.core.ids import Boot, Micros, Room
 from baton.core.messages import AskLedger, Clear, ResetCache
-from baton.core.work import BatchDone, Connected, Copied, DigestDone, Ended, Handle, Released
+from baton.core.work import BatchDone, Connected, Copied, DigestDone, Handle, ReadEnded, Released
 
 
 class GatewayConnected(msgspec.Struct, frozen=True, tag="gateway_connected"):
@@ -87,7 +87,7 @@ class ReportDue(msgspec.Struct, frozen=True, tag="report_due"):
 
 LeaderEvent = GatewayConnected | PeerConnected | PeerLost | MessageReceived | RankReported | TimerDue
 FrontEvent = Submitted | Cancel | PeerLost | MessageReceived | TimerDue | AskWorkers | ForgetQuestion
-RankEvent = StepPlan | Connected | ReadRefused | Ended | Released | BatchDone | DigestDone | Copied | Wedged | ReportDue
+RankEvent = StepPlan | Connected | ReadRefused | ReadEnded | Released | BatchDone | DigestDone | Copied | Wedged | ReportDue
 
 E = TypeVar("E", contravariant=True)
 F = TypeVar("F")

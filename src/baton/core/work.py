@@ -28,7 +28,7 @@ class Copies(msgspec.Struct, frozen=True):
     nbytes: NDArray[np.int64]
 
 
-class Outcome(Enum):
+class ReadOutcome(Enum):
     """How a read ended."""
 
     OK = "ok"
@@ -36,11 +36,11 @@ class Outcome(Enum):
     UNKNOWN = "unknown"  # may still land; wait for `Released`
 
 
-class Ended(msgspec.Struct, frozen=True, tag="read_ended"):
+class ReadEnded(msgspec.Struct, frozen=True, tag="read_ended"):
     """A handle's one end."""
 
     handle: Handle
-    outcome: Outcome
+    outcome: ReadOutcome
     detail: str
 
 
@@ -57,7 +57,7 @@ class Connected(msgspec.Struct, frozen=True, tag="connected"):
     why: str
 
 
-FabricEvent = Connected | Ended | Released
+FabricEvent = Connected | ReadEnded | Released
 
 
 class Draw(msgspec.Struct, frozen=True):

@@ -116,7 +116,7 @@ class CpuOps:
             panels.append(h.packed(weight.T[None], self._dtype))
             biases.append(bias)
         addresses = [(w.data_ptr(), 0 if b is None else b.data_ptr(), 0, 0) for w, b in zip(panels, biases, strict=True)]
-        matrices = np.array(addresses, dtype=np.dtype(g.Matrix))
+        matrices = np.array(addresses, dtype=np.dtype(g.CMatrix))
         depth, odd, kept = -(-deep // unit), -deep % unit, (panels, biases)
 
         def multiply(x: torch.Tensor, counts: NDArray[np.int64]) -> torch.Tensor:

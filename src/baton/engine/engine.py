@@ -20,7 +20,7 @@ from baton.core.errors import PeerError
 from baton.core.ids import GroupName
 from baton.core.memory.state import Placement, Unit
 from baton.core.messages import Drawn
-from baton.core.rank.watchdog import Task
+from baton.core.rank.watchdog import WorkKind
 from baton.core.work import Batch, BatchDone, DigestDone, DigestOrder, Row, RowDone
 from baton.engine.attention.interface import ENDLESS, AttentionMetadata, Segment
 from baton.engine.attention.registry import Backends
@@ -62,7 +62,7 @@ class TorchEngine:
         self._block_sums, self._identity, self._threads, self._wake = block_sums, identity, threads, wake
         self._rehearse = rehearse  # before the first batch, on the thread that computes
         self._row_step = ROW_STEP[placement.table.specs[0].dtype] * threads  # what attention reads is in the served dtype
-        self._progress = dict.fromkeys(Task, 0)  # each kind is counted by its own thread
+        self._progress = dict.fromkeys(WorkKind, 0)  # each kind is counted by its own thread
         self._done: deque[BatchDone | DigestDone | BaseException] = deque()
         self._batches: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         self._digests: queue.SimpleQueue[DigestOrder | None] = queue.SimpleQueue()
@@ -99,7 +99,7 @@ class TorchEngine:
             self._bytes[group][:] = 0
 
     @property
-    def progress(self) -> Mapping[Task, int]:
+    def progress(self) -> Mapping[WorkKind, int]:
         """See the port."""
         return self._progress
 
@@ -147,7 +147,7 @@ class TorchEngine:
 
     def _counted(self, order: DigestOrder, cut: slice) -> NDArray[np.uint64]:
         sums = self._sums(order.group, order.slots[cut], order.numbers[cut])
-        self._progress[Task.DIGEST] += 1
+        self._progress[WorkKind.DIGEST] += 1
         return sums
 
     def _finish(self, done: BatchDone | DigestDone | BaseException) -> None:
@@ -193,7 +193,7 @@ class TorchEngine:
 
     def _passed(self) -> None:
         """Another layer asks for attention."""
-        self._progress[Task.STEP] += 1
+        self._progress[WorkKind.STEP] += 1
 
     def _metadata(self, rows: Sequence[Row], group: GroupName) -> AttentionMetadata:
         """Where a group keeps the rows' sequences. A slot of recurrent state holds all positions of its sequence."""

@@ -26,7 +26,7 @@ SAMPLE_BYTES, SAMPLES = 1 << 16, 64
 Progress = Callable[[str], None]
 
 
-class Header(msgspec.Struct, frozen=True):
+class GgufHeader(msgspec.Struct, frozen=True):
     """What a GGUF file says about itself.
 
     Attributes:
@@ -103,7 +103,7 @@ def scratch_beside(directory: Path) -> "tempfile.TemporaryDirectory[str]":
         ) from error
 
 
-def read_header(file: Path) -> Header:
+def read_header(file: Path) -> GgufHeader:
     """Raises ConfigError for a file that is damaged or something else."""
     from gguf import GGUFReader
 
@@ -119,7 +119,7 @@ def read_header(file: Path) -> Header:
     stretched = [n for n in STRETCHES if n in names]
     scaling = fields.get(f"{architecture}.rope.scaling.type", "none")
     half = next((dtype for kind, dtype in PLAIN.items() if kind != "F32" and kind in kinds), "float32")
-    return Header(
+    return GgufHeader(
         architecture=architecture,
         window=int(window) if window else None,
         stretch=f"rope scaling {scaling!r}" if scaling != "none" else f"tensor {stretched[0]!r}" if stretched else None,
@@ -128,7 +128,7 @@ def read_header(file: Path) -> Header:
     )
 
 
-def require_faithful(file: Path, header: Header, *, own_tokenizer: bool) -> None:
+def require_faithful(file: Path, header: GgufHeader, *, own_tokenizer: bool) -> None:
     """Raise ConfigError where the conversion is not there, or would change what the model computes."""
     if header.architecture not in SUPPORTED:
         known = ", ".join(SUPPORTED)

@@ -31,7 +31,7 @@ class RopeSettings(msgspec.Struct, frozen=True):
     numbers: dict[str, float | tuple[float, ...]] = {}
 
 
-class Source(msgspec.Struct, frozen=True):
+class RopeConfig(msgspec.Struct, frozen=True):
     """What a config says about its rope.
 
     Attributes:
@@ -62,20 +62,20 @@ class Source(msgspec.Struct, frozen=True):
 Numbers = dict[str, float | tuple[float, ...]]
 
 
-def _plain(_: Source) -> Numbers:
+def _plain(_: RopeConfig) -> Numbers:
     return {}
 
 
-def _linear(s: Source) -> Numbers:
+def _linear(s: RopeConfig) -> Numbers:
     return {"factor": s.number("factor")}
 
 
-def _llama3(s: Source) -> Numbers:
+def _llama3(s: RopeConfig) -> Numbers:
     found = {n: s.number(n) for n in ("factor", "low_freq_factor", "high_freq_factor")}
     return {**found, "original": s.original()}
 
 
-def _dynamic(s: Source) -> Numbers:
+def _dynamic(s: RopeConfig) -> Numbers:
     """Within the trained length it is the plain rope; beyond, the base grows with the length that is served."""
     if s.longest <= s.limit:
         return {"growth": 1.0}
@@ -88,7 +88,7 @@ def _strength(factor: float, weight: float) -> float:
     return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
 
 
-def _yarn(s: Source) -> Numbers:
+def _yarn(s: RopeConfig) -> Numbers:
     original = s.original()
     factor = s.number("factor", s.limit / original)
 
@@ -112,7 +112,7 @@ def _yarn(s: Source) -> Numbers:
     }
 
 
-def _longrope(s: Source) -> Numbers:
+def _longrope(s: RopeConfig) -> Numbers:
     original = s.original()
     name = "long_factor" if s.longest > original else "short_factor"
     factors = s.values.get(name)
@@ -141,7 +141,7 @@ def _by_yarn(inverse: torch.Tensor, n: Mapping[str, Any]) -> torch.Tensor:
     return stretched
 
 
-Resolve = Callable[[Source], Numbers]
+Resolve = Callable[[RopeConfig], Numbers]
 Stretch = Callable[[torch.Tensor, Mapping[str, Any]], torch.Tensor]
 SCALINGS: Mapping[str, tuple[Resolve, Stretch]] = {
     "default": (_plain, lambda inverse, _: inverse),
@@ -154,7 +154,7 @@ SCALINGS: Mapping[str, tuple[Resolve, Stretch]] = {
 ALIASES = {"su": "longrope"}  # the name in the first Phi-3 configs
 
 
-def rope_source(config: Mapping[str, Any], *, dim: int, longest: int) -> tuple[str, Source]:
+def rope_source(config: Mapping[str, Any], *, dim: int, longest: int) -> tuple[str, RopeConfig]:
     """The kind that a config names, and its values. dim: of a whole head. Raises ConfigError for a kind nobody serves."""
     said = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(said, Mapping):
@@ -168,7 +168,7 @@ def rope_source(config: Mapping[str, Any], *, dim: int, longest: int) -> tuple[s
     if kind not in SCALINGS:
         raise ConfigError(f"rope type {kind!r} is not supported; supported are {sorted(SCALINGS)}")
     theta, limit = values.get("rope_theta", config.get("rope_theta", 10_000.0)), int(config["max_position_embeddings"])
-    source = Source(values, dim, theta, limit, longest)
+    source = RopeConfig(values, dim, theta, limit, longest)
     return kind, msgspec.structs.replace(source, theta=source.number("rope_theta", theta))
 
 

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from baton.gateway.ask import Ask
-from baton.gateway.desk import Desk
+from baton.gateway.dispatcher import Dispatcher
 from baton.gateway.exchange import Exchange
 from baton.gateway.faults import HttpFault
 from baton.gateway.outlet import outlet_of
@@ -39,16 +39,16 @@ def fault_response(fault: HttpFault) -> Response:
 class Answer(Response):
     """Opens the request when it is awaited, and leaves nothing open when it returns, however that comes about."""
 
-    def __init__(self, desk: Desk, exchange: Exchange, ask: Ask) -> None:
+    def __init__(self, dispatcher: Dispatcher, exchange: Exchange, ask: Ask) -> None:
         super().__init__()
-        self._desk, self._exchange, self._ask = desk, exchange, ask
+        self._dispatcher, self._exchange, self._ask = dispatcher, exchange, ask
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         exchange = self._exchange
         watch = asyncio.ensure_future(self._watch(receive))
         try:
-            self._desk.open(exchange, self._ask)
+            self._dispatcher.open(exchange, self._ask)
             await exchange.change()
             if exchange.fault is not None:
                 await fault_response(exchange.fault)(scope, receive, send)
@@ -56,14 +56,14 @@ class Answer(Response):
                 await self._write(send, scope.get(PLAIN_SEND, send))
         finally:
             watch.cancel()
-            self._desk.close(exchange, "answer abandoned")
+            self._dispatcher.close(exchange, "answer abandoned")
             self._log()
 
     async def _watch(self, receive: Receive) -> None:
         """The body was read: all that can still come is the client's end."""
         while (await receive())["type"] != "http.disconnect":
             pass
-        self._desk.close(self._exchange, "client disconnected")
+        self._dispatcher.close(self._exchange, "client disconnected")
 
     async def _write(self, send: Send, plain: Send) -> None:
         """The head through all that stands around the application, which looks at it; the body past it, which does not."""

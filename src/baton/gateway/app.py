@@ -12,7 +12,7 @@ from starlette.responses import Response
 from baton import __version__
 from baton.gateway.answer import fault_response
 from baton.gateway.auth import KeyCheck
-from baton.gateway.desk import Desk
+from baton.gateway.dispatcher import Dispatcher
 from baton.gateway.door import Door
 from baton.gateway.faults import Fault, HttpFault, refuse
 from baton.gateway.metrics import Metrics
@@ -28,15 +28,15 @@ log = structlog.get_logger("baton.gateway")
 
 
 def create_app(door: Door, tokenizer: Tokenizer, settings: HttpSettings) -> FastAPI:
-    """The ASGI application. Its table of open requests is `app.state.desk` (used by serve_http to end them)."""
+    """The ASGI application. Its table of open requests is `app.state.dispatcher` (used by serve_http to end them)."""
     tally = RequestTally()
     door = TallyingDoor(door, tally, time.monotonic)
-    desk = Desk(door, retry_after_s=settings.retry_after_s)
+    dispatcher = Dispatcher(door, retry_after_s=settings.retry_after_s)
     metrics = Metrics(tally, model=settings.model)
-    sleeper = Sleeper(door, desk, retry_after_s=settings.retry_after_s)
-    routes = Routes(door=door, desk=desk, tokenizer=tokenizer, settings=settings, metrics=metrics, sleeper=sleeper)
+    sleeper = Sleeper(door, dispatcher, retry_after_s=settings.retry_after_s)
+    routes = Routes(door=door, dispatcher=dispatcher, tokenizer=tokenizer, settings=settings, metrics=metrics, sleeper=sleeper)
     app = FastAPI(title="Baton", version=__version__, openapi_url=None, docs_url=None, redoc_url=None)
-    app.state.desk = desk
+    app.state.dispatcher = dispatcher
     for op in OPERATIONS:
         app.add_api_route(op.path, getattr(routes, op.name), methods=[op.method])
     described = msgspec.json.encode(document(OPERATIONS))

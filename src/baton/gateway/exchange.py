@@ -16,7 +16,7 @@ from baton.core.ids import Key
 from baton.core.messages import FinishReason
 from baton.gateway.faults import Fault, HttpFault
 from baton.gateway.forms import Form
-from baton.gateway.stream import Piece, TextStream
+from baton.gateway.stream import TextDelta, TextStream
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -32,7 +32,7 @@ class Exchange:
     """The outgoing side of a request with one or several choices.
 
     Attributes:
-        requests: the core's numbers of the choices, kept by the desk
+        requests: the core's numbers of the choices, kept by the dispatcher
         ended: nothing more will be heard
         gone: nobody is there to be answered
         fault: what to answer, if it came before the first byte
@@ -91,7 +91,7 @@ class Exchange:
         """A choice ended well."""
         self._end_choice(stream, stream.finish(reason))
 
-    def _end_choice(self, stream: TextStream, piece: Piece) -> None:
+    def _end_choice(self, stream: TextStream, piece: TextDelta) -> None:
         self._open -= 1
         data = self._style.ending(stream, piece)
         if self._open == 0:
@@ -166,11 +166,11 @@ class Style(Protocol):
 
     headers: Headers
 
-    def delta(self, stream: TextStream, piece: Piece) -> bytes:
+    def delta(self, stream: TextStream, piece: TextDelta) -> bytes:
         """What a piece adds to the body."""
         ...
 
-    def ending(self, stream: TextStream, piece: Piece) -> bytes:
+    def ending(self, stream: TextStream, piece: TextDelta) -> bytes:
         """What a choice's end adds."""
         ...
 
@@ -194,13 +194,13 @@ class Streamed:
         self._opened.add(stream.index)
         return self._form.opening(stream)
 
-    def delta(self, stream: TextStream, piece: Piece) -> bytes:
+    def delta(self, stream: TextStream, piece: TextDelta) -> bytes:
         """One event, before the first one the opening."""
         if stream.index in self._opened:
             return self._form.delta(stream, piece)
         return self._opening(stream) + self._form.delta(stream, piece)
 
-    def ending(self, stream: TextStream, piece: Piece) -> bytes:
+    def ending(self, stream: TextStream, piece: TextDelta) -> bytes:
         """The choice's last event."""
         assert stream.ending is not None
         return self._opening(stream) + self._form.ending(stream, piece, stream.ending)
@@ -217,14 +217,14 @@ class Undivided:
 
     def __init__(self, form: Form) -> None:
         self._form = form
-        self._pieces: dict[int, list[Piece]] = {}
+        self._pieces: dict[int, list[TextDelta]] = {}
 
-    def delta(self, stream: TextStream, piece: Piece) -> bytes:
+    def delta(self, stream: TextStream, piece: TextDelta) -> bytes:
         """Nothing yet."""
         self._pieces.setdefault(stream.index, []).append(piece)
         return b""
 
-    def ending(self, stream: TextStream, piece: Piece) -> bytes:
+    def ending(self, stream: TextStream, piece: TextDelta) -> bytes:
         """Nothing yet."""
         return self.delta(stream, piece)
 

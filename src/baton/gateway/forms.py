@@ -11,12 +11,12 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from baton.gateway.scores import ChatLogprobs, CompletionLogprobs, chat_logprobs, completion_logprobs
-from baton.gateway.stream import Ending, Piece, TextStream
+from baton.gateway.stream import Ending, TextDelta, TextStream
 from baton.gateway.tokenizer import Tokenizer
 
 DONE = b"data: [DONE]\n\n"
 HOLE = "\0"  # stands for the text in an encoded chunk while that is cut into head and tail
-NO_PIECE = Piece("", (), ())
+NO_PIECE = TextDelta("", (), ())
 
 Tokens = tuple[int, ...] | UnsetType
 
@@ -55,11 +55,11 @@ class Form(Protocol):
         """The event before a choice's first piece; may be empty. Gives the stream its `wrap`, if its pieces are plain."""
         ...
 
-    def delta(self, stream: TextStream, piece: Piece) -> bytes:
+    def delta(self, stream: TextStream, piece: TextDelta) -> bytes:
         """The event of a piece; empty if there is nothing to show."""
         ...
 
-    def ending(self, stream: TextStream, piece: Piece, ending: Ending) -> bytes:
+    def ending(self, stream: TextStream, piece: TextDelta, ending: Ending) -> bytes:
         """A choice's last event."""
         ...
 
@@ -67,7 +67,7 @@ class Form(Protocol):
         """What follows when all choices have ended."""
         ...
 
-    def whole(self, streams: Sequence[TextStream], pieces: Sequence[Sequence[Piece]]) -> bytes:
+    def whole(self, streams: Sequence[TextStream], pieces: Sequence[Sequence[TextDelta]]) -> bytes:
         """The undivided answer; pieces in the order of the streams."""
         ...
 
@@ -97,8 +97,8 @@ def event(data: msgspec.Struct) -> bytes:
     return b"data: " + msgspec.json.encode(data) + b"\n\n"
 
 
-def _merge(pieces: Sequence[Piece]) -> Piece:
-    return Piece(
+def _merge(pieces: Sequence[TextDelta]) -> TextDelta:
+    return TextDelta(
         "".join(p.text for p in pieces),
         tuple(t for p in pieces for t in p.tokens),
         tuple(s for p in pieces for s in p.scored),
@@ -188,10 +188,10 @@ class ChatForm:
         h = self._h
         return ChatChunk(h.id, "chat.completion.chunk", h.created, h.model, choices, usage, prompt)
 
-    def _logprobs(self, piece: Piece) -> ChatLogprobs | None:
+    def _logprobs(self, piece: TextDelta) -> ChatLogprobs | None:
         return chat_logprobs(piece.scored, self._tokenizer) if self._h.scored else None
 
-    def _tokens(self, piece: Piece) -> Tokens:
+    def _tokens(self, piece: TextDelta) -> Tokens:
         return piece.tokens if self._h.token_ids else UNSET
 
     def opening(self, stream: TextStream) -> bytes:
@@ -202,7 +202,7 @@ class ChatForm:
             stream.wrap = _around(self._chunk(ChatChunkChoice(stream.index, ChatDelta(content=HOLE)), usage=usage))
         return event(self._chunk(role, usage=usage, prompt=stream.prompt if self._h.token_ids else UNSET))
 
-    def delta(self, stream: TextStream, piece: Piece) -> bytes:
+    def delta(self, stream: TextStream, piece: TextDelta) -> bytes:
         """A piece of content."""
         if stream.wrap is not None:
             return stream.wrap(piece.text) if piece.text else b""
@@ -211,7 +211,7 @@ class ChatForm:
         )
         return event(self._chunk(choice, usage=_usage_so_far(self._h, stream)))
 
-    def ending(self, stream: TextStream, piece: Piece, ending: Ending) -> bytes:
+    def ending(self, stream: TextStream, piece: TextDelta, ending: Ending) -> bytes:
         """The rest of the content with the finish reason."""
         content = ChatDelta(content=piece.text) if piece.text else ChatDelta()
         scored = self._logprobs(piece) if piece.scored else None
@@ -225,14 +225,14 @@ class ChatForm:
             return DONE
         return event(self._chunk(usage=usage_of(streams))) + DONE
 
-    def whole(self, streams: Sequence[TextStream], pieces: Sequence[Sequence[Piece]]) -> bytes:
+    def whole(self, streams: Sequence[TextStream], pieces: Sequence[Sequence[TextDelta]]) -> bytes:
         """The undivided answer."""
         h = self._h
         choices = tuple(self._choice(s, _merge(p)) for s, p in zip(streams, pieces, strict=True))
         prompt = streams[0].prompt if h.token_ids else UNSET
         return msgspec.json.encode(ChatAnswer(h.id, "chat.completion", h.created, h.model, choices, usage_of(streams), prompt))
 
-    def _choice(self, stream: TextStream, piece: Piece) -> ChatChoice:
+    def _choice(self, stream: TextStream, piece: TextDelta) -> ChatChoice:
         assert stream.ending is not None
         message, end = ChatMessageOut("assistant", piece.text), stream.ending
         return ChatChoice(stream.index, message, self._logprobs(piece), end.reason.value, end.cause, self._tokens(piece))
@@ -276,7 +276,7 @@ class CompletionForm:
         h = self._h
         return CompletionAnswer(h.id, "text_completion", h.created, h.model, choices, usage, prompt)
 
-    def _choice(self, stream: TextStream, piece: Piece, ending: Ending | None, *, prompt: bool = False) -> CompletionChoice:
+    def _choice(self, stream: TextStream, piece: TextDelta, ending: Ending | None, *, prompt: bool = False) -> CompletionChoice:
         h = self._h
         return CompletionChoice(
             stream.index,
@@ -297,13 +297,13 @@ class CompletionForm:
         choice = CompletionChoice(stream.index, "", token_ids=(), prompt_token_ids=stream.prompt)
         return event(self._answer(choice, usage=_usage_so_far(self._h, stream), prompt=stream.prompt))
 
-    def delta(self, stream: TextStream, piece: Piece) -> bytes:
+    def delta(self, stream: TextStream, piece: TextDelta) -> bytes:
         """A piece of text."""
         if stream.wrap is not None:
             return stream.wrap(piece.text) if piece.text else b""
         return event(self._answer(self._choice(stream, piece, None), usage=_usage_so_far(self._h, stream)))
 
-    def ending(self, stream: TextStream, piece: Piece, ending: Ending) -> bytes:
+    def ending(self, stream: TextStream, piece: TextDelta, ending: Ending) -> bytes:
         """The rest of the text with the finish reason."""
         return event(self._answer(self._choice(stream, piece, ending), usage=_usage_so_far(self._h, stream)))
 
@@ -311,7 +311,7 @@ class CompletionForm:
         """Usage if wanted, then the end mark."""
         return event(self._answer(usage=usage_of(streams))) + DONE if self._h.usage else DONE
 
-    def whole(self, streams: Sequence[TextStream], pieces: Sequence[Sequence[Piece]]) -> bytes:
+    def whole(self, streams: Sequence[TextStream], pieces: Sequence[Sequence[TextDelta]]) -> bytes:
         """The undivided answer."""
         choices = [self._choice(s, _merge(p), s.ending, prompt=True) for s, p in zip(streams, pieces, strict=True)]
         only = streams[0].prompt if self._h.token_ids and len(streams) == 1 else UNSET

@@ -13,7 +13,7 @@ from baton.gateway.ask import Ask, Order, Terms, chat_logprobs, completion_logpr
 from baton.gateway.auth import require_local
 from baton.gateway.body import B, parse_body, read_body
 from baton.gateway.books import books
-from baton.gateway.desk import Desk
+from baton.gateway.dispatcher import Dispatcher
 from baton.gateway.door import Door, Readiness
 from baton.gateway.exchange import Exchange, Streamed, Undivided
 from baton.gateway.faults import refuse, unavailable
@@ -77,9 +77,16 @@ class Routes:
     """All endpoints of one gateway."""
 
     def __init__(
-        self, *, door: Door, desk: Desk, tokenizer: Tokenizer, settings: HttpSettings, metrics: Metrics, sleeper: Sleeper
+        self,
+        *,
+        door: Door,
+        dispatcher: Dispatcher,
+        tokenizer: Tokenizer,
+        settings: HttpSettings,
+        metrics: Metrics,
+        sleeper: Sleeper,
     ) -> None:
-        self._door, self._desk, self._tokenizer, self._settings = door, desk, tokenizer, settings
+        self._door, self._dispatcher, self._tokenizer, self._settings = door, dispatcher, tokenizer, settings
         self._prompter = Prompter(tokenizer, inline_chars=settings.inline_chars, max_prompts=settings.max_prompts)
         self._metrics, self._sleeper = metrics, sleeper
         self._started = int(time.time())
@@ -207,7 +214,7 @@ class Routes:
         streams = [self._stream(i, order, ask) for i, order in enumerate(ask.orders)]
         style = Streamed(form) if ask.stream else Undivided(form)
         exchange = Exchange(style, streams, id=heading.id, max_pending_bytes=self._settings.max_pending_bytes)
-        return Answer(self._desk, exchange, ask)
+        return Answer(self._dispatcher, exchange, ask)
 
     def _stream(self, index: int, order: Order, ask: Ask) -> TextStream:
         limits = order.limits

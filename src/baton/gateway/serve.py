@@ -16,7 +16,7 @@ from fastapi import FastAPI
 
 from baton.core.errors import ConfigError
 from baton.gateway.answer import PlainSend
-from baton.gateway.desk import Desk
+from baton.gateway.dispatcher import Dispatcher
 
 log = structlog.get_logger()
 BACKLOG = 2048
@@ -66,7 +66,7 @@ async def serve_http(app: FastAPI, *, socket: sockets.socket, stop: asyncio.Even
         hurry: set by the owner of the process after `stop`, to end the time of open requests at once
         grace_s: how long open requests may go on
     """
-    desk: Desk = app.state.desk
+    dispatcher: Dispatcher = app.state.dispatcher
     config = uvicorn.Config(
         PlainSend(app),
         loop="none",  # the owner's
@@ -86,18 +86,18 @@ async def serve_http(app: FastAPI, *, socket: sockets.socket, stop: asyncio.Even
     stopping, hurrying = asyncio.ensure_future(stop.wait()), asyncio.ensure_future(hurry.wait())
     try:
         await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
-        desk.shut()
+        dispatcher.shut()
         server.should_exit = True  # closes the listener and idle connections, then waits for the others
-        if desk.open_requests:
-            log.info("shutting_down", open_requests=desk.open_requests, shutdown_timeout_s=grace_s, remedy=REMEDY)
+        if dispatcher.open_requests:
+            log.info("shutting_down", open_requests=dispatcher.open_requests, shutdown_timeout_s=grace_s, remedy=REMEDY)
         ended, _ = await asyncio.wait([serving, hurrying], timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
-        desk.fail_all()
+        dispatcher.fail_all()
         if hurrying in ended:
             await asyncio.wait([serving], timeout=WRITE_OUT_S)
             server.force_exit = True
         await serving
     finally:
-        desk.fail_all()
+        dispatcher.fail_all()
         stopping.cancel()
         hurrying.cancel()
         serving.cancel()

@@ -10,7 +10,7 @@ import asyncio
 
 import msgspec
 
-from baton.gateway.desk import Desk
+from baton.gateway.dispatcher import Dispatcher
 from baton.gateway.door import Door
 from baton.gateway.faults import refuse, unavailable
 
@@ -33,8 +33,8 @@ class Sleeping(msgspec.Struct, frozen=True):
 class Sleeper:
     """One gateway's sleep. All calls are made on the loop."""
 
-    def __init__(self, door: Door, desk: Desk, *, retry_after_s: int) -> None:
-        self._door, self._desk, self._retry_after_s = door, desk, retry_after_s
+    def __init__(self, door: Door, dispatcher: Dispatcher, *, retry_after_s: int) -> None:
+        self._door, self._dispatcher, self._retry_after_s = door, dispatcher, retry_after_s
         self._busy = False
 
     async def sleep(self, *, abort: bool, within_s: float) -> Slept:
@@ -46,24 +46,24 @@ class Sleeper:
         if self._busy:
             raise refuse("another /sleep is under way", code="busy", status=409)
         self._busy = True
-        self._desk.pause()
+        self._dispatcher.pause()
         try:
             return Slept(await self._fall_asleep(abort=abort, within_s=within_s))
         except BaseException:
-            self._desk.resume()
+            self._dispatcher.resume()
             raise
         finally:
             self._busy = False
 
     async def _fall_asleep(self, *, abort: bool, within_s: float) -> dict[str, tuple[str, ...]]:
         if abort:
-            self._desk.fail_all()
+            self._dispatcher.fail_all()
         for _ in range(int(within_s / PAUSE_S)):
-            if not self._desk.open_requests:
+            if not self._dispatcher.open_requests:
                 break
             await asyncio.sleep(PAUSE_S)
-        if self._desk.open_requests:
-            raise self._late(f"{self._desk.open_requests} requests are still open after {within_s:g} s; use mode=abort")
+        if self._dispatcher.open_requests:
+            raise self._late(f"{self._dispatcher.open_requests} requests are still open after {within_s:g} s; use mode=abort")
         why = "no worker is registered"
         for _ in range(int(CLEAR_S / PAUSE_S)):
             report = await self._door.clear()
@@ -79,9 +79,9 @@ class Sleeper:
 
     def wake_up(self) -> None:
         """Take requests again; no error if awake."""
-        self._desk.resume()
+        self._dispatcher.resume()
 
     @property
     def asleep(self) -> bool:
         """Whether new requests are refused."""
-        return self._desk.paused
+        return self._dispatcher.paused

@@ -22,7 +22,7 @@ class Scored(msgspec.Struct, frozen=True):
     offset: int
 
 
-class Piece(msgspec.Struct, frozen=True):
+class TextDelta(msgspec.Struct, frozen=True):
     """What one step added to a choice. `text` may lag behind `tokens` (held back) and, at the end, run ahead."""
 
     text: str
@@ -86,7 +86,7 @@ class TextStream:
         self._offset = 0  # characters the detokenizer has given
         self._last: int | None = None
 
-    def feed(self, emit: Emit) -> Piece:
+    def feed(self, emit: Emit) -> TextDelta:
         """Take the next tokens; those after a stop string are dropped, and `ending` says so."""
         if emit.start != self.count:
             raise Bug(f"request {emit.request}: tokens from index {emit.start} were heard where {self.count} was due")
@@ -113,7 +113,7 @@ class TextStream:
                         break
         self.count += len(tokens)
         self._last = tokens[-1] if tokens else self._last
-        return Piece("".join(shown), tuple(tokens), tuple(scored))
+        return TextDelta("".join(shown), tuple(tokens), tuple(scored))
 
     def next_text(self, emit: Emit) -> str | None:
         """As `feed`, for a single token of which only the text is wanted, as nearly always; else None, and nothing is done."""
@@ -126,7 +126,7 @@ class TextStream:
         self.count += 1
         return "" if token in self._quiet else self._detokenizer.push(token)
 
-    def finish(self, reason: FinishReason) -> Piece:
+    def finish(self, reason: FinishReason) -> TextDelta:
         """No more tokens come: what was held back. A stop string may still be completed by it."""
         tail = self._stops.push(self._detokenizer.flush())
         if self._stops.found is not None:
@@ -135,4 +135,4 @@ class TextStream:
             tail += self._stops.flush()
             cause = self._last if reason is FinishReason.STOP and self._last in self._stop_token_ids else None
             self.ending = Ending(reason, cause)
-        return Piece(tail, (), ())
+        return TextDelta(tail, (), ())

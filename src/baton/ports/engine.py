@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from baton.core.ids import GroupName
-from baton.core.rank.watchdog import Task
+from baton.core.rank.watchdog import WorkKind
 from baton.core.work import Batch, BatchDone, DigestDone, DigestOrder, Draw, Job, Row, RowDone
 from baton.ports.fabric import Pool
 
@@ -49,7 +49,7 @@ class Engine(Protocol):
         ...
 
     @property
-    def progress(self) -> Mapping[Task, int]:
+    def progress(self) -> Mapping[WorkKind, int]:
         """Signs of progress so far, by kind of work (E8)."""
         ...
 

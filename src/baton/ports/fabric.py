@@ -22,9 +22,20 @@ import msgspec
 
 from baton.core.ids import GroupName, Micros, RankId
 from baton.core.manifest import RankManifest
-from baton.core.work import Connected, Copies, Ended, FabricEvent, Handle, Outcome, Released
+from baton.core.work import Connected, Copies, FabricEvent, Handle, ReadEnded, ReadOutcome, Released
 
-__all__ = ["Capabilities", "Connected", "Copies", "Ended", "Fabric", "FabricEvent", "Handle", "Outcome", "Pool", "Released"]
+__all__ = [
+    "Capabilities",
+    "Connected",
+    "Copies",
+    "Fabric",
+    "FabricEvent",
+    "Handle",
+    "Pool",
+    "ReadEnded",
+    "ReadOutcome",
+    "Released",
+]
 
 
 class Capabilities(msgspec.Struct, frozen=True):

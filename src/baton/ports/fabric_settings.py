@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from baton.ports.flag import MEMORY, Flag, Limits, require_limits
+from baton.ports.flag import MEMORY, Flag, NumberLimits, require_limits
 from baton.ports.written import names, pair
 
 # What may be asked for, and the fabrics that it means, in order of preference. Mooncake must be asked
@@ -52,7 +52,7 @@ class TcpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     streams: Annotated[
         int,
-        Flag("Connections of fabric tcp to a peer.", MEMORY, ("--tcp-streams",), limits=Limits(1, 16)),
+        Flag("Connections of fabric tcp to a peer.", MEMORY, ("--tcp-streams",), limits=NumberLimits(1, 16)),
     ] = 2
 
     def __post_init__(self) -> None:

@@ -22,7 +22,7 @@ Reader = Callable[[str, str], Any]  # (flag, text) -> the field's value; raises 
 
 
 @dataclass(frozen=True)
-class Limits:
+class NumberLimits:
     """Of a number. `zero_is_off`: 0 is allowed as well, and switches the thing off."""
 
     least: float
@@ -41,7 +41,7 @@ class Limits:
         return bounds + f" {self.unit}" * bool(self.unit) + "; 0 switches it off" * self.zero_is_off
 
 
-ONE_OR_MORE = Limits(1)
+ONE_OR_MORE = NumberLimits(1)
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Flag:
     repeated: bool = False
     default: str | None = None
     metavar: str | None = None
-    limits: Limits | None = None
+    limits: NumberLimits | None = None
     by_hand: bool = False
 
 

@@ -3,7 +3,7 @@
 import os
 from typing import Annotated
 
-from baton.ports.flag import HTTP, ONE_OR_MORE, PROCESSES, Flag, Limits
+from baton.ports.flag import HTTP, ONE_OR_MORE, PROCESSES, Flag, NumberLimits
 from baton.ports.written import path
 from baton.shell.settings import DAY_S, TIMEOUT, ProcessSettings
 
@@ -17,7 +17,7 @@ class GatewaySettings(ProcessSettings, frozen=True, kw_only=True):
     """One gateway. Its HTTP side also needs files and the model (`gateway/settings.py`)."""
 
     host: Annotated[str, Flag("Address on which HTTP listens.", HTTP)] = "127.0.0.1"
-    port: Annotated[int, Flag("Port on which HTTP listens; 0 takes a free one.", HTTP, limits=Limits(1, 65_535))] = 8000
+    port: Annotated[int, Flag("Port on which HTTP listens; 0 takes a free one.", HTTP, limits=NumberLimits(1, 65_535))] = 8000
     control: Annotated[str, Flag("Address on which workers register.", PROCESSES)] = "tcp://127.0.0.1:5555"
     api_keys: Annotated[
         tuple[str, ...],
@@ -66,7 +66,7 @@ class GatewaySettings(ProcessSettings, frozen=True, kw_only=True):
         Flag(
             "Seconds that open requests may go on after SIGTERM or Ctrl-C; a second one ends them at once.",
             HTTP,
-            limits=Limits(0, DAY_S, "seconds"),
+            limits=NumberLimits(0, DAY_S, "seconds"),
         ),
     ] = 60.0
     generation_config: Annotated[

@@ -21,8 +21,8 @@ from baton.core.rank.rank_effects import (
     Read,
     Save,
 )
-from baton.core.rank.watchdog import Task, Watchdog, WatchdogSettings
-from baton.core.work import Batch, BatchDone, DigestOrder, Ended, FabricEvent, Handle, HostCopy
+from baton.core.rank.watchdog import Watchdog, WatchdogSettings, WorkKind
+from baton.core.work import Batch, BatchDone, DigestOrder, FabricEvent, Handle, HostCopy, ReadEnded
 from baton.ports.clock import Clock
 from baton.ports.engine import Engine
 from baton.ports.fabric import Fabric
@@ -69,15 +69,15 @@ class RankHost:
         for done in self._engine.poll():
             found = True
             if isinstance(done, BatchDone):
-                self._watchdog.ends(Task.STEP, done.seq, self._clock.now())
+                self._watchdog.ends(WorkKind.STEP, done.seq, self._clock.now())
                 self._step(done)
             else:
-                self._watchdog.ends(Task.DIGEST, done.job, self._clock.now())
+                self._watchdog.ends(WorkKind.DIGEST, done.job, self._clock.now())
                 self._narration.note("hash_ended", job=done.job, t_us=self._clock.now())
                 self._step(done)
         for copied in self._store.poll():
             found = True
-            self._watchdog.ends(Task.COPY, copied.job, self._clock.now())
+            self._watchdog.ends(WorkKind.COPY, copied.job, self._clock.now())
             self._narration.note("host_copy_ended", job=copied.job, why=copied.why, t_us=self._clock.now())
             self._step(copied)
         self._look()
@@ -96,10 +96,10 @@ class RankHost:
         for stuck in self._watchdog.look(self._clock.now()):
             log.error("wedged", what=stuck.task.value, job=stuck.job, why=stuck.why)
             self.wedged = True
-            self._step(Wedged(Seq(stuck.job) if stuck.task is Task.STEP else None, stuck.why))
+            self._step(Wedged(Seq(stuck.job) if stuck.task is WorkKind.STEP else None, stuck.why))
 
     def _hear(self, event: FabricEvent) -> None:
-        if isinstance(event, Ended):
+        if isinstance(event, ReadEnded):
             self._note_end(event)
         self._step(event)
 
@@ -152,15 +152,15 @@ class RankHost:
                     self._report = effect
 
     def _submit(self, batch: Batch) -> None:
-        self._watchdog.begins(Task.STEP, batch.seq, sum(len(row.tokens) for row in batch.rows), self._clock.now())
+        self._watchdog.begins(WorkKind.STEP, batch.seq, sum(len(row.tokens) for row in batch.rows), self._clock.now())
         self._engine.submit(batch)
 
     def _digest(self, order: DigestOrder) -> None:
-        self._watchdog.begins(Task.DIGEST, order.job, len(order.slots), self._clock.now())
+        self._watchdog.begins(WorkKind.DIGEST, order.job, len(order.slots), self._clock.now())
         self._engine.digest(order)
 
     def _watch_copy(self, copy: HostCopy) -> None:
-        self._watchdog.begins(Task.COPY, copy.job, sum(len(slots) for slots in copy.slots.values()), self._clock.now())
+        self._watchdog.begins(WorkKind.COPY, copy.job, sum(len(slots) for slots in copy.slots.values()), self._clock.now())
 
     def _connect(self, effect: Connect) -> None:
         fabric = self._fabrics.get(effect.fabric)
@@ -182,7 +182,7 @@ class RankHost:
         about = {"room": effect.key.room, "epoch": effect.key.epoch, "handle": effect.handle}
         self._narration.note("read_started", **about, bytes=effect.nbytes, ranges=ranges, t_us=self._clock.now())
 
-    def _note_end(self, end: Ended) -> None:
+    def _note_end(self, end: ReadEnded) -> None:
         read = self._reads.pop(end.handle, None)
         about = {"room": read[1].room, "epoch": read[1].epoch} if read is not None else {}
         self._narration.note("read_ended", **about, handle=end.handle, outcome=end.outcome.value, t_us=self._clock.now())

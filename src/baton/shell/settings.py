@@ -22,7 +22,7 @@ from baton.ports.flag import (
     ONE_OR_MORE,
     PROCESSES,
     Flag,
-    Limits,
+    NumberLimits,
     require_limits,
 )
 from baton.ports.written import numbers, path, size
@@ -30,11 +30,11 @@ from baton.ports.written import numbers, path, size
 BLOCK_TOKENS = 16  # B: the unit of layout, transfer and seal; equal on both sides
 KV_BYTES = 1 << 30  # of a pool whose size nobody gave
 DAY_S = 86_400.0
-TIMEOUT = Limits(0.001, DAY_S, "seconds")
+TIMEOUT = NumberLimits(0.001, DAY_S, "seconds")
 # A busy machine keeps a thread waiting for half a second.
-WATCHDOG = Limits(0.5, DAY_S, "seconds", zero_is_off=True)
+WATCHDOG = NumberLimits(0.5, DAY_S, "seconds", zero_is_off=True)
 # A shorter interval would leave a worker no time for anything else.
-VERIFY = Limits(1.0, DAY_S, "seconds", zero_is_off=True)
+VERIFY = NumberLimits(1.0, DAY_S, "seconds", zero_is_off=True)
 
 DTYPES = {name: name for name in ("auto", "bfloat16", "float16", "float32")} | {
     "half": "float16",

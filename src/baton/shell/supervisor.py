@@ -44,14 +44,14 @@ class Started(msgspec.Struct, frozen=True):
     pid: int
 
 
-class Said(msgspec.Struct, frozen=True):
+class LineWritten(msgspec.Struct, frozen=True):
     """A program wrote a line."""
 
     name: str
     line: str
 
 
-class Waiting(msgspec.Struct, frozen=True):
+class NotReady(msgspec.Struct, frozen=True):
     """The service is not ready; `why` is the probe's."""
 
     why: str
@@ -80,7 +80,7 @@ class Stopping(msgspec.Struct, frozen=True):
     """Programs have been told to end."""
 
 
-Event = Started | Said | Waiting | Ready | Died | GaveUp | Stopping
+Event = Started | LineWritten | NotReady | Ready | Died | GaveUp | Stopping
 Tell = Callable[[Event], None]
 Probe = Callable[[], str | None]  # what the service waits for, None when it is ready; must answer within some 100 ms
 
@@ -117,7 +117,7 @@ class _Post:
             if line.startswith(PREFIX):
                 self.last_words = line.removeprefix(PREFIX)  # said once, with the death it explains
             else:
-                tell(Said(self.program.name, line))
+                tell(LineWritten(self.program.name, line))
 
 
 class Supervisor:
@@ -239,7 +239,7 @@ class Supervisor:
             self._phase = Phase.SERVING
             self._tell(Ready())
         else:
-            self._tell(Waiting(why))
+            self._tell(NotReady(why))
 
 
 def _how(code: int) -> str:

@@ -12,7 +12,7 @@ import msgspec
 from baton.core.errors import ConfigError
 
 
-class Share(msgspec.Struct, frozen=True):
+class CpuShare(msgspec.Struct, frozen=True):
     """One worker's part of the machine: logical CPUs it is pinned to, and its number of compute threads."""
 
     cores: tuple[int, ...]
@@ -24,7 +24,7 @@ def available_cores() -> tuple[int, ...]:
     return tuple(sorted(os.sched_getaffinity(0)))
 
 
-def divide(cores: Sequence[int], *, workers: int, threads: int | None) -> tuple[Share, ...]:
+def divide(cores: Sequence[int], *, workers: int, threads: int | None) -> tuple[CpuShare, ...]:
     """A share for every worker, in order.
 
     With `threads` each worker gets that many; without, all cores are dealt out, the odd ones to the first workers.
@@ -39,17 +39,17 @@ def divide(cores: Sequence[int], *, workers: int, threads: int | None) -> tuple[
     for worker in range(workers):
         count = threads if threads is not None else max(1, total // workers + (worker < total % workers))
         taken = (cores[(given + i) % total] for i in range(min(count, total)))
-        shares.append(Share(tuple(sorted(taken)), count))
+        shares.append(CpuShare(tuple(sorted(taken)), count))
         given += count
     return tuple(shares)
 
 
-def together(shares: Sequence[Share]) -> Share:
+def together(shares: Sequence[CpuShare]) -> CpuShare:
     """The share of a worker of several ranks: all their cores, and the threads that each of them gets."""
-    return Share(tuple(sorted({core for share in shares for core in share.cores})), min(share.threads for share in shares))
+    return CpuShare(tuple(sorted({core for share in shares for core in share.cores})), min(share.threads for share in shares))
 
 
-def warning(shares: Sequence[Share], *, cores: int) -> str | None:
+def warning(shares: Sequence[CpuShare], *, cores: int) -> str | None:
     """The line for the operator when the workers' threads exceed the machine's cores, else None."""
     wanted = sum(share.threads for share in shares)
     if wanted <= cores:

@@ -8,7 +8,7 @@ import msgspec
 from baton.core.events import AskWorkers, MessageReceived
 from baton.core.ids import Micros
 from baton.trace.coding import canonical
-from baton.trace.log import AnyEffect, AnyEvent, Kind
+from baton.trace.log import AnyEffect, AnyEvent, CoreKind
 
 LONGEST = 200  # characters of a value that is shown
 ABSENT = "nothing"
@@ -19,7 +19,7 @@ class Difference(msgspec.Struct, frozen=True):
 
     number: int  # of the step, from 1
     at: Micros
-    core: Kind
+    core: CoreKind
     event: str
     where: str
     expected: str

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from baton.core.parts import FrontParts, LeaderParts, RankParts
-from baton.trace.checks.all import Checks, Violation
+from baton.trace.checks.all import Checks, LogViolation
 from baton.trace.coding import Damaged, records
 from baton.trace.difference import Difference
 from baton.trace.log import Parts, Record, Step
@@ -19,7 +19,7 @@ class Findings:
     steps: int = 0  # read and checked
     same: int = 0  # of them played with the same effects
     difference: Difference | None = None
-    violations: list[Violation] = field(default_factory=list)
+    violations: list[LogViolation] = field(default_factory=list)
     damage: str | None = None  # why the rest of the file cannot be read
 
     @property

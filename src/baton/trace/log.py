@@ -27,7 +27,7 @@ class Header(msgspec.Struct, frozen=True, tag="baton_log"):
     version: str  # of Baton, for people
 
 
-class Kind(Enum):
+class CoreKind(Enum):
     """The core object of a process that a step is about."""
 
     LEADER = "leader"
@@ -50,7 +50,7 @@ class Step(msgspec.Struct, frozen=True, tag="step", forbid_unknown_fields=True):
     """One event and all that came of it."""
 
     at: Micros
-    core: Kind
+    core: CoreKind
     event: AnyEvent
     effects: tuple[AnyEffect, ...]
 

@@ -19,8 +19,8 @@ from baton.trace import log
 from baton.trace.coding import encode
 
 KEEP_BYTES = 1 << 20  # unwritten, at most
-KINDS: Mapping[type[log.Parts], log.Kind] = MappingProxyType(
-    {LeaderParts: log.Kind.LEADER, RankParts: log.Kind.RANK, FrontParts: log.Kind.FRONT}
+KINDS: Mapping[type[log.Parts], log.CoreKind] = MappingProxyType(
+    {LeaderParts: log.CoreKind.LEADER, RankParts: log.CoreKind.RANK, FrontParts: log.CoreKind.FRONT}
 )
 
 E = TypeVar("E", bound=log.AnyEvent)
@@ -62,7 +62,7 @@ class Recorder:
 class Recorded(Core[E, F], Generic[E, F]):
     """Implements Core: another one, of which every step is written down."""
 
-    def __init__(self, kind: log.Kind, core: Core[E, F], recorder: Recorder) -> None:
+    def __init__(self, kind: log.CoreKind, core: Core[E, F], recorder: Recorder) -> None:
         self._kind, self._core, self._recorder = kind, core, recorder
 
     @override

@@ -13,11 +13,13 @@ from baton.core.messages import PROTOCOL
 from baton.core.parts import FrontParts
 from baton.trace.coding import Damaged
 from baton.trace.difference import Difference, describe, first_difference
-from baton.trace.log import FORMAT, AnyEffect, Header, Kind, Parts, Raised, Record, Step
+from baton.trace.log import FORMAT, AnyEffect, CoreKind, Header, Parts, Raised, Record, Step
 from baton.trace.recorder import KINDS
 
 Make = Callable[[Parts, Plans], Core[Any, Any]]
-EVENTS: Mapping[Kind, Any] = MappingProxyType({Kind.LEADER: LeaderEvent, Kind.RANK: RankEvent, Kind.FRONT: FrontEvent})
+EVENTS: Mapping[CoreKind, Any] = MappingProxyType(
+    {CoreKind.LEADER: LeaderEvent, CoreKind.RANK: RankEvent, CoreKind.FRONT: FrontEvent}
+)
 
 
 def make(parts: Parts, plans: Plans) -> Core[Any, Any]:
@@ -31,7 +33,7 @@ class Replay:
     def __init__(self, make: Make = make) -> None:
         self._make = make
         self._header: Header | None = None
-        self._cores: dict[Kind, Core[Any, Any]] = {}
+        self._cores: dict[CoreKind, Core[Any, Any]] = {}
         self._plans = Plans()
         self.steps = 0
 

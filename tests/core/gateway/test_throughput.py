@@ -10,8 +10,8 @@ from tests.core.gateway.test_front import D, P, heard
 
 from baton.core.errors import Overloaded
 from baton.core.events import TimerDue
+from baton.core.gateway.router import FIRST
 from baton.core.gateway.throughput import AnswerLengths, Throughput
-from baton.core.gateway.workers import FIRST
 from baton.core.ids import Epoch, Key, Micros, Room, TokenIndex
 from baton.core.messages import Ended, FailCode, Recompute, Tokens
 

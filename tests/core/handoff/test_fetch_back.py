@@ -2,11 +2,11 @@
 
 import pytest
 
-from baton.core.handoff.fetch_back import FIXED_US, FetchBack, Pace, Rate
+from baton.core.handoff.fetch_back import FIXED_US, DecayingRate, FetchBack, PrefillRates
 
 
 def test_a_rate_begins_with_its_prior_and_follows_what_it_sees() -> None:
-    rate = Rate((100.0, 1_000.0), 10_000.0)
+    rate = DecayingRate((100.0, 1_000.0), 10_000.0)
     assert rate.time(50) == 500
     for _ in range(200):
         rate.saw(400, 1_000)
@@ -17,14 +17,14 @@ def test_a_rate_begins_with_its_prior_and_follows_what_it_sees() -> None:
 
 
 def test_a_small_sample_says_less_than_a_large_one() -> None:
-    rate = Rate((100.0, 1_000.0), 1e9)
+    rate = DecayingRate((100.0, 1_000.0), 1e9)
     rate.saw(1, 1_000)
     rate.saw(10_000, 100_000)
     assert rate.time(10_101) == pytest.approx(102_000)
 
 
-def measured(*, tokens_a_ms: float, bytes_a_ms: float, mode: FetchBack = FetchBack.AUTO) -> Pace:
-    pace = Pace(mode)
+def measured(*, tokens_a_ms: float, bytes_a_ms: float, mode: FetchBack = FetchBack.AUTO) -> PrefillRates:
+    pace = PrefillRates(mode)
     for _ in range(100):
         pace.compute.saw(tokens_a_ms * 1_000, 1_000_000)
         pace.read.saw(bytes_a_ms * 100, 100_000)

@@ -7,7 +7,7 @@ from tests.core.build import KV
 from baton.core.errors import Bug
 from baton.core.ids import Micros, Page, Rank
 from baton.core.memory import scrubber as module
-from baton.core.memory.prefix_cache import Entry, PageHash, PrefixCache
+from baton.core.memory.prefix_cache import CachedPage, PageHash, PrefixCache
 from baton.core.memory.scrubber import Scrubber
 
 SUMS = {(Rank(0), KV): np.zeros((1, 1), dtype=np.uint64)}
@@ -22,7 +22,7 @@ class Bench:
         now = lambda: Micros(self.now)  # noqa: E731
         self.scrubber = Scrubber(self.cache, interval_ms=interval_s * 1000, page_bytes=page_bytes, now=now)
 
-    def enter(self, n: int, at: int, *, parent: Entry | None = None, sums: bool = True) -> Entry:
+    def enter(self, n: int, at: int, *, parent: CachedPage | None = None, sums: bool = True) -> CachedPage:
         """Page n enters after `at` seconds; nobody pins it."""
         self.now = at * S
         entry = self.cache.add(PageHash(bytes([n]) * 32), parent, {KV: Page(n)}, SUMS if sums else {})
@@ -31,7 +31,7 @@ class Bench:
         self.scrubber.entered(entry)
         return entry
 
-    def due(self, at: float, *, busy: bool = False) -> list[Entry]:
+    def due(self, at: float, *, busy: bool = False) -> list[CachedPage]:
         self.now = int(at * S)
         return self.scrubber.due(busy=busy)
 

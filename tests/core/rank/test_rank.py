@@ -11,7 +11,7 @@ from baton.core.ids import Boot, Page, RankId, Seal, Seq
 from baton.core.messages import BlockRun, LegSums
 from baton.core.rank.rank import MAX_TRIES, RankCore
 from baton.core.rank.rank_effects import CancelRead, Connect, Digest, RankEffect, Read
-from baton.core.work import Connected, DigestDone, Ended, Handle, Outcome, Released
+from baton.core.work import Connected, DigestDone, Handle, ReadEnded, ReadOutcome, Released
 
 KEY = key()
 
@@ -35,7 +35,7 @@ def made(*fetch: Fetch) -> tuple[RankCore, list[RankEffect]]:
 def lands(core: RankCore, read: RankEffect, *sums: int) -> list[RankEffect]:
     """A read ends well, and these are the sums of what it brought."""
     assert isinstance(read, Read)
-    (digest,) = core.step(Ended(read.handle, Outcome.OK, ""), T0)
+    (digest,) = core.step(ReadEnded(read.handle, ReadOutcome.OK, ""), T0)
     assert isinstance(digest, Digest)
     units = np.zeros((len(sums), 4), dtype=np.uint64)
     units[:, 0] = sums
@@ -81,21 +81,21 @@ def test_a_rank_without_a_part_in_what_differed_has_it_all() -> None:
     assert [b.vote for b in ballots(core)] == [Vote.ARRIVED]
 
 
-@pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.UNKNOWN])
-def test_a_read_that_fails_is_said_at_once(outcome: Outcome) -> None:
+@pytest.mark.parametrize("outcome", [ReadOutcome.FAILED, ReadOutcome.UNKNOWN])
+def test_a_read_that_fails_is_said_at_once(outcome: ReadOutcome) -> None:
     core, effects = made(order(1), order(2, first=1))
     first, _ = effects
-    for _ in range(MAX_TRIES if outcome is Outcome.FAILED else 1):
+    for _ in range(MAX_TRIES if outcome is ReadOutcome.FAILED else 1):
         assert isinstance(first, Read)
         assert ballots(core) == ()
-        first, *_ = [*core.step(Ended(first.handle, outcome, "x"), T0), None]
+        first, *_ = [*core.step(ReadEnded(first.handle, outcome, "x"), T0), None]
     assert [(b.order, b.vote, b.suspects) for b in ballots(core)] == [(1, Vote.FAILED, ())]
 
 
 def test_a_dropped_room_starts_nothing_afterwards() -> None:
     core, _ = made(order(1))
     assert core.step(StepPlan(Seq(3), drop=(KEY,)), T0) == [CancelRead(Handle(1))]
-    assert core.step(Ended(Handle(1), Outcome.FAILED, "cancelled"), T0) == []
+    assert core.step(ReadEnded(Handle(1), ReadOutcome.FAILED, "cancelled"), T0) == []
     report = report_of(core)
     assert report is not None
     assert (report.quiet, report.ballots) == ((KEY,), ())
@@ -123,7 +123,7 @@ def of_two(number: int = 1, *, patient: bool = True, tell: bool = True) -> tuple
 def arrives(core: RankCore, read: RankEffect, units: list[list[int]]) -> list[RankEffect]:
     """A read ends well; what it brought sums to that, by block and unit."""
     assert isinstance(read, Read)
-    (digest,) = core.step(Ended(read.handle, Outcome.OK, ""), T0)
+    (digest,) = core.step(ReadEnded(read.handle, ReadOutcome.OK, ""), T0)
     assert isinstance(digest, Digest)
     return core.step(DigestDone(digest.order.job, np.array(units, dtype=np.uint64)), T0)
 
@@ -152,17 +152,17 @@ def test_a_patient_order_that_fails_is_voted_on_when_nothing_touches_its_pages(l
     core, (first, second) = of_two()
     assert isinstance(first, Read)
     assert isinstance(second, Read)
-    assert core.step(Ended(first.handle, Outcome.FAILED, "x"), T0) == [], "it is not read again"
+    assert core.step(ReadEnded(first.handle, ReadOutcome.FAILED, "x"), T0) == [], "it is not read again"
     assert ballots(core) == ()
     match last:
         case "ended":
-            core.step(Ended(second.handle, Outcome.FAILED, "y"), T0)
+            core.step(ReadEnded(second.handle, ReadOutcome.FAILED, "y"), T0)
         case "released":
-            core.step(Ended(second.handle, Outcome.UNKNOWN, "y"), T0)
+            core.step(ReadEnded(second.handle, ReadOutcome.UNKNOWN, "y"), T0)
             assert ballots(core) == ()
             core.step(Released(second.handle), T0)
         case _:
-            (digest,) = core.step(Ended(second.handle, Outcome.OK, ""), T0)
+            (digest,) = core.step(ReadEnded(second.handle, ReadOutcome.OK, ""), T0)
             assert isinstance(digest, Digest)
             assert ballots(core) == ()
             core.step(DigestDone(digest.order.job, np.zeros((2, 4), dtype=np.uint64)), T0)
@@ -182,9 +182,9 @@ def test_a_patient_order_that_differs_is_not_read_again() -> None:
 def test_an_impatient_one_is_said_to_have_failed_at_once_and_a_late_release_changes_nothing() -> None:
     core, (first, second) = of_two(patient=False)
     assert isinstance(second, Read)
-    core.step(Ended(second.handle, Outcome.UNKNOWN, "x"), T0)
+    core.step(ReadEnded(second.handle, ReadOutcome.UNKNOWN, "x"), T0)
     assert [b.vote for b in ballots(core)] == [Vote.FAILED]
     core.step(Released(second.handle), T0)
     assert isinstance(first, Read)
-    assert core.step(Ended(first.handle, Outcome.OK, ""), T0) == []
+    assert core.step(ReadEnded(first.handle, ReadOutcome.OK, ""), T0) == []
     assert ballots(core) == ()

@@ -3,7 +3,7 @@
 import pytest
 
 from baton.core.ids import Micros
-from baton.core.rank.watchdog import FACTOR, Pace, Task, Watchdog, WatchdogSettings
+from baton.core.rank.watchdog import FACTOR, UsualDuration, Watchdog, WatchdogSettings, WorkKind
 
 FLOOR_MS, FIRST_MS = 4_000, 60_000
 TICK_MS = FLOOR_MS // 8
@@ -16,14 +16,14 @@ class Dog:
         self.dog = Watchdog(WatchdogSettings(floor_ms, first_ms))
         self.now, self.job = Micros(1_000_000_000), 0  # a clock's zero means nothing
 
-    def begins(self, size: int = 1, task: Task = Task.STEP) -> None:
+    def begins(self, size: int = 1, task: WorkKind = WorkKind.STEP) -> None:
         self.job += 1
         self.dog.begins(task, self.job, size, self.now)
 
-    def ends(self, job: int | None = None, task: Task = Task.STEP) -> None:
+    def ends(self, job: int | None = None, task: WorkKind = WorkKind.STEP) -> None:
         self.dog.ends(task, job or self.job, self.now)
 
-    def passes(self, ms: int) -> list[Task]:
+    def passes(self, ms: int) -> list[WorkKind]:
         """So much time in ticks; what is found."""
         found = []
         for step in [TICK_MS] * (ms // TICK_MS) + [ms % TICK_MS] * bool(ms % TICK_MS):
@@ -31,19 +31,19 @@ class Dog:
             found += [stuck.task for stuck in self.dog.look(self.now)]
         return found
 
-    def stops(self, ms: int) -> list[Task]:
+    def stops(self, ms: int) -> list[WorkKind]:
         """The process is not turned for so long."""
         self.now = Micros(self.now + ms * 1000)
         return [stuck.task for stuck in self.dog.look(self.now)]
 
-    def warm(self, size: int = 1, ms: int = 10, task: Task = Task.STEP) -> None:
+    def warm(self, size: int = 1, ms: int = 10, task: WorkKind = WorkKind.STEP) -> None:
         self.begins(size, task)
         assert not self.passes(ms)
         self.ends(task=task)
 
 
-@pytest.mark.parametrize("task", Task)
-def test_work_without_progress_is_found_at_the_floor_and_said_once(task: Task) -> None:
+@pytest.mark.parametrize("task", WorkKind)
+def test_work_without_progress_is_found_at_the_floor_and_said_once(task: WorkKind) -> None:
     dog = Dog()
     dog.warm(task=task)
     dog.begins(task=task)
@@ -55,10 +55,10 @@ def test_work_without_progress_is_found_at_the_floor_and_said_once(task: Task) -
 
 def test_before_the_first_of_its_kind_has_ended_it_may_take_longer() -> None:
     dog = Dog()
-    dog.warm(task=Task.DIGEST)
+    dog.warm(task=WorkKind.DIGEST)
     dog.begins()
     assert not dog.passes(FIRST_MS)
-    assert dog.passes(TICK_MS) == [Task.STEP]
+    assert dog.passes(TICK_MS) == [WorkKind.STEP]
 
 
 def test_what_took_long_before_may_take_ten_times_as_long() -> None:
@@ -77,7 +77,7 @@ def test_a_small_piece_that_took_long_gives_a_large_one_no_more_time_than_the_fi
     dog.ends()
     dog.begins(size=4_096)
     assert not dog.passes(FIRST_MS)
-    assert dog.passes(TICK_MS) == [Task.STEP]
+    assert dog.passes(TICK_MS) == [WorkKind.STEP]
 
 
 def test_without_a_bound_for_the_first_what_took_long_may_take_ten_times_as_long() -> None:
@@ -94,7 +94,7 @@ def test_a_sign_of_progress_begins_the_wait_anew() -> None:
     dog.begins()
     for count in range(1, 30):
         assert not dog.passes(FLOOR_MS)
-        dog.dog.progressed(Task.STEP, count)
+        dog.dog.progressed(WorkKind.STEP, count)
     assert not dog.passes(FLOOR_MS)
     assert dog.passes(TICK_MS)
 
@@ -105,7 +105,7 @@ def test_time_in_which_the_process_stands_still_counts_for_a_tick() -> None:
     dog.warm()
     dog.begins()
     assert not [task for _ in range(8) for task in dog.stops(3_600_000)]
-    assert dog.stops(3_600_000) == [Task.STEP], "but it counts"
+    assert dog.stops(3_600_000) == [WorkKind.STEP], "but it counts"
 
 
 def test_each_piece_has_its_own_time_and_only_the_oldest_is_looked_at() -> None:
@@ -138,7 +138,7 @@ def test_off_is_off() -> None:
 
 
 def test_a_size_that_was_not_seen_is_judged_by_those_that_were() -> None:
-    pace = Pace()
+    pace = UsualDuration()
     assert pace.expected(8) is None
     pace.saw(8, 1_000)
     assert pace.expected(8) == 1_000

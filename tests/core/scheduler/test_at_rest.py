@@ -12,21 +12,21 @@ from baton.core.events import MessageReceived
 from baton.core.handoff.fetch_back import FetchBack
 from baton.core.ids import BlockIndex, Boot, GroupName
 from baton.core.marks import Mark
-from baton.core.memory.prefix_cache import Entry
+from baton.core.memory.prefix_cache import CachedPage
 from baton.core.messages import Abort, Doubt, Failed, Intactness, Loan, Offer, Returned, Verdict
 from baton.core.scheduler.room import RoomState
-from baton.core.work import Outcome
+from baton.core.work import ReadOutcome
 
 VERIFY_MS = 10_000
 DECODE: dict[str, Any] = {"verify_ms": VERIFY_MS}
 
 
-def entries(node: Node) -> list[Entry]:
+def entries(node: Node) -> list[CachedPage]:
     """What a worker has cached, from the first page of a sequence on."""
     return sorted(node.leader.ledger.cache.live(), key=lambda entry: entry.number)
 
 
-def flip(node: Node, entry: Entry) -> None:
+def flip(node: Node, entry: CachedPage) -> None:
     """A bit of a page changes."""
     node.engine.pool[int(entry.pages[KV]) * node.engine.placement.page_bytes(KV) + 5] ^= 1
 
@@ -115,7 +115,7 @@ def test_pages_that_were_doubted_and_are_intact_are_verified_by_that_and_no_othe
 
 def test_a_read_that_fails_is_no_evidence() -> None:
     b = held(Split())
-    b.spoils = lambda read, node: Outcome.FAILED
+    b.spoils = lambda read, node: ReadOutcome.FAILED
     b.ask(2, prompt(21))
     assert b.leader.marks[Mark.BORROWED_IN_VAIN] == 1
     assert b.said(Doubt) == []

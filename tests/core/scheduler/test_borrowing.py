@@ -19,7 +19,7 @@ from baton.core.messages import Admitted, Borrow, Hello, Loan, Returned, Ticket
 from baton.core.rank.rank_effects import Read
 from baton.core.scheduler.borrowing import BorrowingLeader
 from baton.core.scheduler.room import RoomState
-from baton.core.work import Batch, Outcome, Released
+from baton.core.work import Batch, ReadOutcome, Released
 
 P, D = 2, 3
 
@@ -42,7 +42,7 @@ class Split:
         self.world.run()
         self.rows: list[tuple[int, int]] = []  # first position and tokens of what prefill computed
         self.back: list[Read] = []  # what prefill read
-        self.spoils: Any = lambda read, node: Outcome.OK
+        self.spoils: Any = lambda read, node: ReadOutcome.OK
         self.world.on_landed = self._landed
         compute = self.prefill.engine.compute
 
@@ -52,11 +52,11 @@ class Split:
 
         self.prefill.engine.compute = watched  # type: ignore[method-assign]
 
-    def _landed(self, read: Read, node: Node) -> Outcome:
+    def _landed(self, read: Read, node: Node) -> ReadOutcome:
         if node is not self.prefill:
-            return Outcome.OK
+            return ReadOutcome.OK
         self.back.append(read)
-        found: Outcome = self.spoils(read, node)
+        found: ReadOutcome = self.spoils(read, node)
         return found
 
     @property
@@ -134,7 +134,7 @@ def test_what_came_back_is_offered_with_the_sums_it_had() -> None:
     assert b.rows == [(32, 7)]
     b.ended_well(2, nextturn)
     reads = []
-    b.world.on_landed = lambda read, node: reads.append(node) or Outcome.OK  # type: ignore[func-returns-value]
+    b.world.on_landed = lambda read, node: reads.append(node) or ReadOutcome.OK  # type: ignore[func-returns-value]
     assert b.ask(3, nextturn) == [(36, 3)]
     b.world.front.ask_reset_cache(f"decode-{D}")
     b.world.run()
@@ -266,13 +266,13 @@ def test_without_an_answer_in_time_all_is_computed_and_the_loan_goes_back() -> N
     b.ended_well(2, nextturn)
 
 
-def spoil(read: Read, node: Node) -> Outcome:
+def spoil(read: Read, node: Node) -> ReadOutcome:
     """A bit differs."""
     node.engine.pool[int(read.copies[0].target[0])] ^= 1
-    return Outcome.OK
+    return ReadOutcome.OK
 
 
-@pytest.mark.parametrize("spoils", [spoil, lambda read, node: Outcome.FAILED], ids=["differs", "fails"])
+@pytest.mark.parametrize("spoils", [spoil, lambda read, node: ReadOutcome.FAILED], ids=["differs", "fails"])
 def test_what_does_not_come_back_whole_is_computed(spoils: Any) -> None:
     b = Split()
     nextturn = b.conversation()
@@ -282,7 +282,7 @@ def test_what_does_not_come_back_whole_is_computed(spoils: Any) -> None:
     assert b.leader.marks[Mark.BORROWED_IN_VAIN] == 1
     assert b.cached(2) == 0
     assert b.leader.reuse.tally().borrowed_tokens == 0
-    b.spoils = lambda read, node: Outcome.OK
+    b.spoils = lambda read, node: ReadOutcome.OK
     b.forget()
     assert b.ask(3, nextturn) == [(36, 3)], "the next one may succeed: decode has the second turn too"
 
@@ -291,13 +291,13 @@ def test_nothing_is_computed_into_pages_that_a_lost_read_may_still_write() -> No
     b = Split()
     nextturn = b.conversation()
     b.rows.clear()
-    b.spoils = lambda read, node: Outcome.UNKNOWN
+    b.spoils = lambda read, node: ReadOutcome.UNKNOWN
     b.begin(2, nextturn)
     b.world.run()
     assert [r.state for r in b.leader.rooms.values()] == [RoomState.BORROWING]
     assert b.rows == []
     (read,) = b.back
-    b.spoils = lambda read, node: Outcome.OK
+    b.spoils = lambda read, node: ReadOutcome.OK
     b.prefill.rank.step(Released(read.handle), T0)
     b.world.run()
     assert b.rows == [(0, len(nextturn))]
@@ -308,11 +308,11 @@ def test_blocks_that_prefill_was_asked_about_are_not_lent() -> None:
     b = Split()
     spoiled: list[Read] = []
 
-    def twice(read: Read, node: Node) -> Outcome:
+    def twice(read: Read, node: Node) -> ReadOutcome:
         if node is b.decode and len(spoiled) < 3:
             spoiled.append(read)
             return spoil(read, node)
-        return Outcome.OK
+        return ReadOutcome.OK
 
     b.world.on_landed = twice
     b.ask(1, prompt(21))

@@ -18,7 +18,7 @@ from baton.core.rank.rank import RankCore
 from baton.core.rank.rank_effects import Compute, Connect, Digest, Disconnect, RankEffect, Read
 from baton.core.scheduler.prefill import PrefillLeader
 from baton.core.scheduler.room import RoomState
-from baton.core.work import BatchDone, Connected, DigestDone, Ended, Outcome, RowDone
+from baton.core.work import BatchDone, Connected, DigestDone, ReadEnded, ReadOutcome, RowDone
 
 ROOM = ticket(1, length=13)
 BACK = 3  # blocks
@@ -98,11 +98,11 @@ class Bench:
         self.leader.step(MessageReceived(D, Loan(ROOM.key, {KV: run, INDEX: run}, sums)), NOW)
         self.run()
 
-    def end(self, rank: int, outcome: Outcome = Outcome.OK) -> None:
+    def end(self, rank: int, outcome: ReadOutcome = ReadOutcome.OK) -> None:
         """The reads of one rank end."""
         for r, read in [found for found in self.reads if found[0] == rank]:
             self.reads.remove((r, read))
-            for effect in self.ranks[r].step(Ended(read.handle, outcome, "x"), T0):
+            for effect in self.ranks[r].step(ReadEnded(read.handle, outcome, "x"), T0):
                 self.perform(r, effect)
         self.report()
         self.run()
@@ -138,7 +138,7 @@ def test_it_goes_on_when_all_ranks_have_it_all() -> None:
 def test_one_that_fails_waits_for_the_others_too() -> None:
     bench = Bench()
     bench.lends()
-    bench.end(0, Outcome.FAILED)
+    bench.end(0, ReadOutcome.FAILED)
     assert (bench.state, bench.rows) == (RoomState.BORROWING, [])
     bench.end(1)
     assert bench.rows == [0]

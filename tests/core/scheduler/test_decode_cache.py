@@ -15,7 +15,7 @@ from baton.core.marks import Mark
 from baton.core.messages import FailCode, Offer, Recompute
 from baton.core.rank.rank_effects import Read
 from baton.core.scheduler.room import RoomState
-from baton.core.work import Outcome
+from baton.core.work import ReadOutcome
 
 P, D = 2, 3
 
@@ -31,12 +31,12 @@ class Wire:
         self.blocks: dict[Key, int] = {}
         world.on_landed = self._landed
 
-    def _landed(self, read: Read, node: Node) -> Outcome:
+    def _landed(self, read: Read, node: Node) -> ReadOutcome:
         nbytes = sum(int(c.nbytes.sum()) for c in read.copies)
         size = node.engine.placement.block_bytes(KV)
         assert nbytes % size == 0
         self.blocks[read.key] = self.blocks.get(read.key, 0) + nbytes // size
-        return Outcome.OK
+        return ReadOutcome.OK
 
     def of(self, number: int) -> int:
         """All epochs of the request whose room has this number."""

@@ -12,7 +12,7 @@ from baton.core.marks import Mark
 from baton.core.messages import Admitted, Received
 from baton.core.rank.rank_effects import Compute, Read
 from baton.core.scheduler.room import RoomState
-from baton.core.work import Outcome
+from baton.core.work import ReadOutcome
 
 P, D, U = 2, 3, 4
 SYSTEM = tuple(range(1, 17))  # four pages
@@ -50,10 +50,10 @@ class Fleet:
         number = int(key.room, 16)
         table[number] = table.get(number, 0) + n
 
-    def _landed(self, read: Read, node: Any) -> Outcome:
+    def _landed(self, read: Read, node: Any) -> ReadOutcome:
         nbytes = sum(int(c.nbytes.sum()) for c in read.copies)
         self._count(self.read, read.key, nbytes // node.engine.placement.block_bytes(KV))
-        return Outcome.OK
+        return ReadOutcome.OK
 
     def ask(self, *numbers: int, run: bool = True) -> None:
         for n in numbers:

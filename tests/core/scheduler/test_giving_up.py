@@ -6,7 +6,7 @@ import msgspec
 from tests.core.build import drawn, manifest, settings, ticket
 from tests.core.driven import Driven
 
-from baton.core.agreement import RowSums, StepSums, Wedged
+from baton.core.agreement import RowResult, StepResult, Wedged
 from baton.core.effects import Effect, GiveUp, Issue, Send
 from baton.core.events import GatewayConnected, MessageReceived, RankReported
 from baton.core.ids import Boot, Micros, Rank, Seq
@@ -43,7 +43,7 @@ class Ranks:
         from baton.core.agreement import Report
 
         agreement = self.leader._agreement
-        rows = tuple(RowSums(row.key, drawn(7), {}) for _, row in self.leader._flight.get(self.seq, []))
+        rows = tuple(RowResult(row.key, drawn(7), {}) for _, row in self.leader._flight.get(self.seq, []))
         report = Report(
             Rank(rank),
             Boot(U + rank),
@@ -51,7 +51,7 @@ class Ranks:
             agreement.chain.value,
             ballots=(),
             quiet=(),
-            steps=(StepSums(self.seq, rows),) if ended else (),
+            steps=(StepResult(self.seq, rows),) if ended else (),
             met=(),
             rehashed=(),
             reads=0,

@@ -9,7 +9,7 @@ from tests.core.scheduler.test_doubt_stages import INDEX, TABLE
 
 from baton.core.agreement import Hold, Inspect, Rehashed, StepPlan
 from baton.core.ids import Boot, Page, Rank, Seq
-from baton.core.memory.prefix_cache import Entry, PageHash, PrefixCache
+from baton.core.memory.prefix_cache import CachedPage, PageHash, PrefixCache
 from baton.core.rank.rank import RankCore
 from baton.core.rank.rank_effects import Digest
 from baton.core.scheduler.inspections import Inspections
@@ -28,9 +28,9 @@ def sums(rank: int, group: str, *rows: int) -> np.ndarray:
     return np.array([[row] * units for row in rows], dtype=np.uint64).reshape(len(rows), units)
 
 
-def cached() -> list[Entry]:
+def cached() -> list[CachedPage]:
     """A page and the next one of a sequence, each of two blocks of every group."""
-    cache, found = PrefixCache(), list[Entry]()
+    cache, found = PrefixCache(), list[CachedPage]()
     for n, (kv, index) in enumerate(((3, 4), (9, 8))):
         birth = {(Rank(r), g): sums(r, g, 10 * n, 10 * n + 1) for r in (0, 1) for g in (KV, INDEX)}
         parent = found[-1] if found else None
@@ -47,7 +47,7 @@ def test_an_order_names_pages_of_all_groups_and_their_places_in_the_sequence() -
 
 @pytest.mark.parametrize("wrong", [None, (0, KV, 0), (1, KV, 3), (1, INDEX, 2)])
 def test_a_page_is_damaged_when_any_block_of_it_differs_on_any_rank(wrong: tuple[int, str, int] | None) -> None:
-    inspections, found, entries = Inspections(PLACEMENTS), list[list[Entry]](), cached()
+    inspections, found, entries = Inspections(PLACEMENTS), list[list[CachedPage]](), cached()
     inspections.inspect(7, entries, found.append)
     for rank in (0, 1):
         assert found == [], "not before the last rank has answered"

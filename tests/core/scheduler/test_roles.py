@@ -33,7 +33,7 @@ from baton.core.scheduler.decode import DECODE
 from baton.core.scheduler.prefill import PREFILL
 from baton.core.scheduler.room import RoomState, Saw
 from baton.core.scheduler.unified import UNIFIED
-from baton.core.work import Outcome
+from baton.core.work import ReadOutcome
 
 P, D = 2, 3
 
@@ -149,11 +149,11 @@ def test_an_end_of_sequence_token_stops() -> None:
 def damage_target(world: World, times: int) -> None:
     left = [times]
 
-    def landed(read: Read, node: Node) -> Outcome:
+    def landed(read: Read, node: Node) -> ReadOutcome:
         if left[0]:
             left[0] -= 1
             node.engine.pool[int(read.copies[0].target[0]) + 5] ^= 0x40
-        return Outcome.OK
+        return ReadOutcome.OK
 
     world.on_landed = landed
 
@@ -188,7 +188,7 @@ def test_damage_that_persists_ends_with_a_typed_error_and_nothing_left() -> None
     assert isinstance(end, Fail)
     assert end.code is FailCode.HANDOFF_FAILED
     assert world.clean
-    world.on_landed = lambda read, node: Outcome.OK
+    world.on_landed = lambda read, node: ReadOutcome.OK
     world.submit(submit(2, prompt(9), max_tokens=5))
     world.run()
     assert world.tokens(2) == expected(prompt(9), 5)
@@ -228,12 +228,12 @@ def test_a_read_that_fails_is_tried_again() -> None:
     world = split()
     left = [2]
 
-    def landed(read: Read, node: Node) -> Outcome:
+    def landed(read: Read, node: Node) -> ReadOutcome:
         left[0] -= 1
         if left[0] >= 0:
             node.engine.pool[int(read.copies[0].target[0]) :][:64] = 1  # a partial landing
-            return Outcome.FAILED
-        return Outcome.OK
+            return ReadOutcome.FAILED
+        return ReadOutcome.OK
 
     world.on_landed = landed
     world.submit(submit(1, prompt(9), max_tokens=5))

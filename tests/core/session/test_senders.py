@@ -152,7 +152,7 @@ def test_a_worker_registers_as_itself_and_once() -> None:
     assert len(given) == 2
     front.step(MessageReceived(D, Register("decode", None, manifest("decode", D))), T0)
     assert front.effects() == []
-    assert front._workers.get(D).open == {given[0].key}  # type: ignore[union-attr]
+    assert front._router.get(D).open.keys() == {given[0].key}  # type: ignore[union-attr]
     assert front.marks[Mark.WRONG_PARTY] == 1
 
 

@@ -13,7 +13,7 @@ import msgspec
 from baton.adapters.fabrics import DEFAULTS, available
 from baton.cli.doctor import network
 from baton.cli.doctor.finding import Finding, ok, problem, warning
-from baton.cli.doctor.probe import MARK, Found, Tried
+from baton.cli.doctor.probe import MARK, ProbeResult, Tried
 from baton.ports.fabric_settings import FabricSettings
 
 LIMIT_S = 60.0
@@ -69,9 +69,9 @@ def attempt(kind: str, settings: FabricSettings = DEFAULTS, *, env: Mapping[str,
         assert source.stdout is not None
         exposed = next((line.removeprefix(MARK) for line in source.stdout if line.startswith(MARK)), None)
         if exposed is None:
-            return Tried(Found(why=f"the process that offers memory ended with status {source.wait()}"))
+            return Tried(ProbeResult(why=f"the process that offers memory ended with status {source.wait()}"))
         if '"why"' in exposed:
-            return Tried(msgspec.json.decode(exposed, type=Found))
+            return Tried(msgspec.json.decode(exposed, type=ProbeResult))
         return _read([*command, "reader", kind, given], exposed, env)
     finally:
         watchdog.cancel()
@@ -85,11 +85,11 @@ def _read(command: list[str], exposed: str, env: Mapping[str, str]) -> Tried:
             command, input=exposed, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env, timeout=LIMIT_S
         )
     except subprocess.TimeoutExpired:
-        return Tried(Found(why=f"a read of some megabytes did not end within {LIMIT_S:g} s"))
+        return Tried(ProbeResult(why=f"a read of some megabytes did not end within {LIMIT_S:g} s"))
     said = [line.removeprefix(MARK) for line in done.stdout.splitlines() if line.startswith(MARK)]
     if not said:
-        return Tried(Found(why=f"the reading process ended with status {done.returncode}: {done.stdout[-200:]}"))
-    return Tried(msgspec.json.decode(said[-1], type=Found), transport(done.stdout))
+        return Tried(ProbeResult(why=f"the reading process ended with status {done.returncode}: {done.stdout[-200:]}"))
+    return Tried(msgspec.json.decode(said[-1], type=ProbeResult), transport(done.stdout))
 
 
 def transport(log: str) -> str:

@@ -23,7 +23,7 @@ from baton.adapters.memory import HostPool
 from baton.core.errors import BatonError
 from baton.core.ids import Boot, GroupName, Micros, Rank, RankId
 from baton.core.manifest import PoolView, RankManifest
-from baton.ports.fabric import Copies, Ended, Fabric, Handle, Outcome
+from baton.ports.fabric import Copies, Fabric, Handle, ReadEnded, ReadOutcome
 from baton.ports.fabric_settings import FabricSettings
 
 MARK = "baton-probe: "
@@ -43,7 +43,7 @@ class Exposed(msgspec.Struct):
     address: int
 
 
-class Found(msgspec.Struct):
+class ProbeResult(msgspec.Struct):
     """What the reader says. `why` is empty when every byte was right."""
 
     why: str = ""
@@ -55,7 +55,7 @@ class Found(msgspec.Struct):
 class Tried(msgspec.Struct):
     """What two processes found about one fabric, and the UCX transport that moved the bytes ("" if none is named)."""
 
-    found: Found
+    found: ProbeResult
     transport: str = ""
 
 
@@ -82,7 +82,7 @@ def reader(kind: str, settings: FabricSettings) -> None:
     fabric.expose({GROUP: pool})
     peer = RankId(SOURCE, SOURCE, Rank(0))
     manifest = RankManifest(SOURCE, 0, 0, 0, (PoolView(GROUP, 1, POOL_BYTES),), {kind: exposed.exposure})
-    found = Found(cma=read_process(exposed.pid, exposed.address))
+    found = ProbeResult(cma=read_process(exposed.pid, exposed.address))
     try:
         connect_and_wait(fabric, peer, manifest)
         offsets = np.arange(0, POOL_BYTES, BLOCK_BYTES, dtype=np.int64)
@@ -106,8 +106,8 @@ def _time(fabric: Fabric, peer: RankId, copies: Copies, number: int) -> float:
     fabric.submit(handle, peer, [copies], deadline=Micros(int(PATIENCE_S * 1e6)))
     while time.perf_counter() - began < PATIENCE_S + 2:
         for end in fabric.poll():
-            if isinstance(end, Ended) and end.handle == handle:
-                if end.outcome is not Outcome.OK:
+            if isinstance(end, ReadEnded) and end.handle == handle:
+                if end.outcome is not ReadOutcome.OK:
                     raise BatonError(f"a read ended {end.outcome.value}: {end.detail}")
                 return time.perf_counter() - began
         time.sleep(0)
@@ -127,7 +127,7 @@ def read_process(pid: int, address: int) -> str:
     return "" if got == 64 else os.strerror(ctypes.get_errno())
 
 
-def _say(what: Exposed | Found) -> None:
+def _say(what: Exposed | ProbeResult) -> None:
     print(MARK + msgspec.json.encode(what).decode(), flush=True)
 
 
@@ -137,7 +137,7 @@ def main() -> None:
     try:
         {"source": source, "reader": reader}[part](kind, msgspec.json.decode(settings, type=FabricSettings))
     except BatonError as error:
-        _say(Found(why=str(error)))
+        _say(ProbeResult(why=str(error)))
 
 
 if __name__ == "__main__":

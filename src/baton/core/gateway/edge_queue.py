@@ -22,7 +22,7 @@ class EdgeQueue:
         self._ranked: list[Rank] = []
         self._arrivals: list[Arrival] = []
         self._left = 0
-        self.pace = Pace()
+        self.pace = DepartureRate()
 
     def __len__(self) -> int:
         return len(self._ranks)
@@ -66,7 +66,7 @@ class EdgeQueue:
         return (before + ahead + 1) * self.pace.gap(now) if self._ranks else 0
 
 
-class Pace:
+class DepartureRate:
     """The mean time between departures, over the last `MOST` of the time in which somebody waited; or over the last `RECENT` if
     that is more: a queue begins with a burst, which fills the workers, and a service may become slower."""
 

@@ -20,10 +20,10 @@ from baton.core.gateway.closing import Closing
 from baton.core.gateway.edge import Edge
 from baton.core.gateway.questions import Questions
 from baton.core.gateway.request import FrontSettings, Request, Say, Standing
+from baton.core.gateway.router import Pair, Router
 from baton.core.gateway.stamps import Stamps
 from baton.core.gateway.suspects import MARGIN, Suspects
-from baton.core.gateway.throughput import Answer, AnswerLengths
-from baton.core.gateway.workers import Pair, Workers
+from baton.core.gateway.throughput import AnswerLengths, PendingAnswer
 from baton.core.ids import Arrival, Boot, Key, Micros, Room, TokenIndex
 from baton.core.marks import Mark, Marks
 from baton.core.messages import (
@@ -62,7 +62,7 @@ class Front:
         self._requests: dict[RequestId, Request] = {}
         self._rooms: dict[Room, Request] = {}
         self._closing = Closing()
-        self._workers = Workers(settings.introduce_again_ms)
+        self._router = Router(settings.introduce_again_ms)
         self._edge = Edge(settings)
         self._lengths = AnswerLengths()
         self._suspects = Suspects()
@@ -116,8 +116,8 @@ class Front:
     def _submit(self, submit: Submit, room: Room, now: Micros) -> None:
         if submit.pair is None:
             deadline = Micros(now + submit.limits.deadline_ms * 1000)
-            answer = Answer(self._lengths.expected(submit.limits), deadline, begun=False)
-            unadmitted, answer_us = self._workers.unadmitted, self._workers.takes_us(answer, now)
+            answer = PendingAnswer(self._lengths.expected(submit.limits), deadline, begun=False)
+            unadmitted, answer_us = self._router.unadmitted, self._router.takes_us(answer, now)
             self._edge.require_room(
                 submit, open_requests=len(self._requests), unadmitted=unadmitted, answer_us=answer_us, now=now
             )
@@ -158,7 +158,7 @@ class Front:
 
     def _lose(self, boot: Boot, why: str, now: Micros) -> None:
         """A worker is gone: it counts as having ended everything; what needed it goes on elsewhere or fails."""
-        worker = self._workers.lost(boot)
+        worker = self._router.lost(boot)
         if worker is None:
             return
         tried = self._suspects.lost(boot)
@@ -198,7 +198,7 @@ class Front:
                 self.marks[Mark.GRACE] += 1
                 code = self._edge.over(request, now)
                 self._fail(request, code, self._edge.why(request, code, now))
-        for pair, at in list(self._workers.introductions().items()):
+        for pair, at in list(self._router.introductions().items()):
             if now >= at:
                 self._say_introduce(pair)
         self._alarm.reset(self._dues())
@@ -206,17 +206,17 @@ class Front:
 
     def _dues(self) -> list[Micros]:
         """All that is due at any time: ends of requests, introductions."""
-        return [self._edge.due(r) for r in self._requests.values()] + list(self._workers.introductions().values())
+        return [self._edge.due(r) for r in self._requests.values()] + list(self._router.introductions().values())
 
     def next_wake(self) -> Micros | None:
         """When a TimerDue is wanted next, at the latest."""
-        return self._alarm.at if self._requests or self._workers.introductions() else None
+        return self._alarm.at if self._requests or self._router.introductions() else None
 
     # ---- what others ask ------------------------------------------------------------------------
 
     def usable_pairs(self) -> list[tuple[Boot, Boot]]:
         """(prefill, decode) boots that a request can be given to; a unified worker is its own pair."""
-        return self._workers.usable_pairs()
+        return self._router.usable_pairs()
 
     def hears(self, sender: Boot, key: Key) -> bool:
         """Whether what this worker says of this epoch changes anything."""
@@ -228,22 +228,22 @@ class Front:
 
     def workers(self) -> list[Register]:
         """All registered workers."""
-        return self._workers.registered()
+        return self._router.registered()
 
     def refusals(self) -> list[str]:
         """Pairs of registered workers that cannot hand over, and why not."""
-        return self._workers.refusals()
+        return self._router.refusals()
 
     def credits(self) -> dict[str, Credits]:
         """What workers last said of their capacity, by name."""
-        return self._workers.credits()
+        return self._router.credits()
 
     def queue(self, now: Micros) -> QueueView:
         """Who waits at the edge, and who was sent away."""
         return self._edge.view(now)
 
     def _ask(self, event: AskWorkers) -> None:
-        names = {r.manifest.boot: r.name for r in self._workers.registered()}
+        names = {r.manifest.boot: r.name for r in self._router.registered()}
         asked = {boot: name for boot, name in names.items() if event.worker in (None, name)}
         self._questions.ask(event.message.question, asked)
         self._effects += [Send(boot, event.message) for boot in asked]
@@ -269,27 +269,27 @@ class Front:
 
     def _on_register(self, sender: Boot, message: Register, now: Micros) -> None:
         self._stamps.heard(message.stamp)
-        for pair in self._workers.registers(sender, message):
+        for pair in self._router.registers(sender, message):
             self._say_introduce(pair)
         self._advance(now)
 
     def _say_introduce(self, pair: Pair) -> None:
-        self._workers.introduced(pair)
-        prefill = self._workers.get(pair[0])
+        self._router.introduced(pair)
+        prefill = self._router.get(pair[0])
         assert prefill is not None
         assert prefill.register.address is not None, "a prefill worker listens"
         self._effects.append(Send(pair[1], Introduce(pair[0], prefill.register.address, prefill.register.manifest)))
 
     def _on_paired(self, sender: Boot, message: Paired, now: Micros) -> None:
-        if self._workers.paired((message.prefill, sender), message.fabric):
+        if self._router.paired((message.prefill, sender), message.fabric):
             self._advance(now)
 
     def _on_unpaired(self, sender: Boot, message: Unpaired, now: Micros) -> None:
-        self._ring_at(self._workers.unpaired((message.prefill, sender), message.why, now))
+        self._ring_at(self._router.unpaired((message.prefill, sender), message.why, now))
         self._advance(now)
 
     def _doubt_pair(self, pair: Pair, now: Micros) -> None:
-        again = self._workers.doubt(pair, now)
+        again = self._router.doubt(pair, now)
         self.marks[Mark.PAIR_DOUBTED] += again is not None
         self._ring_at(again)
 
@@ -299,15 +299,15 @@ class Front:
 
     def _on_credits(self, sender: Boot, message: Credits, now: Micros) -> None:
         self._stamps.heard(message.stamp)
-        worker = self._workers.get(sender)
+        worker = self._router.get(sender)
         if worker is not None:
             worker.states(message)
             self._advance(now)
 
-    def _answer(self, request: Request) -> Answer:
+    def _answer(self, request: Request) -> PendingAnswer:
         """What is still to be generated."""
         tokens = max(0, self._lengths.expected(request.submit.limits) - len(request.said))
-        return Answer(tokens, request.deadline, begun=bool(request.said))
+        return PendingAnswer(tokens, request.deadline, begun=bool(request.said))
 
     def _start(self, request: Request, now: Micros) -> None:
         """Get in line; the first epoch, or the next, begins when workers have room. Who tries a pair out does not wait."""
@@ -334,15 +334,15 @@ class Front:
         self._edge.pairless = None
         while (request := self._edge.next()) is not None:
             answer = self._answer(request)
-            pair = self._workers.choose(len(request.submit.prompt) + len(request.said), answer, now)
+            pair = self._router.choose(len(request.submit.prompt) + len(request.said), answer, now)
             if pair is not None:
                 self._edge.begins(request, now)
                 self._begin(request, pair, now)
-            elif not answer.begun and now + (takes_us := self._workers.takes_us(answer, now)) > request.deadline:
+            elif not answer.begun and now + (takes_us := self._router.takes_us(answer, now)) > request.deadline:
                 self.marks[Mark.TOO_LATE] += 1
                 self._fail(request, FailCode.QUEUE_TIMEOUT, self._edge.too_late(request, takes_us, now))
             else:
-                if not self._workers.in_time(answer, now):
+                if not self._router.in_time(answer, now):
                     self._alarm.tell(Micros(now + LOOK_AGAIN_US))
                 return
 
@@ -356,7 +356,7 @@ class Front:
         self._alarm.tell(self._edge.due(request))
         ticket = request.given = request.ticket(self.boot, pair, now)
         self._closing.begins(request.key, pair)
-        self._workers.gives(ticket, self._answer(request))
+        self._router.gives(ticket, self._answer(request))
         self._effects += [Send(boot, ticket) for boot in sorted(set(pair))]
 
     def _abort_epoch(self, request: Request, reason: str) -> None:
@@ -417,7 +417,7 @@ class Front:
 
     def _side_ended(self, key: Key, boot: Boot, now: Micros) -> None:
         self._suspects.heard(boot, Trial(key, over=True))
-        self._workers.ended(boot, key, now)
+        self._router.ended(boot, key, now)
         if not self._closing.ended(key, boot):
             return
         if (held := self._suspects.release(key)) is not None:
@@ -426,13 +426,13 @@ class Front:
 
     def _maybe_close(self, room: Room) -> None:
         if room not in self._rooms:
-            self._effects += [Send(boot, Close(room)) for boot in self._closing.close(room) if boot in self._workers]
+            self._effects += [Send(boot, Close(room)) for boot in self._closing.close(room) if boot in self._router]
 
     # ---- what leaders say of a room -------------------------------------------------------------
 
     def _on_admitted(self, sender: Boot, message: Admitted, now: Micros) -> None:
         request = self._find(message.key, sender)
-        self._workers.admits(sender, message.key)
+        self._router.admits(sender, message.key)
         if request is not None:
             request.admitted = True
             self._show_first(request)
@@ -458,7 +458,7 @@ class Front:
             return
         request.streaming = True
         drawn = message.drawn
-        self._workers.made(sender, message.key, len(drawn), now)
+        self._router.made(sender, message.key, len(drawn), now)
         if len(drawn) == 1 and message.finish is None and message.start == len(request.said):  # nearly always; as `_take` does
             request.said.append(drawn[0].token)
             self._effects.append(Say(Emit(request.submit.request, message.start, drawn, 0 if message.start else message.cached)))
@@ -496,7 +496,7 @@ class Front:
         elif message.code in (FailCode.QUEUE_TIMEOUT, FailCode.DEADLINE_EXCEEDED):
             self._fail(request, message.code, self._edge.why(request, message.code, now))
         elif message.code is FailCode.OVERLOADED and message.retry:  # its queue is full, as another gateway fills it too
-            self._workers.full(sender)
+            self._router.full(sender)
             self._another_epoch(request, message.code, message.detail, now, counts=False, needs_pair=False)
         elif message.retry:
             if message.code is FailCode.WORKER_LOST and request.pair is not None:

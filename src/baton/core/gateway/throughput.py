@@ -19,7 +19,7 @@ SPARE = 1.5  # a new answer may take so many times longer than foretold,
 SPARE_LATER = 1.25  # and one that is under way
 
 
-class Answer(msgspec.Struct, frozen=True):
+class PendingAnswer(msgspec.Struct, frozen=True):
     """What is to be generated, and until when."""
 
     tokens: int  # still to come; the next one is the prefill worker's

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from baton.core.agreement import unpack_sums
 from baton.core.ids import GroupName, Rank
-from baton.core.memory.prefix_cache import Entry, Sums
+from baton.core.memory.prefix_cache import CachedPage, Sums
 from baton.core.memory.state import Placement
 
 RoomSums = dict[tuple[Rank, GroupName], NDArray[np.uint64]]  # uint64 [blocks from the extent's first, units]
@@ -22,7 +22,7 @@ def add_sums(known: RoomSums, by_rank: Mapping[Rank, Mapping[GroupName, bytes]],
             known[rank, group] = new if old is None else np.concatenate((old, new))
 
 
-def sums_of(chain: Sequence[Entry]) -> RoomSums:
+def sums_of(chain: Sequence[CachedPage]) -> RoomSums:
     """Birth sums of all blocks of these pages, each of which has them."""
     parts: Sequence[Sums] = [entry.sums for entry in chain]
     return {where: np.concatenate([part[where] for part in parts]) for where in (parts[0] if parts else ())}

@@ -12,7 +12,7 @@ OFFERS = 4096  # of one room: more than the chunks of any prompt
 LIFE = Micros(5_000_000)
 
 
-class Waiting(msgspec.Struct):
+class HeldOffers(msgspec.Struct):
     """One worker's offers for one room."""
 
     until: Micros
@@ -24,7 +24,7 @@ class EarlyOffers:
     """The table."""
 
     def __init__(self) -> None:
-        self._rooms: dict[tuple[Key, Boot], Waiting] = {}
+        self._rooms: dict[tuple[Key, Boot], HeldOffers] = {}
 
     def keep(self, sender: Boot, offer: Offer, now: Micros) -> bool:
         """Keep an offer; False where there is no room for it."""
@@ -32,7 +32,7 @@ class EarlyOffers:
         if waiting is None:
             if len(self._rooms) >= ROOMS:
                 return False
-            waiting = self._rooms[offer.key, sender] = Waiting(Micros(now + LIFE), {})
+            waiting = self._rooms[offer.key, sender] = HeldOffers(Micros(now + LIFE), {})
         if len(waiting.offers) >= OFFERS:
             return False
         waiting.offers[offer.number] = offer

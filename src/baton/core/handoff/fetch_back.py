@@ -23,7 +23,7 @@ class FetchBack(Enum):
     NEVER = "never"
 
 
-class Rate:
+class DecayingRate:
     """An amount by time, in which what was seen last counts most."""
 
     def __init__(self, prior: tuple[float, float], window_us: float) -> None:
@@ -41,13 +41,13 @@ class Rate:
         return amount * self._us / self._amount
 
 
-class Pace:
+class PrefillRates:
     """One prefill worker's rates, and what follows from them."""
 
     def __init__(self, mode: FetchBack) -> None:
         self.mode = mode
-        self.compute = Rate(COMPUTE_PRIOR, COMPUTE_WINDOW_US)
-        self.read = Rate(READ_PRIOR, READ_WINDOW_US)
+        self.compute = DecayingRate(COMPUTE_PRIOR, COMPUTE_WINDOW_US)
+        self.read = DecayingRate(READ_PRIOR, READ_WINDOW_US)
 
     def pays(self, *, tokens: int, nbytes: int) -> bool:
         """Whether state of so many tokens is fetched back."""

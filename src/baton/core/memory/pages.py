@@ -19,7 +19,7 @@ import numpy as np
 
 from baton.core.errors import Bug
 from baton.core.ids import GroupName, Key, Page
-from baton.core.memory.prefix_cache import Entry, PageHash, PrefixCache, Sums
+from baton.core.memory.prefix_cache import CachedPage, PageHash, PrefixCache, Sums
 
 
 class PageState(Enum):
@@ -115,10 +115,10 @@ class Ledger:
         self._begins: dict[Key, dict[GroupName, int]] = {}
         self._state: dict[Key, PageState] = {}
         self.cache = PrefixCache()
-        self._chains: dict[Key, list[Entry]] = {}  # the entries that a key pins: the first pages of its lists
-        self._loans: dict[Key, tuple[Entry, ...]] = {}  # entries pinned while another worker reads them for a key
+        self._chains: dict[Key, list[CachedPage]] = {}  # the entries that a key pins: the first pages of its lists
+        self._loans: dict[Key, tuple[CachedPage, ...]] = {}  # entries pinned while another worker reads them for a key
 
-    def fits(self, want: Mapping[GroupName, int], *, reuse: Collection[Entry] = (), ended: Collection[Key] = ()) -> bool:
+    def fits(self, want: Mapping[GroupName, int], *, reuse: Collection[CachedPage] = (), ended: Collection[Key] = ()) -> bool:
         """Whether so many are free now, or given up by the cache when they are asked for.
 
         reuse: entries that are to be pinned beside them, and so cannot go
@@ -129,7 +129,7 @@ class Ledger:
             return all(self.pools[g].free + spare >= n for g, n in want.items())
         spare -= sum(not entry.pins for entry in reuse)
         back: Counter[GroupName] = Counter()
-        pins: Counter[Entry] = Counter()
+        pins: Counter[CachedPage] = Counter()
         for key in ended:
             chain = self._chains.get(key, [])
             pins.update(chain)
@@ -149,7 +149,7 @@ class Ledger:
         state: PageState,
         *,
         begins: Mapping[GroupName, int] | None = None,
-        reuse: Sequence[Entry] = (),
+        reuse: Sequence[CachedPage] = (),
     ) -> dict[GroupName, tuple[Page, ...]] | None:
         """Pages of all groups at once or nothing; appended to what the key holds.
 
@@ -179,7 +179,7 @@ class Ledger:
         while any(self.pools[g].free < n for g, n in want.items()):
             self._release([self.cache.evict()])
 
-    def _release(self, entries: Iterable[Entry]) -> None:
+    def _release(self, entries: Iterable[CachedPage]) -> None:
         """Pages that were the cache's are free."""
         for entry in entries:
             for g, page in entry.pages.items():
@@ -212,21 +212,21 @@ class Ledger:
             return {key}  # its own, as is all that it has computed above it
         return self.condemn_cached(chain[at])
 
-    def condemn_cached(self, entry: Entry) -> set[Key]:
+    def condemn_cached(self, entry: CachedPage) -> set[Key]:
         """Likewise of a page of the cache."""
         self._drop(self.cache.drop(entry))  # nothing, if a reset was faster: it has its holders all the same
         at = entry.number
         return {key for key, held in self._chains.items() if entry in held[at : at + 1]}  # who pins what is above it, too
 
-    def chain(self, key: Key) -> Sequence[Entry]:
+    def chain(self, key: Key) -> Sequence[CachedPage]:
         """The cached pages with which the key's lists begin."""
         return self._chains.get(key, ())
 
-    def loan(self, key: Key) -> Sequence[Entry]:
+    def loan(self, key: Key) -> Sequence[CachedPage]:
         """What is lent for the key, from the first page of its sequence on."""
         return self._loans.get(key, ())
 
-    def lend(self, key: Key, chain: Sequence[Entry]) -> None:
+    def lend(self, key: Key, chain: Sequence[CachedPage]) -> None:
         """Another worker reads these entries for the key: they are pinned until `end_loan`."""
         if key in self._loans:
             raise Bug(f"{key} has a loan already")
@@ -245,7 +245,7 @@ class Ledger:
         """Nothing that is cached now is reused any more; pages that keys pin return with their last pin."""
         self._drop(self.cache.drop_all())
 
-    def _drop(self, entries: Iterable[Entry]) -> None:
+    def _drop(self, entries: Iterable[CachedPage]) -> None:
         self._release(entry for entry in entries if not entry.pins)
 
     # ---- pages of keys --------------------------------------------------------------------------
@@ -296,7 +296,7 @@ class Ledger:
         """All pages per group."""
         return self._totals.copy()
 
-    def count(self, keys: Iterable[Key], *, beside: Iterable[Entry] = ()) -> dict[GroupName, int]:
+    def count(self, keys: Iterable[Key], *, beside: Iterable[CachedPage] = ()) -> dict[GroupName, int]:
         """Pages per group that these keys hold together, each counted once, and those of the entries `beside`."""
         entries, own = set(beside), dict.fromkeys(self.pools, 0)
         for key in keys:

@@ -54,26 +54,26 @@ def page_hashes(root: PageHash, tokens: Sequence[TokenId], page_tokens: int) -> 
     return found
 
 
-class Entry:
+class CachedPage:
     """One complete page of every group, its sums, and who uses it. Equal to itself alone."""
 
     __slots__ = ("children", "digest", "number", "pages", "parent", "pins", "sums")
 
-    def __init__(self, digest: PageHash, parent: "Entry | None", pages: Mapping[GroupName, Page], sums: Sums) -> None:
+    def __init__(self, digest: PageHash, parent: "CachedPage | None", pages: Mapping[GroupName, Page], sums: Sums) -> None:
         self.number: int = parent.number + 1 if parent is not None else 0  # of the page in its sequence
         self.digest, self.parent, self.pages, self.sums = digest, parent, dict(pages), sums
         self.pins = 0
-        self.children: dict[PageHash, Entry] = {}
+        self.children: dict[PageHash, CachedPage] = {}
 
 
 class PrefixCache:
     """See the head of this module. Pages are the ledger's; here it is only said which."""
 
     def __init__(self) -> None:
-        self._entries: dict[PageHash, Entry] = {}
-        self._idle: dict[Entry, None] = {}  # pinned by nobody, in the order in which they go
-        self._condemned: dict[Entry, None] = {}  # dropped while pinned
-        self._verified: dict[Entry, Micros] = {}  # those that are hashed from time to time: when last, the longest ago first
+        self._entries: dict[PageHash, CachedPage] = {}
+        self._idle: dict[CachedPage, None] = {}  # pinned by nobody, in the order in which they go
+        self._condemned: dict[CachedPage, None] = {}  # dropped while pinned
+        self._verified: dict[CachedPage, Micros] = {}  # those that are hashed from time to time: when last, the longest ago first
         self.evicted = 0  # entries that went to make room
 
     def __len__(self) -> int:
@@ -90,9 +90,9 @@ class PrefixCache:
         """All pins."""
         return sum(e.pins for e in self._entries.values()) + sum(e.pins for e in self._condemned)
 
-    def find(self, hashes: Iterable[PageHash]) -> tuple[Entry, ...]:
+    def find(self, hashes: Iterable[PageHash]) -> tuple[CachedPage, ...]:
         """The longest chain that is here, from its first page on."""
-        found: list[Entry] = []
+        found: list[CachedPage] = []
         for h in hashes:
             entry = self._entries.get(h)
             if entry is None:
@@ -100,13 +100,13 @@ class PrefixCache:
             found.append(entry)
         return tuple(found)
 
-    def pin(self, chain: Iterable[Entry]) -> None:
+    def pin(self, chain: Iterable[CachedPage]) -> None:
         """Somebody uses these entries: a chain from its first page on."""
         for entry in chain:
             entry.pins += 1
             self._idle.pop(entry, None)
 
-    def unpin(self, chain: Sequence[Entry]) -> list[Entry]:
+    def unpin(self, chain: Sequence[CachedPage]) -> list[CachedPage]:
         """Somebody uses this chain no more; returns entries whose pages are nobody's now, as they were dropped before.
 
         Raises:
@@ -126,25 +126,25 @@ class PrefixCache:
                 self._idle[entry] = None
         return gone
 
-    def add(self, digest: PageHash, parent: Entry | None, pages: Mapping[GroupName, Page], sums: Sums) -> Entry | None:
+    def add(self, digest: PageHash, parent: CachedPage | None, pages: Mapping[GroupName, Page], sums: Sums) -> CachedPage | None:
         """A page enters behind `parent`, pinned once, by whoever brings it; None where it may not: another one has its hash,
         or its parent was dropped."""
         if digest in self._entries or (parent is not None and parent in self._condemned):
             return None
-        entry = self._entries[digest] = Entry(digest, parent, pages, sums)
+        entry = self._entries[digest] = CachedPage(digest, parent, pages, sums)
         if parent is not None:
             parent.children[digest] = entry
         entry.pins = 1
         return entry
 
-    def evict(self) -> Entry:
+    def evict(self) -> CachedPage:
         """Take out the entry that was used longest ago, of those that nobody pins and nothing descends from."""
         entry = next(iter(self._idle))
         self._take_out(entry)
         self.evicted += 1
         return entry
 
-    def drop(self, entry: Entry) -> list[Entry]:
+    def drop(self, entry: CachedPage) -> list[CachedPage]:
         """Take out an entry and all that descends from it; returns all of them, children first. The pages of those that are
         pinned return when the last pin does."""
         if self._entries.get(entry.digest) is not entry:
@@ -159,11 +159,11 @@ class PrefixCache:
                 self._condemned[one] = None
         return found
 
-    def drop_all(self) -> list[Entry]:
+    def drop_all(self) -> list[CachedPage]:
         """Take out everything, as `drop` does."""
         return [gone for root in [e for e in self._entries.values() if e.parent is None] for gone in self.drop(root)]
 
-    def _take_out(self, entry: Entry) -> None:
+    def _take_out(self, entry: CachedPage) -> None:
         del self._entries[entry.digest]
         self._idle.pop(entry, None)
         self._verified.pop(entry, None)
@@ -172,17 +172,17 @@ class PrefixCache:
 
     # ---- verification ---------------------------------------------------------------------------
 
-    def enlist(self, entry: Entry, at: Micros) -> None:
+    def enlist(self, entry: CachedPage, at: Micros) -> None:
         """An entry that has come, and is right, is to be verified from time to time."""
         self._verified[entry] = at
 
-    def verified(self, entry: Entry, at: Micros) -> None:
+    def verified(self, entry: CachedPage, at: Micros) -> None:
         """An entry was as it should be at that moment; one that has gone since is no error. Two orders may have hashed it at
         the same time, and be answered in either order: the later moment counts."""
         if (before := self._verified.pop(entry, None)) is not None:
             self._verified[entry] = max(before, at)
 
-    def verified_at(self, entry: Entry) -> Micros | None:
+    def verified_at(self, entry: CachedPage) -> Micros | None:
         """When an entry was last known to be right; None if it is not verified at all."""
         return self._verified.get(entry)
 
@@ -190,23 +190,23 @@ class PrefixCache:
         """When the entry was verified that is the next to be."""
         return next(iter(self._verified.values()), None)
 
-    def verified_before(self, past: Micros, most: int) -> list[Entry]:
+    def verified_before(self, past: Micros, most: int) -> list[CachedPage]:
         """So many of the next ones, as far as they were verified before that moment."""
         return [entry for entry, at in islice(self._verified.items(), most) if at < past]
 
-    def holds(self, entry: Entry) -> bool:
+    def holds(self, entry: CachedPage) -> bool:
         """Whether the pages of an entry are the cache's, and so have been since it came."""
         return entry in self._condemned or self._entries.get(entry.digest) is entry
 
-    def live(self) -> Iterable[Entry]:
+    def live(self) -> Iterable[CachedPage]:
         """Every entry that `find` may find."""
         return self._entries.values()
 
-    def all(self) -> list[Entry]:
+    def all(self) -> list[CachedPage]:
         """Every entry whose pages are the cache's."""
         return [*self._entries.values(), *self._condemned]
 
-    def audit(self, pins: Mapping[Entry, int]) -> None:
+    def audit(self, pins: Mapping[CachedPage, int]) -> None:
         """Raise Bug where the books are not what the head of this module says. pins: by the books of those who pin."""
         for entry in self.all():
             if entry.pins != pins.get(entry, 0):
@@ -220,7 +220,7 @@ class PrefixCache:
                 raise Bug(f"page {entry.pages} of the prefix cache has lost its parent")
             if (entry in self._idle) != (entry.pins == 0):
                 raise Bug(f"page {entry.pages} of the prefix cache has {entry.pins} pins, and its place in line says otherwise")
-        seen: set[Entry] = set()
+        seen: set[CachedPage] = set()
         for entry in self._idle:
             if not set(entry.children.values()) <= seen:
                 raise Bug(f"page {entry.pages} of the prefix cache would go before one that descends from it")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import takewhile
 
 from baton.core.ids import Micros
-from baton.core.memory.prefix_cache import Entry, PrefixCache
+from baton.core.memory.prefix_cache import CachedPage, PrefixCache
 
 ORDER_BYTES = 32 << 20  # of each rank, in one order: some milliseconds
 BYTES_PER_S = 2 << 30
@@ -27,7 +27,7 @@ class Scrubber:
     def __init__(self, cache: PrefixCache, *, interval_ms: int, page_bytes: int, now: Callable[[], Micros]) -> None:
         self._cache, self._interval, self._now = cache, interval_ms * 1000, now
         self._page_bytes = max(1, page_bytes)
-        self._under_way: Sequence[Entry] = ()
+        self._under_way: Sequence[CachedPage] = ()
         self._not_before = Micros(0)  # the next order, where rooms are open
         self.verified = self.damaged = 0  # pages of each group
 
@@ -36,17 +36,17 @@ class Scrubber:
         """Whether pages are being hashed."""
         return bool(self._under_way)
 
-    def entered(self, entry: Entry) -> None:
+    def entered(self, entry: CachedPage) -> None:
         """A page has come into the cache, computed or verified just now."""
         if self._interval and entry.sums:
             self._cache.enlist(entry, self._now())
 
-    def seen(self, at: Micros, intact: Iterable[Entry]) -> None:
+    def seen(self, at: Micros, intact: Iterable[CachedPage]) -> None:
         """Pages were hashed for another reason, as they lay at that moment, and are as they were."""
         for entry in intact:
             self._cache.verified(entry, at)
 
-    def fresh(self, chain: Iterable[Entry]) -> tuple[Entry, ...]:
+    def fresh(self, chain: Iterable[CachedPage]) -> tuple[CachedPage, ...]:
         """The beginning of a chain that was verified within the interval."""
         if not self._interval:
             return tuple(chain)
@@ -60,7 +60,7 @@ class Scrubber:
         due = Micros(oldest + self._interval // 2)
         return max(due, self._not_before) if busy else due
 
-    def due(self, *, busy: bool) -> list[Entry]:
+    def due(self, *, busy: bool) -> list[CachedPage]:
         """Pages to hash now, verified longest ago first; they are under way until `ended`."""
         now, timer = self._now(), self.timer(busy=busy)
         if timer is None or timer > now:
@@ -71,7 +71,7 @@ class Scrubber:
         self._not_before = Micros(now + len(self._under_way) * self._page_bytes * 1_000_000 // BYTES_PER_S)
         return list(self._under_way)
 
-    def ended(self, ordered_at: Micros, damaged: Collection[Entry]) -> list[Entry]:
+    def ended(self, ordered_at: Micros, damaged: Collection[CachedPage]) -> list[CachedPage]:
         """They were hashed; returns those of the damaged ones that are cached still, and so were all the time."""
         here = [entry for entry in damaged if self._cache.holds(entry)]
         self.seen(ordered_at, (entry for entry in self._under_way if entry not in damaged))

@@ -23,7 +23,7 @@ class Piece(msgspec.Struct, frozen=True):
     tries: int
 
 
-class Peer(msgspec.Struct):
+class SourcePeer(msgspec.Struct):
     """A worker we may read from."""
 
     manifest: Manifest

@@ -24,7 +24,7 @@ Hash = Callable[[Job, Key, GroupName, Iterable[BlockIndex], int], Digest]
 Sums = dict[GroupName, NDArray[np.uint64]]
 
 
-class Task(msgspec.Struct):
+class CopyTask(msgspec.Struct):
     """An order under way."""
 
     order: Offload | Restore
@@ -39,13 +39,13 @@ class HostCopies:
 
     def __init__(self, placement: Placement, rooms: PageLists, jobs: Iterator[int], digest: Hash, *, seal: bool) -> None:
         self._placement, self._rooms, self._jobs, self._digest, self._seal = placement, rooms, jobs, digest, seal
-        self._tasks: dict[Key, Task] = {}
-        self._of: dict[Job, Task] = {}
+        self._tasks: dict[Key, CopyTask] = {}
+        self._of: dict[Job, CopyTask] = {}
         self._stored: dict[Key, Sums] = {}  # what the store may hold something of, and its sums
 
     def begin(self, order: Offload | Restore) -> list[RankEffect]:
         """The leader has ordered a copy."""
-        task = self._tasks[order.key] = Task(order)
+        task = self._tasks[order.key] = CopyTask(order)
         effects: list[RankEffect] = []
         blocks = self._blocks(order.length)
         slots = {g: self._rooms.slots(order.key, g, b) for g, b in blocks.items()}
@@ -62,13 +62,13 @@ class HostCopies:
         due = {g.name: extent_blocks(g.extent, length, table.block_tokens) for g in table.groups}
         return {g: np.arange(b.start, b.end, dtype=np.int64) for g, b in due.items() if self._placement.block_bytes(g)}
 
-    def _job(self, task: Task, group: GroupName | None) -> Job:
+    def _job(self, task: CopyTask, group: GroupName | None) -> Job:
         job = Job(next(self._jobs))
         task.jobs[job] = group
         self._of[job] = task
         return job
 
-    def _hash(self, task: Task) -> list[RankEffect]:
+    def _hash(self, task: CopyTask) -> list[RankEffect]:
         if not self._seal:
             return []
         blocks = {g: [BlockIndex(int(b)) for b in numbers] for g, numbers in self._blocks(task.order.length).items()}
@@ -97,7 +97,7 @@ class HostCopies:
         task.sums[group] = done.sums
         return self._end(task, [])
 
-    def _end(self, task: Task, effects: list[RankEffect]) -> tuple[list[RankEffect], Ballot | None]:
+    def _end(self, task: CopyTask, effects: list[RankEffect]) -> tuple[list[RankEffect], Ballot | None]:
         """The vote on a task of which nothing is under way any more."""
         if task.jobs:
             return effects, None

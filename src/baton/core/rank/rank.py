@@ -40,7 +40,7 @@ from baton.core.handoff.plans import Plans
 from baton.core.ids import BlockIndex, Boot, GroupName, Key, Micros, Rank, RankId, Seq
 from baton.core.marks import Mark, Marks
 from baton.core.memory.state import Placement, Unit
-from baton.core.rank.fetching import OpenOrder, Peer, Piece
+from baton.core.rank.fetching import OpenOrder, Piece, SourcePeer
 from baton.core.rank.host_copies import HostCopies
 from baton.core.rank.page_lists import PageLists
 from baton.core.rank.rank_effects import CancelRead, ClearPools, Compute, Connect, Digest, Disconnect, RankEffect, Read
@@ -55,10 +55,10 @@ from baton.core.work import (
     Copied,
     DigestDone,
     DigestOrder,
-    Ended,
     Handle,
     Job,
-    Outcome,
+    ReadEnded,
+    ReadOutcome,
     Released,
 )
 
@@ -74,7 +74,7 @@ class RankCore:
         self._placement = self._placements[rank]
         self._chain = Chain()
         self._rooms = PageLists(self._placement)
-        self._peers: dict[Boot, Peer] = {}
+        self._peers: dict[Boot, SourcePeer] = {}
         self._orders: dict[int, OpenOrder] = {}
         self._reads: dict[Handle, Piece] = {}
         self._queue = ReadQueue()  # of those reads: which of them are with a fabric
@@ -106,10 +106,10 @@ class RankCore:
                 return self._computed(event)
             case DigestDone():
                 return self._hashed(event)
-            case Ended():
+            case ReadEnded():
                 return self._ended(event)
             case ReadRefused():
-                return self._ended(Ended(event.handle, Outcome.FAILED, event.why))
+                return self._ended(ReadEnded(event.handle, ReadOutcome.FAILED, event.why))
             case Released():
                 return self._released(event)
             case Copied():
@@ -163,7 +163,7 @@ class RankCore:
         plan = self.plans.pair([theirs.placement(r.rank) for r in theirs.ranks], self._placements)
         legs = plan.legs_into(self.rank)
         wanted = {leg.source: RankId(theirs.boot, theirs.ranks[leg.source].boot, Rank(leg.source)) for leg in legs}
-        self._peers[theirs.boot] = Peer(theirs, meet.fabric, plan, tuple(legs), set(wanted.values()))
+        self._peers[theirs.boot] = SourcePeer(theirs, meet.fabric, plan, tuple(legs), set(wanted.values()))
         if not wanted:
             self._met.append(Met(theirs.boot, ""))
         return [Connect(peer, theirs.ranks[peer.rank], meet.fabric) for peer in wanted.values()]
@@ -187,7 +187,7 @@ class RankCore:
         peers = [RankId(boot, r.boot, Rank(r.rank)) for r in worker.manifest.ranks]
         effects: list[RankEffect] = [Disconnect(peer) for peer in peers]
         for handle in [h for peer in peers for h in self._queue.disconnect(peer)]:
-            effects += self._over(Ended(handle, Outcome.FAILED, "the source was disconnected"))
+            effects += self._over(ReadEnded(handle, ReadOutcome.FAILED, "the source was disconnected"))
         return effects
 
     def _drop(self, key: Key) -> list[RankEffect]:
@@ -237,7 +237,7 @@ class RankCore:
             self._judge(fetch.order)
         return [effect for piece in pieces for effect in self._read(piece)]
 
-    def _pieces(self, fetch: Fetch, peer: Peer) -> list[Piece]:
+    def _pieces(self, fetch: Fetch, peer: SourcePeer) -> list[Piece]:
         """What this rank reads for an order."""
         if fetch.follows is not None:
             legs = {leg.index: leg for leg in peer.legs}
@@ -271,24 +271,24 @@ class RankCore:
         read = Read(piece.key, handle, source, peer.fabric, tuple(copies), nbytes, fetch.deadline_ms)
         return [*self._queue.add(read)]
 
-    def _ended(self, end: Ended) -> list[RankEffect]:
+    def _ended(self, end: ReadEnded) -> list[RankEffect]:
         """A read has ended; those that waited for it to do so have their turn."""
         turns = self._queue.ended(end.handle)
         return [*self._over(end), *turns]
 
-    def _over(self, end: Ended) -> list[RankEffect]:
+    def _over(self, end: ReadEnded) -> list[RankEffect]:
         piece = self._reads.pop(end.handle, None)
         if piece is None:
             raise Bug(f"handle {end.handle} ended twice, or was never started")
         effects: list[RankEffect] = []
-        self.counts.reads_failed += end.outcome is not Outcome.OK
-        if end.outcome is Outcome.UNKNOWN:
+        self.counts.reads_failed += end.outcome is not ReadOutcome.OK
+        if end.outcome is ReadOutcome.UNKNOWN:
             self.marks[Mark.READ_UNKNOWN] += 1
             self._unknown[end.handle] = piece
             if piece.order in self._orders and not self._orders[piece.order].fetch.patient:
                 self._fail(piece, f"read ended unknown: {end.detail}")
         elif piece.order in self._orders:
-            if end.outcome is Outcome.FAILED:
+            if end.outcome is ReadOutcome.FAILED:
                 if self._may_read_again(piece):
                     effects = self._again(piece, piece.blocks)
                 else:

@@ -21,7 +21,7 @@ from baton.core.work import DigestDone, DigestOrder, Job
 Hash = Callable[[Job, Key, GroupName, Iterable[BlockIndex], int], Digest]
 
 
-class Task(msgspec.Struct):
+class RehashTask(msgspec.Struct):
     """An order under way."""
 
     order: Rehash | Inspect
@@ -34,19 +34,19 @@ class Rehashing:
 
     def __init__(self, placement: Placement, jobs: Iterator[int], digest: Hash) -> None:
         self._placement, self._jobs, self._digest = placement, jobs, digest
-        self._of: dict[Job, tuple[Task, GroupName]] = {}
+        self._of: dict[Job, tuple[RehashTask, GroupName]] = {}
 
     def __len__(self) -> int:
         return len(self._of)
 
     def rehash(self, order: Rehash) -> list[Digest]:
         """Blocks of a room."""
-        job = self._job(Task(order), order.group)
+        job = self._job(RehashTask(order), order.group)
         return [self._digest(job, order.key, order.group, order.blocks, order.length)]
 
     def inspect(self, order: Inspect) -> list[Digest]:
         """Cached pages, of the groups of which this rank holds a part."""
-        task, found = Task(order), list[Digest]()
+        task, found = RehashTask(order), list[Digest]()
         for group, pages in order.pages.items():
             if self._placement.block_bytes(group):
                 slots, numbers = (self._blocks(group, of) for of in (pages, order.numbers))
@@ -54,7 +54,7 @@ class Rehashing:
         assert found, "every rank holds some layers"
         return found
 
-    def _job(self, task: Task, group: GroupName) -> Job:
+    def _job(self, task: RehashTask, group: GroupName) -> Job:
         job = Job(next(self._jobs))
         task.open.add(job)
         self._of[job] = task, group

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from baton.core.agreement import RowOrder, RowSums, StepSums
+from baton.core.agreement import RowOrder, RowResult, StepResult
 from baton.core.rank.page_lists import PageLists
 from baton.core.work import BatchDone, Draw, Row, RowDone
 
@@ -22,13 +22,13 @@ def row_of(order: RowOrder, rooms: PageLists) -> Row:
     )
 
 
-def step_sums(done: BatchDone) -> StepSums:
+def step_sums(done: BatchDone) -> StepResult:
     """What the leader is told of a batch."""
-    return StepSums(done.seq, tuple(_row_sums(row) for row in done.rows))
+    return StepResult(done.seq, tuple(_row_sums(row) for row in done.rows))
 
 
-def _row_sums(row: RowDone) -> RowSums:
-    return RowSums(row.key, row.drawn, {group: pack(sums) for group, sums in row.sums.items()}, row.failed)
+def _row_sums(row: RowDone) -> RowResult:
+    return RowResult(row.key, row.drawn, {group: pack(sums) for group, sums in row.sums.items()}, row.failed)
 
 
 def pack(sums: NDArray[np.uint64]) -> bytes:

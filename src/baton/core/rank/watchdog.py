@@ -22,7 +22,7 @@ TICKS = 8  # looks in the time of the floor
 FORGETS = 0.9  # what the slowest piece of a size keeps of its time with each later one
 
 
-class Task(Enum):
+class WorkKind(Enum):
     """Kinds of work; each kind has a thread of its own."""
 
     STEP = "step"
@@ -37,7 +37,7 @@ class WatchdogSettings(msgspec.Struct, frozen=True):
     first_ms: int  # until a piece of its kind has ended; also the most that later ones get, where it is not 0
 
 
-class Pace:
+class UsualDuration:
     """How long pieces of one kind took lately, by the order of magnitude of their size."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Lane:
 
     def __init__(self) -> None:
         self.open: dict[int, int] = {}  # job -> size
-        self.pace = Pace()
+        self.pace = UsualDuration()
         self.progress = 0  # as last seen
         self.still = 0  # microseconds without a sign of it
         self.spent = 0  # microseconds of the oldest
@@ -74,7 +74,7 @@ class Lane:
 class Stuck(msgspec.Struct, frozen=True):
     """A piece of work that does not end."""
 
-    task: Task
+    task: WorkKind
     job: int
     why: str
 
@@ -85,11 +85,11 @@ class Watchdog:
     def __init__(self, settings: WatchdogSettings) -> None:
         self._settings = settings
         self._tick = max(1, settings.floor_ms * 1000 // TICKS)
-        self._lanes = {task: Lane() for task in Task}
+        self._lanes = {task: Lane() for task in WorkKind}
         self._seen = Micros(0)  # when time was counted last
         self.watching = 0  # pieces under way
 
-    def begins(self, task: Task, job: int, size: int, now: Micros) -> None:
+    def begins(self, task: WorkKind, job: int, size: int, now: Micros) -> None:
         """A piece of work is handed to its port. size: tokens of a step, blocks of the others."""
         if not self._settings.floor_ms:
             return
@@ -100,7 +100,7 @@ class Watchdog:
         lane.open[job] = size
         self.watching += 1
 
-    def ends(self, task: Task, job: int, now: Micros) -> None:
+    def ends(self, task: WorkKind, job: int, now: Micros) -> None:
         """It has ended, well or not."""
         if not self._settings.floor_ms:
             return
@@ -113,7 +113,7 @@ class Watchdog:
             lane.pace.saw(size, lane.spent)
             lane.begin_next()
 
-    def progressed(self, task: Task, count: int) -> None:
+    def progressed(self, task: WorkKind, count: int) -> None:
         """Signs of progress so far, of all work of the kind."""
         lane = self._lanes[task]
         if lane.progress != count:
@@ -152,10 +152,10 @@ class Watchdog:
         # might take days. To have seen it is no reason to wait longer than with nothing seen.
         return max(floor, min(first or inf, FACTOR * expected))
 
-    def _stuck(self, task: Task, lane: Lane) -> Stuck:
+    def _stuck(self, task: WorkKind, lane: Lane) -> Stuck:
         lane.said = True
         job, size = next(iter(lane.open.items()))
-        unit = "tokens" if task is Task.STEP else "blocks"
+        unit = "tokens" if task is WorkKind.STEP else "blocks"
         usual = lane.pace.expected(size)
         took = f"; so much took {usual / 1000:.0f} ms at most" if usual is not None else "; none has ended yet"
         return Stuck(task, job, f"a {task.value} of {size} {unit} has made no progress for {lane.still / 1e6:.1f} s{took}")

@@ -19,7 +19,7 @@ import msgspec
 from baton.core.agreement import Ballot, Fetch, Meet, Report, Vote
 from baton.core.errors import BatonError
 from baton.core.handoff.birth_sums import add_sums
-from baton.core.handoff.fetch_back import FetchBack, Pace
+from baton.core.handoff.fetch_back import FetchBack, PrefillRates
 from baton.core.handoff.plan import PairPlan
 from baton.core.ids import BlockIndex, Boot, GroupName, Key, Micros, Rank
 from baton.core.manifest import Manifest
@@ -46,7 +46,7 @@ class BorrowingLeader(Leader[PrefillRoom]):
     def __init__(self, manifest: Manifest, settings: LeaderSettings, totals: dict[GroupName, int]) -> None:
         super().__init__(manifest, settings, totals)
         self._placements = [manifest.placement(r.rank) for r in manifest.ranks]
-        self.pace = Pace(settings.fetch_back)
+        self.pace = PrefillRates(settings.fetch_back)
         self._lenders: dict[Boot, Lender] = {}
         self._reads: dict[int, Key] = {}  # open orders
         self._began: list[tuple[Micros, int]] = []  # steps under way: when, and how many tokens

@@ -18,7 +18,7 @@ known leaves nothing in the cache.
 
 from functools import partial
 
-from baton.core.agreement import Report, RowOrder, RowSums
+from baton.core.agreement import Report, RowOrder, RowResult
 from baton.core.effects import Dial, HangUp
 from baton.core.errors import Mismatch
 from baton.core.handoff.birth_sums import RoomSums, add_sums, sums_of
@@ -30,7 +30,7 @@ from baton.core.ids import BlockIndex, Boot, GroupName, Micros, Rank, Seq
 from baton.core.manifest import Manifest
 from baton.core.marks import Mark
 from baton.core.memory.pages import PageState
-from baton.core.memory.prefix_cache import Entry
+from baton.core.memory.prefix_cache import CachedPage
 from baton.core.memory.state import extent_blocks
 from baton.core.messages import (
     Admitted,
@@ -239,7 +239,7 @@ class DecodeLeader(VerifyingLeader):
         else:
             self._answer(sender, doubt, Intactness.GONE)
 
-    def _judged(self, sender: Boot, doubt: Doubt, lent: list[Entry], asked: Micros, damaged: list[Entry]) -> None:
+    def _judged(self, sender: Boot, doubt: Doubt, lent: list[CachedPage], asked: Micros, damaged: list[CachedPage]) -> None:
         """Those that were given up while they were hashed may be another's now: nothing can be said of them."""
         held = [entry for entry in lent if self.ledger.cache.holds(entry)]
         found = [entry for entry in held if entry in damaged]
@@ -441,7 +441,7 @@ class DecodeLeader(VerifyingLeader):
             if self.draft.batch:
                 return
 
-    def _on_batch(self, batch: list[tuple[DecodeRoom, RowOrder]], ranks: list[tuple[RowSums, ...]], now: Micros) -> None:
+    def _on_batch(self, batch: list[tuple[DecodeRoom, RowOrder]], ranks: list[tuple[RowResult, ...]], now: Micros) -> None:
         for i, (room, row) in enumerate(batch):
             if room.state is not RoomState.RUNNING:
                 continue  # ended meanwhile

@@ -4,7 +4,7 @@ from baton.core.agreement import Fetch, Suspect
 from baton.core.handoff.birth_sums import RoomSums
 from baton.core.handoff.brought import Brought
 from baton.core.ids import BlockIndex, GroupName, Micros, Seq
-from baton.core.memory.prefix_cache import Entry
+from baton.core.memory.prefix_cache import CachedPage
 from baton.core.messages import Borrow, Offer, Record, Ticket
 from baton.core.scheduler.generation import Generation
 
@@ -22,6 +22,6 @@ class DecodeRoom(Generation):
         self.doubts: dict[int, dict[Suspect, bool]] = {}  # by order: what differed, and whether prefill found it intact
         self.committed_at: Seq | None = None
         self.borrow: Borrow | None = None  # that came before the ticket
-        self.pinned: tuple[Entry, ...] = ()  # what was cached of its prompt when it was admitted
+        self.pinned: tuple[CachedPage, ...] = ()  # what was cached of its prompt when it was admitted
         self.brought = Brought()
         self.sums: RoomSums | None = None  # from its commit on, of its whole blocks; None where some are not known

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from baton.core.agreement import RowOrder, RowSums
+from baton.core.agreement import RowOrder, RowResult
 from baton.core.ids import BlockIndex, GroupName, Micros, TokenId, TokenIndex
 from baton.core.memory.chunks import final_blocks
 from baton.core.memory.state import StateTable
@@ -72,7 +72,7 @@ def completed(table: StateTable, room: Generation) -> dict[GroupName, tuple[Bloc
     return final_blocks(table, start=room.position, end=room.position + 1, length=room.position + 2)
 
 
-def drawn_of(ranks: Sequence[tuple[RowSums, ...]], row: int) -> Drawn:
+def drawn_of(ranks: Sequence[tuple[RowResult, ...]], row: int) -> Drawn:
     """The token of a row, from the one rank that samples."""
     return next(d for rows in ranks if (d := rows[row].drawn) is not None)
 

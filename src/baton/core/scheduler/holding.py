@@ -14,7 +14,7 @@ from typing import Any
 from baton.core.agreement import Hold
 from baton.core.ids import GroupName
 from baton.core.memory.pages import PageState
-from baton.core.memory.prefix_cache import Entry
+from baton.core.memory.prefix_cache import CachedPage
 from baton.core.scheduler.generation import Generation
 from baton.core.scheduler.leader import Leader
 from baton.core.scheduler.room import OpenRoom
@@ -27,7 +27,7 @@ def take(
     state: PageState,
     *,
     position: int = 0,
-    reuse: Sequence[Entry] = (),
+    reuse: Sequence[CachedPage] = (),
 ) -> bool:
     """Give a room its first pages, which are `want` from those on that a step at `position` looks back on; False where they
     are not free. reuse: cached pages with which its lists begin; they are part of `want`."""
@@ -39,7 +39,7 @@ def take(
     return True
 
 
-def beyond(want: Mapping[GroupName, int], reuse: Sequence[Entry]) -> dict[GroupName, int]:
+def beyond(want: Mapping[GroupName, int], reuse: Sequence[CachedPage]) -> dict[GroupName, int]:
     """Pages that a room needs of its own, of those it needs in all."""
     return {g: n - len(reuse) for g, n in want.items()}
 

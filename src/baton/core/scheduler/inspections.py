@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from baton.core.agreement import Inspect, Rehashed, unpack_sums
 from baton.core.ids import GroupName, Rank
-from baton.core.memory.prefix_cache import Entry, Sums
+from baton.core.memory.prefix_cache import CachedPage, Sums
 from baton.core.memory.state import Placement
 
 Differing = Mapping[tuple[Rank, GroupName], NDArray[np.bool_]]  # [blocks], in the order in which they were ordered
 
 
-class Open(msgspec.Struct):
+class OpenInspection(msgspec.Struct):
     """An order that some rank has not answered yet."""
 
     birth: Sums  # of ranks that hold something of the group, and of no others
@@ -32,16 +32,16 @@ class Inspections:
 
     def __init__(self, placements: Sequence[Placement]) -> None:
         self._placements = placements
-        self._open: dict[int, Open] = {}
+        self._open: dict[int, OpenInspection] = {}
 
     def __len__(self) -> int:
         return len(self._open)
 
     def expect(self, order: int, birth: Sums, done: Callable[[Differing], None]) -> None:
         """Ranks were ordered to hash blocks, which once had these sums; `done` is called when all of them have answered."""
-        self._open[order] = Open(birth, done)
+        self._open[order] = OpenInspection(birth, done)
 
-    def inspect(self, order: int, entries: Sequence[Entry], done: Callable[[list[Entry]], None]) -> Inspect:
+    def inspect(self, order: int, entries: Sequence[CachedPage], done: Callable[[list[CachedPage]], None]) -> Inspect:
         """The order to hash cached pages, which have sums; `done` is called with those that are not what they were."""
 
         def judge(differing: Differing) -> None:
@@ -64,7 +64,7 @@ class Inspections:
                 del self._open[answer.order]
                 asked.done({where: self._differing(asked, where) for where in asked.birth})
 
-    def _differing(self, asked: Open, where: tuple[Rank, GroupName]) -> NDArray[np.bool_]:
+    def _differing(self, asked: OpenInspection, where: tuple[Rank, GroupName]) -> NDArray[np.bool_]:
         rank, group = where
         now = unpack_sums(asked.answers[rank].sums[group], self._placements[rank].unit_count(group))
         found: NDArray[np.bool_] = (now != asked.birth[where]).any(axis=1)

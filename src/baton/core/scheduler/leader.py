@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from baton.core.agreement import Agreement, PlanDraft, Report, RowOrder, RowSums
+from baton.core.agreement import Agreement, PlanDraft, Report, RowOrder, RowResult
 from baton.core.effects import Effect, GiveUp, Issue, Send
 from baton.core.events import (
     GatewayConnected,
@@ -34,7 +34,7 @@ from baton.core.ids import Boot, Epoch, GroupName, Key, Micros, Rank, Room, Seq
 from baton.core.manifest import Manifest
 from baton.core.marks import Mark, Marks
 from baton.core.memory.pages import Ledger
-from baton.core.memory.prefix_cache import Entry
+from baton.core.memory.prefix_cache import CachedPage
 from baton.core.memory.scrubber import Scrubber
 from baton.core.memory.span import Span
 from baton.core.messages import (
@@ -109,7 +109,7 @@ class Leader(ABC, Generic[R]):
         self._effects: list[Effect] = []
         self._composed: list[tuple[R, RowOrder]] = []  # the batch of this turn
         self._flight: dict[Seq, list[tuple[R, RowOrder]]] = {}  # batches under way, oldest first
-        self._steps: dict[Seq, dict[Rank, tuple[RowSums, ...]]] = {}  # their outcomes so far
+        self._steps: dict[Seq, dict[Rank, tuple[RowResult, ...]]] = {}  # their outcomes so far
         self._wedges = Wedges(len(manifest.ranks))
         self._given_up = ""  # why this worker is to end
         self.turns = Turns()
@@ -210,7 +210,7 @@ class Leader(ABC, Generic[R]):
         if (wedged := self._wedges.judge(report, self._steps)) is not None:
             self._give_up(*wedged)
 
-    def _batch_ended(self, batch: list[tuple[R, RowOrder]], ranks: list[tuple[RowSums, ...]], now: Micros) -> None:
+    def _batch_ended(self, batch: list[tuple[R, RowOrder]], ranks: list[tuple[RowResult, ...]], now: Micros) -> None:
         if self._trial is not None:
             self.send(self._trial.ticket.gateway, Trial(self._trial.key, over=True))
             self._trial = None
@@ -286,7 +286,7 @@ class Leader(ABC, Generic[R]):
         """Decide what can be done now; adds to the draft."""
 
     @abstractmethod
-    def _on_batch(self, batch: list[tuple[R, RowOrder]], ranks: list[tuple[RowSums, ...]], now: Micros) -> None:
+    def _on_batch(self, batch: list[tuple[R, RowOrder]], ranks: list[tuple[RowResult, ...]], now: Micros) -> None:
         """A batch has ended on every rank: its rows as ordered, and for each rank what became of them."""
 
     def _waits_for(self, room: R) -> Boot | None:
@@ -388,16 +388,16 @@ class Leader(ABC, Generic[R]):
 
     # ---- damage at rest -------------------------------------------------------------------------
 
-    def inspect(self, entries: Sequence[Entry], done: Callable[[list[Entry]], None]) -> None:
+    def inspect(self, entries: Sequence[CachedPage], done: Callable[[list[CachedPage]], None]) -> None:
         """Have cached pages hashed where they lie; `done` is called with those that are not what they were."""
         self.draft.inspect.append(self.inspections.inspect(self.new_order(), entries, done))
 
-    def _scrubbed(self, ordered_at: Micros, damaged: list[Entry]) -> None:
+    def _scrubbed(self, ordered_at: Micros, damaged: list[CachedPage]) -> None:
         found = self.scrubber.ended(ordered_at, damaged)
         self.marks[Mark.DAMAGED_AT_REST] += bool(found)
         self.condemn(found)
 
-    def condemn(self, damaged: Iterable[Entry]) -> None:
+    def condemn(self, damaged: Iterable[CachedPage]) -> None:
         """Cached pages are damaged: they leave the cache with all that was computed above them, and rooms that hold any of it
         end: their state may have been computed from it, or copied."""
         for entry in damaged:

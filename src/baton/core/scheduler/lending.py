@@ -22,7 +22,7 @@ from baton.core.handoff.leg_sums import leg_sums
 from baton.core.handoff.plan import PairPlan
 from baton.core.ids import BlockIndex, GroupName, Page
 from baton.core.manifest import Manifest
-from baton.core.memory.prefix_cache import Entry
+from baton.core.memory.prefix_cache import CachedPage
 from baton.core.messages import BlockRun, Borrow, Doubt, Lends, Loan
 from baton.core.scheduler.generation import Generation
 from baton.core.scheduler.leader import Leader
@@ -57,7 +57,7 @@ def lend(leader: Leader[Any], room: Generation, borrow: Borrow, theirs: Manifest
     return Loan(room.key, runs, leg_sums(plan, sums_of(chain), blocks, dict.fromkeys(blocks, 0)))
 
 
-def doubted(leader: Leader[Any], room: Generation, doubt: Doubt) -> list[Entry]:
+def doubted(leader: Leader[Any], room: Generation, doubt: Doubt) -> list[CachedPage]:
     """Cached pages that hold these blocks of what is lent for a room; nothing if one of them is not lent, or is held no more.
 
     Legs are those of the plan by which prefill reads. Whole pages are looked at on all ranks, so it does not matter which.
@@ -69,5 +69,5 @@ def doubted(leader: Leader[Any], room: Generation, doubt: Doubt) -> list[Entry]:
     return found if all(leader.ledger.cache.holds(entry) for entry in found) else []
 
 
-def _pages(chain: Sequence[Entry], group: GroupName, first: int) -> tuple[Page, ...]:
+def _pages(chain: Sequence[CachedPage], group: GroupName, first: int) -> tuple[Page, ...]:
     return tuple(entry.pages[group] for entry in chain[first:])

@@ -13,7 +13,7 @@ at birth, and after each chunk the blocks that it made final, with their birth s
 from collections.abc import Sequence
 from functools import partial
 
-from baton.core.agreement import Rehash, RowOrder, RowSums
+from baton.core.agreement import Rehash, RowOrder, RowResult
 from baton.core.errors import BatonError, Mismatch
 from baton.core.handoff.birth_sums import add_sums, sums_of
 from baton.core.handoff.leg_sums import leg_sums
@@ -23,7 +23,7 @@ from baton.core.manifest import Manifest, require_fit
 from baton.core.marks import Mark
 from baton.core.memory.chunks import ChunkRule, final_blocks, next_chunk
 from baton.core.memory.pages import PageState
-from baton.core.memory.prefix_cache import Entry
+from baton.core.memory.prefix_cache import CachedPage
 from baton.core.memory.state import extent_blocks
 from baton.core.messages import (
     Admitted,
@@ -169,7 +169,7 @@ class PrefillLeader(BorrowingLeader):
             self._offer(room, {}, (), None)
             self._begin(room, reuse)
 
-    def _begin(self, room: PrefillRoom, reuse: Sequence[Entry]) -> None:
+    def _begin(self, room: PrefillRoom, reuse: Sequence[CachedPage]) -> None:
         """What is cached of the prompt is computed already: it can be fetched at once."""
         room.ordered = room.done = self.reuse.begin(room, reuse, self.marks)
         if reuse:
@@ -186,7 +186,7 @@ class PrefillLeader(BorrowingLeader):
         self.reuse.enter(room, room.done, room.sums, self.marks)
         self._offer_from(room, room.hit)
 
-    def _too_far_ahead(self, room: PrefillRoom, reuse: Sequence[Entry]) -> bool:
+    def _too_far_ahead(self, room: PrefillRoom, reuse: Sequence[CachedPage]) -> bool:
         """Whether rooms that this one's decode worker has not admitted hold so much that it must wait; one never must."""
         if self.settings.ahead >= 1:
             return False
@@ -195,7 +195,7 @@ class PrefillLeader(BorrowingLeader):
         pages, own = self.ledger.count(ahead, beside=reuse), beyond(self.pages_for(room.length), reuse)
         return bool(ahead) and any(pages[g] + own[g] > n for g, n in self._ahead_pages().items())
 
-    def _make_way(self, room: PrefillRoom, reuse: Sequence[Entry]) -> None:
+    def _make_way(self, room: PrefillRoom, reuse: Sequence[CachedPage]) -> None:
         """Withdraw younger rooms that decode has not admitted, the youngest first, until this one will fit.
 
         An admitted room is never withdrawn, nor is any while blocks are not verified: decode would not notice.
@@ -242,7 +242,7 @@ class PrefillLeader(BorrowingLeader):
 
     # ---- results --------------------------------------------------------------------------------
 
-    def _on_batch(self, batch: list[tuple[PrefillRoom, RowOrder]], ranks: list[tuple[RowSums, ...]], now: Micros) -> None:
+    def _on_batch(self, batch: list[tuple[PrefillRoom, RowOrder]], ranks: list[tuple[RowResult, ...]], now: Micros) -> None:
         self.stepped()
         self.progress.did(now)
         for i, (room, row) in enumerate(batch):

@@ -27,7 +27,7 @@ from baton.core.manifest import Manifest
 from baton.core.marks import Mark
 from baton.core.memory.host_ledger import HostLedger
 from baton.core.memory.pages import PageState
-from baton.core.memory.prefix_cache import Entry
+from baton.core.memory.prefix_cache import CachedPage
 from baton.core.memory.state import Unit
 from baton.core.messages import Recompute
 from baton.core.scheduler import holding
@@ -203,7 +203,7 @@ class GeneratingLeader(Leader[G]):
         found = [room for room in queued if self.admissible(room)]
         return sorted(found, key=lambda room: (room.overtaken < OVERTAKES, _turn(room)))
 
-    def may_enter(self, room: G, want: Mapping[GroupName, int], reuse: Sequence[Entry] = ()) -> bool:
+    def may_enter(self, room: G, want: Mapping[GroupName, int], reuse: Sequence[CachedPage] = ()) -> bool:
         """Whether a room may be admitted with so many pages, those to be reused among them, as far as retracted rooms are
         concerned."""
         return not self.rooms.in_state(*AWAY) or (not self._waits_for_others(room) and self._fits_beside(want, reuse))
@@ -236,7 +236,7 @@ class GeneratingLeader(Leader[G]):
             return False
         return not self._waits_for_others(first)
 
-    def make_way_for(self, room: G, want: Mapping[GroupName, int], reuse: Sequence[Entry] = ()) -> None:
+    def make_way_for(self, room: G, want: Mapping[GroupName, int], reuse: Sequence[CachedPage] = ()) -> None:
         """A room cannot be admitted with so many pages, those to be reused among them: as many less urgent ones give way as it
         takes, if it can be admitted then."""
         if self.rooms.in_state(RoomState.ENDING, RoomState.OFFLOADING) or self._waits_for_others(room):
@@ -261,7 +261,7 @@ class GeneratingLeader(Leader[G]):
             self.marks[Mark.PREEMPTED] += 1
             victim.preempted += 1
 
-    def _fits_beside(self, want: Mapping[GroupName, int], reuse: Sequence[Entry] = ()) -> bool:
+    def _fits_beside(self, want: Mapping[GroupName, int], reuse: Sequence[CachedPage] = ()) -> bool:
         """Whether these pages are free, and one more for every running room in every group of pages: else one that has just
         come would send another away at once."""
         own = self._beside(holding.beyond(want, reuse), self.rooms.count(RoomState.RUNNING))

@@ -12,7 +12,7 @@ from baton.core.handoff.birth_sums import RoomSums
 from baton.core.manifest import Manifest
 from baton.core.marks import Mark, Marks
 from baton.core.memory.pages import Ledger
-from baton.core.memory.prefix_cache import Entry, PageHash, page_hash, root_hash
+from baton.core.memory.prefix_cache import CachedPage, PageHash, page_hash, root_hash
 from baton.core.memory.scrubber import Scrubber
 from baton.core.scheduler.room import OpenRoom
 from baton.core.statistics import CacheTally
@@ -32,7 +32,7 @@ class Reuse:
         placements = [manifest.placement(r) for r in range(len(manifest.ranks))]
         self.block_bytes = sum(p.block_bytes(g.name) for p in placements for g in manifest.table.groups)
 
-    def find(self, room: OpenRoom, *, leaving: int = 1) -> tuple[Entry, ...]:
+    def find(self, room: OpenRoom, *, leaving: int = 1) -> tuple[CachedPage, ...]:
         """The longest cached beginning of a room's context that leaves so many tokens to compute, up to the first page that was
         not verified in time: what is behind that is computed or fetched, as if it were not there. (To verify it first would let
         the room wait for a worker that does not even keep up with its own cache.)"""
@@ -49,7 +49,7 @@ class Reuse:
         """Whether a page is cached."""
         return bool(self._ledger.cache.find((page,)))
 
-    def begin(self, room: OpenRoom, chain: Sequence[Entry], marks: Marks) -> int:
+    def begin(self, room: OpenRoom, chain: Sequence[CachedPage], marks: Marks) -> int:
         """A room has got its pages, of which these are cached; how many of its positions are computed already."""
         room.hit = len(chain) * self.page_tokens
         if self.on:

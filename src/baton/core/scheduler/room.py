@@ -6,7 +6,7 @@ import msgspec
 
 from baton.core.handoff.fetch_back import FetchBack
 from baton.core.ids import Micros, TokenId
-from baton.core.memory.prefix_cache import Entry, PageHash
+from baton.core.memory.prefix_cache import CachedPage, PageHash
 from baton.core.messages import Drawn, FinishReason, Limits, Ticket
 
 
@@ -88,7 +88,7 @@ class OpenRoom:
         self.hit = 0  # positions whose state was cached when it got its pages
         self.enters = True  # whether its next complete page may enter the cache
         self.overdue = False  # whether more was cached of it, when it was last looked, and not verified in time
-        self.copied: tuple[Entry, ...] = ()  # cached pages that its state was copied from when it gave way
+        self.copied: tuple[CachedPage, ...] = ()  # cached pages that its state was copied from when it gave way
 
     @property
     def alone(self) -> bool:

@@ -10,7 +10,7 @@ A step holds every running room's next token, and prompt chunks in what is left 
 
 from collections.abc import Sequence
 
-from baton.core.agreement import RowOrder, RowSums
+from baton.core.agreement import RowOrder, RowResult
 from baton.core.handoff.birth_sums import RoomSums, add_sums, sums_of
 from baton.core.ids import BlockIndex, GroupName, Micros, Rank, TokenIndex
 from baton.core.manifest import Manifest
@@ -123,7 +123,7 @@ class UnifiedLeader(GeneratingLeader[UnifiedRoom]):
             past=past_of(room.ticket) if end == room.length else None,
         )
 
-    def _on_batch(self, batch: list[tuple[UnifiedRoom, RowOrder]], ranks: list[tuple[RowSums, ...]], now: Micros) -> None:
+    def _on_batch(self, batch: list[tuple[UnifiedRoom, RowOrder]], ranks: list[tuple[RowResult, ...]], now: Micros) -> None:
         for i, (room, row) in enumerate(batch):
             if room.state is RoomState.ENDING:
                 continue  # ended meanwhile

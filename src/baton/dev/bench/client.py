@@ -51,7 +51,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         return asked | common | extra | {"stream_options": {"include_usage": True}}
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class RequestOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one request; times in seconds of this machine's monotonic clock.
 
     Attributes:
@@ -87,7 +87,7 @@ class Delta(msgspec.Struct):
     reasoning: str | None = None
 
 
-class Choice(msgspec.Struct):
+class AnswerChoice(msgspec.Struct):
     """A part of one answer."""
 
     text: str | None = None
@@ -101,18 +101,18 @@ class Choice(msgspec.Struct):
         return bool(self.text or self.token_ids or delta.content or delta.reasoning_content or delta.reasoning)
 
 
-class Usage(msgspec.Struct):
+class ReportedUsage(msgspec.Struct):
     """The service's own count."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
 
-class Said(msgspec.Struct):
+class StreamEvent(msgspec.Struct):
     """An event of the stream."""
 
-    choices: tuple[Choice, ...] = ()
-    usage: Usage | None = None
+    choices: tuple[AnswerChoice, ...] = ()
+    usage: ReportedUsage | None = None
     error: msgspec.Raw = msgspec.Raw(b"")
 
 
@@ -133,10 +133,10 @@ class _Answer:
 
     def __init__(self) -> None:
         self.times: list[float] = []
-        self.usage = Usage()
+        self.usage = ReportedUsage()
         self.done = False
         self.error = b""
-        self._decoder = msgspec.json.Decoder(Said)
+        self._decoder = msgspec.json.Decoder(StreamEvent)
 
     def take(self, data: bytes, now: float) -> None:
         if data == b"[DONE]":
@@ -189,7 +189,7 @@ def refusal(status: int, body: bytes) -> str:
     return f"HTTP {status}: {code}" if code and str(code) != str(status) else f"HTTP {status}"
 
 
-async def ask(session: aiohttp.ClientSession, target: Target, item: Item, *, due: float) -> Outcome:
+async def ask(session: aiohttp.ClientSession, target: Target, item: Item, *, due: float) -> RequestOutcome:
     """Send one request and take its answer to the end. Never raises but for cancellation."""
     answer, body, sent = _Answer(), target.body(item), time.perf_counter()
     failure = detail = retry_after = ""
@@ -215,7 +215,7 @@ async def ask(session: aiohttp.ClientSession, target: Target, item: Item, *, due
     except msgspec.MsgspecError as error:
         failure, detail = "not OpenAI's schema", str(error)
     asked = 0 if isinstance(item.prompt, str) else len(item.prompt)
-    return Outcome(
+    return RequestOutcome(
         due=due,
         sent=sent,
         ended=time.perf_counter(),

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from baton.core.errors import ConfigError
-from baton.dev.bench.client import Outcome
+from baton.dev.bench.client import RequestOutcome
 
 PERCENTILES = (50, 90, 99)
 
@@ -37,27 +37,29 @@ def spread(seconds: Sequence[float]) -> Spread:
     return Spread(float(values.mean()), float(p50), float(p90), float(p99), float(values.max()))
 
 
-def ttft(o: Outcome) -> float:
+def ttft(o: RequestOutcome) -> float:
     """Seconds from sending to the first token."""
     return o.times[0] - o.sent
 
 
-def tpot(o: Outcome) -> float:
+def tpot(o: RequestOutcome) -> float:
     """Mean seconds a token after the first; 0 for an answer of one."""
     return (o.times[-1] - o.times[0]) / (o.output_tokens - 1) if o.output_tokens > 1 else 0.0
 
 
-def e2el(o: Outcome) -> float:
+def e2el(o: RequestOutcome) -> float:
     """Seconds from sending to the last token."""
     return o.times[-1] - o.sent
 
 
-def stall(o: Outcome) -> float:
+def stall(o: RequestOutcome) -> float:
     """The longest time between two tokens, seconds; 0 for an answer of one."""
     return max((b - a for a, b in pairwise(o.times)), default=0.0)
 
 
-MEASURES: Mapping[str, Callable[[Outcome], float]] = MappingProxyType({"ttft": ttft, "tpot": tpot, "e2el": e2el, "stall": stall})
+MEASURES: Mapping[str, Callable[[RequestOutcome], float]] = MappingProxyType(
+    {"ttft": ttft, "tpot": tpot, "e2el": e2el, "stall": stall}
+)
 Slos = Mapping[str, float]  # measure -> milliseconds at most
 
 
@@ -77,7 +79,7 @@ def parse_slos(texts: Sequence[str]) -> dict[str, float]:
     return slos
 
 
-def is_good(outcome: Outcome, slos: Slos) -> bool:
+def is_good(outcome: RequestOutcome, slos: Slos) -> bool:
     """Whether a request succeeded within every limit."""
     return not outcome.failure and all(1e3 * MEASURES[name](outcome) <= limit for name, limit in slos.items())
 
@@ -109,7 +111,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     refused_ms: Spread
 
 
-def summarize(outcomes: Sequence[Outcome], slos: Slos) -> Summary:
+def summarize(outcomes: Sequence[RequestOutcome], slos: Slos) -> Summary:
     """The figures of one run; latencies are those of requests that succeeded."""
     fine = [o for o in outcomes if not o.failure]
     duration = max((o.ended for o in outcomes), default=0.0) - min((o.sent for o in outcomes), default=0.0)

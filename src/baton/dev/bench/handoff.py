@@ -13,7 +13,7 @@ import msgspec
 from baton.dev.bench.service import Service
 
 
-class Handoff(msgspec.Struct, frozen=True):
+class HandoffTimes(msgspec.Struct, frozen=True):
     """One request's handoff, microseconds. `wire` and `verify` are those of the last chunk."""
 
     total: int
@@ -28,7 +28,7 @@ class Handoff(msgspec.Struct, frozen=True):
         return self.total - self.wire
 
 
-def handoffs(service: Service) -> list[Handoff]:
+def handoffs(service: Service) -> list[HandoffTimes]:
     """All handoffs of a service that had one request at a time."""
     computed = [(int(e["t_us"]), int(e["seal_us"])) for e in service.events("step_computed") if "prefill" in e["worker"]]
     started = [(int(e["t_us"]), int(e["bytes"])) for e in service.events("read_started")]
@@ -45,11 +45,11 @@ def handoffs(service: Service) -> list[Handoff]:
         end = min(t for t in ended if t >= begin)
         verified = min((t for t in hashed if t >= end), default=end)
         step = min(t for t in steps if t >= end)
-        found.append(Handoff(step - done, end - begin, verified - end, seal, nbytes))
+        found.append(HandoffTimes(step - done, end - begin, verified - end, seal, nbytes))
     return found
 
 
-def summary(found: list[Handoff]) -> dict[str, float]:
+def summary(found: list[HandoffTimes]) -> dict[str, float]:
     """Medians, in milliseconds and MB."""
     return {
         "handoffs": len(found),

@@ -9,13 +9,13 @@ import aiohttp
 import msgspec
 
 from baton.core.errors import BatonError, ConfigError
-from baton.dev.bench.client import Outcome, Target, ask
+from baton.dev.bench.client import RequestOutcome, Target, ask
 from baton.dev.bench.workload import Item
 
-Tell = Callable[[Outcome], None]
+Tell = Callable[[RequestOutcome], None]
 
 
-class Pace(msgspec.Struct, frozen=True):
+class SendSchedule(msgspec.Struct, frozen=True):
     """When requests are sent.
 
     due: seconds from the start, one for each request; all 0 where only `concurrency` limits
@@ -30,7 +30,9 @@ class Pace(msgspec.Struct, frozen=True):
             raise ConfigError(f"--max-concurrency {self.concurrency}: it must be at least 1")
 
 
-def drive(target: Target, items: Sequence[Item], pace: Pace, *, warm_up: Sequence[Item], tell: Tell) -> list[Outcome]:
+def drive(
+    target: Target, items: Sequence[Item], pace: SendSchedule, *, warm_up: Sequence[Item], tell: Tell
+) -> list[RequestOutcome]:
     """Run it all; outcomes in the order of `items`. `tell` hears of each as it ends; warm-up requests are not among them.
 
     Raises:
@@ -47,7 +49,9 @@ def _loop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
-async def _drive(target: Target, items: Sequence[Item], pace: Pace, warm_up: Sequence[Item], tell: Tell) -> list[Outcome]:
+async def _drive(
+    target: Target, items: Sequence[Item], pace: SendSchedule, warm_up: Sequence[Item], tell: Tell
+) -> list[RequestOutcome]:
     timeout = aiohttp.ClientTimeout(total=target.timeout_s, sock_connect=30)
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
@@ -59,12 +63,12 @@ async def _drive(target: Target, items: Sequence[Item], pace: Pace, warm_up: Seq
 
 
 async def _send_all(
-    session: aiohttp.ClientSession, target: Target, items: Sequence[Item], pace: Pace, tell: Tell
-) -> list[Outcome]:
+    session: aiohttp.ClientSession, target: Target, items: Sequence[Item], pace: SendSchedule, tell: Tell
+) -> list[RequestOutcome]:
     gate = asyncio.Semaphore(pace.concurrency if pace.concurrency is not None else len(items) or 1)
     start = time.perf_counter()
 
-    async def one(item: Item, due: float) -> Outcome:
+    async def one(item: Item, due: float) -> RequestOutcome:
         await asyncio.sleep(due - (time.perf_counter() - start))
         async with gate:
             at = start + due

@@ -8,7 +8,7 @@ from rich.console import Console, Group, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from baton.dev.bench.client import Outcome
+from baton.dev.bench.client import RequestOutcome
 from baton.dev.bench.figures import Spread, Summary
 from baton.dev.bench.verdict import Point, Winner, cross_overs, sentence
 
@@ -17,14 +17,14 @@ LATE_MS = 10.0  # a client that sends later than this at p99 is a bottleneck
 
 
 @contextmanager
-def progress(label: str, total: int, console: Console) -> Iterator[Callable[[Outcome], None]]:
+def progress(label: str, total: int, console: Console) -> Iterator[Callable[[RequestOutcome], None]]:
     """A bar that counts answers and failures, on a terminal; nothing elsewhere."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     failed = 0
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(label, total=total)
 
-        def tell(outcome: Outcome) -> None:
+        def tell(outcome: RequestOutcome) -> None:
             nonlocal failed
             failed += bool(outcome.failure)
             bar.update(task, advance=1, description=f"{label}, {failed} failed" if failed else label)

@@ -12,11 +12,11 @@ from pathlib import Path
 import msgspec
 
 from baton.core.errors import BatonError, ConfigError
-from baton.dev.bench.client import Outcome, Target
+from baton.dev.bench.client import RequestOutcome, Target
 from baton.dev.bench.figures import Slos, spread, summarize, tpot, ttft
-from baton.dev.bench.load import Pace, Tell, drive
+from baton.dev.bench.load import SendSchedule, Tell, drive
 from baton.dev.bench.schedule import arrivals, traced
-from baton.dev.bench.verdict import Load, Point
+from baton.dev.bench.verdict import LoadPoint, Point
 from baton.dev.bench.workload import READERS, Item, Shape, file_items, random_items
 
 Make = Callable[[int | None, int], list[Item]]  # prompt tokens, requests
@@ -35,23 +35,23 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     make: Make
-    loads: tuple[Load, ...]
+    loads: tuple[LoadPoint, ...]
     count: int | None
     warm_ups: int
     burstiness: float
     seed: int
     keep_times: bool  # send when the trace says
 
-    def items(self, load: Load) -> list[Item]:
+    def items(self, load: LoadPoint) -> list[Item]:
         """The requests of one load."""
         return self.make(load.prompt_tokens, self.count or max(8, REQUESTS_PER_CLIENT * (load.concurrency or 0)))
 
-    def pace(self, load: Load, items: Sequence[Item]) -> Pace:
+    def pace(self, load: LoadPoint, items: Sequence[Item]) -> SendSchedule:
         """When they are sent."""
         times = traced(items) if self.keep_times else None
         rate = float("inf") if load.rate is None else load.rate
         due = times or arrivals(len(items), rate=rate, burstiness=self.burstiness, seed=self.seed)
-        return Pace(tuple(due), load.concurrency)
+        return SendSchedule(tuple(due), load.concurrency)
 
 
 def maker(kind: str, path: Path | None, *, output_len: int, range_ratio: float, shape: Shape) -> Make:
@@ -75,7 +75,7 @@ def maker(kind: str, path: Path | None, *, output_len: int, range_ratio: float, 
 Watch = Callable[[str, int], AbstractContextManager[Tell]]  # label, requests -> who hears of each outcome
 
 
-def loads(lengths: Sequence[int | None], concurrencies: Sequence[int], rates: Sequence[float]) -> tuple[Load, ...]:
+def loads(lengths: Sequence[int | None], concurrencies: Sequence[int], rates: Sequence[float]) -> tuple[LoadPoint, ...]:
     """Every combination; an empty list means that the load does not limit it. Raises ConfigError."""
     if any(length is not None and length < 1 for length in lengths):
         raise ConfigError(f"--random-input-len {lengths}: prompts have at least 1 token")
@@ -84,10 +84,10 @@ def loads(lengths: Sequence[int | None], concurrencies: Sequence[int], rates: Se
     limits: list[int | None] = [*concurrencies] or [None]
     paces: list[float | None] = [*rates] or [None]
     each = product(lengths, limits, paces)
-    return tuple(Load(length, concurrency, rate) for length, concurrency, rate in each)
+    return tuple(LoadPoint(length, concurrency, rate) for length, concurrency, rate in each)
 
 
-def measure(target: Target, plan: Plan, watch: Watch, *, label: str = "") -> Iterator[tuple[Load, list[Outcome]]]:
+def measure(target: Target, plan: Plan, watch: Watch, *, label: str = "") -> Iterator[tuple[LoadPoint, list[RequestOutcome]]]:
     """All loads, one after the other. Raises BatonError when a warm-up request fails."""
     for load in plan.loads:
         items = plan.items(load)
@@ -96,18 +96,18 @@ def measure(target: Target, plan: Plan, watch: Watch, *, label: str = "") -> Ite
         yield load, outcomes
 
 
-def idle(target: Target, plan: Plan, watch: Watch) -> dict[int | None, list[Outcome]]:
+def idle(target: Target, plan: Plan, watch: Watch) -> dict[int | None, list[RequestOutcome]]:
     """Each prompt length with one request at a time: what a service can do that has nothing else to do."""
-    found: dict[int | None, list[Outcome]] = {}
+    found: dict[int | None, list[RequestOutcome]] = {}
     for length in dict.fromkeys(load.prompt_tokens for load in plan.loads):
         items = plan.make(length, IDLE_REQUESTS)
-        with watch(f"unified, {Load(length, 1)}, for the SLOs", len(items)) as tell:
-            pace = Pace((0.0,) * len(items), 1)
+        with watch(f"unified, {LoadPoint(length, 1)}, for the SLOs", len(items)) as tell:
+            pace = SendSchedule((0.0,) * len(items), 1)
             found[length] = drive(target, items, pace, warm_up=items[: plan.warm_ups], tell=tell)
     return found
 
 
-def slos_of(outcomes: Sequence[Outcome], scale: float) -> dict[str, float]:
+def slos_of(outcomes: Sequence[RequestOutcome], scale: float) -> dict[str, float]:
     """SLOs from an idle service's medians, milliseconds, times a factor. Raises BatonError when nothing succeeded."""
     fine = [o for o in outcomes if not o.failure]
     if not fine:
@@ -119,7 +119,9 @@ def slos_of(outcomes: Sequence[Outcome], scale: float) -> dict[str, float]:
 
 
 def compare(
-    split: Mapping[Load, Sequence[Outcome]], unified: Mapping[Load, Sequence[Outcome]], slos: Mapping[Load, Slos]
+    split: Mapping[LoadPoint, Sequence[RequestOutcome]],
+    unified: Mapping[LoadPoint, Sequence[RequestOutcome]],
+    slos: Mapping[LoadPoint, Slos],
 ) -> list[Point]:
     """Both layouts' runs of the same loads, judged by the same SLOs."""
     return [

@@ -23,7 +23,7 @@ class Winner(Enum):
     NEITHER = "neither"  # no request met the SLOs in either
 
 
-class Load(msgspec.Struct, frozen=True):
+class LoadPoint(msgspec.Struct, frozen=True):
     """One point of a sweep.
 
     prompt_tokens: None where a file states them
@@ -60,7 +60,7 @@ class Load(msgspec.Struct, frozen=True):
 class Point(msgspec.Struct, frozen=True):
     """Both layouts under one load."""
 
-    load: Load
+    load: LoadPoint
     slos: dict[str, float]
     split: Summary
     unified: Summary

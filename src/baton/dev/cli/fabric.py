@@ -11,7 +11,7 @@ from baton.core.errors import ConfigError
 from baton.ports.fabric_settings import FabricSettings
 
 if TYPE_CHECKING:
-    from baton.dev.contract.checks import Verdict
+    from baton.dev.contract.checks import CheckResult
     from baton.dev.contract.measure import Measured
     from baton.ports.fabric import Capabilities
 
@@ -72,7 +72,7 @@ def check(name: Name = "all", json: Json = None, *, given: Given) -> None:
     raise typer.Exit(0 if well else 1)
 
 
-def _line(verdict: "Verdict") -> str:
+def _line(verdict: "CheckResult") -> str:
     number, sentence = verdict.check.name.split("_")[0], verdict.check.sentence
     return f"  {number.upper():5} {'BROKEN' if verdict.broken else 'kept  '} {sentence}" + (
         f"\n               {verdict.broken}" if verdict.broken else ""

@@ -4,8 +4,8 @@ import msgspec
 import numpy as np
 
 from baton.core.errors import FabricError
-from baton.dev.contract.rig import POOLS, SECONDS, World, copies, refused
-from baton.ports.fabric import Outcome
+from baton.dev.contract.rig import POOLS, SECONDS, CheckWorld, copies, refused
+from baton.ports.fabric import ReadOutcome
 
 MANY = 5000  # more than any engine takes at once
 OUTSIDE = (
@@ -24,7 +24,7 @@ OUTSIDE = (
 )
 
 
-def f6_ranges_at_and_beyond_the_declared_limits(w: World) -> None:
+def f6_ranges_at_and_beyond_the_declared_limits(w: CheckWorld) -> None:
     """Ranges at and beyond the declared limits."""
     joined, peer = w.joined, w.peer
     limits = joined.fabric.capabilities
@@ -36,14 +36,14 @@ def f6_ranges_at_and_beyond_the_declared_limits(w: World) -> None:
         joined.read_ok(peer, copies("full", 3, 5, nbytes))
 
 
-def f6_a_read_of_thousands_of_ranges_is_split_inside(w: World) -> None:
+def f6_a_read_of_thousands_of_ranges_is_split_inside(w: CheckWorld) -> None:
     """A read of thousands of ranges is split inside."""
     joined, peer = w.joined, w.peer
     at = np.arange(MANY)
     joined.read_ok(peer, copies("slot", at * 48 + 1, at * 32, np.full(MANY, 16)))  # not adjacent: nothing merges
 
 
-def f8_ranges_outside_either_pool_are_refused(w: World) -> None:
+def f8_ranges_outside_either_pool_are_refused(w: CheckWorld) -> None:
     """Ranges outside either pool are refused."""
     joined, peer = w.joined, w.peer
     for source, target, nbytes in OUTSIDE:
@@ -52,7 +52,7 @@ def f8_ranges_outside_either_pool_are_refused(w: World) -> None:
         joined.read_ok(peer, copies("slot", 16, 16, 4))  # the first, good range was not submitted either
 
 
-def f8_malformed_copies_are_refused(w: World) -> None:
+def f8_malformed_copies_are_refused(w: CheckWorld) -> None:
     """Malformed copies are refused."""
     joined, peer = w.joined, w.peer
     good = copies("slot", [0], [0], [4])
@@ -67,7 +67,7 @@ def f8_malformed_copies_are_refused(w: World) -> None:
     joined.check()
 
 
-def f9_a_read_ends_failed_at_its_deadline(w: World) -> None:
+def f9_a_read_ends_failed_at_its_deadline(w: CheckWorld) -> None:
     """A read ends failed at its deadline."""
     joined, peer = w.joined, w.peer
     joined.hold()
@@ -76,5 +76,5 @@ def f9_a_read_ends_failed_at_its_deadline(w: World) -> None:
     joined.clock.ahead = 6 * SECONDS
     joined.let_go()
     ends = joined.ends(late, fine)
-    assert (ends[late].outcome, ends[fine].outcome) == (Outcome.FAILED, Outcome.OK)
+    assert (ends[late].outcome, ends[fine].outcome) == (ReadOutcome.FAILED, ReadOutcome.OK)
     assert "deadline" in ends[late].detail

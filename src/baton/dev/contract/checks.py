@@ -1,6 +1,6 @@
 """The contract of ports/fabric.py as checks, each one sentence: what `baton fabric check` runs, and the test suite too.
 
-A check takes a `World` and raises AssertionError where the fabric breaks the sentence.
+A check takes a `CheckWorld` and raises AssertionError where the fabric breaks the sentence.
 """
 
 import inspect
@@ -13,17 +13,17 @@ from types import ModuleType
 from baton.adapters.fabrics import DEFAULTS
 from baton.core.errors import BatonError
 from baton.dev.contract import bounds, house, peers, reads
-from baton.dev.contract.peer import Order, Peer
-from baton.dev.contract.rig import BOOTS, POOLS, World
+from baton.dev.contract.peer import Peer, PeerOrder
+from baton.dev.contract.rig import BOOTS, POOLS, CheckWorld
 from baton.ports.fabric_settings import FabricSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class ContractCheck:
     """One sentence of the contract. `name` begins with its number, or with `house`."""
 
     name: str
-    run: Callable[[World], None]
+    run: Callable[[CheckWorld], None]
 
     @property
     def sentence(self) -> str:
@@ -32,29 +32,29 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CheckResult:
     """How a check went; `broken` is "" or what was seen."""
 
-    check: Check
+    check: ContractCheck
     broken: str
 
 
-def _of(module: ModuleType) -> tuple[Check, ...]:
+def _of(module: ModuleType) -> tuple[ContractCheck, ...]:
     functions = inspect.getmembers(module, inspect.isfunction)
     own = [(name, f) for name, f in functions if f.__module__ == module.__name__ and not name.startswith("_")]
     own.sort(key=lambda entry: entry[1].__code__.co_firstlineno)
-    return tuple(Check(name, f) for name, f in own)
+    return tuple(ContractCheck(name, f) for name, f in own)
 
 
 CHECKS = (*_of(reads), *_of(peers), *_of(bounds), *_of(house))
 
 
-def run_all(kind: str, settings: FabricSettings = DEFAULTS) -> Iterator[Verdict]:
+def run_all(kind: str, settings: FabricSettings = DEFAULTS) -> Iterator[CheckResult]:
     """Hold a fabric to every sentence. Raises ConfigError if it does not start."""
-    peer = Peer(Order(kind, next(BOOTS), 3, POOLS, settings))
+    peer = Peer(PeerOrder(kind, next(BOOTS), 3, POOLS, settings))
     try:
         for check in CHECKS:
-            world = World(kind, peer, settings)
+            world = CheckWorld(kind, peer, settings)
             try:
                 check.run(world)
                 broken = ""
@@ -62,7 +62,7 @@ def run_all(kind: str, settings: FabricSettings = DEFAULTS) -> Iterator[Verdict]
                 broken = _describe(error)
             finally:
                 world.close()
-            yield Verdict(check, broken)
+            yield CheckResult(check, broken)
     finally:
         peer.kill()
 

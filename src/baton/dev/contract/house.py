@@ -9,11 +9,11 @@ from baton.core.errors import FabricError
 from baton.core.ids import Boot, Rank, RankId
 from baton.core.manifest import PoolView, RankManifest
 from baton.dev.contract.peer import WallClock
-from baton.dev.contract.rig import BOOTS, FULL, POOLS, SMALL, Rig, World, copies, refused
-from baton.ports.fabric import Outcome
+from baton.dev.contract.rig import BOOTS, FULL, POOLS, SMALL, CheckWorld, Rig, copies, refused
+from baton.ports.fabric import ReadOutcome
 
 
-def house_two_ranks_in_one_process_read_each_other(w: World) -> None:
+def house_two_ranks_in_one_process_read_each_other(w: CheckWorld) -> None:
     """Two ranks in one process read each other."""
     kind = w.kind
     boot = next(BOOTS)
@@ -26,14 +26,14 @@ def house_two_ranks_in_one_process_read_each_other(w: World) -> None:
             views = tuple(PoolView(g, 1, p.nbytes) for g, p in other.pools.items())
             who = RankId(Boot(boot), Boot(other.boot), Rank(1 - i))
             rig.connect(who, RankManifest(Boot(other.boot), 1 - i, 0, 0, views, {kind: other.exposure}))
-            assert rig.read(who, copies("full", 0, 8192, 4096)).outcome is Outcome.OK
+            assert rig.read(who, copies("full", 0, 8192, 4096)).outcome is ReadOutcome.OK
             assert set(rig.pools[FULL].array[8192 : 8192 + 4096].tolist()) == {2 - i}
     finally:
         for rig in rigs:
             rig.close()
 
 
-def house_close_ends_open_reads_and_may_be_called_twice(w: World) -> None:
+def house_close_ends_open_reads_and_may_be_called_twice(w: CheckWorld) -> None:
     """Close ends open reads and may be called twice."""
     joined, peer = w.joined, w.peer
     joined.hold()
@@ -43,25 +43,25 @@ def house_close_ends_open_reads_and_may_be_called_twice(w: World) -> None:
     joined.let_go()
     closer.join()
     joined.fabric.close()
-    assert joined.ends(handle)[handle].outcome is Outcome.FAILED
+    assert joined.ends(handle)[handle].outcome is ReadOutcome.FAILED
     with refused(FabricError, "closed"):
         joined.submit(peer, copies("full", 0, 0, 1))
 
 
-def house_close_without_expose(w: World) -> None:
+def house_close_without_expose(w: CheckWorld) -> None:
     """Close without expose."""
     kind = w.kind
     build(kind, Boot(next(BOOTS)), 0, wake=lambda: None, clock=WallClock()).close()
 
 
-def house_nothing_is_left_after_close(w: World) -> None:
+def house_nothing_is_left_after_close(w: CheckWorld) -> None:
     """Nothing is left after close."""
     kind, peer = w.kind, w.peer
 
     def live() -> None:
         rig = Rig(kind, next(BOOTS), SMALL)
         rig.connect(peer.id, peer.manifest)
-        assert rig.read(peer, copies("full", 0, 0, 4096)).outcome is Outcome.OK
+        assert rig.read(peer, copies("full", 0, 0, 4096)).outcome is ReadOutcome.OK
         rig.close()
 
     live()  # libraries open what they keep at their first use
@@ -74,7 +74,7 @@ def house_nothing_is_left_after_close(w: World) -> None:
     assert Path("/proc/self/maps").read_text().count("memfd:baton-pool") == maps
 
 
-def house_a_process_that_forgets_to_close_ends_cleanly(w: World) -> None:
+def house_a_process_that_forgets_to_close_ends_cleanly(w: CheckWorld) -> None:
     """A process that forgets to close ends cleanly."""
     spawn = w.spawn
     source = spawn()

@@ -8,9 +8,9 @@ import numpy as np
 
 from baton.adapters.fabrics import DEFAULTS
 from baton.core.errors import FabricError
-from baton.dev.contract.peer import Order, Peer
+from baton.dev.contract.peer import Peer, PeerOrder
 from baton.dev.contract.rig import BOOTS, FULL, SECONDS, Rig, copies
-from baton.ports.fabric import Copies, Ended, Outcome
+from baton.ports.fabric import Copies, ReadEnded, ReadOutcome
 from baton.ports.fabric_settings import FabricSettings
 
 POOL_BYTES = 64 << 20
@@ -20,7 +20,7 @@ ROUNDS = 3  # the best counts: the others measure the machine
 EFFICIENT = 0.5  # of the best rate
 
 
-class Rate(msgspec.Struct, frozen=True):
+class ScatteredRate(msgspec.Struct, frozen=True):
     """Scattered ranges of one size, read with one submit."""
 
     range_bytes: int
@@ -48,7 +48,7 @@ class Measured(msgspec.Struct, frozen=True):
     first_read_ms: float
     small_read_us: float
     cancel_ms: float
-    rates: tuple[Rate, ...]
+    rates: tuple[ScatteredRate, ...]
     efficient_bytes: int
     stopped: str
     dead: str
@@ -58,7 +58,7 @@ class Measured(msgspec.Struct, frozen=True):
 def measure(kind: str, settings: FabricSettings = DEFAULTS) -> Measured:
     """Take all numbers; about ten seconds. Raises ConfigError if the fabric does not start."""
     pools = {"full": POOL_BYTES}
-    peer = Peer(Order(kind, next(BOOTS), 0, pools, settings))
+    peer = Peer(PeerOrder(kind, next(BOOTS), 0, pools, settings))
     rig = Rig(kind, next(BOOTS), pools, settings=settings)
     try:
         began = time.perf_counter()
@@ -97,19 +97,19 @@ def _timed(rig: Rig, peer: Peer, what: Copies) -> float:
         if ends := rig.fabric.poll():
             seconds = time.perf_counter() - began
             break
-    if any(not isinstance(end, Ended) or end.outcome is not Outcome.OK for end in ends):
+    if any(not isinstance(end, ReadEnded) or end.outcome is not ReadOutcome.OK for end in ends):
         raise FabricError(f"a read failed while it was measured: {ends[0]}")
     return seconds
 
 
-def _rates(rig: Rig, peer: Peer) -> Iterator[Rate]:
+def _rates(rig: Rig, peer: Peer) -> Iterator[ScatteredRate]:
     rng = np.random.default_rng(1)  # noqa: TID251  a fixed order, not chance
     for size in SIZES:
         count = min(POOL_BYTES // size, RANGES)
         source, target = (rng.permutation(POOL_BYTES // size)[:count] * size for _ in range(2))
         what = copies("full", source, target, np.full(count, size))
         seconds = min(_timed(rig, peer, what) for _ in range(ROUNDS))
-        yield Rate(size, count, count * size / seconds / 1e9, 1e6 * seconds / count)
+        yield ScatteredRate(size, count, count * size / seconds / 1e9, 1e6 * seconds / count)
 
 
 def _cancel(rig: Rig, peer: Peer) -> float:
@@ -132,7 +132,7 @@ def _stopped(rig: Rig, peer: Peer) -> str:
         landed[:] = 0x5A
         peer.resume()
         time.sleep(0.5)
-        late = "" if end.outcome is not Outcome.FAILED or bool((landed == 0x5A).all()) else "; BYTES LANDED AFTER THE END"
+        late = "" if end.outcome is not ReadOutcome.FAILED or bool((landed == 0x5A).all()) else "; BYTES LANDED AFTER THE END"
         return f"{end.outcome.value} after {seconds:.2f} s {_why(end.detail)}{late}"
     finally:
         peer.resume()
@@ -148,7 +148,7 @@ def _dead(rig: Rig, peer: Peer) -> str:
 
 
 def _restart(rig: Rig, kind: str, settings: FabricSettings) -> str:
-    peer = Peer(Order(kind, next(BOOTS), 0, {"full": POOL_BYTES}, settings))
+    peer = Peer(PeerOrder(kind, next(BOOTS), 0, {"full": POOL_BYTES}, settings))
     try:
         began = time.perf_counter()
         rig.connect(peer.id, peer.manifest)

@@ -31,7 +31,7 @@ class WallClock:
         return Micros(time.monotonic_ns() // 1000)
 
 
-class Order(msgspec.Struct):
+class PeerOrder(msgspec.Struct):
     """How the peer is made."""
 
     kind: str
@@ -54,7 +54,7 @@ def pattern(seed: int, group: str, nbytes: int) -> NDArray[np.uint8]:
 class Peer:
     """A running source rank."""
 
-    order: Order
+    order: PeerOrder
     process: subprocess.Popen[str] = field(init=False)
     manifest: RankManifest = field(init=False)
 
@@ -114,7 +114,7 @@ class Peer:
 
 def main() -> None:
     """The source rank."""
-    order = msgspec.json.decode(sys.argv[1], type=Order)
+    order = msgspec.json.decode(sys.argv[1], type=PeerOrder)
     fabric = build(order.kind, Boot(order.boot), order.rank, wake=lambda: None, clock=WallClock(), settings=order.settings)
     pools = {GroupName(g): HostPool(n, what=g) for g, n in order.pools.items()}
     for group, pool in pools.items():

@@ -7,11 +7,11 @@ from baton.core.errors import FabricError
 from baton.core.ids import Boot, Rank, RankId
 from baton.core.manifest import PoolView, RankManifest
 from baton.dev.contract.peer import pattern
-from baton.dev.contract.rig import FULL, POOLS, SLOT, World, copies, refused
-from baton.ports.fabric import Connected, Outcome
+from baton.dev.contract.rig import FULL, POOLS, SLOT, CheckWorld, copies, refused
+from baton.ports.fabric import Connected, ReadOutcome
 
 
-def f5_a_killed_peer_fails_its_reads_and_its_restart_is_another_peer(w: World) -> None:
+def f5_a_killed_peer_fails_its_reads_and_its_restart_is_another_peer(w: CheckWorld) -> None:
     """A killed peer fails its reads and its restart is another peer."""
     rig, peer, spawn = w.rig, w.peer, w.spawn
     old = spawn()
@@ -19,16 +19,16 @@ def f5_a_killed_peer_fails_its_reads_and_its_restart_is_another_peer(w: World) -
     rig.connect(peer.id, peer.manifest)
     rig.read_ok(old, copies("full", 0, 0, 8192))
     old.kill()
-    assert rig.read(old, copies("full", 0, 8192, 8192)).outcome is Outcome.FAILED
+    assert rig.read(old, copies("full", 0, 8192, 8192)).outcome is ReadOutcome.FAILED
     new = spawn()  # same rank, same role, next boot
     rig.connect(new.id, new.manifest)
-    assert rig.read(old, copies("full", 0, 8192, 8192)).outcome is Outcome.FAILED
+    assert rig.read(old, copies("full", 0, 8192, 8192)).outcome is ReadOutcome.FAILED
     for whole in (new, peer):
-        assert rig.read(whole, copies("full", 0, 0, 8192)).outcome is Outcome.OK
+        assert rig.read(whole, copies("full", 0, 0, 8192)).outcome is ReadOutcome.OK
         assert np.array_equal(rig.pools[FULL].array[:8192], pattern(whole.order.boot, "full", whole.order.pools["full"])[:8192])
 
 
-def f5_a_peer_killed_under_reads_leaves_none_open(w: World) -> None:
+def f5_a_peer_killed_under_reads_leaves_none_open(w: CheckWorld) -> None:
     """A peer killed under reads leaves none open."""
     rig, spawn = w.rig, w.spawn
     source = spawn(POOLS)
@@ -36,10 +36,10 @@ def f5_a_peer_killed_under_reads_leaves_none_open(w: World) -> None:
     handles = [rig.submit(source, copies("full", 0, 0, POOLS["full"])) for _ in range(40)]
     source.kill()
     ends = rig.ends(*handles)
-    assert ends[handles[-1]].outcome is Outcome.FAILED
+    assert ends[handles[-1]].outcome is ReadOutcome.FAILED
 
 
-def f5_a_dead_peer_cannot_be_connected_or_cannot_be_read(w: World) -> None:
+def f5_a_dead_peer_cannot_be_connected_or_cannot_be_read(w: CheckWorld) -> None:
     """A dead peer cannot be connected or cannot be read."""
     rig, spawn = w.rig, w.spawn
     source = spawn()
@@ -48,17 +48,17 @@ def f5_a_dead_peer_cannot_be_connected_or_cannot_be_read(w: World) -> None:
         rig.connect(source.id, source.manifest)
     except FabricError:
         return
-    assert rig.read(source, copies("full", 0, 0, 1)).outcome is Outcome.FAILED
+    assert rig.read(source, copies("full", 0, 0, 1)).outcome is ReadOutcome.FAILED
 
 
-def f5_disconnect_ends_reads_and_forgets(w: World) -> None:
+def f5_disconnect_ends_reads_and_forgets(w: CheckWorld) -> None:
     """Disconnect ends reads and forgets."""
     joined, peer = w.joined, w.peer
     joined.hold()
     handles = [joined.submit(peer, copies("full", 0, 0, POOLS["full"])) for _ in range(3)]
     joined.fabric.disconnect(peer.id)
     joined.let_go()
-    assert {end.outcome for end in joined.ends(*handles).values()} == {Outcome.FAILED}
+    assert {end.outcome for end in joined.ends(*handles).values()} == {ReadOutcome.FAILED}
     with refused(FabricError, "not connected"):
         joined.submit(peer, copies("full", 0, 0, 1))
     joined.fabric.disconnect(peer.id)
@@ -68,7 +68,7 @@ def f5_disconnect_ends_reads_and_forgets(w: World) -> None:
     joined.read_ok(peer, copies("full", 0, 0, 4096))
 
 
-def f10_connecting_waits_for_nobody(w: World) -> None:
+def f10_connecting_waits_for_nobody(w: CheckWorld) -> None:
     """Connecting waits for nobody."""
     rig, source = w.rig, w.spawn()
     source.stop()
@@ -80,7 +80,7 @@ def f10_connecting_waits_for_nobody(w: World) -> None:
     rig.read_ok(source, copies("full", 0, 0, 4096))
 
 
-def f10_of_a_peer_that_was_disconnected_nothing_more_is_said(w: World) -> None:
+def f10_of_a_peer_that_was_disconnected_nothing_more_is_said(w: CheckWorld) -> None:
     """Of a peer that was disconnected nothing more is said."""
     rig, peer, source = w.rig, w.peer, w.spawn()
     source.stop()
@@ -101,14 +101,14 @@ def f10_of_a_peer_that_was_disconnected_nothing_more_is_said(w: World) -> None:
     rig.read_ok(peer, copies("full", 0, 0, 4096))
 
 
-def f8_an_unknown_peer_is_refused(w: World) -> None:
+def f8_an_unknown_peer_is_refused(w: CheckWorld) -> None:
     """An unknown peer is refused."""
     rig, peer = w.rig, w.peer
     with refused(FabricError, "not connected"):
         rig.submit(peer, copies("full", 0, 0, 1))
 
 
-def f8_manifests_that_cannot_be_are_refused(w: World) -> None:
+def f8_manifests_that_cannot_be_are_refused(w: CheckWorld) -> None:
     """Manifests that cannot be are refused."""
     rig, kind, peer = w.rig, w.kind, w.peer
     good = peer.manifest

@@ -3,13 +3,13 @@
 import random
 
 from baton.dev.contract.peer import pattern
-from baton.dev.contract.rig import FULL, POOLS, SECONDS, SMALL, World, copies, scattered
-from baton.ports.fabric import Ended, Outcome
+from baton.dev.contract.rig import FULL, POOLS, SECONDS, SMALL, CheckWorld, copies, scattered
+from baton.ports.fabric import ReadEnded, ReadOutcome
 
 PIECE = 8 << 20  # of a read from a source that stands still: more than what is on its way already
 
 
-def f1_submit_returns_before_any_byte_is_moved(w: World) -> None:
+def f1_submit_returns_before_any_byte_is_moved(w: CheckWorld) -> None:
     """Submit returns before any byte is moved."""
     joined, peer = w.joined, w.peer
     joined.hold()
@@ -17,21 +17,21 @@ def f1_submit_returns_before_any_byte_is_moved(w: World) -> None:
     assert joined.fabric.poll() == []
     joined.check()  # all zero
     joined.let_go()
-    assert joined.ends(handle)[handle].outcome is Outcome.OK
+    assert joined.ends(handle)[handle].outcome is ReadOutcome.OK
 
 
-def f1_the_wake_comes_after_the_end_can_be_polled(w: World) -> None:
+def f1_the_wake_comes_after_the_end_can_be_polled(w: CheckWorld) -> None:
     """The wake comes after the end can be polled."""
     joined, peer = w.joined, w.peer
     joined.woken.clear()
     handle = joined.submit(peer, copies("slot", 0, 0, 16))
     assert joined.woken.wait(30)
     (end,) = joined.fabric.poll()
-    assert isinstance(end, Ended)
+    assert isinstance(end, ReadEnded)
     assert end.handle == handle
 
 
-def f2_scattered_ranges_of_two_groups_land_byte_for_byte(w: World) -> None:
+def f2_scattered_ranges_of_two_groups_land_byte_for_byte(w: CheckWorld) -> None:
     """Scattered ranges of two groups land byte for byte."""
     joined, peer = w.joined, w.peer
     for seed in range(4):
@@ -44,7 +44,7 @@ def f2_scattered_ranges_of_two_groups_land_byte_for_byte(w: World) -> None:
         )
 
 
-def f2_reads_see_what_the_source_wrote_last(w: World) -> None:
+def f2_reads_see_what_the_source_wrote_last(w: CheckWorld) -> None:
     """Reads see what the source wrote last."""
     rig, spawn = w.rig, w.spawn
     source = spawn()
@@ -54,7 +54,7 @@ def f2_reads_see_what_the_source_wrote_last(w: World) -> None:
     rig.read_ok(source, copies("full", 0, 0, SMALL["full"]), seed=77)
 
 
-def f2_nothing_to_read_ends_ok(w: World) -> None:
+def f2_nothing_to_read_ends_ok(w: CheckWorld) -> None:
     """Nothing to read ends ok."""
     joined, peer = w.joined, w.peer
     joined.read_ok(peer)
@@ -62,18 +62,18 @@ def f2_nothing_to_read_ends_ok(w: World) -> None:
     joined.read_ok(peer, copies("full", [5, 9], [7, 1], [0, 3]))
 
 
-def f3_each_of_many_reads_ends_once(w: World) -> None:
+def f3_each_of_many_reads_ends_once(w: CheckWorld) -> None:
     """Each of many reads ends once."""
     joined, peer = w.joined, w.peer
     handles = [joined.submit(peer, copies("full", i * 4096, i * 4096, 4096)) for i in range(200)]
     for handle in handles[::3]:
         joined.fabric.cancel(handle)
     ends = joined.ends(*handles)
-    assert all(ends[h].outcome is Outcome.OK for i, h in enumerate(handles) if i % 3)
-    assert joined.read(peer, copies("slot", 0, 0, 1)).outcome is Outcome.OK  # and nothing else comes before it
+    assert all(ends[h].outcome is ReadOutcome.OK for i, h in enumerate(handles) if i % 3)
+    assert joined.read(peer, copies("slot", 0, 0, 1)).outcome is ReadOutcome.OK  # and nothing else comes before it
 
 
-def f3_after_a_cancelled_read_has_ended_nothing_of_it_lands(w: World) -> None:
+def f3_after_a_cancelled_read_has_ended_nothing_of_it_lands(w: CheckWorld) -> None:
     """After a cancelled read has ended nothing of it lands."""
     joined, peer = w.joined, w.peer
     whole = copies("full", 0, 0, POOLS["full"])
@@ -85,7 +85,7 @@ def f3_after_a_cancelled_read_has_ended_nothing_of_it_lands(w: World) -> None:
     joined.read_ok(peer, copies("slot", 0, 0, POOLS["slot"]))  # whatever was queued before has had its turn
 
 
-def f3_what_ended_while_its_source_stood_still_lands_nothing_when_it_goes_on(w: World) -> None:
+def f3_what_ended_while_its_source_stood_still_lands_nothing_when_it_goes_on(w: CheckWorld) -> None:
     """What ended while its source stood still lands nothing when it goes on."""
     rig, source = w.rig, w.spawn(POOLS)
     rig.connect(source.id, source.manifest)
@@ -98,21 +98,21 @@ def f3_what_ended_while_its_source_stood_still_lands_nothing_when_it_goes_on(w: 
             rig.fabric.cancel(handle)
         ends = rig.ends(*handles, hurry_us=SECONDS)
         for handle, place in zip(handles, places, strict=True):
-            if ends[handle].outcome is Outcome.FAILED:
+            if ends[handle].outcome is ReadOutcome.FAILED:
                 rig.fill(place)
     finally:
         source.resume()
     rig.all_released()
     for handle, place in zip(handles, places, strict=True):
-        if ends[handle].outcome is Outcome.UNKNOWN:
+        if ends[handle].outcome is ReadOutcome.UNKNOWN:
             rig.fill(place)
-        elif ends[handle].outcome is Outcome.OK:  # memory that can be read without the help of whoever made it
+        elif ends[handle].outcome is ReadOutcome.OK:  # memory that can be read without the help of whoever made it
             rig.expected[FULL][place] = pattern(source.order.boot, "full", POOLS["full"])[place]
     rig.read(source, copies("slot", 0, 0, 1))  # comes after whatever the source still had to do, or fails with it
     rig.check()
 
 
-def f4_a_cancelled_read_is_not_ok(w: World) -> None:
+def f4_a_cancelled_read_is_not_ok(w: CheckWorld) -> None:
     """A cancelled read is not ok."""
     joined, peer = w.joined, w.peer
     joined.hold()
@@ -120,15 +120,15 @@ def f4_a_cancelled_read_is_not_ok(w: World) -> None:
     joined.fabric.cancel(handles[0])
     joined.let_go()
     ends = joined.ends(*handles)
-    assert [ends[h].outcome for h in handles] == [Outcome.FAILED, Outcome.OK]
+    assert [ends[h].outcome for h in handles] == [ReadOutcome.FAILED, ReadOutcome.OK]
     assert "cancel" in ends[handles[0]].detail
 
 
-def f4_cancelling_what_has_ended_or_never_was_changes_nothing(w: World) -> None:
+def f4_cancelling_what_has_ended_or_never_was_changes_nothing(w: CheckWorld) -> None:
     """Cancelling what has ended or never was changes nothing."""
     joined, peer = w.joined, w.peer
     handle = joined.submit(peer, copies("slot", 0, 0, 1))
     joined.ends(handle)
     joined.fabric.cancel(handle)
     joined.fabric.cancel(handle)
-    assert joined.read(peer, copies("slot", 0, 0, 1)).outcome is Outcome.OK
+    assert joined.read(peer, copies("slot", 0, 0, 1)).outcome is ReadOutcome.OK

@@ -14,8 +14,8 @@ from baton.adapters.fabrics import DEFAULTS, build, connect_and_wait
 from baton.adapters.memory import HostPool
 from baton.core.ids import Boot, GroupName, Micros, RankId
 from baton.core.manifest import RankManifest
-from baton.dev.contract.peer import Order, Peer, pattern
-from baton.ports.fabric import Copies, Ended, FabricEvent, Handle, Outcome, Released
+from baton.dev.contract.peer import Peer, PeerOrder, pattern
+from baton.ports.fabric import Copies, FabricEvent, Handle, ReadEnded, ReadOutcome, Released
 from baton.ports.fabric_settings import FabricSettings
 
 FULL, SLOT = GroupName("full"), GroupName("slot")
@@ -89,9 +89,9 @@ class Rig:
         self.fabric.submit(handle, who, copies, deadline=Micros(deadline_us))
         return handle
 
-    def ends(self, *handles: Handle, hurry_us: int = 0) -> dict[Handle, Ended]:
+    def ends(self, *handles: Handle, hurry_us: int = 0) -> dict[Handle, ReadEnded]:
         """Wait until all have ended; fails when one ends twice or another one ends. The clock moves ahead at every look."""
-        found: dict[Handle, Ended] = {}
+        found: dict[Handle, ReadEnded] = {}
         limit = time.monotonic() + PATIENCE_S
         while set(found) != set(handles):
             assert time.monotonic() < limit, f"only {found} of {handles} have ended"
@@ -109,21 +109,21 @@ class Rig:
             assert time.monotonic() < limit, f"{self._unknown} have not been released"
             assert self._look() == []
 
-    def _look(self) -> list[Ended]:
+    def _look(self) -> list[ReadEnded]:
         self.woken.wait(0.1)
         self.woken.clear()
         found = []
         for event in self.fabric.poll():
-            assert isinstance(event, Ended | Released)
+            assert isinstance(event, ReadEnded | Released)
             if isinstance(event, Released):
                 self._unknown.remove(event.handle)
                 continue
             found.append(event)
-            if event.outcome is Outcome.UNKNOWN:
+            if event.outcome is ReadOutcome.UNKNOWN:
                 self._unknown.add(event.handle)
         return found
 
-    def read(self, peer: Peer | RankId, *copies: Copies) -> Ended:
+    def read(self, peer: Peer | RankId, *copies: Copies) -> ReadEnded:
         """Read, and wait for the end."""
         handle = self.submit(peer, *copies)
         return self.ends(handle)[handle]
@@ -131,7 +131,7 @@ class Rig:
     def read_ok(self, peer: Peer, *copies: Copies, seed: int | None = None) -> None:
         """Read, and compare the whole of every pool with what must be there."""
         end = self.read(peer, *copies)
-        assert end.outcome is Outcome.OK, end
+        assert end.outcome is ReadOutcome.OK, end
         for c in copies:
             source = pattern(peer.order.boot if seed is None else seed, c.group, peer.order.pools[c.group])
             for s, t, n in zip(c.source.tolist(), c.target.tolist(), c.nbytes.tolist(), strict=True):
@@ -185,7 +185,7 @@ def refused(kind: type[Exception], words: str = "") -> Iterator[None]:
     raise AssertionError(f"not refused with {kind.__name__} {words!r}")
 
 
-class World:
+class CheckWorld:
     """What a check has at hand: a rig of its own, a source rank that nobody kills, and others that may be killed."""
 
     def __init__(self, kind: str, peer: Peer, settings: FabricSettings = DEFAULTS) -> None:
@@ -201,7 +201,7 @@ class World:
 
     def spawn(self, pools: dict[str, int] = SMALL) -> Peer:
         """A source rank for this check alone."""
-        self._spawned.append(Peer(Order(self.kind, next(BOOTS), 0, pools, self._settings)))
+        self._spawned.append(Peer(PeerOrder(self.kind, next(BOOTS), 0, pools, self._settings)))
         return self._spawned[-1]
 
     def close(self) -> None:

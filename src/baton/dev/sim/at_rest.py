@@ -38,7 +38,7 @@ class Kept(msgspec.Struct, eq=False):
             one = one.above
 
 
-class Order(msgspec.Struct):
+class HashOrder(msgspec.Struct):
     """Pages that are being hashed where they lie."""
 
     at: int
@@ -52,7 +52,7 @@ class AtRest:
 
     def __init__(self, name: str, bound_us: int, collective: Collective, violate: Callable[[str, str], None]) -> None:
         self._name, self._bound, self._collective, self._violate = name, bound_us, collective, violate
-        self._orders: dict[int, Order] = {}
+        self._orders: dict[int, HashOrder] = {}
         self.due: set[Kept] = set()  # to leave the cache
 
     @property
@@ -91,7 +91,7 @@ class AtRest:
         for order in plan.inspect:
             kept = {cached[g, int(p)]: None for g, pages in order.pages.items() for p in pages if (g, int(p)) in cached}
             damaged = {k for k in kept if self._collective.flipped(k.pages) is not None}
-            self._orders[order.order] = Order(self._now, list(kept), damaged, set())
+            self._orders[order.order] = HashOrder(self._now, list(kept), damaged, set())
 
     def answered(self, rank: Rank, orders: Iterable[int], cached: Collection[Kept]) -> None:
         """A rank has told its leader what pages sum to."""

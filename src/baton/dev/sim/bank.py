@@ -7,14 +7,14 @@ import msgspec
 
 from baton.dev.sim.plants.plant import Plant
 from baton.dev.sim.plants.seeds import FIRST_SEEDS
-from baton.dev.sim.run import Outcome, run
+from baton.dev.sim.run import RunOutcome, run
 from baton.dev.sim.shrink import shrink
 
 SEEDS = range(500)  # within which every planted bug must be found
 SHRINK_RUNS = 300
 
 
-class Found(msgspec.Struct, frozen=True):
+class PlantResult(msgspec.Struct, frozen=True):
     """What the simulator makes of one planted bug.
 
     Attributes:
@@ -34,20 +34,20 @@ class Found(msgspec.Struct, frozen=True):
     choices: int | None = None
 
 
-def shows(plant: Plant, seed: int) -> Outcome | None:
+def shows(plant: Plant, seed: int) -> RunOutcome | None:
     """The world of that seed, if it breaks what the plant says."""
     outcome = run(seed, parts=plant.make())
     return outcome if outcome.invariant in plant.invariants else None
 
 
-def first(plant: Plant, seeds: Iterable[int] = SEEDS) -> Outcome | None:
+def first(plant: Plant, seeds: Iterable[int] = SEEDS) -> RunOutcome | None:
     """A world that shows a plant: the one that was the first at the last measurement, or the first one."""
     known = FIRST_SEEDS.get(plant.name)
     order = dict.fromkeys([*seeds] if known is None else [known, *seeds])
     return next((found for seed in order if (found := shows(plant, seed)) is not None), None)
 
 
-def measure(plant: Plant, seeds: Sequence[int], *, shrink_runs: int = 0) -> Found:
+def measure(plant: Plant, seeds: Sequence[int], *, shrink_runs: int = 0) -> PlantResult:
     """Run all these worlds with a bug planted."""
     first_seed, invariant, hits, others = None, "", 0, Counter[str]()
     script = None
@@ -62,10 +62,10 @@ def measure(plant: Plant, seeds: Sequence[int], *, shrink_runs: int = 0) -> Foun
     choices = None
     if script is not None and shrink_runs:
         choices = len(shrink(script, plant.make(), invariant, shrink_runs))
-    return Found(plant.name, first_seed, invariant, hits / max(1, len(seeds)), len(seeds), others, choices)
+    return PlantResult(plant.name, first_seed, invariant, hits / max(1, len(seeds)), len(seeds), others, choices)
 
 
-def table(plants: Sequence[Plant], found: Sequence[Found]) -> str:
+def table(plants: Sequence[Plant], found: Sequence[PlantResult]) -> str:
     """Markdown; one line a plant."""
     lines = [
         "| planted bug | what it models | record | found by | first seed | rate | choices |",

@@ -49,7 +49,7 @@ class PlanBook:
             )
 
 
-class RankBooks:
+class ShadowBooks:
     """Shadow books of one rank."""
 
     def __init__(self, name: str, placement: Placement, violate: Callable[[str, str], None]) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Place = tuple[GroupName, int]  # a block of a pool
 
 
-class World(Protocol):
+class CollectiveWorld(Protocol):
     """What the ranks of a worker need to know of their world."""
 
     heap: Heap
@@ -52,7 +52,7 @@ class World(Protocol):
 class Collective:
     """The ranks of one incarnation of a worker, which compute together or not at all."""
 
-    def __init__(self, world: World, boot: Boot, role: str, ranks: int) -> None:
+    def __init__(self, world: CollectiveWorld, boot: Boot, role: str, ranks: int) -> None:
         self.world, self.boot, self.role, self.ranks = world, boot, role, ranks
         self.engines: dict[Rank, SimEngine] = {}
         self.said: dict[Key, list[TokenId]] = {}  # tokens computed beyond the ticket's context

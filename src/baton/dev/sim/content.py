@@ -121,7 +121,7 @@ def _whole_row(spec: str, row_bytes: int, head: int, layer: int, part: int) -> i
     return (1 << 8 * row_bytes) - 1
 
 
-class Rows:
+class BlockContents:
     """The contents of one rank's blocks, each as one little-endian integer of as many bytes.
 
     A row is the product of its unit's key and its position's stamp; keys are so short that the product fills the row. So a block

@@ -7,13 +7,13 @@ not worked out again.
 from collections.abc import Sequence
 
 from baton.core.ids import GroupName
-from baton.dev.sim.content import Rows
+from baton.dev.sim.content import BlockContents
 
 
 class Context:
     """One room's blocks of one group, from the first position on."""
 
-    def __init__(self, rows: Rows, group: GroupName) -> None:
+    def __init__(self, rows: BlockContents, group: GroupName) -> None:
         self._rows, self._group = rows, group
         self._stamps: list[int] = []  # of the positions that `_blocks` holds
         self._blocks: list[int] = []

@@ -15,11 +15,11 @@ from baton.core.ids import GroupName, Key, Rank, Seq
 from baton.core.memory.state import Group, Placement, Unit, Window, extent_blocks
 from baton.core.messages import Drawn
 from baton.core.past import Past
-from baton.core.rank.watchdog import Task
+from baton.core.rank.watchdog import WorkKind
 from baton.core.work import Batch, BatchDone, DigestDone, DigestOrder, Draw, Row, RowDone
 from baton.dev.sim import content
 from baton.dev.sim.collective import Collective
-from baton.dev.sim.collective import World as CollectivesWorld
+from baton.dev.sim.collective import CollectiveWorld as CollectivesWorld
 from baton.dev.sim.context import Context
 from baton.dev.sim.gray import DIGEST, STEP
 from baton.dev.sim.memory import SimPool
@@ -39,12 +39,12 @@ class Flips(msgspec.Struct):
     bits: set[tuple[int, int]]
 
 
-class World(CollectivesWorld, Protocol):
+class EngineWorld(CollectivesWorld, Protocol):
     """What an engine needs to know of its world, beside what its collective does."""
 
     clearing: bool  # whether somebody has asked for empty pools
 
-    def rows_of(self, placement: Placement) -> content.Rows:
+    def rows_of(self, placement: Placement) -> content.BlockContents:
         """What a rank so placed holds."""
         ...
 
@@ -59,7 +59,7 @@ class SimEngine:
     def __init__(
         self,
         *,
-        world: World,
+        world: EngineWorld,
         process: Process,
         placement: Placement,
         rank: Rank,
@@ -152,7 +152,7 @@ class SimEngine:
         self.sim_pools[group].data[:] = 0
 
     @property
-    def progress(self) -> Mapping[Task, int]:
+    def progress(self) -> Mapping[WorkKind, int]:
         """See Engine: nothing takes long here."""
         return {}
 

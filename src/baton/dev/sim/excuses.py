@@ -21,7 +21,7 @@ MISTAKEN = frozenset({"mistaken pair"})  # an attempt may fail of it: the reques
 EVERYBODY = "*"
 
 
-class Fault(msgspec.Struct, frozen=True):
+class InjectedFault(msgspec.Struct, frozen=True):
     """Something that went wrong, and whom it hit (workers or gateways by name)."""
 
     at: int
@@ -34,7 +34,9 @@ def worker_of(process: str) -> str:
     return process.split("/")[0]
 
 
-def excuse(code: FailCode, faults: list[Fault], concerned: frozenset[str], *, also: frozenset[str] = frozenset()) -> Fault | None:
+def excuse(
+    code: FailCode, faults: list[InjectedFault], concerned: frozenset[str], *, also: frozenset[str] = frozenset()
+) -> InjectedFault | None:
     """A fault that explains this failure of a request which concerned these workers and gateways; also: further kinds that do."""
     kinds = EXCUSES[code] | also
     return next((f for f in faults if f.kind in kinds and (f.whom & concerned or EVERYBODY in f.whom)), None)

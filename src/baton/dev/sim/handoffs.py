@@ -17,7 +17,7 @@ from baton.core.manifest import Manifest
 from baton.core.memory.state import Unit, Window
 from baton.core.messages import Drawn, FailCode, Failed, FirstToken, Ticket, Tokens
 from baton.dev.sim.clients import right_answer
-from baton.dev.sim.excuses import MISTAKEN, Fault, excuse
+from baton.dev.sim.excuses import MISTAKEN, InjectedFault, excuse
 
 
 class Handoffs:
@@ -26,7 +26,7 @@ class Handoffs:
     def __init__(
         self,
         tickets: Mapping[Key, Ticket],
-        faults: list[Fault],
+        faults: list[InjectedFault],
         concerned: Mapping[str, set[str]],
         violate: Callable[[str, str], None],
         *,

@@ -23,7 +23,7 @@ SLOW_US = (2_000, 20_000, 400_000, 2_000_000)  # the last is longer than a hando
 Block = tuple[GroupName, int, int]  # group, place in the copy, place in the pool
 
 
-class World(Protocol):
+class StoreWorld(Protocol):
     """What a store needs to know of its world."""
 
     heap: Heap
@@ -43,7 +43,7 @@ class SimHostStore:
     """Port HostStore for one rank."""
 
     def __init__(
-        self, *, world: World, process: Process, placement: Placement, pools: Mapping[GroupName, SimPool], total: int
+        self, *, world: StoreWorld, process: Process, placement: Placement, pools: Mapping[GroupName, SimPool], total: int
     ) -> None:
         self._world, self._process, self._placement, self._pools, self._total = world, process, placement, pools, total
         self.copies: dict[Key, dict[GroupName, NDArray[np.uint8]]] = {}  # [blocks, bytes of one]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from baton.core.errors import FabricError
 from baton.core.ids import Boot, GroupName, Micros, RankId
 from baton.core.manifest import RankManifest
-from baton.core.work import Connected, Copies, Ended, FabricEvent, Handle, Outcome, Released
+from baton.core.work import Connected, Copies, FabricEvent, Handle, ReadEnded, ReadOutcome, Released
 from baton.dev.sim.costs import Costs, Wires
 from baton.dev.sim.heap import Heap
 from baton.dev.sim.process import Process
@@ -47,7 +47,7 @@ class SimPool:
         self.fd = None
 
 
-class Books(Protocol):
+class MemoryWatcher(Protocol):
     """Who watches what happens to memory (sim/books.py)."""
 
     def read_began(self, handle: Handle, peer: RankId, ranges: Sequence[Range]) -> None:
@@ -67,7 +67,7 @@ class Books(Protocol):
         ...
 
 
-class World(Protocol):
+class FabricWorld(Protocol):
     """What a fabric needs to know of its world."""
 
     heap: Heap
@@ -117,7 +117,7 @@ class UnderWay:
 class SimFabric:
     """Port Fabric for one rank."""
 
-    def __init__(self, world: World, process: Process, pools: Mapping[GroupName, SimPool], books: Books) -> None:
+    def __init__(self, world: FabricWorld, process: Process, pools: Mapping[GroupName, SimPool], books: MemoryWatcher) -> None:
         self._world, self._process, self._pools, self._books = world, process, pools, books
         self._peers: dict[RankId, RankManifest] = {}
         self._reaching: dict[RankId, RankManifest] = {}  # connections that take their time
@@ -240,7 +240,7 @@ class SimFabric:
             last = max(last, landed)
             heap.after(sampled, self._sample, read, i, i == lies)
             heap.after(landed, self._land, read, i)
-        outcome = Outcome.OK if fails is None else Outcome.FAILED
+        outcome = ReadOutcome.OK if fails is None else ReadOutcome.FAILED
         heap.after(last + 5, self._finish, read, outcome, "a simulated error" if fails is not None else "")
 
     def _lies(self, peer: RankId, probability: float) -> bool:
@@ -258,7 +258,7 @@ class SimFabric:
             return
         source = self._world.memory_of(read.peer.boot)
         if source is None:
-            self._finish(read, Outcome.FAILED, "the source has ended")
+            self._finish(read, ReadOutcome.FAILED, "the source has ended")
             return
         pools = source[1]
         read.brings[cell] = [bytes(pools[g].raw[s : s + n]) for g, s, _, n in read.cells[cell]]
@@ -297,16 +297,16 @@ class SimFabric:
             self._books.landing(read.handle, group, target, nbytes)
             self._pools[group].raw[target : target + nbytes] = data
 
-    def _finish(self, read: UnderWay, outcome: Outcome, detail: str) -> None:
+    def _finish(self, read: UnderWay, outcome: ReadOutcome, detail: str) -> None:
         if not read.ended and self._process.alive:
             self._end(read, outcome, detail, quiet=True)
 
-    def _end(self, read: UnderWay, outcome: Outcome, detail: str, *, quiet: bool) -> None:
+    def _end(self, read: UnderWay, outcome: ReadOutcome, detail: str, *, quiet: bool) -> None:
         if self._world.story is not None:
             self._tell(read, f"ended: {outcome.value}{' (' + detail + ')' if detail else ''}")
         read.ended, read.quiet = True, quiet
         del self._reads[read.handle]
-        self._said.append(Ended(read.handle, outcome, detail))
+        self._said.append(ReadEnded(read.handle, outcome, detail))
         if quiet:
             self._books.read_quiet(read.handle)
         self._process.wake()
@@ -329,7 +329,7 @@ class SimFabric:
         if read.ended or not self._process.alive:
             return
         if self._world.quiet_ends:
-            self._end(read, Outcome.FAILED, why, quiet=True)
+            self._end(read, ReadOutcome.FAILED, why, quiet=True)
         else:
             self._tear_down(read, why)
 
@@ -351,7 +351,7 @@ class SimFabric:
         self._end_unquiet(read, "the endpoint was torn down under it", release_us)
 
     def _end_unquiet(self, read: UnderWay, why: str, release_us: int) -> None:
-        self._end(read, Outcome.UNKNOWN, why, quiet=False)
+        self._end(read, ReadOutcome.UNKNOWN, why, quiet=False)
         self._world.heap.after(release_us, self._release, read)
 
     def _release(self, read: UnderWay) -> None:

@@ -102,7 +102,7 @@ class ToLink:
 Route = ToAddress | ToLink
 
 
-class Watch(Protocol):
+class FaultListener(Protocol):
     """Who wants to know of faults."""
 
     def __call__(self, kind: str, *names: str) -> None:
@@ -113,7 +113,7 @@ class Watch(Protocol):
 class Network:
     """All links of a world."""
 
-    def __init__(self, heap: Heap, tape: Tape, faults: Callable[[], Faults], fault: Watch) -> None:
+    def __init__(self, heap: Heap, tape: Tape, faults: Callable[[], Faults], fault: FaultListener) -> None:
         self._heap, self._tape, self._faults, self._fault = heap, tape, faults, fault
         self._listening: dict[str, SimControl] = {}
         self._last: dict[tuple[SimControl, Link], int] = {}  # arrival of the last frame in order

@@ -13,7 +13,7 @@ from baton.core.ids import Key, TokenId
 from baton.core.messages import Limits, Sampling, Shaping
 from baton.dev.sim import content
 from baton.dev.sim.clients import Client, Oracle, right_answer
-from baton.dev.sim.excuses import Fault, excuse
+from baton.dev.sim.excuses import InjectedFault, excuse
 from baton.dev.sim.settings import BLOCK_TOKENS
 
 LONGEST_PROMPT = 22  # tokens, of an ordinary request
@@ -33,7 +33,7 @@ SHAPINGS = (
 STOPS = tuple(TokenId(t) for t in range(40, 48))  # many, as there are few tokens
 
 
-class People:
+class SimulatedClients:
     """All clients."""
 
     def __init__(self, world: Any) -> None:
@@ -98,9 +98,9 @@ class People:
             client.gone, client.ended_at = "connection refused", self._world.heap.now
             return
         if tight:
-            self._world.all_faults.append(Fault(self._world.heap.now, "tight", frozenset({f"request {number}"})))
+            self._world.all_faults.append(InjectedFault(self._world.heap.now, "tight", frozenset({f"request {number}"})))
         if client.big:
-            self._world.all_faults.append(Fault(self._world.heap.now, "big", frozenset({f"request {number}"})))
+            self._world.all_faults.append(InjectedFault(self._world.heap.now, "big", frozenset({f"request {number}"})))
         self._world.tell(f"client: {client.name}: {len(prompt)} tokens, at most {limits.max_tokens} to generate")
         try:
             run.step(Submitted(submit, self._world.new_room()))

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 import msgspec
 
 from baton.core.errors import ConfigError
-from baton.dev.sim.run import Outcome
+from baton.dev.sim.run import RunOutcome
 from baton.dev.sim.tape import Script
 
 FORMAT = 1
 
 
-class Choice(msgspec.Struct, frozen=True, array_like=True):
+class TapeChoice(msgspec.Struct, frozen=True, array_like=True):
     """A choice other than 0."""
 
     at: int  # position on the tape
@@ -32,7 +32,7 @@ class Regression(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     planted: str | None  # the bug that was planted, if any
     invariant: str
     detail: str
-    choices: tuple[Choice, ...]
+    choices: tuple[TapeChoice, ...]
 
     @property
     def script(self) -> Script:
@@ -48,9 +48,9 @@ class Regression(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ]
 
 
-def regression(outcome: Outcome, planted: str | None, *, seed: int) -> Regression:
+def regression(outcome: RunOutcome, planted: str | None, *, seed: int) -> Regression:
     """What a failing run leaves."""
-    choices = tuple(Choice(at, choice, outcome.labels[at]) for at, choice in sorted(outcome.choices.items()))
+    choices = tuple(TapeChoice(at, choice, outcome.labels[at]) for at, choice in sorted(outcome.choices.items()))
     return Regression(FORMAT, seed, planted, outcome.invariant, outcome.detail, choices)
 
 

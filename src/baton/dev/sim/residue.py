@@ -141,9 +141,9 @@ JUSTIFIED: Mapping[tuple[str, str], Rule] = MappingProxyType(
         ("RankHost", "_peers"): _read_from,
         ("SimFabric", "_peers"): _read_from,
         ("ProgressTracker", "_heard"): _some("workers"),  # itself among them
-        ("Workers", "_all"): _each("workers"),
-        ("Workers", "_pairs"): _pairs,
-        ("Workers", "_ahead"): _pairs,
+        ("Router", "_all"): _each("workers"),
+        ("Router", "_pairs"): _pairs,
+        ("Router", "_ahead"): _pairs,
         # of those who dialled us the adapter forgets the oldest (adapters/zmq_control.py MAX_LINKS); what we dialled is above
         ("SimControl", "_inward"): _always,
         ("SimControl", "_routes"): lambda live, owner, table: len(table) == live.dialled + len(owner._inward),
@@ -178,18 +178,18 @@ JUSTIFIED: Mapping[tuple[str, str], Rule] = MappingProxyType(
         ("Front", "marks"): _always,
         ("Edge", "_refused"): _always,
         ("AnswerLengths", "_lengths"): lambda live, owner, table: len(table) <= table.maxlen,
-        ("Pace", "_times"): lambda live, owner, table: len(table) <= table.maxlen,
-        ("Tab", "_sum"): lambda live, owner, table: not any(table.values()),
+        ("DepartureRate", "_times"): lambda live, owner, table: len(table) <= table.maxlen,
+        ("PageReservations", "_sum"): lambda live, owner, table: not any(table.values()),
         ("SimFabric", "_lying"): _always,
-        ("Pace", "_slowest"): _always,  # by size, in powers of two
+        ("UsualDuration", "_slowest"): _always,  # by size, in powers of two
         # cached pages
         ("PagePool", "_cached"): _cache,
         ("PrefixCache", "_entries"): _cache,
         ("PrefixCache", "_idle"): _cache,
         ("PrefixCache", "_verified"): lambda live, owner, table: set(table) <= set(owner._entries.values()),
-        ("Entry", "children"): _cache,
-        ("Entry", "pages"): _cache,
-        ("Entry", "sums"): _cache,
+        ("CachedPage", "children"): _cache,
+        ("CachedPage", "pages"): _cache,
+        ("CachedPage", "sums"): _cache,
         # said once, and not acknowledged yet: it was said a moment ago
         ("Stream", "_kept"): lambda live, owner, table: owner._wait == owner._limits.resend_first,
         # for a stated time: sessions that the other side may not know of, offers without a ticket
@@ -197,7 +197,7 @@ JUSTIFIED: Mapping[tuple[str, str], Rule] = MappingProxyType(
         ("EarlyOffers", "_rooms"): lambda live, owner, table: all(
             sender in live.peers and waiting.until > live.now for (_, sender), waiting in table.items()
         ),
-        ("Waiting", "offers"): _always,
+        ("HeldOffers", "offers"): _always,
     }
 )
 

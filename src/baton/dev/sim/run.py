@@ -15,7 +15,7 @@ from baton.dev.sim.tape import Script, Tape
 from baton.dev.sim.world import Violation, World
 
 
-class Kind(Enum):
+class RunKind(Enum):
     """What a run showed."""
 
     FINE = "fine"
@@ -30,7 +30,7 @@ CRASHED = "no_bug"
 PROCESS_ENDED = "process_lives"  # said by whoever ran the process: it is gone, or was silent for too long
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class RunOutcome(msgspec.Struct, frozen=True):
     """What one run showed. `choices` are those other than 0: with them a script repeats the run."""
 
     seed: int
@@ -51,13 +51,13 @@ class Outcome(msgspec.Struct, frozen=True):
     diagram: str = ""  # of one room, the one that the violation is about: mermaid
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> RunKind:
         """Verdict."""
         if not self.invariant:
-            return Kind.FINE
+            return RunKind.FINE
         if self.invariant in (CRASHED, PROCESS_ENDED):
-            return Kind.CRASH
-        return Kind.LIVENESS if self.invariant in LIVENESS else Kind.SAFETY
+            return RunKind.CRASH
+        return RunKind.LIVENESS if self.invariant in LIVENESS else RunKind.SAFETY
 
 
 def be_silent(*, for_good: bool = False) -> None:
@@ -86,7 +86,7 @@ def run(
     parts: Parts = SHIPPED,
     story: bool = False,
     calm: bool = False,
-) -> Outcome:
+) -> RunOutcome:
     """Run one world. A `script`, or a `tape`, replaces the choices that the seed would draw; `calm` leaves its faults out."""
     tape = Tape(seed=seed, script=script) if tape is None else tape
     invariant, detail = "", ""
@@ -104,7 +104,7 @@ def run(
         world.tell(f"VIOLATION {invariant}: {detail}")
     clients = world.people.clients
     tps = [max((w.tp for w in world.draw.workers if w.role == role), default=1) for role in ("prefill", "decode")]
-    return Outcome(
+    return RunOutcome(
         seed=seed,
         invariant=invariant,
         detail=detail,

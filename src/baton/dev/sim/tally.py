@@ -7,7 +7,7 @@ from statistics import median
 import msgspec
 
 from baton.core.marks import Mark
-from baton.dev.sim.run import Kind, Outcome
+from baton.dev.sim.run import RunKind, RunOutcome
 
 
 class Violated(msgspec.Struct, frozen=True):
@@ -15,20 +15,20 @@ class Violated(msgspec.Struct, frozen=True):
 
     seed: int
     invariant: str
-    kind: Kind
+    kind: RunKind
     detail: str
 
 
-def _core(*marks: Mark) -> Callable[[Outcome], bool]:
+def _core(*marks: Mark) -> Callable[[RunOutcome], bool]:
     names = [m.name for m in marks]
     return lambda outcome: any(n in outcome.core_marks for n in names)
 
 
-def _world(start: str) -> Callable[[Outcome], bool]:
+def _world(start: str) -> Callable[[RunOutcome], bool]:
     return lambda outcome: any(mark.startswith(start) for mark in outcome.marks)
 
 
-SHARES: Mapping[str, Callable[[Outcome], bool]] = {
+SHARES: Mapping[str, Callable[[RunOutcome], bool]] = {
     "tp > 1 on both sides": lambda outcome: outcome.wide,
     "commits": _world("commit"),
     "failures": _world("failed: "),
@@ -55,7 +55,7 @@ class Tally:
         self._requests: list[int] = []
         self._repeats = 0
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, outcome: RunOutcome) -> None:
         """One more run."""
         self.traces[outcome.seed] = outcome.trace
         self.events += outcome.events

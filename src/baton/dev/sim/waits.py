@@ -11,7 +11,7 @@ from baton.core.agreement import StepPlan
 from baton.core.frames import Said
 from baton.core.ids import Boot, Key
 from baton.core.messages import Admitted, Ticket
-from baton.dev.sim.excuses import DISTURBED, Fault
+from baton.dev.sim.excuses import DISTURBED, InjectedFault
 
 SLACK_US = 20_000  # between the end of a room's patience and the plan that drops it; the gateway would come two seconds later
 
@@ -20,7 +20,11 @@ class Waits:
     """Judges how long prefill workers hold pages for rooms that wait."""
 
     def __init__(
-        self, tickets: Mapping[Key, Ticket], faults: list[Fault], violate: Callable[[str, str], None], now: Callable[[], int]
+        self,
+        tickets: Mapping[Key, Ticket],
+        faults: list[InjectedFault],
+        violate: Callable[[str, str], None],
+        now: Callable[[], int],
     ) -> None:
         self._tickets, self._faults, self._violate, self._now = tickets, faults, violate, now
         self._since: dict[tuple[Boot, Key], int] = {}

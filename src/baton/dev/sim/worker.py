@@ -13,7 +13,7 @@ from baton.core.events import LeaderEvent, MessageReceived, PeerLost, RankEvent,
 from baton.core.frames import Join, Said
 from baton.core.ids import Boot, GroupName, Micros, Rank
 from baton.core.manifest import Manifest, PoolView, RankManifest
-from baton.core.memory.prefix_cache import Entry
+from baton.core.memory.prefix_cache import CachedPage
 from baton.core.memory.span import Span
 from baton.core.memory.state import Group, Placement, Unit
 from baton.core.messages import PROTOCOL, Loan, Offer, Ticket
@@ -26,7 +26,7 @@ from baton.core.scheduler.prefill import PrefillLeader
 from baton.core.scheduler.retraction import GeneratingLeader
 from baton.core.scheduler.room import LeaderSettings
 from baton.dev.sim.at_rest import Where
-from baton.dev.sim.books import PlanBook, RankBooks
+from baton.dev.sim.books import PlanBook, ShadowBooks
 from baton.dev.sim.caches import CacheBook
 from baton.dev.sim.collective import Collective
 from baton.dev.sim.confusion import Voice
@@ -89,7 +89,7 @@ class WorkerRun:
         self.engines: list[SimEngine] = []
         self.stores: list[SimHostStore] = []
         self.cores: list[RankCore] = []
-        self.books: list[RankBooks] = []
+        self.books: list[ShadowBooks] = []
         self.plans = PlanBook(draw.name, world.violate)
         self.replicas = Replicas(draw.name, world.violate)
         self.leader: Leader[Any] = self._leader()
@@ -243,7 +243,7 @@ class WorkerRun:
         process: Process = world.process(f"{d.name}/{rank}", self.boots[rank])
         self.processes.append(process)
         placement = self.placements[rank]
-        books = RankBooks(process.name, placement, world.violate)
+        books = ShadowBooks(process.name, placement, world.violate)
         books.replicas = self.replicas
         engine = SimEngine(
             world=world,
@@ -307,7 +307,7 @@ class WorkerRun:
             narration=Silent(),
         )
 
-    def damaged(self) -> set[Entry]:
+    def damaged(self) -> set[CachedPage]:
         """Cached pages that are not what they were when they were sealed, or on decode when they came."""
         sees = (lambda e, g, p: e.flipped(g, p) is not None) if self.draw.role == "decode" else SimEngine.changed
         live = self.leader.ledger.cache.live()

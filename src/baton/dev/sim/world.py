@@ -29,7 +29,7 @@ from baton.dev.sim.caches import CacheBook
 from baton.dev.sim.confusion import Confusion
 from baton.dev.sim.costs import Wires
 from baton.dev.sim.endings import Endings
-from baton.dev.sim.excuses import EVERYBODY, Fault, worker_of
+from baton.dev.sim.excuses import EVERYBODY, InjectedFault, worker_of
 from baton.dev.sim.gateway import GatewayRun
 from baton.dev.sim.gray import CRASH, Gray
 from baton.dev.sim.handoffs import Handoffs
@@ -39,7 +39,7 @@ from baton.dev.sim.memory import SimPool
 from baton.dev.sim.network import OLD_US, Network
 from baton.dev.sim.overtaking import Overtaking
 from baton.dev.sim.parts import SHIPPED, Parts
-from baton.dev.sim.people import People
+from baton.dev.sim.people import SimulatedClients
 from baton.dev.sim.pressure import Pressure
 from baton.dev.sim.process import Process, SkewedClock
 from baton.dev.sim.residue import kept
@@ -110,20 +110,20 @@ class World:
         self.confusion = Confusion(self, tape)
         self.gray = Gray(self, tape)
         self.tickets: dict[Key, Ticket] = {}
-        self.people = People(self)
+        self.people = SimulatedClients(self)
         self.tainted: set[Key] = set()  # rooms computed from damaged memory
         self.stamps: dict[tuple[Boot, Key], list[int]] = {}  # by prefill worker and room
         self.caches: dict[Boot, CacheBook] = {}  # of decode workers
         self.concerned: dict[str, set[str]] = {}  # room -> its request, and workers and gateways its tickets named
-        self.all_faults: list[Fault] = []
+        self.all_faults: list[InjectedFault] = []
         self.costs, self.work = self.draw.costs, Work()
         self.wires = Wires(self.heap, self.costs)
         longest = longest_bytes(self.draw)
         self.alone_us = self.costs.request_us(steps=LONGEST, nbytes=longest)  # that a request takes longer than by default
         if self.draw.crowded:
-            self.all_faults.append(Fault(0, "crowd", frozenset({EVERYBODY})))
+            self.all_faults.append(InjectedFault(0, "crowd", frozenset({EVERYBODY})))
         if self.draw.hurry_ms:
-            self.all_faults.append(Fault(0, "tight", frozenset({EVERYBODY})))
+            self.all_faults.append(InjectedFault(0, "tight", frozenset({EVERYBODY})))
         self.endings = Endings(self.tickets, self.violate)
         self.handoffs = Handoffs(self.tickets, self.all_faults, self.concerned, self.violate, lossy=bool(self.draw.faults.loss))
         self.sharing = Sharing(self.violate)
@@ -143,7 +143,7 @@ class World:
         self._boots = count(1)
         self._bits, self._questions = count(1), count(1)
         self._ranks: dict[Boot, tuple[Process, Mapping[GroupName, SimPool]]] = {}
-        self._rows: dict[Placement, content.Rows] = {}
+        self._rows: dict[Placement, content.BlockContents] = {}
         self._sums: dict[Placement, Sums] = {}
 
     # ---- what ports ask of their world ----------------------------------------------------------
@@ -159,7 +159,7 @@ class World:
 
     def fault(self, kind: str, *names: str) -> None:
         """Note a fault and whom it hit."""
-        self.all_faults.append(Fault(self.heap.now, kind, frozenset(worker_of(n) for n in names)))
+        self.all_faults.append(InjectedFault(self.heap.now, kind, frozenset(worker_of(n) for n in names)))
         self.marks[f"fault: {kind}"] += 1
         self.tell(f"FAULT {kind}: {', '.join(names)}")
 
@@ -182,11 +182,11 @@ class World:
         found = self._ranks.get(boot)
         return found if found is not None and found[0].alive else None
 
-    def rows_of(self, placement: Placement) -> content.Rows:
+    def rows_of(self, placement: Placement) -> content.BlockContents:
         """What a rank so placed holds: the same for every worker and every start of it, and for every size of a page."""
         alike = msgspec.structs.replace(placement, page_blocks=1)
         if alike not in self._rows:
-            self._rows[alike] = content.Rows(alike)
+            self._rows[alike] = content.BlockContents(alike)
         return self._rows[alike]
 
     def sums_of(self, placement: Placement) -> Sums:

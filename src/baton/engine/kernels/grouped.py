@@ -30,7 +30,7 @@ class GroupedJob(Job):
         x, out: rows lie one after the other
         depth: of a panel, in its units
         wide: columns of out
-        matrices, count: address of so many `Matrix`, those that have rows
+        matrices, count: address of so many `CMatrix`, those that have rows
     """
 
     x: int
@@ -42,7 +42,7 @@ class GroupedJob(Job):
 
 
 @fields
-class Matrix(ctypes.Structure):
+class CMatrix(ctypes.Structure):
     """One of them.
 
     Attributes:
@@ -57,8 +57,8 @@ class Matrix(ctypes.Structure):
     rows: int
 
 
-MATRIX_BYTES = ctypes.sizeof(Matrix)
-_job, _matrix = reader(GroupedJob), reader(Matrix)
+MATRIX_BYTES = ctypes.sizeof(CMatrix)
+_job, _matrix = reader(GroupedJob), reader(CMatrix)
 
 
 @numba.njit(fastmath={"contract"})

@@ -77,7 +77,7 @@ class LayerWeights:
         return lambda x: down(gate(gate_up(x)))
 
 
-class Layer:
+class LlamaLayer:
     """One rank's part of one transformer layer's weights."""
 
     def __init__(self, load: Loader, index: int, weights: LayerWeights, config: ModelConfig, held: Shards) -> None:
@@ -101,7 +101,7 @@ class LlamaModel:
         self.heads, self.kv_heads, self.dim = held.heads.size, held.kv_heads.size, config.head_dim
         self.rope = Rope(config.rope, positions=longest)
         self.window_rope = self.rope if config.window_rope is None else Rope(config.window_rope, positions=longest)
-        self.layers = [Layer(load, i, weights, config, held) for i in held.layers]
+        self.layers = [LlamaLayer(load, i, weights, config, held) for i in held.layers]
         self.ends = Ends(
             load,
             vocab=config.vocab,
@@ -126,7 +126,7 @@ class LlamaModel:
     def _norm(self, x: torch.Tensor, weight: torch.Tensor, add: torch.Tensor | None = None) -> torch.Tensor:
         return self.ops.norm(x, weight, self.config.eps, add=add, offset=self.config.norm_offset)
 
-    def _attention(self, layer: Layer, index: int, x: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
+    def _attention(self, layer: LlamaLayer, index: int, x: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
         rows, turned = x.shape[0], self.heads + self.kv_heads
         qkv = layer.qkv(x).view(rows, turned + self.kv_heads, self.dim)
         if layer.rotated:

@@ -27,7 +27,7 @@ CHECKS: tuple[type[Check], ...] = (
 )
 
 
-class Violation(msgspec.Struct, frozen=True):
+class LogViolation(msgspec.Struct, frozen=True):
     """An invariant that does not hold in a log."""
 
     number: int  # of the step, from 1
@@ -46,7 +46,7 @@ class Checks:
         self._checks = [check() for check in CHECKS]
         self._steps = 0
 
-    def feed(self, record: Record) -> Iterator[Violation]:
+    def feed(self, record: Record) -> Iterator[LogViolation]:
         """Take the next record."""
         match record:
             case Header():
@@ -57,7 +57,7 @@ class Checks:
                     what = _first(check, record)
                     if what is not None:
                         self._checks.remove(check)
-                        yield Violation(self._steps, record.at, check.invariant, what)
+                        yield LogViolation(self._steps, record.at, check.invariant, what)
             case _:
                 for check in self._checks:
                     check.made(record)

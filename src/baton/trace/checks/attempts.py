@@ -11,7 +11,7 @@ from baton.core.ids import Boot, Epoch, Room, TokenId
 from baton.core.messages import Close, Ended, Ticket
 from baton.core.parts import FrontParts
 from baton.trace.checks.check import Check, brief, raised, sent
-from baton.trace.log import Kind, Parts, Step
+from baton.trace.log import CoreKind, Parts, Step
 
 
 class _Attempts:
@@ -44,7 +44,7 @@ class Attempts(Check):
 
     @override
     def see(self, step: Step) -> Iterator[str]:
-        if step.core is not Kind.FRONT:
+        if step.core is not CoreKind.FRONT:
             return
         match step.event:
             case Submitted(submit=submit, room=minted) if not raised(step):

@@ -7,7 +7,7 @@ from baton.core.agreement import StepPlan
 from baton.core.effects import Issue, Send
 from baton.core.ids import Boot, Key
 from baton.core.messages import AnyMessage
-from baton.trace.log import Kind, Parts, Raised, Step
+from baton.trace.log import CoreKind, Parts, Raised, Step
 
 M = TypeVar("M")
 
@@ -27,7 +27,7 @@ class Check:
 
 def plans(step: Step) -> list[StepPlan]:
     """The plans that the leader issued in this step."""
-    return [out.plan for out in step.effects if isinstance(out, Issue)] if step.core is Kind.LEADER else []
+    return [out.plan for out in step.effects if isinstance(out, Issue)] if step.core is CoreKind.LEADER else []
 
 
 def sent(step: Step, kind: type[M]) -> list[tuple[Boot, M]]:

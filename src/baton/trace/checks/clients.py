@@ -10,7 +10,7 @@ from baton.core.gateway.request import Say
 from baton.core.ids import Key, Room, TokenId
 from baton.core.messages import Admitted, Drawn, FirstToken, Ticket, Tokens
 from baton.trace.checks.check import Check, raised, sent
-from baton.trace.log import Kind, Step
+from baton.trace.log import CoreKind, Step
 
 ROOM_DIGITS = 32  # of 4 bits
 
@@ -37,7 +37,7 @@ class ClientStreams(Check):
 
     @override
     def see(self, step: Step) -> Iterator[str]:
-        if step.core is not Kind.FRONT:
+        if step.core is not CoreKind.FRONT:
             return
         match step.event:
             case Submitted(submit=submit, room=room) if not raised(step):

@@ -11,7 +11,7 @@ from baton.core.memory.state import Full, StateTable, Window
 from baton.core.messages import Offer, Received, Ticket
 from baton.core.parts import LeaderParts
 from baton.trace.checks.check import Check, brief, plans, sent
-from baton.trace.log import Kind, Parts, Step
+from baton.trace.log import CoreKind, Parts, Step
 
 Blocks = set[tuple[GroupName, int]]
 
@@ -71,7 +71,7 @@ class CommitAfterArrival(Check):
 
     @override
     def see(self, step: Step) -> Iterator[str]:
-        if self._parts is None or step.core is not Kind.LEADER:
+        if self._parts is None or step.core is not CoreKind.LEADER:
             return
         match step.event:
             case MessageReceived(sender=sender, message=Ticket() as ticket):

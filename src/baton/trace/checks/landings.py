@@ -9,9 +9,9 @@ from typing_extensions import override
 from baton.core.events import ReadRefused
 from baton.core.ids import GroupName
 from baton.core.rank.rank_effects import Read
-from baton.core.work import Ended, Handle, Outcome, Released
+from baton.core.work import Handle, ReadEnded, ReadOutcome, Released
 from baton.trace.checks.check import Check, raised
-from baton.trace.log import Kind, Step
+from baton.trace.log import CoreKind, Step
 
 Ranges = tuple[NDArray[np.int64], NDArray[np.int64]]  # first byte, byte past the last; ascending
 
@@ -26,10 +26,10 @@ class OneReadAByte(Check):
 
     @override
     def see(self, step: Step) -> Iterator[str]:
-        if step.core is not Kind.RANK or raised(step):
+        if step.core is not CoreKind.RANK or raised(step):
             return
         match step.event:
-            case Ended() as end if end.outcome is not Outcome.UNKNOWN:
+            case ReadEnded() as end if end.outcome is not ReadOutcome.UNKNOWN:
                 self._open.pop(end.handle, None)
             case ReadRefused(handle=handle):
                 self._open.pop(handle, None)

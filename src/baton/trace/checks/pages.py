@@ -14,7 +14,7 @@ from baton.core.memory.state import Unit, Window
 from baton.core.messages import Ended, Ticket
 from baton.core.parts import LeaderParts
 from baton.trace.checks.check import Check, brief, plans, sent
-from baton.trace.log import Kind, Parts, Step
+from baton.trace.log import CoreKind, Parts, Step
 
 Place = tuple[GroupName, Page]
 
@@ -55,7 +55,7 @@ class PageBooks(Check):
 
     @override
     def see(self, step: Step) -> Iterator[str]:
-        if step.core is not Kind.LEADER:
+        if step.core is not CoreKind.LEADER:
             return
         match step.event:
             case RankReported(report=report):

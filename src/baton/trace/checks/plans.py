@@ -11,7 +11,7 @@ from baton.core.messages import Close, Ticket
 from baton.core.parts import LeaderParts
 from baton.trace.checks.check import Check, brief, plans, raised
 from baton.trace.coding import canonical
-from baton.trace.log import Kind, Parts, Step
+from baton.trace.log import CoreKind, Parts, Step
 
 
 class PlanSequence(Check):
@@ -65,7 +65,7 @@ class NewestEpoch(Check):
 
     @override
     def see(self, step: Step) -> Iterator[str]:
-        if step.core is not Kind.LEADER:
+        if step.core is not CoreKind.LEADER:
             return
         match step.event:
             case MessageReceived(message=Ticket() as ticket) if self._boot in (ticket.prefill, ticket.decode):

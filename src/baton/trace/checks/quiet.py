@@ -11,9 +11,9 @@ from baton.core.ids import GroupName, Key, Seq
 from baton.core.memory.state import Placement
 from baton.core.parts import RankParts
 from baton.core.rank.rank_effects import Compute, Digest, Load, Read, Save
-from baton.core.work import BatchDone, Copied, DigestDone, DigestOrder, Ended, Handle, HostCopy, Job, Outcome, Released
+from baton.core.work import BatchDone, Copied, DigestDone, DigestOrder, Handle, HostCopy, Job, ReadEnded, ReadOutcome, Released
 from baton.trace.checks.check import Check, brief, raised
-from baton.trace.log import Kind, Parts, Step
+from baton.trace.log import CoreKind, Parts, Step
 
 Places = frozenset[tuple[GroupName, int]]
 
@@ -40,12 +40,12 @@ class QuietIsTrue(Check):
 
     @override
     def see(self, step: Step) -> Iterator[str]:
-        if self._placement is None or step.core is not Kind.RANK or raised(step):
+        if self._placement is None or step.core is not CoreKind.RANK or raised(step):
             return
         match step.event:
             case StepPlan() as plan:
                 yield from self._apply(plan)
-            case Ended() as end if end.outcome is not Outcome.UNKNOWN:
+            case ReadEnded() as end if end.outcome is not ReadOutcome.UNKNOWN:
                 self._reads.pop(end.handle, None)
             case ReadRefused(handle=handle):
                 self._reads.pop(handle, None)

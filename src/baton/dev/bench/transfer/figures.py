@@ -86,14 +86,14 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     token_slices: Slices
 
 
-class Ask(msgspec.Struct, frozen=True):
+class MeasureOrder(msgspec.Struct, frozen=True):
     """To the reader: measure this; the sums are what must have arrived."""
 
     case: Case
     sealed: Sealed
 
 
-class Failed(msgspec.Struct, frozen=True):
+class ProcessFailure(msgspec.Struct, frozen=True):
     """Why a process ends. `setting`: it is the operator's to change."""
 
     why: str

@@ -10,8 +10,8 @@ from rich.console import Console
 from baton.core.errors import ConfigError
 from baton.dev.cli.simulation.found import Keeper
 from baton.dev.cli.simulation.planted import expected, parts_of
-from baton.dev.cli.simulation.progress import Watch
-from baton.dev.cli.simulation.report import Report, show, show_findings
+from baton.dev.cli.simulation.progress import ProgressWatch
+from baton.dev.cli.simulation.report import SimulationReport, show, show_findings
 from baton.dev.cli.simulation.workers import run_seeds
 from baton.dev.sim.tally import Tally
 
@@ -40,7 +40,7 @@ def simulate_many(orders: Orders) -> int:
     interrupted = _run(orders, tally, began)
     took = time.monotonic() - began
     differing = [] if interrupted else _differing(orders, tally)
-    report = Report.of(
+    report = SimulationReport.of(
         tally,
         first=orders.seeds.start,
         seconds=took,
@@ -75,7 +75,7 @@ def _keep(orders: Orders, tally: Tally, console: Console) -> None:
 def _run(orders: Orders, tally: Tally, began: float) -> bool:
     """All seeds into the tally; True if interrupted."""
     until = None if orders.seconds is None else began + orders.seconds
-    with suppress(KeyboardInterrupt), Watch(len(orders.seeds), orders.seconds, quiet=orders.quiet) as watch:
+    with suppress(KeyboardInterrupt), ProgressWatch(len(orders.seeds), orders.seconds, quiet=orders.quiet) as watch:
         for outcome in run_seeds(orders.seeds, jobs=orders.jobs, planted=orders.planted, until=until):
             tally.add(outcome)
             watch(tally)
@@ -92,7 +92,7 @@ def _differing(orders: Orders, tally: Tally) -> list[int]:
     return sorted(outcome.seed for outcome in again if outcome.trace != tally.traces[outcome.seed])
 
 
-def _write(file: Path, report: Report) -> None:
+def _write(file: Path, report: SimulationReport) -> None:
     try:
         file.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
     except OSError as error:

@@ -13,7 +13,7 @@ from baton.dev.sim.tally import Tally
 LINE_EVERY_S = 30.0
 
 
-class Watch:
+class ProgressWatch:
     """Shows a growing tally, by seeds, or by time where that ends it."""
 
     def __init__(self, seeds: int, seconds: float | None, *, quiet: bool) -> None:

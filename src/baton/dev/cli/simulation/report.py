@@ -7,16 +7,16 @@ import msgspec
 from rich.console import Console
 from rich.markup import escape
 
-from baton.dev.sim.run import Kind
+from baton.dev.sim.run import RunKind
 from baton.dev.sim.tally import Tally, Violated
 
 FINE, FAILED, SAFETY, LIVENESS, CRASH, NOT_DETERMINISTIC, INTERRUPTED = 0, 1, 3, 4, 5, 6, 130
-CODES = {Kind.FINE: FINE, Kind.SAFETY: SAFETY, Kind.CRASH: CRASH, Kind.LIVENESS: LIVENESS}
-GRAVEST = (Kind.SAFETY, Kind.CRASH, Kind.LIVENESS)
+CODES = {RunKind.FINE: FINE, RunKind.SAFETY: SAFETY, RunKind.CRASH: CRASH, RunKind.LIVENESS: LIVENESS}
+GRAVEST = (RunKind.SAFETY, RunKind.CRASH, RunKind.LIVENESS)
 SHOWN = 8  # violations
 
 
-class Report(msgspec.Struct, frozen=True):
+class SimulationReport(msgspec.Struct, frozen=True):
     """`--json`. Shares and marks are shares of worlds, 0 to 1; marks by the names of `baton.core.marks.Mark`."""
 
     first: int
@@ -95,14 +95,14 @@ def _verdict(violations: Sequence[Violated], planted: str | None, expected: Coll
     return "found" if not expected or {v.invariant for v in violations} & set(expected) else "found by other invariants"
 
 
-def show(report: Report, tally: Tally, console: Console) -> None:
+def show(report: SimulationReport, tally: Tally, console: Console) -> None:
     """All of it, for people."""
     show_findings(report, console)
     if report.seeds:
         _show_reach(report, tally, console)
 
 
-def show_findings(report: Report, console: Console) -> None:
+def show_findings(report: SimulationReport, console: Console) -> None:
     """The result in a line, and what was violated."""
     _show_line(report, console)
     for violated in report.violations[:SHOWN]:
@@ -115,7 +115,7 @@ def show_findings(report: Report, console: Console) -> None:
         console.print(f"  [red]seed {seed}[/red]  not deterministic: its second run was another")
 
 
-def _show_reach(report: Report, tally: Tally, console: Console) -> None:
+def _show_reach(report: SimulationReport, tally: Tally, console: Console) -> None:
     """What the worlds were like, and which rare branches they took."""
     console.print(f"\na world: {report.median_events:.0f} events, {report.median_requests:.0f} requests (medians)")
     console.print("worlds with: " + ", ".join(f"{name} {_percent(share)}" for name, share in _worlds(report)))
@@ -128,7 +128,7 @@ def _show_reach(report: Report, tally: Tally, console: Console) -> None:
         console.print(f"  [yellow]  never  {mark.name:<20} {mark.value}[/yellow]")
 
 
-def _show_line(report: Report, console: Console) -> None:
+def _show_line(report: SimulationReport, console: Console) -> None:
     found = {0: "no violation", 1: "1 violation"}.get(len(report.violations), f"{len(report.violations)} violations")
     note = " [yellow](interrupted)[/yellow]" if report.interrupted else ""
     plant = f", planted bug {report.planted}: {report.verdict}" if report.planted else ""
@@ -139,7 +139,7 @@ def _show_line(report: Report, console: Console) -> None:
     )
 
 
-def _worlds(report: Report) -> list[tuple[str, float]]:
+def _worlds(report: SimulationReport) -> list[tuple[str, float]]:
     return [(name, share) for name, share in report.shares.items() if not name.startswith("requests")]
 
 

@@ -5,12 +5,12 @@ from collections import Counter
 from rich.console import Console
 from rich.markup import escape
 
-from baton.dev.sim.run import Outcome
+from baton.dev.sim.run import RunOutcome
 
 EACH = 40  # choices that are listed one by one; of more the kinds are
 
 
-def tell(outcome: Outcome, console: Console) -> None:
+def tell(outcome: RunOutcome, console: Console) -> None:
     """All of it."""
     console.rule("the world", align="left")
     for line in outcome.settings:
@@ -29,7 +29,7 @@ def tell(outcome: Outcome, console: Console) -> None:
     console.print(verdict(outcome))
 
 
-def chosen(outcome: Outcome) -> list[str]:
+def chosen(outcome: RunOutcome) -> list[str]:
     """The choices one by one, or, if they are many, how many there are of a kind."""
     if len(outcome.choices) <= EACH:
         return [f"{at:>6}  {outcome.labels[at]}: {choice}" for at, choice in sorted(outcome.choices.items())]
@@ -37,7 +37,7 @@ def chosen(outcome: Outcome) -> list[str]:
     return [f"{times:>6}  {label}" for label, times in sorted(kinds.items(), key=lambda item: (-item[1], item[0]))]
 
 
-def verdict(outcome: Outcome) -> str:
+def verdict(outcome: RunOutcome) -> str:
     """In a line."""
     what = f"{outcome.requests} requests, trace {outcome.trace:08x}"
     if not outcome.invariant:

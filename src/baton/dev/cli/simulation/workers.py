@@ -15,17 +15,17 @@ from itertools import islice
 import msgspec
 
 from baton.core.errors import BatonError
-from baton.dev.sim.run import PROCESS_ENDED, Outcome
+from baton.dev.sim.run import PROCESS_ENDED, RunOutcome
 from baton.shell.leash import leashed
 
 CHUNK = 16  # seeds of one order: about half a second
 ANY = "random"  # a PYTHONHASHSEED
 GRACE_S = 5.0
 PROGRAM = (sys.executable, "-m", "baton.dev.cli.simulation.worker")
-_decoder = msgspec.json.Decoder(Outcome)
+_decoder = msgspec.json.Decoder(RunOutcome)
 
 
-class Worker:
+class SeedWorker:
     """One process, at work on one order."""
 
     def __init__(self, planted: str | None, hash_seed: str) -> None:
@@ -52,7 +52,7 @@ class Worker:
             self._process.stdin.write(msgspec.json.encode(seeds) + b"\n")
             self._process.stdin.flush()
 
-    def hear(self) -> list[Outcome] | None:
+    def hear(self) -> list[RunOutcome] | None:
         """What it has said; None when it has ended."""
         chunk = os.read(self.output, 1 << 20)
         if not chunk:
@@ -81,7 +81,7 @@ class Worker:
 
 def run_seeds(
     seeds: Iterable[int], *, jobs: int, planted: str | None, hash_seed: str = ANY, until: float | None = None
-) -> Iterator[Outcome]:
+) -> Iterator[RunOutcome]:
     """Outcomes in the order in which runs end. After `until` (time.monotonic) no more are begun.
 
     Raises:
@@ -105,19 +105,19 @@ class _Crew:
         """One more process, if there is anything to do."""
         todo = todo or self._next()
         if todo:
-            worker = Worker(self._planted, self._hash_seed)
+            worker = SeedWorker(self._planted, self._hash_seed)
             self._selector.register(worker.output, selectors.EVENT_READ, worker)
             worker.order(todo)
 
     def _next(self) -> list[int]:
         return [] if self._until is not None and time.monotonic() >= self._until else list(islice(self._seeds, CHUNK))
 
-    def outcomes(self) -> Iterator[Outcome]:
+    def outcomes(self) -> Iterator[RunOutcome]:
         while self._selector.get_map():
             for key, _ in self._selector.select():
                 yield from self._heard(key.data)
 
-    def _heard(self, worker: Worker) -> Iterator[Outcome]:
+    def _heard(self, worker: SeedWorker) -> Iterator[RunOutcome]:
         outcomes = worker.hear()
         if outcomes is None:
             yield from self._lost(worker)
@@ -130,7 +130,7 @@ class _Crew:
             else:
                 self._dismiss(worker)
 
-    def _lost(self, worker: Worker) -> Iterator[Outcome]:
+    def _lost(self, worker: SeedWorker) -> Iterator[RunOutcome]:
         """A process has ended by itself: the run it was at has ended it."""
         worker.await_end()
         code = self._dismiss(worker)
@@ -140,7 +140,7 @@ class _Crew:
         yield _ended_its_process(culprit, f"the process that ran it ended with code {code}")
         self.hire(rest)
 
-    def _dismiss(self, worker: Worker) -> int:
+    def _dismiss(self, worker: SeedWorker) -> int:
         self._selector.unregister(worker.output)
         return worker.end()
 
@@ -150,8 +150,8 @@ class _Crew:
         self._selector.close()
 
 
-def _ended_its_process(seed: int, why: str) -> Outcome:
-    return Outcome(
+def _ended_its_process(seed: int, why: str) -> RunOutcome:
+    return RunOutcome(
         seed=seed,
         invariant=PROCESS_ENDED,
         detail=why,

@@ -54,7 +54,7 @@ def transfer(
     from baton.dev.bench.transfer.figures import widths
     from baton.dev.bench.transfer.layout import Geometry, Layout
     from baton.dev.cli.transfer.pair import measure
-    from baton.dev.cli.transfer.talk import Order
+    from baton.dev.cli.transfer.talk import TransferOrder
 
     settings = given.make(FabricSettings)
     for flag, file in (("--json", json_file), ("--plot", plot_file)):
@@ -72,7 +72,7 @@ def transfer(
     with Console(stderr=True).status("starting") as status:
         for i, (name, layout) in enumerate(product(fabrics, layouts)):
             status.update(f"{name}, {widths(layout)}")
-            order = Order(name, settings, layout, rounds, boot=(os.getpid() << 32) + (i << 16))
+            order = TransferOrder(name, settings, layout, rounds, boot=(os.getpid() << 32) + (i << 16))
             for figures in measure(order, cases):
                 status.console.print(show.line(figures))
                 found.append(figures)

@@ -12,14 +12,14 @@ from contextlib import contextmanager
 
 import msgspec
 
-from baton.dev.bench.transfer.figures import Ask, Figures, Sealed, Sources
+from baton.dev.bench.transfer.figures import Figures, MeasureOrder, Sealed, Sources
 from baton.dev.bench.transfer.layout import Case
-from baton.dev.cli.transfer.talk import Order, hear, tell
+from baton.dev.cli.transfer.talk import TransferOrder, hear, tell
 
 END_S = 20.0  # a process that does not end by itself in this time is killed
 
 
-def measure(order: Order, cases: Sequence[Case]) -> Iterator[Figures]:
+def measure(order: TransferOrder, cases: Sequence[Case]) -> Iterator[Figures]:
     """Take every case in turn between one pair of processes.
 
     Raises:
@@ -33,12 +33,12 @@ def measure(order: Order, cases: Sequence[Case]) -> Iterator[Figures]:
         tell(reader.stdin, hear(source.stdout, Sources))
         for case in cases:
             tell(source.stdin, case)
-            tell(reader.stdin, Ask(case, hear(source.stdout, Sealed)))
+            tell(reader.stdin, MeasureOrder(case, hear(source.stdout, Sealed)))
             yield hear(reader.stdout, Figures)
 
 
 @contextmanager
-def _child(part: str, order: Order) -> Iterator[subprocess.Popen[str]]:
+def _child(part: str, order: TransferOrder) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-P", "-m", f"baton.dev.cli.transfer.{part}", msgspec.json.encode(order).decode()]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:

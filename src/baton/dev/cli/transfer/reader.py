@@ -19,13 +19,13 @@ from baton.adapters.memory import HostPool
 from baton.core.errors import BatonError, FabricError
 from baton.core.handoff.plan import Leg, leg_seals
 from baton.core.ids import Micros, RankId
-from baton.dev.bench.transfer.figures import Ask, Figures, Slices, Sources
+from baton.dev.bench.transfer.figures import Figures, MeasureOrder, Slices, Sources
 from baton.dev.bench.transfer.layout import BLOCK_TOKENS, GROUP, Handoff
 from baton.dev.cli.transfer.source import IDENTITY
-from baton.dev.cli.transfer.talk import Order, complain, order, say
+from baton.dev.cli.transfer.talk import TransferOrder, complain, order, say
 from baton.dev.cli.transfer.yardsticks import MEMCPY_BYTES, memcpy_rate, socket_rate
 from baton.engine.digest import block_sums
-from baton.ports.fabric import Copies, Ended, Fabric, Handle, Outcome
+from baton.ports.fabric import Copies, Fabric, Handle, ReadEnded, ReadOutcome
 
 DEADLINE_S = 60
 SLICES = 1 << 16  # of token slices that are really read
@@ -37,7 +37,7 @@ Job = tuple[int, RankId, list[Copies]]  # which of our ranks reads what from who
 class Reader:
     """The ranks of one decode worker."""
 
-    def __init__(self, what: Order) -> None:
+    def __init__(self, what: TransferOrder) -> None:
         self._order, self._layout = what, what.layout
         self._sources = Sources((), 0, 0)
         self._plan = what.layout.plan()
@@ -66,7 +66,7 @@ class Reader:
         for fabric in self._fabrics:
             fabric.close()
 
-    def measure(self, ask: Ask) -> Figures:
+    def measure(self, ask: MeasureOrder) -> Figures:
         """One case, verified.
 
         Raises:
@@ -131,7 +131,7 @@ class Reader:
                 raise FabricError(f"{len(left)} of {len(jobs)} reads have not ended after {2 * DEADLINE_S} s")
             self._woken.clear()
             for end in (end for fabric in self._fabrics for end in fabric.poll()):
-                if not isinstance(end, Ended) or end.outcome is not Outcome.OK:
+                if not isinstance(end, ReadEnded) or end.outcome is not ReadOutcome.OK:
                     raise FabricError(f"a read failed while it was measured: {end}")
                 left.remove(end.handle)
         return time.perf_counter() - began
@@ -201,7 +201,7 @@ def main() -> int:
         try:
             reader.connect(msgspec.json.decode(sys.stdin.readline(), type=Sources))
             for line in sys.stdin:
-                say(reader.measure(msgspec.json.decode(line, type=Ask)))
+                say(reader.measure(msgspec.json.decode(line, type=MeasureOrder)))
         finally:
             reader.close()
     except BatonError as error:

@@ -19,7 +19,7 @@ from baton.core.handoff.plan import leg_seals
 from baton.core.manifest import PoolView, RankManifest
 from baton.dev.bench.transfer.figures import Sealed, Sources
 from baton.dev.bench.transfer.layout import GROUP, Case, Handoff
-from baton.dev.cli.transfer.talk import Order, complain, order, say
+from baton.dev.cli.transfer.talk import TransferOrder, complain, order, say
 from baton.dev.cli.transfer.yardsticks import SocketServer
 from baton.engine.digest import block_sums
 from baton.ports.fabric import Fabric
@@ -41,7 +41,7 @@ def fill(pool: NDArray[np.uint8], seed: int) -> None:
 class Source:
     """The ranks of one prefill worker."""
 
-    def __init__(self, what: Order) -> None:
+    def __init__(self, what: TransferOrder) -> None:
         self._layout = what.layout
         self._plan = what.layout.plan()
         self._fabrics: list[Fabric] = []

@@ -10,7 +10,7 @@ import msgspec
 
 from baton.core.errors import BatonError, ConfigError
 from baton.core.ids import Boot, Rank, RankId
-from baton.dev.bench.transfer.figures import Failed
+from baton.dev.bench.transfer.figures import ProcessFailure
 from baton.dev.bench.transfer.layout import Layout
 from baton.ports.fabric_settings import FabricSettings
 
@@ -18,7 +18,7 @@ MARK = "baton-transfer: "
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-class Order(msgspec.Struct, frozen=True):
+class TransferOrder(msgspec.Struct, frozen=True):
     """What both processes are started with. `boot` is the first of 65,536 boots that are this run's own."""
 
     fabric: str
@@ -52,8 +52,8 @@ def hear(stream: IO[str], kind: type[T]) -> T:
         if not line.startswith(MARK):
             continue
         name, _, text = line.removeprefix(MARK).partition(" ")
-        if name == Failed.__name__:
-            failed = msgspec.json.decode(text, type=Failed)
+        if name == ProcessFailure.__name__:
+            failed = msgspec.json.decode(text, type=ProcessFailure)
             raise (ConfigError if failed.setting else BatonError)(failed.why)
         assert name == kind.__name__, line
         return msgspec.json.decode(text, type=kind)
@@ -68,10 +68,10 @@ def tell(stream: IO[str], what: msgspec.Struct) -> None:
 
 def complain(error: BatonError) -> int:
     """Say why we end; the exit code."""
-    say(Failed(str(error), setting=isinstance(error, ConfigError)))
+    say(ProcessFailure(str(error), setting=isinstance(error, ConfigError)))
     return 1
 
 
-def order() -> Order:
+def order() -> TransferOrder:
     """Our command line."""
-    return msgspec.json.decode(sys.argv[1], type=Order)
+    return msgspec.json.decode(sys.argv[1], type=TransferOrder)

@@ -5,7 +5,7 @@ from baton.core.rank import rank as rank_module
 from baton.core.rank.fetching import OpenOrder, Piece
 from baton.core.rank.rank import RankCore
 from baton.core.rank.rank_effects import RankEffect
-from baton.core.work import Ended, Outcome
+from baton.core.work import ReadEnded, ReadOutcome
 from baton.dev.sim.parts import Parts, Replaced
 from baton.dev.sim.plants.plant import Plant
 
@@ -21,8 +21,8 @@ class UsesBeforeEnd(RankCore):
 
 
 class CountsFailed(RankCore):
-    def _ended(self, end: Ended) -> list[RankEffect]:
-        if end.outcome is not Outcome.FAILED:
+    def _ended(self, end: ReadEnded) -> list[RankEffect]:
+        if end.outcome is not ReadOutcome.FAILED:
             return super()._ended(end)
         piece = self._reads.pop(end.handle)
         self._settle(piece, piece.blocks)

@@ -6,7 +6,7 @@ from typing import Any
 from baton.core.ids import BlockIndex, GroupName, Micros
 from baton.core.marks import Marks
 from baton.core.memory.pages import Ledger
-from baton.core.memory.prefix_cache import Entry
+from baton.core.memory.prefix_cache import CachedPage
 from baton.core.scheduler import leader as leader_module
 from baton.core.scheduler.decode import DecodeLeader
 from baton.core.scheduler.decode_room import DecodeRoom
@@ -37,7 +37,7 @@ class EntersDrawn(DecodeLeader):
 _find = Reuse.find
 
 
-def _find_partial(self: Reuse, room: OpenRoom, *, leaving: int = 1) -> tuple[Entry, ...]:
+def _find_partial(self: Reuse, room: OpenRoom, *, leaving: int = 1) -> tuple[CachedPage, ...]:
     """A page that goes on where the room ends will do as well."""
     found = _find(self, room, leaving=leaving)
     more = found[-1].children if found and not leaving and len(found) == room.length // self.page_tokens else {}

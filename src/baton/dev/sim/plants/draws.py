@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from baton.core.gateway.request import Request
-from baton.core.gateway.workers import Pair
+from baton.core.gateway.router import Pair
 from baton.core.messages import Drawn, Ticket
 from baton.core.past import Past, past_of
 from baton.core.scheduler import generation, prefill, unified

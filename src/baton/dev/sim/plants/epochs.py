@@ -8,8 +8,8 @@ from baton.core.agreement import RowOrder
 from baton.core.effects import Send
 from baton.core.gateway.front import Front
 from baton.core.gateway.request import FrontSettings, Request, Standing
+from baton.core.gateway.router import Pair
 from baton.core.gateway.stamps import Stamps
-from baton.core.gateway.workers import Pair
 from baton.core.handoff.pairing import Partners
 from baton.core.ids import Boot, Epoch, Key, Micros, Room, Stamp, TokenIndex
 from baton.core.messages import Credits, Drawn, FailCode, Failed, FinishReason, Ticket
@@ -98,7 +98,7 @@ class RepeatsTickets(Front):
         }
 
     def _side_ended(self, key: Key, boot: Boot, now: Micros) -> None:
-        if boot in self._closing.owing(key) and boot in self._workers:
+        if boot in self._closing.owing(key) and boot in self._router:
             self._effects.append(Send(boot, self._tickets[key]))
         super()._side_ended(key, boot, now)
 

@@ -7,7 +7,7 @@ from baton.core.gateway.front import Front
 from baton.core.gateway.request import Request
 from baton.core.ids import Boot, Micros
 from baton.core.messages import FailCode
-from baton.core.rank.watchdog import Lane, Task, Watchdog
+from baton.core.rank.watchdog import Lane, Watchdog, WorkKind
 from baton.core.scheduler.alone import Turns
 from baton.core.scheduler.leader import Leader
 from baton.dev.sim.parts import Parts, Replaced
@@ -22,7 +22,7 @@ _is_stuck = Watchdog._is_stuck
 
 
 def _sees_steps_alone(self: Watchdog, lane: Lane) -> bool:
-    return lane is self._lanes[Task.STEP] and _is_stuck(self, lane)
+    return lane is self._lanes[WorkKind.STEP] and _is_stuck(self, lane)
 
 
 class TriesEverywhere(Front):

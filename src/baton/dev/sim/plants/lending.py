@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from baton.core.ids import Boot, Key, Micros
 from baton.core.memory.pages import Ledger
-from baton.core.memory.prefix_cache import Entry
+from baton.core.memory.prefix_cache import CachedPage
 from baton.core.messages import FailCode, Loan
 from baton.core.rank.fetching import OpenOrder, Piece
 from baton.core.rank.rank import RankCore
@@ -23,11 +23,11 @@ from baton.dev.sim.plants.plant import Plant
 # ruff: noqa: D101  (each class is described by the plant that it is part of)
 
 
-def _lend_unpinned(self: Ledger, key: Key, chain: Sequence[Entry]) -> None:
+def _lend_unpinned(self: Ledger, key: Key, chain: Sequence[CachedPage]) -> None:
     """What is cached may go as before."""
 
 
-class UsesBeforeEnd(RankCore):
+class LoanUsedBeforeEnd(RankCore):
     def _read(self, piece: Piece) -> list[RankEffect]:
         effects = super()._read(piece)
         order = self._orders[piece.order]
@@ -39,7 +39,7 @@ class UsesBeforeEnd(RankCore):
         return effects
 
 
-class ChecksNothing(RankCore):
+class LoanUnchecked(RankCore):
     def _compare(self, piece: Piece, order: OpenOrder, sums: NDArray[np.uint64]) -> list[RankEffect]:
         if not order.fetch.patient:
             return super()._compare(piece, order, sums)
@@ -90,14 +90,14 @@ PLANTS = (
         "blocks that are fetched back count as arrived once their read has been started",
         ("computes_alone", "right_bytes"),
         1,
-        lambda: Parts(rank=UsesBeforeEnd),
+        lambda: Parts(rank=LoanUsedBeforeEnd),
     ),
     Plant(
         "borrowed_unverified",
         "what was fetched back is taken without a look at its sum",
         ("right_bytes", "right_commit", "right_reuse"),
         9,
-        lambda: Parts(rank=ChecksNothing),
+        lambda: Parts(rank=LoanUnchecked),
     ),
     Plant(
         "borrow_given_up_early",

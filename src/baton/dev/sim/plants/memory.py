@@ -24,7 +24,7 @@ from baton.core.scheduler.leader import Leader
 from baton.core.scheduler.prefill import PrefillLeader
 from baton.core.scheduler.prefill_room import PrefillRoom
 from baton.core.scheduler.room import RoomState
-from baton.core.work import Ended, Outcome
+from baton.core.work import ReadEnded, ReadOutcome
 from baton.dev.sim.memory import SimFabric, UnderWay
 from baton.dev.sim.parts import Parts, Replaced
 from baton.dev.sim.plants.arrival import ChecksNothing
@@ -57,13 +57,13 @@ class FreesWhileComputing(RankCore):
 
 
 class TakesUnknownForQuiet(RankCore):
-    def _ended(self, end: Ended) -> list[RankEffect]:
-        known = Outcome.FAILED if end.outcome is Outcome.UNKNOWN else end.outcome
-        return super()._ended(Ended(end.handle, known, end.detail))
+    def _ended(self, end: ReadEnded) -> list[RankEffect]:
+        known = ReadOutcome.FAILED if end.outcome is ReadOutcome.UNKNOWN else end.outcome
+        return super()._ended(ReadEnded(end.handle, known, end.detail))
 
 
 def _torn_is_quiet(self: SimFabric, read: UnderWay, release_us: int) -> None:
-    self._end(read, Outcome.FAILED, "the endpoint was torn down under it", quiet=False)
+    self._end(read, ReadOutcome.FAILED, "the endpoint was torn down under it", quiet=False)
     self._world.heap.after(release_us, _quieten, self, read)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable
 
 from baton.core.agreement import Ballot, Fetch
 from baton.core.ids import Micros
-from baton.core.memory.prefix_cache import Entry
+from baton.core.memory.prefix_cache import CachedPage
 from baton.core.memory.scrubber import Scrubber
 from baton.core.scheduler import leader as leader_module
 from baton.core.scheduler.prefill import PrefillLeader
@@ -25,12 +25,12 @@ class NeverOrders(Scrubber):
 
 
 class UsesOverdue(Scrubber):
-    def fresh(self, chain: Iterable[Entry]) -> tuple[Entry, ...]:
+    def fresh(self, chain: Iterable[CachedPage]) -> tuple[CachedPage, ...]:
         return tuple(chain)
 
 
 class FindsNothing(Scrubber):
-    def ended(self, ordered_at: Micros, damaged: Collection[Entry]) -> list[Entry]:
+    def ended(self, ordered_at: Micros, damaged: Collection[CachedPage]) -> list[CachedPage]:
         super().ended(ordered_at, ())
         return []
 

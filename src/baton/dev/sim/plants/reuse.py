@@ -7,7 +7,7 @@ import numpy as np
 
 from baton.core.ids import Key, Rank
 from baton.core.memory.pages import Ledger
-from baton.core.memory.prefix_cache import Entry, PageHash, PrefixCache, page_hash, root_hash
+from baton.core.memory.prefix_cache import CachedPage, PageHash, PrefixCache, page_hash, root_hash
 from baton.core.scheduler import reuse as reuse_module
 from baton.core.scheduler.prefill import PrefillLeader
 from baton.core.scheduler.reuse import Reuse
@@ -32,8 +32,8 @@ class CachesWhatIsOrdered(PrefillLeader):
             self.reuse.enter(room, room.ordered, sums, self.marks)
 
 
-def _unpin_twice(self: PrefixCache, chain: Sequence[Entry]) -> list[Entry]:
-    gone: list[Entry] = []
+def _unpin_twice(self: PrefixCache, chain: Sequence[CachedPage]) -> list[CachedPage]:
+    gone: list[CachedPage] = []
     for _ in range(2):
         gone += _unpin(self, [entry for entry in chain if entry.pins])
     return gone
@@ -55,11 +55,11 @@ def _chain_to_the_end(self: Reuse, room: OpenRoom, *, leaving: int = 1) -> list[
     return self._hashes(room, room.length // self.page_tokens) if self.on else []
 
 
-def _condemn_nobody(self: Ledger, entry: Entry) -> set[Key]:
+def _condemn_nobody(self: Ledger, entry: CachedPage) -> set[Key]:
     return set()
 
 
-def _condemn_one(self: Ledger, entry: Entry) -> set[Key]:
+def _condemn_one(self: Ledger, entry: CachedPage) -> set[Key]:
     """The page goes, and what was computed above it stays."""
     children, entry.children = entry.children, {}
     _condemn_cached(self, entry)
@@ -70,7 +70,7 @@ def _condemn_one(self: Ledger, entry: Entry) -> set[Key]:
 _condemn_cached = Ledger.condemn_cached
 
 
-def _evict_the_oldest(self: PrefixCache) -> Entry:
+def _evict_the_oldest(self: PrefixCache) -> CachedPage:
     entry = next(e for e in self._entries.values() if not e.children)
     self._take_out(entry)
     return entry

@@ -1,6 +1,6 @@
 """Workers that compute prompts and go on with them."""
 
-from baton.core.agreement import RowOrder, RowSums
+from baton.core.agreement import RowOrder, RowResult
 from baton.core.ids import BlockIndex, GroupName, Micros
 from baton.core.memory.chunks import final_blocks
 from baton.core.memory.state import StateTable
@@ -17,8 +17,8 @@ def _as_on_prefill(table: StateTable, *, start: int, end: int, length: int) -> d
     return final_blocks(table, start=start, end=end, length=length - 1)
 
 
-class EntersDrawn(UnifiedLeader):
-    def _on_batch(self, batch: list[tuple[UnifiedRoom, RowOrder]], ranks: list[tuple[RowSums, ...]], now: Micros) -> None:
+class UnifiedEntersDrawn(UnifiedLeader):
+    def _on_batch(self, batch: list[tuple[UnifiedRoom, RowOrder]], ranks: list[tuple[RowResult, ...]], now: Micros) -> None:
         super()._on_batch(batch, ranks, now)
         for room, _ in batch:
             if room.state is RoomState.RUNNING:
@@ -38,6 +38,6 @@ PLANTS = (
         "a page enters a unified worker's prefix cache when its last token is drawn, and not when that token's state is computed",
         ("cached_sealed",),
         None,
-        lambda: Parts(unified=EntersDrawn),
+        lambda: Parts(unified=UnifiedEntersDrawn),
     ),
 )

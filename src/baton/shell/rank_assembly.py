@@ -8,7 +8,7 @@ from baton.core.errors import PeerError
 from baton.core.frames import Join
 from baton.core.ids import Micros
 from baton.core.manifest import Manifest
-from baton.core.rank.muster import Muster
+from baton.core.rank.rank_assembly import RankAssembly
 from baton.core.session import session
 from baton.ports.clock import Clock
 from baton.shell.lines import Lines
@@ -30,15 +30,15 @@ def gather_ranks(
         ConfigError: a rank does not fit
         PeerError: a rank was lost, or has not come in time; names the ranks that are missing
     """
-    muster, until = Muster(own), clock.now() + patience
-    while (whole := muster.whole) is None:
+    assembly, until = RankAssembly(own), clock.now() + patience
+    while (whole := assembly.whole) is None:
         for event in lines.receive():
             match event:
                 case session.MessageReceived(sender=sender, message=Join() as join):
-                    muster.take(sender, join)
-                    log.info("rank_joined", rank=muster.rank_of(sender), boot=f"{sender:x}", missing=muster.missing)
+                    assembly.take(sender, join)
+                    log.info("rank_joined", rank=assembly.rank_of(sender), boot=f"{sender:x}", missing=assembly.missing)
                 case session.PeerLost():
-                    if (rank := muster.rank_of(event.boot)) is not None:
+                    if (rank := assembly.rank_of(event.boot)) is not None:
                         raise PeerError(f"rank {rank} of this worker was lost while it started: {event.why}")
                 case _:
                     pass  # a session with a rank that has not said who it is
@@ -46,7 +46,7 @@ def gather_ranks(
         look()
         now = clock.now()
         if now >= until:
-            raise PeerError(f"rank(s) {muster.missing} of this worker have not joined in {patience / 1e6:.0f} s")
+            raise PeerError(f"rank(s) {assembly.missing} of this worker have not joined in {patience / 1e6:.0f} s")
         timer = lines.timer()
         sleep(Micros(min(until, timer if timer is not None else until) - now))
-    return whole, muster.pids, muster.host_bytes
+    return whole, assembly.pids, assembly.host_bytes

@@ -13,13 +13,13 @@ from baton.gateway.faults import HttpFault, fault_of, overloaded, unavailable
 from baton.gateway.stream import TextStream
 
 
-class Entry:
+class DispatchedRequest:
     """One request of the core, a choice of an exchange: hears what is said of it."""
 
-    __slots__ = ("_desk", "exchange", "request", "stream")
+    __slots__ = ("_dispatcher", "exchange", "request", "stream")
 
-    def __init__(self, desk: "Desk", request: RequestId, exchange: Exchange, stream: TextStream) -> None:
-        self._desk, self.request, self.exchange, self.stream = desk, request, exchange, stream
+    def __init__(self, dispatcher: "Dispatcher", request: RequestId, exchange: Exchange, stream: TextStream) -> None:
+        self._dispatcher, self.request, self.exchange, self.stream = dispatcher, request, exchange, stream
 
     def hear(self, heard: Heard) -> None:
         """What the core says; it says nothing more after a Cancel (D4)."""
@@ -27,18 +27,18 @@ class Entry:
         if isinstance(heard, Emit):
             stopped = exchange.emit(self.stream, heard)
             if stopped or exchange.ended:
-                self._desk.enough(self, stopped=stopped)
+                self._dispatcher.enough(self, stopped=stopped)
         else:
-            self._desk.over(self, heard)
+            self._dispatcher.over(self, heard)
 
 
-class Desk:
+class Dispatcher:
     """Submits, hears and cancels. All calls are made on the loop and none waits."""
 
     def __init__(self, door: Door, *, retry_after_s: int) -> None:
         self._door = door
         self._retry_after_s = retry_after_s
-        self._table: dict[RequestId, Entry] = {}
+        self._table: dict[RequestId, DispatchedRequest] = {}
         self._closing = False
         self.paused = False
 
@@ -57,7 +57,7 @@ class Desk:
                 return
             request = self._door.next_request()
             sampling = ask.sampling(order, fresh_seed=self._door.next_seed())
-            entry = self._table[request] = Entry(self, request, exchange, stream)
+            entry = self._table[request] = DispatchedRequest(self, request, exchange, stream)
             exchange.requests.add(request)
             try:
                 submit = Submit(request, order.prompt, sampling, order.limits, priority=ask.priority, cache_salt=ask.cache_salt)
@@ -67,14 +67,14 @@ class Desk:
                 self._leave(request, exchange)
                 self._fail(exchange, overloaded(str(e), retry_after_s=e.retry_after_s))
 
-    def enough(self, entry: Entry, *, stopped: bool) -> None:
+    def enough(self, entry: DispatchedRequest, *, stopped: bool) -> None:
         """No more tokens are wanted: a stop string was found in the choice, or its exchange has ended."""
         if stopped:
             self._cancel(entry.request, entry.exchange, STOP_STRING)
         if entry.exchange.ended:
             self.close(entry.exchange, entry.exchange.outcome)
 
-    def over(self, entry: Entry, heard: Finish | Fail) -> None:
+    def over(self, entry: DispatchedRequest, heard: Finish | Fail) -> None:
         """The core has ended a choice."""
         self._leave(entry.request, entry.exchange)
         entry.exchange.note(entry.stream, heard.key)

@@ -8,7 +8,7 @@ from baton.core.ids import GroupName
 Pages = dict[GroupName, int]
 
 
-class Tab:
+class PageReservations:
     """Entries in the order in which they came, and their sum."""
 
     def __init__(self) -> None:
@@ -41,6 +41,6 @@ class Tab:
         self._entries.clear()
         self._sum.clear()
 
-    def leaves(self, free: Mapping[GroupName, int], want: Pages, *more: "Tab") -> bool:
+    def leaves(self, free: Mapping[GroupName, int], want: Pages, *more: "PageReservations") -> bool:
         """Whether what is free holds `want` beside all entries, those of `more` too; a group not named is not short."""
         return all(g not in free or free[g] - self._sum[g] - sum(t._sum[g] for t in more) >= n for g, n in want.items())

@@ -42,7 +42,7 @@ def test_a_task_that_is_cancelled_leaves_nothing_open():
         await until(lambda: len(door.submitted) == 2)
         asking.cancel()
         await asyncio.wait([asking])
-        assert app.state.desk.open_requests == 0
+        assert app.state.dispatcher.open_requests == 0
         assert len(door.cancelled) == 2
 
     run(scenario)
@@ -142,7 +142,7 @@ def test_a_gateway_that_shuts_down_takes_no_more_requests():
     async def scenario():
         door = FakeDoor()
         app = make_app(door)
-        app.state.desk.shut()
+        app.state.dispatcher.shut()
         status, body = await post(app, {"prompt": "a"})
         assert status == 503
         assert b"shutting_down" in body

@@ -8,7 +8,7 @@ from baton.core.ids import Boot, Rank
 from baton.core.manifest import Manifest
 
 
-class Muster:
+class RankAssembly:
     """Who has joined so far. `own` is the leader's own view: rank 0 as the only rank."""
 
     def __init__(self, own: Manifest) -> None:

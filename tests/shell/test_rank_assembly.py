@@ -15,8 +15,8 @@ from baton.core.manifest import Manifest, RankManifest
 from baton.core.memory.state import DType, Full, Group, StateSpec, StateTable, Unit
 from baton.core.session.session import SessionLimits, Sessions
 from baton.shell.lines import Lines
-from baton.shell.muster import gather_ranks
 from baton.shell.narration import Narration
+from baton.shell.rank_assembly import gather_ranks
 from baton.shell.rank_pump import RankPump
 from baton.shell.wake import sleep_until
 from baton.wire.codec import MAX_FRAME_BYTES

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 import msgspec
 
+from baton.core.gateway.page_reservations import PageReservations, Pages
 from baton.core.gateway.request import DECODE, PREFILL, UNIFIED
-from baton.core.gateway.tab import Pages, Tab
-from baton.core.gateway.throughput import SPARE, SPARE_LATER, Answer, Throughput
+from baton.core.gateway.throughput import SPARE, SPARE_LATER, PendingAnswer, Throughput
 from baton.core.ids import Boot, Key, Micros
 from baton.core.memory.span import Span
 from baton.core.messages import Credits, Register, Ticket
@@ -23,26 +23,26 @@ FIRST = 16  # answers that may begin on a worker before it is known how fast it 
 Pair = tuple[Boot, Boot]
 
 
-class Worker:
+class RegisteredWorker:
     """A registered worker as its gateway sees it."""
 
     def __init__(self, register: Register) -> None:
         manifest = register.manifest
         self.register, self.role = register, manifest.role
-        self.open: dict[Key, Answer] = {}
+        self.open: dict[Key, PendingAnswer] = {}
         self.credits: Credits | None = None
         self._span = Span(manifest.table, manifest.page_blocks * manifest.table.block_tokens)
         self._sent = 0  # tickets
-        self._unheard = Tab()  # tickets that the last statement does not know of
-        self._unadmitted = Tab()  # rooms that hold nothing here yet
-        self._admitted = Tab()  # rooms admitted since the last statement
+        self._unheard = PageReservations()  # tickets that the last statement does not know of
+        self._unadmitted = PageReservations()  # rooms that hold nothing here yet
+        self._admitted = PageReservations()  # rooms admitted since the last statement
         self._throughput = Throughput()
 
     def need(self, tokens: int) -> Pages:
         """Pages of a room with so many positions."""
         return self._span.live(tokens)
 
-    def gives(self, ticket: Ticket, tokens: int, answer: Answer) -> None:
+    def gives(self, ticket: Ticket, tokens: int, answer: PendingAnswer) -> None:
         """A ticket goes out to it."""
         self._sent += 1
         self.open[ticket.key] = answer
@@ -81,13 +81,13 @@ class Worker:
         """It has generated tokens of an answer."""
         self._throughput.made(key, tokens, now)
 
-    def takes_us(self, answer: Answer, now: Micros) -> int:
+    def takes_us(self, answer: PendingAnswer, now: Micros) -> int:
         """Microseconds that an answer would take if it began now; 0 if it would have the worker to itself, or if that is not
         known."""
         pace = self._throughput.pace(len(self.open) + 1, now) if self.open else None
         return round(answer.tokens * pace) if pace is not None else 0
 
-    def in_time(self, answer: Answer, now: Micros) -> bool:
+    def in_time(self, answer: PendingAnswer, now: Micros) -> bool:
         """Whether an answer would end in time if it began now, and keep none from ending in time that is under way; while
         nothing is known a few may begin, for something to be."""
         if answer.begun or answer.tokens <= 1 or not self.open:
@@ -125,16 +125,16 @@ class Worker:
         return rooms and self._unadmitted.leaves(self.credits.free_pages, self.need(tokens), self._admitted)
 
 
-class Workers:
+class Router:
     """See the head of this module."""
 
     def __init__(self, introduce_again_ms: int) -> None:
         self._again = introduce_again_ms * 1000
-        self._all: dict[Boot, Worker] = {}
+        self._all: dict[Boot, RegisteredWorker] = {}
         self._pairs: dict[Pair, str] = {}  # (prefill, decode) -> fabric
         self._introduce: dict[Pair, Micros] = {}  # try again at
         self._refusals: dict[Pair, str] = {}  # the last reason of a pair that is none
-        self._ahead: dict[Pair, Tab] = {}  # pages on prefill of rooms that decode has not admitted
+        self._ahead: dict[Pair, PageReservations] = {}  # pages on prefill of rooms that decode has not admitted
 
     def __contains__(self, boot: Boot) -> bool:
         return boot in self._all
@@ -142,7 +142,7 @@ class Workers:
     def __iter__(self) -> Iterator[Boot]:
         return iter(self._all)
 
-    def get(self, boot: Boot) -> Worker | None:
+    def get(self, boot: Boot) -> RegisteredWorker | None:
         """The worker of that boot."""
         return self._all.get(boot)
 
@@ -152,11 +152,11 @@ class Workers:
         """A worker is there; the pairs to be introduced. Said once more it changes nothing."""
         if boot in self._all:
             return []
-        worker = self._all[boot] = Worker(message)
+        worker = self._all[boot] = RegisteredWorker(message)
         others = [(b, w) for b, w in self._all.items() if {worker.role, w.role} == {PREFILL, DECODE}]
         return [(boot, b) if worker.role == PREFILL else (b, boot) for b, _ in others]
 
-    def lost(self, boot: Boot) -> Worker | None:
+    def lost(self, boot: Boot) -> RegisteredWorker | None:
         """A worker is gone, with all its pairs."""
         self._pairs = {p: fabric for p, fabric in self._pairs.items() if boot not in p}
         self._introduce = {p: at for p, at in self._introduce.items() if boot not in p}
@@ -224,12 +224,12 @@ class Workers:
 
     # ---- what they hold -------------------------------------------------------------------------
 
-    def gives(self, ticket: Ticket, answer: Answer) -> None:
+    def gives(self, ticket: Ticket, answer: PendingAnswer) -> None:
         """A ticket goes out to both sides of a pair."""
         pair, tokens = (ticket.prefill, ticket.decode), len(ticket.prompt) + len(ticket.said)
         for boot in sorted(set(pair)):
             self._all[boot].gives(ticket, tokens + (boot == ticket.decode), answer)
-        self._ahead.setdefault(pair, Tab()).add(ticket.key, self._all[ticket.prefill].need(tokens))
+        self._ahead.setdefault(pair, PageReservations()).add(ticket.key, self._all[ticket.prefill].need(tokens))
 
     def full(self, boot: Boot) -> None:
         """A worker has refused a room because too many wait there."""
@@ -258,15 +258,15 @@ class Workers:
             if boot in pair:
                 tab.drop(key)
 
-    def takes_us(self, answer: Answer, now: Micros) -> int:
+    def takes_us(self, answer: PendingAnswer, now: Micros) -> int:
         """Microseconds that an answer would take on the fastest worker if it began now; 0 where that is not known."""
         return min((self._all[decode].takes_us(answer, now) for _, decode in self.usable_pairs()), default=0)
 
-    def in_time(self, answer: Answer, now: Micros) -> bool:
+    def in_time(self, answer: PendingAnswer, now: Micros) -> bool:
         """Whether some worker has time for an answer, if it has room."""
         return any(self._all[decode].in_time(answer, now) for _, decode in self.usable_pairs())
 
-    def choose(self, tokens: int, answer: Answer, now: Micros) -> Pair | None:
+    def choose(self, tokens: int, answer: PendingAnswer, now: Micros) -> Pair | None:
         """The pair for a request of so many positions; None while no pair has room, or time for the answer.
 
         Of pairs whose decode side has room the one with the fewest open rooms of ours; else one whose prefill side may
@@ -287,7 +287,7 @@ class Workers:
 
     def _may_run_ahead(self, pair: Pair, tokens: int) -> bool:
         """Decode is full: whether prefill may compute the prompt nevertheless, up to the share that it states; one always."""
-        prefill, ahead = self._all[pair[0]], self._ahead.get(pair, Tab())
+        prefill, ahead = self._all[pair[0]], self._ahead.get(pair, PageReservations())
         if pair[0] == pair[1]:
             return True  # its own pages were looked at
         limit = prefill.credits.ahead_pages if prefill.credits is not None else {}

@@ -10,7 +10,7 @@ from baton.core.frames import Join
 from baton.core.ids import Boot, GroupName
 from baton.core.manifest import Manifest, RankManifest
 from baton.core.memory.state import DType, Full, Group, StateSpec, StateTable, Unit
-from baton.core.rank.muster import Muster
+from baton.core.rank.rank_assembly import RankAssembly
 
 FULL = GroupName("full")
 TABLE = StateTable(2, 16, (Group(FULL, Unit.PAGE, Full()),), (StateSpec("kv", FULL, (0, 1), ("k", "v"), 2, 8, DType.F32),))
@@ -25,16 +25,16 @@ def seen_by(rank, **fields):
 
 @pytest.mark.parametrize("order", list(permutations((1, 2, 3))))
 def test_a_worker_is_whole_when_all_have_joined_in_any_order(order):
-    muster = Muster(seen_by(0))
+    assembly = RankAssembly(seen_by(0))
     for n, rank in enumerate(order):
-        assert muster.whole is None
-        assert muster.missing == sorted(order[n:])
-        muster.take(Boot(10 + rank), Join(seen_by(rank), pid=100 + rank, host_bytes=200 + rank))
-        assert muster.rank_of(Boot(10 + rank)) == rank
-    assert [r.boot for r in muster.whole.ranks] == [10, 11, 12, 13]
-    assert muster.pids == (101, 102, 103)
-    assert muster.host_bytes == (201, 202, 203)
-    assert msgspec.structs.replace(muster.whole, ranks=seen_by(0).ranks) == seen_by(0)
+        assert assembly.whole is None
+        assert assembly.missing == sorted(order[n:])
+        assembly.take(Boot(10 + rank), Join(seen_by(rank), pid=100 + rank, host_bytes=200 + rank))
+        assert assembly.rank_of(Boot(10 + rank)) == rank
+    assert [r.boot for r in assembly.whole.ranks] == [10, 11, 12, 13]
+    assert assembly.pids == (101, 102, 103)
+    assert assembly.host_bytes == (201, 202, 203)
+    assert msgspec.structs.replace(assembly.whole, ranks=seen_by(0).ranks) == seen_by(0)
 
 
 @pytest.mark.parametrize(
@@ -53,11 +53,11 @@ def test_a_worker_is_whole_when_all_have_joined_in_any_order(order):
 )
 def test_who_does_not_fit_is_refused_by_field_and_values(sender, joins, said):
     with pytest.raises(ConfigError, match=said):
-        Muster(seen_by(0)).take(Boot(sender), Join(joins, pid=1))
+        RankAssembly(seen_by(0)).take(Boot(sender), Join(joins, pid=1))
 
 
 def test_a_rank_joins_once():
-    muster = Muster(seen_by(0))
-    muster.take(Boot(11), Join(seen_by(1), pid=1))
+    assembly = RankAssembly(seen_by(0))
+    assembly.take(Boot(11), Join(seen_by(1), pid=1))
     with pytest.raises(ConfigError, match=r"rank\(s\) \[2, 3\] of 4 miss"):
-        muster.take(Boot(11), Join(seen_by(1), pid=1))
+        assembly.take(Boot(11), Join(seen_by(1), pid=1))
