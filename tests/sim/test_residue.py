@@ -61,7 +61,7 @@ def test_who_is_not_paired_is_found():
 
 def test_a_table_that_nobody_wrote_down_is_looked_at_and_so_is_one_inside_of_it():
     front = Front(GATEWAY, FrontSettings())
-    assert kept(front, live("gateway")) == ["Workers._all"]
+    assert kept(front, live("gateway")) == ["Router._all"]
     front._seen_lately = {DEAD: DecodeLeader(manifest("decode", DECODE), settings(), {KV: 4})}
     front._seen_lately[DEAD]._orders[4] = None
     found = kept(front, live("gateway"))
