@@ -77,3 +77,34 @@ def test_no_two_public_classes_have_one_name():
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, []).append(str(path.relative_to(SOURCE)))
     assert {name: there for name, there in places.items() if len(there) > 1} == {}
+
+
+def test_every_public_method_is_described_where_it_is_declared_first():
+    """By its own docstring, or by that of a base; of a class that has no such base, by that of some Protocol."""
+    classes = {
+        node.name: node for path in FILES for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)
+    }
+
+    def described(of: ast.ClassDef) -> set[str]:
+        own = {f.name for f in _functions(of) if ast.get_docstring(f)}
+        return own.union(*(described(classes[base]) for base in _bases(of) if base in classes))
+
+    ports = {name for node in classes.values() if "Protocol" in _bases(node) for name in described(node)}
+    missing = [
+        f"{node.name}.{function.name}"
+        for node in classes.values()
+        if not node.name.startswith("_")
+        for function in _functions(node)
+        if not function.name.startswith("_") and function.name not in described(node) | ports
+    ]
+    assert missing == []
+
+
+def _functions(of: ast.ClassDef) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return [node for node in of.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
+def _bases(of: ast.ClassDef) -> set[str]:
+    """By their last names, without what they are generic in."""
+    bare = [base.value if isinstance(base, ast.Subscript) else base for base in of.bases]
+    return {base.attr if isinstance(base, ast.Attribute) else getattr(base, "id", "") for base in bare}

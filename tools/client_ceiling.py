@@ -55,7 +55,7 @@ def _process(tokens: int, say: Connection) -> None:
 
 
 def main() -> None:
-    """See the module."""
+    """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=2000)

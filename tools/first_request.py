@@ -56,7 +56,7 @@ def first_token_ms(http: httpx.Client) -> float:
 
 
 def main() -> None:
-    """See the module."""
+    """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--starts", type=int, default=3)
     parser.add_argument("--later", type=int, default=20)

@@ -198,7 +198,7 @@ def _latencies(arrived: NDArray[np.float64], sent: NDArray[np.float64]) -> dict[
 
 
 def main() -> None:
-    """See the module."""
+    """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--streams", type=int, default=1000)
     parser.add_argument("--tokens", type=int, default=200)

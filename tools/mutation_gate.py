@@ -37,7 +37,7 @@ console = Console(highlight=False, soft_wrap=True)
 
 
 def arguments() -> argparse.Namespace:
-    """See the module."""
+    """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sample", type=int, metavar="N", help="so many, drawn by the seed (default: all)")
     parser.add_argument("--seed", type=int, default=0, metavar="S")
@@ -62,7 +62,7 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """See the module."""
+    """Command line."""
     args = arguments()
     try:
         mutants = of_core(args.module) if not args.known else []

@@ -36,7 +36,7 @@ def write_seeds(rows: list[PlantResult]) -> None:
 
 
 def main() -> int:
-    """See the module."""
+    """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", choices=[*BY_NAME, []], metavar="NAME")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)

@@ -167,7 +167,7 @@ class Script:
 
 
 def main() -> None:
-    """See the module."""
+    """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("gateway")
     parser.add_argument("--rooms", type=int, default=1000)

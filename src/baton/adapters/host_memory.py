@@ -91,11 +91,9 @@ class HostMemory:
 
     @property
     def held(self) -> Mapping[Key, Mapping[GroupName, int]]:
-        """See HostStore."""
         return self._held
 
     def save(self, copy: HostCopy) -> None:
-        """See HostStore."""
         self.discard(copy.key)
         want = self._bytes(copy)
         taken = self._space.take(sum(want.values()))
@@ -107,7 +105,6 @@ class HostMemory:
         self._start(copy, here, there)
 
     def load(self, copy: HostCopy) -> None:
-        """See HostStore."""
         if self._held.get(copy.key) != self._bytes(copy):
             self._end(copy, f"{self._held.get(copy.key)} bytes were saved, {self._bytes(copy)} are wanted")
             return
@@ -115,18 +112,15 @@ class HostMemory:
         self._start(copy, there, here)
 
     def discard(self, key: Key) -> None:
-        """See HostStore."""
         self._space.give_back(self._where.pop(key, []))
         self._held.pop(key, None)
 
     def poll(self) -> list[Copied]:
-        """See HostStore."""
         with self._lock:
             done, self._done = self._done, []
         return done
 
     def close(self) -> None:
-        """See HostStore."""
         if self._thread is not None:
             self._stop[0] = 1
             self._queue.put(None)

@@ -125,7 +125,7 @@ class ZmqControl:
     # ---- port -----------------------------------------------------------------------------------
 
     def dial(self, address: str) -> Link:
-        """See the port. Raises ConfigError off loopback without a secret, or for an address that does not parse."""
+        """Raises ConfigError off loopback without a secret, or for an address that does not parse."""
         require_secret(address, self._secret)
         socket = self._socket(zmq.DEALER, address)
         if self._secret is not None:
@@ -143,7 +143,6 @@ class ZmqControl:
         return link
 
     def send(self, link: Link, frame: bytes) -> bool:
-        """See the port (C1)."""
         if self._closed or len(frame) > self._max:
             return False
         if link in self._dealers:
@@ -170,7 +169,7 @@ class ZmqControl:
             os.eventfd_write(self._kick, 1)
 
     def receive(self) -> list[tuple[Link, bytes]]:
-        """See the port. Reads every socket until it is empty or a bound is met: their descriptors are edge-triggered (C7)."""
+        """Reads every socket until it is empty or a bound is met: their descriptors are edge-triggered (C7)."""
         if self._closed:
             return []
         if self._kicked:
@@ -194,7 +193,6 @@ class ZmqControl:
         self._kick_receive()
 
     def hang_up(self, link: Link) -> None:
-        """See the port."""
         if self._closed:
             return
         socket = self._dealers.pop(link, None)
@@ -206,11 +204,9 @@ class ZmqControl:
             del self._identities[identity]
 
     def fileno(self) -> int:
-        """See the port."""
         return self._poll.fileno()
 
     def close(self) -> None:
-        """See the port (C5)."""
         if self._closed:
             return
         self._closed = True

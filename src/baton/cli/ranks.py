@@ -51,11 +51,9 @@ class Processes:
         self._pidfds = {rank: os.pidfd_open(p.pid) for rank, p in self._processes.items()}
 
     def filenos(self) -> tuple[int, ...]:
-        """See Crew."""
         return tuple(self._pidfds.values())
 
     def look(self) -> None:
-        """See Crew."""
         for rank, fd in self._pidfds.items():
             if select.select([fd], [], [], 0)[0]:
                 code = self._processes[rank].wait()
@@ -64,13 +62,11 @@ class Processes:
                 raise ConfigError(why) if code == MISCONFIGURED else PeerError(why)
 
     def tell(self) -> None:
-        """See Crew."""
         for fd in self._pidfds.values():
             with contextlib.suppress(ProcessLookupError):  # `look` has found it ended
                 signal.pidfd_send_signal(fd, signal.SIGTERM)
 
     def close(self) -> None:
-        """See Crew."""
         until = time.monotonic() + PATIENCE_S
         for rank, process in self._processes.items():
             try:

@@ -58,23 +58,18 @@ class Alone:
     tp, tp_rank, first, last = 1, 0, True, True
 
     def add_up(self, x: torch.Tensor) -> torch.Tensor:
-        """See Comm."""
         return x
 
     def gather(self, x: torch.Tensor) -> torch.Tensor | None:
-        """See Comm."""
         return x
 
     def send(self, x: torch.Tensor) -> None:
-        """See Comm."""
         raise AssertionError("there is no next stage")
 
     def receive(self, x: torch.Tensor) -> torch.Tensor:
-        """See Comm."""
         raise AssertionError("there is no stage before")
 
-    def close(self) -> None:
-        """See Comm."""
+    def close(self) -> None: ...
 
 
 class _Group(Protocol):
@@ -142,13 +137,11 @@ class GlooComm:
             raise _lost(error) from error
 
     def add_up(self, x: torch.Tensor) -> torch.Tensor:
-        """See Comm."""
         if self.tp > 1:
             self._wait(self._begin(lambda group: group.allreduce([x])))
         return x
 
     def gather(self, x: torch.Tensor) -> torch.Tensor | None:
-        """See Comm."""
         if self.tp == 1:
             return x
         x = x.contiguous()
@@ -157,18 +150,15 @@ class GlooComm:
         return torch.cat(parts[0], dim=-1) if parts else None
 
     def send(self, x: torch.Tensor) -> None:
-        """See Comm."""
         while len(self._sending) >= SENDS_UNDER_WAY:
             self._wait(self._sending.popleft()[0])
         self._sending.append((self._begin(lambda group: group.send([x], self._stage + 1, 0), stages=True), x))
 
     def receive(self, x: torch.Tensor) -> torch.Tensor:
-        """See Comm."""
         self._wait(self._begin(lambda group: group.recv([x], self._stage - 1, 0), stages=True))
         return x
 
     def close(self) -> None:
-        """See Comm."""
         self._closed = True
         for group in (self._peers, self._stages):
             if group is not None:

@@ -51,7 +51,6 @@ class CpuOps:
         assert all(task.address for task in tasks)
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
-        """See Ops."""
         exact = weight.dtype is torch.float32 and self._dtype is not DType.F32
         product = self._product(weight, bias)
         if not exact:
@@ -80,7 +79,7 @@ class CpuOps:
                     product(torch.zeros((rows, depth), dtype=dtype))
 
     def grouped(self, weights: Iterable[tuple[torch.Tensor, torch.Tensor | None]]) -> Grouped:
-        """See Ops. Packed one by one: matrices without rows are not read.
+        """Packed one by one: matrices without rows are not read.
 
         In 16 bits it is one compiled product: with few rows, calls of oneDNN for each matrix take a third of the time and more.
         Where the processor multiplies tiles, oneDNN does and the kernel does not.
@@ -139,7 +138,7 @@ class CpuOps:
         return Task(g.grouped, self._dtype, g.GroupedJob)
 
     def by_head(self, weight: torch.Tensor, *, scale: float = 1.0) -> ByHead:
-        """See Ops. On all threads however few the rows are: what takes its time are the weights."""
+        """On all threads however few the rows are: what takes its time are the weights."""
         task = self._heads
         panels, (heads, deep, wide) = h.packed(weight, self._dtype), weight.shape
         unit = 2 if h.paired(self._dtype) else 1
@@ -159,7 +158,7 @@ class CpuOps:
         return multiply
 
     def scores(self, weight: torch.Tensor) -> Linear:
-        """See Ops. oneDNN rounds what it multiplies in 16 bits; in float32 it need not, and is the faster."""
+        """oneDNN rounds what it multiplies in 16 bits; in float32 it need not, and is the faster."""
         if self._dtype is DType.F32:
             return self.linear(weight, None)
         wide, deep = weight.shape
@@ -182,7 +181,7 @@ class CpuOps:
     def norm(
         self, x: torch.Tensor, weight: torch.Tensor, eps: float, *, add: torch.Tensor | None, offset: float = 0.0
     ) -> torch.Tensor:
-        """See Ops. x, add: contiguous."""
+        """`x` and `add` are contiguous."""
         out, job = torch.empty_like(x, dtype=weight.dtype), self._norm.job
         job.rows, job.x, job.add = x.shape[0], x.data_ptr(), 0 if add is None else add.data_ptr()
         job.weight, job.out, job.dim = weight.data_ptr(), out.data_ptr(), x.shape[1]
@@ -193,7 +192,6 @@ class CpuOps:
     def rotate(
         self, x: torch.Tensor, positions: torch.Tensor, rope: Rope, *, queries: int, norms: HeadNorms | None, eps: float
     ) -> None:
-        """See Ops. Heads of a row lie one after the other."""
         job = self._rotate.job
         job.rows, job.x, job.x_row = x.shape[0], x.data_ptr(), x.stride(0)
         job.heads, job.queries, job.dim, job.turned = x.shape[1], queries, x.shape[2], rope.dim
@@ -204,7 +202,7 @@ class CpuOps:
         self._run(self._rotate, x.shape[0])
 
     def gate(self, x: torch.Tensor) -> torch.Tensor:
-        """See Ops. x: contiguous."""
+        """`x` is contiguous."""
         dim, job = x.shape[1] // 2, self._gate.job
         out = x.new_empty((x.shape[0], dim))
         job.rows, job.x, job.out, job.dim = x.shape[0], x.data_ptr(), out.data_ptr(), dim
@@ -212,7 +210,6 @@ class CpuOps:
         return out
 
     def weigh(self, x: torch.Tensor, weights: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-        """See Ops."""
         if self._dtype is DType.F32:
             return self._plain.weigh(x, weights, places)  # whose sums of many have other last bits
         weights, job = weights.contiguous(), self._weigh.job
@@ -224,7 +221,7 @@ class CpuOps:
         return out
 
     def gated_norm(self, x: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-        """See Ops. x: contiguous."""
+        """`x` is contiguous."""
         out, job = z.new_empty(z.shape), self._gated_norm.job
         job.rows, job.heads, job.dim = x.shape
         job.x, job.z, job.z_row = x.data_ptr(), z.data_ptr(), z.stride(0)

@@ -93,7 +93,7 @@ def block_sums(
     numbers: NDArray[np.int64],
     identity: int,
 ) -> NDArray[np.uint64]:
-    """See `core.seal.block_sums`."""
+    """The sums of blocks, as `core.handoff.seal.block_sums` has them, compiled."""
     size = placement.block_bytes(group)
     places = [p for p in placement.places.values() if p.spec.group == group]
     if places and slots.size and (slots.min() < 0 or (slots.max() + 1) * size > pool.size):

@@ -77,34 +77,28 @@ class TorchEngine:
 
     @property
     def pools(self) -> Mapping[GroupName, Pool]:
-        """See the port."""
         return self._pools
 
     @property
     def pool_pages(self) -> Mapping[GroupName, int]:
-        """See the port."""
         return {g: p.nbytes // size for g, p in self._pools.items() if (size := self._placement.page_bytes(g))}
 
     def submit(self, batch: Batch) -> None:
-        """See the port."""
         self._batches.put(batch)
 
     def digest(self, order: DigestOrder) -> None:
-        """See the port."""
         self._digests.put(order)
 
     def clear(self, group: GroupName) -> None:
-        """See the port. Zeroing runs at the speed of memory, 0.1 s for a gigabyte or so."""
+        """Zeroing runs at the speed of memory, 0.1 s for a gigabyte or so."""
         if group in self._bytes:  # else no layer of this stage is in it
             self._bytes[group][:] = 0
 
     @property
     def progress(self) -> Mapping[WorkKind, int]:
-        """See the port."""
         return self._progress
 
     def poll(self) -> list[BatchDone | DigestDone]:
-        """See the port. Raises what compute raised (E6)."""
         found: list[BatchDone | DigestDone] = []
         while self._done:
             done = self._done.popleft()
@@ -114,7 +108,7 @@ class TorchEngine:
         return found
 
     def close(self) -> None:
-        """See the port. The pools are their maker's to close, once no fabric exposes them."""
+        """The pools are their maker's to close, once no fabric exposes them."""
         self._batches.put(None)
         self._digests.put(None)
         for thread in self._running:

@@ -129,11 +129,9 @@ class TorchOps:
     """Implements Ops in plain torch."""
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
-        """See Ops."""
         return lambda x: F.linear(x, weight, bias)
 
     def grouped(self, weights: Iterable[tuple[torch.Tensor, torch.Tensor | None]]) -> Grouped:
-        """See Ops."""
         pairs = list(weights)
         stacked = torch.stack([weight for weight, _ in pairs]).transpose(1, 2)
         biases = [bias for _, bias in pairs if bias is not None]
@@ -147,7 +145,6 @@ class TorchOps:
         return multiply
 
     def by_head(self, weight: torch.Tensor, *, scale: float = 1.0) -> ByHead:
-        """See Ops."""
 
         def multiply(x: torch.Tensor, out: torch.Tensor) -> None:
             out.copy_(torch.einsum("rhi,hio->rho", x.float(), weight.float()) * scale)
@@ -155,13 +152,11 @@ class TorchOps:
         return multiply
 
     def scores(self, weight: torch.Tensor) -> Linear:
-        """See Ops."""
         return lambda x: F.linear(x.float(), weight.float())
 
     def norm(
         self, x: torch.Tensor, weight: torch.Tensor, eps: float, *, add: torch.Tensor | None, offset: float = 0.0
     ) -> torch.Tensor:
-        """See Ops."""
         if add is not None:
             x += add
         return F.rms_norm(x.float(), (x.shape[-1],), weight.float() + offset, eps).to(weight.dtype)
@@ -169,7 +164,6 @@ class TorchOps:
     def rotate(
         self, x: torch.Tensor, positions: torch.Tensor, rope: Rope, *, queries: int, norms: HeadNorms | None, eps: float
     ) -> None:
-        """See Ops."""
         if norms is not None:
             x[:, :queries] = self.norm(x[:, :queries], norms.q, eps, add=None, offset=norms.offset)
             x[:, queries:] = self.norm(x[:, queries:], norms.k, eps, add=None, offset=norms.offset)
@@ -178,16 +172,13 @@ class TorchOps:
         x[..., : rope.dim] = torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
 
     def gate(self, x: torch.Tensor) -> torch.Tensor:
-        """See Ops."""
         first, second = x.float().chunk(2, -1)
         return (F.silu(first) * second).to(x.dtype)
 
     def weigh(self, x: torch.Tensor, weights: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-        """See Ops."""
         found = torch.cat((x, x.new_zeros(1, x.shape[1]))).float()[places]
         return (found * weights[..., None]).sum(1).to(x.dtype)
 
     def gated_norm(self, x: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-        """See Ops."""
         gated = F.rms_norm(x, weight.shape, weight, eps) * F.silu(z.float().view(x.shape))
         return gated.to(z.dtype).view(z.shape)

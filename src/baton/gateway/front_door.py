@@ -67,31 +67,25 @@ class FrontDoor:
     # ---- Door -----------------------------------------------------------------------------------
 
     def submit(self, submit: Submit, hear: Hear) -> None:
-        """See Door."""
         self._pump.step(Submitted(submit, Room(f"{self._entropy.bits(128):032x}")))
         self._hear[submit.request] = hear
         self._turn_soon()
 
     def cancel(self, cancel: Cancel) -> None:
-        """See Door."""
         self._hear.pop(cancel.request, None)
         self._pump.step(cancel)
         self._turn_soon()
 
     def key_of(self, request: RequestId) -> Key | None:
-        """See Door."""
         return self._front.key_of(request)
 
     def next_request(self) -> RequestId:
-        """See Door."""
         return RequestId(next(self._numbers))
 
     def next_seed(self) -> int:
-        """See Door."""
         return self._entropy.bits(64)
 
     def ready(self) -> Readiness:
-        """See Door."""
         pairs = self._front.usable_pairs()
         if pairs:
             return Readiness(True, pair_count(len(pairs))) if self._warm_up is None else self._warm_up.judge(pairs)
@@ -101,7 +95,6 @@ class FrontDoor:
         return Readiness(False, "; ".join([*whys, *near_only(workers, control=self._control)]))
 
     def capacity(self) -> Capacity | None:
-        """See Door."""
         usable = {boot for pair in self._front.usable_pairs() for boot in pair}
         manifests = [r.manifest for r in self._front.workers() if r.manifest.boot in usable]
         if not manifests:
@@ -109,15 +102,12 @@ class FrontDoor:
         return Capacity(min(m.max_model_len for m in manifests), min(_pool_tokens(m) for m in manifests))
 
     async def ledger(self, *, audit: bool = True) -> LedgerReport:
-        """See Door."""
         return await self._answers(AskLedger(next(self._questions), audit))
 
     async def clear(self) -> LedgerReport:
-        """See Door."""
         return await self._answers(Clear(next(self._questions)))
 
     async def reset_cache(self, worker: str | None) -> LedgerReport:
-        """See Door."""
         return await self._answers(ResetCache(next(self._questions)), worker)
 
     async def _answers(self, message: AskLedger | Clear | ResetCache, worker: str | None = None) -> LedgerReport:

@@ -113,7 +113,6 @@ class TallyingDoor:
         self._open: dict[RequestId, _Timed] = {}
 
     def submit(self, submit: Submit, hear: Hear) -> None:
-        """See Door."""
         timed = _Timed(hear, self._tally, self._now, self._open.pop, prompt=len(submit.prompt))
         self._open[submit.request] = timed
         try:
@@ -124,40 +123,31 @@ class TallyingDoor:
             raise
 
     def cancel(self, cancel: Cancel) -> None:
-        """See Door."""
         timed = self._open.pop(cancel.request, None)
         if timed is not None:
             timed.end("stop" if cancel.reason == STOP_STRING else "abort")
         self._door.cancel(cancel)
 
     def key_of(self, request: RequestId) -> Key | None:
-        """See Door."""
         return self._door.key_of(request)
 
     def next_request(self) -> RequestId:
-        """See Door."""
         return self._door.next_request()
 
     def next_seed(self) -> int:
-        """See Door."""
         return self._door.next_seed()
 
     def ready(self) -> Readiness:
-        """See Door."""
         return self._door.ready()
 
     def capacity(self) -> Capacity | None:
-        """See Door."""
         return self._door.capacity()
 
     async def clear(self) -> LedgerReport:
-        """See Door."""
         return await self._door.clear()
 
     async def reset_cache(self, worker: str | None) -> LedgerReport:
-        """See Door."""
         return await self._door.reset_cache(worker)
 
     async def ledger(self, *, audit: bool = True) -> LedgerReport:
-        """See Door."""
         return await self._door.ledger(audit=audit)

@@ -121,7 +121,7 @@ class _Post:
 
 
 class Supervisor:
-    """See the module. `run` is called once, in the main thread."""
+    """Starts programs, watches them, and starts again what dies. `run` is called once, in the main thread."""
 
     def __init__(self, programs: Sequence[Program], *, probe: Probe, tell: Tell, patience: Patience) -> None:
         self._posts = [_Post(program) for program in programs]

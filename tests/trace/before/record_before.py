@@ -19,12 +19,12 @@ from baton.core.prefill import PrefillLeader
 from baton.core.unified import UnifiedLeader
 from baton.journal import entries as e
 from baton.journal.recorder import Recorder
-
-from baton.core.rank import RankCore
 from baton.sim.parts import Parts
 from baton.sim.run import _replaced, be_silent
 from baton.sim.tape import Tape
 from baton.sim.world import Violation, World
+
+from baton.core.rank import RankCore
 
 LEADER: dict[str, Callable[..., Any]] = {
     "gateway_up": lambda boot, now: e.GatewayUp(boot),

@@ -132,7 +132,7 @@ def _say(what: Exposed | ProbeResult) -> None:
 
 
 def main() -> None:
-    """See the module."""
+    """Command line."""
     part, kind, settings = sys.argv[1:]
     try:
         {"source": source, "reader": reader}[part](kind, msgspec.json.decode(settings, type=FabricSettings))

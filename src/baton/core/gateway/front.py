@@ -144,16 +144,14 @@ class Front:
             self.marks[Mark.WRONG_PARTY] += 1
 
     def ticket_of(self, key: Key) -> Ticket | None:
-        """See senders.Knows."""
         request = self._rooms.get(key.room)
         return request.given if request is not None and request.key == key else None
 
     def owner_of(self, room: Room) -> Boot | None:
-        """See senders.Knows."""
         return self.boot if room in self._rooms else None
 
     def is_gateway(self, boot: Boot) -> bool:
-        """See senders.Knows: gateways do not speak to each other."""
+        """Gateways do not speak to each other."""
         return False
 
     def _lose(self, boot: Boot, why: str, now: Micros) -> None:

@@ -126,7 +126,7 @@ class RegisteredWorker:
 
 
 class Router:
-    """See the head of this module."""
+    """Workers, pairs of them, and what each pair has room and time for."""
 
     def __init__(self, introduce_again_ms: int) -> None:
         self._again = introduce_again_ms * 1000

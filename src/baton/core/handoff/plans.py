@@ -22,7 +22,7 @@ class Plans:
         self._known: dict[tuple[tuple[Placement, ...], tuple[Placement, ...]], PairPlan] = {}
 
     def pair(self, source: Sequence[Placement], target: Sequence[Placement]) -> PairPlan:
-        """See plan.py pair. Raises Mismatch, as it does."""
+        """Raises Mismatch, as `pair` does."""
         sides = tuple(source), tuple(target)
         plan = self._known.get(sides)
         if plan is None:

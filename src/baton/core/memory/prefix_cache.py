@@ -67,7 +67,7 @@ class CachedPage:
 
 
 class PrefixCache:
-    """See the head of this module. Pages are the ledger's; here it is only said which."""
+    """Cached pages of one worker. Pages are the ledger's; here it is only said which."""
 
     def __init__(self) -> None:
         self._entries: dict[PageHash, CachedPage] = {}

@@ -41,7 +41,7 @@ class Lender(msgspec.Struct):
 
 
 class BorrowingLeader(Leader[PrefillRoom]):
-    """See the head of this module."""
+    """A leader that may fetch back what decode has cached of its prompts."""
 
     def __init__(self, manifest: Manifest, settings: LeaderSettings, totals: dict[GroupName, int]) -> None:
         super().__init__(manifest, settings, totals)

@@ -79,7 +79,7 @@ ON_THEIR_WAY = (RoomState.FETCHING, RoomState.COMMITTING)  # rooms whose pages a
 
 
 class DecodeLeader(VerifyingLeader):
-    """See the head of this module."""
+    """The leader of a decode worker."""
 
     table = DECODE
 
@@ -119,7 +119,7 @@ class DecodeLeader(VerifyingLeader):
         return self.manifest.boot if room.open_orders.keys() - room.doubts.keys() else room.ticket.prefill
 
     def _needs_partner(self, room: DecodeRoom) -> bool:
-        """See Leader: a room that is being committed has everything."""
+        """A room that is being committed has everything."""
         return room.state in (RoomState.QUEUED, RoomState.FETCHING)
 
     def _refuse(self, ticket: Ticket) -> str:
@@ -338,7 +338,7 @@ class DecodeLeader(VerifyingLeader):
                 self.send(boot, Admitted(room.key))
 
     def admissible(self, room: DecodeRoom) -> bool:
-        """See GeneratingLeader: prefill holds its pages."""
+        """Prefill holds its pages."""
         return 0 in room.offers and super().admissible(room)
 
     def _order_fetches(self, room: DecodeRoom) -> None:

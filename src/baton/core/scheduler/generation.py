@@ -29,7 +29,7 @@ class Generation(OpenRoom):
 
     @property
     def alone(self) -> bool:
-        """See OpenRoom: a suspect that has gone on for long enough is one no more."""
+        """A suspect that has gone on for long enough is one no more."""
         return self.next_index < self.ticket.alone_until
 
     @property

@@ -177,17 +177,14 @@ class Leader(ABC, Generic[R]):
             self.marks[Mark.WRONG_PARTY] += 1
 
     def ticket_of(self, key: Key) -> Ticket | None:
-        """See senders.Knows."""
         room = self.rooms.get(key)
         return room.ticket if room is not None else None
 
     def owner_of(self, room: Room) -> Boot | None:
-        """See senders.Knows."""
         known = self._epochs.get(room)
         return known[1] if known is not None else None
 
     def is_gateway(self, boot: Boot) -> bool:
-        """See senders.Knows."""
         return boot in self._gateways
 
     def _take(self, report: Report, now: Micros) -> None:

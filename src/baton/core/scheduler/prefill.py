@@ -75,7 +75,7 @@ HOLDING = (RoomState.COMPUTING, RoomState.BORROWING, RoomState.OFFERED)
 
 
 class PrefillLeader(BorrowingLeader):
-    """See the head of this module."""
+    """The leader of a prefill worker."""
 
     table = PREFILL
 
@@ -107,7 +107,7 @@ class PrefillLeader(BorrowingLeader):
         return room.ticket.decode if room.state is RoomState.OFFERED and room.admitted else None
 
     def pages_for(self, tokens: int) -> dict[GroupName, int]:
-        """See Leader: enough for every chunk of a prompt."""
+        """Enough for every chunk of a prompt."""
         return self.span.reserve(tokens, step=self.settings.step_tokens * self.manifest.pp)
 
     def _refuse(self, ticket: Ticket) -> str:
@@ -182,7 +182,6 @@ class PrefillLeader(BorrowingLeader):
         self._offer(room, self._runs(room, there), self._leg_sums(room, there), None)
 
     def took(self, room: PrefillRoom) -> None:
-        """See BorrowingLeader."""
         self.reuse.enter(room, room.done, room.sums, self.marks)
         self._offer_from(room, room.hit)
 

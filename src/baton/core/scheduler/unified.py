@@ -45,7 +45,7 @@ class UnifiedRoom(Generation):
 
 
 class UnifiedLeader(GeneratingLeader[UnifiedRoom]):
-    """See the head of this module."""
+    """The leader of a unified worker."""
 
     table = UNIFIED
 
@@ -58,7 +58,7 @@ class UnifiedLeader(GeneratingLeader[UnifiedRoom]):
         return UnifiedRoom(ticket, now)
 
     def pages_for(self, tokens: int) -> dict[GroupName, int]:
-        """See Leader: enough for every chunk, and the token after the prompt."""
+        """Enough for every chunk, and the token after the prompt."""
         return self.span.reserve(tokens, step=self.settings.step_tokens * self.manifest.pp)
 
     def _schedule(self, now: Micros) -> None:

@@ -16,7 +16,7 @@ from baton.core.scheduler.room import LeaderSettings, RoomState
 
 
 class VerifyingLeader(GeneratingLeader[DecodeRoom]):
-    """See the head of this module."""
+    """A leader whose ranks fetch blocks and verify them."""
 
     def __init__(self, manifest: Manifest, settings: LeaderSettings, totals: dict[GroupName, int]) -> None:
         super().__init__(manifest, settings, totals)

@@ -87,23 +87,19 @@ class SimEngine:
 
     @property
     def pools(self) -> Mapping[GroupName, SimPool]:
-        """See Engine."""
         return self.sim_pools
 
     @property
     def pool_pages(self) -> Mapping[GroupName, int]:
-        """See Engine."""
         return self._pages
 
     def submit(self, batch: Batch) -> None:
-        """See Engine."""
         self.process.port_call()
         self.computing[batch.seq] = batch
         if self.process.ends(STEP):
             self.collective.submit(self.rank, batch)
 
     def digest(self, order: DigestOrder) -> None:
-        """See Engine."""
         self.process.port_call()
         self.digesting[order.job] = order
         if not self.process.ends(DIGEST):
@@ -145,7 +141,6 @@ class SimEngine:
         raw[slot * size : (slot + 1) * size] = block.to_bytes(size, "little")
 
     def clear(self, group: GroupName) -> None:
-        """See Engine."""
         self.process.port_call()
         if not self.world.clearing:
             self.world.violate("never_cleared", f"the pool of {group} was cleared, and nobody has asked for that")
@@ -153,16 +148,14 @@ class SimEngine:
 
     @property
     def progress(self) -> Mapping[WorkKind, int]:
-        """See Engine: nothing takes long here."""
+        """Nothing takes long here."""
         return {}
 
     def poll(self) -> list[BatchDone | DigestDone]:
-        """See Engine."""
         done, self._done = self._done, []
         return done
 
-    def close(self) -> None:
-        """See Engine."""
+    def close(self) -> None: ...
 
     # ---- what the books ask ---------------------------------------------------------------------
 

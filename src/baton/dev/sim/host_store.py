@@ -54,7 +54,6 @@ class SimHostStore:
 
     @property
     def held(self) -> Mapping[Key, Mapping[GroupName, int]]:
-        """See HostStore."""
         return {key: {g: a.nbytes for g, a in copy.items()} for key, copy in self.copies.items()}
 
     def blocks(self, group: GroupName) -> NDArray[np.uint8]:
@@ -62,7 +61,6 @@ class SimHostStore:
         return self._pools[group].data.reshape(-1, self._placement.block_bytes(group))
 
     def save(self, copy: HostCopy) -> None:
-        """See HostStore."""
         self._process.port_call()
         held = sum(sum(groups.values()) for key, groups in self.held.items() if key != copy.key)
         want = sum(len(slots) * self._placement.block_bytes(g) for g, slots in copy.slots.items())
@@ -75,7 +73,6 @@ class SimHostStore:
         self._begin(copy, "", self._save_block)
 
     def load(self, copy: HostCopy) -> None:
-        """See HostStore."""
         self._process.port_call()
         saved = {g: len(a) for g, a in self.copies.get(copy.key, {}).items()}
         if saved != {g: len(slots) for g, slots in copy.slots.items()}:
@@ -138,14 +135,11 @@ class SimHostStore:
             self._world.fault("host copy", self._process.name)
 
     def discard(self, key: Key) -> None:
-        """See HostStore."""
         self._process.port_call()
         self.copies.pop(key, None)
 
     def poll(self) -> list[Copied]:
-        """See HostStore."""
         done, self._done = self._done, []
         return done
 
-    def close(self) -> None:
-        """See HostStore."""
+    def close(self) -> None: ...

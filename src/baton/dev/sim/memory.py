@@ -129,20 +129,16 @@ class SimFabric:
 
     @property
     def name(self) -> str:
-        """See Fabric."""
         return "sim"
 
     @property
     def capabilities(self) -> Capabilities:
-        """See Fabric."""
         return Capabilities(1 << 20, 1 << 40, False, False, self._world.quiet_ends, True)
 
     def expose(self, pools: Mapping[GroupName, Pool]) -> bytes:
-        """See Fabric."""
         return b""
 
     def connect(self, peer: RankId, manifest: RankManifest) -> None:
-        """See Fabric."""
         self._process.port_call()
         if self._world.tape.chance(self._world.faults().connect_fail, "a connection fails"):
             self._world.fault("connect", self._process.name)
@@ -164,7 +160,6 @@ class SimFabric:
             self._process.wake()
 
     def disconnect(self, peer: RankId) -> None:
-        """See Fabric."""
         self._process.port_call()
         self._peers.pop(peer, None)
         self._reaching.pop(peer, None)
@@ -173,7 +168,6 @@ class SimFabric:
             self._give_up(read, "disconnected")
 
     def submit(self, handle: Handle, peer: RankId, copies: Sequence[Copies], *, deadline: Micros) -> None:
-        """See Fabric."""
         self._process.port_call()
         manifest = self._peers.get(peer)
         if manifest is None:
@@ -312,7 +306,6 @@ class SimFabric:
         self._process.wake()
 
     def cancel(self, handle: Handle) -> None:
-        """See Fabric."""
         self._process.port_call()
         read = self._reads.get(handle)
         if read is not None:
@@ -363,9 +356,7 @@ class SimFabric:
             self._process.wake()
 
     def poll(self) -> list[FabricEvent]:
-        """See Fabric."""
         said, self._said = self._said, []
         return said
 
-    def close(self) -> None:
-        """See Fabric."""
+    def close(self) -> None: ...

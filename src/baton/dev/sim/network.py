@@ -34,13 +34,11 @@ class SimControl:
             network.listen(address, self)
 
     def dial(self, address: str) -> Link:
-        """See Control."""
         link = Link(next(self._links))
         self._routes[link] = ToAddress(address)
         return link
 
     def send(self, link: Link, frame: bytes) -> bool:
-        """See Control."""
         self.process.port_call()
         route = self._routes.get(link)
         if route is None or self.closed:
@@ -49,17 +47,14 @@ class SimControl:
         return True
 
     def receive(self) -> list[tuple[Link, bytes]]:
-        """See Control."""
         inbox, self._inbox = self._inbox, []
         return inbox
 
     def hang_up(self, link: Link) -> None:
-        """See Control."""
         self._routes.pop(link, None)
 
     @property
     def bound_address(self) -> str | None:
-        """See Control."""
         return self.address
 
     def fileno(self) -> int:
@@ -67,7 +62,6 @@ class SimControl:
         return -1
 
     def close(self) -> None:
-        """See Control."""
         self.closed = True
 
     def deliver(self, source: "SimControl", source_link: Link, to: Link | None, frame: bytes) -> None:

@@ -30,7 +30,6 @@ class SkewedClock:
         self._true, self._read = -1, Micros(0)  # a turn reads it often
 
     def now(self) -> Micros:
-        """See Clock."""
         true = self._heap.now
         if true != self._true:
             self._true, self._read = true, Micros(true + self._offset + (true * self._drift // 1_000_000 if self._drift else 0))

@@ -37,7 +37,6 @@ class NamedTape(Tape):
         self.named: dict[Name, int] = {}
 
     def below(self, n: int, label: str) -> int:
-        """See Tape."""
         name = self._next(label, n - 1)
         choice = super().below(n, label)
         if choice:
@@ -45,7 +44,6 @@ class NamedTape(Tape):
         return choice
 
     def chance(self, probability: float, label: str) -> bool:
-        """See Tape."""
         if probability <= 0.0:
             return False
         name = self._next(label, 1)

@@ -24,7 +24,7 @@ class Sums:
     def of(
         self, pool: SimPool, placement: Placement, group: GroupName, slots: Sequence[int], numbers: Sequence[int]
     ) -> NDArray[np.uint64]:
-        """See core.seal.block_sums; the array is read-only."""
+        """The sums of blocks, as `core.handoff.seal.block_sums` has them; the array is read-only."""
         size, known = placement.block_bytes(group), self._known
         keys = [
             (group, number, bytes(pool.raw[slot * size : (slot + 1) * size])) for slot, number in zip(slots, numbers, strict=True)

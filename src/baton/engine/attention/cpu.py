@@ -200,7 +200,6 @@ class CpuAttention:
         self._pages = PagedRows(pool, placement, spec, scale=placement.places[spec].spec.row ** -0.5)
 
     def warm(self) -> None:
-        """See AttentionBackend."""
         pages = self._pages
 
         def zeros(count: int) -> AttentionRows:
@@ -210,7 +209,6 @@ class CpuAttention:
         run_on_zeros(self, zeros, pages.tokens)
 
     def attend(self, rows: AttentionRows, *, layer: int, metadata: AttentionMetadata, out: torch.Tensor) -> None:
-        """See AttentionBackend."""
         self._pages.store(layer, rows.k, rows.v, metadata.slot_mapping)
         self._pages.attend(layer, rows.q, metadata.segments, out, rows.sinks)
 

@@ -43,11 +43,10 @@ class DeltaRows(msgspec.Struct, frozen=True):
     value: int
 
     def first(self, count: int) -> "DeltaRows":
-        """See Rows."""
         return DeltaRows(self.x[:count], self.decay[:count], self.beta[:count], self.filters, self.value)
 
     def new_out(self) -> torch.Tensor:
-        """See Rows: float32 [rows, value heads, value]."""
+        """float32 [rows, value heads, value]."""
         return self.decay.new_empty(*self.decay.shape, self.value)
 
 
@@ -91,7 +90,6 @@ class ReferenceDelta:
         """Nothing is compiled."""
 
     def attend(self, rows: DeltaRows, *, layer: int, metadata: AttentionMetadata, out: torch.Tensor) -> None:
-        """See AttentionBackend."""
         slots = self._slots
         key, value = slots.dims(rows)
         shared = slots.value_heads // slots.key_heads

@@ -47,7 +47,6 @@ class CpuDelta:
         self._step(0, nothing, none, out, out[None], 1)
 
     def attend(self, rows: DeltaRows, *, layer: int, metadata: AttentionMetadata, out: torch.Tensor) -> None:
-        """See AttentionBackend."""
         (key, value), count = self._slots.dims(rows), len(out)
         columns = self._slots.columns(rows)
         mixed = np.empty((count, rows.filters.shape[1]), dtype=np.float32)

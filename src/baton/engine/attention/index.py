@@ -41,11 +41,10 @@ class IndexRows(msgspec.Struct, frozen=True):
     count: int
 
     def first(self, count: int) -> "IndexRows":
-        """See Rows."""
         return IndexRows(self.q[:count], self.k[:count], self.weights[:count], self.count)
 
     def new_out(self) -> torch.Tensor:
-        """See Rows: int64 [rows, count], the positions, -1 behind the last of a row that sees fewer.
+        """int64 [rows, count], the positions, -1 behind the last of a row that sees fewer.
 
         Where no row of a segment sees more than `count`, its rows begin with -1: they attend to all that they see, and what
         follows is not written.
@@ -68,7 +67,6 @@ class TopKIndex:
         """Nothing is compiled."""
 
     def attend(self, rows: IndexRows, *, layer: int, metadata: AttentionMetadata, out: torch.Tensor) -> None:
-        """See AttentionBackend."""
         self._write(layer, rows.k, metadata.slot_mapping)
         for s in metadata.segments:
             here = slice(s.first, s.first + s.count)

@@ -87,11 +87,10 @@ class AttentionRows(msgspec.Struct, frozen=True):
     sinks: torch.Tensor | None = None
 
     def first(self, count: int) -> "AttentionRows":
-        """See Rows."""
         return AttentionRows(self.q[:count], self.k[:count], self.v[:count], self.sinks)
 
     def new_out(self) -> torch.Tensor:
-        """See Rows: [rows, heads, dim]."""
+        """[rows, heads, dim]."""
         return self.q.new_empty(self.q.shape)
 
 

@@ -41,12 +41,11 @@ class LatentRows(msgspec.Struct, frozen=True):
     chosen: torch.Tensor | None = None
 
     def first(self, count: int) -> "LatentRows":
-        """See Rows."""
         chosen = None if self.chosen is None else self.chosen[:count]
         return LatentRows(self.q[:count], self.cached[:count], self.value, chosen)
 
     def new_out(self) -> torch.Tensor:
-        """See Rows: [rows, heads, value]."""
+        """[rows, heads, value]."""
         return self.q.new_empty(*self.q.shape[:2], self.value)
 
     def sparse(self, s: Segment) -> bool:
@@ -68,7 +67,6 @@ class CpuLatentAttention:
         self._pages = PagedRows(pool, placement, spec, scale=1.0)
 
     def warm(self) -> None:
-        """See AttentionBackend."""
         dim, dtype = self._pages.dim, self._pages.dtype
 
         def zeros(count: int) -> LatentRows:
@@ -77,7 +75,6 @@ class CpuLatentAttention:
         run_on_zeros(self, zeros, self._pages.tokens)
 
     def attend(self, rows: LatentRows, *, layer: int, metadata: AttentionMetadata, out: torch.Tensor) -> None:
-        """See AttentionBackend."""
         keys = rows.cached[:, None]
         self._pages.store(layer, keys, keys[..., :0], metadata.slot_mapping)
         self._pages.attend(layer, rows.q, [s for s in metadata.segments if not rows.sparse(s)], out)
@@ -110,7 +107,6 @@ class ReferenceLatentAttention:
         """Nothing is compiled."""
 
     def attend(self, rows: LatentRows, *, layer: int, metadata: AttentionMetadata, out: torch.Tensor) -> None:
-        """See AttentionBackend."""
         slots = metadata.slot_mapping
         self._view[slots // self._tokens, 0, layer, 0, slots % self._tokens] = rows.cached
         for s in metadata.segments:

@@ -48,7 +48,6 @@ class ReferenceAttention:
         """Nothing is compiled."""
 
     def attend(self, rows: AttentionRows, *, layer: int, metadata: AttentionMetadata, out: torch.Tensor) -> None:
-        """See AttentionBackend."""
         blocks, tokens = metadata.slot_mapping // self._tokens, metadata.slot_mapping % self._tokens
         for head in range(rows.k.shape[1]):
             self._view[blocks, head, layer, 0, tokens] = rows.k[:, head]

@@ -76,7 +76,6 @@ class DeepseekModel(Stack[LatentAttention]):
     """One rank's layers, and its parts of them."""
 
     def forward(self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor | None:
-        """See Model."""
         chosen: torch.Tensor | None = None  # what the layer before attended to
 
         def mix(index: int, attention: LatentAttention, x: torch.Tensor) -> torch.Tensor:
@@ -121,11 +120,9 @@ class DeepseekV3Family:
         return found
 
     def longest(self, config: Mapping[str, Any]) -> tuple[int, int]:
-        """See Family."""
         return longest_by_rope(self.complete(config))
 
     def read(self, config: Mapping[str, Any], *, longest: int | None = None) -> DeepseekConfig:
-        """See Family."""
         c = self.complete(config)
         return read_deepseek(c, self.routing(c), interleaved=self.interleaved(c), longest=longest, index=self.index(c))
 
@@ -152,11 +149,10 @@ class DeepseekV3Family:
         yield at + BIAS, (c.routing.experts,)
 
     def require_width(self, config: Mapping[str, Any], tp: int) -> None:
-        """See Family."""
         _require_width(self.read(config), tp)
 
     def table(self, config: Mapping[str, Any], *, block_tokens: int, dtype: DType) -> StateTable:
-        """See Family: one row a token and layer, the same for all heads, so each rank of a stage has all of it."""
+        """One row a token and layer, the same for all heads, so each rank of a stage has all of it."""
         c = self.read(config)
         spec = StateSpec(LATENT, KV, tuple(range(c.layers)), ("c",), heads=1, row=c.attention.row, dtype=dtype)
         return StateTable(c.layers, block_tokens, (Group(KV, Unit.PAGE, Full()),), (spec,))
@@ -164,7 +160,6 @@ class DeepseekV3Family:
     def build(
         self, checkpoint: Checkpoint, placement: Placement, dtype: DType, ops: Ops, comm: Comm, *, longest: int | None = None
     ) -> DeepseekModel:
-        """See Family."""
         positions = longest or self.longest(checkpoint.config)[0]
         c = self.read(checkpoint.config, longest=positions)
         heads, held = _heads(c, placement), placement.layer_interval
@@ -241,7 +236,6 @@ class DeepseekV2Family(DeepseekV3Family):
     }
 
     def routing(self, config: Mapping[str, Any]) -> Routing:
-        """See DeepseekV3Family."""
         grouped = {"greedy": False, "group_limited_greedy": True}
         if config["topk_method"] not in grouped:
             raise ConfigError(
@@ -250,14 +244,11 @@ class DeepseekV2Family(DeepseekV3Family):
         return read_routing(config, grouped=grouped[config["topk_method"]], least=1)
 
     def interleaved(self, config: Mapping[str, Any]) -> bool:
-        """See DeepseekV3Family."""
         return True
 
     def router(self, load: Loader, at: str, c: DeepseekConfig) -> Router:
-        """See DeepseekV3Family."""
         logits = load.ops.linear(load.exactly(at + GATE), None)
         return lambda x: by_softmax(logits(x.float()), c.routing)
 
     def router_tensors(self, at: str, c: DeepseekConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """See DeepseekV3Family."""
         yield at + GATE, (c.routing.experts, c.hidden)

@@ -36,11 +36,10 @@ class DeepseekV32Family(DeepseekV3Family):
     turns_neighbours = False  # in the index
 
     def interleaved(self, config: Mapping[str, Any]) -> bool:
-        """See DeepseekV3Family: the flag is not of these models."""
+        """The flag is not of these models."""
         return True
 
     def index(self, config: Mapping[str, Any]) -> IndexSettings:
-        """See DeepseekV3Family."""
         dim, turned = count(config, "index_head_dim"), count(config, "qk_rope_head_dim")
         if dim < turned:
             raise ConfigError(f"config.json: index_head_dim {dim} is less than the {turned} elements that are rotated")
@@ -58,7 +57,7 @@ class DeepseekV32Family(DeepseekV3Family):
         return (True,) * layers
 
     def table(self, config: Mapping[str, Any], *, block_tokens: int, dtype: DType) -> StateTable:
-        """See Family: index keys lie beside the latent rows, in the same pages."""
+        """Index keys lie beside the latent rows, in the same pages."""
         table, index = super().table(config, block_tokens=block_tokens, dtype=dtype), self.index(self.complete(config))
         layers = tuple(i for i, own in enumerate(index.own) if own)
         keys = StateSpec(INDEX, KV, layers, ("k",), heads=1, row=index.dim, dtype=dtype)
@@ -67,7 +66,6 @@ class DeepseekV32Family(DeepseekV3Family):
     def build(
         self, checkpoint: Checkpoint, placement: Placement, dtype: DType, ops: Ops, comm: Comm, *, longest: int | None = None
     ) -> DeepseekModel:
-        """See Family."""
         first, own = placement.layer_interval.start, self.index(self.complete(checkpoint.config)).own
         if not own[first]:
             raise ConfigError(
@@ -98,7 +96,7 @@ class GlmMoeDsaFamily(DeepseekV32Family):
     turns_neighbours = True
 
     def own(self, config: Mapping[str, Any], layers: int) -> tuple[bool, ...]:
-        """See DeepseekV32Family: by `indexer_types`, else by `index_topk_pattern`, else every `index_topk_freq` layers."""
+        """By `indexer_types`, else by `index_topk_pattern`, else every `index_topk_freq` layers."""
         kinds = config.get("indexer_types") or config.get("index_topk_pattern")
         if kinds is None:
             rhythm = {"index_topk_freq": 1, "index_skip_topk_offset": 2, **config}

@@ -71,7 +71,6 @@ class Ends:
         return None
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor | None:
-        """See Model."""
         assert self._head is not None, "only the last stage has logits"
         found = self._comm.gather(self._head(hidden))
         if found is None:

@@ -103,7 +103,6 @@ class SoftmaxRouter:
         self._logits, self._used, self._renormalised = logits, used, renormalised
 
     def __call__(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """See Router. Weights are float32."""
         weights, ids = self._logits(x).float().softmax(-1).topk(self._used)
         return weights / weights.sum(-1, keepdim=True) if self._renormalised else weights, ids
 

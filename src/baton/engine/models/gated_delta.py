@@ -55,7 +55,6 @@ class ByKeyHead:
     """Implements DeltaFiles for Qwen3-Next: each key head's q, k, v, z one after the other, and so its b, a."""
 
     def rows(self, load: Loader, at: str, s: DeltaSettings, held: Qwen3NextShards) -> Sequence[torch.Tensor]:
-        """See DeltaFiles."""
         keys, first = held.keys, held.keys.start * s.shared
         mine = slice(held.values.start - first, held.values.end - first)  # of the value heads that these key heads serve
 
@@ -70,7 +69,6 @@ class ByKeyHead:
         return [q.flatten(0, 1), k.flatten(0, 1), *of_values, *gates]
 
     def tensors(self, at: str, s: DeltaSettings, hidden: int) -> Tensors:
-        """See DeltaFiles."""
         yield f"{at}{AT}in_proj_qkvz.weight", (2 * (s.key_heads * s.key + s.value_heads * s.value), hidden)
         yield f"{at}{AT}in_proj_ba.weight", (2 * s.value_heads, hidden)
 
@@ -79,14 +77,12 @@ class ByKind:
     """Implements DeltaFiles for Qwen3.5: q, k, v in one tensor, each of all heads; z, b and a in tensors of their own."""
 
     def rows(self, load: Loader, at: str, s: DeltaSettings, held: Qwen3NextShards) -> Sequence[torch.Tensor]:
-        """See DeltaFiles."""
         name = f"{at}{AT}in_proj_"
         found = [load(f"{name}qkv.weight", rows) for rows in _convolved(s, held)]
         found.append(load(f"{name}z.weight", elements(held.values, s.value)))
         return found + [load(f"{name}{x}.weight", held.values) for x in "ba"]
 
     def tensors(self, at: str, s: DeltaSettings, hidden: int) -> Tensors:
-        """See DeltaFiles."""
         values = s.value_heads * s.value
         sizes = {"qkv": 2 * s.key_heads * s.key + values, "z": values, "b": s.value_heads, "a": s.value_heads}
         yield from ((f"{at}{AT}in_proj_{name}.weight", (size, hidden)) for name, size in sizes.items())

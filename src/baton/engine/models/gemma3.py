@@ -28,7 +28,6 @@ class Gemma3Weights(LayerWeights):
     second_norm = "pre_feedforward_layernorm"
 
     def gate(self, ops: Ops) -> Linear:
-        """See LayerWeights."""
         return gelu_gate
 
 
@@ -59,14 +58,13 @@ class Gemma3Family(LlamaFamily):
     head_norms = True
 
     def complete(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See LlamaFamily: the activation has a name of its own, and the rope of global layers is the config's."""
+        """The activation has a name of its own, and the rope of global layers is the config's."""
         found = super().complete(config)
         if found["hidden_activation"] != "gelu_pytorch_tanh":
             raise ConfigError(f"activation {found['hidden_activation']!r} is not supported; supported is 'gelu_pytorch_tanh'")
         return {**found, "hidden_act": "silu", **_rope_of(found, GLOBAL, "rope_theta", 1e6)}
 
     def read(self, config: Mapping[str, Any], *, longest: int | None = None) -> ModelConfig:
-        """See Family."""
         c, found = self.complete(config), super().read(config, longest=longest)
         for name in ("attn_logit_softcapping", "use_bidirectional_attention"):
             if c.get(name):
@@ -83,13 +81,12 @@ class Gemma3Family(LlamaFamily):
         )
 
     def seen(self, config: Mapping[str, Any], layers: int) -> tuple[Seen, ...]:
-        """See LlamaFamily: where nothing names them, every sixth layer sees all."""
+        """Where nothing names them, every sixth layer sees all."""
         pattern = count(config, "sliding_window_pattern")
         kinds = [LOCAL if (i + 1) % pattern else GLOBAL for i in range(layers)]
         return named_layers({**config, "layer_types": config.get("layer_types") or kinds}, layers) or ()
 
     def weights(self, config: ModelConfig, checkpoint: Checkpoint) -> Gemma3Weights:
-        """See LlamaFamily."""
         return Gemma3Weights(config)
 
 

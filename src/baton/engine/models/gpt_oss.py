@@ -48,7 +48,6 @@ class GptOssWeights(LayerWeights):
             raise ConfigError(f"config.json: sizes {c.hidden} and {c.mixture.inner} are not made of MXFP4's groups of {GROUP}")
 
     def mlp_tensors(self, at: str, index: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """See LayerWeights."""
         yield from self.router.tensors(at)
         for name, (outs, ins) in self._shapes.items():
             yield f"{at}{EXPERTS}{name}_bias", (self.mixture.experts, outs)
@@ -56,7 +55,6 @@ class GptOssWeights(LayerWeights):
                 yield f"{at}{EXPERTS}{name}", (self.mixture.experts, ins, outs)
 
     def packed(self, at: str, index: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """See LayerWeights."""
         for name, (outs, ins) in self._shapes.items():
             if self._packed:
                 groups = (self.mixture.experts, outs, ins // GROUP)
@@ -64,7 +62,6 @@ class GptOssWeights(LayerWeights):
                 yield f"{at}{EXPERTS}{name}_scales", groups
 
     def mlp(self, load: Loader, at: str, index: int, held: Shards) -> Linear:
-        """See LayerWeights."""
         m = self.mixture
         own = held_experts(m.experts, tp=load.comm.tp, rank=load.comm.tp_rank)
         first = load.ops.grouped(_apart(w, b) for w, b in self._matrices(load, at + EXPERTS + "gate_up_proj", own))
@@ -127,7 +124,7 @@ class GptOssFamily(LlamaFamily):
     packings = ("mxfp4",)
 
     def complete(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See LlamaFamily: YaRN where nothing is said."""
+        """YaRN where nothing is said."""
         found = dict(super().complete(config))
         if not (found.get("rope_parameters") or found.get("rope_scaling")):
             found["rope_parameters"] = YARN
@@ -136,16 +133,14 @@ class GptOssFamily(LlamaFamily):
         return found
 
     def read(self, config: Mapping[str, Any], *, longest: int | None = None) -> ModelConfig:
-        """See Family."""
         return msgspec.structs.replace(super().read(config, longest=longest), sinks=True)
 
     def seen(self, config: Mapping[str, Any], layers: int) -> tuple[Seen, ...]:
-        """See LlamaFamily: where nothing names them, the first layer has a window, the second has none, and so on."""
+        """Where nothing names them, the first layer has a window, the second has none, and so on."""
         kinds = ["full_attention" if i % 2 else "sliding_attention" for i in range(layers)]
         return named_layers({**config, "layer_types": config.get("layer_types") or kinds}, layers) or ()
 
     def mixture(self, config: Mapping[str, Any], layers: int) -> Mixture:
-        """See LlamaFamily."""
         return require_used(
             Mixture(
                 experts=count(config, "num_local_experts"),
@@ -158,5 +153,4 @@ class GptOssFamily(LlamaFamily):
         )
 
     def weights(self, config: ModelConfig, checkpoint: Checkpoint) -> GptOssWeights:
-        """See LlamaFamily."""
         return GptOssWeights(config, packed=checkpoint.packing == "mxfp4")

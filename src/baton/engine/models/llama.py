@@ -114,7 +114,6 @@ class LlamaModel:
         )
 
     def forward(self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor | None:
-        """See Model."""
         x, add = self.ends.begin(tokens), None
         for index, layer in enumerate(self.layers):
             add = layer.out(self._attention(layer, index, self._norm(x, layer.norm1, add), positions, attend))
@@ -139,7 +138,6 @@ class LlamaModel:
         return attend(AttentionRows(q, k, v, layer.sinks), index).view(rows, -1)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor | None:
-        """See Model."""
         return self.ends.logits(hidden)
 
 
@@ -170,11 +168,9 @@ class LlamaFamily:
         return found
 
     def longest(self, config: Mapping[str, Any]) -> tuple[int, int]:
-        """See Family."""
         return longest_by_rope(self.complete(config))
 
     def read(self, config: Mapping[str, Any], *, longest: int | None = None) -> ModelConfig:
-        """See Family."""
         c = self.complete(config)
         if c["hidden_act"] != "silu":
             raise ConfigError(f"activation {c['hidden_act']!r} is not supported; supported is 'silu'")
@@ -223,11 +219,10 @@ class LlamaFamily:
         return LayerWeights(config)
 
     def require_width(self, config: Mapping[str, Any], tp: int) -> None:
-        """See Family."""
         require_width(self.read(config), tp)
 
     def table(self, config: Mapping[str, Any], *, block_tokens: int, dtype: DType) -> StateTable:
-        """See Family: K and V of every layer, of those with a window in a group of their own."""
+        """K and V of every layer, of those with a window in a group of their own."""
         c = self.read(config)
         windows = {seen for seen in c.seen if isinstance(seen, Window)}
         if len(windows) > 1:
@@ -244,7 +239,6 @@ class LlamaFamily:
     def build(
         self, checkpoint: Checkpoint, placement: Placement, dtype: DType, ops: Ops, comm: Comm, *, longest: int | None = None
     ) -> LlamaModel:
-        """See Family."""
         if checkpoint.packing is not None and checkpoint.packing not in self.packings:
             raise ConfigError(f"{checkpoint.directory} is quantised with {checkpoint.packing}, not supported for {self.name}")
         positions = longest or self.longest(checkpoint.config)[0]

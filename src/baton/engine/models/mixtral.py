@@ -26,7 +26,6 @@ class MixtureWeights(LayerWeights):
         self.experts = ExpertFiles(f"{path}.experts", *names, c.mixture.experts, c.hidden, c.mixture.inner)
 
     def mlp_tensors(self, at: str, index: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """See LayerWeights."""
         if self.mixture.sparse[index]:
             yield from self.router.tensors(at)
             yield from self.experts.tensors(at)
@@ -34,7 +33,6 @@ class MixtureWeights(LayerWeights):
             yield from super().mlp_tensors(at, index)
 
     def mlp(self, load: Loader, at: str, index: int, held: Shards) -> Linear:
-        """See LayerWeights."""
         m = self.mixture
         if not m.sparse[index]:
             return super().mlp(load, at, index, held)
@@ -67,7 +65,6 @@ class MixtralFamily(MistralFamily):
     }
 
     def mixture(self, config: Mapping[str, Any], layers: int) -> Mixture:
-        """See LlamaFamily."""
         return require_used(
             Mixture(
                 experts=count(config, "num_local_experts"),
@@ -78,5 +75,5 @@ class MixtralFamily(MistralFamily):
         )
 
     def weights(self, config: ModelConfig, checkpoint: Checkpoint) -> MixtureWeights:
-        """See LlamaFamily: w1 is the gate, w3 is up, w2 is down."""
+        """w1 is the gate, w3 is up, w2 is down."""
         return MixtureWeights(config, path="block_sparse_moe", names=("w1", "w3", "w2"))

@@ -32,7 +32,7 @@ class Phi3Family(LlamaFamily):
     own_biases: Mapping[str, bool] = {"qkv": False, "out": False, "mlp": False}
 
     def complete(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See LlamaFamily: the original length is 4096 where nothing is said."""
+        """The original length is 4096 where nothing is said."""
         found = super().complete(config)
         rope = found.get("rope_parameters") or found.get("rope_scaling") or {}
         if found.get("original_max_position_embeddings") is None and "original_max_position_embeddings" not in rope:
@@ -40,5 +40,4 @@ class Phi3Family(LlamaFamily):
         return found
 
     def weights(self, config: ModelConfig, checkpoint: Checkpoint) -> LayerWeights:
-        """See LlamaFamily."""
         return Phi3Weights(config)

@@ -19,7 +19,6 @@ class Qwen35Family(Qwen3NextFamily):
     defaults: Mapping[str, Any] = {**Qwen3NextFamily.defaults, "num_key_value_heads": 4}
 
     def mixture(self, config: Mapping[str, Any]) -> Mixture | None:
-        """See Qwen3NextFamily."""
         return None
 
 

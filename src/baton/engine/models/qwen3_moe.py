@@ -33,11 +33,10 @@ class Qwen3MoeFamily(Qwen3Family):
     }
 
     def seen(self, config: Mapping[str, Any], layers: int) -> tuple[Seen, ...]:
-        """See LlamaFamily: one kind for all layers, whatever `max_window_layers` says."""
+        """One kind for all layers, whatever `max_window_layers` says."""
         return (sliding(config) if config.get("use_sliding_window") else Full(),) * layers
 
     def mixture(self, config: Mapping[str, Any], layers: int) -> Mixture:
-        """See LlamaFamily."""
         step, dense = count(config, "decoder_sparse_step"), config["mlp_only_layers"] or []
         if not isinstance(dense, list) or not all(isinstance(layer, int) for layer in dense):
             raise ConfigError(f"config.json: mlp_only_layers is {dense!r}; expected is a list of layers")
@@ -53,5 +52,4 @@ class Qwen3MoeFamily(Qwen3Family):
         )
 
     def weights(self, config: ModelConfig, checkpoint: Checkpoint) -> MixtureWeights:
-        """See LlamaFamily."""
         return MixtureWeights(config, path="mlp", names=("gate_proj", "up_proj", "down_proj"))

@@ -63,7 +63,6 @@ class Qwen3NextModel(Stack[Mixer]):
     """One rank's layers, and its parts of them."""
 
     def forward(self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor | None:
-        """See Model."""
         return self.run(tokens, lambda index, mixer, x: mixer(x, index, positions, attend))
 
 
@@ -112,11 +111,9 @@ class Qwen3NextFamily:
         return found
 
     def longest(self, config: Mapping[str, Any]) -> tuple[int, int]:
-        """See Family."""
         return longest_by_rope(self.complete(config))
 
     def read(self, config: Mapping[str, Any], *, longest: int | None = None) -> Qwen3NextConfig:
-        """See Family."""
         c = self.complete(config)
         return read_qwen3_next(c, mixture=self.mixture(c), longest=longest)
 
@@ -137,11 +134,10 @@ class Qwen3NextFamily:
         )
 
     def require_width(self, config: Mapping[str, Any], tp: int) -> None:
-        """See Family."""
         require_width(self.read(config), tp)
 
     def table(self, config: Mapping[str, Any], *, block_tokens: int, dtype: DType) -> StateTable:
-        """See Family: K and V of layers that attend, in pages; recurrent state and what convolutions look back on, in a slot."""
+        """K and V of layers that attend, in pages; recurrent state and what convolutions look back on, in a slot."""
         c = self.read(config)
         full, linear = (tuple(i for i, x in enumerate(c.linear) if x is kind) for kind in (False, True))
         groups = [Group(KV, Unit.PAGE, Full())]
@@ -154,7 +150,6 @@ class Qwen3NextFamily:
     def build(
         self, checkpoint: Checkpoint, placement: Placement, dtype: DType, ops: Ops, comm: Comm, *, longest: int | None = None
     ) -> Qwen3NextModel:
-        """See Family."""
         positions = longest or self.longest(checkpoint.config)[0]
         c = self.read(checkpoint.config, longest=positions)
         held, stage = Qwen3NextShards(c, placement), placement.layer_interval

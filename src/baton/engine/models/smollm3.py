@@ -27,7 +27,7 @@ class SmolLM3Family(LlamaFamily):
     }
 
     def rotated(self, config: Mapping[str, Any], layers: int) -> tuple[bool, ...]:
-        """See LlamaFamily: a 1 in `no_rope_layers` says, whatever its name, that a layer rotates."""
+        """A 1 in `no_rope_layers` says, whatever its name, that a layer rotates."""
         flags = config.get("no_rope_layers")
         if flags is None:
             interval = count(config, "no_rope_layer_interval")
@@ -37,7 +37,7 @@ class SmolLM3Family(LlamaFamily):
         return tuple(bool(flag) for flag in flags[:layers])
 
     def seen(self, config: Mapping[str, Any], layers: int) -> tuple[Seen, ...]:
-        """See LlamaFamily: where nothing names them, the layers with a window are those without positions."""
+        """Where nothing names them, the layers with a window are those without positions."""
         if named := named_layers(config, layers):
             return named
         window = sliding(config) if config.get("use_sliding_window") else Full()

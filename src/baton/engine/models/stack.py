@@ -39,5 +39,4 @@ class Stack(Generic[M]):
         return self._ops.norm(x, weight, self._eps, add=add, offset=self._offset)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor | None:
-        """See Model."""
         return self._ends.logits(hidden)

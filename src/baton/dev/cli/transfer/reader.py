@@ -194,7 +194,7 @@ def _timed(work: Callable[[], object]) -> float:
 
 
 def main() -> int:
-    """See the module."""
+    """Command line."""
     what = order()
     try:
         reader = Reader(what)  # makes its pools while the source makes those it has

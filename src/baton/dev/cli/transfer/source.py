@@ -90,7 +90,7 @@ class Source:
 
 
 def main() -> int:
-    """See the module."""
+    """Command line."""
     try:
         source = Source(order())
     except BatonError as error:

@@ -16,7 +16,7 @@ from baton.core.scheduler.room import OpenRoom, RoomState
 from baton.dev.sim.parts import Parts, Replaced
 from baton.dev.sim.plants.plant import Plant
 
-# ruff: noqa: D101, D102  (each class is described by the plant that it is part of)
+# ruff: noqa: D101  (each class is described by the plant that it is part of)
 
 
 class EntersUnverified(DecodeLeader):

@@ -33,7 +33,7 @@ from baton.dev.sim.parts import Parts, Replaced
 from baton.dev.sim.plants.arrival import ChecksNothing
 from baton.dev.sim.plants.plant import Plant
 
-# ruff: noqa: D101, D102  (each class is described by the plant that it is part of)
+# ruff: noqa: D101  (each class is described by the plant that it is part of)
 
 Final = dict[GroupName, tuple[BlockIndex, BlockIndex]]
 NOTHING = Drawn(TokenId(0), None, ())

@@ -18,7 +18,7 @@ from baton.dev.sim.host_store import Block, SimHostStore
 from baton.dev.sim.parts import Parts, Replaced
 from baton.dev.sim.plants.plant import Plant
 
-# ruff: noqa: D101, D102  (each class is described by the plant that it is part of)
+# ruff: noqa: D101  (each class is described by the plant that it is part of)
 
 _blocks = HostCopies._blocks
 
