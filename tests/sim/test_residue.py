@@ -63,10 +63,10 @@ def test_a_table_that_nobody_wrote_down_is_looked_at_and_so_is_one_inside_of_it(
     front = Front(GATEWAY, FrontSettings())
     assert kept(front, live("gateway")) == ["Router._all"]
     front._seen_lately = {DEAD: DecodeLeader(manifest("decode", DECODE), settings(), {KV: 4})}
-    front._seen_lately[DEAD]._orders[4] = None
+    front._seen_lately[DEAD].orders._open[4] = None
     found = kept(front, live("gateway"))
     assert "Front._seen_lately" in found
-    assert "DecodeLeader._orders" in found
+    assert "OpenOrders._open" in found
 
 
 @pytest.mark.parametrize(("owner", "table"), JUSTIFIED)

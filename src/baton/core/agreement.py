@@ -8,7 +8,7 @@ worker ends; votes are monotone within their key; a negative fact counts only fr
 which ordered it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from enum import IntEnum
 from hashlib import blake2b
 
@@ -316,15 +316,11 @@ class Agreement:
             raise Bug(f"rank {rank} changed its vote on order {ballot.order} from {earlier.vote} to {ballot.vote}")
         votes[rank] = ballot
 
-    def verdict(self, order: int) -> tuple[Vote, tuple[Ballot, ...]]:
-        """The fold over all ranks, and the ballots behind it."""
+    def verdict(self, order: int) -> tuple[Vote, dict[Rank, Ballot]]:
+        """The fold over all ranks, and the ballots behind it, of those that have voted."""
         votes = self._votes[order]
         found = [votes[Rank(r)].vote if Rank(r) in votes else Vote.WAITING for r in range(self.ranks)]
-        return fold(found), tuple(votes.values())
-
-    def ballots(self, order: int) -> Mapping[Rank, Ballot]:
-        """What has come of an open order, by rank."""
-        return self._votes[order]
+        return fold(found), dict(votes)
 
     def settle(self, order: int) -> None:
         """Forget an order."""

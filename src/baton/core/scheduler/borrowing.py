@@ -12,7 +12,7 @@ differs from the lender's sums the lender hears (`Doubt`), and hashes it where i
 any of this. Memory is not waited for, and the time is bounded: an answer by `answer_ms`, a read by its deadline.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -48,7 +48,6 @@ class BorrowingLeader(Leader[PrefillRoom]):
         self._placements = [manifest.placement(r.rank) for r in manifest.ranks]
         self.pace = PrefillRates(settings.fetch_back)
         self._lenders: dict[Boot, Lender] = {}
-        self._reads: dict[int, Key] = {}  # open orders
         self._began: list[tuple[Micros, int]] = []  # steps under way: when, and how many tokens
         self._ended = Micros(0)  # when the last step did
         self._handlers |= {Loan: self._on_loan, Verdict: self._on_verdict}
@@ -179,7 +178,8 @@ class BorrowingLeader(Leader[PrefillRoom]):
             tell=True,
             patient=True,
         )
-        self._reads[room.loan.order] = room.key
+        # Until all ranks have voted some of them may still read.
+        self.orders.expect(room.loan.order, room.key, self._loan_read, by_all=True)
         self.draft.fetch.append(room.loan)
 
     def _on_report(self, report: Report, now: Micros) -> None:
@@ -189,20 +189,13 @@ class BorrowingLeader(Leader[PrefillRoom]):
                 self.lose_lender(met.peer)
             elif lender is not None:
                 lender.met.add(report.rank)
-        for ballot in report.ballots:
-            if ballot.order in self._reads:
-                self._count(ballot.order)
 
-    def _count(self, order: int) -> None:
-        """Until all ranks have voted some of them may still read."""
-        ballots = dict(self._agreement.ballots(order))
-        room = self.rooms[self._reads[order]]
-        if len(ballots) < len(self._placements) or room.state is not RoomState.BORROWING:
+    def _loan_read(self, key: Key, order: int, vote: Vote, ballots: Mapping[Rank, Ballot]) -> None:
+        room = self.rooms[key]
+        if room.state is not RoomState.BORROWING:
             return
-        self._agreement.settle(order)
-        del self._reads[order]
         fetch, room.loan = room.loan, None
-        assert fetch is not None
+        assert fetch is not None, "it is what was ordered"
         self._doubt(fetch, ballots.values())
         self.send(fetch.source, Returned(room.key))
         if any(ballot.vote is not Vote.ARRIVED for ballot in ballots.values()):
@@ -221,7 +214,7 @@ class BorrowingLeader(Leader[PrefillRoom]):
         """The prompt is computed in any case; this is for the operator."""
         self.marks[Mark.LOAN_DAMAGED] += verdict.found is Intactness.DAMAGED
 
-    def _arrived(self, room: PrefillRoom, fetch: Fetch, ballots: dict[Rank, Ballot]) -> None:
+    def _arrived(self, room: PrefillRoom, fetch: Fetch, ballots: Mapping[Rank, Ballot]) -> None:
         blocks = next(run.end - run.start for run in fetch.runs.values())
         self.marks[Mark.BORROWED] += 1
         self.reuse.borrowed(blocks)
@@ -237,9 +230,3 @@ class BorrowingLeader(Leader[PrefillRoom]):
         room.answer_by, room.progress = None, self._now
         self.see(room, Saw.BORROWED)
         self.ledger.move(room.key, PageState.COMPUTING)
-
-    def _forget(self, room: PrefillRoom) -> None:
-        if room.loan is not None:  # ranks do not vote on what was dropped
-            self._reads.pop(room.loan.order, None)
-            self._agreement.settle(room.loan.order)
-        super()._forget(room)

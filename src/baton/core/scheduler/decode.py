@@ -56,7 +56,6 @@ from baton.core.messages import (
 from baton.core.scheduler import lending
 from baton.core.scheduler.decode_room import DecodeRoom
 from baton.core.scheduler.generation import completed, decode_row, drawn_of, tell
-from baton.core.scheduler.holding import take
 from baton.core.scheduler.retraction import RETRACTION
 from baton.core.scheduler.room import LeaderSettings, RoomState, Saw, Table, finish_of
 from baton.core.scheduler.verifying import VerifyingLeader
@@ -313,27 +312,10 @@ class DecodeLeader(VerifyingLeader):
             self._compose()
 
     def _admit(self, now: Micros) -> None:
-        """In order, of those whose prefill holds its pages and that follow nobody; who does not fit keeps those behind it
-        waiting."""
-        waiting = self.waiting()
-        leading = self.rooms.in_state(*ON_THEIR_WAY) if waiting else []
-        for room in waiting:
-            if self.followers.waits(room, leading, self.marks, leaving=0):
-                continue  # somebody who was admitted just now
-            want, reuse = self.pages_for(room.length + 1), self.reuse.find(room, leaving=0)
-            if self.active >= self.settings.max_rooms:
-                return
-            fits = self.may_enter(room, want, reuse)
-            if not (fits and take(self, room, want, PageState.FETCHING, position=room.length, reuse=reuse)):
-                self.make_way_for(room, want, reuse)
-                return
+        """Of those whose prefill holds its pages."""
+        for room, reuse in self.admitted(self.rooms.in_state(*ON_THEIR_WAY), PageState.FETCHING, whole=True):
             self.reuse.begin(room, reuse, self.marks)
-            room.pinned = reuse
-            self.followers.forget(room.key)
-            leading.append(room)
-            self.entered(room)
-            self.see(room, Saw.HELD)
-            room.progress = now
+            room.pinned, room.progress = reuse, now
             for boot in (room.ticket.prefill, room.ticket.gateway):
                 self.send(boot, Admitted(room.key))
 

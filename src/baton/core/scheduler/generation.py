@@ -20,7 +20,6 @@ class Generation(OpenRoom):
         super().__init__(ticket, now)
         self.generated: list[Drawn] = []  # in this epoch, the one after the prompt first
         self.told = 0  # of them, sent to the gateway
-        self.copying: int | None = None  # the order under way to or from the host store
         self.resumed = False  # it has come back, and has generated nothing since
         self.overtaken = 0  # later rooms admitted while it is away, or waits for memory
         self.preempted = 0  # times it gave way to one that waited

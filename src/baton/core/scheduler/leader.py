@@ -62,6 +62,7 @@ from baton.core.scheduler.credit_news import CreditNews
 from baton.core.scheduler.followers import Followers
 from baton.core.scheduler.giving_up import Wedges
 from baton.core.scheduler.inspections import Inspections
+from baton.core.scheduler.open_orders import OpenOrders
 from baton.core.scheduler.reuse import Reuse
 from baton.core.scheduler.room import LeaderSettings, OpenRoom, RoomState, Saw, Table
 from baton.core.scheduler.rooms import Rooms
@@ -104,6 +105,7 @@ class Leader(ABC, Generic[R]):
         self._epochs: dict[Room, tuple[Epoch, Boot]] = {}  # highest seen; until Close or PeerLost of the gateway
         self._gateways: set[Boot] = set()
         self._agreement = Agreement(len(manifest.ranks))
+        self.orders = OpenOrders()
         self.draft = PlanDraft()
         self._last_order = 0
         self._effects: list[Effect] = []
@@ -192,6 +194,7 @@ class Leader(ABC, Generic[R]):
         self._agreement.take(report)
         self.inspections.take(report.rank, report.rehashed)
         self._answer_cleared(now)
+        self.orders.take(report.ballots, self._agreement)
         self._on_report(report, now)
         for step in report.steps:
             by_rank = self._steps[step.seq]
@@ -313,7 +316,7 @@ class Leader(ABC, Generic[R]):
         """A leader is gone."""
 
     def _on_report(self, report: Report, now: Micros) -> None:
-        """Whatever of a report is not a batch or an ending."""
+        """Whatever of a report is not a batch, a vote or an ending."""
 
     def new_order(self) -> int:
         """A number for the next order that ranks answer."""
@@ -378,6 +381,7 @@ class Leader(ABC, Generic[R]):
             self.draft.drop.append(room.key)
 
     def _forget(self, room: R) -> None:
+        self.orders.forget(room.key, self._agreement)
         self.followers.forget(room.key)
         self.ledger.give_back(room.key)
         self.rooms.drop(room)

@@ -21,7 +21,7 @@ from baton.core.handoff.plan import PairPlan
 from baton.core.ids import BlockIndex, Boot, GroupName, Micros, Rank, TokenIndex
 from baton.core.manifest import Manifest, require_fit
 from baton.core.marks import Mark
-from baton.core.memory.chunks import ChunkRule, final_blocks, next_chunk
+from baton.core.memory.chunks import ChunkRule, final_blocks
 from baton.core.memory.pages import PageState
 from baton.core.memory.prefix_cache import CachedPage
 from baton.core.memory.state import extent_blocks
@@ -45,11 +45,11 @@ from baton.core.messages import (
     Verdict,
     Withdrawn,
 )
-from baton.core.past import past_of
 from baton.core.scheduler.borrowing import BorrowingLeader
 from baton.core.scheduler.holding import beyond, slide, take
 from baton.core.scheduler.inspections import Differing
 from baton.core.scheduler.prefill_room import PrefillRoom
+from baton.core.scheduler.prompt_chunks import add_chunks
 from baton.core.scheduler.room import LeaderSettings, RoomState, Saw, Table, finish_of
 
 PREFILL: Table = {
@@ -216,28 +216,8 @@ class PrefillLeader(BorrowingLeader):
 
     def _compose(self) -> None:
         computing = [room for room in self.rooms.in_state(RoomState.COMPUTING) if room.ordered < room.length]
-        budget = self.settings.step_tokens
-        for room in next(iter(self.lots(computing)), ()):
-            if budget <= 0:
-                return
-            block = self.state_table.block_tokens
-            size = next_chunk(done=room.ordered, length=room.length, budget=budget, rule=self._rule, block_tokens=block)
-            slide(self, room, room.done, tokens=room.length)
-            self.add_row(room, self._chunk(room, room.ordered, room.ordered + size))
-            room.ordered += size
-            budget -= size
-
-    def _chunk(self, room: PrefillRoom, start: int, end: int) -> RowOrder:
-        return RowOrder(
-            key=room.key,
-            start=start,
-            tokens=room.context[start:end],
-            final=final_blocks(self.state_table, start=start, end=end, length=room.length),
-            valid=end,
-            sampling=room.ticket.sampling if end == room.length else None,
-            index=TokenIndex(len(room.ticket.said)),
-            past=past_of(room.ticket) if end == room.length else None,
-        )
+        first = next(iter(self.lots(computing)), [])
+        add_chunks(self, first, rule=self._rule, budget=self.settings.step_tokens, follow=0)
 
     # ---- results --------------------------------------------------------------------------------
 

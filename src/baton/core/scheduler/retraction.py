@@ -18,11 +18,11 @@ What keeps a room from starving:
 So it waits for the end of rooms that are ahead of it and of a bounded number of others, and each of them has a deadline.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from baton.core.agreement import Offload, Report, Restore, Vote
-from baton.core.ids import Boot, GroupName, Key, Micros, Stamp
+from baton.core.agreement import Ballot, Offload, Restore, Vote
+from baton.core.ids import Boot, GroupName, Key, Rank, Stamp
 from baton.core.manifest import Manifest
 from baton.core.marks import Mark
 from baton.core.memory.host_ledger import HostLedger
@@ -61,13 +61,9 @@ class GeneratingLeader(Leader[G]):
     def __init__(self, manifest: Manifest, settings: LeaderSettings, totals: dict[GroupName, int]) -> None:
         super().__init__(manifest, settings, totals)
         self._host = HostLedger([manifest.placement(r) for r in range(len(manifest.ranks))], settings.host_bytes)
-        self._copies: dict[int, Key] = {}  # open offload and restore orders
         self._called_off: set[Key] = set()  # in this turn: rooms that are to give way as soon as none of them is in a step
 
     def _forget(self, room: G) -> None:
-        if room.copying is not None:  # ranks do not vote on what was dropped
-            self._copies.pop(room.copying, None)
-            self._agreement.settle(room.copying)
         self._host.give_back(room.key)
         super()._forget(room)
 
@@ -134,24 +130,13 @@ class GeneratingLeader(Leader[G]):
     # ---- copies ---------------------------------------------------------------------------------
 
     def _order_copy(self, room: G) -> int:
-        room.copying = self.new_order()
-        self._copies[room.copying] = room.key
-        return room.copying
+        order = self.new_order()
+        self.orders.expect(order, room.key, self._copied)
+        return order
 
-    def _on_report(self, report: Report, now: Micros) -> None:
-        for ballot in report.ballots:
-            if ballot.order in self._copies:
-                self._count_copy(ballot.order)
-
-    def _count_copy(self, order: int) -> None:
-        vote, _ = self._agreement.verdict(order)
-        if vote is Vote.WAITING:
-            return
-        room = self.find(self._copies.pop(order))
-        self._agreement.settle(order)
-        if room is None or room.copying != order:
-            return
-        room.copying = None
+    def _copied(self, key: Key, order: int, vote: Vote, by_rank: Mapping[Rank, Ballot]) -> None:
+        """Every rank has stored its part of the room's state, or brought it back; or one could not."""
+        room = self.rooms[key]
         if room.state is RoomState.ENDING:
             return
         if vote is not Vote.ARRIVED:
@@ -202,6 +187,30 @@ class GeneratingLeader(Leader[G]):
             return []
         found = [room for room in queued if self.admissible(room)]
         return sorted(found, key=lambda room: (room.overtaken < OVERTAKES, _turn(room)))
+
+    def admitted(self, leading: list[G], state: PageState, *, whole: bool) -> Iterator[tuple[G, tuple[CachedPage, ...]]]:
+        """Rooms that wait, in order, each of them with its pages from now on, and those that it reuses. Who does not fit keeps
+        those behind it waiting.
+
+        leading: rooms whose pages are not in the cache yet; the admitted ones join them
+        whole: whether all of the prompt's state is brought by others, so that nothing of it must be left to compute
+        """
+        leaving = 0 if whole else 1
+        for room in self.waiting():
+            if self.followers.waits(room, leading, self.marks, leaving=leaving):
+                continue  # somebody who was admitted just now
+            want, reuse = self.pages_for(room.length + 1), self.reuse.find(room, leaving=leaving)
+            if self.active >= self.settings.max_rooms:
+                return
+            fits = self.may_enter(room, want, reuse)
+            if not (fits and holding.take(self, room, want, state, position=room.length if whole else 0, reuse=reuse)):
+                self.make_way_for(room, want, reuse)
+                return
+            self.followers.forget(room.key)
+            leading.append(room)
+            self.entered(room)
+            self.see(room, Saw.HELD)
+            yield room, reuse
 
     def may_enter(self, room: G, want: Mapping[GroupName, int], reuse: Sequence[CachedPage] = ()) -> bool:
         """Whether a room may be admitted with so many pages, those to be reused among them, as far as retracted rooms are

@@ -11,17 +11,17 @@ A step holds every running room's next token, and prompt chunks in what is left 
 from collections.abc import Sequence
 
 from baton.core.agreement import RowOrder, RowResult
-from baton.core.handoff.birth_sums import RoomSums, add_sums, sums_of
+from baton.core.handoff.birth_sums import add_sums, sums_of
 from baton.core.ids import BlockIndex, GroupName, Micros, Rank, TokenIndex
 from baton.core.manifest import Manifest
-from baton.core.memory.chunks import ChunkRule, final_blocks, next_chunk
+from baton.core.memory.chunks import ChunkRule
 from baton.core.memory.pages import PageState
 from baton.core.messages import Admitted, FirstToken, Ticket
-from baton.core.past import past_of
-from baton.core.scheduler.generation import Generation, completed, decode_row, drawn_of, tell
-from baton.core.scheduler.holding import slide, take
+from baton.core.scheduler.generation import completed, decode_row, drawn_of, tell
+from baton.core.scheduler.prompt_chunks import add_chunks
 from baton.core.scheduler.retraction import RETRACTION, GeneratingLeader
 from baton.core.scheduler.room import LeaderSettings, RoomState, Saw, Table, finish_of
+from baton.core.scheduler.unified_room import UnifiedRoom
 
 UNIFIED: Table = RETRACTION | {
     (RoomState.QUEUED, Saw.HELD): RoomState.COMPUTING,
@@ -32,16 +32,6 @@ UNIFIED: Table = RETRACTION | {
     (RoomState.ENDING, Saw.END): RoomState.ENDING,
     (RoomState.ENDING, Saw.QUIET): RoomState.ENDED,
 }
-
-
-class UnifiedRoom(Generation):
-    """A request computed and continued in the same pages."""
-
-    def __init__(self, ticket: Ticket, now: Micros) -> None:
-        super().__init__(ticket, now)
-        self.ordered = 0  # prompt positions in batches so far
-        self.done = 0  # of them computed on every rank
-        self.sums: RoomSums = {}  # birth sums of whole blocks
 
 
 class UnifiedLeader(GeneratingLeader[UnifiedRoom]):
@@ -64,20 +54,7 @@ class UnifiedLeader(GeneratingLeader[UnifiedRoom]):
     def _schedule(self, now: Micros) -> None:
         self.followers.look(self.rooms.in_state(RoomState.QUEUED), self.rooms.in_state(RoomState.COMPUTING), self.marks)
         self.resume()
-        leading = self.rooms.in_state(RoomState.COMPUTING)
-        for room in self.waiting():
-            if self.followers.waits(room, leading, self.marks):
-                continue  # somebody who was admitted just now
-            want, reuse = self.pages_for(room.length + 1), self.reuse.find(room)
-            if self.active >= self.settings.max_rooms:
-                break
-            if not (self.may_enter(room, want, reuse) and take(self, room, want, PageState.COMPUTING, reuse=reuse)):
-                self.make_way_for(room, want, reuse)
-                break
-            self.followers.forget(room.key)
-            leading.append(room)
-            self.entered(room)
-            self.see(room, Saw.HELD)
+        for room, reuse in self.admitted(self.rooms.in_state(RoomState.COMPUTING), PageState.COMPUTING, whole=False):
             room.ordered = room.done = self.reuse.begin(room, reuse, self.marks)
             room.sums = sums_of(reuse)
             self.send(room.ticket.gateway, Admitted(room.key))
@@ -95,33 +72,12 @@ class UnifiedLeader(GeneratingLeader[UnifiedRoom]):
         running = self.ready([room for room in rooms if room.state is RoomState.RUNNING])
         for room in running:
             self.add_row(room, decode_row(room, self._completed(room)))
-        budget = self.settings.step_tokens - len(running)
-        for room in [room for room in rooms if room.state is RoomState.COMPUTING]:
-            if budget <= 0:
-                return
-            block = self.state_table.block_tokens
-            size = next_chunk(done=room.ordered, length=room.length, budget=budget, rule=self._rule, block_tokens=block)
-            slide(self, room, room.done, tokens=room.length + 1)
-            self.add_row(room, self._chunk(room, room.ordered + size))
-            room.ordered += size
-            budget -= size
+        computing = [room for room in rooms if room.state is RoomState.COMPUTING]
+        add_chunks(self, computing, rule=self._rule, budget=self.settings.step_tokens - len(running), follow=1)
 
     def _completed(self, room: UnifiedRoom) -> dict[GroupName, tuple[BlockIndex, BlockIndex]]:
         """The block that the room's next step completes; sealed only for the prefix cache, which takes nothing unsealed."""
         return completed(self.state_table, room) if self.reuse.on and room.enters else {}
-
-    def _chunk(self, room: UnifiedRoom, end: int) -> RowOrder:
-        return RowOrder(
-            key=room.key,
-            start=room.ordered,
-            tokens=room.context[room.ordered : end],
-            # The prompt's tail block goes on being written here, so only whole blocks are final.
-            final=final_blocks(self.state_table, start=room.ordered, end=end, length=room.length + 1),
-            valid=end,
-            sampling=room.ticket.sampling if end == room.length else None,
-            index=TokenIndex(len(room.ticket.said)),
-            past=past_of(room.ticket) if end == room.length else None,
-        )
 
     def _on_batch(self, batch: list[tuple[UnifiedRoom, RowOrder]], ranks: list[tuple[RowResult, ...]], now: Micros) -> None:
         for i, (room, row) in enumerate(batch):

@@ -5,8 +5,10 @@ fetch order ──▶ every rank reads, verifies, votes ──▶ arrived on all
                                                  └──▶ differing: Doubt ──▶ prefill hashes them ──Verdict──▶ read once more
 """
 
-from baton.core.agreement import Ballot, Fetch, Report, Suspect, Vote
-from baton.core.ids import BlockIndex, Boot, GroupName, Key, Micros
+from collections.abc import Mapping
+
+from baton.core.agreement import Ballot, Fetch, Suspect, Vote
+from baton.core.ids import BlockIndex, Boot, GroupName, Key, Micros, Rank
 from baton.core.manifest import Manifest
 from baton.core.marks import Mark
 from baton.core.messages import BlockRun, Doubt, FailCode, Intactness, LegSums, Verdict
@@ -20,15 +22,8 @@ class VerifyingLeader(GeneratingLeader[DecodeRoom]):
 
     def __init__(self, manifest: Manifest, settings: LeaderSettings, totals: dict[GroupName, int]) -> None:
         super().__init__(manifest, settings, totals)
-        self._orders: dict[int, Key] = {}  # open fetch orders
         self.keeps_sums = False  # whether it is to be known what each block sums to
         self._handlers |= {Verdict: self._on_verdict}
-
-    def _forget(self, room: DecodeRoom) -> None:
-        for order in room.open_orders:  # ranks do not vote on what was dropped
-            self._orders.pop(order, None)
-            self._agreement.settle(order)
-        super()._forget(room)
 
     def _order(
         self,
@@ -52,28 +47,16 @@ class VerifyingLeader(GeneratingLeader[DecodeRoom]):
             tell=self.keeps_sums,
         )
         room.open_orders[fetch.order] = fetch
-        self._orders[fetch.order] = room.key
+        self.orders.expect(fetch.order, room.key, self._fetched)
         self.draft.fetch.append(fetch)
 
-    def _on_report(self, report: Report, now: Micros) -> None:
-        super()._on_report(report, now)
-        for ballot in report.ballots:
-            self._count(ballot.order, now)
-
-    def _count(self, order: int, now: Micros) -> None:
-        key = self._orders.get(order)
-        room = self.find(key) if key is not None else None
-        vote, ballots = self._agreement.verdict(order) if key is not None else (Vote.WAITING, ())
-        if vote is Vote.WAITING:
-            return
-        by_rank = dict(self._agreement.ballots(order))
-        del self._orders[order]
-        self._agreement.settle(order)
-        if room is None or room.state is not RoomState.FETCHING:
+    def _fetched(self, key: Key, order: int, vote: Vote, by_rank: Mapping[Rank, Ballot]) -> None:
+        room = self.rooms[key]
+        if room.state is not RoomState.FETCHING:
             return
         fetch = room.open_orders.pop(order)
-        room.progress = now
-        self.progress.did(now)
+        room.progress = self._now
+        self.progress.did(self._now)
         if vote is Vote.ARRIVED:
             for group, run in fetch.runs.items():
                 room.arrived.setdefault(group, set()).update(BlockIndex(b) for b in range(run.start, run.end))
@@ -81,7 +64,7 @@ class VerifyingLeader(GeneratingLeader[DecodeRoom]):
                 room.brought.add(fetch.runs, {rank: ballot.sums for rank, ballot in by_rank.items()})
             return
         self.marks[Mark.FETCH_FAILED] += 1
-        self._doubt(room, fetch, [b for b in ballots if b.vote is vote])
+        self._doubt(room, fetch, [b for b in by_rank.values() if b.vote is vote])
 
     def _doubt(self, room: DecodeRoom, fetch: Fetch, ballots: list[Ballot]) -> None:
         """Ask prefill about blocks that keep differing, once; any other failure ends the epoch."""

@@ -345,17 +345,14 @@ def kept_by(leader: Leader[Any], now: int) -> dict[str, int]:
     """What a leader's tables keep of rooms that have ended; offers without a ticket until their time is over."""
     agreement, inspections = leader._agreement, leader.inspections
     kept: dict[str, Sized] = {"epochs": leader._epochs, "votes": agreement._votes, "drops": agreement._dropped_at}
-    kept["followers"], kept["inspections"] = leader.followers, inspections
+    kept["followers"], kept["inspections"], kept["orders"] = leader.followers, inspections, leader.orders
     kept["wedged"] = leader._wedges
     kept["trials"] = [leader._trial] if leader._trial is not None else []
     if isinstance(leader, GeneratingLeader):
-        kept["copies"] = leader._copies
         kept["host ledger"] = range(leader._host.rooms)
     if isinstance(leader, DecodeLeader):
-        kept["orders"] = leader._orders
         kept["early offers"] = leader._early.overdue(Micros(now))
     if isinstance(leader, PrefillLeader):
-        kept["reads"] = leader._reads
         kept["steps"] = leader._began
     return {name: len(items) for name, items in kept.items() if len(items)}
 

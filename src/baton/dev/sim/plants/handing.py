@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from baton.core.agreement import Fetch, Hold, Suspect
+from baton.core.agreement import Fetch, Hold, RowOrder, Suspect
 from baton.core.ids import BlockIndex, Boot, GroupName, Micros, TokenId
 from baton.core.memory.chunks import final_blocks
 from baton.core.memory.pages import PageState
@@ -64,6 +64,12 @@ def _only_pages(table: StateTable) -> StateTable:
 
 def _final_of_first(table: StateTable, *, start: int, end: int, length: int) -> Final:
     return final_blocks(_only_pages(table), start=start, end=end, length=length)
+
+
+class OffersFirst(PrefillLeader):
+    def add_row(self, room: PrefillRoom, row: RowOrder) -> None:
+        final = _final_of_first(self.state_table, start=row.start, end=row.valid, length=room.length)
+        super().add_row(room, msgspec.structs.replace(row, final=final))
 
 
 class ExpectsFirst(DecodeLeader):
@@ -169,6 +175,12 @@ def _final_too_early(table: StateTable, *, start: int, end: int, length: int) ->
     return found
 
 
+class SealsTooEarly(PrefillLeader):
+    def add_row(self, room: PrefillRoom, row: RowOrder) -> None:
+        final = _final_too_early(self.state_table, start=row.start, end=row.valid, length=room.length)
+        super().add_row(room, msgspec.structs.replace(row, final=final))
+
+
 class ComputesAgain(PrefillLeader):
     def _on_doubt(self, sender: Boot, doubt: Doubt, now: Micros) -> None:
         room = self.find(doubt.key)
@@ -207,7 +219,9 @@ PLANTS = (
         "state kinds are listed by hand in two places, and both know the first group only",
         ("right_commit",),
         3,
-        lambda: Parts(decode=ExpectsFirst, replaced=(Replaced(prefill_module, "final_blocks", _final_of_first),)),
+        lambda: Parts(
+            prefill=OffersFirst, decode=ExpectsFirst, replaced=(Replaced(prefill_module, "final_blocks", _final_of_first),)
+        ),
     ),
     Plant(
         "trim_to_shorter",
@@ -256,7 +270,7 @@ PLANTS = (
         "a block counts as final when a chunk ends in it: the next chunk writes into a sealed block",
         ("sealed_once",),
         9,
-        lambda: Parts(replaced=(Replaced(prefill_module, "final_blocks", _final_too_early),)),
+        lambda: Parts(prefill=SealsTooEarly, replaced=(Replaced(prefill_module, "final_blocks", _final_too_early),)),
     ),
     Plant(
         "recomputed_in_epoch",

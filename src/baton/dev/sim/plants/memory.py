@@ -18,7 +18,7 @@ from baton.core.rank.fetching import Piece
 from baton.core.rank.rank import RankCore
 from baton.core.rank.rank_effects import RankEffect
 from baton.core.rank.rehashing import Rehashing
-from baton.core.scheduler import prefill as prefill_module
+from baton.core.scheduler import prompt_chunks
 from baton.core.scheduler.holding import slide
 from baton.core.scheduler.leader import Leader
 from baton.core.scheduler.prefill import PrefillLeader
@@ -177,7 +177,7 @@ def _gone_early(self: Span, group: Group, position: int) -> int:
 
 
 def _slide_by_orders(leader: Leader[Any], room: PrefillRoom, position: int, *, tokens: int) -> None:
-    slide(leader, room, max(position, room.ordered), tokens=tokens)
+    slide(leader, room, max(position, room.ordered) if isinstance(leader, PrefillLeader) else position, tokens=tokens)
 
 
 PLANTS = (
@@ -200,7 +200,7 @@ PLANTS = (
         "a window passes pages by what was ordered to be computed, not by what is: a step under way still reads them",
         ("own_compute_ended",),
         None,
-        lambda: Parts(replaced=(Replaced(prefill_module, "slide", _slide_by_orders),)),
+        lambda: Parts(replaced=(Replaced(prompt_chunks, "slide", _slide_by_orders),)),
     ),
     Plant(
         "free_while_reading",

@@ -1,20 +1,25 @@
 """Workers that compute prompts and go on with them."""
 
+from msgspec.structs import replace
+
 from baton.core.agreement import RowOrder, RowResult
-from baton.core.ids import BlockIndex, GroupName, Micros
+from baton.core.ids import Micros
 from baton.core.memory.chunks import final_blocks
-from baton.core.memory.state import StateTable
-from baton.core.scheduler import unified
 from baton.core.scheduler.room import RoomState
-from baton.core.scheduler.unified import UnifiedLeader, UnifiedRoom
-from baton.dev.sim.parts import Parts, Replaced
+from baton.core.scheduler.unified import UnifiedLeader
+from baton.core.scheduler.unified_room import UnifiedRoom
+from baton.dev.sim.parts import Parts
 from baton.dev.sim.plants.plant import Plant
 
 # ruff: noqa: D101  (each class is described by the plant that it is part of)
 
 
-def _as_on_prefill(table: StateTable, *, start: int, end: int, length: int) -> dict[GroupName, tuple[BlockIndex, BlockIndex]]:
-    return final_blocks(table, start=start, end=end, length=length - 1)
+class SealsTail(UnifiedLeader):
+    def add_row(self, room: UnifiedRoom, row: RowOrder) -> None:
+        if row.start < room.length:
+            final = final_blocks(self.state_table, start=row.start, end=row.valid, length=room.length)
+            row = replace(row, final=final)
+        super().add_row(room, row)
 
 
 class UnifiedEntersDrawn(UnifiedLeader):
@@ -31,7 +36,7 @@ PLANTS = (
         "a unified worker seals the last block of a prompt, as prefill does, and goes on writing into it",
         ("sealed_once",),
         9,
-        lambda: Parts(replaced=(Replaced(unified, "final_blocks", _as_on_prefill),)),
+        lambda: Parts(unified=SealsTail),
     ),
     Plant(
         "unified_cached_early",

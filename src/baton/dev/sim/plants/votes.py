@@ -21,9 +21,9 @@ from baton.dev.sim.plants.plant import Plant
 
 
 class OwnVoteOnly(Agreement):
-    def verdict(self, order: int) -> tuple[Vote, tuple[Ballot, ...]]:
+    def verdict(self, order: int) -> tuple[Vote, dict[Rank, Ballot]]:
         mine = self._votes[order].get(Rank(0))
-        return (mine.vote, (mine,)) if mine is not None else (Vote.WAITING, ())
+        return (mine.vote, {Rank(0): mine}) if mine is not None else (Vote.WAITING, {})
 
 
 class LooksAgain(RankCore):
@@ -81,8 +81,8 @@ class CountsBlocks(DecodeLeader):
 
     def _on_report(self, report: Report, now: Micros) -> None:
         for ballot in report.ballots:
-            room = self.find(self._orders[ballot.order]) if ballot.order in self._orders else None
-            if room is not None and ballot.vote is Vote.ARRIVED and ballot.order in room.open_orders:
+            room = next((room for room in self.rooms.values() if ballot.order in room.open_orders), None)
+            if room is not None and ballot.vote is Vote.ARRIVED:
                 self._counted[room.key] += sum(run.end - run.start for run in room.open_orders[ballot.order].runs.values())
         super()._on_report(report, now)
 

@@ -1,0 +1,49 @@
+"""Orders that every rank votes on, fetches and copies alike: whose they are, and what follows when the votes are in."""
+
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+from baton.core.agreement import Agreement, Ballot, Vote
+from baton.core.ids import Key, Rank
+
+Counted = Callable[[Key, int, Vote, Mapping[Rank, Ballot]], None]  # room, order, the fold over all ranks, what they said
+
+
+class AwaitedOrder(msgspec.Struct):
+    """An order under way."""
+
+    key: Key
+    counted: Counted
+    by_all: bool  # whether it ends when all ranks have voted; else as soon as their votes are decided
+
+
+class OpenOrders:
+    """All that one leader has open."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, AwaitedOrder] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def expect(self, order: int, key: Key, counted: Counted, *, by_all: bool = False) -> None:
+        """Ranks are given an order for a room; `counted` is called once, unless the room is forgotten before."""
+        self._open[order] = AwaitedOrder(key, counted, by_all)
+
+    def take(self, ballots: Iterable[Ballot], agreement: Agreement) -> None:
+        """A rank has voted, which the agreement knows already."""
+        for number in [ballot.order for ballot in ballots if ballot.order in self._open]:
+            order = self._open[number]
+            vote, by_rank = agreement.verdict(number)
+            if vote is Vote.WAITING or (order.by_all and len(by_rank) < agreement.ranks):
+                continue
+            del self._open[number]
+            agreement.settle(number)
+            order.counted(order.key, number, vote, by_rank)
+
+    def forget(self, key: Key, agreement: Agreement) -> None:
+        """A room holds nothing any more: ranks do not vote on what was dropped."""
+        for number in [number for number, order in self._open.items() if order.key == key]:
+            del self._open[number]
+            agreement.settle(number)
