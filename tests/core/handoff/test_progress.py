@@ -205,7 +205,7 @@ def test_a_room_whose_reads_wait_for_others_does_not_wait_for_prefill():
 
 def prefill() -> Bench:
     bench = Bench(Driven(PrefillLeader(manifest("prefill", 2), settings(stall_ms=PATIENCE_MS), {"full": 16})))
-    plan = bench.leader.plans.pair(bench.leader._placements, [manifest("decode", 3).placement(0)])
+    plan = bench.leader.plans.pair(bench.leader.placements, [manifest("decode", 3).placement(0)])
     bench.hear(Hello(manifest("decode", 3), plan.digest), 0, sender=3)
     bench.hear(ticket(1), 0, sender=1)
     return bench

@@ -45,7 +45,6 @@ class BorrowingLeader(Leader[PrefillRoom]):
 
     def __init__(self, manifest: Manifest, settings: LeaderSettings, totals: dict[GroupName, int]) -> None:
         super().__init__(manifest, settings, totals)
-        self._placements = [manifest.placement(r.rank) for r in manifest.ranks]
         self.pace = PrefillRates(settings.fetch_back)
         self._lenders: dict[Boot, Lender] = {}
         self._began: list[tuple[Micros, int]] = []  # steps under way: when, and how many tokens
@@ -67,7 +66,7 @@ class BorrowingLeader(Leader[PrefillRoom]):
         if any(lends.fabric not in rank.exposures for rank in self.manifest.ranks):
             return  # a fabric that we have not
         try:
-            plan: PairPlan = self.plans.pair([theirs.placement(r.rank) for r in theirs.ranks], self._placements)
+            plan: PairPlan = self.plans.pair([theirs.placement(r.rank) for r in theirs.ranks], self.placements)
         except BatonError:  # they fit the other way alone
             return
         if plan.digest == lends.plan:
@@ -94,7 +93,7 @@ class BorrowingLeader(Leader[PrefillRoom]):
     def borrow(self, room: PrefillRoom) -> None:
         """A room has pages for its prompt: ask decode for what of it is not here, where that is worth it."""
         lender, lacking = self._lenders.get(room.ticket.decode), self._last_block(room) - self._block(room.done)
-        if lender is None or len(lender.met) < len(self._placements) or lacking < self.manifest.page_blocks:
+        if lender is None or len(lender.met) < len(self.placements) or lacking < self.manifest.page_blocks:
             return
         if not self._pays(lacking):
             self.marks[Mark.NOT_WORTH_IT] += 1
@@ -219,7 +218,7 @@ class BorrowingLeader(Leader[PrefillRoom]):
         self.marks[Mark.BORROWED] += 1
         self.reuse.borrowed(blocks)
         self.pace.read.saw(blocks * self.reuse.block_bytes, max(1, self._now - room.reads_since))
-        add_sums(room.sums, {rank: ballot.sums for rank, ballot in ballots.items()}, self._placements)
+        add_sums(room.sums, {rank: ballot.sums for rank, ballot in ballots.items()}, self.placements)
         room.borrowed = blocks * self.state_table.block_tokens
         room.ordered = room.done = room.done + room.borrowed
         self._go_on(room)

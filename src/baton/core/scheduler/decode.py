@@ -89,7 +89,6 @@ class DecodeLeader(VerifyingLeader):
         self.reuse.on = self.reuse.on and manifest.seal  # what was fetched unverified must not spread
         self.keeps_sums = self.reuse.on  # nothing is lent, nor verified at rest, without
         self._lends = self.reuse.on and settings.fetch_back is not FetchBack.NEVER
-        self._placements = [manifest.placement(r.rank) for r in manifest.ranks]
         self._handlers |= {
             Introduce: self._on_introduce,
             HelloBack: self._on_hello_back,
@@ -409,7 +408,7 @@ class DecodeLeader(VerifyingLeader):
             return None
         b = self.state_table.block_tokens
         cached, first = room.pinned, BlockIndex(room.hit // b)
-        units = {(Rank(r), g): p.unit_count(g) for r, p in enumerate(self._placements) for g in self.ledger.pools}
+        units = {(Rank(r), g): p.unit_count(g) for r, p in enumerate(self.placements) for g in self.ledger.pools}
         known = sums_of(cached) if all(entry.sums for entry in cached) else {}
         return room.brought.sums(known, first, BlockIndex(room.length // b), units)
 
@@ -428,7 +427,7 @@ class DecodeLeader(VerifyingLeader):
             if room.state is not RoomState.RUNNING:
                 continue  # ended meanwhile
             if row.final and room.sums is not None:
-                add_sums(room.sums, {Rank(r): rows[i].sums for r, rows in enumerate(ranks)}, self._placements)
+                add_sums(room.sums, {Rank(r): rows[i].sums for r, rows in enumerate(ranks)}, self.placements)
             drawn = drawn_of(ranks, i)
             room.generated.append(drawn)
             room.resumed = False

@@ -82,12 +82,12 @@ class Leader(ABC, Generic[R]):
         self.state_table = manifest.table
         self.span = Span(manifest.table, manifest.page_blocks * manifest.table.block_tokens)
         self.ledger = Ledger(totals)
-        placements = [manifest.placement(r.rank) for r in manifest.ranks]
-        self.inspections = Inspections(placements)
+        self.placements = [manifest.placement(r.rank) for r in manifest.ranks]
+        self.inspections = Inspections(self.placements)
         self.scrubber = Scrubber(
             self.ledger.cache,
             interval_ms=settings.verify_ms if manifest.seal else 0,
-            page_bytes=max(sum(p.page_bytes(g) for g in totals) for p in placements),
+            page_bytes=max(sum(p.page_bytes(g) for g in totals) for p in self.placements),
             now=lambda: self._now,
         )
         self.reuse = Reuse(manifest, self.ledger, self.scrubber, on=settings.prefix_cache)

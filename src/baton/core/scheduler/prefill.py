@@ -119,7 +119,7 @@ class PrefillLeader(BorrowingLeader):
         theirs = hello.manifest
         try:
             require_fit(self.manifest, theirs)
-            plan = self.plans.pair(self._placements, [theirs.placement(r.rank) for r in theirs.ranks])
+            plan = self.plans.pair(self.placements, [theirs.placement(r.rank) for r in theirs.ranks])
             if plan.digest != hello.plan:
                 raise Mismatch("plan digest", plan.digest, hello.plan)
         except BatonError as error:  # whatever of ours says that they do not fit
@@ -229,7 +229,7 @@ class PrefillLeader(BorrowingLeader):
                 continue  # ended meanwhile
             drawn = next((rows[i].drawn for rows in ranks if rows[i].drawn is not None), None)
             room.done, room.progress = row.valid, now
-            add_sums(room.sums, {Rank(r): rows[i].sums for r, rows in enumerate(ranks)}, self._placements)
+            add_sums(room.sums, {Rank(r): rows[i].sums for r, rows in enumerate(ranks)}, self.placements)
             self.reuse.enter(room, room.done, room.sums, self.marks)
             self._offer_chunk(room, row.final, drawn)
             self._keep_window(room)
@@ -319,7 +319,7 @@ class PrefillLeader(BorrowingLeader):
 
     def _with(self, room: PrefillRoom, group: GroupName) -> list[Rank]:
         """Ranks that hold something of the group: a pipeline stage may have none of its layers."""
-        return [r for r, g in room.sums if g == group and self._placements[r].block_bytes(g)]
+        return [r for r, g in room.sums if g == group and self.placements[r].block_bytes(g)]
 
     def _judge(self, doubt: Doubt, differing: Differing) -> None:
         """Our own blocks, hashed again, against their sums at birth."""

@@ -60,7 +60,7 @@ class GeneratingLeader(Leader[G]):
 
     def __init__(self, manifest: Manifest, settings: LeaderSettings, totals: dict[GroupName, int]) -> None:
         super().__init__(manifest, settings, totals)
-        self._host = HostLedger([manifest.placement(r) for r in range(len(manifest.ranks))], settings.host_bytes)
+        self._host = HostLedger(self.placements, settings.host_bytes)
         self._called_off: set[Key] = set()  # in this turn: rooms that are to give way as soon as none of them is in a step
 
     def _forget(self, room: G) -> None:

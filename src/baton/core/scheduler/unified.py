@@ -42,7 +42,6 @@ class UnifiedLeader(GeneratingLeader[UnifiedRoom]):
     def __init__(self, manifest: Manifest, settings: LeaderSettings, totals: dict[GroupName, int]) -> None:
         super().__init__(manifest, settings, totals)
         self._rule = ChunkRule(settings.step_tokens, settings.step_tokens)
-        self._placements = [manifest.placement(r.rank) for r in manifest.ranks]
 
     def _open(self, ticket: Ticket, now: Micros) -> UnifiedRoom:
         return UnifiedRoom(ticket, now)
@@ -106,5 +105,5 @@ class UnifiedLeader(GeneratingLeader[UnifiedRoom]):
 
     def _keep(self, room: UnifiedRoom, row: RowOrder, by_rank: dict[Rank, dict[GroupName, bytes]]) -> None:
         """Complete pages of what is computed go to the cache."""
-        add_sums(room.sums, by_rank, self._placements)
+        add_sums(room.sums, by_rank, self.placements)
         self.reuse.enter(room, row.valid, room.sums, self.marks)

@@ -157,9 +157,7 @@ JUSTIFIED: Mapping[tuple[str, str], Rule] = MappingProxyType(
         # what a process is made of
         ("Leader", "_handlers"): _always,
         ("Front", "_handlers"): _always,
-        ("DecodeLeader", "_placements"): _always,
-        ("BorrowingLeader", "_placements"): _always,
-        ("UnifiedLeader", "_placements"): _always,
+        ("Leader", "placements"): _always,
         ("Inspections", "_placements"): _always,
         ("Partners", "_placements"): _always,
         ("Ledger", "_totals"): _always,

@@ -26,7 +26,7 @@ class CachesWhatIsOrdered(PrefillLeader):
             blocks = room.ordered // self.reuse.page_tokens * k
             sums = {
                 (Rank(r), group.name): np.zeros((blocks, len(placement.units(group.name))), dtype=np.uint64)
-                for r, placement in enumerate(self._placements)
+                for r, placement in enumerate(self.placements)
                 for group in self.state_table.groups
             }
             self.reuse.enter(room, room.ordered, sums, self.marks)
