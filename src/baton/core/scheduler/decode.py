@@ -56,9 +56,9 @@ from baton.core.messages import (
 from baton.core.scheduler import lending
 from baton.core.scheduler.decode_room import DecodeRoom
 from baton.core.scheduler.generation import completed, decode_row, drawn_of, tell
-from baton.core.scheduler.retraction import RETRACTION
+from baton.core.scheduler.retraction import RETRACTION, GeneratingLeader
 from baton.core.scheduler.room import LeaderSettings, RoomState, Saw, Table, finish_of
-from baton.core.scheduler.verifying import VerifyingLeader
+from baton.core.scheduler.verifying import Verification
 
 DECODE: Table = RETRACTION | {
     (RoomState.QUEUED, Saw.HELD): RoomState.FETCHING,
@@ -77,7 +77,7 @@ DECODE: Table = RETRACTION | {
 ON_THEIR_WAY = (RoomState.FETCHING, RoomState.COMMITTING)  # rooms whose pages are not in the cache yet
 
 
-class DecodeLeader(VerifyingLeader):
+class DecodeLeader(GeneratingLeader[DecodeRoom]):
     """The leader of a decode worker."""
 
     table = DECODE
@@ -87,7 +87,7 @@ class DecodeLeader(VerifyingLeader):
         self._partners = Partners(manifest)
         self._early = EarlyOffers()
         self.reuse.on = self.reuse.on and manifest.seal  # what was fetched unverified must not spread
-        self.keeps_sums = self.reuse.on  # nothing is lent, nor verified at rest, without
+        self.verification = Verification(self, tell=self.reuse.on)  # nothing is lent, nor verified at rest, without sums
         self._lends = self.reuse.on and settings.fetch_back is not FetchBack.NEVER
         self._handlers |= {
             Introduce: self._on_introduce,
@@ -98,6 +98,7 @@ class DecodeLeader(VerifyingLeader):
             Borrow: self._on_borrow,
             Returned: self._on_returned,
             Doubt: self._on_doubt,
+            Verdict: self.verification.on_verdict,
         }
 
     def _open(self, ticket: Ticket, now: Micros) -> DecodeRoom:
@@ -331,7 +332,7 @@ class DecodeLeader(VerifyingLeader):
                 return
             left = lacking(offer, self._cached(room), partial(self._source_blocks, room))
             if left.runs:
-                self._order(room, left.runs, left.sums)
+                self.verification.order(room, left.runs, left.sums)
             if offer.record is not None:
                 room.record = offer.record
                 if offer.record.length != room.length:
@@ -404,7 +405,7 @@ class DecodeLeader(VerifyingLeader):
 
     def _sums_of(self, room: DecodeRoom) -> RoomSums | None:
         """Of the whole blocks of a prompt that is committed; its last one is written again if it is not whole."""
-        if not self.keeps_sums:
+        if not self.verification.tell:
             return None
         b = self.state_table.block_tokens
         cached, first = room.pinned, BlockIndex(room.hit // b)

@@ -254,6 +254,11 @@ class Leader(ABC, Generic[R]):
                 why = f"no progress for {self.settings.stall_ms} ms (--handoff-timeout) while {room.state.value}, nor of {whom}"
                 self.fail(room, FailCode.HANDOFF_FAILED, why, retry=True)
 
+    @property
+    def now(self) -> Micros:
+        """The time of the event that is being handled."""
+        return self._now
+
     def next_wake(self) -> Micros | None:
         """When a TimerDue is wanted next: asked in every turn of the shell, and changed by events alone."""
         if self._stirred:

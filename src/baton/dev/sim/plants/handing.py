@@ -22,6 +22,7 @@ from baton.core.messages import (
     Verdict,
     Withdrawn,
 )
+from baton.core.scheduler import decode as decode_module
 from baton.core.scheduler import prefill as prefill_module
 from baton.core.scheduler.decode import DecodeLeader
 from baton.core.scheduler.decode_room import DecodeRoom
@@ -29,6 +30,7 @@ from baton.core.scheduler.leader import Leader
 from baton.core.scheduler.prefill import PrefillLeader
 from baton.core.scheduler.prefill_room import PrefillRoom
 from baton.core.scheduler.room import RoomState, Saw
+from baton.core.scheduler.verifying import Verification
 from baton.dev.sim.parts import Parts, Replaced
 from baton.dev.sim.plants.arrival import ChecksNothing
 from baton.dev.sim.plants.plant import Plant
@@ -86,7 +88,9 @@ class Trims(DecodeLeader):
     def _expected(self, room: DecodeRoom) -> dict[GroupName, set[BlockIndex]]:
         return {group: blocks & set(self._own(room, group)) for group, blocks in super()._expected(room).items()}
 
-    def _order(
+
+class OrdersShorter(Verification):
+    def order(
         self,
         room: DecodeRoom,
         runs: dict[GroupName, BlockRun],
@@ -95,16 +99,18 @@ class Trims(DecodeLeader):
         follows: int | None = None,
         only: tuple[Suspect, ...] = (),
     ) -> None:
-        partner = self._partners.find(room.ticket.prefill)
+        trims = self._leader
+        assert isinstance(trims, Trims)
+        partner = trims._partners.find(room.ticket.prefill)
         shorter = {}
         for group, run in runs.items():
-            own, k = self._own(room, group), partner.manifest.blocks_per_page(group) if partner is not None else 1
+            own, k = trims._own(room, group), partner.manifest.blocks_per_page(group) if partner is not None else 1
             start, end = max(run.start, own.start), min(run.end, own.stop)
             if start < end:
                 pages = run.pages[start // k - run.start // k : (end - 1) // k - run.start // k + 1]
                 shorter[group] = BlockRun(BlockIndex(start), BlockIndex(end), pages)
         if shorter:
-            super()._order(room, shorter, sums, follows=follows, only=only)
+            super().order(room, shorter, sums, follows=follows, only=only)
 
 
 class AdmitsEarly(DecodeLeader):
@@ -192,18 +198,18 @@ class ComputesAgain(PrefillLeader):
         room.sums.clear()
 
 
-class DoubtsForever(DecodeLeader):
+class DoubtsForever(Verification):
     def _doubt(self, room: DecodeRoom, fetch: Fetch, ballots: Any) -> None:
         super()._doubt(room, msgspec.structs.replace(fetch, follows=None), ballots)
 
 
-class TakesFirstVerdict(DecodeLeader):
-    def _on_verdict(self, sender: Boot, verdict: Verdict, now: Micros) -> None:
-        room = self.find(verdict.key)
+class TakesFirstVerdict(Verification):
+    def on_verdict(self, sender: Boot, verdict: Verdict, now: Micros) -> None:
+        room = self._leader.find(verdict.key)
         answered = Suspect(verdict.leg, verdict.group, verdict.blocks)
         doubts = room.doubts if room is not None else {}
         doubts |= {order: {answered: False} for order, suspects in doubts.items() if answered in suspects}
-        super()._on_verdict(sender, verdict, now)
+        super().on_verdict(sender, verdict, now)
 
 
 PLANTS = (
@@ -228,7 +234,7 @@ PLANTS = (
         "decode works out the blocks of a room by itself, from the prompt, and cuts what it is offered to the shorter list",
         ("right_commit",),
         4,
-        lambda: Parts(decode=Trims),
+        lambda: Parts(decode=Trims, replaced=(Replaced(decode_module, "Verification", OrdersShorter),)),
     ),
     Plant(
         "admitted_before_offer_0",
@@ -284,13 +290,13 @@ PLANTS = (
         "blocks found intact at the source are fetched and doubted again and again",
         ("bounded_reads",),
         8,
-        lambda: Parts(decode=DoubtsForever),
+        lambda: Parts(replaced=(Replaced(decode_module, "Verification", DoubtsForever),)),
     ),
     Plant(
         "first_verdict_is_all",
         "of several blocks that differ, only the one is fetched again that prefill answered for first",
         ("right_commit",),
         8,
-        lambda: Parts(decode=TakesFirstVerdict),
+        lambda: Parts(replaced=(Replaced(decode_module, "Verification", TakesFirstVerdict),)),
     ),
 )
