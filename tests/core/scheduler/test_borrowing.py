@@ -17,7 +17,7 @@ from baton.core.ids import BlockIndex, Boot, Page
 from baton.core.marks import Mark
 from baton.core.messages import Admitted, Borrow, Hello, Loan, Returned, Ticket
 from baton.core.rank.rank_effects import Read
-from baton.core.scheduler.borrowing import BorrowingLeader
+from baton.core.scheduler.prefill import PrefillLeader
 from baton.core.scheduler.room import RoomState
 from baton.core.work import Batch, ReadOutcome, Released
 
@@ -62,7 +62,7 @@ class Split:
     @property
     def leader(self) -> Any:
         found = self.prefill.leader
-        assert isinstance(found.core, BorrowingLeader)
+        assert isinstance(found.core, PrefillLeader)
         return found
 
     def begin(self, number: int, tokens: tuple[int, ...], count: int = 5) -> None:
@@ -191,7 +191,7 @@ def test_where_computing_is_cheaper_decode_is_not_asked() -> None:
     b = Split(mode=FetchBack.AUTO)
     nextturn = b.conversation()
     asked = len(b.said(Borrow))
-    b.leader.pace.compute.saw(1e12, 1)
+    b.leader.borrowing.pace.compute.saw(1e12, 1)
     assert b.ask(2, nextturn) == [(0, len(nextturn))]
     assert len(b.said(Borrow)) == asked
     assert b.leader.marks[Mark.NOT_WORTH_IT] == 1
@@ -201,7 +201,7 @@ def test_where_too_little_is_lent_it_is_given_back_unread() -> None:
     """Asking pays for all that is lacking, and reading does not for what is there."""
     b = Split(mode=FetchBack.AUTO)
     b.conversation()
-    b.leader.pace.compute.saw(10_000, 1_000_000)  # 10,200 tokens in 1.1 s; 2 ms are 19 of them
+    b.leader.borrowing.pace.compute.saw(10_000, 1_000_000)  # 10,200 tokens in 1.1 s; 2 ms are 19 of them
     tokens = (*prompt(12), *prompt(24, 3))
     assert b.ask(2, tokens) == [(0, 36)]
     assert b.back == []
@@ -214,7 +214,7 @@ def test_what_is_here_already_does_not_count_as_lent() -> None:
     b = Split(mode=FetchBack.AUTO)
     nextturn = b.conversation()
     b.ask(2, nextturn[:13])
-    b.leader.pace.compute.saw(10_000, 1_000_000)  # fewer than about 20 tokens are computed faster
+    b.leader.borrowing.pace.compute.saw(10_000, 1_000_000)  # fewer than about 20 tokens are computed faster
     b.back.clear()
     assert b.ask(3, (*nextturn[:20], *prompt(24, 3))) == [(12, 32)]
     assert b.back == []
@@ -224,11 +224,11 @@ def test_what_is_here_already_does_not_count_as_lent() -> None:
 
 def test_steps_and_reads_are_measured() -> None:
     b = Split(mode=FetchBack.AUTO)
-    before = b.leader.pace.compute.time(1)
+    before = b.leader.borrowing.pace.compute.time(1)
     b.begin(1, prompt(21))
     b.world.run()
-    assert b.leader.pace.compute.time(1) < before, "time stands still here: it has computed 21 tokens in no time"
-    assert b.leader._began == []
+    assert b.leader.borrowing.pace.compute.time(1) < before, "time stands still here: it has computed 21 tokens in no time"
+    assert b.leader.borrowing._began == []
 
 
 def test_who_begins_alike_waits_until_it_is_here_and_asks_for_the_rest() -> None:
@@ -497,10 +497,10 @@ def test_a_second_loan_of_a_room_is_our_bug() -> None:
 def test_a_lost_lender_is_forgotten_and_its_ranks_are_left() -> None:
     b = Split()
     b.conversation()
-    assert Boot(D) in b.leader._lenders
+    assert Boot(D) in b.leader.borrowing._lenders
     b.world.lose(D, at=P)
     b.world.run()
-    assert not b.leader._lenders
+    assert not b.leader.borrowing._lenders
     assert not b.prefill.rank._peers
 
 
@@ -511,9 +511,9 @@ def test_a_fabric_that_prefill_has_not_is_not_used() -> None:
     b.world.lose(D, at=P)
     for lends in (replace(hello.lends, fabric="carrier pigeon"), replace(hello.lends, plan="another")):
         b.leader.step(MessageReceived(Boot(D), replace(hello, lends=lends)), b.world.now)
-        assert not b.leader._lenders
+        assert not b.leader.borrowing._lenders
     b.leader.step(MessageReceived(Boot(D), hello), b.world.now)
-    assert b.leader._lenders
+    assert b.leader.borrowing._lenders
 
 
 def test_only_who_borrowed_is_lent_to_and_returns_what_it_read() -> None:

@@ -149,4 +149,4 @@ def test_a_worker_that_one_rank_does_not_reach_is_not_asked() -> None:
     bench = Bench(unreachable=1)
     assert bench.messages(Borrow) == []
     assert bench.rows == [0]
-    assert not bench.leader._lenders
+    assert not bench.leader.borrowing._lenders

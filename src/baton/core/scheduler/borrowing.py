@@ -12,7 +12,7 @@ differs from the lender's sums the lender hears (`Doubt`), and hashes it where i
 any of this. Memory is not waited for, and the time is bounded: an answer by `answer_ms`, a read by its deadline.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
@@ -21,14 +21,14 @@ from baton.core.errors import BatonError
 from baton.core.handoff.birth_sums import add_sums
 from baton.core.handoff.fetch_back import FetchBack, PrefillRates
 from baton.core.handoff.plan import PairPlan
-from baton.core.ids import BlockIndex, Boot, GroupName, Key, Micros, Rank
+from baton.core.ids import BlockIndex, Boot, Key, Micros, Rank
 from baton.core.manifest import Manifest
 from baton.core.marks import Mark
 from baton.core.memory.pages import PageState
 from baton.core.messages import Borrow, Doubt, Hello, Intactness, Loan, Returned, Verdict
 from baton.core.scheduler.leader import Leader
 from baton.core.scheduler.prefill_room import PrefillRoom
-from baton.core.scheduler.room import LeaderSettings, RoomState, Saw
+from baton.core.scheduler.room import RoomState, Saw
 
 SLOWER = 8  # times as long as it would at the usual rate a read may take
 
@@ -40,119 +40,121 @@ class Lender(msgspec.Struct):
     met: set[Rank]
 
 
-class BorrowingLeader(Leader[PrefillRoom]):
-    """A leader that may fetch back what decode has cached of its prompts."""
+class Borrowing:
+    """What one prefill leader fetches back, from the question to the answer."""
 
-    def __init__(self, manifest: Manifest, settings: LeaderSettings, totals: dict[GroupName, int]) -> None:
-        super().__init__(manifest, settings, totals)
-        self.pace = PrefillRates(settings.fetch_back)
+    def __init__(self, leader: Leader[PrefillRoom], *, took: Callable[[PrefillRoom], None]) -> None:
+        """took: more of a room's prompt is there, behind what was; it is to be offered, and others may have it"""
+        self._leader, self._took = leader, took
+        self.pace = PrefillRates(leader.settings.fetch_back)
         self._lenders: dict[Boot, Lender] = {}
         self._began: list[tuple[Micros, int]] = []  # steps under way: when, and how many tokens
         self._ended = Micros(0)  # when the last step did
-        self._handlers |= {Loan: self._on_loan, Verdict: self._on_verdict}
 
-    # ---- for the prefill leader -----------------------------------------------------------------
-
-    def took(self, room: PrefillRoom) -> None:
-        """More of a room's prompt is there, behind what was: offer it, and let others have it."""
-        raise NotImplementedError
+    def __len__(self) -> int:
+        """Steps under way."""
+        return len(self._began)
 
     def meet_lender(self, hello: Hello) -> None:
         """A decode worker has paired with us; connect to it if it lends."""
         theirs, lends = hello.manifest, hello.lends
-        wanted = self.reuse.on and self.manifest.seal and self.pace.mode is not FetchBack.NEVER
+        wanted = self._leader.reuse.on and self._leader.manifest.seal and self.pace.mode is not FetchBack.NEVER
         if not wanted or lends is None or theirs.boot in self._lenders:
             return
-        if any(lends.fabric not in rank.exposures for rank in self.manifest.ranks):
+        if any(lends.fabric not in rank.exposures for rank in self._leader.manifest.ranks):
             return  # a fabric that we have not
         try:
-            plan: PairPlan = self.plans.pair([theirs.placement(r.rank) for r in theirs.ranks], self.placements)
+            plan: PairPlan = self._leader.plans.pair([theirs.placement(r.rank) for r in theirs.ranks], self._leader.placements)
         except BatonError:  # they fit the other way alone
             return
         if plan.digest == lends.plan:
             self._lenders[theirs.boot] = Lender(theirs, set())
-            self.draft.meet.append(Meet(theirs, lends.fabric))
+            self._leader.draft.meet.append(Meet(theirs, lends.fabric))
 
     def lose_lender(self, boot: Boot) -> None:
         """A decode worker is gone; reads from it end."""
         if self._lenders.pop(boot, None) is not None:
-            self.draft.part.append(boot)
+            self._leader.draft.part.append(boot)
 
     def stepping(self, tokens: int) -> None:
         """A step of so many tokens begins."""
-        self._began.append((self._now, tokens))
+        self._began.append((self._leader.now, tokens))
 
     def stepped(self) -> None:
         """The oldest step under way has ended."""
         began, tokens = self._began.pop(0)
-        self.pace.compute.saw(tokens, max(1, self._now - max(began, self._ended)))
-        self._ended = self._now
+        self.pace.compute.saw(tokens, max(1, self._leader.now - max(began, self._ended)))
+        self._ended = self._leader.now
 
     # ---- asking ---------------------------------------------------------------------------------
 
     def borrow(self, room: PrefillRoom) -> None:
         """A room has pages for its prompt: ask decode for what of it is not here, where that is worth it."""
         lender, lacking = self._lenders.get(room.ticket.decode), self._last_block(room) - self._block(room.done)
-        if lender is None or len(lender.met) < len(self.placements) or lacking < self.manifest.page_blocks:
+        if lender is None or len(lender.met) < len(self._leader.placements) or lacking < self._leader.manifest.page_blocks:
             return
         if not self._pays(lacking):
-            self.marks[Mark.NOT_WORTH_IT] += 1
+            self._leader.marks[Mark.NOT_WORTH_IT] += 1
             return
-        self.see(room, Saw.ASKED)
-        self.ledger.move(room.key, PageState.FETCHING)
-        room.answer_by = Micros(self._now + self.settings.answer_ms * 1000)
-        self.send(room.ticket.decode, Borrow(room.key, self._block(room.done)))
+        self._leader.see(room, Saw.ASKED)
+        self._leader.ledger.move(room.key, PageState.FETCHING)
+        room.answer_by = Micros(self._leader.now + self._leader.settings.answer_ms * 1000)
+        self._leader.send(room.ticket.decode, Borrow(room.key, self._block(room.done)))
 
     def _block(self, position: int) -> BlockIndex:
-        return BlockIndex(position // self.state_table.block_tokens)
+        return BlockIndex(position // self._leader.state_table.block_tokens)
 
     def _last_block(self, room: PrefillRoom) -> BlockIndex:
         """The block that must be computed: the one that the last token is in."""
         return self._block(room.length - 1)
 
     def _pays(self, blocks: int) -> bool:
-        return self.pace.pays(tokens=blocks * self.state_table.block_tokens, nbytes=blocks * self.reuse.block_bytes)
+        return self.pace.pays(
+            tokens=blocks * self._leader.state_table.block_tokens, nbytes=blocks * self._leader.reuse.block_bytes
+        )
 
-    def _next_due(self) -> Micros | None:
-        due = super()._next_due()
-        for room in self.rooms.in_state(RoomState.BORROWING):
+    def timer(self) -> Micros | None:
+        """When the earliest answer is due."""
+        due: Micros | None = None
+        for room in self._leader.rooms.in_state(RoomState.BORROWING):
             if room.answer_by is not None and (due is None or room.answer_by < due):
                 due = room.answer_by
         return due
 
-    def _on_timer(self, now: Micros) -> None:
-        for room in self.rooms.in_state(RoomState.BORROWING):
+    def on_timer(self, now: Micros) -> None:
+        """An answer may be overdue."""
+        for room in self._leader.rooms.in_state(RoomState.BORROWING):
             if room.answer_by is not None and now >= room.answer_by:
-                self.marks[Mark.NOT_ANSWERED] += 1
+                self._leader.marks[Mark.NOT_ANSWERED] += 1
                 self._go_on(room)
-        super()._on_timer(now)
 
     # ---- reading --------------------------------------------------------------------------------
 
-    def _on_loan(self, sender: Boot, loan: Loan, now: Micros) -> None:
-        room = self.find(loan.key)
+    def on_loan(self, sender: Boot, loan: Loan, now: Micros) -> None:
+        """Decode says what it lends."""
+        room = self._leader.find(loan.key)
         if room is not None and room.loan is not None:
             return  # it is being read, and returned when that has ended
         asked = room is not None and room.state is RoomState.BORROWING and room.answer_by is not None
         if room is None or not asked:
             if loan.runs:
-                self.marks[Mark.LOAN_TOO_LATE] += 1
-                self.send(sender, Returned(loan.key))
+                self._leader.marks[Mark.LOAN_TOO_LATE] += 1
+                self._leader.send(sender, Returned(loan.key))
             return
         blocks = self._fits(room, sender, loan)
         if blocks and self._pays(blocks):
             self._order(room, loan, blocks)
             return
-        self.marks[Mark.NOT_WORTH_IT if blocks else Mark.NOTHING_LENT] += 1
+        self._leader.marks[Mark.NOT_WORTH_IT if blocks else Mark.NOTHING_LENT] += 1
         if loan.runs:
-            self.send(sender, Returned(loan.key))
+            self._leader.send(sender, Returned(loan.key))
         self._go_on(room)
 
     def _fits(self, room: PrefillRoom, sender: Boot, loan: Loan) -> int:
         """Blocks that are lent behind what is here, the same of every group; 0 for anything else."""
         lender, first = self._lenders.get(sender), self._block(room.done)
         ends = {run.end for run in loan.runs.values()}
-        if lender is None or loan.runs.keys() != self.ledger.pools.keys() or len(ends) != 1:
+        if lender is None or loan.runs.keys() != self._leader.ledger.pools.keys() or len(ends) != 1:
             return 0
         end = ends.pop()
         k = lender.manifest.page_blocks
@@ -162,10 +164,10 @@ class BorrowingLeader(Leader[PrefillRoom]):
 
     def _order(self, room: PrefillRoom, loan: Loan, blocks: int) -> None:
         """The ranks read it, into the room's own pages."""
-        usual_ms = self.pace.read.time(blocks * self.reuse.block_bytes) / 1000
-        room.answer_by, room.progress, room.reads_since = None, self._now, self._now
+        usual_ms = self.pace.read.time(blocks * self._leader.reuse.block_bytes) / 1000
+        room.answer_by, room.progress, room.reads_since = None, self._leader.now, self._leader.now
         room.loan = Fetch(
-            order=self.new_order(),
+            order=self._leader.new_order(),
             follows=None,
             only=(),
             key=room.key,
@@ -173,15 +175,16 @@ class BorrowingLeader(Leader[PrefillRoom]):
             length=room.length,
             runs=loan.runs,
             sums=loan.sums,
-            deadline_ms=min(self.settings.fetch_ms, max(self.settings.answer_ms, int(SLOWER * usual_ms))),
+            deadline_ms=min(self._leader.settings.fetch_ms, max(self._leader.settings.answer_ms, int(SLOWER * usual_ms))),
             tell=True,
             patient=True,
         )
         # Until all ranks have voted some of them may still read.
-        self.orders.expect(room.loan.order, room.key, self._loan_read, by_all=True)
-        self.draft.fetch.append(room.loan)
+        self._leader.orders.expect(room.loan.order, room.key, self._loan_read, by_all=True)
+        self._leader.draft.fetch.append(room.loan)
 
-    def _on_report(self, report: Report, now: Micros) -> None:
+    def met(self, report: Report) -> None:
+        """A rank may have met lenders, or not have reached them."""
         for met in report.met:
             lender = self._lenders.get(met.peer)
             if lender is not None and met.why:
@@ -190,15 +193,15 @@ class BorrowingLeader(Leader[PrefillRoom]):
                 lender.met.add(report.rank)
 
     def _loan_read(self, key: Key, order: int, vote: Vote, ballots: Mapping[Rank, Ballot]) -> None:
-        room = self.rooms[key]
+        room = self._leader.rooms[key]
         if room.state is not RoomState.BORROWING:
             return
         fetch, room.loan = room.loan, None
         assert fetch is not None, "it is what was ordered"
         self._doubt(fetch, ballots.values())
-        self.send(fetch.source, Returned(room.key))
+        self._leader.send(fetch.source, Returned(room.key))
         if any(ballot.vote is not Vote.ARRIVED for ballot in ballots.values()):
-            self.marks[Mark.BORROWED_IN_VAIN] += 1
+            self._leader.marks[Mark.BORROWED_IN_VAIN] += 1
             self._go_on(room)
         else:
             self._arrived(room, fetch, ballots)
@@ -207,25 +210,25 @@ class BorrowingLeader(Leader[PrefillRoom]):
         """What differs from what the lender has said of it: on its way, or where it lies. The lender is to look, and before the
         loan is returned, for its pages may go then. A read that failed says nothing of that."""
         for s in dict.fromkeys(s for ballot in ballots for s in ballot.suspects):
-            self.send(fetch.source, Doubt(fetch.key, s.leg, s.group, s.blocks))
+            self._leader.send(fetch.source, Doubt(fetch.key, s.leg, s.group, s.blocks))
 
-    def _on_verdict(self, sender: Boot, verdict: Verdict, now: Micros) -> None:
+    def on_verdict(self, sender: Boot, verdict: Verdict, now: Micros) -> None:
         """The prompt is computed in any case; this is for the operator."""
-        self.marks[Mark.LOAN_DAMAGED] += verdict.found is Intactness.DAMAGED
+        self._leader.marks[Mark.LOAN_DAMAGED] += verdict.found is Intactness.DAMAGED
 
     def _arrived(self, room: PrefillRoom, fetch: Fetch, ballots: Mapping[Rank, Ballot]) -> None:
         blocks = next(run.end - run.start for run in fetch.runs.values())
-        self.marks[Mark.BORROWED] += 1
-        self.reuse.borrowed(blocks)
-        self.pace.read.saw(blocks * self.reuse.block_bytes, max(1, self._now - room.reads_since))
-        add_sums(room.sums, {rank: ballot.sums for rank, ballot in ballots.items()}, self.placements)
-        room.borrowed = blocks * self.state_table.block_tokens
+        self._leader.marks[Mark.BORROWED] += 1
+        self._leader.reuse.borrowed(blocks)
+        self.pace.read.saw(blocks * self._leader.reuse.block_bytes, max(1, self._leader.now - room.reads_since))
+        add_sums(room.sums, {rank: ballot.sums for rank, ballot in ballots.items()}, self._leader.placements)
+        room.borrowed = blocks * self._leader.state_table.block_tokens
         room.ordered = room.done = room.done + room.borrowed
         self._go_on(room)
-        self.took(room)
+        self._took(room)
 
     def _go_on(self, room: PrefillRoom) -> None:
         """What is not here is computed."""
-        room.answer_by, room.progress = None, self._now
-        self.see(room, Saw.BORROWED)
-        self.ledger.move(room.key, PageState.COMPUTING)
+        room.answer_by, room.progress = None, self._leader.now
+        self._leader.see(room, Saw.BORROWED)
+        self._leader.ledger.move(room.key, PageState.COMPUTING)

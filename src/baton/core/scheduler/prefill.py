@@ -13,7 +13,7 @@ at birth, and after each chunk the blocks that it made final, with their birth s
 from collections.abc import Sequence
 from functools import partial
 
-from baton.core.agreement import Rehash, RowOrder, RowResult
+from baton.core.agreement import Rehash, Report, RowOrder, RowResult
 from baton.core.errors import BatonError, Mismatch
 from baton.core.handoff.birth_sums import add_sums, sums_of
 from baton.core.handoff.leg_sums import leg_sums
@@ -36,6 +36,7 @@ from baton.core.messages import (
     HelloBack,
     Intactness,
     LegSums,
+    Loan,
     Offer,
     Received,
     Record,
@@ -45,9 +46,10 @@ from baton.core.messages import (
     Verdict,
     Withdrawn,
 )
-from baton.core.scheduler.borrowing import BorrowingLeader
+from baton.core.scheduler.borrowing import Borrowing
 from baton.core.scheduler.holding import beyond, slide, take
 from baton.core.scheduler.inspections import Differing
+from baton.core.scheduler.leader import Leader
 from baton.core.scheduler.prefill_room import PrefillRoom
 from baton.core.scheduler.prompt_chunks import add_chunks
 from baton.core.scheduler.room import LeaderSettings, RoomState, Saw, Table, finish_of
@@ -74,7 +76,7 @@ PREFILL: Table = {
 HOLDING = (RoomState.COMPUTING, RoomState.BORROWING, RoomState.OFFERED)
 
 
-class PrefillLeader(BorrowingLeader):
+class PrefillLeader(Leader[PrefillRoom]):
     """The leader of a prefill worker."""
 
     table = PREFILL
@@ -82,12 +84,15 @@ class PrefillLeader(BorrowingLeader):
     def __init__(self, manifest: Manifest, settings: LeaderSettings, totals: dict[GroupName, int]) -> None:
         super().__init__(manifest, settings, totals)
         self._plans: dict[Boot, PairPlan] = {}  # by decode worker
+        self.borrowing = Borrowing(self, took=self._took)
         self._rule = ChunkRule(settings.step_tokens, settings.last_chunk_tokens)
         self._handlers |= {
             Hello: self._on_hello,
             Admitted: self._on_admitted,
             Received: self._on_received,
             Doubt: self._on_doubt,
+            Loan: self.borrowing.on_loan,
+            Verdict: self.borrowing.on_verdict,
         }
 
     def _open(self, ticket: Ticket, now: Micros) -> PrefillRoom:
@@ -127,14 +132,25 @@ class PrefillLeader(BorrowingLeader):
             return
         self._plans[sender] = plan
         self.send(sender, HelloBack(plan.digest))
-        self.meet_lender(hello)
+        self.borrowing.meet_lender(hello)
 
     def _on_peer_lost(self, boot: Boot, why: str, now: Micros) -> None:
         self._plans.pop(boot, None)
-        self.lose_lender(boot)
+        self.borrowing.lose_lender(boot)
         for room in [r for r in self.rooms.values() if r.ticket.decode == boot]:
             self.marks[Mark.DECODE_LOST] += 1
             self.fail(room, FailCode.WORKER_LOST, f"decode worker {boot:x} was lost: {why}", retry=True)
+
+    def _next_due(self) -> Micros | None:
+        dues = (super()._next_due(), self.borrowing.timer())
+        return min((due for due in dues if due is not None), default=None)
+
+    def _on_timer(self, now: Micros) -> None:
+        self.borrowing.on_timer(now)
+        super()._on_timer(now)
+
+    def _on_report(self, report: Report, now: Micros) -> None:
+        self.borrowing.met(report)
 
     # ---- schedule -------------------------------------------------------------------------------
 
@@ -143,7 +159,7 @@ class PrefillLeader(BorrowingLeader):
         if self.may_step:
             self._compose()
             if self.draft.batch:
-                self.stepping(sum(len(row.tokens) for row in self.draft.batch))
+                self.borrowing.stepping(sum(len(row.tokens) for row in self.draft.batch))
 
     def _hold_pages(self, now: Micros) -> None:
         """Pages of whole prompts, oldest request first: whoever does not fit keeps the younger ones waiting.
@@ -175,13 +191,14 @@ class PrefillLeader(BorrowingLeader):
         if reuse:
             room.sums = sums_of(reuse)
             self._offer_from(room, 0)
-        self.borrow(room)
+        self.borrowing.borrow(room)
 
     def _offer_from(self, room: PrefillRoom, start: int) -> None:
         there = final_blocks(self.state_table, start=start, end=room.done, length=room.length)
         self._offer(room, self._runs(room, there), self._leg_sums(room, there), None)
 
-    def took(self, room: PrefillRoom) -> None:
+    def _took(self, room: PrefillRoom) -> None:
+        """More of a prompt is there, fetched back."""
         self.reuse.enter(room, room.done, room.sums, self.marks)
         self._offer_from(room, room.hit)
 
@@ -222,7 +239,7 @@ class PrefillLeader(BorrowingLeader):
     # ---- results --------------------------------------------------------------------------------
 
     def _on_batch(self, batch: list[tuple[PrefillRoom, RowOrder]], ranks: list[tuple[RowResult, ...]], now: Micros) -> None:
-        self.stepped()
+        self.borrowing.stepped()
         self.progress.did(now)
         for i, (room, row) in enumerate(batch):
             if room.state is not RoomState.COMPUTING:

@@ -135,7 +135,7 @@ JUSTIFIED: Mapping[tuple[str, str], Rule] = MappingProxyType(
         ("Partners", "_known"): _paired,
         ("Partner", "met"): _by_rank,
         ("PrefillLeader", "_plans"): _each("decodes"),
-        ("BorrowingLeader", "_lenders"): _some("decodes"),
+        ("Borrowing", "_lenders"): _some("decodes"),
         ("Lender", "met"): _by_rank,
         ("RankCore", "_peers"): _sources,
         ("RankHost", "_peers"): _read_from,

@@ -353,7 +353,7 @@ def kept_by(leader: Leader[Any], now: int) -> dict[str, int]:
     if isinstance(leader, DecodeLeader):
         kept["early offers"] = leader._early.overdue(Micros(now))
     if isinstance(leader, PrefillLeader):
-        kept["steps"] = leader._began
+        kept["steps"] = leader.borrowing
     return {name: len(items) for name, items in kept.items() if len(items)}
 
 

@@ -12,9 +12,10 @@ from baton.core.messages import FailCode, Loan
 from baton.core.rank.fetching import OpenOrder, Piece
 from baton.core.rank.rank import RankCore
 from baton.core.rank.rank_effects import RankEffect
+from baton.core.scheduler import prefill as prefill_module
+from baton.core.scheduler.borrowing import Borrowing
 from baton.core.scheduler.decode import DecodeLeader
 from baton.core.scheduler.decode_room import DecodeRoom
-from baton.core.scheduler.prefill import PrefillLeader
 from baton.core.scheduler.prefill_room import PrefillRoom
 from baton.core.scheduler.room import RoomState
 from baton.dev.sim.parts import Parts, Replaced
@@ -49,10 +50,10 @@ class LoanUnchecked(RankCore):
         return []
 
 
-class Impatient(PrefillLeader):
+class Impatient(Borrowing):
     def _order(self, room: PrefillRoom, loan: Loan, blocks: int) -> None:
         super()._order(room, loan, blocks)
-        room.answer_by = Micros(self._now + 1_000)
+        room.answer_by = Micros(self._leader.now + 1_000)
 
 
 class LendsOn(DecodeLeader):
@@ -62,19 +63,19 @@ class LendsOn(DecodeLeader):
         self.ledger.end_loan = end  # type: ignore[method-assign]
 
 
-class NeverGoesOn(PrefillLeader):
+class NeverGoesOn(Borrowing):
     def _go_on(self, room: PrefillRoom) -> None:
         room.answer_by = None
         if room.borrowed:
             super()._go_on(room)
 
 
-class FailsWithIt(PrefillLeader):
-    def _on_loan(self, sender: Boot, loan: Loan, now: Micros) -> None:
-        super()._on_loan(sender, loan, now)
-        room = self.find(loan.key)
+class FailsWithIt(Borrowing):
+    def on_loan(self, sender: Boot, loan: Loan, now: Micros) -> None:
+        super().on_loan(sender, loan, now)
+        room = self._leader.find(loan.key)
         if room is not None and room.state is RoomState.COMPUTING and not loan.runs:
-            self.fail(room, FailCode.HANDOFF_FAILED, "nothing is lent", retry=False)
+            self._leader.fail(room, FailCode.HANDOFF_FAILED, "nothing is lent", retry=False)
 
 
 PLANTS = (
@@ -104,7 +105,7 @@ PLANTS = (
         "a prompt is computed when its read takes long, into pages in which that may still land",
         ("computes_alone",),
         6,
-        lambda: Parts(prefill=Impatient),
+        lambda: Parts(replaced=(Replaced(prefill_module, "Borrowing", Impatient),)),
     ),
     Plant(
         "loan_outlives_room",
@@ -118,13 +119,13 @@ PLANTS = (
         "a prompt of which nothing comes back is not computed either",
         ("liveness", "healed_succeeds", "no_spurious_failure"),
         8,
-        lambda: Parts(prefill=NeverGoesOn),
+        lambda: Parts(replaced=(Replaced(prefill_module, "Borrowing", NeverGoesOn),)),
     ),
     Plant(
         "failed_borrow_fails",
         "a prompt of which decode has nothing fails",
         ("no_spurious_failure", "healed_succeeds"),
         8,
-        lambda: Parts(prefill=FailsWithIt),
+        lambda: Parts(replaced=(Replaced(prefill_module, "Borrowing", FailsWithIt),)),
     ),
 )

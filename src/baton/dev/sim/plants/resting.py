@@ -7,14 +7,15 @@ from baton.core.ids import Micros
 from baton.core.memory.prefix_cache import CachedPage
 from baton.core.memory.scrubber import Scrubber
 from baton.core.scheduler import leader as leader_module
-from baton.core.scheduler.prefill import PrefillLeader
+from baton.core.scheduler import prefill as prefill_module
+from baton.core.scheduler.borrowing import Borrowing
 from baton.dev.sim.parts import Parts, Replaced
 from baton.dev.sim.plants.plant import Plant
 
 # ruff: noqa: D101  (each class is described by the plant that it is part of)
 
 
-class DoubtsNothing(PrefillLeader):
+class DoubtsNothing(Borrowing):
     def _doubt(self, fetch: Fetch, ballots: Iterable[Ballot]) -> None:
         """It is computed, and that is that."""
 
@@ -45,7 +46,7 @@ PLANTS = (
         "prefill reads damaged state from decode, computes it instead, and does not tell decode",
         ("lender_told",),
         None,
-        lambda: Parts(prefill=DoubtsNothing),
+        lambda: Parts(replaced=(Replaced(prefill_module, "Borrowing", DoubtsNothing),)),
     ),
     Plant(
         "never_scrubbed",
