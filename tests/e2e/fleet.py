@@ -24,8 +24,9 @@ from baton.core.door import Emit, Fail, Finish, Heard, RequestId, Submit
 from baton.core.events import AskWorkers, ForgetQuestion, Submitted
 from baton.core.gateway.front import Front
 from baton.core.gateway.request import FrontSettings, Request
+from baton.core.gateway.throughput import PendingAnswer
 from baton.core.handoff.fetch_back import FetchBack
-from baton.core.ids import Boot, Room, TokenId
+from baton.core.ids import Boot, Micros, Room, TokenId
 from baton.core.messages import AskLedger, Clear, Drawn, LedgerView, Limits, ResetCache, Sampling
 from baton.core.session.session import SessionLimits, Sessions
 from baton.shell.gateway_pump import GatewayPump
@@ -53,7 +54,7 @@ class Chosen(Front):
 
     wanted: tuple[Boot, Boot] | None = None
 
-    def _choose(self, request: Request) -> tuple[Boot, Boot] | None:
+    def _choose(self, request: Request, answer: PendingAnswer, now: Micros) -> tuple[Boot, Boot] | None:
         return self.wanted if self.wanted in self.usable_pairs() else None
 
 

@@ -307,6 +307,9 @@ class Front:
         tokens = max(0, self._lengths.expected(request.submit.limits) - len(request.said))
         return PendingAnswer(tokens, request.deadline, begun=bool(request.said))
 
+    def _choose(self, request: Request, answer: PendingAnswer, now: Micros) -> Pair | None:
+        return self._router.choose(len(request.submit.prompt) + len(request.said), answer, now)
+
     def _start(self, request: Request, now: Micros) -> None:
         """Get in line; the first epoch, or the next, begins when workers have room. Who tries a pair out does not wait."""
         pair = request.submit.pair
@@ -332,7 +335,7 @@ class Front:
         self._edge.pairless = None
         while (request := self._edge.next()) is not None:
             answer = self._answer(request)
-            pair = self._router.choose(len(request.submit.prompt) + len(request.said), answer, now)
+            pair = self._choose(request, answer, now)
             if pair is not None:
                 self._edge.begins(request, now)
                 self._begin(request, pair, now)
