@@ -15,7 +15,7 @@ VIOLATED = re.compile(r"violate\(\s*\"(\w+)\"")
 
 def checked():
     """Every invariant that the simulator names."""
-    sources = [path.read_text() for path in sorted((ROOT / "src" / "baton" / "sim").glob("*.py"))]
+    sources = [path.read_text() for path in sorted((ROOT / "src" / "baton" / "dev" / "sim").glob("*.py"))]
     return {name for source in sources for name in VIOLATED.findall(source)} | {PROCESS_ENDED}
 
 

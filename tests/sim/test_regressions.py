@@ -19,6 +19,7 @@ from baton.core.ids import Boot, Micros, Rank, RankId
 from baton.core.manifest import RankManifest
 from baton.core.messages import FailCode, Stale
 from baton.core.scheduler import leader as leader_module
+from baton.core.scheduler import prefill as prefill_module
 from baton.core.scheduler.inspections import Inspections
 from baton.core.scheduler.leader import Leader
 from baton.core.scheduler.room import OpenRoom, RoomState
@@ -121,7 +122,7 @@ def _resting(seed: int, parts: Parts = SHIPPED) -> str:
     ("parts", "what"),
     [
         (Parts(replaced=(Replaced(leader_module, "Scrubber", _LooksAtNothing),)), "damaged long ago"),
-        (Parts(prefill=DoubtsNothing), "nobody is told"),
+        (Parts(replaced=(Replaced(prefill_module, "Borrowing", DoubtsNothing),)), "nobody is told"),
         (Parts(replaced=(Replaced(leader_module, "Inspections", _HearsNothing),)), "still keeps"),
     ],
     ids=["at rest", "lent", "never answered"],

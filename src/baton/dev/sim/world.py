@@ -99,7 +99,8 @@ class World:
     ) -> None:
         self._front_settings = front
         self.tape, self.parts, self.seal = tape, parts, seal
-        self.draw = draw_world(tape) if draw is None else draw
+        drawn = draw_world(tape) if draw is None else draw
+        self.draw = msgspec.structs.replace(drawn, hurry_ms=0) if calm else drawn
         self.heap = Heap(tape, shuffle=not self.draw.clean and tape.chance(0.5, "shuffle"))
         self.hostile = not self.draw.clean and not calm
         self.clearing = False  # whether somebody has asked for empty pools
