@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from mutation.gate import CRASHED, NOBODY, SIMULATION, TESTS, TOO_LONG, Judging, Verdict, by_tests, by_worlds
+from mutation.judges import TESTS as TEST_PATHS
 from mutation.mutants import CORE, ROOT, equivalents, files, of_core, of_module, sample
 from mutation.operators import places
 from mutation.processes import Ended, Job, Pool
@@ -328,3 +329,7 @@ def test_the_table_counts_by_module():
     low, high = interval(0.5, 100)
     assert (round(low, 3), round(high, 3)) == (0.404, 0.596)
     assert json.loads(json.dumps(interval(1.0, 0))) == [0.0, 1.0]
+
+
+def test_the_tests_that_judge_are_there():
+    assert [name for name in TEST_PATHS if not (ROOT / name).exists()] == []

@@ -16,7 +16,7 @@ TESTS = tuple(
     f"tests/{name}"
     for name in (
         "core",
-        "journal",
+        "trace",
         "models",
         "wire",
         "shell",

@@ -58,7 +58,7 @@ def test_time_in_which_no_answer_was_under_way_does_not_count():
 
 def test_a_standstill_counts_while_it_lasts():
     found, now = steady(4, step_us=10_000, steps=250)
-    assert found.pace(5, Micros(now + 10 * SECOND)) > 4 * found.pace(5, now) / 2
+    assert found.pace(5, Micros(now + 10 * SECOND)) > 2 * found.pace(5, now)
 
 
 def test_what_was_long_ago_is_forgotten():
@@ -200,9 +200,6 @@ def test_no_answer_begins_that_would_keep_another_from_ending_in_time():
     assert edge.ask(5, limits=limits(max_tokens=20, deadline_ms=3_005)) == [5]
     assert edge.ask(6, limits=limits(max_tokens=20, deadline_ms=60_000)) == [6]
     assert edge.ask(7, limits=limits(max_tokens=20, deadline_ms=60_000)) == []
-    edge.ends(1)
-    edge.now += 1
-    assert edge.begun() == []
 
 
 def test_a_worker_of_which_nothing_is_known_is_given_a_few_answers():
