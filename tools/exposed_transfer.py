@@ -23,8 +23,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from baton.core.agreement import RowOrder
 from baton.core.memory.chunks import final_blocks
-from baton.core.scheduler.prefill import PrefillLeader, PrefillRoom
+from baton.core.scheduler.offering import Offering
+from baton.core.scheduler.prefill_room import PrefillRoom
 from baton.dev.bench.service import Service, serving
 
 AS_BATON = "--as-baton"
@@ -33,14 +35,15 @@ WAYS = {"overlap": 0, "without": LATE}
 PATIENCE_S = 10.0
 
 
-class OffersLate(PrefillLeader):
+class OffersLate(Offering):
     """Offers the blocks of some prompts together, with the record."""
 
-    def _offer_chunk(self, room: PrefillRoom, final: Any, drawn: Any) -> None:
+    def computed(self, room: PrefillRoom, row: RowOrder, drawn: Any) -> None:
         if room.ticket.priority != LATE:
-            super()._offer_chunk(room, final, drawn)
+            super().computed(room, row, drawn)
         elif room.done == room.length:
-            super()._offer_chunk(room, final_blocks(self.state_table, start=0, end=room.length, length=room.length), drawn)
+            final = final_blocks(self.worker.state_table, start=0, end=room.length, length=room.length)
+            super().computed(room, msgspec.structs.replace(row, final=final), drawn)
 
 
 class Handoff(msgspec.Struct, frozen=True):
@@ -122,9 +125,9 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 def as_baton(arguments: Sequence[str]) -> None:
     """`baton`, with prefill workers that offer late what is asked with priority 1; the processes that it starts likewise."""
     from baton.cli import main, serve
-    from baton.core import cores
+    from baton.core.scheduler import roles
 
-    cores.PrefillLeader = OffersLate  # type: ignore[misc]
+    roles.Offering = OffersLate  # type: ignore[misc]
     serve.BATON = (sys.executable, str(Path(__file__).resolve()), AS_BATON)  # type: ignore[assignment]
     sys.exit(main.run(list(arguments)))
 

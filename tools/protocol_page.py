@@ -12,10 +12,8 @@ from pathlib import Path
 from baton.core.frames import Beat, Bye, Open, Opened, WrongBoot
 from baton.core.ids import Boot, Link, Micros
 from baton.core.messages import PROTOCOL, AnyMessage
-from baton.core.scheduler.decode import DECODE
-from baton.core.scheduler.prefill import PREFILL
 from baton.core.scheduler.room import RoomState, Table
-from baton.core.scheduler.unified import UNIFIED
+from baton.core.scheduler.tables import DECODE, PREFILL, UNIFIED
 from baton.core.session.session import SessionLimits, Sessions
 from document import with_parts, write_or_check
 

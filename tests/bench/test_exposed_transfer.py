@@ -4,12 +4,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.core import world as core_world
 from tests.core.build import KV, submit
 from tests.core.world import World, expected
 
 import exposed_transfer as tool
 from baton.core.messages import Offer
+from baton.core.scheduler import roles
 
 PROMPT = tuple(range(1, 23))  # six blocks of four tokens, in three chunks
 
@@ -18,7 +18,7 @@ PROMPT = tuple(range(1, 23))  # six blocks of four tokens, in three chunks
 def test_a_prompt_is_offered_late_as_a_whole_and_computed_in_the_same_chunks(
     monkeypatch: pytest.MonkeyPatch, priority: int, runs: list[tuple[int, int]]
 ) -> None:
-    monkeypatch.setattr(core_world, "PrefillLeader", tool.OffersLate)
+    monkeypatch.setattr(roles, "Offering", tool.OffersLate)
     world = World()
     prefill = world.add("prefill", 2, step_tokens=8, last_chunk_tokens=8)
     world.add("decode", 3)

@@ -25,10 +25,7 @@ from baton.core.memory.state import Placement
 from baton.core.messages import Drawn
 from baton.core.rank.rank import RankCore
 from baton.core.rank.rank_effects import CancelRead, ClearPools, Compute, Connect, Digest, Discard, Load, Read, Save
-from baton.core.scheduler.decode import DecodeLeader
 from baton.core.scheduler.leader import Leader
-from baton.core.scheduler.prefill import PrefillLeader
-from baton.core.scheduler.unified import UnifiedLeader
 from baton.core.work import Batch, BatchDone, Connected, Copied, DigestDone, HostCopy, ReadEnded, ReadOutcome, RowDone
 
 VOCAB = 1000
@@ -125,8 +122,8 @@ class Node:
 
     def __init__(self, leader: Any, engine: FakeEngine) -> None:
         self.leader, self.engine = leader, engine
-        boot = leader.manifest.boot
-        self.rank = RankCore(rank=Rank(0), boot=boot, placements=[engine.placement], seal=leader.manifest.seal)
+        boot = leader.worker.manifest.boot
+        self.rank = RankCore(rank=Rank(0), boot=boot, placements=[engine.placement], seal=leader.worker.manifest.seal)
         self.reads: dict[int, Read] = {}
         self.ends: deque[ReadEnded] = deque()
         self.host: dict[Key, np.ndarray] = {}
@@ -164,10 +161,10 @@ class World:
         """A worker joins."""
         m = manifest(role, boot, pages=pages, page_blocks=page_blocks)
         engine, s, totals = FakeEngine(m.placement(0), pages), settings(f"{role}-{boot}", **limits), {KV: pages}
-        make: Mapping[str, Callable[[], Leader[Any]]] = {
-            "prefill": lambda: PrefillLeader(m, s, totals),
-            "decode": lambda: DecodeLeader(m, s, totals),
-            "unified": lambda: UnifiedLeader(m, s, totals),
+        make: Mapping[str, Callable[[], Leader]] = {
+            "prefill": lambda: Leader(m, s, totals),
+            "decode": lambda: Leader(m, s, totals),
+            "unified": lambda: Leader(m, s, totals),
         }
         node = self.nodes[Boot(boot)] = Node(Driven(make[role]()), engine)
         node.leader.step(GatewayConnected(self.GATEWAY), self.now)
@@ -206,8 +203,10 @@ class World:
     def clean(self) -> bool:
         """Whether nobody holds anything."""
         for node in self.nodes.values():
-            node.leader.ledger.audit()
-        return all(n.leader.ledger.clean and not n.leader.rooms and not n.reads and not n.host for n in self.nodes.values())
+            node.leader.worker.ledger.audit()
+        return all(
+            n.leader.worker.ledger.clean and not n.leader.worker.rooms and not n.reads and not n.host for n in self.nodes.values()
+        )
 
     def run(self, steps: int = 10_000) -> None:
         """Until nothing moves."""
@@ -313,10 +312,10 @@ class World:
         return moved
 
     @staticmethod
-    def _looks_right(leader: Leader[Any]) -> None:
+    def _looks_right(leader: Leader) -> None:
         """What a leader keeps so that it need not look at all of its rooms is what looking at them gives."""
-        standing = {key: state for state, rooms in leader.rooms._standing.items() for key in rooms}
-        assert standing == {key: room.state for key, room in leader.rooms.items()}
+        standing = {key: state for state, rooms in leader.worker.rooms._standing.items() for key in rooms}
+        assert standing == {key: room.state for key, room in leader.worker.rooms.items()}
         assert leader.next_wake() == leader._next_due()
 
     def _land(self, node: Node, handle: int, read: Read) -> None:

@@ -1,4 +1,4 @@
-"""The agreement inside a worker: the real `DecodeLeader` and two real `RankCore`s, with plans and reports under way.
+"""The agreement inside a worker: the real `Leader` and two real `RankCore`s, with plans and reports under way.
 
     leader ──plans, in order──▶ rank 0, rank 1      each queue has its own lag
     leader ◀──report── rank 0, rank 1               at any time, of all that has changed by then
@@ -32,7 +32,9 @@ from baton.core.manifest import Manifest, RankManifest
 from baton.core.messages import Abort, BlockRun, HelloBack, Introduce, Offer, Record
 from baton.core.rank.rank import RankCore
 from baton.core.rank.rank_effects import CancelRead, Compute, Connect, RankEffect, Read
-from baton.core.scheduler.decode import DecodeLeader
+from baton.core.scheduler.leader import Leader
+from baton.core.scheduler.pairing import Pairing
+from baton.core.scheduler.worker import Worker
 from baton.core.statistics import RankTally
 from baton.core.work import Batch, BatchDone, Connected, Handle, ReadEnded, ReadOutcome, Released, RowDone
 
@@ -131,13 +133,13 @@ class AgreementModel(System[State]):
         pages: int,
         faults: int,
         agreement: type[Agreement] = Agreement,
-        leader: type[DecodeLeader] = DecodeLeader,
+        worker: type[Worker] = Worker,
         rank: type[RankCore] = RankCore,
     ) -> None:
         self.keys = [key(n) for n in range(1, rooms + 1)]
         self.pages, self.faults = pages, faults
-        self.kinds = agreement, leader, rank
-        self.leaders: Objects[DecodeLeader] = Objects(Digest((*COUNTED, "reads")))
+        self.kinds = agreement, worker, rank
+        self.leaders: Objects[Leader] = Objects(Digest((*COUNTED, "reads")))
         self.ranks: Objects[RankNode] = Objects(Digest(COUNTED))
         self.plans: Objects[StepPlan] = Objects(Digest())
         self.reports: Objects[Report] = Objects(Digest())
@@ -150,11 +152,12 @@ class AgreementModel(System[State]):
         offers = tuple(range(len(self.keys)))
         return State(self.leaders.number(leader), ranks, ((), ()), offers, self.faults)
 
-    def _paired(self) -> tuple[DecodeLeader, list[RankNode]]:
-        agreement, make_leader, make_rank = self.kinds
+    def _paired(self) -> tuple[Leader, list[RankNode]]:
+        agreement, worker, make_rank = self.kinds
         ours, theirs = _worker("decode", DECODE, tp=2, pages=self.pages), _worker("prefill", PREFILL, tp=1, pages=8)
-        leader = make_leader(ours, settings(), {KV: self.pages})
-        leader._agreement = agreement(len(RANKS))
+        leader = Leader(ours, settings(), {KV: self.pages})
+        leader.worker.__class__ = worker
+        leader.worker.agreement = agreement(len(RANKS))
         placements = [ours.placement(r) for r in RANKS]
         cores = [make_rank(rank=Rank(r), boot=ours.ranks[r].boot, placements=placements, seal=False) for r in RANKS]
         nodes = [RankNode(core) for core in cores]
@@ -167,7 +170,7 @@ class AgreementModel(System[State]):
             assert report is not None
             leader.step(RankReported(report), NOW)
         leader.step(PeerConnected(PREFILL), NOW)
-        partner = leader._partners.find(PREFILL)
+        partner = leader.stage(Pairing).partners.find(PREFILL)
         assert partner is not None
         leader.step(MessageReceived(PREFILL, HelloBack(partner.plan.digest)), NOW)
         return leader, nodes
@@ -234,7 +237,7 @@ class AgreementModel(System[State]):
         return Step(("rank", rank, "reports", _Short(report)), after)
 
     def _all_faults(self, state: State) -> Iterator[Step[State]]:
-        yield from (self._aborts(state, of) for of in self.leaders[state.leader].rooms)
+        yield from (self._aborts(state, of) for of in self.leaders[state.leader].worker.rooms)
         for rank in RANKS:
             if state.ranks[rank] == CRASHED:
                 continue
@@ -259,11 +262,11 @@ class AgreementModel(System[State]):
 
     # ---- what it leads to -----------------------------------------------------------------------
 
-    def _offers(self, room: int) -> Callable[[DecodeLeader], Sequence[Effect]]:
+    def _offers(self, room: int) -> Callable[[Leader], Sequence[Effect]]:
         runs = {KV: BlockRun(BlockIndex(0), BlockIndex(1), (Page(room),))}
         first, last = Offer(self.keys[room], 0, {}, (), None), Offer(self.keys[room], 1, runs, (), Record(1, drawn(5), None))
 
-        def come(leader: DecodeLeader) -> Sequence[Effect]:
+        def come(leader: Leader) -> Sequence[Effect]:
             said = (MessageReceived(PREFILL, first), MessageReceived(PREFILL, last))
             return [effect for event in said for effect in leader.step(event, NOW)]
 
@@ -283,11 +286,11 @@ class AgreementModel(System[State]):
         number = CRASHED if error else number  # it left the others earlier, and ends at a plan that it cannot follow
         return state._replace(ranks=_swap(state.ranks, rank, number))
 
-    def _leader(self, state: State, what: tuple[object, ...], do: Callable[[DecodeLeader], Sequence[Effect]]) -> State:
-        def run(leader: DecodeLeader) -> tuple[tuple[int, ...], str]:
+    def _leader(self, state: State, what: tuple[object, ...], do: Callable[[Leader], Sequence[Effect]]) -> State:
+        def run(leader: Leader) -> tuple[tuple[int, ...], str]:
             try:
                 effects = do(leader)
-                leader.ledger.audit()
+                leader.worker.ledger.audit()
             except Bug as bug:
                 return (), str(bug)
             return tuple(self.plans.number(e.plan) for e in effects if isinstance(e, Issue)), ""
@@ -312,7 +315,7 @@ class AgreementModel(System[State]):
         """A page on which a rank works belongs to the room for which it does."""
         if state.broken or state.leader == CRASHED:
             return state.broken
-        pool = self.leaders[state.leader].ledger.pools[KV]
+        pool = self.leaders[state.leader].worker.ledger.pools[KV]
         for rank, number in enumerate(state.ranks):
             for of, page in self.ranks[number].touched() if number != CRASHED else ():
                 if pool.owner(page) != of:
@@ -326,8 +329,8 @@ class AgreementModel(System[State]):
         under_way = state.offers or any(state.plans) or CRASHED in state.ranks
         return (
             not under_way
-            and not leader.rooms
-            and leader.ledger.clean
+            and not leader.worker.rooms
+            and leader.worker.ledger.clean
             and not any(any(self.ranks[r].touched()) for r in state.ranks)
         )
 

@@ -12,10 +12,11 @@ Faults are aborts by clients and crashes of workers; a crash takes what the work
 token, so a room grows with every token that it generates.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
+import pytest
 from tests.core.build import GREEDY, KV, drawn, manifest, settings
 
 from baton.core.agreement import Ballot, Met, Report, RowResult, StepResult, Vote
@@ -39,10 +40,10 @@ from baton.core.messages import (
     Withdrawn,
 )
 from baton.core.messages import Ended as MessageEnded
-from baton.core.scheduler.decode import DecodeLeader
+from baton.core.scheduler import roles
 from baton.core.scheduler.leader import Leader
-from baton.core.scheduler.prefill import PrefillLeader
 from baton.core.scheduler.room import RoomState
+from baton.core.scheduler.stage import Stage
 
 from .explore import Step, System
 from .objects import COUNTED, Digest, Objects
@@ -101,7 +102,7 @@ class State(NamedTuple):
 class Worker:
     """A leader, and what its rank has still to say."""
 
-    def __init__(self, leader: Leader[Any]) -> None:
+    def __init__(self, leader: Leader) -> None:
         self.leader = leader
         self.fetching: dict[int, Key] = {}
         self.rows: tuple[tuple[Key, int], ...] = ()  # of the batch under way: rooms, and how many blocks it seals
@@ -115,19 +116,19 @@ class Worker:
     @property
     def commits(self) -> bool:
         """Whether it matters that the rank has applied all plans."""
-        rooms = self.leader.rooms.in_state(RoomState.COMMITTING)
-        return any(not self.leader._agreement.all_applied(r.committed_at) for r in rooms)
+        rooms = self.leader.worker.rooms.in_state(RoomState.COMMITTING)
+        return any(not self.leader.worker.agreement.all_applied(r.committed_at) for r in rooms)
 
     def report(self, *, ballots: tuple[Ballot, ...] = (), quiet: tuple[Key, ...] = (), rows: tuple[RowResult, ...] = ()) -> None:
         """The rank says something, and that it has applied everything."""
-        chain, boot = self.leader._agreement.chain, self.leader.manifest.boot
-        steps = tuple(StepResult(seq, rows) for seq in self.leader._flight) if rows else ()
+        chain, boot = self.leader.worker.agreement.chain, self.leader.worker.manifest.boot
+        steps = tuple(StepResult(seq, rows) for seq in self.leader.worker.batches._flight) if rows else ()
         self.step(RankReported(Report(Rank(0), boot, chain.seq, chain.value, ballots, quiet, steps, (), (), 0)))
 
     def computes(self) -> None:
         """The batch has ended."""
         rows, self.rows = self.rows, ()
-        units = len(self.leader.manifest.placement(0).units(KV))
+        units = len(self.leader.worker.manifest.placement(0).units(KV))
         self.report(rows=tuple(RowResult(of, drawn(TOKEN), {KV: bytes(8 * units * sealed)}) for of, sealed in rows))
 
     def arrives(self, order: int) -> None:
@@ -148,7 +149,7 @@ class Worker:
         return sends
 
     def _hurries(self) -> bool:
-        if self.rows and isinstance(self.leader, PrefillLeader):
+        if self.rows and self.leader.worker.manifest.role == "prefill":
             self.computes()
         elif self.fetching:
             self.arrives(next(iter(self.fetching)))
@@ -159,7 +160,7 @@ class Worker:
         return True
 
     def _drain(self) -> list[Send]:
-        self.leader.ledger.audit()
+        self.leader.worker.ledger.audit()
         effects, self.effects = self.effects, []
         for plan in [e.plan for e in effects if isinstance(e, Issue)]:
             self.dropped += plan.drop
@@ -171,7 +172,7 @@ class Worker:
 
 
 # Numbers of plans and of orders grow for ever; what they tell apart is told apart without them.
-NUMBERED = ("chain", "_chains", "_applied", "_dropped_at", "committed_at", "_flight", "_steps", "_next_order")
+NUMBERED = ("chain", "_chains", "_applied", "_dropped_at", "committed_at", "_flight", "_results", "_next_order")
 FORGET = (*NUMBERED, *COUNTED, "reads", "_handlers", "manifest")
 
 
@@ -186,7 +187,7 @@ class WorkerDigest(Digest):
         found = super().__call__(value)
         if not isinstance(value, Worker):
             return found
-        return found, value.commits, self(list(value.leader._flight.values()))
+        return found, value.commits, self(list(value.leader.worker.batches._flight.values()))
 
 
 class HoldModel(System[State]):
@@ -201,12 +202,11 @@ class HoldModel(System[State]):
         crashes: int = 0,
         epochs: int = 2,
         swift: bool = False,
-        prefill: type[PrefillLeader] = PrefillLeader,
-        decode: type[DecodeLeader] = DecodeLeader,
+        planted: Mapping[str, type[Stage[Any]]] | None = None,  # stages of the roles, by the name of the one that it replaces
     ) -> None:
         self.asks, self.pages, self.aborts, self.crashes, self.epochs = tuple(asks), pages, aborts, crashes, epochs
         self.swift = swift  # prompts, reads and commits end at once; the batches of decode and drops take their time
-        self.kinds = prefill, decode
+        self.planted = planted or {}
         self.workers: Objects[Worker] = Objects(WorkerDigest())
         self.messages: Objects[Any] = Objects(Digest())
         self.boots = (*PREFILL, *DECODE)
@@ -225,18 +225,23 @@ class HoldModel(System[State]):
         return state
 
     def _paired(self) -> list[Worker]:
-        make_prefill, make_decode = self.kinds
+        with pytest.MonkeyPatch.context() as patch:
+            for name, stage in self.planted.items():
+                patch.setattr(roles, name, stage)
+            return self._paired_now()
+
+    def _paired_now(self) -> list[Worker]:
         sources = {b: _manifest("prefill", b, self.pages[0]) for b in PREFILL}
-        prefills = {b: make_prefill(m, settings(), {KV: self.pages[0]}) for b, m in sources.items()}
+        prefills = {b: Leader(m, settings(), {KV: self.pages[0]}) for b, m in sources.items()}
         decodes = {}
         for boot in DECODE:
             ours = _manifest("decode", boot, self.pages[1])
-            leader = decodes[boot] = make_decode(ours, settings(), {KV: self.pages[1]})
+            leader = decodes[boot] = Leader(ours, settings(), {KV: self.pages[1]})
             for source, theirs in sources.items():
-                leader._gateways.add(GATEWAY)  # who orders must be one; what it would be told is not modelled
+                leader.worker.gateways.add(GATEWAY)  # who orders must be one; what it would be told is not modelled
                 leader.step(MessageReceived(GATEWAY, Introduce(source, "", theirs)), NOW)
-                leader._gateways.clear()
-                chain = leader._agreement.chain
+                leader.worker.gateways.clear()
+                chain = leader.worker.agreement.chain
                 met = (Met(source, ""),)
                 leader.step(RankReported(Report(Rank(0), boot, chain.seq, chain.value, (), (), (), met, (), 0)), NOW)
                 asks = leader.step(PeerConnected(source), NOW)
@@ -244,7 +249,7 @@ class HoldModel(System[State]):
                 answers = prefills[source].step(MessageReceived(boot, hello), NOW)
                 (back,) = [e.message for e in answers if isinstance(e, Send)]
                 leader.step(MessageReceived(source, back), NOW)
-        leaders: list[Leader[Any]] = [*prefills.values(), *decodes.values()]
+        leaders: list[Leader] = [*prefills.values(), *decodes.values()]
         return [Worker(leader) for leader in leaders]
 
     # ---- what can happen ------------------------------------------------------------------------
@@ -441,9 +446,9 @@ class HoldModel(System[State]):
         found = self._waits.get(number)
         if found is None:
             leader = self.workers[number].leader
-            prefill = isinstance(leader, PrefillLeader)
-            queued = frozenset(r.key for r in leader.rooms.values() if prefill and r.state is RoomState.QUEUED)
-            holding = frozenset(k for k in leader.ledger._held if not prefill)
+            prefill = leader.worker.manifest.role == "prefill"
+            queued = frozenset(r.key for r in leader.worker.rooms.values() if prefill and r.state is RoomState.QUEUED)
+            holding = frozenset(k for k in leader.worker.ledger._held if not prefill)
             found = self._waits[number] = queued, holding
         return found
 
@@ -451,7 +456,7 @@ class HoldModel(System[State]):
         if any(state.queues) or not all(r.over for r in state.requests):
             return False
         leaders = [self.workers[n].leader for n in state.workers if n != DEAD]
-        return all(leader.ledger.clean and not leader.rooms for leader in leaders)
+        return all(leader.worker.ledger.clean and not leader.worker.rooms for leader in leaders)
 
     def owes(self, state: State) -> bool:
         """With an epoch to spare for all, or given up already."""

@@ -27,8 +27,7 @@ R = TypeVar("R", bound=Hashable)
 CONSTANT = (msgspec.msgpack.Encoder, Manifest, PairPlan, Placement, StateTable, LeaderSettings, FunctionType)
 Copier = Callable[[Any, dict[int, Any]], Any]
 _COPIERS: dict[type, Copier | None] = {}
-COUNTED = ("marks", "counts", "counted", "_opened", "_failures", "_spent")  # for operators: no decision looks at it
-COUNTED += ("_leader",)  # of its parts: what it consists of is looked at once
+COUNTED = ("marks", "counts", "counted", "opened_epochs", "failures", "spent")  # for operators: no decision looks at it
 COUNTED += ("number", "_came")  # only where stamps of two gateways are equal: the models have one
 PLAIN = (type(None), bool, int, float, str, bytes, Enum, type)
 
@@ -87,8 +86,13 @@ class Digest:
         self._constants: dict[int, Any] = {}  # kept, so that an id is never used again
         self._frozen: dict[int, tuple[Any, Hashable]] = {}  # likewise
         self._readers: dict[type, Callable[[Any], Hashable]] = {}
+        self._seen: dict[int, int] = {}  # objects of this digest, in the order in which they were met: many know each other
 
     def __call__(self, value: Any) -> Hashable:
+        self._seen.clear()
+        return self._read(value)
+
+    def _read(self, value: Any) -> Hashable:
         kind = type(value)
         reader = self._readers.get(kind)
         if reader is None:
@@ -111,19 +115,26 @@ class Digest:
         if issubclass(kind, np.ndarray):
             return lambda value: (value.dtype.str, value.shape, value.tobytes())
         if issubclass(kind, set | frozenset):
-            return lambda value: tuple(sorted(map(self, value), key=repr))
+            return lambda value: tuple(sorted(map(self._read, value), key=repr))
         if issubclass(kind, Counter):
-            return lambda value: tuple(sorted(map(self, value.items()), key=repr))
+            return lambda value: tuple(sorted(map(self._read, value.items()), key=repr))
         if issubclass(kind, dict):  # in its order, which may decide what is done first
-            return lambda value: tuple([(self(k), self(v)) for k, v in value.items()])
+            return lambda value: tuple([(self._read(k), self._read(v)) for k, v in value.items()])
         if issubclass(kind, tuple | list | deque):
-            return lambda value: tuple([self(v) for v in value])
+            return lambda value: tuple([self._read(v) for v in value])
         if issubclass(kind, msgspec.Struct):
             return self._once if kind.__struct_config__.frozen else self._struct
-        return lambda value: (kind, *[self(v) for name, v in vars(value).items() if name not in self.forget])
+        return self._object
+
+    def _object(self, value: Any) -> Hashable:
+        """Its fields; where it was met before in this digest, its number."""
+        if (met := self._seen.get(id(value))) is not None:
+            return met
+        self._seen[id(value)] = len(self._seen)
+        return type(value), *[self._read(v) for name, v in vars(value).items() if name not in self.forget]
 
     def _struct(self, value: Any) -> Hashable:
-        return type(value), *[self(getattr(value, name)) for name in value.__struct_fields__ if name not in self.forget]
+        return type(value), *[self._read(getattr(value, name)) for name in value.__struct_fields__ if name not in self.forget]
 
     def _once(self, value: Any) -> Hashable:
         """Of a struct that cannot change, which copies share."""

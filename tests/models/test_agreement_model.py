@@ -4,6 +4,8 @@ Searched whole: a room is committed only where it has arrived on every rank, a r
 it does, a rank that has diverged is not believed once more, and from everywhere the worker comes to hold nothing.
 """
 
+from typing import Any
+
 import msgspec
 import pytest
 from tests.core.build import key
@@ -11,9 +13,8 @@ from tests.core.build import key
 from baton.core.agreement import Agreement, Ballot, Report, Vote
 from baton.core.rank.rank import RankCore
 from baton.core.rank.rank_effects import RankEffect
-from baton.core.scheduler.decode import DecodeLeader
-from baton.core.scheduler.decode_room import DecodeRoom
 from baton.core.scheduler.room import Saw
+from baton.core.scheduler.worker import Worker
 
 from .agreement_model import AgreementModel
 from .explore import explore
@@ -97,29 +98,29 @@ class CountsOneRank(Agreement):
             ranks |= set(self._applied) if ranks else set()
 
 
-class FreesAtTheDrop(DecodeLeader):
+class FreesAtTheDrop(Worker[Any]):
     """Pages come back when a room is given up, not when its ranks are quiet."""
 
-    def leave(self, room: DecodeRoom, saw: Saw) -> None:
+    def leave(self, room: Any, saw: Saw) -> None:
         """Give back at once."""
         super().leave(room, saw)
         self.ledger.give_back(room.key)
 
 
 @pytest.mark.parametrize(
-    ("agreement", "leader", "rank", "faults", "why", "steps"),
+    ("agreement", "worker", "rank", "faults", "why", "steps"),
     [
-        (FoldsByMax, DecodeLeader, RankCore, 0, "nothing of it has arrived", 5),
-        (CountsQuietOfAnyReport, DecodeLeader, SaysQuietOfAll, 1, "whose owner is", 7),
-        (CountsOneRank, DecodeLeader, RankCore, 1, "whose owner is", 9),
-        (BelievesAllChains, DecodeLeader, RankCore, 1, "its report was believed", 3),
+        (FoldsByMax, Worker, RankCore, 0, "nothing of it has arrived", 5),
+        (CountsQuietOfAnyReport, Worker, SaysQuietOfAll, 1, "whose owner is", 7),
+        (CountsOneRank, Worker, RankCore, 1, "whose owner is", 9),
+        (BelievesAllChains, Worker, RankCore, 1, "its report was believed", 3),
         (Agreement, FreesAtTheDrop, RankCore, 1, "whose owner is", 4),
     ],
 )
 def test_the_search_finds(
-    agreement: type[Agreement], leader: type[DecodeLeader], rank: type[RankCore], faults: int, why: str, steps: int
+    agreement: type[Agreement], worker: type[Worker[Any]], rank: type[RankCore], faults: int, why: str, steps: int
 ) -> None:
-    found = explore(AgreementModel(rooms=2, pages=1, faults=faults, agreement=agreement, leader=leader, rank=rank))
+    found = explore(AgreementModel(rooms=2, pages=1, faults=faults, agreement=agreement, worker=worker, rank=rank))
     assert found.bad is not None
     assert why in found.bad.why, str(found)
     assert len(found.bad.steps) == steps, str(found)

@@ -5,17 +5,19 @@ spare) all requests end and nothing is held, without the help of any deadline.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 
 from baton.core.agreement import Hold
-from baton.core.ids import GroupName, Micros
+from baton.core.ids import GroupName
 from baton.core.memory.pages import PageState
 from baton.core.messages import Admitted
-from baton.core.scheduler.decode import DecodeLeader
 from baton.core.scheduler.decode_room import DecodeRoom
-from baton.core.scheduler.generation import decode_row
+from baton.core.scheduler.preemption import Preemption
 from baton.core.scheduler.room import RoomState, Saw
+from baton.core.scheduler.stage import Stage
+from baton.core.scheduler.worker import Worker
 
 from .explore import explore
 from .hold_model import Ask, HoldModel
@@ -63,57 +65,62 @@ def test_every_way_requests_can_go(
 # ---- planted bugs -------------------------------------------------------------------------------
 
 
-class AdmitsBeforeTheOffer(DecodeLeader):
+class AdmitsBeforeTheOffer(Preemption[DecodeRoom]):
     """Decode takes pages for a room whose prefill may hold none."""
 
-    def _admit(self, now: Micros) -> None:
-        for room in self.rooms.in_state(RoomState.QUEUED):
-            _take(self, room, self.pages_for(room.length + 1))
+    def waiting(self) -> list[DecodeRoom]:
+        for room in self.worker.rooms.in_state(RoomState.QUEUED):
+            _take(self.worker, room, self.worker.pages_for(room.length + 1))
+        return []
 
 
-class TakesPageByPage(DecodeLeader):
+class TakesPageByPage(Preemption[DecodeRoom]):
     """A room takes what it can get, a page a turn, and waits with it for the rest."""
 
-    def _admit(self, now: Micros) -> None:
-        for room in self.rooms.in_state(RoomState.QUEUED):
-            group, pages = next(iter(self.ledger.held(room.key).items()))
-            want = self.pages_for(room.length + 1)[group]
-            if 0 in room.offers and self.ledger.fits({group: 1}):
+    def waiting(self) -> list[DecodeRoom]:
+        worker = self.worker
+        for room in worker.rooms.in_state(RoomState.QUEUED):
+            group, pages = next(iter(worker.ledger.held(room.key).items()))
+            want = worker.pages_for(room.length + 1)[group]
+            if 0 in room.offers and worker.ledger.fits({group: 1}):
                 if len(pages) + 1 == want:
-                    _take(self, room, {group: 1})
+                    _take(worker, room, {group: 1})
                 else:
-                    self.ledger.take(room.key, {group: 1}, PageState.FETCHING)
+                    worker.ledger.take(room.key, {group: 1}, PageState.FETCHING)
+        return []
 
 
-class WaitsForGrowth(DecodeLeader):
+class WaitsForGrowth(Preemption[DecodeRoom]):
     """A room that cannot grow waits for a page, holding those it has."""
 
-    def _compose(self) -> None:
-        for room in self.rooms.in_state(RoomState.RUNNING):
-            held = self.ledger.held(room.key)
-            more = {g: n - len(held[g]) for g, n in self.pages_for(room.position + 1).items() if n > len(held[g])}
-            if not more or _grown(self, room, more):
-                self.add_row(room, decode_row(room))
+    def ready(self, running: Sequence[DecodeRoom]) -> list[DecodeRoom]:
+        found = []
+        for room in running:
+            held = self.worker.ledger.held(room.key)
+            more = {g: n - len(held[g]) for g, n in self.worker.pages_for(room.position + 1).items() if n > len(held[g])}
+            if not more or _grown(self.worker, room, more):
+                found.append(room)
+        return found
 
 
-def _take(leader: DecodeLeader, room: DecodeRoom, want: Mapping[GroupName, int]) -> None:
-    if leader.ledger.take(room.key, want, PageState.FETCHING) is None:
+def _take(worker: Worker[DecodeRoom], room: DecodeRoom, want: Mapping[GroupName, int]) -> None:
+    if worker.ledger.take(room.key, want, PageState.FETCHING) is None:
         return
-    leader.see(room, Saw.HELD)
-    leader.draft.hold.append(Hold(room.key, dict(leader.ledger.held(room.key))))
+    worker.see(room, Saw.HELD)
+    worker.draft.hold.append(Hold(room.key, dict(worker.ledger.held(room.key))))
     for boot in (room.ticket.prefill, room.ticket.gateway):
-        leader.send(boot, Admitted(room.key))
+        worker.send(boot, Admitted(room.key))
 
 
-def _grown(leader: DecodeLeader, room: DecodeRoom, more: Mapping[GroupName, int]) -> bool:
-    taken = leader.ledger.take(room.key, more, PageState.COMMITTED)
+def _grown(worker: Worker[DecodeRoom], room: DecodeRoom, more: Mapping[GroupName, int]) -> bool:
+    taken = worker.ledger.take(room.key, more, PageState.COMMITTED)
     if taken is not None:
-        leader.draft.hold.append(Hold(room.key, taken))
+        worker.draft.hold.append(Hold(room.key, taken))
     return taken is not None
 
 
 @pytest.mark.parametrize(
-    ("decode", "asks", "pages", "why", "steps"),
+    ("stage", "asks", "pages", "why", "steps"),
     [
         (AdmitsBeforeTheOffer, YOUNGER_FIRST, (3, 3), "waits for pages on the other", 6),
         (TakesPageByPage, SAME, (5, 3), "nothing more can happen", 8),
@@ -121,8 +128,8 @@ def _grown(leader: DecodeLeader, room: DecodeRoom, more: Mapping[GroupName, int]
         (WaitsForGrowth, GROWING, (4, 4), "nothing more can happen", 16),
     ],
 )
-def test_the_search_finds(decode: type[DecodeLeader], asks: Sequence[Ask], pages: tuple[int, int], why: str, steps: int) -> None:
-    found = explore(HoldModel(asks, pages=pages, swift=True, decode=decode))
+def test_the_search_finds(stage: type[Stage[Any]], asks: Sequence[Ask], pages: tuple[int, int], why: str, steps: int) -> None:
+    found = explore(HoldModel(asks, pages=pages, swift=True, planted={"Preemption": stage}))
     assert found.bad is not None
     assert why in found.bad.why, str(found)
     assert len(found.bad.steps) == steps, str(found)

@@ -8,7 +8,6 @@ from baton.core.gateway.front import Front
 from baton.core.gateway.request import FrontSettings
 from baton.core.messages import FailCode
 from baton.core.scheduler.leader import Leader
-from baton.core.scheduler.prefill import PrefillLeader
 from baton.dev.sim.costs import Costs
 from baton.dev.sim.excuses import EVERYBODY, InjectedFault
 from baton.dev.sim.parts import SHIPPED, Parts, Replaced
@@ -70,15 +69,9 @@ def test_in_a_crowd_everybody_is_served_or_told_in_time_and_nothing_is_left(seed
     assert len(late) + len(refused) >= 10, "this was no crowd"
 
 
-class Patient(PrefillLeader):
-    """Prompts that were computed ahead of admission hold their pages until somebody else ends them."""
-
-    def _waits(self, room):
-        return False
-
-
 def test_what_waits_in_the_middle_without_a_deadline_is_found():
-    parts = Parts(prefill=Patient, replaced=(Replaced(Leader, "_waits", lambda self, room: False),))
+    """Prompts that were computed ahead of admission hold their pages until somebody else ends them."""
+    parts = Parts(replaced=(Replaced(Leader, "_unadmitted", lambda self, room: False),))
     with pytest.raises(Violation, match="bounded_wait"):
         crowd(parts, seed=0, queue_ms=50)
 

@@ -15,14 +15,14 @@ from baton.core.agreement import Rehashed
 from baton.core.gateway.request import Request
 from baton.core.gateway.suspects import Suspects
 from baton.core.handoff.fetch_back import FetchBack
-from baton.core.ids import Boot, Micros, Rank, RankId
+from baton.core.ids import Boot, Rank, RankId
 from baton.core.manifest import RankManifest
 from baton.core.messages import FailCode, Stale
-from baton.core.scheduler import leader as leader_module
-from baton.core.scheduler import prefill as prefill_module
+from baton.core.scheduler import roles as roles_module
+from baton.core.scheduler import worker as worker_module
+from baton.core.scheduler.fetching import Fetching
 from baton.core.scheduler.inspections import Inspections
-from baton.core.scheduler.leader import Leader
-from baton.core.scheduler.room import OpenRoom, RoomState
+from baton.core.scheduler.room import RoomState
 from baton.core.work import Connected
 from baton.dev.sim import people
 from baton.dev.sim.bank import first
@@ -49,10 +49,10 @@ def test_a_bug_that_was_found_here_does_not_come_back(name):
     assert not again.invariant, f"{name} is back: {again.detail}"
 
 
-def _fails_whatever_it_has(self: Leader[OpenRoom], sender: Boot, stale: Stale, now: Micros) -> None:
-    room = self.find(stale.key)
+def _fails_whatever_it_has(self: Fetching, sender: Boot, stale: Stale) -> None:
+    room = self.worker.find(stale.key)
     if room is not None and room.state is not RoomState.ENDING:
-        self.fail(room, FailCode.HANDOFF_FAILED, "the other side does not know this epoch", retry=True)
+        self.worker.fail(room, FailCode.HANDOFF_FAILED, "the other side does not know this epoch", retry=True)
 
 
 def _withdrawn(seed: int, *planted: Replaced) -> str:
@@ -75,7 +75,7 @@ def _withdrawn(seed: int, *planted: Replaced) -> str:
 def test_a_room_that_decode_has_committed_goes_on_though_prefill_has_withdrawn_it():
     """Admitted was late: prefill withdrew the room, and says that it does not know it (seeds 60328 and 65614 of 100,000)."""
     be_silent()
-    found = ((seed, _withdrawn(seed, Replaced(Leader, "_on_stale", _fails_whatever_it_has))) for seed in range(200, 300))
+    found = ((seed, _withdrawn(seed, Replaced(Fetching, "_on_stale", _fails_whatever_it_has))) for seed in range(200, 300))
     seed = next((seed for seed, what in found if "does not know this epoch" in what), None)
     assert seed is not None, "it is not met any more: no world here shows what it guards against"
     assert _withdrawn(seed) == ""
@@ -121,9 +121,9 @@ def _resting(seed: int, parts: Parts = SHIPPED) -> str:
 @pytest.mark.parametrize(
     ("parts", "what"),
     [
-        (Parts(replaced=(Replaced(leader_module, "Scrubber", _LooksAtNothing),)), "damaged long ago"),
-        (Parts(replaced=(Replaced(prefill_module, "Borrowing", DoubtsNothing),)), "nobody is told"),
-        (Parts(replaced=(Replaced(leader_module, "Inspections", _HearsNothing),)), "still keeps"),
+        (Parts(replaced=(Replaced(worker_module, "Scrubber", _LooksAtNothing),)), "damaged long ago"),
+        (Parts(replaced=(Replaced(roles_module, "Borrowing", DoubtsNothing),)), "nobody is told"),
+        (Parts(replaced=(Replaced(worker_module, "Inspections", _HearsNothing),)), "still keeps"),
     ],
     ids=["at rest", "lent", "never answered"],
 )

@@ -14,7 +14,7 @@ from baton.core.gateway.front import Front
 from baton.core.gateway.request import FrontSettings
 from baton.core.ids import Boot, Micros
 from baton.core.messages import HelloBack
-from baton.core.scheduler.decode import DecodeLeader
+from baton.core.scheduler.leader import Leader
 from baton.dev.sim.residue import JUSTIFIED, Live, left
 
 DEAD = Boot(77)
@@ -29,7 +29,7 @@ def kept(core: object, whom: Live) -> list[str]:
     return [what.split(":")[0] for what in left(SimpleNamespace(core=core.core if isinstance(core, Driven) else core), whom)]
 
 
-def paired() -> DecodeLeader:
+def paired() -> Leader:
     """A decode leader with the one prefill worker there is."""
     leader = introduced()
     leader.step(PeerConnected(PREFILL), Micros(1))
@@ -48,11 +48,11 @@ def test_a_leader_that_knows_who_lives_keeps_nothing():
     ("whom", "what"),
     [
         (live(prefill=DEAD), ["Partners._known"]),
-        (live(gateway=DEAD), ["Leader._gateways", "CreditNews._tickets"]),
+        (live(gateway=DEAD), ["Worker.gateways", "CreditNews._tickets"]),
     ],
 )
 def test_a_dead_peer_that_is_kept_and_a_live_one_that_is_not_known_are_found(whom, what):
-    assert [name.replace("DecodeLeader._gateways", "Leader._gateways") for name in kept(paired(), whom)] == what
+    assert sorted(kept(paired(), whom)) == sorted(what)
 
 
 def test_who_is_not_paired_is_found():
@@ -62,8 +62,8 @@ def test_who_is_not_paired_is_found():
 def test_a_table_that_nobody_wrote_down_is_looked_at_and_so_is_one_inside_of_it():
     front = Front(GATEWAY, FrontSettings())
     assert kept(front, live("gateway")) == ["Router._all"]
-    front._seen_lately = {DEAD: DecodeLeader(manifest("decode", DECODE), settings(), {KV: 4})}
-    front._seen_lately[DEAD].orders._open[4] = None
+    front._seen_lately = {DEAD: Leader(manifest("decode", DECODE), settings(), {KV: 4})}
+    front._seen_lately[DEAD].worker.orders._open[4] = None
     found = kept(front, live("gateway"))
     assert "Front._seen_lately" in found
     assert "OpenOrders._open" in found

@@ -79,7 +79,7 @@ def test_long_and_short_urgent_and_not_all_have_their_turn(seconds):
     clients = [c for c in crowd.people.clients if not c.probe]
     assert len(clients) > 2 * seconds
     assert all(isinstance(c.end, Finish) for c in clients)
-    assert crowd.core_marks[Mark.RETRACTED] > seconds
+    assert crowd.core_marks[Mark.OFFLOADED] > seconds
     assert crowd.core_marks[Mark.PREEMPTED] > seconds / 3
     assert crowd.core_marks[Mark.OVERTAKEN] > seconds
     within_bound(said)

@@ -2,19 +2,23 @@
 
 from typing import Any
 
+import pytest
+
+from baton.core import parts as core_parts
 from baton.core.agreement import StepPlan
 from baton.core.gateway.front import Front
 from baton.core.gateway.request import Request
 from baton.core.handoff.plans import Plans
 from baton.core.ids import Boot, Micros, TokenIndex
 from baton.core.messages import FirstToken, Received
-from baton.core.parts import FrontParts, LeaderParts, RankParts
 from baton.core.rank.rank import RankCore
 from baton.core.rank.rank_effects import RankEffect
-from baton.core.scheduler.decode import DecodeLeader
+from baton.core.scheduler import leader, roles
 from baton.core.scheduler.decode_room import DecodeRoom
-from baton.core.scheduler.prefill import PrefillLeader
+from baton.core.scheduler.fetching import Fetching
+from baton.core.scheduler.offering import Offering
 from baton.core.scheduler.room import RoomState, Saw
+from baton.core.scheduler.worker import Worker
 from baton.trace.log import Parts
 from baton.trace.replay import make
 
@@ -38,29 +42,30 @@ class RepeatingFront(Front):
         super()._take(request, start, drawn, finish, cached)
 
 
-class KeepingPrefill(PrefillLeader):
+class KeepingPrefill(Offering):
     """Does not hear that its pages may go."""
 
-    def _on_received(self, sender: Boot, message: Received, now: Micros) -> None:
+    def _on_received(self, sender: Boot, message: Received) -> None:
         pass
 
 
-class HastyDecode(DecodeLeader):
+class HastyDecode(Fetching):
     """Commits when the record is there, whether the blocks are or not."""
 
     def _try_commit(self, room: DecodeRoom) -> None:
         if room.state is RoomState.FETCHING and room.record is not None:
-            self.see(room, Saw.ARRIVED)
-            self.draft.commit.append(room.key)
-            room.committed_at = self._agreement.chain.seq + 1
+            self.worker.see(room, Saw.ARRIVED)
+            self.worker.draft.commit.append(room.key)
+            room.committed_at = self.worker.next_seq
 
 
-class ForgetfulDecode(DecodeLeader):
-    """Gives a dropped room's pages away at once."""
+class ForgetfulWorker(Worker[Any]):
+    """Gives a dropped room's pages away at once, on decode."""
 
-    def leave(self, room: DecodeRoom, saw: Saw) -> None:
+    def leave(self, room: Any, saw: Saw) -> None:
         super().leave(room, saw)
-        self.ledger.give_back(room.key)
+        if self.manifest.role == "decode":
+            self.ledger.give_back(room.key)
 
 
 class LoudRank(RankCore):
@@ -75,21 +80,17 @@ class LoudRank(RankCore):
 
 
 class Planted:
-    """Makes core objects, some of them of other classes."""
+    """Makes core objects, some of them of other classes, or with other parts."""
 
     def __init__(self, *kinds: type) -> None:
         self._kinds = kinds
 
     def __call__(self, parts: Parts, plans: Plans) -> Any:
-        """See replay.make."""
-        core = make(parts, plans)
-        kind = next((k for k in self._kinds if issubclass(k, type(core))), None)
-        if kind is None:
-            return core
-        match parts:
-            case LeaderParts():
-                return kind(parts.manifest, parts.settings, dict(parts.totals))
-            case RankParts():
-                return kind(rank=parts.rank, boot=parts.boot, placements=parts.placements, seal=parts.seal)
-            case FrontParts():
-                return kind(parts.boot, parts.settings)
+        """As replay.make does."""
+        with pytest.MonkeyPatch.context() as patch:
+            for kind in self._kinds:
+                shipped = kind.__bases__[0].__name__.split("[")[0]
+                for module in (roles, leader, core_parts):
+                    if shipped in vars(module):
+                        patch.setattr(module, shipped, kind)
+            return make(parts, plans)

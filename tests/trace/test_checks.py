@@ -8,7 +8,7 @@ from tests.trace.histories import (
     issues,
     leader_parts,
 )
-from tests.trace.plants import EagerFront, ForgetfulDecode, HastyDecode, LoudRank, Planted, RepeatingFront
+from tests.trace.plants import EagerFront, ForgetfulWorker, HastyDecode, LoudRank, Planted, RepeatingFront
 from tests.trace.rig import RecordedWorld, read
 from tests.trace.scenarios import SCENARIOS, journals
 
@@ -47,7 +47,7 @@ def test_no_invariant_is_violated_in_a_recorded_run(name: str, monkeypatch: pyte
 BUGS = [
     (EagerFront, "late admitted", ClientStreams),
     (HastyDecode, "doubt", CommitAfterArrival),
-    (ForgetfulDecode, "random aborts", PageBooks),
+    (ForgetfulWorker, "random aborts", PageBooks),
     (LoudRank, "slow engine", QuietIsTrue),
     (RepeatingFront, "late tokens", ClientStreams),
 ]

@@ -1,6 +1,6 @@
 """Mutants by name: of every module of the core, and the known ones that change nothing.
 
-    decode:DecodeLeader._on_offer:operand:3f9a12c4:1
+    decode:Leader._on_offer:operand:3f9a12c4:1
     module : function           : operator : hash of the statement : which of that operator's changes of such statements
 
 A name holds as long as the statement's text does: lines may move, and the rest of the function may change.

@@ -275,6 +275,10 @@ class Agreement:
         self.copies: dict[Rank, int] = {}
         self.counted: dict[Rank, RankTally] = {}
 
+    def __len__(self) -> int:
+        """Orders whose votes are still counted, and dropped rooms that some rank has not said quiet of."""
+        return len(self._votes) + len(self._dropped_at)
+
     def issue(self, plan: StepPlan) -> None:
         """Note a plan that goes out now."""
         self._chains[plan.seq] = self.chain.extend(plan)

@@ -1,26 +1,18 @@
 """What the core objects of a process are made of, and how they are made: by the composition roots, and by a replay."""
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Any
-
 import msgspec
 
 from baton.core.errors import ConfigError
 from baton.core.gateway.front import Front
-from baton.core.gateway.request import DECODE, PREFILL, UNIFIED, FrontSettings
+from baton.core.gateway.request import FrontSettings
 from baton.core.handoff.plans import Plans
 from baton.core.ids import Boot, GroupName, Rank
 from baton.core.manifest import Manifest
 from baton.core.memory.state import Placement
 from baton.core.rank.rank import RankCore
-from baton.core.scheduler.decode import DecodeLeader
 from baton.core.scheduler.leader import Leader
-from baton.core.scheduler.prefill import PrefillLeader
+from baton.core.scheduler.roles import ROLES
 from baton.core.scheduler.room import LeaderSettings
-from baton.core.scheduler.unified import UnifiedLeader
-
-ROLES: Mapping[str, type[Leader[Any]]] = MappingProxyType({PREFILL: PrefillLeader, DECODE: DecodeLeader, UNIFIED: UnifiedLeader})
 
 
 class LeaderParts(msgspec.Struct, frozen=True, tag="leader_parts", forbid_unknown_fields=True):
@@ -30,13 +22,13 @@ class LeaderParts(msgspec.Struct, frozen=True, tag="leader_parts", forbid_unknow
     settings: LeaderSettings
     totals: dict[GroupName, int]
 
-    def make(self, plans: Plans) -> Leader[Any]:
+    def make(self, plans: Plans) -> Leader:
         """The leader. plans: of its process. Raises ConfigError: there is no such role."""
         role = self.manifest.role
         if role not in ROLES:
             raise ConfigError(f"a worker of role {role!r}: there is {', '.join(ROLES)}")
-        leader = ROLES[role](self.manifest, self.settings, dict(self.totals))
-        leader.plans = plans
+        leader = Leader(self.manifest, self.settings, dict(self.totals))
+        leader.worker.plans = plans
         return leader
 
 

@@ -25,7 +25,6 @@ from baton.core.messages import (
     Tokens,
     Withdrawn,
 )
-from baton.core.scheduler.prefill import PrefillLeader
 
 
 def credits(number: int = 1, free: int = 16, **more: Any) -> Credits:
@@ -327,7 +326,7 @@ def test_workers_hold_no_queue_of_their_own():
     world.hold = lambda source, target, message: isinstance(message, Offer)  # nothing gets on
     flood(world, 12)
     world.advance(500)
-    assert sum(len(n.leader.rooms) for n in world.nodes.values()) <= 2 * 5, "three begun, two ahead, on both sides"
+    assert sum(len(n.leader.worker.rooms) for n in world.nodes.values()) <= 2 * 5, "three begun, two ahead, on both sides"
     assert world.front.queue(world.now).length >= 7
 
 
@@ -346,8 +345,7 @@ def test_prefill_computes_ahead_of_admission_up_to_its_share():
     flood(world, 6)
     world.advance(100)
     leader = world.nodes[Boot(2)].leader
-    assert isinstance(leader.core, PrefillLeader)
-    assert 16 - leader.ledger.free()[KV] == 6, "two prompts of three pages; a third would be more than half of 16"
+    assert 16 - leader.worker.ledger.free()[KV] == 6, "two prompts of three pages; a third would be more than half of 16"
     world.release()
     world.advance(500)
     assert all(isinstance(world.end(n), Finish) for n in range(1, 7))

@@ -14,10 +14,8 @@ from baton.core.events import GatewayConnected, MessageReceived, TimerDue
 from baton.core.gateway.stamps import Stamps
 from baton.core.ids import Boot, Micros, Stamp
 from baton.core.messages import Credits, FailCode, Failed, Paired, Register, Ticket
-from baton.core.scheduler.decode import DecodeLeader
 from baton.core.scheduler.leader import Leader
-from baton.core.scheduler.prefill import PrefillLeader
-from baton.core.scheduler.retraction import _turn
+from baton.core.scheduler.preemption import _turn
 from baton.core.scheduler.room import RoomState
 from baton.core.scheduler.rooms import Rooms
 
@@ -75,8 +73,8 @@ def test_credits_tell_of_the_other_gateway_and_a_request_keeps_its_stamp_over_ep
 @pytest.mark.parametrize("role", ["prefill", "decode"])
 def test_a_worker_says_the_highest_stamp_of_all_tickets_to_every_gateway(role):
     leader: Leader = {
-        "prefill": lambda: Driven(PrefillLeader(manifest("prefill", P), settings(), {KV: 16})),
-        "decode": lambda: Driven(DecodeLeader(manifest("decode", D), settings(), {KV: 16})),
+        "prefill": lambda: Driven(Leader(manifest("prefill", P), settings(), {KV: 16})),
+        "decode": lambda: Driven(Leader(manifest("decode", D), settings(), {KV: 16})),
     }[role]()
     leader.step(GatewayConnected(ONE), T0)
     leader.step(MessageReceived(ONE, ticket(1, 30)), T0)

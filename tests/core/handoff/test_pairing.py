@@ -10,7 +10,8 @@ from baton.core.events import GatewayConnected, MessageReceived, PeerConnected, 
 from baton.core.ids import Boot, Micros, Rank
 from baton.core.marks import Mark
 from baton.core.messages import Hello, HelloBack, Introduce, Paired, Unpaired
-from baton.core.scheduler.decode import DecodeLeader
+from baton.core.scheduler.leader import Leader
+from baton.core.scheduler.pairing import Pairing
 
 GATEWAY, PREFILL, DECODE = Boot(1), Boot(2), Boot(3)
 PAIR_US = 10_000_000
@@ -18,7 +19,7 @@ PAIR_US = 10_000_000
 
 def introduced() -> Driven:
     """A decode leader that has been told of a prefill worker at time 0."""
-    leader = Driven(DecodeLeader(manifest("decode", DECODE), settings("d"), {KV: 16}))
+    leader = Driven(Leader(manifest("decode", DECODE), settings("d"), {KV: 16}))
     leader.step(GatewayConnected(GATEWAY), Micros(0))
     leader.step(MessageReceived(GATEWAY, Introduce(PREFILL, "tcp://p", manifest("prefill", PREFILL))), Micros(0))
     return leader
@@ -26,16 +27,16 @@ def introduced() -> Driven:
 
 def met(leader: Driven, now: int) -> None:
     """Its rank has connected."""
-    chain = leader._agreement.chain
+    chain = leader.worker.agreement.chain
     report = Report(Rank(0), DECODE, chain.seq, chain.value, (), (), (), (Met(PREFILL, ""),), (), 0)
     leader.step(RankReported(report), Micros(now))
 
 
 def pairing_timer(leader: Driven) -> int | None:
     """When it wants to be called, less what it wants to tell the gateway of its credits."""
-    credits_due = leader._news.timer()
+    credits_due = leader._books.news.timer()
     due = leader.next_wake()
-    return leader._partners.timer() if credits_due == due else due
+    return leader.stage(Pairing).timer() if credits_due == due else due
 
 
 def said(leader: Driven) -> list[object]:
@@ -53,7 +54,7 @@ def test_who_never_answers_is_forgotten_with_its_connections_and_its_link():
     assert Send(GATEWAY, Unpaired(PREFILL, "not paired in 10000 ms: its leader has not answered")) in effects
     assert HangUp(PREFILL) in effects
     assert [e.plan.part for e in effects if isinstance(e, Issue)] == [(PREFILL,)]
-    assert leader.marks[Mark.NOT_PAIRED] == 1
+    assert leader.worker.marks[Mark.NOT_PAIRED] == 1
     assert pairing_timer(leader) is None
 
 
@@ -97,7 +98,7 @@ def test_who_is_not_there_is_forgotten_at_once_and_may_be_introduced_again():
     leader.effects()
     leader.step(PeerLost(PREFILL, "boot 9 answered, 2 was expected"), Micros(5))
     assert said(leader) == [Unpaired(PREFILL, "boot 9 answered, 2 was expected")]
-    assert leader.marks[Mark.NOT_THERE] == 1
+    assert leader.worker.marks[Mark.NOT_THERE] == 1
     leader.step(MessageReceived(GATEWAY, Introduce(PREFILL, "tcp://p", manifest("prefill", PREFILL))), Micros(7))
     assert any(isinstance(effect, Dial) for effect in leader.effects())
     assert pairing_timer(leader) == 7 + PAIR_US

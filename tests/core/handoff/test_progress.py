@@ -23,8 +23,7 @@ from baton.core.messages import (
     Offer,
     Progress,
 )
-from baton.core.scheduler.decode import DecodeLeader
-from baton.core.scheduler.prefill import PrefillLeader
+from baton.core.scheduler.leader import Leader
 from baton.core.scheduler.room import RoomState
 
 US, OTHER, PATIENCE_MS = Boot(3), Boot(2), 1_000
@@ -112,8 +111,8 @@ class Bench:
         self.drain()
 
     def report(self, now: int, **changes: Any) -> None:
-        agreement = self.leader._agreement
-        report = Report(Rank(0), self.leader.manifest.boot, agreement.chain.seq, agreement.chain.value, (), (), (), (), (), 0)
+        boot, chain = self.leader.worker.manifest.boot, self.leader.worker.agreement.chain
+        report = Report(Rank(0), boot, chain.seq, chain.value, (), (), (), (), (), 0)
         self.leader.step(RankReported(replace(report, **changes)), Micros(now))
         self.drain()
 
@@ -129,7 +128,7 @@ class Bench:
 
 def decode() -> Bench:
     """A decode worker that is paired with prefill worker 2 and has admitted a room of five tokens."""
-    bench = Bench(Driven(DecodeLeader(manifest("decode", 3), settings(stall_ms=PATIENCE_MS), {"full": 16})))
+    bench = Bench(Driven(Leader(manifest("decode", 3), settings(stall_ms=PATIENCE_MS), {"full": 16})))
     bench.hear(Introduce(Boot(2), "inproc://p", manifest("prefill", 2)), 0, sender=1)
     bench.leader.step(PeerConnected(Boot(2)), Micros(0))
     bench.drain()
@@ -174,7 +173,7 @@ def test_progress_of_somebody_else_changes_nothing():
     bench.hear(Progress(Boot(9), 1), PATIENCE // 2, sender=9)
     bench.wait_until(PATIENCE)
     assert len(bench.said(Failed)) == 1
-    assert len(bench.leader.progress) == 0
+    assert len(bench.leader.worker.progress) == 0
 
 
 def test_what_is_said_in_anothers_name_changes_nothing():
@@ -204,8 +203,8 @@ def test_a_room_whose_reads_wait_for_others_does_not_wait_for_prefill():
 
 
 def prefill() -> Bench:
-    bench = Bench(Driven(PrefillLeader(manifest("prefill", 2), settings(stall_ms=PATIENCE_MS), {"full": 16})))
-    plan = bench.leader.plans.pair(bench.leader.placements, [manifest("decode", 3).placement(0)])
+    bench = Bench(Driven(Leader(manifest("prefill", 2), settings(stall_ms=PATIENCE_MS), {"full": 16})))
+    plan = bench.leader.worker.plans.pair(bench.leader.worker.placements, [manifest("decode", 3).placement(0)])
     bench.hear(Hello(manifest("decode", 3), plan.digest), 0, sender=3)
     bench.hear(ticket(1), 0, sender=1)
     return bench
@@ -213,17 +212,17 @@ def prefill() -> Bench:
 
 def test_prefill_says_that_it_goes_on_to_those_who_may_wait_for_it():
     bench = prefill()
-    assert bench.leader.rooms[key(1)].state is RoomState.COMPUTING
-    bench.leader.progress.did(Micros(PATIENCE))
+    assert bench.leader.worker.rooms[key(1)].state is RoomState.COMPUTING
+    bench.leader.worker.progress.did(Micros(PATIENCE))
     bench.wait_until(2 * PATIENCE)
     assert [(s.to, s.message) for s in bench.sent if isinstance(s.message, Progress)] == [(Boot(3), Progress(Boot(2), 1))]
 
 
 def test_whoever_shares_no_room_with_us_is_told_nothing_and_believed_nothing():
-    bench = Bench(Driven(PrefillLeader(manifest("prefill", 2), settings(stall_ms=PATIENCE_MS), {"full": 16})))
-    bench.leader.progress.did(Micros(PATIENCE))
+    bench = Bench(Driven(Leader(manifest("prefill", 2), settings(stall_ms=PATIENCE_MS), {"full": 16})))
+    bench.leader.worker.progress.did(Micros(PATIENCE))
     bench.wait_until(3 * PATIENCE)
     bench.hear(Progress(Boot(3), 5), 3 * PATIENCE, sender=3)
     assert bench.said(Progress) == []
-    assert Boot(3) not in bench.leader.progress
+    assert Boot(3) not in bench.leader.worker.progress
     assert bench.leader.next_wake() is None

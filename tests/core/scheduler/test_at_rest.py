@@ -23,7 +23,7 @@ DECODE: dict[str, Any] = {"verify_ms": VERIFY_MS}
 
 def entries(node: Node) -> list[CachedPage]:
     """What a worker has cached, from the first page of a sequence on."""
-    return sorted(node.leader.ledger.cache.live(), key=lambda entry: entry.number)
+    return sorted(node.leader.worker.ledger.cache.live(), key=lambda entry: entry.number)
 
 
 def flip(node: Node, entry: CachedPage) -> None:
@@ -47,8 +47,8 @@ def test_a_page_that_changes_leaves_the_cache_within_the_interval_with_all_above
     flip(worker, before[3])
     b.world.advance(VERIFY_MS)
     assert entries(worker) == before[:3]
-    assert worker.leader.marks[Mark.DAMAGED_AT_REST] == 1
-    tally = worker.leader.reuse.tally()
+    assert worker.leader.worker.marks[Mark.DAMAGED_AT_REST] == 1
+    tally = worker.leader.worker.reuse.tally()
     assert (tally.verified_pages >= len(before), tally.damaged_pages) == (True, 1)
     assert b.world.clean
     b.world.advance(10 * VERIFY_MS)
@@ -63,7 +63,7 @@ def test_rooms_that_hold_a_damaged_page_begin_anew_and_answer_rightly() -> None:
     b.begin(2, (*prompt(21), 5, 6, 7))
     b.begin(3, prompt(9, 4))
     b.world.run()
-    assert b.decode.leader.ledger.pins == 5
+    assert b.decode.leader.worker.ledger.pins == 5
     flip(b.decode, entries(b.decode)[1])
     b.world.advance(VERIFY_MS // 2)
     failed = b.said(Failed)
@@ -85,8 +85,8 @@ def test_a_loan_that_is_damaged_is_told_before_it_is_returned_and_decode_drops_i
     assert [m.found for m in b.said(Verdict)] == [Intactness.DAMAGED]
     assert before[2] not in entries(b.decode)
     assert not set(before[3:]) & set(entries(b.decode)), "nor what was computed above it"
-    assert b.decode.leader.marks[Mark.DAMAGED] == 1
-    assert b.leader.marks[Mark.LOAN_DAMAGED] == 1
+    assert b.decode.leader.worker.marks[Mark.DAMAGED] == 1
+    assert b.leader.worker.marks[Mark.LOAN_DAMAGED] == 1
 
 
 def test_what_differs_only_on_its_way_is_intact_and_stays() -> None:
@@ -96,13 +96,13 @@ def test_what_differs_only_on_its_way_is_intact_and_stays() -> None:
     b.ask(2, prompt(21))
     assert [m.found for m in b.said(Verdict)] == [Intactness.INTACT]
     assert set(before) <= set(entries(b.decode))
-    assert b.leader.marks[Mark.LOAN_DAMAGED] == 0
+    assert b.leader.worker.marks[Mark.LOAN_DAMAGED] == 0
 
 
 def test_pages_that_were_doubted_and_are_intact_are_verified_by_that_and_no_others() -> None:
     """They need not be hashed again, and may be used though the order under way is answered late."""
     b = held(Split(decode=dict(DECODE)))
-    cache, pages = b.decode.leader.ledger.cache, entries(b.decode)
+    cache, pages = b.decode.leader.worker.ledger.cache, entries(b.decode)
     before = [cache.verified_at(entry) for entry in pages]
     b.spoils = spoil
     b.world.advance(VERIFY_MS // 4)
@@ -117,7 +117,7 @@ def test_a_read_that_fails_is_no_evidence() -> None:
     b = held(Split())
     b.spoils = lambda read, node: ReadOutcome.FAILED
     b.ask(2, prompt(21))
-    assert b.leader.marks[Mark.BORROWED_IN_VAIN] == 1
+    assert b.leader.worker.marks[Mark.BORROWED_IN_VAIN] == 1
     assert b.said(Doubt) == []
 
 
@@ -176,7 +176,7 @@ def test_a_room_that_holds_what_is_doubted_ends_with_it(lent: Split) -> None:
 
 def test_pages_that_go_while_they_are_hashed_are_not_judged(lent: Split) -> None:
     """The loan has ended and the cache was emptied: the pages may be another's by the time they are hashed."""
-    engine, ledger, late = lent.decode.engine, lent.decode.leader.ledger, list[Any]()
+    engine, ledger, late = lent.decode.engine, lent.decode.leader.worker.ledger, list[Any]()
     digest, engine.digest = engine.digest, late.append  # type: ignore[method-assign]
     lent.decode.leader.step(MessageReceived(Boot(P), doubt(lent)), lent.world.now)
     lent.world.run()
@@ -188,7 +188,7 @@ def test_pages_that_go_while_they_are_hashed_are_not_judged(lent: Split) -> None
         digest(order)
     lent.world.run()
     assert lent.said(Verdict)[-1].found is Intactness.GONE
-    assert lent.decode.leader.marks[Mark.DAMAGE_SHARED] == 0
+    assert lent.decode.leader.worker.marks[Mark.DAMAGE_SHARED] == 0
 
 
 def test_every_entry_of_decode_has_its_sums_though_nothing_is_lent() -> None:
@@ -209,12 +209,12 @@ def test_a_room_that_came_back_into_pages_of_its_own_ends_with_the_page_that_it_
     for n in (1, 2):
         world.submit(submit(n, prompt(9, n), max_tokens=17))
     for _ in range(400):
-        back = [room for room in decode.leader.rooms.values() if room.copied and room.state is RoomState.RUNNING]
+        back = [room for room in decode.leader.worker.rooms.values() if room.copied and room.state is RoomState.RUNNING]
         if back or not world.step():
             break
     (room,) = back
-    assert not decode.leader.ledger.chain(room.key)
-    decode.leader.condemn(room.copied[1:2])
+    assert not decode.leader.worker.ledger.chain(room.key)
+    decode.leader.worker.condemn(room.copied[1:2])
     assert room.state is RoomState.ENDING
     world.run()
     for n in (1, 2):

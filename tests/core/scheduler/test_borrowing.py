@@ -17,7 +17,7 @@ from baton.core.ids import BlockIndex, Boot, Page
 from baton.core.marks import Mark
 from baton.core.messages import Admitted, Borrow, Hello, Loan, Returned, Ticket
 from baton.core.rank.rank_effects import Read
-from baton.core.scheduler.prefill import PrefillLeader
+from baton.core.scheduler.borrowing import Borrowing
 from baton.core.scheduler.room import RoomState
 from baton.core.work import Batch, ReadOutcome, Released
 
@@ -62,7 +62,6 @@ class Split:
     @property
     def leader(self) -> Any:
         found = self.prefill.leader
-        assert isinstance(found.core, PrefillLeader)
         return found
 
     def begin(self, number: int, tokens: tuple[int, ...], count: int = 5) -> None:
@@ -112,11 +111,11 @@ def test_a_conversation_comes_back_and_only_the_rest_is_computed(source: int, ta
     assert b.ask(2, nextturn) == [(held, len(nextturn) - held)]
     assert b.blocks_back() == held // B, "each byte once, and no other"
     assert b.cached(2) == held
-    tally = b.leader.reuse.tally()
+    tally = b.leader.worker.reuse.tally()
     size = b.prefill.engine.placement.block_bytes(KV)
     assert (tally.borrowed_tokens, tally.borrowed_bytes, tally.hits) == (held, held // B * size, 0)
-    assert b.decode.leader.reuse.tally().lent_tokens == held
-    assert b.leader.marks[Mark.BORROWED] == 1
+    assert b.decode.leader.worker.reuse.tally().lent_tokens == held
+    assert b.leader.worker.marks[Mark.BORROWED] == 1
     again = b.ask(3, nextturn)
     page = source * B
     assert again == [(38 // page * page, 39 - 38 // page * page)], "what came back is cached here too"
@@ -140,14 +139,14 @@ def test_what_came_back_is_offered_with_the_sums_it_had() -> None:
     b.world.run()
     assert b.ask(4, nextturn) == [(36, 3)]
     assert b.decode in reads
-    assert b.decode.leader.marks[Mark.READ_AGAIN] == 0
+    assert b.decode.leader.worker.marks[Mark.READ_AGAIN] == 0
 
 
 def test_prefill_adds_to_what_it_has_itself() -> None:
     b = Split()
     nextturn = b.conversation()
     b.ask(2, nextturn[:13])
-    assert b.leader.marks[Mark.BORROWED] == 1
+    assert b.leader.worker.marks[Mark.BORROWED] == 1
     assert b.ask(3, nextturn) == [(32, 7)]
     assert b.cached(3) == 32
     second = b.said(Loan)[-1]
@@ -177,7 +176,7 @@ def test_what_decode_has_not_is_computed() -> None:
     b = Split()
     assert b.ask(1, prompt(21)) == [(0, 21)]
     assert b.ask(2, prompt(21, 5)) == [(0, 21)]
-    assert b.leader.marks[Mark.NOTHING_LENT] == 2
+    assert b.leader.worker.marks[Mark.NOTHING_LENT] == 2
     assert [loan.runs for loan in b.said(Loan)] == [{}, {}]
 
 
@@ -191,21 +190,21 @@ def test_where_computing_is_cheaper_decode_is_not_asked() -> None:
     b = Split(mode=FetchBack.AUTO)
     nextturn = b.conversation()
     asked = len(b.said(Borrow))
-    b.leader.borrowing.pace.compute.saw(1e12, 1)
+    b.leader.stage(Borrowing).pace.compute.saw(1e12, 1)
     assert b.ask(2, nextturn) == [(0, len(nextturn))]
     assert len(b.said(Borrow)) == asked
-    assert b.leader.marks[Mark.NOT_WORTH_IT] == 1
+    assert b.leader.worker.marks[Mark.NOT_WORTH_IT] == 1
 
 
 def test_where_too_little_is_lent_it_is_given_back_unread() -> None:
     """Asking pays for all that is lacking, and reading does not for what is there."""
     b = Split(mode=FetchBack.AUTO)
     b.conversation()
-    b.leader.borrowing.pace.compute.saw(10_000, 1_000_000)  # 10,200 tokens in 1.1 s; 2 ms are 19 of them
+    b.leader.stage(Borrowing).pace.compute.saw(10_000, 1_000_000)  # 10,200 tokens in 1.1 s; 2 ms are 19 of them
     tokens = (*prompt(12), *prompt(24, 3))
     assert b.ask(2, tokens) == [(0, 36)]
     assert b.back == []
-    assert b.leader.marks[Mark.NOT_WORTH_IT] == 1
+    assert b.leader.worker.marks[Mark.NOT_WORTH_IT] == 1
     assert len(b.said(Loan)[-1].runs[KV].pages) == 3
     assert b.said(Returned)[-1] == Returned(b.said(Loan)[-1].key)
 
@@ -214,7 +213,7 @@ def test_what_is_here_already_does_not_count_as_lent() -> None:
     b = Split(mode=FetchBack.AUTO)
     nextturn = b.conversation()
     b.ask(2, nextturn[:13])
-    b.leader.borrowing.pace.compute.saw(10_000, 1_000_000)  # fewer than about 20 tokens are computed faster
+    b.leader.stage(Borrowing).pace.compute.saw(10_000, 1_000_000)  # fewer than about 20 tokens are computed faster
     b.back.clear()
     assert b.ask(3, (*nextturn[:20], *prompt(24, 3))) == [(12, 32)]
     assert b.back == []
@@ -224,11 +223,11 @@ def test_what_is_here_already_does_not_count_as_lent() -> None:
 
 def test_steps_and_reads_are_measured() -> None:
     b = Split(mode=FetchBack.AUTO)
-    before = b.leader.borrowing.pace.compute.time(1)
+    before = b.leader.stage(Borrowing).pace.compute.time(1)
     b.begin(1, prompt(21))
     b.world.run()
-    assert b.leader.borrowing.pace.compute.time(1) < before, "time stands still here: it has computed 21 tokens in no time"
-    assert b.leader.borrowing._began == []
+    assert b.leader.stage(Borrowing).pace.compute.time(1) < before, "time stands still here: it has computed 21 tokens in no time"
+    assert b.leader.stage(Borrowing)._began == []
 
 
 def test_who_begins_alike_waits_until_it_is_here_and_asks_for_the_rest() -> None:
@@ -236,7 +235,7 @@ def test_who_begins_alike_waits_until_it_is_here_and_asks_for_the_rest() -> None
     nextturn = reading(b)
     b.begin(3, (*nextturn, 1, 2, 3))
     b.world.run()
-    assert [r.state for r in b.leader.rooms.values()] == [RoomState.BORROWING, RoomState.QUEUED]
+    assert [r.state for r in b.leader.worker.rooms.values()] == [RoomState.BORROWING, RoomState.QUEUED]
     b.world.freeze_reads = False
     b.world.run()
     assert b.rows == [(32, 7), (36, 6)]
@@ -255,14 +254,14 @@ def test_without_an_answer_in_time_all_is_computed_and_the_loan_goes_back() -> N
     b.world.hold = lambda source, target, message: isinstance(message, Loan)
     b.begin(2, nextturn)
     b.world.advance(999)
-    assert [r.state for r in b.leader.rooms.values()] == [RoomState.BORROWING]
-    assert b.decode.leader.ledger.pins > 0
+    assert [r.state for r in b.leader.worker.rooms.values()] == [RoomState.BORROWING]
+    assert b.decode.leader.worker.ledger.pins > 0
     b.world.advance(2)
     assert b.rows == [(0, len(nextturn))]
-    assert b.leader.marks[Mark.NOT_ANSWERED] == 1
+    assert b.leader.worker.marks[Mark.NOT_ANSWERED] == 1
     b.world.release()
     b.world.run()
-    assert b.leader.marks[Mark.LOAN_TOO_LATE] == 1
+    assert b.leader.worker.marks[Mark.LOAN_TOO_LATE] == 1
     b.ended_well(2, nextturn)
 
 
@@ -279,9 +278,9 @@ def test_what_does_not_come_back_whole_is_computed(spoils: Any) -> None:
     b.spoils = spoils
     assert b.ask(2, nextturn) == [(0, len(nextturn))]
     assert len(b.back) == 1, "it is not tried again"
-    assert b.leader.marks[Mark.BORROWED_IN_VAIN] == 1
+    assert b.leader.worker.marks[Mark.BORROWED_IN_VAIN] == 1
     assert b.cached(2) == 0
-    assert b.leader.reuse.tally().borrowed_tokens == 0
+    assert b.leader.worker.reuse.tally().borrowed_tokens == 0
     b.spoils = lambda read, node: ReadOutcome.OK
     b.forget()
     assert b.ask(3, nextturn) == [(36, 3)], "the next one may succeed: decode has the second turn too"
@@ -294,7 +293,7 @@ def test_nothing_is_computed_into_pages_that_a_lost_read_may_still_write() -> No
     b.spoils = lambda read, node: ReadOutcome.UNKNOWN
     b.begin(2, nextturn)
     b.world.run()
-    assert [r.state for r in b.leader.rooms.values()] == [RoomState.BORROWING]
+    assert [r.state for r in b.leader.worker.rooms.values()] == [RoomState.BORROWING]
     assert b.rows == []
     (read,) = b.back
     b.spoils = lambda read, node: ReadOutcome.OK
@@ -316,7 +315,7 @@ def test_blocks_that_prefill_was_asked_about_are_not_lent() -> None:
 
     b.world.on_landed = twice
     b.ask(1, prompt(21))
-    assert b.decode.leader.marks[Mark.DOUBT] == 1
+    assert b.decode.leader.worker.marks[Mark.DOUBT] == 1
     b.forget()
     assert b.ask(2, prompt(21)) == [(0, 21)]
     assert b.said(Loan)[-1].runs == {}
@@ -344,8 +343,8 @@ def test_a_loan_that_cannot_be_is_not_read(runs: tuple[int, int, int], why: str)
     b.world._send(source, target, replace(loan, runs={KV: run}))
     b.world.run()
     assert b.back == [], why
-    assert b.leader.marks[Mark.NOTHING_LENT] == 2, "as of the first turn"
-    assert b.leader.marks[Mark.BORROWED_IN_VAIN] == 0
+    assert b.leader.worker.marks[Mark.NOTHING_LENT] == 2, "as of the first turn"
+    assert b.leader.worker.marks[Mark.BORROWED_IN_VAIN] == 0
     assert b.rows == [(0, len(nextturn))]
     b.ended_well(2, nextturn)
 
@@ -357,7 +356,7 @@ def test_a_question_before_its_ticket_is_answered_when_that_comes() -> None:
     b.world.hold = lambda source, target, message: target == D and isinstance(message, Ticket)
     b.begin(2, nextturn)
     b.world.run()
-    assert b.decode.leader.marks[Mark.EARLY_BORROW] == 1
+    assert b.decode.leader.worker.marks[Mark.EARLY_BORROW] == 1
     b.world.release()
     b.world.run()
     assert b.rows == [(32, 7)]
@@ -373,7 +372,7 @@ def reading(b: Split) -> tuple[int, ...]:
     b.world.freeze_reads = True
     b.begin(2, nextturn)
     b.world.run()
-    assert [r.state for r in b.leader.rooms.values()] == [RoomState.BORROWING]
+    assert [r.state for r in b.leader.worker.rooms.values()] == [RoomState.BORROWING]
     assert b.prefill.reads
     b.rows.clear()
     return nextturn
@@ -385,7 +384,7 @@ def asking(b: Split) -> tuple[int, ...]:
     b.world.hold = lambda source, target, message: isinstance(message, Loan)
     b.begin(2, nextturn)
     b.world.run()
-    assert [r.state for r in b.leader.rooms.values()] == [RoomState.BORROWING]
+    assert [r.state for r in b.leader.worker.rooms.values()] == [RoomState.BORROWING]
     b.rows.clear()
     return nextturn
 
@@ -408,7 +407,7 @@ def test_a_client_that_leaves_leaves_nothing_behind(stage: Any) -> None:
     go_on(b)
     assert b.rows == []
     assert b.world.clean
-    assert b.decode.leader.ledger.pins == 0
+    assert b.decode.leader.worker.ledger.pins == 0
 
 
 @STAGES
@@ -425,7 +424,7 @@ def test_the_death_of_decode_ends_the_room_and_the_pages_come_back(stage: Any) -
 def test_the_death_of_prefill_ends_its_loans(stage: Any) -> None:
     b = Split()
     stage(b)
-    assert b.decode.leader.ledger.pins > 0
+    assert b.decode.leader.worker.ledger.pins > 0
     b.world.lose(P)
     go_on(b)
     assert b.world.clean
@@ -448,14 +447,14 @@ def test_an_older_request_that_needs_the_pages_is_let_through(stage: Any) -> Non
     b.world.hold, b.world.freeze_reads = holds(tickets=False), True
     b.begin(2, nextturn)
     b.world.run()
-    assert [r.state for r in b.leader.rooms.values()] == [RoomState.BORROWING]
+    assert [r.state for r in b.leader.worker.rooms.values()] == [RoomState.BORROWING]
     for source, target, message in held:
         b.world._send(source, target, message)
     b.world.run()
     b.world.freeze_reads = False
     b.world.release()
     b.world.run()
-    assert b.leader.marks[Mark.WITHDRAWN] == 1
+    assert b.leader.worker.marks[Mark.WITHDRAWN] == 1
     b.ended_well(3, old)
     b.ended_well(2, nextturn)
 
@@ -476,31 +475,31 @@ def test_lent_pages_stay_while_they_are_read_and_go_afterwards() -> None:
     """Decode has no page to spare but those that are lent: who comes meanwhile waits."""
     b = Split(decode={"pages": 11, "max_rooms": 8})
     nextturn = reading(b)
-    pinned = b.decode.leader.ledger.pins
+    pinned = b.decode.leader.worker.ledger.pins
     assert pinned >= 8
-    b.decode.leader.ledger.audit()
-    assert not b.decode.leader.ledger.fits({KV: 4})
+    b.decode.leader.worker.ledger.audit()
+    assert not b.decode.leader.worker.ledger.fits({KV: 4})
     b.world.freeze_reads = False
     b.world.run()
     b.ended_well(2, nextturn)
-    assert b.decode.leader.ledger.fits({KV: 11})
+    assert b.decode.leader.worker.ledger.fits({KV: 11})
 
 
 def test_a_second_loan_of_a_room_is_our_bug() -> None:
     b = Split()
     reading(b)
-    (room,) = b.decode.leader.rooms.values()
+    (room,) = b.decode.leader.worker.rooms.values()
     with pytest.raises(Bug, match="a loan already"):
-        b.decode.leader.ledger.lend(room.key, ())
+        b.decode.leader.worker.ledger.lend(room.key, ())
 
 
 def test_a_lost_lender_is_forgotten_and_its_ranks_are_left() -> None:
     b = Split()
     b.conversation()
-    assert Boot(D) in b.leader.borrowing._lenders
+    assert Boot(D) in b.leader.stage(Borrowing)._lenders
     b.world.lose(D, at=P)
     b.world.run()
-    assert not b.leader.borrowing._lenders
+    assert not b.leader.stage(Borrowing)._lenders
     assert not b.prefill.rank._peers
 
 
@@ -511,20 +510,20 @@ def test_a_fabric_that_prefill_has_not_is_not_used() -> None:
     b.world.lose(D, at=P)
     for lends in (replace(hello.lends, fabric="carrier pigeon"), replace(hello.lends, plan="another")):
         b.leader.step(MessageReceived(Boot(D), replace(hello, lends=lends)), b.world.now)
-        assert not b.leader.borrowing._lenders
+        assert not b.leader.stage(Borrowing)._lenders
     b.leader.step(MessageReceived(Boot(D), hello), b.world.now)
-    assert b.leader.borrowing._lenders
+    assert b.leader.stage(Borrowing)._lenders
 
 
 def test_only_who_borrowed_is_lent_to_and_returns_what_it_read() -> None:
     b = Split()
     nextturn = reading(b)
-    [room] = b.leader.rooms
+    [room] = b.leader.worker.rooms
     decode, other = b.decode.leader, Boot(9)
-    lent = decode.ledger.pins
+    lent = decode.worker.ledger.pins
     assert lent
     decode.step(MessageReceived(other, Returned(room)), b.world.now)
-    assert decode.ledger.pins == lent, "prefill still reads them"
+    assert decode.worker.ledger.pins == lent, "prefill still reads them"
     decode.step(MessageReceived(other, Borrow(room, BlockIndex(0))), b.world.now)
     b.world.run()
     assert not [m for _, target, m in b.world.log if target == other]

@@ -16,7 +16,8 @@ from baton.core.ids import BlockIndex, GroupName, Page, Rank, Seal
 from baton.core.messages import BlockRun, Borrow, Hello, LegSums, Lends, Loan, Offer, Returned
 from baton.core.rank.rank import RankCore
 from baton.core.rank.rank_effects import Compute, Connect, Digest, Disconnect, RankEffect, Read
-from baton.core.scheduler.prefill import PrefillLeader
+from baton.core.scheduler.borrowing import Borrowing
+from baton.core.scheduler.leader import Leader
 from baton.core.scheduler.room import RoomState
 from baton.core.work import BatchDone, Connected, DigestDone, ReadEnded, ReadOutcome, RowDone
 
@@ -33,7 +34,7 @@ class Bench:
         self.worker, self.source = replace(one, pp=2, ranks=ranks), replace(manifest("decode", D), table=TABLE)
         self.placements, theirs = [self.worker.placement(0), self.worker.placement(1)], [self.source.placement(0)]
         ours = replace(settings(), pids=(1, 2), prefix_cache=True, fetch_back=FetchBack.ALWAYS)
-        self.leader: Any = Driven(PrefillLeader(self.worker, ours, {KV: 16, INDEX: 16}))
+        self.leader: Any = Driven(Leader(self.worker, ours, {KV: 16, INDEX: 16}))
         self.ranks = [RankCore(rank=Rank(r), boot=ranks[r].boot, placements=self.placements, seal=True) for r in (0, 1)]
         self.unreachable, self.back = unreachable, pair(theirs, self.placements)
         self.said: list[Send] = []
@@ -112,7 +113,7 @@ class Bench:
 
     @property
     def state(self) -> RoomState:
-        return self.leader.rooms[ROOM.key].state
+        return self.leader.worker.rooms[ROOM.key].state
 
 
 def test_it_goes_on_when_all_ranks_have_it_all() -> None:
@@ -127,7 +128,7 @@ def test_it_goes_on_when_all_ranks_have_it_all() -> None:
     assert bench.messages(Returned) == [Returned(ROOM.key)]
     offers = [offer for offer in bench.messages(Offer) if isinstance(offer, Offer)]
     assert [sorted(run.end for run in offer.runs.values()) for offer in offers] == [[], [BACK] * 2, [BACK + 1] * 2]
-    room = bench.leader.rooms[ROOM.key]
+    room = bench.leader.worker.rooms[ROOM.key]
     assert {where: rows.shape[0] for where, rows in room.sums.items() if rows.size} == {
         (Rank(0), KV): 4,
         (Rank(1), KV): 4,
@@ -149,4 +150,4 @@ def test_a_worker_that_one_rank_does_not_reach_is_not_asked() -> None:
     bench = Bench(unreachable=1)
     assert bench.messages(Borrow) == []
     assert bench.rows == [0]
-    assert not bench.leader.borrowing._lenders
+    assert not bench.leader.stage(Borrowing)._lenders

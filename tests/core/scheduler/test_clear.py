@@ -14,7 +14,7 @@ from baton.core.memory.state import DType, Full, Group, StateSpec, StateTable, U
 from baton.core.messages import Clear, LedgerView
 from baton.core.rank.rank import RankCore
 from baton.core.rank.rank_effects import ClearPools
-from baton.core.scheduler.unified import UnifiedLeader
+from baton.core.scheduler.leader import Leader
 
 NOW, GATEWAY = Micros(1), Boot(1)
 WINDOW, SLOT = GroupName("window"), GroupName("slot")
@@ -36,7 +36,7 @@ class Bench:
 
     def __init__(self) -> None:
         worker = replace(manifest("unified", 2), table=TABLE)
-        self.leader: Any = Driven(UnifiedLeader(worker, settings(), dict.fromkeys(GROUPS, 16)))
+        self.leader: Any = Driven(Leader(worker, settings(), dict.fromkeys(GROUPS, 16)))
         self.rank = RankCore(rank=Rank(0), boot=Boot(2), placements=[worker.placement(0)], seal=True)
         self.leader.step(GatewayConnected(GATEWAY), NOW)
         self.views: list[LedgerView] = []

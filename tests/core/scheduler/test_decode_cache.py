@@ -59,7 +59,7 @@ def decode(world: World) -> Any:
 
 
 def rooms(world: World) -> dict[int, Any]:
-    return {int(r.ticket.stamp): r for r in decode(world).rooms.values()}
+    return {int(r.ticket.stamp): r for r in decode(world).worker.rooms.values()}
 
 
 def ask(world: World, number: int, tokens: tuple[int, ...], count: int) -> None:
@@ -108,7 +108,7 @@ def test_a_room_of_which_all_is_cached_waits_for_its_record(target: int) -> None
     world.run()
     assert world.tokens(2) == expected(first, 5)
     assert wire.of(2) == 0
-    assert decode(world).marks[Mark.ALL_CACHED] == 1
+    assert decode(world).worker.marks[Mark.ALL_CACHED] == 1
     assert world.clean
 
 
@@ -152,15 +152,15 @@ def test_without_seals_nothing_is_kept() -> None:
     for role, boot in (("prefill", P), ("decode", D)):
         node = world.add(role, boot, pages=40, prefix_cache=True)
         leader = node.leader
-        unsealed = msgspec.structs.replace(leader.manifest, seal=False)
-        world.nodes[Boot(boot)] = Node(Driven(type(leader.core)(unsealed, leader.settings, {KV: 40})), node.engine)
+        unsealed = msgspec.structs.replace(leader.worker.manifest, seal=False)
+        world.nodes[Boot(boot)] = Node(Driven(type(leader.core)(unsealed, leader.worker.settings, {KV: 40})), node.engine)
         world.nodes[Boot(boot)].leader.step(GatewayConnected(world.GATEWAY), world.now)
     world.run()
     wire = Wire(world)
     for n in (1, 2):
         ask(world, n, prompt(16), 3)
         assert wire.of(n) == 4
-    assert not len(decode(world).ledger.cache)
+    assert not len(decode(world).worker.ledger.cache)
 
 
 # ---- what is never written ----------------------------------------------------------------------
@@ -174,17 +174,17 @@ def test_what_is_cached_is_never_written(length: int, target: int) -> None:
     node = world.nodes[Boot(D)]
     pool = node.engine.pool.reshape(20, -1)
     kept: dict[Any, bytes] = {}
-    enter = decode(world).ledger.enter
+    enter = decode(world).worker.ledger.enter
 
     def entered(*of: Any) -> bool:
         found: bool = enter(*of)
         look()
         return found
 
-    decode(world).ledger.enter = entered
+    decode(world).worker.ledger.enter = entered
 
     def look() -> None:
-        entries = {e: pool[e.pages[KV]].tobytes() for e in decode(world).ledger.cache.all()}
+        entries = {e: pool[e.pages[KV]].tobytes() for e in decode(world).worker.ledger.cache.all()}
         assert all(kept.get(e, now) == now for e, now in entries.items())
         kept.update(entries)
 
@@ -216,7 +216,7 @@ def test_an_abort_at_any_step_leaves_no_pin(steps: int) -> None:
     world.run()
     assert world.tokens(3) == expected(prompt(22), 6)
     assert world.clean
-    assert decode(world).ledger.pins == 0
+    assert decode(world).worker.ledger.pins == 0
 
 
 def test_the_cache_gives_way_before_any_room_does() -> None:
@@ -224,8 +224,8 @@ def test_the_cache_gives_way_before_any_room_does() -> None:
     for n in range(1, 12):
         ask(world, n, prompt(7 + n % 5, n), 9)
     leader = decode(world)
-    assert leader.ledger.cache.evicted > 0
-    assert not leader.marks[Mark.RETRACTED]
+    assert leader.worker.ledger.cache.evicted > 0
+    assert not leader.worker.marks[Mark.OFFLOADED]
     assert not any(isinstance(m, Recompute) for _, _, m in world.log)
 
 
@@ -238,10 +238,10 @@ def test_rooms_that_share_pages_give_way_and_say_the_same(host_bytes: int) -> No
     world.run()
     for n in range(2, 6):
         assert world.tokens(n) == expected((*prompt(8), *prompt(3, n)), 17)
-    marks = decode(world).marks
-    assert marks[Mark.RETRACTED if host_bytes else Mark.RECOMPUTE] > 0
+    marks = decode(world).worker.marks
+    assert marks[Mark.OFFLOADED if host_bytes else Mark.RECOMPUTE] > 0
     assert world.clean
-    assert decode(world).ledger.pins == 0
+    assert decode(world).worker.ledger.pins == 0
 
 
 def test_a_room_that_comes_back_holds_pages_of_its_own() -> None:
@@ -251,12 +251,12 @@ def test_a_room_that_comes_back_holds_pages_of_its_own() -> None:
         world.submit(submit(n, (*prompt(8), *prompt(3, n)), max_tokens=17))
     seen = 0
     while world.step():
-        for room in decode(world).rooms.values():
+        for room in decode(world).worker.rooms.values():
             if room.state is RoomState.RESTORING:
-                assert decode(world).ledger.shared(room.key) == 0
+                assert decode(world).worker.ledger.shared(room.key) == 0
                 seen += 1
-            if room.state is RoomState.RETRACTED:
-                assert not any(decode(world).ledger.held(room.key).values())
+            if room.state is RoomState.OFFLOADED:
+                assert not any(decode(world).worker.ledger.held(room.key).values())
     assert seen
 
 
@@ -267,7 +267,7 @@ def test_hits_are_counted_in_tokens_and_in_bytes_that_stayed_off_the_wire() -> N
     world, wire = split(target=2)
     ask(world, 1, prompt(19), 3)
     ask(world, 2, prompt(19), 3)
-    counters = decode(world)._counters()
+    counters = decode(world)._books._counters()
     size = world.nodes[Boot(D)].engine.placement.block_bytes(KV)
     assert counters.cache.hits == 16
     assert counters.cache.saved_bytes == 4 * size == (5 - wire.of(2)) * size

@@ -16,7 +16,7 @@ from baton.core.memory.state import DType, Full, Group, StateSpec, StateTable, U
 from baton.core.messages import Doubt, Hello, Intactness, Verdict
 from baton.core.rank.rank import RankCore
 from baton.core.rank.rank_effects import Compute, Digest
-from baton.core.scheduler.prefill import PrefillLeader
+from baton.core.scheduler.leader import Leader
 from baton.core.work import BatchDone, DigestDone, RowDone
 
 NOW, GATEWAY, P, D = Micros(1), Boot(1), Boot(2), Boot(3)
@@ -37,7 +37,7 @@ class Bench:
         ranks = (one.ranks[0], replace(one.ranks[0], boot=Boot(20), rank=1, pp_rank=1))
         worker, target = replace(one, pp=2, ranks=ranks), replace(manifest("decode", D), table=TABLE)
         self.placements = [worker.placement(0), worker.placement(1)]
-        self.leader: Any = Driven(PrefillLeader(worker, replace(settings(), pids=(1, 2), prefix_cache=True), {KV: 16, INDEX: 16}))
+        self.leader: Any = Driven(Leader(worker, replace(settings(), pids=(1, 2), prefix_cache=True), {KV: 16, INDEX: 16}))
         self.ranks = [RankCore(rank=Rank(r), boot=ranks[r].boot, placements=self.placements, seal=True) for r in (0, 1)]
         self.said: list[Verdict] = []
         self.damaged = False
@@ -79,9 +79,9 @@ def test_a_doubt_is_judged_by_the_stages_that_hold_the_group(group: GroupName, d
     asked = ticket(1, length=9)
     bench.leader.step(MessageReceived(GATEWAY, asked), NOW)
     bench.run()
-    assert bench.leader.ledger.view()[group]["shared"] == 2
+    assert bench.leader.worker.ledger.view()[group]["shared"] == 2
     bench.damaged = damaged
     bench.leader.step(MessageReceived(D, Doubt(asked.key, 1, group, (BlockIndex(1),))), NOW)
     bench.run()
     assert [verdict.found for verdict in bench.said] == [found]
-    assert bench.leader.ledger.view()[group]["cached"] == (1 if damaged else 0)
+    assert bench.leader.worker.ledger.view()[group]["cached"] == (1 if damaged else 0)

@@ -65,7 +65,7 @@ class Fleet:
         return self.world.nodes[Boot(boot)].leader
 
     def states(self, boot: int) -> dict[int, RoomState]:
-        return {int(r.ticket.stamp): r.state for r in self.leader(boot).rooms.values()}
+        return {int(r.ticket.stamp): r.state for r in self.leader(boot).worker.rooms.values()}
 
     def right(self, *numbers: int) -> None:
         """They have said what they say alone, and nothing is left."""
@@ -73,8 +73,8 @@ class Fleet:
             assert self.world.tokens(n) == expected(prompt(n), 4)
         assert self.world.clean
         for node in self.world.nodes.values():
-            assert not len(node.leader.followers)
-            assert node.leader.ledger.pins == 0
+            assert not len(node.leader.worker.followers)
+            assert node.leader.worker.ledger.pins == 0
 
 
 @pytest.mark.parametrize(("roles", "boot"), [(("prefill", "decode"), P), (("unified",), U)])
@@ -84,8 +84,8 @@ def test_rooms_with_one_beginning_compute_it_once(roles: tuple[str, ...], boot: 
     fleet.world.run()
     fleet.right(*range(1, 6))
     assert sorted(fleet.computed[n] for n in range(1, 6)) == [3, 3, 3, 3, 19]
-    assert fleet.leader(boot).marks[Mark.FOLLOWED] >= 2
-    assert fleet.leader(boot).marks[Mark.COMPUTED_TWICE] == 0
+    assert fleet.leader(boot).worker.marks[Mark.FOLLOWED] >= 2
+    assert fleet.leader(boot).worker.marks[Mark.COMPUTED_TWICE] == 0
 
 
 def test_they_begin_as_soon_as_what_they_have_in_common_is_computed() -> None:
@@ -110,7 +110,7 @@ def test_rooms_with_one_beginning_fetch_it_once() -> None:
     fleet.world.run()
     fleet.right(*range(1, 7))
     assert sorted(fleet.read[n] for n in range(1, 7)) == [1, 1, 1, 1, 1, 5]
-    assert fleet.leader(D).marks[Mark.FOLLOWED] >= 2
+    assert fleet.leader(D).worker.marks[Mark.FOLLOWED] >= 2
 
 
 def test_one_that_asks_the_very_same_follows_to_the_last_page() -> None:
@@ -133,7 +133,7 @@ def test_a_follower_holds_nothing_and_keeps_nobody_waiting() -> None:
     fleet.world.submit(submit(3, other, max_tokens=4))
     fleet.world.run()
     assert fleet.states(D) == {1: RoomState.FETCHING, 2: RoomState.QUEUED, 3: RoomState.FETCHING}
-    held = fleet.leader(D).ledger.held(next(r.key for r in fleet.leader(D).rooms.values() if r.ticket.stamp == 2))
+    held = fleet.leader(D).worker.ledger.held(next(r.key for r in fleet.leader(D).worker.rooms.values() if r.ticket.stamp == 2))
     assert not any(held.values())
     fleet.world.freeze_reads = False
     fleet.world.run()
@@ -169,12 +169,12 @@ def test_a_follower_goes_alone_when_half_of_its_patience_is_over() -> None:
     fleet = Fleet("prefill", "decode")
     fleet.world.freeze_reads = True
     fleet.ask(1, 2)
-    half_ms = next(r.ticket.admit_ms for r in fleet.leader(D).rooms.values()) // 2
+    half_ms = next(r.ticket.admit_ms for r in fleet.leader(D).worker.rooms.values()) // 2
     fleet.world.advance(half_ms - 1)
     assert fleet.states(D)[2] is RoomState.QUEUED
     fleet.world.advance(1)
     assert fleet.states(D)[2] is RoomState.FETCHING
-    assert fleet.leader(D).marks[Mark.FOLLOWED_IN_VAIN] == 1
+    assert fleet.leader(D).worker.marks[Mark.FOLLOWED_IN_VAIN] == 1
     fleet.world.freeze_reads = False
     fleet.world.run()
     assert all(isinstance(fleet.world.end(n), Finish) for n in (1, 2))
@@ -186,9 +186,9 @@ def test_who_goes_alone_does_not_follow_again() -> None:
     fleet = Fleet("prefill", "decode", max_rooms=1)
     fleet.world.freeze_reads = True
     fleet.ask(1, 2)
-    admit_ms = next(r.ticket.admit_ms for r in fleet.leader(D).rooms.values())
+    admit_ms = next(r.ticket.admit_ms for r in fleet.leader(D).worker.rooms.values())
     fleet.world.advance(admit_ms // 2)
-    assert fleet.leader(D).marks[Mark.FOLLOWED_IN_VAIN] == 1
+    assert fleet.leader(D).worker.marks[Mark.FOLLOWED_IN_VAIN] == 1
     timer = fleet.leader(D).next_wake()
     assert timer is None or timer > fleet.world.now, "it is not asked again at once"
     assert fleet.states(D)[2] is RoomState.QUEUED, "there is no place for it"

@@ -11,7 +11,7 @@ from baton.core.effects import Effect, GiveUp, Issue, Send
 from baton.core.events import GatewayConnected, MessageReceived, RankReported
 from baton.core.ids import Boot, Micros, Rank, Seq
 from baton.core.messages import FailCode, Failed, Trial
-from baton.core.scheduler.unified import UnifiedLeader
+from baton.core.scheduler.leader import Leader
 
 GATEWAY, U = Boot(1), Boot(2)
 
@@ -24,7 +24,7 @@ class Ranks:
         (one,) = whole.ranks
         more = tuple(msgspec.structs.replace(one, boot=Boot(U + r), rank=r, tp_rank=r) for r in range(ranks))
         whole = msgspec.structs.replace(whole, tp=ranks, ranks=more)
-        self.leader: Any = Driven(UnifiedLeader(whole, settings(), {"full": 16}))  # type: ignore[dict-item]
+        self.leader: Any = Driven(Leader(whole, settings(), {"full": 16}))  # type: ignore[dict-item]
         self.leader.step(GatewayConnected(GATEWAY), Micros(0))
         self.said: list[Effect] = []
         for number in rooms:
@@ -32,7 +32,7 @@ class Ranks:
             self.leader.step(MessageReceived(GATEWAY, own), Micros(0))
         self.take()
         self.ranks = ranks
-        (self.seq,) = self.leader._flight
+        (self.seq,) = self.leader.worker.batches._flight
 
     def take(self) -> list[Effect]:
         found = self.leader.effects()
@@ -42,8 +42,8 @@ class Ranks:
     def report(self, rank: int, *, wedged: Wedged | None = None, ended: bool = False) -> list[Effect]:
         from baton.core.agreement import Report
 
-        agreement = self.leader._agreement
-        rows = tuple(RowResult(row.key, drawn(7), {}) for _, row in self.leader._flight.get(self.seq, []))
+        agreement = self.leader.worker.agreement
+        rows = tuple(RowResult(row.key, drawn(7), {}) for _, row in self.leader.worker.batches._flight.get(self.seq, []))
         report = Report(
             Rank(rank),
             Boot(U + rank),
@@ -98,7 +98,7 @@ def test_a_step_that_ends_after_all_is_forgotten() -> None:
     ranks.stuck(0)
     ranks.report(0, ended=True)
     assert not gave_up(ranks.report(1, ended=True))
-    assert not ranks.leader._wedges
+    assert not ranks.leader.worker.batches.wedges
 
 
 def test_other_work_waits_for_no_other_rank() -> None:
@@ -121,6 +121,6 @@ def test_who_was_alone_in_the_step_is_refused_before_the_others_are_told() -> No
     suspect = msgspec.structs.replace(ticket(2, prefill=U, decode=U), alone_until=16)
     ranks.leader.step(MessageReceived(GATEWAY, suspect), Micros(1))
     ranks.report(0, ended=True)
-    (ranks.seq,) = ranks.leader._flight
+    (ranks.seq,) = ranks.leader.worker.batches._flight
     found = [(room, code) for room, code, _ in failures(ranks.stuck(0))]
     assert found == [(2, FailCode.POISON), (1, FailCode.WORKER_LOST)]

@@ -13,8 +13,8 @@ from baton.core.ids import GroupName
 from baton.core.marks import Mark
 from baton.core.memory.state import DType, Full, Group, StateSpec, StateTable, Unit, Whole, Window
 from baton.core.messages import FailCode, Failed, FirstToken, Intactness, Offer, Tokens, Verdict
+from baton.core.scheduler.leader import Leader
 from baton.core.scheduler.room import RoomState
-from baton.core.scheduler.unified import UnifiedLeader
 from baton.core.work import Batch
 
 P, D, U = 2, 3, 4
@@ -49,7 +49,7 @@ class Bench:
         return sum(getattr(h, "cached", 0) for h in self.world.heard[submit(number).request])
 
     def view(self) -> dict[str, int]:
-        return self.prefill.leader.ledger.view()[KV]
+        return self.prefill.leader.worker.ledger.view()[KV]
 
 
 def watch(node: Node, computed: list[tuple[str, int, int]]) -> None:
@@ -93,7 +93,7 @@ def test_only_what_is_new_is_computed_and_the_answers_are_the_same() -> None:
     assert b.positions() == [(16, 3)], "what the third computed was kept"
     assert [b.cached(n) for n in (1, 2, 3, 4)] == [0, 12, 12, 16]
     assert b.world.clean
-    tally = b.prefill.leader.reuse.tally()
+    tally = b.prefill.leader.worker.reuse.tally()
     assert (tally.queries, tally.hits) == (15 + 15 + 19 + 19, 12 + 12 + 16)
     assert (b.view()["cached"], b.view()["shared"], b.view()["free"]) == (4, 0, 12)
 
@@ -155,7 +155,7 @@ def test_only_requests_with_the_same_salt_share() -> None:
 
 def test_two_that_compute_the_same_at_once_leave_it_once() -> None:
     b = bench()
-    b.prefill.leader.followers.waits = lambda *rooms, **leaving: False  # type: ignore[method-assign]
+    b.prefill.leader.worker.followers.waits = lambda *rooms, **leaving: False  # type: ignore[method-assign]
     b.begin(1, SYSTEM)
     b.begin(2, SYSTEM)
     b.world.run()
@@ -172,7 +172,7 @@ def test_what_is_cached_gives_way_to_what_is_asked_for() -> None:
         assert b.ask(number, prompt) == expected(prompt, 3)
         assert b.world.clean
         assert (b.view()["cached"], b.view()["free"]) == (4, 1)
-    assert b.prefill.leader.reuse.tally().evicted == 4 * 6 + 3 + 1
+    assert b.prefill.leader.worker.reuse.tally().evicted == 4 * 6 + 3 + 1
     assert b.ask(9, prompt) == expected(prompt, 3)
     assert b.positions()[-1] == (16, 1), "the last is there as a whole"
 
@@ -186,7 +186,7 @@ def test_a_room_waits_while_others_pin_what_it_would_need() -> None:
     assert (b.view()["shared"], b.view()["full"], b.view()["free"]) == (3, 1, 2)
     b.begin(3, tuple(range(20, 33)))  # four pages: two are free, and the others are used
     b.world.run()
-    assert [r.state for r in b.prefill.leader.rooms.values()] == [RoomState.OFFERED, RoomState.QUEUED]
+    assert [r.state for r in b.prefill.leader.worker.rooms.values()] == [RoomState.OFFERED, RoomState.QUEUED]
     b.world.freeze_reads = False
     b.world.run()
     assert b.world.tokens(3) == expected(tuple(range(20, 33)), 3)
@@ -226,8 +226,8 @@ def failures(b: Bench) -> list[Failed]:
 
 def page_of(b: Bench, number: int, at: int) -> int:
     """The page that holds a part of what request `number` asked."""
-    room = next(r for r in b.prefill.leader.rooms.values() if r.ticket.stamp == number)
-    return int(b.prefill.leader.ledger.held(room.key)[KV][at])
+    room = next(r for r in b.prefill.leader.worker.rooms.values() if r.ticket.stamp == number)
+    return int(b.prefill.leader.worker.ledger.held(room.key)[KV][at])
 
 
 def test_a_damaged_page_leaves_with_all_above_it_and_all_who_share_it() -> None:
@@ -309,7 +309,7 @@ def test_a_reset_may_be_of_one_worker() -> None:
     views = b.world.front.ledger(question)
     assert views is not None
     assert [view.name for view in views] == ["prefill-2"]
-    assert [b.world.nodes[boot].leader.ledger.view()[KV]["cached"] for boot in (P, D)] == [0, 5]
+    assert [b.world.nodes[boot].leader.worker.ledger.view()[KV]["cached"] for boot in (P, D)] == [0, 5]
 
 
 def test_clearing_the_pools_empties_the_cache() -> None:
@@ -356,8 +356,8 @@ def test_only_state_in_pages_of_the_whole_sequence_is_kept(groups: tuple[Group, 
     table = StateTable(1, 4, groups, specs)
     assert table.cacheable == cacheable
     worker = msgspec.structs.replace(manifest("unified", 2), table=table)
-    leader = UnifiedLeader(worker, settings(prefix_cache=True), dict.fromkeys((g.name for g in groups), 16))
-    assert leader.reuse.on == cacheable
+    leader = Leader(worker, settings(prefix_cache=True), dict.fromkeys((g.name for g in groups), 16))
+    assert leader.worker.reuse.on == cacheable
 
 
 # ---- unified ------------------------------------------------------------------------------------
@@ -413,21 +413,21 @@ class Remembering(dict[Any, Any]):
 
 def test_a_room_that_was_away_keeps_its_pages_to_itself() -> None:
     b = unified(pages=9, host_bytes=1 << 20)
-    away, entered, enter = Remembering(), list[bool](), b.prefill.leader.ledger.enter
+    away, entered, enter = Remembering(), list[bool](), b.prefill.leader.worker.ledger.enter
     b.prefill.host = away
 
     def watched(k: Any, *page: Any) -> bool:
         entered.append(k in away)
         return enter(k, *page)
 
-    b.prefill.leader.ledger.enter = watched  # type: ignore[method-assign]
+    b.prefill.leader.worker.ledger.enter = watched  # type: ignore[method-assign]
     for n in (1, 2):
         b.begin(n, tuple(range(40 * n, 40 * n + 9)), max_tokens=14)
     b.world.run()
     for n in (1, 2):
         assert b.world.tokens(n) == expected(tuple(range(40 * n, 40 * n + 9)), 14)
-    assert b.prefill.leader.marks[Mark.RETRACTED]
-    assert b.prefill.leader.marks[Mark.RESUMED]
+    assert b.prefill.leader.worker.marks[Mark.OFFLOADED]
+    assert b.prefill.leader.worker.marks[Mark.RESUMED]
     assert entered
     assert not any(entered)
     assert b.world.clean

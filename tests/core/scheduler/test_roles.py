@@ -29,10 +29,8 @@ from baton.core.messages import (
     Verdict,
 )
 from baton.core.rank.rank_effects import Read
-from baton.core.scheduler.decode import DECODE
-from baton.core.scheduler.prefill import PREFILL
 from baton.core.scheduler.room import RoomState, Saw
-from baton.core.scheduler.unified import UNIFIED
+from baton.core.scheduler.tables import DECODE, PREFILL, UNIFIED
 from baton.core.work import ReadOutcome
 
 P, D = 2, 3
@@ -200,7 +198,7 @@ def test_damage_in_the_sources_pages_is_found_by_its_birth_sum_and_opens_a_new_e
     world.submit(submit(1, prompt(9), max_tokens=5))
     world.run()
     source = world.nodes[Boot(P)]
-    page = source.leader.ledger.held(next(iter(source.leader.rooms)))["full"][1]
+    page = source.leader.worker.ledger.held(next(iter(source.leader.worker.rooms)))["full"][1]
     source.engine.pool[page * source.engine.placement.page_bytes("full") + 33] ^= 1
     world.freeze_reads = False
     world.run()
@@ -289,7 +287,7 @@ def test_stale_fails_a_room_that_lacks_something_and_none_that_has_everything() 
         for _ in range(steps):
             world.step()
         decode = world.nodes[Boot(D)].leader
-        for room in list(decode.rooms.values()):
+        for room in list(decode.worker.rooms.values()):
             state = room.state
             decode.step(MessageReceived(Boot(P), Stale(room.key)), world.now)
             world.run()
@@ -353,9 +351,9 @@ def test_an_offer_before_its_ticket_waits_without_pages_and_is_answered_stale() 
     world.hold = lambda source, target, message: isinstance(message, Ticket) and target == Boot(D)
     world.submit(submit(1, prompt(9), deadline_ms=60_000))
     world.run()
-    assert world.nodes[Boot(D)].leader.ledger.clean
+    assert world.nodes[Boot(D)].leader.worker.ledger.clean
     world.advance(6_000)
-    epochs = {key.epoch for key in world.nodes[Boot(P)].leader.rooms}
+    epochs = {key.epoch for key in world.nodes[Boot(P)].leader.worker.rooms}
     assert epochs == {2}, "prefill was told that decode does not know the first epoch"
 
 
@@ -418,14 +416,14 @@ def test_a_higher_epoch_ends_the_lower_and_an_old_one_changes_nothing() -> None:
     world.submit(submit(1, prompt(9)))
     world.run()
     decode = world.nodes[Boot(D)].leader
-    first = next(iter(decode.rooms.values())).ticket
+    first = next(iter(decode.worker.rooms.values())).ticket
     second = replace(first, key=replace(first.key, epoch=2))
     decode.step(MessageReceived(world.GATEWAY, second), world.now)
     world.run()
-    assert first.key not in decode.rooms
+    assert first.key not in decode.worker.rooms
     decode.step(MessageReceived(world.GATEWAY, first), world.now)
     decode.step(MessageReceived(world.GATEWAY, Abort(first.key, "late")), world.now)
-    assert set(decode.rooms) == {second.key}
+    assert set(decode.worker.rooms) == {second.key}
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from baton.core.ids import Boot, GroupName, Micros, Rank
 from baton.core.memory.state import DType, Full, Group, StateSpec, StateTable, Unit, Window
 from baton.core.rank.rank import RankCore
 from baton.core.rank.rank_effects import Compute
-from baton.core.scheduler.unified import UnifiedLeader
+from baton.core.scheduler.leader import Leader
 from baton.core.work import Batch, BatchDone, Row, RowDone
 
 NOW, GATEWAY, B = Micros(1), Boot(1), 4
@@ -33,7 +33,7 @@ class Bench:
 
     def __init__(self, window: int, *, page_blocks: int, step: int, pages: int) -> None:
         worker = replace(manifest("unified", 2), table=table(window), page_blocks=page_blocks)
-        self.leader: Any = Driven(UnifiedLeader(worker, settings(step_tokens=step), {KV: 64, WINDOW: pages}))
+        self.leader: Any = Driven(Leader(worker, settings(step_tokens=step), {KV: 64, WINDOW: pages}))
         self.rank = RankCore(rank=Rank(0), boot=Boot(2), placements=[worker.placement(0)], seal=True)
         self.window, self.k, self.units = window, page_blocks, {g: len(worker.placement(0).units(g)) for g in (KV, WINDOW)}
         self.leader.step(GatewayConnected(GATEWAY), NOW)
@@ -55,7 +55,7 @@ class Bench:
         """Until a batch is to be computed, or nothing moves."""
         while True:
             effects = [e for issue in self.leader.effects() if isinstance(issue, Issue) for e in self.rank.step(issue.plan, T0)]
-            self.leader.ledger.audit()
+            self.leader.worker.ledger.audit()
             if computes := [e.batch for e in effects if isinstance(e, Compute)]:
                 return computes[0]
             if (report := report_of(self.rank)) is None:
@@ -91,4 +91,4 @@ def test_a_row_holds_what_it_looks_back_on_where_it_was_written_and_little_else(
         if len(row.tokens) == 1 and row.start >= prompt:  # decoding
             first = max(0, row.start - window + 1) // (B * page_blocks)
             assert len(row.pages[WINDOW]) == -(-past // (B * page_blocks)) - first
-    assert bench.leader.ledger.clean
+    assert bench.leader.worker.ledger.clean

@@ -6,7 +6,6 @@ from tests.core.world import World
 from baton.core.events import MessageReceived
 from baton.core.ids import Boot
 from baton.core.messages import Admitted, Ended, Failed, Offer, Withdrawn
-from baton.core.scheduler.prefill import PrefillLeader
 from baton.core.scheduler.prefill_room import PrefillRoom
 
 P, D = 2, 3
@@ -35,8 +34,7 @@ def said(world: World, kind: type) -> list[tuple[int, int]]:
 
 def rooms(world: World) -> dict[int, PrefillRoom]:
     leader = world.nodes[Boot(P)].leader
-    assert isinstance(leader.core, PrefillLeader)
-    return {int(k.room, 16): r for k, r in leader.rooms.items()}
+    return {int(k.room, 16): r for k, r in leader.worker.rooms.items()}
 
 
 def test_the_youngest_unadmitted_room_gives_way_and_both_sides_are_told():
@@ -47,7 +45,7 @@ def test_the_youngest_unadmitted_room_gives_way_and_both_sides_are_told():
     assert said(w, Withdrawn) == [(9, D), (9, World.GATEWAY)]
     assert said(w, Ended) == [(9, World.GATEWAY)]
     assert rooms(w).keys() == {3, 7}
-    assert len(w.nodes[Boot(P)].leader.ledger.held(rooms(w)[3].key)["full"]) == 2
+    assert len(w.nodes[Boot(P)].leader.worker.ledger.held(rooms(w)[3].key)["full"]) == 2
 
 
 def test_as_many_give_way_as_are_needed():
@@ -87,7 +85,7 @@ def test_pages_on_their_way_back_count():
     w = world()
     give(w, 8, 8)
     give(w, 9, 8)
-    w.nodes[Boot(P)].leader.end(rooms(w)[8])  # dropped, not quiet yet
+    w.nodes[Boot(P)].leader.worker.end(rooms(w)[8])  # dropped, not quiet yet
     w.nodes[Boot(P)].leader.step(MessageReceived(World.GATEWAY, ticket(3, length=8)), w.now)
     w.run()
     assert not said(w, Withdrawn)
@@ -104,4 +102,4 @@ def test_decode_takes_no_memory_for_what_was_withdrawn_before_its_ticket_came():
     decode.step(MessageReceived(World.GATEWAY, ticket(9, length=8)), w.now)
     w.run()
     assert not [m for s, _, m in w.log if s == D and isinstance(m, Admitted | Failed)]
-    assert not any(decode.ledger.held(ticket(9).key).values())
+    assert not any(decode.worker.ledger.held(ticket(9).key).values())

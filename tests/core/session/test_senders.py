@@ -35,6 +35,7 @@ from baton.core.messages import (
     Tokens,
     Unpaired,
 )
+from baton.core.scheduler.pairing import Pairing
 from baton.core.session.senders import RULES
 
 P, D, OTHER_P, OTHER_D, STRANGER = Boot(2), Boot(3), Boot(4), Boot(5), Boot(99)
@@ -96,21 +97,21 @@ def served(world: World, **limits: Any) -> World:
         assert isinstance(world.end(number), Finish)
     assert world.clean
     assert world.front.marks[Mark.NEW_EPOCH] == 0
-    assert not any(node.leader._epochs for node in world.nodes.values())
+    assert not any(len(node.leader.worker.epochs) for node in world.nodes.values())
     return world
 
 
 def test_what_another_one_says_first_changes_nothing_and_is_counted() -> None:
     world = served(Confused())
     assert world.front.marks[Mark.WRONG_PARTY] > 10
-    assert all(node.leader.marks[Mark.WRONG_PARTY] > 0 for node in world.nodes.values())
+    assert all(node.leader.worker.marks[Mark.WRONG_PARTY] > 0 for node in world.nodes.values())
 
 
 def test_what_is_said_twice_changes_nothing() -> None:
     world = served(Stammering())
     assert world.front.marks[Mark.WRONG_PARTY] == 0
-    assert sum(node.leader.marks[Mark.BORROWED] for node in world.nodes.values()) == 1
-    assert all(node.leader._counters().epochs <= 3 for node in world.nodes.values())
+    assert sum(node.leader.worker.marks[Mark.BORROWED] for node in world.nodes.values()) == 1
+    assert all(node.leader._books._counters().epochs <= 3 for node in world.nodes.values())
 
 
 def test_a_ticket_said_twice_is_one_ticket_of_those_that_a_worker_has_heard() -> None:
@@ -119,8 +120,8 @@ def test_a_ticket_said_twice_is_one_ticket_of_those_that_a_worker_has_heard() ->
     world.run()
     for _ in range(2):
         node.leader.step(MessageReceived(world.GATEWAY, ticket(prefill=2, decode=2)), Micros(1))
-    assert len(node.leader.rooms) == 1
-    assert node.leader._news._tickets == {world.GATEWAY: 1}
+    assert len(node.leader.worker.rooms) == 1
+    assert node.leader._books.news._tickets == {world.GATEWAY: 1}
 
 
 def test_another_gateway_neither_opens_nor_ends_a_room() -> None:
@@ -129,11 +130,11 @@ def test_another_gateway_neither_opens_nor_ends_a_room() -> None:
     node.leader.step(GatewayConnected(Boot(7)), T0)
     mine = ticket(prefill=2, decode=2, gateway=1)
     node.leader.step(MessageReceived(Boot(7), mine), T0)
-    assert not node.leader.rooms
+    assert not node.leader.worker.rooms
     node.leader.step(MessageReceived(Boot(1), mine), T0)
     node.leader.step(MessageReceived(Boot(7), replace(mine, key=key(1, 2), gateway=Boot(7))), T0)
-    assert list(node.leader.rooms) == [mine.key]
-    assert node.leader.marks[Mark.WRONG_PARTY] == 2
+    assert list(node.leader.worker.rooms) == [mine.key]
+    assert node.leader.worker.marks[Mark.WRONG_PARTY] == 2
 
 
 def fronted() -> Front:
@@ -197,26 +198,26 @@ def test_only_a_gateway_orders() -> None:
         decode.effects()
         decode.step(MessageReceived(P, message), T0)
         assert decode.effects() == []
-    assert decode.marks[Mark.WRONG_PARTY] == 4
+    assert decode.worker.marks[Mark.WRONG_PARTY] == 4
 
 
 def test_an_answer_to_no_question_pairs_nobody() -> None:
     world = World()
     decode = world.add("decode", D).leader
     decode.step(MessageReceived(world.GATEWAY, Introduce(P, "tcp://p", manifest("prefill", P))), T0)
-    plan = decode._partners.find(P).plan.digest
+    plan = decode.stage(Pairing).partners.find(P).plan.digest
     decode.step(MessageReceived(P, HelloBack(plan)), T0)
-    assert decode._partners.paired() == []
+    assert decode.stage(Pairing).partners.paired() == []
 
 
 def test_a_refusal_counts_as_an_answer_alone() -> None:
     world = World()
     prefill, decode = world.add("prefill", P).leader, world.add("decode", D).leader
     world.run()
-    assert len(decode._partners.paired()) == 1
+    assert len(decode.stage(Pairing).partners.paired()) == 1
     decode.step(MessageReceived(P, Refused("another one was meant")), T0)
-    assert len(decode._partners.paired()) == 1
-    assert not prefill.rooms
+    assert len(decode.stage(Pairing).partners.paired()) == 1
+    assert not prefill.worker.rooms
 
 
 def test_credits_are_those_of_whoever_states_them() -> None:

@@ -1,7 +1,5 @@
 """What is said twice, or by a worker that the ticket does not name, changes nothing."""
 
-from typing import Any
-
 import pytest
 from tests.core.build import drawn, key, ticket
 from tests.core.world import World
@@ -27,7 +25,7 @@ def pair() -> World:
     return world
 
 
-def leader(world: World, boot: int) -> Leader[Any]:
+def leader(world: World, boot: int) -> Leader:
     return world.nodes[Boot(boot)].leader
 
 
@@ -52,7 +50,7 @@ def test_an_offer_of_another_prefill_worker_does_not_admit_a_room() -> None:
     give(world, D, ticket())
     leader(world, D).step(MessageReceived(Boot(OTHER), offer(0)), world.now)
     world.run()
-    room = leader(world, D).rooms[key()]
+    room = leader(world, D).worker.rooms[key()]
     assert (room.state, room.offers, admitted(world)) == (RoomState.QUEUED, {}, [])
     leader(world, D).step(MessageReceived(Boot(P), offer(0)), world.now)
     world.run()
@@ -65,7 +63,7 @@ def test_an_offer_of_another_prefill_worker_is_no_progress_of_a_room_that_fetche
     leader(world, D).step(MessageReceived(Boot(P), offer(0)), world.now)
     world.run()
     world.advance(1_000)
-    room = leader(world, D).rooms[key()]
+    room = leader(world, D).worker.rooms[key()]
     before = room.progress
     leader(world, D).step(MessageReceived(Boot(OTHER), offer(1, Record(room.length, drawn(7), None, 0))), world.now)
     world.run()
@@ -77,7 +75,7 @@ def test_an_early_offer_of_another_prefill_worker_is_not_the_tickets() -> None:
     leader(world, D).step(MessageReceived(Boot(OTHER), offer(0)), world.now)
     leader(world, D).step(MessageReceived(Boot(OTHER), Borrow(key(), BlockIndex(0))), world.now)
     give(world, D, ticket())
-    room = leader(world, D).rooms[key()]
+    room = leader(world, D).worker.rooms[key()]
     assert (room.state, room.offers) == (RoomState.QUEUED, {})
     assert not [m for source, _, m in world.log if source == D and isinstance(m, Loan)], "nor is its question"
 
@@ -90,11 +88,11 @@ def test_a_ticket_said_twice_leaves_its_room_as_it_is(boot: int) -> None:
     world = pair()
     said = ticket(prefill=U, decode=U) if boot == U else ticket()
     leader(world, boot).step(MessageReceived(World.GATEWAY, said), world.now)
-    room, draft = leader(world, boot).rooms[key()], list(leader(world, boot).draft.drop)
+    room, draft = leader(world, boot).worker.rooms[key()], list(leader(world, boot).worker.draft.drop)
     leader(world, boot).step(MessageReceived(World.GATEWAY, said), world.now)
-    assert leader(world, boot).rooms[key()] is room
+    assert leader(world, boot).worker.rooms[key()] is room
     assert room.state is not RoomState.ENDING
-    assert leader(world, boot).draft.drop == draft
+    assert leader(world, boot).worker.draft.drop == draft
 
 
 @pytest.mark.parametrize("boot", [P, D])
@@ -102,12 +100,12 @@ def test_a_ticket_said_twice_leaves_its_room_as_it_is(boot: int) -> None:
 def test_after_the_end_neither_the_same_ticket_nor_an_older_one_makes_a_room(boot: int, again: int) -> None:
     world = pair()
     give(world, boot, ticket(epoch=2))
-    leader(world, boot).end(leader(world, boot).rooms[key(epoch=2)])
+    leader(world, boot).worker.end(leader(world, boot).worker.rooms[key(epoch=2)])
     leader(world, boot).step(TimerDue(), world.now)  # a turn, in which the ranks hear of it
     world.run()
-    assert not leader(world, boot).rooms
+    assert not leader(world, boot).worker.rooms
     give(world, boot, ticket(epoch=again))
-    assert not leader(world, boot).rooms
+    assert not leader(world, boot).worker.rooms
 
 
 def test_an_offer_said_twice_is_taken_once() -> None:
@@ -116,7 +114,7 @@ def test_an_offer_said_twice_is_taken_once() -> None:
     for _ in range(2):
         leader(world, D).step(MessageReceived(Boot(P), offer(0)), world.now)
         world.run()
-    room = leader(world, D).rooms[key()]
+    room = leader(world, D).worker.rooms[key()]
     assert (room.state, room.ordered) == (RoomState.FETCHING, 1)
     assert admitted(world) == [P, World.GATEWAY]
 
@@ -129,11 +127,11 @@ def test_an_admission_that_crosses_prefills_end_is_no_reason_for_another_failure
     world = pair()
     prefill = leader(world, P)
     prefill.step(MessageReceived(World.GATEWAY, ticket()), world.now)
-    prefill.end(prefill.rooms[key()])
-    assert prefill.rooms[key()].state is RoomState.ENDING, "its ranks have not heard of it yet"
+    prefill.worker.end(prefill.worker.rooms[key()])
+    assert prefill.worker.rooms[key()].state is RoomState.ENDING, "its ranks have not heard of it yet"
     prefill.step(MessageReceived(Boot(D), Admitted(key())), world.now)
     world.run()
-    assert not prefill.rooms
+    assert not prefill.worker.rooms
     assert not [m for _, _, m in world.log if isinstance(m, Stale)]
     prefill.step(MessageReceived(Boot(D), Admitted(key())), world.now)
     world.run()

@@ -1,4 +1,4 @@
-"""The part of a prefill leader that fetches state back: what a decode worker has cached of a prompt, where that is cheaper.
+"""Fetches state back: what a decode worker has cached of a prompt, where that is cheaper than computing it.
 
     COMPUTING ──Borrow──▶ BORROWING ──Loan──▶ ordered as a fetch, patiently ──verified on every rank──▶ COMPUTING   the rest
                              ├── nothing there, no answer in time, not worth it ────────────────────▶ COMPUTING   all of it
@@ -12,7 +12,8 @@ differs from the lender's sums the lender hears (`Doubt`), and hashes it where i
 any of this. Memory is not waited for, and the time is bounded: an answer by `answer_ms`, a read by its deadline.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 import msgspec
 
@@ -26,9 +27,12 @@ from baton.core.manifest import Manifest
 from baton.core.marks import Mark
 from baton.core.memory.pages import PageState
 from baton.core.messages import Borrow, Doubt, Hello, Intactness, Loan, Returned, Verdict
-from baton.core.scheduler.leader import Leader
+from baton.core.scheduler.admission import Reuse
+from baton.core.scheduler.offering import Offering
 from baton.core.scheduler.prefill_room import PrefillRoom
 from baton.core.scheduler.room import RoomState, Saw
+from baton.core.scheduler.stage import Handlers, Stage
+from baton.core.scheduler.worker import Worker
 
 SLOWER = 8  # times as long as it would at the usual rate a read may take
 
@@ -40,121 +44,121 @@ class Lender(msgspec.Struct):
     met: set[Rank]
 
 
-class Borrowing:
-    """What one prefill leader fetches back, from the question to the answer."""
+class Borrowing(Stage[PrefillRoom]):
+    """What one prefill worker fetches back, from the question to the answer."""
 
-    def __init__(self, leader: Leader[PrefillRoom], *, took: Callable[[PrefillRoom], None]) -> None:
-        """took: more of a room's prompt is there, behind what was; it is to be offered, and others may have it"""
-        self._leader, self._took = leader, took
-        self.pace = PrefillRates(leader.settings.fetch_back)
+    def __init__(self, worker: Worker[PrefillRoom], offering: Offering) -> None:
+        super().__init__(worker)
+        self._offering = offering
+        self.pace = PrefillRates(worker.settings.fetch_back)
         self._lenders: dict[Boot, Lender] = {}
         self._began: list[tuple[Micros, int]] = []  # steps under way: when, and how many tokens
         self._ended = Micros(0)  # when the last step did
 
-    def __len__(self) -> int:
-        """Steps under way."""
-        return len(self._began)
+    def handlers(self) -> Handlers:
+        return {Hello: self._meet_lender, Loan: self.on_loan, Verdict: self._on_verdict}
 
-    def meet_lender(self, hello: Hello) -> None:
+    def kept(self) -> dict[str, Collection[Any]]:
+        return {"steps": self._began}
+
+    def _meet_lender(self, sender: Boot, hello: Hello) -> None:
         """A decode worker has paired with us; connect to it if it lends."""
         theirs, lends = hello.manifest, hello.lends
-        wanted = self._leader.reuse.on and self._leader.manifest.seal and self.pace.mode is not FetchBack.NEVER
-        if not wanted or lends is None or theirs.boot in self._lenders:
+        wanted = self.worker.reuse.on and self.worker.manifest.seal and self.pace.mode is not FetchBack.NEVER
+        if not wanted or lends is None or theirs.boot in self._lenders or not self._offering.pairs_with(sender):
             return
-        if any(lends.fabric not in rank.exposures for rank in self._leader.manifest.ranks):
+        if any(lends.fabric not in rank.exposures for rank in self.worker.manifest.ranks):
             return  # a fabric that we have not
         try:
-            plan: PairPlan = self._leader.plans.pair([theirs.placement(r.rank) for r in theirs.ranks], self._leader.placements)
+            plan: PairPlan = self.worker.plans.pair([theirs.placement(r.rank) for r in theirs.ranks], self.worker.placements)
         except BatonError:  # they fit the other way alone
             return
         if plan.digest == lends.plan:
             self._lenders[theirs.boot] = Lender(theirs, set())
-            self._leader.draft.meet.append(Meet(theirs, lends.fabric))
+            self.worker.draft.meet.append(Meet(theirs, lends.fabric))
 
-    def lose_lender(self, boot: Boot) -> None:
+    def peer_lost(self, boot: Boot, why: str) -> None:
         """A decode worker is gone; reads from it end."""
         if self._lenders.pop(boot, None) is not None:
-            self._leader.draft.part.append(boot)
+            self.worker.draft.part.append(boot)
 
     def stepping(self, tokens: int) -> None:
         """A step of so many tokens begins."""
-        self._began.append((self._leader.now, tokens))
+        self._began.append((self.worker.now, tokens))
 
     def stepped(self) -> None:
         """The oldest step under way has ended."""
         began, tokens = self._began.pop(0)
-        self.pace.compute.saw(tokens, max(1, self._leader.now - max(began, self._ended)))
-        self._ended = self._leader.now
+        self.pace.compute.saw(tokens, max(1, self.worker.now - max(began, self._ended)))
+        self._ended = self.worker.now
 
     # ---- asking ---------------------------------------------------------------------------------
 
-    def borrow(self, room: PrefillRoom) -> None:
+    def admitted(self, room: PrefillRoom, reuse: Reuse) -> None:
         """A room has pages for its prompt: ask decode for what of it is not here, where that is worth it."""
         lender, lacking = self._lenders.get(room.ticket.decode), self._last_block(room) - self._block(room.done)
-        if lender is None or len(lender.met) < len(self._leader.placements) or lacking < self._leader.manifest.page_blocks:
+        if lender is None or len(lender.met) < len(self.worker.placements) or lacking < self.worker.manifest.page_blocks:
             return
         if not self._pays(lacking):
-            self._leader.marks[Mark.NOT_WORTH_IT] += 1
+            self.worker.marks[Mark.NOT_WORTH_IT] += 1
             return
-        self._leader.see(room, Saw.ASKED)
-        self._leader.ledger.move(room.key, PageState.FETCHING)
-        room.answer_by = Micros(self._leader.now + self._leader.settings.answer_ms * 1000)
-        self._leader.send(room.ticket.decode, Borrow(room.key, self._block(room.done)))
+        self.worker.see(room, Saw.ASKED)
+        self.worker.ledger.move(room.key, PageState.FETCHING)
+        room.answer_by = Micros(self.worker.now + self.worker.settings.answer_ms * 1000)
+        self.worker.send(room.ticket.decode, Borrow(room.key, self._block(room.done)))
 
     def _block(self, position: int) -> BlockIndex:
-        return BlockIndex(position // self._leader.state_table.block_tokens)
+        return BlockIndex(position // self.worker.state_table.block_tokens)
 
     def _last_block(self, room: PrefillRoom) -> BlockIndex:
         """The block that must be computed: the one that the last token is in."""
         return self._block(room.length - 1)
 
     def _pays(self, blocks: int) -> bool:
-        return self.pace.pays(
-            tokens=blocks * self._leader.state_table.block_tokens, nbytes=blocks * self._leader.reuse.block_bytes
-        )
+        return self.pace.pays(tokens=blocks * self.worker.state_table.block_tokens, nbytes=blocks * self.worker.reuse.block_bytes)
 
     def timer(self) -> Micros | None:
         """When the earliest answer is due."""
         due: Micros | None = None
-        for room in self._leader.rooms.in_state(RoomState.BORROWING):
+        for room in self.worker.rooms.in_state(RoomState.BORROWING):
             if room.answer_by is not None and (due is None or room.answer_by < due):
                 due = room.answer_by
         return due
 
-    def on_timer(self, now: Micros) -> None:
+    def on_timer(self) -> None:
         """An answer may be overdue."""
-        for room in self._leader.rooms.in_state(RoomState.BORROWING):
-            if room.answer_by is not None and now >= room.answer_by:
-                self._leader.marks[Mark.NOT_ANSWERED] += 1
+        for room in self.worker.rooms.in_state(RoomState.BORROWING):
+            if room.answer_by is not None and self.worker.now >= room.answer_by:
+                self.worker.marks[Mark.NOT_ANSWERED] += 1
                 self._go_on(room)
 
     # ---- reading --------------------------------------------------------------------------------
 
-    def on_loan(self, sender: Boot, loan: Loan, now: Micros) -> None:
+    def on_loan(self, sender: Boot, loan: Loan) -> None:
         """Decode says what it lends."""
-        room = self._leader.find(loan.key)
+        room = self.worker.find(loan.key)
         if room is not None and room.loan is not None:
             return  # it is being read, and returned when that has ended
         asked = room is not None and room.state is RoomState.BORROWING and room.answer_by is not None
         if room is None or not asked:
             if loan.runs:
-                self._leader.marks[Mark.LOAN_TOO_LATE] += 1
-                self._leader.send(sender, Returned(loan.key))
+                self.worker.marks[Mark.LOAN_TOO_LATE] += 1
+                self.worker.send(sender, Returned(loan.key))
             return
         blocks = self._fits(room, sender, loan)
         if blocks and self._pays(blocks):
             self._order(room, loan, blocks)
             return
-        self._leader.marks[Mark.NOT_WORTH_IT if blocks else Mark.NOTHING_LENT] += 1
+        self.worker.marks[Mark.NOT_WORTH_IT if blocks else Mark.NOTHING_LENT] += 1
         if loan.runs:
-            self._leader.send(sender, Returned(loan.key))
+            self.worker.send(sender, Returned(loan.key))
         self._go_on(room)
 
     def _fits(self, room: PrefillRoom, sender: Boot, loan: Loan) -> int:
         """Blocks that are lent behind what is here, the same of every group; 0 for anything else."""
         lender, first = self._lenders.get(sender), self._block(room.done)
         ends = {run.end for run in loan.runs.values()}
-        if lender is None or loan.runs.keys() != self._leader.ledger.pools.keys() or len(ends) != 1:
+        if lender is None or loan.runs.keys() != self.worker.ledger.pools.keys() or len(ends) != 1:
             return 0
         end = ends.pop()
         k = lender.manifest.page_blocks
@@ -164,10 +168,10 @@ class Borrowing:
 
     def _order(self, room: PrefillRoom, loan: Loan, blocks: int) -> None:
         """The ranks read it, into the room's own pages."""
-        usual_ms = self.pace.read.time(blocks * self._leader.reuse.block_bytes) / 1000
-        room.answer_by, room.progress, room.reads_since = None, self._leader.now, self._leader.now
+        usual_ms = self.pace.read.time(blocks * self.worker.reuse.block_bytes) / 1000
+        room.answer_by, room.progress, room.reads_since = None, self.worker.now, self.worker.now
         room.loan = Fetch(
-            order=self._leader.new_order(),
+            order=self.worker.new_order(),
             follows=None,
             only=(),
             key=room.key,
@@ -175,33 +179,33 @@ class Borrowing:
             length=room.length,
             runs=loan.runs,
             sums=loan.sums,
-            deadline_ms=min(self._leader.settings.fetch_ms, max(self._leader.settings.answer_ms, int(SLOWER * usual_ms))),
+            deadline_ms=min(self.worker.settings.fetch_ms, max(self.worker.settings.answer_ms, int(SLOWER * usual_ms))),
             tell=True,
             patient=True,
         )
         # Until all ranks have voted some of them may still read.
-        self._leader.orders.expect(room.loan.order, room.key, self._loan_read, by_all=True)
-        self._leader.draft.fetch.append(room.loan)
+        self.worker.orders.expect(room.loan.order, room.key, self._loan_read, by_all=True)
+        self.worker.draft.fetch.append(room.loan)
 
-    def met(self, report: Report) -> None:
+    def report(self, report: Report) -> None:
         """A rank may have met lenders, or not have reached them."""
         for met in report.met:
             lender = self._lenders.get(met.peer)
             if lender is not None and met.why:
-                self.lose_lender(met.peer)
+                self.peer_lost(met.peer, met.why)
             elif lender is not None:
                 lender.met.add(report.rank)
 
     def _loan_read(self, key: Key, order: int, vote: Vote, ballots: Mapping[Rank, Ballot]) -> None:
-        room = self._leader.rooms[key]
+        room = self.worker.rooms[key]
         if room.state is not RoomState.BORROWING:
             return
         fetch, room.loan = room.loan, None
         assert fetch is not None, "it is what was ordered"
         self._doubt(fetch, ballots.values())
-        self._leader.send(fetch.source, Returned(room.key))
+        self.worker.send(fetch.source, Returned(room.key))
         if any(ballot.vote is not Vote.ARRIVED for ballot in ballots.values()):
-            self._leader.marks[Mark.BORROWED_IN_VAIN] += 1
+            self.worker.marks[Mark.BORROWED_IN_VAIN] += 1
             self._go_on(room)
         else:
             self._arrived(room, fetch, ballots)
@@ -210,25 +214,25 @@ class Borrowing:
         """What differs from what the lender has said of it: on its way, or where it lies. The lender is to look, and before the
         loan is returned, for its pages may go then. A read that failed says nothing of that."""
         for s in dict.fromkeys(s for ballot in ballots for s in ballot.suspects):
-            self._leader.send(fetch.source, Doubt(fetch.key, s.leg, s.group, s.blocks))
+            self.worker.send(fetch.source, Doubt(fetch.key, s.leg, s.group, s.blocks))
 
-    def on_verdict(self, sender: Boot, verdict: Verdict, now: Micros) -> None:
+    def _on_verdict(self, sender: Boot, verdict: Verdict) -> None:
         """The prompt is computed in any case; this is for the operator."""
-        self._leader.marks[Mark.LOAN_DAMAGED] += verdict.found is Intactness.DAMAGED
+        self.worker.marks[Mark.LOAN_DAMAGED] += verdict.found is Intactness.DAMAGED
 
     def _arrived(self, room: PrefillRoom, fetch: Fetch, ballots: Mapping[Rank, Ballot]) -> None:
         blocks = next(run.end - run.start for run in fetch.runs.values())
-        self._leader.marks[Mark.BORROWED] += 1
-        self._leader.reuse.borrowed(blocks)
-        self.pace.read.saw(blocks * self._leader.reuse.block_bytes, max(1, self._leader.now - room.reads_since))
-        add_sums(room.sums, {rank: ballot.sums for rank, ballot in ballots.items()}, self._leader.placements)
-        room.borrowed = blocks * self._leader.state_table.block_tokens
+        self.worker.marks[Mark.BORROWED] += 1
+        self.worker.reuse.borrowed(blocks)
+        self.pace.read.saw(blocks * self.worker.reuse.block_bytes, max(1, self.worker.now - room.reads_since))
+        add_sums(room.sums, {rank: ballot.sums for rank, ballot in ballots.items()}, self.worker.placements)
+        room.borrowed = blocks * self.worker.state_table.block_tokens
         room.ordered = room.done = room.done + room.borrowed
         self._go_on(room)
-        self._took(room)
+        self._offering.brought(room)
 
     def _go_on(self, room: PrefillRoom) -> None:
         """What is not here is computed."""
-        room.answer_by, room.progress = None, self._leader.now
-        self._leader.see(room, Saw.BORROWED)
-        self._leader.ledger.move(room.key, PageState.COMPUTING)
+        room.answer_by, room.progress = None, self.worker.now
+        self.worker.see(room, Saw.BORROWED)
+        self.worker.ledger.move(room.key, PageState.COMPUTING)

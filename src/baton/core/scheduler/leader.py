@@ -1,23 +1,17 @@
-"""What every worker's leader does, whatever its role: rooms, endings, plans, reports, books.
+"""The leader of a worker: takes events, asks the stages of its role, and issues what they decide as one plan for its ranks.
 
     event ──▶ leader ──Send(boot, message)──▶ gateway or peer leader
                    └──Issue(plan)──▶ its ranks          Dial, HangUp: the shell's links
 
-One event, one turn: the role changes its rooms, then `_schedule` looks what can be done, and all decisions of the turn
-go out as one step plan. Every end has one path: `_end` drops the room in a plan, the ranks say `quiet`, its pages return,
-and `Ended` goes to its gateway.
+One event, one turn: the event changes rooms, then the stages look what can be done, and all decisions of the turn go out as one
+step plan.
 """
 
-from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
-from functools import partial
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
-import msgspec
-
-from baton.core.agreement import Agreement, PlanDraft, Report, RowOrder, RowResult
-from baton.core.effects import Effect, GiveUp, Issue, Send
+from baton.core.agreement import PlanDraft, Report
+from baton.core.effects import Effect, GiveUp, Issue
 from baton.core.events import (
     GatewayConnected,
     LeaderEvent,
@@ -28,561 +22,353 @@ from baton.core.events import (
     TimerDue,
 )
 from baton.core.frames import Said
-from baton.core.handoff.plans import Plans
-from baton.core.handoff.progress import ProgressTracker
-from baton.core.ids import Boot, Epoch, GroupName, Key, Micros, Rank, Room, Seq
+from baton.core.ids import Boot, GroupName, Key, Micros, Seq
 from baton.core.manifest import Manifest
-from baton.core.marks import Mark, Marks
-from baton.core.memory.pages import Ledger
-from baton.core.memory.prefix_cache import CachedPage
-from baton.core.memory.scrubber import Scrubber
-from baton.core.memory.span import Span
-from baton.core.messages import (
-    Abort,
-    AnyMessage,
-    AskLedger,
-    Clear,
-    Close,
-    Credits,
-    Ended,
-    FailCode,
-    Failed,
-    LedgerView,
-    Progress,
-    RankView,
-    Register,
-    ResetCache,
-    RoomView,
-    Stale,
-    Ticket,
-    Trial,
-)
-from baton.core.scheduler.alone import Turns
-from baton.core.scheduler.credit_news import CreditNews
-from baton.core.scheduler.followers import Followers
-from baton.core.scheduler.giving_up import Wedges
-from baton.core.scheduler.inspections import Inspections
-from baton.core.scheduler.open_orders import OpenOrders
-from baton.core.scheduler.reuse import Reuse
-from baton.core.scheduler.room import LeaderSettings, OpenRoom, RoomState, Saw, Table
-from baton.core.scheduler.rooms import Rooms
+from baton.core.marks import Mark
+from baton.core.messages import Abort, Close, Ended, FailCode, Failed, Progress, Register, Ticket, Trial
+from baton.core.scheduler.admission import Admission
+from baton.core.scheduler.batches import Outcomes, Rows
+from baton.core.scheduler.books import LeaderBooks
+from baton.core.scheduler.roles import ROLES
+from baton.core.scheduler.room import LeaderSettings, OpenRoom, RoomState, Saw
+from baton.core.scheduler.stage import Handlers, Stage
+from baton.core.scheduler.worker import Worker
 from baton.core.session.senders import may_say
-from baton.core.statistics import Counters, Durations, added
 
-R = TypeVar("R", bound=OpenRoom)
+S = TypeVar("S", bound=Stage[Any])
 
 
-class Leader(ABC, Generic[R]):
-    """Base of the three roles' leaders. Sans-IO: `step` takes one event and returns what is to be done."""
-
-    table: Table
+class Leader:
+    """The leader of one worker; the role that its manifest names says what it does. Sans-IO."""
 
     def __init__(self, manifest: Manifest, settings: LeaderSettings, totals: dict[GroupName, int]) -> None:
-        self.manifest, self.settings = manifest, settings
-        self.state_table = manifest.table
-        self.span = Span(manifest.table, manifest.page_blocks * manifest.table.block_tokens)
-        self.ledger = Ledger(totals)
-        self.placements = [manifest.placement(r.rank) for r in manifest.ranks]
-        self.inspections = Inspections(self.placements)
-        self.scrubber = Scrubber(
-            self.ledger.cache,
-            interval_ms=settings.verify_ms if manifest.seal else 0,
-            page_bytes=max(sum(p.page_bytes(g) for g in totals) for p in self.placements),
-            now=lambda: self._now,
-        )
-        self.reuse = Reuse(manifest, self.ledger, self.scrubber, on=settings.prefix_cache)
-        self.followers = Followers(self.reuse)
-        self.rooms: Rooms[R] = Rooms()
-        self.marks: Marks = Marks()
-        self.plans = Plans()
-        self._now = Micros(0)  # of the event being handled
+        role = ROLES[manifest.role]
+        self.worker: Worker[Any] = Worker(manifest, settings, totals, role.rules)
+        self._new_room = role.room
+        policy, stages = role.stages(self.worker)
+        self._admission = Admission(self.worker, policy)
+        self._books = LeaderBooks(self.worker, stages)
+        self._stages: tuple[Stage[Any], ...] = (self._books, *stages)
+        self.worker.on_forget += [stage.forgotten for stage in stages]
+        self._handlers: dict[type[Any], list[Callable[[Boot, Any], None]]] = {}
+        for handlers in (self._own_handlers(), *(stage.handlers() for stage in self._stages)):
+            for kind, handler in handlers.items():
+                self._handlers.setdefault(kind, []).append(handler)
+        # Asked of every room when a timer is set: only of the stages that have an answer.
+        self._handovers = [stage for stage in stages if type(stage).waits_for is not Stage.waits_for]
+        self._ahead = [stage for stage in stages if type(stage).unadmitted is not Stage.unadmitted]
         self._due: Micros | None = None  # what `next_wake` found
-        self._stirred = True  # by an event since then
-        self._opened = 0  # epochs
-        self._failures: Counter[FailCode] = Counter()
-        self._spent: dict[RoomState, Durations] = {}
-        self._clearing: list[tuple[Seq, Boot, int]] = []  # plan, asker, question
-        self._epochs: dict[Room, tuple[Epoch, Boot]] = {}  # highest seen; until Close or PeerLost of the gateway
-        self._gateways: set[Boot] = set()
-        self._agreement = Agreement(len(manifest.ranks))
-        self.orders = OpenOrders()
-        self.draft = PlanDraft()
-        self._last_order = 0
-        self._effects: list[Effect] = []
-        self._composed: list[tuple[R, RowOrder]] = []  # the batch of this turn
-        self._flight: dict[Seq, list[tuple[R, RowOrder]]] = {}  # batches under way, oldest first
-        self._steps: dict[Seq, dict[Rank, tuple[RowResult, ...]]] = {}  # their outcomes so far
-        self._wedges = Wedges(len(manifest.ranks))
+        self._changed = True  # by an event since then
         self._given_up = ""  # why this worker is to end
-        self.turns = Turns()
-        self._trial: R | None = None  # whose step is under way, with nothing else in it
-        self._news = CreditNews()
-        self.progress = ProgressTracker(manifest.boot, settings.stall_ms)
-        self._handlers: dict[type[Any], Callable[[Boot, Any, Micros], None]] = {
-            Ticket: self._on_ticket,
-            Abort: self._on_abort,
-            Close: self._on_close,
-            AskLedger: self._on_ask_ledger,
-            Clear: self._on_clear,
-            ResetCache: self._on_reset_cache,
-            Stale: self._on_stale,
-            Progress: self._on_progress,
-        }
+
+    def stage(self, kind: type[S]) -> S:
+        """The stage of that kind, which its role has."""
+        return next(stage for stage in self._stages if isinstance(stage, kind))
 
     # ---- events ---------------------------------------------------------------------------------
 
     def step(self, event: LeaderEvent, now: Micros) -> list[Effect]:
         """Take one event; returns what is to be done, in order. Raises Bug when a rank has diverged."""
-        self._now = now
+        self.worker.now = now
         match event:
             case MessageReceived():
-                self._receive(event.sender, event.message, now)
+                self._receive(event.sender, event.message)
             case RankReported():
-                self._take(event.report, now)
+                self._take(event.report)
             case TimerDue():
-                self._on_timer(now)
+                self._on_timer()
             case PeerConnected():
-                self._on_peer_up(event.boot, now)
+                for stage in self._stages:
+                    stage.peer_up(event.boot)
             case PeerLost():
-                self._lose(event.boot, event.why, now)
+                self._lose(event.boot, event.why)
             case GatewayConnected():
-                self._on_gateway_up(event.boot, now)
-        self._turn(now)
-        effects, self._effects = self._effects, []
+                self._on_gateway_up(event.boot)
+        self._turn()
+        effects, self.worker.effects = self.worker.effects, []
         return effects
 
-    def _on_gateway_up(self, boot: Boot, now: Micros) -> None:
-        self._gateways.add(boot)
-        self._news.joined(boot)
-        self.send(boot, Register(self.settings.name, self.settings.address, self.manifest, self._news.stamp))
+    def _on_gateway_up(self, boot: Boot) -> None:
+        worker = self.worker
+        worker.gateways.add(boot)
+        worker.send(boot, Register(worker.settings.name, worker.settings.address, worker.manifest, self._books.news.stamp))
+        for stage in self._stages:
+            stage.gateway_up(boot)
 
-    def _lose(self, boot: Boot, why: str, now: Micros) -> None:
+    def _lose(self, boot: Boot, why: str) -> None:
         """A session has ended: an event of every room shared with that boot."""
-        if boot in self._gateways:
-            self._gateways.discard(boot)
-            self._news.left(boot)
-            for room in [r for r in self.rooms.values() if r.ticket.gateway == boot]:
-                self.marks[Mark.GATEWAY_LOST] += 1
-                self.end(room)
-            self._epochs = {r: (e, g) for r, (e, g) in self._epochs.items() if g != boot}
+        worker = self.worker
+        if boot in worker.gateways:
+            worker.gateways.discard(boot)
+            self._books.news.left(boot)
+            for room in [r for r in worker.rooms.values() if r.ticket.gateway == boot]:
+                worker.marks[Mark.GATEWAY_LOST] += 1
+                worker.end(room)
+            worker.epochs.lost(boot)
         else:
-            self.progress.lost(boot)
-            self._on_peer_lost(boot, why, now)
+            worker.progress.lost(boot)
+            for stage in self._stages:
+                stage.peer_lost(boot, why)
 
-    def _receive(self, sender: Boot, message: Said, now: Micros) -> None:
-        """A message came in. Kinds this role has no business with, and what is not the sender's to say (session/senders.py), are
-        answered by silence: they change nothing."""
-        handler = self._handlers.get(type(message))
-        if handler is not None and may_say(sender, message, self):
-            handler(sender, message, now)
-        elif handler is not None:
-            self.marks[Mark.WRONG_PARTY] += 1
+    def _receive(self, sender: Boot, message: Said) -> None:
+        """A message came in. What this role has no business with, and what is not the sender's to say (session/senders.py),
+        changes nothing and is not answered."""
+        handlers = self._handlers.get(type(message))
+        if handlers is None:
+            return
+        if not may_say(sender, message, self.worker):
+            self.worker.marks[Mark.WRONG_PARTY] += 1
+            return
+        for handle in handlers:
+            handle(sender, message)
 
-    def ticket_of(self, key: Key) -> Ticket | None:
-        room = self.rooms.get(key)
-        return room.ticket if room is not None else None
-
-    def owner_of(self, room: Room) -> Boot | None:
-        known = self._epochs.get(room)
-        return known[1] if known is not None else None
-
-    def is_gateway(self, boot: Boot) -> bool:
-        return boot in self._gateways
-
-    def _take(self, report: Report, now: Micros) -> None:
+    def _take(self, report: Report) -> None:
         """A rank has reported. Raises Bug when it has diverged."""
-        self._agreement.take(report)
-        self.inspections.take(report.rank, report.rehashed)
-        self._answer_cleared(now)
-        self.orders.take(report.ballots, self._agreement)
-        self._on_report(report, now)
-        for step in report.steps:
-            by_rank = self._steps[step.seq]
-            by_rank[report.rank] = step.rows
-            if len(by_rank) == len(self.manifest.ranks):
-                del self._steps[step.seq]
-                self._wedges.ended(step.seq)
-                self._batch_ended(self._flight.pop(step.seq), [by_rank[Rank(r)] for r in range(len(by_rank))], now)
-        for key in self._agreement.newly_quiet():
-            room = self.rooms[key]
-            self.see(room, Saw.QUIET)
-            self._forget(room)
-        if (wedged := self._wedges.judge(report, self._steps)) is not None:
+        worker = self.worker
+        worker.agreement.take(report)
+        worker.inspections.take(report.rank, report.rehashed)
+        self._books.answer_cleared()
+        worker.orders.take(report.ballots, worker.agreement)
+        for stage in self._stages:
+            stage.report(report)
+        for batch, ranks in worker.batches.take(report):
+            self._batch_ended(batch, ranks)
+        for key in worker.agreement.newly_quiet():
+            room = worker.rooms[key]
+            worker.see(room, Saw.QUIET)
+            worker.forget(room)
+        if (wedged := worker.batches.wedged(report)) is not None:
             self._give_up(*wedged)
 
-    def _batch_ended(self, batch: list[tuple[R, RowOrder]], ranks: list[tuple[RowResult, ...]], now: Micros) -> None:
-        if self._trial is not None:
-            self.send(self._trial.ticket.gateway, Trial(self._trial.key, over=True))
-            self._trial = None
+    def _batch_ended(self, batch: Rows[Any], ranks: Outcomes) -> None:
+        worker = self.worker
+        if (trial := worker.batches.trial) is not None:
+            worker.send(trial.ticket.gateway, Trial(trial.key, over=True))
+            worker.batches.trial = None
         for i, (room, _) in enumerate(batch):
             why = next((rows[i].failed for rows in ranks if rows[i].failed), "")
             if why and room.state is not RoomState.ENDING:
-                self.marks[Mark.ROW_FAILED] += 1
-                self.fail(room, FailCode.COMPUTE_FAILED, why, retry=False)
-        self._on_batch(batch, ranks, now)
+                worker.marks[Mark.ROW_FAILED] += 1
+                worker.fail(room, FailCode.COMPUTE_FAILED, why, retry=False)
+        for stage in self._stages:
+            stage.stepped()
+        for stage in self._stages:
+            stage.rows_ended(batch, ranks)
 
     def _give_up(self, why: str, seq: Seq | None) -> None:
-        """This worker cannot go on: its rooms do, elsewhere, but for one that was alone in the step that does not end."""
-        self.marks[Mark.GIVEN_UP] += 1
+        """This worker cannot go on. Its rooms go on elsewhere, but for one that was alone in the step that does not end."""
+        worker, trial = self.worker, self.worker.batches.trial
+        worker.marks[Mark.GIVEN_UP] += 1
         self._given_up = why
-        stuck = [room for room, _ in self._flight[seq]] if seq is not None else []
-        rooms = [r for r in self.rooms.values() if r.state is not RoomState.ENDING]
-        for room in sorted(rooms, key=lambda r: r is not self._trial):  # whose doing it is is said first: the others are innocent
-            if room is self._trial and room in stuck:
-                self.fail(room, FailCode.POISON, f"{self.settings.name} computed nothing else, and {why}", retry=False)
+        stuck = worker.batches.rooms(seq) if seq is not None else []
+        rooms = [r for r in worker.rooms.values() if r.state is not RoomState.ENDING]
+        for room in sorted(rooms, key=lambda r: r is not trial):  # whose doing it is is said first: the others are innocent
+            if room is trial and room in stuck:
+                why_it = f"{worker.settings.name} computed nothing else, and {why}"
+                worker.fail(room, FailCode.POISON, why_it, retry=False)
             else:
-                self.fail(room, FailCode.WORKER_LOST, f"{self.settings.name} gives up: {why}", retry=True)
+                worker.fail(room, FailCode.WORKER_LOST, f"{worker.settings.name} gives up: {why}", retry=True)
 
-    def _on_timer(self, now: Micros) -> None:
+    # ---- time -----------------------------------------------------------------------------------
+
+    def _on_timer(self) -> None:
         """A deadline may have passed."""
-        self.followers.lose_patience(now, self.marks)
-        if due := self.scrubber.due(busy=bool(self.rooms)):
-            self.inspect(due, partial(self._scrubbed, now))
-        for room in list(self.rooms.values()):
+        worker, now = self.worker, self.worker.now
+        for stage in self._stages:
+            stage.on_timer()
+        worker.followers.lose_patience(now, worker.marks)
+        worker.scrub()
+        for room in list(worker.rooms.values()):
             if room.state is RoomState.ENDING:
                 continue
             if now >= room.deadline:
-                self.marks[Mark.DEADLINE] += 1
-                self.fail(room, FailCode.DEADLINE_EXCEEDED, f"not done in {room.ticket.limits.deadline_ms} ms", retry=False)
-            elif self._waits(room) and now >= room.admit_by:
-                self.marks[Mark.WAITED] += 1
+                worker.marks[Mark.DEADLINE] += 1
+                why = f"not done in {room.ticket.limits.deadline_ms} ms"
+                worker.fail(room, FailCode.DEADLINE_EXCEEDED, why, retry=False)
+            elif self._unadmitted(room) and now >= room.admit_by:
+                worker.marks[Mark.WAITED] += 1
                 why = f"not admitted in {room.ticket.admit_ms} ms, while {room.state.value}"
-                self.fail(room, FailCode.QUEUE_TIMEOUT, why, retry=False)
-            elif (other := self._waits_for(room)) is not None and now >= self.progress.patience_ends(other, room.progress):
-                self.marks[Mark.STALL] += 1
-                whom = "this worker's own reads" if other == self.manifest.boot else f"worker {other:x}"
-                why = f"no progress for {self.settings.stall_ms} ms (--handoff-timeout) while {room.state.value}, nor of {whom}"
-                self.fail(room, FailCode.HANDOFF_FAILED, why, retry=True)
+                worker.fail(room, FailCode.QUEUE_TIMEOUT, why, retry=False)
+            elif (other := self._waits_for(room)) is not None and now >= worker.progress.patience_ends(other, room.progress):
+                self._stalled(room, other)
 
-    @property
-    def now(self) -> Micros:
-        """The time of the event that is being handled."""
-        return self._now
+    def _stalled(self, room: OpenRoom, other: Boot) -> None:
+        worker = self.worker
+        worker.marks[Mark.STALL] += 1
+        whom = "this worker's own reads" if other == worker.manifest.boot else f"worker {other:x}"
+        limit = f"{worker.settings.stall_ms} ms (--handoff-timeout)"
+        why = f"no progress for {limit} while {room.state.value}, nor of {whom}"
+        worker.fail(room, FailCode.HANDOFF_FAILED, why, retry=True)
+
+    def _waits_for(self, room: OpenRoom) -> Boot | None:
+        """The worker, this one or another, whose work the room's handoff waits for; None if it waits for nobody's."""
+        return next((other for stage in self._handovers if (other := stage.waits_for(room)) is not None), None)
+
+    def _unadmitted(self, room: OpenRoom) -> bool:
+        """Whether no worker holds memory to generate the room's tokens in; it does not wait beyond `admit_by`."""
+        return room.state is RoomState.QUEUED or any(stage.unadmitted(room) for stage in self._ahead)
 
     def next_wake(self) -> Micros | None:
         """When a TimerDue is wanted next: asked in every turn of the shell, and changed by events alone."""
-        if self._stirred:
-            self._due, self._stirred = self._next_due(), False
+        if self._changed:
+            self._due, self._changed = self._next_due(), False
         return self._due
 
     def _next_due(self) -> Micros | None:
-        own = (self._news.timer(), self.followers.timer(), self.progress.timer(), self.scrubber.timer(busy=bool(self.rooms)))
+        worker = self.worker
+        own = [worker.followers.timer(), worker.progress.timer(), worker.scrubber.timer(busy=bool(worker.rooms))]
+        own += [stage.timer() for stage in self._stages]
         soonest = min((due for due in own if due is not None), default=None)
-        for room in self.rooms.values():
+        for room in worker.rooms.values():
             if room.state is RoomState.ENDING:
                 continue
             if soonest is None or room.deadline < soonest:
                 soonest = room.deadline
             other = self._waits_for(room)
-            if other is not None and (ends := self.progress.patience_ends(other, room.progress)) < soonest:
+            if other is not None and (ends := worker.progress.patience_ends(other, room.progress)) < soonest:
                 soonest = ends
-            if room.admit_by < soonest and self._waits(room):
+            if room.admit_by < soonest and self._unadmitted(room):
                 soonest = room.admit_by
         return soonest
 
-    # ---- for the roles --------------------------------------------------------------------------
+    # ---- messages of every role -----------------------------------------------------------------
 
-    @abstractmethod
-    def _open(self, ticket: Ticket, now: Micros) -> R:
-        """A room for a new ticket."""
+    def _own_handlers(self) -> Handlers:
+        return {Ticket: self._on_ticket, Abort: self._on_abort, Close: self._on_close, Progress: self._on_progress}
 
-    @abstractmethod
-    def _schedule(self, now: Micros) -> None:
-        """Decide what can be done now; adds to the draft."""
-
-    @abstractmethod
-    def _on_batch(self, batch: list[tuple[R, RowOrder]], ranks: list[tuple[RowResult, ...]], now: Micros) -> None:
-        """A batch has ended on every rank: its rows as ordered, and for each rank what became of them."""
-
-    def _waits_for(self, room: R) -> Boot | None:
-        """The worker, this one or another, whose work the room's handoff waits for; None if it waits for nobody's."""
-        return None
-
-    def _waits(self, room: R) -> bool:
-        """Whether no worker holds memory to generate the room's tokens in; it does not wait beyond `admit_by`."""
-        return room.state is RoomState.QUEUED
-
-    def _needs_partner(self, room: R) -> bool:
-        """Whether the room fails if the other side of its epoch is not there any more."""
-        return room.state is not RoomState.ENDING
-
-    def _ahead_pages(self) -> dict[GroupName, int]:
-        """Pages that rooms for one decode worker may hold before it admits them; none where there is no such worker."""
-        return {}
-
-    def _refuse(self, ticket: Ticket) -> str:
-        """Why this worker cannot take the ticket's part now; empty if it can."""
-        return ""
-
-    def _on_peer_up(self, boot: Boot, now: Micros) -> None:
-        """A leader can be talked to."""
-
-    def _on_peer_lost(self, boot: Boot, why: str, now: Micros) -> None:
-        """A leader is gone."""
-
-    def _on_report(self, report: Report, now: Micros) -> None:
-        """Whatever of a report is not a batch, a vote or an ending."""
-
-    def new_order(self) -> int:
-        """A number for the next order that ranks answer."""
-        self._last_order += 1
-        return self._last_order
-
-    @property
-    def may_step(self) -> bool:
-        """Whether another batch may be issued: each stage of the pipeline can have one."""
-        return len(self._flight) < self.manifest.pp and self._trial is None
-
-    def lots(self, rooms: Sequence[R]) -> list[list[R]]:
-        """Rooms of which the next step may consist; see Turns."""
-        return self.turns.lots(rooms, flying=bool(self._flight))
-
-    def add_row(self, room: R, row: RowOrder) -> None:
-        """Add a row to the batch of this turn."""
-        self.draft.batch.append(row)
-        self._composed.append((room, row))
-
-    def in_flight(self) -> set[Key]:
-        """Rooms with a row in a batch under way."""
-        return {room.key for batch in self._flight.values() for room, _ in batch}
-
-    def send(self, to: Boot, message: AnyMessage) -> None:
-        """Say something to another process, with the other effects of this turn."""
-        self._effects.append(Send(to, message))
-
-    def see(self, room: R, saw: Saw) -> None:
-        """Move a room along its table; a pair that the table lacks is our bug."""
-        before, after = room.state, self.table[room.state, saw]
-        if after is not before:
-            self.rooms.move(room, after)
-            self._spent.setdefault(before, Durations()).add(self._now - room.since)
-            room.since = self._now
-
-    def find(self, key: Key) -> R | None:
-        """The open room of that very epoch."""
-        return self.rooms.get(key)
-
-    def pages_for(self, tokens: int) -> dict[GroupName, int]:
-        """Pages per group that a room of so many positions begins with."""
-        return self.span.live(tokens)
-
-    def fail(self, room: R, code: FailCode, detail: str, *, retry: bool) -> None:
-        """End a room badly and say why to its gateway, which aborts the other side."""
-        self._failures[code] += 1
-        self.send(room.ticket.gateway, Failed(room.key, code, detail, retry))
-        self.end(room)
-
-    def end(self, room: R) -> None:
-        """The one path out: whatever the room holds comes back when nothing touches it any more."""
-        self.leave(room, Saw.END)
-
-    def leave(self, room: R, saw: Saw) -> None:
-        """Out by an edge of the table: drop the room in this turn's plan, or forget it if it holds nothing."""
-        before = room.state
-        self.see(room, saw)
-        if room.state is RoomState.ENDED:
-            self._forget(room)
-        elif before is not RoomState.ENDING:
-            self.draft.drop.append(room.key)
-
-    def _forget(self, room: R) -> None:
-        self.orders.forget(room.key, self._agreement)
-        self.followers.forget(room.key)
-        self.ledger.give_back(room.key)
-        self.rooms.drop(room)
-        self.send(room.ticket.gateway, Ended(room.key))
-
-    # ---- damage at rest -------------------------------------------------------------------------
-
-    def inspect(self, entries: Sequence[CachedPage], done: Callable[[list[CachedPage]], None]) -> None:
-        """Have cached pages hashed where they lie; `done` is called with those that are not what they were."""
-        self.draft.inspect.append(self.inspections.inspect(self.new_order(), entries, done))
-
-    def _scrubbed(self, ordered_at: Micros, damaged: list[CachedPage]) -> None:
-        found = self.scrubber.ended(ordered_at, damaged)
-        self.marks[Mark.DAMAGED_AT_REST] += bool(found)
-        self.condemn(found)
-
-    def condemn(self, damaged: Iterable[CachedPage]) -> None:
-        """Cached pages are damaged: they leave the cache with all that was computed above them, and rooms that hold any of it
-        end: their state may have been computed from it, or copied."""
-        for entry in damaged:
-            hit = self.ledger.condemn_cached(entry)
-            copied = {room.key for room in self.rooms.values() if entry in room.copied}
-            self.end_all(hit | copied, f"cached page {entry.number} of its sequence changed in this worker's own memory")
-
-    def end_all(self, keys: Collection[Key], why: str) -> None:
-        """Rooms end whose state may be damaged; they are begun anew."""
-        for room in [r for r in self.rooms.values() if r.key in keys and r.state is not RoomState.ENDING]:
-            self.marks[Mark.DAMAGE_SHARED] += 1
-            self.fail(room, FailCode.HANDOFF_FAILED, why, retry=True)
-
-    # ---- what all roles do with messages --------------------------------------------------------
-
-    def _on_ticket(self, sender: Boot, ticket: Ticket, now: Micros) -> None:
-        key, highest = ticket.key, self._epochs.get(ticket.key.room)
-        if highest is not None and highest[0] >= key.epoch:
+    def _on_ticket(self, sender: Boot, ticket: Ticket) -> None:
+        worker, key = self.worker, ticket.key
+        if worker.epochs.passed(key):
             return  # an old epoch, or this one again, changes nothing
-        self._news.heard(sender, ticket.stamp)
-        if self.manifest.boot not in (ticket.prefill, ticket.decode):
-            self.send(sender, Failed(key, FailCode.WORKER_LOST, "the ticket names another boot of this worker", True))
-            self.send(sender, Ended(key))
+        self._books.news.heard(sender, ticket.stamp)
+        if worker.manifest.boot not in (ticket.prefill, ticket.decode):
+            worker.send(sender, Failed(key, FailCode.WORKER_LOST, "the ticket names another boot of this worker", True))
+            worker.send(sender, Ended(key))
             return
-        if highest is not None and (earlier := self.rooms.get(Key(key.room, highest[0]))) is not None:
-            self.marks[Mark.TICKET_HIGHER_EPOCH] += 1
-            self.end(earlier)
-        self._epochs[key.room] = (key.epoch, ticket.gateway)
-        self._opened += 1
-        room = self._open(ticket, now)
-        self.rooms.add(room)
-        want = self.pages_for(room.length + 1)
-        refusal = self._refuse(ticket)
+        highest = worker.epochs.highest(key.room)
+        if highest is not None and (earlier := worker.find(Key(key.room, highest))) is not None:
+            worker.marks[Mark.TICKET_HIGHER_EPOCH] += 1
+            worker.end(earlier)
+        worker.epochs.begin(key, ticket.gateway)
+        self._books.opened_epochs += 1
+        room = self._new_room(ticket, worker.now)
+        worker.rooms.add(room)
+        if not self._refused(room):
+            for stage in self._stages:
+                stage.opened(room)
+
+    def _refused(self, room: OpenRoom) -> bool:
+        """Fail a room that this worker cannot take."""
+        worker, want = self.worker, self.worker.pages_for(room.length + 1)
+        refusal = next((why for stage in self._stages if (why := stage.refuse(room.ticket))), "")
         if refusal:
-            self.marks[Mark.TICKET_UNPAIRED] += 1
-            self.fail(room, FailCode.WORKER_LOST, refusal, retry=True)
-        elif not self.ledger.could_ever_fit(want):
-            self.marks[Mark.TICKET_TOO_LARGE] += 1
-            why = f"{room.length} tokens need {want} pages; the pools hold {self.ledger.totals()}"
-            self.fail(room, FailCode.OVERLOADED, why, retry=False)
-        elif self.rooms.count(RoomState.QUEUED) > self.settings.max_queue:
-            self.fail(room, FailCode.OVERLOADED, f"{self.settings.max_queue} requests wait already", retry=True)
+            worker.marks[Mark.TICKET_UNPAIRED] += 1
+            worker.fail(room, FailCode.WORKER_LOST, refusal, retry=True)
+        elif not worker.ledger.could_ever_fit(want):
+            worker.marks[Mark.TICKET_TOO_LARGE] += 1
+            why = f"{room.length} tokens need {want} pages; the pools hold {worker.ledger.totals()}"
+            worker.fail(room, FailCode.OVERLOADED, why, retry=False)
+        elif worker.rooms.count(RoomState.QUEUED) > worker.settings.max_queue:
+            worker.fail(room, FailCode.OVERLOADED, f"{worker.settings.max_queue} requests wait already", retry=True)
+        return room.state is not RoomState.QUEUED
 
-    def _on_abort(self, sender: Boot, abort: Abort, now: Micros) -> None:
-        room = self.find(abort.key)
+    def _on_abort(self, sender: Boot, abort: Abort) -> None:
+        room = self.worker.find(abort.key)
         if room is not None:
-            self.end(room)
+            self.worker.end(room)
 
-    def _on_close(self, sender: Boot, close: Close, now: Micros) -> None:
-        self._epochs.pop(close.room, None)
+    def _on_close(self, sender: Boot, close: Close) -> None:
+        self.worker.epochs.close(close.room)
 
-    def _on_stale(self, sender: Boot, stale: Stale, now: Micros) -> None:
-        room = self.find(stale.key)
-        if room is not None and self._needs_partner(room):
-            self.marks[Mark.STALE_HEARD] += 1
-            self.fail(room, FailCode.HANDOFF_FAILED, "the other side does not know this epoch", retry=True)
+    def _on_progress(self, sender: Boot, message: Progress) -> None:
+        if any(sender in (r.ticket.prefill, r.ticket.decode) for r in self.worker.rooms.values()):
+            self.worker.progress.heard(sender, message.done, self.worker.now)
 
-    def _on_progress(self, sender: Boot, message: Progress, now: Micros) -> None:
-        if any(sender in (r.ticket.prefill, r.ticket.decode) for r in self.rooms.values()):
-            self.progress.heard(sender, message.done, now)
+    def _tell_progress(self) -> None:
+        """Tell the workers whose rooms may wait for this one."""
+        worker = self.worker
+        if worker.progress.due(worker.now):
+            sides = {boot for room in worker.rooms.values() for boot in (room.ticket.prefill, room.ticket.decode)}
+            for boot in sorted(sides - {worker.manifest.boot}):
+                worker.send(boot, Progress(worker.manifest.boot, worker.progress.done))
 
-    def _tell_progress(self, now: Micros) -> None:
-        """To the workers whose rooms may wait for this one."""
-        if self.progress.due(now):
-            sides = {boot for room in self.rooms.values() for boot in (room.ticket.prefill, room.ticket.decode)}
-            for boot in sorted(sides - {self.manifest.boot}):
-                self.send(boot, Progress(self.manifest.boot, self.progress.done))
+    # ---- a turn ---------------------------------------------------------------------------------
 
-    # ---- turn, books ----------------------------------------------------------------------------
-
-    def _turn(self, now: Micros) -> None:
-        self._stirred = True
+    def _turn(self) -> None:
+        self._changed = True
         if self._given_up:
-            self._effects.append(GiveUp(self._given_up))
+            self.worker.effects.append(GiveUp(self._given_up))
             return
-        if self.rooms:
-            self._schedule(now)
-        if self.draft:
-            draft, self.draft = self.draft, PlanDraft()
-            plan = draft.finish(Seq(self._agreement.chain.seq + 1))
-            if plan.batch:
-                if self._flight:
-                    self.marks[Mark.PIPELINED] += 1
-                self._note_turn(self._composed[0][0])
-                self._flight[plan.seq], self._composed = self._composed, []
-                self._steps[plan.seq] = {}
-            self._agreement.issue(plan)
-            self._effects.append(Issue(plan))
-        self._tell_progress(now)
-        for boot, credits in self._news.due(self._capacity, now):
-            self.send(boot, credits)
+        if self.worker.rooms:
+            self._schedule()
+        self._issue()
+        self._tell_progress()
+        self._books.tell_capacity()
 
-    def _note_turn(self, room: R) -> None:
-        """A step is issued, of which this is the first room."""
-        self.turns.stepped(alone=room.alone)
-        if room.alone:
-            assert len(self._composed) == 1, "a suspect has its step for itself"
-            assert not self._flight, "and nothing else is under way"
-            self.marks[Mark.ALONE] += 1
-            self._trial = room
-            self.send(room.ticket.gateway, Trial(room.key, over=False))
+    def _schedule(self) -> None:
+        """Decide what can be done now."""
+        for stage in self._stages:
+            stage.schedule()
+        for room, reuse in self._admission.admit():
+            for stage in self._stages:
+                stage.admitted(room, reuse)
+        for stage in self._stages:
+            stage.advance()
+        if self.worker.batches.may_issue:
+            self._compose()
 
-    def _capacity(self) -> Credits:
-        """What this worker holds and could still take, for the gateways."""
-        queued, ending = self.rooms.count(RoomState.QUEUED), self.rooms.count(RoomState.ENDING)
-        running = len(self.rooms) - queued
-        return Credits(
-            number=0,  # CreditNews counts what is said
-            worker=self.manifest.boot,
-            free_pages=self.ledger.free(),
-            total_pages=self.ledger.totals(),
-            waiting=queued,
-            running=running,
-            free_rooms=max(0, self.settings.max_rooms - running + ending),
-            free_queue=max(0, self.settings.max_queue - queued),
-            ahead_pages=self._ahead_pages(),
-            stamp=self._news.stamp,
+    def _compose(self) -> None:
+        """The next step: tokens of running rooms first, and chunks of prompts in what is left of it."""
+        worker = self.worker
+        lists = [due for stage in self._stages if (due := stage.due())]
+        rooms = (
+            lists[0] if len(lists) == 1 else sorted((r for due in lists for r in due), key=lambda r: (r.ticket.came, r.number))
         )
+        for lot in worker.batches.lots(rooms):
+            left = worker.settings.step_tokens
+            for stage in self._stages:
+                left -= stage.add_rows(lot, left)
+            if worker.draft.batch:
+                return
 
-    def _on_ask_ledger(self, sender: Boot, ask: AskLedger, now: Micros) -> None:
-        if ask.audit:
-            self.ledger.audit()
-        self.send(sender, self._books(ask.question, now))
-
-    def _on_clear(self, sender: Boot, clear: Clear, now: Micros) -> None:
-        """The table says which groups there are. While a room is open the answer is that nothing was cleared."""
-        if self.rooms:
-            self.send(sender, self._books(clear.question, now))
+    def _issue(self) -> None:
+        """All that was decided goes out as one plan."""
+        worker = self.worker
+        worker.draft.hold += worker.blocks.changes()
+        if not worker.draft:
             return
-        self.ledger.forget_cached()
-        self.draft.clear = [group.name for group in self.state_table.groups]
-        self._clearing.append((Seq(self._agreement.chain.seq + 1), sender, clear.question))
+        draft, worker.draft = worker.draft, PlanDraft()
+        plan = draft.finish(worker.next_seq)
+        if plan.batch:
+            self._step_begins(plan.seq, sum(len(row.tokens) for row in plan.batch))
+        worker.agreement.issue(plan)
+        worker.effects.append(Issue(plan))
 
-    def _on_reset_cache(self, sender: Boot, reset: ResetCache, now: Micros) -> None:
-        """Pages are not zeroed: what is not found is not read. Those that open rooms share go with the last of them."""
-        self.ledger.forget_cached()
-        self.send(sender, self._books(reset.question, now))
+    def _step_begins(self, seq: Seq, tokens: int) -> None:
+        worker = self.worker
+        if worker.batches.under_way:
+            worker.marks[Mark.PIPELINED] += 1
+        if (suspect := worker.batches.issue(seq)) is not None:
+            worker.marks[Mark.ALONE] += 1
+            worker.send(suspect.ticket.gateway, Trial(suspect.key, over=False))
+        for stage in self._stages:
+            stage.stepping(tokens)
 
-    def _answer_cleared(self, now: Micros) -> None:
-        """Ranks zero a pool when they apply the plan that says so."""
-        if not self._clearing:
-            return
-        groups = tuple(group.name for group in self.state_table.groups)
-        for _, asker, question in [c for c in self._clearing if self._agreement.all_applied(c[0])]:
-            self.send(asker, msgspec.structs.replace(self._books(question, now), cleared=groups))
-        self._clearing = [c for c in self._clearing if not self._agreement.all_applied(c[0])]
+    # ---- views ----------------------------------------------------------------------------------
 
-    def _books(self, question: int, now: Micros) -> LedgerView:
-        ranks = zip(self.manifest.ranks, self.settings.pids, strict=True)
-        reads, copies = sum(self._agreement.reads.values()), sum(self._agreement.copies.values())
-        return LedgerView(
-            question=question,
-            name=self.settings.name,
-            role=self.manifest.role,
-            ranks=tuple(RankView(r.rank, pid, r.boot) for r, pid in ranks),
-            pages=self.ledger.view(),
-            pins=self.ledger.pins,
-            reads=reads,
-            rooms=tuple(self._room_view(r, now) for r in self.rooms.values()),
-            clean=self.ledger.clean and not self.rooms and not reads and not copies,
-            counters=self._counters(),
-            host=self._host_view(),
-            copies=copies,
-        )
-
-    def _host_view(self) -> dict[str, int]:
-        """Host memory for retracted rooms; see LedgerView."""
-        return {}
-
-    def _counters(self) -> Counters:
-        return Counters(
-            epochs=self._opened,
-            failures={code.value: n for code, n in self._failures.items()},
-            events={mark.name.lower(): n for mark, n in self.marks.items()},
-            spent={state.value: durations.view() for state, durations in self._spent.items()},
-            ranks=added(self._agreement.counted.values()),
-            cache=self.reuse.tally(),
-        )
-
-    def _room_view(self, room: R, now: Micros) -> RoomView:
-        held = {g: len(p) for g, p in self.ledger.held(room.key).items()}
-        return RoomView(room.key.room, room.key.epoch, room.state.value, (now - room.born) // 1000, held)
+    def kept(self) -> dict[str, int]:
+        """What tables of this worker hold that must be empty when no room is open, by name: a leak, if not. Offers that came
+        before their ticket count from the end of their time on."""
+        worker = self.worker
+        tables = {
+            "epochs": len(worker.epochs),
+            "votes and drops": len(worker.agreement),
+            "followers": len(worker.followers),
+            "inspections": len(worker.inspections),
+            "orders": len(worker.orders),
+            "wedged": len(worker.batches.wedges),
+            "trials": int(worker.batches.trial is not None),
+        }
+        for stage in self._stages:
+            tables |= {name: len(table) for name, table in stage.kept().items()}
+        return {name: n for name, n in tables.items() if n}

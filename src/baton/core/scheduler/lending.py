@@ -1,4 +1,4 @@
-"""What a decode leader lends of its prefix cache: to the prefill worker of a room, of that room's prompt, while the room is open.
+"""Lends cached state of a prompt to the prefill worker of its room, while the room is open.
 
     prefill ──Borrow(key, start)──▶ decode      pins the cached beginning of the room's context, as far as its sums are known
             ◀──Loan(key, runs, sums)──          pages and seals of the blocks behind `start`; nothing, if there are none
@@ -13,60 +13,138 @@ Lent pages promise nothing (they are read as all state is, and verified against 
 """
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import takewhile
-from typing import Any
 
 from baton.core.errors import BatonError
 from baton.core.handoff.birth_sums import sums_of
+from baton.core.handoff.early import EarlyOffers
+from baton.core.handoff.fetch_back import FetchBack
 from baton.core.handoff.leg_sums import leg_sums
+from baton.core.handoff.pairing import Partners
 from baton.core.handoff.plan import PairPlan
-from baton.core.ids import BlockIndex, GroupName, Page
+from baton.core.ids import BlockIndex, Boot, GroupName, Micros, Page
 from baton.core.manifest import Manifest
+from baton.core.marks import Mark
 from baton.core.memory.prefix_cache import CachedPage
-from baton.core.messages import BlockRun, Borrow, Doubt, Lends, Loan
-from baton.core.scheduler.generation import Generation
-from baton.core.scheduler.leader import Leader
+from baton.core.messages import BlockRun, Borrow, Doubt, Intactness, Lends, Loan, Returned, Verdict
+from baton.core.scheduler.decode_room import DecodeRoom
+from baton.core.scheduler.room import RoomState
+from baton.core.scheduler.stage import Handlers, Stage
+from baton.core.scheduler.worker import Worker
 
 
-def way(leader: Leader[Any], theirs: Manifest, fabric: str) -> Lends | None:
-    """How a worker that this one reads from may read from it: over the same fabric, the plan turned round."""
-    plan = _plan(leader, theirs)
-    return Lends(fabric, plan.digest) if plan is not None else None
+class Lending(Stage[DecodeRoom]):
+    """What one decode worker lends, and what becomes of it."""
 
+    def __init__(self, worker: Worker[DecodeRoom], partners: Partners, early: EarlyOffers) -> None:
+        super().__init__(worker)
+        self._partners, self._early = partners, early
+        self._on = worker.reuse.on and worker.settings.fetch_back is not FetchBack.NEVER
 
-def _plan(leader: Leader[Any], theirs: Manifest) -> PairPlan | None:
-    ours = leader.manifest
-    sides = ([worker.placement(rank.rank) for rank in worker.ranks] for worker in (ours, theirs))
-    try:
-        return leader.plans.pair(*sides)
-    except BatonError:  # they fit one way alone
-        return None
+    def handlers(self) -> Handlers:
+        return {Borrow: self._on_borrow, Returned: self._on_returned, Doubt: self._on_doubt}
 
+    def way(self, theirs: Manifest, fabric: str) -> Lends | None:
+        """How a worker that this one reads from may read from it: over the same fabric, the plan turned round."""
+        plan = self._plan(theirs) if self._on else None
+        return Lends(fabric, plan.digest) if plan is not None else None
 
-def lend(leader: Leader[Any], room: Generation, borrow: Borrow, theirs: Manifest) -> Loan:
-    """What the cache has of a room's context from a block on; it is pinned until the ledger is told that the loan has ended."""
-    k, plan = leader.manifest.page_blocks, _plan(leader, theirs)
-    chain = tuple(takewhile(lambda entry: entry.sums, leader.reuse.find(room)))
-    end = BlockIndex(len(chain) * k)
-    if end <= borrow.start or plan is None:
-        return Loan(room.key, {}, ())
-    leader.ledger.lend(room.key, chain)
-    leader.reuse.lent(end - borrow.start)
-    blocks = {group.name: (borrow.start, end) for group in leader.state_table.groups}
-    runs = {group: BlockRun(start, past, _pages(chain, group, start // k)) for group, (start, past) in blocks.items()}
-    return Loan(room.key, runs, leg_sums(plan, sums_of(chain), blocks, dict.fromkeys(blocks, 0)))
+    def _plan(self, theirs: Manifest) -> PairPlan | None:
+        ours = self.worker.manifest
+        sides = ([side.placement(rank.rank) for rank in side.ranks] for side in (ours, theirs))
+        try:
+            return self.worker.plans.pair(*sides)
+        except BatonError:  # they fit one way alone
+            return None
 
+    # ---- a loan ---------------------------------------------------------------------------------
 
-def doubted(leader: Leader[Any], room: Generation, doubt: Doubt) -> list[CachedPage]:
-    """Cached pages that hold these blocks of what is lent for a room; nothing if one of them is not lent, or is held no more.
+    def _on_borrow(self, sender: Boot, borrow: Borrow) -> None:
+        room = self.worker.find(borrow.key)
+        if room is None and self._early.keep_borrow(sender, borrow):
+            self.worker.marks[Mark.EARLY_BORROW] += 1
+        elif room is None:
+            self.worker.send(sender, Loan(borrow.key, {}, ()))
+        elif not self.worker.ledger.lends(borrow.key):  # else it is asked again what it has answered
+            self._answer(room, borrow)
 
-    Legs are those of the plan by which prefill reads. Whole pages are looked at on all ranks, so it does not matter which.
-    """
-    k, lent = leader.manifest.page_blocks, leader.ledger.loan(room.key)
-    if doubt.group not in leader.ledger.pools or not all(0 <= block // k < len(lent) for block in doubt.blocks):
-        return []
-    found = [lent[at] for at in sorted({block // k for block in doubt.blocks})]
-    return found if all(leader.ledger.cache.holds(entry) for entry in found) else []
+    def opened(self, room: DecodeRoom) -> None:
+        """The question may have come before the ticket."""
+        borrow = self._early.borrow(room.key, room.ticket.prefill)
+        if borrow is not None:
+            self._answer(room, borrow)
+
+    def _answer(self, room: DecodeRoom, borrow: Borrow) -> None:
+        theirs = self._partners.find(room.ticket.prefill)
+        if theirs is None or not self._on or room.state is RoomState.ENDING:
+            self.worker.send(room.ticket.prefill, Loan(room.key, {}, ()))
+        else:
+            self.worker.send(room.ticket.prefill, self._loan(room, borrow, theirs.manifest))
+
+    def _loan(self, room: DecodeRoom, borrow: Borrow, theirs: Manifest) -> Loan:
+        """What the cache has of a room's context from a block on; pinned until the ledger is told that the loan has ended."""
+        worker, plan = self.worker, self._plan(theirs)
+        k = worker.manifest.page_blocks
+        chain = tuple(takewhile(lambda entry: entry.sums, worker.reuse.find(room)))
+        end = BlockIndex(len(chain) * k)
+        if end <= borrow.start or plan is None:
+            return Loan(room.key, {}, ())
+        worker.ledger.lend(room.key, chain)
+        worker.reuse.lent(end - borrow.start)
+        blocks = {group.name: (borrow.start, end) for group in worker.state_table.groups}
+        runs = {group: BlockRun(start, past, _pages(chain, group, start // k)) for group, (start, past) in blocks.items()}
+        return Loan(room.key, runs, leg_sums(plan, sums_of(chain), blocks, dict.fromkeys(blocks, 0)))
+
+    def forgotten(self, room: DecodeRoom) -> None:
+        self.worker.ledger.end_loan(room.key)
+
+    def peer_lost(self, boot: Boot, why: str) -> None:
+        """Nothing is read for a prefill worker that is gone."""
+        for room in [r for r in self.worker.rooms.values() if r.ticket.prefill == boot]:
+            self.worker.ledger.end_loan(room.key)
+
+    def _on_returned(self, sender: Boot, message: Returned) -> None:
+        room = self.worker.find(message.key)
+        if room is not None:
+            self.worker.ledger.end_loan(room.key)
+
+    # ---- what differs ---------------------------------------------------------------------------
+
+    def _on_doubt(self, sender: Boot, doubt: Doubt) -> None:
+        """What prefill has read of a loan differs from its sums."""
+        room = self.worker.find(doubt.key)
+        lent = self._doubted(room, doubt) if room is not None and room.ticket.prefill == sender else []
+        if lent:
+            self.worker.inspect(lent, partial(self._judged, sender, doubt, lent, self.worker.now))
+        else:
+            self._say(sender, doubt, Intactness.GONE)
+
+    def _doubted(self, room: DecodeRoom, doubt: Doubt) -> list[CachedPage]:
+        """Cached pages that hold the doubted blocks of what is lent for a room; none if one of them is not lent, or held no more.
+
+        The doubt names a leg of the plan by which prefill reads. Every rank looks at whole pages, so the leg makes no difference.
+        """
+        worker = self.worker
+        k, lent = worker.manifest.page_blocks, worker.ledger.loan(room.key)
+        if doubt.group not in worker.ledger.pools or not all(0 <= block // k < len(lent) for block in doubt.blocks):
+            return []
+        found = [lent[at] for at in sorted({block // k for block in doubt.blocks})]
+        return found if all(worker.ledger.cache.holds(entry) for entry in found) else []
+
+    def _judged(self, sender: Boot, doubt: Doubt, lent: list[CachedPage], asked: Micros, damaged: list[CachedPage]) -> None:
+        """Pages that were given up while they were hashed may be another's now: nothing can be said of them."""
+        worker = self.worker
+        held = [entry for entry in lent if worker.ledger.cache.holds(entry)]
+        found = [entry for entry in held if entry in damaged]
+        worker.scrubber.seen(asked, (entry for entry in held if entry not in damaged))
+        worker.condemn(found)
+        intact = Intactness.INTACT if len(held) == len(lent) else Intactness.GONE
+        self._say(sender, doubt, Intactness.DAMAGED if found else intact)
+
+    def _say(self, to: Boot, doubt: Doubt, found: Intactness) -> None:
+        self.worker.marks[Mark[found.name]] += 1
+        self.worker.send(to, Verdict(doubt.key, doubt.leg, doubt.group, doubt.blocks, found))
 
 
 def _pages(chain: Sequence[CachedPage], group: GroupName, first: int) -> tuple[Page, ...]:

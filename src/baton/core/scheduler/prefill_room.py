@@ -16,7 +16,7 @@ class PrefillRoom(OpenRoom):
         self.done = 0  # of them computed on every rank
         self.offers = 0
         self.admitted = False
-        self.sums: RoomSums = {}  # birth sums
+        self.sums: RoomSums = {}  # of its whole blocks, as they were computed
         self.borrowed = 0  # positions whose state was fetched back from decode
         self.answer_by: Micros | None = None  # while decode is asked what it has of the prompt
         self.loan: Fetch | None = None  # while it is being read

@@ -22,7 +22,7 @@ class LeaderSettings(msgspec.Struct, frozen=True):
     stall_ms: int  # a handoff without any progress for so long fails
     fetch_ms: int  # deadline of one read
     pids: tuple[int, ...]  # of the ranks, in their order
-    host_bytes: int = 0  # of host memory on each rank, for the state of retracted requests; 0 = they are computed again
+    host_bytes: int = 0  # of host memory on each rank, for the state of preempted requests; 0 = they are computed again
     ahead: float = 1.0  # prefill: share of its pool for rooms that decode has not admitted; 1 = no limit
     prefix_cache: bool = False  # whether complete pages are kept for later rooms with the same beginning
     fetch_back: FetchBack = FetchBack.NEVER  # whether prefill fetches what decode has cached, and decode lends it
@@ -42,7 +42,7 @@ class RoomState(StrEnum):
     COMMITTING = "committing"
     RUNNING = "running"
     OFFLOADING = "offloading"  # its state is on its way to the host store
-    RETRACTED = "retracted"  # there as a whole; it holds no pages
+    OFFLOADED = "offloaded"  # there as a whole; it holds no pages
     RESTORING = "restoring"  # on its way back, into other pages
     ENDING = "ending"
     ENDED = "ended"
@@ -51,7 +51,7 @@ class RoomState(StrEnum):
 class Saw(StrEnum):
     """What happens to a room."""
 
-    HELD = "held"  # pages for its whole prompt were taken; of a retracted room, for its whole state
+    HELD = "held"  # pages for its whole prompt were taken; of an offloaded room, for its whole state
     ASKED = "asked"  # decode, for what it has of the prompt
     BORROWED = "borrowed"  # that is here and verified, or will not be: the rest is computed
     LAST_CHUNK = "last_chunk"
@@ -59,7 +59,7 @@ class Saw(StrEnum):
     ARRIVED = "arrived"  # all blocks verified on all ranks, and the record is there
     COMMITTED = "committed"  # the commit plan is applied on all ranks
     RECEIVED = "received"
-    RETRACT = "retract"  # it gives its pages to others
+    PREEMPTED = "preempted"  # it gives its pages to others
     STORED = "stored"  # every rank has its part of the state in its host store
     RESTORED = "restored"  # every rank has it back, and verified
     END = "end"  # finished, failed, aborted, peer lost, deadline, withdrawn
@@ -96,7 +96,7 @@ class OpenRoom:
         return len(self.ticket.said) < self.ticket.alone_until
 
     def tokens(self, start: int, end: int) -> tuple[TokenId, ...]:
-        """Those of its sequence at these positions."""
+        """Tokens of its sequence at positions [start, end)."""
         return self.context[start:end]
 
 

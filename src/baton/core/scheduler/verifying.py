@@ -1,4 +1,4 @@
-"""Has blocks fetched for a decode leader, and counts what its ranks say of them.
+"""Has blocks fetched and verified, and acts on what the ranks say of them.
 
 fetch order ──▶ every rank reads, verifies, votes ──▶ arrived on all
                                                  ├──▶ failed on one: the epoch ends
@@ -8,20 +8,25 @@ fetch order ──▶ every rank reads, verifies, votes ──▶ arrived on all
 from collections.abc import Mapping
 
 from baton.core.agreement import Ballot, Fetch, Suspect, Vote
-from baton.core.ids import BlockIndex, Boot, GroupName, Key, Micros, Rank
+from baton.core.ids import BlockIndex, Boot, GroupName, Key, Rank
 from baton.core.marks import Mark
 from baton.core.messages import BlockRun, Doubt, FailCode, Intactness, LegSums, Verdict
 from baton.core.scheduler.decode_room import DecodeRoom
-from baton.core.scheduler.retraction import GeneratingLeader
 from baton.core.scheduler.room import RoomState
+from baton.core.scheduler.stage import Handlers, Stage
+from baton.core.scheduler.worker import Worker
 
 
-class Verification:
-    """The fetches of one decode leader, from the order to the verdict on what differed."""
+class Verification(Stage[DecodeRoom]):
+    """The fetches of one decode worker, from the order to the verdict on what differed."""
 
-    def __init__(self, leader: GeneratingLeader[DecodeRoom], *, tell: bool) -> None:
+    def __init__(self, worker: Worker[DecodeRoom], *, tell: bool) -> None:
         """tell: whether it is to be known what each block sums to"""
-        self._leader, self.tell = leader, tell
+        super().__init__(worker)
+        self.tell = tell
+
+    def handlers(self) -> Handlers:
+        return {Verdict: self.on_verdict}
 
     def order(
         self,
@@ -33,9 +38,9 @@ class Verification:
         only: tuple[Suspect, ...] = (),
     ) -> None:
         """Have blocks read and verified on every rank; `follows` and `only`: again, of an earlier order what differed."""
-        leader = self._leader
+        worker = self.worker
         fetch = Fetch(
-            order=leader.new_order(),
+            order=worker.new_order(),
             follows=follows,
             only=only,
             key=room.key,
@@ -43,52 +48,52 @@ class Verification:
             length=room.length,
             runs=runs,
             sums=sums,
-            deadline_ms=leader.settings.fetch_ms,
+            deadline_ms=worker.settings.fetch_ms,
             tell=self.tell,
         )
         room.open_orders[fetch.order] = fetch
-        leader.orders.expect(fetch.order, room.key, self._fetched)
-        leader.draft.fetch.append(fetch)
+        worker.orders.expect(fetch.order, room.key, self._fetched)
+        worker.draft.fetch.append(fetch)
 
     def _fetched(self, key: Key, order: int, vote: Vote, by_rank: Mapping[Rank, Ballot]) -> None:
-        leader = self._leader
-        room = leader.rooms[key]
+        worker = self.worker
+        room = worker.rooms[key]
         if room.state is not RoomState.FETCHING:
             return
         fetch = room.open_orders.pop(order)
-        room.progress = leader.now
-        leader.progress.did(leader.now)
+        room.progress = worker.now
+        worker.progress.did(worker.now)
         if vote is Vote.ARRIVED:
             for group, run in fetch.runs.items():
                 room.arrived.setdefault(group, set()).update(BlockIndex(b) for b in range(run.start, run.end))
             if fetch.tell and fetch.follows is None:
                 room.brought.add(fetch.runs, {rank: ballot.sums for rank, ballot in by_rank.items()})
             return
-        self._leader.marks[Mark.FETCH_FAILED] += 1
+        self.worker.marks[Mark.FETCH_FAILED] += 1
         self._doubt(room, fetch, [b for b in by_rank.values() if b.vote is vote])
 
     def _doubt(self, room: DecodeRoom, fetch: Fetch, ballots: list[Ballot]) -> None:
         """Ask prefill about blocks that keep differing, once; any other failure ends the epoch."""
         suspects = {(s.leg, s.group, s.blocks): s for b in ballots for s in b.suspects}
         if not suspects or fetch.follows is not None:
-            self._leader.fail(room, FailCode.HANDOFF_FAILED, "; ".join(sorted({b.why for b in ballots})), retry=True)
+            self.worker.fail(room, FailCode.HANDOFF_FAILED, "; ".join(sorted({b.why for b in ballots})), retry=True)
             return
-        self._leader.marks[Mark.DOUBT] += 1
+        self.worker.marks[Mark.DOUBT] += 1
         room.doubts[fetch.order] = {s: False for _, s in sorted(suspects.items())}
         for s in room.doubts[fetch.order]:
-            self._leader.send(room.ticket.prefill, Doubt(room.key, s.leg, s.group, s.blocks))
+            self.worker.send(room.ticket.prefill, Doubt(room.key, s.leg, s.group, s.blocks))
         # The order stays open until the answers: nothing is committed meanwhile.
         room.open_orders[fetch.order] = fetch
 
-    def on_verdict(self, sender: Boot, verdict: Verdict, now: Micros) -> None:
+    def on_verdict(self, sender: Boot, verdict: Verdict) -> None:
         """Prefill has hashed blocks that were doubted."""
-        room = self._leader.find(verdict.key)
+        room = self.worker.find(verdict.key)
         if room is None or room.state is not RoomState.FETCHING:
             return
-        room.progress = now
+        room.progress = self.worker.now
         if verdict.found is not Intactness.INTACT:
             why = f"blocks {list(verdict.blocks)} of group {verdict.group} are {verdict.found.value} at the source"
-            self._leader.fail(room, FailCode.HANDOFF_FAILED, why, retry=True)
+            self.worker.fail(room, FailCode.HANDOFF_FAILED, why, retry=True)
             return
         answered = Suspect(verdict.leg, verdict.group, verdict.blocks)
         for order, doubts in list(room.doubts.items()):

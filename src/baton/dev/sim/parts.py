@@ -6,9 +6,6 @@ from typing import Any
 from baton.core.gateway.front import Front
 from baton.core.handoff.seal import block_sums
 from baton.core.rank.rank import RankCore
-from baton.core.scheduler.decode import DecodeLeader
-from baton.core.scheduler.prefill import PrefillLeader
-from baton.core.scheduler.unified import UnifiedLeader
 from baton.core.session.session import Sessions
 from baton.dev.sim.host_store import SimHostStore
 from baton.dev.sim.sums import BlockSums
@@ -28,9 +25,6 @@ class Parts:
     """What runs."""
 
     front: type[Front] = Front
-    prefill: type[PrefillLeader] = PrefillLeader
-    decode: type[DecodeLeader] = DecodeLeader
-    unified: type[UnifiedLeader] = UnifiedLeader
     rank: type[RankCore] = RankCore
     sessions: type[Sessions] = Sessions
     block_sums: BlockSums = block_sums

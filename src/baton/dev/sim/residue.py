@@ -18,7 +18,7 @@ import msgspec
 from baton.core.gateway.front import Front
 from baton.core.handoff.plans import MOST
 from baton.core.ids import Boot, Micros
-from baton.core.scheduler.decode import DecodeLeader
+from baton.core.scheduler.fetching import Fetching
 from baton.core.scheduler.leader import Leader
 from baton.dev.sim.process import Process
 from baton.dev.sim.worker import WorkerRun
@@ -130,11 +130,11 @@ JUSTIFIED: Mapping[tuple[str, str], Rule] = MappingProxyType(
         ("WorkerPump", "_peer_links"): lambda live, owner, table: (
             set(table) == (live.prefills if live.role == "decode" else set())
         ),
-        ("Leader", "_gateways"): _each("gateways"),
+        ("Worker", "gateways"): _each("gateways"),
         ("CreditNews", "_tickets"): _each("gateways"),
         ("Partners", "_known"): _paired,
         ("Partner", "met"): _by_rank,
-        ("PrefillLeader", "_plans"): _each("decodes"),
+        ("Offering", "_plans"): _each("decodes"),
         ("Borrowing", "_lenders"): _some("decodes"),
         ("Lender", "met"): _by_rank,
         ("RankCore", "_peers"): _sources,
@@ -156,8 +156,11 @@ JUSTIFIED: Mapping[tuple[str, str], Rule] = MappingProxyType(
         ("Plans", "_known"): lambda live, owner, table: len(table) <= MOST,
         # what a process is made of
         ("Leader", "_handlers"): _always,
+        ("Leader", "_handovers"): _always,
+        ("Leader", "_ahead"): _always,
+        ("Worker", "on_forget"): _always,
         ("Front", "_handlers"): _always,
-        ("Leader", "placements"): _always,
+        ("Worker", "placements"): _always,
         ("Inspections", "_placements"): _always,
         ("Partners", "_placements"): _always,
         ("Ledger", "_totals"): _always,
@@ -168,9 +171,9 @@ JUSTIFIED: Mapping[tuple[str, str], Rule] = MappingProxyType(
         ("SimFabric", "_pools"): _always,
         # counts
         ("RepeatsTickets", "_tickets"): _always,  # of a planted bug, which remembers more than a gateway may
-        ("Leader", "marks"): _always,
-        ("Leader", "_failures"): _always,
-        ("Leader", "_spent"): _always,
+        ("Worker", "marks"): _always,
+        ("Worker", "failures"): _always,
+        ("Worker", "spent"): _always,
         ("Durations", "_counts"): _always,
         ("RankCore", "marks"): _always,
         ("Front", "marks"): _always,
@@ -269,10 +272,12 @@ def _short(table: Collection[Any]) -> str:
     return f"{len(table)} entries ({names})" if table else "nothing"
 
 
-def _timer(core: Leader[Any] | Front) -> Iterator[str]:
+def _timer(core: Leader | Front) -> Iterator[str]:
     """What a leader or a front is going to be woken for though nothing is to be done; offers without a ticket have their time,
     and cached pages are hashed again."""
-    due = {core._early.timer()} if isinstance(core, DecodeLeader) else set()
-    due |= {core.scrubber.timer(busy=False)} if isinstance(core, Leader) else set()
+    due = set()
+    if isinstance(core, Leader):
+        due = {core.worker.scrubber.timer(busy=False)}
+        due |= {core.stage(Fetching).timer()} if core.worker.manifest.role == "decode" else set()
     if core.next_wake() != min((at for at in due if at is not None), default=None):
         yield f"a timer, at {core.next_wake()}"

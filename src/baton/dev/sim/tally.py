@@ -35,7 +35,7 @@ SHARES: Mapping[str, Callable[[RunOutcome], bool]] = {
     "crashes": _world("fault: crash"),
     "refetches": _core(Mark.READ_AGAIN),
     "withdrawals": _core(Mark.WITHDRAWN),
-    "retractions": _core(Mark.RETRACTED),
+    "preemptions": _core(Mark.OFFLOADED),
     "resumptions": _core(Mark.RESUMED),
     "new epochs": _core(Mark.NEW_EPOCH),
     "clean": lambda outcome: outcome.clean,

@@ -1,6 +1,6 @@
 """One incarnation of a simulated worker: its ranks' processes with the shipped pumps, over simulated ports."""
 
-from collections.abc import Callable, Iterable, Mapping, Sized
+from collections.abc import Iterable, Sized
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,7 @@ from baton.core.effects import Effect, Issue, Send
 from baton.core.errors import Bug
 from baton.core.events import LeaderEvent, MessageReceived, PeerLost, RankEvent, RankReported
 from baton.core.frames import Join, Said
-from baton.core.ids import Boot, GroupName, Micros, Rank
+from baton.core.ids import Boot, GroupName, Rank
 from baton.core.manifest import Manifest, PoolView, RankManifest
 from baton.core.memory.prefix_cache import CachedPage
 from baton.core.memory.span import Span
@@ -20,10 +20,7 @@ from baton.core.messages import PROTOCOL, Loan, Offer, Ticket
 from baton.core.rank.rank import RankCore
 from baton.core.rank.rank_effects import Digest, RankEffect
 from baton.core.rank.watchdog import WatchdogSettings
-from baton.core.scheduler.decode import DecodeLeader
 from baton.core.scheduler.leader import Leader
-from baton.core.scheduler.prefill import PrefillLeader
-from baton.core.scheduler.retraction import GeneratingLeader
 from baton.core.scheduler.room import LeaderSettings
 from baton.dev.sim.at_rest import Where
 from baton.dev.sim.books import PlanBook, ShadowBooks
@@ -92,7 +89,7 @@ class WorkerRun:
         self.books: list[ShadowBooks] = []
         self.plans = PlanBook(draw.name, world.violate)
         self.replicas = Replicas(draw.name, world.violate)
-        self.leader: Leader[Any] = self._leader()
+        self.leader: Leader = self._leader()
         for rank in range(len(boots)):
             self._start(Rank(rank))
 
@@ -127,7 +124,7 @@ class WorkerRun:
             PROTOCOL, d.role, "sim", weights, "f32", self.table, d.page_blocks, d.tp, d.pp, 4096, self.world.seal, ranks
         )
 
-    def _leader(self) -> Leader[Any]:
+    def _leader(self) -> Leader:
         d = self.draw
         settings = LeaderSettings(
             name=d.name,
@@ -147,13 +144,8 @@ class WorkerRun:
             pair_ms=1_000,
             verify_ms=self.world.draw.verify_ms,
         )
-        makers: Mapping[str, Callable[[], Leader[Any]]] = {
-            "prefill": lambda: self.parts.prefill(self.manifest, settings, self.pages),
-            "decode": lambda: self.parts.decode(self.manifest, settings, self.pages),
-            "unified": lambda: self.parts.unified(self.manifest, settings, self.pages),
-        }
-        leader = makers[d.role]()
-        leader.marks, leader.plans = self.world.core_marks, self.world.plans
+        leader = Leader(self.manifest, settings, self.pages)
+        leader.worker.marks, leader.worker.plans = self.world.core_marks, self.world.plans
         return leader
 
     # ---- what goes in and out, for the judges ---------------------------------------------------
@@ -187,7 +179,7 @@ class WorkerRun:
     def _after(self, event: LeaderEvent, effects: list[Effect]) -> None:
         if not effects:
             return
-        ledger = self.leader.ledger
+        ledger = self.leader.worker.ledger
         self.world.endings.acts(self.boot, self.draw.name, effects)
         self.world.overtaking.acts(self.boot, self.draw.name, effects)
         if self.draw.role == "prefill":
@@ -310,24 +302,26 @@ class WorkerRun:
     def damaged(self) -> set[CachedPage]:
         """Cached pages that are not what they were when they were sealed, or on decode when they came."""
         sees = (lambda e, g, p: e.flipped(g, p) is not None) if self.draw.role == "decode" else SimEngine.changed
-        live = self.leader.ledger.cache.live()
+        live = self.leader.worker.ledger.cache.live()
         return {entry for entry in live if any(sees(e, g, int(p)) for e in self.engines for g, p in entry.pages.items())}
 
     def at_rest(self) -> str:
         """What is still held though nothing should be; empty if nothing."""
         leader = self.leader
         try:
-            leader.ledger.audit()
+            leader.worker.ledger.audit()
         except Bug as error:
             return str(error)
-        if leader.rooms:
-            return f"{self.draw.name} holds rooms {[(k.room[-4:], k.epoch, r.state.value) for k, r in leader.rooms.items()]}"
-        if not leader.ledger.clean:
-            return f"{self.draw.name} holds pages or pins: {leader.ledger.view()}, {leader.ledger.pins} pins"
-        for group, pages in leader.ledger.view().items():
+        if leader.worker.rooms:
+            return (
+                f"{self.draw.name} holds rooms {[(k.room[-4:], k.epoch, r.state.value) for k, r in leader.worker.rooms.items()]}"
+            )
+        if not leader.worker.ledger.clean:
+            return f"{self.draw.name} holds pages or pins: {leader.worker.ledger.view()}, {leader.worker.ledger.pins} pins"
+        for group, pages in leader.worker.ledger.view().items():
             if pages["free"] + pages["cached"] != pages["total"]:
                 return f"{self.draw.name} has lost pages of group {group}: {pages}"
-        if left := kept_by(leader, self.processes[0].clock.now()):
+        if left := leader.kept():
             return f"the leader of {self.draw.name} still keeps {left}"
         for process, core, books in zip(self.processes, self.cores, self.books, strict=True):
             if books.reads:
@@ -339,22 +333,6 @@ class WorkerRun:
             if store.held or store.under_way:
                 return f"the host store of {process.name} still holds {dict(store.held)}"
         return ""
-
-
-def kept_by(leader: Leader[Any], now: int) -> dict[str, int]:
-    """What a leader's tables keep of rooms that have ended; offers without a ticket until their time is over."""
-    agreement, inspections = leader._agreement, leader.inspections
-    kept: dict[str, Sized] = {"epochs": leader._epochs, "votes": agreement._votes, "drops": agreement._dropped_at}
-    kept["followers"], kept["inspections"], kept["orders"] = leader.followers, inspections, leader.orders
-    kept["wedged"] = leader._wedges
-    kept["trials"] = [leader._trial] if leader._trial is not None else []
-    if isinstance(leader, GeneratingLeader):
-        kept["host ledger"] = range(leader._host.rooms)
-    if isinstance(leader, DecodeLeader):
-        kept["early offers"] = leader._early.overdue(Micros(now))
-    if isinstance(leader, PrefillLeader):
-        kept["steps"] = leader.borrowing
-    return {name: len(items) for name, items in kept.items() if len(items)}
 
 
 def held_by(core: RankCore) -> dict[str, int]:

@@ -453,7 +453,9 @@ class World:
             if moved > QUIET_TURNS + 8 * peers + hashing:
                 self.violate("quiet_at_rest", f"{process.name} was turned {moved} times in a second with nothing to do")
         # Cached pages are hashed again and again: what is under way just now must end.
-        self._advance(self.heap.now + HASHED_US, done=lambda: not any(w.leader.scrubber.under_way for w in self.workers.values()))
+        self._advance(
+            self.heap.now + HASHED_US, done=lambda: not any(w.leader.worker.scrubber.under_way for w in self.workers.values())
+        )
         for process, front in [(gateway.process, gateway.front) for gateway in self.gateways.values()]:
             if front.open_requests:
                 waiting = {f"{key.room[-4:]}.{key.epoch}": [self._names[b] for b in boots] for key, boots in front._closing}

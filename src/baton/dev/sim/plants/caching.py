@@ -7,31 +7,34 @@ from baton.core.ids import BlockIndex, GroupName, Micros
 from baton.core.marks import Marks
 from baton.core.memory.pages import Ledger
 from baton.core.memory.prefix_cache import CachedPage
-from baton.core.scheduler import leader as leader_module
-from baton.core.scheduler.decode import DecodeLeader
+from baton.core.scheduler import roles as roles_module
+from baton.core.scheduler import worker as worker_module
+from baton.core.scheduler.admission import Reuse as Reused
 from baton.core.scheduler.decode_room import DecodeRoom
+from baton.core.scheduler.fetching import Fetching
 from baton.core.scheduler.followers import Followers
+from baton.core.scheduler.generating import Generating
 from baton.core.scheduler.reuse import Reuse
 from baton.core.scheduler.room import OpenRoom, RoomState
+from baton.core.scheduler.worker import Worker
 from baton.dev.sim.parts import Parts, Replaced
 from baton.dev.sim.plants.plant import Plant
 
 # ruff: noqa: D101  (each class is described by the plant that it is part of)
 
 
-class EntersUnverified(DecodeLeader):
-    def _admit(self, now: Micros) -> None:
-        super()._admit(now)
-        for room in self.rooms.in_state(RoomState.FETCHING):
-            self.reuse.enter(room, room.length, {}, self.marks)
+class EntersUnverified(Fetching):
+    def admitted(self, room: DecodeRoom, reuse: Reused) -> None:
+        super().admitted(room, reuse)
+        self.worker.reuse.enter(room, room.length, {}, self.worker.marks)
 
 
-class EntersDrawn(DecodeLeader):
-    def _on_batch(self, batch: Any, ranks: Any, now: Micros) -> None:
-        super()._on_batch(batch, ranks, now)
+class EntersDrawn(Generating[Any]):
+    def rows_ended(self, batch: Any, ranks: Any) -> None:
+        super().rows_ended(batch, ranks)
         for room, _ in batch:
-            if room.state is RoomState.RUNNING:
-                self.reuse.enter(room, room.position + 1, {}, self.marks)
+            if room.state is RoomState.RUNNING and not self.worker.role.computes:
+                self.worker.reuse.enter(room, room.position + 1, {}, self.worker.marks)
 
 
 _find = Reuse.find
@@ -44,12 +47,12 @@ def _find_partial(self: Reuse, room: OpenRoom, *, leaving: int = 1) -> tuple[Cac
     return (*found, *list(more.values())[:1]) if room.length % self.page_tokens else found
 
 
-class SubtractsOneMore(DecodeLeader):
+class SubtractsOneMore(Fetching):
     def _cached(self, room: DecodeRoom) -> dict[GroupName, BlockIndex]:
         return {group: BlockIndex(blocks + 1) for group, blocks in super()._cached(room).items()}
 
 
-class FetchesAll(DecodeLeader):
+class FetchesAll(Fetching):
     def _cached(self, room: DecodeRoom) -> dict[GroupName, BlockIndex]:
         return {}
 
@@ -67,13 +70,15 @@ class WaitsForEver(Patient):
         return room.key in self._waits or super().waits(room, leading, marks, leaving=leaving)
 
 
-class ForgetsPins(DecodeLeader):
-    def _forget(self, room: DecodeRoom) -> None:
-        unpin = self.ledger.cache.unpin
-        if not room.generated:  # it has ended on its way
-            self.ledger.cache.unpin = lambda chain: []  # type: ignore[method-assign]
-        super()._forget(room)
-        self.ledger.cache.unpin = unpin  # type: ignore[method-assign]
+_forget = Worker.forget
+
+
+def _forgets_pins(self: Worker[Any], room: Any) -> None:
+    unpin = self.ledger.cache.unpin
+    if isinstance(room, DecodeRoom) and not room.generated:  # it has ended on its way
+        self.ledger.cache.unpin = lambda chain: []  # type: ignore[method-assign]
+    _forget(self, room)
+    self.ledger.cache.unpin = unpin  # type: ignore[method-assign]
 
 
 def _remember(self: Ledger) -> None:
@@ -86,14 +91,14 @@ PLANTS = (
         "pages of a room enter decode's prefix cache when it gets them, before what is fetched into them is verified",
         ("cache_exact", "cache_begins", "cached_right"),
         9,
-        lambda: Parts(decode=EntersUnverified),
+        lambda: Parts(replaced=(Replaced(roles_module, "Fetching", EntersUnverified),)),
     ),
     Plant(
         "decode_cached_early",
         "a page enters decode's prefix cache when its last token is drawn, one step before that token's state is computed",
         ("cache_exact", "cache_begins", "cached_once"),
         None,
-        lambda: Parts(decode=EntersDrawn),
+        lambda: Parts(replaced=(Replaced(roles_module, "Generating", EntersDrawn),)),
     ),
     Plant(
         "partial_page_shared",
@@ -107,28 +112,28 @@ PLANTS = (
         "decode takes one block more from what it fetches than it has cached",
         ("right_commit", "fetches_lacking", "read_at_once", "right_bytes"),
         4,
-        lambda: Parts(decode=SubtractsOneMore),
+        lambda: Parts(replaced=(Replaced(roles_module, "Fetching", SubtractsOneMore),)),
     ),
     Plant(
         "cached_fetched_again",
         "decode fetches what it has cached, into pages that others share",
         ("fetches_lacking", "landing", "own_pages"),
         None,
-        lambda: Parts(decode=FetchesAll),
+        lambda: Parts(replaced=(Replaced(roles_module, "Fetching", FetchesAll),)),
     ),
     Plant(
         "follower_waits_for_ever",
         "a room that follows another one is not looked at again when that one has brought what both begin with",
         ("liveness",),
         8,
-        lambda: Parts(replaced=(Replaced(leader_module, "Followers", WaitsForEver),)),
+        lambda: Parts(replaced=(Replaced(worker_module, "Followers", WaitsForEver),)),
     ),
     Plant(
         "decode_pins_forgotten",
         "a room that ends on its way leaves its pins on cached pages",
         ("nothing_left",),
         6,
-        lambda: Parts(decode=ForgetsPins),
+        lambda: Parts(replaced=(Replaced(Worker, "forget", _forgets_pins),)),
     ),
     Plant(
         "cache_kept_over_clear",

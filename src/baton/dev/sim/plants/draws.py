@@ -8,7 +8,7 @@ from baton.core.gateway.request import Request
 from baton.core.gateway.router import Pair
 from baton.core.messages import Drawn, Ticket
 from baton.core.past import Past, past_of
-from baton.core.scheduler import generation, prompt_chunks
+from baton.core.scheduler import computing, generating
 from baton.dev.sim.parts import Parts, Replaced
 from baton.dev.sim.plants.plant import Plant
 
@@ -28,7 +28,7 @@ def _with_prompt(ticket: Ticket, generated: Sequence[Drawn] = ()) -> Past | None
 
 
 def _past(wrong: object) -> Parts:
-    return Parts(replaced=tuple(Replaced(module, "past_of", wrong) for module in (prompt_chunks, generation)))
+    return Parts(replaced=tuple(Replaced(module, "past_of", wrong) for module in (computing, generating)))
 
 
 def _keeps_first(self: Request, pair: Pair) -> None:

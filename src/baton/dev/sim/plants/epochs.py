@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from baton.core.agreement import RowOrder
+from baton.core.agreement import Agreement, RowOrder
 from baton.core.effects import Send
 from baton.core.gateway.front import Front
 from baton.core.gateway.request import FrontSettings, Request, Standing
@@ -13,13 +13,16 @@ from baton.core.gateway.stamps import Stamps
 from baton.core.handoff.pairing import Partners
 from baton.core.ids import Boot, Epoch, Key, Micros, Room, Stamp, TokenIndex
 from baton.core.messages import Credits, Drawn, FailCode, Failed, FinishReason, Ticket
-from baton.core.scheduler import decode as decode_module
-from baton.core.scheduler.decode import DecodeLeader
-from baton.core.scheduler.decode_room import DecodeRoom
-from baton.core.scheduler.generation import Generation, decode_row
+from baton.core.scheduler import generating as generating_module
+from baton.core.scheduler import roles as roles_module
+from baton.core.scheduler.books import LeaderBooks
+from baton.core.scheduler.generating import decode_row
+from baton.core.scheduler.generating_room import GeneratingRoom
 from baton.core.scheduler.leader import Leader
-from baton.core.scheduler.prefill import PrefillLeader
+from baton.core.scheduler.open_orders import OpenOrders
+from baton.core.scheduler.pairing import Pairing
 from baton.core.scheduler.room import OpenRoom
+from baton.core.scheduler.worker import Worker
 from baton.core.session.session import WrongPeer
 from baton.core.session.stream import Stream
 from baton.dev.sim.parts import Parts, Replaced
@@ -52,7 +55,7 @@ def _due_while_waiting(self: Request, settings: FrontSettings, pairless: Micros 
     return NEVER if self.standing is Standing.OPEN else _due(self, settings, pairless)
 
 
-def _waits_for_ever(self: Leader[Any], room: OpenRoom) -> bool:
+def _waits_for_ever(self: Leader, room: OpenRoom) -> bool:
     return False
 
 
@@ -79,9 +82,8 @@ class BlamesWorkers(Front):
         super()._fail(request, FailCode.WORKER_LOST if waits else code, detail)
 
 
-class ForgetsNoOrder(DecodeLeader):
-    def _forget(self, room: DecodeRoom) -> None:
-        Leader._forget(self, room)
+def _forgets_no_order(self: OpenOrders, key: Key, agreement: Agreement) -> None:
+    """Its votes are counted for ever."""
 
 
 class RepeatsTickets(Front):
@@ -103,41 +105,41 @@ class RepeatsTickets(Front):
         super()._side_ended(key, boot, now)
 
 
-def _forget_all(self: Leader[Any], room: Any) -> None:
-    self._epochs.pop(room.key.room, None)
+def _forget_all(self: Worker[Any], room: Any) -> None:
+    self.epochs.close(room.key.room)
     _forget(self, room)
 
 
-_forget = Leader._forget
+_forget = Worker.forget
 
 
-def _keep_rooms(self: Leader[Any], boot: Boot, why: str, now: Micros) -> None:
-    if boot not in self._gateways:
-        _peer_lost(self, boot, why, now)
+def _keep_rooms(self: Leader, boot: Boot, why: str) -> None:
+    if boot not in self.worker.gateways:
+        _peer_lost(self, boot, why)
 
 
 _peer_lost = Leader._lose
 
 
-def _tells_no_stamp(self: Leader[Any]) -> Credits:
+def _tells_no_stamp(self: LeaderBooks) -> Credits:
     return msgspec.structs.replace(_capacity(self), stamp=Stamp(0))
 
 
-_capacity = Leader._capacity
+_capacity = LeaderBooks._capacity
 
 
 def _only_logged(self: WorkerPump, event: WrongPeer) -> None:
     """A line in a log, which nobody reads."""
 
 
-class KeepsConnections(DecodeLeader):
-    def _unpair(self, boot: Boot, why: str) -> None:
-        parted = list(self.draft.part)
-        super()._unpair(boot, why)
-        self.draft.part = parted
+class KeepsConnections(Pairing):
+    def unpair(self, boot: Boot, why: str) -> None:
+        parted = list(self.worker.draft.part)
+        super().unpair(boot, why)
+        self.worker.draft.part = parted
 
 
-def _restarted_counter(room: Generation, final: Any = None) -> RowOrder:
+def _restarted_counter(room: GeneratingRoom, final: Any = None) -> RowOrder:
     return msgspec.structs.replace(decode_row(room, final), index=TokenIndex(len(room.generated)))
 
 
@@ -157,8 +159,7 @@ PLANTS = (
         lambda: Parts(
             front=HearsDecodeOnly,
             replaced=(
-                Replaced(Leader, "_waits", _waits_for_ever),
-                Replaced(PrefillLeader, "_waits", _waits_for_ever),
+                Replaced(Leader, "_unadmitted", _waits_for_ever),
                 Replaced(Request, "due", _due_while_waiting),
             ),
         ),
@@ -189,7 +190,7 @@ PLANTS = (
         "a worker forgets a room when it ends, and serves a ticket of it that is said once more",
         ("ended_once",),
         7,
-        lambda: Parts(front=RepeatsTickets, replaced=(Replaced(Leader, "_forget", _forget_all),)),
+        lambda: Parts(front=RepeatsTickets, replaced=(Replaced(Worker, "forget", _forget_all),)),
     ),
     Plant(
         "lost_gateway_ignored",
@@ -223,7 +224,7 @@ PLANTS = (
         "a decode worker forgets a prefill worker that is gone, and its ranks stay connected to it",
         ("nothing_left",),
         None,
-        lambda: Parts(decode=KeepsConnections),
+        lambda: Parts(replaced=(Replaced(roles_module, "Pairing", KeepsConnections),)),
     ),
     Plant(
         "stamps_from_one",
@@ -237,14 +238,14 @@ PLANTS = (
         "a worker does not tell gateways of the stamps that it has seen",
         ("one_order",),
         None,
-        lambda: Parts(replaced=(Replaced(Leader, "_capacity", _tells_no_stamp),)),
+        lambda: Parts(replaced=(Replaced(LeaderBooks, "_capacity", _tells_no_stamp),)),
     ),
     Plant(
         "counter_restarts",
         "after a failover the random numbers of a request begin at 0 again",
         ("right_tokens",),
         None,
-        lambda: Parts(replaced=(Replaced(decode_module, "decode_row", _restarted_counter),)),
+        lambda: Parts(replaced=(Replaced(generating_module, "decode_row", _restarted_counter),)),
     ),
     Plant(
         "deadline_blamed",
@@ -258,6 +259,6 @@ PLANTS = (
         "the fetch orders of a room that was dropped stay in the leader's table for ever (found by this simulator)",
         ("nothing_left",),
         None,
-        lambda: Parts(decode=ForgetsNoOrder),
+        lambda: Parts(replaced=(Replaced(OpenOrders, "forget", _forgets_no_order),)),
     ),
 )

@@ -5,11 +5,11 @@ from typing import Any
 
 from baton.core.gateway.front import Front
 from baton.core.gateway.request import Request
-from baton.core.ids import Boot, Micros
+from baton.core.ids import Boot, Micros, Seq
 from baton.core.messages import FailCode
 from baton.core.rank.watchdog import Lane, Watchdog, WorkKind
-from baton.core.scheduler.alone import Turns
-from baton.core.scheduler.leader import Leader
+from baton.core.scheduler.batches import Batches
+from baton.core.scheduler.turns import Turns
 from baton.dev.sim.parts import Parts, Replaced
 from baton.dev.sim.plants.plant import Plant
 
@@ -38,8 +38,10 @@ def _everybody_at_once(self: Turns, rooms: Sequence[Any], *, flying: bool) -> li
     return [list(rooms)]
 
 
-def _shares_its_step(self: Leader[Any], room: Any) -> None:
-    self.turns.stepped(alone=room.alone)
+def _shares_its_step(self: Batches[Any], seq: Seq) -> None:
+    self._turns.stepped(alone=self._composed[0][0].alone)
+    self._flight[seq], self._composed = self._composed, []
+    self._results[seq] = {}
 
 
 class BeginsAtOnce(Front):
@@ -86,7 +88,7 @@ PLANTS = (
         ("poison_bounded", "no_spurious_failure"),
         None,
         lambda: Parts(
-            replaced=(Replaced(Turns, "lots", _everybody_at_once), Replaced(Leader, "_note_turn", _shares_its_step)),
+            replaced=(Replaced(Turns, "lots", _everybody_at_once), Replaced(Batches, "issue", _shares_its_step)),
         ),
     ),
     Plant(

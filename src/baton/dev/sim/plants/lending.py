@@ -12,10 +12,10 @@ from baton.core.messages import FailCode, Loan
 from baton.core.rank.fetching import OpenOrder, Piece
 from baton.core.rank.rank import RankCore
 from baton.core.rank.rank_effects import RankEffect
-from baton.core.scheduler import prefill as prefill_module
+from baton.core.scheduler import roles as roles_module
 from baton.core.scheduler.borrowing import Borrowing
-from baton.core.scheduler.decode import DecodeLeader
 from baton.core.scheduler.decode_room import DecodeRoom
+from baton.core.scheduler.lending import Lending
 from baton.core.scheduler.prefill_room import PrefillRoom
 from baton.core.scheduler.room import RoomState
 from baton.dev.sim.parts import Parts, Replaced
@@ -53,14 +53,11 @@ class LoanUnchecked(RankCore):
 class Impatient(Borrowing):
     def _order(self, room: PrefillRoom, loan: Loan, blocks: int) -> None:
         super()._order(room, loan, blocks)
-        room.answer_by = Micros(self._leader.now + 1_000)
+        room.answer_by = Micros(self.worker.now + 1_000)
 
 
-class LendsOn(DecodeLeader):
-    def _forget(self, room: DecodeRoom) -> None:
-        end, self.ledger.end_loan = self.ledger.end_loan, lambda key: None  # type: ignore[method-assign]
-        super()._forget(room)
-        self.ledger.end_loan = end  # type: ignore[method-assign]
+def _lends_on(self: Lending, room: DecodeRoom) -> None:
+    """What is lent stays lent."""
 
 
 class NeverGoesOn(Borrowing):
@@ -71,11 +68,11 @@ class NeverGoesOn(Borrowing):
 
 
 class FailsWithIt(Borrowing):
-    def on_loan(self, sender: Boot, loan: Loan, now: Micros) -> None:
-        super().on_loan(sender, loan, now)
-        room = self._leader.find(loan.key)
+    def on_loan(self, sender: Boot, loan: Loan) -> None:
+        super().on_loan(sender, loan)
+        room = self.worker.find(loan.key)
         if room is not None and room.state is RoomState.COMPUTING and not loan.runs:
-            self._leader.fail(room, FailCode.HANDOFF_FAILED, "nothing is lent", retry=False)
+            self.worker.fail(room, FailCode.HANDOFF_FAILED, "nothing is lent", retry=False)
 
 
 PLANTS = (
@@ -105,27 +102,27 @@ PLANTS = (
         "a prompt is computed when its read takes long, into pages in which that may still land",
         ("computes_alone",),
         6,
-        lambda: Parts(replaced=(Replaced(prefill_module, "Borrowing", Impatient),)),
+        lambda: Parts(replaced=(Replaced(roles_module, "Borrowing", Impatient),)),
     ),
     Plant(
         "loan_outlives_room",
         "what is lent for a room that ends on its way stays pinned",
         ("nothing_left",),
         6,
-        lambda: Parts(decode=LendsOn),
+        lambda: Parts(replaced=(Replaced(Lending, "forgotten", _lends_on),)),
     ),
     Plant(
         "failed_borrow_waits",
         "a prompt of which nothing comes back is not computed either",
         ("liveness", "healed_succeeds", "no_spurious_failure"),
         8,
-        lambda: Parts(replaced=(Replaced(prefill_module, "Borrowing", NeverGoesOn),)),
+        lambda: Parts(replaced=(Replaced(roles_module, "Borrowing", NeverGoesOn),)),
     ),
     Plant(
         "failed_borrow_fails",
         "a prompt of which decode has nothing fails",
         ("no_spurious_failure", "healed_succeeds"),
         8,
-        lambda: Parts(replaced=(Replaced(prefill_module, "Borrowing", FailsWithIt),)),
+        lambda: Parts(replaced=(Replaced(roles_module, "Borrowing", FailsWithIt),)),
     ),
 )

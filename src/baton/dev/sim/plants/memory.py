@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from baton.core.agreement import Hold
 from baton.core.effects import Effect, Send
 from baton.core.events import MessageReceived
-from baton.core.ids import BlockIndex, GroupName, Key, Micros, Page
+from baton.core.ids import BlockIndex, Boot, GroupName, Key, Page
 from baton.core.memory.pages import Ledger, PagePool
 from baton.core.memory.span import Span
 from baton.core.memory.state import Group, Window
@@ -18,12 +18,11 @@ from baton.core.rank.fetching import Piece
 from baton.core.rank.rank import RankCore
 from baton.core.rank.rank_effects import RankEffect
 from baton.core.rank.rehashing import Rehashing
-from baton.core.scheduler import prompt_chunks
-from baton.core.scheduler.holding import slide
+from baton.core.scheduler.block_manager import BlockManager
 from baton.core.scheduler.leader import Leader
-from baton.core.scheduler.prefill import PrefillLeader
 from baton.core.scheduler.prefill_room import PrefillRoom
 from baton.core.scheduler.room import RoomState
+from baton.core.scheduler.worker import Worker
 from baton.core.work import ReadEnded, ReadOutcome
 from baton.dev.sim.memory import SimFabric, UnderWay
 from baton.dev.sim.parts import Parts, Replaced
@@ -102,28 +101,24 @@ class SlotView(RankCore):
         return super()._drop(key)
 
 
-def _leave_at_once(self: Leader[Any], room: Any, saw: Any) -> None:
+def _leave_at_once(self: Worker[Any], room: Any, saw: Any) -> None:
     _leave(self, room, saw)
     if room.state is RoomState.ENDING:
         self.ledger.give_back(room.key)
 
 
-_leave = Leader.leave
+_leave = Worker.leave
 
 
-class ForgetsOnAbort(PrefillLeader):
-    def _on_abort(self, sender: Any, abort: Abort, now: Micros) -> None:
-        room = self.find(abort.key)
-        if room is not None and room.state is RoomState.COMPUTING:
-            self._kept = {*getattr(self, "_kept", ()), room.key}
-        super()._on_abort(sender, abort, now)
+_on_abort = Leader._on_abort
 
-    def _forget(self, room: PrefillRoom) -> None:
-        give_back = self.ledger.give_back
-        if room.key in getattr(self, "_kept", ()):
-            self.ledger.give_back = lambda key: None  # type: ignore[method-assign]
-        super()._forget(room)
-        self.ledger.give_back = give_back  # type: ignore[method-assign]
+
+def _forgets_on_abort(self: Leader, sender: Boot, abort: Abort) -> None:
+    room, ledger = self.worker.find(abort.key), self.worker.ledger
+    if isinstance(room, PrefillRoom) and room.state is RoomState.COMPUTING:
+        give_back, kept = ledger.give_back, room.key
+        ledger.give_back = lambda key: None if key == kept else give_back(key)  # type: ignore[method-assign]
+    _on_abort(self, sender, abort)
 
 
 def _read_already(self: WorkerPump, effect: Effect) -> None:
@@ -176,8 +171,11 @@ def _gone_early(self: Span, group: Group, position: int) -> int:
     return _gone(self, group, position + 1)
 
 
-def _slide_by_orders(leader: Leader[Any], room: PrefillRoom, position: int, *, tokens: int) -> None:
-    slide(leader, room, max(position, room.ordered) if isinstance(leader, PrefillLeader) else position, tokens=tokens)
+_slide = BlockManager.slide
+
+
+def _slide_by_orders(self: BlockManager, room: Any, position: int, *, tokens: int) -> None:
+    _slide(self, room, max(position, room.ordered) if isinstance(room, PrefillRoom) else position, tokens=tokens)
 
 
 PLANTS = (
@@ -200,7 +198,7 @@ PLANTS = (
         "a window passes pages by what was ordered to be computed, not by what is: a step under way still reads them",
         ("own_compute_ended",),
         None,
-        lambda: Parts(replaced=(Replaced(prompt_chunks, "slide", _slide_by_orders),)),
+        lambda: Parts(replaced=(Replaced(BlockManager, "slide", _slide_by_orders),)),
     ),
     Plant(
         "free_while_reading",
@@ -214,7 +212,7 @@ PLANTS = (
         "a leader takes a room's pages back when it drops the room, and does not wait until its ranks are quiet",
         ("own_reads_ended", "own_compute_ended", "own_digest_ended"),
         6,
-        lambda: Parts(replaced=(Replaced(Leader, "leave", _leave_at_once),)),
+        lambda: Parts(replaced=(Replaced(Worker, "leave", _leave_at_once),)),
     ),
     Plant(
         "free_while_hashing",
@@ -270,7 +268,7 @@ PLANTS = (
         "one way out, an abort while the prompt is computed, does not give the room's pages back",
         ("nothing_left", "liveness", "healed_succeeds", "no_spurious_failure"),
         None,
-        lambda: Parts(prefill=ForgetsOnAbort),
+        lambda: Parts(replaced=(Replaced(Leader, "_on_abort", _forgets_on_abort),)),
     ),
     Plant(
         "mixed_resources",

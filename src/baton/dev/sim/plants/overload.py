@@ -5,7 +5,6 @@ from baton.core.ids import Boot, Micros
 from baton.core.messages import Progress
 from baton.core.rank import read_queue
 from baton.core.scheduler.leader import Leader
-from baton.core.scheduler.room import OpenRoom
 from baton.dev.sim.parts import Parts, Replaced
 from baton.dev.sim.plants.plant import Plant
 
@@ -15,7 +14,7 @@ def _own_clock(self: ProgressTracker, boot: Boot, since: Micros) -> Micros:
     return Micros(since + self._patience)
 
 
-def _deaf(self: Leader[OpenRoom], sender: Boot, message: Progress, now: Micros) -> None:
+def _deaf(self: Leader, sender: Boot, message: Progress) -> None:
     """What others say of their work is not heard."""
 
 

@@ -7,7 +7,7 @@ from baton.core.ids import Micros
 from baton.core.memory.prefix_cache import CachedPage
 from baton.core.memory.scrubber import Scrubber
 from baton.core.scheduler import leader as leader_module
-from baton.core.scheduler import prefill as prefill_module
+from baton.core.scheduler import roles as roles_module
 from baton.core.scheduler.borrowing import Borrowing
 from baton.dev.sim.parts import Parts, Replaced
 from baton.dev.sim.plants.plant import Plant
@@ -46,7 +46,7 @@ PLANTS = (
         "prefill reads damaged state from decode, computes it instead, and does not tell decode",
         ("lender_told",),
         None,
-        lambda: Parts(replaced=(Replaced(prefill_module, "Borrowing", DoubtsNothing),)),
+        lambda: Parts(replaced=(Replaced(roles_module, "Borrowing", DoubtsNothing),)),
     ),
     Plant(
         "never_scrubbed",

@@ -9,7 +9,8 @@ from baton.core.ids import Key, Rank
 from baton.core.memory.pages import Ledger
 from baton.core.memory.prefix_cache import CachedPage, PageHash, PrefixCache, page_hash, root_hash
 from baton.core.scheduler import reuse as reuse_module
-from baton.core.scheduler.prefill import PrefillLeader
+from baton.core.scheduler import roles as roles_module
+from baton.core.scheduler.computing import ComputedRoom, Computing
 from baton.core.scheduler.reuse import Reuse
 from baton.core.scheduler.room import OpenRoom, RoomState
 from baton.dev.sim.parts import Parts, Replaced
@@ -18,18 +19,19 @@ from baton.dev.sim.plants.plant import Plant
 # ruff: noqa: D101  (each class is described by the plant that it is part of)
 
 
-class CachesWhatIsOrdered(PrefillLeader):
-    def _compose(self) -> None:
-        super()._compose()
-        k = self.manifest.page_blocks
-        for room in self.rooms.in_state(RoomState.COMPUTING):
-            blocks = room.ordered // self.reuse.page_tokens * k
+class CachesWhatIsOrdered(Computing):
+    def add_rows(self, rooms: Sequence[ComputedRoom], tokens: int) -> int:
+        added = super().add_rows(rooms, tokens)
+        worker = self.worker
+        for room in worker.rooms.in_state(RoomState.COMPUTING) if not worker.role.generates else ():
+            blocks = room.ordered // worker.reuse.page_tokens * worker.manifest.page_blocks
             sums = {
                 (Rank(r), group.name): np.zeros((blocks, len(placement.units(group.name))), dtype=np.uint64)
-                for r, placement in enumerate(self.placements)
-                for group in self.state_table.groups
+                for r, placement in enumerate(worker.placements)
+                for group in worker.state_table.groups
             }
-            self.reuse.enter(room, room.ordered, sums, self.marks)
+            worker.reuse.enter(room, room.ordered, sums, worker.marks)
+        return added
 
 
 def _unpin_twice(self: PrefixCache, chain: Sequence[CachedPage]) -> list[CachedPage]:
@@ -92,7 +94,7 @@ PLANTS = (
         "a page enters the prefix cache when it is ordered to be computed: another room reuses it unsealed",
         ("cached_sealed", "right_reuse", "nothing_skipped"),
         None,
-        lambda: Parts(prefill=CachesWhatIsOrdered),
+        lambda: Parts(replaced=(Replaced(roles_module, "Computing", CachesWhatIsOrdered),)),
     ),
     Plant(
         "double_unpin",

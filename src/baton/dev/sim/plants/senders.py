@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from baton.core.ids import Boot, Micros
+from baton.core.ids import Boot
 from baton.core.messages import Abort, Offer, Ticket
 from baton.core.scheduler.leader import Leader
 from baton.core.session import senders
@@ -19,11 +19,10 @@ def _unasked(*kinds: type[Any]) -> Parts:
     return Parts(replaced=(Replaced(senders, "RULES", {**senders.RULES, **dict.fromkeys(kinds, _anybody)}),))
 
 
-def _takes_twice(self: Leader[Any], sender: Boot, ticket: Ticket, now: Micros) -> None:
-    known = self._epochs.get(ticket.key.room)
-    if known is not None and known[0] == ticket.key.epoch:
-        del self._epochs[ticket.key.room]
-    _on_ticket(self, sender, ticket, now)
+def _takes_twice(self: Leader, sender: Boot, ticket: Ticket) -> None:
+    if self.worker.epochs.highest(ticket.key.room) == ticket.key.epoch:
+        self.worker.epochs.close(ticket.key.room)
+    _on_ticket(self, sender, ticket)
 
 
 _on_ticket = Leader._on_ticket

@@ -1,33 +1,33 @@
 """Workers that compute prompts and go on with them."""
 
+from typing import Any
+
 from msgspec.structs import replace
 
-from baton.core.agreement import RowOrder, RowResult
-from baton.core.ids import Micros
+from baton.core.agreement import RowOrder
 from baton.core.memory.chunks import final_blocks
+from baton.core.scheduler import roles as roles_module
+from baton.core.scheduler.computing import Computing
+from baton.core.scheduler.generating import Generating
 from baton.core.scheduler.room import RoomState
-from baton.core.scheduler.unified import UnifiedLeader
-from baton.core.scheduler.unified_room import UnifiedRoom
-from baton.dev.sim.parts import Parts
+from baton.dev.sim.parts import Parts, Replaced
 from baton.dev.sim.plants.plant import Plant
 
 # ruff: noqa: D101  (each class is described by the plant that it is part of)
 
 
-class SealsTail(UnifiedLeader):
-    def add_row(self, room: UnifiedRoom, row: RowOrder) -> None:
-        if row.start < room.length:
-            final = final_blocks(self.state_table, start=row.start, end=row.valid, length=room.length)
-            row = replace(row, final=final)
-        super().add_row(room, row)
+class SealsTail(Computing):
+    def _chunk(self, room: Any, start: int, end: int) -> RowOrder:
+        row = super()._chunk(room, start, end)
+        return replace(row, final=final_blocks(self.worker.state_table, start=start, end=end, length=room.length))
 
 
-class UnifiedEntersDrawn(UnifiedLeader):
-    def _on_batch(self, batch: list[tuple[UnifiedRoom, RowOrder]], ranks: list[tuple[RowResult, ...]], now: Micros) -> None:
-        super()._on_batch(batch, ranks, now)
+class UnifiedEntersDrawn(Generating[Any]):
+    def rows_ended(self, batch: Any, ranks: Any) -> None:
+        super().rows_ended(batch, ranks)
         for room, _ in batch:
-            if room.state is RoomState.RUNNING:
-                self.reuse.enter(room, room.position + 1, None, self.marks)
+            if room.state is RoomState.RUNNING and self.worker.role.computes:
+                self.worker.reuse.enter(room, room.position + 1, None, self.worker.marks)
 
 
 PLANTS = (
@@ -36,13 +36,13 @@ PLANTS = (
         "a unified worker seals the last block of a prompt, as prefill does, and goes on writing into it",
         ("sealed_once",),
         9,
-        lambda: Parts(unified=SealsTail),
+        lambda: Parts(replaced=(Replaced(roles_module, "Computing", SealsTail),)),
     ),
     Plant(
         "unified_cached_early",
         "a page enters a unified worker's prefix cache when its last token is drawn, and not when that token's state is computed",
         ("cached_sealed",),
         None,
-        lambda: Parts(unified=UnifiedEntersDrawn),
+        lambda: Parts(replaced=(Replaced(roles_module, "Generating", UnifiedEntersDrawn),)),
     ),
 )

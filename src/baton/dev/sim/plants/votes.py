@@ -1,18 +1,19 @@
 """Agreement of the ranks, got wrong: who counts, when, and for what."""
 
 from collections import Counter
+from typing import Any
 
 from baton.core import agreement as agreement_module
 from baton.core.agreement import Agreement, Ballot, Chain, Report, RowOrder, StepPlan, Vote
 from baton.core.frames import Data, Said
-from baton.core.ids import GroupName, Key, Micros, Rank, Room, Seq
-from baton.core.manifest import Manifest
+from baton.core.ids import Key, Micros, Rank, Room, Seq
 from baton.core.rank.rank import RankCore
 from baton.core.rank.rank_effects import Compute
-from baton.core.scheduler import leader as leader_module
-from baton.core.scheduler.decode import DecodeLeader
+from baton.core.scheduler import roles as roles_module
+from baton.core.scheduler import worker as worker_module
 from baton.core.scheduler.decode_room import DecodeRoom
-from baton.core.scheduler.room import LeaderSettings, RoomState, Saw
+from baton.core.scheduler.fetching import Fetching
+from baton.core.scheduler.room import RoomState, Saw
 from baton.core.session.stream import Stream
 from baton.dev.sim.parts import Parts, Replaced
 from baton.dev.sim.plants.plant import Plant
@@ -42,10 +43,11 @@ class ByStage(Agreement):
             self._votes[ballot.order][Rank(rank // self._tp)] = ballot
 
 
-class CollapsesRanks(DecodeLeader):
-    def __init__(self, manifest: Manifest, settings: LeaderSettings, totals: dict[GroupName, int]) -> None:
-        super().__init__(manifest, settings, totals)
-        self._agreement = ByStage(len(manifest.ranks), manifest.tp)
+class CollapsesRanks(Fetching):
+    def __init__(self, *made_of: Any) -> None:
+        super().__init__(*made_of)
+        manifest = self.worker.manifest
+        self.worker.agreement = ByStage(len(manifest.ranks), manifest.tp)
 
 
 class NoEpoch(Agreement):
@@ -74,24 +76,27 @@ class OldQuiet(Agreement):
             self._quiet[key] |= {rank for rank, reads in self.reads.items() if not reads}
 
 
-class CountsBlocks(DecodeLeader):
-    def __init__(self, manifest: Manifest, settings: LeaderSettings, totals: dict[GroupName, int]) -> None:
-        super().__init__(manifest, settings, totals)
+class CountsBlocks(Fetching):
+    def __init__(self, *made_of: Any) -> None:
+        super().__init__(*made_of)
         self._counted: Counter[Key] = Counter()
+        self._runs: dict[int, tuple[Key, int]] = {}  # by order: its room, and how many blocks it has
 
-    def _on_report(self, report: Report, now: Micros) -> None:
+    def report(self, report: Report) -> None:
         for ballot in report.ballots:
-            room = next((room for room in self.rooms.values() if ballot.order in room.open_orders), None)
-            if room is not None and ballot.vote is Vote.ARRIVED:
-                self._counted[room.key] += sum(run.end - run.start for run in room.open_orders[ballot.order].runs.values())
-        super()._on_report(report, now)
+            if ballot.vote is Vote.ARRIVED and ballot.order in self._runs:
+                key, blocks = self._runs[ballot.order]
+                self._counted[key] += blocks
+        super().report(report)
 
     def _try_commit(self, room: DecodeRoom) -> None:
-        due = sum(len(blocks) for blocks in self._expected(room).values()) * len(self.manifest.ranks)
+        for order, fetch in room.open_orders.items():
+            self._runs[order] = room.key, sum(run.end - run.start for run in fetch.runs.values())
+        due = sum(len(blocks) for blocks in self._expected(room).values()) * len(self.worker.manifest.ranks)
         if room.state is RoomState.FETCHING and room.record is not None and self._counted[room.key] >= due:
-            self.see(room, Saw.ARRIVED)
-            self.draft.commit.append(room.key)
-            room.committed_at = Seq(self._agreement.chain.seq + 1)
+            self.worker.see(room, Saw.ARRIVED)
+            self.worker.draft.commit.append(room.key)
+            room.committed_at = self.worker.next_seq
 
 
 def _deliver_at_once(self: Stream, frame: Data, now: Micros) -> tuple[Said, ...]:
@@ -123,7 +128,7 @@ PLANTS = (
         "the leader decides by its own rank's vote, and each rank looks again whether it is ready when the plan comes",
         ("right_commit", "equal_plans"),
         2,
-        lambda: Parts(rank=LooksAgain, replaced=(Replaced(leader_module, "Agreement", OwnVoteOnly),)),
+        lambda: Parts(rank=LooksAgain, replaced=(Replaced(worker_module, "Agreement", OwnVoteOnly),)),
     ),
     Plant(
         "one_rank_suffices",
@@ -137,28 +142,28 @@ PLANTS = (
         "votes are kept by pipeline rank: the tensor-parallel ranks of a stage look alike, and decode waits for ever",
         ("healed_succeeds", "no_spurious_failure", "liveness"),
         5,
-        lambda: Parts(decode=CollapsesRanks),
+        lambda: Parts(replaced=(Replaced(roles_module, "Fetching", CollapsesRanks),)),
     ),
     Plant(
         "no_epoch",
         "votes are kept by room and order, without the epoch: those of an earlier attempt count for the next one",
         ("right_commit",),
         7,
-        lambda: Parts(replaced=(Replaced(leader_module, "Agreement", NoEpoch),)),
+        lambda: Parts(replaced=(Replaced(worker_module, "Agreement", NoEpoch),)),
     ),
     Plant(
         "quiet_from_old_report",
         "a rank that had no read under way when it last reported is taken for quiet",
         ("own_reads_ended", "own_compute_ended", "own_digest_ended"),
         6,
-        lambda: Parts(replaced=(Replaced(leader_module, "Agreement", OldQuiet),)),
+        lambda: Parts(replaced=(Replaced(worker_module, "Agreement", OldQuiet),)),
     ),
     Plant(
         "completion_by_count",
         "a room is complete when as many blocks have arrived as it has, whichever they are",
         ("right_commit",),
         5,
-        lambda: Parts(decode=CountsBlocks),
+        lambda: Parts(replaced=(Replaced(roles_module, "Fetching", CountsBlocks),)),
     ),
     Plant(
         "plans_out_of_order",

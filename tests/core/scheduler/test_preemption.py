@@ -21,10 +21,9 @@ from baton.core.messages import Admitted, Recompute
 from baton.core.rank.host_copies import HostCopies
 from baton.core.rank.rank import RankCore
 from baton.core.rank.rank_effects import Digest, Discard, Load, Save
-from baton.core.scheduler.decode import DECODE
-from baton.core.scheduler.retraction import OVERTAKES, RETRACTION
+from baton.core.scheduler.preemption import OVERTAKES
 from baton.core.scheduler.room import RoomState, Saw
-from baton.core.scheduler.unified import UNIFIED
+from baton.core.scheduler.tables import DECODE, OFFLOAD, UNIFIED
 from baton.core.work import Copied, DigestDone
 
 P, D = 2, 3
@@ -49,12 +48,12 @@ def pressed(*, pages: int = 9, unified: bool = False, **limits: int) -> World:
 
 
 def marks(world: World) -> Counter[Mark]:
-    return world.nodes[Boot(D)].leader.marks
+    return world.nodes[Boot(D)].leader.worker.marks
 
 
 def rooms(world: World) -> dict[int, Any]:
     """Open rooms where tokens are generated, by the number of their request."""
-    return {int(r.ticket.stamp): r for r in world.nodes[Boot(D)].leader.rooms.values()}
+    return {int(r.ticket.stamp): r for r in world.nodes[Boot(D)].leader.worker.rooms.values()}
 
 
 def until(world: World, state: RoomState, steps: int = 400) -> Any:
@@ -72,11 +71,11 @@ def until(world: World, state: RoomState, steps: int = 400) -> Any:
 
 @pytest.mark.parametrize("table", [DECODE, UNIFIED])
 def test_the_table_of_retraction_is_exactly_this(table: dict) -> None:
-    away = (RoomState.OFFLOADING, RoomState.RETRACTED, RoomState.RESTORING)
+    away = (RoomState.OFFLOADING, RoomState.OFFLOADED, RoomState.RESTORING)
     found = {(s, saw): table.get((s, saw)) for s in away for saw in Saw}
     legal = {at: to for at, to in found.items() if to is not None}
-    assert legal == {at: to for at, to in RETRACTION.items() if at[0] in away}
-    assert {s for s, saw in table if saw is Saw.RETRACT} == {RoomState.RUNNING}, "only a running room gives way"
+    assert legal == {at: to for at, to in OFFLOAD.items() if at[0] in away}
+    assert {s for s, saw in table if saw is Saw.PREEMPTED} == {RoomState.RUNNING}, "only a running room gives way"
     assert {to for (_, saw), to in table.items() if saw is Saw.RESTORED} == {RoomState.RUNNING}
     assert all(table[s, Saw.END] is RoomState.ENDING for s in away), "ranks hold something of it"
 
@@ -92,7 +91,7 @@ def test_rooms_are_retracted_again_and_again_and_say_the_same(unified: bool) -> 
     world.run()
     for n in range(1, 5):
         assert world.tokens(n) == expected(prompt(7, n), 17)
-    assert marks(world)[Mark.RETRACTED] == marks(world)[Mark.RESUMED] >= 4
+    assert marks(world)[Mark.OFFLOADED] == marks(world)[Mark.RESUMED] >= 4
     assert not any(isinstance(m, Recompute) for _, _, m in world.log)
     assert world.clean
 
@@ -135,7 +134,7 @@ def test_a_copy_that_is_not_whole_is_never_computed_with(what: str) -> None:
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-@pytest.mark.parametrize("state", [RoomState.OFFLOADING, RoomState.RETRACTED, RoomState.RESTORING])
+@pytest.mark.parametrize("state", [RoomState.OFFLOADING, RoomState.OFFLOADED, RoomState.RESTORING])
 def test_an_abort_at_any_step_leaves_nothing(state: RoomState, frozen: bool) -> None:
     world = pressed(host_bytes=PLENTY)
     for n in range(1, 5):
@@ -183,12 +182,12 @@ def test_a_room_that_is_away_is_overtaken_a_bounded_number_of_times() -> None:
     world = pressed(pages=14, host_bytes=PLENTY)
     world.submit(submit(1, prompt(14, 1), max_tokens=30))
     world.submit(submit(2, prompt(20, 2), max_tokens=12))
-    room = until(world, RoomState.RETRACTED)
+    room = until(world, RoomState.OFFLOADED)
     assert int(room.ticket.stamp) == 2
     for n in range(3, 20):
         world.submit(submit(n, prompt(3, n), max_tokens=2))
     before = [n for n in range(3, 20) if world.end(n) is not None]
-    while room.state is RoomState.RETRACTED:
+    while room.state is RoomState.OFFLOADED:
         assert world.step()
         before = [n for n in range(3, 20) if n not in rooms(world) and world.tokens(n)]
     assert 0 < len(before) <= OVERTAKES
@@ -243,7 +242,7 @@ def test_the_least_urgent_gives_way_and_of_those_the_last() -> None:
     first = until(world, RoomState.OFFLOADING)
     assert int(first.ticket.stamp) == 3
     while rooms(world).get(2) is not None:
-        assert rooms(world)[2].state not in RETRACTION.values() or rooms(world)[2].state in (RoomState.RUNNING, RoomState.ENDING)
+        assert rooms(world)[2].state not in OFFLOAD.values() or rooms(world)[2].state in (RoomState.RUNNING, RoomState.ENDING)
         world.step()
     world.run()
     for n in (1, 2, 3):
@@ -391,7 +390,7 @@ def test_who_is_away_does_not_yield_to_one_that_waits_behind_others_in_line() ->
     asked = {1: (7, 25, 0), 2: (7, 12, 2), 3: (7, 12, 1), 4: (7, 3, 2), 5: (7, 3, 0)}
     for n in (1, 2, 3):
         ask(world, n, *asked[n])
-    ledger = world.nodes[Boot(D)].leader.ledger
+    ledger = world.nodes[Boot(D)].leader.worker.ledger
     while not (rooms(world).keys() == {1, 2, 3} and len(ledger.held(rooms(world)[1].key)[KV]) == 7):
         assert world.step()
     for n in (4, 5):
@@ -399,7 +398,7 @@ def test_who_is_away_does_not_yield_to_one_that_waits_behind_others_in_line() ->
     while not all(n in rooms(world) and rooms(world)[n].offers for n in (4, 5)):
         assert world.step()
     rooms(world)[2].overtaken = rooms(world)[4].overtaken = OVERTAKES
-    assert {n: rooms(world)[n].state for n in (2, 3)} == dict.fromkeys((2, 3), RoomState.RETRACTED)
+    assert {n: rooms(world)[n].state for n in (2, 3)} == dict.fromkeys((2, 3), RoomState.OFFLOADED)
     world.run()
     for n, (length, tokens, _) in asked.items():
         assert world.tokens(n) == expected(prompt(length, n), tokens)

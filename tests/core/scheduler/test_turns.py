@@ -12,7 +12,7 @@ from baton.core.effects import Issue
 from baton.core.gateway.request import Request
 from baton.core.ids import Boot, Key
 from baton.core.messages import Ticket, Tokens, Trial
-from baton.core.scheduler.alone import Turns
+from baton.core.scheduler.turns import Turns
 
 PROMPT = (1, 2, 3, 4, 5)
 

@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 from baton.core.ids import GroupName, Key
 from baton.core.rank.host_copies import HostCopies
 from baton.core.rank.rank_effects import RankEffect
-from baton.core.scheduler.decode import DecodeLeader
+from baton.core.scheduler import roles as roles_module
 from baton.core.scheduler.decode_room import DecodeRoom
-from baton.core.scheduler.retraction import GeneratingLeader
+from baton.core.scheduler.fetching import Fetching
+from baton.core.scheduler.preemption import Preemption
 from baton.core.scheduler.room import RoomState
 from baton.core.work import HostCopy
 from baton.dev.sim.host_store import Block, SimHostStore
@@ -43,19 +44,19 @@ class KeepsViews(SimHostStore):
         self.blocks(group)[slot] = self.blocks(group)[self._views[copy.key].slots[group][at]]
 
 
-class WaitsForCopies(DecodeLeader):
+class WaitsForCopies(Fetching):
     def _order_fetches(self, room: DecodeRoom) -> None:
-        if not self.rooms.in_state(RoomState.OFFLOADING, RoomState.RESTORING):
+        if not self.worker.rooms.in_state(RoomState.OFFLOADING, RoomState.RESTORING):
             super()._order_fetches(room)
 
 
-_make_way = GeneratingLeader._make_way
+_preempt = Preemption._preempt
 
 
-def _free_at_once(self: GeneratingLeader[Any]) -> None:
-    _make_way(self)
-    for order in self.draft.offload:
-        self.ledger.give_back(order.key)
+def _free_at_once(self: Preemption[Any]) -> None:
+    _preempt(self)
+    for order in self.worker.draft.offload:
+        self.worker.ledger.give_back(order.key)
 
 
 _discard = HostCopies._discard
@@ -93,14 +94,14 @@ PLANTS = (
         "while the state of one room is copied, what prefill offers of others is not read",
         ("read_at_once",),
         None,
-        lambda: Parts(decode=WaitsForCopies),
+        lambda: Parts(replaced=(Replaced(roles_module, "Fetching", WaitsForCopies),)),
     ),
     Plant(
         "offload_frees_at_once",
         "the pages of a room that gives way are given to others while they are still being copied",
         ("one_owner", "own_copy_ended", "own_digest_ended"),
         6,
-        lambda: Parts(replaced=(Replaced(GeneratingLeader, "_make_way", _free_at_once),)),
+        lambda: Parts(replaced=(Replaced(Preemption, "_preempt", _free_at_once),)),
     ),
     Plant(
         "copy_never_forgotten",

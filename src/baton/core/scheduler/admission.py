@@ -1,0 +1,87 @@
+"""Admission: which of the rooms that wait get their pages now.
+
+    QUEUED, in the policy's order ──follows nobody, the policy lets it, its pages are free──▶ HELD
+                                                          └── not free: those behind it wait too, and the policy makes way
+
+One loop for all roles. What differs is the policy: what runs ahead of decode is bounded on prefill (ahead.py), and where tokens
+are generated rooms that were preempted come back first (preemption.py).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
+from typing import Generic, Protocol, TypeVar
+
+from baton.core.ids import GroupName
+from baton.core.memory.pages import PageState
+from baton.core.memory.prefix_cache import CachedPage
+from baton.core.scheduler.room import OpenRoom, Saw
+from baton.core.scheduler.worker import Worker
+
+R = TypeVar("R", bound=OpenRoom)
+
+Want = Mapping[GroupName, int]
+Reuse = Sequence[CachedPage]
+
+
+class Judgement(Enum):
+    """What a policy says of one room."""
+
+    ADMIT = "admit"  # if its pages are free
+    SKIP = "skip"  # it waits; those behind it need not
+    MAKE_WAY = "make way"  # others are to give up memory for it first
+    STOP = "stop"  # nobody can be admitted now
+
+
+class AdmissionPolicy(Protocol[R]):
+    """Who is admitted first, and who has to wait though memory is free."""
+
+    def waiting(self) -> list[R]:
+        """Rooms that wait for memory, in the order in which they are admitted."""
+        ...
+
+    def judge(self, room: R, want: Want, reuse: Reuse) -> Judgement:
+        """Whether a room may have so many pages, those to be reused among them."""
+        ...
+
+    def make_way(self, room: R, want: Want, reuse: Reuse) -> None:
+        """A room cannot have its pages: let others give up theirs, if that helps."""
+        ...
+
+    def entered(self, room: R) -> None:
+        """A room is being admitted."""
+        ...
+
+
+class Admission(Generic[R]):
+    """The loop of one worker."""
+
+    def __init__(self, worker: Worker[R], policy: AdmissionPolicy[R]) -> None:
+        self._worker, self.policy = worker, policy
+
+    def admit(self) -> Iterator[tuple[R, Reuse]]:
+        """Give pages to rooms that wait, as far as the policy and memory allow. Yields each with the cached pages that it begins
+        with."""
+        worker, policy, role = self._worker, self.policy, self._worker.role
+        waiting = policy.waiting()
+        leading = worker.rooms.in_state(*role.bringing) if waiting else []
+        leaving, state = (1, PageState.COMPUTING) if role.computes else (0, PageState.FETCHING)
+        for room in waiting:
+            if worker.followers.waits(room, leading, worker.marks, leaving=leaving):
+                continue
+            want = worker.pages_for(room.length + role.generates)
+            reuse = worker.reuse.find(room, leaving=leaving)
+            judgement = policy.judge(room, want, reuse)
+            if judgement is Judgement.SKIP:
+                continue
+            if judgement is Judgement.STOP:
+                return
+            position = 0 if role.computes else room.length
+            admits = judgement is Judgement.ADMIT
+            if not (admits and worker.blocks.take(room, want, state, position=position, reuse=reuse)):
+                policy.make_way(room, want, reuse)
+                return
+            worker.followers.forget(room.key)
+            leading.append(room)
+            policy.entered(room)
+            worker.see(room, Saw.HELD)
+            yield room, reuse

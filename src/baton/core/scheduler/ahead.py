@@ -1,0 +1,68 @@
+"""Prefill's admission policy: how far prompts are computed ahead of decode, and which of them give up their pages again."""
+
+from baton.core.ids import Boot, GroupName
+from baton.core.marks import Mark
+from baton.core.messages import Withdrawn
+from baton.core.scheduler.admission import Judgement, Reuse, Want
+from baton.core.scheduler.block_manager import beyond
+from baton.core.scheduler.prefill_room import PrefillRoom
+from baton.core.scheduler.room import RoomState
+from baton.core.scheduler.stage import Stage
+
+HOLDING = (RoomState.COMPUTING, RoomState.BORROWING, RoomState.OFFERED)
+
+
+class AheadOfDecode(Stage[PrefillRoom]):
+    """Oldest request first. What runs ahead of a decode worker's admission is bounded; beyond that its rooms alone wait."""
+
+    decodes: frozenset[Boot] = frozenset()  # decode workers that are paired with this one
+
+    def waiting(self) -> list[PrefillRoom]:
+        return self.worker.rooms.in_state(RoomState.QUEUED)
+
+    def judge(self, room: PrefillRoom, want: Want, reuse: Reuse) -> Judgement:
+        """Whether rooms that this one's decode worker has not admitted hold so much that it must wait; one never must."""
+        settings, ledger = self.worker.settings, self.worker.ledger
+        if settings.ahead >= 1:
+            return Judgement.ADMIT
+        held = self.worker.rooms.in_state(*HOLDING)
+        ahead = [r.key for r in held if not r.admitted and r.ticket.decode == room.ticket.decode]
+        pages, own = ledger.count(ahead, beside=reuse), beyond(want, reuse)
+        if ahead and any(pages[g] + own[g] > n for g, n in self.ahead_pages().items()):
+            self.worker.marks[Mark.TOO_FAR_AHEAD] += 1
+            return Judgement.SKIP
+        return Judgement.ADMIT
+
+    def make_way(self, room: PrefillRoom, want: Want, reuse: Reuse) -> None:
+        """Withdraw younger rooms that decode has not admitted, the youngest first, until this one will fit.
+
+        An admitted room is never withdrawn, nor is any while blocks are not verified: decode would not notice.
+        """
+        worker, ledger = self.worker, self.worker.ledger
+        own, coming = beyond(want, reuse), [r.key for r in worker.rooms.in_state(RoomState.ENDING)]
+        held = worker.rooms.in_state(*HOLDING)
+        younger = [r for r in held if r.ticket.came > room.ticket.came and not r.admitted and worker.manifest.seal]
+        chosen: list[PrefillRoom] = []
+        while younger and not ledger.fits(own, reuse=reuse, ended=coming):
+            chosen.append(younger.pop())
+            coming.append(chosen[-1].key)
+        if not ledger.fits(own, reuse=reuse, ended=coming):
+            return  # it would not help
+        for victim in chosen:
+            worker.marks[Mark.WITHDRAWN] += 1
+            for boot in (victim.ticket.decode, victim.ticket.gateway):
+                worker.send(boot, Withdrawn(victim.key))
+            worker.end(victim)
+
+    def entered(self, room: PrefillRoom) -> None:
+        """Nobody is overtaken: the order is that of age."""
+
+    def unadmitted(self, room: PrefillRoom) -> bool:
+        """What is computed ahead of decode's admission holds memory, so it has a deadline too."""
+        return not room.admitted
+
+    def ahead_pages(self) -> dict[GroupName, int]:
+        """The stated share of the pool, divided among the decode workers: one that is full keeps no other one waiting."""
+        ahead = self.worker.settings.ahead
+        share = ahead / max(1, len(self.decodes)) if ahead < 1 else 1
+        return {g: int(n * share) for g, n in self.worker.ledger.totals().items()}

@@ -1,0 +1,86 @@
+"""The batches of a worker: the one that this turn composes, and those that its ranks compute.
+
+add ──▶ composed ──issue──▶ in flight, one for each stage of the pipeline ──every rank has reported──▶ ended
+"""
+
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+from baton.core.agreement import PlanDraft, Report, RowOrder, RowResult
+from baton.core.ids import Key, Rank, Seq
+from baton.core.scheduler.giving_up import Wedges
+from baton.core.scheduler.room import OpenRoom
+from baton.core.scheduler.turns import Turns
+
+R = TypeVar("R", bound=OpenRoom)
+
+Rows = list[tuple[R, RowOrder]]
+Outcomes = list[tuple[RowResult, ...]]  # by rank, and for each rank in the order of the rows
+
+
+class Batches(Generic[R]):
+    """All of one worker, with `stages` pipeline stages of `ranks` ranks together."""
+
+    def __init__(self, *, ranks: int, stages: int) -> None:
+        self._ranks, self._stages = ranks, stages
+        self._turns = Turns()
+        self._composed: Rows[R] = []
+        self._flight: dict[Seq, Rows[R]] = {}  # oldest first
+        self._results: dict[Seq, dict[Rank, tuple[RowResult, ...]]] = {}  # of those in flight, so far
+        self.trial: R | None = None  # the suspect whose step is under way; nothing else is in that step
+        self.wedges = Wedges(ranks)
+
+    @property
+    def may_issue(self) -> bool:
+        """Whether another batch may be issued: each stage of the pipeline can have one, and a suspect has all of them."""
+        return len(self._flight) < self._stages and self.trial is None
+
+    @property
+    def under_way(self) -> int:
+        """Batches that have not ended on every rank."""
+        return len(self._flight)
+
+    def lots(self, rooms: Sequence[R]) -> list[list[R]]:
+        """Rooms of which the next step may consist, the first choice first (turns.py)."""
+        return self._turns.lots(rooms, flying=bool(self._flight))
+
+    def add(self, draft: PlanDraft, room: R, row: RowOrder) -> None:
+        """Add a row to the batch of this turn."""
+        draft.batch.append(row)
+        self._composed.append((room, row))
+
+    def issue(self, seq: Seq) -> R | None:
+        """The batch of this turn goes out with plan `seq`. Returns the suspect that has the step for itself, if there is one."""
+        first = self._composed[0][0]
+        self._turns.stepped(alone=first.alone)
+        if first.alone:
+            assert len(self._composed) == 1, "a suspect has its step for itself"
+            assert not self._flight, "nothing else is under way beside a suspect"
+            self.trial = first
+        self._flight[seq], self._composed = self._composed, []
+        self._results[seq] = {}
+        return first if first.alone else None
+
+    def busy(self) -> set[Key]:
+        """Rooms with a row in a batch under way."""
+        return {room.key for batch in self._flight.values() for room, _ in batch}
+
+    def rooms(self, seq: Seq) -> list[R]:
+        """Rooms of one batch under way."""
+        return [room for room, _ in self._flight[seq]]
+
+    def take(self, report: Report) -> list[tuple[Rows[R], Outcomes]]:
+        """Note what a rank says of its steps. Returns the batches that have ended on every rank by that, oldest first."""
+        ended: list[tuple[Rows[R], Outcomes]] = []
+        for step in report.steps:
+            by_rank = self._results[step.seq]
+            by_rank[report.rank] = step.rows
+            if len(by_rank) == self._ranks:
+                del self._results[step.seq]
+                self.wedges.ended(step.seq)
+                ended.append((self._flight.pop(step.seq), [by_rank[Rank(r)] for r in range(self._ranks)]))
+        return ended
+
+    def wedged(self, report: Report) -> tuple[str, Seq | None] | None:
+        """Why the worker cannot go on, and in which step; None if it can (giving_up.py)."""
+        return self.wedges.judge(report, self._results)

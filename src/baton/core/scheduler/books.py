@@ -1,0 +1,127 @@
+"""What a worker says of itself: its books to whoever asks, its capacity to the gateways."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from baton.core.ids import Boot, Micros, Seq
+from baton.core.messages import AskLedger, Clear, Credits, LedgerView, RankView, ResetCache, RoomView
+from baton.core.scheduler.credit_news import CreditNews
+from baton.core.scheduler.room import OpenRoom, RoomState
+from baton.core.scheduler.stage import Handlers, Stage
+from baton.core.scheduler.worker import Worker
+from baton.core.statistics import Counters, added
+
+
+class LeaderBooks(Stage[Any]):
+    """The books of one worker."""
+
+    def __init__(self, worker: Worker[Any], others: Sequence[Stage[Any]]) -> None:
+        """others: the stages of its role, which have numbers of their own"""
+        super().__init__(worker)
+        self._others = others
+        self._clearing: list[tuple[Seq, Boot, int]] = []  # plan, asker, question
+        self.news = CreditNews()
+        self.opened_epochs = 0
+
+    def handlers(self) -> Handlers:
+        return {AskLedger: self._on_ask_ledger, Clear: self._on_clear, ResetCache: self._on_reset_cache}
+
+    # ---- for gateways ---------------------------------------------------------------------------
+
+    def gateway_up(self, boot: Boot) -> None:
+        self.news.joined(boot)
+
+    def timer(self) -> Micros | None:
+        return self.news.timer()
+
+    def tell_capacity(self) -> None:
+        """Say to the gateways what has changed, at the end of a turn."""
+        for boot, credits in self.news.due(self._capacity, self.worker.now):
+            self.worker.send(boot, credits)
+
+    def _capacity(self) -> Credits:
+        """What this worker holds and could still take."""
+        worker, settings = self.worker, self.worker.settings
+        queued, ending = worker.rooms.count(RoomState.QUEUED), worker.rooms.count(RoomState.ENDING)
+        running = len(worker.rooms) - queued
+        return Credits(
+            number=0,  # CreditNews counts what is said
+            worker=worker.manifest.boot,
+            free_pages=worker.ledger.free(),
+            total_pages=worker.ledger.totals(),
+            waiting=queued,
+            running=running,
+            free_rooms=max(0, settings.max_rooms - running + ending),
+            free_queue=max(0, settings.max_queue - queued),
+            ahead_pages={g: n for stage in self._others for g, n in stage.ahead_pages().items()},
+            stamp=self.news.stamp,
+        )
+
+    # ---- for whoever asks -----------------------------------------------------------------------
+
+    def _on_ask_ledger(self, sender: Boot, ask: AskLedger) -> None:
+        if ask.audit:
+            self.worker.ledger.audit()
+        self.worker.send(sender, self._view(ask.question))
+
+    def _on_clear(self, sender: Boot, clear: Clear) -> None:
+        """The state table says which groups there are. While a room is open the answer is that nothing was cleared."""
+        worker = self.worker
+        if worker.rooms:
+            worker.send(sender, self._view(clear.question))
+            return
+        worker.ledger.forget_cached()
+        worker.draft.clear = [group.name for group in worker.state_table.groups]
+        self._clearing.append((worker.next_seq, sender, clear.question))
+
+    def answer_cleared(self) -> None:
+        """Ranks zero a pool when they apply the plan that says so: answer those who asked for that."""
+        if not self._clearing:
+            return
+        worker = self.worker
+        groups = tuple(group.name for group in worker.state_table.groups)
+        for _, asker, question in [c for c in self._clearing if worker.agreement.all_applied(c[0])]:
+            worker.send(asker, msgspec.structs.replace(self._view(question), cleared=groups))
+        self._clearing = [c for c in self._clearing if not worker.agreement.all_applied(c[0])]
+
+    def _on_reset_cache(self, sender: Boot, reset: ResetCache) -> None:
+        """Pages are not zeroed: nobody reads what is not found. Those that open rooms share go with the last of them."""
+        self.worker.ledger.forget_cached()
+        self.worker.send(sender, self._view(reset.question))
+
+    def _view(self, question: int) -> LedgerView:
+        worker = self.worker
+        ranks = zip(worker.manifest.ranks, worker.settings.pids, strict=True)
+        reads, copies = sum(worker.agreement.reads.values()), sum(worker.agreement.copies.values())
+        return LedgerView(
+            question=question,
+            name=worker.settings.name,
+            role=worker.manifest.role,
+            ranks=tuple(RankView(r.rank, pid, r.boot) for r, pid in ranks),
+            pages=worker.ledger.view(),
+            pins=worker.ledger.pins,
+            reads=reads,
+            rooms=tuple(self._room_view(room) for room in worker.rooms.values()),
+            clean=worker.ledger.clean and not worker.rooms and not reads and not copies,
+            counters=self._counters(),
+            host={name: n for stage in self._others for name, n in stage.host_view().items()},
+            copies=copies,
+        )
+
+    def _counters(self) -> Counters:
+        worker = self.worker
+        return Counters(
+            epochs=self.opened_epochs,
+            failures={code.value: n for code, n in worker.failures.items()},
+            events={mark.name.lower(): n for mark, n in worker.marks.items()},
+            spent={state.value: durations.view() for state, durations in worker.spent.items()},
+            ranks=added(worker.agreement.counted.values()),
+            cache=worker.reuse.tally(),
+        )
+
+    def _room_view(self, room: OpenRoom) -> RoomView:
+        held = {g: len(p) for g, p in self.worker.ledger.held(room.key).items()}
+        age_ms = (self.worker.now - room.born) // 1000
+        return RoomView(room.key.room, room.key.epoch, room.state.value, age_ms, held)

@@ -1,0 +1,86 @@
+"""Computes prompts in chunks: rooms in order, each of them with as much of its prompt as the step still has room for.
+
+COMPUTING ──chunk──▶ every rank computes and seals it ──▶ its complete pages enter the prefix cache ──▶ the next stage goes on
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from baton.core.agreement import RowOrder
+from baton.core.handoff.birth_sums import add_sums, sums_of
+from baton.core.ids import Rank, TokenIndex
+from baton.core.memory.chunks import ChunkRule, final_blocks, next_chunk
+from baton.core.messages import Drawn
+from baton.core.past import past_of
+from baton.core.scheduler.admission import Reuse
+from baton.core.scheduler.batches import Outcomes
+from baton.core.scheduler.prefill_room import PrefillRoom
+from baton.core.scheduler.room import RoomState
+from baton.core.scheduler.stage import Stage, drawn_of
+from baton.core.scheduler.unified_room import UnifiedRoom
+from baton.core.scheduler.worker import Worker
+
+ComputedRoom = PrefillRoom | UnifiedRoom
+
+
+class Computing(Stage[Any]):
+    """The chunks of one worker's prompts."""
+
+    def __init__(self, worker: Worker[Any], *, rule: ChunkRule, then: Callable[[Any, RowOrder, Drawn | None], None]) -> None:
+        """then: takes a room whose chunk is computed on every rank, the chunk's row, and the next token if it was the last one"""
+        super().__init__(worker)
+        self._rule, self._then = rule, then
+        # Behind the prompt the same pages hold the tokens that follow, so its last block goes on being written.
+        self._follow = int(worker.role.generates)
+
+    def admitted(self, room: ComputedRoom, reuse: Reuse) -> None:
+        """What is cached of the prompt is computed already."""
+        room.ordered = room.done = self.worker.reuse.begin(room, reuse, self.worker.marks)
+        room.sums = sums_of(reuse)
+
+    def due(self) -> list[ComputedRoom]:
+        return [room for room in self.worker.rooms.in_state(RoomState.COMPUTING) if room.ordered < room.length]
+
+    def add_rows(self, rooms: Sequence[ComputedRoom], tokens: int) -> int:
+        """Add the next chunk of each room's prompt, as long as the step has tokens left."""
+        left, block = tokens, self.worker.state_table.block_tokens
+        for room in rooms:
+            if left <= 0:
+                break
+            if room.state is not RoomState.COMPUTING:
+                continue
+            size = next_chunk(done=room.ordered, length=room.length, budget=left, rule=self._rule, block_tokens=block)
+            self.worker.blocks.slide(room, room.done, tokens=room.length + self._follow)
+            self.worker.add_row(room, self._chunk(room, room.ordered, room.ordered + size))
+            room.ordered += size
+            left -= size
+        return tokens - left
+
+    def _chunk(self, room: ComputedRoom, start: int, end: int) -> RowOrder:
+        last = end == room.length
+        return RowOrder(
+            key=room.key,
+            start=start,
+            tokens=room.context[start:end],
+            final=final_blocks(self.worker.state_table, start=start, end=end, length=room.length + self._follow),
+            valid=end,
+            sampling=room.ticket.sampling if last else None,
+            index=TokenIndex(len(room.ticket.said)),
+            past=past_of(room.ticket) if last else None,
+        )
+
+    def rows_ended(self, batch: Sequence[tuple[ComputedRoom, RowOrder]], ranks: Outcomes) -> None:
+        worker = self.worker
+        for i, (room, row) in enumerate(batch):
+            if room.state is not RoomState.COMPUTING:
+                continue  # it has ended meanwhile, or the row is of another stage
+            room.done, room.progress = row.valid, worker.now
+            if self._wants_sums(room):
+                assert room.sums is not None, "it has had sums since it was admitted"
+                add_sums(room.sums, {Rank(r): rows[i].sums for r, rows in enumerate(ranks)}, worker.placements)
+                worker.reuse.enter(room, room.done, room.sums, worker.marks)
+            self._then(room, row, drawn_of(ranks, i))
+
+    def _wants_sums(self, room: ComputedRoom) -> bool:
+        """Where the prompt is not handed over, its sums are for the prefix cache alone."""
+        return not self.worker.role.generates or (self.worker.reuse.on and room.enters)

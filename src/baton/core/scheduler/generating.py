@@ -1,0 +1,116 @@
+"""Generates tokens: every running room has its next one computed in each step, as long as it has a page for it.
+
+    RUNNING ──row──▶ every rank computes it, one draws ──Tokens──▶ gateway ──finished──▶ ENDING
+
+Pages of generated tokens enter the prefix cache when they are complete. The page of a room's next position is not, so it is the
+room's own, and nothing in the cache is ever written.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from baton.core.agreement import RowOrder
+from baton.core.handoff.birth_sums import add_sums
+from baton.core.ids import BlockIndex, GroupName, Rank, TokenIndex
+from baton.core.memory.chunks import final_blocks
+from baton.core.memory.pages import PageState
+from baton.core.memory.state import StateTable
+from baton.core.messages import Admitted, Drawn, FinishReason, FirstToken, Tokens
+from baton.core.past import past_of
+from baton.core.scheduler.admission import Reuse
+from baton.core.scheduler.batches import Outcomes
+from baton.core.scheduler.generating_room import GeneratingRoom
+from baton.core.scheduler.preemption import Preemption
+from baton.core.scheduler.room import RoomState, Saw, finish_of
+from baton.core.scheduler.stage import Stage, drawn_of
+from baton.core.scheduler.worker import Worker
+
+G = TypeVar("G", bound=GeneratingRoom)
+
+
+class Generating(Stage[G]):
+    """The running rooms of one worker."""
+
+    def __init__(self, worker: Worker[G], preemption: Preemption[G]) -> None:
+        super().__init__(worker)
+        self._preemption = preemption
+
+    def admitted(self, room: G, reuse: Reuse) -> None:
+        """Tell its gateway, and the prefill worker if that is another one."""
+        for boot in dict.fromkeys((room.ticket.prefill, room.ticket.gateway)):
+            if boot != self.worker.manifest.boot:
+                self.worker.send(boot, Admitted(room.key))
+
+    def due(self) -> list[G]:
+        return self.worker.rooms.in_state(RoomState.RUNNING)
+
+    def add_rows(self, rooms: Sequence[G], tokens: int) -> int:
+        """Add the next token of each running room that has a page for it."""
+        ready = self._preemption.ready([room for room in rooms if room.state is RoomState.RUNNING])
+        for room in ready:
+            # The prefix cache takes nothing unsealed.
+            seals = self.worker.reuse.on and room.enters and room.sums is not None
+            self.worker.add_row(room, decode_row(room, completed(self.worker.state_table, room) if seals else None))
+        return len(ready)
+
+    def first(self, room: G, row: RowOrder, drawn: Drawn | None) -> None:
+        """A chunk of a prompt was computed here. With the last one the room runs, and has its first token."""
+        if drawn is None:
+            return
+        self.worker.see(room, Saw.LAST_CHUNK)
+        self.worker.ledger.move(room.key, PageState.COMMITTED)
+        finish = self._drew(room, drawn)
+        room.told = 1
+        said = FirstToken(room.key, TokenIndex(room.next_index - 1), drawn, finish, room.cached)
+        self.worker.send(room.ticket.gateway, said)
+        if finish is not None:
+            self.worker.end(room)
+
+    def rows_ended(self, batch: Sequence[tuple[G, RowOrder]], ranks: Outcomes) -> None:
+        worker = self.worker
+        for i, (room, row) in enumerate(batch):
+            if room.state is not RoomState.RUNNING or row.start < room.length:
+                continue  # it has ended meanwhile, or the row is of another stage
+            if row.final and room.sums is not None:
+                add_sums(room.sums, {Rank(r): rows[i].sums for r, rows in enumerate(ranks)}, worker.placements)
+            drawn = drawn_of(ranks, i)
+            assert drawn is not None, "every row of a running room draws"
+            finish = self._drew(room, drawn)
+            worker.reuse.enter(room, room.position, room.sums, worker.marks)
+            self._tell(room, finish)
+            if finish is not None:
+                worker.end(room)
+
+    def _drew(self, room: G, drawn: Drawn) -> FinishReason | None:
+        """Take a room's next token. Returns why it ends the request, if it does."""
+        room.generated.append(drawn)
+        room.resumed = False
+        return finish_of(drawn, generated=int(room.next_index), limits=room.ticket.limits)
+
+    def _tell(self, room: G, finish: FinishReason | None) -> None:
+        """Send the gateway the tokens that it has not been told yet."""
+        start = TokenIndex(len(room.ticket.said) + room.told)
+        cached, fresh = 0 if room.told else room.cached, tuple(room.generated[room.told :])
+        room.told = len(room.generated)
+        self.worker.send(room.ticket.gateway, Tokens(room.key, start, fresh, finish, cached))
+
+
+def decode_row(room: GeneratingRoom, final: Mapping[GroupName, tuple[BlockIndex, BlockIndex]] | None = None) -> RowOrder:
+    """The room's row in the next step: its last token in, the next one out. final: blocks that it completes, to be sealed"""
+    return RowOrder(
+        key=room.key,
+        start=room.position,
+        tokens=(room.generated[-1].token,),
+        final=dict(final or {}),
+        valid=room.position + 1,
+        sampling=room.ticket.sampling,
+        index=room.next_index,
+        past=past_of(room.ticket, room.generated),
+    )
+
+
+def completed(table: StateTable, room: GeneratingRoom) -> dict[GroupName, tuple[BlockIndex, BlockIndex]]:
+    """The block of every group that the room's next step completes; empty where it completes none."""
+    if (room.position + 1) % table.block_tokens:
+        return {}
+    return final_blocks(table, start=room.position, end=room.position + 1, length=room.position + 2)

@@ -1,0 +1,46 @@
+"""What a worker keeps of a room whose tokens it generates."""
+
+from baton.core.handoff.birth_sums import RoomSums
+from baton.core.ids import Micros, TokenId, TokenIndex
+from baton.core.messages import Drawn, Ticket
+from baton.core.scheduler.room import OpenRoom
+
+
+class GeneratingRoom(OpenRoom):
+    """A room whose tokens are generated on this worker."""
+
+    def __init__(self, ticket: Ticket, now: Micros) -> None:
+        super().__init__(ticket, now)
+        self.generated: list[Drawn] = []  # in this epoch, the one after the prompt first
+        self.told = 0  # of them, sent to the gateway
+        self.sums: RoomSums | None = None  # of its whole blocks; None where some are not known, or nobody asks for them
+        self.resumed = False  # it has come back, and has generated nothing since
+        self.overtaken = 0  # later rooms admitted while it is away, or waits for memory
+        self.preempted = 0  # times it gave way to a more urgent one that waited
+        self.short = False  # it sits out, as no page was free for its next token
+        self.covered: int | None = None  # the last position for which it is known to have its pages
+
+    @property
+    def alone(self) -> bool:
+        """Whether its next row has a step for itself: a suspect that has gone on for long enough is one no more."""
+        return self.next_index < self.ticket.alone_until
+
+    @property
+    def cached(self) -> int:
+        """Positions of the prompt that were not computed for this request."""
+        return self.hit
+
+    @property
+    def next_index(self) -> TokenIndex:
+        """Index of the next token to draw."""
+        return TokenIndex(len(self.ticket.said) + len(self.generated))
+
+    @property
+    def position(self) -> int:
+        """Position of the last generated token: where the next step computes."""
+        return self.length + len(self.generated) - 1
+
+    def tokens(self, start: int, end: int) -> tuple[TokenId, ...]:
+        """Tokens of its sequence at positions [start, end), generated ones among them."""
+        more = self.generated[max(0, start - self.length) : max(0, end - self.length)]
+        return (*self.context[start:end], *(drawn.token for drawn in more))

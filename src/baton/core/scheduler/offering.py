@@ -1,0 +1,241 @@
+"""Prefill's side of the handoff: offers the sealed blocks of a prompt to the decode worker of its room.
+
+    QUEUED ──pages held──▶ COMPUTING ──last chunk──▶ OFFERED ──Received──▶ ENDING ──quiet──▶ ENDED
+       │                     │ ▲                        │
+       │             fetch back: borrowing.py           │
+       └───────────────────────┴────────────────────────┴── END (abort, peer lost, ...) ──▶ ENDING, or ENDED from QUEUED
+
+Offer 0 goes out when the pages of the whole prompt are held. What of them is cached is offered at once, with the sums it
+had at birth, and after each chunk the blocks that the chunk made final, with their birth sums per leg. The last offer
+carries the record. `FirstToken` goes to the gateway at once.
+"""
+
+from functools import partial
+
+from baton.core.agreement import Rehash, RowOrder
+from baton.core.errors import BatonError, Mismatch
+from baton.core.handoff.leg_sums import leg_sums
+from baton.core.handoff.plan import PairPlan
+from baton.core.ids import BlockIndex, Boot, GroupName, Rank, TokenIndex
+from baton.core.manifest import require_fit
+from baton.core.marks import Mark
+from baton.core.memory.chunks import final_blocks
+from baton.core.memory.pages import PageState
+from baton.core.memory.state import extent_blocks
+from baton.core.messages import (
+    Admitted,
+    BlockRun,
+    Doubt,
+    Drawn,
+    FailCode,
+    FirstToken,
+    Hello,
+    HelloBack,
+    Intactness,
+    LegSums,
+    Offer,
+    Received,
+    Record,
+    Refused,
+    Stale,
+    Ticket,
+    Verdict,
+)
+from baton.core.scheduler.admission import Reuse
+from baton.core.scheduler.ahead import AheadOfDecode
+from baton.core.scheduler.inspections import Differing
+from baton.core.scheduler.prefill_room import PrefillRoom
+from baton.core.scheduler.room import RoomState, Saw, finish_of
+from baton.core.scheduler.stage import Handlers, Stage
+from baton.core.scheduler.worker import Worker
+
+
+class Offering(Stage[PrefillRoom]):
+    """What one prefill worker hands over, and to whom."""
+
+    def __init__(self, worker: Worker[PrefillRoom], ahead: AheadOfDecode) -> None:
+        super().__init__(worker)
+        self._ahead = ahead
+        self._plans: dict[Boot, PairPlan] = {}  # by decode worker
+
+    def handlers(self) -> Handlers:
+        return {
+            Hello: self._on_hello,
+            Admitted: self._on_admitted,
+            Received: self._on_received,
+            Doubt: self._on_doubt,
+            Stale: self._on_stale,
+        }
+
+    def refuse(self, ticket: Ticket) -> str:
+        return "" if ticket.decode in self._plans else f"not paired with decode worker {ticket.decode:x}"
+
+    def waits_for(self, room: PrefillRoom) -> Boot | None:
+        """Decode, which reads and says Received."""
+        return room.ticket.decode if room.state is RoomState.OFFERED and room.admitted else None
+
+    def stepped(self) -> None:
+        """Decode may wait for the next chunk."""
+        self.worker.progress.did(self.worker.now)
+
+    def pairs_with(self, boot: Boot) -> bool:
+        """Whether a decode worker is paired with this one."""
+        return boot in self._plans
+
+    # ---- pairing --------------------------------------------------------------------------------
+
+    def _on_hello(self, sender: Boot, hello: Hello) -> None:
+        theirs = hello.manifest
+        try:
+            require_fit(self.worker.manifest, theirs)
+            plan = self.worker.plans.pair(self.worker.placements, [theirs.placement(r.rank) for r in theirs.ranks])
+            if plan.digest != hello.plan:
+                raise Mismatch("plan digest", plan.digest, hello.plan)
+        except BatonError as error:  # whatever of ours says that they do not fit
+            self.worker.send(sender, Refused(str(error)))
+            return
+        self._plans[sender] = plan
+        self._ahead.decodes = frozenset(self._plans)
+        self.worker.send(sender, HelloBack(plan.digest))
+
+    def peer_lost(self, boot: Boot, why: str) -> None:
+        self._plans.pop(boot, None)
+        self._ahead.decodes = frozenset(self._plans)
+        for room in [r for r in self.worker.rooms.values() if r.ticket.decode == boot]:
+            self.worker.marks[Mark.DECODE_LOST] += 1
+            self.worker.fail(room, FailCode.WORKER_LOST, f"decode worker {boot:x} was lost: {why}", retry=True)
+
+    # ---- offers ---------------------------------------------------------------------------------
+
+    def admitted(self, room: PrefillRoom, reuse: Reuse) -> None:
+        """The pages of the whole prompt are held; what of them is cached can be fetched at once."""
+        room.progress = self.worker.now
+        self._offer(room, {}, (), None)
+        if reuse:
+            self._offer_from(room, 0)
+
+    def brought(self, room: PrefillRoom) -> None:
+        """More of a prompt is there, fetched back; others may have it too."""
+        self.worker.reuse.enter(room, room.done, room.sums, self.worker.marks)
+        self._offer_from(room, room.hit)
+
+    def _offer_from(self, room: PrefillRoom, start: int) -> None:
+        there = final_blocks(self.worker.state_table, start=start, end=room.done, length=room.length)
+        self._offer(room, self._runs(room, there), self._leg_sums(room, there), None)
+
+    def computed(self, room: PrefillRoom, row: RowOrder, drawn: Drawn | None) -> None:
+        """A chunk is computed on every rank: offer the blocks that it made final, and the record behind the last of them."""
+        record, final = None, row.final
+        if room.done == room.length:
+            assert drawn is not None, "the last chunk draws"
+            generated = len(room.ticket.said) + 1
+            finish = finish_of(drawn, generated=generated, limits=room.ticket.limits)
+            record = Record(room.length, drawn, finish, room.cached)
+            self.worker.see(room, Saw.LAST_CHUNK)
+            self.worker.ledger.move(room.key, PageState.FULL)
+        self._offer(room, self._runs(room, final), self._leg_sums(room, final), record)
+        if record is not None:
+            first = TokenIndex(len(room.ticket.said))
+            self.worker.send(room.ticket.gateway, FirstToken(room.key, first, record.first, record.finish, room.cached))
+            if record.finish is not None:
+                self.worker.marks[Mark.FINISHED_AT_FIRST] += 1
+                self.worker.end(room)  # it never enters decode
+            else:
+                # Pages that are not handed over return to the pool.
+                self.worker.blocks.slide(room, room.length, tokens=room.length)
+
+    def _runs(self, room: PrefillRoom, final: dict[GroupName, tuple[BlockIndex, BlockIndex]]) -> dict[GroupName, BlockRun]:
+        """These blocks, and the pages that hold them."""
+        held, gone = self.worker.ledger.held(room.key), self.worker.ledger.begins(room.key)
+        k = {g: self.worker.manifest.blocks_per_page(g) for g in final}
+        return {g: BlockRun(a, b, held[g][a // k[g] - gone[g] : (b - 1) // k[g] + 1 - gone[g]]) for g, (a, b) in final.items()}
+
+    def _leg_sums(self, room: PrefillRoom, final: dict[GroupName, tuple[BlockIndex, BlockIndex]]) -> tuple[LegSums, ...]:
+        plan = self._plans.get(room.ticket.decode)
+        if plan is None or not self.worker.manifest.seal:
+            return ()
+        return leg_sums(plan, room.sums, final, {group: self._first(room, group) for group in final})
+
+    def _first(self, room: PrefillRoom, group: GroupName) -> int:
+        """The first block of the group's extent: row 0 of its sums."""
+        return extent_blocks(self.worker.state_table.group(group).extent, room.length, self.worker.state_table.block_tokens).start
+
+    def _offer(
+        self,
+        room: PrefillRoom,
+        runs: dict[GroupName, BlockRun],
+        sums: tuple[LegSums, ...],
+        record: Record | None,
+    ) -> None:
+        self.worker.send(room.ticket.decode, Offer(room.key, room.offers, runs, sums, record))
+        room.offers += 1
+
+    # ---- what decode says -----------------------------------------------------------------------
+
+    def _on_admitted(self, sender: Boot, message: Admitted) -> None:
+        room = self.worker.find(message.key)
+        if room is None or (room.state, Saw.ADMITTED) not in self.worker.role.table:
+            self.worker.marks[Mark.ADMITTED_TOO_LATE] += 1
+            self.worker.send(sender, Stale(message.key))
+            return
+        self.worker.see(room, Saw.ADMITTED)
+        room.admitted, room.progress = True, self.worker.now
+
+    def _on_received(self, sender: Boot, message: Received) -> None:
+        room = self.worker.find(message.key)
+        if room is not None and (room.state, Saw.RECEIVED) in self.worker.role.table:
+            self.worker.leave(room, Saw.RECEIVED)
+
+    def _on_doubt(self, sender: Boot, doubt: Doubt) -> None:
+        room = self.worker.find(doubt.key)
+        plan = self._plans.get(sender)
+        if room is None or plan is None or not self._has_sums(room, doubt):
+            self.worker.marks[Mark.GONE] += 1
+            gone = Verdict(doubt.key, doubt.leg, doubt.group, doubt.blocks, Intactness.GONE)
+            self.worker.send(sender, gone)
+            return
+        room.progress = self.worker.now
+        order, rows = self.worker.new_order(), [b - self._first(room, doubt.group) for b in doubt.blocks]
+        birth = {(r, doubt.group): room.sums[r, doubt.group][rows] for r in self._with(room, doubt.group)}
+        self.worker.inspections.expect(order, birth, partial(self._judge, doubt))
+        self.worker.draft.rehash.append(Rehash(order, doubt.key, room.length, doubt.group, doubt.blocks))
+
+    def _has_sums(self, room: PrefillRoom, doubt: Doubt) -> bool:
+        known = min((len(room.sums[r, doubt.group]) for r in self._with(room, doubt.group)), default=0)
+        first = self._first(room, doubt.group) if known else 0
+        return room.state is not RoomState.ENDING and all(first <= b < first + known for b in doubt.blocks)
+
+    def _with(self, room: PrefillRoom, group: GroupName) -> list[Rank]:
+        """Ranks that hold something of the group: a pipeline stage may have none of its layers."""
+        return [r for r, g in room.sums if g == group and self.worker.placements[r].block_bytes(g)]
+
+    def _judge(self, doubt: Doubt, differing: Differing) -> None:
+        """Our own blocks, hashed again, against their sums at birth."""
+        self.worker.progress.did(self.worker.now)
+        room = self.worker.find(doubt.key)
+        assert room is not None, "a rank is quiet after its last answer"
+        wrong = {rank: rows.nonzero()[0].tolist() for (rank, _), rows in differing.items() if rows.any()}
+        damaged = sorted({doubt.blocks[row] for rows in wrong.values() for row in rows})
+        if damaged:
+            self._condemn(room, doubt.group, damaged[0])
+        if room.state is RoomState.ENDING:
+            return
+        self.worker.marks[Mark.DAMAGED if damaged else Mark.INTACT] += 1
+        found = Intactness.DAMAGED if damaged else Intactness.INTACT
+        self.worker.send(room.ticket.decode, Verdict(doubt.key, doubt.leg, doubt.group, doubt.blocks, found))
+        if damaged:
+            why = f"blocks {damaged} of group {doubt.group} changed in prefill's own memory (ranks {sorted(wrong)})"
+            self.worker.fail(room, FailCode.HANDOFF_FAILED, why, retry=True)
+
+    def _condemn(self, room: PrefillRoom, group: GroupName, block: BlockIndex) -> None:
+        """A block is damaged: its page leaves the cache with all that was computed above it, and so do the rooms that hold any
+        of it, whose state may have been computed from it."""
+        page = block // self.worker.manifest.blocks_per_page(group) - self.worker.ledger.begins(room.key)[group]
+        others = self.worker.ledger.condemn(room.key, page) - {room.key}
+        self.worker.end_all(others, f"a page that it shares changed in prefill's own memory (block {block} of group {group})")
+
+    def _on_stale(self, sender: Boot, stale: Stale) -> None:
+        room = self.worker.find(stale.key)
+        if room is not None and room.state is not RoomState.ENDING:
+            self.worker.marks[Mark.STALE_HEARD] += 1
+            self.worker.fail(room, FailCode.HANDOFF_FAILED, "the other side does not know this epoch", retry=True)

@@ -1,0 +1,96 @@
+"""The roles of a worker: each is the set of stages that it performs.
+
+prefill    compute, offer       a prompt's state is handed over to a decode worker
+decode     fetch, generate      it comes from a prefill worker
+unified    compute, generate    it stays where it is: the colocated baseline
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from baton.core.handoff.early import EarlyOffers
+from baton.core.handoff.pairing import Partners
+from baton.core.ids import Micros
+from baton.core.memory.chunks import ChunkRule
+from baton.core.messages import Ticket
+from baton.core.scheduler.admission import AdmissionPolicy
+from baton.core.scheduler.ahead import AheadOfDecode
+from baton.core.scheduler.borrowing import Borrowing
+from baton.core.scheduler.computing import Computing
+from baton.core.scheduler.decode_room import DecodeRoom
+from baton.core.scheduler.fetching import Fetching
+from baton.core.scheduler.generating import Generating
+from baton.core.scheduler.lending import Lending
+from baton.core.scheduler.offering import Offering
+from baton.core.scheduler.pairing import Pairing
+from baton.core.scheduler.preemption import Preemption
+from baton.core.scheduler.prefill_room import PrefillRoom
+from baton.core.scheduler.room import OpenRoom, RoomState
+from baton.core.scheduler.stage import Stage
+from baton.core.scheduler.tables import DECODE, PREFILL, UNIFIED
+from baton.core.scheduler.unified_room import UnifiedRoom
+from baton.core.scheduler.verifying import Verification
+from baton.core.scheduler.worker import RoleRules, Worker
+
+Stages = tuple[AdmissionPolicy[Any], Sequence[Stage[Any]]]  # one of the stages decides who is admitted
+
+
+class RoleParts(msgspec.Struct, frozen=True):
+    """What a worker of one role is made of."""
+
+    rules: RoleRules
+    room: Callable[[Ticket, Micros], OpenRoom]
+    stages: Callable[[Worker[Any]], Stages]
+
+
+def prefill(worker: Worker[PrefillRoom]) -> Stages:
+    """Compute prompts and offer their blocks."""
+    rule = ChunkRule(worker.settings.step_tokens, worker.settings.last_chunk_tokens)
+    ahead = AheadOfDecode(worker)
+    offering = Offering(worker, ahead)
+    return ahead, (ahead, Computing(worker, rule=rule, then=offering.computed), offering, Borrowing(worker, offering))
+
+
+def decode(worker: Worker[DecodeRoom]) -> Stages:
+    """Fetch the state of prompts and generate."""
+    worker.reuse.on = worker.reuse.on and worker.manifest.seal  # what was fetched unverified must not spread
+    partners, early = Partners(worker.manifest), EarlyOffers()
+    lending = Lending(worker, partners, early)
+    pairing = Pairing(worker, partners, lends=lending.way)
+    verification = Verification(worker, tell=worker.reuse.on)  # nothing is lent, nor verified at rest, without sums
+    fetching = Fetching(worker, pairing, verification, early)
+    preemption = Preemption(worker, admissible=fetching.admissible)
+    stages = pairing, lending, fetching, verification, preemption, Generating(worker, preemption)
+    return preemption, stages
+
+
+def unified(worker: Worker[UnifiedRoom]) -> Stages:
+    """Compute prompts and generate in the same pages."""
+    rule = ChunkRule(worker.settings.step_tokens, worker.settings.step_tokens)
+    preemption = Preemption(worker, admissible=lambda room: True)
+    generating = Generating(worker, preemption)
+    return preemption, (preemption, generating, Computing(worker, rule=rule, then=generating.first))
+
+
+ROLES: Mapping[str, RoleParts] = MappingProxyType(
+    {
+        "prefill": RoleParts(
+            RoleRules(PREFILL, computes=True, generates=False, bringing=(RoomState.COMPUTING, RoomState.BORROWING)),
+            PrefillRoom,
+            prefill,
+        ),
+        "decode": RoleParts(
+            RoleRules(DECODE, computes=False, generates=True, bringing=(RoomState.FETCHING, RoomState.COMMITTING)),
+            DecodeRoom,
+            decode,
+        ),
+        "unified": RoleParts(
+            RoleRules(UNIFIED, computes=True, generates=True, bringing=(RoomState.COMPUTING,)),
+            UnifiedRoom,
+            unified,
+        ),
+    }
+)

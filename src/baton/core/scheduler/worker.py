@@ -1,0 +1,195 @@
+"""What the stages of a worker share: its rooms, its memory, its ranks' votes, and the plan of this turn.
+
+    stage ──fail, end──▶ drop in the plan ──▶ every rank is quiet ──▶ forgotten: pages return, `Ended` goes to its gateway
+
+An end has this one path, whoever ends the room and why.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
+from typing import Generic, TypeVar
+
+import msgspec
+
+from baton.core.agreement import Agreement, PlanDraft, RowOrder
+from baton.core.effects import Effect, Send
+from baton.core.handoff.plans import Plans
+from baton.core.handoff.progress import ProgressTracker
+from baton.core.ids import Boot, GroupName, Key, Micros, Room, Seq
+from baton.core.manifest import Manifest
+from baton.core.marks import Mark, Marks
+from baton.core.memory.pages import Ledger
+from baton.core.memory.prefix_cache import CachedPage
+from baton.core.memory.scrubber import Scrubber
+from baton.core.memory.span import Span
+from baton.core.messages import AnyMessage, Ended, FailCode, Failed, Ticket
+from baton.core.scheduler.batches import Batches
+from baton.core.scheduler.block_manager import BlockManager
+from baton.core.scheduler.epochs import SeenEpochs
+from baton.core.scheduler.followers import Followers
+from baton.core.scheduler.inspections import Inspections
+from baton.core.scheduler.open_orders import OpenOrders
+from baton.core.scheduler.reuse import Reuse
+from baton.core.scheduler.room import LeaderSettings, OpenRoom, RoomState, Saw, Table
+from baton.core.scheduler.rooms import Rooms
+from baton.core.statistics import Durations
+
+R = TypeVar("R", bound=OpenRoom)
+
+
+class RoleRules(msgspec.Struct, frozen=True):
+    """What the stages of a role mean for its rooms and their memory."""
+
+    table: Table
+    computes: bool  # prompts; else their state is fetched from a worker that does
+    generates: bool  # the tokens behind a prompt, so a room needs a page for the first of them
+    bringing: tuple[RoomState, ...]  # states of rooms whose pages are not in the prefix cache yet
+
+
+class Worker(Generic[R]):
+    """One worker, as its leader and the stages of its role see it."""
+
+    def __init__(self, manifest: Manifest, settings: LeaderSettings, totals: dict[GroupName, int], role: RoleRules) -> None:
+        self.manifest, self.settings, self.role = manifest, settings, role
+        self.state_table = manifest.table
+        self.span = Span(manifest.table, manifest.page_blocks * manifest.table.block_tokens)
+        self.ledger = Ledger(totals)
+        self.blocks = BlockManager(self.ledger, self.span)
+        self.placements = [manifest.placement(r.rank) for r in manifest.ranks]
+        self.now = Micros(0)  # of the event that is being handled
+        self.inspections = Inspections(self.placements)
+        self.scrubber = Scrubber(
+            self.ledger.cache,
+            interval_ms=settings.verify_ms if manifest.seal else 0,
+            page_bytes=max(sum(p.page_bytes(g) for g in totals) for p in self.placements),
+            now=lambda: self.now,
+        )
+        self.reuse = Reuse(manifest, self.ledger, self.scrubber, on=settings.prefix_cache)
+        self.followers = Followers(self.reuse)
+        self.rooms: Rooms[R] = Rooms()
+        self.epochs = SeenEpochs()
+        self.gateways: set[Boot] = set()  # with which there is a session
+        self.agreement = Agreement(len(manifest.ranks))
+        self.orders = OpenOrders()
+        self.batches: Batches[R] = Batches(ranks=len(manifest.ranks), stages=manifest.pp)
+        self.draft = PlanDraft()
+        self.effects: list[Effect] = []
+        self.progress = ProgressTracker(manifest.boot, settings.stall_ms)
+        self.plans = Plans()
+        self.marks: Marks = Marks()
+        self.failures: Counter[FailCode] = Counter()
+        self.spent: dict[RoomState, Durations] = {}
+        self.on_forget: list[Callable[[R], None]] = []  # of stages: a room holds nothing any more
+        self._last_order = 0
+
+    # ---- who takes part in what (session/senders.py) --------------------------------------------
+
+    def ticket_of(self, key: Key) -> Ticket | None:
+        room = self.rooms.get(key)
+        return room.ticket if room is not None else None
+
+    def owner_of(self, room: Room) -> Boot | None:
+        return self.epochs.owner(room)
+
+    def is_gateway(self, boot: Boot) -> bool:
+        return boot in self.gateways
+
+    # ---- this turn ------------------------------------------------------------------------------
+
+    def send(self, to: Boot, message: AnyMessage) -> None:
+        """Say something to another process, with the other effects of this turn."""
+        self.effects.append(Send(to, message))
+
+    def new_order(self) -> int:
+        """A number for the next order that ranks answer."""
+        self._last_order += 1
+        return self._last_order
+
+    @property
+    def next_seq(self) -> Seq:
+        """The number of the plan that this turn issues, if it issues one."""
+        return Seq(self.agreement.chain.seq + 1)
+
+    def add_row(self, room: R, row: RowOrder) -> None:
+        """Add a row to the batch of this turn."""
+        self.batches.add(self.draft, room, row)
+
+    # ---- rooms ----------------------------------------------------------------------------------
+
+    def find(self, key: Key) -> R | None:
+        """The open room of that very epoch."""
+        return self.rooms.get(key)
+
+    def see(self, room: R, saw: Saw) -> None:
+        """Move a room along its table. A pair that the table lacks is our bug."""
+        before, after = room.state, self.role.table[room.state, saw]
+        if after is not before:
+            self.rooms.move(room, after)
+            self.spent.setdefault(before, Durations()).add(self.now - room.since)
+            room.since = self.now
+
+    def fail(self, room: R, code: FailCode, detail: str, *, retry: bool) -> None:
+        """End a room badly and say why to its gateway, which aborts the other side."""
+        self.failures[code] += 1
+        self.send(room.ticket.gateway, Failed(room.key, code, detail, retry))
+        self.end(room)
+
+    def end(self, room: R) -> None:
+        """End a room. What it holds comes back when nothing touches it any more."""
+        self.leave(room, Saw.END)
+
+    def leave(self, room: R, saw: Saw) -> None:
+        """Leave by an edge of the table: drop the room in this turn's plan, or forget it at once if it holds nothing."""
+        before = room.state
+        self.see(room, saw)
+        if room.state is RoomState.ENDED:
+            self.forget(room)
+        elif before is not RoomState.ENDING:
+            self.draft.drop.append(room.key)
+
+    def forget(self, room: R) -> None:
+        """Nothing touches the room's memory any more."""
+        for tell in self.on_forget:
+            tell(room)
+        self.orders.forget(room.key, self.agreement)
+        self.followers.forget(room.key)
+        self.ledger.give_back(room.key)
+        self.rooms.drop(room)
+        self.send(room.ticket.gateway, Ended(room.key))
+
+    def pages_for(self, tokens: int) -> dict[GroupName, int]:
+        """Pages of each group that a room of so many positions begins with; where prompts are computed, enough for any chunk."""
+        if self.role.computes:
+            return self.span.reserve(tokens, step=self.settings.step_tokens * self.manifest.pp)
+        return self.span.live(tokens)
+
+    # ---- damage at rest -------------------------------------------------------------------------
+
+    def scrub(self) -> None:
+        """Have cached pages hashed whose time has come."""
+        if due := self.scrubber.due(busy=bool(self.rooms)):
+            self.inspect(due, partial(self._scrubbed, self.now))
+
+    def _scrubbed(self, ordered_at: Micros, damaged: list[CachedPage]) -> None:
+        found = self.scrubber.ended(ordered_at, damaged)
+        self.marks[Mark.DAMAGED_AT_REST] += bool(found)
+        self.condemn(found)
+
+    def inspect(self, entries: Sequence[CachedPage], done: Callable[[list[CachedPage]], None]) -> None:
+        """Have cached pages hashed where they lie; `done` is called with those whose bytes have changed."""
+        self.draft.inspect.append(self.inspections.inspect(self.new_order(), entries, done))
+
+    def condemn(self, damaged: Iterable[CachedPage]) -> None:
+        """Take damaged pages out of the cache, with all that was computed above them, and end the rooms that hold any of it:
+        their state may have been computed from it, or copied."""
+        for entry in damaged:
+            hit = self.ledger.condemn_cached(entry)
+            copied = {room.key for room in self.rooms.values() if entry in room.copied}
+            self.end_all(hit | copied, f"cached page {entry.number} of its sequence changed in this worker's own memory")
+
+    def end_all(self, keys: Collection[Key], why: str) -> None:
+        """End rooms whose state may be damaged; their gateways begin them anew."""
+        for room in [r for r in self.rooms.values() if r.key in keys and r.state is not RoomState.ENDING]:
+            self.marks[Mark.DAMAGE_SHARED] += 1
+            self.fail(room, FailCode.HANDOFF_FAILED, why, retry=True)
