@@ -10,7 +10,7 @@ from collections import Counter
 from baton.core.door import QueueView, Submit
 from baton.core.errors import Overloaded
 from baton.core.gateway.edge_queue import EdgeQueue
-from baton.core.gateway.request import FrontSettings, Request, Standing, patience_ms
+from baton.core.gateway.request import FrontSettings, Request, patience_ms
 from baton.core.ids import Arrival, Micros
 from baton.core.messages import FailCode
 from baton.core.statistics import Durations
@@ -59,7 +59,6 @@ class Edge:
 
     def enter(self, request: Request, now: Micros) -> None:
         """A request stands in line, for its first epoch or for the next."""
-        request.waits(now)
         self._queue.add(request.arrival, priority=request.submit.priority, begun=request.epoch > 0, now=now)
         self._waiting[request.arrival] = request
 
@@ -101,7 +100,7 @@ class Edge:
         if now >= request.deadline:
             return FailCode.DEADLINE_EXCEEDED
         lost = self.pairless is not None and now >= request.gives_up(self._settings, self.pairless)
-        return FailCode.WORKER_LOST if lost and request.standing is Standing.WAITING else FailCode.QUEUE_TIMEOUT
+        return FailCode.WORKER_LOST if lost and not request.with_workers else FailCode.QUEUE_TIMEOUT
 
     def why(self, request: Request, code: FailCode, now: Micros) -> str:
         """The limit, and what can be done about it."""
