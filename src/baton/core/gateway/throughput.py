@@ -32,14 +32,18 @@ class PendingAnswer(msgspec.Struct, frozen=True):
 
 
 class Throughput:
-    """The tokens that one worker has generated over the last two windows in which it had answers under way."""
+    """The tokens that one worker has generated over the last two windows in which it had answers under way.
+
+    A step makes a token of each answer, and they come one by one at one time: a window has all of them or none.
+    """
 
     WINDOW_US, WINDOW_TOKENS = 1_000_000, 16  # a window is as long as both of these need
 
     def __init__(self) -> None:
         self._rows: dict[Key, int] = {}  # tokens made of each answer under way
         self._at = Micros(0)
-        self._past = self._present = (0, 0, 0)
+        self._past = self._present = (0, 0, 0)  # time, time of each answer, tokens
+        self._full = False  # the present window ends as soon as time passes
 
     def made(self, key: Key, tokens: int, now: Micros) -> None:
         """Tokens have come of an answer."""
@@ -47,8 +51,7 @@ class Throughput:
         self._rows[key] = self._rows.get(key, 0) + tokens
         busy, rows, made = self._present
         self._present = (busy, rows, made + tokens)
-        if busy >= self.WINDOW_US and made + tokens >= self.WINDOW_TOKENS:
-            self._past, self._present = self._present, (0, 0, 0)
+        self._full = busy >= self.WINDOW_US and made + tokens >= self.WINDOW_TOKENS
 
     def ended(self, key: Key, now: Micros) -> None:
         """An answer goes on here no more; no error if it has not begun."""
@@ -57,6 +60,9 @@ class Throughput:
             del self._rows[key]
 
     def _pass(self, now: Micros) -> None:
+        """Time has passed; what was full before that is past."""
+        if self._full and now > self._at:
+            self._past, self._present, self._full = self._present, (0, 0, 0), False
         if self._rows:
             busy, rows, made = self._present
             self._present = (busy + now - self._at, rows + (now - self._at) * len(self._rows), made)
