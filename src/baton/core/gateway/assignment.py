@@ -24,14 +24,14 @@ LOOK_AGAIN_US = 50_000  # at who waits for time to generate in: workers do not t
 
 
 class Assignment:
-    """The line at the edge of one gateway, and the choice of workers for whoever is first in it."""
+    """Takes the requests of one gateway from the line at its edge, and chooses their workers."""
 
     def __init__(self, front: "Front") -> None:
         self._front = front
         self._lengths = AnswerLengths()
 
     def require_room(self, submit: Submit, now: Micros) -> None:
-        """A request that might wait too long is refused.
+        """Refuse a request that might wait too long.
 
         Raises:
             Overloaded: says which bound was met
@@ -42,7 +42,7 @@ class Assignment:
         front.edge.require_room(submit, open_requests=len(front.requests), unadmitted=unadmitted, answer_us=answer_us, now=now)
 
     def start(self, request: Request, now: Micros) -> None:
-        """A request gets in line: its first epoch, or the next, begins when workers have room."""
+        """A request gets in line: its first epoch, or its next one, begins when workers have room."""
         front, pair = self._front, request.submit.pair
         if pair is not None and pair in front.router.usable_pairs():
             front.epochs.begin(request, pair, now)
@@ -57,7 +57,7 @@ class Assignment:
             front.marks[Mark.QUEUED if front.edge.pairless is None else Mark.NO_PAIR] += 1
 
     def advance(self, now: Micros) -> None:
-        """Whoever's turn it is begins, as long as there is room."""
+        """Requests begin in their order, for as long as workers have room."""
         front = self._front
         if not front.router.usable_pairs():
             if front.edge.pairless is None:
@@ -83,7 +83,7 @@ class Assignment:
         return self._front.router.choose(len(request.submit.prompt) + len(request.said), answer, now)
 
     def pending(self, request: Request) -> PendingAnswer:
-        """What is still to be generated of a request."""
+        """Return what is still to be generated of a request."""
         tokens = max(0, self._lengths.expected(request.submit.limits) - len(request.said))
         return PendingAnswer(tokens, request.deadline, begun=bool(request.said))
 

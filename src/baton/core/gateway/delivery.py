@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Delivery:
-    """The answers of one gateway's clients."""
+    """Sends the clients of one gateway their answers."""
 
     def __init__(self, front: "Front") -> None:
         self._front = front
@@ -38,7 +38,7 @@ class Delivery:
         self._front.assignment.advance(now)
 
     def on_first_token(self, sender: Boot, message: FirstToken, now: Micros) -> None:
-        """Prefill has drawn the first token; one that ends the answer needs no memory to generate in."""
+        """Prefill has drawn the first token. One that ends the answer is shown at once, as no memory is needed to go on."""
         request = self._front.requests.find(message.key, sender)
         if request is None:
             return
@@ -68,7 +68,7 @@ class Delivery:
     def _take(
         self, request: Request, start: TokenIndex, drawn: tuple[Drawn, ...], finish: FinishReason | None, cached: int
     ) -> None:
-        """Drop what the client has; a gap, or a different token at an index that it has, ends the request."""
+        """Show the client what it does not have. A gap, or a different token at an index that it has, ends the request."""
         front, have = self._front, len(request.said)
         if start > have:
             front.epochs.fail(request, FailCode.HANDOFF_FAILED, f"tokens from index {start} came while {have} were known")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class EpochFailures:
-    """The failures of one gateway's epochs."""
+    """Decides what becomes of the requests of one gateway when an epoch fails."""
 
     def __init__(self, front: "Front") -> None:
         self._front = front
@@ -71,14 +71,17 @@ class EpochFailures:
             epochs.another(request, FailCode.WORKER_LOST, detail, now, counts=counts, needs_pair=begun)
 
     def _acquit(self, request: Request) -> bool:
-        """An epoch ended while a worker computed another request alone: not this one's doing. Once, as what workers say of that
-        may be late or lost, and nobody is to be tried without end."""
+        """An epoch has ended while a worker computed another request alone, so it was not this one's doing.
+
+        That excuses a request once: what workers say of it may be late or lost, and no request is to be tried without
+        end.
+        """
         first, request.acquitted = not request.acquitted, True
         self._front.marks[Mark.INNOCENT] += first
         return first
 
     def _convict(self, key: Key, how: str) -> None:
-        """A worker has ended in a step that was this request's alone; another one has before."""
+        """A worker has ended in a step that was this request's alone, and another one has before."""
         request = self._front.requests.in_room(key.room)
         if request is not None:
             self._front.marks[Mark.POISON] += 1

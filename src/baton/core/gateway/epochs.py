@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Epochs:
-    """All epochs of one gateway, from the ticket until both sides have ended them."""
+    """Follows the epochs of one gateway from the ticket until both sides have ended them."""
 
     def __init__(self, front: "Front") -> None:
         self._front = front
@@ -44,7 +44,7 @@ class Epochs:
             front.send(boot, ticket)
 
     def _abort(self, request: Request, reason: str) -> None:
-        """Both sides end the current epoch; those that have ended it already are not asked."""
+        """Ask both sides to end the current epoch, except for one that has ended it already."""
         for boot in self.closing.owing(request.key):
             self._front.send(boot, Abort(request.key, reason))
 
@@ -70,7 +70,8 @@ class Epochs:
             front.assignment.start(request, now)
 
     def _hold(self, request: Request, now: Micros) -> None:
-        """What was computed alone may have ended its worker, which is not known yet: whoever owes its end is alive, or lost."""
+        """Keep a suspect until both sides have ended its epoch. What was computed alone may have ended its worker, and that
+        is not known before."""
         self._front.marks[Mark.HELD] += 1
         request.waits(RequestSaw.HOLD, now)
         self.suspects.hold(request)

@@ -56,9 +56,10 @@ from baton.core.session.senders import may_say
 
 
 class Front:
-    """Sans-IO, like the leaders; effects are Send (to workers) and Say (to the HTTP side).
+    """Takes one event at a time, and performs nothing: effects are Send (to workers) and Say (to the HTTP side).
 
-    It takes the events, and keeps what its parts share: who is open, who waits, which workers there are, when it is to be woken.
+    It keeps what its parts share: which requests are open and which of them wait, which workers there are, when it is to
+    be woken.
     """
 
     def __init__(self, boot: Boot, settings: FrontSettings) -> None:
@@ -122,7 +123,7 @@ class Front:
         return effects
 
     def _receive(self, sender: Boot, message: Said, now: Micros) -> None:
-        """A leader said something; what is not the sender's to say (session/senders.py) changes nothing."""
+        """A leader has said something. What is not its own to say (session/senders.py) changes nothing."""
         handler = self._handlers.get(type(message))
         if handler is not None and may_say(sender, message, self):
             handler(sender, message, now)
@@ -138,14 +139,14 @@ class Front:
         self.assignment.start(request, now)
 
     def _cancel(self, cancel: Cancel, now: Micros) -> None:
-        """The client is gone, or has enough; a request that has ended already is no error."""
+        """The client has gone, or has enough. The request may have ended already."""
         request = self.requests.get(cancel.request)
         if request is not None:
             self.epochs.cancel(request, cancel.reason)
             self.assignment.advance(now)  # it may have been in the way
 
     def _lose(self, boot: Boot, why: str, now: Micros) -> None:
-        """A worker is gone: it counts as having ended everything; what needed it goes on elsewhere or fails."""
+        """A worker is gone, and counts as having ended everything. What needed it goes on elsewhere, or fails."""
         worker = self.router.lost(boot)
         if worker is None:
             return
@@ -166,7 +167,7 @@ class Front:
         self.assignment.advance(now)
 
     def _dues(self) -> list[Micros]:
-        """When requests are to end, and workers to be introduced."""
+        """Return when requests are to end, and when workers are to be introduced."""
         return [self.edge.due(r) for r in self.requests] + self.membership.dues()
 
     def _ask(self, event: AskWorkers) -> None:
@@ -177,7 +178,7 @@ class Front:
             self.send(boot, event.message)
 
     def next_wake(self) -> Micros | None:
-        """When a TimerDue is wanted next, at the latest."""
+        """Return when a TimerDue is wanted at the latest."""
         return self.alarm.at if self.requests or self.router.introductions() else None
 
     # ---- effects --------------------------------------------------------------------------------
@@ -193,49 +194,49 @@ class Front:
     # ---- what others ask ------------------------------------------------------------------------
 
     def usable_pairs(self) -> list[tuple[Boot, Boot]]:
-        """(prefill, decode) boots that a request can be given to; a unified worker is its own pair."""
+        """Return the pairs (prefill, decode) that a request can be given to; a unified worker is a pair by itself."""
         return self.router.usable_pairs()
 
     def hears(self, sender: Boot, key: Key) -> bool:
-        """Whether what this worker says of this epoch changes anything."""
+        """Return whether what this worker says of this epoch changes anything."""
         return self.requests.find(key, sender) is not None
 
     def key_of(self, request: RequestId) -> Key | None:
-        """Room and current epoch of an open request; epoch 0 while none has begun."""
+        """Return the room and the current epoch of an open request. The epoch is 0 while none has begun."""
         found = self.requests.get(request)
         return found.key if found is not None else None
 
     def workers(self) -> list[Register]:
-        """All registered workers."""
+        """Return all registered workers."""
         return self.router.registered()
 
     def refusals(self) -> list[str]:
-        """Pairs of registered workers that cannot hand over, and why not."""
+        """Return which registered workers cannot hand over to each other, and why not."""
         return self.router.refusals()
 
     def credits(self) -> dict[str, Credits]:
-        """What workers last said of their capacity, by name."""
+        """Return what workers last said of their capacity, by name."""
         return self.router.credits()
 
     def queue(self, now: Micros) -> QueueView:
-        """Who waits at the edge, and who was sent away."""
+        """Return how many requests wait at the edge, and how many were sent away."""
         return self.edge.view(now)
 
     def ledger(self, question: int) -> list[LedgerView] | None:
-        """All answers, once every worker that is still there has answered; None until then."""
+        """Return all answers to a question, or None while a worker that is still there has not answered."""
         return self._questions.complete(question)
 
     def answers(self, question: int) -> list[LedgerView]:
-        """The answers so far."""
+        """Return the answers to a question so far."""
         return self._questions.answers(question)
 
     def unanswered(self, question: int) -> list[str]:
-        """The names of the workers that have not answered, of those that were asked and are still there."""
+        """Return the names of the workers that were asked, are still there and have not answered."""
         return self._questions.unanswered(question)
 
     @property
     def open_requests(self) -> int:
-        """Requests that have not ended, and rooms not closed yet."""
+        """How many requests have not ended, and how many rooms are not closed yet."""
         return len(self.requests) + len(self.epochs.closing)
 
     # ---- what it knows of who takes part in what (session/senders.py) ----------------------------

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class Membership:
-    """The registrations, introductions and credits of one gateway's workers."""
+    """Keeps one gateway's view of its workers up to date."""
 
     def __init__(self, front: "Front") -> None:
         self._front = front
 
     def on_register(self, sender: Boot, message: Register, now: Micros) -> None:
-        """A worker is there."""
+        """A worker has registered."""
         self._front.stamps.heard(message.stamp)
         for pair in self._front.router.registers(sender, message):
             self._introduce(pair)
@@ -60,7 +60,7 @@ class Membership:
                 self._introduce(pair)
 
     def dues(self) -> list[Micros]:
-        """When workers are to be introduced again."""
+        """Return when workers are to be introduced again."""
         return list(self._front.router.introductions().values())
 
     def _introduce_at(self, at: Micros | None) -> None:

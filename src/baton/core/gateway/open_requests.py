@@ -8,7 +8,7 @@ from baton.core.ids import Boot, Key, Room
 
 
 class OpenRequests:
-    """They are listed in the order in which they came."""
+    """Finds requests, and lists them in the order in which they came."""
 
     def __init__(self) -> None:
         self._by_id: dict[RequestId, Request] = {}
@@ -31,14 +31,14 @@ class OpenRequests:
         del self._by_room[request.room]
 
     def get(self, request: RequestId) -> Request | None:
-        """The request of that number; None if it has ended."""
+        """Return the request of that number, or None if it has ended."""
         return self._by_id.get(request)
 
     def in_room(self, room: Room) -> Request | None:
-        """The request of that room; None if it has ended."""
+        """Return the request of that room, or None if it has ended."""
         return self._by_room.get(room)
 
     def find(self, key: Key, sender: Boot) -> Request | None:
-        """The open request whose current epoch this is, if the sender is one of its two workers."""
+        """Return the open request whose current epoch this is, if the sender is one of its two workers."""
         request = self._by_room.get(key.room)
         return request if request is not None and request.key == key and sender in (request.pair or ()) else None

@@ -11,7 +11,7 @@ UNIFIED, PREFILL, DECODE = "unified", "prefill", "decode"
 
 
 class FrontSettings(msgspec.Struct, frozen=True):
-    """Bounds of the gateway's request table."""
+    """States the bounds of a gateway's request table."""
 
     max_requests: int = 4096  # open at once
     max_queued: int = 1024  # of them waiting at the edge (`--max-queued-requests`)
@@ -23,13 +23,13 @@ class FrontSettings(msgspec.Struct, frozen=True):
 
 
 class Say(msgspec.Struct, frozen=True, tag="say", gc=False):
-    """Tell the HTTP side."""
+    """Tells the HTTP side something."""
 
     heard: Heard
 
 
 class Request:
-    """One client request over all its epochs."""
+    """A client's request over all its epochs."""
 
     __slots__ = (
         *(
@@ -69,7 +69,8 @@ class Request:
         self.first: FirstToken | None = None  # of this epoch, and held back until Admitted
 
     def ticket(self, gateway: Boot, pair: tuple[Boot, Boot], now: Micros) -> Ticket:
-        """The current epoch's ticket for a (prefill, decode) pair: goes on after what was said, in the time that is left."""
+        """Return the current epoch's ticket for a (prefill, decode) pair: it goes on after what was said, in the time that
+        is left."""
         left_ms = max(1, (self.deadline - now) // 1000)
         assert self.stamp is not None, "an epoch has begun"
         return Ticket(
@@ -89,7 +90,7 @@ class Request:
         )
 
     def see(self, saw: RequestSaw) -> None:
-        """Move along the table; a pair that the table lacks is our bug."""
+        """Move the request along the table. A pair that the table lacks is our bug."""
         self.state = REQUEST[self.state, saw]
 
     @property
@@ -108,18 +109,18 @@ class Request:
         return len(self.said) < self.alone_until
 
     def due(self, settings: FrontSettings, pairless: Micros | None) -> Micros:
-        """When the gateway ends it by itself. pairless: since when there is no pair of workers."""
+        """Return when the gateway ends the request by itself. pairless: since when there is no pair of workers"""
         due = self.deadline if self.admitted or self.said else min(self.deadline, self.admit_by)
         if self.with_workers:
             return Micros(due + settings.grace_ms * 1000)  # its workers know of it, and say so first
         return due if pairless is None else min(due, self.gives_up(settings, pairless))
 
     def gives_up(self, settings: FrontSettings, pairless: Micros) -> Micros:
-        """Until when it waits for a pair of workers."""
+        """Return until when the request waits for a pair of workers."""
         return Micros(max(pairless, self.since) + settings.wait_for_workers_ms * 1000)
 
     def waits(self, saw: RequestSaw, now: Micros) -> None:
-        """It has no workers, and begins to wait for some. What was admitted before has its whole patience again."""
+        """The request has no workers, and begins to wait for some. If it was admitted, it has its whole patience again."""
         if self.admitted:
             self.admit_by = Micros(now + self.patience_ms * 1000)
         self.see(saw)
@@ -134,5 +135,6 @@ class Request:
 
 
 def patience_ms(submit: Submit, settings: FrontSettings) -> int:
-    """How long a request waits for memory: half of its own time at most, so that the other half is left to serve it in."""
+    """Return how long a request waits for memory: half of its own time at most, so that the other half is left to serve it
+    in."""
     return min(settings.queue_ms, max(1, submit.limits.deadline_ms // 2))

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 
 class RequestState(StrEnum):
-    """Where a request stands."""
+    """Where a request stands at its gateway."""
 
     WAITING = "waiting"  # it stands in line at the edge, and no worker has it
     HELD = "held"  # it is a suspect, and begins again when its last epoch has ended on both sides
@@ -23,7 +23,7 @@ class RequestState(StrEnum):
 
 
 class RequestSaw(StrEnum):
-    """What happens to a request."""
+    """What happens to a request at its gateway."""
 
     BEGINS = "begins"  # an epoch, on two workers
     FIRST_TOKEN = "first_token"  # prefill has drawn it
