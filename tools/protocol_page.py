@@ -15,6 +15,7 @@ from baton.core.frames import Beat, Bye, Open, Opened, WrongBoot
 from baton.core.gateway.request_state import REQUEST, RequestState
 from baton.core.ids import Boot, Link, Micros
 from baton.core.messages import PROTOCOL, AnyMessage
+from baton.core.rank.rank_room import RANK_ROOM, RankRoomState
 from baton.core.scheduler.decode import DECODE
 from baton.core.scheduler.prefill import PREFILL
 from baton.core.scheduler.room import RoomState, Table
@@ -152,6 +153,7 @@ def parts() -> dict[str, str]:
         "prefill": room(PREFILL),
         "decode": room(DECODE),
         "unified": room(UNIFIED),
+        "rank": drawn(RANK_ROOM, first=RankRoomState.ABSENT, last=RankRoomState.QUIET),
         "session, listening side": session_diagram(_listening, idle="closed"),
         "session, dialling side": session_diagram(_dialling, idle="knocking"),
     }

@@ -75,8 +75,8 @@ class RankNode:
         for effect in effects:
             match effect:
                 case Read():
-                    of = self.core._reads[effect.handle].key
-                    self.reads[effect.handle] = of, tuple(Page(int(p)) for p in self.core._rooms[of][KV])
+                    of = self.core.fetches._reads[effect.handle].key
+                    self.reads[effect.handle] = of, tuple(Page(int(p)) for p in self.core.pages[of][KV])
                 case Compute():
                     self.batch = effect.batch
                 case Connect():
@@ -192,7 +192,7 @@ class AgreementModel(System[State]):
         if state.ranks[rank] == CRASHED:
             return
         node = self.ranks[state.ranks[rank]]
-        if node.core._changed:
+        if node.core.draft.changed:
             yield self._reports(state, rank)
         if state.plans[rank]:
             yield self._applies(state, rank)

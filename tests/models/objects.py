@@ -28,7 +28,7 @@ CONSTANT = (msgspec.msgpack.Encoder, Manifest, PairPlan, Placement, StateTable, 
 Copier = Callable[[Any, dict[int, Any]], Any]
 _COPIERS: dict[type, Copier | None] = {}
 COUNTED = ("marks", "counts", "counted", "_opened", "_failures", "_spent")  # for operators: no decision looks at it
-COUNTED += ("_leader",)  # of its parts: what it consists of is looked at once
+COUNTED += ("_leader", "_core")  # of its parts: what it consists of is looked at once
 COUNTED += ("number", "_came")  # only where stamps of two gateways are equal: the models have one
 PLAIN = (type(None), bool, int, float, str, bytes, Enum, type)
 

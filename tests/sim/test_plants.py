@@ -3,8 +3,9 @@ none."""
 
 import pytest
 
+from baton.core.gateway import front as front_module
 from baton.dev.sim.bank import PlantResult, first, measure, table
-from baton.dev.sim.parts import SHIPPED, Parts
+from baton.dev.sim.parts import SHIPPED, Parts, Replaced
 from baton.dev.sim.plants import BANK, BY_NAME
 from baton.dev.sim.plants.epochs import RepeatsTickets
 from baton.dev.sim.plants.handing import RecordBehind
@@ -41,7 +42,11 @@ def test_the_bank_is_whole():
     assert all(plant.invariants and CRASHED not in plant.invariants for plant in BANK)
 
 
-@pytest.mark.parametrize("parts", [Parts(front=RepeatsTickets), Parts(prefill=RecordBehind)], ids=["tickets", "records"])
+@pytest.mark.parametrize(
+    "parts",
+    [Parts(replaced=(Replaced(front_module, "Epochs", RepeatsTickets),)), Parts(prefill=RecordBehind)],
+    ids=["tickets", "records"],
+)
 def test_what_a_plant_needs_around_it_is_harmless_by_itself(parts):
     broken = [(o.seed, o.invariant, o.detail) for o in (run(seed, parts=parts) for seed in range(30)) if o.invariant]
     assert not broken

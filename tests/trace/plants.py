@@ -11,6 +11,7 @@ from baton.core.messages import FirstToken, Received, Tokens
 from baton.core.parts import FrontParts, LeaderParts, RankParts
 from baton.core.rank.rank import RankCore
 from baton.core.rank.rank_effects import RankEffect
+from baton.core.rank.rank_room import RankSaw
 from baton.core.scheduler.decode import DecodeLeader
 from baton.core.scheduler.decode_room import DecodeRoom
 from baton.core.scheduler.prefill import PrefillLeader
@@ -67,9 +68,9 @@ class LoudRank(RankCore):
 
     def _apply(self, plan: StepPlan) -> list[RankEffect]:
         effects = super()._apply(plan)
-        for key in sorted(self._dropping):
-            self._dropping.discard(key)
-            self._quiet.append(key)
+        for key in sorted(self.rooms.dropped):
+            self.rooms.see(key, RankSaw.QUIET)
+            self.draft.is_quiet(key)
         return effects
 
 

@@ -360,15 +360,15 @@ def kept_by(leader: Leader[Any], now: int) -> dict[str, int]:
 def held_by(core: RankCore) -> dict[str, int]:
     """What a rank core keeps for rooms."""
     kept: dict[str, Sized] = {
-        "rooms": core._rooms,
-        "orders": core._orders,
-        "reads": core._reads,
-        "unknown": core._unknown,
-        "hashing": core._hashing,
-        "rehashing": core._rehashing,
+        "rooms": core.rooms,
+        "pages": core.pages,
+        "orders": core.fetches._orders,
+        "reads": core.fetches._reads,
+        "unknown": core.fetches._unknown,
+        "hashing": core.fetches._hashing,
+        "rehashing": core.rehashing,
         "batches": core._batches,
-        "dropping": core._dropping,
-        "copies": core._host,
+        "copies": core.host,
     }
     return {name: len(items) for name, items in kept.items() if len(items)}
 

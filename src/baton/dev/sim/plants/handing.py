@@ -22,6 +22,7 @@ from baton.core.messages import (
     Verdict,
     Withdrawn,
 )
+from baton.core.rank import rank as rank_module
 from baton.core.scheduler import decode as decode_module
 from baton.core.scheduler import prefill as prefill_module
 from baton.core.scheduler.decode import DecodeLeader
@@ -262,7 +263,7 @@ PLANTS = (
         "decode goes on with the offers of a room that prefill has withdrawn, and does not check what it reads",
         ("right_commit",),
         6,
-        lambda: Parts(decode=FetchesWithdrawn, rank=ChecksNothing),
+        lambda: Parts(decode=FetchesWithdrawn, replaced=(Replaced(rank_module, "Fetches", ChecksNothing),)),
     ),
     Plant(
         "offer_kept_for_ever",
