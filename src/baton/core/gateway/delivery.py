@@ -19,6 +19,8 @@ from baton.core.messages import Admitted, Drawn, FailCode, FinishReason, FirstTo
 if TYPE_CHECKING:
     from baton.core.gateway.front import Front
 
+TOKENS = RequestSaw.TOKENS  # looked up once: in Python 3.11 that takes a tenth of the time that a token takes here
+
 
 class Delivery:
     """Sends the clients of one gateway their answers."""
@@ -56,7 +58,7 @@ class Delivery:
         request = front.requests.find(message.key, sender)
         if request is None:
             return
-        request.see(RequestSaw.TOKENS)
+        request.see(TOKENS)
         drawn = message.drawn
         front.router.made(sender, message.key, len(drawn), now)
         if len(drawn) == 1 and message.finish is None and message.start == len(request.said):  # nearly always; as `_take` does
