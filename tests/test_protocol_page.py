@@ -19,7 +19,7 @@ def test_a_table_becomes_arrows_and_what_changes_nothing_is_told_apart():
         (RoomState.RUNNING, Saw.END): RoomState.ENDED,
         (RoomState.RUNNING, Saw.ADMITTED): RoomState.RUNNING,
     }
-    lines = page.room_diagram(table).splitlines()
+    lines = page.table_diagram(table, first=RoomState.QUEUED, last=RoomState.ENDED).splitlines()
     assert "    queued --> running: held" in lines
     assert "    running --> ended: received, end" in lines
     assert page.ignored(table) == "Legal without effect on the state: admitted in running."

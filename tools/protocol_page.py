@@ -1,17 +1,21 @@
 """Draws the state diagrams and the table of messages in docs/protocol.md from the code, and keeps them true.
 
-Rooms: the role tables of baton.core, as they are. Sessions keep no table, so the code itself is asked: in each state every
-kind of frame is put to it, and where it stands afterwards is the arrow.
+Requests and rooms: the tables of baton.core, as they are. Sessions keep no table, so the code itself is asked: in each state
+every kind of frame is put to it, and where it stands afterwards is the arrow.
 """
 
 import sys
 import typing
 from collections.abc import Callable, Mapping
+from enum import StrEnum
 from pathlib import Path
+from typing import TypeVar
 
 from baton.core.frames import Beat, Bye, Open, Opened, WrongBoot
+from baton.core.gateway.request_state import REQUEST, RequestState
 from baton.core.ids import Boot, Link, Micros
 from baton.core.messages import PROTOCOL, AnyMessage
+from baton.core.rank.rank_room import RANK_ROOM, RankRoomState
 from baton.core.scheduler.room import RoomState, Table
 from baton.core.scheduler.tables import DECODE, PREFILL, UNIFIED
 from baton.core.session.session import SessionLimits, Sessions
@@ -19,6 +23,7 @@ from document import with_parts, write_or_check
 
 PAGE = Path(__file__).parents[1] / "docs" / "protocol.md"
 Arrows = Mapping[tuple[str, str], list[str]]  # (from, to) -> events
+State, Event = TypeVar("State", bound=StrEnum), TypeVar("Event", bound=StrEnum)
 
 US, PEER, OTHER = Boot(1), Boot(2), Boot(3)
 LINK, START = Link(1), Micros(0)
@@ -33,19 +38,29 @@ def mermaid(arrows: Arrows, *, first: str, last: str | None) -> str:
     return "\n".join(["```mermaid", "stateDiagram-v2", *lines, "```"])
 
 
-def room_diagram(table: Table) -> str:
-    """One role's table. What changes nothing is left out: messages that crossed with an end."""
+def table_diagram(table: Mapping[tuple[State, Event], State], *, first: State, last: State) -> str:
+    """A table of states. What changes nothing is left out: messages that crossed with an end."""
     arrows: dict[tuple[str, str], list[str]] = {}
     for (state, saw), target in table.items():
         if state is not target:
             arrows.setdefault((state.value, target.value), []).append(saw.value)
-    return mermaid(arrows, first=RoomState.QUEUED.value, last=RoomState.ENDED.value)
+    return mermaid(arrows, first=first.value, last=last.value)
 
 
-def ignored(table: Table) -> str:
+def ignored(table: Mapping[tuple[State, Event], State]) -> str:
     """What is legal and changes nothing, in words."""
     found = [f"{saw.value} in {state.value}" for (state, saw), target in table.items() if state is target]
     return f"Legal without effect on the state: {', '.join(found)}." if found else ""
+
+
+def drawn(table: Mapping[tuple[State, Event], State], *, first: State, last: State) -> str:
+    """A table of states as a diagram, and what the diagram leaves out."""
+    return f"{table_diagram(table, first=first, last=last)}\n\n{ignored(table)}"
+
+
+def room(table: Table) -> str:
+    """A room on the worker of one role."""
+    return drawn(table, first=RoomState.QUEUED, last=RoomState.ENDED)
 
 
 # ---- sessions -----------------------------------------------------------------------------------
@@ -132,9 +147,11 @@ def parts() -> dict[str, str]:
     """Everything that is drawn, by the name in the page's markers."""
     return {
         "messages": message_table(),
-        "prefill": f"{room_diagram(PREFILL)}\n\n{ignored(PREFILL)}",
-        "decode": f"{room_diagram(DECODE)}\n\n{ignored(DECODE)}",
-        "unified": f"{room_diagram(UNIFIED)}\n\n{ignored(UNIFIED)}",
+        "request": drawn(REQUEST, first=RequestState.WAITING, last=RequestState.ENDED),
+        "prefill": room(PREFILL),
+        "decode": room(DECODE),
+        "unified": room(UNIFIED),
+        "rank": drawn(RANK_ROOM, first=RankRoomState.ABSENT, last=RankRoomState.QUIET),
         "session, listening side": session_diagram(_listening, idle="closed"),
         "session, dialling side": session_diagram(_dialling, idle="knocking"),
     }

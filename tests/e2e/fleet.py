@@ -22,6 +22,7 @@ from baton.adapters.entropy import SystemEntropy
 from baton.adapters.zmq_control import ZmqControl
 from baton.core.door import Emit, Fail, Finish, Heard, RequestId, Submit
 from baton.core.events import AskWorkers, ForgetQuestion, Submitted
+from baton.core.gateway.assignment import Assignment
 from baton.core.gateway.front import Front
 from baton.core.gateway.request import FrontSettings, Request
 from baton.core.gateway.throughput import PendingAnswer
@@ -49,13 +50,13 @@ class Layout(msgspec.Struct, frozen=True):
         return f"tp{self.tp}" + f" pp{self.pp}" * (self.pp > 1) + f" page {self.page}" * (self.page != 16)
 
 
-class Chosen(Front):
-    """A gateway's request logic that gives every request to the pair it was told."""
+class Chosen(Assignment):
+    """A gateway's choice of workers: every request is given to the pair that it was told."""
 
     wanted: tuple[Boot, Boot] | None = None
 
     def _choose(self, request: Request, answer: PendingAnswer, now: Micros) -> tuple[Boot, Boot] | None:
-        return self.wanted if self.wanted in self.usable_pairs() else None
+        return self.wanted if self.wanted in self._front.usable_pairs() else None
 
 
 class Fleet:
@@ -84,7 +85,8 @@ class Fleet:
         self._clock, self.directory = MonotonicClock(), directory
         self._control = ZmqControl(bind="tcp://127.0.0.1:0", secret=None, max_frame_bytes=MAX_FRAME_BYTES)
         boot = Boot(SystemEntropy().bits(64))
-        self.front = Chosen(boot, FrontSettings())
+        self.front = Front(boot, FrontSettings())
+        self.front.assignment = self._chosen = Chosen(self.front)
         lines = Lines(Sessions(boot, SessionLimits()), self._control, self._clock)
         self._lines = lines
         self._heard: dict[RequestId, list[Heard]] = {}
@@ -165,7 +167,7 @@ class Fleet:
         self._next += 1
         request = RequestId(self._next)
         self._heard[request] = []
-        self.front.wanted = pair
+        self._chosen.wanted = pair
         limits = Limits(
             max_tokens=count,
             min_tokens=count,

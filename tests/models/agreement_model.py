@@ -33,7 +33,7 @@ from baton.core.messages import Abort, BlockRun, HelloBack, Introduce, Offer, Re
 from baton.core.rank.rank import RankCore
 from baton.core.rank.rank_effects import CancelRead, Compute, Connect, RankEffect, Read
 from baton.core.scheduler.leader import Leader
-from baton.core.scheduler.pairing import Pairing
+from baton.core.scheduler.pairs import Pairing
 from baton.core.scheduler.worker import Worker
 from baton.core.statistics import RankTally
 from baton.core.work import Batch, BatchDone, Connected, Handle, ReadEnded, ReadOutcome, Released, RowDone
@@ -77,8 +77,8 @@ class RankNode:
         for effect in effects:
             match effect:
                 case Read():
-                    of = self.core._reads[effect.handle].key
-                    self.reads[effect.handle] = of, tuple(Page(int(p)) for p in self.core._rooms[of][KV])
+                    of = self.core.fetches._reads[effect.handle].key
+                    self.reads[effect.handle] = of, tuple(Page(int(p)) for p in self.core.pages[of][KV])
                 case Compute():
                     self.batch = effect.batch
                 case Connect():
@@ -195,7 +195,7 @@ class AgreementModel(System[State]):
         if state.ranks[rank] == CRASHED:
             return
         node = self.ranks[state.ranks[rank]]
-        if node.core._changed:
+        if node.core.draft.changed:
             yield self._reports(state, rank)
         if state.plans[rank]:
             yield self._applies(state, rank)

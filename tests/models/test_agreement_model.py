@@ -26,8 +26,8 @@ class SaysQuietOfAll(RankCore):
     """Says in every report of which rooms nothing is under way, as it may: what that is worth is for the leader to know."""
 
     def _report(self) -> list[RankEffect]:
-        busy = {p.key for p in self._reads.values()} | {p.key for p in self._unknown.values()}
-        busy = busy.union(*self._batches.values())
+        reads = (*self.fetches._reads.values(), *self.fetches._unknown.values())
+        busy = {piece.key for piece in reads}.union(*self._batches.values())
         idle = tuple(k for k in (key(n) for n in (1, 2, 3)) if k not in busy)
         return [msgspec.structs.replace(found, quiet=idle) for found in super()._report() if isinstance(found, Report)]
 

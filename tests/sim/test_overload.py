@@ -3,8 +3,9 @@
 import pytest
 
 from baton.core.door import Fail, Finish
+from baton.core.gateway.assignment import Assignment
 from baton.core.gateway.edge_queue import OLDEST_EVERY
-from baton.core.gateway.front import Front
+from baton.core.gateway.epochs import Epochs
 from baton.core.gateway.request import FrontSettings
 from baton.core.messages import FailCode
 from baton.core.scheduler.leader import Leader
@@ -76,25 +77,25 @@ def test_what_waits_in_the_middle_without_a_deadline_is_found():
         crowd(parts, seed=0, queue_ms=50)
 
 
-def listening(said: list[tuple[str, int]]) -> type[Front]:
-    """A front that tells who comes and who begins."""
+def listening(said: list[tuple[str, int]]) -> tuple[Replaced, ...]:
+    """A gateway that tells who comes and who begins."""
 
-    class Listening(Front):
-        def _start(self, request, now):
-            said.append(("comes", request.arrival))
-            super()._start(request, now)
+    def start(self, request, now):
+        said.append(("comes", request.arrival))
+        shipped_start(self, request, now)
 
-        def _begin(self, request, pair, now):
-            said.append(("begins", request.arrival))
-            super()._begin(request, pair, now)
+    def begin(self, request, pair, now):
+        said.append(("begins", request.arrival))
+        shipped_begin(self, request, pair, now)
 
-    return Listening
+    shipped_start, shipped_begin = Assignment.start, Epochs.begin
+    return Replaced(Assignment, "start", start), Replaced(Epochs, "begin", begin)
 
 
 def test_in_a_crowd_of_priorities_everybody_has_a_turn_within_the_bound():
     """Clients ask with priorities 0, 1 and 2 in turn; core/gateway/edge_queue.py states how often one can be passed over."""
     said = []
-    world = crowd(Parts(front=listening(said)), seed=1, queue_ms=20_000, max_queued=100)
+    world = crowd(Parts(replaced=listening(said)), seed=1, queue_ms=20_000, max_queued=100)
     assert all(isinstance(c.end, Finish) for c in world.people.clients)
     overtaken = 0
     for at, (what, arrival) in enumerate(said):

@@ -3,6 +3,7 @@ none."""
 
 import pytest
 
+from baton.core.gateway import front as front_module
 from baton.core.scheduler import roles
 from baton.dev.sim.bank import PlantResult, first, measure, table
 from baton.dev.sim.parts import SHIPPED, Parts, Replaced
@@ -44,7 +45,10 @@ def test_the_bank_is_whole():
 
 @pytest.mark.parametrize(
     "parts",
-    [Parts(front=RepeatsTickets), Parts(replaced=(Replaced(roles, "Offering", RecordBehind),))],
+    [
+        Parts(replaced=(Replaced(front_module, "Epochs", RepeatsTickets),)),
+        Parts(replaced=(Replaced(roles, "Offering", RecordBehind),)),
+    ],
     ids=["tickets", "records"],
 )
 def test_what_a_plant_needs_around_it_is_harmless_by_itself(parts):

@@ -51,15 +51,12 @@ class Crowd(World):
         super().start()
 
 
-def patient(front: type[Front]) -> type[Front]:
+class Patient(Front):
     """Whoever asks has more time than the whole run takes: what it waits for is bounded by turns, not by clocks."""
 
-    class Patient(front):  # type: ignore[misc, valid-type]
-        def _submit(self, submit: Submit, room: Room, now: Micros) -> None:
-            limits = msgspec.structs.replace(submit.limits, deadline_ms=1_000_000)
-            super()._submit(msgspec.structs.replace(submit, limits=limits), room, now)
-
-    return Patient
+    def _submit(self, submit: Submit, room: Room, now: Micros) -> None:
+        limits = msgspec.structs.replace(submit.limits, deadline_ms=1_000_000)
+        super()._submit(msgspec.structs.replace(submit, limits=limits), room, now)
 
 
 @pytest.mark.parametrize("seconds", [30, pytest.param(300, marks=pytest.mark.slow)])
@@ -71,7 +68,7 @@ def test_long_and_short_urgent_and_not_all_have_their_turn(seconds):
     workers = (worker("prefill", pages=64, max_rooms=6), decode)
     costs = Costs(step_us=60_000)
     draw = WorldDraw(draw_table(Tape(script={})), ("gateway-0",), workers, Faults(), 0, seconds * 1000, True, True, costs=costs)
-    parts = Parts(front=patient(listening(said)), replaced=SETTINGS)
+    parts = Parts(front=Patient, replaced=(*SETTINGS, *listening(said)))
     crowd = Crowd(Tape(seed=4), parts, draw=draw, front=FrontSettings(queue_ms=500_000))
     crowd.all_faults.append(InjectedFault(0, "crowd", frozenset({EVERYBODY})))
     with _replaced(replace(parts)):

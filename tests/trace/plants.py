@@ -7,12 +7,13 @@ import pytest
 from baton.core import parts as core_parts
 from baton.core.agreement import StepPlan
 from baton.core.gateway.front import Front
-from baton.core.gateway.request import Request
+from baton.core.gateway.request_state import RequestSaw
 from baton.core.handoff.plans import Plans
-from baton.core.ids import Boot, Micros, TokenIndex
-from baton.core.messages import FirstToken, Received
+from baton.core.ids import Boot, Micros
+from baton.core.messages import FirstToken, Received, Tokens
 from baton.core.rank.rank import RankCore
 from baton.core.rank.rank_effects import RankEffect
+from baton.core.rank.rank_room import RankSaw
 from baton.core.scheduler import leader, roles
 from baton.core.scheduler.decode_room import DecodeRoom
 from baton.core.scheduler.fetching import Fetching
@@ -26,20 +27,19 @@ from baton.trace.replay import make
 class EagerFront(Front):
     """Shows the first token before decode has admitted the room."""
 
-    def _on_first_token(self, sender: Boot, message: FirstToken, now: Micros) -> None:
-        request = self._find(message.key, sender)
-        if request is not None:
-            request.admitted = True
-        super()._on_first_token(sender, message, now)
+    def _receive(self, sender: Boot, message: Any, now: Micros) -> None:
+        if isinstance(message, FirstToken) and (request := self.requests.find(message.key, sender)) is not None:
+            request.see(RequestSaw.ADMITTED)
+        super()._receive(sender, message, now)
 
 
 class RepeatingFront(Front):
     """Tells what the client has already."""
 
-    def _take(self, request: Request, start: TokenIndex, drawn: Any, finish: Any, cached: int) -> None:
-        if start < len(request.said):
-            request.said = request.said[:start]
-        super()._take(request, start, drawn, finish, cached)
+    def _receive(self, sender: Boot, message: Any, now: Micros) -> None:
+        if isinstance(message, Tokens) and (request := self.requests.find(message.key, sender)) is not None:
+            request.said = request.said[: message.start]
+        super()._receive(sender, message, now)
 
 
 class KeepingPrefill(Offering):
@@ -73,9 +73,9 @@ class LoudRank(RankCore):
 
     def _apply(self, plan: StepPlan) -> list[RankEffect]:
         effects = super()._apply(plan)
-        for key in sorted(self._dropping):
-            self._dropping.discard(key)
-            self._quiet.append(key)
+        for key in sorted(self.rooms.dropped):
+            self.rooms.see(key, RankSaw.QUIET)
+            self.draft.is_quiet(key)
         return effects
 
 

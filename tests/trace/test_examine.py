@@ -9,7 +9,7 @@ import pytest
 from tests.trace.rig import read
 from tests.trace.scenarios import journals
 
-from baton.core.gateway.front import Front
+from baton.core.gateway.assignment import Assignment
 from baton.trace.coding import FRAME, Damaged
 from baton.trace.examine import Findings, examine
 
@@ -27,7 +27,7 @@ def test_until_stops_between_two_entries(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_the_checks_go_on_after_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     data = journals("one token", monkeypatch)["0.gateway"]
-    monkeypatch.setattr(Front, "_start", lambda self, request, now: None)
+    monkeypatch.setattr(Assignment, "start", lambda self, request, now: None)
     found = examined(data)
     assert found.difference is not None
     assert found.same == found.difference.number - 1

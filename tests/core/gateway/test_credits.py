@@ -63,7 +63,7 @@ class Edge(Bench):
         self.hear(D, credits(free=free_d))
 
     def key(self, number: int) -> Key:
-        return self.front._requests[RequestId(number)].key
+        return self.front.requests.get(RequestId(number)).key
 
 
 def waiting(edge: Edge, now: int = 0) -> tuple[int, int, dict[str, int]]:
@@ -151,7 +151,7 @@ def test_of_two_decode_workers_the_one_with_room_is_chosen():
     edge.hear(other, credits(free=16))
     for n in range(1, 5):
         edge.ask(n)
-    assert {r.pair for r in edge.front._requests.values()} == {(P, other)}
+    assert {r.pair for r in edge.front.requests} == {(P, other)}
 
 
 def test_what_no_pair_could_ever_hold_is_not_kept_waiting():
@@ -179,7 +179,7 @@ def test_what_workers_had_already_goes_before_what_is_new():
     edge.ask(2, priority=-9)
     edge.hear(D, Recompute(edge.key(1)))
     assert edge.hear(P, credits(3, free=2)) == [1]
-    assert edge.front._requests[RequestId(1)].epoch == 2
+    assert edge.front.requests.get(RequestId(1)).epoch == 2
 
 
 # ---- refused at once, and waited in vain ---------------------------------------------------------
@@ -279,7 +279,7 @@ def test_who_tries_a_pair_out_goes_to_that_pair_past_the_queue():
     assert edge.front.queue(T0).length == 1
     edge.hear(other, Failed(edge.key(2), FailCode.HANDOFF_FAILED, "torn", True))
     assert edge.begun() == []
-    assert edge.front._requests[RequestId(2)].pair == (P, other), "and tries that one again"
+    assert edge.front.requests.get(RequestId(2)).pair == (P, other), "and tries that one again"
 
 
 def test_who_tries_a_pair_that_is_none_hears_so():

@@ -261,7 +261,7 @@ def test_the_timer_rings_at_the_latest_when_something_is_due(steps: list[str]) -
             case "lose":
                 front.step(PeerLost(D, "silence"), Micros(now))
             case "doubt":
-                for request in list(front._requests.values()):
+                for request in list(front.requests):
                     front.step(MessageReceived(P, Failed(request.key, FailCode.WORKER_LOST, "x", True)), Micros(now))
             case "ring":
                 front.step(TimerDue(), Micros(now))

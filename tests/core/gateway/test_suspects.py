@@ -80,13 +80,13 @@ def test_whoever_was_there_during_another_ones_step_is_innocent(bench: Bench) ->
     bench.pair(Boot(22), Boot(23))
     other = start(bench, 2)
     while other.prefill != suspect.prefill:
-        other = start(bench, len(bench.front._requests) + 1)
+        other = start(bench, len(bench.front.requests) + 1)
     bench.say(suspect.prefill, Trial(suspect.key, over=False))
     done = lose(bench, suspect.prefill)
     assert [(end.request, end.code) for end in heard(done)] == [(RequestId(1), FailCode.POISON)]
     again = [t for t in tickets(done) if t.key.room == other.key.room]
     assert [t.alone_until for t in again] == [0]
-    assert bench.front._rooms[other.key.room].failures == 0
+    assert bench.front.requests.in_room(other.key.room).failures == 0
 
 
 def two_on_the_same_workers(bench: Bench) -> tuple[Ticket, Ticket]:
@@ -102,15 +102,15 @@ def test_who_has_ended_its_prefill_worker_is_not_innocent_because_decode_tries_a
     suspect, other = two_on_the_same_workers(bench)
     bench.say(suspect.decode, Trial(suspect.key, over=False))
     bench.say(other.decode, Failed(other.key, FailCode.WORKER_LOST, "the prefill worker was lost", True))
-    assert bench.front._rooms[other.key.room].failures == 1
-    assert not bench.front._rooms[other.key.room].acquitted
+    assert bench.front.requests.in_room(other.key.room).failures == 1
+    assert not bench.front.requests.in_room(other.key.room).acquitted
 
 
 def test_who_misses_a_worker_that_tries_another_one_is_innocent(bench: Bench) -> None:
     suspect, other = two_on_the_same_workers(bench)
     bench.say(suspect.prefill, Trial(suspect.key, over=False))
     bench.say(other.decode, Failed(other.key, FailCode.WORKER_LOST, "the prefill worker was lost", True))
-    assert bench.front._rooms[other.key.room].failures == 0
+    assert bench.front.requests.in_room(other.key.room).failures == 0
 
 
 def test_who_is_with_a_worker_that_gives_up_for_another_one_is_innocent(bench: Bench) -> None:
@@ -118,18 +118,18 @@ def test_who_is_with_a_worker_that_gives_up_for_another_one_is_innocent(bench: B
     bench.say(suspect.decode, Trial(suspect.key, over=False))
     bench.say(suspect.decode, Failed(suspect.key, FailCode.POISON, "a step hangs", False))
     bench.say(other.decode, Failed(other.key, FailCode.WORKER_LOST, "decode gives up", True))
-    assert bench.front._rooms[other.key.room].failures == 0
+    assert bench.front.requests.in_room(other.key.room).failures == 0
     lose(bench, suspect.decode)
-    assert not bench.front._suspects
+    assert not bench.front.epochs.suspects
 
 
 def test_a_step_of_an_earlier_epoch_of_its_own_makes_nobody_innocent(bench: Bench) -> None:
     """It was withdrawn while it was computed alone; the worker that it ended is missed before the gateway has lost it."""
     first = start(bench)
     (suspect,) = tickets(lose(bench, first.prefill))
-    bench.front._suspects.heard(suspect.prefill, Trial(Key(suspect.key.room, first.key.epoch), over=False))
+    bench.front.epochs.suspects.heard(suspect.prefill, Trial(Key(suspect.key.room, first.key.epoch), over=False))
     bench.say(suspect.decode, Failed(suspect.key, FailCode.WORKER_LOST, "the prefill worker was lost", True))
-    assert bench.front._rooms[suspect.key.room].failures == 2
+    assert bench.front.requests.in_room(suspect.key.room).failures == 2
 
 
 def test_a_suspect_that_gave_way_waits_until_its_step_is_over(bench: Bench) -> None:

@@ -11,7 +11,7 @@ from baton.core.ids import Boot, Micros, Rank
 from baton.core.marks import Mark
 from baton.core.messages import Hello, HelloBack, Introduce, Paired, Unpaired
 from baton.core.scheduler.leader import Leader
-from baton.core.scheduler.pairing import Pairing
+from baton.core.scheduler.pairs import Pairing
 
 GATEWAY, PREFILL, DECODE = Boot(1), Boot(2), Boot(3)
 PAIR_US = 10_000_000

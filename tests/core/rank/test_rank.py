@@ -9,7 +9,8 @@ from tests.core.driven import T0, report_of
 from baton.core.agreement import Ballot, Fetch, Hold, Meet, StepPlan, Suspect, Vote
 from baton.core.ids import Boot, Page, RankId, Seal, Seq
 from baton.core.messages import BlockRun, LegSums
-from baton.core.rank.rank import MAX_TRIES, RankCore
+from baton.core.rank.fetches import MAX_TRIES
+from baton.core.rank.rank import RankCore
 from baton.core.rank.rank_effects import CancelRead, Connect, Digest, RankEffect, Read
 from baton.core.work import Connected, DigestDone, Handle, ReadEnded, ReadOutcome, Released
 

@@ -500,7 +500,7 @@ def test_a_lost_lender_is_forgotten_and_its_ranks_are_left() -> None:
     b.world.lose(D, at=P)
     b.world.run()
     assert not b.leader.stage(Borrowing)._lenders
-    assert not b.prefill.rank._peers
+    assert not b.prefill.rank.sources
 
 
 def test_a_fabric_that_prefill_has_not_is_not_used() -> None:

@@ -150,7 +150,7 @@ def test_an_abort_at_any_step_leaves_nothing(state: RoomState, frozen: bool) -> 
     for n in {1, 2, 3, 4} - {gone}:
         assert world.tokens(n) == expected(prompt(7, n), 17)
     assert world.clean
-    assert not len(world.nodes[Boot(D)].rank._host)
+    assert not len(world.nodes[Boot(D)].rank.host)
 
 
 # ---- nobody else waits --------------------------------------------------------------------------
@@ -463,7 +463,7 @@ def held(first: int, length: int) -> Hold:
 def test_every_kind_of_state_comes_back_in_other_pages(length: int) -> None:
     memory, core = Memory(), RankCore(rank=Rank(0), boot=Boot(D), placements=[PLACEMENT], seal=True)
     core.step(StepPlan(Seq(1), hold=(held(3, length),)), T0)
-    places = {g: core._rooms.slots(key(), g, numbers) for g, numbers in core._host._blocks(length).items()}
+    places = {g: core.pages.slots(key(), g, numbers) for g, numbers in core.host._blocks(length).items()}
     before = {g: memory.blocks(g)[at].copy() for g, at in places.items()}
     memory.perform(core, core.step(StepPlan(Seq(2), offload=(Offload(1, key(), length),)), T0))
     for group, at in places.items():
@@ -476,10 +476,10 @@ def test_every_kind_of_state_comes_back_in_other_pages(length: int) -> None:
     due = {KV: -(-length // 4), WINDOW: -(-length // 4) - max(0, length - 5) // 4, SLOT: 1}
     assert {g: len(b) for g, b in before.items()} == due
     for group, was in before.items():
-        now = core._rooms.slots(key(), group, core._host._blocks(length)[group])
+        now = core.pages.slots(key(), group, core.host._blocks(length)[group])
         assert not set(now) & set(places[group])
         assert np.array_equal(memory.blocks(group)[now], was)
-    assert (memory.discarded, len(core._host)) == (1, 0)
+    assert (memory.discarded, len(core.host)) == (1, 0)
 
 
 @pytest.mark.parametrize("group", [KV, WINDOW, SLOT])
@@ -495,7 +495,7 @@ def test_a_bit_that_changed_in_the_store_is_found(group: GroupName) -> None:
     memory.perform(core, core.step(StepPlan(Seq(3), drop=(key(),)), T0))
     report = report_of(core)
     assert report is not None
-    assert (report.quiet, memory.discarded, len(core._host)) == ((key(),), 1, 0)
+    assert (report.quiet, memory.discarded, len(core.host)) == ((key(),), 1, 0)
 
 
 # ---- books of the store -------------------------------------------------------------------------

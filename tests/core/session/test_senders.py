@@ -35,7 +35,7 @@ from baton.core.messages import (
     Tokens,
     Unpaired,
 )
-from baton.core.scheduler.pairing import Pairing
+from baton.core.scheduler.pairs import Pairing
 from baton.core.session.senders import RULES
 
 P, D, OTHER_P, OTHER_D, STRANGER = Boot(2), Boot(3), Boot(4), Boot(5), Boot(99)
@@ -153,7 +153,7 @@ def test_a_worker_registers_as_itself_and_once() -> None:
     assert len(given) == 2
     front.step(MessageReceived(D, Register("decode", None, manifest("decode", D))), T0)
     assert front.effects() == []
-    assert front._router.get(D).open.keys() == {given[0].key}  # type: ignore[union-attr]
+    assert front.router.get(D).open.keys() == {given[0].key}  # type: ignore[union-attr]
     assert front.marks[Mark.WRONG_PARTY] == 1
 
 
@@ -172,11 +172,11 @@ def test_each_side_of_a_pair_says_its_own_part(sender: Boot, message: type) -> N
     front = fronted()
     front.step(MessageReceived(D, Paired(P, "shm")), T0)
     front.submit(submit(1), T0)
-    at = front._requests[submit(1).request].key
+    at = front.requests.get(submit(1).request).key
     front.effects()
     said = Tokens(at, TokenIndex(0), (drawn(7),), None) if message is Tokens else Admitted(at)
     front.step(MessageReceived(sender, said), T0)
-    assert bool(front._requests[submit(1).request].admitted) == (sender == D)
+    assert bool(front.requests.get(submit(1).request).admitted) == (sender == D)
     assert front.marks[Mark.WRONG_PARTY] == (sender == P)
 
 

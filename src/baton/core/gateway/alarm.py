@@ -6,19 +6,20 @@ from baton.core.ids import Micros
 
 
 class Alarm:
-    """Never later than the earliest due time it was told of; perhaps earlier, as nothing is taken out before it rings.
+    """Keeps a time that is never later than the earliest due time it was told of.
 
-    Whoever hears it ring looks what is due, and says by `reset` what is left.
+    It may be earlier, as nothing is taken out before it rings. Whoever hears it ring looks at what is due, and says by
+    `reset` what is left.
     """
 
     def __init__(self) -> None:
         self.at: Micros | None = None
 
     def tell(self, due: Micros) -> None:
-        """Something is due then."""
+        """Something is due at this time."""
         if self.at is None or due < self.at:
             self.at = due
 
     def reset(self, dues: Iterable[Micros]) -> None:
-        """All that is due at any time."""
+        """Forget what was told: these are all the due times that there are."""
         self.at = min(dues, default=None)

@@ -9,7 +9,7 @@ from baton.core.ids import Boot, Epoch, Key, Room
 
 
 class Closing:
-    """A gateway's. A worker that is lost is to be counted as having ended all it owes."""
+    """Keeps these books for one gateway. A worker that is lost must be reported as having ended all that it owes."""
 
     def __init__(self) -> None:
         self._owed: dict[Room, dict[Epoch, set[Boot]]] = {}
@@ -19,7 +19,7 @@ class Closing:
         return len(self._owed)
 
     def __iter__(self) -> Iterator[tuple[Key, list[Boot]]]:
-        """Every epoch that has not ended, and who owes that."""
+        """Yield every epoch that has not ended, with the workers that have not ended it."""
         return ((Key(r, e), sorted(sides)) for r, epochs in self._owed.items() for e, sides in epochs.items())
 
     def begins(self, key: Key, sides: Iterable[Boot]) -> None:
@@ -29,15 +29,15 @@ class Closing:
         self._told.setdefault(key.room, set()).update(both)
 
     def owing(self, key: Key) -> list[Boot]:
-        """Who has not ended it yet."""
+        """Return the workers that have not ended an epoch yet."""
         return sorted(self._owed.get(key.room, {}).get(key.epoch, ()))
 
     def owed_by(self, boot: Boot) -> list[Key]:
-        """The epochs that a worker has not ended yet."""
+        """Return the epochs that a worker has not ended yet."""
         return [key for key, sides in self if boot in sides]
 
     def ended(self, key: Key, boot: Boot) -> bool:
-        """A side has ended an epoch; True if it was the last to do so."""
+        """A worker has ended an epoch. Returns whether it was the last to do so."""
         epochs = self._owed.get(key.room, {})
         if key.epoch not in epochs:
             return False
@@ -48,7 +48,8 @@ class Closing:
         return True
 
     def close(self, room: Room) -> list[Boot]:
-        """Whom to tell that the room is closed, once; nobody while an epoch of it is open."""
+        """Return the workers that are to be told that a room is closed. There are none while an epoch of the room is open,
+        and each is named once."""
         if self._owed.get(room):
             return []
         self._owed.pop(room, None)

@@ -10,7 +10,7 @@ from collections import Counter
 from baton.core.door import QueueView, Submit
 from baton.core.errors import Overloaded
 from baton.core.gateway.edge_queue import EdgeQueue
-from baton.core.gateway.request import FrontSettings, Request, Standing, patience_ms
+from baton.core.gateway.request import FrontSettings, Request, patience_ms
 from baton.core.ids import Arrival, Micros
 from baton.core.messages import FailCode
 from baton.core.statistics import Durations
@@ -19,7 +19,7 @@ CAUTION = 4  # who is taken may wait so many times longer than was foretold: the
 
 
 class Edge:
-    """Who waits, and who was sent away."""
+    """Knows which requests wait, and counts those that were sent away."""
 
     def __init__(self, settings: FrontSettings) -> None:
         self._settings = settings
@@ -30,7 +30,7 @@ class Edge:
         self._waited = Durations()
 
     def require_room(self, submit: Submit, *, open_requests: int, unadmitted: int, answer_us: int, now: Micros) -> None:
-        """A request that might wait too long is refused at once: a client can do more with that than with waiting in vain.
+        """Refuse a request that might wait too long: a client can do more with a refusal than with waiting in vain.
 
         unadmitted: requests that workers have, and hold no memory for to generate in
         answer_us: how long its answer would take if it began now
@@ -59,52 +59,51 @@ class Edge:
 
     def enter(self, request: Request, now: Micros) -> None:
         """A request stands in line, for its first epoch or for the next."""
-        request.waits(now)
         self._queue.add(request.arrival, priority=request.submit.priority, begun=request.epoch > 0, now=now)
         self._waiting[request.arrival] = request
 
     def next(self) -> Request | None:
-        """Whose turn it is; nobody overtakes."""
+        """Return the request whose turn it is. It is not passed over for one that needs less."""
         arrival = self._queue.next()
         return self._waiting[arrival] if arrival is not None else None
 
     def begins(self, request: Request, now: Micros) -> None:
-        """Its turn has come, and workers have room."""
+        """The turn of a request has come, and workers have room for it."""
         del self._waiting[request.arrival]
         self._waited.add(now - request.since)
         self._queue.leave(request.arrival, now)
 
     def forget(self, request: Request) -> None:
-        """It has ended; no error if it did not wait."""
+        """A request has ended. It need not have waited."""
         if self._waiting.pop(request.arrival, None) is not None:
             self._queue.discard(request.arrival)
 
     def view(self, now: Micros) -> QueueView:
-        """What operators see."""
+        """Return what operators see of the line."""
         oldest = self._queue.oldest
         since = self._waiting[oldest].since if oldest is not None else now
         return QueueView(len(self._queue), (now - since) // 1000, dict(self._refused), self._waited.view())
 
     def too_late(self, request: Request, answer_us: int, now: Micros) -> str:
-        """Its turn has come too late for its answer; why."""
+        """Count a request whose turn has come too late for its answer, and return the reason for its client."""
         self._refused["late"] += 1
         return f"{_late(answer_us // 1000, (request.deadline - now) // 1000)}; try again later"
 
     # ---- times that are over --------------------------------------------------------------------
 
     def due(self, request: Request) -> Micros:
-        """When the gateway ends a request by itself."""
+        """Return when the gateway ends a request by itself."""
         return request.due(self._settings, self.pairless)
 
     def over(self, request: Request, now: Micros) -> FailCode:
-        """Which of its times is over, of a request that is due."""
+        """Return which time of a request is over, once it is due."""
         if now >= request.deadline:
             return FailCode.DEADLINE_EXCEEDED
         lost = self.pairless is not None and now >= request.gives_up(self._settings, self.pairless)
-        return FailCode.WORKER_LOST if lost and request.standing is Standing.WAITING else FailCode.QUEUE_TIMEOUT
+        return FailCode.WORKER_LOST if lost and not request.with_workers else FailCode.QUEUE_TIMEOUT
 
     def why(self, request: Request, code: FailCode, now: Micros) -> str:
-        """The limit, and what can be done about it."""
+        """Return which limit a request has met and what its client can do about it."""
         if code is FailCode.WORKER_LOST:
             return f"no worker pair was ready for {(now - request.since) // 1000} ms"
         if code is FailCode.DEADLINE_EXCEEDED:

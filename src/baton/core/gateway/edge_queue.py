@@ -15,7 +15,7 @@ Rank = tuple[bool, int, Arrival]
 
 
 class EdgeQueue:
-    """The order. Requests are known by their arrivals; the lowest is the oldest."""
+    """Keeps the order. Requests are known by their arrivals; the lowest is the oldest."""
 
     def __init__(self) -> None:
         self._ranks: dict[Arrival, Rank] = {}
@@ -29,11 +29,11 @@ class EdgeQueue:
 
     @property
     def oldest(self) -> Arrival | None:
-        """Who has waited longest."""
+        """The request that has waited longest."""
         return self._arrivals[0] if self._arrivals else None
 
     def add(self, arrival: Arrival, *, priority: int, begun: bool, now: Micros) -> None:
-        """Somebody begins to wait. begun: workers had the request already."""
+        """A request begins to wait. begun: whether workers have had it already"""
         if not self._ranks:
             self.pace.begins(now)
         rank = self._ranks[arrival] = (not begun, priority, arrival)
@@ -41,34 +41,40 @@ class EdgeQueue:
         insort(self._arrivals, arrival)
 
     def discard(self, arrival: Arrival) -> None:
-        """Somebody waits no more, without having had a turn; no error if it does not wait."""
+        """A request waits no more, without having had its turn. It need not have waited."""
         rank = self._ranks.pop(arrival, None)
         if rank is not None:
             del self._ranked[bisect_left(self._ranked, rank)]
             del self._arrivals[bisect_left(self._arrivals, arrival)]
 
     def next(self) -> Arrival | None:
-        """Whose turn it is; nobody overtakes, whatever it needs."""
+        """Return the request whose turn it is, whatever it needs."""
         if not self._ranks:
             return None
         return self._arrivals[0] if self._left % OLDEST_EVERY == OLDEST_EVERY - 1 else self._ranked[0][2]
 
     def leave(self, arrival: Arrival, now: Micros) -> None:
-        """Its turn has come."""
+        """The turn of a request has come."""
         self.discard(arrival)
         self._left += 1
         self.pace.left(now)
 
     def wait(self, priority: int, now: Micros, *, before: int = 0) -> int:
-        """Microseconds until a newcomer with this priority would be admitted, as the queue moves now; 0 where that is not known.
-        before: requests that have left the queue and are not admitted."""
+        """Return in how many microseconds a newcomer with this priority would be admitted, as the queue moves now; 0 where
+        that is not known.
+
+        before: requests that have left the queue and are not admitted
+        """
         ahead = bisect_left(self._ranked, (True, priority + 1))
         return (before + ahead + 1) * self.pace.gap(now) if self._ranks else 0
 
 
 class DepartureRate:
-    """The mean time between departures, over the last `MOST` of the time in which somebody waited; or over the last `RECENT` if
-    that is more: a queue begins with a burst, which fills the workers, and a service may become slower."""
+    """Measures the mean time between departures.
+
+    It looks at the last `MOST` departures of the time in which somebody waited, and at the last `RECENT`; the longer mean
+    counts: a queue begins with a burst, which fills the workers, and a service may become slower.
+    """
 
     LEAST, RECENT, MOST = 4, 16, 64
 
@@ -76,16 +82,16 @@ class DepartureRate:
         self._times: deque[Micros] = deque(maxlen=self.MOST + 1)
 
     def begins(self, now: Micros) -> None:
-        """From now on somebody waits."""
+        """From now on a request waits."""
         self._times.clear()
         self._times.append(now)
 
     def left(self, now: Micros) -> None:
-        """One of those who wait has its turn."""
+        """One of those that wait has its turn."""
         self._times.append(now)
 
     def gap(self, now: Micros) -> int:
-        """Microseconds, a standstill since the last departure included; 0 before `LEAST` departures."""
+        """Return the mean time in microseconds, with any standstill since the last departure; 0 before `LEAST` departures."""
         departures = len(self._times) - 1
         if departures < self.LEAST:
             return 0

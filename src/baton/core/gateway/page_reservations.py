@@ -9,7 +9,7 @@ Pages = dict[GroupName, int]
 
 
 class PageReservations:
-    """Entries in the order in which they came, and their sum."""
+    """Keeps entries in the order in which they came, and their sum."""
 
     def __init__(self) -> None:
         self._entries: dict[Hashable, Pages] = {}
@@ -19,13 +19,13 @@ class PageReservations:
         return len(self._entries)
 
     def add(self, name: Hashable, pages: Pages) -> None:
-        """A new entry."""
+        """Pages are reserved under a name; what was reserved under it before is forgotten."""
         self.drop(name)
         self._entries[name] = pages
         self._sum.update(pages)
 
     def drop(self, name: Hashable) -> Pages | None:
-        """An entry goes; None if there was none."""
+        """An entry goes. Returns its pages, or None if there was none."""
         pages = self._entries.pop(name, None)
         if pages is not None:
             self._sum.subtract(pages)
@@ -37,10 +37,11 @@ class PageReservations:
             self.drop(name)
 
     def clear(self) -> None:
-        """All go."""
+        """All entries go."""
         self._entries.clear()
         self._sum.clear()
 
     def leaves(self, free: Mapping[GroupName, int], want: Pages, *more: "PageReservations") -> bool:
-        """Whether what is free holds `want` beside all entries, those of `more` too; a group not named is not short."""
+        """Return whether what is free holds `want` beside all entries, here and in `more`. A group that is not named is not
+        short."""
         return all(g not in free or free[g] - self._sum[g] - sum(t._sum[g] for t in more) >= n for g, n in want.items())

@@ -1,10 +1,9 @@
 """The gateway's view of one request, and the bounds that hold for all."""
 
-from enum import Enum
-
 import msgspec
 
 from baton.core.door import Heard, Submit
+from baton.core.gateway.request_state import REQUEST, WITH_WORKERS, RequestSaw, RequestState
 from baton.core.ids import Arrival, Boot, Epoch, Key, Micros, Room, Stamp, TokenId
 from baton.core.messages import FirstToken, Ticket
 
@@ -12,7 +11,7 @@ UNIFIED, PREFILL, DECODE = "unified", "prefill", "decode"
 
 
 class FrontSettings(msgspec.Struct, frozen=True):
-    """Bounds of the gateway's request table."""
+    """States the bounds of a gateway's request table."""
 
     max_requests: int = 4096  # open at once
     max_queued: int = 1024  # of them waiting at the edge (`--max-queued-requests`)
@@ -24,26 +23,18 @@ class FrontSettings(msgspec.Struct, frozen=True):
 
 
 class Say(msgspec.Struct, frozen=True, tag="say", gc=False):
-    """Tell the HTTP side."""
+    """Tells the HTTP side something."""
 
     heard: Heard
 
 
-class Standing(Enum):
-    """Where a request stands."""
-
-    WAITING = "waiting"  # at the edge, holding nothing
-    OPEN = "open"
-
-
 class Request:
-    """One client request over all its epochs."""
+    """A client's request over all its epochs."""
 
     __slots__ = (
         *(
             "admit_by",
             "acquitted",
-            "admitted",
             "alone_until",
             "arrival",
             "deadline",
@@ -56,14 +47,14 @@ class Request:
             "patience_ms",
             "room",
         ),
-        *("said", "since", "stamp", "standing", "streaming", "submit"),
+        *("said", "since", "stamp", "state", "submit"),
     )
 
     def __init__(self, submit: Submit, room: Room, arrival: Arrival, now: Micros, *, settings: FrontSettings) -> None:
         self.submit, self.room, self.arrival = submit, room, arrival
         self.stamp: Stamp | None = None  # once its first epoch begins
-        self.standing = Standing.WAITING
-        self.since = now
+        self.state = RequestState.WAITING
+        self.since = now  # it has waited
         self.deadline = Micros(now + submit.limits.deadline_ms * 1000)
         self.patience_ms = patience_ms(submit, settings)
         self.admit_by = Micros(now + self.patience_ms * 1000)
@@ -73,14 +64,13 @@ class Request:
         self.alone_until = 0  # see Ticket
         self.acquitted = False  # an epoch of it ended while a worker computed another request alone; that excuses it once
         self.said: list[TokenId] = []
-        self.pair: tuple[Boot, Boot] | None = None
+        self.pair: tuple[Boot, Boot] | None = None  # while two workers have it
         self.given: Ticket | None = None  # the last that workers were given
-        self.admitted = False
-        self.streaming = False  # decode has sent tokens in this epoch
-        self.first: FirstToken | None = None  # held back until Admitted
+        self.first: FirstToken | None = None  # of this epoch, and held back until Admitted
 
     def ticket(self, gateway: Boot, pair: tuple[Boot, Boot], now: Micros) -> Ticket:
-        """The current epoch's ticket for a (prefill, decode) pair: goes on after what was said, in the time that is left."""
+        """Return the current epoch's ticket for a (prefill, decode) pair: it goes on after what was said, in the time that
+        is left."""
         left_ms = max(1, (self.deadline - now) // 1000)
         assert self.stamp is not None, "an epoch has begun"
         return Ticket(
@@ -99,36 +89,52 @@ class Request:
             alone_until=self.alone_until,
         )
 
+    def see(self, saw: RequestSaw) -> None:
+        """Move the request along the table. A pair that the table lacks is our bug."""
+        self.state = REQUEST[self.state, saw]
+
+    @property
+    def with_workers(self) -> bool:
+        """Whether two workers have its current epoch."""
+        return self.state in WITH_WORKERS
+
+    @property
+    def admitted(self) -> bool:
+        """Whether decode holds memory for it."""
+        return self.state is RequestState.ADMITTED or self.state is RequestState.STREAMING
+
     @property
     def suspect(self) -> bool:
         """Whether its next token is computed in a step of its own."""
         return len(self.said) < self.alone_until
 
     def due(self, settings: FrontSettings, pairless: Micros | None) -> Micros:
-        """When the gateway ends it by itself. pairless: since when there is no pair of workers."""
+        """Return when the gateway ends the request by itself. pairless: since when there is no pair of workers"""
         due = self.deadline if self.admitted or self.said else min(self.deadline, self.admit_by)
-        if self.standing is Standing.OPEN:
+        if self.with_workers:
             return Micros(due + settings.grace_ms * 1000)  # its workers know of it, and say so first
         return due if pairless is None else min(due, self.gives_up(settings, pairless))
 
     def gives_up(self, settings: FrontSettings, pairless: Micros) -> Micros:
-        """Until when it waits for a pair of workers."""
+        """Return until when the request waits for a pair of workers."""
         return Micros(max(pairless, self.since) + settings.wait_for_workers_ms * 1000)
 
-    def waits(self, now: Micros) -> None:
-        """It stands at the edge. What was admitted before has its whole patience again."""
+    def waits(self, saw: RequestSaw, now: Micros) -> None:
+        """The request has no workers, and begins to wait for some. If it was admitted, it has its whole patience again."""
         if self.admitted:
             self.admit_by = Micros(now + self.patience_ms * 1000)
-        self.standing, self.since, self.pair, self.admitted = Standing.WAITING, now, None, False
+        self.see(saw)
+        self.since, self.pair = now, None
 
     def begin(self, pair: tuple[Boot, Boot]) -> None:
-        """The next epoch, on these two."""
+        """The next epoch begins on these two."""
+        self.see(RequestSaw.BEGINS)
         self.epoch = Epoch(self.epoch + 1)
         self.key = Key(self.room, self.epoch)
-        self.standing, self.pair = Standing.OPEN, pair
-        self.admitted, self.streaming, self.first = False, False, None
+        self.pair, self.first = pair, None
 
 
 def patience_ms(submit: Submit, settings: FrontSettings) -> int:
-    """How long a request waits for memory: half of its own time at most, so that the other half is left to serve it in."""
+    """Return how long a request waits for memory: half of its own time at most, so that the other half is left to serve it
+    in."""
     return min(settings.queue_ms, max(1, submit.limits.deadline_ms // 2))

@@ -39,18 +39,18 @@ class RegisteredWorker:
         self._throughput = Throughput()
 
     def need(self, tokens: int) -> Pages:
-        """Pages of a room with so many positions."""
+        """Return the pages of a room with so many positions."""
         return self._span.live(tokens)
 
     def gives(self, ticket: Ticket, tokens: int, answer: PendingAnswer) -> None:
-        """A ticket goes out to it."""
+        """A ticket goes out to the worker."""
         self._sent += 1
         self.open[ticket.key] = answer
         self._unheard.add(self._sent, self.need(tokens))
         self._unadmitted.add(ticket.key, self.need(tokens))
 
     def states(self, credits: Credits) -> None:
-        """What it says of itself; older statements change nothing."""
+        """The worker states its capacity. A statement that is older than the last one changes nothing."""
         if self.credits is not None and self.credits.number >= credits.number:
             return
         self.credits = credits
@@ -58,38 +58,41 @@ class RegisteredWorker:
         self._admitted.clear()
 
     def full(self) -> None:
-        """It has refused a room, whatever it said of itself before."""
+        """The worker has refused a room because its queue is full, whatever it said before."""
         if self.credits is not None:
             self.credits = msgspec.structs.replace(self.credits, free_queue=0)
 
     def queues(self) -> bool:
-        """Whether one more room may wait there."""
+        """Return whether one more room may wait at the worker."""
         return self.credits is None or self.credits.free_queue > len(self._unheard)
 
     def admits(self, key: Key) -> None:
-        """It holds pages for the room now."""
+        """The worker holds pages for a room now."""
         if (pages := self._unadmitted.drop(key)) is not None:
             self._admitted.add(key, pages)
 
     def ended(self, key: Key, now: Micros) -> None:
-        """It holds nothing of the room any more."""
+        """The worker holds nothing of a room any more."""
         self.open.pop(key, None)
         self._unadmitted.drop(key)
         self._throughput.ended(key, now)
 
     def made(self, key: Key, tokens: int, now: Micros) -> None:
-        """It has generated tokens of an answer."""
+        """The worker has generated tokens of an answer."""
         self._throughput.made(key, tokens, now)
 
     def takes_us(self, answer: PendingAnswer, now: Micros) -> int:
-        """Microseconds that an answer would take if it began now; 0 if it would have the worker to itself, or if that is not
-        known."""
+        """Return how many microseconds an answer would take if it began now; 0 if it would have the worker to itself, or if
+        that is not known."""
         pace = self._throughput.pace(len(self.open) + 1, now) if self.open else None
         return round(answer.tokens * pace) if pace is not None else 0
 
     def in_time(self, answer: PendingAnswer, now: Micros) -> bool:
-        """Whether an answer would end in time if it began now, and keep none from ending in time that is under way; while
-        nothing is known a few may begin, for something to be."""
+        """Return whether an answer would end in time if it began now, and would keep none that is under way from ending in
+        time.
+
+        While nothing is known of the worker's pace, a few may begin so that it can be seen.
+        """
         if answer.begun or answer.tokens <= 1 or not self.open:
             return True
         present, then = (self._throughput.pace(len(self.open) + more, now) for more in (0, 1))
@@ -102,15 +105,15 @@ class RegisteredWorker:
 
     @property
     def unadmitted(self) -> int:
-        """Rooms that hold nothing here yet."""
+        """How many rooms hold nothing at the worker yet."""
         return len(self._unadmitted)
 
     def could_hold(self, tokens: int) -> bool:
-        """Whether its empty pools would."""
+        """Return whether the worker's pools would hold so many positions if they were empty."""
         return self.credits is None or all(self.credits.total_pages.get(g, n) >= n for g, n in self.need(tokens).items())
 
     def takes(self, tokens: int) -> bool:
-        """Whether a prompt given now would be begun at once, or nearly so."""
+        """Return whether the worker would begin such a prompt at once, or nearly so."""
         if self.credits is None:
             return True
         free = self._unheard.leaves(self.credits.free_pages, self.need(tokens))
@@ -118,7 +121,7 @@ class RegisteredWorker:
         return (free and rooms and not self.credits.waiting) or self.credits.waiting + len(self._unheard) < AHEAD
 
     def generates(self, tokens: int) -> bool:
-        """Whether a decode worker would admit one more as soon as its prompt has pages."""
+        """Return whether a decode worker would admit one more room of this size as soon as its prompt has pages."""
         if self.credits is None:
             return True
         rooms = self.credits.free_rooms > len(self._unadmitted) + len(self._admitted)
@@ -126,7 +129,7 @@ class RegisteredWorker:
 
 
 class Router:
-    """Workers, pairs of them, and what each pair has room and time for."""
+    """Knows the workers and their pairs, and what each pair has room and time for."""
 
     def __init__(self, introduce_again_ms: int) -> None:
         self._again = introduce_again_ms * 1000
@@ -143,13 +146,13 @@ class Router:
         return iter(self._all)
 
     def get(self, boot: Boot) -> RegisteredWorker | None:
-        """The worker of that boot."""
+        """Return the worker of that boot, or None."""
         return self._all.get(boot)
 
     # ---- who is there ---------------------------------------------------------------------------
 
     def registers(self, boot: Boot, message: Register) -> list[Pair]:
-        """A worker is there; the pairs to be introduced. Said once more it changes nothing."""
+        """A worker has registered. Returns the pairs that are to be introduced; there are none if it had registered before."""
         if boot in self._all:
             return []
         worker = self._all[boot] = RegisteredWorker(message)
@@ -157,7 +160,7 @@ class Router:
         return [(boot, b) if worker.role == PREFILL else (b, boot) for b, _ in others]
 
     def lost(self, boot: Boot) -> RegisteredWorker | None:
-        """A worker is gone, with all its pairs."""
+        """A worker is gone, with all its pairs. Returns it, or None if it was not registered."""
         self._pairs = {p: fabric for p, fabric in self._pairs.items() if boot not in p}
         self._introduce = {p: at for p, at in self._introduce.items() if boot not in p}
         self._refusals = {p: why for p, why in self._refusals.items() if boot not in p}
@@ -165,7 +168,7 @@ class Router:
         return self._all.pop(boot, None)
 
     def paired(self, pair: Pair, fabric: str) -> bool:
-        """Two have proved that they fit; False where they are not known as what they would be."""
+        """Two workers have proved that they fit. Returns whether both are registered in these roles; else nothing changes."""
         if not self._are(pair):
             return False
         self._refusals.pop(pair, None)
@@ -173,7 +176,7 @@ class Router:
         return True
 
     def unpaired(self, pair: Pair, why: str, now: Micros) -> Micros | None:
-        """Two do not fit, or not any more; when they are to be introduced again."""
+        """Two workers do not fit, or not any more. Returns when they are to be introduced again."""
         self._pairs.pop(pair, None)
         if not self._are(pair):
             return None
@@ -181,11 +184,11 @@ class Router:
         return self._later(pair, now)
 
     def _are(self, pair: Pair) -> bool:
-        """Whether the two are registered, as a prefill and a decode worker."""
+        """Return whether the two are registered as a prefill and a decode worker."""
         return [w.role for boot in pair if (w := self._all.get(boot)) is not None] == [PREFILL, DECODE]
 
     def doubt(self, pair: Pair, now: Micros) -> Micros | None:
-        """One of the two says that it has lost the other: not used until decode says Paired again."""
+        """One of the two says that it has lost the other: the pair is not used until decode says Paired again."""
         return self._later(pair, now) if self._pairs.pop(pair, None) is not None else None
 
     def _later(self, pair: Pair, now: Micros) -> Micros:
@@ -197,29 +200,29 @@ class Router:
         self._introduce.pop(pair, None)
 
     def introductions(self) -> dict[Pair, Micros]:
-        """Pairs to be introduced again, and when."""
+        """Return the pairs that are to be introduced again, and when."""
         return self._introduce
 
     def usable_pairs(self) -> list[Pair]:
-        """(prefill, decode) boots that a request can be given to; a unified worker is its own pair."""
+        """Return the pairs (prefill, decode) that a request can be given to; a unified worker is a pair by itself."""
         return [(b, b) for b, w in self._all.items() if w.role == UNIFIED] + list(self._pairs)
 
     def registered(self) -> list[Register]:
-        """All of them."""
+        """Return all workers as they have registered."""
         return [w.register for w in self._all.values()]
 
     def refusals(self) -> list[str]:
-        """Pairs that cannot hand over, and why not."""
+        """Return which pairs cannot hand over, and why not."""
         name = {boot: worker.register.name for boot, worker in self._all.items()}
         return [f"{name[d]} and {name[p]} do not fit: {why}" for (p, d), why in self._refusals.items() if {p, d} <= name.keys()]
 
     def credits(self) -> dict[str, Credits]:
-        """What they last said of their capacity, by name."""
+        """Return what workers last said of their capacity, by name."""
         return {w.register.name: w.credits for w in self._all.values() if w.credits is not None}
 
     @property
     def unadmitted(self) -> int:
-        """Requests that were given out, and for which no worker holds memory to generate in."""
+        """How many requests were given out for which no worker holds memory to generate in."""
         return sum(worker.unadmitted for worker in self._all.values() if worker.role != PREFILL)
 
     # ---- what they hold -------------------------------------------------------------------------
@@ -259,18 +262,20 @@ class Router:
                 tab.drop(key)
 
     def takes_us(self, answer: PendingAnswer, now: Micros) -> int:
-        """Microseconds that an answer would take on the fastest worker if it began now; 0 where that is not known."""
+        """Return how many microseconds an answer would take on the fastest worker if it began now; 0 where that is not
+        known."""
         return min((self._all[decode].takes_us(answer, now) for _, decode in self.usable_pairs()), default=0)
 
     def in_time(self, answer: PendingAnswer, now: Micros) -> bool:
-        """Whether some worker has time for an answer, if it has room."""
+        """Return whether some worker has time for an answer, if it has room."""
         return any(self._all[decode].in_time(answer, now) for _, decode in self.usable_pairs())
 
     def choose(self, tokens: int, answer: PendingAnswer, now: Micros) -> Pair | None:
-        """The pair for a request of so many positions; None while no pair has room, or time for the answer.
+        """Return the pair for a request of so many positions, or None while no pair has room, or time for the answer.
 
-        Of pairs whose decode side has room the one with the fewest open rooms of ours; else one whose prefill side may
-        compute ahead. What no pair could ever hold is given to any: the worker says why it cannot be.
+        Of the pairs whose decode side has room it is the one with the fewest open rooms of ours; else one whose prefill
+        side may compute ahead. What no pair could ever hold is given to any of them: the worker says why it cannot be
+        served.
         """
         pairs = self.usable_pairs()
         could = [p for p in pairs if all(self._all[b].could_hold(tokens + 1) for b in p)]
@@ -286,7 +291,8 @@ class Router:
         return sum(len(self._all[b].open) for b in pair)
 
     def _may_run_ahead(self, pair: Pair, tokens: int) -> bool:
-        """Decode is full: whether prefill may compute the prompt nevertheless, up to the share that it states; one always."""
+        """Return whether prefill may compute a prompt while decode is full. It may, up to the share that it states, and one
+        prompt always."""
         prefill, ahead = self._all[pair[0]], self._ahead.get(pair, PageReservations())
         if pair[0] == pair[1]:
             return True  # its own pages were looked at

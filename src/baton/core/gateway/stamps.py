@@ -12,16 +12,16 @@ from baton.core.ids import Stamp
 
 
 class Stamps:
-    """What a gateway gives out, and what it has heard."""
+    """Counts the stamps that a gateway gives out, above all that it has heard."""
 
     def __init__(self) -> None:
         self._highest = Stamp(0)
 
     def heard(self, stamp: Stamp) -> None:
-        """A worker has seen this one."""
+        """A worker has seen this stamp."""
         self._highest = max(self._highest, stamp)
 
     def next(self) -> Stamp:
-        """Of a request whose first epoch begins now."""
+        """Return the stamp of a request whose first epoch begins now."""
         self._highest = Stamp(self._highest + 1)
         return self._highest

@@ -15,7 +15,7 @@ MARGIN = 16  # tokens that a worker may have computed, and the gateway has not h
 
 
 class Suspects:
-    """A gateway's."""
+    """Keeps the suspects of one gateway, and what its workers compute alone."""
 
     def __init__(self) -> None:
         self._trials: dict[Boot, Key] = {}  # what workers compute alone now
@@ -23,7 +23,7 @@ class Suspects:
         self._held: dict[Room, Request] = {}
 
     def __len__(self) -> int:
-        """What is kept: of nobody who has ended."""
+        """Count what is kept; nothing is, of a request that has ended."""
         return len(self._trials) + len(self._giving_up) + len(self._held)
 
     def heard(self, worker: Boot, trial: Trial) -> None:
@@ -34,34 +34,35 @@ class Suspects:
             del self._trials[worker]
 
     def lost(self, worker: Boot) -> Key | None:
-        """A worker is gone; what it computed alone."""
+        """A worker is gone. Returns what it computed alone, if anything."""
         self._giving_up.discard(worker)
         return self._trials.pop(worker, None)
 
     def blamed(self, worker: Boot, key: Key) -> None:
-        """A worker refuses a request because the step that it has alone does not end: its other rooms fail with it."""
+        """A worker refuses a request because the step that it has alone does not end; its other rooms fail with it."""
         if self._trials.get(worker) == key:
             self._giving_up.add(worker)
 
     def innocent(self, request: Request, sender: Boot) -> bool:
-        """Whether an epoch that a worker says has failed was ended by another request.
+        """Return whether an epoch that a worker says has failed was ended by another request.
 
-        The sender ended it by giving up, or it has waited for the other worker in vain: whoever it was must compute another
-        request alone, and not an earlier epoch of this one. What the sender computes when the other one is gone says nothing.
+        The sender ended it by giving up, or it has waited for the other worker in vain: whoever it was must compute
+        another request alone, and not an earlier epoch of this one. What the sender computes when the other one is gone
+        says nothing.
         """
         failing = {sender} if sender in self._giving_up else {*(request.pair or ())} - {sender}
         trials = {self._trials[boot].room for boot in failing if boot in self._trials}
         return bool(trials) and request.room not in trials
 
     def hold(self, request: Request) -> None:
-        """It does not begin again before its last epoch has ended on both sides."""
+        """A request does not begin again before its last epoch has ended on both sides."""
         self._held[request.room] = request
 
     def release(self, key: Key) -> Request | None:
-        """An epoch has ended on both sides; the request that waited for that."""
+        """An epoch has ended on both sides. Returns the request that waited for that, if one did."""
         request = self._held.get(key.room)
         return self._held.pop(key.room) if request is not None and request.key == key else None
 
     def forget(self, request: Request) -> None:
-        """It has ended."""
+        """A request has ended."""
         self._held.pop(request.room, None)

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from baton.core.agreement import Ballot, Offload, Restore, Vote
 from baton.core.ids import BlockIndex, GroupName, Key
 from baton.core.memory.state import Placement, extent_blocks
-from baton.core.rank.page_lists import PageLists
+from baton.core.rank.block_tables import BlockTables
 from baton.core.rank.rank_effects import Digest, Discard, Load, RankEffect, Save
+from baton.core.rank.rank_room import RankRooms, RankRoomState, RankSaw
 from baton.core.work import Copied, DigestDone, HostCopy, Job
 
 Hash = Callable[[Job, Key, GroupName, Iterable[BlockIndex], int], Digest]
@@ -25,30 +26,35 @@ Sums = dict[GroupName, NDArray[np.uint64]]
 
 
 class CopyTask(msgspec.Struct):
-    """An order under way."""
+    """A copy that the leader has ordered and that has not ended."""
 
     order: Offload | Restore
     jobs: dict[Job, GroupName | None] = {}  # still open: a hash of a group, or the copy (None)
     sums: Sums = {}
     why: str = ""  # what has failed
-    dropped: bool = False
 
 
 class HostCopies:
-    """All rooms of a rank whose state is in its host store, or on its way there or back."""
+    """Copies the state of rooms into the host store of one rank, and back."""
 
-    def __init__(self, placement: Placement, rooms: PageLists, jobs: Iterator[int], digest: Hash, *, seal: bool) -> None:
-        self._placement, self._rooms, self._jobs, self._digest, self._seal = placement, rooms, jobs, digest, seal
+    def __init__(
+        self, placement: Placement, rooms: RankRooms, pages: BlockTables, jobs: Iterator[int], digest: Hash, *, seal: bool
+    ) -> None:
+        self._placement, self._rooms, self._pages = placement, rooms, pages
+        self._jobs, self._digest, self._seal = jobs, digest, seal
         self._tasks: dict[Key, CopyTask] = {}
         self._of: dict[Job, CopyTask] = {}
         self._stored: dict[Key, Sums] = {}  # what the store may hold something of, and its sums
 
     def begin(self, order: Offload | Restore) -> list[RankEffect]:
         """The leader has ordered a copy."""
+        saw = RankSaw.RESTORE if isinstance(order, Restore) else RankSaw.SAVE
+        if self._rooms.see(order.key, saw) is RankRoomState.DROPPED:
+            return []  # given up in the same turn
         task = self._tasks[order.key] = CopyTask(order)
         effects: list[RankEffect] = []
         blocks = self._blocks(order.length)
-        slots = {g: self._rooms.slots(order.key, g, b) for g, b in blocks.items()}
+        slots = {g: self._pages.slots(order.key, g, b) for g, b in blocks.items()}
         copy = HostCopy(self._job(task, None), order.key, slots)
         if isinstance(order, Restore):
             return [Load(copy)]
@@ -57,7 +63,7 @@ class HostCopies:
         return effects + self._hash(task)
 
     def _blocks(self, length: int) -> Mapping[GroupName, NDArray[np.int64]]:
-        """Of every group of which this rank holds a part."""
+        """Return the blocks of every group of which this rank holds a part."""
         table = self._placement.table
         due = {g.name: extent_blocks(g.extent, length, table.block_tokens) for g in table.groups}
         return {g: np.arange(b.start, b.end, dtype=np.int64) for g, b in due.items() if self._placement.block_bytes(g)}
@@ -82,11 +88,14 @@ class HostCopies:
         task = self._of.pop(done.job)
         del task.jobs[done.job]
         task.why = task.why or done.why
-        more = self._hash(task) if isinstance(task.order, Restore) and not task.why and not task.dropped else []
-        return self._end(task, more)
+        loaded = isinstance(task.order, Restore) and not task.why
+        return self._end(task, self._hash(task) if loaded and not self._dropped(task) else [])
+
+    def _dropped(self, task: CopyTask) -> bool:
+        return self._rooms.state(task.order.key) is RankRoomState.DROPPED
 
     def owns(self, job: Job) -> bool:
-        """Whether a hash was ordered here."""
+        """Return whether a hash was ordered here."""
         return job in self._of
 
     def hashed(self, done: DigestDone) -> tuple[list[RankEffect], Ballot | None]:
@@ -98,25 +107,27 @@ class HostCopies:
         return self._end(task, [])
 
     def _end(self, task: CopyTask, effects: list[RankEffect]) -> tuple[list[RankEffect], Ballot | None]:
-        """The vote on a task of which nothing is under way any more."""
+        """Return the vote on a task when nothing of it is under way any more."""
         if task.jobs:
             return effects, None
-        key = task.order.key
+        key, restores = task.order.key, isinstance(task.order, Restore)
         del self._tasks[key]
-        if task.dropped:
+        if self._dropped(task):
             return [*effects, *self._discard(key)], None
-        if not task.why and isinstance(task.order, Restore):
+        if not task.why and restores:
             task.why = self._difference(self._stored[key], task.sums)
         if task.why:
+            self._rooms.see(key, RankSaw.COPY_FAILED)
             return effects, Ballot(task.order.order, Vote.FAILED, task.why, ())
-        if isinstance(task.order, Restore):
+        self._rooms.see(key, RankSaw.RESTORED if restores else RankSaw.SAVED)
+        if restores:
             effects = [*effects, *self._discard(key)]
         else:
             self._stored[key] = task.sums
         return effects, Ballot(task.order.order, Vote.ARRIVED, "", ())
 
     def _difference(self, before: Sums, after: Sums) -> str:
-        """Which blocks do not come back as they went; empty if all do."""
+        """Say which blocks do not come back as they went. The answer is empty if all do."""
         for group, sums in before.items():
             wrong = int((sums != after[group]).any(axis=1).sum())
             if wrong:
@@ -129,17 +140,13 @@ class HostCopies:
     # ---- rooms that end -------------------------------------------------------------------------
 
     def drop(self, key: Key) -> list[RankEffect]:
-        """The room is over: its copy is forgotten, now or when what is under way has ended."""
-        task = self._tasks.get(key)
-        if task is None:
-            return self._discard(key)
-        task.dropped = True
-        return []
+        """A room has been dropped: its copy is forgotten, now or when what is under way has ended."""
+        return [] if key in self._tasks else self._discard(key)
 
     def busy(self) -> set[Key]:
-        """Rooms of which a copy or a hash is under way."""
+        """Return the rooms of which a copy or a hash is under way."""
         return set(self._tasks)
 
     def __len__(self) -> int:
-        """Rooms of which the store holds something, or of which a copy is under way."""
+        """Count the rooms of which the store holds something, or of which a copy is under way."""
         return len(self._tasks.keys() | self._stored.keys())

@@ -9,7 +9,7 @@ from baton.core.manifest import Manifest
 
 
 class RankAssembly:
-    """Who has joined so far. `own` is the leader's own view: rank 0 as the only rank."""
+    """Knows which ranks have joined so far. `own` is the leader's own view: rank 0 as the only rank."""
 
     def __init__(self, own: Manifest) -> None:
         self._own = own
@@ -19,7 +19,7 @@ class RankAssembly:
 
     @property
     def missing(self) -> list[Rank]:
-        """Ranks that have not joined."""
+        """The ranks that have not joined."""
         return [Rank(r) for r in range(self._own.tp * self._own.pp) if Rank(r) not in self._ranks]
 
     @property
@@ -31,16 +31,16 @@ class RankAssembly:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Processes of the ranks that have joined, by rank."""
+        """The processes of the ranks that have joined, by rank."""
         return tuple(self._pids[r] for r in sorted(self._pids))
 
     @property
     def host_bytes(self) -> tuple[int, ...]:
-        """Host memory of the ranks that have joined, by rank."""
+        """The host memory of the ranks that have joined, by rank."""
         return tuple(self._host[r] for r in sorted(self._host))
 
     def rank_of(self, boot: Boot) -> Rank | None:
-        """Which rank a process is; None if it has not joined."""
+        """Return which rank a process is, or None if it has not joined."""
         return next((r for r, m in self._ranks.items() if m.boot == boot), None)
 
     def take(self, sender: Boot, join: Join) -> None:

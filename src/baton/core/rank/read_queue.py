@@ -20,14 +20,14 @@ WINDOW_BYTES = 64 << 20  # what is with the fabric at once, of several reads; an
 
 
 class SourceReads(msgspec.Struct):
-    """Reads from one source rank."""
+    """The reads from one source rank."""
 
     waiting: deque[Read]  # oldest first
     given: dict[Handle, int]  # with the fabric: bytes of each
 
 
 class ReadQueue:
-    """All lanes of a rank."""
+    """Keeps a lane of reads for each source rank."""
 
     def __init__(self) -> None:
         self._lanes: dict[RankId, SourceReads] = {}
@@ -36,13 +36,13 @@ class ReadQueue:
         return sum(len(lane.waiting) + len(lane.given) for lane in self._lanes.values())
 
     def add(self, read: Read) -> list[Read]:
-        """A read is ordered; returns those whose turn it is."""
+        """A read is ordered. Returns the reads whose turn it is."""
         lane = self._lanes.setdefault(read.peer, SourceReads(deque(), {}))
         lane.waiting.append(read)
         return _next(lane)
 
     def ended(self, handle: Handle) -> list[Read]:
-        """A read that was with the fabric has ended; returns those whose turn it is."""
+        """A read that was with the fabric has ended. Returns the reads whose turn it is."""
         for peer, lane in self._lanes.items():
             if lane.given.pop(handle, None) is not None:
                 turns = _next(lane)
@@ -51,12 +51,14 @@ class ReadQueue:
         return []
 
     def drop(self, key: Key) -> list[Handle]:
-        """A room ends: the handles of it that no fabric ever had, which are forgotten. Who waited behind them has its turn when
-        the next read ends."""
+        """A room ends, and its reads that no fabric ever had are forgotten. Returns their handles.
+
+        Those that waited behind them have their turn when the next read ends.
+        """
         return self._take_back(lambda read: read.key == key)
 
     def disconnect(self, peer: RankId) -> list[Handle]:
-        """A source is not read any more: the handles that no fabric ever had, which are forgotten."""
+        """A source is not read from any more, and reads that no fabric ever had are forgotten. Returns their handles."""
         return self._take_back(lambda read: read.peer == peer)
 
     def _take_back(self, unwanted: Callable[[Read], bool]) -> list[Handle]:
@@ -75,7 +77,7 @@ class ReadQueue:
 
 
 def _next(lane: SourceReads) -> list[Read]:
-    """Whose turn it is; the deadline of each covers those that the fabric has before it."""
+    """Return the reads whose turn it is. The deadline of each covers those that the fabric has before it."""
     turns: list[Read] = []
     while lane.waiting and len(lane.given) < READS:
         ahead = sum(lane.given.values()) + lane.waiting[0].nbytes

@@ -22,7 +22,7 @@ Hash = Callable[[Job, Key, GroupName, Iterable[BlockIndex], int], Digest]
 
 
 class RehashTask(msgspec.Struct):
-    """An order under way."""
+    """An order to hash something again that has not ended."""
 
     order: Rehash | Inspect
     open: set[Job] = set()
@@ -30,7 +30,7 @@ class RehashTask(msgspec.Struct):
 
 
 class Rehashing:
-    """All such orders of one rank."""
+    """Carries out such orders on one rank."""
 
     def __init__(self, placement: Placement, jobs: Iterator[int], digest: Hash) -> None:
         self._placement, self._jobs, self._digest = placement, jobs, digest
@@ -40,12 +40,12 @@ class Rehashing:
         return len(self._of)
 
     def rehash(self, order: Rehash) -> list[Digest]:
-        """Blocks of a room."""
+        """Blocks of a room are to be hashed."""
         job = self._job(RehashTask(order), order.group)
         return [self._digest(job, order.key, order.group, order.blocks, order.length)]
 
     def inspect(self, order: Inspect) -> list[Digest]:
-        """Cached pages, of the groups of which this rank holds a part."""
+        """Cached pages are to be hashed, of the groups of which this rank holds a part."""
         task, found = RehashTask(order), list[Digest]()
         for group, pages in order.pages.items():
             if self._placement.block_bytes(group):
@@ -61,21 +61,21 @@ class Rehashing:
         return job
 
     def _blocks(self, group: GroupName, pages: Iterable[int]) -> NDArray[np.int64]:
-        """The blocks of these pages, in the pool or in a sequence."""
+        """Return the blocks of these pages, in the pool or in a sequence."""
         k = self._placement.blocks_per_page(group)
         return (np.array([*pages], dtype=np.int64)[:, None] * k + np.arange(k)).ravel()
 
     def owns(self, job: Job) -> bool:
-        """Whether a hash was ordered here."""
+        """Return whether a hash was ordered here."""
         return job in self._of
 
     def hashed(self, done: DigestDone) -> Rehashed | None:
-        """A hash has ended; the answer to its order, if that was the last."""
+        """A hash has ended. Returns the answer to its order if that was the last."""
         task, group = self._of.pop(done.job)
         task.open.discard(done.job)
         task.sums[group] = pack(done.sums)
         return None if task.open else Rehashed(task.order.order, task.sums)
 
     def busy(self) -> set[Key]:
-        """Rooms of which blocks are being hashed."""
+        """Return the rooms of which blocks are being hashed."""
         return {task.order.key for task, _ in self._of.values() if isinstance(task.order, Rehash)}

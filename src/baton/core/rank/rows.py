@@ -4,12 +4,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from baton.core.agreement import RowOrder, RowResult, StepResult
-from baton.core.rank.page_lists import PageLists
+from baton.core.rank.block_tables import BlockTables
 from baton.core.work import BatchDone, Draw, Row, RowDone
 
 
-def row_of(order: RowOrder, rooms: PageLists) -> Row:
-    """With the pages that the room holds now."""
+def row_of(order: RowOrder, rooms: BlockTables) -> Row:
+    """Return the row that the engine computes for an order, with the pages that the room holds now."""
     return Row(
         key=order.key,
         start=order.start,
@@ -23,7 +23,7 @@ def row_of(order: RowOrder, rooms: PageLists) -> Row:
 
 
 def step_sums(done: BatchDone) -> StepResult:
-    """What the leader is told of a batch."""
+    """Return what the leader is told of a batch."""
     return StepResult(done.seq, tuple(_row_sums(row) for row in done.rows))
 
 
@@ -32,5 +32,5 @@ def _row_sums(row: RowDone) -> RowResult:
 
 
 def pack(sums: NDArray[np.uint64]) -> bytes:
-    """As a report carries them."""
+    """Return sums as a report carries them."""
     return np.ascontiguousarray(sums, dtype="<u8").tobytes()

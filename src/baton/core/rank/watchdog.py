@@ -23,7 +23,7 @@ FORGETS = 0.9  # what the slowest piece of a size keeps of its time with each la
 
 
 class WorkKind(Enum):
-    """Kinds of work; each kind has a thread of its own."""
+    """The kinds of work; each kind has a thread of its own."""
 
     STEP = "step"
     DIGEST = "digest"
@@ -31,14 +31,14 @@ class WorkKind(Enum):
 
 
 class WatchdogSettings(msgspec.Struct, frozen=True):
-    """How long work may go without a sign of progress, in milliseconds."""
+    """States how long work may go without a sign of progress, in milliseconds."""
 
     floor_ms: int  # however fast it was before; 0 = nothing is watched
     first_ms: int  # until a piece of its kind has ended; also the most that later ones get, where it is not 0
 
 
 class UsualDuration:
-    """How long pieces of one kind took lately, by the order of magnitude of their size."""
+    """Remembers how long pieces of one kind took lately, by the order of magnitude of their size."""
 
     def __init__(self) -> None:
         self._slowest: dict[int, float] = {}  # by bits of the size: microseconds
@@ -50,7 +50,10 @@ class UsualDuration:
         self._slowest[bits] = max(float(us), FORGETS * known + (1 - FORGETS) * us)
 
     def expected(self, size: int) -> float | None:
-        """Microseconds for such a piece: no more than for a larger one, nor than for so many smaller ones; None at first."""
+        """Return how many microseconds such a piece takes, or None before any has ended.
+
+        It takes no more than a larger one, nor than so many smaller ones.
+        """
         bits = size.bit_length()
         return min((us * 2.0 ** max(0, bits - b) for b, us in self._slowest.items()), default=None)
 
@@ -80,7 +83,7 @@ class Stuck(msgspec.Struct, frozen=True):
 
 
 class Watchdog:
-    """One rank's."""
+    """Watches the work of one rank."""
 
     def __init__(self, settings: WatchdogSettings) -> None:
         self._settings = settings
@@ -90,7 +93,7 @@ class Watchdog:
         self.watching = 0  # pieces under way
 
     def begins(self, task: WorkKind, job: int, size: int, now: Micros) -> None:
-        """A piece of work is handed to its port. size: tokens of a step, blocks of the others."""
+        """A piece of work is handed to its port. size: tokens of a step, blocks of the others"""
         if not self._settings.floor_ms:
             return
         self._count(now)
@@ -101,7 +104,7 @@ class Watchdog:
         self.watching += 1
 
     def ends(self, task: WorkKind, job: int, now: Micros) -> None:
-        """It has ended, well or not."""
+        """A piece of work has ended, well or not."""
         if not self._settings.floor_ms:
             return
         self._count(now)
@@ -114,20 +117,20 @@ class Watchdog:
             lane.begin_next()
 
     def progressed(self, task: WorkKind, count: int) -> None:
-        """Signs of progress so far, of all work of the kind."""
+        """All work of a kind has shown so many signs of progress so far."""
         lane = self._lanes[task]
         if lane.progress != count:
             lane.progress, lane.still = count, 0
 
     def look(self, now: Micros) -> list[Stuck]:
-        """What is found to be wedged now, each piece once."""
+        """Return what is found to be wedged now. Each piece is named once."""
         if not self.watching:
             return []
         self._count(now)
         return [self._stuck(task, lane) for task, lane in self._lanes.items() if self._is_stuck(lane)]
 
     def timer(self) -> Micros | None:
-        """When to look next; None while there is nothing to look at."""
+        """Return when to look next, or None while there is nothing to look at."""
         if not self.watching:
             return None
         waits = any(lane.open and not lane.said for lane in self._lanes.values())

@@ -26,7 +26,7 @@ from baton.core.memory.state import extent_blocks
 from baton.core.messages import FailCode, Offer, Received, Stale, Withdrawn
 from baton.core.scheduler.admission import Reuse
 from baton.core.scheduler.decode_room import DecodeRoom
-from baton.core.scheduler.pairing import Pairing
+from baton.core.scheduler.pairs import Pairing
 from baton.core.scheduler.room import RoomState, Saw
 from baton.core.scheduler.stage import Handlers, Stage
 from baton.core.scheduler.verifying import Verification

@@ -25,7 +25,7 @@ from baton.core.scheduler.fetching import Fetching
 from baton.core.scheduler.generating import Generating
 from baton.core.scheduler.lending import Lending
 from baton.core.scheduler.offering import Offering
-from baton.core.scheduler.pairing import Pairing
+from baton.core.scheduler.pairs import Pairing
 from baton.core.scheduler.preemption import Preemption
 from baton.core.scheduler.prefill_room import PrefillRoom
 from baton.core.scheduler.room import OpenRoom, RoomState

@@ -26,13 +26,13 @@ from baton.core.memory.span import Span
 from baton.core.messages import AnyMessage, Ended, FailCode, Failed, Ticket
 from baton.core.scheduler.batches import Batches
 from baton.core.scheduler.block_manager import BlockManager
-from baton.core.scheduler.epochs import SeenEpochs
 from baton.core.scheduler.followers import Followers
 from baton.core.scheduler.inspections import Inspections
 from baton.core.scheduler.open_orders import OpenOrders
 from baton.core.scheduler.reuse import Reuse
 from baton.core.scheduler.room import LeaderSettings, OpenRoom, RoomState, Saw, Table
 from baton.core.scheduler.rooms import Rooms
+from baton.core.scheduler.seen_epochs import SeenEpochs
 from baton.core.statistics import Durations
 
 R = TypeVar("R", bound=OpenRoom)

@@ -137,7 +137,7 @@ JUSTIFIED: Mapping[tuple[str, str], Rule] = MappingProxyType(
         ("Offering", "_plans"): _each("decodes"),
         ("Borrowing", "_lenders"): _some("decodes"),
         ("Lender", "met"): _by_rank,
-        ("RankCore", "_peers"): _sources,
+        ("SourceWorkers", "_peers"): _sources,
         ("RankHost", "_peers"): _read_from,
         ("SimFabric", "_peers"): _read_from,
         ("ProgressTracker", "_heard"): _some("workers"),  # itself among them

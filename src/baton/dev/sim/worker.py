@@ -1,6 +1,6 @@
 """One incarnation of a simulated worker: its ranks' processes with the shipped pumps, over simulated ports."""
 
-from collections.abc import Iterable, Sized
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -326,29 +326,12 @@ class WorkerRun:
         for process, core, books in zip(self.processes, self.cores, self.books, strict=True):
             if books.reads:
                 return f"{process.name} has {books.reads} reads that may still land"
-            left = held_by(core)
-            if left:
+            if left := core.kept():
                 return f"{process.name} still holds {left}"
         for process, store in zip(self.processes, self.stores, strict=True):
             if store.held or store.under_way:
                 return f"the host store of {process.name} still holds {dict(store.held)}"
         return ""
-
-
-def held_by(core: RankCore) -> dict[str, int]:
-    """What a rank core keeps for rooms."""
-    kept: dict[str, Sized] = {
-        "rooms": core._rooms,
-        "orders": core._orders,
-        "reads": core._reads,
-        "unknown": core._unknown,
-        "hashing": core._hashing,
-        "rehashing": core._rehashing,
-        "batches": core._batches,
-        "dropping": core._dropping,
-        "copies": core._host,
-    }
-    return {name: len(items) for name, items in kept.items() if len(items)}
 
 
 def address_of(name: str) -> str:

@@ -458,9 +458,9 @@ class World:
         )
         for process, front in [(gateway.process, gateway.front) for gateway in self.gateways.values()]:
             if front.open_requests:
-                waiting = {f"{key.room[-4:]}.{key.epoch}": [self._names[b] for b in boots] for key, boots in front._closing}
+                waiting = {f"{key.room[-4:]}.{key.epoch}": [self._names[b] for b in boots] for key, boots in front.epochs.closing}
                 self.violate("nothing_left", f"{process.name} holds {front.open_requests} requests or rooms, waits for {waiting}")
-            if front._suspects:
+            if front.epochs.suspects:
                 self.violate("nothing_left", f"{process.name} still keeps suspects")
         for worker in self.workers.values():
             if not worker.alive:

@@ -5,9 +5,12 @@ from typing import Any
 import msgspec
 
 from baton.core.agreement import Agreement, RowOrder
-from baton.core.effects import Send
+from baton.core.gateway import front as front_module
+from baton.core.gateway.delivery import Delivery
+from baton.core.gateway.epoch_failures import EpochFailures
+from baton.core.gateway.epochs import Epochs
 from baton.core.gateway.front import Front
-from baton.core.gateway.request import FrontSettings, Request, Standing
+from baton.core.gateway.request import FrontSettings, Request
 from baton.core.gateway.router import Pair
 from baton.core.gateway.stamps import Stamps
 from baton.core.handoff.pairing import Partners
@@ -20,7 +23,7 @@ from baton.core.scheduler.generating import decode_row
 from baton.core.scheduler.generating_room import GeneratingRoom
 from baton.core.scheduler.leader import Leader
 from baton.core.scheduler.open_orders import OpenOrders
-from baton.core.scheduler.pairing import Pairing
+from baton.core.scheduler.pairs import Pairing
 from baton.core.scheduler.room import OpenRoom
 from baton.core.scheduler.worker import Worker
 from baton.core.session.session import WrongPeer
@@ -34,17 +37,17 @@ from baton.shell.worker import WorkerPump
 NEVER = Micros(1 << 60)
 
 
-class SameEpoch(Front):
-    def _begin(self, request: Request, pair: Pair, now: Micros) -> None:
+class SameEpoch(Epochs):
+    def begin(self, request: Request, pair: Pair, now: Micros) -> None:
         request.epoch = Epoch(max(0, request.epoch - 1))
-        super()._begin(request, pair, now)
+        super().begin(request, pair, now)
 
 
-class HearsDecodeOnly(Front):
-    def _on_failed(self, sender: Boot, message: Failed, now: Micros) -> None:
-        request = self._find(message.key, sender)
+class HearsDecodeOnly(EpochFailures):
+    def on_failed(self, sender: Boot, message: Failed, now: Micros) -> None:
+        request = self._front.requests.find(message.key, sender)
         if request is not None and request.pair is not None and sender == request.pair[1]:
-            super()._on_failed(sender, message, now)
+            super().on_failed(sender, message, now)
 
 
 _due = Request.due
@@ -52,21 +55,21 @@ _due = Request.due
 
 def _due_while_waiting(self: Request, settings: FrontSettings, pairless: Micros | None) -> Micros:
     """What workers have is theirs to end."""
-    return NEVER if self.standing is Standing.OPEN else _due(self, settings, pairless)
+    return NEVER if self.with_workers else _due(self, settings, pairless)
 
 
 def _waits_for_ever(self: Leader, room: OpenRoom) -> bool:
     return False
 
 
-class TellsAgain(Front):
+class TellsAgain(Delivery):
     def _take(
         self, request: Request, start: TokenIndex, drawn: tuple[Drawn, ...], finish: FinishReason | None, cached: int
     ) -> None:
         super()._take(request, TokenIndex(len(request.said)), drawn, finish, cached)
 
 
-class NeverCloses(Front):
+class NeverCloses(Epochs):
     def _maybe_close(self, room: Room) -> None:
         """The workers keep its record."""
 
@@ -76,32 +79,31 @@ class LosesNobody(Front):
         """It comes back, surely."""
 
 
-class BlamesWorkers(Front):
-    def _fail(self, request: Request, code: FailCode, detail: str) -> None:
-        waits = request.standing is Standing.WAITING and code in (FailCode.DEADLINE_EXCEEDED, FailCode.QUEUE_TIMEOUT)
-        super()._fail(request, FailCode.WORKER_LOST if waits else code, detail)
+class BlamesWorkers(Epochs):
+    def fail(self, request: Request, code: FailCode, detail: str) -> None:
+        waits = not request.with_workers and code in (FailCode.DEADLINE_EXCEEDED, FailCode.QUEUE_TIMEOUT)
+        super().fail(request, FailCode.WORKER_LOST if waits else code, detail)
 
 
 def _forgets_no_order(self: OpenOrders, key: Key, agreement: Agreement) -> None:
     """Its votes are counted for ever."""
 
 
-class RepeatsTickets(Front):
+class RepeatsTickets(Epochs):
     """Harmless by itself: says a ticket once more when a side has ended its epoch."""
 
-    def __init__(self, *made_of: Any) -> None:
-        super().__init__(*made_of)
+    def __init__(self, front: Front) -> None:
+        super().__init__(front)
         self._tickets: dict[Key, Ticket] = {}
 
-    def _begin(self, request: Request, pair: Pair, now: Micros) -> None:
-        super()._begin(request, pair, now)
-        self._tickets |= {
-            e.message.key: e.message for e in self._effects if isinstance(e, Send) and isinstance(e.message, Ticket)
-        }
+    def begin(self, request: Request, pair: Pair, now: Micros) -> None:
+        super().begin(request, pair, now)
+        assert request.given is not None, "it has just been given"
+        self._tickets[request.key] = request.given
 
     def _side_ended(self, key: Key, boot: Boot, now: Micros) -> None:
-        if boot in self._closing.owing(key) and boot in self._router:
-            self._effects.append(Send(boot, self._tickets[key]))
+        if boot in self.closing.owing(key) and boot in self._front.router:
+            self._front.send(boot, self._tickets[key])
         super()._side_ended(key, boot, now)
 
 
@@ -149,7 +151,7 @@ PLANTS = (
         "a gateway tries again elsewhere within the same epoch: it is bound to other boots now",
         ("same_ticket",),
         7,
-        lambda: Parts(front=SameEpoch),
+        lambda: Parts(replaced=(Replaced(front_module, "Epochs", SameEpoch),)),
     ),
     Plant(
         "refusal_ignored",
@@ -157,8 +159,8 @@ PLANTS = (
         ("liveness", "healed_succeeds"),
         8,
         lambda: Parts(
-            front=HearsDecodeOnly,
             replaced=(
+                Replaced(front_module, "EpochFailures", HearsDecodeOnly),
                 Replaced(Leader, "_unadmitted", _waits_for_ever),
                 Replaced(Request, "due", _due_while_waiting),
             ),
@@ -169,14 +171,14 @@ PLANTS = (
         "a gateway streams what comes, without a look at the index: after a failover tokens are heard twice",
         ("right_tokens",),
         None,
-        lambda: Parts(front=TellsAgain),
+        lambda: Parts(replaced=(Replaced(front_module, "Delivery", TellsAgain),)),
     ),
     Plant(
         "room_never_closed",
         "workers keep the record of every room for ever",
         ("nothing_left",),
         None,
-        lambda: Parts(front=NeverCloses),
+        lambda: Parts(replaced=(Replaced(front_module, "Epochs", NeverCloses),)),
     ),
     Plant(
         "lost_worker_ignored",
@@ -190,7 +192,9 @@ PLANTS = (
         "a worker forgets a room when it ends, and serves a ticket of it that is said once more",
         ("ended_once",),
         7,
-        lambda: Parts(front=RepeatsTickets, replaced=(Replaced(Worker, "forget", _forget_all),)),
+        lambda: Parts(
+            replaced=(Replaced(front_module, "Epochs", RepeatsTickets), Replaced(Worker, "forget", _forget_all)),
+        ),
     ),
     Plant(
         "lost_gateway_ignored",
@@ -252,7 +256,7 @@ PLANTS = (
         "a request whose deadline passes while it waits for workers is told that workers were lost (found by this simulator)",
         ("no_spurious_failure",),
         None,
-        lambda: Parts(front=BlamesWorkers),
+        lambda: Parts(replaced=(Replaced(front_module, "Epochs", BlamesWorkers),)),
     ),
     Plant(
         "orders_forgotten",

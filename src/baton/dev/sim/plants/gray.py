@@ -3,9 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-from baton.core.gateway.front import Front
+from baton.core.gateway import front as front_module
+from baton.core.gateway.epoch_failures import EpochFailures
+from baton.core.gateway.epochs import Epochs
 from baton.core.gateway.request import Request
-from baton.core.ids import Boot, Micros, Seq
+from baton.core.gateway.request_state import RequestSaw
+from baton.core.gateway.router import RegisteredWorker
+from baton.core.ids import Micros, Seq
 from baton.core.messages import FailCode
 from baton.core.rank.watchdog import Lane, Watchdog, WorkKind
 from baton.core.scheduler.batches import Batches
@@ -25,13 +29,11 @@ def _sees_steps_alone(self: Watchdog, lane: Lane) -> bool:
     return lane is self._lanes[WorkKind.STEP] and _is_stuck(self, lane)
 
 
-class TriesEverywhere(Front):
+class TriesEverywhere(Epochs):
     """A worker's end is its own fault, and is not held against any request."""
 
-    def _another_epoch(
-        self, request: Request, code: FailCode, detail: str, now: Micros, *, counts: bool, needs_pair: bool
-    ) -> None:
-        super()._another_epoch(request, code, detail, now, counts=False, needs_pair=needs_pair)
+    def another(self, request: Request, code: FailCode, detail: str, now: Micros, *, counts: bool, needs_pair: bool) -> None:
+        super().another(request, code, detail, now, counts=False, needs_pair=needs_pair)
 
 
 def _everybody_at_once(self: Turns, rooms: Sequence[Any], *, flying: bool) -> list[list[Any]]:
@@ -44,20 +46,22 @@ def _shares_its_step(self: Batches[Any], seq: Seq) -> None:
     self._results[seq] = {}
 
 
-class BeginsAtOnce(Front):
+class BeginsAtOnce(Epochs):
     """Nobody waits for what has become of a suspect's last epoch."""
 
     def _hold(self, request: Request, now: Micros) -> None:
-        self._start(request, now)
+        request.waits(RequestSaw.AGAIN, now)
+        self._front.assignment.start(request, now)
 
 
-class BlamesAll(Front):
+class BlamesAll(EpochFailures):
     """Whoever was on a worker that ended, and had been on another one, is refused."""
 
-    def _lose(self, boot: Boot, why: str, now: Micros) -> None:
-        for request in [r for r in self._requests.values() if boot in (r.pair or ()) and r.suspect]:
+    def lost(self, worker: RegisteredWorker, why: str, now: Micros) -> None:
+        boot = worker.register.manifest.boot
+        for request in [r for r in self._front.requests if boot in (r.pair or ()) and r.suspect]:
             self._convict(request.key, why)
-        super()._lose(boot, why, now)
+        super().lost(worker, why, now)
 
 
 PLANTS = (
@@ -80,7 +84,7 @@ PLANTS = (
         "a request that was with a worker when it ended is given to the next one like any other",
         ("poison_bounded",),
         8,
-        lambda: Parts(front=TriesEverywhere),
+        lambda: Parts(replaced=(Replaced(front_module, "Epochs", TriesEverywhere),)),
     ),
     Plant(
         "suspect_shares_its_step",
@@ -96,13 +100,13 @@ PLANTS = (
         "a suspect whose handoff fails is given to the next worker before it is known that it has ended the last one",
         ("poison_bounded",),
         None,
-        lambda: Parts(front=BeginsAtOnce),
+        lambda: Parts(replaced=(Replaced(front_module, "Epochs", BeginsAtOnce),)),
     ),
     Plant(
         "company_refused",
         "whoever was on two workers that ended is refused, though it was another request that ended the second one",
         ("no_spurious_failure",),
         None,
-        lambda: Parts(front=BlamesAll),
+        lambda: Parts(replaced=(Replaced(front_module, "EpochFailures", BlamesAll),)),
     ),
 )

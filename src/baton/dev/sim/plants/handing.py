@@ -23,6 +23,7 @@ from baton.core.messages import (
     Verdict,
     Withdrawn,
 )
+from baton.core.rank import rank as rank_module
 from baton.core.scheduler import offering as offering_module
 from baton.core.scheduler import roles as roles_module
 from baton.core.scheduler.computing import Computing
@@ -296,7 +297,9 @@ PLANTS = (
         "decode goes on with the offers of a room that prefill has withdrawn, and does not check what it reads",
         ("right_commit",),
         6,
-        lambda: Parts(rank=ChecksNothing, replaced=(Replaced(roles_module, "Fetching", FetchesWithdrawn),)),
+        lambda: Parts(
+            replaced=(Replaced(roles_module, "Fetching", FetchesWithdrawn), Replaced(rank_module, "Fetches", ChecksNothing))
+        ),
     ),
     Plant(
         "offer_kept_for_ever",

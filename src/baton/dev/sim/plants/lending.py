@@ -9,8 +9,9 @@ from baton.core.ids import Boot, Key, Micros
 from baton.core.memory.pages import Ledger
 from baton.core.memory.prefix_cache import CachedPage
 from baton.core.messages import FailCode, Loan
-from baton.core.rank.fetching import OpenOrder, Piece
-from baton.core.rank.rank import RankCore
+from baton.core.rank import rank as rank_module
+from baton.core.rank.fetch_order import OpenOrder, Piece
+from baton.core.rank.fetches import Fetches
 from baton.core.rank.rank_effects import RankEffect
 from baton.core.scheduler import roles as roles_module
 from baton.core.scheduler.borrowing import Borrowing
@@ -28,24 +29,24 @@ def _lend_unpinned(self: Ledger, key: Key, chain: Sequence[CachedPage]) -> None:
     """What is cached may go as before."""
 
 
-class LoanUsedBeforeEnd(RankCore):
+class LoanUsedBeforeEnd(Fetches):
     def _read(self, piece: Piece) -> list[RankEffect]:
         effects = super()._read(piece)
-        order = self._orders[piece.order]
+        order, source = self._orders[piece.order], self._core.sources.find(self._orders[piece.order].fetch.source)
         if effects and order.fetch.patient:
-            units = self._peers[order.fetch.source].plan.target_units(piece.leg, piece.group)
-            sums = np.zeros((len(piece.blocks), len(self._placement.units(piece.group))), dtype=np.uint64)
-            order.note(piece.group, piece.blocks, sums, units)
+            assert source is not None, "it is read from"
+            sums = np.zeros((len(piece.blocks), len(self._core.placement.units(piece.group))), dtype=np.uint64)
+            order.note(piece.group, piece.blocks, sums, source.plan.target_units(piece.leg, piece.group))
             self._settle(piece, piece.blocks)
         return effects
 
 
-class LoanUnchecked(RankCore):
+class LoanUnchecked(Fetches):
     def _compare(self, piece: Piece, order: OpenOrder, sums: NDArray[np.uint64]) -> list[RankEffect]:
-        if not order.fetch.patient:
+        source = self._core.sources.find(order.fetch.source)
+        if not order.fetch.patient or source is None:
             return super()._compare(piece, order, sums)
-        units = self._peers[order.fetch.source].plan.target_units(piece.leg, piece.group)
-        order.note(piece.group, piece.blocks, sums, units)
+        order.note(piece.group, piece.blocks, sums, source.plan.target_units(piece.leg, piece.group))
         self._settle(piece, piece.blocks)
         return []
 
@@ -88,14 +89,14 @@ PLANTS = (
         "blocks that are fetched back count as arrived once their read has been started",
         ("computes_alone", "right_bytes"),
         1,
-        lambda: Parts(rank=LoanUsedBeforeEnd),
+        lambda: Parts(replaced=(Replaced(rank_module, "Fetches", LoanUsedBeforeEnd),)),
     ),
     Plant(
         "borrowed_unverified",
         "what was fetched back is taken without a look at its sum",
         ("right_bytes", "right_commit", "right_reuse"),
         9,
-        lambda: Parts(rank=LoanUnchecked),
+        lambda: Parts(replaced=(Replaced(rank_module, "Fetches", LoanUnchecked),)),
     ),
     Plant(
         "borrow_given_up_early",

@@ -14,7 +14,9 @@ from baton.core.memory.pages import Ledger, PagePool
 from baton.core.memory.span import Span
 from baton.core.memory.state import Group, Window
 from baton.core.messages import Abort, Offer, Received
-from baton.core.rank.fetching import Piece
+from baton.core.rank import rank as rank_module
+from baton.core.rank.fetch_order import Piece
+from baton.core.rank.fetches import Fetches
 from baton.core.rank.rank import RankCore
 from baton.core.rank.rank_effects import RankEffect
 from baton.core.rank.rehashing import Rehashing
@@ -33,19 +35,14 @@ from baton.shell.worker import WorkerPump
 # ruff: noqa: D101  (each class is described by the plant that it is part of)
 
 
-class FreesWhileReading(RankCore):
-    def _look_for_quiet(self) -> None:
-        reads, self._reads = self._reads, {}
-        super()._look_for_quiet()
-        self._reads = reads
+class FreesWhileReading(Fetches):
+    def busy(self) -> set[Key]:
+        return {piece.key for pieces in (self._unknown, self._hashing) for piece in pieces.values()}
 
 
-class FreesWhileHashing(RankCore):
-    def _look_for_quiet(self) -> None:
-        hashing, self._hashing = self._hashing, {}
-        rehashing, self._rehashing = self._rehashing, Rehashing(self._placement, self._jobs, self._digest)
-        super()._look_for_quiet()
-        self._hashing, self._rehashing = hashing, rehashing
+class FreesWhileHashing(Fetches):
+    def busy(self) -> set[Key]:
+        return {piece.key for pieces in (self._reads, self._unknown) for piece in pieces.values()}
 
 
 class FreesWhileComputing(RankCore):
@@ -55,10 +52,10 @@ class FreesWhileComputing(RankCore):
         self._batches = batches
 
 
-class TakesUnknownForQuiet(RankCore):
-    def _ended(self, end: ReadEnded) -> list[RankEffect]:
+class TakesUnknownForQuiet(Fetches):
+    def ended(self, end: ReadEnded) -> list[RankEffect]:
         known = ReadOutcome.FAILED if end.outcome is ReadOutcome.UNKNOWN else end.outcome
-        return super()._ended(ReadEnded(end.handle, known, end.detail))
+        return super().ended(ReadEnded(end.handle, known, end.detail))
 
 
 def _torn_is_quiet(self: SimFabric, read: UnderWay, release_us: int) -> None:
@@ -71,7 +68,7 @@ def _quieten(fabric: SimFabric, read: UnderWay) -> None:
     fabric._books.read_quiet(read.handle)
 
 
-class DiffersAtOnce(RankCore):
+class DiffersAtOnce(Fetches):
     def _settle(self, piece: Piece, blocks: tuple[BlockIndex, ...]) -> None:
         super()._settle(piece, blocks)
         order = self._orders.get(piece.order)
@@ -87,10 +84,10 @@ class SlotView(RankCore):
 
     def _hold(self, hold: Hold) -> None:
         super()._hold(hold)
-        if hold.key in self._dropping:
+        if hold.key in self.rooms.dropped:
             return
         slot = self._slots.setdefault(hold.key, next(n for n in range(64) if n not in self._slots.values()))
-        room = self._rooms[hold.key]
+        room = self.pages[hold.key]
         for group, pages in room.items():
             table = self._tables.setdefault(group, np.full((64, 256), 0, dtype=np.int32))
             table[slot, : len(pages)] = pages
@@ -205,7 +202,7 @@ PLANTS = (
         "the pages of an aborted room are given away while a read of our own into them is still under way",
         ("own_reads_ended",),
         6,
-        lambda: Parts(rank=FreesWhileReading),
+        lambda: Parts(replaced=(Replaced(rank_module, "Fetches", FreesWhileReading),)),
     ),
     Plant(
         "free_at_abort",
@@ -219,7 +216,12 @@ PLANTS = (
         "the pages of a dropped room are given away while they are hashed",
         ("own_digest_ended",),
         None,
-        lambda: Parts(rank=FreesWhileHashing),
+        lambda: Parts(
+            replaced=(
+                Replaced(rank_module, "Fetches", FreesWhileHashing),
+                Replaced(Rehashing, "busy", lambda self: set()),
+            )
+        ),
     ),
     Plant(
         "free_while_computing",
@@ -233,7 +235,7 @@ PLANTS = (
         "a read whose end is unknown counts as failed: nothing more is expected of it, and it lands",
         ("own_reads_ended", "landing", "right_commit"),
         6,
-        lambda: Parts(rank=TakesUnknownForQuiet),
+        lambda: Parts(replaced=(Replaced(rank_module, "Fetches", TakesUnknownForQuiet),)),
     ),
     Plant(
         "torn_is_quiet",
@@ -247,7 +249,7 @@ PLANTS = (
         "a rank says that a block differs while its other reads are under way, and only that block is fetched again",
         ("right_commit", "landing"),
         6,
-        lambda: Parts(rank=DiffersAtOnce),
+        lambda: Parts(replaced=(Replaced(rank_module, "Fetches", DiffersAtOnce),)),
     ),
     Plant(
         "slot_view",
@@ -261,7 +263,9 @@ PLANTS = (
         "source pages are free once they have been offered, and what a read brought is taken without a look at its sum",
         ("right_commit",),
         6,
-        lambda: Parts(rank=ChecksNothing, replaced=(Replaced(WorkerPump, "_perform", _read_already),)),
+        lambda: Parts(
+            replaced=(Replaced(rank_module, "Fetches", ChecksNothing), Replaced(WorkerPump, "_perform", _read_already)),
+        ),
     ),
     Plant(
         "pages_forgotten",

@@ -29,7 +29,7 @@ class OwnVoteOnly(Agreement):
 
 class LooksAgain(RankCore):
     def _compute(self, seq: Seq, orders: tuple[RowOrder, ...]) -> Compute:
-        waiting = {order.fetch.key for order in self._orders.values()}
+        waiting = {order.fetch.key for order in self.fetches._orders.values()}
         return super()._compute(seq, tuple(o for o in orders if o.key not in waiting))
 
 

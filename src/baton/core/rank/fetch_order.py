@@ -1,4 +1,4 @@
-"""What a rank keeps of the blocks it is fetching: orders, their pieces, and the workers they come from."""
+"""What a rank keeps of the blocks that it is fetching: orders, and their pieces."""
 
 from collections.abc import Mapping
 
@@ -7,13 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from baton.core.agreement import Fetch, Suspect
-from baton.core.handoff.plan import Leg, PairPlan
-from baton.core.ids import BlockIndex, GroupName, Key, RankId, Seal
-from baton.core.manifest import Manifest
+from baton.core.handoff.plan import Leg
+from baton.core.ids import BlockIndex, GroupName, Key, Seal
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """Some blocks of one group on one leg, read and hashed together."""
+    """Some blocks of one group on one leg, which are read and hashed together."""
 
     order: int
     key: Key
@@ -23,19 +22,8 @@ class Piece(msgspec.Struct, frozen=True):
     tries: int
 
 
-class SourcePeer(msgspec.Struct):
-    """A worker we may read from."""
-
-    manifest: Manifest
-    fabric: str
-    plan: PairPlan
-    legs: tuple[Leg, ...]  # into this rank
-    waiting: set[RankId]  # connections not answered yet
-    why: str = ""  # of the first one that failed
-
-
 class OpenOrder(msgspec.Struct):
-    """A fetch order under way: what is still open, what has gone on differing, and the sums it must match."""
+    """A fetch order under way. It knows what is still open, what has gone on differing, and which sums are to be found."""
 
     fetch: Fetch
     open: set[tuple[int, GroupName, BlockIndex]]
@@ -45,7 +33,7 @@ class OpenOrder(msgspec.Struct):
     found: dict[GroupName, NDArray[np.uint64]] = {}  # what the blocks of each run sum to, where the order says `tell`
 
     def note(self, group: GroupName, blocks: tuple[BlockIndex, ...], sums: NDArray[np.uint64], units: NDArray[np.int64]) -> None:
-        """Blocks have been hashed; of what they sum to these units are a leg's own."""
+        """Blocks have been hashed. These units of what they sum to are the leg's own."""
         if not self.fetch.tell:
             return
         run = self.fetch.runs[group]
@@ -55,7 +43,8 @@ class OpenOrder(msgspec.Struct):
         self.found[group][rows[:, None], units[None, :]] = sums[:, units]
 
     def sums_by_unit(self) -> dict[GroupName, NDArray[np.uint64]]:
-        """Of all blocks of the order, when all have been hashed; of groups that this rank has no part of, nothing."""
+        """Return what all blocks of the order sum to, once they have been hashed. A group that this rank has no part of is
+        empty."""
         if not self.fetch.tell:
             return {}
         none = np.zeros((0, 0), dtype=np.uint64)

@@ -11,8 +11,9 @@ from baton.core.memory.state import Placement
 NO_PAGES: NDArray[np.int32] = np.zeros(0, dtype=np.int32)
 
 
-class PageLists:
-    """Kept by what plans say. A list that has changed is a new array: a batch under way keeps the one it was given."""
+class BlockTables:
+    """Keeps the lists as plans say. A list that has changed is a new array: a batch under way keeps the one that it was
+    given."""
 
     def __init__(self, placement: Placement) -> None:
         self._placement = placement
@@ -23,11 +24,11 @@ class PageLists:
         return len(self._pages)
 
     def __getitem__(self, key: Key) -> dict[GroupName, NDArray[np.int32]]:
-        """The pages a room holds now."""
+        """Return the pages that a room holds now."""
         return self._pages[key]
 
     def add(self, hold: Hold) -> None:
-        """What was passed goes from the front, and pages come to the end."""
+        """A plan gives a room pages: those that were passed go from the front, and the new ones come to the end."""
         lists = self._pages.setdefault(hold.key, {})
         begins = self._begins.setdefault(hold.key, {})
         for group, passed in hold.passed.items():
@@ -37,17 +38,21 @@ class PageLists:
             lists[group] = np.concatenate((lists.get(group, NO_PAGES), np.asarray(more, dtype=np.int32)))
 
     def drop(self, key: Key) -> None:
-        """The room is over; one that holds nothing is no error."""
+        """A room holds no pages any more. It need not have held any."""
         self._pages.pop(key, None)
         self._begins.pop(key, None)
 
     def begins(self, key: Key) -> dict[GroupName, BlockIndex]:
-        """The block with which each list begins that does not begin with the first."""
+        """Return the block with which each list begins, of those that do not begin with the first."""
         found = self._begins[key].items()
         return {g: BlockIndex(passed * self._placement.blocks_per_page(g)) for g, passed in found if passed}
 
     def slots(self, key: Key, group: GroupName, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where these blocks of the sequence lie in the pool: page * k + j. Raises Bug: one of them was passed."""
+        """Return where these blocks of the sequence lie in the pool: page * k + j.
+
+        Raises:
+            Bug: one of them was passed
+        """
         k = self._placement.blocks_per_page(group)
         passed = self._begins[key].get(group, 0)
         at = blocks if k == 1 else blocks // k

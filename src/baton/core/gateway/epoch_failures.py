@@ -1,0 +1,89 @@
+"""What becomes of a request whose epoch a worker has failed, given up, or ended with.
+
+Failed ──▶ worth another try? ──yes──▶ another epoch, which counts unless it was nobody's or another request's doing
+              └──no──▶ the client is told
+PeerLost ──▶ a request that was computed alone is refused; the others go on elsewhere
+"""
+
+from typing import TYPE_CHECKING
+
+from baton.core.gateway.request import Request
+from baton.core.gateway.request_state import RequestState
+from baton.core.gateway.router import RegisteredWorker
+from baton.core.ids import Boot, Key, Micros
+from baton.core.marks import Mark
+from baton.core.messages import FailCode, Failed, Recompute, Withdrawn
+
+if TYPE_CHECKING:
+    from baton.core.gateway.front import Front
+
+
+class EpochFailures:
+    """Decides what becomes of the requests of one gateway when an epoch fails."""
+
+    def __init__(self, front: "Front") -> None:
+        self._front = front
+
+    def on_failed(self, sender: Boot, message: Failed, now: Micros) -> None:
+        """A worker says that an epoch has failed."""
+        front, epochs = self._front, self._front.epochs
+        request = front.requests.find(message.key, sender)
+        if request is None:
+            return
+        if message.code is FailCode.QUEUE_TIMEOUT and (request.admitted or request.said):  # it crossed with Admitted
+            epochs.another(request, message.code, message.detail, now, counts=False, needs_pair=False)
+        elif message.code in (FailCode.QUEUE_TIMEOUT, FailCode.DEADLINE_EXCEEDED):
+            epochs.fail(request, message.code, front.edge.why(request, message.code, now))
+        elif message.code is FailCode.OVERLOADED and message.retry:  # its queue is full, as another gateway fills it too
+            front.router.full(sender)
+            epochs.another(request, message.code, message.detail, now, counts=False, needs_pair=False)
+        elif message.retry:
+            if message.code is FailCode.WORKER_LOST and request.pair is not None:
+                front.membership.doubt(request.pair, now)
+            counts = not (epochs.suspects.innocent(request, sender) and self._acquit(request))
+            epochs.another(request, message.code, message.detail, now, counts=counts, needs_pair=False)
+        else:
+            if message.code is FailCode.POISON:
+                epochs.suspects.blamed(sender, message.key)
+            epochs.fail(request, message.code, message.detail)
+
+    def on_given_up(self, sender: Boot, message: Recompute | Withdrawn, now: Micros) -> None:
+        """A worker has given an epoch up, as others needed its memory more."""
+        request = self._front.requests.find(message.key, sender)
+        if request is not None:
+            epochs = self._front.epochs
+            epochs.another(request, FailCode.OVERLOADED, "gave way to others", now, counts=False, needs_pair=False)
+
+    def lost(self, worker: RegisteredWorker, why: str, now: Micros) -> None:
+        """A worker is gone: whoever needed it goes on elsewhere, or fails."""
+        front, epochs = self._front, self._front.epochs
+        boot, name = worker.register.manifest.boot, worker.register.name
+        tried = epochs.suspects.lost(boot)
+        if tried is not None:
+            self._convict(tried, f"{name} ended while it computed nothing else: {why}")
+        for request in [r for r in front.requests if r.pair is not None and boot in r.pair]:
+            assert request.pair is not None
+            if boot == request.pair[0] != request.pair[1] and request.state is RequestState.STREAMING:
+                continue  # its prefill is behind it
+            begun = bool(request.said)  # its client is told at once; whoever has heard nothing waits for a successor
+            counts = not (tried is not None and self._acquit(request))
+            detail = f"{worker.role} worker {name} was lost: {why}"
+            epochs.another(request, FailCode.WORKER_LOST, detail, now, counts=counts, needs_pair=begun)
+
+    def _acquit(self, request: Request) -> bool:
+        """An epoch has ended while a worker computed another request alone, so it was not this one's doing.
+
+        That excuses a request once: what workers say of it may be late or lost, and no request is to be tried without
+        end.
+        """
+        first, request.acquitted = not request.acquitted, True
+        self._front.marks[Mark.INNOCENT] += first
+        return first
+
+    def _convict(self, key: Key, how: str) -> None:
+        """A worker has ended in a step that was this request's alone, and another one has before."""
+        request = self._front.requests.in_room(key.room)
+        if request is not None:
+            self._front.marks[Mark.POISON] += 1
+            why = f"two workers have ended while they computed this request; {how}"
+            self._front.epochs.fail(request, FailCode.POISON, why)
