@@ -64,8 +64,7 @@ def _unfit(invalid: ValidationError, raw: bytes) -> HttpFault:
         return refuse(f"the body is {brief(first['input'])}; it must be a JSON object")
     field = str(first["loc"][0])[:64]
     # If a field may have one of several types, each type reports an error. The error of the type
-    # that
-    # fits the value says what is wrong.
+    # that fits the value says what is wrong.
     same = [e for e in errors if e["loc"][0] == first["loc"][0]]
     telling = [e for e in same if not e["type"].endswith("_type")] or same
     reasons: dict[str, list[str]] = {}

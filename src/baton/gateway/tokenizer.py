@@ -62,8 +62,7 @@ class Tokenizer:
         self._own = OwnTexts(vocabulary, self._special, byte_level=kinds == {"ByteLevel"})
         self._spellings: dict[int, Spelling] = {}
         # End tokens outside the vocabulary are dropped: the model cannot sample them, and
-        # `min_tokens`
-        # would try to mask them.
+        # `min_tokens` would try to mask them.
         self.eos_ids = tuple(TokenId(i) for i in eos_ids if 0 <= i < vocab_size)
         self.vocab_size = vocab_size
 

@@ -32,8 +32,7 @@ AHEAD = 2  # blocks prefetched: without it, a decode step of eight sequences tak
 LOW = np.float32(-3e38)
 _jit = numba.njit(nogil=True, cache=True, fastmath={"contract", "nsz"}, error_model="numpy")
 # Always inlined. For a function that is called, a process that compiles has another copy than one
-# that
-# loads compiled code; since sums may be reordered, the two would differ in their last bits.
+# that loads compiled code; since sums may be reordered, the two would differ in their last bits.
 _any_order = numba.njit(forceinline=True, fastmath={"contract", "nsz", "reassoc", "nnan"}, error_model="numpy")
 
 

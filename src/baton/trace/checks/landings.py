@@ -65,6 +65,5 @@ def _overlap(a: Ranges, b: Ranges) -> bool:
     """Whether a range of `a` overlaps one of `b`. The
     ranges within `a`, and within `b`, are disjoint."""
     # For each range of a: the number of b's ranges that begin before its end, less the number of
-    # b's
-    # ranges that end at or before its begin.
+    # b's ranges that end at or before its begin.
     return bool((np.searchsorted(b[0], a[1], "left") > np.searchsorted(b[1], a[0], "right")).any())
