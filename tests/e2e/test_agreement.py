@@ -34,7 +34,7 @@ def applied(journal: Path) -> list[StepPlan]:
     """The plans that a rank was given, in order, until its peer goes: then the fleet is ending, and some ranks have ended."""
     steps = [record for _, record in records([journal.read_bytes()])]
     plans = (s.event for s in steps if isinstance(s, Step) and isinstance(s.event, StepPlan))
-    return list(takewhile(lambda plan: not plan.part, plans))
+    return list(takewhile(lambda plan: not plan.disconnect, plans))
 
 
 @pytest.mark.timeout(300)

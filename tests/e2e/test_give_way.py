@@ -66,16 +66,16 @@ def test_each_is_sent_away_twice_by_more_urgent_ones(
         alone = [fleet.drawn(fleet.begin(pair, prompt, ANSWER)) for prompt in asked]
         urgent_alone = fleet.drawn(fleet.begin(pair, urgent, 2))
         for prompt, due in zip(asked, alone, strict=True):
-            before = events(fleet).get("retracted", 0)
+            before = events(fleet).get("offloaded", 0)
             patient = fleet.begin(pair, prompt, ANSWER, priority=5)
             for n in range(TIMES):
                 fleet.until_said(patient, 10 * (n + 1))
                 same(fleet.drawn(fleet.begin(pair, urgent, 2)), urgent_alone)
             same(fleet.drawn(patient), due)
-            assert events(fleet)["retracted"] - before >= TIMES
+            assert events(fleet)["offloaded"] - before >= TIMES
         fleet.settle()
         found = events(fleet)
-        assert found["retracted"] == found["resumed"]
+        assert found["offloaded"] == found["resumed"]
         assert "recompute" not in found
     finally:
         fleet.close()

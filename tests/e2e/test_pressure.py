@@ -69,7 +69,7 @@ def left_by(service: Service, clients: range) -> None:
     assert len(clients) - outcomes["done"] >= 0.5 * len(clients), outcomes
     service.wait_clean(5.0)  # the host store of every rank among it
     taken = events(service) - before
-    assert taken["retracted"] >= len(clients) / 10, taken
+    assert taken["offloaded"] >= len(clients) / 10, taken
     assert not taken.keys() & {"recompute", "copy_failed", "store_full", "stall"}
     whole = [1 + i % 250 for i in range(PAGES * 16 - 20)]
     assert len(service.ids(whole, max_tokens=20, ignore_eos=True)) == 20, "every page is there for one request"
@@ -87,7 +87,7 @@ def test_200_clients_leave_while_pages_are_short(service: Service) -> None:
     before = events(service)
     left_by(service, range(1_000, 1_200))
     taken = events(service) - before
-    assert taken["resumed"] < taken["retracted"], "nobody left while it was away"
+    assert taken["resumed"] < taken["offloaded"], "nobody left while it was away"
 
 
 def stream(service: Service, begun: threading.Event, prompt: list[int], **fields: Any) -> tuple[float, list[int]]:
@@ -151,7 +151,7 @@ def test_long_and_short_urgent_and_not_all_end_in_a_minute_of_pressure(service: 
     with ThreadPoolExecutor(12) as pool:
         answers = [answer for found in pool.map(client, range(12)) for answer in found]
     service.wait_clean(5.0)
-    assert (events(service) - before)["retracted"] >= 50
+    assert (events(service) - before)["offloaded"] >= 50
     for number, (_, _, said) in random.Random(1).sample(answers, 20):
         assert ask(service, number)[2] == said
     slowest = {p: max(seconds for _, (q, seconds, _) in answers if q == p) for p in (-1, 0, 1)}

@@ -15,7 +15,7 @@ from tests.core.handoff.layouts import Layout, extent, heads_of, layers_of, plac
 from baton.adapters.fabrics import build
 from baton.adapters.host_memory import HostMemory
 from baton.adapters.memory import HostPool
-from baton.core.agreement import Fetch, Hold, Meet, Offload, Rehash, Report, Restore, StepPlan, Vote, unpack_sums
+from baton.core.agreement import ConnectOrder, Fetch, Hold, Offload, Rehash, Report, Restore, StepPlan, Vote, unpack_sums
 from baton.core.handoff.plan import leg_seals, pair
 from baton.core.ids import BlockIndex, Boot, Epoch, GroupName, Key, Page, Rank, Room, Seal, Seq
 from baton.core.manifest import Manifest, PoolView, RankManifest
@@ -144,7 +144,7 @@ class Worker:
             for host, said in zip(self._hosts, found, strict=True):
                 host.poll()
                 report = host.report() or _NOTHING
-                said += [*report.ballots, *report.met, *report.rehashed]
+                said += [*report.ballots, *report.connected, *report.rehashed]
             if all(len(said) == answers for said in found):
                 return found
             assert self._woken.wait(PATIENCE_S), f"{found} of {answers} answers"
@@ -202,7 +202,7 @@ class Worker:
 
     def fetch(self, source: "Worker") -> None:
         """All rooms are read from another worker, and verified."""
-        self.order(1, meet=(Meet(source.manifest, "shm"),))
+        self.order(1, connect=(ConnectOrder(source.manifest, "shm"),))
         holds = self.take()
         fetches = [self._fetch(source, room) for room in self.rooms]
         self.vote(hold=holds, fetch=tuple(fetches))

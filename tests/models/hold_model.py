@@ -19,7 +19,7 @@ import msgspec
 import pytest
 from tests.core.build import GREEDY, KV, drawn, manifest, settings
 
-from baton.core.agreement import Ballot, Met, Report, RowResult, StepResult, Vote
+from baton.core.agreement import Ballot, ConnectResult, Report, RowResult, StepResult, Vote
 from baton.core.effects import Effect, Issue, Send
 from baton.core.errors import Bug
 from baton.core.events import LeaderEvent, MessageReceived, PeerConnected, PeerLost, RankReported
@@ -242,7 +242,7 @@ class HoldModel(System[State]):
                 leader.step(MessageReceived(GATEWAY, Introduce(source, "", theirs)), NOW)
                 leader.worker.gateways.clear()
                 chain = leader.worker.agreement.chain
-                met = (Met(source, ""),)
+                met = (ConnectResult(source, ""),)
                 leader.step(RankReported(Report(Rank(0), boot, chain.seq, chain.value, (), (), (), met, (), 0)), NOW)
                 asks = leader.step(PeerConnected(source), NOW)
                 (hello,) = [e.message for e in asks if isinstance(e, Send) and isinstance(e.message, Hello)]

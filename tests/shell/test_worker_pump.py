@@ -62,7 +62,7 @@ class Host:
     def report(self) -> Report | None:
         if not self.applied:
             return None
-        return Report(Rank(0), OURS, self.applied.pop(), b"", ballots=(), quiet=(), steps=(), met=(), rehashed=(), reads=0)
+        return Report(Rank(0), OURS, self.applied.pop(), b"", ballots=(), quiet=(), steps=(), connected=(), rehashed=(), reads=0)
 
 
 class Lines:

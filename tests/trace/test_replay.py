@@ -10,7 +10,7 @@ from tests.trace.plants import EagerFront, HastyDecode, KeepingPrefill, LoudRank
 from tests.trace.rig import Bytes, RecordedWorld, read, replayed, steps_of
 from tests.trace.scenarios import SCENARIOS, journals
 
-from baton.core.agreement import Meet, StepPlan
+from baton.core.agreement import ConnectOrder, StepPlan
 from baton.core.effects import Send
 from baton.core.errors import Overloaded
 from baton.core.events import (
@@ -163,7 +163,7 @@ def test_a_rank_in_a_process_of_its_own_writes_a_log_of_its_own() -> None:
     sink = Bytes()
     parts = RankParts(Rank(0), Boot(3), (manifest("decode", 3).placement(0),), True)
     rank = recorded(parts.make(Plans()), parts, Recorder(sink))
-    rank.step(StepPlan(Seq(1), meet=(Meet(manifest("prefill", 2), "shm"),)), T0)
+    rank.step(StepPlan(Seq(1), connect=(ConnectOrder(manifest("prefill", 2), "shm"),)), T0)
     rank.step(Connected(RankId(Boot(2), Boot(2), Rank(0)), ""), T0)
     assert report_of(rank) is not None
     assert [type(s.event).__name__ for s in steps_of(sink.data)] == ["StepPlan", "Connected", "ReportDue"]

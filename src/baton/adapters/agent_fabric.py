@@ -1,15 +1,17 @@
 """A fabric over a transfer engine (NIXL, Mooncake): one-sided READs by its agents.
 
-    pump thread: connect, submit, cancel, poll ──▶ Desk ──▶ fabric thread: the only caller of the engine's agents
-                                                            (on one host posting may copy before it returns, GIL released)
+    pump thread: connect, submit, cancel, poll ──▶ OpenReads ──▶ fabric thread: calls the agents
 
-Reads are cut into parts; a few parts are under way at a time, oldest read first. An idle owner still has to call into its
-engine now and then, or small reads from it and new connections stand still.
+Reads are split into parts; a few parts are under way at a time, oldest read first. On one host
+posting a part may copy its bytes before it returns, with the GIL released. An idle source still has
+to call into its engine now and then, or small reads from it and new connections make no progress.
 
-One agent owns our pools for others to read; each peer is read through another agent (agent_reads.py says why).
+One agent exposes our pools; each peer is read through an agent of its own (agent_reads.py says
+why).
 
-Invariants: nothing from the wire reaches an engine's deserialiser but an agent's own metadata, and that only inside our
-schema. All agents are deleted before the interpreter exits: a process that exits with a live one may crash.
+Invariants: the engine's deserialiser gets nothing from the network except an agent's metadata, and
+that only inside our schema. All agents are deleted before the interpreter exits, because a process
+that exits with a live agent may crash.
 """
 
 import atexit
@@ -32,10 +34,10 @@ from baton.core.manifest import RankManifest
 from baton.ports.clock import Clock
 from baton.ports.fabric import Capabilities, Copies, FabricEvent, Handle, Pool, ReadOutcome
 
-REGISTER_TIMEOUT_S = 60.0  # of our pools, while nobody waits for us yet
+REGISTER_TIMEOUT_S = 60.0  # for registering our pools; no peer waits for us at this time
 ADDRESS_LIMIT = 1 << 62  # offsets added to an address stay inside int64
-BUSY_US = 30  # a look at the engine takes 1 us; one that took longer moved something, so look again at once
-SHORTEST_WAIT_S, MOVING_WAIT_S, IDLE_WAIT_S = 20e-6, 100e-6, 1e-3  # between looks, doubling while nothing moves
+BUSY_US = 30  # a look takes 1 us; one that takes longer has moved bytes, so look again at once
+SHORTEST_WAIT_S, MOVING_WAIT_S, IDLE_WAIT_S = 20e-6, 100e-6, 1e-3  # pauses between looks; they double while nothing moves
 T = TypeVar("T")
 
 
@@ -51,9 +53,10 @@ class AgentMetadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class TransferEngine:
     """A transfer engine as a fabric needs it.
 
-    name: the fabric's
-    source: makes the agent that owns our pools; its argument is the agent's name. Raises ConfigError
-    reader: makes an agent that reads; names differ. Raises ConfigError
+    Attributes:
+        name: name of the fabric
+        source: makes the agent that exposes our pools, from a name for it; raises ConfigError
+        reader: makes an agent that reads, from a name of its own; raises ConfigError
     """
 
     name: str
@@ -63,10 +66,12 @@ class TransferEngine:
 
 
 class AgentFabric:
-    """ports.fabric.Fabric over an engine. `wake` is called from the fabric thread when `poll` has something.
+    """Implements ports.fabric.Fabric over an engine.
+
+    `wake` is called from the fabric thread when `poll` has events.
 
     Raises:
-        ConfigError: the engine does not start here
+        ConfigError: the engine does not start on this machine
     """
 
     def __init__(self, engine: TransferEngine, boot: Boot, rank: int, wake: Callable[[], None], clock: Clock) -> None:
@@ -104,13 +109,14 @@ class AgentFabric:
         )
 
     def connect(self, peer: RankId, manifest: RankManifest) -> None:
-        """Load a peer's metadata, on the fabric thread; a peer that is gone may show at the first read only."""
+        """Load a peer's metadata, on the fabric thread. A
+        dead peer may be noticed only at the first read."""
         attempt = self._peers.want(peer, manifest)
         if attempt is not None:
             self._post(lambda: self._reach(attempt))
 
     def disconnect(self, peer: RankId) -> None:
-        """Forget a peer and tear down the endpoint to it; its reads end FAILED."""
+        """Forget a peer and tear down its endpoint; reads from it end FAILED."""
         with self._reads.lock:
             link = self._peers.drop(peer)
             if link is not None:
@@ -124,11 +130,11 @@ class AgentFabric:
             self._post(lambda: self._progress.begin(read, link))
 
     def cancel(self, handle: Handle) -> None:
-        """No further part is posted; the read ends FAILED when the parts under way have."""
+        """Post no further part of a read; it ends FAILED when its parts under way have ended."""
         self._reads.stop(handle, "cancelled")
 
     def poll(self) -> list[FabricEvent]:
-        """All events since the last call."""
+        """Return all events since the last call."""
         return self._reads.collect()
 
     def close(self) -> None:
@@ -145,14 +151,14 @@ class AgentFabric:
             self._reads.lock.notify_all()
 
     def _do(self, work: Callable[[], T]) -> T:
-        """Run on the fabric thread and wait for what comes out."""
+        """Run `work` on the fabric thread and wait for its result."""
         future: Future[T] = Future()
 
         def command() -> None:
             if future.set_running_or_notify_cancel():
                 try:
                     future.set_result(work())
-                except BaseException as error:  # noqa: BLE001  carried to the caller, who raises it
+                except BaseException as error:  # noqa: BLE001  passed to the caller, which raises it
                     future.set_exception(error)
 
         with self._reads.lock:
@@ -201,7 +207,8 @@ class AgentFabric:
         self._agent.close()
 
     def _run_commands(self, wait_s: float) -> bool:
-        """Run what the pump has asked for, waiting so long for it to ask; False when it wants us to end."""
+        """Run the pump's commands, after waiting up to
+        `wait_s` for one; False = the thread must end."""
         with self._reads.lock:
             if wait_s and not self._commands and not self._peers.closed:
                 self._reads.lock.wait(wait_s)
@@ -213,7 +220,7 @@ class AgentFabric:
 
 
 def agent_name(boot: Boot, rank: int) -> str:
-    """The name of a rank's agent; it carries the boot, so a restarted rank is another agent."""
+    """Return the name of a rank's agent. It has the boot, so a restarted rank is another agent."""
     return f"baton-{boot:016x}-{rank}"
 
 

@@ -1,19 +1,21 @@
-"""How reads by a transfer engine make progress on the fabric thread, and how they end when they do not.
+"""Reads by a transfer engine: how they progress on the fabric thread, and how they are ended.
 
     begin ─▶ parts posted, oldest read first, WINDOW_PARTS under way ─▶ all done ─▶ OK
-                │ cancel, deadline: no further part; wait for those under way ─────▶ FAILED
-                │   ... GRACE_US later, or at once when a part breaks:
+                │ cancel, deadline: post no further part; wait for those under way ─▶ FAILED
+                │   ... GRACE_US later, or at once if a part breaks:
                 └─▶ the peer's reading agent is deleted, which ends all reads from it ─▶ FAILED
-                        ... the engine keeps a part, so the agent lives on: UNKNOWN for all that were under way through it,
-                            GRACE_US later; tried again until the engine lets go: the agent is deleted ─▶ Released
+                      ... if the engine keeps a part, the agent cannot be deleted. GRACE_US later
+                          all reads with parts under way through it end ─▶ UNKNOWN
+                          when the engine lets go and the agent is deleted ─▶ Released
 
-Invariant: a read of which a part was given back before it was done is not quiet until the agent has been deleted, whatever
-the engine said when it took that part back: NIXL takes one whose bytes still come.
+Invariant: if a part was released before it was done, its read may land until the agent is deleted,
+even if the engine accepted the release: NIXL accepts it for parts whose bytes still come.
 
-Each peer is read through an agent of its own, because only the end of an agent (NIXL: of its UCX worker) ends its reads: after
-NIXL's `remove_remote_agent` alone, a read over TCP from a source that had been stopped still landed when the source woke.
+Each peer is read through an agent of its own, because only the deletion of an agent (in NIXL: of
+its UCX worker) ends its reads. After NIXL's `remove_remote_agent` alone, a TCP read from a stopped
+source still landed when the source continued.
 
-Everything here runs on the fabric thread.
+Everything in this module runs on the fabric thread.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,16 +29,16 @@ from baton.core.ids import GroupName, Micros, RankId
 from baton.ports.clock import Clock
 from baton.ports.fabric import ReadOutcome
 
-WINDOW_PARTS = 4  # under way at a time over all reads; keeps a network busy, and means nothing where posting copies
-GRACE_US = 2_000_000  # from a stop to the end of the reading agent, and from there to UNKNOWN: 1 s drains the window at 1 Gbit/s
+WINDOW_PARTS = 4  # under way over all reads; keeps a network busy; no effect if posting copies
+GRACE_US = 2_000_000  # from stop to tear-down, and from there to UNKNOWN; 1 s drains the window at 1 Gbit/s
 
 
 class PartState(Enum):
-    """What an engine says about one posted part."""
+    """The state of a posted part, as the engine reports it."""
 
     MOVING = "moving"
     DONE = "done"
-    BROKEN = "broken"  # ended badly; some of its requests may still be under way until the endpoint is torn down
+    BROKEN = "broken"  # failed; some of its requests may be under way until the endpoint is torn down
 
 
 class Part(Protocol):
@@ -46,49 +48,51 @@ class Part(Protocol):
 
     @property
     def state(self) -> PartState:
-        """As of the last look."""
+        """The state at the last look."""
         ...
 
     def look(self) -> PartState:
-        """Ask the engine, which may also let it work."""
+        """Ask the engine for the state; this may also let the engine make progress."""
         ...
 
     def release(self) -> bool:
-        """Give it back; False if the engine will not have it yet. May be asked again."""
+        """Release the part; returns False if the engine
+        does not allow it yet. May be called again."""
         ...
 
 
 class Agent(Protocol):
-    """One instance of a transfer engine. Every call on one thread at a time."""
+    """One instance of a transfer engine. Only one thread may call it at a time."""
 
     def register(self, regions: Sequence[Region]) -> bytes:
-        """Make memory readable and ready as a target; what a peer's agent needs to find us. Raises ConfigError."""
+        """Register memory as source and target; returns the
+        metadata that peers need. Raises ConfigError."""
         ...
 
     def add(self, metadata: bytes) -> str:
-        """Learn a peer; the name that stands in its metadata. Raises FabricError."""
+        """Load a peer's metadata; returns the name in it. Raises FabricError."""
         ...
 
     def remove(self, name: str) -> None:
-        """Close what leads to a peer and forget it. An unknown name is ignored."""
+        """Close the connection to a peer and forget it. An unknown name is ignored."""
         ...
 
     def post(self, name: str, ranges: Ranges) -> Part:
-        """Start to read. Raises FabricError: refused before anything was submitted."""
+        """Start a read. Raises FabricError if it is refused; then nothing was submitted."""
         ...
 
     def progress(self) -> None:
-        """Let the engine work where it has no thread of its own."""
+        """Let an engine without a thread of its own make progress."""
         ...
 
     def close(self) -> None:
-        """Delete the instance, which ends all it does; nobody may hold a part of it any more."""
+        """Delete the instance, which ends all its work. No part of it may be in use any more."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PartLimits:
-    """Of one part. A stop is seen between parts."""
+    """Limits of one part. A stop takes effect between parts."""
 
     part_bytes: int
     part_ranges: int
@@ -96,12 +100,14 @@ class PartLimits:
 
 @dataclass(slots=True, eq=False)
 class Link:
-    """A peer as the fabric thread knows it.
+    """The fabric thread's view of a peer.
 
-    reader: the agent that reads from it, None until needed (again)
-    leaving: why the reader is to go, while the engine keeps a part of it: nothing may be posted. "" if it is not
-    leaving_since: when that was first tried
-    forgotten: the peer will not be read again through this link
+    Attributes:
+        reader: the agent that reads from the peer; None until it is needed (again)
+        leaving: why the reader must be deleted, while the engine keeps a part of it and nothing may
+            be posted; "" = it need not be deleted
+        leaving_since: time of the first attempt to delete it
+        forgotten: the peer will not be read again through this link
     """
 
     peer: RankId
@@ -120,19 +126,19 @@ class _Job:
     link: Link
     waiting: list[Ranges]  # parts to post, the next one last
     moving: list[Part] = field(default_factory=list)
-    adrift: bool = False  # a part was given back before it was done: it may land until the reader has been deleted
-    why: str = ""  # it must end early
+    adrift: bool = False  # a part was released before it was done, so it may land until the reader is deleted
+    why: str = ""  # why the read must end early; "" = it need not
     stopped_at: Micros | None = None
-    ended: bool = False  # UNKNOWN was said; Released is owed
+    ended: bool = False  # it ended UNKNOWN, and Released has still to be reported
 
     @property
     def may_land(self) -> bool:
-        """Whether something of it may still come."""
+        """Whether bytes of the read may still land."""
         return bool(self.moving) or self.adrift
 
 
 class AgentReads:
-    """The reads under way. `make_reader` makes an agent in which our pools are registered as targets."""
+    """The reads under way. `make_reader` makes an agent with our pools registered as targets."""
 
     def __init__(self, make_reader: Callable[[], Agent], reads: OpenReads, clock: Clock, limits: PartLimits) -> None:
         self._make_reader, self._reads, self._clock, self._limits = make_reader, reads, clock, limits
@@ -141,14 +147,14 @@ class AgentReads:
 
     @property
     def idle(self) -> bool:
-        """No read is open."""
+        """Whether no read is open."""
         return not self._jobs
 
     def load(self, link: Link) -> None:
         """Make the agent that reads from a peer; takes about 20 ms.
 
         Raises:
-            FabricError: its metadata does not parse or is another agent's
+            FabricError: the peer's metadata does not parse, or is another agent's
         """
         reader = self._make_reader()
         try:
@@ -163,12 +169,13 @@ class AgentReads:
             self._links.append(link)
 
     def begin(self, read: OpenRead, link: Link) -> None:
-        """Take in a read."""
+        """Begin a read."""
         parts = cut(read.ranges, part_bytes=self._limits.part_bytes, part_ranges=self._limits.part_ranges)
         self._jobs.append(_Job(read, link, parts[::-1]))
 
     def tear_down(self, link: Link, why: str) -> None:
-        """End all reads from a peer by ending the agent that reads from it; a later read makes a new one."""
+        """End all reads from a peer by deleting its
+        reading agent; a later read makes a new agent."""
         for job in self._of(link):
             self._stop(job, why)
         if link.reader is None or link.leaving:
@@ -178,13 +185,14 @@ class AgentReads:
         self._delete_reader(link)
 
     def forget(self, link: Link) -> None:
-        """The peer will not be read again; its reading agent stays ours until the engine lets go of it."""
+        """Note that a peer will not be read again; keep
+        its agent until the engine lets go of it."""
         link.forgotten = True
         self.tear_down(link, "disconnected")
         self._drop_links()
 
     def step(self) -> bool:
-        """Post at most one part and look at every read. True if anything moved on."""
+        """Post at most one part and look at every read; returns whether anything progressed."""
         for link in [link for link in self._links if link.leaving]:
             self._delete_reader(link)
         self._drop_links()
@@ -199,13 +207,14 @@ class AgentReads:
         return moved
 
     def progress(self) -> None:
-        """Let UCX work on every connection."""
+        """Let the engine make progress on every connection."""
         for link in self._links:
             if link.reader is not None:
                 link.reader.progress()
 
     def shut_down(self) -> None:
-        """End every reading agent; all reads end but those that may land through an agent which the engine keeps."""
+        """Delete every reading agent. Reads end, except
+        those that may land through an agent still kept."""
         for link in list(self._links):
             self.forget(link)
         for job in self._jobs:
@@ -216,7 +225,7 @@ class AgentReads:
         return [job for job in self._jobs if job.link is link]
 
     def _delete_reader(self, link: Link) -> None:
-        """Give back what was posted through an agent that is to go, and delete it if the engine has taken everything."""
+        """Release the parts of an agent that must go, and delete the agent if all are released."""
         assert link.reader is not None
         jobs = self._of(link)
         for job in jobs:
@@ -239,7 +248,7 @@ class AgentReads:
             job.waiting.clear()
 
     def _heed(self, job: _Job) -> None:
-        """Stop what must end early; tear down the endpoint where that was not enough."""
+        """Stop a read that must end early; tear down the endpoint if that was not enough."""
         now = self._clock.now()
         if job.read.stop:
             self._stop(job, job.read.stop)
@@ -254,7 +263,7 @@ class AgentReads:
             self._reads.end(job.read, ReadOutcome.UNKNOWN, job.why)
 
     def _look(self, job: _Job) -> bool:
-        """Look at the parts under way; True if one has ended."""
+        """Look at the parts under way; returns True if one has ended."""
         there = len(job.moving)
         job.moving = [part for part in job.moving if not (part.look() is PartState.DONE and part.release())]
         broken = next((part.why for part in job.moving if part.state is PartState.BROKEN), None)
@@ -264,7 +273,7 @@ class AgentReads:
         return len(job.moving) != there
 
     def _finish(self, job: _Job) -> bool:
-        """State the job's end if it has come; True when nothing more is owed."""
+        """Report the job's end if it has come; returns True if nothing is left to report."""
         if job.may_land or job.waiting:
             return False
         if job.ended:
@@ -287,9 +296,10 @@ class AgentReads:
         return True
 
     def _ready(self, job: _Job) -> bool:
-        """Whether its peer can be read. After a tear-down a new agent is made once the old one has been deleted.
+        """Whether the job's peer can be read.
 
-        A read waits GRACE_US for that; after it one fails at once, so that it may be tried elsewhere.
+        After a tear-down, a new agent is made once the old one is deleted. A read waits GRACE_US
+        for that; later reads fail at once, so that their requests can go elsewhere.
         """
         if job.link.leaving:
             if self._clock.now() >= job.link.leaving_since + GRACE_US:

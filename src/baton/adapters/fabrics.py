@@ -1,5 +1,7 @@
-"""Which fabrics there are, in order of preference, and which of them work here. core/manifest.py has the rule by which two
-workers choose one (`choose_fabric`)."""
+"""The fabrics in order of preference, and which of them work on this machine.
+
+`choose_fabric` in core/manifest.py is the rule by which two workers choose one.
+"""
 
 import importlib.util
 import time
@@ -23,7 +25,7 @@ CONNECT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class FabricParts:
-    """What a fabric is made of. `wake` is called from its thread whenever `poll` has something."""
+    """Arguments to make a fabric. `wake` is called from its thread when `poll` has events."""
 
     boot: Boot
     rank: int
@@ -38,7 +40,7 @@ Factory = Callable[[FabricParts], Fabric]
 
 @dataclass(frozen=True, slots=True)
 class FabricEntry:
-    """One fabric: how it is made, and what keeps it from working here ("" if nothing does)."""
+    """One fabric: how to make it, and why it does not work on this machine ("" = it works)."""
 
     make: Factory
     obstacle: Callable[[], str]
@@ -104,25 +106,25 @@ def build(
     settings: FabricSettings = DEFAULTS,
     secret: Secret | None = None,
 ) -> Fabric:
-    """Make a fabric by name. `wake` is called from its thread whenever `poll` has something.
+    """Make a fabric by name. `wake` is called from its thread when `poll` has events.
 
     Raises:
-        ConfigError: no such fabric, or it does not work here
+        ConfigError: there is no such fabric, or it does not work on this machine
     """
     return make(name, FabricParts(boot, rank, wake, clock, settings, secret))
 
 
 def make(name: str, parts: FabricParts) -> Fabric:
-    """As `build`."""
+    """Make a fabric by name from `parts`; raises ConfigError as `build` does."""
     require_fabric(name)
     return FABRICS[name].make(parts)
 
 
 def connect_and_wait(fabric: Fabric, peer: RankId, manifest: RankManifest) -> None:
-    """Connect, for callers without a pump: no read may be open.
+    """Connect and wait for the result; for callers without a pump. No read may be open.
 
     Raises:
-        FabricError: the peer cannot be reached, or there is no answer for CONNECT_S
+        FabricError: the peer cannot be reached, or does not answer within CONNECT_S
     """
     fabric.connect(peer, manifest)
     until = time.monotonic() + CONNECT_S
@@ -138,7 +140,8 @@ def connect_and_wait(fabric: Fabric, peer: RankId, manifest: RankManifest) -> No
 
 
 def require_fabric(name: str) -> None:
-    """That a fabric works here. Raises ConfigError, saying what keeps it from that and what there is."""
+    """Raise ConfigError unless the fabric works here;
+    the message says why and what is available."""
     if name not in FABRICS:
         raise ConfigError(f"no fabric {name!r}: there are {', '.join(FABRICS)}")
     if why := FABRICS[name].obstacle():
@@ -147,16 +150,16 @@ def require_fabric(name: str) -> None:
 
 
 def usable(names: Sequence[str]) -> list[str]:
-    """Of several fabrics those that work here; a single one is taken at its word, and `make` says what is wrong with it."""
+    """Return the fabrics that work here. A single name is returned unchecked; `make` checks it."""
     return [name for name in names if len(names) == 1 or not FABRICS[name].obstacle()]
 
 
 def available() -> dict[str, str]:
-    """Every fabric's name -> what keeps it from working here, "" if nothing does."""
+    """Return, for every fabric's name, why it does not work here ("" = it works)."""
     return {name: entry.obstacle() for name, entry in FABRICS.items()}
 
 
 def near(ours: Mapping[str, Fabric]) -> dict[str, str]:
-    """What a rank's manifest says of its fabrics that stay on their host: name -> the host (`RankManifest.near`)."""
+    """Return the host of every fabric that cannot leave its host, for `RankManifest.near`."""
     here = this_host().place
     return {name: here for name, fabric in ours.items() if fabric.capabilities.same_host_only}

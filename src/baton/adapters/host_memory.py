@@ -1,9 +1,10 @@
-"""Port HostStore in this process's own memory, beside pools that lie in host memory.
+"""Implements the port HostStore with this process's own memory, for pools in host memory.
 
 save, load ──▶ queue ──▶ one thread copies (GIL released) ──▶ poll
 
-The memory is one mapping of the bound's size, of which the kernel gives a page when it is first written. A copy takes
-whatever ranges of it are free, in as many pieces as there are, so that nothing is lost between copies and the bound is exact.
+The memory is one mapping of the full size; the kernel provides a page when it is first written. A
+copy takes any free ranges, in as many pieces as necessary, so there is no fragmentation and the
+bound is exact.
 """
 
 import mmap
@@ -21,22 +22,23 @@ from baton.core.work import Copied, HostCopy
 from baton.ports.fabric import Pool
 
 Ints = NDArray[np.int64]
-BUDGET_BYTES = 64 << 20  # between two looks at whether to stop
+BUDGET_BYTES = 64 << 20  # copied between two checks whether to stop
 
 
 class Space:
-    """Which ranges of [0, total) are free."""
+    """Keeps track of the free ranges of [0, total)."""
 
     def __init__(self, total: int) -> None:
         self._free: list[tuple[int, int]] = [(0, total)] if total else []
 
     @property
     def free(self) -> int:
-        """Bytes that nobody has."""
+        """The number of free bytes."""
         return sum(end - start for start, end in self._free)
 
     def take(self, nbytes: int) -> list[tuple[int, int]] | None:
-        """Ranges [start, end) of so many bytes together, the lowest first; None where there are not so many."""
+        """Take ranges [start, end) of `nbytes` together,
+        lowest first; None if not enough are free."""
         if nbytes > self.free:
             return None
         taken = []
@@ -49,7 +51,7 @@ class Space:
         return taken
 
     def give_back(self, ranges: list[tuple[int, int]]) -> None:
-        """They are free again."""
+        """Make ranges free again."""
         merged: list[tuple[int, int]] = []
         for start, end in sorted(self._free + ranges):
             if merged and merged[-1][1] == start:
@@ -63,9 +65,9 @@ class HostMemory:
     """Implements HostStore.
 
     Args:
-        pools: of this rank, in host memory
-        block_bytes: of a block (or slot) of each group
-        total: bytes that all copies together may take
+        pools: this rank's pools, in host memory
+        block_bytes: bytes of a block (or slot) of each group
+        total: most bytes of all copies together
         wake: called from the copying thread when a copy has ended
     """
 
@@ -87,7 +89,7 @@ class HostMemory:
         self._lock = threading.Lock()
         self._stop = np.zeros(1, dtype=np.int64)
         self._queue: SimpleQueue[tuple[HostCopy, Ints, Ints, Ints] | None] = SimpleQueue()
-        self._thread: threading.Thread | None = None  # from the first copy on: most workers never make one
+        self._thread: threading.Thread | None = None  # started by the first copy; most workers never need it
 
     @property
     def held(self) -> Mapping[Key, Mapping[GroupName, int]]:
@@ -131,7 +133,7 @@ class HostMemory:
         return {g: len(slots) * self._block_bytes[g] for g, slots in copy.slots.items()}
 
     def _blocks(self, copy: HostCopy) -> tuple[Ints, Ints]:
-        """Addresses and sizes of the blocks in our pools. Raises Bug: one is outside."""
+        """Return addresses and sizes of the blocks in our pools. Raises Bug if one is outside."""
         addresses, sizes = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         for group, slots in copy.slots.items():
             size, pool = self._block_bytes[group], self._pools[group]
@@ -142,7 +144,7 @@ class HostMemory:
         return np.concatenate(addresses), np.concatenate(sizes)
 
     def _ranges(self, ranges: list[tuple[int, int]]) -> tuple[Ints, Ints]:
-        """Addresses and sizes of ranges of our own memory."""
+        """Return addresses and sizes of ranges of the store's memory."""
         pairs = np.array(ranges, dtype=np.int64).reshape(-1, 2)
         return pairs[:, 0] + int(self._memory.ctypes.data), pairs[:, 1] - pairs[:, 0]
 
@@ -167,7 +169,10 @@ class HostMemory:
 
 
 def paired(source: tuple[Ints, Ints], target: tuple[Ints, Ints]) -> tuple[Ints, Ints, Ints]:
-    """Two lists of (address, size) of equal length in bytes, cut at the borders of both: sources, targets, sizes."""
+    """Cut two lists of (address, size), equal in total bytes, at the borders of both.
+
+    Returns (sources, targets, sizes).
+    """
     ends = [np.cumsum(sizes) for _, sizes in (source, target)]
     assert int(ends[0][-1:].sum()) == int(ends[1][-1:].sum()), "both are as long"
     borders = np.union1d(*ends)

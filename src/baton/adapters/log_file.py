@@ -1,4 +1,4 @@
-"""Files that a process's log goes to: new ones only, readable by their owner alone."""
+"""The files of recorded logs: always new files, readable only by their owner."""
 
 import os
 from itertools import count
@@ -13,15 +13,15 @@ SUFFIX = ".baton-log"
 
 
 def log_path(directory: Path, name: str, number: int = 1) -> Path:
-    """Where the `number`-th incarnation of a process writes."""
+    """Return the path of the log of a process's `number`-th incarnation."""
     return directory / (f"{name}{SUFFIX}" if number == 1 else f"{name}.{number}{SUFFIX}")
 
 
 def open_log(where: Path, name: str) -> "LogFile":
-    """A log in that new file; in an existing directory, in the first free file of that process.
+    """Create a log file at `where`; in a directory, at the first free path for the process.
 
     Raises:
-        ConfigError: the file exists, or cannot be made
+        ConfigError: the file exists, or cannot be created
     """
     if not where.is_dir():
         return LogFile(where)
@@ -31,18 +31,19 @@ def open_log(where: Path, name: str) -> "LogFile":
             try:
                 return LogFile(path)
             except FileExists:
-                continue  # made by another process since
+                continue  # another process has just created it
     raise AssertionError("count never ends")
 
 
 class FileExists(ConfigError):
-    """A log is never written over another."""
+    """The log file exists; logs are never overwritten."""
 
 
 class LogFile:
-    """Takes whole frames; what was taken survives the end of this process, however it ends.
+    """A log file. Frames written to it survive the end of this process, however it ends.
 
-    A write that fails ends the log at its last whole frame, not the process: serving goes before writing down.
+    If a write fails, the log ends at its last complete frame and the process continues: serving is
+    more important than recording.
     """
 
     def __init__(self, path: Path) -> None:
@@ -56,7 +57,7 @@ class LogFile:
         self._size = 0
 
     def write(self, data: bytes, /) -> None:
-        """Append, as far as the disk allows."""
+        """Append complete frames, as far as the disk allows."""
         if self._fd < 0:
             return
         rest = memoryview(data)
@@ -71,7 +72,7 @@ class LogFile:
         self._size += len(data)
 
     def close(self) -> None:
-        """Close the file; later writes go nowhere."""
+        """Close the file; later writes are ignored."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)

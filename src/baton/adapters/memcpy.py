@@ -1,7 +1,8 @@
-"""Copy lists of byte ranges without the interpreter: one call, the GIL released, stopped from outside by a word in memory.
+"""Copies lists of byte ranges in one compiled call, with the GIL released.
 
-A Python loop over `ctypes.memmove` takes the GIL back after every range, up to a switch interval (5 ms) each where
-another thread computes in Python.
+Another thread can stop it through a word in memory. A Python loop over `ctypes.memmove` would take
+the GIL back after every range, which may take up to a switch interval (5 ms) while another thread
+runs Python.
 """
 
 import numba
@@ -9,9 +10,9 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-CHUNK_BYTES = 4 << 20  # the stop word is looked at every so many bytes
-PIECE_BYTES = 512 << 10  # longer ranges are cut: beyond its threshold the C library streams past the cache, which is slower here
-RANGE_COST = 512  # a range counts as so many bytes more, so that tiny ones do not hide the stop word
+CHUNK_BYTES = 4 << 20  # bytes copied between two looks at the stop word
+PIECE_BYTES = 512 << 10  # longer ranges are cut: for those the C library bypasses the cache, which is slower here
+RANGE_COST = 512  # bytes added for each range, so that many tiny ranges do not delay the stop
 
 _memcpy = types.ExternalFunction("memcpy", types.uintp(types.uintp, types.uintp, types.uintp))
 
@@ -44,11 +45,14 @@ def copy_ranges(
     budget: int,
     stop: NDArray[np.int64],
 ) -> None:
-    """Copy on from `cursor` until about `budget` bytes are moved, the ranges end, or `stop[0]` is not zero.
+    """Copy from `cursor` on, until about `budget` bytes are moved, all is copied, or `stop[0]` is
+    set.
 
-    source, target: int64 [n], addresses; they must be valid, nothing is checked here
-    nbytes: int64 [n]
-    cursor: int64 [2], range index and offset inside it; (0, 0) at first, (n, 0) when all is copied
-    stop: int64 [1], may be set by another thread while this runs
+    Args:
+        source, target: int64 [n], addresses; they must be valid, they are not checked
+        nbytes: int64 [n], sizes of the ranges
+        cursor: int64 [2], index of a range and offset in it; is advanced from (0, 0) to (n, 0)
+        budget: bytes to copy in this call
+        stop: int64 [1], another thread may set it to a value other than 0 during the call
     """
     _copy(source, target, nbytes, cursor, budget, stop)

@@ -1,8 +1,8 @@
-"""Host memory for pools: anonymous memory files that peers may map read-only and nobody can shrink.
+"""Host memory for pools: anonymous memory files that peers can map read-only and cannot shrink.
 
-A pool is one memfd, populated at once (first touch costs 20 times a later pass), mapped writable here only: after our own
-mapping is made the file is sealed, so whoever holds the descriptor can neither resize it (a reader would take SIGBUS) nor
-map or write it writable.
+A pool is one memfd. It is populated at once, because the first touch of a page costs 20 times a
+later one. After our own writable mapping is made, the file is sealed (F_ADD_SEALS): a process with
+the descriptor can neither resize it, which would kill readers with SIGBUS, nor write to it.
 """
 
 import ctypes
@@ -19,16 +19,17 @@ from baton.core.errors import ConfigError
 
 F_SEAL_FUTURE_WRITE = 0x0010  # linux/fcntl.h, Linux 5.1; not in Python's fcntl module
 MADV_POPULATE_READ = 22  # asm-generic/mman-common.h
-_madvise = ctypes.CDLL(None).madvise  # mmap.madvise holds the GIL, for a second with some gigabytes
+_madvise = ctypes.CDLL(None).madvise  # mmap.madvise holds the GIL: a second for some gigabytes
 _madvise.argtypes = (ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int)
 POOL_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | F_SEAL_FUTURE_WRITE | fcntl.F_SEAL_SEAL
 
 
 class HostPool:
-    """One group's memory on one rank, in host memory (ports.fabric.Pool). Zeroed at birth.
+    """Implements ports.fabric.Pool: one group's memory on one rank, in host memory, initially zero.
 
     Raises:
-        ConfigError: not enough memory, said before any is taken; or a kernel without sealed memory files
+        ConfigError: there is not enough memory (checked before any is taken), or the kernel has no
+            sealed memory files
     """
 
     def __init__(self, nbytes: int, *, what: str = "a pool") -> None:
@@ -68,7 +69,8 @@ class HostPool:
         return self._array
 
     def close(self) -> None:
-        """Give the memory back; may be called twice. Where views are still alive the mapping goes with the last of them."""
+        """Free the memory; may be called twice. If views
+        are alive, the mapping goes with the last one."""
         if self._array is None:
             return
         self._array = None
@@ -76,13 +78,14 @@ class HostPool:
         try:
             self._map.close()
         except BufferError:
-            del self._map  # a live view owns it now: unmapping under a view would turn its next read into a crash
+            del self._map  # a live view keeps it: unmapping under a view would crash its next read
 
 
 def populate_read(address: int, nbytes: int) -> None:
-    """Make page table entries for mapped memory ahead of its first read, the GIL released. Only ever makes reads faster.
+    """Create page table entries for mapped memory, with the GIL released, to make first reads
+    faster.
 
-    Does nothing on kernels before 5.14.
+    Has no effect on kernels before 5.14.
     """
     _madvise(address, nbytes, MADV_POPULATE_READ)
 
@@ -91,7 +94,7 @@ def require_memory(nbytes: int, what: str) -> None:
     """Refuse an allocation that cannot succeed, before it is made.
 
     Raises:
-        ConfigError: names what is wanted, what there is, and the remedy
+        ConfigError: there is too little memory; the message names both sizes and the remedy
     """
     if nbytes <= 0:
         raise ConfigError(f"{what}: needs a positive number of bytes, not {nbytes}")
@@ -104,9 +107,10 @@ def require_memory(nbytes: int, what: str) -> None:
 
 
 def available_bytes(root: Path = Path("/")) -> int:
-    """Host memory this process may still take: what the machine has left, or less where a cgroup limits us.
+    """Return the bytes of host memory that this process may still take.
 
-    root: where proc/ and sys/ are found
+    This is what the machine has left, or less if a cgroup limits the process. `root` is the
+    directory of proc/ and sys/.
     """
     left = [_meminfo(root)]
     for version, group in _memory_groups(root):
@@ -122,7 +126,7 @@ def _meminfo(root: Path) -> int:
 
 
 def _memory_groups(root: Path) -> Iterator[tuple[int, Path]]:
-    """(cgroup version, folder) of our memory cgroup and of each of its parents that can be seen from here."""
+    """Yield (cgroup version, folder) of our memory cgroup and of its visible parents."""
     listing = root / "proc/self/cgroup"
     if not listing.exists():
         return
@@ -138,7 +142,10 @@ def _memory_groups(root: Path) -> Iterator[tuple[int, Path]]:
 
 
 def _cgroup_left(version: int, group: Path) -> Iterator[int]:
-    """What one cgroup leaves free, nothing if it sets no limit. File cache that can be dropped at once counts as free."""
+    """Yield the bytes that a cgroup leaves free, or nothing if it has no limit.
+
+    File cache that can be dropped at once counts as free.
+    """
     limit_file, used_file, cache_key = {
         1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
         2: ("memory.max", "memory.current", "inactive_file"),

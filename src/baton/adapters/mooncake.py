@@ -1,8 +1,9 @@
-"""Fabric `mooncake`: Mooncake's transfer engine over TCP or RDMA as an engine of agent_fabric.
+"""Fabric `mooncake`: Mooncake's transfer engine over TCP or RDMA, as an engine of agent_fabric.
 
-Peers find each other without a metadata server (its P2P handshake). The engine knows hosts and ports but no boots, so each
-source also keeps a door (tcp_door.py): a reader holds a connection to it, proved to lead to the boot it wants, for as long
-as it reads; what ends after that connection broke has failed.
+Peers find each other without a metadata server (Mooncake's P2P handshake). The engine addresses
+hosts and ports, not boots. So each source also listens on a TCP socket (tcp_door.py). A reader
+holds a connection to it, which proves the source's boot, for as long as it reads; a read that ends
+after this connection broke has failed.
 """
 
 from baton.adapters.agent_fabric import TransferEngine
@@ -13,8 +14,9 @@ from baton.core.ids import Boot
 from baton.ports.fabric import Capabilities
 from baton.ports.fabric_settings import FabricSettings
 
-# The engine takes 2,048 entries at once over TCP and fails with more. Each of our ranges is an entry and a batch of its own,
-# see mooncake_agent.py, and one part of so many is posted together. It has no cancel: UNKNOWN is possible.
+# Over TCP the engine takes 2,048 entries at once and fails with more. Each range is an entry and a
+# batch of its own (mooncake_agent.py), and the ranges of one part are posted together. The engine
+# has no cancel, so UNKNOWN is possible.
 CAPABILITIES = Capabilities(
     max_ranges_per_call=16,
     max_range_bytes=4 << 20,
@@ -26,7 +28,7 @@ CAPABILITIES = Capabilities(
 
 
 def obstacle() -> str:
-    """What keeps Mooncake from working here, "" if nothing does."""
+    """Return why Mooncake does not work on this machine; "" = it works."""
     try:
         load_mooncake()
     except ConfigError as error:
@@ -35,7 +37,11 @@ def obstacle() -> str:
 
 
 def mooncake_engine(settings: FabricSettings, boot: Boot, rank: int, *, key: bytes) -> TransferEngine:
-    """Mooncake with the operator's protocol and devices. Raises ConfigError: not installed."""
+    """Return the engine with the operator's protocol and devices.
+
+    Raises:
+        ConfigError: Mooncake is not installed
+    """
     module = load_mooncake()
 
     def source(_name: str) -> Agent:

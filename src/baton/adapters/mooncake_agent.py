@@ -1,8 +1,10 @@
-"""The part of Mooncake's Python API that Baton uses, with types, and with ends that can be believed.
+"""The part of Mooncake's Python API that Baton uses, typed, and with reliable completion.
 
-`transfer_check_status` looks at the first entry of a batch alone and frees the batch when that one is there (0.3.13); the
-other call that tells of a whole batch spins until it is over. So every range is a batch of its own: its status is exact, and
-nothing waits. It costs no more (45 us a range over loopback either way).
+`transfer_check_status` (0.3.13) looks only at the first entry of a batch, and frees the batch when
+that entry is done; the call for a whole batch spins until it is over. So every range is a batch of
+its
+own: its status is exact, and no call waits. This costs no more: 45 us a range over loopback either
+    way.
 """
 
 import importlib
@@ -22,12 +24,12 @@ from baton.core.errors import ConfigError, FabricError
 from baton.core.ids import Boot
 from baton.ports.fabric_settings import FabricSettings
 
-REFUSED = (0, -1, (1 << 64) - 1)  # what stands for "no batch"
+REFUSED = (0, -1, (1 << 64) - 1)  # values that mean "no batch"
 MOVING, THERE, TIMED_OUT = 0, 1, -2
 
 
 class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a peer's engine and its door are."""
+    """The addresses of a peer's engine and of its TCP socket."""
 
     host: str
     port: int
@@ -40,7 +42,7 @@ def load_mooncake() -> Any:
     """Import the engine.
 
     Raises:
-        ConfigError: not installed, or a library of the system is missing
+        ConfigError: it is not installed, or a system library is missing
     """
     try:
         return importlib.import_module("mooncake.engine")
@@ -52,7 +54,10 @@ def load_mooncake() -> Any:
 
 
 class MooncakeAgent:
-    """agent_reads.Agent: one engine. With `door` it can be read, by whoever proves to know `key`."""
+    """Implements agent_reads.Agent with one engine.
+
+    With `door` it can be read by peers that prove to know `key`.
+    """
 
     def __init__(self, module: Any, settings: FabricSettings, *, key: bytes, door: tuple[Boot, int] | None) -> None:
         require_loopback_or_key(settings.host, key)
@@ -72,7 +77,7 @@ class MooncakeAgent:
         self._who = door
 
     def register(self, regions: Sequence[Region]) -> bytes:
-        """Make memory readable and ready as a target; where we are."""
+        """Register memory as source and target; returns our addresses."""
         for region in regions:
             if self._engine.register_memory(region.address, region.nbytes) != 0:
                 raise ConfigError(f"fabric mooncake: {region.nbytes} bytes of memory cannot be registered")
@@ -82,7 +87,7 @@ class MooncakeAgent:
         return msgspec.msgpack.encode(Place(self._host, self._engine.get_rpc_port(), self._door.port, *self._who))
 
     def add(self, metadata: bytes) -> str:
-        """Go to a peer's door; who it is."""
+        """Connect to a peer's socket; returns the peer's name."""
         try:
             place = msgspec.msgpack.decode(metadata, type=Place)
         except msgspec.DecodeError as error:
@@ -94,19 +99,19 @@ class MooncakeAgent:
         return name
 
     def remove(self, name: str) -> None:
-        """Leave a peer's door."""
+        """Close the connection to a peer's socket."""
         if name in self._lines:
             self._lines.pop(name)[1].close()
 
     def post(self, name: str, ranges: Ranges) -> "MooncakePart":
-        """Start to read."""
+        """Start a read."""
         segment, line = self._lines[name]
         if hung_up(line):
             raise FabricError("the peer is gone")
         return MooncakePart(self._engine, segment, line, ranges)
 
     def progress(self) -> None:
-        """Nothing: the engine has threads."""
+        """Do nothing: the engine has threads of its own."""
 
     def close(self) -> None:
         """Delete the engine; takes up to half a second."""
@@ -123,7 +128,7 @@ class MooncakeAgent:
 
 
 class MooncakePart:
-    """agent_reads.Part: some ranges, each a batch of its own."""
+    """Implements agent_reads.Part: some ranges, each a batch of its own."""
 
     def __init__(self, engine: Any, segment: str, line: socket.socket, ranges: Ranges) -> None:
         self._engine, self._line = engine, line
@@ -138,7 +143,7 @@ class MooncakePart:
             self._moving.append(batch)
 
     def look(self) -> PartState:
-        """Ask for every range that is not there."""
+        """Ask for the status of every range that is not done."""
         self._ask()
         if self.state is PartState.MOVING and not self._moving:
             if hung_up(self._line):
@@ -148,7 +153,7 @@ class MooncakePart:
         return self.state
 
     def release(self) -> bool:
-        """Whether none of its ranges is under way: the engine has no cancel."""
+        """Return whether no range is under way; the engine cannot cancel."""
         self._ask()
         return not self._moving
 
@@ -156,7 +161,7 @@ class MooncakePart:
         still = []
         for batch in self._moving:
             status = self._engine.transfer_check_status(batch)
-            if status in (MOVING, TIMED_OUT):  # not over: it may still land
+            if status in (MOVING, TIMED_OUT):  # not over: its bytes may still land
                 still.append(batch)
             if status not in (MOVING, THERE):
                 self._break(f"mooncake reports status {status}")

@@ -1,7 +1,8 @@
-"""Fabric `nixl`: NVIDIA's NIXL (UCX over shared memory, TCP, RDMA, or another of its backends) as an engine of agent_fabric.
+"""Fabric `nixl`: NVIDIA's NIXL (UCX over shared memory, TCP or RDMA, or other backends).
 
-Known: where UCX emulates reads in software (TCP), a reader that vanishes in mid-read can abort the *source* process inside
-UCX. Shared memory and RDMA do not take the source's help. NIXL's descriptor lists serialise by pickle: never used.
+It is an engine of agent_fabric. Known problem: if UCX emulates reads in software (TCP), a reader
+that vanishes during a read can abort the *source* process inside UCX. Shared memory and RDMA do not
+need the source's help. NIXL serialises descriptor lists with pickle, so Baton never exchanges them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,10 +14,10 @@ from baton.core.errors import ConfigError
 from baton.ports.fabric import Capabilities
 from baton.ports.fabric_settings import NixlSettings
 
-# UNKNOWN is possible should NIXL keep a request even when its agent is to go
+# UNKNOWN is possible if NIXL keeps a request although its agent must be deleted.
 CAPABILITIES = Capabilities(
     max_ranges_per_call=2048,
-    max_range_bytes=32 << 20,  # a stop is seen in 2 to 4 ms on one host
+    max_range_bytes=32 << 20,  # so a stop takes effect in 2 to 4 ms on one host
     same_host_only=False,
     device_memory=True,
     ended_means_quiet=False,
@@ -25,10 +26,11 @@ CAPABILITIES = Capabilities(
 
 
 def nixl_engine(settings: NixlSettings, devices: Sequence[str]) -> TransferEngine:
-    """NIXL with the operator's backend, parameters and devices.
+    """Return the engine with the operator's backend, parameters and devices.
 
     Raises:
-        ConfigError: not installed, or devices for a backend of which we do not know how it takes them
+        ConfigError: NIXL is not installed, or devices are given for a backend of which Baton does
+            not know the parameter
     """
     nixl, params = load_nixl(), backend_params(settings, devices)
 
@@ -39,7 +41,7 @@ def nixl_engine(settings: NixlSettings, devices: Sequence[str]) -> TransferEngin
 
 
 def backend_params(settings: NixlSettings, devices: Sequence[str]) -> Mapping[str, str]:
-    """What the backend is created with: ours, then the devices, then the operator's own parameters."""
+    """Return the backend's parameters: Baton's own, the devices, the operator's. Later ones win."""
     params: dict[str, str] = {}
     if settings.backend == "UCX":
         params |= UCX_PARAMS

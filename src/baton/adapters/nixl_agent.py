@@ -1,4 +1,5 @@
-"""The part of NIXL's Python API that Baton uses, with types and without its strings and serialisers."""
+"""The part of NIXL's Python API that Baton uses,
+typed, without its status strings and serialisers."""
 
 import contextlib
 import importlib
@@ -29,7 +30,7 @@ _ERRORS = (
 )
 MEMORY = "DRAM"
 UCX_PARAMS: Mapping[str, str] = MappingProxyType(
-    # a failing request fails its endpoint and is reported, where UCX could also leave it hanging
+    # A failing request fails its endpoint and is reported; otherwise UCX could leave it hanging.
     {"ucx_error_handling_mode": "peer", "num_workers": "1"}
 )
 
@@ -38,20 +39,20 @@ def load_nixl() -> Any:
     """Import NIXL, which takes a quarter of a second.
 
     Raises:
-        ConfigError: not installed
+        ConfigError: it is not installed
     """
     for package in PACKAGES:
         try:
             module = importlib.import_module(package)
         except ImportError:
             continue
-        logging.getLogger("nixl").setLevel(logging.WARNING)  # its own set-up writes INFO lines to our stdout
+        logging.getLogger("nixl").setLevel(logging.WARNING)  # NIXL writes INFO lines to stdout by default
         return module
     raise ConfigError("fabric nixl: the package is not installed (or does not load): pip install 'baton-llm[nixl]'")
 
 
 class NixlAgent:
-    """agent_reads.Agent: one NIXL agent with one backend and no progress thread of its own."""
+    """Implements agent_reads.Agent with one NIXL agent: one backend, no progress thread."""
 
     def __init__(self, nixl: Any, name: str, *, backend: str, params: Mapping[str, str]) -> None:
         bindings = importlib.import_module(f"{nixl.__name__}._bindings")
@@ -67,7 +68,7 @@ class NixlAgent:
         self._registered: Any = None
 
     def register(self, regions: Sequence[Region]) -> bytes:
-        """Make memory readable and ready as a target; returns this agent's metadata."""
+        """Register memory as source and target; returns this agent's metadata."""
         try:
             if regions:
                 self._registered = self._agent.register_memory([(r.address, r.nbytes, 0, "") for r in regions], MEMORY)
@@ -76,7 +77,7 @@ class NixlAgent:
             raise ConfigError(f"fabric nixl: memory cannot be registered: {type(error).__name__} {error}") from error
 
     def add(self, metadata: bytes) -> str:
-        """Load a peer's metadata and start to connect; returns the name that stands in it."""
+        """Load a peer's metadata and start to connect; returns the name in it."""
         try:
             name = self._agent.add_remote_agent(metadata)
             self._agent.make_connection(name)
@@ -86,14 +87,14 @@ class NixlAgent:
 
     def remove(self, name: str) -> None:
         """Close the endpoint to a peer by force and forget it. An unknown name is ignored."""
-        with contextlib.suppress(*self._errors):  # NIXL forgets a peer by itself when it dies
+        with contextlib.suppress(*self._errors):  # NIXL forgets dead peers by itself
             self._agent.remove_remote_agent(name)
 
     def post(self, name: str, ranges: Ranges) -> "NixlPart":
-        """Start to read; on one host the bytes are often there when this returns.
+        """Start a read; on one host the bytes have often landed when this returns.
 
         Raises:
-            FabricError: refused before anything was submitted
+            FabricError: the read is refused, and nothing was submitted
         """
         zeros = np.zeros_like(ranges.nbytes)
         target = np.stack((ranges.target, ranges.nbytes, zeros), axis=1).astype(np.uint64)
@@ -108,12 +109,12 @@ class NixlAgent:
         return NixlPart(agent, handle, self._errors)
 
     def progress(self) -> None:
-        """Let UCX work: what peers ask of us, and connections."""
+        """Let UCX make progress with peers' reads from us, and with connections."""
         self._agent.get_new_notifs()
 
     def close(self) -> None:
-        """Delete the agent; nobody may hold a part of it any more."""
-        with contextlib.suppress(*self._errors):  # the agent's end takes the registration with it
+        """Delete the agent. No part of it may be in use any more."""
+        with contextlib.suppress(*self._errors):  # deleting the agent also deregisters the memory
             if self._registered is not None:
                 self._agent.deregister_memory(self._registered)
         self._registered = None
@@ -121,7 +122,7 @@ class NixlAgent:
 
 
 class NixlPart:
-    """agent_reads.Part: one posted transfer."""
+    """Implements agent_reads.Part: one posted transfer."""
 
     def __init__(self, agent: Any, handle: Any, errors: tuple[type[Exception], ...]) -> None:
         self._agent, self._handle, self._errors = agent, handle, errors
@@ -130,13 +131,13 @@ class NixlPart:
         self._follow(agent.transfer)
 
     def look(self) -> PartState:
-        """Ask NIXL, which also lets UCX work."""
+        """Ask NIXL for the state, which also lets UCX make progress."""
         if self.state is PartState.MOVING:
             self._follow(self._agent.check_xfer_state)
         return self.state
 
     def release(self) -> bool:
-        """Give the handle back; False if NIXL will not have it yet."""
+        """Release the handle; returns False if NIXL does not allow it yet."""
         try:
             self._handle.release()
         except self._errors:

@@ -1,4 +1,5 @@
-"""One wheel of a Python package index (PEP 503, PEP 691): found, fetched, and compared with the sum that the index states."""
+"""Finds and downloads a wheel of a Python package
+index (PEP 503, PEP 691), and checks its digest."""
 
 import ssl
 from collections.abc import Iterator, Sequence
@@ -15,18 +16,18 @@ from baton.core.errors import ConfigError
 
 JSON = "application/vnd.pypi.simple.v1+json"
 ACCEPT = f"{JSON}, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
-TIMEOUT_S = 30.0  # without a byte
+TIMEOUT_S = 30.0  # most time without a byte
 STATES, DIRECTORY = "sha256=", "file:"
 CHUNK = 1 << 20
 
 
 class Index(msgspec.Struct, frozen=True, kw_only=True):
-    """Where packages come from.
+    """The source of packages.
 
     Attributes:
-        urls: of simple indexes, asked in this order; `file:` for a directory laid out like one
-        certificates: file of those that vouch for hosts; None = the usual ones
-        proxy: URL; None = the environment's
+        urls: URLs of simple indexes, asked in this order; `file:` for a directory with that layout
+        certificates: file with CA certificates; None = the system's
+        proxy: URL of a proxy; None = that of the environment
     """
 
     urls: tuple[str, ...]
@@ -35,19 +36,19 @@ class Index(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wheel(msgspec.Struct, frozen=True):
-    """A wheel by name and version; the first that fits is taken."""
+    """A wheel by name and version; the first file that matches is taken."""
 
     project: str
     version: str
 
     @property
     def stem(self) -> str:
-        """How its file's name begins."""
+        """The beginning of its file name."""
         return f"{self.project.replace('-', '_')}-{self.version}-"
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """A file of an index; `sha256` is empty where the index states none."""
+    """A file of an index; `sha256` is empty if the index does not state it."""
 
     name: str
     url: str
@@ -65,14 +66,14 @@ class _Page(msgspec.Struct):
 
 
 class _Missed(Exception):
-    """This index does not have it."""
+    """The index does not have the wheel."""
 
 
 def fetch(wheel: Wheel, index: Index, into: Path) -> Path:
-    """Fetch a wheel into a directory; returns the file.
+    """Download a wheel into a directory; returns the file.
 
     Raises:
-        ConfigError: no index has it, or what came is not what the index states
+        ConfigError: no index has the wheel, or the file does not match the index's digest
     """
     said = []
     try:
@@ -111,10 +112,10 @@ def _listed_by_directory(url: str) -> Sequence[Listed]:
 
 
 def read_page(text: str, kind: str, *, base: str) -> Sequence[Listed]:
-    """The files of a project's page, of either form.
+    """Return the files on a project's page, in HTML or JSON.
 
     Raises:
-        _Missed: it is neither
+        _Missed: the page is neither
     """
     if not kind.startswith(JSON):
         anchors = _Anchors()
@@ -134,7 +135,7 @@ def _listed(url: str) -> Listed:
 
 
 def _download(client: httpx.Client, file: Listed, into: Path) -> Path:
-    """Raises ConfigError: it sums to something else."""
+    """Download a file. Raises ConfigError if its digest is wrong."""
     target, digest = into / file.name, sha256()
     with target.open("wb") as out:
         for chunk in _from_directory(file) if file.url.startswith(DIRECTORY) else _from_server(client, file):
@@ -171,7 +172,7 @@ def _without_password(url: str) -> str:
 
 
 class _Anchors(HTMLParser):
-    """The targets of a page's links."""
+    """Collects the targets of a page's links."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,7 +1,9 @@
-"""Whom a fabric reads from: what a peer's manifest says of it, and the peers it is connected to until it is closed.
+"""The peers that a fabric reads from: their metadata, and the connections to them.
 
 connect ─▶ Peers.want ─▶ Attempt ─▶ Peers.reach, on a thread of the adapter ─▶ known, Connected("")
-                                        └─▶ Connected(why)          disconnected meanwhile: let go of, and nothing is said
+                                        └─▶ Connected(why)
+
+A peer that was disconnected meanwhile is dropped, and nothing is reported.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +28,7 @@ class Readable(Protocol):
 
     @property
     def regions(self) -> Mapping[GroupName, Region]:
-        """Its pools, as its side of a range addresses them."""
+        """The peer's pools, with the addresses that a range uses on the peer's side."""
         ...
 
 
@@ -35,10 +37,10 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 def exposure_of(name: str, peer: RankId, manifest: RankManifest, kind: type[T]) -> T:
-    """What a peer's manifest carries for the fabric of that name.
+    """Return a peer's metadata for the fabric of that name.
 
     Raises:
-        FabricError: nothing, or what does not parse; or the manifest is another rank's
+        FabricError: the manifest has none, or it does not parse, or the manifest is another rank's
     """
     if name not in manifest.exposures:
         raise FabricError(f"rank {peer.rank} exposes no {name}")
@@ -51,7 +53,7 @@ def exposure_of(name: str, peer: RankId, manifest: RankManifest, kind: type[T]) 
 
 
 def require_stated(pools: Sequence[tuple[GroupName, int]], manifest: RankManifest) -> None:
-    """Refuse pools, each (group, bytes), that are not those of the manifest. Raises FabricError."""
+    """Raise FabricError unless the pools, each (group, bytes), are those of the manifest."""
     stated = {view.group: view.nbytes for view in manifest.pools}
     if dict(pools) != stated or len(pools) != len(stated):
         raise FabricError(f"exposed pools {tuple(pools)}, the manifest says {stated}")
@@ -59,16 +61,17 @@ def require_stated(pools: Sequence[tuple[GroupName, int]], manifest: RankManifes
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Attempt:
-    """One call of `connect` that is to be answered."""
+    """One call of `connect` that has not been answered."""
 
     peer: RankId
     manifest: RankManifest
 
 
 class Peers(Generic[P]):
-    """The peers of one fabric. Everything here happens under the lock of the open reads, but for the reaching itself.
+    """The peers of one fabric. All state is changed under the lock of the open reads.
 
-    own: our pools, as our side of a range addresses them
+    Attributes:
+        own: our pools, with the addresses that a range uses on our side
     """
 
     def __init__(self, reads: OpenReads, clock: Clock) -> None:
@@ -82,16 +85,20 @@ class Peers(Generic[P]):
         return iter(list(self._known))
 
     def get(self, peer: RankId) -> P | None:
-        """A connected peer."""
+        """Return a connected peer, or None."""
         return self._known.get(peer)
 
     def require_open(self) -> None:
-        """Raises FabricError when the fabric is closed."""
+        """Raise FabricError if the fabric is closed."""
         if self.closed:
             raise FabricError(CLOSED)
 
     def want(self, peer: RankId, manifest: RankManifest) -> Attempt | None:
-        """A peer is to be reached. None where nothing is to be done: it is known, or being reached, or the fabric is closed."""
+        """Begin to connect to a peer.
+
+        Returns None if there is nothing to do: the peer is known or being connected, or the fabric
+        is closed.
+        """
         with self._reads.lock:
             if self.closed:
                 self._reads.say(Connected(peer, CLOSED))
@@ -104,14 +111,15 @@ class Peers(Generic[P]):
             return None
 
     def reach(self, attempt: Attempt, how: Callable[[RankId, RankManifest], P], let_go: Callable[[P], None]) -> P | None:
-        """Carry out an attempt and say what came of it; the peer, if it is known now.
+        """Carry out an attempt and report its result; returns the peer if it is now known.
 
-        how: reaches it, however long that takes. Raises FabricError or ConfigError
-        let_go: of a peer that was reached when nobody wanted it any more
+        Args:
+            how: connects to the peer, and may block; raises FabricError or ConfigError
+            let_go: drops a connection that is no longer wanted
         """
         if not self._wanted(attempt):
             return None
-        known, why = None, ENDED  # of a bug, should that be the way out
+        known, why = None, ENDED  # reported if `how` raises anything else, which is a bug
         try:
             known, why = how(attempt.peer, attempt.manifest), ""
         except (FabricError, ConfigError) as error:
@@ -123,7 +131,7 @@ class Peers(Generic[P]):
         return known if taken else None
 
     def refuse(self, attempt: Attempt, why: str) -> None:
-        """An attempt cannot even be made."""
+        """Report that an attempt cannot be made."""
         self._settle(attempt, None, why)
 
     def _wanted(self, attempt: Attempt) -> bool:
@@ -131,7 +139,8 @@ class Peers(Generic[P]):
             return self._attempts.get(attempt.peer) is attempt and not self.closed
 
     def _settle(self, attempt: Attempt, known: P | None, why: str) -> bool:
-        """Say what came of an attempt, if that is still of interest; whether `known` is known from now on."""
+        """Report the result of an attempt, if still
+        wanted; returns whether `known` is now a peer."""
         with self._reads.lock:
             if not self._wanted(attempt):
                 return False
@@ -142,7 +151,7 @@ class Peers(Generic[P]):
             return known is not None
 
     def drop(self, peer: RankId) -> P | None:
-        """Forget a peer and ask its reads to end; what it was, None if it is not known."""
+        """Forget a peer and ask its reads to end; returns the peer, or None if it is not known."""
         with self._reads.lock:
             self._attempts.pop(peer, None)
             self._reads.unsay(peer)
@@ -153,10 +162,10 @@ class Peers(Generic[P]):
             return known
 
     def begin(self, handle: Handle, peer: RankId, copies: Sequence[Copies], deadline: Micros) -> tuple[OpenRead, P]:
-        """A read from a peer, checked, not yet opened there.
+        """Check a read and resolve its addresses; it is not opened yet.
 
         Raises:
-            FabricError: closed, unknown peer, or ranges outside a pool (F8)
+            FabricError: the fabric is closed, the peer unknown, or a range outside a pool (F8)
         """
         with self._reads.lock:
             self.require_open()
@@ -167,7 +176,7 @@ class Peers(Generic[P]):
             return OpenRead(handle, peer, ranges, due=Micros(self._clock.now() + deadline)), known
 
     def close(self) -> None:
-        """Take in nothing more and ask all reads to end."""
+        """Accept nothing more, and ask all reads to end."""
         with self._reads.lock:
             self._refuse_attempts(CLOSED)
             self.closed = True
@@ -176,7 +185,7 @@ class Peers(Generic[P]):
             self._reads.lock.notify_all()
 
     def abandon(self, outcome: ReadOutcome) -> None:
-        """The fabric's thread has ended, perhaps of a bug: nothing hangs, and nothing is taken in any more."""
+        """End all reads and accept nothing more, because the fabric's thread has ended."""
         with self._reads.lock:
             self._refuse_attempts(ENDED)
             self.closed = True

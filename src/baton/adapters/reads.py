@@ -1,8 +1,8 @@
-"""What every data-plane adapter needs: ranges resolved to addresses and checked, and reads that end exactly once.
+"""Parts that every fabric adapter uses: checked address ranges, and reads that end exactly once.
 
-submit ─▶ resolve (F8) ─▶ Read ─▶ Desk.open        the adapter's own thread moves the bytes, then Desk.end
-                                    │
-poll ◀─ Desk.collect ◀──────────────┘ (F3: an end is stated once, whoever comes first)
+submit ─▶ resolve (F8) ─▶ OpenReads.open    the adapter's thread moves bytes, then OpenReads.end
+                               │
+poll ◀─ OpenReads.collect ◀────┘ (F3: an end is reported once)
 """
 
 import threading
@@ -20,7 +20,7 @@ from baton.ports.fabric import Connected, Copies, FabricEvent, Handle, ReadEnded
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A pool as one side addresses it."""
+    """A pool with the address that one side uses for it."""
 
     address: int
     nbytes: int
@@ -28,7 +28,8 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """Checked byte ranges: int64 vectors of equal length, addresses on both sides, no empty range."""
+    """Checked byte ranges: int64 vectors of equal length
+    with addresses on both sides and sizes > 0."""
 
     source: NDArray[np.int64]
     target: NDArray[np.int64]
@@ -36,10 +37,10 @@ class Ranges:
 
 
 def resolve(copies: Sequence[Copies], *, source: Mapping[GroupName, Region], target: Mapping[GroupName, Region]) -> Ranges:
-    """Turn offsets into addresses, refusing everything outside either pool (F8).
+    """Turn offsets into addresses, and check that they are inside both pools (F8).
 
     Raises:
-        FabricError: names the group, the side and the first offending range
+        FabricError: a range is outside; the message names the group, the side and the first range
     """
     parts: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]] = []
     for c in copies:
@@ -61,7 +62,8 @@ def resolve(copies: Sequence[Copies], *, source: Mapping[GroupName, Region], tar
 
 
 def _require_inside(side: str, group: GroupName, region: Region, offsets: NDArray[np.int64], nbytes: NDArray[np.int64]) -> None:
-    # `offsets > size - nbytes` cannot overflow where 0 <= nbytes <= size; `offsets + nbytes > size` can
+    # `offsets > size - nbytes` cannot overflow if 0 <= nbytes <= size;
+    # `offsets + nbytes > size` can.
     bad = (nbytes < 0) | (nbytes > region.nbytes) | (offsets < 0)
     bad |= offsets > region.nbytes - np.clip(nbytes, 0, region.nbytes)
     if bad.any():
@@ -73,7 +75,10 @@ def _require_inside(side: str, group: GroupName, region: Region, offsets: NDArra
 
 
 def cut(ranges: Ranges, *, part_bytes: int, part_ranges: int) -> list[Ranges]:
-    """Split a list of ranges, and ranges too long for a part, into parts of at most so many bytes and ranges, in order."""
+    """Split ranges into parts of at most `part_bytes` and `part_ranges`, in order.
+
+    A range longer than a part is split, too.
+    """
     pieces = -(-ranges.nbytes // part_bytes)
     which = np.repeat(np.arange(pieces.size), pieces)
     offset = (np.arange(which.size) - np.repeat(np.cumsum(pieces) - pieces, pieces)) * part_bytes
@@ -91,18 +96,24 @@ def cut(ranges: Ranges, *, part_bytes: int, part_ranges: int) -> list[Ranges]:
 
 @dataclass(slots=True, eq=False)
 class OpenRead:
-    """One submitted handle. `stop` is why it must end early; written under the lock of the open reads only."""
+    """One submitted handle.
+
+    `stop` is why it must end early; it is written only under the lock of the open reads.
+    """
 
     handle: Handle
     peer: RankId
     ranges: Ranges
     due: Micros
     stop: str = ""
-    word: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))  # non-zero: compiled code stops copying
+    word: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))  # set to non-zero to stop compiled code
 
 
 class OpenReads:
-    """Open reads, and the events to be told. `lock` also guards whatever the adapter changes together with them."""
+    """The open reads, and the events for `poll`.
+
+    `lock` also guards the state that an adapter changes together with them.
+    """
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.lock = threading.Condition()
@@ -111,14 +122,15 @@ class OpenReads:
         self._events: deque[FabricEvent] = deque()
 
     def open(self, read: OpenRead) -> None:
-        """Take in a read."""
+        """Add a read."""
         with self.lock:
             assert read.handle not in self._open, f"handle {read.handle} is in use"
             self._open[read.handle] = read
             self.lock.notify_all()
 
     def stop(self, handle: Handle, why: str) -> OpenRead | None:
-        """Ask a read to end early. After this returns it is not reported OK any more (F4). None if it has ended."""
+        """Ask a read to end early; it will not be reported
+        OK any more (F4). None if it has ended."""
         with self.lock:
             read = self._open.get(handle)
             if read is not None and not read.stop:
@@ -134,12 +146,12 @@ class OpenReads:
                 self.stop(handle, why)
 
     def open_reads(self) -> list[OpenRead]:
-        """The reads that have not ended, oldest first."""
+        """Return the reads that have not ended, oldest first."""
         with self.lock:
             return list(self._open.values())
 
     def end(self, read: OpenRead, outcome: ReadOutcome, detail: str) -> None:
-        """State a read's end. A read that was asked to stop is never OK; one that has ended is left alone."""
+        """Report a read's end, unless it has ended before. A read that was stopped is never OK."""
         with self.lock:
             if self._open.pop(read.handle, None) is not read:
                 return
@@ -149,23 +161,23 @@ class OpenReads:
         self._wake()
 
     def release(self, handle: Handle) -> None:
-        """State that a handle which ended UNKNOWN lands nothing any more."""
+        """Report that no byte of a handle that ended UNKNOWN can land any more."""
         self.say(Released(handle))
 
     def say(self, event: FabricEvent) -> None:
-        """Have it collected."""
+        """Add an event for `collect`."""
         with self.lock:
             self._events.append(event)
         self._wake()
 
     def unsay(self, peer: RankId) -> None:
-        """Whether the peer was reached is of no interest any more. Called by the thread that collects."""
+        """Drop the pending Connected event of a peer. Called by the thread that collects."""
         with self.lock:
             for event in [e for e in self._events if isinstance(e, Connected) and e.peer == peer]:
                 self._events.remove(event)
 
     def collect(self) -> list[FabricEvent]:
-        """All events since the last call."""
+        """Return all events since the last call."""
         events: list[FabricEvent] = []
         while self._events:
             events.append(self._events.popleft())

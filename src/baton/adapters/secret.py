@@ -1,7 +1,8 @@
 """The shared secret of a cluster: two CURVE key pairs derived from one file.
 
-The file holds 32 random bytes as hex. Its server pair identifies every listening socket, its client pair every dialling
-one; whoever has the file is a member, nobody else gets a frame through.
+The file has 32 random bytes as hex. The server pair identifies every listening socket, the client
+pair every dialling one. A process that has the file is a member of the cluster; others cannot get a
+frame through.
 """
 
 import os
@@ -16,17 +17,17 @@ from zmq.utils import z85
 
 from baton.core.errors import ConfigError
 
-MAX_CHARS = 4096  # read of a secret file; a good one has 65
+MAX_CHARS = 4096  # most that is read of a secret file; a valid one has 65
 
 
 class KeyPair(msgspec.Struct, frozen=True):
-    """A CURVE key pair, z85."""
+    """A CURVE key pair, z85-encoded."""
 
     public: bytes
     private: bytes
 
     def __repr__(self) -> str:
-        return f"KeyPair({self.public!r}, ...)"  # the private half must not get into a log
+        return f"KeyPair({self.public!r}, ...)"  # the private key must not get into a log
 
 
 class Secret(msgspec.Struct, frozen=True):
@@ -37,7 +38,7 @@ class Secret(msgspec.Struct, frozen=True):
 
 
 def new_secret(path: Path) -> None:
-    """Write a new secret, readable by its owner alone. Raises ConfigError if the file exists."""
+    """Write a new secret, readable only by its owner. Raises ConfigError if the file exists."""
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError as error:
@@ -52,7 +53,7 @@ def load_secret(path: Path) -> Secret:
     """Read a secret.
 
     Raises:
-        ConfigError: missing, open to others, or not 64 hex digits
+        ConfigError: the file is missing, readable by others, or not 64 hex digits
     """
     try:
         with path.open(encoding="ascii") as file:
@@ -72,7 +73,7 @@ def load_secret(path: Path) -> Secret:
 
 
 def fabric_key(secret: Secret | None) -> bytes:
-    """What data planes prove membership with: 32 bytes; b"" without a secret."""
+    """Return the 32-byte key by which fabrics prove membership; b"" without a secret."""
     return b"" if secret is None else blake2b(b"baton-fabric-1", key=secret.server.private, digest_size=32).digest()
 
 

@@ -1,11 +1,14 @@
 """Fabric `shm`: ranks of one host and user read each other's pools through read-only mappings, by memcpy.
 
-    pump thread: connect, submit, cancel, poll ──▶ Desk ──▶ fabric thread: maps, copies in order of submission, unmaps
-                                                            (GIL released; looks up every 4 MB whether it must stop)
+    pump thread: connect, submit, cancel, poll ──▶ OpenReads ──▶ fabric thread: maps, copies, unmaps
 
-Invariants: mappings are unmapped by the fabric thread alone, between copies, so no copy meets a hole. A memory file
-outlives its process, so a read that a peer's death overtakes finds whole bytes; it is failed all the same, because nobody
-can vouch for that boot any more. The connection is looked at before every read and after its last byte.
+The fabric thread copies in order of submission, with the GIL released, and checks every 4 MB
+whether it must stop.
+
+Invariants: only the fabric thread unmaps, and only between copies, so no copy touches an unmapped
+page. A memory file outlives its process, so a read during which the peer dies still finds its
+bytes. It fails all the same, because a dead process cannot vouch for its memory. The connection is
+checked before every read and after its last byte.
 """
 
 import mmap
@@ -30,7 +33,7 @@ from baton.core.manifest import RankManifest
 from baton.ports.clock import Clock
 from baton.ports.fabric import Capabilities, Copies, FabricEvent, Handle, Pool, ReadOutcome
 
-SLICE_BYTES = 32 << 20  # the deadline is looked at every so many bytes (1.5 ms)
+SLICE_BYTES = 32 << 20  # bytes between two checks of the deadline (1.5 ms)
 
 
 @dataclass(slots=True, eq=False)
@@ -41,7 +44,10 @@ class _ShmPeer:
 
 
 class ShmFabric:
-    """ports.fabric.Fabric over shared memory. `wake` is called from the fabric thread when `poll` has something."""
+    """Implements ports.fabric.Fabric over shared memory.
+
+    `wake` is called from the fabric thread when `poll` has events.
+    """
 
     def __init__(self, boot: Boot, rank: int, wake: Callable[[], None], clock: Clock) -> None:
         self._boot, self._rank, self._clock = boot, rank, clock
@@ -51,7 +57,7 @@ class ShmFabric:
         self._attempts: deque[Attempt] = deque()
         self._queue: deque[tuple[OpenRead, _ShmPeer]] = deque()
         self._forgotten: list[_ShmPeer] = []
-        self._untouched: deque[tuple[_ShmPeer, Region]] = deque()  # mapped, but without page table entries yet
+        self._untouched: deque[tuple[_ShmPeer, Region]] = deque()  # mapped, but not populated yet
         self._thread = threading.Thread(target=self._run, name=f"shm-{rank}", daemon=True)
         self._thread.start()
 
@@ -62,7 +68,7 @@ class ShmFabric:
 
     @property
     def capabilities(self) -> Capabilities:
-        """A copy in this process: it stops for good when it stops."""
+        """Capabilities: reads are copies in this process, so a stopped read is over for good."""
         return Capabilities(
             max_ranges_per_call=CHUNK_BYTES // RANGE_COST,
             max_range_bytes=PIECE_BYTES,
@@ -73,7 +79,11 @@ class ShmFabric:
         )
 
     def expose(self, pools: Mapping[GroupName, Pool]) -> bytes:
-        """Open the door to our pools. Raises ConfigError for pools without a memory file, or a name that is taken."""
+        """Serve our pools' descriptors.
+
+        Raises:
+            ConfigError: a pool has no memory file, or the socket's name is taken
+        """
         assert self._server is None, "expose is called once"
         served: dict[GroupName, tuple[int, int]] = {}
         for group, pool in pools.items():
@@ -85,7 +95,7 @@ class ShmFabric:
         return msgspec.msgpack.encode(ShmMetadata(this_host(), self._server.name))
 
     def connect(self, peer: RankId, manifest: RankManifest) -> None:
-        """Have the fabric thread map a peer's pools. One that is connected and has died is reached for again."""
+        """Have the fabric thread map a peer's pools; reconnects to a known peer that has died."""
         with self._reads.lock:
             known = self._peers.get(peer)
             if known is not None and hung_up(known.line):
@@ -109,15 +119,15 @@ class ShmFabric:
             self._reads.open(read)
 
     def cancel(self, handle: Handle) -> None:
-        """The read ends FAILED at its next look up, in a millisecond or so."""
+        """Stop a read; it ends FAILED at its next check, within about a millisecond."""
         self._reads.stop(handle, "cancelled")
 
     def poll(self) -> list[FabricEvent]:
-        """All events since the last call."""
+        """Return all events since the last call."""
         return self._reads.collect()
 
     def close(self) -> None:
-        """End both threads, hang up and unmap. Open reads end FAILED."""
+        """Stop both threads, close connections and unmap. Open reads end FAILED."""
         self._peers.close()
         self._thread.join()
         if self._server is not None:
@@ -176,7 +186,8 @@ class ShmFabric:
         return _ShmPeer(line, {group: Region(_address(m), len(m)) for group, m in maps.items()}, list(maps.values()))
 
     def _next_untouched(self) -> Region | None:
-        """The next piece to populate while there is nothing to read: a whole pool at once would hold up the first read."""
+        """Return the next piece to populate while idle;
+        a whole pool at once would delay a first read."""
         if not self._untouched:
             return None
         peer, region = self._untouched.popleft()
@@ -206,7 +217,7 @@ class ShmFabric:
         return "the peer is gone" if hung_up(peer.line) else ""
 
     def _sweep(self) -> None:
-        """End the reads in the queue that are over before they began."""
+        """End queued reads that were stopped or timed out before they began."""
         now = self._clock.now()
         with self._reads.lock:
             waiting, self._queue = self._queue, deque()

@@ -1,4 +1,4 @@
-"""How pool descriptors come from one process to another on the same host.
+"""Passes pool descriptors from one process to another on the same host.
 
     owner                                              reader
     binds "\\0baton-<boot>-<rank>" (exclusively)
@@ -6,7 +6,8 @@
     names and sizes + descriptors (SCM_RIGHTS) ────▶   checks them against the manifest, maps read-only
     holds the connection open                          sees the owner's death as its hang-up
 
-The name is in the abstract namespace: it belongs to the network namespace, goes with its process and cannot be stale.
+The name is in the abstract namespace of Unix sockets: it belongs to the network namespace,
+disappears with its process, and cannot be stale.
 """
 
 import fcntl
@@ -24,7 +25,7 @@ from baton.core.errors import ConfigError, FabricError
 from baton.core.ids import Boot, GroupName
 from baton.core.manifest import PoolView
 
-CONNECT_TIMEOUT_S = 1.0  # its door answers in a millisecond, where the machine has time for it; our reads wait meanwhile
+CONNECT_TIMEOUT_S = 1.0  # an answer takes a millisecond on an idle machine; our reads wait meanwhile
 MAX_GREETING_BYTES = 65536
 MAX_POOLS = 250  # the kernel passes at most 253 descriptors with one message
 _KIND = socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC
@@ -32,28 +33,28 @@ _UCRED = struct.Struct("3i")  # pid, uid, gid
 
 
 class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Two ranks reach each other by shm exactly when all of this is equal."""
+    """Identity of a host: two ranks reach each other by shm exactly if all fields are equal."""
 
     kernel: str  # boot id of the running kernel
-    network: int  # inode of the network namespace: abstract names live in it
-    users: int  # inode of the user namespace: the user id has a meaning in it
+    network: int  # inode of the network namespace, which has the abstract names
+    users: int  # inode of the user namespace, which defines the user ids
     uid: int
 
     @property
     def place(self) -> str:
-        """All of it in one word."""
+        """All fields as one word."""
         return f"{self.kernel}/net {self.network}/user {self.users}/uid {self.uid}"
 
 
 class ShmMetadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a reader needs to find us."""
+    """The metadata that a reader needs to find us."""
 
     host: Host
     name: str
 
 
 class Greeting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Comes with the descriptors, one per pool and in the same order."""
+    """The message with the descriptors, which are one for each pool, in the same order."""
 
     boot: Boot
     rank: int
@@ -61,7 +62,7 @@ class Greeting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def this_host() -> Host:
-    """The identity of the place this process runs in."""
+    """Return the identity of the host that this process runs on."""
     return Host(
         kernel=Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
         network=os.stat("/proc/self/ns/net").st_ino,
@@ -71,10 +72,10 @@ def this_host() -> Host:
 
 
 def decode_exposure(data: bytes) -> ShmMetadata:
-    """Parse what a peer's manifest carries.
+    """Parse a peer's metadata.
 
     Raises:
-        FabricError: it does not parse
+        FabricError: the metadata does not parse
     """
     try:
         return msgspec.msgpack.decode(data, type=ShmMetadata)
@@ -83,13 +84,13 @@ def decode_exposure(data: bytes) -> ShmMetadata:
 
 
 class Server:
-    """Hands our pools' descriptors to readers of the same user, on a thread of its own."""
+    """Sends our pools' descriptors to readers of the same user, on its own thread."""
 
     def __init__(self, boot: Boot, rank: int, pools: Mapping[GroupName, tuple[int, int]]) -> None:
         """Serve pools, each (descriptor, bytes).
 
         Raises:
-            ConfigError: the name is taken, or too many pools
+            ConfigError: the name is taken, or there are too many pools
         """
         if len(pools) > MAX_POOLS:
             raise ConfigError(f"{len(pools)} pools, shm can pass at most {MAX_POOLS}")
@@ -110,7 +111,7 @@ class Server:
         self._thread.start()
 
     def close(self) -> None:
-        """Hang up on all readers; may be called twice."""
+        """Close the connections to all readers; may be called twice."""
         self._quit.close()
         self._thread.join()
 
@@ -127,7 +128,7 @@ class Server:
                         quitting = True
                     elif sock is self._listener:
                         self._accept(selector)
-                    else:  # readers say nothing: whatever comes is the end
+                    else:  # readers send nothing, so any event is the end of the connection
                         selector.unregister(sock)
                         sock.close()
             for key in list(selector.get_map().values()):
@@ -137,7 +138,7 @@ class Server:
     def _accept(self, selector: selectors.BaseSelector) -> None:
         try:
             reader, _ = self._listener.accept()
-        except OSError:  # it hung up before we came, or we are out of descriptors: it will see a timeout
+        except OSError:  # the reader has closed, or we are out of descriptors; it will time out
             return
         try:
             reader.setblocking(False)
@@ -152,12 +153,13 @@ class Server:
 
 
 def call(name: str, boot: Boot, rank: int, expected: tuple[PoolView, ...]) -> tuple[socket.socket, dict[GroupName, int]]:
-    """Fetch a peer's descriptors; the caller owns them and the connection, whose hang-up is the peer's death.
+    """Fetch a peer's descriptors. The caller owns them and the connection.
 
-    Takes `CONNECT_TIMEOUT_S` at most.
+    The peer holds the connection open until it dies. The call takes at most `CONNECT_TIMEOUT_S`.
 
     Raises:
-        FabricError: unreachable, another user's, another boot or rank, or pools that differ from the manifest's
+        FabricError: the peer is unreachable, another user's, or another boot or rank, or its pools
+            differ from the manifest
     """
     sock = socket.socket(socket.AF_UNIX, _KIND)
     fds: list[int] = []
@@ -181,7 +183,7 @@ def call(name: str, boot: Boot, rank: int, expected: tuple[PoolView, ...]) -> tu
 
 
 def hung_up(sock: socket.socket) -> bool:
-    """Whether the other end of a connection made by `call` is gone. Does not block."""
+    """Whether the peer has closed a connection made by `call`, or has died. Does not block."""
     try:
         return sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
     except BlockingIOError:

@@ -1,13 +1,16 @@
-"""Fabric `tcp`: reads over plain sockets, our reference across hosts where no transfer engine is installed.
+"""Fabric `tcp`: reads over plain sockets, the reference between hosts without a transfer engine.
 
-    pump thread: connect, submit, cancel, poll ──▶ Desk ──▶ parts ──▶ stream threads, STREAMS to a peer: each asks for a part
-                                                                      (and for the next one meanwhile) and receives it into our
-                                                                      pool; the first one dials before there are others
+    pump thread: connect, submit, cancel, poll ──▶ OpenReads ──▶ parts ──▶ stream threads
 
-Invariants: bytes land only while a stream thread of ours receives, so an ended handle is quiet. A read that must end early
-while its bytes are coming has its connection closed; the parts of other reads that were asked for on it are asked for again
-on a new one. Whatever breaks a connection from the other side fails every read from that peer: nobody vouches for it.
-One that cannot be opened while another one is open is done without.
+Each peer has a few stream threads, each with its own connection; the first one dials before the
+others start. A stream requests a part, and the next one ahead of time, and receives it into our
+pool.
+
+Invariants: bytes land only while one of our stream threads receives, so nothing of an ended handle
+lands. To end a read whose bytes are coming, its connection is closed; parts of other reads
+requested on it are requested again on a new one. If the other side breaks a connection, every read
+from that peer fails, because its memory can no longer be trusted. If a further connection cannot be
+opened, the peer is read through the open ones.
 """
 
 import contextlib
@@ -31,15 +34,15 @@ from baton.core.manifest import RankManifest
 from baton.ports.clock import Clock
 from baton.ports.fabric import Capabilities, Copies, FabricEvent, Handle, Pool, ReadOutcome
 
-AHEAD = 2  # parts asked for on one connection: the source reads the next request while it sends
-LOOK_US = 20_000  # a stream that receives nothing looks so often whether it must stop
+AHEAD = 2  # parts requested on one connection: the source reads the next request while it sends
+LOOK_US = 20_000  # how often a stream that receives nothing checks whether it must stop
 _TIMEVAL = struct.Struct("ll")
 _OFFSET = (1 << POOL_BITS) - 1
 Line = tuple[socket.socket, Keys]
 
 
 class TcpMetadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a reader needs: where we listen, and the order of our pools."""
+    """The metadata that a reader needs: where we listen, and the order of our pools."""
 
     host: str
     port: int
@@ -49,12 +52,15 @@ class TcpMetadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Stopped(Exception):
-    """The part at hand must not be received any more."""
+    """The part under way must not be received any further."""
 
 
 @dataclass(slots=True, eq=False)
 class _Work:
-    """A read and how many of its parts may still land. Changed under the lock of the open reads."""
+    """A read and the number of its parts that may still land.
+
+    Changed only under the lock of the open reads.
+    """
 
     read: OpenRead
     left: int
@@ -72,21 +78,24 @@ class _TcpPeer:
     address: tuple[str, int]
     regions: dict[GroupName, Region]
     views: tuple[tuple[GroupName, int], ...]
-    parts: deque[_Part] = field(default_factory=deque)  # not asked for yet; under the lock of the open reads
+    parts: deque[_Part] = field(default_factory=deque)  # not requested yet; guarded by the lock of the open reads
     look_again: Micros = field(default=Micros(0))
-    lines: int = 0  # open connections to it; under the lock of the open reads
-    gone: bool = False  # disconnected: its threads end
+    lines: int = 0  # open connections; guarded by the lock of the open reads
+    gone: bool = False  # disconnected; its threads end
 
 
 class TcpFabric:
-    """ports.fabric.Fabric over sockets. `wake` is called from a stream thread when `poll` has something.
+    """Implements ports.fabric.Fabric over sockets.
 
-    host: our address for peers, listened on; off loopback a `key` is asked for
-    key: shared by all ranks of a cluster; b"" proves nothing
-    streams: connections to a peer
+    `wake` is called from a stream thread when `poll` has events.
+
+    Args:
+        host: our address for peers, on which we listen; off loopback a `key` is required
+        key: shared by all ranks of a cluster; b"" = no authentication
+        streams: connections to each peer
 
     Raises:
-        ConfigError: off loopback without a key
+        ConfigError: `host` is off loopback and `key` is empty
     """
 
     def __init__(
@@ -108,7 +117,8 @@ class TcpFabric:
 
     @property
     def capabilities(self) -> Capabilities:
-        """We receive ourselves: when we stop, nothing lands. A source has nothing by which it could be written."""
+        """Capabilities: a read that has stopped is over
+        for good, and a source cannot be written."""
         return Capabilities(
             max_ranges_per_call=PART_RANGES,
             max_range_bytes=PART_BYTES,
@@ -119,7 +129,8 @@ class TcpFabric:
         )
 
     def expose(self, pools: Mapping[GroupName, Pool]) -> bytes:
-        """Listen. Raises ConfigError for pools on a device, or an address that is not ours."""
+        """Listen for readers. Raises ConfigError for pools
+        on a device, or an address that is not ours."""
         assert self._source is None, "expose is called once"
         if len(pools) > MAX_POOLS:
             raise ConfigError(f"{len(pools)} pools, tcp can serve at most {MAX_POOLS}")
@@ -134,14 +145,14 @@ class TcpFabric:
         return msgspec.msgpack.encode(TcpMetadata(self._host, self._source.port, self._boot, self._rank, sizes))
 
     def connect(self, peer: RankId, manifest: RankManifest) -> None:
-        """Have a thread open the first connection, which shows whether the peer is who it says."""
+        """Have a thread open the first connection, which authenticates the peer."""
         with self._reads.lock:
             attempt = self._peers.want(peer, manifest)
             if attempt is not None:
                 self._threads = [t for t in self._threads if t.is_alive()]
                 try:
                     self._start(0, self._reach, attempt)
-                except RuntimeError as error:  # the system has no thread left
+                except RuntimeError as error:  # no thread can be started
                     self._peers.refuse(attempt, f"tcp: {error}")
 
     def disconnect(self, peer: RankId) -> None:
@@ -157,13 +168,13 @@ class TcpFabric:
         with self._reads.lock:
             read, known = self._peers.begin(handle, peer, copies, deadline)
             parts = cut(read.ranges, part_bytes=PART_BYTES, part_ranges=PART_RANGES)
-            parts = parts or [read.ranges]  # an empty read waits its turn too
+            parts = parts or [read.ranges]  # an empty read has one empty part
             work = _Work(read, len(parts))
             known.parts.extend(_Part(work, part) for part in parts)
             self._reads.open(read)
 
     def cancel(self, handle: Handle) -> None:
-        """The read ends FAILED as soon as its streams look up, LOOK_US later at most; at once where none is at it."""
+        """Stop a read; it ends FAILED within LOOK_US, or at once if no stream is receiving it."""
         with self._reads.lock:
             read = self._reads.stop(handle, "cancelled")
             known = self._peers.get(read.peer) if read is not None else None
@@ -171,11 +182,11 @@ class TcpFabric:
                 self._drop_stopped(known)
 
     def poll(self) -> list[FabricEvent]:
-        """All events since the last call."""
+        """Return all events since the last call."""
         return self._reads.collect()
 
     def close(self) -> None:
-        """End all threads and connections. Open reads end FAILED."""
+        """Stop all threads and close all connections. Open reads end FAILED."""
         with self._reads.lock:
             self._peers.close()
             for peer in self._peers:
@@ -207,14 +218,14 @@ class TcpFabric:
         known = self._peers.reach(attempt, dial_first, lambda found: self._drop(found, lines[0]))
         if known is None:
             return
-        with self._reads.lock, contextlib.suppress(RuntimeError):  # no thread left: fewer streams do it too
+        with self._reads.lock, contextlib.suppress(RuntimeError):  # if no thread can be started, fewer streams do the work
             for i in range(1, self._streams if not known.gone else 0):
                 self._start(i, self._run, known, None)
         self._run(known, lines[0])
 
     def _run(self, peer: _TcpPeer, line: Line | None) -> None:
         asked: deque[_Part] = deque()
-        spare = False  # the peer is read without us
+        spare = False  # other streams read the peer without this one
         try:
             while not spare and self._wait(peer):
                 try:
@@ -232,7 +243,7 @@ class TcpFabric:
                             line = None
                             self._reads.stop_peer(peer.id, f"the peer is gone: {error}")
                             self._give_back(peer, asked)
-        finally:  # should this thread ever die of a bug, no handle hangs and nothing is accepted any more
+        finally:  # even if this thread dies of a bug, no handle hangs, and no new read is accepted
             with self._reads.lock:
                 self._drop(peer, line)
                 if not spare:
@@ -247,7 +258,7 @@ class TcpFabric:
             return not peer.gone
 
     def _turn(self, peer: _TcpPeer, line: Line, asked: deque[_Part]) -> None:
-        """Ask for parts up to AHEAD and receive the oldest, until there are none."""
+        """Request up to AHEAD parts and receive the oldest, until there are none."""
         sock, keys = line
 
         def look() -> None:
@@ -272,7 +283,7 @@ class TcpFabric:
             return peer.parts.popleft() if peer.parts else None
 
     def _sweep(self, peer: _TcpPeer) -> None:
-        """Stop what is overdue, and end what is stopped and waits for its turn; not more often than LOOK_US."""
+        """Stop overdue reads, and end stopped reads that wait; at most once in LOOK_US."""
         now = self._clock.now()
         if now < peer.look_again:
             return
@@ -291,15 +302,16 @@ class TcpFabric:
                 self._settle(stopped)
 
     def _give_back(self, peer: _TcpPeer, asked: deque[_Part]) -> None:
-        """Nothing of these is received here any more: back to the queue, or out of it where their read is to end."""
+        """Return requested parts to the queue; settle those whose read must end."""
         with self._reads.lock:
             peer.parts.extendleft(reversed(asked))
             asked.clear()
             self._drop_stopped(peer)
-            self._reads.lock.notify_all()  # an idle stream takes them: this one may find that it is spare
+            self._reads.lock.notify_all()  # an idle stream may take them, because this one may stop
 
     def _settle(self, parts: Sequence[_Part]) -> None:
-        """These parts have landed, or never will; a read ends when that is so of all its parts, on whatever stream."""
+        """Count parts that have landed or never will;
+        a read ends when all its parts are counted."""
         with self._reads.lock:
             for part in parts:
                 part.work.left -= 1

@@ -1,15 +1,17 @@
-"""How ranks speak over the sockets of fabric `tcp`: who we are, then requests of ranges one way and bare bytes the other.
+"""The protocol on the sockets of fabric `tcp`: a handshake, then requests for ranges and their
+bytes.
 
     reader                                                        source
-    Hello: boot and rank it wants, a nonce          ─────────▶    hangs up if it is another
+    Hello: boot and rank it wants, a nonce          ─────────▶    closes if it is another
     checks the proof                                ◀─────────    Welcome: a nonce, proof, names and sizes of the pools
-    proof                                           ─────────▶    checks it; from here on it obeys
+    proof                                           ─────────▶    checks it, then serves requests
     (tag, count, ranges as int64 pairs)             ─────────▶    checks tag and ranges against its pools
     receives into its pool                          ◀─────────    the bytes of these ranges, nothing else
-    ... as many requests as the reader likes, in order; whoever sees rubbish hangs up
+    ... any number of requests, in order; a side that receives anything invalid closes
 
-Proofs and tags are BLAKE2b keyed with the cluster's secret over both nonces (and the request's number), so nobody without
-the secret reads, and nothing said on one connection means anything on another. Bytes are not encrypted.
+Proofs and tags are BLAKE2b, keyed with the cluster's secret, over both nonces (and the request's
+number). So a process without the secret cannot read, and a message is valid on one connection only.
+Bytes are not encrypted.
 """
 
 import hmac
@@ -27,8 +29,8 @@ from numpy.typing import NDArray
 from baton.core.errors import ConfigError, FabricError
 from baton.core.ids import Boot, GroupName
 
-PART_BYTES = 4 << 20  # of one request
-PART_RANGES = 1024  # of one request; the kernel takes so many buffers with one call
+PART_BYTES = 4 << 20  # most bytes of one request
+PART_RANGES = 1024  # most ranges of one request: the kernel's limit of buffers in one call
 MAX_POOLS = 250
 POOL_BITS = 46  # a range's address is (number of the pool << POOL_BITS) + offset
 CONNECT_TIMEOUT_S = 2.0
@@ -51,24 +53,24 @@ class Welcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Keys:
-    """What both ends of one connection compute from the secret and their nonces."""
+    """The keys that both ends of a connection compute from the secret and their nonces."""
 
     def __init__(self, key: bytes, reader: bytes, source: bytes) -> None:
         self._key = blake2b(reader + source, key=key, digest_size=32).digest()
         self._number = 0
 
     def proof(self, who: bytes) -> bytes:
-        """What one side shows; `who` is b"source" or b"reader"."""
+        """Return the proof of one side; `who` is b"source" or b"reader"."""
         return blake2b(who, key=self._key, digest_size=PROOF_BYTES).digest()
 
     def tag(self, body: bytes | memoryview) -> bytes:
-        """The tag of the next request."""
+        """Return the tag of the next request."""
         self._number += 1
         return blake2b(struct.pack("!Q", self._number) + bytes(body), key=self._key, digest_size=PROOF_BYTES).digest()
 
 
 def require_loopback_or_key(host: str, key: bytes) -> None:
-    """Refuse to be read by strangers. Raises ConfigError."""
+    """Raise ConfigError for a host off loopback without a key."""
     try:
         loopback = ip_address(host).is_loopback
     except ValueError as error:
@@ -82,10 +84,10 @@ def require_loopback_or_key(host: str, key: bytes) -> None:
 
 
 def dial(address: tuple[str, int], boot: Boot, rank: int, *, key: bytes) -> tuple[socket.socket, Keys, Welcome]:
-    """Connect to a source and prove to each other that we know the secret.
+    """Connect to a source; both sides prove that they know the secret.
 
     Raises:
-        FabricError: unreachable, another boot or rank, or another secret
+        FabricError: the source is unreachable, another boot or rank, or has another secret
     """
     try:
         sock = socket.create_connection(address, timeout=CONNECT_TIMEOUT_S)
@@ -116,21 +118,22 @@ def dial(address: tuple[str, int], boot: Boot, rank: int, *, key: bytes) -> tupl
 
 
 def _not_met(address: tuple[str, int], why: str) -> str:
-    """Why there is nobody to read from. Loopback leads back to the reader's own machine, wherever the source is."""
+    """Explain why a source was not reached. A loopback
+    address leads to the reader's own machine."""
     host, port = address
     try:
         loopback = ip_address(host).is_loopback
-    except ValueError:  # it is the peer who says it
+    except ValueError:  # the address comes from the peer and may be anything
         loopback = False
     elsewhere = f"; {host} is reached from its own machine alone: for others start that worker with --fabric-host IP"
     return f"tcp {host}:{port}: {why}{elsewhere if loopback else ''}"
 
 
 def greet(sock: socket.socket, boot: Boot, rank: int, pools: Sequence[tuple[GroupName, int]], *, key: bytes) -> Keys:
-    """The source's side of `dial`, on a socket with a timeout.
+    """Do the source's side of `dial`, on a socket with a timeout.
 
     Raises:
-        FabricError: rubbish, another boot or rank wanted, or another secret
+        FabricError: an invalid message, another boot or rank is wanted, or another secret
         OSError: the connection broke or was too slow
     """
     magic, wanted, wanted_rank, nonce = _HELLO.unpack(take(sock, _HELLO.size))
@@ -146,16 +149,21 @@ def greet(sock: socket.socket, boot: Boot, rank: int, pools: Sequence[tuple[Grou
 
 
 def ask(sock: socket.socket, keys: Keys, source: NDArray[np.int64], nbytes: NDArray[np.int64]) -> None:
-    """Send one request; int64 [n] each, `source` as addresses by POOL_BITS. Raises OSError."""
+    """Send one request. Raises OSError.
+
+    Args:
+        source: int64 [n], addresses with the number of the pool above POOL_BITS
+        nbytes: int64 [n], sizes
+    """
     body = np.stack((source, nbytes), axis=1).astype("<i8").tobytes()
     sock.sendall(_REQUEST.pack(keys.tag(body), source.size) + body)
 
 
 def hear(sock: socket.socket, keys: Keys, pools: Sequence[memoryview]) -> list[memoryview]:
-    """Wait for one request; the pieces of our pools to send.
+    """Wait for one request; returns the pieces of our pools to send.
 
     Raises:
-        FabricError: not tagged with our secret, or outside our pools, or too large
+        FabricError: the tag is wrong, a range is outside our pools, or the request is too large
         OSError: the connection broke
     """
     tag, count = _REQUEST.unpack(take(sock, _REQUEST.size))
@@ -176,14 +184,14 @@ def hear(sock: socket.socket, keys: Keys, pools: Sequence[memoryview]) -> list[m
 
 
 def take(sock: socket.socket, nbytes: int) -> bytes:
-    """Exactly so many bytes. Raises OSError when the connection ends before."""
+    """Receive exactly `nbytes`. Raises OSError if the connection ends before."""
     got = bytearray(nbytes)
     fill(sock, [memoryview(got)], lambda: None)
     return bytes(got)
 
 
 def fill(sock: socket.socket, pieces: list[memoryview], look: Callable[[], None]) -> None:
-    """Receive until all pieces are full; `look` is called whenever bytes have come or the socket's patience is over.
+    """Receive until all pieces are full; calls `look` after each receive or receive timeout.
 
     Raises:
         OSError: the connection ended, or (from a socket with Python's own timeout) it was too slow
@@ -195,7 +203,7 @@ def fill(sock: socket.socket, pieces: list[memoryview], look: Callable[[], None]
                 n = sock.recv_into(pieces[first], 0, socket.MSG_WAITALL)
             else:
                 n, _, _, _ = sock.recvmsg_into(pieces[first : first + PART_RANGES], 0, socket.MSG_WAITALL)
-        except BlockingIOError:  # SO_RCVTIMEO is over
+        except BlockingIOError:  # SO_RCVTIMEO has passed
             look()
             continue
         if n == 0:
@@ -209,7 +217,7 @@ def fill(sock: socket.socket, pieces: list[memoryview], look: Callable[[], None]
 
 
 def pour(sock: socket.socket, pieces: list[memoryview]) -> None:
-    """Send all pieces, not copied before the kernel takes them. Raises OSError."""
+    """Send all pieces without copying them first. Raises OSError."""
     first = 0
     while first < len(pieces):
         n = sock.sendmsg(pieces[first : first + PART_RANGES])

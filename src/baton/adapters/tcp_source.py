@@ -1,4 +1,4 @@
-"""The side of fabric `tcp` that is read: a listener, and a thread for each connection that sends what it is asked for."""
+"""The source side of fabric `tcp`: a listener, and a thread for each connection."""
 
 import contextlib
 import socket
@@ -10,17 +10,17 @@ from baton.adapters.tcp_door import greet, hear, pour
 from baton.core.errors import ConfigError, FabricError
 from baton.core.ids import Boot, GroupName
 
-MAX_CONNECTIONS = 512  # readers times their streams; more are hung up on
+MAX_CONNECTIONS = 512  # over all readers and their streams; further ones are closed
 GREETING_TIMEOUT_S = 5.0
-SEND_TIMEOUT_S = 30  # a reader that takes no byte for so long is hung up on
+SEND_TIMEOUT_S = 30  # a reader that takes no byte for this long is closed
 _TIMEVAL = struct.Struct("ll")
 
 
 class TcpSource:
-    """Serves pools until closed. `pools` are (name, read-only view); nothing beyond them can be asked for.
+    """Serves pools, each (name, read-only view), until closed. Nothing else can be read.
 
     Raises:
-        ConfigError: the address cannot be listened on
+        ConfigError: the address cannot be bound
     """
 
     def __init__(self, host: str, boot: Boot, rank: int, pools: Sequence[tuple[GroupName, memoryview]], *, key: bytes) -> None:
@@ -40,13 +40,13 @@ class TcpSource:
         self._thread.start()
 
     def close(self) -> None:
-        """Hang up on all readers."""
+        """Close the connections to all readers."""
         with self._lock:
             self._closed = True
             threads = list(self._open.values())
             for sock in self._open:
                 _hang_up(sock)
-        _hang_up(self._listener)  # wakes the accept
+        _hang_up(self._listener)  # wakes the accepting thread
         self._thread.join()
         self._listener.close()
         for thread in threads:
@@ -56,7 +56,7 @@ class TcpSource:
         while not self._closed:
             try:
                 sock, _ = self._listener.accept()
-            except OSError:  # closed, or it hung up before we came
+            except OSError:  # we are closed, or the reader closed before the accept
                 continue
             with self._lock:
                 if self._closed or len(self._open) >= MAX_CONNECTIONS:
@@ -65,13 +65,13 @@ class TcpSource:
                 thread = threading.Thread(target=self._serve, args=(sock,), name=f"tcp-source-{self._rank}", daemon=True)
                 try:
                     thread.start()
-                except RuntimeError:  # the system has none left: hung up on, as when there are too many
+                except RuntimeError:  # no thread can be started: close it, as if there were too many
                     sock.close()
                     continue
                 self._open[sock] = thread
 
     def _serve(self, sock: socket.socket) -> None:
-        with contextlib.suppress(OSError, FabricError):  # whatever it was, the answer is to hang up
+        with contextlib.suppress(OSError, FabricError):  # any error closes the connection
             sock.settimeout(GREETING_TIMEOUT_S)
             keys = greet(sock, self._boot, self._rank, [(g, view.nbytes) for g, view in self._pools], key=self._key)
             sock.settimeout(None)
@@ -87,5 +87,5 @@ class TcpSource:
 
 
 def _hang_up(sock: socket.socket) -> None:
-    with contextlib.suppress(OSError):  # it is gone already
+    with contextlib.suppress(OSError):  # closed already
         sock.shutdown(socket.SHUT_RDWR)

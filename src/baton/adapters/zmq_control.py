@@ -1,6 +1,7 @@
-"""The control plane over ZeroMQ: one ROUTER for those who dial us, one DEALER for each address we dial.
+"""The control plane over ZeroMQ: one ROUTER for incoming links, one DEALER for each dialled
+address.
 
-ZeroMQ is used as a datagram service: what it loses or repeats on reconnect is the session's business.
+ZeroMQ is used as a datagram service; sessions handle frames that it loses or repeats on reconnect.
 """
 
 import ipaddress
@@ -19,18 +20,22 @@ from baton.core.errors import ConfigError
 from baton.core.ids import Link
 
 HIGH_WATER = 4096  # frames queued per peer
-MAX_LINKS = 1024  # of those who dial us
-GONE_S = 3  # a connection whose other end says nothing for so long is given up, and made anew by who dialled it
-CURVE_BYTES = 33  # that encryption adds to a frame before ZeroMQ measures it (RFC 26)
-FAREWELL_MS = 100  # a frame handed over before `close` or `hang_up` has so long to leave
-MAX_FRAMES = 1024  # that one call of `receive` takes from one socket
-# Stricter than ZeroMQ's own grammar, whose "tcp://127.0.0.1:0;10.0.0.5:5555" looks like loopback and is not.
+MAX_LINKS = 1024  # incoming links
+GONE_S = 3  # a connection that is silent for this long is dropped; the dialling side reconnects
+CURVE_BYTES = 33  # added to a frame by encryption before ZeroMQ checks its size (RFC 26)
+FAREWELL_MS = 100  # time for frames that are still queued at `close` or `hang_up`
+MAX_FRAMES = 1024  # most that one call of `receive` takes from one socket
+# Stricter than ZeroMQ's grammar, in which "tcp://127.0.0.1:0;10.0.0.5:5555" is not loopback.
 ADDRESS = re.compile(r"tcp://(?P<host>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._*-]+):(\d+|\*)|ipc://(?P<path>.+)")
 ZAP_ADDRESS = "inproc://zeromq.zap.01"  # fixed by ZeroMQ RFC 27
 
 
 def is_loopback(address: str) -> bool:
-    """Whether a zmq address never leaves this host. Raises ConfigError for one that is neither tcp://HOST:PORT nor ipc://PATH."""
+    """Whether a ZeroMQ address stays on this host.
+
+    Raises:
+        ConfigError: the address is neither tcp://HOST:PORT nor ipc://PATH
+    """
     found = ADDRESS.fullmatch(address)
     if found is None:
         raise ConfigError(f"control address {address!r} is not of the form tcp://HOST:PORT (IPv6 in brackets) or ipc://PATH")
@@ -42,7 +47,7 @@ def is_loopback(address: str) -> bool:
 
 
 def require_secret(address: str, secret: Secret | None) -> None:
-    """Raise ConfigError for an address off loopback without a secret (C6), or one that does not parse."""
+    """Raise ConfigError for an address off loopback without a secret (C6), or an invalid one."""
     if not is_loopback(address) and secret is None:
         raise ConfigError(
             f"control address {address} is not on loopback; give --secret FILE (baton secret new FILE) or a 127.0.0.1 address"
@@ -54,17 +59,17 @@ class ZmqControl:
 
     def __init__(self, *, bind: str | None, secret: Secret | None, max_frame_bytes: int) -> None:
         if bind is not None:
-            require_secret(bind, secret)  # before there is anything to free
+            require_secret(bind, secret)  # checked before anything has to be freed
         self._secret, self._max = secret, max_frame_bytes
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._poll = select.epoll()
-        # A send can swallow the edge that announced a frame; this descriptor stands in for it.
+        # A send can consume the edge that announced a frame; this descriptor replaces that edge.
         self._kick = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._kicked = False
         self._poll.register(self._kick, select.EPOLLIN)
         self._names = count(1)
         self._dealers: dict[Link, zmq.Socket[bytes]] = {}
-        self._identities: OrderedDict[bytes, Link] = OrderedDict()  # oldest use first
+        self._identities: OrderedDict[bytes, Link] = OrderedDict()  # least recently used first
         self._by_link: dict[Link, bytes] = {}
         self._closed = False
         self._zap = self._listen_zap() if secret is not None else None
@@ -72,24 +77,25 @@ class ZmqControl:
 
     @property
     def bound_address(self) -> str | None:
-        """Where others can dial; a port 0 in the address given is replaced by the real one."""
+        """The address that others can dial, with the real port in place of port 0."""
         return self._router.getsockopt_string(zmq.LAST_ENDPOINT) if self._router is not None else None
 
     def _socket(self, kind: int, address: str) -> zmq.Socket[bytes]:
         socket = self._context.socket(kind)
         for option, value in (
             (zmq.LINGER, FAREWELL_MS),
-            (zmq.IMMEDIATE, 1),  # while there is no connection `send` says so, instead of keeping frames for a later process
+            (zmq.IMMEDIATE, 1),  # without a connection `send` fails, instead of queueing frames for a later process
             (zmq.SNDHWM, HIGH_WATER),
             (zmq.RCVHWM, HIGH_WATER),
             (zmq.MAXMSGSIZE, self._max + (CURVE_BYTES if self._secret is not None else 0)),
-            # TCP's own means: with ZeroMQ's heartbeats libzmq 4.3.5 aborts the process once a connection ends while its queue of
-            # received frames is full (zeromq/libzmq issues 3937 and 4767).
+            # TCP keepalive instead of ZeroMQ's heartbeats: with heartbeats, libzmq 4.3.5 aborts the
+            # process if a connection ends while its receive queue is full (zeromq/libzmq issues
+            # 3937 and 4767).
             (zmq.TCP_KEEPALIVE, 1),
             (zmq.TCP_KEEPALIVE_IDLE, 1),
             (zmq.TCP_KEEPALIVE_INTVL, 1),
             (zmq.TCP_KEEPALIVE_CNT, GONE_S - 1),
-            (zmq.TCP_MAXRT, GONE_S * 1000),  # the same for what was sent and is not acknowledged
+            (zmq.TCP_MAXRT, GONE_S * 1000),  # the same for data that is sent but not acknowledged
             (zmq.RECONNECT_IVL, 50),
             (zmq.RECONNECT_IVL_MAX, 1000),
             (zmq.IPV6, int("[" in address)),
@@ -125,7 +131,8 @@ class ZmqControl:
     # ---- port -----------------------------------------------------------------------------------
 
     def dial(self, address: str) -> Link:
-        """Raises ConfigError off loopback without a secret, or for an address that does not parse."""
+        """Dial an address. Raises ConfigError off loopback
+        without a secret, or for an invalid address."""
         require_secret(address, self._secret)
         socket = self._socket(zmq.DEALER, address)
         if self._secret is not None:
@@ -159,7 +166,7 @@ class ZmqControl:
             if error.errno in (zmq.EAGAIN, zmq.EHOSTUNREACH):
                 return False
             raise
-        finally:  # a send that failed may have swallowed the edge as well
+        finally:  # a failed send may have consumed the edge as well
             if int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
                 self._kick_receive()
 
@@ -169,7 +176,8 @@ class ZmqControl:
             os.eventfd_write(self._kick, 1)
 
     def receive(self) -> list[tuple[Link, bytes]]:
-        """Reads every socket until it is empty or a bound is met: their descriptors are edge-triggered (C7)."""
+        """Read every socket until it is empty or a bound
+        is met; descriptors are edge-triggered (C7)."""
         if self._closed:
             return []
         if self._kicked:
@@ -229,7 +237,7 @@ class ZmqControl:
         return link
 
     def _answer_zap(self, socket: zmq.Socket[bytes]) -> None:
-        """Who dials us must hold the cluster's client key (ZeroMQ RFC 27)."""
+        """Accept only links whose client key is the cluster's (ZeroMQ RFC 27)."""
         assert self._secret is not None
         allowed = z85_decode(self._secret.client.public)
         while (parts := _next(socket)) is not None:

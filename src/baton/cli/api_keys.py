@@ -1,4 +1,4 @@
-"""API keys as an operator gives them: on the command line, or one per line in a file, where `ps` does not show them."""
+"""Reads API keys from the command line, or from files, where `ps` does not show them."""
 
 from collections.abc import Sequence
 from ipaddress import ip_address
@@ -8,10 +8,11 @@ from baton.core.errors import ConfigError
 
 
 def read_keys(keys: Sequence[str], files: Sequence[str]) -> tuple[str, ...]:
-    """All keys, each once. Empty lines of a file, and lines that begin with #, are no keys.
+    """Return all keys without duplicates. A file has one key on each line; empty lines and lines
+    that begin with # are skipped.
 
     Raises:
-        ConfigError: an empty key, a key that no header can carry, or a file without keys
+        ConfigError: a key is empty or cannot be in a header, or a file has no keys
     """
     found = list(keys)
     for file in files:
@@ -34,7 +35,7 @@ def _in_file(file: str) -> list[str]:
 
 
 def open_to_all(host: str, keys: Sequence[str]) -> str | None:
-    """A warning if anybody who reaches this host may use the service; None if not."""
+    """Return a warning if everybody who reaches this host may use the service, else None."""
     if keys or _is_loopback(host):
         return None
     return f"HTTP listens on {host} without an API key: whoever reaches it can use it; set --api-key-file"

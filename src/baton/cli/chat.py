@@ -2,8 +2,9 @@
 
     prompt ──POST /v1/chat/completions, streamed──▶ service ──▶ text as it comes, then one line of timing
 
-Ctrl-C while an answer comes ends the answer, whose text so far stays in the conversation; at the prompt it ends the program.
-From a pipe each line is a message, and the timing goes to stderr, so that stdout holds answers alone.
+Ctrl-C during an answer stops the answer, whose text so far stays in the conversation; at the prompt
+it quits. From a pipe each line is a message, and the timing goes to stderr, so that stdout has only
+the answers.
 """
 
 import sys
@@ -60,11 +61,11 @@ def chat(
 
 
 def _lines(*, terminal: bool) -> Iterator[str]:
-    """What the user types, until the end or Ctrl-C at the prompt."""
+    """Yield the lines that the user types, until end of input or Ctrl-C at the prompt."""
     if not terminal:
         yield from (line.rstrip("\n") for line in sys.stdin)
         return
-    import readline  # noqa: F401  # input() edits lines and knows earlier ones then
+    import readline  # noqa: F401  # gives input() line editing and history
 
     while True:
         try:
@@ -75,7 +76,7 @@ def _lines(*, terminal: bool) -> Iterator[str]:
 
 
 class Conversation:
-    """Messages so far, and how the next answer is asked for."""
+    """The messages so far, and the parameters of the next request."""
 
     def __init__(self, client: "httpx.Client", fields: Mapping[str, object], system: str | None, *, timing: TextIO) -> None:
         self._client, self._fields, self._timing = client, dict(fields), timing
@@ -84,7 +85,7 @@ class Conversation:
         self._reset()
 
     def run(self, lines: Iterator[str]) -> None:
-        """Until the lines end or one says so."""
+        """Converse until the lines end or one of them is /exit."""
         for line in lines:
             command, _, rest = line.strip().partition(" ")
             match command:
@@ -108,11 +109,11 @@ class Conversation:
         self._messages = [{"role": "system", "content": self._system}] if self._system else []
 
     def _exchange(self, text: str) -> None:
-        """One message and its answer. A refused message is not kept."""
+        """Send one message and show the answer. A refused message is not kept."""
         self._messages.append({"role": "user", "content": text})
         answer = IncomingAnswer()
         try:
-            with closing(self._stream(answer)) as pieces:  # an answer that is ended is ended at the service, too
+            with closing(self._stream(answer)) as pieces:  # closing the connection stops the answer at the service
                 for piece in pieces:
                     typer.echo(piece, nl=False)
         except KeyboardInterrupt:
@@ -128,7 +129,7 @@ class Conversation:
         self._messages.append({"role": "assistant", "content": answer.text})
 
     def _stream(self, answer: "IncomingAnswer") -> Generator[str, None, None]:
-        """Pieces of text. Raises BatonError for whatever keeps the answer from coming."""
+        """Yield the text of the answer in pieces. Raises BatonError if the answer cannot be had."""
         import httpx
 
         asked = {"messages": self._messages, "stream": True, "stream_options": {"include_usage": True}}
@@ -154,12 +155,12 @@ class IncomingAnswer:
         self.first: float | None = None
         self.last = self.asked
         self.text = ""
-        self.tokens = 0  # the service's count, or of the pieces so far
+        self.tokens = 0  # the service's count; until it comes, the number of pieces
         self.done = False
         self.end = ""
 
     def take(self, data: str, now: float) -> Iterator[str]:
-        """One event; the text in it. Raises BatonError when it is an error."""
+        """Take one event; yields its text. Raises BatonError if the event is an error."""
         import json
 
         if data == "[DONE]":
@@ -194,7 +195,7 @@ class IncomingAnswer:
 
 
 def why(response: "httpx.Response") -> str:
-    """A refusal in the service's own words."""
+    """Return the service's own error message."""
     try:
         return f"{response.status_code}: {response.json()['error']['message']}"
     except (ValueError, LookupError, TypeError):

@@ -26,14 +26,18 @@ KINDS: dict[str, tuple[type[Any], Callable[[Any], None]]] = {
 
 
 def program(name: str, settings: GatewaySettings | WorkerSettings, *, ends: int = 0) -> Program:
-    """The program that runs with these settings."""
+    """Return the program that runs a process with these settings."""
     kind = next(kind for kind, (struct, _) in KINDS.items() if isinstance(settings, struct))
     argv = (sys.executable, "-P", "-m", "baton.cli.child", kind, name)
     return Program(name, argv, ends, msgspec.json.encode(settings))
 
 
 def run(kind: str, document: bytes) -> None:
-    """Be a process of that kind. Raises ConfigError: another version of Baton wrote the document."""
+    """Run a process of this kind.
+
+    Raises:
+        ConfigError: the document is from another version of Baton
+    """
     struct, start = KINDS[kind]
     try:
         settings = msgspec.json.decode(document, type=struct)

@@ -1,4 +1,4 @@
-"""The composition root of the gateway process: one event loop with the HTTP side, the request logic and the control plane."""
+"""The composition root of the gateway process: HTTP, core and control plane on one event loop."""
 
 import asyncio
 import contextlib
@@ -89,7 +89,7 @@ async def _run(settings: GatewaySettings, http: HttpSettings, tokenizer: Tokeniz
         loop.add_signal_handler(number, on_signal)
     door.failed.add_done_callback(lambda _: stop.set())
     gc.collect()
-    gc.freeze()  # the tokenizer and its libraries are here to stay
+    gc.freeze()  # the tokenizer and its libraries live as long as the process
     log.info("gateway_listening", host=settings.host, port=settings.port, control=control.bound_address)
     try:
         await serve_http(app, socket=socket, stop=stop, hurry=hurry, grace_s=settings.shutdown_timeout_s)
@@ -101,7 +101,11 @@ async def _run(settings: GatewaySettings, http: HttpSettings, tokenizer: Tokeniz
 
 
 def sampling_defaults(settings: GatewaySettings) -> GenerationConfig:
-    """What requests get that name no sampling parameter; one log line says it where it is not neutral. Raises ConfigError."""
+    """Load the defaults of sampling parameters, and log them if they are not neutral.
+
+    Raises:
+        ConfigError: the settings or files are invalid
+    """
     found = load(Path(settings.model), source=settings.generation_config, override=settings.override_generation_config)
     if changed := msgspec.to_builtins(found.defaults):
         why = "requests that do not name them get these; --generation-config vllm leaves the model's file out"

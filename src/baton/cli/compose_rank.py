@@ -1,7 +1,7 @@
-"""What every rank of a worker is made of, whichever it is: model, pools, fabrics, a core, and lines to other processes.
+"""Builds the parts of a rank: model, pools, fabrics, a core, and connections to other processes.
 
-Everything outside comes through `Ports`, so a test can hand in a fabric that lies, or a control plane that is
-late, and run the production code around it.
+Everything outside comes through `Ports`, so a test can pass in a fabric that corrupts reads, or a
+slow control plane, and run the production code around it.
 """
 
 from collections.abc import Callable, Mapping
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from baton.engine.models.base import Family
 
 log = structlog.get_logger()
-COLLECTIVE_S = 300.0  # a rank that is lost is noticed by its session or its process long before
+COLLECTIVE_S = 300.0  # the session or the supervisor notices a lost rank long before
 SERVED: Mapping[str, DType] = {"bfloat16": DType.BF16, "float32": DType.F32, "float16": DType.F16}
 MakeFabric = Callable[[str, fabrics.FabricParts], Fabric]
 MakeControl = Callable[[str | None, Secret | None], Control]
@@ -63,7 +63,7 @@ def _make_control(bind: str | None, secret: Secret | None) -> Control:
 
 @dataclass(frozen=True)
 class Ports:
-    """How the outside things of a worker are made. `crew` starts ranks, each with settings of its own."""
+    """Factories for the adapters of a worker. `crew` starts ranks, each with its own settings."""
 
     clock: Callable[[], Clock] = MonotonicClock
     entropy: Callable[[], Entropy] = SystemEntropy
@@ -76,7 +76,10 @@ PRODUCTION = Ports()
 
 
 class Station:
-    """Where a rank stands: its clock, its boot, and its lines to other processes, listening at `bind` (None: it only dials)."""
+    """A rank's clock, its boot, and its lines to other processes.
+
+    The lines listen at `bind`; None = they only dial.
+    """
 
     def __init__(self, settings: WorkerSettings, ports: Ports, *, bind: str | None) -> None:
         self.name = settings.name if settings.own_rank == 0 else f"{settings.name}-rank{settings.own_rank}"
@@ -89,20 +92,26 @@ class Station:
         self.narration = Narration()
 
     def sleep(self, timeout: Micros | None, *more: int) -> None:
-        """Until something comes in, here or at the descriptors `more`; at most so long (None: for ever)."""
+        """Sleep until something comes in, here or at the descriptors `more`, at most for `timeout`.
+
+        None = no timeout.
+        """
         sleep_until((self.control.fileno(), self.wake.fileno(), *more), timeout)
         self.wake.clear()
 
     def close(self) -> None:
-        """Free what is left when the lines are closed."""
+        """Free the rest, after the lines are closed."""
         self.wake.close()
         self.record.close()
 
 
 class RankResources:
-    """One rank's model, pools, fabrics and core; `close` frees them in the order in which they depend on each other.
+    """One rank's model, pools, fabrics and core; `close` frees them in order of their dependencies.
 
-    `store` is the worker's rendezvous, None for a worker of one rank. Raises ConfigError.
+    `store` is the worker's rendezvous; None for a worker of one rank.
+
+    Raises:
+        ConfigError: the settings, the checkpoint and the machine do not fit together
     """
 
     def __init__(self, settings: WorkerSettings, ports: Ports, station: Station, store: "Store | None") -> None:
@@ -126,7 +135,8 @@ class RankResources:
         )
 
     def _host_bytes(self) -> int:
-        """Of host memory for the state of requests that give way; none where nothing is generated."""
+        """Return the host memory for the state of preempted
+        requests; 0 if this worker does not generate."""
         s = self.settings
         if s.role is Role.PREFILL:
             return 0
@@ -153,7 +163,7 @@ class RankResources:
         s, started = self.settings, station.clock.now()
         checkpoint = Checkpoint.open(Path(s.model))
         family = family_of(checkpoint.config, FAMILIES)
-        family.require_width(checkpoint.config, s.tp)  # first: what is cached knows of K/V heads alone
+        family.require_width(checkpoint.config, s.tp)  # checked first, because the state table has only K/V heads
         self.dtype = served_dtype(s.dtype, checkpoint.config)
         table = served_table(family, checkpoint.config, dtype=SERVED[self.dtype], index_dtype=s.index_dtype)
         ranks = range(s.tp * s.pp)
@@ -164,7 +174,7 @@ class RankResources:
         for group, size in nbytes.items():
             require_memory(size, f"the pool of group {group}")
         ops = CpuOps(SERVED[self.dtype], Team(s.threads))
-        # Gloo asks nobody who they are, so the ranks of one machine stay on loopback.
+        # Gloo does not authenticate, so the ranks of one machine use loopback.
         host = s.fabric_settings.host if s.nnodes > 1 else LOOPBACK
         self._comm = GlooComm(self.placement, store, host=host, timeout_s=COLLECTIVE_S) if store is not None else Alone()
         model = family.build(checkpoint, self.placement, SERVED[self.dtype], ops, self._comm, longest=self.max_model_len)
@@ -191,7 +201,7 @@ class RankResources:
         log.info("model_loaded", model=s.model, dtype=self.dtype, seconds=round((station.clock.now() - started) / 1e6, 2))
 
     def _pool_bytes(self, placement: Placement) -> dict[GroupName, int]:
-        """Bytes of the pools of the groups that this rank has layers in."""
+        """Return the bytes of the pool of each group in which this rank has layers."""
         s = self.settings
         step = 1 if s.role is Role.DECODE else s.max_batched_tokens * s.pp
         use = Use(rooms=s.max_num_seqs, tokens=self.max_model_len, step=step)
@@ -199,7 +209,7 @@ class RankResources:
         return {g: n * size for g, n in pages.items() if (size := placement.page_bytes(g))}
 
     def _manifest(self, boot: Boot, exposures: dict[str, bytes]) -> Manifest:
-        """The worker as this rank sees it: itself its only rank."""
+        """Return the worker's manifest with this rank as its only rank; the leader merges them."""
         s, p = self.settings, self.placement
         pools = tuple(PoolView(g, n, self.engine.pools[g].nbytes) for g, n in self.engine.pool_pages.items())
         return Manifest(
@@ -218,8 +228,8 @@ class RankResources:
         )
 
     def close(self) -> None:
-        """End every thread, free everything."""
-        self._comm.close()  # a batch that waits for another rank ends
+        """Stop every thread and free everything."""
+        self._comm.close()  # ends a batch that waits for another rank
         for fabric in self.fabrics.values():
             fabric.close()
         self._store.close()
@@ -229,7 +239,7 @@ class RankResources:
 
 
 def served_dtype(wanted: str, config: Mapping[str, object]) -> str:
-    """The dtype to serve in; "auto" is the checkpoint's own."""
+    """Return the dtype to serve in; "auto" is the checkpoint's own."""
     name = str(config.get("dtype") or config.get("torch_dtype") or "float32") if wanted == "auto" else wanted
     if name not in SERVED:
         raise ConfigError(f"dtype {name!r} is not supported; supported are {sorted(SERVED)}")
@@ -237,7 +247,11 @@ def served_dtype(wanted: str, config: Mapping[str, object]) -> str:
 
 
 def served_table(family: "Family", config: Mapping[str, Any], *, dtype: DType, index_dtype: str) -> StateTable:
-    """What the served model caches. Raises ConfigError: an index in fp8 where there is none."""
+    """Return the state table of the served model.
+
+    Raises:
+        ConfigError: `index_dtype` is fp8, but the model has no index
+    """
     from baton.engine.attention.index import with_fp8_index
 
     table = family.table(config, block_tokens=BLOCK_TOKENS, dtype=dtype)
@@ -245,7 +259,11 @@ def served_table(family: "Family", config: Mapping[str, Any], *, dtype: DType, i
 
 
 def model_length(wanted: int | None, own: int, most: int) -> int:
-    """Positions of one request, prompt and answer: `own` unless told. Raises ConfigError beyond `most`."""
+    """Return the maximum length of a request: `wanted`, or `own` if that is None.
+
+    Raises:
+        ConfigError: `wanted` is more than `most`
+    """
     if wanted is not None and wanted > most:
         raise ConfigError(f"--max-model-len {wanted} exceeds the model's {most} positions")
     return wanted if wanted is not None else own

@@ -1,7 +1,7 @@
-"""The composition root of a worker process: settings in, a running pump out. Rank 0 leads; the others follow it.
+"""The composition root of a worker process: it builds a rank from settings and runs its pump.
 
-rank 0   Station ── Body ── Leader ── WorkerPump          starts the ranks of its machine, and ends with any of them
-rank r   Station ── Body ── RankPump                      ends with rank 0
+rank 0   Station ── RankResources ── Leader ── WorkerPump   starts other ranks, ends with any
+rank r   Station ── RankResources ── RankPump               ends with rank 0
 """
 
 import gc
@@ -34,36 +34,43 @@ from baton.shell.worker import WorkerPump
 
 __all__ = ["PRODUCTION", "Ports", "run_worker"]
 log = structlog.get_logger()
-LAST_CHUNK_BYTES = 32 << 20  # state of a long prompt's last chunk, whose transfer nothing hides
+LAST_CHUNK_BYTES = 32 << 20  # state of a long prompt's last chunk, whose transfer is not overlapped
 MUSTER = Micros(600_000_000)  # until the last rank has loaded its weights
 
 
 class Member:
-    """One rank at work; what is done with it is the same whether it leads or follows."""
+    """A running rank, leader or not, as `run_worker` uses it."""
 
     _station: Station
-    _crew: Crew  # the ranks that it has started
+    _crew: Crew  # the ranks that this process has started
     _body: RankResources
     _pump: WorkerPump | RankPump
 
     def wake(self) -> None:
-        """Look at once whether to stop."""
+        """Wake the pump, so that it checks at once whether to stop."""
         self._station.wake()
 
     def run(self, stopped: Callable[[], bool]) -> None:
-        """Turn the pump until told to stop. Raises PeerError or ConfigError: another rank has ended."""
+        """Run the pump until told to stop.
+
+        Raises:
+            PeerError, ConfigError: another rank has ended
+        """
         while not stopped():
             self._station.sleep(self._pump.turn(), *self._crew.filenos())
             self._crew.look()
 
     @property
     def wedged(self) -> bool:
-        """Whether something of it never ends, so that closing it would wait in vain."""
+        """Whether some of its work never ends, so that `close` would wait for ever."""
         return self._body.host.wedged
 
     def end_hard(self, why: str) -> NoReturn:
-        """Say goodbye and end, without waiting for a thread: one hangs, perhaps where nothing reaches it. The other ranks of
-        this machine end with this process, those of other machines when they hear the goodbye."""
+        """Tell the peers and exit without waiting for threads, because one of them hangs.
+
+        The other ranks of this machine end with this process; ranks of other machines end when they
+        get the Bye.
+        """
         self._station.lines.close()
         self._station.record.close()
         print(f"{PREFIX}{why}", file=sys.stderr, flush=True)
@@ -71,7 +78,7 @@ class Member:
         os._exit(1)
 
     def close(self) -> None:
-        """Let the other ranks end, say goodbye, end every thread, free everything."""
+        """Stop the other ranks, tell the peers, stop every thread, and free everything."""
         self._crew.tell()
         self._station.lines.close()
         self._body.close()
@@ -80,7 +87,7 @@ class Member:
 
 
 class WorkerProcess(Member):
-    """Rank 0: the leader of all ranks, in the process that started those of its machine."""
+    """Rank 0, the leader, in the process that starts the other ranks of its machine."""
 
     def __init__(self, settings: WorkerSettings, ports: Ports) -> None:
         self.settings = settings
@@ -141,7 +148,7 @@ class WorkerProcess(Member):
 
 
 class Follower(Member):
-    """Any rank but the first. The first one of another machine starts the others there."""
+    """Any rank other than 0. The first rank of another machine starts the others there."""
 
     def __init__(self, settings: WorkerSettings, ports: Ports) -> None:
         assert settings.rendezvous is not None
@@ -163,16 +170,17 @@ class Follower(Member):
 
 
 def settle() -> None:
-    """Torch and the model are here to stay: a full collection over them stalls a step for tens of milliseconds.
+    """Exclude torch and the model from garbage collection.
 
-    To be called before any session begins: on a busy machine it takes seconds, which a peer would take for a death.
+    A full collection over them would stall a step for tens of milliseconds. Call this before any
+    session begins: on a busy machine it takes seconds, and peers would take this process for dead.
     """
     gc.collect()
     gc.freeze()
 
 
 def start_others(settings: WorkerSettings, address: str | None, ports: Ports) -> Crew:
-    """The other ranks of this machine, each with its part of the cores."""
+    """Start the other ranks of this machine, each with its part of the cores."""
     cores = rank_cores(settings)
     return ports.crew(
         {
@@ -189,12 +197,16 @@ def start_others(settings: WorkerSettings, address: str | None, ports: Ports) ->
 
 
 def _record_of(record: str | None, rank: int) -> str | None:
-    """Each rank writes a log of its own: in the same directory, or beside the file."""
+    """Return where a rank writes its own log: in the same directory, or beside the file."""
     return record if record is None or os.path.isdir(record) else f"{record}-rank{rank}"
 
 
 def run_worker(settings: WorkerSettings, ports: Ports = PRODUCTION) -> None:
-    """Run one rank, and those that it starts, until SIGTERM or SIGINT. Raises ConfigError for settings that cannot work."""
+    """Run one rank, and the ranks that it starts, until SIGTERM or SIGINT.
+
+    Raises:
+        ConfigError: the settings cannot work
+    """
     stop = False
 
     def on_signal(_number: int, _frame: object) -> None:
@@ -214,7 +226,7 @@ def run_worker(settings: WorkerSettings, ports: Ports = PRODUCTION) -> None:
     except PeerError as error:
         if worker.wedged:
             worker.end_hard(str(error))
-        if not stop:  # ranks that end together may see each other go
+        if not stop:  # ranks that stop together may see each other end
             raise
     finally:
         worker.close()

@@ -1,4 +1,4 @@
-"""`--config FILE`: a TOML file whose keys are the names of flags. What stands on the command line wins.
+"""`--config FILE`: a TOML file whose keys are names of flags. The command line wins.
 
 port = 8080                     # --port 8080
 kv-memory = "2GiB"              # or kv_memory, as in Python
@@ -20,14 +20,14 @@ POSITIONAL = "model"  # the one argument that commands have
 
 
 def load(context: typer.Context, file: str | None) -> str | None:
-    """The option's callback: the file's values become the command's defaults. Raises ConfigError."""
+    """The option's callback: makes the file's values the command's defaults. Raises ConfigError."""
     if file is not None:
         context.default_map = dict(defaults(context, file, read(file)))
     return file
 
 
 def read(file: str) -> Mapping[str, object]:
-    """The file's keys and values. Raises ConfigError."""
+    """Read the file's keys and values. Raises ConfigError."""
     try:
         return tomllib.loads(Path(file).expanduser().read_text())
     except (OSError, UnicodeDecodeError) as error:
@@ -37,7 +37,11 @@ def read(file: str) -> Mapping[str, object]:
 
 
 def defaults(context: typer.Context, file: str, values: Mapping[str, object]) -> Mapping[str, object]:
-    """Parameter names and values, spelled as a command line would. Raises ConfigError, naming file and key."""
+    """Return parameter names and values, in the form of a command line.
+
+    Raises:
+        ConfigError: the message names the file and the key
+    """
     found: dict[str, object] = {}
     known = {name.lstrip("-"): p for p in context.command.params for name in p.opts if name.startswith("--")}
     known |= {p.name: p for p in context.command.params if p.param_type_name == "argument" and p.name == POSITIONAL}

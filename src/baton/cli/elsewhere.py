@@ -1,6 +1,7 @@
 """Flags of vLLM and SGLang that `baton` does not take: what to write instead.
 
-Most of their flags that mean something here are taken under their own names (options.py). These are the others that people try.
+Most flags of theirs that mean something here are accepted under their own names (options.py). These
+are others that people try.
 """
 
 from collections.abc import Mapping
@@ -29,6 +30,6 @@ INSTEAD: Mapping[str, str] = {
 
 
 def instead_of(complaint: str) -> str:
-    """A usage error's sentence, with what to write instead where it is about one of these flags."""
+    """Add to a usage error about one of these flags what to write instead."""
     flag = complaint.removeprefix("No such option: ").split()[0]
     return f"No such option: {flag}; {INSTEAD[flag]}" if flag in INSTEAD else complaint

@@ -1,6 +1,6 @@
-"""How every process of Baton begins and ends, whatever it does.
+"""How every process of Baton starts and ends.
 
-Exit codes: 0 well, 1 something failed, 2 a setting that cannot work (one line on stderr says which),
+Exit codes: 0 success, 1 a failure, 2 a setting that cannot work (one line on stderr says which),
 130 interrupted.
 """
 
@@ -12,7 +12,7 @@ from baton.core.errors import BatonError, Bug, ConfigError
 
 
 def prepare() -> int:
-    """What every process needs of its machine; returns the exit code, 0 to go on."""
+    """Prepare the process; returns an exit code, 0 = continue."""
     from baton.cli.kernel_cache import provide_cache
 
     # Mooncake reads it when it loads, and writes a dozen lines otherwise.
@@ -27,7 +27,7 @@ def prepare() -> int:
 
 
 def exit_code(action: Callable[[], object]) -> int:
-    """Do it; a `Bug`, and what nobody foresaw, comes out as a traceback."""
+    """Run `action`; returns the exit code. A `Bug` or an unexpected exception gives a traceback."""
     try:
         code = action()
     except ConfigError as e:
@@ -40,6 +40,6 @@ def exit_code(action: Callable[[], object]) -> int:
 
 
 def complain(why: str, *, code: int) -> int:
-    """One line on stderr; returns the code."""
+    """Write one line to stderr; returns `code`."""
     print(f"baton: {' '.join(why.split())}", file=sys.stderr, flush=True)
     return code

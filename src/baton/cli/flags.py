@@ -1,11 +1,11 @@
-"""Makes flags of settings structs: a field with a `Flag` becomes a parameter of the command.
+"""Makes flags from settings structs: a field with a `Flag` becomes a parameter of the command.
 
     @with_flags(WorkerSettings)
     def worker(model: opt.Model = opt.DEFAULT_MODEL, *, given: Given) -> None:
         settings = given.make(WorkerSettings, model=model, name=given.get("name") or "worker", ...)
 
-Typer knows no structs. It reads the signature of a function, so the command gets one that is put
-together here.
+Typer does not know structs: it reads the signature of a function. So this module builds a signature
+for the command.
 """
 
 import inspect
@@ -23,17 +23,17 @@ Command = Callable[..., None]
 
 
 class Given:
-    """The values of a command's flags: given on the command line or in a file, or defaults."""
+    """The values of a command's flags, from the command line, a file, or defaults."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = values
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value of a flag; `default` if nobody gave it and its field has no default of its own."""
+        """Return a flag's value; `default` if it was not given and its field has no default."""
         return self._values.get(key, default)
 
     def make(self, struct: type[S], **decided: Any) -> S:
-        """A struct of these values. Fields in `decided` win over flags. Raises ConfigError."""
+        """Make a struct of the values. Fields in `decided` override flags. Raises ConfigError."""
         inner = dict(structs_in(struct))
         fields: dict[str, Any] = {n: self.make(inner[n]) for n in inner if n not in decided}
         for setting in settings_of(struct, nested=False):
@@ -45,14 +45,14 @@ class Given:
 def with_flags(
     *structs: type[msgspec.Struct], only: Collection[str] | None = None, by_hand: bool = True
 ) -> Callable[[Command], Command]:
-    """Adds flags to a command, which takes their values as `given`.
+    """Add flags to a command, which takes their values as `given`.
 
-    Where two structs have a flag of the same name, the first one's counts.
+    If two structs have a flag of the same name, the first struct's flag is used.
 
     Args:
         structs: their fields become flags
-        only: the flags that are wanted; None = all
-        by_hand: False = without the flags that only processes started by hand take
+        only: the flags to add; None = all
+        by_hand: whether to add the flags that only processes started by hand take
     """
     settings: dict[str, Setting] = {}
     for setting in (s for struct in structs for s in settings_of(struct)):
@@ -77,7 +77,7 @@ def with_flags(
 
 
 def _parameter(setting: Setting) -> inspect.Parameter:
-    """A flag as typer wants it: its type there, its default and its help."""
+    """Make typer's parameter for a flag: its type, default and help."""
     flag, default, choices = setting.flag, _default(setting), setting.choices
     kind = setting.kind if flag.read is None and choices is None else str
     if flag.repeated:
@@ -101,7 +101,7 @@ def _parameter(setting: Setting) -> inspect.Parameter:
 
 
 def _default(setting: Setting) -> Any:
-    """What holds without the flag, as a text or value; `empty` = the flag must be given."""
+    """Return a flag's default as text or value; `empty` = the flag is required."""
     flag, default = setting.flag, setting.default
     if flag.default is not None:
         return None
@@ -113,7 +113,7 @@ def _default(setting: Setting) -> Any:
 
 
 def _value(setting: Setting, said: Any) -> Any:
-    """The field's value. Raises ConfigError."""
+    """Convert a flag's value to the field's value. Raises ConfigError."""
     flag = setting.flag
     if (choices := setting.choices) is not None:
         if said not in choices:

@@ -1,14 +1,20 @@
-"""How much host memory a rank that generates has for the state of requests that give way, where nobody has said how much.
+"""The default amount of host memory of a rank, for the state of preempted requests.
 
-Running requests that give way one after the other leave the pools to those that stay, which grow: of n requests, c of which fit
-at their full length, the states away come to about ln(n / c) times the pools. Twice is enough up to n = 7 c. The memory is taken
-from the machine when it is first used.
+While requests grow, more and more of them are preempted. If n requests run, of which c fit into the
+pools at full length, the preempted state amounts to about ln(n / c) times the pools; twice the
+pools is enough up to n = 7 c. The memory is taken from the machine at its first use.
 """
 
-POOLS = 2  # times a rank's own, at most
-SHARE = 0.25  # of what is free on the machine when the rank has its pools, at most, for all ranks that generate there
+POOLS = 2  # most host memory, in multiples of the rank's pools
+SHARE = 0.25  # most host memory of all ranks that generate, as a share of what the pools leave free
 
 
 def automatic(pools: int, *, available: int, ranks: int) -> int:
-    """Bytes. pools: bytes of the rank's own; available: of host memory; ranks: those that generate on this machine."""
+    """Return the bytes of host memory for a rank.
+
+    Args:
+        pools: bytes of the rank's pools
+        available: free bytes of the machine's memory
+        ranks: number of ranks that generate on this machine
+    """
     return min(POOLS * pools, int(SHARE * available) // ranks)

@@ -1,8 +1,10 @@
-"""Where compiled kernels are kept: beside the sources, else in the user's cache, else in a temporary directory of this user.
+"""Finds a place for compiled kernels: beside the sources, in the user's cache, or in a temporary
+folder.
 
-numba looks for the first two by itself, and refuses to start where it can write to neither, as in a container whose files are
-read-only. It also passes by kernels that lie beside sources where it may not write. So what was compiled there when the
-program was installed is copied to the place that it may write: a worker's first start loads them instead of compiling.
+numba tries the first two by itself, and fails if it can write to neither, as in a container with
+read-only files. It also ignores kernels beside sources if it cannot write there. So the kernels
+that were compiled at installation are copied to a writable place, and a worker's first start loads
+them instead of compiling.
 """
 
 import os
@@ -18,18 +20,19 @@ import baton
 from baton.core.errors import ConfigError
 
 VARIABLE = "NUMBA_CACHE_DIR"
-PACKAGES = ("adapters", "engine", "engine/attention", "engine/kernels")  # of ours that have kernels
+PACKAGES = ("adapters", "engine", "engine/attention", "engine/kernels")  # packages of Baton that have kernels
 REMEDY = f"{VARIABLE}=DIRECTORY in the environment says another place"
 
 
 def provide_cache(root: Path = Path(baton.__file__).parent) -> str | None:
-    """See that numba finds a place for the kernels of the package at `root`, this process and its children alike.
+    """Make sure that numba can store the kernels of the package at `root`, in this process and its
+    children.
 
     Returns:
-        What the operator should know: that they are in a temporary directory
+        A note for the operator if they are in a temporary directory, else None
 
     Raises:
-        ConfigError: there is no place
+        ConfigError: there is no writable place
     """
     beside = [root / package / "__pycache__" for package in PACKAGES]
     if all(_writable(directory) for directory in beside):
@@ -46,7 +49,7 @@ def provide_cache(root: Path = Path(baton.__file__).parent) -> str | None:
 
 
 def _writable(directory: Path) -> bool:
-    """As numba finds out: permissions do not tell of a file system that is read-only."""
+    """Test by writing, as numba does: permissions do not show a read-only file system."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=directory).close()
@@ -56,7 +59,8 @@ def _writable(directory: Path) -> bool:
 
 
 def _temporary() -> Path:
-    """This user's alone: what lies there is run."""
+    """Return a temporary directory that only this user
+    can write, because its contents are executed."""
     why = "compiled kernels can be kept neither beside the program nor in the user's cache nor in a temporary directory"
     try:
         directory = Path(tempfile.gettempdir()) / f"baton-kernels-{os.getuid()}"
@@ -70,10 +74,11 @@ def _temporary() -> Path:
 
 
 def _copy_compiled(beside: list[Path], cache: Path) -> None:
-    """What is there already stays: it may be in use, and numba compiles anew what does not fit its source."""
+    """Copy compiled kernels. Existing files stay: they
+    may be in use, and numba recompiles stale ones."""
     for directory in beside:
         target = cache / _subdirectory(directory.parent)
-        for file in [*directory.glob("*.nbc"), *directory.glob("*.nbi")]:  # an index only when what it names is there
+        for file in [*directory.glob("*.nbc"), *directory.glob("*.nbi")]:  # indexes (.nbi) last, after the files that they name
             if not (target / file.name).exists():
                 target.mkdir(parents=True, exist_ok=True)
                 made = tempfile.NamedTemporaryFile(dir=target, delete=False)  # noqa: SIM115
@@ -83,5 +88,5 @@ def _copy_compiled(beside: list[Path], cache: Path) -> None:
 
 
 def _subdirectory(sources: Path) -> str:
-    """numba's name, in a cache for several packages, of the place for one directory of sources."""
+    """Return numba's name for the cache directory of one source directory."""
     return f"{sources.name}_{sha1(str(sources).encode()).hexdigest()}"

@@ -1,6 +1,6 @@
-"""Compiles the kernels that workers run: `python -m baton.cli.kernels`, when the program has been installed.
+"""`python -m baton.cli.kernels`: compiles the kernels that workers run, after an installation.
 
-What is compiled is kept beside the sources, so a worker's first start loads it instead: a third of a minute each.
+The kernels are stored beside the sources. A worker's first start loads them, which saves 20 s.
 """
 
 import sys
@@ -8,11 +8,11 @@ import sys
 from baton.cli.kernel_cache import provide_cache
 from baton.core.memory.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit, Whole
 
-BLOCKS = 2  # of each pool: the kernels are run over the first ones
+BLOCKS = 2  # of each pool; the kernels run over the first blocks
 
 
 def compile_kernels(dtype: DType) -> None:
-    """Those of every family in a dtype, by running them over the state of one that has all kinds."""
+    """Compile the kernels of all families for a dtype, by running them over all kinds of state."""
     import numpy as np
 
     from baton.adapters.memory import HostPool
@@ -39,7 +39,7 @@ def compile_kernels(dtype: DType) -> None:
 
 
 def main() -> None:
-    """All."""
+    """Compile the kernels for all dtypes."""
     if (note := provide_cache()) is not None:  # before anything with a kernel is imported
         print(f"baton: warning: {note}", file=sys.stderr)
     from baton.cli.compose_rank import SERVED

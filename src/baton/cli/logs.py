@@ -1,4 +1,4 @@
-"""How a process writes its log: one line an event on stderr, as key=value for people or as JSON for collectors."""
+"""Configures the log: one line for each event on stderr, key=value for people or JSON."""
 
 import logging
 import sys
@@ -33,9 +33,10 @@ def _console() -> list[Processor]:
 
 
 def _json() -> list[Processor]:
-    """Times with their date, in UTC: lines of several machines are sorted by them."""
+    """Return the processors for JSON. Times are in
+    UTC with their date, to sort lines of machines."""
     return [
         structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
-        structlog.processors.ExceptionRenderer(ExceptionDictTransformer(show_locals=False)),  # locals hold prompts and keys
+        structlog.processors.ExceptionRenderer(ExceptionDictTransformer(show_locals=False)),  # locals may have prompts and keys
         structlog.processors.JSONRenderer(),
     ]

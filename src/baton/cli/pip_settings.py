@@ -1,4 +1,5 @@
-"""Where pip gets packages on this machine, by its environment and configuration files: what we fetch comes from there too."""
+"""Reads pip's package indexes from its environment
+and configuration; Baton fetches from the same."""
 
 import configparser
 import os
@@ -17,7 +18,7 @@ PREFIX = "PIP_"
 
 
 def pip_index(environ: Mapping[str, str] = os.environ) -> Index:
-    """The indexes, certificates and proxy that `pip download` would use.
+    """Return the indexes, certificates and proxy that `pip download` would use.
 
     Raises:
         ConfigError: a configuration file does not parse
@@ -36,7 +37,7 @@ def pip_index(environ: Mapping[str, str] = os.environ) -> Index:
 
 
 def config_files(environ: Mapping[str, str]) -> Sequence[Path]:
-    """pip's configuration files, which need not exist; what a later one says wins."""
+    """Return pip's configuration files, which need not exist; later files win."""
     named = environ.get("PIP_CONFIG_FILE")
     if named == os.devnull:
         return ()
@@ -48,7 +49,7 @@ def config_files(environ: Mapping[str, str]) -> Sequence[Path]:
 
 
 def read_config(file: Path) -> Mapping[str, str]:
-    """What one file says to `pip download`; nothing if it is not there or not to be read."""
+    """Return the settings for `pip download` in one file; empty if it is missing or unreadable."""
     parser = configparser.RawConfigParser()
     try:
         parser.read_string(file.read_text())

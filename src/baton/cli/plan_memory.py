@@ -1,7 +1,8 @@
-"""`baton plan-memory`: what a pool of so many bytes holds, before anything is loaded or started.
+"""`baton plan-memory`: computes how many tokens and requests fit into a pool of given size.
 
-The same functions decide that size a worker's pools, so what is printed here is what a worker will have. Every kind of state is
-budgeted on its own: pages of layers that see everything, pages of windows, slots of recurrent state.
+It uses the functions that size a worker's pools, so a worker will have exactly these sizes. Every
+kind of state has its own budget: pages of layers with full attention, pages of windows, slots of
+recurrent state.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,28 +25,28 @@ from baton.shell.settings import Role, WorkerSettings
 if TYPE_CHECKING:
     from rich.table import Table
 
-NOWHERE = "tcp://127.0.0.1:0"  # a worker's settings name addresses; none is started here
-LENGTHS = (512, 2048, 8192, 32768, 131072)  # of requests, prompt and answer; the model's longest is added
+NOWHERE = "tcp://127.0.0.1:0"  # settings require addresses, but nothing is started here
+LENGTHS = (512, 2048, 8192, 32768, 131072)  # of requests (prompt and answer); the model's maximum is added
 
 
 class PoolPlan(msgspec.Struct, frozen=True):
-    """One group's pool on the rank that has the fewest pages of it."""
+    """One group's pool on the rank with the fewest pages of that group."""
 
     group: GroupName
     unit: Unit
     specs: tuple[str, ...]
     page_bytes: int
     pages: int
-    tokens: int | None  # that its pages hold; None for slots
+    tokens: int | None  # capacity of the pages; None for slots
 
 
 class MemoryPlan(msgspec.Struct, frozen=True):
-    """What a worker's pools hold.
+    """The capacity of a worker's pools.
 
     Attributes:
-        host_bytes: of each rank, for the state of requests that give way
-        fits: length of a request -> how many of that length are held at once
-        away: length of a request -> how many of that length have room there
+        host_bytes: host memory of each rank for the state of preempted requests
+        fits: number of requests that fit at once, by their length in tokens
+        away: number of preempted requests that fit in host memory, by their length
     """
 
     model: str
@@ -61,10 +62,10 @@ class MemoryPlan(msgspec.Struct, frozen=True):
 
 
 def plan(s: WorkerSettings) -> MemoryPlan:
-    """Work it out from the checkpoint's config alone.
+    """Compute the plan from the checkpoint's config alone.
 
     Raises:
-        ConfigError: no such family, layout or dtype; not even a page fits
+        ConfigError: family, layout or dtype is not supported, or not even one page fits
     """
     from baton.cli.compose_rank import SERVED, model_length, served_dtype, served_table
     from baton.cli.pool_size import Use, pool_pages
@@ -111,7 +112,10 @@ def plan(s: WorkerSettings) -> MemoryPlan:
 
 
 def _host_bytes(s: WorkerSettings, pools: Sequence[int]) -> int:
-    """What every rank has. pools: bytes of each rank's; all ranks are taken to be on this machine."""
+    """Return the host memory of each rank, if all ranks are on this machine.
+
+    `pools` has the bytes of each rank's pools.
+    """
     from baton.adapters.memory import available_bytes
 
     if s.role is Role.PREFILL:

@@ -1,7 +1,9 @@
-"""How many pages and slots each group's pool gets.
+"""Computes how many pages and slots each group's pool gets.
 
-Pages: as many as the memory holds, and for windows no more than all rooms can use. Slots: one for each room, as far as a part of
-the memory goes, for a slot of recurrent state weighs as much as hundreds of tokens in pages."""
+Pages: as many as fit in memory, and for windows no more than all rooms can use. Slots: one for each
+room, but at most a share of the memory, because a slot of recurrent state is as large as hundreds
+of tokens in pages.
+"""
 
 from bisect import bisect_right
 from collections.abc import Mapping
@@ -13,16 +15,16 @@ from baton.core.ids import GroupName
 from baton.core.memory.span import Span
 from baton.core.memory.state import Placement, Unit, Window
 
-SLOT_SHARE = 0.5  # of a budget, at most; the rest is pages
+SLOT_SHARE = 0.5  # most of the budget that slots get; the rest is for pages
 
 
 class Use(msgspec.Struct, frozen=True, kw_only=True):
-    """What the rooms of a worker need at most.
+    """The most that the rooms of a worker can use.
 
     Attributes:
-        rooms: at once
+        rooms: most rooms at once
         tokens: positions of the longest request
-        step: positions of one request that are under way at a time
+        step: most positions of one request in one step
     """
 
     rooms: int
@@ -31,12 +33,13 @@ class Use(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def pool_pages(placement: Placement, use: Use, *, pages: int | None, budget: int) -> dict[GroupName, int]:
-    """Pages of every group's pool.
+    """Return the number of pages (or slots) of every group's pool.
 
     Args:
-        placement: of a rank; its bytes count
-        pages: of groups that see everything, if somebody has said so; slots are as many then, but no more than rooms
-        budget: bytes of all pools together, otherwise
+        placement: placement of the rank whose pools these are
+        pages: pages of groups with full attention, if given; slots are then as many, but at most
+            one for each room
+        budget: bytes of all pools together, if `pages` is None
 
     Raises:
         ConfigError: no page fits into the budget

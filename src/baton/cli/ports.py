@@ -1,4 +1,4 @@
-"""TCP ports of this machine, and whether the service behind one is ready."""
+"""Finds free TCP ports of this machine, and checks whether the service on a port is ready."""
 
 import http.client
 import json
@@ -12,10 +12,10 @@ EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
 
 def free_port(host: str, port: int) -> int:
-    """The port itself where it is free, for 0 any free one.
+    """Return `port` if it is free; 0 = any free port.
 
     Raises:
-        ConfigError: it is in use, or the host is none of this machine's
+        ConfigError: the port is in use, or the host is not an address of this machine
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -29,18 +29,18 @@ def free_port(host: str, port: int) -> int:
 
 
 def reachable(host: str) -> str:
-    """A host to connect to, for one to listen on."""
+    """Return the host to connect to, for a host that a service listens on."""
     return EVERYWHERE.get(host, host)
 
 
 def url_of(host: str, port: int) -> str:
-    """The address for clients on this machine."""
+    """Return the service's URL for clients on this machine."""
     name = reachable(host)
     return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
 
 
 def readiness_of(host: str, port: int) -> Callable[[], str | None]:
-    """A probe: what the service waits for, None when it is ready."""
+    """Return a probe that says what the service waits for, or None if it is ready."""
 
     def probe() -> str | None:
         connection = http.client.HTTPConnection(reachable(host), port, timeout=PROBE_TIMEOUT_S)

@@ -1,6 +1,6 @@
-"""What keeps workers from starting and can be known without torch: named in a second, before anything is started or loaded.
+"""Checks, without torch and within a second, whether workers can start.
 
-The workers themselves look again; they know what depends on the model's family.
+The workers check again; they also check what depends on the model's family.
 """
 
 from collections.abc import Sequence
@@ -15,15 +15,15 @@ from baton.core.errors import ConfigError
 from baton.engine.checkpoint import Checkpoint
 from baton.shell.settings import Role, WorkerSettings
 
-BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}  # of a weight, by the dtype in which it is served
-CONVERTED = {"F64", "F32", "F16", "BF16"}  # stored dtypes that are served in that one; others stay as they are
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}  # bytes of a weight, by the served dtype
+CONVERTED = {"F64", "F32", "F16", "BF16"}  # stored dtypes that are converted to the served dtype; others keep theirs
 
 
 def require_startable(workers: Sequence[WorkerSettings]) -> None:
-    """That the checkpoint is whole, that fabrics and secrets asked for are here, and that the workers find memory together.
+    """Check the checkpoint, the fabrics and secrets asked for, and the memory of all workers.
 
     Raises:
-        ConfigError: names what is wrong, the limit and the remedy
+        ConfigError: the message names what is wrong, the limit and the remedy
     """
     checkpoint = Checkpoint.open(Path(workers[0].model))
     for name in sorted({w.fabrics[0] for w in workers if len(w.fabrics) == 1}):
@@ -34,18 +34,18 @@ def require_startable(workers: Sequence[WorkerSettings]) -> None:
 
 
 def require_room(workers: Sequence[WorkerSettings], *, weights: Sequence[int], available: int) -> None:
-    """That pools, weights and host memory of all workers' ranks find room. One alone may see enough for itself while the others
-    still load.
+    """Check that pools, weights and host memory of all workers' ranks fit together.
 
-    Pools given in pages are not counted: what a page takes depends on the model's family. Nor is host memory whose size nobody
-    gave, which is a share of what is left.
+    A worker alone could find enough memory for itself while the others are still loading. Pools
+    given in pages are not counted, because the size of a page depends on the model's family.
+    Neither is host memory of default size, which is a share of what is left.
 
     Args:
-        weights: bytes of each worker's
-        available: bytes of host memory
+        weights: bytes of the weights of each worker
+        available: free bytes of the machine's memory
 
     Raises:
-        ConfigError: they do not; names both sizes
+        ConfigError: they do not fit; the message names both sizes
     """
     pools = [(w.pool_bytes or 0) * _ranks(w) for w in workers]
     away = [(w.host_kv_memory.nbytes or 0) * _ranks(w) if w.role is not Role.PREFILL else 0 for w in workers]
@@ -69,7 +69,7 @@ def _weights(checkpoint: Checkpoint, workers: Sequence[WorkerSettings]) -> list[
 
 
 def _ranks(worker: WorkerSettings) -> int:
-    """Ranks that one command starts on this machine."""
+    """Return the number of ranks that one command starts on this machine."""
     return 1 + len(worker.others_here)
 
 

@@ -59,7 +59,7 @@ def gateway(
 
 
 def names_of(model: str, given: Given) -> dict[str, Any]:
-    """The fields that say which model, and what clients call it."""
+    """Return the fields with the model and the name that clients use."""
     from baton.cli.models import locate
 
     return {
@@ -69,10 +69,10 @@ def names_of(model: str, given: Given) -> dict[str, Any]:
 
 
 def gateway_settings(given: Given, **decided: Any) -> GatewaySettings:
-    """As given, with a port that is free now.
+    """Make the gateway's settings, with a port that is free now.
 
     Raises:
-        ConfigError: a value, a file of keys or a file of sampling defaults that cannot be
+        ConfigError: a value, a file of keys or a file of sampling defaults is invalid
     """
     from baton.cli.api_keys import read_keys
     from baton.cli.ports import free_port
@@ -83,7 +83,7 @@ def gateway_settings(given: Given, **decided: Any) -> GatewaySettings:
     if settings.generation_config != "auto" or settings.override_generation_config is not None:
         from baton.gateway import (
             generation_config as files,
-        )  # it takes a quarter of a second to import
+        )  # imported only now: it takes a quarter of a second
 
         files.require_source(settings.generation_config)
         if settings.override_generation_config is not None:
@@ -92,7 +92,8 @@ def gateway_settings(given: Given, **decided: Any) -> GatewaySettings:
 
 
 def run_worker(settings: WorkerSettings) -> None:
-    """The worker's composition, loaded after pinning: compute libraries look at the cores they may use."""
+    """Pin the process, then load and run the worker:
+    compute libraries count the cores at import."""
     pin(rank_cores(settings)[0])
     from baton.cli.compose_worker import run_worker as compose
     from baton.cli.logs import configure
@@ -104,7 +105,7 @@ def run_worker(settings: WorkerSettings) -> None:
 
 
 def run_gateway(settings: GatewaySettings) -> None:
-    """The gateway's composition, loaded only now."""
+    """Load and run the gateway; its modules are imported only now."""
     from baton.cli.compose_gateway import run_gateway as compose
     from baton.cli.logs import configure
 
@@ -113,7 +114,8 @@ def run_gateway(settings: GatewaySettings) -> None:
 
 
 def rank_cores(settings: WorkerSettings) -> tuple[tuple[int, ...], ...]:
-    """Logical CPUs of each rank on this machine, of this process first; none = not pinned."""
+    """Return the logical CPUs of each rank on this
+    machine, this process first; empty = not pinned."""
     if settings.rank is not None or not settings.cores:
         return (settings.cores,) * settings.ranks_here
     return tuple(share.cores for share in divide(settings.cores, workers=settings.ranks_here, threads=settings.threads))

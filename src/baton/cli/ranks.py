@@ -1,4 +1,4 @@
-"""The other ranks of a worker on this machine: processes of their own, which end with the process that started them."""
+"""Starts the other ranks of a worker on this machine, as processes that end with this one."""
 
 import contextlib
 import os
@@ -26,25 +26,29 @@ class Crew(Protocol):
         ...
 
     def look(self) -> None:
-        """Raises ConfigError or PeerError when a rank has ended: a worker lives with all its ranks or not at all."""
+        """Check the ranks.
+
+        Raises:
+            ConfigError, PeerError: a rank has ended, and a worker ends with any of its ranks
+        """
         ...
 
     def tell(self) -> None:
-        """Ask them to end."""
+        """Send the ranks SIGTERM."""
         ...
 
     def close(self) -> None:
-        """Wait for their end, and bring it about if it does not come."""
+        """Wait for the ranks to end, and kill those that do not."""
         ...
 
 
 def start_ranks(settings: Mapping[int, WorkerSettings]) -> Crew:
-    """Start these ranks, each with its own settings."""
+    """Start ranks, each with its own settings."""
     return Processes({rank: program(f"{own.name}-rank{rank}", own) for rank, own in settings.items()})
 
 
 class Processes:
-    """Implements Crew: ranks by number, each with the program that is its process. Their output is ours."""
+    """Implements Crew with processes, which inherit our output."""
 
     def __init__(self, programs: Mapping[int, Program]) -> None:
         self._processes = {rank: start(each) for rank, each in programs.items()}
@@ -63,7 +67,7 @@ class Processes:
 
     def tell(self) -> None:
         for fd in self._pidfds.values():
-            with contextlib.suppress(ProcessLookupError):  # `look` has found it ended
+            with contextlib.suppress(ProcessLookupError):  # it has ended, and `look` has reaped it
                 signal.pidfd_send_signal(fd, signal.SIGTERM)
 
     def close(self) -> None:

@@ -1,4 +1,5 @@
-"""`--record`: a process's core objects as they are, or with every step of theirs written down."""
+"""`--record`: returns a process's core objects
+unchanged, or wrapped so that each step is recorded."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -20,13 +21,13 @@ F = TypeVar("F")
 
 @dataclass(frozen=True)
 class Recording:
-    """Of one process; `close` when its core objects are no longer used."""
+    """The recording of one process. Close it when its core objects are no longer used."""
 
     recorder: "Recorder | None"
     close: Callable[[], None]
 
     def of(self, core: Core[E, F], parts: "Parts") -> Core[E, F]:
-        """A core object that was made of these parts, for the pump."""
+        """Return the core object for the pump; `parts` are what `core` was made of."""
         if self.recorder is None:
             return core
         from baton.trace.recorder import recorded
@@ -35,7 +36,11 @@ class Recording:
 
 
 def recording(record: str | None, *, name: str) -> Recording:
-    """As --record says. Raises ConfigError: the file exists, or cannot be made."""
+    """Make the recording that --record asks for.
+
+    Raises:
+        ConfigError: the file exists, or cannot be created
+    """
     if record is None:
         return Recording(None, lambda: None)
     from baton.trace.recorder import Recorder
@@ -51,10 +56,10 @@ def recording(record: str | None, *, name: str) -> Recording:
 
 
 def prepare_directory(path: str, names: Iterable[str]) -> None:
-    """Make the directory for the logs of a service, open to its owner alone.
+    """Create the directory for the logs of a service, accessible only to its owner.
 
     Raises:
-        ConfigError: it cannot be made, or holds the logs of an earlier run
+        ConfigError: it cannot be created, or has logs of an earlier run
     """
     directory = Path(path)
     try:

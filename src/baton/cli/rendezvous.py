@@ -1,11 +1,11 @@
-"""Where the ranks of one worker find each other: a key-value store in the process of rank 0.
+"""The rendezvous of a worker's ranks: a key-value store in the process of rank 0.
 
-Through it ranks learn the leader's control address, and the computing threads each other's (engine/comm.py). It asks nobody
-who they are, like every rendezvous of torch.distributed: it listens on loopback, or on the interface that the operator names
-for ranks on several machines.
+Through it ranks learn the leader's control address, and compute threads each other's addresses
+(engine/comm.py). Like every rendezvous of torch.distributed it does not authenticate, so it listens
+on loopback, or on the interface that the operator names for ranks on several machines.
 
-The place is known before the store is there, and before torch is loaded, which takes seconds: the other ranks of a machine
-load it meanwhile.
+Its address is known before torch is loaded, which takes seconds. So the other ranks of the machine
+can start and load torch at the same time.
 """
 
 import socket
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
 LEADER = "leader"
-PATIENCE = timedelta(seconds=600)  # for the first rank; large models take long to load, and machines to start
+PATIENCE = timedelta(seconds=600)  # for rank 0: large models load slowly, and machines may start late
 
 
 def listen(address: str | None) -> socket.socket:
-    """Where the store is going to be; who comes before it waits. None = a free port of loopback.
+    """Open the socket for the store; ranks that connect early wait. None = a free loopback port.
 
     Raises:
-        ConfigError: the address is not one of this machine, or taken
+        ConfigError: the address is not one of this machine, or is in use
     """
     host, port = split_address(address) if address is not None else ("127.0.0.1", 0)
     listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
@@ -46,7 +46,10 @@ def address_of(listening: socket.socket) -> str:
 
 
 def open_rendezvous(listening: socket.socket) -> "Store":
-    """The store, in this process, on that socket, which it takes over: one of its own would listen on every interface."""
+    """Open the store on this socket and take it over.
+
+    A socket that the store opens itself would listen on every interface.
+    """
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     host, port = listening.getsockname()[:2]
@@ -54,7 +57,7 @@ def open_rendezvous(listening: socket.socket) -> "Store":
 
 
 def find_rendezvous(address: str) -> "Store":
-    """The store of rank 0. Waits for it. Raises PeerError: it has not come."""
+    """Connect to the store of rank 0, and wait for it. Raises PeerError if it does not come up."""
     from torch.distributed import DistNetworkError, DistStoreError, TCPStore  # type: ignore[attr-defined]
 
     host, port = split_address(address)
@@ -70,7 +73,7 @@ def say_leader(store: "Store", address: str) -> None:
 
 
 def hear_leader(store: "Store") -> str:
-    """Where the leader's control plane listens. Raises PeerError: nobody has said it."""
+    """Wait for the leader's control address. Raises PeerError if it does not come."""
     from torch.distributed import DistNetworkError, DistStoreError
 
     try:
@@ -80,7 +83,7 @@ def hear_leader(store: "Store") -> str:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """HOST:PORT. Raises ConfigError."""
+    """Split HOST:PORT. Raises ConfigError."""
     host, colon, port = address.rpartition(":")
     if not (host and colon and port.isdecimal() and int(port) <= 65_535):
         raise ConfigError(f"--rendezvous {address}: write HOST:PORT, e.g. 10.0.0.1:29500")

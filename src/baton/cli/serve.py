@@ -55,13 +55,13 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def roles(self) -> tuple[Role, ...]:
-        """Of its workers."""
+        """The roles of the workers, in order."""
         if self.role == "unified":
             return (Role.UNIFIED,)
         return (Role.PREFILL,) * self.prefill + (Role.DECODE,) * self.decode
 
     def own(self, role: Role) -> dict[str, int]:
-        """The settings that the workers of a role have for themselves."""
+        """Return the settings that are particular to the workers of a role."""
         fields = {
             Role.PREFILL: {
                 "tp": self.prefill_tp,
@@ -96,14 +96,17 @@ def serve(
     front, workers = plan(given, model, cores=available_cores())
     if front.record is not None:
         prepare_directory(front.record, ["gateway", *(w.name for w in workers)])
-    directory = str(ensure(model))  # known only now for a model that had to be fetched
+    directory = str(ensure(model))  # a fetched model has a directory only now
     front = msgspec.structs.replace(front, model=directory)
     workers = tuple(msgspec.structs.replace(w, model=directory) for w in workers)
     raise typer.Exit(supervise(front, workers))
 
 
 def plan(given: Given, model: str, *, cores: Sequence[int]) -> tuple[GatewaySettings, tuple[WorkerSettings, ...]]:
-    """The settings of every process. Fabrics and control listen on one address. Raises ConfigError."""
+    """Make the settings of every process. Raises ConfigError.
+
+    Fabrics and control listen on the same address.
+    """
     from baton.cli.own_address import control_at, own_address
     from baton.cli.ports import free_port
 
@@ -128,14 +131,14 @@ def plan(given: Given, model: str, *, cores: Sequence[int]) -> tuple[GatewaySett
 def plan_workers(
     service: ServeSettings, shared: WorkerSettings, *, cores: Sequence[int], threads: int | None
 ) -> tuple[WorkerSettings, ...]:
-    """The settings of every worker, the machine's cores divided among their ranks.
+    """Make the settings of every worker, and divide the machine's cores among their ranks.
 
     Args:
-        shared: what all of them have in common
-        threads: of each rank; None = as many as it has cores
+        shared: settings that all workers have in common
+        threads: threads of each rank; None = as many as it has cores
 
     Raises:
-        ConfigError: a value that cannot be
+        ConfigError: a value is invalid
     """
     workers = [msgspec.structs.replace(shared, role=role, **service.own(role)) for role in service.roles]
     shares = iter(divide(cores, workers=sum(w.tp * w.pp for w in workers), threads=threads))
@@ -156,7 +159,11 @@ def plan_workers(
 
 
 def supervise(front: GatewaySettings, workers: Sequence[WorkerSettings]) -> int:
-    """Run them all until a signal; returns the exit code. Raises ConfigError: one of them cannot start."""
+    """Run all processes until a signal; returns the exit code.
+
+    Raises:
+        ConfigError: one of them cannot start
+    """
     from baton.cli.child import program
     from baton.cli.narrate import Narrator, greeting
     from baton.cli.ports import readiness_of
@@ -166,7 +173,7 @@ def supervise(front: GatewaySettings, workers: Sequence[WorkerSettings]) -> int:
     require_startable(workers)
     slow = warning([CpuShare(w.cores, w.threads * w.ranks_here) for w in workers], cores=len(available_cores()))
     narrator = Narrator(greeting(front, workers), warning=slow)
-    # The gateway ends first: its open streams end while there are workers.
+    # The gateway stops first, so that its open streams can finish while there are workers.
     programs = [program("gateway", front, ends=0), *(program(w.name, w, ends=1) for w in workers)]
     patience = Patience(requests_s=front.shutdown_timeout_s)
     return Supervisor(programs, probe=readiness_of(front.host, front.port), tell=narrator, patience=patience).run()

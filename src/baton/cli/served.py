@@ -1,17 +1,17 @@
-"""What a running service says about itself."""
+"""Finds the URL and the model of a running service."""
 
 from baton.core.errors import BatonError
 
 
 def root_url(url: str | None) -> str | None:
-    """Where a service is, however people write it: with or without http:// before and /v1 behind. None stays."""
+    """Normalise a service's URL, which may lack http:// or end in /v1; None stays None."""
     if url is None:
         return None
     return (url if "://" in url else f"http://{url}").rstrip("/").removesuffix("/v1")
 
 
 def first_model(base_url: str, api_key: str | None) -> str:
-    """The name of the first model that a service offers. Raises BatonError."""
+    """Return the name of the first model that a service offers. Raises BatonError."""
     import httpx
 
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}

@@ -1,8 +1,8 @@
-"""Byte sizes for people."""
+"""Formats byte sizes for people."""
 
 
 def show_size(nbytes: int) -> str:
-    """Three digits and a binary unit."""
+    """Format a size with three digits and a binary unit."""
     size = float(nbytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024:

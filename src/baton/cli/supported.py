@@ -1,4 +1,4 @@
-"""What can be served, as a table for people and as JSON for programs. All of it is read off the table of families."""
+"""Lists the models that can be served, for people and as JSON, from the table of families."""
 
 import json
 from typing import Any
@@ -15,7 +15,8 @@ CACHE_RULE = (
     "prefix cache: needs all state in pages of all tokens; a model that its config gives windows, or with state per request,"
     " computes every prompt in full"
 )
-# A small config that every family reads, with layers of every kind: what it caches does not depend on other sizes.
+# A small config that every family can read, with layers of every kind. What a family caches does
+# not depend on the other sizes.
 ANY = {
     "hidden_size": 2,
     "num_attention_heads": 1,
@@ -29,7 +30,7 @@ ANY = {
 
 
 def describe(family: Family) -> dict[str, Any]:
-    """One family, as JSON values."""
+    """Describe one family, as JSON values."""
     return {
         "family": family.name,
         "architectures": list(family.architectures),
@@ -58,7 +59,8 @@ def _positions(extent: str) -> str:
 
 
 def as_json(*, trial: str | None) -> str:
-    """Everything. trial: where the trial model is, None if it is not here."""
+    """Describe everything as JSON. `trial` is the
+    path of the trial model; None if it is missing."""
     return json.dumps(
         {
             "families": [describe(family) for family in FAMILIES],

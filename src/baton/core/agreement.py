@@ -60,7 +60,7 @@ class Ballot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 # ---- step plan ----------------------------------------------------------------------------------
 
 
-class Meet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ConnectOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Connect to the ranks of a worker whose state is read here, over this fabric."""
 
     manifest: Manifest
@@ -155,8 +155,8 @@ class StepPlan(msgspec.Struct, frozen=True, tag="step_plan", forbid_unknown_fiel
     """The leader's decisions, applied by every rank in order of `seq`, fields in the order written here."""
 
     seq: Seq
-    meet: tuple[Meet, ...] = ()
-    part: tuple[Boot, ...] = ()  # disconnect from these workers
+    connect: tuple[ConnectOrder, ...] = ()
+    disconnect: tuple[Boot, ...] = ()  # disconnect from these workers
     drop: tuple[Key, ...] = ()  # end these rooms: cancel reads, say `quiet` when nothing touches their pages
     vacate: tuple[Key, ...] = ()  # these rooms' state is in the host store: their pages are theirs no more
     clear: tuple[GroupName, ...] = ()  # zero the pools of these groups; no room holds a page
@@ -189,8 +189,8 @@ class StepResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rows: tuple[RowResult, ...]
 
 
-class Met(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The outcome of a Meet: `why` is empty when connected."""
+class ConnectResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The outcome of a ConnectOrder: `why` is empty when connected."""
 
     peer: Boot
     why: str
@@ -220,7 +220,7 @@ class Report(msgspec.Struct, frozen=True, tag="report", forbid_unknown_fields=Tr
     ballots: tuple[Ballot, ...]
     quiet: tuple[Key, ...]
     steps: tuple[StepResult, ...]  # batches that have ended, in order of their plans
-    met: tuple[Met, ...]
+    connected: tuple[ConnectResult, ...]
     rehashed: tuple[Rehashed, ...]
     reads: int  # under way, for the ledger view
     copies: int = 0  # rooms of which its host store holds something, or of which a copy is under way; for the ledger view
@@ -348,8 +348,8 @@ class PlanDraft:
     """Decisions collected during one turn of a leader, issued as one plan."""
 
     def __init__(self) -> None:
-        self.meet: list[Meet] = []
-        self.part: list[Boot] = []
+        self.connect: list[ConnectOrder] = []
+        self.disconnect: list[Boot] = []
         self.drop: list[Key] = []
         self.vacate: list[Key] = []
         self.clear: list[GroupName] = []

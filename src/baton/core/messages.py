@@ -436,7 +436,7 @@ class LedgerView(Message, frozen=True, tag="ledger_view"):
     rooms: tuple[RoomView, ...]
     clean: bool  # nothing but cache is held
     counters: Counters = Counters()
-    host: dict[str, int] = {}  # host memory for retracted rooms: `total` and `used` bytes of the fullest rank; empty if none
+    host: dict[str, int] = {}  # host memory for preempted rooms: `total` and `used` bytes of the fullest rank; empty if none
     copies: int = 0  # states, or parts of some, in the host memory of its ranks or on their way there or back
     cleared: tuple[GroupName, ...] = ()  # groups that every rank has zeroed, in the answer to Clear
 

@@ -1,6 +1,7 @@
 """A Hugging Face checkpoint directory: its config, its tensors one at a time, and the identity of its weights.
 
-Config and headers are read without torch, which takes seconds to import: a bad checkpoint is named at once.
+Config and headers are read without torch, which takes seconds to import, so that a bad checkpoint
+is reported at once.
 """
 
 import json
@@ -21,12 +22,12 @@ if TYPE_CHECKING:
 
 MODELOPT = "hf_quant_config.json"
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
-PACKINGS = ("mxfp4",)  # which families dequantise when they load
+PACKINGS = ("mxfp4",)  # quantised formats that families dequantise at load
 SAMPLE_BYTES, SAMPLES = 4096, 16
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """A tensor as it lies in its file."""
+    """The location of a tensor in its file."""
 
     file: Path
     dtype: str
@@ -34,13 +35,13 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 class Checkpoint:
-    """Made by `open`; reads one tensor at a time and keeps nothing mapped.
+    """A checkpoint made by `open`. It reads one tensor at a time and keeps no file mapped.
 
     Attributes:
         config: config.json
-        tensors: where each tensor lies, its stored dtype ("BF16", "F32", ...) and shape
-        packing: one of PACKINGS, or none
-        block: of what fp8 weights have a scale; None: there are none
+        tensors: by name: location, stored dtype ("BF16", "F32", ...) and shape
+        packing: one of PACKINGS, or None
+        block: shape of the blocks of fp8 weights that share a scale; None = no such weights
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class Checkpoint:
         """Read config and tensor headers.
 
         Raises:
-            ConfigError: no such directory, no config.json, no safetensors, or a file that is damaged
+            ConfigError: the directory, config.json or safetensors are missing, or a file is damaged
         """
         if not directory.is_dir():
             raise ConfigError(f"model directory {directory} does not exist; give a directory with config.json and *.safetensors")
@@ -78,15 +79,15 @@ class Checkpoint:
     def load(
         self, name: str, dtype: "torch.dtype", *, rows: Interval | None = None, columns: Interval | None = None
     ) -> "torch.Tensor":
-        """One tensor in that dtype, in memory of its own: whole, or these rows and columns, and no more of it is read.
+        """Read a tensor, or only some rows and columns of it, into its own memory, as `dtype`.
 
         Raises:
-            ConfigError: the checkpoint lacks it, or it is smaller than that
+            ConfigError: the tensor is missing, or smaller than the rows and columns
         """
         part = self._mapped(name, rows, columns)
         if self.block is not None and self.tensors[name].dtype == FP8:
             part = self._unscaled(name, part, rows, columns, self.block)
-        # A mapped tensor would follow whatever is done to the file while it is served.
+        # A mapped tensor would change with the file while it is served.
         return part.to(dtype, copy=True)
 
     def _unscaled(
@@ -116,8 +117,11 @@ class Checkpoint:
             raise ConfigError(f"{stored.file} is damaged: {error}; fetch it again") from error
 
     def identity(self, served_dtype: str) -> str:
-        """Weights identity, hex: BLAKE2b over (name, stored dtype, shape, 16 spread 4-KB samples) of every tensor in
-        name order, and the served dtype. The same on every rank of every layout."""
+        """Return the weights identity, in hex; it is the same on every rank of every layout.
+
+        It is BLAKE2b over (name, stored dtype, shape, 16 spread 4-KB samples) of every tensor in
+        order of name, and the served dtype.
+        """
         import torch
 
         digest = blake2b(served_dtype.encode(), digest_size=32)
@@ -133,7 +137,10 @@ class Checkpoint:
 
 
 def _quantised(directory: Path, config: Mapping[str, Any]) -> str | None:
-    """By what, if it is: as transformers' config says it (awq, gptq, fp8, bitsandbytes, mxfp4, ...), or as ModelOpt does."""
+    """Return the quantisation method (awq, gptq, fp8, ...) of a checkpoint, or None.
+
+    It is read from transformers' config, or from ModelOpt's.
+    """
     if found := config.get("quantization_config") or config.get("compression_config"):
         method = found.get("quant_method") if isinstance(found, dict) else found
         return str(method or "an unknown method")
@@ -145,7 +152,10 @@ def _quantised(directory: Path, config: Mapping[str, Any]) -> str | None:
 
 
 def _weight_files(directory: Path) -> list[Path]:
-    """What the index names, else model.safetensors (beside which some models carry a copy in another format), else all."""
+    """Return the weight files: those in the index, else model.safetensors, else all *.safetensors.
+
+    Some models have copies in other formats beside model.safetensors.
+    """
     index = directory / INDEX
     if index.is_file():
         placed = _read_json(index).get("weight_map")

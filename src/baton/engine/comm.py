@@ -1,11 +1,11 @@
-"""What the ranks of one worker say to each other while they compute: activations, and nothing else.
+"""The collectives between the ranks of a worker during compute; they transfer only activations.
 
     stage 0:  rank 0 ◀─sum─▶ rank 1          ranks of a stage hold parts of the same layers: partial sums are added up
                  │              │            stages hold the layers one after the other: hidden states go down
     stage 1:  rank 2 ◀─sum─▶ rank 3          rank = stage * tp + tp_rank
 
-Every call is made by the compute threads of all ranks concerned, in the order of the batches. No process-wide state: the
-groups belong to the object, so several ranks fit in one process.
+Every call is made by the compute threads of all ranks concerned, in the order of batches. There is
+no process-wide state: the groups belong to the object, so several ranks can be in one process.
 """
 
 from collections import deque
@@ -20,7 +20,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from baton.core.errors import PeerError
 from baton.core.memory.state import Placement
 
-SENDS_UNDER_WAY = 2  # hidden states kept for a later stage that is not there yet; more would be memory without use
+SENDS_UNDER_WAY = 2  # hidden states queued for a later stage; more would only take memory
 
 
 class Comm(Protocol):
@@ -28,27 +28,31 @@ class Comm(Protocol):
 
     tp: int
     tp_rank: int
-    first: bool  # of the stages: begins with tokens
-    last: bool  # ends with logits
+    first: bool  # whether this is the first stage, which begins with tokens
+    last: bool  # whether this is the last stage, which ends with logits
 
     def add_up(self, x: torch.Tensor) -> torch.Tensor:
-        """The sum of x over the ranks of this stage, in place, the same bits on each of them."""
+        """Sum x over the ranks of this stage, in place;
+        the result is bitwise the same on each rank."""
         ...
 
     def gather(self, x: torch.Tensor) -> torch.Tensor | None:
-        """[rows, n] of every rank of this stage side by side, [rows, tp * n], at its first rank; None at the others."""
+        """Concatenate x [rows, n] of every rank of this stage to [rows, tp * n].
+
+        Only the first rank of the stage gets the result; the others get None.
+        """
         ...
 
     def send(self, x: torch.Tensor) -> None:
-        """Give hidden states to the next stage. x must not change afterwards. Does not wait until they are taken."""
+        """Send hidden states to the next stage, without waiting. x must not change afterwards."""
         ...
 
     def receive(self, x: torch.Tensor) -> torch.Tensor:
-        """Fill x with hidden states of the stage before."""
+        """Fill x with hidden states from the previous stage."""
         ...
 
     def close(self) -> None:
-        """End what waits for others, here and there."""
+        """Abort calls that wait, on this rank and on others."""
         ...
 
 
@@ -73,7 +77,7 @@ class Alone:
 
 
 class _Group(Protocol):
-    """As much of a process group as is used here; torch's stubs leave the methods of backends out."""
+    """The methods of a process group that are used here; torch's stubs lack them."""
 
     def allreduce(self, tensors: list[torch.Tensor], /) -> dist.Work: ...
     def gather(self, parts: list[list[torch.Tensor]], own: list[torch.Tensor], options: dist.GatherOptions, /) -> dist.Work: ...
@@ -85,9 +89,9 @@ class _Group(Protocol):
 class GlooComm:
     """Implements Comm over torch.distributed's gloo, for ranks on CPUs.
 
-    `store` is where the ranks find each other. They connect in the first call that any of them makes: by then all have loaded
-    their weights, and one that could not has ended the worker. `host` is the own address that the others reach.
-    Every call raises PeerError when they are not all there within `timeout_s`, and once one is lost.
+    `store` is the rendezvous of the ranks, `host` the address by which others reach this rank. The
+    ranks connect at the first call: by then all have loaded their weights, or the worker has ended.
+    Every call raises PeerError if not all ranks come within `timeout_s`, or once a rank is lost.
     """
 
     def __init__(self, placement: Placement, store: Store, *, host: str, timeout_s: float) -> None:
@@ -102,10 +106,11 @@ class GlooComm:
         self._connected = self._closed = False
 
     def _connect(self) -> None:
-        """All ranks in the same order, so that none waits for one that waits for another.
+        """Connect all ranks, in the same order on each, so that they cannot deadlock.
 
-        torch's public way to say which address gloo binds to is an environment variable of the whole process, and several ranks
-        may be in one: so the options are private ones. pyproject.toml bounds the version of torch for their sake.
+        torch's public setting for the address that gloo binds to is an environment variable of the
+        whole process, which may have several ranks. So this uses private options, and
+        pyproject.toml bounds the version of torch.
         """
         p = self._placement
         options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
@@ -162,8 +167,8 @@ class GlooComm:
         self._closed = True
         for group in (self._peers, self._stages):
             if group is not None:
-                group.abort()  # what waits here
-        self._peers = self._stages = None  # the connections end with the groups: what waits there
+                group.abort()  # aborts calls that wait on this rank
+        self._peers = self._stages = None  # closes the connections, which aborts calls on other ranks
 
     def _wait(self, work: dist.Work) -> None:
         try:

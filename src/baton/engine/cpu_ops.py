@@ -1,10 +1,16 @@
 """The operations of a transformer layer on a CPU: weights packed for oneDNN, and fused kernels.
 
-`TorchOps` is the plain reference; tests/engine/test_ops.py holds the two equal. With its operation in place of a kernel, a step
-of tools/decode_step.py (bfloat16, one thread, context 512; a prompt of 512 tokens, one sequence, eight) takes so many times the
-processor time: `norm` 1.04, 1.03, 1.05; `rotate` 1.05, 0.97, 1.05; `gate` 1.04, 1.11, 1.06 (llama); `weigh` 1.06, 1.02, 1.04 and
-one call of oneDNN for each expert 1.05, 1.19, 0.98 (qwen3_moe); `gated_norm` 1.03, 1.06, 1.02 (qwen3_next). All of them also give
-a row the same bits in any company, which torch's do not.
+`TorchOps` is the plain reference; tests/engine/test_ops.py checks that the two are equal. If one
+kernel is replaced by the plain operation, a step of tools/decode_step.py takes this many times the
+processor time (bfloat16, one thread, context 512; for a prompt of 512 tokens, for one sequence, for
+eight):
+
+    llama        norm 1.04, 1.03, 1.05    rotate 1.05, 0.97, 1.05    gate 1.04, 1.11, 1.06
+    qwen3_moe    weigh 1.06, 1.02, 1.04    a call of oneDNN for each expert 1.05, 1.19, 0.98
+    qwen3_next   gated_norm 1.03, 1.06, 1.02
+
+With the kernels a row also has the same bits in every batch, which torch's operations do not
+guarantee.
 """
 
 from collections.abc import Iterable
@@ -26,14 +32,14 @@ from baton.engine.kernels.team import Task, Team
 from baton.engine.ops import ROW_STEP, ByHead, Grouped, HeadNorms, Linear, TorchOps, lacking, padded
 from baton.engine.rope import Rope
 
-ALONE_ROWS = 64  # below this a second thread costs more than it brings
-ALONE_DEPTH = 1024  # beyond it oneDNN adds up the products of a single row in another order than those of several
-REHEARSED = 1 << 28  # multiplications; in larger products the making of their code is lost
-SCORES = 256  # outputs that a thread takes at a time where a product is whole
+ALONE_ROWS = 64  # below this many rows, a second thread costs more than it gains
+ALONE_DEPTH = 1024  # beyond this depth oneDNN sums a single row in another order than several rows
+REHEARSED = 1 << 28  # multiplications; in larger products the time to generate code does not matter
+SCORES = 256  # outputs that a thread takes at a time
 
 
 class CpuOps:
-    """Implements Ops for one compute thread: its tasks are not shared."""
+    """Implements Ops for one compute thread; other threads must not share its tasks."""
 
     def __init__(self, dtype: DType, team: Team) -> None:
         self._team, self._dtype = team, dtype
@@ -41,10 +47,10 @@ class CpuOps:
         self._plain = TorchOps()
         self._norm, self._rotate = Task(p.norm, dtype, p.NormJob), Task(p.rotate, dtype, p.RotateJob)
         self._gate, self._weigh = Task(p.gate, dtype, p.GateJob), Task(p.weigh, dtype, p.WeighJob)
-        self._kinds: dict[tuple[int, int, bool, torch.dtype], Linear] = {}  # one product of each size, with a bias or without
+        self._kinds: dict[tuple[int, int, bool, torch.dtype], Linear] = {}  # one product of each size, with and without bias
 
     def warm(self) -> None:
-        """Compile (or load) also what some models alone run."""
+        """Compile (or load) all kernels, also those that only some models run."""
         tasks: list[Task[Any]] = [self._heads, self._gated_norm]
         if self._multiplies_groups:
             tasks.append(self._groups)
@@ -55,7 +61,7 @@ class CpuOps:
         product = self._product(weight, bias)
         if not exact:
             return product
-        step = ROW_STEP[DType.F32] * self._team.threads  # for which the rows of a 16-bit batch are not padded
+        step = ROW_STEP[DType.F32] * self._team.threads  # rows of 16-bit batches are not padded for it
         return lambda x: product(padded(x, lacking(len(x), step)))[: len(x)]
 
     def _product(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
@@ -71,18 +77,22 @@ class CpuOps:
         return product
 
     def rehearse(self, most: int) -> None:
-        """Have the code made of products with up to so many rows: oneDNN makes it when it meets a shape for the first time,
-        which takes 3 to 4 ms for those of a model, in whatever request that happens. For the thread that will compute."""
+        """Make oneDNN generate its code for products with up to `most` rows.
+
+        oneDNN generates code when it meets a shape for the first time, which takes 3 to 4 ms for
+        the shapes of a model and would delay a request. Call it on the thread that will compute.
+        """
         for rows in sorted({n + lacking(n, self._row_step) for n in range(1, most + 1)}):
             for (width, depth, _, dtype), product in self._kinds.items():
                 if rows * width * depth <= REHEARSED:
                     product(torch.zeros((rows, depth), dtype=dtype))
 
     def grouped(self, weights: Iterable[tuple[torch.Tensor, torch.Tensor | None]]) -> Grouped:
-        """Packed one by one: matrices without rows are not read.
+        """Pack the matrices one by one; matrices without rows are not read.
 
-        In 16 bits it is one compiled product: with few rows, calls of oneDNN for each matrix take a third of the time and more.
-        Where the processor multiplies tiles, oneDNN does and the kernel does not.
+        In 16 bits this is one compiled product: with few rows, a call of oneDNN for each matrix
+        would add a third of the time and more. If the processor multiplies tiles (AMX), oneDNN is
+        used, because the kernel cannot use them.
         """
         return self._together(weights) if self._multiplies_groups else self._each(weights)
 
@@ -138,7 +148,7 @@ class CpuOps:
         return Task(g.grouped, self._dtype, g.GroupedJob)
 
     def by_head(self, weight: torch.Tensor, *, scale: float = 1.0) -> ByHead:
-        """On all threads however few the rows are: what takes its time are the weights."""
+        """Use all threads even for few rows, because reading the weights takes the time."""
         task = self._heads
         panels, (heads, deep, wide) = h.packed(weight, self._dtype), weight.shape
         unit = 2 if h.paired(self._dtype) else 1
@@ -152,13 +162,13 @@ class CpuOps:
             job.out, job.out_row, job.out_head = out.data_ptr(), out.stride(0), out.stride(1)
             job.weight, job.scale, job.exact = panels.data_ptr(), scale, out.dtype is torch.float32
             room = x.new_empty(x.shape if len(x) >= h.FEW and x.stride(1) else 0)
-            job.together = room.data_ptr()  # 0 for none
+            job.together = room.data_ptr()  # 0 = no buffer
             self._team.run(task)
 
         return multiply
 
     def scores(self, weight: torch.Tensor) -> Linear:
-        """oneDNN rounds what it multiplies in 16 bits; in float32 it need not, and is the faster."""
+        """Use oneDNN for float32 only, where it does not round its inputs."""
         if self._dtype is DType.F32:
             return self.linear(weight, None)
         wide, deep = weight.shape
@@ -176,12 +186,12 @@ class CpuOps:
 
     @cached_property
     def _heads(self) -> Task[h.ByHeadJob]:
-        return Task(h.by_head, self._dtype, h.ByHeadJob)  # for models that have such products
+        return Task(h.by_head, self._dtype, h.ByHeadJob)  # made only for models that have such products
 
     def norm(
         self, x: torch.Tensor, weight: torch.Tensor, eps: float, *, add: torch.Tensor | None, offset: float = 0.0
     ) -> torch.Tensor:
-        """`x` and `add` are contiguous."""
+        """As in Ops; `x` and `add` must be contiguous."""
         out, job = torch.empty_like(x, dtype=weight.dtype), self._norm.job
         job.rows, job.x, job.add = x.shape[0], x.data_ptr(), 0 if add is None else add.data_ptr()
         job.weight, job.out, job.dim = weight.data_ptr(), out.data_ptr(), x.shape[1]
@@ -202,7 +212,7 @@ class CpuOps:
         self._run(self._rotate, x.shape[0])
 
     def gate(self, x: torch.Tensor) -> torch.Tensor:
-        """`x` is contiguous."""
+        """As in Ops; `x` must be contiguous."""
         dim, job = x.shape[1] // 2, self._gate.job
         out = x.new_empty((x.shape[0], dim))
         job.rows, job.x, job.out, job.dim = x.shape[0], x.data_ptr(), out.data_ptr(), dim
@@ -211,7 +221,7 @@ class CpuOps:
 
     def weigh(self, x: torch.Tensor, weights: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
         if self._dtype is DType.F32:
-            return self._plain.weigh(x, weights, places)  # whose sums of many have other last bits
+            return self._plain.weigh(x, weights, places)  # the plain operation; its sums of many terms differ in their last bits
         weights, job = weights.contiguous(), self._weigh.job
         out = x.new_empty((len(weights), x.shape[1]))
         job.rows, job.count = weights.shape
@@ -221,7 +231,7 @@ class CpuOps:
         return out
 
     def gated_norm(self, x: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-        """`x` is contiguous."""
+        """As in Ops; `x` must be contiguous."""
         out, job = z.new_empty(z.shape), self._gated_norm.job
         job.rows, job.heads, job.dim = x.shape
         job.x, job.z, job.z_row = x.data_ptr(), z.data_ptr(), z.stride(0)

@@ -1,7 +1,8 @@
-"""The seal, compiled: the same sums as `core.seal.block_sums`, one pass over the bytes without holding the interpreter.
+"""The seal, compiled: the same sums as `core.handoff.seal.block_sums`, in one pass without the GIL.
 
-Written from the formula and not from the reference's code: the two check each other (tests/engine/test_digest.py).
-Compiled when this module is imported (and then kept on disk), so that no request waits for it.
+It is written from the formula, not from the reference's code, so that the two check each other
+(tests/engine/test_digest.py). It is compiled, or loaded from disk, when this module is imported, so
+that no request waits for it.
 """
 
 from hashlib import blake2b
@@ -19,7 +20,8 @@ from baton.core.memory.state import Placement, SpecPlace, Unit
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 WORD_CONSTANTS = constants()
-# The same sum over bytes, for rows that are not whole words: K * (b0 + 2^8 b1 + 2^16 b2 + 2^24 b3).
+# The same sum over bytes, for rows of a size that is not a multiple of a word:
+# K * (b0 + 2^8 b1 + 2^16 b2 + 2^24 b3).
 BYTE_CONSTANTS = (WORD_CONSTANTS[:, None] << np.array([0, 8, 16, 24], dtype=np.uint64)).ravel()
 
 
@@ -50,10 +52,15 @@ def _mix(x: np.uint64) -> np.uint64:
 
 @numba.njit([_signature(types.uint32), _signature(types.uint8)], nogil=True, cache=True, boundscheck=False, error_model="numpy")
 def _sums(pool, k, starts, firsts, layers, head, past_head, parts, tokens, row, spec_key, out):  # type: ignore[no-untyped-def]
-    """Sums of one spec.
+    """Compute the sums of one spec.
 
-    pool: elements, uint32 or uint8; k: constants of one cell, one per element; starts: first element of the spec in each
-    block; firsts: position of each block's first row; row: elements of a row; out [blocks, units].
+    Args:
+        pool: elements, uint32 or uint8
+        k: uint64, the constants of one cell, one for each element
+        starts: int64 [blocks], first element of the spec in each block
+        firsts: int64 [blocks], position of each block's first row
+        row: elements of a row
+        out: uint64 [blocks, units], is written
     """
     cells = (row + k.size - 1) // k.size
     where = np.empty((cells, tokens), np.uint64)
@@ -72,7 +79,8 @@ def _sums(pool, k, starts, firsts, layers, head, past_head, parts, tokens, row, 
                     for cell in range(cells):
                         width = np.uint64(min(k.size, row - cell * k.size))
                         for t in range(tokens):
-                            # Unsigned indices: a signed one may count from the end, and that test keeps LLVM from vectors.
+                            # Unsigned indices: a signed one may count from the end, and that test
+                            # keeps LLVM from vectorising.
                             begin = np.uint64(at + t * row + cell * k.size)
                             dot = np.uint64(0)
                             for i in range(width):
@@ -93,7 +101,19 @@ def block_sums(
     numbers: NDArray[np.int64],
     identity: int,
 ) -> NDArray[np.uint64]:
-    """The sums of blocks, as `core.handoff.seal.block_sums` has them, compiled."""
+    """Compute the sums of blocks; the same function as `core.handoff.seal.block_sums`.
+
+    Args:
+        pool: uint8 [bytes]
+        placement: what the rank holds, and where
+        group: the group of the blocks
+        slots: int64 [blocks], places in the pool
+        numbers: int64 [blocks], numbers of the blocks in their sequence
+        identity: the weights identity, as the key of the seal
+
+    Returns:
+        uint64 [blocks, units]
+    """
     size = placement.block_bytes(group)
     places = [p for p in placement.places.values() if p.spec.group == group]
     if places and slots.size and (slots.min() < 0 or (slots.max() + 1) * size > pool.size):

@@ -31,12 +31,12 @@ from baton.ports.fabric import Pool
 
 log = structlog.get_logger()
 BlockSums = Callable[[NDArray[np.uint8], Placement, GroupName, NDArray[np.int64], NDArray[np.int64], int], NDArray[np.uint64]]
-PATIENCE_S = 10.0  # on close, for a batch under way
-DIGEST_BLOCKS = 64  # hashed in one piece, so that a long verification lets a short one pass between
+PATIENCE_S = 10.0  # on close, to wait for a batch under way
+DIGEST_BLOCKS = 64  # hashed at a time, so that a short verification can pass a long one
 
 
 def pool_bytes(pool: Pool) -> NDArray[np.uint8]:
-    """A pool's memory as bytes; valid while the pool is open."""
+    """View a pool's memory as uint8 [bytes]; valid while the pool is open."""
     return np.ctypeslib.as_array((ctypes.c_uint8 * pool.nbytes).from_address(pool.address))
 
 
@@ -60,9 +60,9 @@ class TorchEngine:
         self._pools = dict(pools)
         self._bytes = {g: pool_bytes(p) for g, p in pools.items()}
         self._block_sums, self._identity, self._threads, self._wake = block_sums, identity, threads, wake
-        self._rehearse = rehearse  # before the first batch, on the thread that computes
+        self._rehearse = rehearse  # called before the first batch, on the compute thread
         self._row_step = ROW_STEP[placement.table.specs[0].dtype] * threads  # what attention reads is in the served dtype
-        self._progress = dict.fromkeys(WorkKind, 0)  # each kind is counted by its own thread
+        self._progress = dict.fromkeys(WorkKind, 0)  # each counter is changed by one thread only
         self._done: deque[BatchDone | DigestDone | BaseException] = deque()
         self._batches: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         self._digests: queue.SimpleQueue[DigestOrder | None] = queue.SimpleQueue()
@@ -90,8 +90,8 @@ class TorchEngine:
         self._digests.put(order)
 
     def clear(self, group: GroupName) -> None:
-        """Zeroing runs at the speed of memory, 0.1 s for a gigabyte or so."""
-        if group in self._bytes:  # else no layer of this stage is in it
+        """Zero a group's pool, at the speed of memory: about 0.1 s for a gigabyte."""
+        if group in self._bytes:  # otherwise no layer of this stage is in the group
             self._bytes[group][:] = 0
 
     @property
@@ -108,7 +108,7 @@ class TorchEngine:
         return found
 
     def close(self) -> None:
-        """The pools are their maker's to close, once no fabric exposes them."""
+        """Stop the threads. The owner of the pools closes them, once no fabric exposes them."""
         self._batches.put(None)
         self._digests.put(None)
         for thread in self._running:
@@ -165,7 +165,7 @@ class TorchEngine:
         return BatchDone(batch.seq, rows)
 
     def _draw(self, rows: Sequence[Row], hidden: torch.Tensor) -> dict[int, Drawn | Undrawn]:
-        """Tokens of the rows that want one; none on ranks that have no logits."""
+        """Sample tokens for the rows that want one; empty on ranks without logits."""
         wanted = [(i, row.draw) for i, row in enumerate(rows) if row.draw is not None]
         if not wanted:
             return {}
@@ -186,11 +186,12 @@ class TorchEngine:
         return self._model.forward(x, at, self._backends.over(metadata, self._passed))
 
     def _passed(self) -> None:
-        """Another layer asks for attention."""
+        """Count a layer as a sign of progress."""
         self._progress[WorkKind.STEP] += 1
 
     def _metadata(self, rows: Sequence[Row], group: GroupName) -> AttentionMetadata:
-        """Where a group keeps the rows' sequences. A slot of recurrent state holds all positions of its sequence."""
+        """Return the places of the rows' sequences in a
+        group; a slot has all positions of its sequence."""
         paged = self._placement.table.group(group).unit is Unit.PAGE
         b = self._placement.table.block_tokens if paged else ENDLESS
         segments, slots, first = [], [], 0
@@ -205,7 +206,8 @@ class TorchEngine:
         return AttentionMetadata(segments, torch.from_numpy(np.concatenate(slots)))
 
     def _block_slots(self, row: Row, group: GroupName, first: int, past: int) -> NDArray[np.int32]:
-        """Where blocks [first, past) of a row's sequence lie in the pool: block j of page p is slot p * k + j."""
+        """Return the places of blocks [first, past) of a
+        row's sequence; block j of page p is p * k + j."""
         k, begin, pages = self._placement.blocks_per_page(group), row.begins.get(group, 0), row.pages[group]
         slots = (pages[:, None] * np.int32(k) + np.arange(k, dtype=np.int32)).reshape(-1)[first - begin : past - begin]
         return slots.astype(np.int32, copy=False)
@@ -216,14 +218,14 @@ class TorchEngine:
             slots = self._block_slots(row, group, first, past).astype(np.int64)
             numbers = np.arange(first, past, dtype=np.int64)
             if self._placement.table.group(group).unit is Unit.SLOT:
-                numbers = np.full_like(numbers, row.valid)  # a slot's position is what it has consumed
+                numbers = np.full_like(numbers, row.valid)  # the position of a slot is the number of tokens consumed
             elif row.valid < past * b and self._placement.block_bytes(group):
                 self._zero_tail(group, int(slots[-1]), row.valid - (past - 1) * b)
             found[group] = self._sums(group, slots, numbers)
         return found
 
     def _zero_tail(self, group: GroupName, slot: int, used: int) -> None:
-        """Unused rows of a prompt's last block would carry another request's state."""
+        """Zero the unused rows of a prompt's last block, which may have another request's state."""
         size = self._placement.block_bytes(group)
         block = self._bytes[group][slot * size : (slot + 1) * size]
         for place in self._placement.places.values():

@@ -1,9 +1,10 @@
-"""Weights stored as 8-bit floats with a scale for each block of rows and columns (DeepSeek-AI 2024: DeepSeek-V3, section 3.3).
+"""Weights in fp8 with a scale for each block of rows and columns (DeepSeek-V3, 2024, section 3.3).
 
     weight           e4m3 [rows, columns]
-    weight_scale_inv float [rows / block rows, columns / block columns], rounded up; what is stored is multiplied by it
+    weight_scale_inv float [rows / block rows, columns / block columns], rounded up; the factor of a
+    block
 
-A block at an edge is cut off there, and its scale is that of its place: kv_a_proj_with_mqa has 576 rows in blocks of 128.
+A block at the edge may be smaller: kv_a_proj_with_mqa has 576 rows in blocks of 128.
 """
 
 from collections.abc import Mapping
@@ -19,15 +20,15 @@ Block = tuple[int, int]  # rows, columns
 
 
 def scale_name(name: str) -> str:
-    """Where the scales of a tensor lie."""
+    """Return the name of the tensor with the scales of a tensor."""
     return f"{name}_scale_inv"
 
 
 def block_of(config: Mapping[str, Any]) -> Block | None:
-    """The block of a config.json whose weights are stored like this; None: they are not.
+    """Return the block size in a config.json; None = the weights are not block-scaled fp8.
 
     Raises:
-        ConfigError: they are, in blocks that are none
+        ConfigError: the config has an invalid block size
     """
     found = config.get("quantization_config")
     if not isinstance(found, dict) or found.get("quant_method") != "fp8" or found.get("weight_block_size") is None:
@@ -41,9 +42,13 @@ def block_of(config: Mapping[str, Any]) -> Block | None:
 
 
 def dequantised(weight: "torch.Tensor", scales: "torch.Tensor", block: Block, *, first: tuple[int, int]) -> "torch.Tensor":
-    """A part of a weight in float32.
+    """Dequantise a part of a weight to float32.
 
-    weight: [rows, columns] of it; scales: of the blocks it touches; first: its first row and column inside their first block.
+    Args:
+        weight: e4m3 [rows, columns], the part
+        scales: scales of the blocks that the part touches
+        block: rows and columns of a block
+        first: first row and column of the part, counted from the start of the first of these blocks
     """
     import torch
 

@@ -1,6 +1,8 @@
-"""GGUF files: converted once, by transformers, to a directory like any other checkpoint. Blocks are dequantised.
+"""Converts GGUF files, once, to ordinary checkpoint directories, by transformers. Blocks are
+dequantised.
 
-What the conversion would drop without a word (stretched ropes, unknown ways of splitting text) is refused by name here.
+Files that transformers would convert wrongly without an error (scaled ropes, unknown
+pre-tokenizers) are refused.
 """
 
 import json
@@ -16,8 +18,8 @@ import msgspec
 
 from baton.core.errors import ConfigError
 
-SUPPORTED = ("llama", "qwen2", "qwen3", "phi3")  # Mistral's files call themselves llama
-# Ways of splitting text before byte pairs are merged that the conversion rebuilds, by their names in GGUF.
+SUPPORTED = ("llama", "qwen2", "qwen3", "phi3")  # Mistral's files have architecture llama
+# Pre-tokenizers that the conversion supports, by their names in GGUF.
 SPLITS = frozenset({"llama-bpe", "llama3", "llama-v3", "qwen2", "deepseek-r1-qwen", "tekken", "smollm"})
 STRETCHES = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
@@ -27,13 +29,13 @@ Progress = Callable[[str], None]
 
 
 class GgufHeader(msgspec.Struct, frozen=True):
-    """What a GGUF file says about itself.
+    """The relevant header fields of a GGUF file.
 
     Attributes:
-        window: positions of its sliding window, if it has one
-        stretch: how its rope is stretched, if it is
-        split: how text is split for byte pairs; None for a SentencePiece vocabulary
-        dtype: in what the converted weights are stored
+        window: positions of the sliding window, if there is one
+        stretch: kind of rope scaling, if there is one
+        split: name of the pre-tokenizer; None for a SentencePiece vocabulary
+        dtype: dtype of the converted weights
     """
 
     architecture: str
@@ -44,7 +46,9 @@ class GgufHeader(msgspec.Struct, frozen=True):
 
 
 def directory_of(file: Path, cache: Path) -> Path:
-    """Where the converted model lies: the name tells the file's content, by its size and 64 spread samples of 64 KB.
+    """Return the directory of the converted model.
+
+    Its name depends on the file's content: its size and 64 spread samples of 64 KB.
 
     Raises:
         ConfigError: the file cannot be read
@@ -62,10 +66,13 @@ def directory_of(file: Path, cache: Path) -> Path:
 
 
 def convert_file(file: Path, directory: Path, progress: Progress) -> Path:
-    """Convert once; returns `directory`. A tokenizer.json beside the file is taken instead of the one inside it.
+    """Convert a file, unless that has been done; returns `directory`.
+
+    A tokenizer.json beside the file replaces the one inside.
 
     Raises:
-        ConfigError: the file is damaged, of another architecture, or would be converted wrongly; or the model has no place
+        ConfigError: the file is damaged, of another architecture, or cannot be converted
+            faithfully; or the directory cannot be written
     """
     if (directory / "config.json").is_file():
         return directory
@@ -92,7 +99,11 @@ def convert_file(file: Path, directory: Path, progress: Progress) -> Path:
 
 
 def scratch_beside(directory: Path) -> "tempfile.TemporaryDirectory[str]":
-    """Where a model is made before it is put in place. Raises ConfigError: it cannot be written there."""
+    """Return a temporary directory beside `directory`, to make the model in.
+
+    Raises:
+        ConfigError: it cannot be written there
+    """
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         return tempfile.TemporaryDirectory(dir=directory.parent, prefix=f".{directory.name}-")
@@ -104,7 +115,7 @@ def scratch_beside(directory: Path) -> "tempfile.TemporaryDirectory[str]":
 
 
 def read_header(file: Path) -> GgufHeader:
-    """Raises ConfigError for a file that is damaged or something else."""
+    """Read the header. Raises ConfigError if the file is damaged or not a GGUF file."""
     from gguf import GGUFReader
 
     try:
@@ -129,7 +140,8 @@ def read_header(file: Path) -> GgufHeader:
 
 
 def require_faithful(file: Path, header: GgufHeader, *, own_tokenizer: bool) -> None:
-    """Raise ConfigError where the conversion is not there, or would change what the model computes."""
+    """Raise ConfigError if the file cannot be converted,
+    or only to a model that computes otherwise."""
     if header.architecture not in SUPPORTED:
         known = ", ".join(SUPPORTED)
         raise ConfigError(f"{file}: GGUF architecture {header.architecture!r} is not supported; supported are {known}")
@@ -159,13 +171,14 @@ def convert(file: Path, made: Path, *, dtype: str = "bfloat16", tokenizer: bool 
     model.save_pretrained(made)
     if tokenizer:
         AutoTokenizer.from_pretrained(file.parent, **where).save_pretrained(made)
-    # safetensors makes files that only their owner can read; a shared cache wants the mode of the others
+    # safetensors makes files that only their owner can read; give them the mode of the other files.
     for weights in made.glob("*.safetensors"):
         shutil.copymode(made / "config.json", weights)
 
 
 def repair_tokenizer(path: Path) -> None:
-    """Put back what the conversion of SmolLM2 drops: digits are tokens of their own (its own tokenizer.json has this step)."""
+    """Restore a step that the conversion of SmolLM2's
+    tokenizer drops: digits are tokens of their own."""
     data = json.loads(path.read_text(encoding="utf-8"))
     data["pre_tokenizer"] = {
         "type": "Sequence",
@@ -178,11 +191,11 @@ def repair_tokenizer(path: Path) -> None:
 
 
 def publish(made: Path, directory: Path) -> None:
-    """Put the whole directory in place at once. Raises ConfigError if something else lies there."""
+    """Move the directory into place atomically. Raises ConfigError if something else is there."""
     try:
         os.rename(made, directory)
     except OSError as error:
-        # Another process may have been faster; its result is as good as ours.
+        # Another process may have been faster; its result is equivalent.
         if not (directory / "config.json").is_file():
             raise ConfigError(f"cannot put the model at {directory} ({error.strerror}); remove what lies there") from error
 

@@ -1,4 +1,4 @@
-"""Models of the Hugging Face Hub, by their id: fetched once into the Hub's own cache, which other tools share."""
+"""Fetches models of the Hugging Face Hub by id, once, into the Hub's own cache."""
 
 import re
 from pathlib import Path
@@ -16,7 +16,7 @@ def is_id(name: str) -> bool:
 
 
 def cached(model: str) -> Path | None:
-    """Where a model lies, if it was fetched whole; nothing is asked of the network."""
+    """Return the directory of a completely fetched model, or None, without network access."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
@@ -28,10 +28,11 @@ def cached(model: str) -> Path | None:
 
 
 def fetch(model: str) -> Path:
-    """Fetch a model, or what is lacking of it, with a progress bar on a terminal; returns its directory.
+    """Fetch a model, or its missing files, with a progress bar; returns its directory.
 
     Raises:
-        ConfigError: there is no such model, it is not for everybody, it has no safetensors, or the Hub cannot be reached
+        ConfigError: the model does not exist, is gated, or has no safetensors, or the Hub cannot be
+            reached
     """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
@@ -45,7 +46,7 @@ def fetch(model: str) -> Path:
             f"model {model}: there is no such directory, and the Hugging Face Hub has no such model; "
             "for a private one run: hf auth login"
         ) from error
-    except Exception as error:  # the library lets errors of its HTTP client through, another one in each major version
+    except Exception as error:  # the library passes on errors of its HTTP client, which differ between versions
         why = str(error).strip().splitlines() or [type(error).__name__]
         raise ConfigError(
             f"model {model} cannot be fetched from the Hugging Face Hub ({why[0]}); "

@@ -1,19 +1,21 @@
-"""oneDNN's products with packed weights, by private operators of torch: it offers none of this under a public name.
+"""oneDNN's products with packed weights, through private operators of torch (there are no public
+ones).
 
-pyproject.toml bounds the version of torch for their sake, and tests/engine/test_ops.py holds them equal to `F.linear`. With
-`F.linear` instead, a decode step of the model `llama` of tools/decode_step.py (bfloat16, one thread, context 512) takes 1.8 times
-the processor time for one sequence, 1.4 times for eight, and a prompt of 512 tokens 1.05 times.
+So pyproject.toml bounds the version of torch, and tests/engine/test_ops.py checks that the products
+equal `F.linear`. With `F.linear` instead, a decode step of the model `llama` of
+tools/decode_step.py (bfloat16, one thread, context 512) takes 1.8 times the processor time for one
+sequence and 1.4 times for eight; a prompt of 512 tokens takes 1.05 times.
 """
 
 from collections.abc import Callable, Mapping
 
 import torch
 
-PACK_ROWS = 8  # oneDNN packs for a row count; measured: the packing it picks serves all
+PACK_ROWS = 8  # oneDNN packs for a number of rows; by measurement, this packing suits all
 
 
 def multiplies(dtype: torch.dtype) -> bool:
-    """Whether oneDNN multiplies this dtype natively here."""
+    """Whether oneDNN multiplies this dtype natively on this machine."""
     operators = torch.ops.mkldnn
     supported: Mapping[torch.dtype, Callable[[], bool]] = {
         torch.float32: lambda: True,
@@ -29,7 +31,7 @@ def has_tiles() -> bool:
 
 
 def linear(weight: torch.Tensor, bias: torch.Tensor | None) -> Callable[[torch.Tensor], torch.Tensor]:
-    """x W^T + b over a weight packed once. [rows, in] -> [rows, out]."""
+    """Return the product x W^T + b, [rows, in] -> [rows, out]; the weight is packed once."""
     packed = torch.ops.mkldnn._reorder_linear_weight(weight, PACK_ROWS)
     multiply = torch.ops.mkldnn._linear_pointwise.default
 

@@ -1,6 +1,7 @@
 """The operations of a transformer layer besides attention, behind one interface.
 
-`TorchOps` says what they mean, on any device; `CpuOps` (cpu_ops.py) does the same with packed weights and fused kernels.
+`TorchOps` is the reference for any device; `CpuOps` (cpu_ops.py) does the same with packed weights
+and fused kernels.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,35 +16,40 @@ from baton.core.memory.state import DType
 from baton.engine.rope import Rope
 
 Linear = Callable[[torch.Tensor], torch.Tensor]  # [rows, in] -> [rows, out]
-# [rows, in], those of one matrix after those of the one before, and how many each has -> [rows, out]
+# ([rows, in], sorted by matrix; number of rows of each matrix) -> [rows, out]
 Grouped = Callable[[torch.Tensor, NDArray[np.int64]], torch.Tensor]
-ByHead = Callable[[torch.Tensor, torch.Tensor], None]  # x [rows, heads, in], out [rows, heads, out], which is written
-# Rows a product's input is padded to a multiple of, per thread: the bits of float32 products depend on row counts below it.
+ByHead = Callable[[torch.Tensor, torch.Tensor], None]  # (x [rows, heads, in], out [rows, heads, out]); out is written
+# The rows of a product's input are padded to a multiple of this, times the threads: with other
+# counts, the bits of float32 products would depend on the number of rows.
 ROW_STEP = {DType.F32: 4, DType.BF16: 1, DType.F16: 1}
-VECTORS = 64  # elements that torch takes at once, and multiples of them
-SHARED = 1 << 15  # elements above which torch's functions of single elements divide their work among threads
-CHUNK_STEP = 32  # rows a larger input is padded to a multiple of
+VECTORS = 64  # a multiple of the elements that torch computes at once
+SHARED = 1 << 15  # from this many elements on, torch's elementwise functions use several threads
+CHUNK_STEP = 32  # larger inputs are padded to a multiple of this many rows
 
 
 def lacking(rows: int, step: int) -> int:
-    """Rows that pad an input of `rows` to few different shapes: the matrix library keeps compiled code, some 100 KB, for each
-    one it has met. step: ROW_STEP of the dtype, times the threads."""
+    """Return the number of rows by which an input of `rows` rows is padded.
+
+    Padding gives few different shapes: the matrix library keeps some 100 KB of compiled code for
+    each shape. `step` is ROW_STEP of the dtype, times the threads.
+    """
     return -rows % (CHUNK_STEP if rows >= CHUNK_STEP else step)
 
 
 def padded(x: torch.Tensor, lacks: int) -> torch.Tensor:
-    """With `lacks` rows of zeros more."""
+    """Append `lacks` rows of zeros."""
     return x if lacks == 0 else torch.cat((x, x.new_zeros((lacks, *x.shape[1:]))))
 
 
 def by_rows(function: Callable[[torch.Tensor], object], x: torch.Tensor) -> torch.Tensor:
-    """A function of single elements that works in place, of [rows, columns], each row by itself.
+    """Apply an elementwise in-place function to [rows, columns], so that no row depends on others.
 
-    torch takes whole vectors one way and what is left over at the end of a thread's share another, so a row's last bits would
-    depend on how many rows lie around it. Columns fill vectors up, and what is taken at once is too little to share or one row.
+    torch computes whole vectors differently from the remainder of a thread's share, so the last
+    bits of a row would depend on the number of rows around it. Here columns are padded to whole
+    vectors, and each call gets either one row or too few elements for several threads.
     """
     columns = x.shape[1]
-    whole = F.pad(x, (0, -columns % VECTORS))  # ours, even where nothing lacks
+    whole = F.pad(x, (0, -columns % VECTORS))  # a copy, even if nothing is padded
     each = max(1, SHARED // max(1, whole.shape[1]))
     for part in torch.split(whole, each) if len(whole) > each else (whole,):
         function(part)
@@ -51,76 +57,102 @@ def by_rows(function: Callable[[torch.Tensor], object], x: torch.Tensor) -> torc
 
 
 def sigmoid(x: torch.Tensor) -> torch.Tensor:
-    """Of [rows, columns], as `by_rows`."""
+    """Compute the sigmoid of [rows, columns], as `by_rows` does."""
     return by_rows(torch.Tensor.sigmoid_, x)
 
 
 def softplus(x: torch.Tensor) -> torch.Tensor:
-    """log(1 + exp(x)) of [rows, columns], as `by_rows`."""
+    """Compute log(1 + exp(x)) of [rows, columns], as `by_rows` does."""
     return by_rows(lambda part: part.copy_(F.softplus(part)), x)
 
 
 class HeadNorms:
-    """Weights [dim] of norms over each head of q and of k (Qwen3). offset: as in `Ops.norm`."""
+    """Weights [dim] of the norms over each head of q
+    and of k (Qwen3); `offset` as in `Ops.norm`."""
 
     def __init__(self, q: torch.Tensor, k: torch.Tensor, *, offset: float = 0.0) -> None:
         self.q, self.k, self.offset = q, k, offset
 
 
 class Ops(Protocol):
-    """All tensors are [rows, ...] in the served dtype unless said otherwise; a row's result does not depend on the other rows."""
+    """The operations. A row's result does not depend on other rows.
+
+    All tensors are [rows, ...] in the served dtype unless said otherwise.
+    """
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
-        """x W^T + b; may repack the weight, which the caller gives up."""
+        """Return the product x W^T + b. It may repack
+        the weight; the caller must not use it again."""
         ...
 
     def grouped(self, weights: Iterable[tuple[torch.Tensor, torch.Tensor | None]]) -> Grouped:
-        """One product for each (weight, bias), all of one shape, over its own rows; as `linear` otherwise."""
+        """Return a product with several (weight, bias) of one shape, each over its own rows."""
         ...
 
     def by_head(self, weight: torch.Tensor, *, scale: float = 1.0) -> ByHead:
-        """scale * x[:, h] W[h] for every head, rounded once, or not at all where `out` is float32. weight: [heads, in, out],
-        which the caller gives up; elements of a head lie one after the other in what is multiplied and in what is written."""
+        """Return the product scale * x[:, h] W[h] for every head h.
+
+        `weight` is [heads, in, out]; the caller must not use it again. The result is rounded once,
+        or not at all if `out` is float32. The elements of a head must be contiguous in x and in
+        out.
+        """
         ...
 
     def scores(self, weight: torch.Tensor) -> Linear:
-        """x W^T in float32 whatever is served, for what is compared and not computed with: the logits of two tokens are often
-        nearer to each other than 16 bits can tell. May repack the weight, which the caller gives up."""
+        """Return the product x W^T in float32, whatever dtype is served.
+
+        It is for logits, which are compared: two of them often differ by less than 16 bits can
+        tell. It may repack the weight; the caller must not use it again.
+        """
         ...
 
     def norm(
         self, x: torch.Tensor, weight: torch.Tensor, eps: float, *, add: torch.Tensor | None, offset: float = 0.0
     ) -> torch.Tensor:
-        """x += add in place, where given; returns RMS norm of x times (offset + weight), rounded once to the weight's dtype.
+        """Add `add` to x in place, if given; return the RMS norm of x times (offset + weight).
 
-        x: in that dtype, or float32: what is added up over many layers is rounded in every one otherwise.
+        The result is rounded once to the weight's dtype. x has that dtype, or float32: the residual
+        stream, which would otherwise be rounded in every layer.
         """
         ...
 
     def rotate(
         self, x: torch.Tensor, positions: torch.Tensor, rope: Rope, *, queries: int, norms: HeadNorms | None, eps: float
     ) -> None:
-        """In place: norm each head, where given, and rotate its first `rope.dim` elements.
+        """Normalise each head, if `norms` is given, and rotate its first `rope.dim` elements, in
+        place.
 
-        x: [rows, heads of q, then of k, dim].
+        Args:
+            x: [rows, heads, dim]; the heads of q come before those of k
+            positions: int64 [rows]
+            queries: number of heads of q
         """
         ...
 
     def gate(self, x: torch.Tensor) -> torch.Tensor:
-        """silu(first half of the columns) * second half."""
+        """Compute silu(first half of the columns) * second half."""
         ...
 
     def weigh(self, x: torch.Tensor, weights: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-        """Sum of weights[row, n] * x[places[row, n]], float32 in the order of n, rounded once; a place of -1 adds nothing.
+        """Sum weights[row, n] * x[places[row, n]] over n, in float32 and in order, rounded once.
 
-        x: contiguous; weights: float32 [rows, count]; places: int64 [rows, count].
+        Args:
+            x: contiguous
+            weights: float32 [rows, count]
+            places: int64 [rows, count]; -1 adds nothing
         """
         ...
 
     def gated_norm(self, x: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-        """RMS norm of each head times the weight times silu(z), rounded once to [rows, heads * dim].
+        """Compute the RMS norm of each head times weight times silu(z), rounded once.
 
-        x: float32 [rows, heads, dim]; z: [rows, heads * dim]; weight: float32 [dim].
+        Args:
+            x: float32 [rows, heads, dim]
+            z: [rows, heads * dim]
+            weight: float32 [dim]
+
+        Returns:
+            [rows, heads * dim]
         """
         ...
 

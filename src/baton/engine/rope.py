@@ -1,7 +1,8 @@
-"""Rotary position embedding (Su et al. 2021), half-split form, and the ways in which checkpoints stretch it.
+"""Rotary position embedding (Su et al. 2021) in half-split form, and the scalings of checkpoints.
 
-Angles depend on the position alone, never on how long a sequence has become: cached keys stay right, and prefill and decode
-agree. Where a method asks for the length (dynamic, longrope), it is the longest that is served, as vLLM does it too.
+Angles depend only on the position, never on the current length of a sequence, so cached keys stay
+valid, and prefill and decode agree. A method that needs a length (dynamic, longrope) gets the
+maximum length of a request, as in vLLM.
 """
 
 import copy
@@ -16,13 +17,13 @@ from baton.core.errors import ConfigError
 
 
 class RopeSettings(msgspec.Struct, frozen=True):
-    """A rope with all its numbers resolved: two ranks with equal settings rotate alike.
+    """A rope with all its numbers resolved: ranks with equal settings rotate alike.
 
     Attributes:
-        kind: the key of SCALINGS
-        dim: elements of a head that are rotated, the first ones
-        theta: wavelengths go from 2 pi to about 2 pi theta
-        numbers: what the kind needs besides
+        kind: key of SCALINGS
+        dim: number of elements of a head that are rotated; they are the first
+        theta: base; wavelengths are between 2 pi and about 2 pi theta
+        numbers: further numbers of this kind
     """
 
     kind: str
@@ -32,12 +33,12 @@ class RopeSettings(msgspec.Struct, frozen=True):
 
 
 class RopeConfig(msgspec.Struct, frozen=True):
-    """What a config says about its rope.
+    """The part of a config about the rope.
 
     Attributes:
         values: rope_parameters, or rope_scaling of older configs
         limit: max_position_embeddings
-        longest: positions that are served
+        longest: maximum length of a request
     """
 
     values: Mapping[str, Any]
@@ -47,7 +48,7 @@ class RopeConfig(msgspec.Struct, frozen=True):
     longest: int
 
     def number(self, name: str, default: float | None = None) -> float:
-        """A positive number. Raises ConfigError if it is none."""
+        """Return a positive number. Raises ConfigError if the value is not one."""
         value = self.values.get(name)
         value = default if value is None else value
         if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
@@ -55,7 +56,7 @@ class RopeConfig(msgspec.Struct, frozen=True):
         return float(value)
 
     def original(self) -> float:
-        """Positions that the model was first trained with."""
+        """The length that the model was originally trained with."""
         return self.number("original_max_position_embeddings", self.limit)
 
 
@@ -76,7 +77,8 @@ def _llama3(s: RopeConfig) -> Numbers:
 
 
 def _dynamic(s: RopeConfig) -> Numbers:
-    """Within the trained length it is the plain rope; beyond, the base grows with the length that is served."""
+    """Dynamic scaling: the plain rope within the trained
+    length; else the base grows with `longest`."""
     if s.longest <= s.limit:
         return {"growth": 1.0}
     factor = s.number("factor")
@@ -84,7 +86,7 @@ def _dynamic(s: RopeConfig) -> Numbers:
 
 
 def _strength(factor: float, weight: float) -> float:
-    """YaRN's mscale: scores of a stretched rope are sharpened by its square."""
+    """Return YaRN's mscale; the scores of a scaled rope are multiplied by its square."""
     return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
 
 
@@ -98,7 +100,8 @@ def _yarn(s: RopeConfig) -> Numbers:
         scale = _strength(factor, float(over)) / _strength(factor, float(under))
 
     def turns(count: float) -> float:
-        """The frequency, counted from 0, that turns so often within the original length."""
+        """Return the (fractional) index of the frequency
+        with `count` turns in the original length."""
         return s.dim * math.log(original / (count * 2 * math.pi)) / (2 * math.log(s.theta))
 
     fast, slow = turns(s.number("beta_fast", 32)), turns(s.number("beta_slow", 1))
@@ -124,7 +127,8 @@ def _longrope(s: RopeConfig) -> Numbers:
 
 
 def _by_llama3(inverse: torch.Tensor, n: Mapping[str, Any]) -> torch.Tensor:
-    """Long wavelengths are divided by `factor`, short ones kept, those between blended (Llama 3.1's model card)."""
+    """Divide low frequencies by `factor`, keep high
+    ones, blend between (Llama 3.1's model card)."""
     wave = 2 * math.pi / inverse
     smooth = (n["original"] / wave - n["low_freq_factor"]) / (n["high_freq_factor"] - n["low_freq_factor"])
     blended = (1 - smooth) * inverse / n["factor"] + smooth * inverse
@@ -134,7 +138,8 @@ def _by_llama3(inverse: torch.Tensor, n: Mapping[str, Any]) -> torch.Tensor:
 
 
 def _by_yarn(inverse: torch.Tensor, n: Mapping[str, Any]) -> torch.Tensor:
-    """Fast frequencies are kept, slow ones divided by `factor`, with a ramp between (Peng et al. 2023)."""
+    """Keep high frequencies, divide low ones by
+    `factor`, with a ramp between (Peng et al. 2023)."""
     span = n["slow"] - n["fast"] or 0.001
     ramp = ((torch.arange(len(inverse), dtype=torch.float32) - n["fast"]) / span).clamp(0, 1)
     stretched: torch.Tensor = inverse / n["factor"] * ramp + inverse * (1 - ramp)
@@ -151,20 +156,24 @@ SCALINGS: Mapping[str, tuple[Resolve, Stretch]] = {
     "yarn": (_yarn, _by_yarn),
     "longrope": (_longrope, lambda inverse, n: inverse / torch.tensor(n["factors"], dtype=torch.float32)),
 }
-ALIASES = {"su": "longrope"}  # the name in the first Phi-3 configs
+ALIASES = {"su": "longrope"}  # the name in early Phi-3 configs
 
 
 def rope_source(config: Mapping[str, Any], *, dim: int, longest: int) -> tuple[str, RopeConfig]:
-    """The kind that a config names, and its values. dim: of a whole head. Raises ConfigError for a kind nobody serves."""
+    """Return the rope kind of a config, and its values; `dim` is the size of a whole head.
+
+    Raises:
+        ConfigError: the kind is not supported
+    """
     said = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(said, Mapping):
         raise ConfigError(f"config.json: rope_parameters (or rope_scaling) is {said!r}; expected is an object")
     values = dict(said)
     for name in ("original_max_position_embeddings", "partial_rotary_factor"):
-        if config.get(name) is not None:  # beside the others, in Phi-3's configs
+        if config.get(name) is not None:  # Phi-3's configs have it beside the other values
             values[name] = config[name]
     kind = str(values.get("rope_type", values.get("type", "default")))
-    kind = "longrope" if "long_factor" in values else ALIASES.get(kind, kind)  # "yarn" too, in some of Phi-3's
+    kind = "longrope" if "long_factor" in values else ALIASES.get(kind, kind)  # some configs of Phi-3 call it "yarn"
     if kind not in SCALINGS:
         raise ConfigError(f"rope type {kind!r} is not supported; supported are {sorted(SCALINGS)}")
     theta, limit = values.get("rope_theta", config.get("rope_theta", 10_000.0)), int(config["max_position_embeddings"])
@@ -173,8 +182,14 @@ def rope_source(config: Mapping[str, Any], *, dim: int, longest: int) -> tuple[s
 
 
 def score_factor(config: Mapping[str, Any], *, dim: int) -> float:
-    """What DeepSeek's models multiply their scores by: mscale_all_dim's strength, squared, where a rope is stretched. The rope's
-    own angles carry mscale over mscale_all_dim. Raises ConfigError for numbers that are none."""
+    """Return the factor of the scores in DeepSeek's models.
+
+    With a scaled rope it is the mscale of mscale_all_dim, squared; the rope itself is multiplied by
+    mscale over mscale_all_dim.
+
+    Raises:
+        ConfigError: a value is not a number
+    """
     kind, source = rope_source(config, dim=dim, longest=1)
     if kind == "default" or not source.values.get("mscale_all_dim"):
         return 1.0
@@ -182,7 +197,11 @@ def score_factor(config: Mapping[str, Any], *, dim: int) -> float:
 
 
 def rope_settings(config: Mapping[str, Any], *, dim: int, longest: int) -> RopeSettings:
-    """The rope of a config for heads of `dim` elements where `longest` positions are served. Raises ConfigError."""
+    """Return the rope of a config, for heads of `dim` elements and requests of `longest` positions.
+
+    Raises:
+        ConfigError: the kind or a value is not supported
+    """
     kind, whole = rope_source(config, dim=dim, longest=longest)
     part = whole.number("partial_rotary_factor", 1.0)
     turned = int(dim * part)
@@ -194,10 +213,11 @@ def rope_settings(config: Mapping[str, Any], *, dim: int, longest: int) -> RopeS
 
 
 def longest_by_rope(config: Mapping[str, Any]) -> tuple[int, int]:
-    """Positions that a model serves by default, and at most when asked to. Raises ConfigError.
+    """Return (default, largest) maximum length of a request. Raises ConfigError.
 
-    YaRN names its factor over the original length, and published configs often leave max_position_embeddings there; dynamic
-    scaling can go beyond the trained length, at the price of other angles than within it.
+    YaRN states its factor over the original length, and published configs often leave
+    max_position_embeddings at that length. Dynamic scaling can go beyond the trained length, with
+    other angles than within it.
     """
     limit = int(config["max_position_embeddings"])
     kind, source = rope_source(config, dim=2, longest=limit)
@@ -223,7 +243,7 @@ class Rope:
         self.cos, self.sin = angles.cos().mul_(scale), angles.sin().mul_(scale)
 
     def times(self, factor: float) -> "Rope":
-        """A rope that multiplies what it rotates by `factor` besides."""
+        """Return a rope that also multiplies by `factor`."""
         found = copy.copy(self)
         found.cos, found.sin = self.cos * factor, self.sin * factor
         return found

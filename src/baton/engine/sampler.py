@@ -1,9 +1,9 @@
-"""Drawing tokens: the random number of generated token i of a request depends on (seed, i) alone.
+"""Samples tokens: the random number for generated token i of a request depends only on (seed, i).
 
 logits -> barred ids, bias -> penalties -> / temperature -> min_p -> top_k -> top_p
-       -> inverse of the cumulated probabilities, in token-id order
+       -> inverse of the cumulative probabilities, in order of token ids
 
-The order and the formulas are vLLM's. Logprobs are those of the model: of the logits before anything is done to them.
+The order and the formulas are vLLM's. Logprobs are those of the unchanged logits.
 """
 
 from collections.abc import Sequence
@@ -19,33 +19,38 @@ from baton.core.mixing import mix64
 from baton.core.past import Past
 from baton.core.work import Draw
 
-ROW_ERRORS = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)  # what computing with a row's values can raise
-FIRST_LOOK = 1024  # candidates sorted first for top_p; all are, where these do not reach it
+ROW_ERRORS = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)  # errors that a row's own values can cause
+FIRST_LOOK = 1024  # candidates sorted at first for top_p; if they are not enough, all are sorted
 
 
 def uniform(seed: int, index: int) -> float:
-    """In [0, 1), with 53 bits."""
+    """Return a uniform number in [0, 1) with 53 bits."""
     return (mix64(mix64(seed, 0), index) >> 11) * 2.0**-53
 
 
 class Undrawn(msgspec.Struct, frozen=True):
-    """A row whose token cannot be drawn, and why."""
+    """A row whose token cannot be sampled, and why."""
 
     why: str
 
 
 def draw_rows(logits: torch.Tensor, orders: Sequence[Draw]) -> list[Drawn | Undrawn]:
-    """One token per row, whatever its company. logits: float32 [rows, vocab]; they are left as they are."""
+    """Sample one token for each row, independently of other rows.
+
+    Args:
+        logits: float32 [rows, vocab]; they are not changed
+        orders: the sampling parameters of each row
+    """
     return [_row(row, order) for row, order in zip(logits, orders, strict=True)]
 
 
 def draw(logits: torch.Tensor, order: Draw) -> Drawn | Undrawn:
-    """One row's token. logits: float32 [vocab]."""
+    """Sample one row's token. logits: float32 [vocab]."""
     return draw_rows(logits[None], [order])[0]
 
 
 def _row(logits: torch.Tensor, order: Draw) -> Drawn | Undrawn:
-    """What a request asks for may be what nobody foresaw: then it has no token, and the others of the step have theirs."""
+    """Sample one row. An error concerns only this row: the others of the step get their tokens."""
     try:
         return _scored(logits, _token(logits.numpy(), order), order.sampling.logprobs)
     except ROW_ERRORS as error:
@@ -56,7 +61,7 @@ def _token(values: NDArray[np.float32], order: Draw) -> int:
     shaped = shape(values, order.sampling.shaping, order.past)
     if order.sampling.temperature > 0:
         return _sample(shaped, order.sampling, order.index)
-    return int(shaped.argmax())  # the lowest id on ties
+    return int(shaped.argmax())  # ties: the lowest id
 
 
 def _scored(logits: torch.Tensor, token: int, wanted: int | None) -> Drawn:
@@ -69,10 +74,11 @@ def _scored(logits: torch.Tensor, token: int, wanted: int | None) -> Drawn:
 
 
 def shape(values: NDArray[np.float32], shaping: Shaping | None, past: Past | None) -> NDArray[np.float32]:
-    """The logits that are drawn from: float32 [vocab], the same array where nothing is to be done.
+    """Apply biases and penalties; returns float32 [vocab], the same array if there are none.
 
-    Repetition divides positive and multiplies other logits of tokens seen in prompt or answer (Keskar et al. 2019);
-    frequency and presence are subtracted per occurrence and once, of tokens in the answer alone (OpenAI).
+    The repetition penalty divides positive logits, and multiplies others, of tokens in prompt or
+    answer (Keskar et al. 2019). The frequency penalty is subtracted for each occurrence, and the
+    presence penalty once, for tokens in the answer (OpenAI).
     """
     if shaping is None and past is None:
         return values
@@ -105,7 +111,8 @@ def _sample(values: NDArray[np.float32], sampling: Sampling, index: int) -> int:
     weights = scaled - scaled.max()
     np.exp(weights, out=weights)
     kept = _kept(scaled, weights, sampling)
-    # without the detour over ids where every token may be drawn: it would cost more than all the rest
+    # If every token may be sampled, skip the indirection over ids: it would cost more than the
+    # rest.
     cumulated = np.cumsum(weights if kept is None else weights[kept])
     at = np.searchsorted(cumulated, uniform(sampling.seed, index) * cumulated[-1], side="right")
     found = min(int(at), cumulated.size - 1)
@@ -113,11 +120,11 @@ def _sample(values: NDArray[np.float32], sampling: Sampling, index: int) -> int:
 
 
 def _kept(scaled: NDArray[np.float64], weights: NDArray[np.float64], sampling: Sampling) -> NDArray[np.int64] | None:
-    """Ids that may be drawn, ascending; None for all of them."""
+    """Return the ids that may be sampled, ascending; None = all."""
     if not sampling.min_p and not 0 < sampling.top_k < scaled.size and sampling.top_p == 1.0:
         return None
     kept = np.arange(scaled.size)
-    if sampling.min_p > 0:  # the largest weight is 1, whatever the others sum to
+    if sampling.min_p > 0:  # relative to the largest weight, which is 1
         kept = np.flatnonzero(weights >= sampling.min_p)
     if 0 < sampling.top_k < kept.size:
         kept = kept[_largest(scaled[kept], sampling.top_k)]
@@ -128,7 +135,7 @@ def _kept(scaled: NDArray[np.float64], weights: NDArray[np.float64], sampling: S
 
 
 def _largest(scaled: NDArray[np.float64], count: int) -> NDArray[np.int64]:
-    """Ids of the `count` largest; among equals the lowest ids."""
+    """Return the ids of the `count` largest; ties go to the lowest ids."""
     edge = np.partition(scaled, scaled.size - count)[scaled.size - count]
     above = np.flatnonzero(scaled > edge)
     return np.concatenate((above, np.flatnonzero(scaled == edge)[: count - above.size]))
@@ -137,7 +144,8 @@ def _largest(scaled: NDArray[np.float64], count: int) -> NDArray[np.int64]:
 def _nucleus(
     scaled: NDArray[np.float64], weights: NDArray[np.float64], kept: NDArray[np.int64], top_p: float
 ) -> NDArray[np.int64]:
-    """The fewest ids, likeliest first, whose probabilities sum to at least top_p (Holtzman et al. 2020)."""
+    """Return the fewest ids, likeliest first, whose
+    probabilities sum to top_p (Holtzman et al. 2020)."""
     target = top_p * weights[kept].sum()
     for count in (FIRST_LOOK, kept.size):
         some = kept if count >= kept.size else kept[_largest(scaled[kept], count)]

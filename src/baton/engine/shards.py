@@ -1,7 +1,8 @@
-"""Which part of each weight matrix a rank holds: whole heads, equal columns of the MLP.
+"""The part of each weight matrix on a rank: whole heads, and equal columns of the MLP.
 
-Matrices before attention and the MLP are cut by their outputs, those behind them by their inputs, so a layer needs two sums
-over the ranks of a stage (Shoeybi et al. 2019, Megatron-LM).
+The matrices into attention and the MLP are divided by outputs (column-parallel), those out of them
+by inputs (row-parallel). So a layer needs two sums over the ranks of a stage (Shoeybi et al. 2019,
+Megatron-LM).
 """
 
 from baton.core.errors import ConfigError
@@ -13,10 +14,10 @@ class Shards:
     """One rank's part of a grouped-query transformer, in numbers of the whole model.
 
     Attributes:
-        heads, kv_heads: of attention
-        queries, keys: elements of those heads in a row
+        heads, kv_heads: the heads of attention
+        queries, keys: the elements of these heads in a row
         inner: columns of the MLP's hidden dimension
-        layers: of the rank's stage
+        layers: layers of the rank's stage
     """
 
     def __init__(self, c: ModelConfig, placement: Placement) -> None:
@@ -30,10 +31,12 @@ class Shards:
 
 
 def require_width(c: ModelConfig, tp: int) -> None:
-    """Query heads, columns of the MLP and experts are divided over `tp` ranks, K/V heads divided or replicated.
+    """Check that a model can be divided over `tp` ranks.
+
+    Query heads, columns of the MLP and experts are divided; K/V heads are divided or replicated.
 
     Raises:
-        ConfigError: one of them cannot be; names it and every width that all of them fit
+        ConfigError: one of them cannot be divided; the message names it and every tp that fits
     """
     experts = c.mixture.experts if c.mixture is not None else 0
     needs = (
@@ -54,5 +57,5 @@ def _shared(kv_heads: int, tp: int) -> bool:
 
 
 def elements(heads: Interval, dim: int) -> Interval:
-    """Where heads of `dim` elements lie in a row."""
+    """Return the elements of heads of `dim` elements in a row."""
     return Interval(heads.start * dim, heads.end * dim)

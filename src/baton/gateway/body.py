@@ -1,4 +1,4 @@
-"""Reading a request's body, bounded while it comes in, and its schema."""
+"""Reads a request's body, up to a limit, and validates it against a schema."""
 
 import json
 from typing import TypeVar
@@ -16,7 +16,12 @@ S = TypeVar("S", bound=Body)
 
 
 async def read_body(request: Request, *, max_bytes: int) -> bytes:
-    """The whole body. Raises HttpFault 413 before more than `max_bytes` are held, ClientDisconnect."""
+    """Read the whole body.
+
+    Raises:
+        HttpFault: 413, before more than `max_bytes` are held
+        ClientDisconnect: the client left
+    """
     stated = request.headers.get("content-length", "")
     if stated.isdigit() and int(stated) > max_bytes:
         raise _too_large(f"has {stated[:20]}", max_bytes)
@@ -30,14 +35,18 @@ async def read_body(request: Request, *, max_bytes: int) -> bytes:
 
 
 def parse_body(schema: type[B], raw: bytes) -> B:
-    """Check a body against its schema. Raises HttpFault 400, naming the first field that does not fit, its value and why."""
+    """Validate a body, and judge fields that its schema does not have.
+
+    Raises:
+        HttpFault: 400; the message names the first invalid field, its value and the reason
+    """
     body = fit(schema, raw)
     judge_extra_fields(body.model_extra or {})
     return body
 
 
 def fit(schema: type[S], raw: bytes) -> S:
-    """The same without a judgement of fields that the schema does not have; they are the body's `model_extra`."""
+    """Validate a body; fields that the schema does not have are kept in its `model_extra`."""
     try:
         return schema.model_validate_json(raw)
     except ValidationError as e:
@@ -54,7 +63,8 @@ def _unfit(invalid: ValidationError, raw: bytes) -> HttpFault:
     if not first["loc"]:
         return refuse(f"the body is {brief(first['input'])}; it must be a JSON object")
     field = str(first["loc"][0])[:64]
-    # where a field may have one of several types, all of them complain: the one whose type fits says what is wrong
+    # If a field may have one of several types, each type reports an error. The error of the type
+    # that fits the value says what is wrong.
     same = [e for e in errors if e["loc"][0] == first["loc"][0]]
     telling = [e for e in same if not e["type"].endswith("_type")] or same
     reasons: dict[str, list[str]] = {}
@@ -70,7 +80,10 @@ def _named(error: ErrorDetails) -> str:
 
 
 def _with_lone_surrogate(raw: bytes) -> str | None:
-    """Which field of a body holds one; None if that cannot be said. The strict parser stops at it without a word of where."""
+    """Return the field of a body that has half of a surrogate pair, or None.
+
+    The strict parser stops there without saying where.
+    """
     try:
         body = json.loads(raw)
     except (ValueError, RecursionError):
@@ -84,7 +97,8 @@ def _with_lone_surrogate(raw: bytes) -> str | None:
 
 
 def _where(path: tuple[int | str, ...]) -> str:
-    """messages[0].content, logit_bias[5]; names of alternatives (`str`, `list[...]`) are left out."""
+    """Format a path, e.g. messages[0].content; names
+    of union members (`list[...]`) are left out."""
     shown = ""
     for part in path:
         if isinstance(part, int):
@@ -98,5 +112,5 @@ def _where(path: tuple[int | str, ...]) -> str:
 
 def _too_large(has: str, max_bytes: int) -> HttpFault:
     fault = refuse(f"the body {has} bytes; at most {max_bytes} are read", code="body_too_large", status=413)
-    fault.headers["connection"] = "close"  # nobody reads the rest of it
+    fault.headers["connection"] = "close"  # the rest of the body is not read
     return fault

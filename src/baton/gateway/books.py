@@ -1,4 +1,5 @@
-"""The ledger as JSON: what every worker holds, and whether all of it is accounted for."""
+"""The ledger as JSON: the memory that every worker
+holds, and whether all of it is accounted for."""
 
 from collections.abc import Mapping
 
@@ -28,8 +29,13 @@ class RoomBooks(msgspec.Struct, frozen=True):
 
 
 class WorkerBooks(msgspec.Struct, frozen=True):
-    """One worker. `pages`: group, state, pages. `host`: bytes of host memory for requests that gave way, of the fullest rank.
-    `copies`: states of such requests there, or on their way, of all ranks together."""
+    """One worker.
+
+    Attributes:
+        pages: number of pages by group and state
+        host: bytes of host memory for preempted requests, on the fullest rank
+        copies: states of such requests in host memory or on the way, on all ranks together
+    """
 
     name: str
     role: str
@@ -44,7 +50,7 @@ class WorkerBooks(msgspec.Struct, frozen=True):
 
 
 class CreditBooks(msgspec.Struct, frozen=True):
-    """What a worker last stated of its capacity, unasked. Pages by group; the rest in rooms."""
+    """A worker's last statement of its capacity. Pages by group; everything else counts rooms."""
 
     free_pages: dict[str, int]
     total_pages: dict[str, int]
@@ -55,7 +61,7 @@ class CreditBooks(msgspec.Struct, frozen=True):
 
 
 class QueueBooks(msgspec.Struct, frozen=True):
-    """Who waits at the gateway, and who was sent away, by reason."""
+    """The requests that wait at the gateway, and the number of refusals by reason."""
 
     length: int
     oldest_ms: int
@@ -63,8 +69,12 @@ class QueueBooks(msgspec.Struct, frozen=True):
 
 
 class Books(msgspec.Struct, frozen=True):
-    """All workers, and what the gateway holds. `clean`: every worker answered, and nobody holds anything but cache.
-    `credits`: by worker."""
+    """All workers and the gateway.
+
+    Attributes:
+        clean: every worker has answered, and none holds anything but cached pages
+        credits: last statement of capacity, by worker
+    """
 
     clean: bool
     missing: tuple[str, ...]
@@ -75,7 +85,7 @@ class Books(msgspec.Struct, frozen=True):
 
 
 def books(report: LedgerReport) -> Books:
-    """What /debug/ledger answers."""
+    """Make the answer of /debug/ledger."""
     clean = not report.missing and not report.open_requests and all(w.clean for w in report.workers)
     return Books(
         clean=clean,

@@ -1,7 +1,8 @@
-"""Token ids to text, one token at a time.
+"""Turns token ids into text, one token at a time.
 
-A character's bytes may be spread over several tokens: nothing is shown before the character is complete. What never
-completes (a model may say any bytes) is shown as U+FFFD at the end, or after HOLD_TOKENS tokens that showed nothing.
+The bytes of a character may be spread over several tokens; the character is returned when it is
+complete. Bytes that never become a character (a model may generate any bytes) are returned as
+U+FFFD at the end, or after HOLD_TOKENS tokens without text.
 """
 
 from collections.abc import Sequence
@@ -9,16 +10,17 @@ from collections.abc import Sequence
 from tokenizers import Tokenizer as Vocabulary
 from tokenizers.decoders import DecodeStream
 
-CONTEXT_TOKENS = 8  # of the prompt's end: decoders of some vocabularies strip a space only at the very beginning
-HOLD_TOKENS = 64  # each held token is decoded again with each further one, so their number is bounded
+CONTEXT_TOKENS = 8  # of the prompt's end: some decoders strip a space at the beginning of a text
+HOLD_TOKENS = 64  # held tokens are all decoded again with each new one, so their number is bounded
 BROKEN = "\ufffd"
 
 
 class OwnTexts(dict[int, str | None]):
-    """By token: the text that it has wherever it stands, or None if that depends on others. Filled as tokens are asked for.
+    """Maps a token to its text, or to None if the text depends on other tokens. Filled on demand.
 
-    Byte-level decoders put the bytes of tokens one behind the other, so a token of whole characters has a text of its own. Other
-    decoders look at more than that (spaces at the beginning, byte tokens): none of their tokens has one.
+    Byte-level decoders concatenate the bytes of tokens, so a token of whole characters has the same
+    text everywhere. The text from other decoders depends on neighbours (spaces at the beginning,
+    byte tokens), so all their tokens map to None.
     """
 
     def __init__(self, vocabulary: Vocabulary, special: frozenset[int], *, byte_level: bool) -> None:
@@ -36,7 +38,10 @@ class OwnTexts(dict[int, str | None]):
 
 
 class Detokenizer:
-    """The text of one growing sequence. The sum of all returned pieces is the text, special tokens left out."""
+    """The text of one growing sequence.
+
+    All returned pieces together are the text, without special tokens.
+    """
 
     __slots__ = ("_context", "_held", "_own", "_special", "_stream", "_vocabulary")
 
@@ -44,7 +49,7 @@ class Detokenizer:
         self._vocabulary = vocabulary
         self._own = own
         self._special = special
-        self._held: list[int] = []  # tokens that have shown nothing yet
+        self._held: list[int] = []  # tokens without text so far
         self._restart([t for t in prompt[-CONTEXT_TOKENS:] if t not in special])
 
     def _restart(self, context: list[int]) -> None:
@@ -54,26 +59,26 @@ class Detokenizer:
         self._stream = DecodeStream(ids=context, skip_special_tokens=True)
 
     def push(self, token: int) -> str:
-        """Text that this token completes, perhaps none."""
+        """Return the text that this token completes; may be empty."""
         own = self._own[token]
         if own is not None and not self._held:
-            return own  # the stream below need not know: what it has is complete, and so is this
+            return own  # the decoder's stream can skip this token: it holds nothing incomplete
         if token in self._special:
             return ""
         self._held.append(token)
         try:
             text = self._stream.step(self._vocabulary, token)
-        except Exception as refusal:  # the binding raises this bare class
+        except Exception as refusal:  # the binding raises the base class itself
             if not str(refusal).startswith("Invalid prefix"):
                 raise
-            return self.flush()  # a broken byte changed how the one shown before it reads
+            return self.flush()  # an invalid byte changed the text returned before
         if text is None:
             return self.flush() if len(self._held) >= HOLD_TOKENS else ""
         self._context, self._held = self._held, []
         return text
 
     def flush(self) -> str:
-        """What is held back, complete or not."""
+        """Return the text that is held back, complete or not."""
         if not self._held:
             return ""
         before = self._vocabulary.decode(self._context)

@@ -1,7 +1,7 @@
-"""The gateway's table of open requests: the only place where HTTP requests meet the core's.
+"""The gateway's table of open requests, which connects HTTP requests with requests of the core.
 
-Invariants: an entry is in the table exactly while something may be heard of it; every entry leaves by Finish, by Fail, or
-with a Cancel to the core, once.
+Invariants: an entry is in the table exactly as long as the core may send events for it. Every entry
+is removed once: by Finish, by Fail, or with a Cancel to the core.
 """
 
 from baton.core.door import Cancel, Emit, Fail, Finish, Heard, RequestId, Submit
@@ -14,7 +14,8 @@ from baton.gateway.stream import TextStream
 
 
 class DispatchedRequest:
-    """One request of the core, a choice of an exchange: hears what is said of it."""
+    """One request of the core, which is one choice
+    of an exchange; it receives the core's events."""
 
     __slots__ = ("_dispatcher", "exchange", "request", "stream")
 
@@ -22,7 +23,7 @@ class DispatchedRequest:
         self._dispatcher, self.request, self.exchange, self.stream = dispatcher, request, exchange, stream
 
     def hear(self, heard: Heard) -> None:
-        """What the core says; it says nothing more after a Cancel (D4)."""
+        """Take an event from the core; none comes after a Cancel (D4)."""
         exchange = self.exchange
         if isinstance(heard, Emit):
             stopped = exchange.emit(self.stream, heard)
@@ -33,7 +34,8 @@ class DispatchedRequest:
 
 
 class Dispatcher:
-    """Submits, hears and cancels. All calls are made on the loop and none waits."""
+    """Submits and cancels requests and passes their
+    events on. All calls are on the loop; none waits."""
 
     def __init__(self, door: Door, *, retry_after_s: int) -> None:
         self._door = door
@@ -48,12 +50,13 @@ class Dispatcher:
         return len(self._table)
 
     def open(self, exchange: Exchange, ask: Ask) -> None:
-        """Submit every order of a request. If one is refused, the exchange has a fault and nothing is left running."""
+        """Submit every order of a request. If one is refused,
+        the exchange fails and none keeps running."""
         if self._closing or self.paused:
             exchange.fail(self._standing_still())
             return
         for order, stream in zip(ask.orders, exchange.streams, strict=True):
-            if exchange.ended:  # an earlier one failed before this one was begun
+            if exchange.ended:  # an earlier order has failed
                 return
             request = self._door.next_request()
             sampling = ask.sampling(order, fresh_seed=self._door.next_seed())
@@ -68,7 +71,7 @@ class Dispatcher:
                 self._fail(exchange, overloaded(str(e), retry_after_s=e.retry_after_s))
 
     def enough(self, entry: DispatchedRequest, *, stopped: bool) -> None:
-        """No more tokens are wanted: a stop string was found in the choice, or its exchange has ended."""
+        """Stop a choice: a stop string was found in it, or its exchange has ended."""
         if stopped:
             self._cancel(entry.request, entry.exchange, STOP_STRING)
         if entry.exchange.ended:
@@ -84,25 +87,25 @@ class Dispatcher:
             self._fail(entry.exchange, fault_of(heard, retry_after_s=self._retry_after_s))
 
     def close(self, exchange: Exchange, reason: str) -> None:
-        """Nothing more is wanted by this exchange: cancel what still runs for it. Does nothing the second time."""
+        """Cancel everything that still runs for an exchange. A second call has no effect."""
         exchange.abandon(reason)
         for request in tuple(exchange.requests):
             self._cancel(request, exchange, reason)
 
     def pause(self) -> None:
-        """Take no requests until `resume`."""
+        """Refuse new requests until `resume`."""
         self.paused = True
 
     def resume(self) -> None:
-        """Take requests again."""
+        """Accept requests again."""
         self.paused = False
 
     def shut(self) -> None:
-        """Take no more requests."""
+        """Refuse all further requests."""
         self._closing = True
 
     def fail_all(self) -> None:
-        """End every open request with an error: the gateway goes, or falls asleep."""
+        """End every open request with an error, because the gateway shuts down or goes to sleep."""
         for exchange in {id(e.exchange): e.exchange for e in self._table.values()}.values():
             self._fail(exchange, self._standing_still())
 

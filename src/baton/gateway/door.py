@@ -1,9 +1,11 @@
-"""The gateway's view of the request logic: what HTTP may ask of it. Implemented by the shell around core/gateway/front.py.
+"""The interface of the request logic to the HTTP side; front_door.py implements it around the core.
 
-D1 Everything runs on the one asyncio loop; no method blocks, only `ledger` waits.
-D2 `hear` is called on that loop: any number of Emit, then exactly one Finish or Fail, unless the request is cancelled.
+D1 Everything runs on one asyncio loop. No method blocks; only the coroutines wait.
+D2 `hear` is called on that loop: any number of Emit, then exactly one Finish or Fail, unless the
+   request is cancelled.
 D3 `hear` may be called before `submit` returns, and `cancel` may be called from inside `hear`.
-D4 After `cancel` nothing more is heard of the request; a cancel of an unknown or ended request is ignored.
+D4 After `cancel`, `hear` is not called again for the request. Cancelling an unknown or ended
+   request has no effect.
 """
 
 from collections.abc import Callable
@@ -15,19 +17,19 @@ from baton.core.door import Cancel, Heard, QueueView, RequestId, Submit
 from baton.core.ids import Key
 from baton.core.messages import Credits, LedgerView
 
-STOP_STRING = "stop string"  # reason of a Cancel that ends a request well
+STOP_STRING = "stop string"  # the reason of a Cancel that is not a failure
 Hear = Callable[[Heard], None]
 
 
 class Readiness(msgspec.Struct, frozen=True):
-    """Whether a request sent now would find workers; `why` says what is missing, or what there is."""
+    """Whether a request sent now would find workers; `why` says what is missing or available."""
 
     ready: bool
     why: str
 
 
 def pair_count(pairs: int) -> str:
-    """The `why` of a service that is ready."""
+    """Return the `why` of a service that is ready."""
     return f"{pairs} pair{'s' if pairs > 1 else ''} of workers"
 
 
@@ -39,10 +41,11 @@ class Capacity(msgspec.Struct, frozen=True):
 
 
 class LedgerReport(msgspec.Struct, frozen=True):
-    """The books of all workers; `missing` names those that did not answer in time.
+    """The ledgers of all workers; `missing` names workers that did not answer in time.
 
-    The rest is the gateway's own: requests that have not ended and rooms that a side has still to end, usable pairs, rare
-    branches taken by name, what workers last stated of their capacity, by name, and who waits for it.
+    The other fields are the gateway's own: the number of requests and rooms that have not ended,
+    the number of usable pairs, counts of rare branches, each worker's last statement of capacity,
+    and the queue.
     """
 
     workers: tuple[LedgerView, ...]
@@ -58,19 +61,23 @@ class Door(Protocol):
     """The request logic, as HTTP sees it."""
 
     def submit(self, submit: Submit, hear: Hear) -> None:
-        """Start a request. Raises Overloaded when it would wait too long, or too many do: nothing was started then."""
+        """Start a request.
+
+        Raises:
+            Overloaded: it would wait too long, or too many are waiting; nothing was started
+        """
         ...
 
     def cancel(self, cancel: Cancel) -> None:
-        """End a request everywhere (D4)."""
+        """Cancel a request on all workers (D4)."""
         ...
 
     def key_of(self, request: RequestId) -> Key | None:
-        """Room and current epoch of an open request, epoch 0 while none has begun; None before and after."""
+        """Room and current epoch of an open request (epoch 0: none has begun); None if not open."""
         ...
 
     def next_request(self) -> RequestId:
-        """A number not used before by this process."""
+        """Return a request number that this process has not used before."""
         ...
 
     def next_seed(self) -> int:
@@ -82,18 +89,26 @@ class Door(Protocol):
         ...
 
     def capacity(self) -> Capacity | None:
-        """None until workers that can serve a request have registered."""
+        """The largest request possible; None until workers that can serve one have registered."""
         ...
 
     async def clear(self) -> LedgerReport:
-        """Ask every worker to zero its pools; the books say which groups were (`cleared`). Ends within a bounded time."""
+        """Ask every worker to zero its pools; returns within a bounded time.
+
+        `cleared` in the ledgers names the groups that were zeroed.
+        """
         ...
 
     async def reset_cache(self, worker: str | None) -> LedgerReport:
-        """Ask every worker, or those of this name, to empty its prefix cache; ends within a bounded time, `missing` names who
-        did not answer."""
+        """Ask every worker, or those named `worker`, to empty its prefix cache.
+
+        Returns within a bounded time; `missing` names the workers that did not answer.
+        """
         ...
 
     async def ledger(self, *, audit: bool = True) -> LedgerReport:
-        """Ask every worker for its books, checked page by page or not; ends within a bounded time."""
+        """Ask every worker for its ledger; returns within a bounded time.
+
+        With `audit`, workers check every page first.
+        """
         ...

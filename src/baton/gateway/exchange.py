@@ -1,10 +1,11 @@
-"""One HTTP request under way: what has been heard and not yet been written.
+"""One HTTP request under way: the part of its answer that has not been written yet.
 
-    core ──hear──▶ Desk ─▶ Exchange ──take──▶ Answer's coroutine ──send──▶ client
-                               └───────────write──▶ Outlet ──────────────────▲
+    core ──hear──▶ Dispatcher ─▶ Exchange ──take──▶ Answer's coroutine ──send──▶ client
+                                     └───────────write──▶ Outlet ──────────────────▲
 
-It is filled on the loop by calls that never wait; the coroutine only waits for `change` and writes what it takes. In the middle
-of a stream, while the coroutine has nothing left to write, what comes goes past it (outlet.py).
+It is filled on the loop by calls that never wait. The coroutine waits for `change`, takes what
+there is, and writes it. In the middle of a stream, while the coroutine is idle, new text bypasses
+it and goes directly to the connection (outlet.py).
 """
 
 import asyncio
@@ -32,13 +33,13 @@ class Exchange:
     """The outgoing side of a request with one or several choices.
 
     Attributes:
-        requests: the core's numbers of the choices, kept by the dispatcher
-        ended: nothing more will be heard
-        gone: nobody is there to be answered
-        fault: what to answer, if it came before the first byte
-        id: the answer's, as the client sees it
-        keys: room and epoch of each choice, as last known
-        outcome, why: how it ended, for the log
+        requests: the core's request numbers of the choices, maintained by the dispatcher
+        ended: no more events will come
+        gone: the client is gone
+        fault: the error to answer, if it came before the first byte
+        id: id of the answer, as the client sees it
+        keys: last known room and epoch of each choice
+        outcome, why: how the request ended, for the log
     """
 
     __slots__ = (
@@ -63,20 +64,21 @@ class Exchange:
         self._written = False
         self._waiter: asyncio.Future[None] | None = None
         self._outlet: Outlet | None = None
-        self._idle = False  # all that was taken has been handed over, and the coroutine waits for more
+        self._idle = False  # the coroutine has written everything and waits
 
     @property
     def headers(self) -> Headers:
-        """Of an answer with status 200."""
+        """The headers of an answer with status 200."""
         return self._style.headers
 
     def note(self, stream: TextStream, key: Key | None) -> None:
-        """Where a choice is, or was, served."""
+        """Note the room and epoch in which a choice is, or was, served."""
         if key is not None:
             self.keys[stream.index] = key
 
     def emit(self, stream: TextStream, heard: Emit) -> bool:
-        """Tokens of a choice; True if a stop string ended it (the core does not know yet)."""
+        """Take tokens of a choice; returns True if a stop
+        string ends it (the core does not know yet)."""
         if stream.wrap is not None and (text := stream.next_text(heard)) is not None:
             self._put(stream.wrap(text) if text else b"")
             return False
@@ -88,7 +90,7 @@ class Exchange:
         return True
 
     def finish(self, stream: TextStream, reason: FinishReason) -> None:
-        """A choice ended well."""
+        """End a choice without an error."""
         self._end_choice(stream, stream.finish(reason))
 
     def _end_choice(self, stream: TextStream, piece: TextDelta) -> None:
@@ -100,7 +102,7 @@ class Exchange:
         self._put(data)
 
     def fail(self, fault: HttpFault) -> None:
-        """The request ends badly: by status if nothing was written yet, else by an error event and no end mark."""
+        """End the request with an error: a status before the first byte, else an error event."""
         if self.ended:
             return
         self.ended, self.outcome, self.why = True, fault.fault.code or "error", fault.fault.message
@@ -111,7 +113,7 @@ class Exchange:
         self._wake()
 
     def abandon(self, outcome: str) -> None:
-        """Nobody listens any more."""
+        """Note that the client is gone, or wants no more."""
         if not self.ended:
             self.ended, self.gone, self.outcome = True, True, outcome
         self._wake()
@@ -120,7 +122,7 @@ class Exchange:
         if not data:
             return
         if self._idle and self._outlet is not None and not self.ended and self._outlet.write(data):
-            return  # as nearly always: no task had to be woken
+            return  # the common case: no task has to wake up
         self._pending.append(data)
         self._pending_bytes += len(data)
         if self._pending_bytes > self._max_pending_bytes and not self.ended:
@@ -135,7 +137,8 @@ class Exchange:
             self._waiter.set_result(None)
 
     def pour(self, outlet: "Outlet") -> None:
-        """From now on parts of the body may go past the coroutine, while it waits and the connection takes them."""
+        """From now on, write to `outlet` directly while
+        the coroutine waits and the connection accepts."""
         self._outlet = outlet
 
     async def change(self) -> None:
@@ -145,7 +148,7 @@ class Exchange:
             await self._waiter
 
     def take(self) -> bytes:
-        """All that is to be written now."""
+        """Take everything that is to be written now."""
         data = self._pending[0] if len(self._pending) == 1 else b"".join(self._pending)
         self._pending.clear()
         self._pending_bytes = 0
@@ -157,25 +160,25 @@ class Outlet(Protocol):
     """The connection of an answer whose head has been sent."""
 
     def write(self, data: bytes) -> bool:
-        """Hand over a part of the body; False if the connection takes none now."""
+        """Write a part of the body; returns False if the connection accepts none now."""
         ...
 
 
 class Style(Protocol):
-    """Streamed or undivided."""
+    """How the body is written: streamed or undivided."""
 
     headers: Headers
 
     def delta(self, stream: TextStream, piece: TextDelta) -> bytes:
-        """What a piece adds to the body."""
+        """Return what a piece adds to the body."""
         ...
 
     def ending(self, stream: TextStream, piece: TextDelta) -> bytes:
-        """What a choice's end adds."""
+        """Return what the end of a choice adds to the body."""
         ...
 
     def closing(self, streams: Sequence[TextStream]) -> bytes:
-        """What the end of all choices adds."""
+        """Return what the end of all choices adds to the body."""
         ...
 
 
@@ -195,7 +198,7 @@ class Streamed:
         return self._form.opening(stream)
 
     def delta(self, stream: TextStream, piece: TextDelta) -> bytes:
-        """One event, before the first one the opening."""
+        """One event; the first one is preceded by the opening."""
         if stream.index in self._opened:
             return self._form.delta(stream, piece)
         return self._opening(stream) + self._form.delta(stream, piece)

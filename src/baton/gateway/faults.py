@@ -1,4 +1,4 @@
-"""Refusals and failures as clients see them: OpenAI's error schema, and which HTTP status goes with what."""
+"""Errors as clients see them: OpenAI's error schema, and the HTTP status of each error."""
 
 import msgspec
 
@@ -40,17 +40,17 @@ class HttpFault(Exception):
 
 
 def refuse(message: str, *, param: str | None = None, code: str | None = None, status: int = 400) -> HttpFault:
-    """A fault of the client's making. `message` names the value, the limit and what is supported."""
+    """Make an error for an invalid request; `message` names value, limit and what is supported."""
     return HttpFault(status, Fault(message, "invalid_request_error", param, code))
 
 
 def unavailable(message: str, *, code: str, retry_after_s: int) -> HttpFault:
-    """A fault that may be gone in a moment."""
+    """Make a 503 error for a condition that may pass soon."""
     return HttpFault(503, Fault(message, "server_error", None, code), headers={"retry-after": str(retry_after_s)})
 
 
 def overloaded(message: str, *, retry_after_s: int) -> HttpFault:
-    """No room now."""
+    """Make a 429 error: there is no capacity now."""
     fault = Fault(message, "overloaded_error", None, FailCode.OVERLOADED.value)
     return HttpFault(429, fault, headers={"retry-after": str(retry_after_s)})
 
@@ -62,12 +62,12 @@ STATUS = {
     FailCode.OVERLOADED: 429,
     FailCode.QUEUE_TIMEOUT: 503,
     FailCode.COMPUTE_FAILED: 500,
-    FailCode.POISON: 422,  # no 5xx: clients try those again by themselves, and each try could cost two workers
+    FailCode.POISON: 422,  # not a 5xx: clients retry those by themselves, and each retry could kill two workers
 }
 
 
 def fault_of(fail: Fail, *, retry_after_s: int) -> HttpFault:
-    """What the core's failure is to a client."""
+    """Translate a failure of the core into an HTTP error."""
     if fail.code is FailCode.OVERLOADED:
         return overloaded(fail.detail, retry_after_s=retry_after_s)
     headers = {"retry-after": str(retry_after_s)} if STATUS[fail.code] == 503 else {}

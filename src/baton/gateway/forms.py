@@ -1,7 +1,7 @@
 """The bytes of answers: OpenAI's objects, with vLLM's additions (`token_ids`, `prompt_token_ids`, `stop_reason`).
 
-A form belongs to one HTTP request. Plain text chunks, nearly all there are, are one concatenation: what does not change
-from chunk to chunk is encoded once.
+A form belongs to one HTTP request. Nearly all chunks are plain text; such a chunk is a
+concatenation of a head and a tail, which are encoded once, and the text.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,9 +22,9 @@ Tokens = tuple[int, ...] | UnsetType
 
 
 class PromptTokensDetails(msgspec.Struct, frozen=True):
-    """Of the prompts' tokens."""
+    """Details of the prompt tokens."""
 
-    cached_tokens: int  # whose state was cached: nobody computed it for this answer
+    cached_tokens: int  # prompt tokens whose KV cache was reused
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -37,7 +37,10 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class Heading(msgspec.Struct, frozen=True):
-    """What all objects of one answer begin with, and what the client asked to see. `created` in Unix seconds."""
+    """Fields that all objects of an answer share, and what the client asked for.
+
+    `created` is in Unix seconds.
+    """
 
     id: str
     created: int
@@ -49,10 +52,13 @@ class Heading(msgspec.Struct, frozen=True):
 
 
 class Form(Protocol):
-    """How one endpoint writes its answers. Everything returned is complete: events, or a JSON document."""
+    """How one endpoint writes its answers. Methods return complete events or a JSON document."""
 
     def opening(self, stream: TextStream) -> bytes:
-        """The event before a choice's first piece; may be empty. Gives the stream its `wrap`, if its pieces are plain."""
+        """Return the event before a choice's first piece; may be empty.
+
+        Sets the stream's `wrap` if its pieces are plain text.
+        """
         ...
 
     def delta(self, stream: TextStream, piece: TextDelta) -> bytes:
@@ -64,7 +70,7 @@ class Form(Protocol):
         ...
 
     def closing(self, streams: Sequence[TextStream]) -> bytes:
-        """What follows when all choices have ended."""
+        """Return what follows when all choices have ended."""
         ...
 
     def whole(self, streams: Sequence[TextStream], pieces: Sequence[Sequence[TextDelta]]) -> bytes:
@@ -73,8 +79,11 @@ class Form(Protocol):
 
 
 def usage_of(streams: Sequence[TextStream]) -> Usage:
-    """Counts over all choices; a prompt counts once, however many choices it has. Cached of a prompt is what was so for each of
-    its choices: what one of them computed and left to the others is not."""
+    """Count tokens over all choices; a prompt counts once, however many choices it has.
+
+    Of a prompt, the tokens cached for every one of its choices count as cached: tokens that one
+    choice computed and the others reused do not.
+    """
     firsts = [i for i, s in enumerate(streams) if s.choice == 0]
     each = [streams[a:z] for a, z in zip(firsts, [*firsts[1:], len(streams)], strict=True)]
     cached = sum(min(s.cached for s in choices) for choices in each)
@@ -86,7 +95,7 @@ def _usage(prompt: int, said: int, cached: int) -> Usage:
 
 
 def _usage_so_far(heading: Heading, stream: TextStream) -> Usage | UnsetType | None:
-    """What a chunk of one choice says of usage."""
+    """Return the usage field of a chunk of one choice."""
     if not heading.running_usage:
         return None if heading.usage else UNSET
     return _usage(len(stream.prompt), stream.count, stream.cached)
@@ -109,7 +118,7 @@ _json = msgspec.json.Encoder().encode
 
 
 def _around(sample: msgspec.Struct) -> Callable[[str], bytes]:
-    """Makes the events that differ from this one in the text alone, which is HOLE in it: head, the text as JSON, tail."""
+    """Return a function that makes events like `sample`, with a text in the place of HOLE."""
     head, _, tail = event(sample).rpartition(_json(HOLE))
     return lambda text: head + _json(text) + tail
 

@@ -1,4 +1,4 @@
-"""The gateway's pump: the request logic (core/gateway/front.py) between the HTTP side and the control plane, on one event loop.
+"""Runs the gateway's core (core/gateway/front.py) between HTTP and the control plane, on one loop.
 
 HTTP ──submit, cancel──▶ FrontDoor ──▶ Front ──Send──▶ Lines ──▶ workers
      ◀──── hear ─────────┘   ▲──────────── Received ─────┘
@@ -34,7 +34,10 @@ LOOPBACK = "tcp://127.0.0.1:0"
 
 
 class FrontDoor:
-    """Implements `Door`. Made on the loop it lives on; `close` gives up all it holds. `control`: where workers register."""
+    """Implements `Door`. It is created on its asyncio loop; `close` releases everything it holds.
+
+    `control` is the address where workers register.
+    """
 
     def __init__(
         self,
@@ -56,10 +59,10 @@ class FrontDoor:
         self._loop = asyncio.get_running_loop()
         self._fileno = fileno
         self._timer: asyncio.Handle | None = None
-        self._timer_at = 0.0  # kept here: a handle of uvloop's cannot always say
+        self._timer_at = 0.0  # kept here, because a handle of uvloop does not always know its time
         self._soon = False  # a turn is due in this pass of the loop
         self._answered = asyncio.Event()
-        self.failed: asyncio.Future[None] = self._loop.create_future()  # the pump's own end, if it fails
+        self.failed: asyncio.Future[None] = self._loop.create_future()  # gets the exception if the pump fails
         self._warm_up = WarmUp(submit=self.submit, next_request=self.next_request, later=self._resume) if warms_up else None
         self._loop.add_reader(fileno, self._turn)
         self._turn()
@@ -135,7 +138,7 @@ class FrontDoor:
         )
 
     def close(self) -> None:
-        """Leave the loop and the control plane."""
+        """Leave the loop and close the control plane."""
         self._loop.remove_reader(self._fileno)
         if self._timer is not None:
             self._timer.cancel()
@@ -144,7 +147,7 @@ class FrontDoor:
     # ---- pump -----------------------------------------------------------------------------------
 
     def _turn_soon(self) -> None:
-        """Many submits of one pass of the loop share a turn."""
+        """Schedule a turn for this pass of the loop; many submits share it."""
         if not self._soon:
             self._soon = True
             self._loop.call_soon(self._turn)
@@ -153,7 +156,7 @@ class FrontDoor:
         self._soon = False
         try:
             self._drain()
-        except Exception as error:  # top of the pump: its failure is the process's
+        except Exception as error:  # top of the pump: if it fails, the process ends
             log.exception("gateway_pump_failed")
             if not self.failed.done():
                 self.failed.set_exception(error)
@@ -167,7 +170,8 @@ class FrontDoor:
             self._wake_in(sleep / 1e6)
 
     def _wake_in(self, seconds: float) -> None:
-        """Turn then at the latest; a turn too early does nothing, and costs less than a timer for every turn."""
+        """Schedule a turn at the latest then. An early
+        turn is harmless, and cheaper than a new timer."""
         at = self._loop.time() + seconds
         if self._timer is not None:
             if self._timer_at <= at:
@@ -191,7 +195,10 @@ class FrontDoor:
 
 
 def near_only(workers: Sequence[Register], *, control: str) -> list[str]:
-    """Workers that listen on loopback, where workers may come from other machines: `control` says where they register."""
+    """Name the workers that listen on loopback although others may be on other machines.
+
+    `control` is the address where workers register.
+    """
     if _on_loopback(control):
         return []
     listening = {r.name: r.address for r in workers if r.address is not None and _on_loopback(r.address)}
@@ -202,7 +209,7 @@ def near_only(workers: Sequence[Register], *, control: str) -> list[str]:
 
 
 def _on_loopback(address: str) -> bool:
-    host = urlsplit(address).hostname or "localhost"  # ipc: a path of this machine
+    host = urlsplit(address).hostname or "localhost"  # an ipc address is a path on this machine
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
@@ -210,7 +217,10 @@ def _on_loopback(address: str) -> bool:
 
 
 def _pool_tokens(manifest: Manifest) -> int:
-    """Positions of the longest sequence whose whole state the pools hold; what a window keeps does not grow with it."""
+    """Return the length of the longest sequence whose state fits in the pools.
+
+    Groups with a window do not count, because their state does not grow with the sequence.
+    """
     page_tokens = manifest.page_blocks * manifest.table.block_tokens
     growing = {g.name for g in manifest.table.groups if isinstance(g.extent, Full)}
     pages = [p.pages for r in manifest.ranks for p in r.pools if p.group in growing]

@@ -1,9 +1,10 @@
-"""What a request gets that names no sampling parameter: the model's generation_config.json, and the operator's word over it.
+"""Defaults of sampling parameters, from the model's generation_config.json and the operator.
 
     neutral values  <  generation_config.json  <  --override-generation-config  <  the request
 
-As vLLM does it: `auto` reads the file beside the model, `vllm` reads none, anything else is a folder that holds one. Beyond
-vLLM, penalties and end tokens of an override count too, and a value that no request could ask for ends the start.
+The right one wins. As in vLLM, `auto` reads the file beside the model, `vllm` reads no file,
+anything else is a folder that has one. Unlike vLLM, penalties and end tokens of an override count
+too, and startup fails on a value that no request could ask for.
 """
 
 import json
@@ -29,7 +30,7 @@ FILE = "generation_config.json"
 OVERRIDE = "--override-generation-config"
 EXAMPLE = """'{"temperature": 0.2}'"""
 READ = tuple(GenerationConfigBody.model_fields)
-# What transformers obeys and Baton does not serve, with the values that change nothing.
+# Settings of transformers that Baton does not support, with the values that change nothing.
 UNSERVED: Mapping[str, tuple[object, ...]] = {
     "bad_words_ids": (None, []),
     "begin_suppress_tokens": (None, []),
@@ -53,8 +54,9 @@ class Defaults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Sampling parameters of a request that does not name them.
 
     Attributes:
-        max_tokens: tokens to generate; gives way to what is left of the context; None = all of that
-        most_tokens: more than these are generated for nobody, whatever a request asks for; None = no such limit
+        max_tokens: tokens to generate, or what is left of the context if that is less; None = all
+            of it
+        most_tokens: upper limit for every request; None = no limit
     """
 
     temperature: float = 1.0
@@ -69,22 +71,24 @@ class Defaults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class GenerationConfig(msgspec.Struct, frozen=True):
-    """Defaults, and the end tokens that the operator states in place of the model's files (None: states none)."""
+    """Defaults, and the operator's end tokens, which
+    replace those of the model's files (None: not set)."""
 
     defaults: Defaults
     eos_ids: tuple[int, ...] | None
 
 
 def load(model: Path, *, source: str, override: str | None) -> GenerationConfig:
-    """What holds for the model in a directory.
+    """Load the settings for the model in a directory.
 
     Raises:
-        ConfigError: a file or an override that is not JSON or holds a value that cannot be, or a folder without a file
+        ConfigError: a file or an override is not JSON or has an invalid value; a folder has no file
     """
     require_source(source)
     own = {} if source == NEUTRAL else _read((model if source == AUTO else Path(source)) / FILE)
     given = {} if override is None else parse_override(override)
-    # As in vLLM, a length in the model's own file is a default, and one that the operator chose is a limit.
+    # As in vLLM, a length in the model's own file is a default; a length from the operator is a
+    # limit.
     chosen = given if source in WORDS else own | given
     said = own | given
     eos = chosen.get("eos_token_id")
@@ -99,13 +103,17 @@ def load(model: Path, *, source: str, override: str | None) -> GenerationConfig:
 
 
 def require_source(source: str) -> None:
-    """Raise ConfigError unless it is one of the words, or a folder that holds the file."""
+    """Raise ConfigError unless `source` is a known word, or a folder that has the file."""
     if source not in WORDS and not (Path(source) / FILE).is_file():
         raise ConfigError(f"--generation-config {source}: there is {AUTO}, {NEUTRAL}, or a folder that holds a {FILE}")
 
 
 def parse_override(text: str) -> dict[str, Any]:
-    """What the operator says, null left out. Raises ConfigError, naming the key, its value and what is known."""
+    """Parse the operator's JSON; keys with null are left out.
+
+    Raises:
+        ConfigError: the message names the key, its value and the known keys
+    """
     try:
         found = json.loads(text)
     except ValueError as e:

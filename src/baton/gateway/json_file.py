@@ -1,4 +1,4 @@
-"""Small JSON files of a checkpoint."""
+"""Reads small JSON files of a checkpoint."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,11 @@ from baton.core.errors import ConfigError
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """What the file holds; an empty object where there is none. Raises ConfigError: it is not JSON, or no object."""
+    """Read a JSON object; a missing file counts as an empty object.
+
+    Raises:
+        ConfigError: the file is not JSON, or not an object
+    """
     if not path.is_file():
         return {}
     try:

@@ -1,7 +1,7 @@
-"""GET /metrics: what this gateway has counted and what its workers answer, in Prometheus' format.
+"""GET /metrics: the counters of this gateway and of its workers, in Prometheus' format.
 
-Names that begin with `vllm:` mean what they mean there; `baton:` names are ours (docs/metrics.md has them all).
-Workers are asked when somebody scrapes, and have no port of their own.
+Names that begin with `vllm:` have the same meaning as in vLLM; `baton:` names are our own
+(docs/metrics.md lists all). Workers have no HTTP port; the gateway asks them at each scrape.
 """
 
 from collections import Counter
@@ -22,7 +22,7 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 WORKER = ("worker", "role")
 QUEUED, ENDING = "queued", "ending"  # states of rooms (docs/architecture.md)
 FINISHED = ("stop", "length", "abort")
-GAVE_WAY = ("retracted", "recompute")  # events
+GAVE_WAY = ("offloaded", "recompute")  # events
 CACHE_COUNTERS = {
     "saved_bytes": "Bytes of cached state that rooms have begun with.",
     "borrowed_tokens": "Prompt tokens whose state prefill fetched back from a decode worker.",
@@ -41,7 +41,7 @@ RANK_COUNTERS = {
 
 
 class Metrics:
-    """The exposition of one gateway; it owns the registry."""
+    """The metrics page of one gateway; it owns the registry."""
 
     def __init__(self, tally: RequestTally, *, model: str) -> None:
         self._tally, self._model = tally, model
@@ -51,16 +51,16 @@ class Metrics:
         ProcessCollector(registry=self._registry)
 
     def describe(self) -> Sequence[Metric]:
-        """Nothing is named before it is asked for."""
+        """Return nothing: metrics are named only when they are collected."""
         return ()
 
     def scrape(self, report: LedgerReport) -> bytes:
-        """The page, with what the workers have just answered."""
+        """Make the page; `report` has the workers' answers."""
         self._report = report
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """All families, for the registry."""
+        """Yield all metric families, for the registry."""
         yield _gauge("baton:build_info", "The version that runs.", ("version",), [((__version__,), 1)])
         yield from self._requests()
         yield from self._places()
@@ -92,7 +92,7 @@ class Metrics:
             yield family
 
     def _places(self) -> Iterator[Metric]:
-        """Rooms by what the workers say of them: a room waits while no worker holds memory for it."""
+        """Count running and waiting rooms; a room waits while no worker holds memory for it."""
         states: dict[str, set[str]] = {}
         for view in self._report.workers:
             for room in view.rooms:
@@ -115,7 +115,7 @@ class Metrics:
         yield from self._prefix_cache()
 
     def _prefix_cache(self) -> Iterator[Metric]:
-        """In tokens, as in vLLM."""
+        """Count queries and hits of the prefix cache, in tokens as in vLLM."""
         named = ("model_name", "engine")
         for field, text in (("queries", "Prompt tokens that were looked up."), ("hits", "Prompt tokens that were cached.")):
             samples = [((self._model, v.name), float(getattr(v.counters.cache, field))) for v in self._report.workers]
@@ -200,7 +200,7 @@ def _counter(name: str, text: str, labels: Sequence[str], samples: Sequence[Samp
 
 
 def _classes(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
-    """Prometheus' classes: each holds all below its bound."""
+    """Make Prometheus' buckets, which are cumulative."""
     return list(zip([*(str(b) for b in bounds), "+Inf"], accumulate(counts), strict=True))
 
 
@@ -217,6 +217,7 @@ def _of(tally: RankTally | CacheTally, field: str) -> int:
 
 
 def _usage(view: LedgerView) -> float:
-    """The fullest group's share of pages that are neither free nor cached and used by nobody."""
+    """Return the share of pages in use in the fullest
+    group; cached pages without a user are not."""
     groups = [states for states in view.pages.values() if states.get("total")]
     return max((1 - (states["free"] + states.get("cached", 0)) / states["total"] for states in groups), default=0.0)

@@ -1,5 +1,7 @@
-"""Fields that Baton does not serve: harmless with a neutral value, refused with any other, because ignoring them would change
-the answer in silence. Fields that nobody knows are ignored with one log line.
+"""Fields that Baton does not support.
+
+Their neutral value is accepted. Any other value is refused, because ignoring it would silently
+change the answer. Fields that no known server has are ignored, with one log line.
 """
 
 import json
@@ -12,8 +14,8 @@ from baton.gateway.faults import refuse
 log = structlog.get_logger("baton.gateway")
 SHOWN = 80  # characters of a value in a message
 
-# field -> the values that mean what Baton does anyway
-# (OpenAI's, vLLM's, SGLang's, llama.cpp's and transformers' names)
+# By field: the values that ask for what Baton does anyway. The names are those of OpenAI, vLLM,
+# SGLang, llama.cpp and transformers.
 NEUTRAL: dict[str, tuple[object, ...]] = {
     "add_generation_prompt": (None, True),
     "add_special_tokens": (None,),
@@ -93,17 +95,17 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "xtc_probability": (None, 0),
 }
 
-# without influence on the answer
+# Fields that do not change the answer.
 SILENT = frozenset(
     ["user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "parallel_tool_calls", "request_id"]
 )
 
 
 def judge_extra_fields(extra: Mapping[str, object]) -> None:
-    """Refuse fields that would change the answer, log the unknown ones.
+    """Refuse fields that would change the answer; log unknown fields.
 
     Raises:
-        HttpFault: names the field, its value and what is supported
+        HttpFault: 400; the message names the field, its value and what is supported
     """
     unknown = []
     for field, value in extra.items():
@@ -125,10 +127,11 @@ def _require_neutral(field: str, value: object, neutral: Iterable[object]) -> No
 
 
 def brief(value: object) -> str:
-    """A value as it may appear in a message: JSON, at most 80 characters of it, and of a longer text how long it is."""
+    """Format a value for a message: at most 80
+    characters of JSON; a longer text gets its length."""
     text = ""
     try:
-        for part in json.JSONEncoder().iterencode(value):  # no more is encoded than is shown
+        for part in json.JSONEncoder().iterencode(value):  # encodes only as much as is shown
             text += part
             if len(text) > SHOWN:
                 break

@@ -1,6 +1,6 @@
 """The endpoints in one table, and the OpenAPI 3.1 document that follows from it.
 
-Request bodies are described by their pydantic models, answers by the msgspec types that are encoded: nothing is written twice.
+The schemas come from the pydantic models of request bodies and the msgspec types of answers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,7 +44,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         path: as in the URL, e.g. "/v1/models/{name}"
-        answer: type of the JSON of status 200; None where it is text
+        answer: type of the JSON of status 200; None if the answer is text
         streams: the answer may also be a stream of events
         faults: other statuses it may end with, all with an error body
         shown: statuses other than 200 that answer with `answer`
@@ -86,7 +86,7 @@ def _operation(op: Operation) -> dict[str, Any]:
     name = op.name
     content: dict[str, Any] = {TEXT: {"schema": {"type": "string"}}} if op.answer is None else {JSON: _refer(op.answer)}
     if op.streams:
-        content[EVENTS] = {}  # 3.1 has no word for what each event of a stream holds
+        content[EVENTS] = {}  # OpenAPI 3.1 cannot describe the events of a stream
     responses: dict[str, Any] = {"200": {"description": op.summary, "content": content}}
     for status, text in op.shown.items():
         responses[str(status)] = {"description": text, "content": content}

@@ -1,4 +1,4 @@
-"""Every endpoint of the gateway, as a table: what is routed is what is documented."""
+"""A table of every endpoint of the gateway; routing and documentation both come from it."""
 
 from collections.abc import Mapping
 
@@ -16,7 +16,7 @@ OPERATOR_FAULTS = (401, 403, 500)
 
 
 def _generation(path: str, name: str, summary: str, body: type[GenerationBody], answer: type[msgspec.Struct]) -> Operation:
-    """What makes tokens."""
+    """Describe an endpoint that generates tokens."""
     return Operation(
         path=path, method="POST", name=name, summary=summary, answer=answer, body=body, streams=True, faults=GENERATION_FAULTS
     )
@@ -31,14 +31,14 @@ def _read(
     faults: tuple[int, ...] = (500,),
     shown: Mapping[int, str] | None = None,
 ) -> Operation:
-    """What changes nothing."""
+    """Describe an endpoint that changes nothing."""
     return Operation(path=path, method="GET", name=name, summary=summary, answer=answer, faults=faults, shown=shown or {})
 
 
 def _order(
     path: str, summary: str, answer: type[msgspec.Struct], *, queries: tuple[Query, ...] = (), more_faults: tuple[int, ...] = ()
 ) -> Operation:
-    """What an operator tells the whole service to do; its handler has the path's name."""
+    """Describe an order of the operator to the whole service; its handler has the path's name."""
     faults = tuple(sorted((*OPERATOR_FAULTS, *more_faults)))
     return Operation(
         path=path, method="POST", name=path.removeprefix("/"), summary=summary, answer=answer, queries=queries, faults=faults

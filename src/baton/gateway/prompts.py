@@ -1,4 +1,4 @@
-"""From a request body to prompt ids: templates, tokenizing, and the checks of what comes out."""
+"""Turns a request body into prompt ids: templates, tokenizing, and checks of the result."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ class Prompter:
         self._max_prompts = max_prompts
 
     async def chat(self, messages: Sequence[ChatMessage]) -> Prompt:
-        """The ids of a conversation. Raises HttpFault."""
+        """Return the token ids of a conversation. Raises HttpFault."""
         plain = [_plain(i, m) for i, m in enumerate(messages)]
         try:
             text = self._tokenizer.render(plain)
@@ -33,7 +33,7 @@ class Prompter:
         return _require_some(await self._encode(self._tokenizer.encode_chat, text, param="messages"), "messages")
 
     async def completion(self, prompt: str | list[int] | list[str] | list[list[int]]) -> tuple[Prompt, ...]:
-        """The ids of every prompt in a completions request. Raises HttpFault."""
+        """Return the token ids of every prompt of a completions request. Raises HttpFault."""
         each = split_batch(prompt)
         if len(each) > self._max_prompts:
             raise refuse(f"{len(each)} prompts in one request; at most {self._max_prompts} are served", param="prompt")
@@ -46,7 +46,7 @@ class Prompter:
     async def _encode(self, encode: Callable[[str], Prompt], text: str, *, param: str) -> Prompt:
         _require_unicode(text, param)
         ids = encode(text) if len(text) <= self._inline_chars else await asyncio.to_thread(encode, text)
-        self._require_known(ids, param)  # a tokenizer may have tokens that its model was never given
+        self._require_known(ids, param)  # a tokenizer may have tokens beyond the model's vocabulary
         return ids
 
     def _known(self, tokens: list[int]) -> Prompt:
@@ -62,7 +62,11 @@ class Prompter:
 
 
 def split_batch(prompt: str | list[int] | list[str] | list[list[int]]) -> list[str] | list[list[int]]:
-    """One entry per prompt. A flat list of ids is one prompt. Raises HttpFault for an empty list."""
+    """Return one entry for each prompt; a flat list of ids is one prompt.
+
+    Raises:
+        HttpFault: 400, the list is empty
+    """
     if isinstance(prompt, str):
         return [prompt]
     if not prompt:

@@ -1,4 +1,4 @@
-"""The endpoints: one method each. They judge and arrange; the answer itself is written by answer.py."""
+"""The endpoints, one method each. They validate and prepare; answer.py writes the answer."""
 
 import time
 from collections.abc import Callable
@@ -119,11 +119,11 @@ class Routes:
         return json_response(self._card())
 
     async def health(self) -> Response:
-        """GET /health: this process is alive."""
+        """GET /health: the process is alive."""
         return json_response(Alive())
 
     async def ready(self) -> Response:
-        """GET /ready: requests can be served, or why not."""
+        """GET /ready: whether requests can be served, and if not, why."""
         readiness = self._door.ready()
         if self._sleeper.asleep:
             readiness = Readiness(False, "the service is asleep; POST /wake_up")
@@ -164,7 +164,10 @@ class Routes:
         return json_response(CacheReset(tuple(view.name for view in report.workers)))
 
     def _require_operator(self, request: Request) -> None:
-        """Holders of a key have been let through already; without keys, the machine's own clients."""
+        """Raise HttpFault 403 if there are no keys and the client is not local.
+
+        With keys, KeyCheck has already checked the client.
+        """
         if not self._settings.api_keys:
             require_local(request)
 
@@ -173,7 +176,7 @@ class Routes:
         return Response(self._metrics.scrape(await self._door.ledger(audit=False)), media_type=CONTENT_TYPE)
 
     async def ledger(self, request: Request) -> Response:
-        """GET /debug/ledger: the books of all workers, for clients on this machine."""
+        """GET /debug/ledger: the ledgers of all workers, for clients on this machine."""
         require_local(request)
         return json_response(books(await self._door.ledger()))
 

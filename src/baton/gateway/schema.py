@@ -1,7 +1,7 @@
-"""Request bodies as OpenAI and vLLM define them; pydantic is used here and nowhere else.
+"""Request bodies as OpenAI and vLLM define them. No other module uses pydantic models.
 
-Bounds that need no knowledge of the model are stated here, the rest is judged in ask.py.
-Unknown fields are kept (`model_extra`): those that would change the answer are refused in neutral.py.
+Bounds that do not depend on the model are stated here; ask.py checks the others. Unknown fields are
+kept in `model_extra`; neutral.py refuses those that would change the answer.
 """
 
 from typing import Annotated
@@ -19,12 +19,13 @@ Whole64 = Annotated[int, Field(ge=-(1 << 63), le=(1 << 64) - 1)]
 Count = Annotated[int, Field(ge=1, le=1 << 31)]
 StopString = Annotated[str, Field(min_length=1, max_length=STOP_CHARS)]
 Token = Annotated[int, Field(ge=0, le=1 << 31)]
-# lists fail at their first bad item: a large body of bad items must not become a larger list of errors
+# A list fails at its first bad item, so that a large body of bad items does not make a larger list
+# of errors.
 Tokens = Annotated[list[Token], Field(fail_fast=True)]
 
 
 class Body(BaseModel):
-    """Base: JSON types are not converted into one another, numbers are finite."""
+    """Base of all bodies: JSON types are not converted, and numbers must be finite."""
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
@@ -37,7 +38,7 @@ class StreamOptions(Body):
 
 
 class SamplingBody(Body):
-    """How tokens are drawn: what a request may say, and a model's generation_config.json too. Null counts as absent."""
+    """Sampling parameters, of requests and of generation_config.json. Null counts as absent."""
 
     temperature: Annotated[float, Field(ge=0)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -49,14 +50,14 @@ class SamplingBody(Body):
 
 
 class GenerationConfigBody(SamplingBody):
-    """What is read of generation_config.json, under the names that transformers gives it."""
+    """The fields of generation_config.json that are read, under transformers' names."""
 
     max_new_tokens: Count | None = None
     eos_token_id: Token | Tokens | None = None
 
 
 class GenerationBody(SamplingBody):
-    """What both endpoints take. A field that is null counts as absent."""
+    """The fields that both endpoints accept. Null counts as absent."""
 
     model: str | None = None
     max_tokens: Count | None = None
@@ -84,7 +85,7 @@ class CompletionBody(GenerationBody):
         | Annotated[list[str], Field(fail_fast=True, max_length=LISTED)]
         | Annotated[list[Tokens], Field(fail_fast=True, max_length=LISTED)]
     )
-    max_tokens: Count | None = 16  # OpenAI's default, and vLLM's; null means what is left of the context
+    max_tokens: Count | None = 16  # the default of OpenAI and vLLM; null = the rest of the context
     logprobs: Annotated[int, Field(ge=0)] | None = None
 
 

@@ -1,4 +1,4 @@
-"""Logprobs as the two endpoints write them."""
+"""Logprobs in the two formats of chat and completions."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ class TopLogprob(msgspec.Struct, frozen=True):
 
 
 class ChatLogprob(msgspec.Struct, frozen=True):
-    """One drawn token and the most likely ones at its place."""
+    """One sampled token and the most likely tokens at its position."""
 
     token: str
     logprob: float
@@ -63,7 +63,7 @@ def chat_logprobs(scored: Sequence[Scored], tokenizer: Tokenizer) -> ChatLogprob
 
 
 def completion_logprobs(scored: Sequence[Scored], tokenizer: Tokenizer) -> CompletionLogprobs:
-    """Completions style; `top_logprobs` holds the drawn token too."""
+    """Completions style; `top_logprobs` includes the sampled token."""
     drawn = [s.drawn for s in scored]
     return CompletionLogprobs(
         tokens=tuple(tokenizer.spell(d.token).text for d in drawn),

@@ -1,7 +1,8 @@
-"""Runs the application on a socket until it is told to stop, inside an asyncio loop that somebody else owns.
+"""Serves the application on a socket until it is told to stop, on the caller's asyncio loop.
 
-On stop: no new connections and no new requests; open requests may go on for `grace_s` or until they are hurried, then each
-gets an error event or status; about a second later what is still open is cut.
+On stop it accepts no new connections and requests. Open requests may continue for `grace_s`, or
+until `hurry` is set; then each gets an error event or status. About a second later, connections
+still open are closed.
 """
 
 import asyncio
@@ -20,29 +21,29 @@ from baton.gateway.dispatcher import Dispatcher
 
 log = structlog.get_logger()
 BACKLOG = 2048
-UNREAD_MS = 60_000  # a connection whose client takes nothing for this long is closed by the kernel
+UNREAD_MS = 60_000  # the kernel closes a connection whose client reads nothing for this long
 WRITE_OUT_S = 1
 REMEDY = "a second SIGTERM or Ctrl-C ends them at once"
-IDLE_S = 75  # longer than clients keep a connection: what we close while one uses it again is a request lost
+IDLE_S = 75  # longer than clients keep idle connections: closing one that a client reuses loses a request
 
 
 class _Server(uvicorn.Server):
-    """Signals belong to whoever owns the process."""
+    """A uvicorn server that leaves signals to the owner of the process."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """None are captured."""
+        """Capture no signals."""
         yield
 
 
 def listen(host: str, port: int) -> sockets.socket:
-    """A bound TCP socket (port 0 takes a free one). Its options pass to the connections it accepts.
+    """Return a bound TCP socket (port 0 takes a free port); its connections inherit its options.
 
     Raises:
         ConfigError: the address cannot be bound
     """
     family = sockets.AF_INET6 if ":" in host else sockets.AF_INET
-    # the protocol is named so that event loops recognise TCP and switch Nagle's delay off
+    # The protocol is named so that event loops recognise TCP and disable Nagle's algorithm.
     sock = sockets.socket(family, sockets.SOCK_STREAM, sockets.IPPROTO_TCP)
     sock.setsockopt(sockets.SOL_SOCKET, sockets.SO_REUSEADDR, 1)
     sock.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_NODELAY, 1)
@@ -63,13 +64,13 @@ async def serve_http(app: FastAPI, *, socket: sockets.socket, stop: asyncio.Even
         app: from create_app
         socket: from `listen`; closed at the end
         stop: set by the owner of the process
-        hurry: set by the owner of the process after `stop`, to end the time of open requests at once
-        grace_s: how long open requests may go on
+        hurry: set by the owner of the process after `stop`, to end open requests at once
+        grace_s: how long open requests may continue
     """
     dispatcher: Dispatcher = app.state.dispatcher
     config = uvicorn.Config(
         PlainSend(app),
-        loop="none",  # the owner's
+        loop="none",  # uses the caller's loop
         http="httptools",
         lifespan="off",
         ws="none",
@@ -87,7 +88,7 @@ async def serve_http(app: FastAPI, *, socket: sockets.socket, stop: asyncio.Even
     try:
         await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
         dispatcher.shut()
-        server.should_exit = True  # closes the listener and idle connections, then waits for the others
+        server.should_exit = True  # closes the listener and idle connections, and waits for the others
         if dispatcher.open_requests:
             log.info("shutting_down", open_requests=dispatcher.open_requests, shutdown_timeout_s=grace_s, remedy=REMEDY)
         ended, _ = await asyncio.wait([serving, hurrying], timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)

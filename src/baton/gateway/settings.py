@@ -1,4 +1,4 @@
-"""What the HTTP side of a gateway goes by."""
+"""Settings of a gateway's HTTP side."""
 
 import msgspec
 
@@ -11,13 +11,13 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         model: the name that clients use
-        api_keys: bearer tokens, one of which /v1 asks for; none serves everybody
+        api_keys: bearer tokens, one of which /v1 requires; empty = everybody is served
         max_body_bytes: larger request bodies are refused while they are read
         max_prompts: prompts in one completions request
         max_logprobs: most likely tokens reported beside each token
-        max_pending_bytes: answer bytes that wait for a slow client before its request is cancelled
-        deadline_ms: most that a request may take, whatever its client asks for (`--request-timeout`)
-        retry_after_s: what refused clients are told to wait
+        max_pending_bytes: most unread answer bytes before the request of a slow client fails
+        deadline_ms: upper limit for the time of a request (`--request-timeout`)
+        retry_after_s: seconds that refused clients are told to wait
         defaults: sampling parameters of requests that do not name them
         inline_chars: prompts up to this length are tokenized on the loop, longer ones on a thread
     """

@@ -1,9 +1,10 @@
-"""/sleep and /wake_up: the service stands still with empty pools, its processes and weights in place.
+"""/sleep and /wake_up: the service refuses requests and clears its pools; processes and weights
+stay.
 
     AWAKE ──sleep──▶ no new requests ──open ones end, or are ended──▶ every worker zeroes every pool ──▶ ASLEEP
       ▲──────────────────────────────── wake_up, or not done in time ────────────────────────────────────────┘
 
-Nothing is given back to the operating system.
+No memory is given back to the operating system.
 """
 
 import asyncio
@@ -15,11 +16,11 @@ from baton.gateway.door import Door
 from baton.gateway.faults import refuse, unavailable
 
 PAUSE_S = 0.05
-CLEAR_S = 5.0  # rooms that have just ended may still be read from
+CLEAR_S = 5.0  # pages of rooms that have just ended may still be read
 
 
 class Slept(msgspec.Struct, frozen=True):
-    """POST /sleep: which groups of state each worker has zeroed."""
+    """POST /sleep: the groups of state that each worker has zeroed."""
 
     cleared: dict[str, tuple[str, ...]]
 
@@ -31,17 +32,18 @@ class Sleeping(msgspec.Struct, frozen=True):
 
 
 class Sleeper:
-    """One gateway's sleep. All calls are made on the loop."""
+    """Puts one gateway to sleep and wakes it. All calls are made on the loop."""
 
     def __init__(self, door: Door, dispatcher: Dispatcher, *, retry_after_s: int) -> None:
         self._door, self._dispatcher, self._retry_after_s = door, dispatcher, retry_after_s
         self._busy = False
 
     async def sleep(self, *, abort: bool, within_s: float) -> Slept:
-        """Take no more requests, let the open ones end or end them, and have all pools cleared.
+        """Refuse new requests, wait for open ones or end them, and have all pools cleared.
 
         Raises:
-            HttpFault: 409 while another sleep is under way, 503 if requests or workers did not end in time (awake again)
+            HttpFault: 409, another sleep is under way; 503, requests or workers did not end in
+                time, and the gateway is awake again
         """
         if self._busy:
             raise refuse("another /sleep is under way", code="busy", status=409)
@@ -78,7 +80,7 @@ class Sleeper:
         return unavailable(f"the service stays awake: {why}", code="not_asleep", retry_after_s=self._retry_after_s)
 
     def wake_up(self) -> None:
-        """Take requests again; no error if awake."""
+        """Accept requests again; has no effect if awake."""
         self._dispatcher.resume()
 
     @property

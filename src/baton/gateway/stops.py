@@ -1,20 +1,20 @@
-"""Stop strings in streamed text.
+"""Finds stop strings in streamed text.
 
-Text is let through as soon as no stop string could begin in it any more:
+Text is let through as soon as no stop string can begin in it:
 
     heard so far   Hello wor|ld. EN        stop "END"
     let through    Hello world. |
     held back                   EN         the longest suffix that begins a stop string
 
-The stop string that is *completed* first ends the text, so the result does not depend on how the text was cut into pieces;
-of several completed by the same character the longest counts.
+The stop string that is *completed* first ends the text, so the result does not depend on how the
+text is divided into pieces. If one character completes several, the longest counts.
 """
 
 from collections.abc import Sequence
 
 
 class _Stop:
-    """One stop string and how much of it the text's end spells (Knuth-Morris-Pratt, so a character costs O(1))."""
+    """One stop string, matched by Knuth-Morris-Pratt: amortised O(1) for each character."""
 
     def __init__(self, word: str) -> None:
         self.word = word
@@ -28,7 +28,7 @@ class _Stop:
             self._fall[i] = k
 
     def scan(self, text: str, end: int) -> int | None:
-        """Advance over text[:end]; the end of the first full match, or None."""
+        """Advance over text[:end]; returns the end of the first full match, or None."""
         word, fall, k = self.word, self._fall, self.matched
         if k == 0 and word[0] not in text:
             return None
@@ -53,7 +53,8 @@ class StopFinder:
         self.found: str | None = None  # the stop string that ended the text
 
     def push(self, text: str) -> str:
-        """Take the next piece; returns what may be shown now. Nothing may be pushed after a stop was found."""
+        """Take the next piece; returns the text to show
+        now. Do not call it after a stop was found."""
         assert self.found is None
         if not self._stops or not text:
             return text
@@ -73,6 +74,6 @@ class StopFinder:
         return whole[:shown]
 
     def flush(self) -> str:
-        """The text has ended: what was held back."""
+        """Return the text that is held back; call it when the text has ended."""
         held, self._held = self._held, ""
         return held

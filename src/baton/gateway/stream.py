@@ -1,6 +1,6 @@
 """The text of one choice of one request, as it grows.
 
-Drawn tokens ─▶ detokenizer ─▶ stop finder ─▶ Piece (text that may be shown, tokens, logprobs)
+Drawn tokens ─▶ detokenizer ─▶ stop finder ─▶ TextDelta (text to show, tokens, logprobs)
 """
 
 from collections.abc import Callable, Sequence
@@ -16,14 +16,15 @@ from baton.gateway.stops import StopFinder
 
 
 class Scored(msgspec.Struct, frozen=True):
-    """A token with its logprobs. `offset` is where its text begins in the choice's text, in characters."""
+    """A token with its logprobs; `offset` is the start
+    of its text in the choice's, in characters."""
 
     drawn: Drawn
     offset: int
 
 
 class TextDelta(msgspec.Struct, frozen=True):
-    """What one step added to a choice. `text` may lag behind `tokens` (held back) and, at the end, run ahead."""
+    """What one step adds to a choice. Held-back text comes later than its tokens."""
 
     text: str
     tokens: tuple[TokenId, ...]
@@ -31,7 +32,8 @@ class TextDelta(msgspec.Struct, frozen=True):
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """How a choice ended. `cause` is the stop string or the stop token id, None for an end token or the length."""
+    """How a choice ended. `cause` is a stop string or
+    stop token id; None for end token or length."""
 
     reason: FinishReason
     cause: str | int | None
@@ -41,13 +43,13 @@ class TextStream:
     """One choice. Feed it until it has an `ending`.
 
     Attributes:
-        wrap: makes the event of a text of which nothing else is to be said; None where there is none, or not yet
+        wrap: makes the event for a piece that is only text; None if the form has none, or not yet
 
     Args:
-        index: of the choice in its response
-        choice: which of its prompt's choices it is, from 0
+        index: index of the choice in the response
+        choice: index of the choice among those of its prompt, from 0
         min_tokens: text up to this token is not searched for stop strings
-        quiet: token ids that end the generation: they are counted and reported, but are no text
+        quiet: token ids that end the generation; they are counted and reported, but have no text
         scored: whether logprobs are wanted
     """
 
@@ -73,7 +75,7 @@ class TextStream:
         self.choice = choice
         self.prompt = prompt
         self.count = 0  # generated tokens
-        self.cached = 0  # tokens of the prompt whose state was cached
+        self.cached = 0  # prompt tokens whose KV cache was reused
         self.ending: Ending | None = None
         self.wrap: Callable[[str], bytes] | None = None
         self._detokenizer = detokenizer
@@ -83,11 +85,11 @@ class TextStream:
         self._quiet = quiet
         self._wants_scores = scored
         self._bare = not scored and not stops
-        self._offset = 0  # characters the detokenizer has given
+        self._offset = 0  # characters returned by the detokenizer
         self._last: int | None = None
 
     def feed(self, emit: Emit) -> TextDelta:
-        """Take the next tokens; those after a stop string are dropped, and `ending` says so."""
+        """Take the next tokens; a stop string sets `ending`, and tokens after it are dropped."""
         if emit.start != self.count:
             raise Bug(f"request {emit.request}: tokens from index {emit.start} were heard where {self.count} was due")
         if not self.count:
@@ -116,7 +118,10 @@ class TextStream:
         return TextDelta("".join(shown), tuple(tokens), tuple(scored))
 
     def next_text(self, emit: Emit) -> str | None:
-        """As `feed`, for a single token of which only the text is wanted, as nearly always; else None, and nothing is done."""
+        """The fast path of `feed`, for a single token of which only the text is wanted.
+
+        Returns None, and changes nothing, if this is not such a token.
+        """
         drawn = emit.drawn
         if not self._bare or len(drawn) != 1 or emit.start != self.count:
             return None
@@ -127,7 +132,7 @@ class TextStream:
         return "" if token in self._quiet else self._detokenizer.push(token)
 
     def finish(self, reason: FinishReason) -> TextDelta:
-        """No more tokens come: what was held back. A stop string may still be completed by it."""
+        """End the choice; returns the text that was held back, which may complete a stop string."""
         tail = self._stops.push(self._detokenizer.flush())
         if self._stops.found is not None:
             self.ending = Ending(FinishReason.STOP, self._stops.found)

@@ -1,6 +1,7 @@
-"""Counting in the stream of tokens: an addition each, read only when somebody scrapes (metrics.py).
+"""Counters in the stream of tokens: an addition for each token, read at a scrape (metrics.py).
 
-The client library's own histogram takes a lock at each observation, which a gateway that streams 60,000 tokens/s would feel.
+The client library's own histogram takes a lock at each observation, which is too slow for a gateway
+that streams 60,000 tokens/s.
 """
 
 from bisect import bisect_left
@@ -12,7 +13,7 @@ from baton.core.errors import Overloaded
 from baton.core.ids import Key
 from baton.gateway.door import STOP_STRING, Capacity, Door, Hear, LedgerReport, Readiness
 
-# vLLM's classes, so that its dashboards fit. Seconds.
+# vLLM's buckets in seconds, so that its dashboards fit.
 FIRST_S = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0),
     *(2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
@@ -26,7 +27,7 @@ TOKENS = tuple(float(m * 10**e) for e in range(6) for m in (1, 2, 5))
 
 
 class Histogram:
-    """Values counted in classes. `counts` has one entry for each bound and one for what lies above the last."""
+    """Counts values in buckets; `counts` has an entry for each bound, and one above the last."""
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
@@ -34,16 +35,16 @@ class Histogram:
         self.total = 0.0
 
     def add(self, value: float, times: int = 1) -> None:
-        """Count a value that came so many times."""
+        """Count a value `times` times."""
         self.counts[bisect_left(self.bounds, value)] += times
         self.total += value * times
 
 
 class RequestTally:
-    """All requests of one gateway, as its clients met them. Each choice of `n` is a request."""
+    """Counts all requests of one gateway. Each choice of `n` is a request."""
 
     def __init__(self) -> None:
-        self.prompt_tokens = 0  # of requests whose first token came
+        self.prompt_tokens = 0  # of requests that have their first token
         self.generated_tokens = 0
         self.finished: Counter[str] = Counter()  # by vLLM's finished_reason
         self.failed: Counter[str] = Counter()  # by error code
@@ -56,7 +57,7 @@ class RequestTally:
 
 
 class _Timed:
-    """One request under way, between the core and whoever hears it."""
+    """One request under way; it passes the core's events on and counts them."""
 
     __slots__ = ("_began", "_count", "_first", "_hear", "_last", "_now", "_over", "_prompt", "_tally")
 
@@ -69,7 +70,7 @@ class _Timed:
         self._count = 0
 
     def hear(self, heard: Heard) -> None:
-        """Count what is said, and hand it on."""
+        """Count an event, and pass it on."""
         match heard:
             case Emit():
                 count, at = len(heard.drawn), self._now()
@@ -89,13 +90,13 @@ class _Timed:
         self._hear(heard)
 
     def _begin(self, at: float) -> None:
-        """The first token has come."""
+        """Count the first token."""
         self._first = at
         self._tally.first.add(at - self._began)
         self._tally.prompt_tokens += self._prompt
 
     def end(self, reason: str) -> None:
-        """The request ended well, or its client left ("abort")."""
+        """Count a request that ended without an error, or whose client left ("abort")."""
         tally = self._tally
         tally.finished[reason] += 1
         tally.whole.add(self._now() - self._began)
@@ -106,7 +107,7 @@ class _Timed:
 
 
 class TallyingDoor:
-    """Implements Door around another: counts what passes."""
+    """Implements Door around another one, and counts what passes through."""
 
     def __init__(self, door: Door, tally: RequestTally, now: Callable[[], float]) -> None:
         self._door, self._tally, self._now = door, tally, now

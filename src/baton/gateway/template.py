@@ -1,4 +1,4 @@
-"""A model's chat template: messages to the text of a prompt, rendered as Hugging Face does it."""
+"""A model's chat template: renders messages as the text of a prompt, as Hugging Face does."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -15,16 +15,17 @@ from baton.core.errors import ConfigError
 
 
 class TemplateRefused(Exception):
-    """The template does not take these messages; the text says why."""
+    """The template rejects these messages; the text says why."""
 
 
 class _Generation(Extension):
-    """`{% generation %}` marks what an assistant said, for training; here its body is simply rendered."""
+    """`{% generation %}` marks the assistant's text
+    for training; here its body is just rendered."""
 
     tags = {"generation"}  # noqa: RUF012 the base class declares it as an instance variable
 
     def parse(self, parser: Parser) -> nodes.Node | list[nodes.Node]:
-        """The body alone."""
+        """Return the body of the block."""
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
@@ -52,7 +53,7 @@ class ChatTemplate:
         self._tokens = dict(tokens)
 
     def render(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """The prompt that asks for the assistant's next message.
+        """Render the prompt for the assistant's next message.
 
         Raises:
             TemplateRefused: the template rejects these messages

@@ -1,4 +1,4 @@
-"""How long a request may take: what the operator allows, or less if its client says so."""
+"""The timeout of a request: the operator's limit, or less if the client asks for less."""
 
 from collections.abc import Mapping
 
@@ -10,10 +10,10 @@ DIGITS = 12
 
 
 def timeout_ms(headers: Mapping[str, str], *, most_ms: int) -> int:
-    """Milliseconds from the request's arrival to its last token. A client that asks for more than `most_ms` gets that.
+    """Return the milliseconds from a request's arrival to its last token; at most `most_ms`.
 
     Raises:
-        HttpFault: 400, the header is no whole number of milliseconds from 1 on
+        HttpFault: 400, the header is not a positive whole number of milliseconds
     """
     text = headers.get(HEADER)
     if text is None:

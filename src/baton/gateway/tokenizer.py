@@ -1,6 +1,7 @@
 """A checkpoint's tokenizer, from its Hugging Face directory.
 
-Read directly: importing transformers costs seconds and a gateway needs four small files of it.
+It reads the files directly: importing transformers takes seconds, and a gateway needs only four
+small files.
 """
 
 import json
@@ -22,7 +23,10 @@ BYTE_PIECE = {f"<0x{i:02X}>": bytes([i]) for i in range(256)}
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """Character to byte, as byte-level BPE writes bytes: printable ones as themselves, the others from U+0100 on."""
+    """Map the characters of byte-level BPE to bytes.
+
+    Printable bytes are written as themselves, the others as characters from U+0100 on.
+    """
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [b for b in range(256) if b not in set(plain)]
     return {chr(b): b for b in plain} | {chr(0x100 + i): b for i, b in enumerate(others)}
@@ -32,18 +36,18 @@ BYTE_ALPHABET = _byte_alphabet()
 
 
 class Spelling(msgspec.Struct, frozen=True):
-    """One token by itself: `raw` bytes, and `text` that is a string even where they are no complete characters."""
+    """One token: its `raw` bytes, and `text`, which replaces bytes that are no whole characters."""
 
     text: str
     raw: bytes
 
 
 class Tokenizer:
-    """Text to ids and back.
+    """Encodes text as token ids, and decodes ids.
 
     Attributes:
         eos_ids: tokens that end a generation
-        vocab_size: ids are below this
+        vocab_size: all ids are less than this
     """
 
     def __init__(self, vocabulary: Vocabulary, *, eos_ids: Sequence[int], vocab_size: int, template: ChatTemplate | None) -> None:
@@ -57,7 +61,8 @@ class Tokenizer:
         self._special = frozenset(i for i, t in vocabulary.get_added_tokens_decoder().items() if t.special)
         self._own = OwnTexts(vocabulary, self._special, byte_level=kinds == {"ByteLevel"})
         self._spellings: dict[int, Spelling] = {}
-        # What the model cannot draw ends nothing, and must not be barred from being drawn either (min_tokens).
+        # End tokens outside the vocabulary are dropped: the model cannot sample them, and
+        # `min_tokens` would try to mask them.
         self.eos_ids = tuple(TokenId(i) for i in eos_ids if 0 <= i < vocab_size)
         self.vocab_size = vocab_size
 
@@ -65,17 +70,19 @@ class Tokenizer:
     def load(cls, directory: Path, *, eos_ids: Sequence[int] | None = None) -> "Tokenizer":
         """Read tokenizer.json, tokenizer_config.json, generation_config.json and config.json.
 
-        eos_ids: what the operator states in place of the model's files; the tokenizer's own end token counts in any case.
+        `eos_ids` are the operator's end tokens, which replace those of the model's files. The
+        tokenizer's own end token is always added.
 
         Raises:
-            ConfigError: the directory has no tokenizer.json, or one that is damaged, or `eos_ids` are not of its vocabulary
+            ConfigError: tokenizer.json is missing or damaged, or `eos_ids` are not in the
+                vocabulary
         """
         path = directory / "tokenizer.json"
         if not path.is_file():
             raise ConfigError(f"{path} does not exist; a checkpoint needs a tokenizer.json (convert a slow tokenizer first)")
         try:
             vocabulary = Vocabulary.from_file(str(path))
-        except Exception as e:  # the library raises nothing more precise
+        except Exception as e:  # the library raises no narrower class
             raise ConfigError(f"{path} is damaged or not a tokenizer: {e}; fetch it again") from e
         settings = read_object(directory / "tokenizer_config.json")
         model, generation = read_object(directory / "config.json"), read_object(directory / "generation_config.json")
@@ -93,15 +100,16 @@ class Tokenizer:
         )
 
     def encode(self, text: str) -> tuple[TokenId, ...]:
-        """Ids of a plain prompt, with the beginning-of-text token if the vocabulary's post-processor adds one."""
+        """Encode a plain prompt, with the beginning-of-text
+        token if the post-processor adds one."""
         return tuple(map(TokenId, self._vocabulary.encode(text, add_special_tokens=True).ids))
 
     def encode_chat(self, text: str) -> tuple[TokenId, ...]:
-        """Ids of a rendered chat, which names its special tokens itself."""
+        """Encode a rendered chat, whose text already has its special tokens."""
         return tuple(map(TokenId, self._vocabulary.encode(text, add_special_tokens=False).ids))
 
     def render(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """The chat as text, ending where the assistant is to speak.
+        """Render a chat as text, up to the start of the assistant's next message.
 
         Raises:
             TemplateRefused: the template rejects these messages, or the model has none
@@ -111,15 +119,15 @@ class Tokenizer:
         return self._template.render(messages)
 
     def detokenizer(self, prompt: Sequence[int]) -> Detokenizer:
-        """For the text that follows `prompt`."""
+        """Return a detokenizer for the text that follows `prompt`."""
         return Detokenizer(self._vocabulary, self._own, self._special, prompt)
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """All of it at once, special tokens left out."""
+        """Decode all tokens at once, without special tokens."""
         return self._vocabulary.decode(list(tokens), skip_special_tokens=True)
 
     def spell(self, token: int) -> Spelling:
-        """One token by itself, as logprobs show it."""
+        """Return one token as logprobs show it."""
         found = self._spellings.get(token)
         if found is None:
             raw = self._raw(token)
@@ -133,7 +141,7 @@ class Tokenizer:
     def _raw(self, token: int) -> bytes:
         if token in self._added:
             return self._added[token].encode()
-        piece = self._vocabulary.id_to_token(token) or ""  # a model's vocabulary may be padded beyond the tokenizer's
+        piece = self._vocabulary.id_to_token(token) or ""  # the model's vocabulary may be padded beyond the tokenizer's
         if self._byte_level and all(c in BYTE_ALPHABET for c in piece):
             return bytes(BYTE_ALPHABET[c] for c in piece)
         return BYTE_PIECE.get(piece) or piece.replace("\u2581", " ").encode()
@@ -156,7 +164,11 @@ def _named_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _template_source(directory: Path, settings: Mapping[str, Any]) -> str | None:
-    """chat_template.jinja before chat_template.json before tokenizer_config.json; of several the one named default."""
+    """Return the chat template, or None.
+
+    chat_template.jinja comes before chat_template.json, and that before tokenizer_config.json. If a
+    file has several templates, the one named `default` is used.
+    """
     file = directory / "chat_template.jinja"
     if file.is_file():
         return file.read_text(encoding="utf-8")
@@ -174,7 +186,8 @@ def _require_known(eos_ids: Sequence[int], vocab_size: int) -> None:
 def _eos_ids(
     vocabulary: Vocabulary, named: Mapping[str, str], generation: Mapping[str, Any], model: Mapping[str, Any]
 ) -> tuple[int, ...]:
-    """What generation_config.json states, else config.json; with the tokenizer's own end token."""
+    """Return the end tokens of generation_config.json,
+    or else of config.json, and the tokenizer's own."""
     stated = generation.get("eos_token_id", model.get("eos_token_id"))
     ids = set(stated if isinstance(stated, list) else [] if stated is None else [stated])
     own = vocabulary.token_to_id(named["eos_token"]) if "eos_token" in named else None

@@ -1,8 +1,9 @@
-"""A real request through every new pair of workers before the service calls itself ready.
+"""Sends a real request through every new pair of workers before the service reports itself ready.
 
-What a first request pays for (pages of a mapping touched, matrix kernels chosen, caches filled) is paid here, and a pair
-that looks well but cannot hand over is found before a client finds it. The token ids are zeros: every model has that one.
-Pair by pair and one request at a time, past the gateway's queue: however small pools and queue are, none waits for another.
+The warm-up takes the costs of a first request (touching mapped pages, choosing matrix kernels,
+filling caches), and finds a pair that cannot hand over before a client does. The prompts are zeros,
+an id that every model has. Requests are sent pair by pair, one at a time, and bypass the gateway's
+queue, so they do not wait for each other however small pools and queue are.
 """
 
 from collections import Counter
@@ -16,36 +17,36 @@ from baton.core.messages import Limits, Sampling
 from baton.gateway.door import Capacity, Hear, Readiness, pair_count
 
 log = structlog.get_logger()
-PROMPT_TOKENS = (300, 24)  # a prompt that fills a chunk, and a short one: kernels are chosen by shape
+PROMPT_TOKENS = (300, 24)  # one prompt that fills a chunk and a short one, because kernels are chosen by shape
 GENERATED = 4
 DEADLINE_MS = 30_000
 AGAIN_S = 1.0
-SAMPLING = Sampling(temperature=1.0, top_p=1.0, top_k=0, seed=0, logprobs=None)  # what clients get who say nothing
+SAMPLING = Sampling(temperature=1.0, top_p=1.0, top_k=0, seed=0, logprobs=None)  # the sampling of requests without parameters
 LIMITS = Limits(max_tokens=GENERATED, stop_token_ids=(), eos_token_ids=(), deadline_ms=DEADLINE_MS)
 Pair = tuple[Boot, Boot]
 
 
 class WarmUp:
-    """Sends the requests and keeps what came of them; the owner calls `look` after every turn."""
+    """Sends the requests and keeps their results; the owner calls `look` after every turn."""
 
     def __init__(
         self, *, submit: Callable[[Submit, Hear], None], next_request: Callable[[], RequestId], later: Callable[[float], None]
     ) -> None:
         self._submit, self._next_request, self._later = submit, next_request, later
         self._warm: set[Pair] = set()
-        self._failures: Counter[Pair] = Counter()  # one that cannot hand over keeps no other from being tried
+        self._failures: Counter[Pair] = Counter()  # a pair that fails must not keep others from being tried
         self._trying: Pair | None = None
-        self._lengths: list[int] = []  # of prompts that it has still to compute
+        self._lengths: list[int] = []  # lengths of the prompts that the pair has still to compute
         self._open: RequestId | None = None
-        self._failed = ""  # why, the last time
+        self._failed = ""  # the reason of the last failure
         self._paused = False
 
     def knows_all(self, pairs: Sequence[Pair]) -> bool:
-        """Whether there is nothing to look for: these pairs are warm, and no others were."""
+        """Whether exactly these pairs are warm, so that there is nothing to do."""
         return self._warm == set(pairs)
 
     def look(self, pairs: Sequence[Pair], capacity: Capacity | None) -> None:
-        """Try a pair that is not warm, the next prompt of it if one has been answered."""
+        """Send the next prompt to a pair that is not warm."""
         self._warm &= set(pairs)
         if self._open is not None or self._paused or capacity is None:
             return
@@ -84,7 +85,7 @@ class WarmUp:
         self._paused = False
 
     def judge(self, pairs: Sequence[Pair]) -> Readiness:
-        """Whether one of these pairs has been shown to work."""
+        """Whether at least one of these pairs is warm."""
         if self._warm & set(pairs):
             return Readiness(True, pair_count(len(pairs)))
         why = f": {self._failed}" if self._failed else ""

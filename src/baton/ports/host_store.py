@@ -1,4 +1,4 @@
-"""Port: host memory of one rank, for the states of retracted rooms.
+"""Port: host memory of one rank, for the states of preempted rooms.
 
 O1 No call blocks: `save` and `load` are queued, and their ends are seen by `poll`; the `wake` given at construction is called.
 O2 After a `save` that ended well the store has a copy of its own: no later change of the pools reaches it.

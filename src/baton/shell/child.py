@@ -1,4 +1,4 @@
-"""One child process: started on a leash, watched by descriptors, its output read in lines."""
+"""One child process: it dies with its parent, is watched through descriptors, and writes lines."""
 
 import os
 import signal
@@ -11,13 +11,14 @@ import msgspec
 from baton.shell.leash import leashed
 
 LONGEST_LINE = 64 << 10
-MOST_READS = 64  # in a row, so that a program that never stops talking leaves time for the others
+MOST_READS = 64  # of output in a row: a program that writes all the time must leave time for others
 
 
 class Program(msgspec.Struct, frozen=True):
-    """What to run, and what it reads on its standard input.
+    """A command, and what it reads on standard input.
 
-    `name` is for people; programs are asked to end in the order of `ends`, equal ones together.
+    `name` is for people. Programs are stopped in ascending order of `ends`; programs with equal
+    `ends` are stopped together.
     """
 
     name: str
@@ -27,13 +28,17 @@ class Program(msgspec.Struct, frozen=True):
 
 
 def start(program: Program, *, output: int | None = None) -> subprocess.Popen[bytes]:
-    """A process that dies with the thread that starts it. `output`: as subprocess takes it; None = where ours goes."""
-    # In memory and not in a pipe, which a program that reads late would leave us writing to.
+    """Start a process that dies with the calling thread.
+
+    `output` goes to subprocess as stdout; None inherits ours.
+    """
+    # The input is in memory and not in a pipe: writing to a pipe blocks if the program reads late.
     document = os.memfd_create("baton-settings")
     with open(document, "wb+") as file:
         file.write(program.document)
         file.seek(0)
-        # A group of its own: Ctrl-C at the terminal reaches this process alone, which then ends its children in order.
+        # A process group of its own: Ctrl-C at the terminal reaches only the parent, which then
+        # stops its children in order.
         return subprocess.Popen(
             leashed(program.argv),
             stdin=file,
@@ -48,7 +53,7 @@ class Child:
 
     Attributes:
         pidfd: polls readable when the process has ended
-        output: polls readable when it has said something (stdout and stderr together), and at its end
+        output: polls readable when it has written something (to stdout or stderr), and at its end
         talking: False when the output has been closed, which may be before the process ends
     """
 
@@ -64,11 +69,12 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The process's number; stays when the leash has been replaced by the program."""
+        """The process id; it does not change when the program replaces the leash."""
         return self._process.pid
 
     def lines(self) -> Iterator[str]:
-        """Complete lines said since the last call, up to some megabytes; a line that grows too long is cut."""
+        """Yield the lines completed since the last call,
+        some megabytes at most; long lines are cut."""
         for chunk in islice(iter(self._read, b""), MOST_READS):
             *whole, self._rest = (self._rest + chunk).split(b"\n")
             for line in whole:
@@ -89,11 +95,14 @@ class Child:
         return line
 
     def signal(self, signum: signal.Signals) -> None:
-        """Send a signal; one that has ended already does not mind until it is reaped."""
+        """Send a signal; has no effect on a process that has ended and is not reaped yet."""
         signal.pidfd_send_signal(self.pidfd, signum)
 
     def reap(self) -> tuple[int, list[str]]:
-        """After the end: (exit code, negative for a signal; what it said last). Closes the descriptors."""
+        """Collect a process that has ended: (exit code, negative for a signal; its last lines).
+
+        Closes the descriptors.
+        """
         code = self._process.wait()
         said = [*self.lines(), *([self._last_line()] if self._rest else [])]
         assert self._process.stdout is not None

@@ -24,9 +24,10 @@ PAIRING = (Paired, Unpaired)
 
 
 class GatewayPump:
-    """One gateway; whoever turns it calls `turn` when frames have come, after every `step`, and when it asked.
+    """One gateway. Its owner calls `turn` when frames have come, after every `step`, and when it
+    asked.
 
-    core: takes the events, and may write them down; front: what the core is, to look at
+    `core` takes the events and may record them; `front` is the object behind it, for queries.
     """
 
     def __init__(
@@ -40,10 +41,14 @@ class GatewayPump:
     ) -> None:
         self._core, self._front, self._lines, self._clock, self._say = core, front, lines, clock, say
         self._effects: list[Send | Say] = []
-        self._refusals: frozenset[str] = frozenset()  # those told already
+        self._refusals: frozenset[str] = frozenset()  # refusals already logged
 
     def step(self, event: FrontEvent) -> None:
-        """Let the core take an event of the HTTP side; what comes of it is done in the next turn. Raises Overloaded."""
+        """Give the core an event of the HTTP side; its effects are performed in the next turn.
+
+        Raises:
+            Overloaded: the request is refused
+        """
         self._effects += self._core.step(event, self._clock.now())
 
     def turn(self) -> Micros | None:
@@ -71,14 +76,14 @@ class GatewayPump:
         return Micros(max(0, min(timers) - self._clock.now())) if timers else None
 
     def _tell_refusals(self) -> None:
-        """A line for each pair of workers that turned out not to fit; they try again all the time, which is not said."""
+        """Log each pair of workers that does not fit once, although they try again all the time."""
         found = frozenset(self._front.refusals())
         for why in sorted(found - self._refusals):
             log.warning("pair_refused", why=why)
         self._refusals = found
 
     def _perform(self) -> None:
-        """Effects until none are left: the HTTP side may submit or cancel from inside `say`."""
+        """Perform effects until none are left: `say` may make the HTTP side submit or cancel."""
         while self._effects:
             effects, self._effects = self._effects, []
             for effect in effects:
@@ -89,10 +94,10 @@ class GatewayPump:
                     self._lines.send(effect.to, effect.message)
 
     def _note(self, send: Send) -> None:
-        """One line for each epoch that begins, and for each that is ended from here."""
+        """Log each epoch that begins, and each that this gateway aborts."""
         match send.message:
             case Ticket() as ticket if send.to == ticket.prefill:
-                tell = log.debug if ticket.key.epoch == 1 else log.warning  # begun again: something went wrong
+                tell = log.debug if ticket.key.epoch == 1 else log.warning  # a later epoch: something went wrong
                 boots = {"prefill": f"{ticket.prefill:x}", "decode": f"{ticket.decode:x}"}
                 tell("epoch_opened", room=ticket.key.room, epoch=ticket.key.epoch, said=len(ticket.said), **boots)
             case Abort() as abort:

@@ -1,4 +1,4 @@
-"""What the operator decides about a gateway."""
+"""The settings of a gateway process."""
 
 import os
 from typing import Annotated
@@ -9,12 +9,13 @@ from baton.shell.settings import DAY_S, TIMEOUT, ProcessSettings
 
 
 def word_or_folder(_flag: str, text: str) -> str:
-    """A word, or the absolute path of a folder."""
+    """Return the known word unchanged, or the absolute path of a folder."""
     return text if text in ("auto", "vllm") else os.path.abspath(text)
 
 
 class GatewaySettings(ProcessSettings, frozen=True, kw_only=True):
-    """One gateway. Its HTTP side also needs files and the model (`gateway/settings.py`)."""
+    """Settings of one gateway. Its HTTP side has more
+    (`gateway/settings.py`), from files and the model."""
 
     host: Annotated[str, Flag("Address on which HTTP listens.", HTTP)] = "127.0.0.1"
     port: Annotated[int, Flag("Port on which HTTP listens; 0 takes a free one.", HTTP, limits=NumberLimits(1, 65_535))] = 8000

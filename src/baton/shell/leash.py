@@ -2,10 +2,11 @@
 
     python leash.py PARENT program argument..
 
-Run by path, with the standard library alone: it costs some tens of milliseconds, then the program replaces it (the
-kernel keeps the death signal over exec). The parent's number is compared after the signal is armed, so a parent that
-died before leaves nothing behind either. The kernel watches the *thread* that started us: start children from a
-thread that lives as long as the process.
+It is run by path and imports only the standard library, so it costs some tens of milliseconds. Then
+the program replaces it; the kernel keeps the death signal over exec. The parent's process id is
+compared after the signal is armed, so a parent that died earlier leaves no process behind either.
+The kernel watches the *thread* that started us: start children from a thread that lives as long as
+the process.
 """
 
 import ctypes
@@ -18,12 +19,14 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def leashed(argv: Sequence[str]) -> tuple[str, ...]:
-    """The command line that runs `argv` on a leash held by this process."""
+    """Return the command line that runs `argv` so that it dies with this process."""
     return (sys.executable, "-IS", __file__, str(os.getpid()), *argv)
 
 
 def follow(parent: int) -> None:
-    """Be killed when `parent`, which must be our parent process, ends; ends at once when it has ended already.
+    """Have the kernel kill this process when `parent`, its parent process, ends.
+
+    Exits at once if the parent has ended already.
 
     Raises:
         OSError: the kernel refused

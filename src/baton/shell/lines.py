@@ -1,4 +1,4 @@
-"""A process's control plane: the port, the codec and the sessions on top of it."""
+"""A process's connections to other processes: the control port, the codec, and sessions on top."""
 
 import structlog
 
@@ -18,27 +18,28 @@ class Lines:
 
     def __init__(self, sessions: Sessions, control: Control, clock: Clock) -> None:
         self._sessions, self._control, self._clock = sessions, control, clock
-        self._due: Micros | None = None  # what `timer` said last; nothing is due earlier, unless something was dialled
+        self._due: Micros | None = None  # the last answer of `timer`; nothing is due earlier, unless a link was dialled since
 
     def dial(self, address: str, expect: Boot | None) -> Link:
-        """Open a session to whoever listens there."""
+        """Open a session to the process that listens at
+        `address`; `expect` is its boot, if known."""
         link = self._control.dial(address)
         self._sessions.dial(link, expect, self._clock.now())
         self._due = None
         return link
 
     def hang_up(self, link: Link) -> None:
-        """Give up a link we dialled."""
+        """Close a link that this process dialled."""
         self._sessions.hang_up(link)
-        self.flush()  # its farewell
+        self.flush()  # sends its Bye
         self._control.hang_up(link)
 
     def send(self, boot: Boot, message: Said) -> bool:
-        """Say something; False without a session."""
+        """Send a message; returns False if there is no session with `boot`."""
         return self._sessions.send(boot, message, self._clock.now())
 
     def receive(self) -> list[SessionEvent]:
-        """Everything that has happened since the last call."""
+        """Return everything that has happened since the last call."""
         now = self._clock.now()
         self._sessions.turned(now)
         for link, raw in self._control.receive():
@@ -53,18 +54,20 @@ class Lines:
         return self._sessions.events()
 
     def flush(self) -> None:
-        """Hand over every frame that is due; one that is not taken is resent by its session."""
+        """Send every frame that is due. A frame that the
+        port does not take is resent by its session."""
         if self._sessions.may_send:
             for link, frame in self._sessions.to_send(self._clock.now()):
                 self._control.send(link, encode(frame))
 
     def timer(self) -> Micros | None:
-        """When the sessions want to be called next."""
+        """Return when the sessions must be called next; None if no timer runs."""
         self._due = self._sessions.timer()
         return self._due
 
     def close(self) -> None:
-        """Tell every peer that this process ends, so that none has to wait for silence."""
+        """Tell every peer that this process ends, so
+        that none has to wait for the silence timeout."""
         self._sessions.close_all("the process ends", self._clock.now())
         self.flush()
         self._control.close()

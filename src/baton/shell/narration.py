@@ -1,4 +1,4 @@
-"""What happened in a turn of a pump, told once the turn has acted: writing a line costs more than most effects."""
+"""Debug lines of a pump's turn, written at its end: a line costs more than most effects."""
 
 import structlog
 
@@ -6,17 +6,17 @@ log = structlog.get_logger()
 
 
 class Narration:
-    """Debug lines kept until `tell`; each carries the time at which it was noted."""
+    """Keeps debug lines until `tell`."""
 
     def __init__(self) -> None:
         self._kept: list[tuple[str, dict[str, object]]] = []
 
     def note(self, event: str, **fields: object) -> None:
-        """Keep one line."""
+        """Keep one line; callers pass the time of the event as a field."""
         self._kept.append((event, fields))
 
     def tell(self) -> None:
-        """Write what was kept, in order."""
+        """Write the kept lines, in order."""
         kept, self._kept = self._kept, []
         for event, fields in kept:
             log.debug(event, **fields)

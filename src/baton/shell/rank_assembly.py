@@ -1,4 +1,4 @@
-"""Before a worker's pump runs: its leader waits until every rank has joined."""
+"""Lets a worker's leader wait, before its pump runs, until every rank has joined."""
 
 from collections.abc import Callable
 
@@ -19,16 +19,19 @@ log = structlog.get_logger()
 def gather_ranks(
     own: Manifest, lines: Lines, clock: Clock, *, sleep: Callable[[Micros], None], patience: Micros, look: Callable[[], None]
 ) -> tuple[Manifest, tuple[int, ...], tuple[int, ...]]:
-    """The manifest of the whole worker, made of `own` (rank 0) and what the other ranks say; their processes, by rank, and
-    their host memory, bytes.
+    """Wait for all ranks; returns (manifest of the whole worker, process ids, host memory in
+    bytes).
+
+    The manifest is made of `own` (rank 0) and the manifests of the other ranks. Process ids and
+    host memory are those of the other ranks, in order of rank.
 
     Args:
-        sleep: until something comes in, at most so long
-        look: called each time round; raises when a rank has ended
+        sleep: sleeps until something comes in, at most this long
+        look: called in every round; raises when the process of a rank has ended
 
     Raises:
         ConfigError: a rank does not fit
-        PeerError: a rank was lost, or has not come in time; names the ranks that are missing
+        PeerError: a rank was lost, or has not joined in time; the message names the missing ranks
     """
     assembly, until = RankAssembly(own), clock.now() + patience
     while (whole := assembly.whole) is None:
@@ -41,7 +44,7 @@ def gather_ranks(
                     if (rank := assembly.rank_of(event.boot)) is not None:
                         raise PeerError(f"rank {rank} of this worker was lost while it started: {event.why}")
                 case _:
-                    pass  # a session with a rank that has not said who it is
+                    pass  # a session with a rank that has not sent its manifest yet
         lines.flush()
         look()
         now = clock.now()

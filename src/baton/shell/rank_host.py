@@ -1,4 +1,4 @@
-"""Performs one rank's effects on its fabrics, its engine and its host store, and brings their results back to it."""
+"""Performs a rank's effects on fabrics, engine and host store, and feeds it their results."""
 
 from collections.abc import Mapping, Sequence
 
@@ -33,7 +33,7 @@ log = structlog.get_logger()
 
 
 class RankHost:
-    """One rank: its core, its engine, its fabrics by name, its host store."""
+    """One rank with its core, engine, fabrics (by name) and host store."""
 
     def __init__(
         self,
@@ -51,16 +51,16 @@ class RankHost:
         self._reads: dict[Handle, tuple[Fabric, Key]] = {}
         self._peers: dict[RankId, Fabric] = {}
         self._watchdog = Watchdog(watchdog)
-        self._report: Report | None = None  # that the leader is to be told
-        self._stirred = False  # by an event, since a report was asked for
-        self.wedged = False  # something of ours never ends: closing would wait for it
+        self._report: Report | None = None  # not sent to the leader yet
+        self._stirred = False  # whether the core had an event since the last report
+        self.wedged = False  # some work never ends, so closing would wait for ever
 
     def apply(self, plan: StepPlan) -> None:
         """Give the rank its leader's next plan."""
         self._step(plan)
 
     def poll(self) -> bool:
-        """Bring in everything that has ended; whether there was anything."""
+        """Give the core everything that has ended; returns whether there was anything."""
         found = False
         for fabric in self._fabrics.values():
             for event in fabric.poll():
@@ -84,11 +84,12 @@ class RankHost:
         return found
 
     def timer(self) -> Micros | None:
-        """When to be polled at the latest; None: whoever has something wakes us."""
+        """Return when `poll` must be called at the latest;
+        None if the ports wake the pump in time."""
         return self._watchdog.timer()
 
     def _look(self) -> None:
-        """Tell the core what never ends. What has ended by now was brought in before."""
+        """Tell the core about work that never ends; `poll` has taken in what has ended before."""
         if not self._watchdog.watching:
             return
         for task, count in self._engine.progress.items():
@@ -104,7 +105,7 @@ class RankHost:
         self._step(event)
 
     def report(self) -> Report | None:
-        """What the leader has not been told yet."""
+        """Return a report if anything has happened since the last one, else None."""
         if not self._stirred:
             return None
         self._step(ReportDue())

@@ -1,4 +1,5 @@
-"""The pump of a rank that is not its worker's leader: plans in, reports out, until the leader is gone."""
+"""The pump of a rank other than rank 0: it receives
+plans and sends reports until the leader is lost."""
 
 import structlog
 
@@ -17,7 +18,8 @@ log = structlog.get_logger()
 
 
 class RankPump:
-    """One rank behind a line to its leader, which it dials at `address`: `leader`, or (None) whoever answers there."""
+    """One rank that dials its leader at `address`.
+    `leader` is the expected boot; None takes any."""
 
     def __init__(
         self,
@@ -38,7 +40,7 @@ class RankPump:
         """Do everything that can be done now; returns how long to sleep (None: until woken).
 
         Raises:
-            PeerError: the leader was lost; ranks end with their leader
+            PeerError: the leader was lost; a rank ends with its leader
         """
         for event in self._lines.receive():
             self._heard(event)

@@ -1,4 +1,4 @@
-"""What the operator decides about a worker, and what workers and gateways have in common.
+"""The settings of a worker process, and those that workers and gateways have in common.
 
 Each kind of process has one struct: WorkerSettings, GatewaySettings (`shell/gateway_settings.py`)
 and ServeSettings (`cli/serve.py`). The struct is the only source of flags, keys of a TOML file, help
@@ -44,7 +44,7 @@ INDEX_DTYPES = {"auto": "auto", "fp8": "fp8", "fp8_e4m3": "fp8"}
 
 
 class Role(Enum):
-    """What a worker does."""
+    """The role of a worker."""
 
     PREFILL = "prefill"
     DECODE = "decode"
@@ -52,11 +52,11 @@ class Role(Enum):
 
 
 class HostKvMemory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Host memory of each rank that generates, for the state of requests that give way.
+    """Host memory of each rank that generates, for the state of preempted requests.
 
     Attributes:
-        nbytes: None = twice the pool, but a part of what is free at most
-        sharers: workers on this machine that divide what is free
+        nbytes: bytes for each rank; None = twice the pool, but at most a part of the free memory
+        sharers: number of workers on this machine that divide the free memory
     """
 
     nbytes: int | None = None
@@ -64,7 +64,11 @@ class HostKvMemory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @staticmethod
     def read(flag: str, text: str) -> "HostKvMemory":
-        """Of a size, 0, "auto" or "auto/3". Raises ConfigError."""
+        """Parse a size, 0, "auto" or "auto/3".
+
+        Raises:
+            ConfigError: `text` is none of these
+        """
         word, slash, sharers = text.partition("/")
         if word != "auto":
             return HostKvMemory(0 if text == "0" else size(flag, text))
@@ -74,7 +78,7 @@ class HostKvMemory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ProcessSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What gateways and workers have in common. `model` is the directory of the checkpoint."""
+    """Settings that gateways and workers have in common; `model` is the checkpoint's directory."""
 
     model: str
     served_model_name: Annotated[str, Flag("The name that clients use.", HTTP, default="MODEL")]
@@ -116,7 +120,7 @@ class ProcessSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class WorkerSettings(ProcessSettings, frozen=True, kw_only=True):
-    """One rank of a worker. The first rank of a machine starts the others there."""
+    """Settings of one rank of a worker. The first rank of each machine starts the others there."""
 
     gateways: Annotated[
         tuple[str, ...],
@@ -195,7 +199,7 @@ class WorkerSettings(ProcessSettings, frozen=True, kw_only=True):
             by_hand=True,
         ),
     ] = None
-    rank: int | None = None  # which rank this process is; None = the first of its machine
+    rank: int | None = None  # the rank of this process; None = the first of its machine
     watchdog_timeout_s: Annotated[
         float,
         Flag(
@@ -339,12 +343,12 @@ class WorkerSettings(ProcessSettings, frozen=True, kw_only=True):
 
     @property
     def pool_bytes(self) -> int | None:
-        """Bytes of each rank's pool; None where its pages are given."""
+        """Bytes of each rank's pool; None if the number of pages is given instead."""
         return None if self.kv_pages is not None else self.kv_bytes or KV_BYTES
 
     @property
     def watchdog(self) -> WatchdogSettings:
-        """What the ranks' watchdogs go by."""
+        """Settings of the ranks' watchdogs."""
         floor_s, first_s = self.watchdog_timeout_s, self.watchdog_first_timeout_s
         return WatchdogSettings(round(floor_s * 1000), round(first_s * 1000))
 

@@ -1,4 +1,4 @@
-"""Signals as something to poll for, instead of something that interrupts."""
+"""Turns signals into something to poll for, instead of interrupts."""
 
 import signal
 import socket
@@ -7,10 +7,11 @@ from typing import Self
 
 
 class Signals:
-    """While entered, the given signals are collected. Main thread only; what was installed before is put back.
+    """A context manager that collects the given signals; on exit it restores the previous handlers.
 
-    A hang-up that the process ignores, as under nohup, stays ignored. SIGINT does not, though shells have what they start in
-    the background ignore it: who sends it to a service by number means it.
+    Use it in the main thread only. A SIGHUP that the process ignores, as under nohup, stays
+    ignored. SIGINT is collected even if it was ignored: shells make background processes ignore it,
+    but a user who sends it to a service with `kill` means it.
     """
 
     def __init__(self, *wanted: signal.Signals) -> None:
@@ -32,11 +33,11 @@ class Signals:
         self._kernels.close()
 
     def fileno(self) -> int:
-        """Polls readable when a signal has come."""
+        """Return a descriptor that polls readable when a signal has come."""
         return self._ours.fileno()
 
     def take(self) -> list[signal.Signals]:
-        """The signals that have come since the last call."""
+        """Return the signals that have come since the last call."""
         try:
             numbers = self._ours.recv(4096)
         except BlockingIOError:
@@ -45,4 +46,4 @@ class Signals:
 
 
 def _nothing(signum: int, frame: FrameType | None) -> None:
-    """The byte on the socket is the news."""
+    """Do nothing: the byte that the interpreter writes to the wakeup socket tells of the signal."""

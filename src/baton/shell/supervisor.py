@@ -1,13 +1,15 @@
-"""Keeps the processes of one machine running: starts them, restarts what dies, ends them all.
+"""Keeps the processes of one machine running: starts them, restarts those that die, stops them all.
 
     STARTING ──probe says ready──▶ SERVING ──signal──▶ STOPPING ──all gone──▶ exit 0
         └──a program cannot start──────────────────────▶ STOPPING ──all gone──▶ exit 1 or 2
 
-One thread sleeps in one `poll` on process descriptors, output pipes and the signal socket, until the next timer.
-- A program that ends with code 2 before the service was ready has been configured wrongly: nothing is retried.
-- Any other death is followed by a restart, after a pause that doubles; before the service was ready, a few times only.
-- The first signal lets the programs end by themselves for a while, one group after the other; the second ends all at once.
-- Programs die with us whatever happens to us (shell/leash.py).
+One thread sleeps in one `poll` on process descriptors, output pipes and the signal socket, until
+the next timer.
+- If a program exits with code 2 before the service is ready, its settings are wrong: no retry.
+- After any other death the program is restarted, after a pause that doubles each time. Before the
+  service is ready, this happens a few times only.
+- The first signal stops the programs gently, one group after the other; the second kills all.
+- The kernel kills the programs if the supervisor dies (shell/leash.py).
 """
 
 import select
@@ -22,23 +24,23 @@ from baton.shell.child import Child, Program
 from baton.shell.signals import Signals
 
 MISCONFIGURED = 2  # exit code of a program that must not be tried again
-PREFIX = "baton: "  # how a program begins the one line that says why it cannot start
+PREFIX = "baton: "  # of the one line in which a program says why it cannot start
 
 
 class Patience(msgspec.Struct, frozen=True):
-    """How long the supervisor waits for what. All durations in seconds."""
+    """How long the supervisor waits, in seconds."""
 
     grace_s: float = 4.5  # for all programs together, between the first SIGTERM and SIGKILL
-    requests_s: float = 0.0  # more of it, in which requests that are open may end
+    requests_s: float = 0.0  # added to `grace_s`, for open requests
     first_pause_s: float = 0.2  # before the first restart
     longest_pause_s: float = 5.0
-    settled_s: float = 30.0  # a program that lived as long starts again with the first pause
+    settled_s: float = 30.0  # after a life this long, the next pause is the first one again
     probe_every_s: float = 0.2
-    start_failures: int = 3  # deaths of one program before the service was ready
+    start_failures: int = 3  # most deaths of one program before the service is ready
 
 
 class Started(msgspec.Struct, frozen=True):
-    """A program runs."""
+    """A program was started."""
 
     name: str
     pid: int
@@ -52,17 +54,17 @@ class LineWritten(msgspec.Struct, frozen=True):
 
 
 class NotReady(msgspec.Struct, frozen=True):
-    """The service is not ready; `why` is the probe's."""
+    """The service is not ready; `why` is the probe's answer."""
 
     why: str
 
 
 class Ready(msgspec.Struct, frozen=True):
-    """The service is ready for the first time."""
+    """The service has become ready for the first time."""
 
 
 class Died(msgspec.Struct, frozen=True):
-    """A program ended unasked. It runs again after the pause; None = it does not."""
+    """A program ended unasked. It is restarted after `again_in_s`; None = it is not restarted."""
 
     name: str
     how: str
@@ -70,23 +72,23 @@ class Died(msgspec.Struct, frozen=True):
 
 
 class GaveUp(msgspec.Struct, frozen=True):
-    """The service cannot start; `why` is the program's own word where it had one."""
+    """The service cannot start; `why` is the program's own message if it wrote one."""
 
     name: str
     why: str
 
 
 class Stopping(msgspec.Struct, frozen=True):
-    """Programs have been told to end."""
+    """The programs are being stopped."""
 
 
 Event = Started | LineWritten | NotReady | Ready | Died | GaveUp | Stopping
 Tell = Callable[[Event], None]
-Probe = Callable[[], str | None]  # what the service waits for, None when it is ready; must answer within some 100 ms
+Probe = Callable[[], str | None]  # says what the service waits for, None = ready; must return within some 100 ms
 
 
 class Phase(Enum):
-    """Where the service is in its life."""
+    """The phase of the service's life."""
 
     STARTING = "starting"
     SERVING = "serving"
@@ -94,7 +96,7 @@ class Phase(Enum):
 
 
 class _Post:
-    """One program's place: its running process, or the time of the next start."""
+    """One program, with its running process or the time of its next start."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -115,13 +117,16 @@ class _Post:
     def hear(self, lines: Sequence[str], tell: Tell) -> None:
         for line in lines:
             if line.startswith(PREFIX):
-                self.last_words = line.removeprefix(PREFIX)  # said once, with the death it explains
+                self.last_words = line.removeprefix(PREFIX)  # reported once, with the death that it explains
             else:
                 tell(LineWritten(self.program.name, line))
 
 
 class Supervisor:
-    """Starts programs, watches them, and starts again what dies. `run` is called once, in the main thread."""
+    """Starts and watches programs, and restarts those that die.
+
+    `run` is called once, in the main thread.
+    """
 
     def __init__(self, programs: Sequence[Program], *, probe: Probe, tell: Tell, patience: Patience) -> None:
         self._posts = [_Post(program) for program in programs]
@@ -133,7 +138,10 @@ class Supervisor:
         self._code = 0
 
     def run(self) -> int:
-        """Until the end: 0 after a signal, 128 + signal after a second one, 1 or 2 if the service cannot start."""
+        """Run the service to its end; returns the exit code.
+
+        0 after a signal, 128 + signal after a second one, 1 or 2 if the service cannot start.
+        """
         try:
             with Signals(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
                 while self._phase is not Phase.STOPPING or any(post.child for post in self._posts):
@@ -153,7 +161,7 @@ class Supervisor:
                     post.child.reap()
 
     def _sleep(self, signals: Signals) -> None:
-        """Until something happens or the next timer is due."""
+        """Sleep until something happens or the next timer is due."""
         waiting = select.poll()
         waiting.register(signals.fileno(), select.POLLIN)
         for post in self._posts:
@@ -173,7 +181,7 @@ class Supervisor:
         return min(timers, default=None)
 
     def _look(self) -> None:
-        """Hear what the programs said and find those that have ended."""
+        """Read the output of the programs and find those that have ended."""
         ended = select.poll()
         for post in self._posts:
             if post.child is not None:
@@ -209,7 +217,7 @@ class Supervisor:
         self._tell(Stopping())
 
     def _ask_to_end(self) -> None:
-        """SIGTERM to those whose turn it is: the lowest `ends` that still runs, each once."""
+        """Send SIGTERM, once each, to the running programs with the lowest `ends`."""
         running = [post for post in self._posts if post.child is not None]
         turn = min((post.program.ends for post in running), default=0)
         for post in running:
@@ -218,7 +226,7 @@ class Supervisor:
                 post.signal(signal.SIGTERM)
 
     def _act(self, now: float) -> None:
-        """What the timers ask for."""
+        """Do what is due at this time."""
         if self._phase is Phase.STOPPING:
             self._ask_to_end()
             if now >= self._kill_at:
@@ -243,5 +251,5 @@ class Supervisor:
 
 
 def _how(code: int) -> str:
-    """An exit code in words."""
+    """Describe an exit code in words."""
     return f"ended with exit code {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"

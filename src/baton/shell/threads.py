@@ -1,7 +1,8 @@
-"""The machine's cores, divided among its workers.
+"""Divides the machine's cores among its workers.
 
-Threads of different workers on one core wait for each other in spinning barriers, which makes a forward pass
-many times slower; so the workers' shares are disjoint as long as there are cores enough.
+If threads of two workers share a core, each worker spins in barriers for a thread that cannot run,
+and a forward pass takes many times longer. So the shares are disjoint as long as there are enough
+cores.
 """
 
 import os
@@ -13,25 +14,27 @@ from baton.core.errors import ConfigError
 
 
 class CpuShare(msgspec.Struct, frozen=True):
-    """One worker's part of the machine: logical CPUs it is pinned to, and its number of compute threads."""
+    """One worker's part of the machine: the logical
+    CPUs it is pinned to, and its compute threads."""
 
     cores: tuple[int, ...]
     threads: int
 
 
 def available_cores() -> tuple[int, ...]:
-    """The logical CPUs that this process may run on, ascending."""
+    """Return the logical CPUs that this process may run on, ascending."""
     return tuple(sorted(os.sched_getaffinity(0)))
 
 
 def divide(cores: Sequence[int], *, workers: int, threads: int | None) -> tuple[CpuShare, ...]:
-    """A share for every worker, in order.
+    """Divide `cores` into a share for every worker, in order.
 
-    With `threads` each worker gets that many; without, all cores are dealt out, the odd ones to the first workers.
-    Every worker gets at least one core. Where the cores do not suffice they are dealt out again from the first.
+    With `threads` each worker gets that many cores; without it all cores are divided, and the first
+    workers get the remainder. Every worker gets at least one core. If there are not enough, cores
+    are given out again, from the first.
 
     Raises:
-        ConfigError: fewer than one thread
+        ConfigError: `threads` is less than 1
     """
     if threads is not None and threads < 1:
         raise ConfigError(f"{threads} threads for each worker: it must be at least 1")
@@ -45,12 +48,13 @@ def divide(cores: Sequence[int], *, workers: int, threads: int | None) -> tuple[
 
 
 def together(shares: Sequence[CpuShare]) -> CpuShare:
-    """The share of a worker of several ranks: all their cores, and the threads that each of them gets."""
+    """Combine the shares of a worker's ranks: all
+    their cores, and the least threads of any rank."""
     return CpuShare(tuple(sorted({core for share in shares for core in share.cores})), min(share.threads for share in shares))
 
 
 def warning(shares: Sequence[CpuShare], *, cores: int) -> str | None:
-    """The line for the operator when the workers' threads exceed the machine's cores, else None."""
+    """Return a warning if the workers' threads exceed the machine's cores, else None."""
     wanted = sum(share.threads for share in shares)
     if wanted <= cores:
         return None
@@ -58,10 +62,10 @@ def warning(shares: Sequence[CpuShare], *, cores: int) -> str | None:
 
 
 def pin(cores: Sequence[int]) -> None:
-    """Bind this process, and every thread it starts later, to these logical CPUs; none = leave it free.
+    """Pin this process, and every thread that it starts later, to `cores`; empty = do not pin.
 
     Raises:
-        ConfigError: the machine does not have them, or this process may not use them
+        ConfigError: the machine does not have these cores, or this process may not use them
     """
     if not cores:
         return

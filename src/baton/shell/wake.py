@@ -7,13 +7,13 @@ from baton.core.ids import Micros
 
 
 class Wake:
-    """An eventfd: `__call__` from any thread makes `fileno` readable until `clear`."""
+    """An eventfd. A call from any thread makes `fileno` readable until `clear`."""
 
     def __init__(self) -> None:
         self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def __call__(self) -> None:
-        """Wake the pump; after `close` nothing happens."""
+        """Wake the pump; has no effect after `close`."""
         if self._fd >= 0:
             os.eventfd_write(self._fd, 1)
 
@@ -27,7 +27,7 @@ class Wake:
         return self._fd
 
     def close(self) -> None:
-        """Free the descriptor."""
+        """Close the descriptor."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)
@@ -38,5 +38,5 @@ def sleep_until(filenos: tuple[int, ...], timeout: Micros | None) -> None:
     poll = select.poll()
     for fd in filenos:
         poll.register(fd, select.POLLIN)
-    # Rounded up: a timer that is 0.3 ms away must not be polled for in a loop of zero-length sleeps.
+    # Rounded up: with a timeout of 0 ms for a timer that is 0.3 ms away, the pump would spin.
     poll.poll(None if timeout is None else -(-timeout // 1000))

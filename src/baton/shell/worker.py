@@ -5,7 +5,7 @@ Control ──▶ Lines ──▶ Leader ──Issue──▶ RankHost (rank 0) 
               ◀──────StepPlan────┘▲
               ───Report───────────┘          the other ranks, each in a process of its own (shell/rank_pump.py)
 
-The worker speaks to nobody before all its ranks are there, and ends when one is lost.
+The worker dials no gateway before all its ranks have joined, and ends when one of them is lost.
 """
 
 from collections.abc import Sequence
@@ -38,13 +38,14 @@ from baton.shell.narration import Narration
 from baton.shell.rank_host import RankHost
 
 log = structlog.get_logger()
-MAX_ROUNDS = 1000  # of effects within one turn; more is a loop of ours
+MAX_ROUNDS = 1000  # of effects within one turn; more means that the core loops
 
 
 class WorkerPump:
-    """One worker: its leader and rank 0 in this process, `others` (boots of ranks 1, 2, ...) behind the lines.
+    """One worker, with its leader and rank 0 in this process.
 
-    `absent` are those of the others with whom no session has begun yet.
+    `others` are the boots of ranks 1, 2, .., which run in processes of their own; `absent` are
+    those of them that have no session with this process yet.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class WorkerPump:
         self._gateway_links: set[Link] = set()
         self._peer_links: dict[Boot, Link] = {}
         self._effects: list[Effect] = []  # not performed yet
-        self._wake: Micros | None = None  # as the leader said when the last turn ended
+        self._wake: Micros | None = None  # the leader's next wake at the end of the last turn
         self._begin_when_whole()
 
     def turn(self) -> Micros | None:
@@ -73,7 +74,7 @@ class WorkerPump:
 
         Raises:
             PeerError: a rank of this worker was lost
-            GivenUp: something of this worker never ends
+            GivenUp: the leader gave the worker up, because some of its work never ends
             Bug: a rank has diverged, or an invariant does not hold
         """
         for event in self._lines.receive():
@@ -89,7 +90,7 @@ class WorkerPump:
             for effect in effects:
                 self._perform(effect)
             if effects:
-                self._lines.flush()  # at once: what is said here is what the other side waits for
+                self._lines.flush()  # at once, because other processes wait for these messages
             if not (moved or report or effects):
                 break
         else:
@@ -122,7 +123,7 @@ class WorkerPump:
                 if event.sender in self._others and report.boot == event.sender:
                     self._step(RankReported(report))
             case session.MessageReceived(message=Join()):
-                pass  # it was expected
+                pass  # the rank is known already
             case session.MessageReceived():
                 self._step(event)
             case session.PeerLost():
@@ -136,7 +137,8 @@ class WorkerPump:
                 log.warning("session_event", what=repr(event))
 
     def _wrong_peer(self, event: session.WrongPeer) -> None:
-        """Where a worker was dialled somebody else answers: it is as lost as if it had been there. A gateway is dialled on."""
+        """Report a worker as lost if another process
+        answers at its address; keep dialling a gateway."""
         log.warning("wrong_peer", link=event.link, why=event.why)
         for boot in [boot for boot, link in self._peer_links.items() if link == event.link]:
             self._step(PeerLost(boot, event.why))
@@ -170,7 +172,7 @@ class WorkerPump:
                 raise GivenUp(effect.why)
 
     def _dial(self, effect: Dial) -> None:
-        """An address that must not be dialled from here is a pair that cannot be, not the end of this worker."""
+        """Dial a worker. If its address must not be dialled from here, only this pair fails."""
         try:
             self._peer_links[effect.boot] = self._lines.dial(effect.address, effect.boot)
         except ConfigError as error:
@@ -178,7 +180,7 @@ class WorkerPump:
             self._step(PeerLost(effect.boot, str(error)))
 
     def _note(self, message: AnyMessage) -> None:
-        """One line for each transition that another process is told of."""
+        """Log each transition that another process is told of."""
         match message:
             case Offer():
                 last = message.record is not None

@@ -1,8 +1,9 @@
-"""Records to bytes and back: msgpack, strictly typed, each in a frame that tells a whole one from a damaged one.
+"""Encodes the records of a log and decodes them: msgpack, strictly typed, one frame for each.
 
     frame = length (u32, little endian) │ crc32 of the body (u32) │ body (msgpack)
 
-A process that is killed leaves at most one frame that is not whole, at the end of its file.
+The checksum tells a complete frame from a damaged one. A process that is killed leaves at most one
+incomplete frame, at the end of its file.
 """
 
 import struct
@@ -22,18 +23,22 @@ RECORD: Any = Record  # a union is a value for msgspec, not for mypy
 
 
 class Damaged(ConfigError):
-    """From here on the file cannot be read: it ends inside a frame, or the frame is not what was written."""
+    """The rest of the file cannot be read: it ends inside a frame, or the frame is damaged."""
 
 
 def _pack(value: object) -> object:
-    """A numpy array as its shape and its bytes, little endian."""
+    """Encode a numpy array as its shape and its little-endian bytes."""
     if isinstance(value, np.ndarray):
         return value.shape, np.ascontiguousarray(value, dtype=value.dtype.newbyteorder("<")).tobytes()
     raise NotImplementedError(f"{type(value).__name__} has no place in a log")
 
 
 def _unpack(kind: Any, value: Any) -> object:
-    """The array of a field of type NDArray[kind]. Raises ValueError where shape and bytes do not fit."""
+    """Decode the array of a field of type NDArray[kind].
+
+    Raises:
+        ValueError: shape and bytes do not fit
+    """
     dtype = np.dtype(get_args(get_args(kind)[1])[0])
     match value:
         case [list(shape), bytes(raw)] if all(type(n) is int and n >= 0 for n in shape):
@@ -47,15 +52,15 @@ _decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(RECORD, dec_
 
 
 def canonical(value: object) -> bytes:
-    """The bytes by which two values are compared."""
+    """Encode a value so that equal values have equal bytes."""
     return _encoder.encode(value)
 
 
 def encode(record: Record) -> bytes:
-    """One record as a frame.
+    """Encode one record as a frame.
 
     Raises:
-        Bug: larger than `MAX_BODY_BYTES`; it could not be read back
+        Bug: the record is larger than `MAX_BODY_BYTES`; it could not be read back
     """
     body = _encoder.encode(record)
     if len(body) > MAX_BODY_BYTES:
@@ -64,10 +69,10 @@ def encode(record: Record) -> bytes:
 
 
 def decode(body: bytes) -> Record:
-    """One record from a frame's body of unknown origin.
+    """Decode one record from the body of a frame, which may be of unknown origin.
 
     Raises:
-        Damaged: not a record of this format
+        Damaged: the body is not a record of this format
     """
     try:
         return _decoder.decode(body)
@@ -76,10 +81,10 @@ def decode(body: bytes) -> Record:
 
 
 def records(chunks: Iterable[bytes]) -> Iterator[tuple[int, Record]]:
-    """(bytes of the file up to its end, record) for every whole record, as the chunks come.
+    """Yield (end, record) for every complete record; `end` is its end in the file, in bytes.
 
     Raises:
-        Damaged: the rest cannot be read; every whole record before it has been given
+        Damaged: the rest cannot be read; every complete record before it has been yielded
     """
     rest, at = bytearray(), 0
     for chunk in chunks:
@@ -95,7 +100,7 @@ def records(chunks: Iterable[bytes]) -> Iterator[tuple[int, Record]]:
 
 
 def _whole(rest: bytearray, start: int, base: int) -> bytes | None:
-    """The body of the frame at `start`; None while it is not all there."""
+    """Return the body of the frame at `start`, or None if the frame is not complete yet."""
     if len(rest) - start < FRAME.size:
         return None
     length, expected = FRAME.unpack_from(rest, start)

@@ -1,4 +1,4 @@
-"""Where two runs part: the first value that differs between what a log holds and what came out now."""
+"""Finds the first value that differs between the effects in a log and those of a replay."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,12 +10,12 @@ from baton.core.ids import Micros
 from baton.trace.coding import canonical
 from baton.trace.log import AnyEffect, AnyEvent, CoreKind
 
-LONGEST = 200  # characters of a value that is shown
+LONGEST = 200  # characters of a value in a message
 ABSENT = "nothing"
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """The first step that came out otherwise."""
+    """The first step of a replay whose effects differ from the log."""
 
     number: int  # of the step, from 1
     at: Micros
@@ -33,13 +33,13 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 def name_of(value: object) -> str:
-    """The tag of a struct, as it stands in the file."""
+    """Return the tag of a struct, as it is in the file."""
     config = getattr(type(value), "__struct_config__", None)
     return str(config.tag) if config is not None and config.tag is not None else type(value).__name__
 
 
 def describe(event: AnyEvent) -> str:
-    """What entered, in a word or two."""
+    """Name an event in a word or two."""
     match event:
         case MessageReceived(message=message) | AskWorkers(message=message):
             return f"{name_of(event)} {name_of(message)}"
@@ -48,7 +48,7 @@ def describe(event: AnyEvent) -> str:
 
 
 def first_difference(expected: Sequence[AnyEffect], came: Sequence[AnyEffect]) -> tuple[str, str, str] | None:
-    """(where, expected, came) of the first output that differs; None if all are the same."""
+    """Return (where, expected, came) of the first effect that differs, or None."""
     for i, (a, b) in enumerate(zip(expected, came, strict=False)):
         raw_a, raw_b = canonical(a), canonical(b)
         if raw_a != raw_b:
@@ -66,7 +66,7 @@ def _plain(raw: bytes) -> Any:
 
 
 def _walk(a: Any, b: Any, path: str) -> tuple[str, Any, Any]:
-    """Down to the first place in which two unequal values differ."""
+    """Descend to the first place where two unequal values differ."""
     if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
         for key in a:
             if a[key] != b[key]:

@@ -1,4 +1,4 @@
-"""A whole log: played again, compared, and checked for its invariants."""
+"""Replays a whole log, compares the effects, and checks the invariants."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -13,18 +13,18 @@ from baton.trace.replay import Make, Replay, make
 
 @dataclass
 class Findings:
-    """What a log holds, and what is wrong with it."""
+    """The contents of a log, and everything found wrong with it."""
 
     parts: list[Parts] = field(default_factory=list)
-    steps: int = 0  # read and checked
-    same: int = 0  # of them played with the same effects
+    steps: int = 0  # steps read and checked
+    same: int = 0  # steps replayed with the same effects
     difference: Difference | None = None
     violations: list[LogViolation] = field(default_factory=list)
     damage: str | None = None  # why the rest of the file cannot be read
 
     @property
     def whose(self) -> str:
-        """Which process wrote it."""
+        """Describe the process that wrote the log."""
         for parts in self.parts:
             match parts:
                 case LeaderParts(manifest=m, settings=s):
@@ -41,10 +41,12 @@ Watch = Callable[[int, Record], None]  # bytes read, record
 
 
 def examine(chunks: Iterable[bytes], *, until: int | None, watch: Watch, make: Make = make) -> Findings:
-    """Read a log to its end, or up to step `until`. The checks go on after a difference; playing does not.
+    """Read a log to its end, or up to step `until`.
+
+    After the first difference the replay stops, but the checks go on.
 
     Raises:
-        Damaged: not a log that this Baton can play; if only its end is damaged, that is in the findings
+        Damaged: this version cannot replay the file. Damage at its end is in the findings instead.
     """
     found, replay, checks = Findings(), Replay(make), Checks()
     try:

@@ -1,8 +1,9 @@
-"""What a log holds: how the core objects of a process were made, then one step for each event that entered them.
+"""The records of a log: the parts that the core objects were made of, then one step for each event.
 
     Header │ LeaderParts, RankParts (a worker) or FrontParts (a gateway) │ Step │ Step │ ...
 
-A step is an event, its time, and the effects that came of it. No key/value state is ever in it; prompts and tokens are, as ids.
+A step is an event, its time, and its effects. A log never has KV cache; it has prompts and tokens,
+as token ids.
 """
 
 from enum import Enum
@@ -20,15 +21,18 @@ FORMAT = 2
 
 
 class Header(msgspec.Struct, frozen=True, tag="baton_log"):
-    """First in a file. Its layout stays in every version of the format: two versions must be able to say so."""
+    """The first record of a file.
+
+    Its layout never changes, so that every version can recognise a file of another version.
+    """
 
     format: int
     protocol: int
-    version: str  # of Baton, for people
+    version: str  # of Baton; for people
 
 
 class CoreKind(Enum):
-    """The core object of a process that a step is about."""
+    """The core object that a step belongs to."""
 
     LEADER = "leader"
     RANK = "rank"
@@ -47,7 +51,7 @@ AnyEffect = Effect | Say | RankEffect | Raised
 
 
 class Step(msgspec.Struct, frozen=True, tag="step", forbid_unknown_fields=True):
-    """One event and all that came of it."""
+    """One event and its effects."""
 
     at: Micros
     core: CoreKind

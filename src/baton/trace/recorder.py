@@ -1,4 +1,4 @@
-"""The log of a process while it is written: each step is kept until something comes of it, then handed to a sink.
+"""Writes the log of a process: a step is buffered until it has an effect, then goes to a sink.
 
 pump ──event──▶ Recorded ──event──▶ Leader, Rank or Front
                     └──Step──▶ Recorder ──whole frames──▶ Sink     written before the effects of the step are performed
@@ -18,7 +18,7 @@ from baton.core.parts import FrontParts, LeaderParts, RankParts
 from baton.trace import log
 from baton.trace.coding import encode
 
-KEEP_BYTES = 1 << 20  # unwritten, at most
+KEEP_BYTES = 1 << 20  # most that is buffered
 KINDS: Mapping[type[log.Parts], log.CoreKind] = MappingProxyType(
     {LeaderParts: log.CoreKind.LEADER, RankParts: log.CoreKind.RANK, FrontParts: log.CoreKind.FRONT}
 )
@@ -28,10 +28,10 @@ F = TypeVar("F", bound=log.AnyEffect)
 
 
 class Sink(Protocol):
-    """Where a log's bytes go."""
+    """The destination of a log's bytes."""
 
     def write(self, data: bytes, /) -> None:
-        """Take some whole frames."""
+        """Write some complete frames."""
         ...
 
 
@@ -45,7 +45,8 @@ class Recorder:
         self.write(log.Header(log.FORMAT, PROTOCOL, __version__))
 
     def write(self, record: log.Record) -> None:
-        """Add a record; it reaches the sink with the next `flush`, or when much has been kept."""
+        """Add a record. It reaches the sink at the next
+        `flush`, or once KEEP_BYTES are buffered."""
         frame = encode(record)
         self._kept.append(frame)
         self._size += len(frame)
@@ -53,14 +54,14 @@ class Recorder:
             self.flush()
 
     def flush(self) -> None:
-        """Hand over what was kept."""
+        """Write the buffered records to the sink."""
         if self._kept:
             kept, self._kept, self._size = self._kept, [], 0
             self._sink.write(b"".join(kept))
 
 
 class Recorded(Core[E, F], Generic[E, F]):
-    """Implements Core: another one, of which every step is written down."""
+    """Implements Core around another core, and records every step."""
 
     def __init__(self, kind: log.CoreKind, core: Core[E, F], recorder: Recorder) -> None:
         self._kind, self._core, self._recorder = kind, core, recorder
@@ -84,6 +85,6 @@ class Recorded(Core[E, F], Generic[E, F]):
 
 
 def recorded(core: Core[Any, Any], parts: log.Parts, recorder: Recorder) -> Core[Any, Any]:
-    """A core object that was made of these parts, every step of which is written down."""
+    """Record that `core` was made of `parts`, and wrap it so that every step is recorded."""
     recorder.write(parts)
     return Recorded(KINDS[type(parts)], core, recorder)

@@ -1,6 +1,6 @@
 """Feeds the events of a log to fresh core objects and compares the effects, step by step.
 
-The first step that differs is named; what follows it is not played, for the two runs have parted.
+The replay ends at the first step that differs: after it the two runs have different states.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,12 +23,15 @@ EVENTS: Mapping[CoreKind, Any] = MappingProxyType(
 
 
 def make(parts: Parts, plans: Plans) -> Core[Any, Any]:
-    """The core object that is made of these parts."""
+    """Make the core object that these parts describe."""
     return parts.make() if isinstance(parts, FrontParts) else parts.make(plans)
 
 
 class Replay:
-    """One log being replayed. `steps` have been played; they were the same if no Difference was returned."""
+    """One log being replayed.
+
+    `steps` counts the steps replayed so far. All were the same unless `feed` returned a Difference.
+    """
 
     def __init__(self, make: Make = make) -> None:
         self._make = make
@@ -38,10 +41,10 @@ class Replay:
         self.steps = 0
 
     def feed(self, record: Record) -> Difference | None:
-        """Take the next record; the first difference, if it is in this one.
+        """Replay the next record; returns a Difference if this step is the first that differs.
 
         Raises:
-            Damaged: a record that cannot stand here, or parts of which nothing can be made
+            Damaged: a record is out of place, or no core object can be made of its parts
         """
         if self._header is None:
             self._begin(record)
@@ -80,7 +83,7 @@ class Replay:
         came: tuple[AnyEffect, ...]
         try:
             came = tuple(self._cores[step.core].step(step.event, step.at))
-        except Exception as error:  # noqa: BLE001  (what a core raises is an outcome, as it was when this was written)
+        except Exception as error:  # noqa: BLE001  (an exception is an outcome of the step: the log has it too)
             came = (Raised(type(error).__name__, str(error)),)
         found = first_difference(step.effects, came)
         if found is None:

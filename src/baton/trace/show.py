@@ -1,4 +1,4 @@
-"""A record in one line, for people."""
+"""Formats a record as one line, for people."""
 
 from collections import Counter
 
@@ -11,7 +11,7 @@ from baton.trace.log import AnyEffect, AnyEvent, Header, Raised, Record, Step
 
 
 def line(number: int, record: Record) -> str:
-    """The record; `number` counts the steps, from 1."""
+    """Format a record; `number` is the number of the step, from 1."""
     match record:
         case Header():
             return f"baton {record.version}, format {record.format}, protocol {record.protocol}"
@@ -25,7 +25,7 @@ def line(number: int, record: Record) -> str:
 
 
 def _about(event: AnyEvent) -> str:
-    """The room that an event is about, if it is about one."""
+    """Name the room of an event; empty if the event has none."""
     key = getattr(event.message, "key", None) if isinstance(event, MessageReceived) else None
     return f" {key.room[:8]}.{key.epoch}" if isinstance(key, Key) else ""
 

@@ -1,4 +1,4 @@
-"""Frames to bytes and back: msgpack, strictly typed, nothing else."""
+"""Encodes frames as bytes and decodes them: msgpack, strictly typed."""
 
 import msgspec
 
@@ -12,10 +12,11 @@ _decoder: msgspec.msgpack.Decoder[AnyFrame] = msgspec.msgpack.Decoder(AnyFrame)
 
 
 def encode(frame: AnyFrame) -> bytes:
-    """One frame as bytes.
+    """Encode one frame.
 
     Raises:
-        Bug: larger than `MAX_FRAME_BYTES`; it could never arrive, and everything behind it would wait
+        Bug: the frame is larger than `MAX_FRAME_BYTES`. The receiver would refuse it, and every
+            later message of the session would wait behind it.
     """
     raw = _encoder.encode(frame)
     if len(raw) > MAX_FRAME_BYTES:
@@ -24,10 +25,10 @@ def encode(frame: AnyFrame) -> bytes:
 
 
 def decode(raw: bytes) -> AnyFrame:
-    """One frame from bytes of unknown origin.
+    """Decode one frame from bytes of unknown origin.
 
     Raises:
-        PeerError: not a frame of this protocol, or larger than `MAX_FRAME_BYTES`
+        PeerError: the bytes are not a frame of this protocol, or more than `MAX_FRAME_BYTES`
     """
     if len(raw) > MAX_FRAME_BYTES:
         raise PeerError(f"a frame of {len(raw)} bytes; the limit is {MAX_FRAME_BYTES}")

@@ -4,7 +4,7 @@ import pytest
 from tests.core.build import KV, manifest, settings
 from tests.core.driven import Driven
 
-from baton.core.agreement import Met, Report
+from baton.core.agreement import ConnectResult, Report
 from baton.core.effects import Dial, HangUp, Issue, Send
 from baton.core.events import GatewayConnected, MessageReceived, PeerConnected, PeerLost, RankReported, TimerDue
 from baton.core.ids import Boot, Micros, Rank
@@ -28,7 +28,7 @@ def introduced() -> Driven:
 def met(leader: Driven, now: int) -> None:
     """Its rank has connected."""
     chain = leader.worker.agreement.chain
-    report = Report(Rank(0), DECODE, chain.seq, chain.value, (), (), (), (Met(PREFILL, ""),), (), 0)
+    report = Report(Rank(0), DECODE, chain.seq, chain.value, (), (), (), (ConnectResult(PREFILL, ""),), (), 0)
     leader.step(RankReported(report), Micros(now))
 
 
@@ -53,7 +53,7 @@ def test_who_never_answers_is_forgotten_with_its_connections_and_its_link():
     effects = leader.effects()
     assert Send(GATEWAY, Unpaired(PREFILL, "not paired in 10000 ms: its leader has not answered")) in effects
     assert HangUp(PREFILL) in effects
-    assert [e.plan.part for e in effects if isinstance(e, Issue)] == [(PREFILL,)]
+    assert [e.plan.disconnect for e in effects if isinstance(e, Issue)] == [(PREFILL,)]
     assert leader.worker.marks[Mark.NOT_PAIRED] == 1
     assert pairing_timer(leader) is None
 

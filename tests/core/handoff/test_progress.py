@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from tests.core.build import key, manifest, settings, ticket
 from tests.core.driven import Driven
 
-from baton.core.agreement import Ballot, Fetch, Met, Report, Vote
+from baton.core.agreement import Ballot, ConnectResult, Fetch, Report, Vote
 from baton.core.effects import Issue, Send
 from baton.core.events import GatewayConnected, MessageReceived, PeerConnected, RankReported, TimerDue
 from baton.core.handoff.progress import SHARE, ProgressTracker
@@ -132,7 +132,7 @@ def decode() -> Bench:
     bench.hear(Introduce(Boot(2), "inproc://p", manifest("prefill", 2)), 0, sender=1)
     bench.leader.step(PeerConnected(Boot(2)), Micros(0))
     bench.drain()
-    bench.report(0, met=(Met(Boot(2), ""),))
+    bench.report(0, connected=(ConnectResult(Boot(2), ""),))
     (hello,) = bench.said(Hello)
     bench.hear(HelloBack(hello.plan), 0)
     bench.hear(ticket(1), 0, sender=1)

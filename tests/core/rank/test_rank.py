@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from tests.core.build import KV, key, manifest
 from tests.core.driven import T0, report_of
 
-from baton.core.agreement import Ballot, Fetch, Hold, Meet, StepPlan, Suspect, Vote
+from baton.core.agreement import Ballot, ConnectOrder, Fetch, Hold, StepPlan, Suspect, Vote
 from baton.core.ids import Boot, Page, RankId, Seal, Seq
 from baton.core.messages import BlockRun, LegSums
 from baton.core.rank.fetches import MAX_TRIES
@@ -27,7 +27,7 @@ def order(number: int, *, first: int = 0, count: int = 1, follows: int | None = 
 def made(*fetch: Fetch) -> tuple[RankCore, list[RankEffect]]:
     ours, theirs = manifest("decode", 3), manifest("prefill", 2)
     core = RankCore(rank=0, boot=Boot(3), placements=[ours.placement(0)], seal=True)
-    (connect,) = core.step(StepPlan(Seq(1), meet=(Meet(theirs, "shm"),)), T0)
+    (connect,) = core.step(StepPlan(Seq(1), connect=(ConnectOrder(theirs, "shm"),)), T0)
     assert isinstance(connect, Connect)
     core.step(Connected(RankId(Boot(2), Boot(2), 0), ""), T0)
     return core, core.step(StepPlan(Seq(2), hold=(Hold(KEY, {KV: (Page(5), Page(6))}),), fetch=fetch), T0)
@@ -111,7 +111,7 @@ def of_two(number: int = 1, *, patient: bool = True, tell: bool = True) -> tuple
     other = replace(one.ranks[0], boot=Boot(12), rank=1, tp_rank=1)
     theirs = replace(one, tp=2, ranks=(one.ranks[0], other))
     core = RankCore(rank=0, boot=Boot(3), placements=[ours.placement(0)], seal=True)
-    core.step(StepPlan(Seq(1), meet=(Meet(theirs, "shm"),)), T0)
+    core.step(StepPlan(Seq(1), connect=(ConnectOrder(theirs, "shm"),)), T0)
     for rank in theirs.ranks:
         core.step(Connected(RankId(Boot(2), rank.boot, rank.rank), ""), T0)
     run = BlockRun(0, 2, (Page(3), Page(4)))

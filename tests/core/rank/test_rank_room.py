@@ -10,7 +10,7 @@ from tests.core.build import KV, key, manifest
 from tests.core.driven import T0, report_of
 from tests.core.rank.test_rank import order
 
-from baton.core.agreement import Hold, Meet, Offload, Restore, StepPlan
+from baton.core.agreement import ConnectOrder, Hold, Offload, Restore, StepPlan
 from baton.core.errors import Bug
 from baton.core.ids import Boot, Page, RankId, Seq
 from baton.core.rank.rank import RankCore
@@ -90,7 +90,7 @@ class RankBench:
         self.core = RankCore(rank=0, boot=Boot(3), placements=[ours.placement(0)], seal=True)
         self.seq, self.orders = 0, 0
         self.pending: list[RankEffect] = []
-        self.plan(meet=(Meet(theirs, "shm"),))
+        self.plan(connect=(ConnectOrder(theirs, "shm"),))
         self.take(self.core.step(Connected(RankId(Boot(2), Boot(2), 0), ""), T0))
 
     def plan(self, **what: tuple[object, ...]) -> None:

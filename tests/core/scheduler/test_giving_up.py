@@ -52,7 +52,7 @@ class Ranks:
             ballots=(),
             quiet=(),
             steps=(StepResult(self.seq, rows),) if ended else (),
-            met=(),
+            connected=(),
             rehashed=(),
             reads=0,
             wedged=(wedged,) if wedged is not None else (),

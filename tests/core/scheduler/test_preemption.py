@@ -1,4 +1,4 @@
-"""Retraction: who gives way, what becomes of its state, when it comes back, and that nobody else waits for it."""
+"""Preemption: who gives way, what becomes of its state, when it comes back, and that nobody else waits for it."""
 
 from collections import Counter
 from typing import Any
@@ -70,7 +70,7 @@ def until(world: World, state: RoomState, steps: int = 400) -> Any:
 
 
 @pytest.mark.parametrize("table", [DECODE, UNIFIED])
-def test_the_table_of_retraction_is_exactly_this(table: dict) -> None:
+def test_the_table_of_preemption_is_exactly_this(table: dict) -> None:
     away = (RoomState.OFFLOADING, RoomState.OFFLOADED, RoomState.RESTORING)
     found = {(s, saw): table.get((s, saw)) for s in away for saw in Saw}
     legal = {at: to for at, to in found.items() if to is not None}
@@ -84,7 +84,7 @@ def test_the_table_of_retraction_is_exactly_this(table: dict) -> None:
 
 
 @pytest.mark.parametrize("unified", [False, True])
-def test_rooms_are_retracted_again_and_again_and_say_the_same(unified: bool) -> None:
+def test_rooms_are_preempted_again_and_again_and_say_the_same(unified: bool) -> None:
     world = pressed(unified=unified, host_bytes=PLENTY)
     for n in range(1, 5):
         world.submit(submit(n, prompt(7, n), max_tokens=17))
@@ -197,7 +197,7 @@ def test_a_room_that_is_away_is_overtaken_a_bounded_number_of_times() -> None:
     assert world.clean
 
 
-def test_between_two_retractions_a_room_says_something() -> None:
+def test_between_two_preemptions_a_room_says_something() -> None:
     world = pressed(host_bytes=PLENTY)
     plans: list[StepPlan] = []
     rank = world.nodes[Boot(D)].rank

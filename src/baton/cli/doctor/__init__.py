@@ -1,1 +1,1 @@
-"""`baton doctor`: what is here, what works, and what to do about what does not."""
+"""`baton doctor`: checks what is installed and what works, and names remedies."""

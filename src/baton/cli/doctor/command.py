@@ -53,7 +53,7 @@ def _examine(port: int, settings: FabricSettings) -> "Iterator[Finding]":
 
 
 def listening(port: int) -> "Finding":
-    """Whether a service can take the port."""
+    """Check whether a service can listen on the port."""
     from baton.cli.doctor.finding import ok, warning
     from baton.cli.ports import free_port
     from baton.core.errors import ConfigError

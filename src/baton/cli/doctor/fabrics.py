@@ -1,4 +1,4 @@
-"""Findings about fabrics: each one is tried between two processes, every byte compared."""
+"""Findings about fabrics: each is tried between two processes, and every byte is compared."""
 
 import os
 import re
@@ -18,11 +18,11 @@ from baton.ports.fabric_settings import FabricSettings
 
 LIMIT_S = 60.0
 NOTHING: Mapping[str, str] = MappingProxyType({})
-TALKATIVE = {"UCX_LOG_LEVEL": "info", "UCX_PROTO_INFO": "y"}  # has UCX say how it reads
+TALKATIVE = {"UCX_LOG_LEVEL": "info", "UCX_PROTO_INFO": "y"}  # makes UCX log how it reads
 
 
 def fabrics(settings: FabricSettings) -> Iterator[Finding]:
-    """All that Baton knows."""
+    """Yield findings about all fabrics that Baton has."""
     obstacles = available()
     tried = {name: attempt(name, settings) for name, obstacle in obstacles.items() if not obstacle}
     yield from judge(obstacles, tried)
@@ -32,11 +32,11 @@ def fabrics(settings: FabricSettings) -> Iterator[Finding]:
 
 
 def judge(obstacles: Mapping[str, str], tried: Mapping[str, Tried]) -> Iterator[Finding]:
-    """What the trials amount to."""
+    """Turn the results of the trials into findings."""
     for name, obstacle in obstacles.items():
         if obstacle:
             said, _, remedy = obstacle.partition(": ")
-            missing = said == "not installed"  # then nobody asked for it
+            missing = said == "not installed"  # an optional package that nobody asked for
             yield ok("fabrics", name, said, remedy) if missing else warning("fabrics", name, said, remedy)
             continue
         found = tried[name].found
@@ -57,7 +57,10 @@ def judge(obstacles: Mapping[str, str], tried: Mapping[str, Tried]) -> Iterator[
 
 
 def attempt(kind: str, settings: FabricSettings = DEFAULTS, *, env: Mapping[str, str] = NOTHING) -> Tried:
-    """Start a source and a reader, with these settings and more environment; let one read the other, end both."""
+    """Run a trial: start a source and a reader with these settings, and stop both after the read.
+
+    `env` is added to the environment of both.
+    """
     command = [sys.executable, "-P", "-m", "baton.cli.doctor.probe"]
     pipe, env, given = subprocess.PIPE, {**os.environ, **TALKATIVE, **env}, msgspec.json.encode(settings).decode()
     source = subprocess.Popen(
@@ -93,7 +96,10 @@ def _read(command: list[str], exposed: str, env: Mapping[str, str]) -> Tried:
 
 
 def transport(log: str) -> str:
-    """By what UCX reads the most bytes, as its protocol table says: e.g. cma/memory, tcp/lo, rc_mlx5/mlx5_0:1."""
+    """Return the transport that UCX uses for the largest reads, from its protocol table.
+
+    For example cma/memory, tcp/lo or rc_mlx5/mlx5_0:1.
+    """
     section = log.rpartition("remote memory read by ucp_get")
     found = re.findall(r"\|\s*\S*inf\s*\|[^|]*\|\s*([^|]+?)\s*\|", section[2])
     return found[0] if section[1] and found else ""

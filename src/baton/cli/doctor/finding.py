@@ -1,4 +1,4 @@
-"""What the doctor says about one thing."""
+"""Findings: what the doctor reports about one thing."""
 
 from enum import Enum
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class State(Enum):
-    """How bad it is: a problem keeps something from working, a warning makes it slow or may do so later."""
+    """Severity: a problem keeps something from working; a warning makes it slow, or may later."""
 
     OK = "ok"
     WARNING = "warning"
@@ -14,7 +14,7 @@ class State(Enum):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One line. `remedy` says what to do; empty where nothing needs to be done."""
+    """One line of the report. `remedy` says what to do; empty if there is nothing to do."""
 
     area: str
     what: str
@@ -24,15 +24,15 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def ok(area: str, what: str, said: str, remedy: str = "") -> Finding:
-    """Nothing to complain of; a remedy here is only an offer."""
+    """Make a finding without fault; a remedy here is only a suggestion."""
     return Finding(area, what, State.OK, said, remedy)
 
 
 def warning(area: str, what: str, said: str, remedy: str) -> Finding:
-    """It works, but."""
+    """Make a finding about something that works, but slowly or not safely."""
     return Finding(area, what, State.WARNING, said, remedy)
 
 
 def problem(area: str, what: str, said: str, remedy: str) -> Finding:
-    """It does not work."""
+    """Make a finding about something that does not work."""
     return Finding(area, what, State.PROBLEM, said, remedy)

@@ -20,7 +20,7 @@ Version = Callable[[str], str | None]
 
 
 def version(name: str) -> str | None:
-    """Of an installed distribution, None if there is none."""
+    """Return the version of an installed distribution, or None."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -28,13 +28,13 @@ def version(name: str) -> str | None:
 
 
 def required() -> list[str]:
-    """Names of the packages that Baton cannot do without, from its own metadata."""
+    """Return the names of the packages that Baton requires, from its own metadata."""
     lines = metadata.requires("baton-llm") or []
     return [found.group() for line in lines if "extra ==" not in line and (found := NEEDED.match(line))]
 
 
 def packages(names: list[str], version: Version = version) -> Iterator[Finding]:
-    """Ourselves, what we need, and what may be added."""
+    """Check Baton itself, the required packages and the optional ones."""
     yield ok("installed", "baton", f"{__version__}, Python {platform.python_version()}")
     missing = [name for name in names if version(name) is None]
     if missing:
@@ -48,7 +48,7 @@ def packages(names: list[str], version: Version = version) -> Iterator[Finding]:
 
 
 def accelerators() -> Finding:
-    """GPUs, as PyTorch sees them."""
+    """Report the GPUs that PyTorch sees."""
     try:
         import torch
     except ImportError as error:
@@ -62,7 +62,7 @@ def accelerators() -> Finding:
 
 
 def trial() -> Finding:
-    """The model that `baton serve` takes when none is named."""
+    """Check the trial model, which `baton serve` takes if no model is named."""
     from baton.cli.models import TRIAL, is_complete, trial_directory
 
     if is_complete(trial_directory()):

@@ -18,7 +18,7 @@ FAST = ("avx512_bf16", "amx_bf16", "avx512f", "avx2")
 
 
 def machine(root: Path = Path("/")) -> Iterator[Finding]:
-    """Everything about this machine."""
+    """Yield all findings about this machine."""
     yield kernel(os.uname().release)
     yield cores(len(available_cores()), quota(root), flags(root))
     yield memory(available_bytes(root))
@@ -31,7 +31,7 @@ def machine(root: Path = Path("/")) -> Iterator[Finding]:
 
 
 def kernel(release: str) -> Finding:
-    """Sealed memory files that stay writable for their owner need Linux 5.1."""
+    """Check the kernel: sealed memory files that their owner may write need Linux 5.1."""
     version = tuple(int(part) for part in release.split("-")[0].split(".")[:2] if part.isdecimal())
     if version < (5, 1):
         return problem("machine", "kernel", f"Linux {release}", "Linux 5.1 or newer is needed, for sealed memory files")
@@ -39,19 +39,19 @@ def kernel(release: str) -> Finding:
 
 
 def quota(root: Path) -> float | None:
-    """Cores that our cgroup may use, None without a limit."""
+    """Return the number of cores that our cgroup may use; None = no limit."""
     limit, _, period = _text(root / "sys/fs/cgroup/cpu.max").partition(" ")
     return int(limit) / int(period) if limit.isdecimal() and period.isdecimal() else None
 
 
 def flags(root: Path) -> set[str]:
-    """What the processor can do, as /proc/cpuinfo names it."""
+    """Return the processor's features, as /proc/cpuinfo names them."""
     lines = _text(root / "proc/cpuinfo").splitlines()
     return set(next((line.split(":")[1].split() for line in lines if line.startswith(("flags", "Features"))), []))
 
 
 def cores(count: int, limit: float | None, can: set[str]) -> Finding:
-    """A split service has at least two workers, each with a core of its own."""
+    """Check the cores: a split service has at least two workers, which need a core each."""
     fast = next((name for name in FAST if name in can), "no vector extension that PyTorch is fast with")
     said = f"{count} cores for this process, {fast}"
     if limit is not None and limit < count:
@@ -67,7 +67,7 @@ def cores(count: int, limit: float | None, can: set[str]) -> Finding:
 
 
 def memory(there: int) -> Finding:
-    """For pools and weights."""
+    """Check the memory for pools and weights."""
     said = f"{there / GIB:.1f} GiB available to this process"
     if there < LEAST_MEMORY:
         return warning("machine", "memory", said, "make pools smaller: --kv-memory 256MiB")
@@ -75,7 +75,7 @@ def memory(there: int) -> Finding:
 
 
 def huge_pages(root: Path) -> Finding:
-    """Pools are shared memory; the kernel may back it with huge pages by itself."""
+    """Check huge pages: pools are shared memory, which the kernel can back with huge pages."""
     policy = _chosen(_text(root / "sys/kernel/mm/transparent_hugepage/shmem_enabled"))
     reserved = next(
         (line.split()[1] for line in _text(root / "proc/meminfo").splitlines() if line.startswith("HugePages_T")), "0"
@@ -86,7 +86,7 @@ def huge_pages(root: Path) -> Finding:
 
 
 def open_files(hard: int) -> Finding:
-    """Each stream is a socket of the gateway, which raises its soft limit to the hard one by itself."""
+    """Check the limit on open files: each stream is a socket of the gateway."""
     if hard != resource.RLIM_INFINITY and hard < LEAST_FILES:
         remedy = f"ulimit -Hn {LEAST_FILES} as root; in a container: --ulimit nofile={LEAST_FILES}"
         return warning("machine", "open files", f"at most {hard}; each stream takes one", remedy)
@@ -94,7 +94,7 @@ def open_files(hard: int) -> Finding:
 
 
 def locked(limit: int, *, rdma: bool) -> Finding:
-    """RDMA registers pools, which locks them."""
+    """Check the limit on locked memory: RDMA registers pools, which locks them."""
     if limit == resource.RLIM_INFINITY:
         return ok("machine", "locked memory", "no limit")
     said = f"at most {limit >> 10} KiB"
@@ -104,14 +104,14 @@ def locked(limit: int, *, rdma: bool) -> Finding:
 
 
 def shared_memory(total: int) -> Finding:
-    """UCX keeps its queues there; Baton's own pools do not lie there."""
+    """Check /dev/shm, where UCX keeps its queues; Baton's pools are elsewhere."""
     if total < LEAST_SHM:
         return warning("machine", "/dev/shm", f"{total >> 20} MiB; UCX needs some", "in a container: --shm-size 1g")
     return ok("machine", "/dev/shm", f"{total / GIB:.1f} GiB")
 
 
 def ptrace(scope: str) -> Finding:
-    """Who may read another process's memory (Yama); UCX does on one host."""
+    """Check who may read another process's memory (Yama); UCX does so on one host."""
     if scope in ("", "0"):
         return ok("machine", "ptrace scope", "not restricted" if scope == "0" else "no such restriction in this kernel")
     remedy = "sysctl kernel.yama.ptrace_scope=0, or --cap-add SYS_PTRACE in a container; shm does not need it"
@@ -121,7 +121,7 @@ def ptrace(scope: str) -> Finding:
 
 
 def rdma(devices: list[str]) -> Finding:
-    """Network cards that read remote memory themselves."""
+    """Report network cards that can do RDMA."""
     return ok("machine", "RDMA devices", ", ".join(devices) or "none")
 
 

@@ -1,7 +1,7 @@
-"""What a pair of hosts would use: the trial of NIXL again with the short cuts of one host switched off.
+"""Finds the transport between two hosts: tries NIXL again without shared memory.
 
-UCX chooses transport and device when it connects, by what both ends have, so this is tried and not looked up. The answer is
-this host's half of the truth: the other host must have the same.
+UCX chooses transport and device when it connects, from what both ends have, so this can only be
+found by trying. The answer is about this host; the other host must have the same transports.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ WHAT = "other hosts"
 
 
 def other_hosts(tried: Tried, *, rdma: Sequence[str], interfaces: Sequence[str]) -> Finding:
-    """By which protocol and device NIXL would read from another host."""
+    """Report the protocol and device with which NIXL would read from another host."""
     if tried.found.why:
         return warning(
             "fabrics", WHAT, f"nixl without shared memory: {tried.found.why}", "name its network device with --fabric-device"
@@ -37,12 +37,13 @@ def other_hosts(tried: Tried, *, rdma: Sequence[str], interfaces: Sequence[str])
 
 
 def rdma_devices(root: Path = Path("/")) -> list[str]:
-    """Names as UCX takes them, e.g. mlx5_0:1, of ports that are up. `root` is where sys/ is found."""
+    """Return UCX's names (mlx5_0:1) of the RDMA ports
+    that are up. `root` is where sys/ is found."""
     states = sorted((root / "sys/class/infiniband").glob("*/ports/*/state"))
     return [f"{s.parents[2].name}:{s.parent.name}" for s in states if "ACTIVE" in s.read_text()]
 
 
 def interfaces(root: Path = Path("/")) -> list[str]:
-    """Network interfaces that are up, but for loopback."""
+    """Return the network interfaces that are up, without loopback."""
     states = sorted((root / "sys/class/net").glob("*/operstate"))
     return [s.parent.name for s in states if s.parent.name != "lo" and s.read_text().strip() == "up"]

@@ -3,8 +3,8 @@
     doctor ──starts──▶ source: makes a pool, prints what it exposes, waits for the end of its stdin
        └────starts──▶ reader: takes that line on stdin, reads through the fabric's port, prints what it found
 
-Both are children of the doctor, as workers are of a service, and each may crash without harm. A transfer library writes
-to stdout as it likes, so our lines begin with a mark.
+Both are children of the doctor, and each may crash without harm. Transfer libraries write to
+stdout, too, so our lines begin with a mark.
 
 python -m baton.cli.doctor.probe source|reader KIND SETTINGS      (fabric settings as JSON)
 """
@@ -36,7 +36,7 @@ PATIENCE_S = 10.0
 
 
 class Exposed(msgspec.Struct):
-    """What the source says."""
+    """The source's message."""
 
     exposure: bytes
     pid: int
@@ -44,7 +44,7 @@ class Exposed(msgspec.Struct):
 
 
 class ProbeResult(msgspec.Struct):
-    """What the reader says. `why` is empty when every byte was right."""
+    """The reader's result; `why` is empty if every byte was right."""
 
     why: str = ""
     gbytes_s: float = 0.0  # best round
@@ -53,14 +53,14 @@ class ProbeResult(msgspec.Struct):
 
 
 class Tried(msgspec.Struct):
-    """What two processes found about one fabric, and the UCX transport that moved the bytes ("" if none is named)."""
+    """The result of a trial, and the UCX transport that moved the bytes ("" if none is named)."""
 
     found: ProbeResult
     transport: str = ""
 
 
 def pattern(nbytes: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-    """uint8 [nbytes] in which every 8 bytes differ from every other 8."""
+    """Return uint8 [nbytes] in which all words of 8 bytes differ."""
     return (np.arange(nbytes // 8, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)).view(np.uint8)
 
 
@@ -75,7 +75,7 @@ def source(kind: str, settings: FabricSettings) -> None:
 
 
 def reader(kind: str, settings: FabricSettings) -> None:
-    """Read the source's pool, and say what came of it."""
+    """Read the source's pool and print the result."""
     exposed = msgspec.json.decode(sys.stdin.readline(), type=Exposed)
     fabric = build(kind, READER, 0, wake=lambda: None, clock=MonotonicClock(), settings=settings)
     pool = HostPool(POOL_BYTES)
@@ -101,7 +101,7 @@ def reader(kind: str, settings: FabricSettings) -> None:
 
 
 def _time(fabric: Fabric, peer: RankId, copies: Copies, number: int) -> float:
-    """Seconds of one read. Raises BatonError when it does not end well."""
+    """Return the seconds that one read takes. Raises BatonError if the read fails."""
     handle, began = Handle(number), time.perf_counter()
     fabric.submit(handle, peer, [copies], deadline=Micros(int(PATIENCE_S * 1e6)))
     while time.perf_counter() - began < PATIENCE_S + 2:
@@ -119,7 +119,10 @@ class _IoVec(ctypes.Structure):
 
 
 def read_process(pid: int, address: int) -> str:
-    """Read a few bytes of another process by process_vm_readv, as UCX does on one host (CMA); why not, or empty."""
+    """Read a few bytes of another process with process_vm_readv, as UCX does on one host (CMA).
+
+    Returns why it failed; empty if it worked.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     buffer = ctypes.create_string_buffer(64)
     ours, theirs = _IoVec(ctypes.addressof(buffer), 64), _IoVec(address, 64)

@@ -1,6 +1,6 @@
 """Which prefill workers a decode worker can read from.
 
-gateway ──Introduce──▶ decode ──Meet (plan), Dial──▶ ranks connect, session comes up ──Hello──▶ prefill
+gateway ──Introduce──▶ decode ──ConnectOrder (plan), Dial──▶ ranks connect, session comes up ──Hello──▶ prefill
                           └──Paired | Unpaired──▶ every gateway ◀── HelloBack | Refused ──────────┘
 
 A worker that is introduced is paired within a stated time or forgotten, with its connections and the link that was dialled to
@@ -9,7 +9,7 @@ it: it may have ended before it was dialled. Its gateway introduces it again for
 
 import msgspec
 
-from baton.core.agreement import Meet
+from baton.core.agreement import ConnectOrder
 from baton.core.errors import BatonError, Mismatch
 from baton.core.handoff.plan import PairPlan
 from baton.core.handoff.plans import Plans
@@ -24,7 +24,7 @@ class Partner(msgspec.Struct):
     manifest: Manifest
     plan: PairPlan
     fabric: str
-    met: set[Rank]  # our ranks that have connected
+    connected: set[Rank]  # our ranks that have connected
     until: Micros  # it is paired by then, or given up
     session: bool = False
     asked: bool = False
@@ -46,7 +46,7 @@ class Partners:
         self._placements: list[Placement] = [ours.placement(r.rank) for r in ours.ranks]
         self._known: dict[Boot, Partner] = {}
 
-    def introduce(self, manifest: Manifest, plans: Plans, *, until: Micros) -> tuple[Meet | None, str]:
+    def introduce(self, manifest: Manifest, plans: Plans, *, until: Micros) -> tuple[ConnectOrder | None, str]:
         """The connection to order from the ranks, or why there can be none. until: when it is given up if it is not paired."""
         if manifest.boot in self._known:
             return None, ""
@@ -57,7 +57,7 @@ class Partners:
         except BatonError as error:  # every reason of ours why two workers do not fit
             return None, str(error)
         self._known[manifest.boot] = Partner(manifest, plan, fabric, set(), until)
-        return Meet(manifest, fabric), ""
+        return ConnectOrder(manifest, fabric), ""
 
     def find(self, boot: Boot) -> Partner | None:
         """A known worker."""
@@ -70,7 +70,7 @@ class Partners:
     def ready_to_ask(self, boot: Boot) -> Partner | None:
         """The worker if its Hello is due now: session up, all our ranks connected, not asked yet."""
         partner = self._known.get(boot)
-        if partner is None or partner.asked or not partner.session or len(partner.met) < len(self._ours.ranks):
+        if partner is None or partner.asked or not partner.session or len(partner.connected) < len(self._ours.ranks):
             return None
         partner.asked = True
         return partner

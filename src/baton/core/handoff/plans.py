@@ -1,8 +1,7 @@
 """Plans between workers, each built and proved once, however many roles of a process ask for it.
 
-    DecodeLeader ──┐
-    RankCore ──────┼──▶ Plans ──▶ pair        whoever makes them (core/parts.py) gives one object to all
-    PrefillLeader ─┘
+    Leader ────┐
+    RankCore ──┴──▶ Plans ──▶ pair        whoever makes them (core/parts.py) gives one object to all
 
 A plan is a pure function of the placements of both sides, so who asked first makes no difference.
 """

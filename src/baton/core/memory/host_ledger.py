@@ -1,4 +1,4 @@
-"""What the states of retracted rooms take of host memory, rank by rank, as their leader counts it.
+"""What the states of preempted rooms take of host memory, rank by rank, as their leader counts it.
 
 Ranks hold different parts of a state (pipeline stages, sharded heads), and each has the same bound of its own.
 """

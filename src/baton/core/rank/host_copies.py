@@ -1,4 +1,4 @@
-"""A rank's part of retraction: a room's whole state out of its pages into the host store, and back into others.
+"""A rank's part of preemption: a room's whole state out of its pages into the host store, and back into others.
 
     Offload ──▶ Save + Digest of every group's blocks ──▶ vote          the sums stay here, the bytes in the store
     Restore ──▶ Load ──▶ Digest of the same blocks, where they lie now ──▶ equal sums: vote, Discard

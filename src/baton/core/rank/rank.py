@@ -109,10 +109,10 @@ class RankCore:
         self._chain.extend(plan)
         self.draft.applied()
         effects: list[RankEffect] = []
-        for meet in plan.meet:
-            effects += self.sources.meet(meet)
-        for boot in plan.part:
-            effects += self.sources.part(boot)
+        for connection in plan.connect:
+            effects += self.sources.connect(connection)
+        for boot in plan.disconnect:
+            effects += self.sources.disconnect(boot)
         for key in plan.drop:
             effects += self._drop(key)
         for key in plan.vacate:
@@ -217,7 +217,7 @@ class RankCore:
                 ballots=tuple(draft.ballots),
                 quiet=tuple(draft.quiet),
                 steps=tuple(map(step_sums, draft.done)),
-                met=tuple(draft.met),
+                connected=tuple(draft.connected),
                 rehashed=tuple(draft.rehashed),
                 reads=self.fetches.reads,
                 copies=len(self.host),

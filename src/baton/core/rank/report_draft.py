@@ -1,6 +1,6 @@
 """What a rank has seen since its last report, for the next one."""
 
-from baton.core.agreement import Ballot, Met, Rehashed, Wedged
+from baton.core.agreement import Ballot, ConnectResult, Rehashed, Wedged
 from baton.core.ids import Key
 from baton.core.work import BatchDone
 
@@ -13,7 +13,7 @@ class ReportDraft:
         self.ballots: list[Ballot] = []
         self.quiet: list[Key] = []
         self.done: list[BatchDone] = []
-        self.met: list[Met] = []
+        self.connected: list[ConnectResult] = []
         self.rehashed: list[Rehashed] = []
         self.wedged: list[Wedged] = []
 
@@ -36,9 +36,9 @@ class ReportDraft:
         self.done.append(done)
         self.changed = True
 
-    def connected(self, met: Met) -> None:
+    def add_connection(self, result: ConnectResult) -> None:
         """All connections to a worker's ranks are made, or one cannot be."""
-        self.met.append(met)
+        self.connected.append(result)
         self.changed = True
 
     def hashed(self, answer: Rehashed) -> None:

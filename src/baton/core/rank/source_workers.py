@@ -1,6 +1,6 @@
 """The workers that one rank reads from: what they are, the plan by which it reads, and the connections to their ranks.
 
-Meet ──▶ Connect, to every rank that holds something of ours ──▶ Connected, by each ──▶ Met
+ConnectOrder ──▶ Connect, to every rank that holds something of ours ──▶ Connected, by each ──▶ ConnectResult
 part ──▶ Disconnect
 """
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from baton.core.agreement import Meet, Met
+from baton.core.agreement import ConnectOrder, ConnectResult
 from baton.core.handoff.plan import Leg, PairPlan
 from baton.core.ids import Boot, Rank, RankId
 from baton.core.manifest import Manifest
@@ -43,16 +43,16 @@ class SourceWorkers:
         """Return the worker of that boot, or None if it is not known, or not any more."""
         return self._peers.get(boot)
 
-    def meet(self, meet: Meet) -> list[RankEffect]:
+    def connect(self, order: ConnectOrder) -> list[RankEffect]:
         """The leader has paired with a worker."""
-        core, theirs = self._core, meet.manifest
+        core, theirs = self._core, order.manifest
         plan = core.plans.pair([theirs.placement(r.rank) for r in theirs.ranks], core.placements)
         legs = plan.legs_into(core.rank)
         wanted = {leg.source: RankId(theirs.boot, theirs.ranks[leg.source].boot, Rank(leg.source)) for leg in legs}
-        self._peers[theirs.boot] = SourcePeer(theirs, meet.fabric, plan, tuple(legs), set(wanted.values()))
+        self._peers[theirs.boot] = SourcePeer(theirs, order.fabric, plan, tuple(legs), set(wanted.values()))
         if not wanted:
-            core.draft.connected(Met(theirs.boot, ""))
-        return [Connect(peer, theirs.ranks[peer.rank], meet.fabric) for peer in wanted.values()]
+            core.draft.add_connection(ConnectResult(theirs.boot, ""))
+        return [Connect(peer, theirs.ranks[peer.rank], order.fabric) for peer in wanted.values()]
 
     def connected(self, peer: RankId, why: str) -> None:
         """A Connect was answered; `why` is empty when it succeeded."""
@@ -62,9 +62,9 @@ class SourceWorkers:
         worker.waiting.discard(peer)
         worker.why = worker.why or why
         if not worker.waiting:
-            self._core.draft.connected(Met(peer.worker, worker.why))
+            self._core.draft.add_connection(ConnectResult(peer.worker, worker.why))
 
-    def part(self, boot: Boot) -> list[RankEffect]:
+    def disconnect(self, boot: Boot) -> list[RankEffect]:
         """The leader has lost a worker, or given it up; reads from it that no fabric has had yet end at once."""
         worker = self._peers.pop(boot, None)
         if worker is None:

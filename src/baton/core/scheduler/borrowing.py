@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from baton.core.agreement import Ballot, Fetch, Meet, Report, Vote
+from baton.core.agreement import Ballot, ConnectOrder, Fetch, Report, Vote
 from baton.core.errors import BatonError
 from baton.core.handoff.birth_sums import add_sums
 from baton.core.handoff.fetch_back import FetchBack, PrefillRates
@@ -41,7 +41,7 @@ class Lender(msgspec.Struct):
     """A decode worker that lends, and our ranks that are connected to it."""
 
     manifest: Manifest
-    met: set[Rank]
+    connected: set[Rank]
 
 
 class Borrowing(Stage[PrefillRoom]):
@@ -75,12 +75,12 @@ class Borrowing(Stage[PrefillRoom]):
             return
         if plan.digest == lends.plan:
             self._lenders[theirs.boot] = Lender(theirs, set())
-            self.worker.draft.meet.append(Meet(theirs, lends.fabric))
+            self.worker.draft.connect.append(ConnectOrder(theirs, lends.fabric))
 
     def peer_lost(self, boot: Boot, why: str) -> None:
         """A decode worker is gone; reads from it end."""
         if self._lenders.pop(boot, None) is not None:
-            self.worker.draft.part.append(boot)
+            self.worker.draft.disconnect.append(boot)
 
     def stepping(self, tokens: int) -> None:
         """A step of so many tokens begins."""
@@ -97,7 +97,7 @@ class Borrowing(Stage[PrefillRoom]):
     def admitted(self, room: PrefillRoom, reuse: Reuse) -> None:
         """A room has pages for its prompt: ask decode for what of it is not here, where that is worth it."""
         lender, lacking = self._lenders.get(room.ticket.decode), self._last_block(room) - self._block(room.done)
-        if lender is None or len(lender.met) < len(self.worker.placements) or lacking < self.worker.manifest.page_blocks:
+        if lender is None or len(lender.connected) < len(self.worker.placements) or lacking < self.worker.manifest.page_blocks:
             return
         if not self._pays(lacking):
             self.worker.marks[Mark.NOT_WORTH_IT] += 1
@@ -188,13 +188,13 @@ class Borrowing(Stage[PrefillRoom]):
         self.worker.draft.fetch.append(room.loan)
 
     def report(self, report: Report) -> None:
-        """A rank may have met lenders, or not have reached them."""
-        for met in report.met:
-            lender = self._lenders.get(met.peer)
-            if lender is not None and met.why:
-                self.peer_lost(met.peer, met.why)
+        """A rank may have connected to lenders, or not have reached them."""
+        for result in report.connected:
+            lender = self._lenders.get(result.peer)
+            if lender is not None and result.why:
+                self.peer_lost(result.peer, result.why)
             elif lender is not None:
-                lender.met.add(report.rank)
+                lender.connected.add(report.rank)
 
     def _loan_read(self, key: Key, order: int, vote: Vote, ballots: Mapping[Rank, Ballot]) -> None:
         room = self.worker.rooms[key]

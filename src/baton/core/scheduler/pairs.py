@@ -56,11 +56,11 @@ class Pairing(Stage[DecodeRoom]):
             self.worker.send(sender, Paired(message.prefill, partner.fabric))
             return
         until = Micros(self.worker.now + self.worker.settings.pair_ms * 1000)
-        meet, why = self.partners.introduce(message.manifest, self.worker.plans, until=until)
+        connection, why = self.partners.introduce(message.manifest, self.worker.plans, until=until)
         if why:
             self.worker.send(sender, Unpaired(message.prefill, why))
-        if meet is not None:
-            self.worker.draft.meet.append(meet)
+        if connection is not None:
+            self.worker.draft.connect.append(connection)
             self.worker.effects.append(Dial(message.address, message.prefill))
 
     def peer_up(self, boot: Boot) -> None:
@@ -93,7 +93,7 @@ class Pairing(Stage[DecodeRoom]):
         """Forget a prefill worker, with the connections to it, and tell the gateways why."""
         if self.partners.forget(boot) is None:
             return
-        self.worker.draft.part.append(boot)
+        self.worker.draft.disconnect.append(boot)
         self.worker.effects.append(HangUp(boot))
         self.worker.marks[Mark.UNPAIRED] += 1
         for gateway in self.worker.gateways:
@@ -106,12 +106,12 @@ class Pairing(Stage[DecodeRoom]):
 
     def report(self, report: Report) -> None:
         """A rank may have connected to workers, or not have reached them."""
-        for met in report.met:
-            partner = self.partners.find(met.peer)
+        for result in report.connected:
+            partner = self.partners.find(result.peer)
             if partner is None:
                 continue
-            if met.why:
-                self.unpair(met.peer, f"rank {report.rank} cannot reach it over {partner.fabric}: {met.why}")
+            if result.why:
+                self.unpair(result.peer, f"rank {report.rank} cannot reach it over {partner.fabric}: {result.why}")
             else:
-                partner.met.add(report.rank)
-                self._ask(met.peer)
+                partner.connected.add(report.rank)
+                self._ask(result.peer)

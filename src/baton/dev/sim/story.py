@@ -198,7 +198,7 @@ def ordered(plan: StepPlan) -> str:
         "commit": plan.commit,
         "batch": [r.key for r in plan.batch],
     }
-    parts = [f"{len(peers)} {what}" for what, peers in (("to meet", plan.meet), ("to part from", plan.part)) if peers]
+    parts = [f"{len(peers)} {what}" for what, peers in (("to meet", plan.connect), ("to part from", plan.disconnect)) if peers]
     parts += [f"{len(plan.inspect)} to inspect"] * bool(plan.inspect)
     parts += [f"{verb} {' '.join(short(k) for k in keys)}" for verb, keys in rooms.items() if keys]
     return f"plan {plan.seq}: {', '.join(parts)}"

@@ -1,11 +1,12 @@
-"""Attention on a CPU, on the pages where they lie: the compiled kernels behind AttentionBackend.
+"""Paged attention on a CPU: an AttentionBackend over compiled kernels.
 
-Few query rows (decode) go one by one over their blocks; more (prefill) go in tiles (Dao et al. 2022). Which kernel a row
-takes depends on its own segment alone. Where rows can be multiplied as they lie they are not copied first (`direct`).
+A segment with few query rows (decode) is computed row by row; one with more rows (prefill) is
+computed in tiles (Dao et al. 2022). Which kernel a row takes depends only on its own segment. If
+the layout of the pool allows it, rows are multiplied in place, without a copy (`direct`).
 
-What the two ways bring, in processor time of a step of the model `llama` of tools/decode_step.py (bfloat16, one thread, context
-512): with tiles alone a decode step takes 1.17 times as long for one sequence and 1.54 times for eight, with copies always 1.05
-and 1.10 times.
+What each of the two is worth, as processor time of a step of the model `llama` of
+tools/decode_step.py (bfloat16, one thread, context 512): with tiles only, a decode step takes 1.17
+times as long for one sequence and 1.54 times for eight; with copies always, 1.05 and 1.10 times.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,7 +32,7 @@ from baton.engine.attention.reference import pool_view
 from baton.engine.kernels.vectors import LANES, PAIRS, PANEL, ROWS
 from baton.ports.fabric import Pool
 
-FEW_ROWS = 4  # of a segment: up to so many, a pass over its bytes for each row is cheaper than tiles
+FEW_ROWS = 4  # up to this many rows of a segment, a pass over its KV cache for each row is cheaper than tiles
 LOG2_E = 1.4426950408889634
 BITS = {
     DType.F32: (torch.float32, np.float32),
@@ -41,9 +42,11 @@ BITS = {
 
 
 class PagedRows:
-    """The cached rows of one spec and the kernels over them, for float32, bfloat16 and float16; one thread.
+    """The cached rows of one spec, and kernels over them, for float32, bfloat16 and float16; one
+    thread.
 
-    A spec with one part has rows that are keys, and values are what they begin with. scale: what scores are multiplied by.
+    In a spec with one part, the rows are keys, and values are the first elements of keys. `scale`
+    is the factor of the scores.
     """
 
     def __init__(self, pool: Pool, placement: Placement, spec: str, *, scale: float) -> None:
@@ -55,7 +58,7 @@ class PagedRows:
         self._bits, self._stored = BITS[place.spec.dtype]
         block, parts = placement.block_bytes(place.spec.group), len(place.spec.parts)
         strides = (block, place.offset, place.head_stride, place.part_stride if parts > 1 else 0)
-        even = all(n % 4 == 0 for n in (*strides, place.layer_stride, place.row_bytes))  # every row begins with a whole pair
+        even = all(n % 4 == 0 for n in (*strides, place.layer_stride, place.row_bytes))  # rows begin at whole pairs
         self._paired = PAIRS and place.spec.dtype is DType.BF16 and even
         flat = self.view.as_strided((pool.nbytes // size,), (1,), 0)
         halves: NDArray[np.generic] = flat.view(self._bits).numpy().view(self._stored)
@@ -80,7 +83,14 @@ class PagedRows:
         self._scale = np.float32(LOG2_E * scale)
 
     def store(self, layer: int, k: torch.Tensor, v: torch.Tensor, slot_mapping: torch.Tensor) -> None:
-        """Write rows to their slots. k: [rows, kv heads, dim]; v: as k, or [rows, kv heads, 0] where keys are all."""
+        """Write rows to their slots.
+
+        Args:
+            layer: index among the layers of the spec on this rank
+            k: [rows, kv heads, dim], in the served dtype
+            v: as k; [rows, kv heads, 0] if only keys are cached
+            slot_mapping: int64 [rows], block * tokens + token
+        """
         kernels.store(self._layers[layer], self._stored_bits(k), self._stored_bits(v), slot_mapping.numpy())
 
     def _words(self, halves: NDArray[np.generic]) -> NDArray[np.generic]:
@@ -92,7 +102,15 @@ class PagedRows:
     def attend(
         self, layer: int, q: torch.Tensor, segments: Sequence[Segment], out: torch.Tensor, sinks: torch.Tensor | None = None
     ) -> None:
-        """Each row over all positions that it sees. q: [rows, heads, dim]; out: [rows, heads, dim of values]."""
+        """Compute attention of each row over all positions that it sees.
+
+        Args:
+            layer: index among the layers of the spec on this rank
+            q: [rows, heads, dim]
+            segments: the sequences of the rows
+            out: [rows, heads, dim of values], is written
+            sinks: float32 [heads], or None
+        """
         window, sunk = self._window, self._sunk(sinks, q.shape[1])
         few = sorted((s for s in segments if s.count <= FEW_ROWS), key=lambda s: s.first)
         if few:
@@ -103,9 +121,15 @@ class PagedRows:
                 self._attend_many(layer, q[rows], s, window, sunk, out[rows])
 
     def attend_gathered(self, q: torch.Tensor, rows: torch.Tensor, counts: torch.Tensor, out: torch.Tensor) -> None:
-        """Each query over rows of its own. q: [queries, heads, dim]; rows: [queries, most, dim], of which the first `counts`,
-        int64 [queries], are looked at; out: [queries, heads, dim of values]."""
-        most = _up(rows.shape[1], LANES)  # a whole number of vectors: such rows are multiplied where they lie
+        """Compute attention of each query over its own list of rows.
+
+        Args:
+            q: [queries, heads, dim]
+            rows: [queries, most, dim]
+            counts: int64 [queries], number of rows to attend to
+            out: [queries, heads, dim of values], is written
+        """
+        most = _up(rows.shape[1], LANES)  # a whole number of vectors, so that rows need no copy
         rows = torch.nn.functional.pad(rows, (0, 0, 0, most - rows.shape[1]))
         halves = self._stored_bits(rows).reshape(-1)
         blocks = kernels.PagedLayer(self._words(halves), halves, most * self.dim, 0, 0, 0, tokens=most, dim=self.dim)
@@ -113,7 +137,7 @@ class PagedRows:
         out.copy_(self._each(q, counts.numpy(), ENDLESS, self._sunk(None, q.shape[1]), table, blocks, out.shape[2]))
 
     def _sunk(self, sinks: torch.Tensor | None, heads: int) -> NDArray[np.float32]:
-        """Sinks as the kernels take them: float32 [kv heads, group], to the base 2; LOW where there is none."""
+        """Return sinks for the kernels: float32 [kv heads, group], times log2(e); LOW = no sink."""
         if sinks is None:
             return np.full((self.kv_heads, heads // self.kv_heads), kernels.LOW)
         scaled: NDArray[np.float32] = (sinks.float() * LOG2_E).view(self.kv_heads, -1).numpy()
@@ -129,7 +153,7 @@ class PagedRows:
         out: torch.Tensor,
     ) -> None:
         rows = torch.tensor([n for s in segments for n in range(s.first, s.first + s.count)])
-        # Positions are counted from the first that is held: scores depend on nothing else.
+        # Positions are counted from the first one held; scores do not depend on the offset.
         starts = [s.start - s.begin * self.tokens for s in segments]
         lengths = np.array([start + n + 1 for s, start in zip(segments, starts, strict=True) for n in range(s.count)], np.int64)
         tables = np.zeros((len(rows), max(len(s.block_table) for s in segments)), dtype=np.int32)
@@ -154,7 +178,10 @@ class PagedRows:
         layer: kernels.PagedLayer,
         wide: int,
     ) -> torch.Tensor:
-        """Rows one by one, each over the first `lengths` positions of its own table: float32 [rows, heads, wide]."""
+        """Compute rows one by one, each over the first `lengths` positions of its own block table.
+
+        Returns float32 [rows, heads, wide].
+        """
         count, group, dims = len(q), q.shape[1] // self.kv_heads, _up(wide, PANEL)
         words = self._as_words(q.reshape(count, self.kv_heads, group, self.dim), self._deep)
         found = np.empty((count, self.kv_heads, group, dims), dtype=np.float32)
@@ -178,11 +205,11 @@ class PagedRows:
         self._by_head(out).copy_(rows.permute(1, 0, 2, 3))
 
     def _by_head(self, x: torch.Tensor) -> torch.Tensor:
-        """[rows, heads, dim] as [rows, kv heads, group, dim], a view."""
+        """View [rows, heads, dim] as [rows, kv heads, group, dim]."""
         return x.view(x.shape[0], self.kv_heads, -1, x.shape[2])
 
     def _as_words(self, x: torch.Tensor, width: int) -> NDArray[np.generic]:
-        """Rows of queries as rows of `width` words, zeros at the end."""
+        """Convert rows of queries to rows of `width` words, padded with zeros."""
         if not self._paired:
             x = torch.nn.functional.pad(x.float(), (0, width - x.shape[-1]))
             return x.contiguous().numpy()
@@ -214,9 +241,12 @@ class CpuAttention:
 
 
 def run_on_zeros(backend: AttentionBackend[R], zeros: Callable[[int], R], tokens: int) -> None:
-    """Compile (or load) both kernels by running them over the first blocks of the pool, which nobody owns yet.
+    """Compile (or load) both kernels, by running them over the first blocks of the unused pool.
 
-    zeros: makes so many rows; tokens: of a block
+    Args:
+        backend: the backend whose kernels are compiled
+        zeros: makes a number of rows
+        tokens: tokens of a block
     """
     for count in (1, FEW_ROWS + 1):
         segment = Segment(first=0, count=count, start=0, block_table=np.zeros(_up(count, tokens) // tokens, dtype=np.int32))

@@ -1,11 +1,13 @@
-"""Gated-delta layers, linear attention whose state is one slot a request and not pages, and their plain backend.
+"""Gated-delta layers (linear attention with one slot of state for each request), and a plain
+backend.
 
     x ──▶ convolution over the last rows, SiLU ──▶ q, k, v          conv.q, conv.k, conv.v: the inputs of the last rows
     S ◀── exp(decay) S + k ⊗ beta (v - k · exp(decay) S)            delta: S, [key dim, value dim] of each value head
     out = q · S
 
-Yang, Kautz, Hatamizadeh 2024 (Gated Delta Networks). q and k are normed to length one, and q is divided by sqrt(key dim). A slot
-holds the state after the last row that was computed; whoever begins a sequence begins with zeros, whatever lies there.
+Yang, Kautz, Hatamizadeh 2024 (Gated Delta Networks). q and k are normalised to length 1, and q is
+divided by sqrt(key dim). A slot has the state after the last row computed. The first row of a
+sequence starts from zeros, whatever the slot contains.
 """
 
 from collections.abc import Sequence
@@ -19,21 +21,21 @@ from baton.engine.attention.interface import AttentionMetadata, Rows, Segment
 from baton.engine.attention.reference import pool_view
 from baton.ports.fabric import Pool
 
-DELTA = "delta"  # specs: the recurrent state,
-CONVOLVED = ("conv.q", "conv.k", "conv.v")  # and what the convolution looks back on, sub-block by sub-block
-NORM_EPS = 1e-6  # of the lengths of q and k
+DELTA = "delta"  # name of the spec of the recurrent state
+CONVOLVED = ("conv.q", "conv.k", "conv.v")  # names of the specs of the convolution's past inputs
+NORM_EPS = 1e-6  # in the normalisation of q and k
 
 
 class DeltaRows(msgspec.Struct, frozen=True):
     """One batch's rows of one layer on one rank.
 
     Attributes:
-        x: [rows, columns], inputs of the convolution in the served dtype: first q and k of all key heads, then v of all value
-            heads; columns behind those are not read
-        decay: float32 [rows, value heads], a logarithm, at most 0
-        beta: float32 [rows, value heads], how much of a state's error is corrected
-        filters: float32 [taps, columns of q, k, v]; the last tap is of the row itself
-        value: elements of a head's v
+        x: [rows, columns], inputs of the convolution in the served dtype: q and k of all key heads,
+            then v of all value heads; further columns are not read
+        decay: float32 [rows, value heads], logarithms, at most 0
+        beta: float32 [rows, value heads], the share of the state's error that is corrected
+        filters: float32 [taps, columns of q, k, v]; the last tap belongs to the row itself
+        value: elements of a value head
     """
 
     x: torch.Tensor
@@ -46,17 +48,17 @@ class DeltaRows(msgspec.Struct, frozen=True):
         return DeltaRows(self.x[:count], self.decay[:count], self.beta[:count], self.filters, self.value)
 
     def new_out(self) -> torch.Tensor:
-        """float32 [rows, value heads, value]."""
+        """Return an uninitialised output, float32 [rows, value heads, value]."""
         return self.decay.new_empty(*self.decay.shape, self.value)
 
 
 class Slots:
-    """The state of one rank's gated-delta layers as it lies in the pool.
+    """Views of the state of one rank's gated-delta layers in the pool.
 
     Attributes:
-        key_heads, value_heads: of this rank
+        key_heads, value_heads: heads on this rank
         state: float32 [slots, value heads, layers, key dim * value dim]
-        past: of q, k, v: [slots, heads, layers, (taps - 1) * dim], the oldest first
+        past: for each of q, k, v: [slots, heads, layers, (taps - 1) * dim], oldest input first
     """
 
     def __init__(self, pool: Pool, placement: Placement) -> None:
@@ -66,19 +68,19 @@ class Slots:
         self.past = tuple(past)
 
     def dims(self, rows: DeltaRows) -> tuple[int, int]:
-        """Elements of a key and of a value."""
+        """Return (elements of a key, elements of a value)."""
         kept = rows.filters.shape[0] - 1
         return self.past[0].shape[-1] // kept, self.past[2].shape[-1] // kept
 
     def columns(self, rows: DeltaRows) -> tuple[tuple[int, int, int], ...]:
-        """Of q, k, v: heads, elements of one, and the column of `x` where they begin."""
+        """Return (heads, elements of a head, first column in `x`) for each of q, k and v."""
         key, value = self.dims(rows)
         keys = self.key_heads * key
         return (self.key_heads, key, 0), (self.key_heads, key, keys), (self.value_heads, value, 2 * keys)
 
 
 class ReferenceDelta:
-    """Implements AttentionBackend plainly: one segment and one row at a time, in float32."""
+    """Implements AttentionBackend in plain torch: one segment and one row at a time, in float32."""
 
     rows: ClassVar[type[Rows]] = DeltaRows
     beside: ClassVar[Sequence[str]] = CONVOLVED
@@ -87,7 +89,7 @@ class ReferenceDelta:
         self._slots = Slots(pool, placement)
 
     def warm(self) -> None:
-        """Nothing is compiled."""
+        """Do nothing: nothing is compiled."""
 
     def attend(self, rows: DeltaRows, *, layer: int, metadata: AttentionMetadata, out: torch.Tensor) -> None:
         slots = self._slots
@@ -108,7 +110,10 @@ class ReferenceDelta:
             slots.state[int(s.block_table[0]), :, layer] = state.view(slots.value_heads, -1)
 
     def _convolved(self, part: int, layer: int, rows: DeltaRows, s: Segment) -> torch.Tensor:
-        """q, k or v of a segment, float32 [rows, heads, dim]; its inputs of the last rows are kept."""
+        """Compute q, k or v of a segment, and store the inputs of its last rows in the slot.
+
+        Returns float32 [rows, heads, dim].
+        """
         heads, dim, column = self._slots.columns(rows)[part]
         taps, width = rows.filters.shape[0], heads * dim
         past = self._slots.past[part][int(s.block_table[0]), :, layer].view(heads, taps - 1, dim)

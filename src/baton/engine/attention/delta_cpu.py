@@ -1,8 +1,9 @@
-"""Gated-delta layers on a CPU: compiled steps for few rows of a segment, a scan by chunks for more.
+"""Gated-delta layers on a CPU: compiled steps for segments of few rows, a chunked scan for longer
+ones.
 
-Which way a segment goes depends on its own rows alone, and so do the bits of what it finds. With scans alone a decode step of
-the model `qwen3_next` of tools/decode_step.py (bfloat16, one thread) takes 1.2 times the processor time for one sequence and 1.5
-times for eight.
+The choice, and so every bit of the result, depends only on the segment's own rows. With scans only,
+a decode step of the model `qwen3_next` of tools/decode_step.py (bfloat16, one thread) takes 1.2
+times the processor time for one sequence, and 1.5 times for eight.
 """
 
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from baton.engine.attention.interface import AttentionMetadata, Rows, Segment
 from baton.engine.ops import padded
 from baton.ports.fabric import Pool
 
-FEW_ROWS = 8  # of a segment: up to so many, a pass over its state for each row is cheaper than a scan
+FEW_ROWS = 8  # up to this many rows of a segment, a pass over its state for each row is cheaper than a scan
 CHUNK = 64  # rows whose corrections are solved together
 
 
@@ -38,7 +39,7 @@ class CpuDelta:
         self._layers = {name: _layers(placement, name) for name in (DELTA, *CONVOLVED)}
 
     def warm(self) -> None:
-        """Compile (or load) the kernels by running them over no segment."""
+        """Compile (or load) the kernels, by running them over an empty list of segments."""
         none, rows = np.zeros(0, dtype=kernels.SEGMENT), torch.zeros(1, 1)
         stored = torch.zeros(1, 1, dtype=self._slots.past[0].dtype)
         nothing = DeltaRows(stored, rows, rows, torch.zeros(2, 1), 1)
@@ -95,26 +96,34 @@ class CpuDelta:
 def scan(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: torch.Tensor, beta: torch.Tensor, state: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The recurrence by chunks: inside one, the corrections of all rows are a triangular system (Yang et al. 2024, section 3).
+    """Compute the recurrence in chunks.
 
-    q, k: [rows, key heads, key]; v: [rows, value heads, value]; decay, beta: [rows, value heads]; state: [value heads, key,
-    value], before the first row. Returns what the rows find, [rows, value heads, value], and the state after the last. All
-    float32; rows that fill up the last chunk keep all of the state and correct nothing.
+    In a chunk, the corrections of all rows are a triangular system (Yang et al. 2024, section 3).
+    All tensors are float32. Rows that pad the last chunk leave the state unchanged.
+
+    Args:
+        q, k: [rows, key heads, key]
+        v: [rows, value heads, value]
+        decay, beta: [rows, value heads]
+        state: [value heads, key, value], before the first row
+
+    Returns:
+        The outputs [rows, value heads, value], and the state after the last row
     """
     count, heads, value = v.shape
     size = min(CHUNK, count)
 
     def chunks(x: torch.Tensor) -> torch.Tensor:
-        """[value heads, chunks, size, ...]"""
+        """Reshape to [value heads, chunks, size, ...]."""
         x = padded(x, -count % size).repeat_interleave(heads // x.shape[1], 1)
         return x.transpose(0, 1).reshape(heads, -1, size, *x.shape[2:])
 
     q, k, v, beta = chunks(q), chunks(k), chunks(v), chunks(beta)[..., None]
-    since = chunks(decay).cumsum(-1)[..., None]  # logarithm of what is left of a chunk's first state
+    since = chunks(decay).cumsum(-1)[..., None]  # log of the decay since the chunk's first state
     between = since - since.transpose(-1, -2)
     between = between.masked_fill(
         torch.ones(size, size, dtype=torch.bool).triu(1), float("-inf")
-    ).exp()  # to a row from one before
+    ).exp()  # decay from an earlier row to a later one
     left = since.exp()
     system = k @ k.transpose(-1, -2) * beta * between
     solved = torch.linalg.solve_triangular(system, torch.cat((v, k * left), -1) * beta, upper=False, unitriangular=True)
@@ -131,17 +140,17 @@ def scan(
 
 
 def _table(segments: Sequence[Segment]) -> NDArray[np.void]:
-    """Segments as the kernels take them."""
+    """Convert segments to the array that the kernels take."""
     return np.array([(s.first, s.count, s.block_table[0], not s.start) for s in segments], dtype=kernels.SEGMENT)
 
 
 def _flat(view: torch.Tensor, pool: Pool) -> torch.Tensor:
-    """A pool's memory as elements of a view's dtype."""
+    """View a pool's memory as elements of the dtype of `view`."""
     return view.as_strided((pool.nbytes // view.itemsize,), (1,), 0)
 
 
 def _layers(placement: Placement, name: str) -> list[kernels.SlotLayer]:
-    """Where each layer of a spec lies."""
+    """Return the location of each layer of a spec."""
     place = placement.places[name]
     slot, size = placement.block_bytes(place.spec.group), place.spec.dtype.size
     starts = (place.offset + n * place.layer_stride for n in range(len(place.layers)))

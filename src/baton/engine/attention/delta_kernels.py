@@ -1,6 +1,8 @@
-"""Gated-delta layers where their slots lie, compiled. One segment's rows after the other, so that none depends on its company.
+"""Compiled kernels of gated-delta layers, which work on slots in place.
 
-`segments` is an array of SEGMENT: first row, rows, slot, and whether the sequence begins (what lies in the slot is not read).
+They compute one segment after the other, so no result depends on other segments. `segments` is an
+array of SEGMENT: first row, rows, slot, and whether the sequence begins (then the slot is not
+read).
 """
 
 from typing import NamedTuple
@@ -13,15 +15,17 @@ from baton.engine.kernels.machine import exp2, widen
 LOG2_E = np.float32(1.4426950408889634)
 ONE = np.float32(1)
 _any_order = numba.njit(nogil=True, cache=True, fastmath={"contract", "nsz", "reassoc"}, error_model="numpy")
-_inlined = numba.njit(forceinline=True, fastmath={"contract", "nsz", "reassoc"}, error_model="numpy")  # as in kernels.py
+_inlined = numba.njit(forceinline=True, fastmath={"contract", "nsz", "reassoc"}, error_model="numpy")  # flags as in kernels.py
 
 
 SEGMENT = np.dtype([("first", "i8"), ("count", "i8"), ("slot", "i8"), ("fresh", "i8")])
 
 
 class SlotLayer(NamedTuple):
-    """One layer's part of a slot, in elements of the pool's array: from a slot to the next, where the first head begins, from a
-    head to the next."""
+    """One layer's part of a slot: slot stride, start of the first head, head stride.
+
+    All in elements of the pool's array.
+    """
 
     slot_stride: int
     base: int
@@ -30,7 +34,7 @@ class SlotLayer(NamedTuple):
 
 @_inlined
 def _activate(x, norm, scale, eps):  # type: ignore[no-untyped-def]
-    """SiLU in place; with `norm` scaled to the length `scale` then."""
+    """Apply SiLU in place; with `norm`, then scale to the length `scale`."""
     total = np.float32(0)
     for d in range(x.size):
         e = exp2(-abs(x[d]) * LOG2_E)
@@ -50,10 +54,16 @@ def _add(out, filters, inputs):  # type: ignore[no-untyped-def]
 
 @_any_order
 def convolve(pool, x, filters, out, segments, layer, heads, dim, column, norm, scale, eps):  # type: ignore[no-untyped-def]
-    """q, k or v: causal convolution over each channel, SiLU, norm; the slot keeps the inputs of the last rows.
+    """Compute q, k or v: causal convolution of each channel, SiLU, norm.
 
-    pool: stored elements; x: stored elements [rows, columns]; filters: float32 [taps, columns]; out: float32 [rows, columns of
-    q, k, v]; column: where this part begins in x, filters and out.
+    The inputs of the last rows are stored in the slot.
+
+    Args:
+        pool: stored elements
+        x: stored elements [rows, columns]
+        filters: float32 [taps, columns]
+        out: float32 [rows, columns of q, k, v], is written
+        column: first column of this part in x, filters and out
     """
     kept = filters.shape[0] - 1
     for s in range(segments.shape[0]):
@@ -72,7 +82,7 @@ def convolve(pool, x, filters, out, segments, layer, heads, dim, column, norm, s
                     elif not fresh:
                         _add(found, filters[tap, begin:end], past[(back + kept) * dim : (back + kept + 1) * dim])
                 _activate(found, norm, scale, eps)
-            for n in range(kept):  # the oldest first, each from a later place than its own
+            for n in range(kept):  # oldest first: each is copied from a later place
                 back = count - kept + n
                 place = past[n * dim : (n + 1) * dim]
                 if back >= 0:
@@ -85,10 +95,13 @@ def convolve(pool, x, filters, out, segments, layer, heads, dim, column, norm, s
 
 @_any_order
 def step(pool, mixed, decay, beta, out, segments, layer, key_heads, key):  # type: ignore[no-untyped-def]
-    """Row by row through the recurrent state, a pass that reads it and one that writes it.
+    """Update the recurrent state row by row: for each row, one pass reads it and one writes it.
 
-    pool: float32; mixed: float32 [rows, columns of q, k, v], as `convolve` leaves it; decay, beta: float32 [rows, value heads];
-    out: float32 [rows, value heads, value].
+    Args:
+        pool: float32
+        mixed: float32 [rows, columns of q, k, v], the output of `convolve`
+        decay, beta: float32 [rows, value heads]
+        out: float32 [rows, value heads, value], is written
     """
     value_heads, value = out.shape[1], out.shape[2]
     shared = value_heads // key_heads

@@ -1,9 +1,10 @@
-"""The index of sparse attention: which of the cached positions a row attends to (DeepSeek-AI 2025: DeepSeek-V3.2).
+"""The index of sparse attention: chooses the positions that a row attends to (DeepSeek-V3.2, 2025).
 
     score(row, position) = sum over index heads of weight(row, head) * relu(query(row, head) · key(position))
 
-A layer caches one small key a token; a row attends to the `count` positions with the highest scores among those up to its own.
-Scores are compared only, so factors that are the same for all positions are left out.
+A layer caches one small key for each token; a row attends to the `count` positions with the highest
+scores among those up to its own. Scores are only compared, so factors that are equal for all
+positions are left out.
 """
 
 from collections.abc import Sequence
@@ -19,20 +20,20 @@ from baton.engine.attention.interface import AttentionMetadata, Rows, Segment
 from baton.engine.attention.reference import pool_view
 from baton.ports.fabric import Pool
 
-INDEX, SCALES = "index.k", "index.s"  # specs
-LARGEST = 448.0  # of e4m3
+INDEX, SCALES = "index.k", "index.s"  # names of the specs
+LARGEST = 448.0  # largest number in e4m3
 TINY = 1e-10  # keeps the scale of a key of zeros from being zero
 SCORES = 1 << 22  # computed at once: 16 MB of float32
 
 
 class IndexRows(msgspec.Struct, frozen=True):
-    """What a layer's index is asked.
+    """One batch's rows for a layer's index.
 
     Attributes:
         q: [rows, heads, dim]
-        k: [rows, dim], the keys that are cached
+        k: [rows, dim], the keys to cache
         weights: float32 [rows, heads]
-        count: positions that a row attends to
+        count: number of positions that a row attends to
     """
 
     q: torch.Tensor
@@ -44,16 +45,18 @@ class IndexRows(msgspec.Struct, frozen=True):
         return IndexRows(self.q[:count], self.k[:count], self.weights[:count], self.count)
 
     def new_out(self) -> torch.Tensor:
-        """int64 [rows, count], the positions, -1 behind the last of a row that sees fewer.
+        """Return an uninitialised output, int64 [rows, count]: positions, with -1 after the last
+        one.
 
-        Where no row of a segment sees more than `count`, its rows begin with -1: they attend to all that they see, and what
-        follows is not written.
+        If no row of a segment sees more than `count` positions, its rows begin with -1: they attend
+        to all positions that they see, and the rest is not written.
         """
         return torch.empty((len(self.q), self.count), dtype=torch.int64)
 
 
 class TopKIndex:
-    """Implements AttentionBackend: index keys as they are, or in fp8 with a scale each (the spec SCALES)."""
+    """Implements AttentionBackend for index keys, as
+    they are or in fp8 with scales (spec SCALES)."""
 
     rows: ClassVar[type[Rows]] = IndexRows
     beside: ClassVar[Sequence[str]] = (SCALES,)
@@ -64,7 +67,7 @@ class TopKIndex:
         self._tokens = placement.table.block_tokens
 
     def warm(self) -> None:
-        """Nothing is compiled."""
+        """Do nothing: nothing is compiled."""
 
     def attend(self, rows: IndexRows, *, layer: int, metadata: AttentionMetadata, out: torch.Tensor) -> None:
         self._write(layer, rows.k, metadata.slot_mapping)
@@ -85,7 +88,7 @@ class TopKIndex:
         self._scales[at] = scales
 
     def _choose(self, layer: int, q: torch.Tensor, weights: torch.Tensor, s: Segment, out: torch.Tensor) -> None:
-        """Positions for one segment's rows."""
+        """Choose the positions for one segment's rows."""
         length = s.start + s.count
         keys = self._read(layer, s)[:length]
         step = max(1, SCORES // (length * q.shape[1]))
@@ -98,7 +101,7 @@ class TopKIndex:
             out[here] = at.masked_fill(best == float("-inf"), -1)
 
     def _read(self, layer: int, s: Segment) -> torch.Tensor:
-        """Keys of a segment's blocks: float32 [positions, dim]."""
+        """Read the keys of a segment's blocks: float32 [positions, dim]."""
         blocks = torch.from_numpy(s.block_table.astype(np.int64))
         dim = self._keys.shape[-1]
         if self._scales is None:
@@ -108,12 +111,15 @@ class TopKIndex:
 
 
 def first_best(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The `count` highest scores of each row and where they are; of equal ones those that come first.
+    """Return the `count` highest scores of each row and their positions; ties go to the first
+    position.
 
-    `torch.topk` takes any of equal ones, others at other lengths: what a row attends to would depend on how its prompt was cut.
+    `torch.topk` breaks ties arbitrarily, and differently for different lengths. The positions that
+    a row attends to would then depend on how its prompt was divided into chunks.
 
     Args:
         scores: [rows, positions], -inf for a position that a row may not see
+        count: number of positions to choose
     """
     best, at = scores.topk(count, -1)
     last = best[:, -1:]
@@ -126,7 +132,7 @@ def first_best(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Te
 
 
 def with_fp8_index(table: StateTable) -> StateTable:
-    """A table whose index keys are e4m3 with one float32 scale a token, in a spec of its own.
+    """Return a table whose index keys are e4m3, with one float32 scale a token in a second spec.
 
     Raises:
         ConfigError: the model has no index

@@ -1,9 +1,9 @@
-"""What a model hands to a layer's cached state, and what a backend for one kind of state does with it.
+"""The interface between a model and its cached state, and of the backend for one kind of state.
 
     model ── attend(rows, layer) ──▶ Backends (registry.py) ── rows, block tables ──▶ the backend of that kind of state
           ◀─────── out ────────────                         ◀──────── out ──────────
 
-A backend works on pages and slots where they lie: a sequence's state is never gathered into a tensor of its own.
+A backend works on pages and slots in place: a sequence's state is not gathered into a tensor.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from baton.core.memory.state import Full, Placement, Window
 
-Seen = Full | Window  # which of the positions up to its own a row attends to
+Seen = Full | Window  # the positions, up to its own, that a row attends to
 ENDLESS = 1 << 40  # positions; more than any sequence has
 
 
 def reach(placement: Placement, spec: str) -> int:
-    """Positions that a row attends to at most, its own included: the window of the spec's group."""
+    """Return the most positions that a row attends to, its own included: the group's window."""
     extent = placement.table.group(placement.places[spec].spec.group).extent
     return extent.tokens if isinstance(extent, Window) else ENDLESS
 
@@ -32,10 +32,11 @@ class Segment(msgspec.Struct, frozen=True):
     Attributes:
         first: index of its first row
         count: rows (1 at decode, the chunk's length at prefill)
-        start: position of the first row; row i sees positions 0 .. start + i, or the last of them that lie in its window
-        block_table: int32, slots in the pool (page * k + j) of blocks begin, begin + 1, ... of the sequence; of recurrent
-            state the sequence's one slot
-        begin: the first block that is still held; rows see nothing before it
+        start: position of the first row; row i sees positions 0 .. start + i, or those of them that
+            are in its window
+        block_table: int32, places in the pool (page * k + j) of blocks begin, begin + 1, ... of the
+            sequence; for recurrent state, the sequence's one slot
+        begin: the first block that is still held; rows do not see positions before it
     """
 
     first: int
@@ -46,11 +47,11 @@ class Segment(msgspec.Struct, frozen=True):
 
 
 class AttentionMetadata(msgspec.Struct, frozen=True):
-    """Where one group of the state table keeps the sequences of a batch.
+    """The places of a batch's sequences in one group of the state table.
 
     Attributes:
         segments: the sequences
-        slot_mapping: int64 [rows], where each row is written: block slot * B + token in block
+        slot_mapping: int64 [rows], the place to write each row: block place * B + token in block
     """
 
     segments: Sequence[Segment]
@@ -58,18 +59,19 @@ class AttentionMetadata(msgspec.Struct, frozen=True):
 
 
 class Rows(Protocol):
-    """What one layer hands to one kind of state: tensors of [rows, ...]. Each kind has a struct of its own."""
+    """The rows that a layer passes to one kind of state:
+    tensors [rows, ...]. One struct for each kind."""
 
     def first(self, count: int) -> Self:
-        """The first `count` rows."""
+        """Return the first `count` rows."""
         ...
 
     def new_out(self) -> torch.Tensor:
-        """An uninitialised tensor for the answer, [rows, ...]."""
+        """Return an uninitialised tensor for the output, [rows, ...]."""
         ...
 
 
-Attend = Callable[[Rows, int], torch.Tensor]  # rows, layer of this rank -> the answer, as `new_out` shapes it
+Attend = Callable[[Rows, int], torch.Tensor]  # (rows, layer of this rank) -> output, with the shape of `new_out`
 
 
 class AttentionRows(msgspec.Struct, frozen=True):
@@ -78,7 +80,8 @@ class AttentionRows(msgspec.Struct, frozen=True):
     Attributes:
         q: [rows, heads, dim]
         k, v: [rows, kv heads, dim]
-        sinks: float32 [heads], a score without a value that takes part in each head's softmax (gpt-oss); None: there is none
+        sinks: float32 [heads], a score without a value in each head's softmax (gpt-oss); None = no
+            sinks
     """
 
     q: torch.Tensor
@@ -90,7 +93,7 @@ class AttentionRows(msgspec.Struct, frozen=True):
         return AttentionRows(self.q[:count], self.k[:count], self.v[:count], self.sinks)
 
     def new_out(self) -> torch.Tensor:
-        """[rows, heads, dim]."""
+        """Return an uninitialised output, [rows, heads, dim]."""
         return self.q.new_empty(self.q.shape)
 
 
@@ -98,11 +101,13 @@ R = TypeVar("R", bound=Rows, contravariant=True)
 
 
 class AttentionBackend(Protocol[R]):
-    """One kind of state over one rank's pool. A row's answer does not depend on other sequences of the batch.
+    """One kind of state in one rank's pool.
+
+    A row's output does not depend on other sequences of the batch.
 
     Attributes:
-        rows: what it is handed
-        beside: other specs of the state table that it keeps along with its own
+        rows: type of the rows that it takes
+        beside: other specs of the state table that it maintains beside its own
     """
 
     rows: ClassVar[type[Rows]]
@@ -113,5 +118,8 @@ class AttentionBackend(Protocol[R]):
         ...
 
     def attend(self, rows: R, *, layer: int, metadata: AttentionMetadata, out: torch.Tensor) -> None:
-        """Add the rows to the state, then answer them from it. layer counts those of the spec on this rank."""
+        """Add the rows to the state, then compute their outputs from it.
+
+        `layer` is the index among the layers of the spec on this rank.
+        """
         ...

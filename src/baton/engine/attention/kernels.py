@@ -1,6 +1,7 @@
-"""Attention over pages where they lie, compiled. See vectors.py for *words* and for what an array's dtype chooses.
+"""Compiled kernels of paged attention. vectors.py defines *words*, which an array's dtype selects.
 
-In both kernels the result of a row depends on its query, its position and the rows it sees, never on its neighbours.
+In both kernels, the result of a row depends on its query, its position and the rows that it sees,
+never on other rows of the batch.
 """
 
 from typing import NamedTuple
@@ -26,24 +27,27 @@ from baton.engine.kernels.vectors import (
     word,
 )
 
-TILE = 512  # positions copied and multiplied together at prefill; a multiple of PANEL
-AHEAD = 2  # blocks asked for before they are read: a decode step of eight sequences takes 1.08 times as long without
+TILE = 512  # positions copied and multiplied together in prefill; a multiple of PANEL
+AHEAD = 2  # blocks prefetched: without it, a decode step of eight sequences takes 1.08 times as long
 LOW = np.float32(-3e38)
 _jit = numba.njit(nogil=True, cache=True, fastmath={"contract", "nsz"}, error_model="numpy")
-# Inlined always: of a function that is called, a process that compiles has another copy than one that loads what was
-# compiled, and where sums may be in any order the two differ in their last bits.
+# Always inlined. For a function that is called, a process that compiles has another copy than one
+# that loads compiled code; since sums may be reordered, the two would differ in their last bits.
 _any_order = numba.njit(forceinline=True, fastmath={"contract", "nsz", "reassoc", "nnan"}, error_model="numpy")
 
 
 class PagedLayer(NamedTuple):
-    """The cached rows of one layer where they lie. A value is the first elements of its row, as many as `wide` says.
+    """The location of one layer's cached rows in the pool.
+
+    A value is the first `wide` elements of its row (`wide` is an argument of the kernels).
 
     Attributes:
-        words: the pool's flat array, one element a word or what becomes one
-        halves: the same memory in stored elements, in which the strides are
-        block_stride, base, head_stride: of keys
-        part_stride: from a row's key to its value; 0: they share their rows (latent attention)
-        tokens: of a block
+        words: the pool as a flat array; an element is a word, or becomes one
+        halves: the same memory in stored elements, which are the unit of the strides
+        block_stride, base, head_stride: strides and start of keys
+        part_stride: distance from a row's key to its value; 0 = they share the row (latent
+            attention)
+        tokens: tokens of a block
         dim: elements of a row
     """
 
@@ -64,7 +68,7 @@ def _array(like, address, count):  # type: ignore[no-untyped-def]
 
 @_jit
 def _highest(scores, address, count):  # type: ignore[no-untyped-def]
-    """Of `count` scores; those up to the next multiple of LANES are overwritten."""
+    """Return the highest of `count` scores; overwrites those up to the next multiple of LANES."""
     row, past = _array(scores, address, (count + LANES - 1) // LANES * LANES), count
     while past < row.size:
         row[past] = LOW
@@ -74,7 +78,7 @@ def _highest(scores, address, count):  # type: ignore[no-untyped-def]
 
 @_any_order
 def _weigh(scores, scale, top):  # type: ignore[no-untyped-def]
-    """Scores to weights 2**(score * scale - top); returns their sum."""
+    """Turn scores into weights 2**(score * scale - top); returns their sum."""
     total = np.float32(0.0)
     for t in range(scores.size):
         scores[t] = exp2(scores[t] * scale - top)
@@ -84,7 +88,10 @@ def _weigh(scores, scale, top):  # type: ignore[no-untyped-def]
 
 @numba.njit(forceinline=True, fastmath={"contract", "nsz"})
 def _softmax(scores, address, count, unseen, scale, sink):  # type: ignore[no-untyped-def]
-    """`count` scores to weights, of which the first `unseen` are 0; a sink takes part and has no weight."""
+    """Turn `count` scores into weights; the first `unseen` weights are 0.
+
+    A sink adds to the softmax's denominator and has no weight.
+    """
     line = _array(scores, address, count)
     for t in range(unseen):
         line[t] = LOW
@@ -98,8 +105,13 @@ def _softmax(scores, address, count, unseen, scale, sink):  # type: ignore[no-un
 
 @_jit
 def store(layer, k, v, slots):  # type: ignore[no-untyped-def]
-    """Rows to their places. k: [rows, heads, dim] in the stored type, v as k or of dim 0 where there is none; slots:
-    block * tokens + token."""
+    """Write rows to their places.
+
+    Args:
+        k: [rows, heads, dim] in the stored type
+        v: as k; dim 0 if there is no value
+        slots: int64 [rows], block * tokens + token
+    """
     pool, tokens, dim = layer.halves, layer.tokens, layer.dim
     for n in range(slots.size):
         first = slots[n] // tokens * layer.block_stride + layer.base + slots[n] % tokens * dim
@@ -122,12 +134,15 @@ def _copy_words(source, target, rows, width):  # type: ignore[no-untyped-def]
 
 @_jit
 def single(layer, q, out, lengths, window, sinks, tables, wide, direct, scale):  # type: ignore[no-untyped-def]
-    """Rows that see the last `window` of `lengths` positions: a pass over K and one over V, all heads of a group together.
+    """Compute rows one by one: a pass over K and one over V, for all heads of a group together.
 
-    sinks: [kv heads, group], a score of each head that takes part in the softmax and has no value, times LOG2_E; LOW: none.
-
-    q: words [rows, kv heads, group, deep], zero beyond a row's own; out: float32 [rows, kv heads, group, dims], a multiple
-    of PANEL; direct: K and V can be multiplied where they lie, else block by block from a padded copy.
+    Args:
+        q: words [rows, kv heads, group, deep], padded with zeros
+        out: float32 [rows, kv heads, group, dims], is written; dims is a multiple of PANEL
+        lengths: int64 [rows], number of positions up to each row's own
+        window: a row sees the last `window` of these positions
+        sinks: [kv heads, group], a score without a value for each head, times LOG2_E; LOW = none
+        direct: whether K and V can be multiplied in place, else block by block from a padded copy
     """
     kv_heads, group, deep, dims = q.shape[1], q.shape[2], q.shape[3], out.shape[3]
     pool, halves, tokens, dim = layer.words, layer.halves, layer.tokens, layer.dim
@@ -141,7 +156,7 @@ def single(layer, q, out, lengths, window, sinks, tables, wide, direct, scale): 
         length = lengths[row]
         blocks = (length + tokens - 1) // tokens
         first = max(0, length - window)
-        begin = first // tokens  # the first block that is read, and of it `unseen` positions are not seen
+        begin = first // tokens  # the first block to read; its first `unseen` positions are not seen
         unseen = first - begin * tokens
         for h in range(kv_heads):
             base = layer.base + h * layer.head_stride
@@ -194,7 +209,7 @@ def _value_words(source, target, at, rows, dim, wide):  # type: ignore[no-untype
 
 @overload(_value_words)
 def _value_words_of(source, target, at, rows, dim, wide):  # type: ignore[no-untyped-def]
-    """Rows at .. at + rows of a tile of V as words; a pair holds the same element of two neighbouring rows."""
+    """Convert rows of a tile of V to words; a pair has the same element of two adjacent rows."""
 
     def plain(source, target, at, rows, dim, wide):  # type: ignore[no-untyped-def]
         for t in range(rows):
@@ -220,7 +235,7 @@ def _weight_words(scores, weights):  # type: ignore[no-untyped-def]
 
 @overload(_weight_words)
 def _weight_words_of(scores, weights):  # type: ignore[no-untyped-def]
-    """A row of weights as words."""
+    """Convert a row of weights to words."""
 
     def plain(scores, weights):  # type: ignore[no-untyped-def]
         for t in range(scores.size):
@@ -236,7 +251,10 @@ def _weight_words_of(scores, weights):  # type: ignore[no-untyped-def]
 
 @_jit
 def _load(layer, head, begin, table, wide, first, seen, keys, values):  # type: ignore[no-untyped-def]
-    """Positions first .. first + seen of one head: K transposed, V row by row; zeros for what lies before block `begin`."""
+    """Copy positions first .. first + seen of one head: K transposed, V row by row.
+
+    Positions before block `begin` become zeros.
+    """
     pool, halves, tokens, dim = layer.words, layer.halves, layer.tokens, layer.dim
     base = layer.base + head * layer.head_stride
     per_word = halves.size // pool.size
@@ -259,10 +277,13 @@ def _load(layer, head, begin, table, wide, first, seen, keys, values):  # type: 
 
 @_jit
 def _panel(q, keys, values, total, peak, weight, scores, weights, seen, window, scale, at):  # type: ignore[no-untyped-def]
-    """Lines at .. at + ROWS of a head's queries against one tile; line at + i sees the last `window` of the positions before
-    seen[i], which counts from the tile's first (so it sees none if it is <= 0, or too far behind the tile).
+    """Compute lines at .. at + ROWS of a head's queries against one tile.
 
-    Rows are addressed, not sliced: a slice of an array counts references, which costs more than the softmax.
+    Line at + i sees the last `window` of the positions before seen[i], which counts from the first
+    position of the tile. So it sees none if seen[i] <= 0, or if the window begins after the tile.
+
+    Rows are addressed, not sliced: a slice of an array counts references, which costs more than the
+    softmax.
     """
     width, dims, most = q.shape[1], total.shape[1], min(seen[ROWS - 1], TILE)
     per_word = TILE // values.shape[0]
@@ -299,11 +320,16 @@ def _panel(q, keys, values, total, peak, weight, scores, weights, seen, window, 
 
 @_jit
 def chunk(layer, q, out, start, rows, window, sinks, group, begin, table, wide, scale):  # type: ignore[no-untyped-def]
-    """Consecutive rows from position `start`, each seeing `window` positions up to its own, tile after tile of `TILE`.
+    """Compute consecutive rows in tiles of TILE positions.
 
-    sinks: as in `single`; begin: number of the block that `table` begins with.
-    q: words [kv heads, n, words a row]: line r * group + g is head g of row r, and zeros follow up to a multiple of ROWS;
-    out: float32 [kv heads, n, dims], dims a multiple of PANEL.
+    Args:
+        q: words [kv heads, n, words of a row]; line r * group + g is head g of row r, followed by
+            zeros up to a multiple of ROWS
+        out: float32 [kv heads, n, dims], is written; dims is a multiple of PANEL
+        start: position of the first row
+        window: a row sees `window` positions up to its own
+        sinks: as in `single`
+        begin: number of the first block in `table`
     """
     kv_heads, count, width = q.shape
     dims = out.shape[2]
@@ -324,7 +350,7 @@ def chunk(layer, q, out, start, rows, window, sinks, group, begin, table, wide, 
             line = max(0, (first - start) * group // ROWS * ROWS)
             for r in range(line, count, ROWS):
                 if start + r // group + 1 - window >= first + TILE:
-                    break  # this line and those after it look back no further than a later tile
+                    break  # the windows of this line and later ones begin in a later tile
                 for i in range(ROWS):
                     seen[i] = min(start + (r + i) // group + 1, length) - first
                 _panel(q[h], keys, values, out[h], peak, weight, scores, weights, seen, window, scale, r)

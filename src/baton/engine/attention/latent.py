@@ -1,11 +1,12 @@
-"""Attention over latent rows: every head's key is the cached row itself, its value what the row begins with.
+"""Attention over latent rows: the cached row is every head's key, and its beginning is the value.
 
     row   = [compressed keys and values | rotated key shared by all heads]        one per token, for all heads
     score = query · row                                                            the query is absorbed (models/latent.py)
     value = the row's first elements, as many as `out` has
 
-DeepSeek-AI 2024 (DeepSeek-V2), section 2.1: multi-head latent attention, with the up-projections of keys and values moved to
-the query and behind the sum. So a step reads each row once for all heads, and nothing is expanded. Queries come scaled.
+DeepSeek-AI 2024 (DeepSeek-V2), section 2.1: multi-head latent attention, with the up-projection of
+keys applied to the query and that of values applied after the sum. So a step reads each row once
+for all heads, and no row is expanded. Queries are already scaled.
 """
 
 from collections.abc import Sequence
@@ -21,18 +22,19 @@ from baton.engine.attention.interface import AttentionMetadata, Rows, Segment, r
 from baton.engine.attention.reference import pool_view
 from baton.ports.fabric import Pool
 
-LATENT = "latent"  # the spec
-GATHERED = 32 << 20  # bytes of chosen rows brought together at once
+LATENT = "latent"  # name of the spec
+GATHERED = 32 << 20  # most bytes of chosen rows gathered at once
 
 
 class LatentRows(msgspec.Struct, frozen=True):
     """Rows of latent attention.
 
     Attributes:
-        q: [rows, heads, row], scaled: nothing is divided by sqrt(dim)
-        cached: [rows, row], what is cached of each row
-        value: elements of a value, the first ones of a cached row
-        chosen: int64 [rows, count], positions that a row attends to, as the index answers (index.py); None: all that it sees
+        q: [rows, heads, row], scaled; scores are not divided by sqrt(dim)
+        cached: [rows, row], the rows to cache
+        value: elements of a value, which are the first of a cached row
+        chosen: int64 [rows, count], positions that a row attends to, from the index (index.py);
+            None = all that it sees
     """
 
     q: torch.Tensor
@@ -45,7 +47,7 @@ class LatentRows(msgspec.Struct, frozen=True):
         return LatentRows(self.q[:count], self.cached[:count], self.value, chosen)
 
     def new_out(self) -> torch.Tensor:
-        """[rows, heads, value]."""
+        """Return an uninitialised output, [rows, heads, value]."""
         return self.q.new_empty(*self.q.shape[:2], self.value)
 
     def sparse(self, s: Segment) -> bool:
@@ -56,8 +58,8 @@ class LatentRows(msgspec.Struct, frozen=True):
 class CpuLatentAttention:
     """Implements AttentionBackend with the compiled kernels.
 
-    Segments that see no more positions than are chosen go the dense way, so that a short context costs nothing and has the same
-    bits whoever shares the batch. For the others the chosen rows are brought together, a few queries at a time.
+    Segments that see no more positions than would be chosen use dense attention. For the others the
+    chosen rows are gathered, a few queries at a time.
     """
 
     rows: ClassVar[type[Rows]] = LatentRows
@@ -88,13 +90,14 @@ class CpuLatentAttention:
 
     def _attend_chosen(self, layer: int, q: torch.Tensor, s: Segment, positions: torch.Tensor, out: torch.Tensor) -> None:
         blocks, tokens = torch.from_numpy(s.block_table.astype(np.int64)), self._pages.tokens
-        at = positions.clamp(min=0)  # what lies behind a row's last is not looked at
+        at = positions.clamp(min=0)  # entries after a row's last position are not read
         rows = self._pages.view[blocks[at // tokens], 0, layer, 0, at % tokens]  # [queries, count, row]
         self._pages.attend_gathered(q, rows, (positions >= 0).sum(1), out)
 
 
 class ReferenceLatentAttention:
-    """Implements AttentionBackend plainly, in float32: every position is scored, and what a row may not look at is masked."""
+    """Implements AttentionBackend in plain float32:
+    scores every position, and masks unseen ones."""
 
     rows: ClassVar[type[Rows]] = LatentRows
     beside: ClassVar[Sequence[str]] = ()
@@ -104,18 +107,18 @@ class ReferenceLatentAttention:
         self._tokens, self._window = placement.table.block_tokens, reach(placement, spec)
 
     def warm(self) -> None:
-        """Nothing is compiled."""
+        """Do nothing: nothing is compiled."""
 
     def attend(self, rows: LatentRows, *, layer: int, metadata: AttentionMetadata, out: torch.Tensor) -> None:
         slots = metadata.slot_mapping
         self._view[slots // self._tokens, 0, layer, 0, slots % self._tokens] = rows.cached
         for s in metadata.segments:
             here, length = slice(s.first, s.first + s.count), s.start + s.count
-            back = s.start + torch.arange(s.count)[:, None] - torch.arange(length)  # positions from a row to a key
+            back = s.start + torch.arange(s.count)[:, None] - torch.arange(length)  # distance from a row back to a key
             visible = (back >= 0) & (back < self._window)
             if rows.chosen is not None and rows.sparse(s):
                 picked = torch.zeros(s.count, length + 1, dtype=torch.bool)
-                picked.scatter_(1, rows.chosen[here] % (length + 1), True)  # -1 goes to the column behind the last
+                picked.scatter_(1, rows.chosen[here] % (length + 1), True)  # -1 maps to an extra column after the last
                 visible &= picked[:, :length]
             blocks = torch.from_numpy(s.block_table.astype(np.int64))
             cached = self._view[blocks, 0, layer, 0].float().reshape(-1, rows.q.shape[2])[:length]

@@ -1,4 +1,5 @@
-"""The plain backend the others are tested against: one segment and one head at a time, in float32."""
+"""The plain backend that others are tested against:
+one segment and one head at a time, in float32."""
 
 import ctypes
 from collections.abc import Sequence
@@ -15,8 +16,11 @@ TORCH = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "fp
 
 
 def pool_view(pool: Pool, placement: Placement, spec: str = "kv") -> torch.Tensor:
-    """The pool's rows of a spec as [block, head, layer, part, token, row] of its own dtype; strided, no copy. A slot is a block
-    of one token."""
+    """View the pool's rows of a spec as [block, head, layer, part, token, row], strided, without a
+    copy.
+
+    The dtype is that of the spec. A slot counts as a block of one token.
+    """
     place = placement.places[spec]
     raw = np.ctypeslib.as_array((ctypes.c_uint8 * pool.nbytes).from_address(pool.address))
     flat = torch.from_numpy(raw).view(TORCH[place.spec.dtype.value])
@@ -45,7 +49,7 @@ class ReferenceAttention:
         self._tokens, self._window = placement.table.block_tokens, reach(placement, spec)
 
     def warm(self) -> None:
-        """Nothing is compiled."""
+        """Do nothing: nothing is compiled."""
 
     def attend(self, rows: AttentionRows, *, layer: int, metadata: AttentionMetadata, out: torch.Tensor) -> None:
         blocks, tokens = metadata.slot_mapping // self._tokens, metadata.slot_mapping % self._tokens
@@ -59,7 +63,7 @@ class ReferenceAttention:
             before = s.begin * self._tokens
             length = s.start + s.count - before
             blocks = torch.from_numpy(s.block_table.astype(np.int64))
-            back = s.start - before + torch.arange(s.count)[:, None] - torch.arange(length)[None]  # from a row to a key
+            back = s.start - before + torch.arange(s.count)[:, None] - torch.arange(length)[None]  # from a row back to a key
             visible = (back >= 0) & (back < self._window)
             for head in range(heads):
                 kv = self._view[blocks, head // group, layer].float()  # [blocks, part, token, row]

@@ -1,4 +1,4 @@
-"""Which backend serves which kind of cached state: one row for each kind."""
+"""The registry of backends: one row for each kind of cached state."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from baton.engine.attention.latent import LATENT, CpuLatentAttention, ReferenceL
 from baton.engine.attention.reference import ReferenceAttention
 from baton.ports.fabric import Pool
 
-Registry = Mapping[str, Callable[[Pool, Placement, str], AttentionBackend[Any]]]  # by the name of the spec
+Registry = Mapping[str, Callable[[Pool, Placement, str], AttentionBackend[Any]]]  # by name of the spec
 CPU: Registry = {
     "kv": CpuAttention,
     "swa": CpuAttention,
@@ -25,7 +25,7 @@ CPU: Registry = {
     INDEX: TopKIndex,
     DELTA: CpuDelta,
 }
-# Plain torch, which the others are tested against.
+# Plain torch; the others are tested against these.
 REFERENCE: Registry = {
     "kv": ReferenceAttention,
     "swa": ReferenceAttention,
@@ -36,7 +36,8 @@ REFERENCE: Registry = {
 
 
 class _Served(NamedTuple):
-    """What answers one kind of rows of one layer; layer counts those of the spec."""
+    """The backend for one kind of rows of one layer;
+    `layer` is the index among those of the spec."""
 
     backend: AttentionBackend[Any]
     layer: int
@@ -47,7 +48,7 @@ class Backends:
     """The backends of all state of one rank.
 
     Attributes:
-        groups: of the state table, those whose block tables are needed
+        groups: the groups of the state table whose block tables are needed
     """
 
     def __init__(self, pools: Mapping[GroupName, Pool], placement: Placement, registry: Registry = CPU) -> None:
@@ -72,9 +73,10 @@ class Backends:
             backend.warm()
 
     def over(self, metadata: Mapping[GroupName, AttentionMetadata], passed: Callable[[], None] = lambda: None) -> Attend:
-        """What a model attends with in one batch. `passed` is called whenever a layer asks.
+        """Return the function with which a model attends in one batch.
 
-        Rows behind those of the segments are padding: they are not cached, and their answer is zero.
+        `passed` is called at each layer. Rows after those of the segments are padding: they are not
+        cached, and their output is zero.
         """
 
         def attend(rows: Rows, layer: int) -> torch.Tensor:

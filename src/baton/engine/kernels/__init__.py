@@ -1,1 +1,1 @@
-"""CPU kernels: compiled at load, cached on disk, run without the interpreter's lock, over plain addresses."""
+"""CPU kernels over plain addresses: compiled at load, cached on disk, run without the GIL."""

@@ -1,11 +1,13 @@
-"""Products of each head with a matrix of its own: out[row, head] = scale * x[row, head] W[head].
+"""The product of each head with its own matrix: out[row, head] = scale * x[row, head] W[head].
 
-    W[head]    [in, out]  ─▶  panels of PANEL columns; inside one, depth by depth, its columns         `packed`
-    an item    one head: its rows are brought together, where there are some, as they lie far apart and in few lines of a cache;
-               then panel after panel stays in the cache while rows pass, MOST at a time, then FEW, then one
+    W[head]    [in, out]  ─▶  panels of PANEL columns, each stored depth by depth      `packed`
+    an item    one head: its rows are gathered if there are several, because they are far apart and
+               would map to few lines of a cache; each panel stays in the cache while rows pass,
+               MOST at a time, then FEW, then one
 
-Sums are float32, in the order of the depth whatever number of rows goes together, and rounded once to the stored type, or not
-at all. Where all heads have the same rows (a stride of 0) it is one wide product, cut into shares for threads.
+Sums are float32, in the order of the depth for any number of rows, and rounded once to the stored
+type, or not at all. If all heads have the same rows (a stride of 0), it is one wide product,
+divided among threads.
 """
 
 import numba
@@ -24,16 +26,16 @@ _most, _few, _one = tile_of(MOST), tile_of(FEW), tile_of(1)
 
 @fields
 class ByHeadJob(Job):
-    """Sizes in elements unless said otherwise.
+    """The job of `by_head`. Sizes in elements unless said otherwise.
 
     Attributes:
-        rows, heads: of x and out
+        rows, heads: numbers of rows and heads of x and out
         x, x_row, x_head: address and strides
         weight: the panels of all heads
         out, out_row, out_head: address and strides; float32 if `exact`, else as stored
-        depth: of a panel, in its units
+        depth: depth of a panel, in units
         wide: columns of out
-        together: of room for the rows of all heads, 0 where they are few or lie together
+        together: address of a buffer for the rows of all heads; 0 = no need to gather
     """
 
     rows: int
@@ -56,12 +58,13 @@ _job = reader(ByHeadJob)
 
 
 def paired(dtype: DType) -> bool:
-    """Whether two elements of the depth are multiplied at once."""
+    """Whether the processor multiplies two elements of the depth at once."""
     return PAIRS and dtype is DType.BF16
 
 
 def packed(weight: torch.Tensor, dtype: DType) -> torch.Tensor:
-    """[heads, in, out] as [heads, panels, depth, PANEL, elements of a unit], zeros beyond `in` and `out`."""
+    """Pack [heads, in, out] as [heads, panels, depth,
+    PANEL, elements of a unit], padded with zeros."""
     heads, deep, wide = weight.shape
     unit = 2 if paired(dtype) else 1
     more = (0, -wide % PANEL, 0, -deep % unit)
@@ -87,7 +90,7 @@ def _keep(kind, job, sums, row, count, head, column):  # type: ignore[no-untyped
 
 @numba.njit(fastmath={"contract"})
 def _together(kind, job, head, size):  # type: ignore[no-untyped-def]
-    """The rows of a head, one after the other; returns where."""
+    """Gather the rows of a head; returns their address."""
     there = job.together + head * job.rows * size * size_of(kind)
     for row in range(job.rows):
         x = carray(typed(kind, job.x + (row * job.x_row + head * job.x_head) * size_of(kind)), (size,))
@@ -99,7 +102,8 @@ def _together(kind, job, head, size):  # type: ignore[no-untyped-def]
 
 @numba.njit(fastmath={"contract"})
 def _panel(kind, job, x, step, weight, sums, head, column):  # type: ignore[no-untyped-def]
-    """All rows against one panel. x: where the head's rows begin; step: bytes from one to the next."""
+    """Multiply all rows with one panel. x: address of
+    the head's rows; step: their stride in bytes."""
     row, depth = 0, job.depth
     while row < job.rows:
         left, a = job.rows - row, x + row * step
@@ -117,7 +121,7 @@ def _panel(kind, job, x, step, weight, sums, head, column):  # type: ignore[no-u
 
 
 def by_head(kind):  # type: ignore[no-untyped-def]
-    """Kernel."""
+    """Make the kernel."""
     job = _job(kind)
     panels, panel = (job.wide + PANEL - 1) // PANEL, job.depth * PANEL * unit_of(kind)
     size, sums = job.depth * unit_of(kind) // size_of(kind), scratch()

@@ -1,10 +1,11 @@
-"""Products of several matrices of one size, each over rows of its own: out[rows of m] = x[rows of m] W[m] + b[m].
+"""Products with several matrices of one size, each over its own rows: out[m] = x[m] W[m] + b[m].
 
-    W[m]       [out, in]  ─▶  panels, as those of `by_head`
-    an item    SHARE panels of one matrix that has rows; panel after panel stays in the cache while its rows pass
+    W[m]       [out, in]  ─▶  panels, as in by_head.py
+    an item    SHARE panels of one matrix with rows; each panel stays in the cache while its rows
+    pass
 
-Matrices without rows are not read. Sums are float32, in the order of the depth whatever number of rows goes together, and rounded
-once to the stored type.
+Matrices without rows are not read. Sums are float32, in the order of the depth for any number of
+rows, and rounded once to the stored type.
 """
 
 import ctypes
@@ -24,13 +25,13 @@ _most, _few, _one = tile_of(MOST), tile_of(FEW), tile_of(1)
 
 @fields
 class GroupedJob(Job):
-    """Products of several matrices.
+    """The job of `grouped`.
 
     Attributes:
-        x, out: rows lie one after the other
-        depth: of a panel, in its units
+        x, out: addresses of contiguous rows
+        depth: depth of a panel, in units
         wide: columns of out
-        matrices, count: address of so many `CMatrix`, those that have rows
+        matrices, count: address and number of `CMatrix` structs, for the matrices that have rows
     """
 
     x: int
@@ -43,12 +44,12 @@ class GroupedJob(Job):
 
 @fields
 class CMatrix(ctypes.Structure):
-    """One of them.
+    """One matrix of the job.
 
     Attributes:
-        weight: its panels
-        bias: [wide] as stored, 0: none
-        first, rows: which rows of x are its own
+        weight: address of its panels
+        bias: address of [wide] stored elements; 0 = no bias
+        first, rows: first and number of its rows in x
     """
 
     weight: int
@@ -78,7 +79,7 @@ def _keep(kind, job, sums, row, count, column, bias):  # type: ignore[no-untyped
 
 @numba.njit(fastmath={"contract"})
 def _panel(kind, job, matrix, weight, column, sums):  # type: ignore[no-untyped-def]
-    """All rows of a matrix against one panel."""
+    """Multiply all rows of a matrix with one panel."""
     row, past, depth = matrix.first, matrix.first + matrix.rows, job.depth
     while row < past:
         x = job.x + row * depth * unit_of(kind)
@@ -96,7 +97,7 @@ def _panel(kind, job, matrix, weight, column, sums):  # type: ignore[no-untyped-
 
 
 def grouped(kind):  # type: ignore[no-untyped-def]
-    """Kernel."""
+    """Make the kernel."""
     job = _job(kind)
     panels, panel = (job.wide + PANEL - 1) // PANEL, job.depth * PANEL * unit_of(kind)
     shares, sums = (panels + SHARE - 1) // SHARE, scratch()

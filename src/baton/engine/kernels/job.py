@@ -1,4 +1,4 @@
-"""Jobs: what a kernel is told, as a struct that Python fills and compiled code reads by the same names."""
+"""Jobs: the arguments of a kernel, as a struct that Python fills and compiled code reads."""
 
 import ctypes
 from collections.abc import Callable, Mapping
@@ -14,14 +14,15 @@ COMPILED: Mapping[type, Any] = {int: types.int64, float: types.float32}
 
 
 def fields(struct: type[S]) -> type[S]:
-    """Makes fields of a struct's annotations: an `int` is an int64 (addresses too), a `float` a float32."""
+    """Make ctypes fields of a struct's annotations:
+    `int` is int64 (also addresses), `float` float32."""
     struct._fields_ = [(name, C_TYPES[kind]) for name, kind in struct.__annotations__.items()]
     return struct
 
 
 @fields
 class Job(ctypes.Structure):
-    """What all jobs have.
+    """The base of all jobs.
 
     Attributes:
         next_item: the counter that hands out items to the threads of a team
@@ -31,7 +32,8 @@ class Job(ctypes.Structure):
 
 
 def reader(struct: type[ctypes.Structure]) -> Callable[..., Any]:
-    """Compiled code's view of such a struct, by an int64 address or by the pointer that a kernel is given."""
+    """Return a function by which compiled code views
+    the struct at an int64 address or a pointer."""
     named: dict[str, type] = {}
     for base in reversed(struct.__mro__):
         if issubclass(base, ctypes.Structure) and base is not ctypes.Structure:

@@ -1,7 +1,7 @@
-"""What the pointwise kernels need from the machine and numba does not offer: typed addresses, a shared counter, 16-bit floats.
+"""Intrinsics that numba lacks: typed addresses, a shared counter, 16-bit floats.
 
-A kernel is a function of one pointer to its job (job.py). The pointer's element type says in what the
-rows are stored: uint16 for bfloat16 bits, int16 for float16 bits, float32 for float32.
+A kernel is a function of one pointer to its job (job.py). The pointer's element type is the type of
+the stored rows: uint16 for bfloat16 bits, int16 for float16 bits, float32 for float32.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,14 +16,15 @@ from baton.core.memory.state import DType
 
 STORED: Mapping[DType, Any] = {DType.BF16: types.uint16, DType.F16: types.int16, DType.F32: types.float32}
 F32, I16, I32, I64 = ir.FloatType(), ir.IntType(16), ir.IntType(32), ir.IntType(64)
-ROUNDING, ROUNDING_BITS = 12582912.0, 0x4B400000  # 1.5 * 2**23 and its bits: after adding it the low bits are round(x)
-# 2**f on [-1/2, 1/2], highest power first: Taylor's terms ln(2)**n / n!, which leave 2e-7.
+ROUNDING, ROUNDING_BITS = 12582912.0, 0x4B400000  # 1.5 * 2**23 and its bits; adding it to x makes the low bits round(x)
+# Coefficients of 2**f on [-1/2, 1/2], highest power first: Taylor's ln(2)**n / n!; error below
+# 2e-7.
 POWERS = (1.5403530393381608e-4, 1.3333558146428443e-3, 9.6181291076284771e-3, 5.5504108664821580e-2,
           2.4022650695910072e-1, 6.9314718055994531e-1, 1.0)  # fmt: skip
 
 
 def pointer_to(element: Any) -> Any:
-    """numba's type of a pointer to elements of that type."""
+    """Return numba's type of a pointer to `element`."""
     return types.CPointer(element)  # type: ignore[no-untyped-call]
 
 
@@ -33,7 +34,7 @@ def _intrinsic(made: Callable[..., Any]) -> Callable[..., Any]:
 
 @_intrinsic
 def typed(context: Any, like: Any, address: Any) -> Any:
-    """The address as a pointer to what `like` points to."""
+    """Convert an address to a pointer of the type of `like`."""
 
     def build(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         return builder.inttoptr(args[1], args[0].type)
@@ -43,7 +44,7 @@ def typed(context: Any, like: Any, address: Any) -> Any:
 
 @_intrinsic
 def size_of(context: Any, like: Any) -> Any:
-    """Bytes of what `like` points to."""
+    """Return the size in bytes of the element type of `like`."""
     size = like.dtype.bitwidth // 8
 
     def build(_context: Any, _builder: Any, _signature: Any, _args: Any) -> Any:
@@ -54,7 +55,7 @@ def size_of(context: Any, like: Any) -> Any:
 
 @_intrinsic
 def floats(context: Any, address: Any) -> Any:
-    """The address as a pointer to float32."""
+    """Convert an address to a pointer to float32."""
 
     def build(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         return builder.inttoptr(args[0], F32.as_pointer())
@@ -64,7 +65,7 @@ def floats(context: Any, address: Any) -> Any:
 
 @_intrinsic
 def integers(context: Any, address: Any) -> Any:
-    """The address as a pointer to int64."""
+    """Convert an address to a pointer to int64."""
 
     def build(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         return builder.inttoptr(args[0], I64.as_pointer())
@@ -74,7 +75,7 @@ def integers(context: Any, address: Any) -> Any:
 
 @_intrinsic
 def take(context: Any, pointer: Any) -> Any:
-    """Fetch and increment the `next_item` of the job that a pointer points to: one counter for all threads of a team."""
+    """Fetch and increment the `next_item` of a job atomically; all threads of a team share it."""
 
     def build(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         return builder.atomic_rmw("add", builder.bitcast(args[0], I64.as_pointer()), I64(1), "monotonic")
@@ -84,7 +85,7 @@ def take(context: Any, pointer: Any) -> Any:
 
 @_intrinsic
 def float_bits(context: Any, value: Any) -> Any:
-    """A float32's bits as int32."""
+    """Return the bits of a float32 as int32."""
 
     def build(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         return builder.bitcast(args[0], I32)
@@ -94,7 +95,7 @@ def float_bits(context: Any, value: Any) -> Any:
 
 @_intrinsic
 def bits_float(context: Any, value: Any) -> Any:
-    """The float32 of int32 bits."""
+    """Return the float32 with the given int32 bits."""
 
     def build(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         return builder.bitcast(args[0], F32)
@@ -104,7 +105,7 @@ def bits_float(context: Any, value: Any) -> Any:
 
 @_intrinsic
 def widen(context: Any, value: Any) -> Any:
-    """A stored element as float32."""
+    """Convert a stored element to float32."""
 
     def build(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         if value == types.float32:
@@ -118,7 +119,7 @@ def widen(context: Any, value: Any) -> Any:
 
 @_intrinsic
 def narrow(context: Any, value: Any, like: Any) -> Any:
-    """A float32 rounded (to nearest, ties to even) to the stored type of `like`."""
+    """Round a float32 (to nearest, ties to even) to the stored type of `like`."""
 
     def build(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         if like == types.float32:
@@ -128,7 +129,7 @@ def narrow(context: Any, value: Any, like: Any) -> Any:
         bits = builder.bitcast(args[0], I32)
         odd = builder.and_(builder.lshr(bits, I32(16)), I32(1))
         rounded = builder.lshr(builder.add(bits, builder.add(odd, I32(0x7FFF))), I32(16))
-        # The carry of a NaN's payload could reach the sign: keep a NaN a NaN.
+        # Rounding could carry a NaN's payload into the sign bit, so NaNs are kept as they are.
         kept = builder.or_(builder.lshr(bits, I32(16)), I32(0x40))
         broken = builder.fcmp_unordered("uno", args[0], args[0])
         return builder.trunc(builder.select(broken, kept, rounded), I16)
@@ -138,7 +139,7 @@ def narrow(context: Any, value: Any, like: Any) -> Any:
 
 @numba.njit(forceinline=True, fastmath={"contract"})
 def exp2(x):  # type: ignore[no-untyped-def]
-    """2**x for float32 x <= 0, within 2e-7 of it; 0 below -126.5."""
+    """Return 2**x for float32 x <= 0, with an error within 2e-7; 0 below -126.5."""
     x = max(x, numba.float32(-127.0))
     shifted = x + numba.float32(ROUNDING)
     f = x - (shifted - numba.float32(ROUNDING))

@@ -1,6 +1,7 @@
-"""What lies between matrix products: norms, rotation, gate. Rows are independent of each other.
+"""Operations between matrix products: norms, rotation, gate. Rows are independent of each other.
 
-Each kernel's items are runs of RUN rows; sums are float32 and results are rounded once to the stored type.
+An item of each kernel is a run of RUN rows. Sums are float32; results are rounded once to the
+stored type.
 """
 
 import numba
@@ -21,9 +22,9 @@ class NormJob(Job):
     """out = rms_norm(x += add) * (offset + weight), over the last axis; 16-bit weights are widened before the sum.
 
     Attributes:
-        rows: of the batch
+        rows: number of rows
         x: [rows, dim], float32 if `exact`, else as stored
-        add: [rows, dim], 0: none
+        add: [rows, dim]; 0 = nothing is added
         weight: [dim]
         out: [rows, dim]
     """
@@ -41,11 +42,12 @@ class NormJob(Job):
 
 @fields
 class RotateJob(Job):
-    """The first `turned` elements of x[row, head] rotated in place, first halves against second.
+    """Rotates the first `turned` elements of x[row, head] in place, their first half against the
+    second.
 
     Attributes:
-        rows: of the batch
-        x, x_row: [rows, heads, dim], x_row elements from a row to the next
+        rows: number of rows
+        x, x_row: [rows, heads, dim], and the stride of rows in elements
         queries: heads before it are normed by weight_q, the others by weight_k; 0: they are not
         positions: int64 [rows]
         cos, sin: float32 [positions, turned / 2]
@@ -73,7 +75,7 @@ class WeighJob(Job):
     """out[row] = sum of weights[row, n] * x[places[row, n]] for n < count, in this order; a place below 0 adds nothing.
 
     Attributes:
-        rows: of out
+        rows: rows of out
         x: [*, dim]
         weights, places: float32 and int64 [rows, count]
     """
@@ -102,7 +104,7 @@ _norm_job, _rotate_job, _weigh_job, _gate_job = (reader(job) for job in (NormJob
 
 @numba.njit
 def by_runs(kind, job, row):  # type: ignore[no-untyped-def]
-    """row(kind, job, n) for every row n of the batch. Threads of a team take runs of RUN rows."""
+    """Call row(kind, job, n) for every row n. Threads of a team take runs of RUN rows."""
     while True:
         first = take(kind) * RUN
         if first >= job.rows:
@@ -148,7 +150,7 @@ def _norm_row(kind, job, row):  # type: ignore[no-untyped-def]
 
 
 def norm(kind):  # type: ignore[no-untyped-def]
-    """Kernel: residual sum and RMS norm."""
+    """Make the kernel: residual sum and RMS norm."""
     by_runs(kind, _norm_job(kind), _norm_row)
 
 
@@ -172,7 +174,7 @@ def _rotate_row(kind, job, row):  # type: ignore[no-untyped-def]
 
 
 def rotate(kind):  # type: ignore[no-untyped-def]
-    """Kernel: norms of heads and rotary positions."""
+    """Make the kernel: norms of heads and rotary positions."""
     by_runs(kind, _rotate_job(kind), _rotate_row)
 
 
@@ -197,7 +199,7 @@ def _weigh_row(kind, job, row):  # type: ignore[no-untyped-def]
 
 
 def weigh(kind):  # type: ignore[no-untyped-def]
-    """Kernel: weighted sums of rows."""
+    """Make the kernel: weighted sums of rows."""
     by_runs(kind, _weigh_job(kind), _weigh_row)
 
 
@@ -216,5 +218,5 @@ def _gate_row(kind, job, row):  # type: ignore[no-untyped-def]
 
 
 def gate(kind):  # type: ignore[no-untyped-def]
-    """Kernel: the gated linear unit's product."""
+    """Make the kernel: the gated linear unit's product."""
     by_runs(kind, _gate_job(kind), _gate_row)

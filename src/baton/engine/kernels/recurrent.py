@@ -1,7 +1,8 @@
-"""The norm and gate of what a recurrent state answers.
+"""The norm and gate of the output of a recurrent state.
 
-As in pointwise.py, items are runs of RUN rows, and rows are independent of each other. (torch's functions take whole vectors one
-way and what is left over another, so a row's bits would depend on how many rows lie before it.)
+As in pointwise.py, items are runs of RUN rows, and rows are independent of each other. (torch
+computes whole vectors differently from the remainder, so a row's bits would depend on the rows
+before it.)
 """
 
 import numba
@@ -18,9 +19,9 @@ class GatedNormJob(Job):
     """out[row, head] = rms_norm(x[row, head]) * weight * silu(z[row, head]).
 
     Attributes:
-        rows: of the batch
+        rows: number of rows
         x: float32 [rows, heads, dim]
-        z, z_row: [rows, heads, dim] as stored, z_row elements from a row to the next
+        z, z_row: [rows, heads, dim] as stored, and the stride of rows in elements
         weight: float32 [dim]
         out: [rows, heads, dim] as stored
     """
@@ -69,5 +70,5 @@ def _gated_norm_row(kind, job, row):  # type: ignore[no-untyped-def]
 
 
 def gated_norm(kind):  # type: ignore[no-untyped-def]
-    """Kernel: norm of each head, times its gate."""
+    """Make the kernel: norm of each head, times its gate."""
     by_runs(kind, _gated_norm_job(kind), _gated_norm_row)

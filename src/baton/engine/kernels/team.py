@@ -1,8 +1,9 @@
-"""Runs a kernel on the threads that torch already keeps.
+"""Runs a kernel on the threads of torch's own pool.
 
-A second pool of threads beside torch's would spin against it at every barrier. torch's OpenMP runtime keeps its threads
-per calling thread, so a region opened here from the compute thread is served by the very threads of its matrix products.
-GOMP_parallel is part of libgomp's stable interface to compilers; where torch brings another runtime, kernels run on one thread.
+A second pool beside torch's would spin against it at every barrier. torch's OpenMP runtime has a
+pool for each calling thread, so a region opened here from the compute thread runs on the same
+threads as its matrix products. GOMP_parallel is part of libgomp's stable interface for compilers.
+If torch comes with another runtime, kernels run on one thread.
 """
 
 import ctypes
@@ -29,7 +30,7 @@ class Task(Generic[J]):
 
     def __init__(self, kernel: Kernel, stored: DType, job: type[J]) -> None:
         signature = types.void(pointer_to(STORED[stored]))
-        self._kept = numba.cfunc(signature, cache=True, error_model="numpy")(kernel)  # owns the machine code
+        self._kept = numba.cfunc(signature, cache=True, error_model="numpy")(kernel)  # keeps the machine code alive
         address: Any = self._kept.address
         self.address = int(address)
         self.job = job()
@@ -37,7 +38,7 @@ class Task(Generic[J]):
         self._call = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self.address)
 
     def alone(self) -> None:
-        """Run on the calling thread, without the interpreter's lock."""
+        """Run on the calling thread, without the GIL."""
         self.job.next_item = 0
         self._call(self.job_address)
 
@@ -51,7 +52,10 @@ class Team:
         self._parallel = _parallel_of(library) if threads > 1 and library.is_file() else None
 
     def run(self, task: Task[Any]) -> None:
-        """Run on all threads and return when all have ended; on this one where torch brings another OpenMP runtime."""
+        """Run on all threads, and return when all have ended.
+
+        If torch comes with another OpenMP runtime, run on this thread only.
+        """
         if self._parallel is None:
             return task.alone()
         task.job.next_item = 0

@@ -1,9 +1,9 @@
-"""The few vector instructions that attention and the products of heads need and numba does not offer.
+"""Vector instructions that numba lacks, for attention and the products of heads.
 
-A *word* is 32 bits of a row in the form in which it is multiplied: one float32, or, where the processor multiplies pairs of
-bfloat16 (`PAIRS`), two of them. The dtype of the array that is handed over chooses: float32 or uint32. Stored elements
-come as float32, as uint16 (bfloat16 bits), as int16 (float16 bits) or as uint32 (pairs).
-All sums are in float32 and in an order that depends on the arguments alone.
+A *word* is 32 bits of a row in the form in which it is multiplied: one float32, or two bfloat16 if
+the processor multiplies pairs of them (`PAIRS`). The dtype of the array passed in selects the form:
+float32 or uint32. Stored elements are float32, uint16 (bfloat16 bits), int16 (float16 bits) or
+uint32 (pairs). All sums are float32, in an order that depends only on the arguments.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ LANES = 16 if _FEATURES.get("avx512f") else 8
 PANEL = 2 * LANES  # columns of a product's tile
 ROWS = 12 if LANES == 16 else 6  # rows of a product's tile: 2 * ROWS sums fill the registers
 SCRATCH = ROWS * PANEL  # sums of a tile
-HEADS = 4  # query heads that `blend` takes together
+HEADS = 4  # query heads that `blend` computes together
 
 I16, I32, I64, F32 = ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()
 FLOATS = ir.VectorType(F32, LANES)
@@ -72,7 +72,10 @@ def _splat(builder: Any, scalar: Any) -> Any:
 
 
 def _widened(builder: Any, stored: Any, value: Any, wide: Any, whole: Any) -> Any:
-    """Stored elements (a scalar or a vector) as float32; wide, whole: the float32 and int32 types of that shape."""
+    """Convert stored elements (a scalar or a vector) to float32.
+
+    `wide` and `whole` are the float32 and int32 types of that shape.
+    """
     if stored == types.uint16:
         bits = builder.zext(value, whole)
         by = I32(16) if whole is I32 else ir.Constant(whole, [16] * LANES)
@@ -84,7 +87,7 @@ def _widened(builder: Any, stored: Any, value: Any, wide: Any, whole: Any) -> An
 
 
 def _loop(builder: Any, initial: Values, limit: Any, step: int, body: Callable[[Any, Values], Values]) -> Values:
-    """k = 0, step, ... < limit, once at least; sums become body(k, sums)."""
+    """Emit a loop over k = 0, step, ... < limit, at least once; sums become body(k, sums)."""
     before = builder.block
     loop, done = builder.append_basic_block("words"), builder.append_basic_block("end")
     builder.branch(loop)
@@ -103,9 +106,10 @@ def _loop(builder: Any, initial: Values, limit: Any, step: int, body: Callable[[
 
 @intrinsic
 def product(context: Any, like: Any, a: Any, a_row: Any, b: Any, b_row: Any, c: Any, c_row: Any, depth: Any, add: Any) -> Any:
-    """c[ROWS, PANEL] (+)= a[ROWS, depth] b[depth, PANEL].
+    """Compute c[ROWS, PANEL] (+)= a[ROWS, depth] b[depth, PANEL].
 
-    like: array of the words' dtype; a, b, c: int64 addresses of words, words and float32; *_row: strides in 4 bytes.
+    `like` is an array of the words' dtype; a and b are int64 addresses of words, c of float32;
+    *_row are strides in units of 4 bytes.
     """
     kind = like.dtype
 
@@ -137,10 +141,12 @@ def product(context: Any, like: Any, a: Any, a_row: Any, b: Any, b_row: Any, c: 
 
 
 def tile_of(rows: int) -> Callable[..., Any]:
-    """c[rows, PANEL] = a[rows, depth] b[depth, PANEL]; a sum has the same bits whatever `rows` is.
+    """Return a function that computes c[rows, PANEL] = a[rows, depth] b[depth, PANEL].
 
-    like: pointer to the stored dtype, of which a and b are, in units: pairs of bfloat16 where the processor multiplies them, else
-    single elements. a, b, c: int64 addresses; a_row: in units; c: float32, row after row; depth: in units, not 0.
+    A sum has the same bits for every `rows`. A unit is a pair of bfloat16 if the processor
+    multiplies pairs, else a single stored element. In the function, `like` is a pointer to the
+    stored dtype of a and b; a, b and c are int64 addresses; a_row and depth are in units, and depth
+    is not 0; c is float32, with contiguous rows.
     """
 
     @intrinsic
@@ -174,20 +180,20 @@ def tile_of(rows: int) -> Callable[..., Any]:
 
 
 def _unit(like: Any) -> Any:
-    """What of a stored dtype is multiplied at once."""
+    """Return the type of a unit of a stored dtype (see `tile_of`)."""
     return types.uint32 if like.dtype == types.uint16 and PAIRS else like.dtype
 
 
 @intrinsic
 def unit_of(context: Any, like: Any) -> Any:
-    """Bytes of a unit, see `tile_of`."""
+    """Return the bytes of a unit (see `tile_of`)."""
     size = _unit(like).bitwidth // 8
     return types.int64(like), lambda _context, builder, signature, args: I64(size)
 
 
 @intrinsic
 def scratch(context: Any) -> Any:
-    """The address of SCRATCH float32 that last as long as the function."""
+    """Return the address of SCRATCH float32 on the stack of the calling function."""
 
     def build(_context: Any, builder: Any, signature: Any, args: Any) -> Any:
         place = cgutils.alloca_once(builder, ir.ArrayType(F32, SCRATCH))
@@ -198,7 +204,10 @@ def scratch(context: Any) -> Any:
 
 @intrinsic
 def dots(context: Any, like: Any, a: Any, b: Any, b_row: Any, depth: Any, out: Any) -> Any:
-    """out[LANES] = b[LANES, depth] a[depth]; arguments as in `product`, depth a multiple of LANES."""
+    """Compute out[LANES] = b[LANES, depth] a[depth]; arguments as in `product`.
+
+    depth must be a multiple of LANES.
+    """
     kind = like.dtype
 
     def build(_context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -212,7 +221,7 @@ def dots(context: Any, like: Any, a: Any, b: Any, b_row: Any, depth: Any, out: A
 
         sums = _loop(builder, [ZERO] * LANES, depth, LANES, body)
         masks = [ir.Constant(ir.VectorType(I32, LANES), list(range(odd, 2 * LANES, 2))) for odd in (0, 1)]
-        while len(sums) > 1:  # neighbours of two vectors added: the last vector has the sums in their order
+        while len(sums) > 1:  # add adjacent elements of two vectors; the last vector has the sums in order
             halves = [[builder.shuffle_vector(x, y, m) for m in masks] for x, y in zip(sums[::2], sums[1::2], strict=True)]
             sums = [builder.fadd(even, odd) for even, odd in halves]
         builder.store(sums[0], _pointer(builder, out, I64(0), FLOATS), align=4)
@@ -223,7 +232,10 @@ def dots(context: Any, like: Any, a: Any, b: Any, b_row: Any, depth: Any, out: A
 
 @intrinsic
 def blend(context: Any, like: Any, v: Any, v_row: Any, w: Any, w_row: Any, c: Any, c_row: Any, depth: Any) -> Any:
-    """c[HEADS, PANEL] += w[HEADS, depth] v[depth, PANEL], where v's elements are stored as `like`'s and w, c are float32."""
+    """Compute c[HEADS, PANEL] += w[HEADS, depth] v[depth, PANEL].
+
+    v is stored as `like`; w and c are float32.
+    """
     stored = like.dtype
     size = stored.bitwidth // 8
 
@@ -254,7 +266,7 @@ def blend(context: Any, like: Any, v: Any, v_row: Any, w: Any, w_row: Any, c: An
 
 @intrinsic
 def highest(context: Any, address: Any, count: Any) -> Any:
-    """The highest of `count` float32 at an int64 address, a multiple of LANES and not 0."""
+    """Return the highest of `count` float32 at an address; count is a multiple of LANES, not 0."""
 
     def build(_context: Any, builder: Any, signature: Any, args: Any) -> Any:
         def body(k: Any, sums: Values) -> Values:
@@ -272,7 +284,7 @@ def highest(context: Any, address: Any, count: Any) -> Any:
 
 @intrinsic
 def pointer(context: Any, like: Any, address: Any) -> Any:
-    """An int64 address as a pointer to what `like` holds; arrays of it are not reference counted."""
+    """Convert an address to a pointer to the elements of `like`, without reference counting."""
     found = types.CPointer(like.dtype)
 
     def build(_context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -283,7 +295,7 @@ def pointer(context: Any, like: Any, address: Any) -> Any:
 
 @intrinsic
 def word(context: Any, stored: Any) -> Any:
-    """A stored element as a word."""
+    """Convert a stored element to a word."""
     found = types.uint32 if stored == types.uint32 else types.float32
 
     def build(_context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -294,7 +306,7 @@ def word(context: Any, stored: Any) -> Any:
 
 @intrinsic
 def prefetch(context: Any, address: Any) -> Any:
-    """Ask for the cache line at an int64 address; it may lie anywhere."""
+    """Prefetch the cache line at an int64 address, which need not be valid."""
 
     def build(_context: Any, builder: Any, signature: Any, args: Any) -> Any:
         pointer = ir.IntType(8).as_pointer()

@@ -1,4 +1,4 @@
-"""What a model family offers the engine, and the way from a config to its family."""
+"""The interface of models and model families, and the choice of the family for a config."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -19,19 +19,25 @@ DTYPES: Mapping[DType, torch.dtype] = {DType.F32: torch.float32, DType.BF16: tor
 
 
 class Model(Protocol):
-    """One rank's part of a network. A row's heads are adjacent in what is given to `attend`."""
+    """One rank's part of a network. The rows that it passes to `attend` have adjacent heads."""
 
     vocab_size: int
 
     def forward(self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor | None:
-        """Hidden states after the last norm. tokens, positions: int64 [rows]; returns [rows, hidden].
+        """Compute the hidden states after the last norm.
 
-        None on a rank whose stage is not the last: what it has computed has gone to the next one.
+        Args:
+            tokens, positions: int64 [rows]
+            attend: attends from rows to cached state
+
+        Returns:
+            [rows, hidden]; None if this is not the last stage, which sends them to the next one
         """
         ...
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor | None:
-        """float32 [rows, vocab] on the first rank of the last stage; None on the others of it."""
+        """Compute logits, float32 [rows, vocab]; None
+        on all but the first rank of the last stage."""
         ...
 
 
@@ -39,11 +45,11 @@ class Family(Protocol):
     """One architecture family.
 
     Attributes:
-        name: what people call it
+        name: name for people
         architectures: names in config.json's `architectures`
-        examples: models of it
-        notes: what a user should know
-        window: how a sliding window is given in its configs
+        examples: models of the family
+        notes: notes for users
+        window: how its configs state a sliding window
     """
 
     name: str
@@ -53,42 +59,47 @@ class Family(Protocol):
     window: str
 
     def longest(self, config: Mapping[str, Any]) -> tuple[int, int]:
-        """Positions served by default, and at most when asked to. Raises ConfigError."""
+        """Return (default, largest) maximum length of a request. Raises ConfigError."""
         ...
 
     def read(self, config: Mapping[str, Any], *, longest: int | None = None) -> msgspec.Struct:
-        """What a config means where `longest` positions are served (None: its default): all that the computation depends on.
+        """Return everything that the computation depends on, for requests of `longest` positions.
+
+        `longest` None = the config's default.
 
         Raises:
-            ConfigError: it cannot be served
+            ConfigError: the config is not supported
         """
         ...
 
     def require_width(self, config: Mapping[str, Any], tp: int) -> None:
-        """Raises ConfigError where the model cannot be divided over so many ranks; names the widths that fit."""
+        """Raise ConfigError if the model cannot be divided
+        over `tp` ranks; names the widths that fit."""
         ...
 
     def table(self, config: Mapping[str, Any], *, block_tokens: int, dtype: DType) -> StateTable:
-        """What it caches. Raises ConfigError."""
+        """Return the state table, which has everything
+        that the model caches. Raises ConfigError."""
         ...
 
     def build(
         self, checkpoint: Checkpoint, placement: Placement, dtype: DType, ops: Ops, comm: Comm, *, longest: int | None = None
     ) -> Model:
-        """Load one rank's weights, to serve `longest` positions (None: the config's default).
+        """Load one rank's weights, for requests of `longest` positions (None = the config's
+        default).
 
         Raises:
-            ConfigError: a setting of the config is not supported, or a tensor is missing, of another shape or quantised;
-                found before any tensor is read
+            ConfigError: a setting of the config is not supported, or a tensor is missing, has
+                another shape, or is quantised; raised before any tensor is read
         """
         ...
 
 
 def family_of(config: Mapping[str, Any], families: Sequence[Family]) -> Family:
-    """The family that serves a config.
+    """Return the family of a config.
 
     Raises:
-        ConfigError: none does; names what is supported
+        ConfigError: no family supports it; the message names the supported architectures
     """
     named = config.get("architectures")
     names = [str(name) for name in named] if isinstance(named, list) else []

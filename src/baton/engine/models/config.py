@@ -1,4 +1,4 @@
-"""config.json of a Llama-like model, read and checked once: all that its computation depends on."""
+"""config.json of a Llama-like model, read and checked once."""
 
 from collections.abc import Mapping
 from hashlib import blake2b
@@ -16,12 +16,12 @@ class Mixture(msgspec.Struct, frozen=True, kw_only=True):
     """A model's routed experts.
 
     Attributes:
-        experts: of a layer
-        used: by each row
-        inner: elements inside an expert
-        sparse: per layer, whether its MLP is a mixture
-        renormalised: weights of the experts used sum to 1
-        limit: inputs of the gate are clamped to it; None: they are not
+        experts: number of experts of a layer
+        used: number of experts for each row
+        inner: inner size of an expert
+        sparse: for each layer, whether its MLP is a mixture
+        renormalised: whether the weights of the experts used are scaled to sum to 1
+        limit: inputs of the gate are clamped to it; None = no clamp
         alpha: gain of the gate's sigmoid
     """
 
@@ -35,22 +35,24 @@ class Mixture(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What one model computes. Sizes in elements; two workers with equal values and equal weights compute the same.
+    """Everything that a model's computation depends on, beside its weights. Sizes in elements.
+
+    Two workers with equal values and equal weights compute the same.
 
     Attributes:
-        inner: of dense MLPs; 0 where there is none
-        seen: per layer, which positions a row attends to
-        rotated: per layer, whether q and k are rotated (SmolLM3 has layers without positions)
-        window_rope: of layers with a window; None: the rope of all layers
-        tied: the output matrix is the embedding
-        head_norms: each head of q and k is normed before the rotation
-        norm_offset: added to every norm's weights, which Gemma stores as distances from one
-        outer_norms: what attention and the MLP find is normed before it is added
-        embedding_scale, query_scale: what embeddings, and rotated queries before they are divided by sqrt(head_dim), are
-            multiplied by
-        softcap: logits x become softcap * tanh(x / softcap); None: they stay
-        sinks: each head has a score without a value that takes part in its softmax
-        mixture: of layers whose MLP is one
+        inner: inner size of dense MLPs; 0 = there are none
+        seen: for each layer, the positions that a row attends to
+        rotated: for each layer, whether q and k are rotated (SmolLM3 has layers without positions)
+        window_rope: rope of layers with a window; None = that of all layers
+        tied: whether the output matrix is the embedding
+        head_norms: whether each head of q and k is normalised before the rotation
+        norm_offset: added to every norm's weights, which Gemma stores as differences from 1
+        outer_norms: whether the outputs of attention and MLP are normalised before they are added
+        embedding_scale: factor of embeddings
+        query_scale: factor of rotated queries, before they are divided by sqrt(head_dim)
+        softcap: logits x become softcap * tanh(x / softcap); None = unchanged
+        sinks: whether each head has a score without a value in its softmax
+        mixture: experts of layers whose MLP is a mixture
     """
 
     vocab: int
@@ -80,24 +82,28 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def queries(self) -> int:
-        """Elements of all query heads of a row."""
+        """The number of elements of all query heads of a row."""
         return self.heads * self.head_dim
 
     @property
     def keys(self) -> int:
-        """Elements of all key heads of a row, which are as many as those of its values."""
+        """The number of elements of all key heads of a row; values have as many."""
         return self.kv_heads * self.head_dim
 
 
 def identity(weights: str, config: msgspec.Struct) -> str:
-    """What a worker computes, hex: its weights' identity and its config in one digest. Two workers with the same weights that
-    stretch positions differently, or see other windows, would continue each other's requests wrongly."""
+    """Return a digest, in hex, of the weights' identity and the config.
+
+    Workers with the same weights but different rope scalings or windows would continue each other's
+    requests wrongly, so the identity covers the config as well.
+    """
     encoded = msgspec.json.encode(config, order="deterministic")
     return blake2b(weights.encode() + b"\0" + encoded, digest_size=32).hexdigest()
 
 
 def count(config: Mapping[str, Any], name: str, *, least: int = 1) -> int:
-    """A whole number of a config. Raises ConfigError if it is missing, none, or too small."""
+    """Return a whole number of a config. Raises
+    ConfigError if it is missing, invalid or too small."""
     value = config.get(name)
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ConfigError(f"config.json: {name} is {value!r}; expected is a whole number from {least} on")
@@ -105,7 +111,7 @@ def count(config: Mapping[str, Any], name: str, *, least: int = 1) -> int:
 
 
 def number(config: Mapping[str, Any], name: str) -> float:
-    """A positive number of a config. Raises ConfigError if it is missing or none."""
+    """Return a positive number of a config. Raises ConfigError if it is missing or invalid."""
     value = config.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
         raise ConfigError(f"config.json: {name} is {value!r}; expected is a positive number")
@@ -113,10 +119,10 @@ def number(config: Mapping[str, Any], name: str) -> float:
 
 
 def named_layers(config: Mapping[str, Any], layers: int) -> tuple[Seen, ...] | None:
-    """By `layer_types`, where a config has them.
+    """Return what each layer sees, from `layer_types`; None if the config does not have it.
 
     Raises:
-        ConfigError: a kind of attention that is not supported, or layers with a window of which nothing says how long it is
+        ConfigError: a kind of attention is not supported, or the length of a window is missing
     """
     kinds = config.get("layer_types")
     if kinds is None:
@@ -132,7 +138,7 @@ def named_layers(config: Mapping[str, Any], layers: int) -> tuple[Seen, ...] | N
 
 
 def sliding(config: Mapping[str, Any]) -> Seen:
-    """What a layer sees by `sliding_window`: null means no window. Raises ConfigError if it is no length."""
+    """Return what a layer sees, from `sliding_window`; null = no window. Raises ConfigError."""
     if config.get("sliding_window") is None:
         return Full()
     return Window(count(config, "sliding_window"))

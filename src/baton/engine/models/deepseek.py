@@ -1,6 +1,6 @@
-"""DeepSeek-V2 and -V3: latent attention, and behind the first layers routed experts beside shared ones (DeepSeek-AI 2024).
+"""DeepSeek-V2 and -V3: latent attention; after the first layers, routed and shared experts (2024).
 
-Kimi-K2 is a DeepSeek-V3 of other sizes. The two versions differ in how experts are chosen (routing.py).
+Kimi-K2 is a DeepSeek-V3 of other sizes. V2 and V3 differ in the choice of experts (routing.py).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +31,11 @@ GATE, BIAS, SHARED = "mlp.gate.weight", "mlp.gate.e_score_correction_bias", "mlp
 
 
 class GatedMlp:
-    """silu(gate) * up, then down. at: begins the names of its tensors; inner: columns of all ranks of the stage."""
+    """A gated MLP: silu(gate) * up, then down.
+
+    `at` is the prefix of its tensors' names; `inner` the columns on all ranks of the stage
+    together.
+    """
 
     def __init__(self, load: Loader, at: str, hidden: int, inner: int, *, biased: bool) -> None:
         tp, rank = load.comm.tp, load.comm.tp_rank
@@ -41,18 +45,18 @@ class GatedMlp:
         self._down, self._gate = load.by_inputs(at, down, held), load.ops.gate
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """x: [rows, hidden]; returns [rows, hidden], the same on every rank of the stage."""
+        """Compute [rows, hidden] from x [rows, hidden]; the same on every rank of the stage."""
         return self._down(self._gate(self._gate_up(x)))
 
 
 def gated_matrices(hidden: int, inner: int, *, biased: bool) -> tuple[Matrix, Matrix]:
-    """Gate with up, and down."""
+    """Return the stacked gate and up matrix, and the down matrix."""
     both = tuple(Filed(name, (inner,)) for name in ("gate_proj", "up_proj"))
     return Matrix(both, hidden, biased), Matrix((Filed("down_proj", (hidden,)),), inner, biased)
 
 
 class MixedMlp:
-    """Routed experts and shared ones."""
+    """An MLP with routed and shared experts."""
 
     def __init__(self, load: Loader, at: str, c: DeepseekConfig, route: Router) -> None:
         self._route = route
@@ -62,21 +66,21 @@ class MixedMlp:
             self._shared = GatedMlp(load, at + SHARED, c.hidden, c.shared_inner, biased=c.mlp_bias)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """As GatedMlp."""
+        """Compute the output, as GatedMlp does."""
         routed = self._experts(x, *self._route(x))
         return routed if self._shared is None else routed + self._shared(x)
 
 
 def experts(c: DeepseekConfig) -> ExpertFiles:
-    """How they are filed."""
+    """Return how the checkpoint stores the experts."""
     return ExpertFiles("mlp.experts", "gate_proj", "up_proj", "down_proj", c.routing.experts, c.hidden, c.expert_inner)
 
 
 class DeepseekModel(Stack[LatentAttention]):
-    """One rank's layers, and its parts of them."""
+    """One rank's part of the model: its part of each of its layers."""
 
     def forward(self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor | None:
-        chosen: torch.Tensor | None = None  # what the layer before attended to
+        chosen: torch.Tensor | None = None  # the positions that the previous layer attended to
 
         def mix(index: int, attention: LatentAttention, x: torch.Tensor) -> torch.Tensor:
             nonlocal chosen
@@ -87,10 +91,10 @@ class DeepseekModel(Stack[LatentAttention]):
 
 
 class DeepseekV3Family:
-    """Implements Family; DeepSeek-V2 overrides how experts are chosen.
+    """Implements Family; DeepSeek-V2 overrides the choice of experts.
 
     Attributes:
-        defaults: what a config means where it is silent (those of transformers)
+        defaults: values for keys that a config lacks (those of transformers)
     """
 
     name = "DeepSeek-V3"
@@ -114,7 +118,7 @@ class DeepseekV3Family:
     }
 
     def complete(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The config with what it leaves out."""
+        """Return the config with defaults for missing keys."""
         found = {**self.defaults, **config}
         count(found, "max_position_embeddings")
         return found
@@ -127,24 +131,26 @@ class DeepseekV3Family:
         return read_deepseek(c, self.routing(c), interleaved=self.interleaved(c), longest=longest, index=self.index(c))
 
     def index(self, config: Mapping[str, Any]) -> IndexSettings | None:
-        """What chooses the positions that are attended to. Raises ConfigError."""
+        """Return the settings of the index; None = all
+        positions are attended to. Raises ConfigError."""
         return None
 
     def routing(self, config: Mapping[str, Any]) -> Routing:
-        """How experts are chosen. Raises ConfigError."""
+        """Return the settings of the routing. Raises ConfigError."""
         return read_routing(config, grouped=True, least=2 if count(config, "topk_group") < count(config, "n_group") else 1)
 
     def interleaved(self, config: Mapping[str, Any]) -> bool:
-        """Whether neighbours are rotated against each other."""
+        """Whether adjacent elements are rotated against each other, instead of halves."""
         return bool(config["rope_interleave"])
 
     def router(self, load: Loader, at: str, c: DeepseekConfig) -> Router:
-        """What chooses the experts of a layer. Scores are float32, as a rounded one may choose another expert."""
+        """Load the router of a layer; its scores are
+        float32, since rounding may change the choice."""
         logits, bias = load.ops.linear(load.exactly(at + GATE), None), load.exactly(at + BIAS)
         return lambda x: by_sigmoid(logits(x.float()), bias, c.routing)
 
     def router_tensors(self, at: str, c: DeepseekConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """What `router` reads."""
+        """Yield the tensors that `router` reads."""
         yield at + GATE, (c.routing.experts, c.hidden)
         yield at + BIAS, (c.routing.experts,)
 
@@ -152,7 +158,8 @@ class DeepseekV3Family:
         _require_width(self.read(config), tp)
 
     def table(self, config: Mapping[str, Any], *, block_tokens: int, dtype: DType) -> StateTable:
-        """One row a token and layer, the same for all heads, so each rank of a stage has all of it."""
+        """Return the table: one row for each token and
+        layer, replicated on each rank of a stage."""
         c = self.read(config)
         spec = StateSpec(LATENT, KV, tuple(range(c.layers)), ("c",), heads=1, row=c.attention.row, dtype=dtype)
         return StateTable(c.layers, block_tokens, (Group(KV, Unit.PAGE, Full()),), (spec,))
@@ -182,7 +189,7 @@ class DeepseekV3Family:
         return DeepseekModel([layer(i) for i in range(held.start, held.end)], ends, ops, vocab=c.vocab, eps=c.eps)
 
     def tensors(self, c: DeepseekConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Every tensor that is read, with its shape."""
+        """Yield every tensor that is read, with its shape."""
         yield from end_tensors(c.vocab, c.hidden, tied=c.tied)
         for index, dense in enumerate(c.dense):
             at = f"model.layers.{index}."
@@ -199,7 +206,8 @@ class DeepseekV3Family:
 
 
 def _heads(c: DeepseekConfig, placement: Placement) -> Interval:
-    """Those of a rank. Raises ConfigError where heads, columns or experts cannot be divided evenly."""
+    """Return a rank's heads. Raises ConfigError if heads,
+    columns or experts cannot be divided evenly."""
     tp, heads = placement.tp, c.attention.heads
     _require_width(c, tp)
     return Interval(placement.tp_rank * heads // tp, (placement.tp_rank + 1) * heads // tp)

@@ -1,4 +1,4 @@
-"""config.json of a DeepSeek-like model, read and checked once: all that its computation depends on."""
+"""config.json of a DeepSeek-like model, read and checked once."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -27,13 +27,14 @@ class LatentSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Multi-head latent attention. Sizes in elements.
 
     Attributes:
-        query_rank: of the compressed query; None: it is not compressed
-        rank: of the compressed keys and values
-        still, turned: elements of a head's query and key that are not rotated, and that are
+        query_rank: elements of the compressed query; None = it is not compressed
+        rank: elements of the compressed keys and values
+        still: elements of a head's query and key that are not rotated
+        turned: elements of a head's query and key that are rotated
         value: elements of a head's value
-        interleaved: neighbours are rotated against each other in the checkpoint, not halves
-        biased: products from and to the hidden state have biases
-        scale: what scores are multiplied by
+        interleaved: whether the checkpoint rotates adjacent elements, instead of halves
+        biased: whether products from and to the hidden state have biases
+        scale: factor of the scores
     """
 
     heads: int
@@ -54,12 +55,15 @@ class LatentSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeepseekConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What one model computes; two workers with equal values and equal weights compute the same.
+    """Everything that a model's computation depends on, beside its weights.
+
+    Two workers with equal values and equal weights compute the same.
 
     Attributes:
-        inner, expert_inner, shared_inner: columns of a plain layer's MLP, of one expert, of the shared experts together
-        dense: per layer, whether its MLP is plain
-        index: what chooses the positions that are attended to; None: all are
+        inner: columns of a dense layer's MLP
+        expert_inner, shared_inner: columns of one expert, and of all shared experts together
+        dense: for each layer, whether its MLP is dense
+        index: settings of the index of sparse attention; None = all positions are attended to
     """
 
     vocab: int
@@ -78,7 +82,7 @@ class DeepseekConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def latent_settings(c: Mapping[str, Any], *, interleaved: bool, longest: int) -> LatentSettings:
-    """The attention of a config that is complete. Raises ConfigError."""
+    """Return the attention settings of a complete config. Raises ConfigError."""
     still, turned = count(c, "qk_nope_head_dim"), count(c, "qk_rope_head_dim")
     if turned % 2:
         raise ConfigError(f"config.json: qk_rope_head_dim is {turned}; it must be even, as its elements are rotated in pairs")
@@ -99,7 +103,7 @@ def latent_settings(c: Mapping[str, Any], *, interleaved: bool, longest: int) ->
 def read_deepseek(
     c: Mapping[str, Any], routing: Routing, *, interleaved: bool, longest: int | None, index: IndexSettings | None
 ) -> DeepseekConfig:
-    """A config that is complete. Raises ConfigError for what is not supported."""
+    """Read a complete config. Raises ConfigError if a setting is not supported."""
     if c["hidden_act"] != "silu":
         raise ConfigError(f"activation {c['hidden_act']!r} is not supported; supported is 'silu'")
     if c.get("moe_layer_freq", 1) != 1:
@@ -125,7 +129,8 @@ def read_deepseek(
 
 
 def _plain_layers(c: Mapping[str, Any], layers: int) -> tuple[bool, ...]:
-    """By `mlp_layer_types` where a config has them, else the first ones, by `first_k_dense_replace`."""
+    """Return which layers are dense: by `mlp_layer_types`,
+    else the first `first_k_dense_replace`."""
     kinds = c.get("mlp_layer_types")
     if kinds is None:
         first = count(c, "first_k_dense_replace", least=0)

@@ -1,7 +1,8 @@
 """DeepSeek-V3.2 and GLM-5: DeepSeek-V3 whose layers attend to the positions that an index chooses (DeepSeek-AI 2025).
 
-The published V3.2 multiplies index queries and keys by one orthogonal matrix and rounds both to fp8. The matrix changes no
-product and fp8 is a matter of speed; both are left out here, as in transformers.
+The published V3.2 multiplies index queries and keys by one orthogonal matrix and rounds both to
+fp8. The matrix does not change their products, and fp8 only serves speed; both are left out, as in
+transformers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,17 +34,17 @@ class DeepseekV32Family(DeepseekV3Family):
         "index_head_dim": 128,
         "index_n_heads": 64,
     }
-    turns_neighbours = False  # in the index
+    turns_neighbours = False  # whether the index rotates adjacent elements
 
     def interleaved(self, config: Mapping[str, Any]) -> bool:
-        """The flag is not of these models."""
+        """Return True: these models rotate adjacent elements, and their configs do not say so."""
         return True
 
     def index(self, config: Mapping[str, Any]) -> IndexSettings:
         dim, turned = count(config, "index_head_dim"), count(config, "qk_rope_head_dim")
         if dim < turned:
             raise ConfigError(f"config.json: index_head_dim {dim} is less than the {turned} elements that are rotated")
-        count(config, "q_lora_rank")  # index queries are made of compressed ones
+        count(config, "q_lora_rank")  # index queries are computed from compressed queries
         return IndexSettings(
             heads=count(config, "index_n_heads"),
             dim=dim,
@@ -53,11 +54,11 @@ class DeepseekV32Family(DeepseekV3Family):
         )
 
     def own(self, config: Mapping[str, Any], layers: int) -> tuple[bool, ...]:
-        """Which layers have an index. Raises ConfigError."""
+        """Return which layers have an index. Raises ConfigError."""
         return (True,) * layers
 
     def table(self, config: Mapping[str, Any], *, block_tokens: int, dtype: DType) -> StateTable:
-        """Index keys lie beside the latent rows, in the same pages."""
+        """Return the table; index keys are beside the latent rows, in the same pages."""
         table, index = super().table(config, block_tokens=block_tokens, dtype=dtype), self.index(self.complete(config))
         layers = tuple(i for i, own in enumerate(index.own) if own)
         keys = StateSpec(INDEX, KV, layers, ("k",), heads=1, row=index.dim, dtype=dtype)
@@ -76,7 +77,8 @@ class DeepseekV32Family(DeepseekV3Family):
 
 
 class GlmMoeDsaFamily(DeepseekV32Family):
-    """Implements Family. Layers may share an index: a `shared` one attends to what the last `full` one before it chose."""
+    """Implements Family. A `shared` layer uses the
+    positions chosen by the last `full` layer before it."""
 
     name = "GLM-5"
     architectures: Sequence[str] = ("GlmMoeDsaForCausalLM",)
@@ -96,7 +98,8 @@ class GlmMoeDsaFamily(DeepseekV32Family):
     turns_neighbours = True
 
     def own(self, config: Mapping[str, Any], layers: int) -> tuple[bool, ...]:
-        """By `indexer_types`, else by `index_topk_pattern`, else every `index_topk_freq` layers."""
+        """Decide by `indexer_types`, else `index_topk_pattern`,
+        else every `index_topk_freq` layers."""
         kinds = config.get("indexer_types") or config.get("index_topk_pattern")
         if kinds is None:
             rhythm = {"index_topk_freq": 1, "index_skip_topk_offset": 2, **config}

@@ -1,6 +1,8 @@
-"""What lies before a model's first layer and behind its last: embedding, last norm, head; and the way between stages.
+"""The parts around a model's layers: embedding, last norm, output head, and transfers between
+stages.
 
-Embedding and head are cut by their rows over the ranks of a stage: each has a run of the vocabulary.
+Embedding and head are divided by rows over the ranks of a stage: each rank has a range of the
+vocabulary.
 """
 
 from collections.abc import Iterator
@@ -16,10 +18,13 @@ EMBEDDING, LAST_NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "
 
 
 class Ends:
-    """One rank's part of them.
+    """One rank's part of embedding, last norm and head.
 
-    tied: the head is the embedding; eps, offset: of the last norm; scale: what embeddings are multiplied by; softcap: logits x
-    become softcap * tanh(x / softcap), None: they stay
+    Args:
+        tied: whether the head is the embedding
+        eps, offset: of the last norm
+        scale: factor of embeddings
+        softcap: logits x become softcap * tanh(x / softcap); None = unchanged
     """
 
     def __init__(
@@ -37,7 +42,7 @@ class Ends:
         self._ops, self._comm, self._eps, self._offset = load.ops, load.comm, eps, offset
         self._scale, self._softcap, comm = scale, softcap, load.comm
         self._vocab, self._hidden = vocab, hidden
-        step = -(-vocab // comm.tp)  # entries per rank; the last rank's may be fewer
+        step = -(-vocab // comm.tp)  # entries of each rank; the last rank may have fewer
         start = min(vocab, comm.tp_rank * step)
         self._words = Interval(start, min(vocab, start + step))
         self._embedding = load(EMBEDDING, self._words) if comm.first else None
@@ -46,12 +51,14 @@ class Ends:
             self._norm = load(LAST_NORM)
             filed = EMBEDDING if tied else HEAD
             rows = self._embedding if tied and self._embedding is not None else load(filed, self._words)
-            # As many rows on every rank, so that they can be gathered; those beyond the vocabulary are cut off then.
+            # Equally many rows on every rank, for the gather; rows beyond the vocabulary are cut
+            # off.
             short = step - self._words.size
             self._head = load.ops.scores(F.pad(rows, (0, 0, 0, short)) if short else rows)
 
     def begin(self, tokens: torch.Tensor) -> torch.Tensor:
-        """What the first layer of this stage begins with: float32 [rows, hidden], whatever dtype is served."""
+        """Return the input of this stage's first layer:
+        float32 [rows, hidden], in any served dtype."""
         if self._embedding is None:
             return self._comm.receive(torch.empty(len(tokens), self._hidden))
         if self._comm.tp == 1:
@@ -64,7 +71,8 @@ class Ends:
         return scaled.float()
 
     def end(self, x: torch.Tensor, add: torch.Tensor | None) -> torch.Tensor | None:
-        """x + add after the last norm, or None where it has gone to the next stage. x is given up."""
+        """Return x + add after the last norm; None if it
+        was sent to the next stage. x is overwritten."""
         if self._norm is not None:
             return self._ops.norm(x, self._norm, self._eps, add=add, offset=self._offset)
         self._comm.send(x if add is None else x + add)
@@ -80,7 +88,7 @@ class Ends:
 
 
 def end_tensors(vocab: int, hidden: int, *, tied: bool) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Every tensor that is read, with its shape."""
+    """Yield every tensor that is read, with its shape."""
     yield EMBEDDING, (vocab, hidden)
     yield LAST_NORM, (hidden,)
     if not tied:

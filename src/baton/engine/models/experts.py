@@ -1,9 +1,9 @@
-"""Routed experts: of a layer's many MLPs each row passes through a few (Shazeer et al. 2017; Fedus et al. 2022).
+"""Routed experts: each row passes through a few of a layer's MLPs (Shazeer 2017; Fedus 2022).
 
     router ──(weights, ids)──▶ rows sorted by expert ──▶ one product a matrix ──▶ weighted sum in the order of the ids
 
-Each rank of a stage holds whole experts, a run of them, and what the ranks found is added up. A row's result depends on its
-own experts alone, never on which rows share them.
+Each rank of a stage holds a range of whole experts, and the results of the ranks are summed. A
+row's result depends only on its own experts, never on other rows that use them.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,7 +23,8 @@ Router = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]  # x [rows,
 
 
 def held_experts(count: int, *, tp: int, rank: int) -> Interval:
-    """Which of a layer's experts that rank of a stage holds. Raises ConfigError where they cannot be divided evenly."""
+    """Return the experts on a rank of a stage. Raises
+    ConfigError if they cannot be divided evenly."""
     if count % tp:
         fits = [n for n in range(1, count + 1) if count % n == 0]
         raise ConfigError(f"{count} experts cannot be divided over tensor parallel width {tp}; widths that fit: {fits}")
@@ -34,10 +35,10 @@ class ExpertFiles(msgspec.Struct, frozen=True):
     """Experts whose matrices are tensors of their own, as most checkpoints have them.
 
     Attributes:
-        path: of a layer's experts, before their number
+        path: prefix of the names of a layer's experts, before the number
         gate, up, down: names of the matrices
         count: experts of a layer
-        hidden, inner: elements before and inside
+        hidden, inner: input size and inner size of an expert
     """
 
     path: str
@@ -49,14 +50,14 @@ class ExpertFiles(msgspec.Struct, frozen=True):
     inner: int
 
     def tensors(self, at: str) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Name and shape of every tensor; names begin with `at`."""
+        """Yield name and shape of every tensor; names begin with `at`."""
         for expert in range(self.count):
             for name in (self.gate, self.up):
                 yield f"{at}{self.path}.{expert}.{name}.weight", (self.inner, self.hidden)
             yield f"{at}{self.path}.{expert}.{self.down}.weight", (self.hidden, self.inner)
 
     def load(self, load: Loader, at: str, activate: Activate) -> "Experts":
-        """This rank's experts. Raises ConfigError if they cannot be read, or not be divided."""
+        """Load this rank's experts. Raises ConfigError if they cannot be read or divided."""
         held = held_experts(self.count, tp=load.comm.tp, rank=load.comm.tp_rank)
 
         def gates_and_ups() -> Iterator[tuple[torch.Tensor, None]]:
@@ -72,20 +73,29 @@ class ExpertFiles(msgspec.Struct, frozen=True):
 
 
 class Experts:
-    """One rank's part of a layer's experts. first, second: the products of those held, in their order."""
+    """One rank's experts of a layer; `first` and
+    `second` are their products, in order of expert."""
 
     def __init__(self, held: Interval, first: Grouped, second: Grouped, activate: Activate, ops: Ops, comm: Comm) -> None:
         self.held, self._first, self._second, self._activate, self._ops, self._comm = held, first, second, activate, ops, comm
 
     def __call__(self, x: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-        """The weighted sum of what each row's experts make of it, the same on every rank of the stage.
+        """Compute the weighted sum of the outputs of each row's experts.
 
-        x: [rows, hidden]; weights: float [rows, k]; ids: int64 [rows, k], each expert once a row; returns [rows, hidden].
-        Sums are float32 and rounded once. (Where rows go is found with numpy: on so few numbers torch's calls take longer.)
+        Sums are float32 and rounded once. (Rows are sorted with numpy, which is faster than torch
+        for so few numbers.)
+
+        Args:
+            x: [rows, hidden]
+            weights: float [rows, k]
+            ids: int64 [rows, k], without duplicates in a row
+
+        Returns:
+            [rows, hidden], the same on every rank of the stage
         """
         count = self.held.size
         local = ids.numpy().reshape(-1) - self.held.start
-        local = np.where((local >= 0) & (local < count), local, count)  # the others come last
+        local = np.where((local >= 0) & (local < count), local, count)  # experts of other ranks come last
         counts = np.bincount(local, minlength=count + 1)[:count]
         taken = local.argsort(kind="stable")[: counts.sum()]
         places = np.full(local.size, -1)
@@ -97,7 +107,10 @@ class Experts:
 
 
 class SoftmaxRouter:
-    """Probabilities over all experts, of which a row keeps the highest; logits: the router's product, whole on every rank."""
+    """Chooses the experts with the highest probabilities.
+
+    `logits` is the router's product, complete on every rank.
+    """
 
     def __init__(self, logits: Linear, *, used: int, renormalised: bool) -> None:
         self._logits, self._used, self._renormalised = logits, used, renormalised
@@ -108,5 +121,5 @@ class SoftmaxRouter:
 
 
 def mixture_of(router: Router, experts: Experts) -> Linear:
-    """An MLP whose experts a router chooses."""
+    """Return an MLP whose experts are chosen by a router."""
     return lambda x: experts(x, *router(x))

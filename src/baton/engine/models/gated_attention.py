@@ -1,7 +1,8 @@
 """Grouped-query attention with an output gate (Qwen Team 2025: Qwen3-Next; Qiu et al. 2025: Gated Attention).
 
-Each head of q and k is normed before a part of it is rotated; what a head finds is multiplied by the sigmoid of a gate of its
-own. In checkpoints a head's query and gate lie one after the other; here queries, keys, values and gates are one product.
+Each head of q and k is normalised before a part of it is rotated; a head's output is multiplied by
+the sigmoid of its own gate. In checkpoints, the gate of a head follows its query; here queries,
+keys, values and gates are one product.
 """
 
 from collections.abc import Iterator
@@ -16,11 +17,11 @@ from baton.engine.rope import Rope
 from baton.engine.shards import elements
 
 AT = "self_attn."
-OFFSET = 1.0  # norms' weights are stored as distances from one
+OFFSET = 1.0  # norms' weights are stored as differences from 1
 
 
 class GatedAttention:
-    """One rank's heads of one layer. at: begins the names of its tensors."""
+    """One rank's heads of one layer; `at` is the prefix of its tensors' names."""
 
     def __init__(self, load: Loader, at: str, c: Qwen3NextConfig, held: Qwen3NextShards, rope: Rope) -> None:
         self._heads, self._kv_heads, self._dim, self._eps = held.heads.size, held.kv_heads.size, c.head_dim, c.eps
@@ -32,7 +33,11 @@ class GatedAttention:
         self._out = load.by_inputs(at, _out(c), elements(held.heads, c.head_dim))
 
     def __call__(self, x: torch.Tensor, layer: int, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
-        """What the layer adds to the residual stream. x: [rows, hidden], normed; layer counts those of this rank."""
+        """Compute what the layer adds to the residual stream.
+
+        x is [rows, hidden], after the norm; `layer` is the index among those of its kind on this
+        rank.
+        """
         rows, keys = len(x), self._heads + self._kv_heads
         values = keys + self._kv_heads
         found = self._product(x).view(rows, values + self._heads, self._dim)
@@ -43,7 +48,7 @@ class GatedAttention:
 
 
 def _joined(load: Loader, at: str, name: str, c: Qwen3NextConfig, held: Qwen3NextShards) -> torch.Tensor:
-    """Rows of all queries, keys, values and gates of a rank."""
+    """Load the rows of all queries, keys, values and gates of a rank."""
     each = 2 * c.head_dim
     both = load(f"{at}q_proj.{name}", elements(held.heads, each))
     queries, gates = both.view(held.heads.size, 2, c.head_dim, *both.shape[1:]).transpose(0, 1)
@@ -52,7 +57,7 @@ def _joined(load: Loader, at: str, name: str, c: Qwen3NextConfig, held: Qwen3Nex
 
 
 def gated_attention_tensors(at: str, c: Qwen3NextConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Every tensor of one layer's attention, with its shape."""
+    """Yield every tensor of one layer's attention, with its shape."""
     sizes = (("q_proj", 2 * c.heads), ("k_proj", c.kv_heads), ("v_proj", c.kv_heads))
     yield from Matrix(tuple(Filed(AT + n, (heads * c.head_dim,)) for n, heads in sizes), c.hidden, c.biased).tensors(at)
     yield from _out(c).tensors(at)

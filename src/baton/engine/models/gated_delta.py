@@ -3,9 +3,9 @@
     x ─▶ q, k, v ─▶ convolution and recurrent state (attention/delta.py) ─▶ norm of each head · silu(z) ─▶ out
       └▶ z, beta, decay ─────────────────────────────┘                                    ▲ z
 
-Value heads are cut over the ranks of a stage, and the key heads that serve them go with them. Of its state only the table
-(`delta_specs`) knows more than one head: the matrices of value heads, and what the convolution looks back on of q and k, by key
-heads, and of v, by value heads.
+Value heads are divided over the ranks of a stage, together with their key heads. In the state table
+(`delta_specs`), the matrices and the convolution's past inputs of v are divided by value heads, its
+past inputs of q and k by key heads.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,10 +27,11 @@ Tensors = Iterator[tuple[str, tuple[int, ...]]]
 
 
 def delta_specs(s: DeltaSettings, layers: tuple[int, ...], group: GroupName, dtype: DType) -> tuple[StateSpec, ...]:
-    """What such layers keep of a request. The matrices are float32 whatever is served: a rounding would stay in them.
+    """Return the specs of the state that such layers keep for a request.
 
-    They come first, so that they lie on whole words. A row is a whole state of one head, or of the convolution's inputs the
-    last `taps - 1`, the oldest first.
+    The matrices are float32 in any served dtype, because rounding errors would accumulate in them.
+    They come first, so that they are aligned to words. A row is the whole state of one head, or the
+    last `taps - 1` inputs of the convolution, oldest first.
     """
     sizes = zip(CONVOLVED, (s.key_heads, s.key_heads, s.value_heads), (s.key, s.key, s.value), strict=True)
     return (
@@ -40,26 +41,28 @@ def delta_specs(s: DeltaSettings, layers: tuple[int, ...], group: GroupName, dty
 
 
 class DeltaFiles(Protocol):
-    """How checkpoints file the rows of the product over the hidden state."""
+    """How a checkpoint stores the rows of the product over the hidden state."""
 
     def rows(self, load: Loader, at: str, s: DeltaSettings, held: Qwen3NextShards) -> Sequence[torch.Tensor]:
-        """Of q, k, v, z, b (beta's) and a (decay's), those of a rank: [outputs, hidden] each."""
+        """Load a rank's rows of q, k, v, z, b (for beta)
+        and a (for decay): [outputs, hidden] each."""
         ...
 
     def tensors(self, at: str, s: DeltaSettings, hidden: int) -> Tensors:
-        """What `rows` reads."""
+        """Yield the tensors that `rows` reads."""
         ...
 
 
 class ByKeyHead:
-    """Implements DeltaFiles for Qwen3-Next: each key head's q, k, v, z one after the other, and so its b, a."""
+    """Implements DeltaFiles for Qwen3-Next: q, k, v, z
+    are stored key head by key head, and so are b, a."""
 
     def rows(self, load: Loader, at: str, s: DeltaSettings, held: Qwen3NextShards) -> Sequence[torch.Tensor]:
         keys, first = held.keys, held.keys.start * s.shared
-        mine = slice(held.values.start - first, held.values.end - first)  # of the value heads that these key heads serve
+        mine = slice(held.values.start - first, held.values.end - first)  # this rank's among the value heads of these key heads
 
         def parts(name: str, sizes: Sequence[int]) -> Sequence[torch.Tensor]:
-            """Of each key head: [key heads, outputs, hidden]."""
+            """Load the parts of each key head: [key heads, outputs, hidden]."""
             weight = load(f"{at}{AT}{name}.weight", elements(keys, sum(sizes)))
             return torch.split(weight.view(keys.size, sum(sizes), -1), list(sizes), 1)
 
@@ -74,7 +77,8 @@ class ByKeyHead:
 
 
 class ByKind:
-    """Implements DeltaFiles for Qwen3.5: q, k, v in one tensor, each of all heads; z, b and a in tensors of their own."""
+    """Implements DeltaFiles for Qwen3.5: one tensor has
+    q, then k, then v of all heads; z, b, a are apart."""
 
     def rows(self, load: Loader, at: str, s: DeltaSettings, held: Qwen3NextShards) -> Sequence[torch.Tensor]:
         name = f"{at}{AT}in_proj_"
@@ -89,7 +93,7 @@ class ByKind:
 
 
 class GatedDelta:
-    """One rank's heads of one layer. at: begins the names of its tensors."""
+    """One rank's heads of one layer; `at` is the prefix of its tensors' names."""
 
     def __init__(self, load: Loader, at: str, c: Qwen3NextConfig, held: Qwen3NextShards, files: DeltaFiles) -> None:
         s = self._s = c.delta
@@ -106,7 +110,11 @@ class GatedDelta:
         self._out = load.by_inputs(at, _out(s, c.hidden), elements(held.values, s.value))
 
     def __call__(self, x: torch.Tensor, layer: int, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
-        """What the layer adds to the residual stream. x: [rows, hidden], normed; layer counts those of this rank."""
+        """Compute what the layer adds to the residual stream.
+
+        x is [rows, hidden], after the norm; `layer` is the index among those of its kind on this
+        rank.
+        """
         mixed = self._product(x)
         _, z, b, a = torch.split(mixed, self._sizes, 1)
         decay = self._rate * softplus(a.float() + self._shift)
@@ -115,7 +123,7 @@ class GatedDelta:
 
 
 def delta_tensors(at: str, s: DeltaSettings, hidden: int, files: DeltaFiles) -> Tensors:
-    """Every tensor of one layer, with its shape."""
+    """Yield every tensor of one layer, with its shape."""
     yield from files.tensors(at, s, hidden)
     yield f"{at}{AT}conv1d.weight", (2 * s.key_heads * s.key + s.value_heads * s.value, 1, s.taps)
     yield from ((f"{at}{AT}{name}", (s.value_heads,)) for name in ("A_log", "dt_bias"))
@@ -124,7 +132,7 @@ def delta_tensors(at: str, s: DeltaSettings, hidden: int, files: DeltaFiles) -> 
 
 
 def _convolved(s: DeltaSettings, held: Qwen3NextShards) -> tuple[Interval, Interval, Interval]:
-    """Where a rank's q, k, v lie among those of all heads."""
+    """Return the intervals of a rank's q, k and v among those of all heads."""
     keys, values, all_keys = elements(held.keys, s.key), elements(held.values, s.value), s.key_heads * s.key
     return (
         keys,

@@ -1,7 +1,8 @@
 """Gemma 3 text: layers with a window and layers without, each kind with a rope of its own (Gemma Team 2025).
 
-Beside Llama: norms before and after attention and MLP, whose weights are stored as distances from one; normed heads;
-embeddings times sqrt(hidden); scores over sqrt(query_pre_attn_scalar); GELU in the gate.
+Differences from Llama: norms before and after attention and MLP, whose weights are stored as
+differences from 1; norms of heads; embeddings times sqrt(hidden); scores over
+sqrt(query_pre_attn_scalar); GELU in the gate.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +33,10 @@ class Gemma3Weights(LayerWeights):
 
 
 def gelu_gate(x: torch.Tensor) -> torch.Tensor:
-    """gelu(first half of the columns) * second half, by the approximation with tanh (Hendrycks and Gimpel 2016)."""
+    """Compute gelu(first half of the columns) * second half, with the tanh approximation of GELU.
+
+    Hendrycks and Gimpel 2016.
+    """
     first, second = x.float().chunk(2, -1)
     return (F.gelu(first, approximate="tanh") * second).to(x.dtype)
 
@@ -81,7 +85,7 @@ class Gemma3Family(LlamaFamily):
         )
 
     def seen(self, config: Mapping[str, Any], layers: int) -> tuple[Seen, ...]:
-        """Where nothing names them, every sixth layer sees all."""
+        """Return what each layer sees; without `layer_types`, every sixth layer has no window."""
         pattern = count(config, "sliding_window_pattern")
         kinds = [LOCAL if (i + 1) % pattern else GLOBAL for i in range(layers)]
         return named_layers({**config, "layer_types": config.get("layer_types") or kinds}, layers) or ()
@@ -91,7 +95,8 @@ class Gemma3Family(LlamaFamily):
 
 
 def _rope_of(config: Mapping[str, Any], kind: str, name: str, theta: float) -> dict[str, Any]:
-    """The rope of one kind of layer, which newer configs file by the kind and older ones under names of their own."""
+    """Return the rope of one kind of layer; newer
+    configs have it by kind, older ones by other keys."""
     by_kind = config.get("rope_parameters") or {}
     if kind not in by_kind:
         return {"rope_theta": config.get(name) or theta}

@@ -1,7 +1,7 @@
 """gpt-oss: every other layer with a window, attention sinks, mixtures of experts stored in four bits (OpenAI 2025).
 
-A sink is a score of each head that takes part in its softmax and has no value. Experts have biases and a clamped gate:
-(up + 1) * gate * sigmoid(alpha * gate). In checkpoints, gates and ups alternate row by row.
+A sink is a score without a value in the softmax of each head. Experts have biases and a clamped
+gate: (up + 1) * gate * sigmoid(alpha * gate). In checkpoints, gates and ups alternate row by row.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -76,7 +76,7 @@ class GptOssWeights(LayerWeights):
         return mixture_of(route, experts)
 
     def _matrices(self, load: Loader, name: str, held: Interval) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Weight [out, in] and bias [out] of each expert, one at a time."""
+        """Yield weight [out, in] and bias [out] of each expert."""
         for expert in range(held.start, held.end):
             one = Interval(expert, expert + 1)
             bias = load(f"{name}_bias", one)[0]
@@ -88,12 +88,15 @@ class GptOssWeights(LayerWeights):
 
 
 def _apart(weight: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows of gates before rows of ups, which alternate as stored."""
+    """Sort rows of gates before rows of ups; they alternate in the checkpoint."""
     return torch.cat((weight[::2], weight[1::2])), torch.cat((bias[::2], bias[1::2]))
 
 
 def clamped_gate(x: torch.Tensor, m: Mixture) -> torch.Tensor:
-    """(up + 1) * gate * sigmoid(alpha * gate), gate at most `limit`, up within it. x: [rows, gates before ups]."""
+    """Compute (up + 1) * gate * sigmoid(alpha * gate).
+
+    gate is clamped to at most `limit`, up to +-`limit`. x is [rows, gates before ups].
+    """
     assert m.limit is not None
     gate, up = x.float().chunk(2, -1)
     gate, up = gate.clamp(max=m.limit), up.clamp(-m.limit, m.limit)
@@ -124,7 +127,7 @@ class GptOssFamily(LlamaFamily):
     packings = ("mxfp4",)
 
     def complete(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
-        """YaRN where nothing is said."""
+        """Complete the config; the default rope is YaRN."""
         found = dict(super().complete(config))
         if not (found.get("rope_parameters") or found.get("rope_scaling")):
             found["rope_parameters"] = YARN
@@ -136,7 +139,8 @@ class GptOssFamily(LlamaFamily):
         return msgspec.structs.replace(super().read(config, longest=longest), sinks=True)
 
     def seen(self, config: Mapping[str, Any], layers: int) -> tuple[Seen, ...]:
-        """Where nothing names them, the first layer has a window, the second has none, and so on."""
+        """Return what each layer sees; by default, every
+        other layer has a window, the first included."""
         kinds = ["full_attention" if i % 2 else "sliding_attention" for i in range(layers)]
         return named_layers({**config, "layer_types": config.get("layer_types") or kinds}, layers) or ()
 

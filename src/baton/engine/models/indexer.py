@@ -1,10 +1,10 @@
-"""What a layer's index is asked with, and what it keeps (DeepSeek-AI 2025: DeepSeek-V3.2; Zhipu AI 2026: GLM-5).
+"""The indexer of a layer: computes queries, keys and weights (DeepSeek-V3.2, 2025; GLM-5, 2026).
 
     compressed query ─▶ index queries, one per index head ─┐
     x ─▶ normed index key, one for all heads ──────────────┼▶ choose positions (attention/index.py)
     x ─▶ a weight for each index head ─────────────────────┘
 
-Each rank of a stage has all of it, so all of them choose the same positions.
+It is replicated on each rank of a stage, so all ranks choose the same positions.
 """
 
 from collections.abc import Iterator
@@ -26,10 +26,10 @@ class IndexSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The index of a model. Sizes in elements.
 
     Attributes:
-        heads, dim: of its queries; a key has one head
+        heads, dim: heads of the queries and their elements; a key has one head
         count: positions that a row attends to
-        interleaved: neighbours are rotated against each other in the checkpoint, not halves
-        own: per layer, whether it has an index; the others attend to what the one before chose
+        interleaved: whether the checkpoint rotates adjacent elements, instead of halves
+        own: for each layer, whether it has an index; others use the choice of the layer before
     """
 
     heads: int
@@ -40,8 +40,10 @@ class IndexSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Indexer:
-    """One layer's index. `at` begins the names of its tensors; rope: of the keys of attention, which turns the first elements
-    here."""
+    """One layer's index; `at` is the prefix of its tensors' names.
+
+    `rope` is that of attention's keys; here it rotates the first elements.
+    """
 
     def __init__(self, load: Loader, at: str, s: IndexSettings, rope: Rope) -> None:
         self._s, self._rope, self._ops = s, rope, load.ops
@@ -55,9 +57,14 @@ class Indexer:
     def __call__(
         self, x: torch.Tensor, compressed: torch.Tensor, layer: int, positions: torch.Tensor, attend: Attend
     ) -> torch.Tensor:
-        """Positions that each row attends to, as in LatentRows.
+        """Choose the positions that each row attends to, as in LatentRows.
 
-        x: [rows, hidden]; compressed: queries [rows, query rank], normed; layer counts those of this rank.
+        Args:
+            x: [rows, hidden]
+            compressed: [rows, query rank], compressed queries after their norm
+            layer: index among the layers with an index on this rank
+            positions: int64 [rows]
+            attend: attends from rows to cached state
         """
         s = self._s
         q = self._queries(compressed).view(len(x), s.heads, s.dim)
@@ -68,7 +75,7 @@ class Indexer:
 
 
 def indexer_tensors(at: str, s: IndexSettings, *, hidden: int, query_rank: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Every tensor that is read, with its shape."""
+    """Yield every tensor that is read, with its shape."""
     yield f"{at}{AT}wq_b.weight", (s.heads * s.dim, query_rank)
     yield f"{at}{AT}wk.weight", (s.dim, hidden)
     yield f"{at}{AT}k_norm.weight", (s.dim,)
@@ -77,5 +84,8 @@ def indexer_tensors(at: str, s: IndexSettings, *, hidden: int, query_rank: int) 
 
 
 def _order(dim: int, turned: int) -> torch.Tensor:
-    """Neighbours that are rotated against each other, half against half; queries and keys change alike."""
+    """Return the order that turns rotation of adjacent elements into rotation of halves.
+
+    Queries and keys are permuted alike, so their products do not change.
+    """
     return torch.cat((torch.arange(0, turned, 2), torch.arange(1, turned, 2), torch.arange(turned, dim)))

@@ -5,8 +5,9 @@
     x ─▶ compressed keys and values, normed ─┐
          one rotated key for all heads ──────┴▶ row, cached            attention over rows ─▶ · W_uv ─▶ out
 
-A head's key would be W_uk c and its value W_uv c for a cached c. As q (W_uk c) = (q W_uk) c, the query takes W_uk instead and
-the attended sum takes W_uv, and rows are never expanded. Heads are cut over the ranks of a stage; each rank caches all rows.
+For a cached c, a head's key is W_uk c and its value W_uv c. Since q (W_uk c) = (q W_uk) c, W_uk is
+applied to the query and W_uv to the attended sum, and rows are never expanded. Heads are divided
+over the ranks of a stage; each rank caches all rows.
 """
 
 from collections.abc import Iterator
@@ -22,14 +23,14 @@ from baton.engine.models.weights import Filed, Loader, Matrix
 from baton.engine.ops import Linear
 from baton.engine.rope import Rope
 
-EPS = 1e-6  # of the norms of compressed rows, whatever the config says of others
+EPS = 1e-6  # of the norms of compressed rows; the config's value is for other norms
 QUERY_DOWN, QUERY_UP, QUERY = "self_attn.q_a_proj", "self_attn.q_b_proj", "self_attn.q_proj"
 ROW_DOWN, ROW_UP, OUT = "self_attn.kv_a_proj_with_mqa", "self_attn.kv_b_proj", "self_attn.o_proj"
 QUERY_NORM, ROW_NORM = "self_attn.q_a_layernorm.weight", "self_attn.kv_a_layernorm.weight"
 
 
 class LatentRopes:
-    """The rotation of keys, and that of queries, which carries the factor of the scores."""
+    """The rope of keys, and the rope of queries, which includes the factor of the scores."""
 
     def __init__(self, s: LatentSettings, *, longest: int) -> None:
         self.keys = Rope(s.rope, positions=longest)
@@ -37,9 +38,9 @@ class LatentRopes:
 
 
 class LatentAttention:
-    """One rank's heads of one layer. `at` begins the names of its tensors, `heads` are those of the rank.
+    """One rank's `heads` of one layer; `at` is the prefix of its tensors' names.
 
-    A layer with an index attends to what that chooses.
+    A layer with an index attends to the positions that the index chooses.
     """
 
     def __init__(
@@ -70,7 +71,8 @@ class LatentAttention:
         self._out = load.by_inputs(at, _out(s, hidden), Interval(heads.start * s.value, heads.end * s.value))
 
     def _query_weight(self, load: Loader, at: str, heads: Interval) -> torch.Tensor:
-        """The still parts of all heads, then the turned ones: [heads * (still + turned), inputs]."""
+        """Load the unrotated parts of all heads, then the
+        rotated: [heads * (still + turned), inputs]."""
         s, each = self._s, self._s.still + self._s.turned
         name = QUERY if s.query_rank is None else QUERY_UP
         weight = load(f"{at}{name}.weight", Interval(heads.start * each, heads.end * each))
@@ -81,10 +83,15 @@ class LatentAttention:
     def __call__(
         self, x: torch.Tensor, layer: int, positions: torch.Tensor, attend: Attend, chosen: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """What the layer adds to the residual stream, and what it attended to.
+        """Compute what the layer adds to the residual stream, and the positions it attended to.
 
-        x: [rows, hidden], normed; layer counts those of this rank; chosen: what the layer before attended to, which this one
-        does too if it has no index; None: everything.
+        Args:
+            x: [rows, hidden], after the norm
+            layer: index of the layer on this rank
+            positions: int64 [rows]
+            attend: attends from rows to cached state
+            chosen: positions that the previous layer attended to, which a layer without an index
+                uses as well; None = all
         """
         compressed, cached = self._compressed(x), self._cached(x, positions)
         if self._index is not None:
@@ -95,20 +102,20 @@ class LatentAttention:
         return self._out(values.view(len(x), -1)), chosen
 
     def _compressed(self, x: torch.Tensor) -> torch.Tensor:
-        """What queries are made of: [rows, query rank], or x itself."""
+        """Return the compressed queries [rows, query rank], or x if queries are not compressed."""
         if self._query_down is None or self._query_norm is None:
             return x
         return self._ops.norm(self._query_down(x), self._query_norm, EPS, add=None)
 
     def _cached(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """The rows: [rows, rank + turned]."""
+        """Compute the rows to cache: [rows, rank + turned]."""
         rank = self._s.rank
         row = self._row_down(x)
         self._ops.rotate(row[:, None, rank:], positions, self._ropes.keys, queries=0, norms=None, eps=EPS)
         return torch.cat((self._ops.norm(row[:, :rank].contiguous(), self._row_norm, EPS, add=None), row[:, rank:]), dim=1)
 
     def _absorbed(self, compressed: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Scaled queries over cached rows: [rows, heads, rank + turned]."""
+        """Compute scaled queries for cached rows: [rows, heads, rank + turned]."""
         s, rows, cut = self._s, len(compressed), self._heads * self._s.still
         queries = self._queries(compressed)
         turned = queries[:, cut:].view(rows, self._heads, s.turned)
@@ -120,7 +127,7 @@ class LatentAttention:
 
 
 def latent_tensors(at: str, s: LatentSettings, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Every tensor of one layer's attention that is read, with its shape."""
+    """Yield every tensor of one layer's attention that is read, with its shape."""
     queries = s.heads * (s.still + s.turned)
     if s.query_rank is None:
         yield f"{at}{QUERY}.weight", (queries, hidden)
@@ -144,11 +151,13 @@ def _out(s: LatentSettings, hidden: int) -> Matrix:
 
 
 def _halves(rows: torch.Tensor, s: LatentSettings) -> torch.Tensor:
-    """Outputs that are rotated in pairs of neighbours, in an order in which they are rotated half against half. Queries and
-    keys change alike, so their products are the same."""
+    """Permute outputs so that rotation of adjacent elements becomes rotation of halves.
+
+    Queries and keys are permuted alike, so their products do not change.
+    """
     return torch.cat((rows[::2], rows[1::2])) if s.interleaved else rows
 
 
 def _in_halves(down: torch.Tensor, s: LatentSettings) -> torch.Tensor:
-    """The same of the rotated key, behind the compressed row."""
+    """Permute the rotated key, which follows the compressed row, in the same way."""
     return torch.cat((down[: s.rank], _halves(down[s.rank :], s)))

@@ -1,7 +1,7 @@
 """Llama: pre-norm transformer with grouped-query attention, rotary positions and a gated MLP (Touvron et al. 2023).
 
-Serves Llama and SmolLM2; the families beside it differ in what their configs mean and in how their weights are filed.
-q, k, v and gate, up are one matrix each.
+It serves Llama and SmolLM2. Other families differ in the defaults of their configs and in the names
+of their weights. q, k and v are one stacked matrix, and so are gate and up.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,9 +25,10 @@ from baton.engine.shards import Shards, require_width
 
 
 class LayerWeights:
-    """How one layer's weights are filed, by what they compute. A model whose MLPs are others overrides the last four."""
+    """How a checkpoint stores one layer's weights.
+    Models with other MLPs override the last four."""
 
-    second_norm = "post_attention_layernorm"  # the one before the MLP
+    second_norm = "post_attention_layernorm"  # the norm before the MLP
 
     def __init__(self, c: ModelConfig) -> None:
         at, mlp = "self_attn.", "mlp."
@@ -41,12 +42,12 @@ class LayerWeights:
 
     @property
     def norms(self) -> tuple[str, ...]:
-        """Norms over the hidden state."""
+        """The names of the norms over the hidden state."""
         outer = ("post_attention_layernorm", "post_feedforward_layernorm") if self.config.outer_norms else ()
         return ("input_layernorm", self.second_norm, *outer)
 
     def tensors(self, at: str, index: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Name and shape of every tensor of layer `index` that is stored as numbers; names begin with `at`."""
+        """Yield name and shape of every unpacked tensor of layer `index`; names begin with `at`."""
         c = self.config
         yield from ((f"{at}{norm}.weight", (c.hidden,)) for norm in self.norms)
         for matrix in (self.qkv, self.out):
@@ -58,20 +59,20 @@ class LayerWeights:
         yield from self.mlp_tensors(at, index)
 
     def packed(self, at: str, index: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Of those that are stored as packed bytes."""
+        """Yield name and shape of every tensor that is stored as packed bytes."""
         yield from ()
 
     def gate(self, ops: Ops) -> Linear:
-        """What lies between the MLP's two products."""
+        """Return the function between the MLP's two products."""
         return ops.gate
 
     def mlp_tensors(self, at: str, index: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Of its MLP."""
+        """Yield name and shape of every unpacked tensor of the MLP."""
         for matrix in (self.gate_up, self.down):
             yield from matrix.tensors(at)
 
     def mlp(self, load: Loader, at: str, index: int, held: Shards) -> Linear:
-        """Its MLP: what this rank holds of it is computed, and what the ranks of the stage find is added up."""
+        """Load this rank's part of the MLP; the results of the ranks of the stage are summed."""
         gate_up = load.by_outputs(at, self.gate_up, held.inner, held.inner)
         gate, down = self.gate(load.ops), load.by_inputs(at, self.down, held.inner)
         return lambda x: down(gate(gate_up(x)))
@@ -94,7 +95,7 @@ class LlamaLayer:
 
 
 class LlamaModel:
-    """One rank's layers, and its parts of them. longest: positions that are served."""
+    """One rank's part of each of its layers; `longest` is the maximum length of a request."""
 
     def __init__(self, config: ModelConfig, held: Shards, weights: LayerWeights, load: Loader, *, longest: int) -> None:
         self.ops, self.config, self.vocab_size = load.ops, config, config.vocab
@@ -142,12 +143,12 @@ class LlamaModel:
 
 
 class LlamaFamily:
-    """Implements Family; what others of its kind change is overridden there.
+    """Implements Family; related families override what differs.
 
     Attributes:
-        defaults: what a config means where it is silent (those of transformers)
-        own_biases: biases that the architecture has whatever its config says, by name of the flag
-        packings: forms of quantised weights that are read, of those in checkpoint.PACKINGS
+        defaults: values for keys that a config lacks (those of transformers)
+        own_biases: biases that the architecture always has, by name of the config's flag
+        packings: supported forms of quantised weights, from checkpoint.PACKINGS
     """
 
     name = "Llama"
@@ -161,7 +162,7 @@ class LlamaFamily:
     packings: Sequence[str] = ()
 
     def complete(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The config with what it leaves out."""
+        """Return the config with defaults for missing keys."""
         common = {"rms_norm_eps": 1e-6, "hidden_act": "silu", "tie_word_embeddings": False}
         found = {**common, **self.defaults, **config}
         count(found, "max_position_embeddings")
@@ -203,26 +204,26 @@ class LlamaFamily:
         )
 
     def seen(self, config: Mapping[str, Any], layers: int) -> tuple[Seen, ...]:
-        """Which positions the rows of each layer attend to."""
+        """Return the positions that the rows of each layer attend to."""
         return named_layers(config, layers) or (sliding(config),) * layers
 
     def rotated(self, config: Mapping[str, Any], layers: int) -> tuple[bool, ...]:
-        """Which layers rotate q and k."""
+        """Return which layers rotate q and k."""
         return (True,) * layers
 
     def mixture(self, config: Mapping[str, Any], layers: int) -> Mixture | None:
-        """Its experts, where it has some."""
+        """Return the settings of its experts; None = it has none."""
         return None
 
     def weights(self, config: ModelConfig, checkpoint: Checkpoint) -> LayerWeights:
-        """How a layer's weights are filed in it."""
+        """Return how the checkpoint stores a layer's weights."""
         return LayerWeights(config)
 
     def require_width(self, config: Mapping[str, Any], tp: int) -> None:
         require_width(self.read(config), tp)
 
     def table(self, config: Mapping[str, Any], *, block_tokens: int, dtype: DType) -> StateTable:
-        """K and V of every layer, of those with a window in a group of their own."""
+        """Return the table: K and V of every layer; layers with a window have their own group."""
         c = self.read(config)
         windows = {seen for seen in c.seen if isinstance(seen, Window)}
         if len(windows) > 1:
@@ -252,13 +253,13 @@ class LlamaFamily:
 
 
 def _tensors(c: ModelConfig, weights: LayerWeights) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Every tensor that is read as numbers, with its shape."""
+    """Yield every unpacked tensor that is read, with its shape."""
     yield from end_tensors(c.vocab, c.hidden, tied=c.tied)
     for index in range(c.layers):
         yield from weights.tensors(f"model.layers.{index}.", index)
 
 
 def _packed(c: ModelConfig, weights: LayerWeights) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Every tensor that is read as packed bytes, with its shape."""
+    """Yield every packed tensor that is read, with its shape."""
     for index in range(c.layers):
         yield from weights.packed(f"model.layers.{index}.", index)

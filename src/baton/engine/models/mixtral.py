@@ -16,7 +16,10 @@ from baton.engine.shards import Shards
 
 
 class MixtureWeights(LayerWeights):
-    """Layers whose MLPs are mixtures, those that `Mixture.sparse` names. path: of an MLP; names: of an expert's matrices."""
+    """The weights of layers with mixtures, in the layers that `Mixture.sparse` selects.
+
+    `path` is the name of an MLP, `names` are those of an expert's matrices.
+    """
 
     def __init__(self, c: ModelConfig, *, path: str, names: tuple[str, str, str]) -> None:
         super().__init__(c)
@@ -42,7 +45,7 @@ class MixtureWeights(LayerWeights):
 
 
 def require_used(mixture: Mixture) -> Mixture:
-    """That a row can use as many experts as the config says. Raises ConfigError."""
+    """Raise ConfigError if the config uses more experts for a row than a layer has."""
     if mixture.used > mixture.experts:
         raise ConfigError(f"config.json: num_experts_per_tok is {mixture.used}, and a layer has {mixture.experts} experts")
     return mixture
@@ -75,5 +78,5 @@ class MixtralFamily(MistralFamily):
         )
 
     def weights(self, config: ModelConfig, checkpoint: Checkpoint) -> MixtureWeights:
-        """w1 is the gate, w3 is up, w2 is down."""
+        """Return the weights; in checkpoints w1 is gate, w3 is up and w2 is down."""
         return MixtureWeights(config, path="block_sparse_moe", names=("w1", "w3", "w2"))

@@ -1,6 +1,7 @@
-"""Phi-3: Llama whose checkpoints hold q, k, v as one matrix and gate, up as one (Abdin et al. 2024).
+"""Phi-3: Llama whose checkpoints have q, k, v in one matrix, and gate, up in one (Abdin et al.
+2024).
 
-Its rope may turn a part of each head only, and may be stretched by longrope.
+Its rope may rotate only a part of each head, and may be scaled by longrope.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ from baton.engine.models.weights import Filed, Matrix
 
 
 class Phi3Weights(LayerWeights):
-    """One file entry for each product."""
+    """Weights with one tensor for each product."""
 
     def __init__(self, c: ModelConfig) -> None:
         super().__init__(c)
@@ -32,7 +33,7 @@ class Phi3Family(LlamaFamily):
     own_biases: Mapping[str, bool] = {"qkv": False, "out": False, "mlp": False}
 
     def complete(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The original length is 4096 where nothing is said."""
+        """Complete the config; the default original length is 4096."""
         found = super().complete(config)
         rope = found.get("rope_parameters") or found.get("rope_scaling") or {}
         if found.get("original_max_position_embeddings") is None and "original_max_position_embeddings" not in rope:

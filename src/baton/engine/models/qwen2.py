@@ -21,7 +21,7 @@ class Qwen2Family(LlamaFamily):
     own_biases: Mapping[str, bool] = {"qkv": True, "out": False, "mlp": False}
 
     def seen(self, config: Mapping[str, Any], layers: int) -> tuple[Seen, ...]:
-        """Published configs carry a window that is switched off."""
+        """Return what each layer sees; published configs have a window that is switched off."""
         if not config.get("use_sliding_window"):
             return named_layers({**config, "sliding_window": None}, layers) or (Full(),) * layers
         below = min(layers, count(config, "max_window_layers", least=0))

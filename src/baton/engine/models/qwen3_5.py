@@ -1,4 +1,4 @@
-"""Qwen3.5 text: Qwen3-Next whose projections are filed kind by kind, with dense MLPs or with mixtures (Qwen Team 2026)."""
+"""Qwen3.5 text: Qwen3-Next with projections stored by kind, and dense or mixture MLPs (2026)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -33,7 +33,7 @@ class Qwen3MoeFamily(Qwen3Family):
     }
 
     def seen(self, config: Mapping[str, Any], layers: int) -> tuple[Seen, ...]:
-        """One kind for all layers, whatever `max_window_layers` says."""
+        """Return what each layer sees: the same for all; `max_window_layers` is ignored."""
         return (sliding(config) if config.get("use_sliding_window") else Full(),) * layers
 
     def mixture(self, config: Mapping[str, Any], layers: int) -> Mixture:

@@ -1,6 +1,7 @@
 """Qwen3-Next: three gated-delta layers to one of gated attention, and mixtures of experts (Qwen Team 2025).
 
-A layer is a mixer over the sequence, of one kind or the other, and an MLP; norms' weights are stored as distances from one.
+A layer is a mixer over the sequence, of one of the two kinds, and an MLP. Norms' weights are stored
+as differences from 1.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,7 +33,7 @@ Mixer = Callable[[torch.Tensor, int, torch.Tensor, Attend], torch.Tensor]  # x, 
 
 
 class SharedMlp:
-    """Routed experts, and one for all rows whose part of the sum a gate weighs."""
+    """An MLP with routed experts and one shared expert, whose output is weighted by a gate."""
 
     def __init__(self, load: Loader, at: str, c: Qwen3NextConfig, m: Mixture) -> None:
         whole = load.by_outputs(at, _router(c, m), Interval(0, m.experts))
@@ -42,7 +43,7 @@ class SharedMlp:
         self._weigh = load.by_outputs(at, _weigh(c), Interval(0, 1))
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """x: [rows, hidden]; returns [rows, hidden], the same on every rank of the stage."""
+        """Compute [rows, hidden] from x [rows, hidden]; the same on every rank of the stage."""
         shared = self._shared(x) * sigmoid(self._weigh(x))
         return shared.add_(self._experts(x, *self._route(x)))
 
@@ -60,7 +61,7 @@ def _experts(c: Qwen3NextConfig, m: Mixture) -> ExpertFiles:
 
 
 class Qwen3NextModel(Stack[Mixer]):
-    """One rank's layers, and its parts of them."""
+    """One rank's part of the model: its part of each of its layers."""
 
     def forward(self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor | None:
         return self.run(tokens, lambda index, mixer, x: mixer(x, index, positions, attend))
@@ -70,8 +71,8 @@ class Qwen3NextFamily:
     """Implements Family; Qwen3.5 overrides what differs.
 
     Attributes:
-        defaults: what a config means where it is silent (those of transformers)
-        files: how the tensors of gated-delta layers are filed
+        defaults: values for keys that a config lacks (those of transformers)
+        files: how checkpoints store the tensors of gated-delta layers
     """
 
     name = "Qwen3-Next"
@@ -103,7 +104,7 @@ class Qwen3NextFamily:
     }
 
     def complete(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The config with what it leaves out."""
+        """Return the config with defaults for missing keys."""
         found = {**self.defaults, **config}
         count(found, "max_position_embeddings")
         if "partial_rotary_factor" not in (config.get("rope_parameters") or config.get("rope_scaling") or {}):
@@ -118,7 +119,7 @@ class Qwen3NextFamily:
         return read_qwen3_next(c, mixture=self.mixture(c), longest=longest)
 
     def mixture(self, config: Mapping[str, Any]) -> Mixture | None:
-        """Its experts, where it has some. Raises ConfigError."""
+        """Return the settings of its experts; None = it has none. Raises ConfigError."""
         step, layers = count(config, "decoder_sparse_step"), count(config, "num_hidden_layers")
         dense = config["mlp_only_layers"] or []
         if not isinstance(dense, list) or not all(isinstance(layer, int) for layer in dense):
@@ -137,7 +138,8 @@ class Qwen3NextFamily:
         require_width(self.read(config), tp)
 
     def table(self, config: Mapping[str, Any], *, block_tokens: int, dtype: DType) -> StateTable:
-        """K and V of layers that attend, in pages; recurrent state and what convolutions look back on, in a slot."""
+        """Return the table: K and V in pages; recurrent
+        state and convolutions' past inputs in a slot."""
         c = self.read(config)
         full, linear = (tuple(i for i, x in enumerate(c.linear) if x is kind) for kind in (False, True))
         groups = [Group(KV, Unit.PAGE, Full())]
@@ -171,7 +173,7 @@ class Qwen3NextFamily:
         return Qwen3NextModel(layers, ends, ops, vocab=c.vocab, eps=c.eps, offset=OFFSET)
 
     def tensors(self, c: Qwen3NextConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Every tensor that is read, with its shape."""
+        """Yield every tensor that is read, with its shape."""
         yield from end_tensors(c.vocab, c.hidden, tied=c.tied)
         for index, linear in enumerate(c.linear):
             at, m = f"model.layers.{index}.", c.mixture

@@ -1,4 +1,4 @@
-"""config.json of a Qwen3-Next-like model, read and checked once: all that its computation depends on."""
+"""config.json of a Qwen3-Next-like model, read and checked once."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +17,8 @@ class DeltaSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Gated-delta layers. Each key head serves `value_heads / key_heads` adjacent value heads.
 
     Attributes:
-        key, value: elements of a head's q and k, and of its v
+        key: elements of a head of q and k
+        value: elements of a head of v
         taps: rows that the convolution sees, the newest included
     """
 
@@ -29,18 +30,20 @@ class DeltaSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shared(self) -> int:
-        """Value heads of one key head."""
+        """The number of value heads of one key head."""
         return self.value_heads // self.key_heads
 
 
 class Qwen3NextConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What one model computes; two workers with equal values and equal weights compute the same.
+    """Everything that a model's computation depends on, beside its weights.
+
+    Two workers with equal values and equal weights compute the same.
 
     Attributes:
-        inner, shared_inner: columns of a plain layer's MLP, and of the shared expert; 0 where there is none
-        linear: per layer, whether it is a gated-delta layer; the others attend to everything
-        biased: products of attention have biases
-        mixture: of layers whose MLP is one
+        inner, shared_inner: columns of a dense MLP, and of the shared expert; 0 = there is none
+        linear: for each layer, whether it is a gated-delta layer; others have full attention
+        biased: whether products of attention have biases
+        mixture: experts of layers whose MLP is a mixture
     """
 
     vocab: int
@@ -61,9 +64,10 @@ class Qwen3NextConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Qwen3NextShards:
-    """One rank's heads, in numbers of the whole model: of attention, and of gated-delta layers.
+    """One rank's heads of attention and of gated-delta layers, numbered in the whole model.
 
-    Raises ConfigError where something cannot be divided.
+    Raises:
+        ConfigError: heads cannot be divided over the ranks
     """
 
     def __init__(self, c: Qwen3NextConfig, placement: Placement) -> None:
@@ -76,7 +80,8 @@ class Qwen3NextShards:
 
 
 def require_width(c: Qwen3NextConfig, tp: int) -> None:
-    """Raises ConfigError where the model cannot be divided over so many ranks; names the widths that fit."""
+    """Raise ConfigError if the model cannot be divided
+    over `tp` ranks; names the widths that fit."""
     divided = {"attention heads": c.heads, "value heads of linear attention": c.delta.value_heads}
     divided |= {"columns of the MLP": c.inner, "columns of the shared expert": c.shared_inner}
     divided |= {"experts": c.mixture.experts if c.mixture is not None else 0}
@@ -92,7 +97,7 @@ def require_width(c: Qwen3NextConfig, tp: int) -> None:
 
 
 def read_qwen3_next(c: Mapping[str, Any], *, mixture: Mixture | None, longest: int | None) -> Qwen3NextConfig:
-    """What a config that is complete means. Raises ConfigError."""
+    """Read a complete config. Raises ConfigError."""
     if c["hidden_act"] != "silu":
         raise ConfigError(f"activation {c['hidden_act']!r} is not supported; supported is 'silu'")
     layers, heads, kv_heads = (count(c, f"num_{n}") for n in ("hidden_layers", "attention_heads", "key_value_heads"))
@@ -119,7 +124,11 @@ def read_qwen3_next(c: Mapping[str, Any], *, mixture: Mixture | None, longest: i
 
 
 def _linear(c: Mapping[str, Any], layers: int) -> tuple[bool, ...]:
-    """By `layer_types`; where a config has none, every layer attends whose number, from 1, is a multiple of an interval."""
+    """Return which layers are gated-delta layers.
+
+    Without `layer_types`, every layer whose number from 1 is a multiple of an interval has
+    attention.
+    """
     step = count(c, "full_attention_interval")
     kinds = c.get("layer_types") or [LINEAR if (i + 1) % step else FULL for i in range(layers)]
     if not isinstance(kinds, list) or len(kinds) != layers:
@@ -141,7 +150,7 @@ def _delta(c: Mapping[str, Any]) -> DeltaSettings:
     )
     if d.value_heads % d.key_heads:
         raise ConfigError(f"config.json: {d.value_heads} value heads cannot share {d.key_heads} key heads evenly")
-    if d.key % 2 or d.value % 2:  # so that float32 state beside 16-bit rows lies on whole words
+    if d.key % 2 or d.value % 2:  # even, so that float32 state beside 16-bit rows is aligned to words
         raise ConfigError(
             f"config.json: heads of linear attention have {d.key} and {d.value} elements; supported are even numbers"
         )

@@ -1,6 +1,6 @@
-"""Which experts a token goes to in DeepSeek's models, and with what weights (DeepSeek-AI 2024: DeepSeek-V2, -V3).
+"""Chooses the experts of a token, and their weights, in DeepSeek-V2 and -V3 (DeepSeek-AI 2024).
 
-Experts may lie in groups; a token then goes to the best groups first, and to the best experts inside them.
+If experts are in groups, the best groups are chosen first, then the best experts in them.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from baton.core.errors import ConfigError
 from baton.engine.models.config import count, number
 from baton.engine.ops import sigmoid
 
-Chosen = tuple[torch.Tensor, torch.Tensor]  # weights, float32 [rows, chosen], and the experts they are of, int64
+Chosen = tuple[torch.Tensor, torch.Tensor]  # weights float32 [rows, chosen], experts int64 [rows, chosen]
 TINY = 1e-20  # keeps a sum of weights from being zero
 
 
@@ -21,10 +21,10 @@ class Routing(msgspec.Struct, frozen=True, kw_only=True):
     """How experts are chosen.
 
     Attributes:
-        experts, chosen: how many there are, and how many a token goes to
-        groups, kept: of experts, and how many of them a token may go to
-        normed: weights are divided by their sum
-        factor: what they are multiplied by then
+        experts, chosen: number of experts, and of those for each token
+        groups, kept: number of groups of experts, and of those that a token may use
+        normed: whether weights are divided by their sum
+        factor: factor of the weights
     """
 
     experts: int
@@ -36,9 +36,10 @@ class Routing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def by_softmax(logits: torch.Tensor, r: Routing) -> Chosen:
-    """DeepSeek-V2: a group is as good as its best expert. logits: float32 [rows, experts].
+    """Choose as in DeepSeek-V2: a group's score is that of its best expert.
 
-    Weights are either normed or multiplied by the factor, as in the published code.
+    Weights are either normalised or multiplied by the factor, as in the published code.
+    logits: float32 [rows, experts].
     """
     weights, experts = _in_best_groups(logits.softmax(-1), r, counted=1).topk(r.chosen, -1)
     if r.normed and r.chosen > 1:
@@ -47,8 +48,11 @@ def by_softmax(logits: torch.Tensor, r: Routing) -> Chosen:
 
 
 def by_sigmoid(logits: torch.Tensor, bias: torch.Tensor, r: Routing) -> Chosen:
-    """DeepSeek-V3: a group is as good as its two best experts. The bias [experts], which balances their load, decides on the
-    choice and not on the weights. logits: float32 [rows, experts]."""
+    """Choose as in DeepSeek-V3: a group's score is the sum of its two best experts.
+
+    The bias [experts], which balances load, affects the choice but not the weights.
+    logits: float32 [rows, experts].
+    """
     scores = sigmoid(logits)
     experts = _in_best_groups(scores + bias, r, counted=2).topk(r.chosen, -1)[1]
     weights = scores.gather(1, experts)
@@ -58,7 +62,7 @@ def by_sigmoid(logits: torch.Tensor, bias: torch.Tensor, r: Routing) -> Chosen:
 
 
 def _in_best_groups(scores: torch.Tensor, r: Routing, *, counted: int) -> torch.Tensor:
-    """Scores, with -inf outside the groups that are kept: those whose best `counted` experts have the highest sum."""
+    """Set scores to -inf outside the groups whose best `counted` experts have the highest sums."""
     if r.kept == r.groups:
         return scores
     best = scores.view(-1, r.groups, r.experts // r.groups).topk(counted, -1)[0].sum(-1)
@@ -67,7 +71,12 @@ def _in_best_groups(scores: torch.Tensor, r: Routing, *, counted: int) -> torch.
 
 
 def read_routing(c: Mapping[str, Any], *, grouped: bool, least: int) -> Routing:
-    """The routing of a config that is complete. least: experts that a group must have.
+    """Read the routing of a complete config.
+
+    Args:
+        c: the config
+        grouped: whether experts are in groups
+        least: experts that a group must have
 
     Raises:
         ConfigError: the numbers do not fit together

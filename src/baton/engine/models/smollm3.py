@@ -27,7 +27,8 @@ class SmolLM3Family(LlamaFamily):
     }
 
     def rotated(self, config: Mapping[str, Any], layers: int) -> tuple[bool, ...]:
-        """A 1 in `no_rope_layers` says, whatever its name, that a layer rotates."""
+        """Return which layers rotate: a 1 in `no_rope_layers`
+        means, despite its name, that one does."""
         flags = config.get("no_rope_layers")
         if flags is None:
             interval = count(config, "no_rope_layer_interval")
@@ -37,7 +38,8 @@ class SmolLM3Family(LlamaFamily):
         return tuple(bool(flag) for flag in flags[:layers])
 
     def seen(self, config: Mapping[str, Any], layers: int) -> tuple[Seen, ...]:
-        """Where nothing names them, the layers with a window are those without positions."""
+        """Return what each layer sees; without `layer_types`,
+        layers without positions have a window."""
         if named := named_layers(config, layers):
             return named
         window = sliding(config) if config.get("use_sliding_window") else Full()

@@ -1,4 +1,5 @@
-"""A rank's layers, each a mixer over the sequence and an MLP, with a norm before either: what the newer families share."""
+"""A rank's layers, each a mixer over the sequence
+and an MLP, with a norm before each of the two."""
 
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
@@ -20,14 +21,15 @@ class Layer(Generic[M]):
 
 
 class Stack(Generic[M]):
-    """One rank's layers, and its parts of what lies at both ends. eps, offset: of the layers' norms."""
+    """One rank's layers, and its parts of embedding
+    and head; `eps` and `offset` are for the norms."""
 
     def __init__(self, layers: Sequence[Layer[M]], ends: Ends, ops: Ops, *, vocab: int, eps: float, offset: float = 0.0) -> None:
         self.vocab_size, self._eps, self._offset = vocab, eps, offset
         self._layers, self._ends, self._ops = layers, ends, ops
 
     def run(self, tokens: torch.Tensor, mix: Mix[M]) -> torch.Tensor | None:
-        """All layers of this stage; as Model.forward."""
+        """Run all layers of this stage; returns what Model.forward returns."""
         x = self._ends.begin(tokens)
         add: torch.Tensor | None = None
         for index, layer in enumerate(self._layers):

@@ -1,4 +1,4 @@
-"""Which tensors a model needs, in what shape; all are checked against the files' headers before one is read."""
+"""Reads a model's tensors; names and shapes are checked against the headers before any is read."""
 
 from collections.abc import Collection, Iterator, Sequence
 
@@ -14,26 +14,29 @@ from baton.engine.fp8 import FP8, Block, scale_name
 from baton.engine.ops import Linear, Ops
 
 log = structlog.get_logger()
-FLOATS = {"F64", "F32", "F16", "BF16"}  # safetensors' names of what can be read
-LISTED = 3  # of unread tensors, named in the log
+FLOATS = {"F64", "F32", "F16", "BF16"}  # dtypes that can be read, by safetensors' names
+LISTED = 3  # most unread tensors that the log names
 
 
 class Filed(msgspec.Struct, frozen=True):
-    """One tensor of a checkpoint: the outputs of one or several projections, one after the other (q, k, v of Phi-3)."""
+    """One tensor of a checkpoint, with the outputs of one or more projections (Phi-3: q, k, v)."""
 
     name: str
     outputs: tuple[int, ...]
 
 
 class Matrix(msgspec.Struct, frozen=True):
-    """Matrices of a checkpoint over the same input, stacked in this order to one product. columns: elements of the input."""
+    """Matrices of a checkpoint over the same input, stacked in this order to one product.
+
+    `columns` is the number of elements of the input.
+    """
 
     parts: tuple[Filed, ...]
     columns: int
     biased: bool = False
 
     def tensors(self, at: str) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Name and shape of each tensor; names begin with `at`."""
+        """Yield name and shape of each tensor; names begin with `at`."""
         for part in self.parts:
             yield f"{at}{part.name}.weight", (sum(part.outputs), self.columns)
             if self.biased:
@@ -47,25 +50,32 @@ class Loader:
         self._checkpoint, self.dtype, self.ops, self.comm = checkpoint, dtype, ops, comm
 
     def __call__(self, name: str, rows: Interval | None = None) -> torch.Tensor:
-        """One tensor, or these rows of it. Raises ConfigError if it cannot be read."""
+        """Read a tensor, or some of its rows. Raises ConfigError."""
         return self._checkpoint.load(name, self.dtype, rows=rows)
 
     def raw(self, name: str, dtype: torch.dtype, rows: Interval) -> torch.Tensor:
-        """These rows of a tensor in the dtype it is stored in. Raises ConfigError if it cannot be read."""
+        """Read some rows of a tensor in its stored dtype. Raises ConfigError."""
         return self._checkpoint.load(name, dtype, rows=rows)
 
     def exactly(self, name: str) -> torch.Tensor:
-        """One tensor in float32, for what decides and does not only add up. Raises ConfigError if it cannot be read."""
+        """Read a tensor in float32, for parameters that decide a choice. Raises ConfigError."""
         return self._checkpoint.load(name, torch.float32)
 
     def by_outputs(self, at: str, matrix: Matrix, *held: Interval) -> Linear:
-        """The product, of which this rank holds these outputs of each projection. Raises ConfigError if it cannot be read."""
+        """Load a column-parallel product: this rank holds the outputs `held` of each projection.
+
+        Raises:
+            ConfigError: a tensor cannot be read
+        """
         outputs = list(_rows(matrix, held))
         bias = _joined([self(f"{at}{name}.bias", rows) for name, rows in outputs]) if matrix.biased else None
         return self.ops.linear(_joined([self(f"{at}{name}.weight", rows) for name, rows in outputs]), bias)
 
     def by_inputs(self, at: str, matrix: Matrix, held: Interval) -> Linear:
-        """The product, of which this rank holds these inputs: what the ranks of a stage have is added up, the bias once."""
+        """Load a row-parallel product: this rank holds the inputs `held`.
+
+        The results of the ranks of a stage are summed; the bias is added once.
+        """
         (part,) = matrix.parts
         weight = self._checkpoint.load(f"{at}{part.name}.weight", self.dtype, columns=held)
         biased = matrix.biased and self.comm.tp_rank == 0
@@ -74,7 +84,7 @@ class Loader:
 
 
 def _rows(matrix: Matrix, held: Sequence[Interval]) -> Iterator[tuple[str, Interval]]:
-    """Where the held outputs of each projection lie in the tensors."""
+    """Yield the tensor and the rows of the held outputs of each projection."""
     wanted = iter(held)
     for part in matrix.parts:
         first = 0
@@ -91,10 +101,10 @@ def _joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 def require(
     checkpoint: Checkpoint, wanted: Sequence[tuple[str, tuple[int, ...]]], *, stored_as: Collection[str] = FLOATS
 ) -> None:
-    """That a checkpoint has these tensors, stored in one of these dtypes and in these shapes.
+    """Check that a checkpoint has these tensors, with these shapes and one of these dtypes.
 
     Raises:
-        ConfigError: names the first that is missing or different
+        ConfigError: one is missing or different; the message names the first
     """
     for name, shape in wanted:
         stored = checkpoint.tensors.get(name)
@@ -132,10 +142,12 @@ def require_all(
     tied: bool,
     packed: Sequence[tuple[str, tuple[int, ...]]] = (),
 ) -> None:
-    """That a checkpoint has all that a model reads, as numbers and as packed bytes. What nothing uses is named in the log.
+    """Check that a checkpoint has all tensors that a model reads, unpacked and packed.
+
+    Tensors that are not used are named in the log.
 
     Raises:
-        ConfigError: names the first that is missing or different
+        ConfigError: one is missing or different; the message names the first
     """
     require(checkpoint, wanted)
     require(checkpoint, packed, stored_as={"U8"})
@@ -144,7 +156,7 @@ def require_all(
 
 
 def _unread(checkpoint: Checkpoint, wanted: Sequence[tuple[str, tuple[int, ...]]], *, tied: bool) -> list[str]:
-    """Tensors that nothing uses, without those that old checkpoints carry for no use (rope tables, copies of tied heads)."""
+    """Return unused tensors, without known useless ones (rope tables, copies of tied heads)."""
     known = {name for name, _ in wanted} | ({"lm_head.weight"} if tied else set())
     known |= {scale_name(name) for name in known}
     return sorted(n for n in checkpoint.tensors if n not in known and not n.endswith("rotary_emb.inv_freq"))

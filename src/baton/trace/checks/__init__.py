@@ -1,1 +1,2 @@
-"""Invariants that hold over a log, each judged by books of its own: nothing here asks the core what it thinks."""
+"""Invariants over a log. Each check keeps its own
+state from events and effects; none asks the core."""

@@ -1,4 +1,4 @@
-"""All checks; each looks only at the steps it is about."""
+"""Runs all checks over a log; each check sees only the steps of its kind of process."""
 
 from collections.abc import Iterator
 
@@ -28,7 +28,7 @@ CHECKS: tuple[type[Check], ...] = (
 
 
 class LogViolation(msgspec.Struct, frozen=True):
-    """An invariant that does not hold in a log."""
+    """An invariant that is violated in a log."""
 
     number: int  # of the step, from 1
     at: Micros
@@ -40,14 +40,17 @@ class LogViolation(msgspec.Struct, frozen=True):
 
 
 class Checks:
-    """All checks over one log. A check that has found something is not asked again: what follows is its echo."""
+    """All checks over one log.
+
+    A check that has found a violation is dropped, because further findings would follow from it.
+    """
 
     def __init__(self) -> None:
         self._checks = [check() for check in CHECKS]
         self._steps = 0
 
     def feed(self, record: Record) -> Iterator[LogViolation]:
-        """Take the next record."""
+        """Check the next record."""
         match record:
             case Header():
                 pass
@@ -64,8 +67,8 @@ class Checks:
 
 
 def _first(check: Check, step: Step) -> str | None:
-    """The first thing that is wrong with a step; a step that cannot be judged is wrong, too."""
+    """Return the first violation in a step. A step that makes the check raise counts as one."""
     try:
         return next(iter(check.see(step)), None)
-    except Exception as error:  # noqa: BLE001  (a log comes from anywhere; what makes no sense is a finding)
+    except Exception as error:  # noqa: BLE001  (a log may come from anywhere; nonsense in it is a finding)
         return f"this step makes no sense: {type(error).__name__}: {error}"

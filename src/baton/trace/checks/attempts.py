@@ -1,4 +1,5 @@
-"""A gateway's rooms: never used twice, epochs counted up one by one, closed when both sides have ended all of them."""
+"""A gateway never uses a room twice, counts epochs up one by one, and closes a room only when both
+sides have ended all its epochs."""
 
 from collections.abc import Iterator
 
@@ -21,13 +22,13 @@ class _Attempts:
         self.request = request
         self.last = Epoch(0)
         self.ticket: Ticket | None = None
-        self.open: dict[Epoch, set[Boot]] = {}  # sides that have not ended the epoch
-        self.given: set[Boot] = set()  # sides that have the ticket of the last epoch
+        self.open: dict[Epoch, set[Boot]] = {}  # workers that have not ended the epoch
+        self.given: set[Boot] = set()  # workers that have the ticket of the last epoch
         self.said: list[TokenId] = []
 
 
 class Attempts(Check):
-    """For a gateway."""
+    """The check, for the log of a gateway."""
 
     invariant = "rooms are used once, epochs count up, both sides get the same ticket, a closed room has ended everywhere"
 

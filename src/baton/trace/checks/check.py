@@ -1,4 +1,4 @@
-"""What a check is, and what several of them ask of a step."""
+"""The base class of checks, and helpers that several checks use."""
 
 from collections.abc import Iterator
 from typing import TypeVar
@@ -18,29 +18,29 @@ class Check:
     invariant: str
 
     def made(self, parts: Parts) -> None:
-        """A core object was made of these."""
+        """Note the parts of a core object that was made."""
 
     def see(self, step: Step) -> Iterator[str]:
-        """Take the next step; says what is wrong with it, once for each wrong."""
+        """Check the next step; yields one sentence for each violation."""
         raise NotImplementedError
 
 
 def plans(step: Step) -> list[StepPlan]:
-    """The plans that the leader issued in this step."""
+    """Return the plans that the leader issued in this step."""
     return [out.plan for out in step.effects if isinstance(out, Issue)] if step.core is CoreKind.LEADER else []
 
 
 def sent(step: Step, kind: type[M]) -> list[tuple[Boot, M]]:
-    """(to, message) of every message of that kind that was sent."""
+    """Return (receiver, message) for every message of this kind that was sent."""
     found: list[tuple[Boot, AnyMessage]] = [(o.to, o.message) for o in step.effects if isinstance(o, Send)]
     return [(to, message) for to, message in found if isinstance(message, kind)]
 
 
 def raised(step: Step) -> bool:
-    """Whether the call ended in an exception."""
+    """Whether the step ended in an exception."""
     return any(isinstance(out, Raised) for out in step.effects)
 
 
 def brief(key: Key) -> str:
-    """A room's epoch, short enough for a sentence."""
+    """Name a room and its epoch, short enough for a sentence."""
     return f"{key.room[:8]}.{key.epoch}"

@@ -1,4 +1,5 @@
-"""What a gateway's clients hear: every token index once and in order, tokens that a worker said, and one end."""
+"""A gateway's client gets every token index once and in
+order, only tokens that a worker sent, and exactly one end."""
 
 from collections.abc import Iterator
 
@@ -20,14 +21,14 @@ class _Request:
 
     def __init__(self, room: Room) -> None:
         self.room = room
-        self.heard: dict[int, set[TokenId]] = {}  # index -> tokens that workers said
+        self.heard: dict[int, set[TokenId]] = {}  # by index: the tokens that workers sent
         self.told = 0
-        self.shown = False  # index 0 may be shown: admitted in this epoch, or ended at its first token
+        self.shown = False  # whether index 0 may be sent: admitted in this epoch, or ended at its first token
         self.epoch: Key | None = None
 
 
 class ClientStreams(Check):
-    """For a gateway."""
+    """The check, for the log of a gateway."""
 
     invariant = "a client hears each token index once, in order, as a worker said it, and one end"
 
@@ -79,7 +80,7 @@ class ClientStreams(Check):
                     self._admit(key)
             case Tokens(key=key, start=start, drawn=several):
                 self._note(key, int(start), several)
-                self._admit(key)  # decode generates only what it has admitted
+                self._admit(key)  # decode generates only for rooms that it has admitted
             case _:
                 pass
 

@@ -1,4 +1,4 @@
-"""A room is committed when its record is there and every block it needs has arrived on every rank, not before."""
+"""A room is committed only when its record has come and every block has arrived on every rank."""
 
 from collections.abc import Iterable, Iterator
 
@@ -17,7 +17,11 @@ Blocks = set[tuple[GroupName, int]]
 
 
 def needed(table: StateTable, length: int) -> Blocks:
-    """The blocks that a sequence of `length` positions carries over (DESIGN section 5, written down a second time)."""
+    """Return the blocks that the handoff of a sequence of `length` positions must transfer.
+
+    The core computes the same. This is a second implementation, so that the check does not share
+    the core's bugs.
+    """
     found: Blocks = set()
     size = table.block_tokens
     for group in table.groups:
@@ -33,12 +37,12 @@ def needed(table: StateTable, length: int) -> Blocks:
 
 
 def each(suspects: Iterable[Suspect]) -> set[tuple[int, GroupName, int]]:
-    """Leg, group and number of every block."""
+    """Return (leg, group, block) for every block of the suspects."""
     return {(s.leg, s.group, int(b)) for s in suspects for b in s.blocks}
 
 
 class _Room:
-    """What is known of a room that decode has not committed."""
+    """The state of a room that decode has not committed."""
 
     def __init__(self, ticket: Ticket) -> None:
         self.ticket = ticket
@@ -48,7 +52,7 @@ class _Room:
 
 
 class CommitAfterArrival(Check):
-    """For a decode worker; others commit nothing, though prefill workers fetch back what decode has cached."""
+    """The check, for the log of a decode worker. Other workers commit nothing."""
 
     invariant = "a room is committed only after all its blocks arrived on every rank, and its record"
 
@@ -56,10 +60,10 @@ class CommitAfterArrival(Check):
         self._parts: LeaderParts | None = None
         self._ranks: frozenset[Rank] = frozenset()
         self._rooms: dict[Key, _Room] = {}
-        self._early: set[Key] = set()  # records that came before their ticket
+        self._early: set[Key] = set()  # rooms whose record came before their ticket
         self._orders: dict[int, tuple[Key, Blocks]] = {}
         self._votes: dict[int, dict[Rank, Vote]] = {}
-        self._differed: dict[int, set[tuple[int, GroupName, int]]] = {}  # by order: leg, group, block
+        self._differed: dict[int, set[tuple[int, GroupName, int]]] = {}  # by fetch order: (leg, group, block)
         self._applied: dict[Rank, Seq] = {}
         self._committed: dict[Key, Seq] = {}
 
@@ -135,14 +139,15 @@ class CommitAfterArrival(Check):
                 yield f"{brief(received.key)} was received before its commit was applied on every rank"
 
     def _begins(self, hold: Hold) -> None:
-        """Pages that were cached are there: they have arrived for another room, or were computed."""
+        """Count the blocks in cached pages as arrived:
+        they arrived for another room, or were computed."""
         assert self._parts is not None
         if hold.key in self._rooms:
             k = {group: self._parts.manifest.blocks_per_page(group) for group in hold.pages}
             self._rooms[hold.key].arrived |= {(group, b) for group in hold.pages for b in range(hold.shared * k[group])}
 
     def _follows(self, fetch: Fetch) -> Iterator[str]:
-        """What an order leaves out has arrived by the one that it follows."""
+        """Check that blocks left out of an order have arrived by the order that it follows."""
         if fetch.follows is None:
             return
         votes = self._votes.get(fetch.follows, {})

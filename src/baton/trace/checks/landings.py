@@ -1,4 +1,4 @@
-"""No byte of a pool is the target of two reads at once: the later one could be torn by the earlier."""
+"""No byte of a pool is the target of two reads at once: one could overwrite what the other read."""
 
 from collections.abc import Iterator, Mapping
 
@@ -13,11 +13,12 @@ from baton.core.work import Handle, ReadEnded, ReadOutcome, Released
 from baton.trace.checks.check import Check, raised
 from baton.trace.log import CoreKind, Step
 
-Ranges = tuple[NDArray[np.int64], NDArray[np.int64]]  # first byte, byte past the last; ascending
+Ranges = tuple[NDArray[np.int64], NDArray[np.int64]]  # first bytes, and bytes past the last; ascending
 
 
 class OneReadAByte(Check):
-    """Books of the byte ranges into which a rank reads; a read that ended unknown may still land."""
+    """Tracks the byte ranges that a rank reads into. A
+    read that ended UNKNOWN counts until it is released."""
 
     invariant = "no byte is the target of two reads at once"
 
@@ -61,6 +62,8 @@ def _ranges(read: Read) -> Mapping[GroupName, Ranges]:
 
 
 def _overlap(a: Ranges, b: Ranges) -> bool:
-    """Whether any range of the one meets any of the other; each side's own ranges are disjoint."""
-    # How many of b's ranges begin before a's end, less those that end at or before a's begin.
+    """Whether a range of `a` overlaps one of `b`. The
+    ranges within `a`, and within `b`, are disjoint."""
+    # For each range of a: the number of b's ranges that begin before its end, less the number of
+    # b's ranges that end at or before its begin.
     return bool((np.searchsorted(b[0], a[1], "left") > np.searchsorted(b[1], a[0], "right")).any())

@@ -1,6 +1,9 @@
-"""A page has one owner; what a dropped room held is given to nobody before every rank has said `quiet`, and what a retracted
-room held to nobody before every rank has said that its state is in the host store. A page that is shared is the same part of
-both rooms' sequences."""
+"""A page has one owner, unless it is shared.
+
+- The pages of a dropped room are reused only after every rank has said `quiet`.
+- The pages of a preempted room are reused only after every rank has its state in the host store.
+- Rooms that share a page have the same tokens at the same positions there.
+"""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -20,7 +23,7 @@ Place = tuple[GroupName, Page]
 
 
 class PageBooks(Check):
-    """Books kept from plans and reports alone."""
+    """Tracks the owners of pages, from plans and reports only."""
 
     invariant = (
         "a page has one owner, or rooms that share its tokens, and is given anew only after every rank said quiet, or has its"
@@ -30,12 +33,12 @@ class PageBooks(Check):
     def __init__(self) -> None:
         self._ranks: frozenset[Rank] = frozenset()
         self._totals: dict[GroupName, int] = {}
-        self._page_tokens: dict[GroupName, int] = {}  # of the groups that hold pages; a slot holds a whole sequence
+        self._page_tokens: dict[GroupName, int] = {}  # tokens in a page, for groups with pages; a slot holds a whole sequence
         self._holders: dict[Place, set[Key]] = {}
-        self._made: dict[Place, tuple[Key, int]] = {}  # for whom a page was first given, and its number in that room's list
+        self._made: dict[Place, tuple[Key, int]] = {}  # room that a page was first given to, and its number there
         self._tickets: dict[Key, Ticket] = {}
         self._held: dict[Key, list[Place]] = {}
-        self._counts: dict[Key, Counter[GroupName]] = {}  # of its pages, those passed among them
+        self._counts: dict[Key, Counter[GroupName]] = {}  # pages given to each room, also passed ones
         self._passed: dict[Key, Counter[GroupName]] = {}
         self._windows: dict[GroupName, int] = {}
         self._dropped: dict[Key, Seq] = {}
@@ -87,7 +90,7 @@ class PageBooks(Check):
                 self._free(key)
 
     def _free(self, key: Key) -> None:
-        """Its pages are nobody's."""
+        """A room gives up its pages."""
         self._counts.pop(key, None)
         self._passed.pop(key, None)
         for place in self._held.pop(key, []):
@@ -151,21 +154,21 @@ class PageBooks(Check):
                 counts[group] += 1
 
     def _own(self, what: str, place: Place) -> Iterator[str]:
-        """A page begins a new life."""
+        """A page is given to a room as its own."""
         for owner in sorted(self._holders.get(place, ()))[:1]:
             how = "not quiet on every rank" if owner in self._dropped else "open"
             yield f"{what}; {brief(owner)} has it, and is {how}"
 
     def _share(self, what: str, place: Place, key: Key, n: int) -> Iterator[str]:
-        """A page of another room is given to this one, too, as number `n` of its list."""
+        """A page of another room is given to this one as well, as number `n` of its list."""
         if place not in self._made:
             yield f"{what} as computed before, and it was given to nobody"
             return
         author, at = self._made[place]
         theirs, ours = self._tickets.get(author), self._tickets.get(key)
         if theirs is None or ours is None:
-            return  # the log begins later
+            return  # the ticket is not in the log
         past = (n + 1) * self._page_tokens[place[0]]
         then, now = ((*ticket.prompt, *ticket.said)[:past] for ticket in (theirs, ours))
-        if at != n or theirs.cache_salt != ours.cache_salt or now[: len(then)] != then:  # it may go on with generated tokens
+        if at != n or theirs.cache_salt != ours.cache_salt or now[: len(then)] != then:  # may have generated tokens at its end
             yield f"{what} as number {n}; it was number {at} of {brief(author)}, and their beginnings or salts are not the same"

@@ -1,4 +1,5 @@
-"""Plans are numbered without gaps, ranks apply what was issued, and only the newest epoch of a room is served."""
+"""Plans are numbered without gaps, ranks apply the issued
+plans, and only the newest epoch of a room is served."""
 
 from collections.abc import Iterator
 
@@ -22,7 +23,7 @@ class PlanSequence(Check):
     def __init__(self) -> None:
         self._issued = self._applied = 0
         self._open: dict[Seq, bytes] = {}
-        self._led = False  # the leader's steps are in this log
+        self._led = False  # whether the leader's steps are in this log
 
     @override
     def made(self, parts: Parts) -> None:
@@ -50,7 +51,7 @@ class PlanSequence(Check):
 
 
 class NewestEpoch(Check):
-    """A worker serves a room only in the highest epoch that it was given a ticket for."""
+    """A worker serves a room only in the highest epoch for which it has a ticket."""
 
     invariant = "only the newest epoch of a room is served"
 
@@ -88,7 +89,7 @@ class NewestEpoch(Check):
 
 
 def served(plan: StepPlan) -> Iterator[tuple[str, Key]]:
-    """What a plan does for rooms that go on, in words, and for which. A room dropped in the same plan does not go on."""
+    """Yield (what the plan does, room) for every room that the plan does not drop."""
     rows = [("hold", h.key) for h in plan.hold]
     rows += [("fetch", f.key) for f in plan.fetch]
     rows += [("offload", o.key) for o in plan.offload]

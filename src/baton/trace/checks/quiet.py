@@ -1,4 +1,5 @@
-"""A rank says `quiet` of a dropped room only when no read, hash, copy or computation of its own touches the room's pages."""
+"""A rank says `quiet` of a dropped room only when none of its
+reads, hashes, copies or batches touches the room's pages."""
 
 from collections.abc import Iterator
 
@@ -19,14 +20,15 @@ Places = frozenset[tuple[GroupName, int]]
 
 
 class QuietIsTrue(Check):
-    """Books of what a rank has under way, kept from what it asked of fabric and engine, by page."""
+    """Tracks the work of a rank under way, by page,
+    from its orders to fabric, engine and host store."""
 
     invariant = "quiet is said only when nothing under way touches the room's pages"
 
     def __init__(self) -> None:
         self._placement: Placement | None = None
         self._held: dict[Key, set[tuple[GroupName, int]]] = {}
-        self._lists: dict[tuple[Key, GroupName], list[int]] = {}  # in their order
+        self._lists: dict[tuple[Key, GroupName], list[int]] = {}  # pages of each room and group, in order
         self._dropped: set[Key] = set()
         self._reads: dict[Handle, Places] = {}
         self._hashes: dict[Job, Places] = {}
@@ -91,7 +93,7 @@ class QuietIsTrue(Check):
                 self._held.setdefault(hold.key, set()).update(added)
 
     def _vacate(self, key: Key) -> Iterator[str]:
-        """A room's state is in the host store: its pages are its own no more."""
+        """A room's state is in the host store, so it gives up its pages."""
         places = self._alone(key)
         self._lists = {at: pages for at, pages in self._lists.items() if at[0] != key}
         touched = [f"hash {j}" for j, p in self._hashes.items() if p & places]
@@ -101,11 +103,12 @@ class QuietIsTrue(Check):
             yield f"the pages of {brief(key)} were taken while they were touched by {', '.join(touched)}"
 
     def _alone(self, key: Key) -> set[tuple[GroupName, int]]:
-        """A room gives up its pages: those that no other room shares, which may be given to anybody now."""
+        """Take a room's pages from it; returns those that
+        no other room shares, which may be reused now."""
         return self._held.pop(key, set()).difference(*self._held.values())
 
     def _pass(self, hold: Hold) -> None:
-        """Pages at the front of a list are the room's no more."""
+        """Take from a room the pages at the front of its lists that its window has passed."""
         for group, n in hold.passed.items():
             lists = self._lists.setdefault((hold.key, group), [])
             self._held.setdefault(hold.key, set()).difference_update((group, page) for page in lists[:n])

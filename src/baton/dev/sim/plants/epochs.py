@@ -136,9 +136,9 @@ def _only_logged(self: WorkerPump, event: WrongPeer) -> None:
 
 class KeepsConnections(Pairing):
     def unpair(self, boot: Boot, why: str) -> None:
-        parted = list(self.worker.draft.part)
+        parted = list(self.worker.draft.disconnect)
         super().unpair(boot, why)
-        self.worker.draft.part = parted
+        self.worker.draft.disconnect = parted
 
 
 def _restarted_counter(room: GeneratingRoom, final: Any = None) -> RowOrder:

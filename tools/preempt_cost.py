@@ -1,8 +1,8 @@
 """What it costs when a request gives way and comes back: one rank's core, host memory and seal, beside memcpy in the same run.
 
-    tools/retract_cost.py --model llama-8b --gib 1 --rounds 5
+    tools/preempt_cost.py --model llama-8b --gib 1 --rounds 5
 
-A state of that size lies in scattered pages. Retract: copied to host memory while its sums are taken, on two threads. Resume:
+A state of that size lies in scattered pages. Preempt: copied to host memory while its sums are taken, on two threads. Resume:
 into other pages, and hashed again. memcpy: the same bytes, one range to another, one thread. The first round is printed by
 itself: in it the kernel gives host memory its pages.
 """
@@ -124,11 +124,11 @@ def measure(model: str, state_bytes: int, page_blocks: int, rounds: int) -> dict
     """Milliseconds per GB (1e9 bytes)."""
     machine = Machine(model, state_bytes, page_blocks)
     source, target = (np.full(machine.nbytes, n, dtype=np.uint8) for n in (1, 2))
-    found: dict[str, list[float]] = {"retract": [], "resume": [], "memcpy": []}
+    found: dict[str, list[float]] = {"preempt": [], "resume": [], "memcpy": []}
     machine.plan(hold=(Hold(machine.key, {FULL: machine.halves[0]}, {}),))
     for n in range(rounds + 1):
         offload = Offload(machine.next_order(), machine.key, machine.tokens)
-        found["retract"].append(seconds(lambda order=offload: machine.plan(offload=(order,))))
+        found["preempt"].append(seconds(lambda order=offload: machine.plan(offload=(order,))))
         machine.plan(vacate=(machine.key,), hold=(Hold(machine.key, {FULL: machine.halves[(n + 1) % 2]}, {}),))
         restore = Restore(machine.next_order(), machine.key, machine.tokens)
         found["resume"].append(seconds(lambda order=restore: machine.plan(restore=(order,))))
@@ -143,7 +143,7 @@ def measure(model: str, state_bytes: int, page_blocks: int, rounds: int) -> dict
         "rounds": rounds,
         "first_ms_per_gb": {name: round(times[0], 1) for name, times in per_gb.items()},
         "ms_per_gb": medians,
-        "retract_and_resume_over_memcpy": round((medians["retract"] + medians["resume"]) / medians["memcpy"], 2),
+        "preempt_and_resume_over_memcpy": round((medians["preempt"] + medians["resume"]) / medians["memcpy"], 2),
     }
 
 

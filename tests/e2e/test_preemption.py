@@ -1,4 +1,4 @@
-"""Retraction between real processes: pools too small for what runs, and every answer is that of a request alone."""
+"""Preemption between real processes: pools too small for what runs, and every answer is that of a request alone."""
 
 from pathlib import Path
 
@@ -33,12 +33,12 @@ def test_requests_that_give_way_say_what_they_say_alone(tmp_path: Path, nursery:
         pair = fleet.pair(Layout(1), layout)
         prompts = [np.random.default_rng(n).integers(0, 300, PROMPT).tolist() for n in range(REQUESTS)]
         alone = [fleet.answer(fleet.begin(pair, prompt, ANSWER)) for prompt in prompts]
-        assert not any("retracted" in view.counters.events for view in fleet.books())
+        assert not any("offloaded" in view.counters.events for view in fleet.books())
         together = [fleet.begin(pair, prompt, ANSWER) for prompt in prompts]
         assert [fleet.answer(request) for request in together] == alone
         fleet.settle()
         (events,) = [view.counters.events for view in fleet.books() if view.role == Role.DECODE.value]
-        assert events["retracted"] == events["resumed"] >= REQUESTS
+        assert events["offloaded"] == events["resumed"] >= REQUESTS
         assert "recompute" not in events
     finally:
         fleet.close()
