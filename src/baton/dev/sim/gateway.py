@@ -8,6 +8,8 @@ from baton.core.gateway.front import Front
 from baton.core.gateway.request import FrontSettings, Say
 from baton.core.ids import Boot
 from baton.core.messages import Close, Failed, Ticket
+from baton.core.parts import FrontParts
+from baton.dev.sim.checked import Checked
 from baton.dev.sim.confusion import Voice
 from baton.dev.sim.network import SimControl
 from baton.dev.sim.parts import Parts
@@ -15,6 +17,8 @@ from baton.dev.sim.process import Process
 from baton.dev.sim.watched import Watched
 from baton.shell.gateway_pump import GatewayPump
 from baton.shell.lines import Lines
+from baton.trace.checks.all import Checks
+from baton.trace.log import CoreKind
 
 
 class GatewayRun:
@@ -27,7 +31,10 @@ class GatewayRun:
         sessions = parts.sessions(process.boot, world.limits)
         lines = Lines(sessions, SimControl(world.network, process, address), process.clock)
         world.confusion.joins(process.boot, Voice(process, sessions, lines))
-        core = Watched[FrontEvent, Send | Say](self.front, self._before, self._after)
+        checks = Checks()
+        checks.made(FrontParts(process.boot, settings))
+        watched = Watched[FrontEvent, Send | Say](self.front, self._before, self._after)
+        core = Checked(CoreKind.FRONT, watched, checks, world.violate)
         self._pump = GatewayPump(core=core, front=self.front, lines=lines, clock=process.clock, say=world.people.hear)
         process.start(lambda: self._pump)
 

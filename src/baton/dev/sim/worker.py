@@ -17,6 +17,7 @@ from baton.core.memory.prefix_cache import CachedPage
 from baton.core.memory.span import Span
 from baton.core.memory.state import Group, Placement, Unit
 from baton.core.messages import PROTOCOL, Loan, Offer, Ticket
+from baton.core.parts import LeaderParts, RankParts
 from baton.core.rank.rank import RankCore
 from baton.core.rank.rank_effects import Digest, RankEffect
 from baton.core.rank.watchdog import WatchdogSettings
@@ -25,6 +26,7 @@ from baton.core.scheduler.room import LeaderSettings
 from baton.dev.sim.at_rest import Where
 from baton.dev.sim.books import PlanBook, ShadowBooks
 from baton.dev.sim.caches import CacheBook
+from baton.dev.sim.checked import Checked
 from baton.dev.sim.collective import Collective
 from baton.dev.sim.confusion import Voice
 from baton.dev.sim.engine import SimEngine
@@ -41,6 +43,8 @@ from baton.shell.narration import Narration
 from baton.shell.rank_host import RankHost
 from baton.shell.rank_pump import RankPump
 from baton.shell.worker import WorkerPump
+from baton.trace.checks.all import Checks
+from baton.trace.log import CoreKind
 
 WATCHDOG = WatchdogSettings(floor_ms=2_400, first_ms=3_000)  # a slow copy to the host store takes 2 s
 AHEAD = {3: 0.5, 4: 0.25}  # share of the pool that runs ahead of admission, by the rooms of the worker; else all of it
@@ -126,7 +130,7 @@ class WorkerRun:
 
     def _leader(self) -> Leader:
         d = self.draw
-        settings = LeaderSettings(
+        self._settings = LeaderSettings(
             name=d.name,
             address=address_of(d.name),
             step_tokens=d.step_tokens,
@@ -144,7 +148,7 @@ class WorkerRun:
             pair_ms=1_000,
             verify_ms=self.world.draw.verify_ms,
         )
-        leader = Leader(self.manifest, settings, self.pages)
+        leader = Leader(self.manifest, self._settings, self.pages)
         leader.worker.marks, leader.worker.plans = self.world.core_marks, self.world.plans
         return leader
 
@@ -260,8 +264,13 @@ class WorkerRun:
         lines = Lines(sessions, control, process.clock)
         if rank == 0:
             world.confusion.joins(self.boot, Voice(process, sessions, lines))
+        checks = Checks()
+        checks.made(RankParts(rank, self.boots[rank], tuple(self.placements), world.seal))
+        if rank == 0:
+            checks.made(LeaderParts(self.manifest, self._settings, self.pages))
+        watched = Watched(core, partial(self._before_rank, rank), partial(self._after_rank, rank))
         host = RankHost(
-            core=Watched(core, partial(self._before_rank, rank), partial(self._after_rank, rank)),
+            core=Checked(CoreKind.RANK, watched, checks, world.violate),
             engine=engine,
             fabrics={"sim": fabric},
             store=store,
@@ -273,9 +282,9 @@ class WorkerRun:
         self.stores.append(store)
         self.cores.append(core)
         self.books.append(books)
-        process.start(lambda: self._pump(rank, host, lines, process))
+        process.start(lambda: self._pump(rank, host, lines, process, checks))
 
-    def _pump(self, rank: Rank, host: RankHost, lines: Lines, process: Process) -> Pump:
+    def _pump(self, rank: Rank, host: RankHost, lines: Lines, process: Process, checks: Checks) -> Pump:
         if rank:
             address = address_of(self.draw.name)
             join = Join(msgspec.structs.replace(self.manifest, ranks=(self.manifest.ranks[rank],)), pid=rank)
@@ -288,8 +297,9 @@ class WorkerRun:
                 address=address,
                 narration=Silent(),
             )
+        watched = Watched(self.leader, self._before, self._after)
         return WorkerPump(
-            leader=Watched(self.leader, self._before, self._after),
+            leader=Checked(CoreKind.LEADER, watched, checks, self.world.violate),
             rank=host,
             others=self.boots[1:],
             absent=self.boots[1:],

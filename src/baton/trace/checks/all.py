@@ -13,7 +13,7 @@ from baton.trace.checks.landings import OneReadAByte
 from baton.trace.checks.pages import PageBooks
 from baton.trace.checks.plans import NewestEpoch, PlanSequence
 from baton.trace.checks.quiet import QuietIsTrue
-from baton.trace.log import Header, Record, Step
+from baton.trace.log import CoreKind, Header, Parts, Record, Step
 
 CHECKS: tuple[type[Check], ...] = (
     PlanSequence,
@@ -30,6 +30,7 @@ CHECKS: tuple[type[Check], ...] = (
 class LogViolation(msgspec.Struct, frozen=True):
     """An invariant that is violated in a log."""
 
+    check: str  # its name
     number: int  # of the step, from 1
     at: Micros
     invariant: str
@@ -47,6 +48,7 @@ class Checks:
 
     def __init__(self) -> None:
         self._checks = [check() for check in CHECKS]
+        self._by_core = {kind: [check for check in self._checks if kind in check.cores] for kind in CoreKind}
         self._steps = 0
 
     def feed(self, record: Record) -> Iterator[LogViolation]:
@@ -56,14 +58,23 @@ class Checks:
                 pass
             case Step():
                 self._steps += 1
-                for check in list(self._checks):
+                for check in tuple(self._by_core[record.core]):
                     what = _first(check, record)
                     if what is not None:
-                        self._checks.remove(check)
-                        yield LogViolation(self._steps, record.at, check.invariant, what)
+                        self._drop(check)
+                        yield LogViolation(check.name, self._steps, record.at, check.invariant, what)
             case _:
-                for check in self._checks:
-                    check.made(record)
+                self.made(record)
+
+    def _drop(self, check: Check) -> None:
+        for checks in self._by_core.values():
+            if check in checks:
+                checks.remove(check)
+
+    def made(self, parts: Parts) -> None:
+        """Note the parts of a core object that was made."""
+        for check in self._checks:
+            check.made(parts)
 
 
 def _first(check: Check, step: Step) -> str | None:

@@ -30,6 +30,8 @@ class _Attempts:
 class Attempts(Check):
     """The check, for the log of a gateway."""
 
+    name = "one_attempt"
+    cores = (CoreKind.FRONT,)
     invariant = "rooms are used once, epochs count up, both sides get the same ticket, a closed room has ended everywhere"
 
     def __init__(self) -> None:
@@ -45,8 +47,6 @@ class Attempts(Check):
 
     @override
     def see(self, step: Step) -> Iterator[str]:
-        if step.core is not CoreKind.FRONT:
-            return
         match step.event:
             case Submitted(submit=submit, room=minted) if not raised(step):
                 yield from self._mint(submit.request, minted)

@@ -15,7 +15,9 @@ M = TypeVar("M")
 class Check:
     """One invariant over the log of one process."""
 
-    invariant: str
+    name: str  # short, as the simulator and its docs call it
+    invariant: str  # as a sentence
+    cores: tuple[CoreKind, ...]  # whose steps it sees
 
     def made(self, parts: Parts) -> None:
         """Note the parts of a core object that was made."""

@@ -30,6 +30,8 @@ class _Request:
 class ClientStreams(Check):
     """The check, for the log of a gateway."""
 
+    name = "client_streams"
+    cores = (CoreKind.FRONT,)
     invariant = "a client hears each token index once, in order, as a worker said it, and one end"
 
     def __init__(self) -> None:
@@ -38,8 +40,6 @@ class ClientStreams(Check):
 
     @override
     def see(self, step: Step) -> Iterator[str]:
-        if step.core is not CoreKind.FRONT:
-            return
         match step.event:
             case Submitted(submit=submit, room=room) if not raised(step):
                 yield from self._submit(submit.request, room)

@@ -54,6 +54,8 @@ class _Room:
 class CommitAfterArrival(Check):
     """The check, for the log of a decode worker. Other workers commit nothing."""
 
+    name = "commit_after_arrival"
+    cores = (CoreKind.LEADER,)
     invariant = "a room is committed only after all its blocks arrived on every rank, and its record"
 
     def __init__(self) -> None:
@@ -75,7 +77,7 @@ class CommitAfterArrival(Check):
 
     @override
     def see(self, step: Step) -> Iterator[str]:
-        if self._parts is None or step.core is not CoreKind.LEADER:
+        if self._parts is None:
             return
         match step.event:
             case MessageReceived(sender=sender, message=Ticket() as ticket):

@@ -20,6 +20,8 @@ class OneReadAByte(Check):
     """Tracks the byte ranges that a rank reads into. A
     read that ended UNKNOWN counts until it is released."""
 
+    name = "one_read_a_byte"
+    cores = (CoreKind.RANK,)
     invariant = "no byte is the target of two reads at once"
 
     def __init__(self) -> None:
@@ -27,7 +29,7 @@ class OneReadAByte(Check):
 
     @override
     def see(self, step: Step) -> Iterator[str]:
-        if step.core is not CoreKind.RANK or raised(step):
+        if raised(step):
             return
         match step.event:
             case ReadEnded() as end if end.outcome is not ReadOutcome.UNKNOWN:

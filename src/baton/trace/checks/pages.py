@@ -25,6 +25,8 @@ Place = tuple[GroupName, Page]
 class PageBooks(Check):
     """Tracks the owners of pages, from plans and reports only."""
 
+    name = "page_books"
+    cores = (CoreKind.LEADER,)
     invariant = (
         "a page has one owner, or rooms that share its tokens, and is given anew only after every rank said quiet, or has its"
         " state in the host store"
@@ -58,8 +60,6 @@ class PageBooks(Check):
 
     @override
     def see(self, step: Step) -> Iterator[str]:
-        if step.core is not CoreKind.LEADER:
-            return
         match step.event:
             case RankReported(report=report):
                 yield from self._hear(report)

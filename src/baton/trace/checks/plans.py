@@ -18,6 +18,8 @@ from baton.trace.log import CoreKind, Parts, Step
 class PlanSequence(Check):
     """The leader issues plans 1, 2, 3, ...; the rank beside it applies the same ones in the same order."""
 
+    name = "plan_sequence"
+    cores = (CoreKind.LEADER, CoreKind.RANK)
     invariant = "plans come in order, without gaps, and are applied as issued"
 
     def __init__(self) -> None:
@@ -53,6 +55,8 @@ class PlanSequence(Check):
 class NewestEpoch(Check):
     """A worker serves a room only in the highest epoch for which it has a ticket."""
 
+    name = "newest_epoch"
+    cores = (CoreKind.LEADER,)
     invariant = "only the newest epoch of a room is served"
 
     def __init__(self) -> None:
@@ -66,8 +70,6 @@ class NewestEpoch(Check):
 
     @override
     def see(self, step: Step) -> Iterator[str]:
-        if step.core is not CoreKind.LEADER:
-            return
         match step.event:
             case MessageReceived(message=Ticket() as ticket) if self._boot in (ticket.prefill, ticket.decode):
                 known = self._newest.get(ticket.key.room)

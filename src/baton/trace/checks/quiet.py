@@ -23,6 +23,8 @@ class QuietIsTrue(Check):
     """Tracks the work of a rank under way, by page,
     from its orders to fabric, engine and host store."""
 
+    name = "quiet_is_true"
+    cores = (CoreKind.RANK,)
     invariant = "quiet is said only when nothing under way touches the room's pages"
 
     def __init__(self) -> None:
@@ -42,7 +44,7 @@ class QuietIsTrue(Check):
 
     @override
     def see(self, step: Step) -> Iterator[str]:
-        if self._placement is None or step.core is not CoreKind.RANK or raised(step):
+        if self._placement is None or raised(step):
             return
         match step.event:
             case StepPlan() as plan:

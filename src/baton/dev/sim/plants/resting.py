@@ -6,8 +6,8 @@ from baton.core.agreement import Ballot, Fetch
 from baton.core.ids import Micros
 from baton.core.memory.prefix_cache import CachedPage
 from baton.core.memory.scrubber import Scrubber
-from baton.core.scheduler import leader as leader_module
 from baton.core.scheduler import roles as roles_module
+from baton.core.scheduler import worker as worker_module
 from baton.core.scheduler.borrowing import Borrowing
 from baton.dev.sim.parts import Parts, Replaced
 from baton.dev.sim.plants.plant import Plant
@@ -37,7 +37,7 @@ class FindsNothing(Scrubber):
 
 
 def _scrubber(kind: type[Scrubber]) -> Parts:
-    return Parts(replaced=(Replaced(leader_module, "Scrubber", kind),))
+    return Parts(replaced=(Replaced(worker_module, "Scrubber", kind),))
 
 
 PLANTS = (
