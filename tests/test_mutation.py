@@ -112,6 +112,7 @@ def test_arguments_of_one_type_change_places():
         "def __repr__(self):\n    return 1 + 1",
         "def f(a):\n    assert a > 1, a + 1",
         "def f(a):\n    if a > 1:\n        raise Bug(f'{a + 1}')",
+        "def f(a, b):\n    return zip(a, b, strict=True)",
         "def f(self):\n    self.marks[Mark.X] += 1",
         "def f(a, b):\n    return f'{a + 1} of {b - 1}'",
         "import a\nfrom a import b",

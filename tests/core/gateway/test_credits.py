@@ -160,6 +160,18 @@ def test_what_no_pair_could_ever_hold_is_not_kept_waiting():
     assert edge.ask(1, tokens=100) == [1], "the worker says why it cannot be"
 
 
+def test_a_worker_that_has_refused_as_its_queue_is_full_is_given_nothing_before_it_says_that_there_is_room():
+    edge = Edge()
+    edge.both(free_p=16, free_d=16)
+    assert edge.ask(1) == [1]
+    refused = edge.key(1)
+    assert edge.hear(D, Failed(refused, FailCode.OVERLOADED, "64 requests wait already", True)) == []
+    for side in (P, D):
+        assert edge.hear(side, Ended(refused)) == []
+    assert not heard(edge.done), "it waits at the gateway"
+    assert edge.hear(D, credits(2)) == [1]
+
+
 def test_who_cancels_at_the_head_lets_the_next_one_go():
     edge = Edge()
     edge.hear(P, credits(free=1, waiting=2))

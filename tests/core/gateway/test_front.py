@@ -101,6 +101,7 @@ def test_both_leaders_get_the_same_ticket_and_the_client_each_token_once(bench: 
     assert bench.say(D, Tokens(key, 0, (drawn(7), drawn(8)), None)) == [Emit(RequestId(1), 1, (drawn(8),))]
     done = bench.say(D, Tokens(key, 2, (drawn(9),), FinishReason.LENGTH))
     assert heard(done) == [Emit(RequestId(1), 2, (drawn(9),)), Finish(RequestId(1), FinishReason.LENGTH, key)]
+    assert bench.front.open_requests == 1, "its room is not closed"
     assert bench.say(P, Ended(key)) == []
     assert bench.say(D, Ended(key)) == [(P, Close(key.room)), (D, Close(key.room))]
     assert bench.front.open_requests == 0

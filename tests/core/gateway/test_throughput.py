@@ -1,7 +1,7 @@
 """How fast a worker generates, how long answers are, and which of them may begin therefore."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.core.build import drawn, limits
@@ -72,14 +72,19 @@ def test_what_was_long_ago_is_forgotten():
 
 
 @given(st.lists(st.tuples(st.integers(1, 400_000), st.integers(0, 5), st.integers(0, 3)), min_size=1, max_size=80))
+@example([(1, 0, 4), *[(250_000, 0, 3)] * 4, *[(250_000, 0, 4)] * 4])  # two windows of a second and 16 tokens to the point,
+@example([(1, 0, 4), *[(250_000, 0, 3)] * 4, *[(250_000, 0, 4)] * 4, (1, 0, 1)])  # and one that begins
 @settings(max_examples=200, deadline=None)
 def test_the_pace_is_that_of_the_last_two_windows_by_hand(steps):
     """Each step: so long after the last, of this answer so many tokens; none: it ends."""
     found, now = Throughput(), 0
     stretches: list[list[tuple[int, int, int]]] = [[]]  # windows of (time, answers under way, tokens)
     rows: set[int] = set()
+    full = False  # the present window ends with the next step, as time passes before it
     for gap, row, tokens in steps:
         now += gap
+        if full:
+            stretches.append([])
         if tokens or row in rows:
             stretches[-1].append((gap if rows else 0, len(rows), tokens))
         elif rows:
@@ -91,8 +96,8 @@ def test_the_pace_is_that_of_the_last_two_windows_by_hand(steps):
             found.pace(1, Micros(now))
             found.ended(key(row), Micros(now))
             rows.discard(row)
-        if tokens and sum(t for t, _, _ in stretches[-1]) >= SECOND and sum(n for _, _, n in stretches[-1]) >= 16:
-            stretches.append([])
+        enough = sum(t for t, _, _ in stretches[-1]) >= SECOND and sum(n for _, _, n in stretches[-1]) >= 16
+        full = bool(tokens) and enough
     last = [step for window in stretches[-2:] for step in window]
     busy, made = sum(t for t, _, _ in last), sum(n for _, _, n in last)
     answer_time = sum(t * n for t, n, _ in last)
@@ -223,3 +228,15 @@ def test_who_has_heard_something_of_its_answer_goes_on_whatever_time_is_left():
     edge.said[5] = 0
     edge.steps(1)
     assert edge.hear(D, Recompute(edge.key(5))) == [5]
+
+
+def test_of_an_answer_that_goes_on_elsewhere_only_the_rest_is_still_to_come():
+    """Two tokens, which end in time beside another answer. All of it again, or more than that, would not."""
+    edge = Hurried(answers=4)
+    assert edge.ask(5, limits=limits(max_tokens=20, deadline_ms=5_800)) == [5]
+    edge.said[5] = 0
+    edge.steps(18)
+    before = edge.key(5)
+    assert edge.hear(D, Recompute(before)) == [5]
+    edge.hear(D, Ended(before))
+    assert edge.ask(6, limits=limits(max_tokens=20, deadline_ms=60_000)) == [6]

@@ -3,7 +3,7 @@
 import pytest
 
 from baton.core.ids import Micros
-from baton.core.rank.watchdog import FACTOR, UsualDuration, Watchdog, WatchdogSettings, WorkKind
+from baton.core.rank.watchdog import FACTOR, FORGETS, UsualDuration, Watchdog, WatchdogSettings, WorkKind
 
 FLOOR_MS, FIRST_MS = 4_000, 60_000
 TICK_MS = FLOOR_MS // 8
@@ -67,6 +67,15 @@ def test_what_took_long_before_may_take_ten_times_as_long() -> None:
     dog.begins(size=512)
     assert not dog.passes(int(FACTOR) * 1_000)
     assert dog.passes(TICK_MS)
+
+
+def test_after_a_quick_one_a_slow_one_may_take_nearly_as_long_as_before() -> None:
+    dog = Dog()
+    dog.warm(size=512, ms=1_000)
+    dog.warm(size=512, ms=TICK_MS)
+    dog.begins(size=512)
+    assert not dog.passes(int(FACTOR * FORGETS) * 1_000)
+    assert dog.passes(2 * TICK_MS)
 
 
 def test_a_small_piece_that_took_long_gives_a_large_one_no_more_time_than_the_first_had() -> None:

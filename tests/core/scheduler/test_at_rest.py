@@ -5,15 +5,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.core.build import KV, key, submit
+from tests.core.driven import Driven
 from tests.core.scheduler.test_borrowing import D, P, Split, prompt, spoil
 from tests.core.world import Node, World, expected
 
-from baton.core.events import MessageReceived
+from baton.core.events import GatewayConnected, MessageReceived
 from baton.core.handoff.fetch_back import FetchBack
 from baton.core.ids import BlockIndex, Boot, GroupName
 from baton.core.marks import Mark
 from baton.core.memory.prefix_cache import CachedPage
 from baton.core.messages import Abort, Doubt, Failed, Intactness, Loan, Offer, Returned, Verdict
+from baton.core.scheduler.leader import Leader
 from baton.core.scheduler.room import RoomState
 from baton.core.work import ReadOutcome
 
@@ -54,6 +56,23 @@ def test_a_page_that_changes_leaves_the_cache_within_the_interval_with_all_above
     b.world.advance(10 * VERIFY_MS)
     assert entries(worker) == before[:3], "the others are verified again and again, and stay"
     b.ask(2, prompt(33))
+
+
+def test_without_seals_nothing_is_verified_and_what_is_cached_is_used_however_old_it_is() -> None:
+    world = World()
+    node = world.add("unified", D, prefix_cache=True, verify_ms=VERIFY_MS)
+    worker = node.leader.worker
+    unsealed = Leader(replace(worker.manifest, seal=False), worker.settings, worker.ledger.totals())
+    world.nodes[Boot(D)] = node = Node(Driven(unsealed), node.engine)
+    node.leader.step(GatewayConnected(world.GATEWAY), world.now)
+    world.submit(submit(1, prompt(9)))
+    world.run()
+    world.advance(2 * VERIFY_MS)
+    world.submit(submit(2, prompt(9)))
+    world.run()
+    assert world.tokens(2) == expected(prompt(9), 4)
+    tally = node.leader.worker.reuse.tally()
+    assert (tally.hits, tally.verified_pages) == (8, 0)
 
 
 def test_rooms_that_hold_a_damaged_page_begin_anew_and_answer_rightly() -> None:

@@ -230,6 +230,18 @@ def test_steps_and_reads_are_measured() -> None:
     assert b.leader.stage(Borrowing)._began == []
 
 
+def test_a_read_counts_for_as_long_as_it_took() -> None:
+    b = Split()
+    reading(b)
+    pace = b.leader.stage(Borrowing).pace.read
+    before = pace.time(1)
+    b.world.advance(1_000)
+    b.world.freeze_reads = False
+    b.world.run()
+    assert b.leader.worker.marks[Mark.BORROWED] == 1
+    assert pace.time(1) > 50 * before, "a second, where reading ten megabytes in ten milliseconds was supposed"
+
+
 def test_who_begins_alike_waits_until_it_is_here_and_asks_for_the_rest() -> None:
     b = Split()
     nextturn = reading(b)

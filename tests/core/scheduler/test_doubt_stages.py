@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from tests.core.build import KV, drawn, manifest, settings, ticket
+from tests.core.build import KV, drawn, key, manifest, settings, ticket
 from tests.core.driven import T0, Driven, report_of
 
 from baton.core.effects import Issue, Send
@@ -13,7 +13,7 @@ from baton.core.events import GatewayConnected, MessageReceived, RankReported
 from baton.core.handoff.plan import pair
 from baton.core.ids import BlockIndex, Boot, GroupName, Micros, Rank
 from baton.core.memory.state import DType, Full, Group, StateSpec, StateTable, Unit
-from baton.core.messages import Doubt, Hello, Intactness, Verdict
+from baton.core.messages import Doubt, Failed, Hello, Intactness, Verdict
 from baton.core.rank.rank import RankCore
 from baton.core.rank.rank_effects import Compute, Digest
 from baton.core.scheduler.leader import Leader
@@ -40,6 +40,7 @@ class Bench:
         self.leader: Any = Driven(Leader(worker, replace(settings(), pids=(1, 2), prefix_cache=True), {KV: 16, INDEX: 16}))
         self.ranks = [RankCore(rank=Rank(r), boot=ranks[r].boot, placements=self.placements, seal=True) for r in (0, 1)]
         self.said: list[Verdict] = []
+        self.failed: list[Failed] = []
         self.damaged = False
         self.leader.step(GatewayConnected(GATEWAY), NOW)
         self.leader.step(MessageReceived(D, Hello(target, pair(self.placements, [target.placement(0)]).digest)), NOW)
@@ -51,6 +52,7 @@ class Bench:
         """Until nobody has anything to say."""
         while effects := self.leader.effects():
             self.said += [e.message for e in effects if isinstance(e, Send) and isinstance(e.message, Verdict)]
+            self.failed += [e.message for e in effects if isinstance(e, Send) and isinstance(e.message, Failed)]
             for plan in [e.plan for e in effects if isinstance(e, Issue)]:
                 for r, rank in enumerate(self.ranks):
                     for effect in rank.step(plan, T0):
@@ -84,4 +86,28 @@ def test_a_doubt_is_judged_by_the_stages_that_hold_the_group(group: GroupName, d
     bench.leader.step(MessageReceived(D, Doubt(asked.key, 1, group, (BlockIndex(1),))), NOW)
     bench.run()
     assert [verdict.found for verdict in bench.said] == [found]
+    assert ["(ranks [1])" in failed.detail for failed in bench.failed] == [True] * damaged, "the other rank's memory is whole"
     assert bench.leader.worker.ledger.view()[group]["cached"] == (1 if damaged else 0)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"key": key(77)},
+        {"group": GroupName("other"), "blocks": (BlockIndex(0),)},
+        {"blocks": (BlockIndex(1), BlockIndex(99))},
+        {"blocks": (BlockIndex(-1),)},
+    ],
+)
+def test_a_doubt_about_what_is_not_there_is_answered_and_nothing_is_hashed(changes: dict[str, Any]) -> None:
+    """Whoever asks waits for the answer, whatever it is."""
+    bench = Bench()
+    asked = ticket(1, length=9)
+    bench.leader.step(MessageReceived(GATEWAY, asked), NOW)
+    bench.run()
+    bench.damaged = True
+    doubt = replace(Doubt(asked.key, 1, KV, (BlockIndex(1),)), **changes)
+    bench.leader.step(MessageReceived(D, doubt), NOW)
+    bench.run()
+    assert bench.said == [Verdict(doubt.key, doubt.leg, doubt.group, doubt.blocks, Intactness.GONE)]
+    assert bench.failed == []

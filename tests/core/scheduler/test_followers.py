@@ -88,20 +88,21 @@ def test_rooms_with_one_beginning_compute_it_once(roles: tuple[str, ...], boot: 
     assert fleet.leader(boot).worker.marks[Mark.COMPUTED_TWICE] == 0
 
 
-def test_they_begin_as_soon_as_what_they_have_in_common_is_computed() -> None:
-    """Not only when the prompt of the first has ended: it has far to go."""
+@pytest.mark.parametrize(("common", "own"), [(16, 3), (16, 15), (4, 15)])
+def test_they_begin_as_soon_as_what_they_have_in_common_is_computed(common: int, own: int) -> None:
+    """Not only when the prompt of the first has ended, which has far to go, nor when all of the second's pages are there."""
     fleet = Fleet("prefill", "decode", step_tokens=4, last_chunk_tokens=4)
-    long = (*SYSTEM, *range(600, 640))
+    long, second = (*SYSTEM[:common], *range(600, 640)), (*SYSTEM[:common], *range(700, 700 + own))
     fleet.world.submit(submit(1, long, max_tokens=4))
-    fleet.ask(2, run=False)
+    fleet.world.submit(submit(2, second, max_tokens=4))
     seen = set()
     while fleet.world.step():
         states = fleet.states(P)
         if states.get(2) in (RoomState.COMPUTING, RoomState.OFFERED):
             seen.add(states.get(1))
     assert RoomState.COMPUTING in seen
-    assert fleet.world.tokens(1) == expected(long, 4)
-    fleet.right(2)
+    assert [fleet.world.tokens(n) for n in (1, 2)] == [expected(long, 4), expected(second, 4)]
+    assert fleet.world.clean
 
 
 def test_rooms_with_one_beginning_fetch_it_once() -> None:

@@ -257,6 +257,26 @@ def test_a_damaged_page_leaves_with_all_above_it_and_all_who_share_it() -> None:
     assert b.world.clean
 
 
+def test_who_shares_a_damaged_page_begins_anew_before_anybody_has_read_it() -> None:
+    """What it computes above that page follows from the damage, and has the right sums."""
+    b = bench(pages=32)
+    b.ask(1, SYSTEM)
+    b.world.freeze_reads = True
+    b.world.hold = lambda source, target, message: isinstance(message, Offer) and int(message.key.room, 16) == 3
+    b.begin(2, (*SYSTEM, 70))
+    b.begin(3, (*SYSTEM, 80))
+    b.world.run()
+    flip(b.prefill, page_of(b, 2, 1))
+    b.world.log.clear()
+    b.world.freeze_reads = False
+    b.world.run()
+    assert [(int(m.key.room, 16), m.retry) for m in failures(b)] == [(3, True), (2, True)]
+    b.world.release()
+    b.world.run()
+    assert [b.world.tokens(n) for n in (2, 3)] == [expected((*SYSTEM, 70), 3), expected((*SYSTEM, 80), 3)]
+    assert b.world.clean
+
+
 def test_damage_in_a_page_of_its_own_ends_only_that_room() -> None:
     b = bench(pages=32)
     b.ask(1, SYSTEM)
@@ -370,6 +390,23 @@ def unified(*, pages: int = 16, **limits: float) -> Bench:
     found = Bench(world, node)
     watch(node, found.computed)
     return found
+
+
+@pytest.mark.parametrize("on", [False, True])
+def test_what_is_generated_is_hashed_for_the_cache_alone(on: bool) -> None:
+    world, final = World(), list[Any]()
+    node = world.add("unified", U, prefix_cache=on)
+    world.run()
+    compute = node.engine.compute
+
+    def watched(batch: Batch) -> None:
+        final.extend(row.final for row in batch.rows if row.final and len(row.tokens) == 1)
+        compute(batch)
+
+    node.engine.compute = watched  # type: ignore[method-assign]
+    world.submit(submit(1, SYSTEM, max_tokens=9))
+    world.run()
+    assert final == [{KV: (3, 4)}, {KV: (4, 5)}] * on
 
 
 def test_the_next_turn_of_a_chat_begins_with_what_was_generated() -> None:

@@ -75,6 +75,17 @@ def test_unified_draws_the_same_tokens() -> None:
     assert world.clean
 
 
+def test_unified_says_each_token_once() -> None:
+    world = World()
+    world.add("unified", 2)
+    world.run()
+    world.submit(submit(1, prompt(6), max_tokens=6))
+    world.run()
+    first = [m.index for _, _, m in world.log if isinstance(m, FirstToken)]
+    later = [m.start + i for _, _, m in world.log if isinstance(m, Tokens) for i in range(len(m.drawn))]
+    assert first + later == list(range(6))
+
+
 def test_decode_fetches_while_prefill_computes() -> None:
     world = split(step_tokens=4, last_chunk_tokens=4)
     world.submit(submit(1, prompt(20)))

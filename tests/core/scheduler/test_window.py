@@ -1,4 +1,4 @@
-"""A unified worker whose model has a window: what its rows are given while the window passes over prompt and answer."""
+"""Workers whose model has a window: what their rows are given while the window passes over prompt and answer, and what stays."""
 
 from typing import Any
 
@@ -12,8 +12,10 @@ from tests.core.driven import T0, Driven, report_of
 
 from baton.core.effects import Issue
 from baton.core.events import GatewayConnected, MessageReceived, RankReported
+from baton.core.handoff.plan import pair
 from baton.core.ids import Boot, GroupName, Micros, Rank
-from baton.core.memory.state import DType, Full, Group, StateSpec, StateTable, Unit, Window
+from baton.core.memory.state import DType, Full, Group, StateSpec, StateTable, Unit, Window, extent_blocks
+from baton.core.messages import Hello
 from baton.core.rank.rank import RankCore
 from baton.core.rank.rank_effects import Compute
 from baton.core.scheduler.leader import Leader
@@ -31,18 +33,22 @@ def table(window: int) -> StateTable:
 class Bench:
     """A leader with one rank whose engine computes nothing."""
 
-    def __init__(self, window: int, *, page_blocks: int, step: int, pages: int) -> None:
-        worker = replace(manifest("unified", 2), table=table(window), page_blocks=page_blocks)
+    def __init__(self, window: int, *, page_blocks: int, step: int, pages: int, role: str = "unified") -> None:
+        worker = replace(manifest(role, 2), table=table(window), page_blocks=page_blocks)
         self.leader: Any = Driven(Leader(worker, settings(step_tokens=step), {KV: 64, WINDOW: pages}))
         self.rank = RankCore(rank=Rank(0), boot=Boot(2), placements=[worker.placement(0)], seal=True)
         self.window, self.k, self.units = window, page_blocks, {g: len(worker.placement(0).units(g)) for g in (KV, WINDOW)}
         self.leader.step(GatewayConnected(GATEWAY), NOW)
+        self.decode = Boot(2)
+        if role == "prefill":
+            self.decode, target = Boot(3), replace(worker, role="decode", ranks=manifest("decode", 3).ranks)
+            plan = pair([worker.placement(0)], [target.placement(0)])
+            self.leader.step(MessageReceived(self.decode, Hello(target, plan.digest)), NOW)
         self.rows: list[Row] = []
 
     def serve(self, prompt: int, answer: int) -> None:
-        self.leader.step(
-            MessageReceived(GATEWAY, replace(ticket(prefill=2, decode=2), prompt=(5,) * prompt, limits=limits(answer))), NOW
-        )
+        asked = replace(ticket(prefill=2, decode=self.decode), prompt=(5,) * prompt, limits=limits(answer))
+        self.leader.step(MessageReceived(GATEWAY, asked), NOW)
         while batch := self._turn():
             self.rows += batch.rows
             self.rank.step(BatchDone(batch.seq, tuple(self._done(row) for row in batch.rows)), T0)
@@ -92,3 +98,17 @@ def test_a_row_holds_what_it_looks_back_on_where_it_was_written_and_little_else(
             first = max(0, row.start - window + 1) // (B * page_blocks)
             assert len(row.pages[WINDOW]) == -(-past // (B * page_blocks)) - first
     assert bench.leader.worker.ledger.clean
+
+
+@examples(max_examples=60, deadline=None)
+@given(SIZES, st.integers(1, 3), SIZES, st.integers(1, 60))
+def test_of_a_prompt_that_is_computed_prefill_keeps_what_is_handed_over_and_nothing_else(
+    window: int, page_blocks: int, step: int, prompt: int
+) -> None:
+    bench = Bench(window, page_blocks=page_blocks, step=step, pages=64, role="prefill")
+    bench.serve(prompt, answer=2)
+    (room,) = bench.leader.worker.rooms.values()
+    due = extent_blocks(Window(window), prompt, B)
+    first, past = due.start // page_blocks, -(-due.end // page_blocks)
+    assert len(bench.leader.worker.ledger.held(room.key)[WINDOW]) == past - first
+    assert bench.leader.worker.ledger.begins(room.key)[WINDOW] == first

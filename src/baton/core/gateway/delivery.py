@@ -34,8 +34,7 @@ class Delivery:
         self._front.router.admits(sender, message.key)
         if request is not None:
             request.see(RequestSaw.ADMITTED)
-            if request.first is not None:
-                first, request.first = request.first, None
+            if (first := request.first) is not None:
                 self._take(request, first.index, (first.drawn,), first.finish, first.cached)
         self._front.assignment.advance(now)
 

@@ -38,7 +38,8 @@ class EpochFailures:
             front.router.full(sender)
             epochs.another(request, message.code, message.detail, now, counts=False, needs_pair=False)
         elif message.retry:
-            if message.code is FailCode.WORKER_LOST and request.pair is not None:
+            if message.code is FailCode.WORKER_LOST:
+                assert request.pair is not None, "the sender is one of the two"
                 front.membership.doubt(request.pair, now)
             counts = not (epochs.suspects.innocent(request, sender) and self._acquit(request))
             epochs.another(request, message.code, message.detail, now, counts=counts, needs_pair=False)

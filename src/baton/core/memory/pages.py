@@ -215,8 +215,7 @@ class Ledger:
     def condemn_cached(self, entry: CachedPage) -> set[Key]:
         """Likewise of a page of the cache."""
         self._drop(self.cache.drop(entry))  # nothing, if a reset was faster: it has its holders all the same
-        at = entry.number
-        return {key for key, held in self._chains.items() if entry in held[at : at + 1]}  # who pins what is above it, too
+        return {key for key, held in self._chains.items() if entry in held}  # who pins what is above it, too
 
     def chain(self, key: Key) -> Sequence[CachedPage]:
         """The cached pages with which the key's lists begin."""

@@ -95,7 +95,7 @@ class StateTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def cacheable(self) -> bool:
         """Whether a page of a sequence can serve another one with the same beginning: where all state is pages of the whole
         sequence. What a window has passed is gone, and a slot holds the state at one length alone."""
-        return all(group.unit is Unit.PAGE and isinstance(group.extent, Full) for group in self.groups)
+        return all(isinstance(group.extent, Full) for group in self.groups)
 
     def specs_of(self, group: GroupName) -> tuple[StateSpec, ...]:
         """The group's specs, in the order in which they lie in a block."""

@@ -47,7 +47,7 @@ class UsualDuration:
         """A piece of that size took so long."""
         bits = size.bit_length()
         known = self._slowest.get(bits, 0.0)
-        self._slowest[bits] = max(float(us), FORGETS * known + (1 - FORGETS) * us)
+        self._slowest[bits] = max(float(us), FORGETS * known)
 
     def expected(self, size: int) -> float | None:
         """Return how many microseconds such a piece takes, or None before any has ended.

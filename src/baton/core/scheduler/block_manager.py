@@ -58,7 +58,7 @@ class BlockManager:
             return
         lacking = self._lacking(room, tokens)
         more = {g: min(n, lacking[g]) for g, n in passed.items()}
-        taken = self._ledger.take(room.key, {g: n for g, n in more.items() if n > 0}, self._ledger.state(room.key))
+        taken = self._ledger.take(room.key, more, self._ledger.state(room.key))
         assert taken is not None, "the room held them a moment ago"
         self._changes.append(Hold(room.key, taken, passed))
 

@@ -83,4 +83,4 @@ class Computing(Stage[Any]):
 
     def _wants_sums(self, room: ComputedRoom) -> bool:
         """Where the prompt is not handed over, its sums are for the prefix cache alone."""
-        return not self.worker.role.generates or (self.worker.reuse.on and room.enters)
+        return not self.worker.role.generates or room.enters

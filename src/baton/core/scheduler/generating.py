@@ -49,8 +49,8 @@ class Generating(Stage[G]):
         ready = self._preemption.ready([room for room in rooms if room.state is RoomState.RUNNING])
         for room in ready:
             # The prefix cache takes nothing unsealed.
-            seals = self.worker.reuse.on and room.enters and room.sums is not None
-            self.worker.add_row(room, decode_row(room, completed(self.worker.state_table, room) if seals else None))
+            final = completed(self.worker.state_table, room) if room.enters else {}
+            self.worker.add_row(room, decode_row(room, final))
         return len(ready)
 
     def first(self, room: G, row: RowOrder, drawn: Drawn | None) -> None:
@@ -71,7 +71,8 @@ class Generating(Stage[G]):
         for i, (room, row) in enumerate(batch):
             if room.state is not RoomState.RUNNING or row.start < room.length:
                 continue  # it has ended meanwhile, or the row is of another stage
-            if row.final and room.sums is not None:
+            if row.final:
+                assert room.sums is not None, "what is sealed here goes to the cache with the sums of all before it"
                 add_sums(room.sums, {Rank(r): rows[i].sums for r, rows in enumerate(ranks)}, worker.placements)
             drawn = drawn_of(ranks, i)
             assert drawn is not None, "every row of a running room draws"

@@ -51,7 +51,7 @@ class Reuse:
 
     def begin(self, room: OpenRoom, chain: Sequence[CachedPage], marks: Marks) -> int:
         """A room has got its pages, of which these are cached; how many of its positions are computed already."""
-        room.hit = len(chain) * self.page_tokens
+        room.hit, room.enters = len(chain) * self.page_tokens, self.on
         if self.on:
             self._queries += room.length
             self._hits += room.hit
@@ -66,8 +66,6 @@ class Reuse:
 
         Where it has another page with the same beginning, that one and all that follow stay the room's own.
         """
-        if not self.on:
-            return
         while room.enters and (at := self._ledger.shared(room.key)) < computed // self.page_tokens:
             blocks = slice(at * self._k, (at + 1) * self._k)
             page_sums = {where: rows[blocks].copy() for where, rows in (sums or {}).items()}

@@ -86,7 +86,7 @@ class OpenRoom:
         self.length = len(self.context)  # L = prompt + said: positions whose state the handoff carries
         self.hashes: list[PageHash] = []  # of its sequence's complete pages, as far as somebody asked
         self.hit = 0  # positions whose state was cached when it got its pages
-        self.enters = True  # whether its next complete page may enter the cache
+        self.enters = False  # whether its next complete page may enter the cache; nothing of it does before it has pages
         self.overdue = False  # whether more was cached of it, when it was last looked, and not verified in time
         self.copied: tuple[CachedPage, ...] = ()  # cached pages that its state was copied from when it gave way
 

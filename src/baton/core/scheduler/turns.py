@@ -37,5 +37,5 @@ class Turns:
         alone = [[room] for room in suspects]
         lots = [others, *alone] if self._alone_last else [*alone, others]
         if flying:
-            lots = lots[:1] if lots[0] is others and others else []
+            lots = lots[:1] if lots[0] is others else []
         return [lot for lot in lots if lot]
