@@ -7,6 +7,7 @@ import msgspec
 
 from baton.dev.cli.simulation.report import SimulationReport
 from baton.dev.sim.run import CRASHED, LIVENESS, PROCESS_ENDED
+from baton.trace.checks.all import CHECKS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "simulation.md").read_text()
@@ -16,7 +17,8 @@ VIOLATED = re.compile(r"violate\(\s*\"(\w+)\"")
 def checked():
     """Every invariant that the simulator names."""
     sources = [path.read_text() for path in sorted((ROOT / "src" / "baton" / "dev" / "sim").glob("*.py"))]
-    return {name for source in sources for name in VIOLATED.findall(source)} | {PROCESS_ENDED}
+    own = {name for source in sources for name in VIOLATED.findall(source)}
+    return own | {check.name for check in CHECKS} | {PROCESS_ENDED}
 
 
 def documented():

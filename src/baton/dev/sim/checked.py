@@ -1,4 +1,4 @@
-"""A core object whose steps also pass the checkers of recorded runs: what `baton log check` would say of its log, a world hears.
+"""A core object whose steps also pass the checkers of recorded runs: what `baton replay-log` would say of its log, a world hears.
 
 pump ──event──▶ Checked ──▶ Watched ──▶ Leader, RankCore or Front
                    └──Step──▶ Checks of the process (trace/checks) ──▶ Violation

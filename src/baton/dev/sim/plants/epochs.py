@@ -149,7 +149,7 @@ PLANTS = (
     Plant(
         "same_epoch_again",
         "a gateway tries again elsewhere within the same epoch: it is bound to other boots now",
-        ("same_ticket",),
+        ("same_ticket", "one_attempt"),
         7,
         lambda: Parts(replaced=(Replaced(front_module, "Epochs", SameEpoch),)),
     ),
@@ -169,7 +169,7 @@ PLANTS = (
     Plant(
         "index_ignored",
         "a gateway streams what comes, without a look at the index: after a failover tokens are heard twice",
-        ("right_tokens",),
+        ("right_tokens", "client_streams"),
         None,
         lambda: Parts(replaced=(Replaced(front_module, "Delivery", TellsAgain),)),
     ),

@@ -240,7 +240,7 @@ PLANTS = (
     Plant(
         "commit_without_record",
         "the record travels behind the state, and decode commits when the state is there: it reads a slot of zeroes",
-        ("right_tokens",),
+        ("right_tokens", "commit_after_arrival"),
         1,
         lambda: Parts(
             replaced=(
@@ -252,7 +252,7 @@ PLANTS = (
     Plant(
         "second_kind_forgotten",
         "state kinds are listed by hand in two places, and both know the first group only",
-        ("right_commit",),
+        ("right_commit", "commit_after_arrival"),
         3,
         lambda: Parts(
             replaced=(
@@ -265,7 +265,7 @@ PLANTS = (
     Plant(
         "trim_to_shorter",
         "decode works out the blocks of a room by itself, from the prompt, and cuts what it is offered to the shorter list",
-        ("right_commit",),
+        ("right_commit", "commit_after_arrival"),
         4,
         lambda: Parts(
             replaced=(Replaced(roles_module, "Fetching", Trims), Replaced(roles_module, "Verification", OrdersShorter))
@@ -337,7 +337,7 @@ PLANTS = (
     Plant(
         "first_verdict_is_all",
         "of several blocks that differ, only the one is fetched again that prefill answered for first",
-        ("right_commit",),
+        ("right_commit", "commit_after_arrival"),
         8,
         lambda: Parts(replaced=(Replaced(roles_module, "Verification", TakesFirstVerdict),)),
     ),

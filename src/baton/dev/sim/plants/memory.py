@@ -179,14 +179,14 @@ PLANTS = (
     Plant(
         "window_passed_early",
         "a page of a window is given up one step before the last that looks back on it",
-        ("live_window", "right_bytes", "right_commit"),
+        ("live_window", "right_bytes", "right_commit", "page_books"),
         None,
         lambda: Parts(replaced=(Replaced(Span, "_gone", _gone_early),)),
     ),
     Plant(
         "one_window_for_all",
         "a model's windows are all taken to be as long as its first one",
-        ("live_window", "right_bytes", "right_commit"),
+        ("live_window", "right_bytes", "right_commit", "page_books"),
         4,
         lambda: Parts(replaced=(Replaced(Span, "_gone", _gone_of_first),)),
     ),
@@ -200,21 +200,21 @@ PLANTS = (
     Plant(
         "free_while_reading",
         "the pages of an aborted room are given away while a read of our own into them is still under way",
-        ("own_reads_ended",),
+        ("own_reads_ended", "quiet_is_true"),
         6,
         lambda: Parts(replaced=(Replaced(rank_module, "Fetches", FreesWhileReading),)),
     ),
     Plant(
         "free_at_abort",
         "a leader takes a room's pages back when it drops the room, and does not wait until its ranks are quiet",
-        ("own_reads_ended", "own_compute_ended", "own_digest_ended"),
+        ("own_reads_ended", "own_compute_ended", "own_digest_ended", "page_books"),
         6,
         lambda: Parts(replaced=(Replaced(Worker, "leave", _leave_at_once),)),
     ),
     Plant(
         "free_while_hashing",
         "the pages of a dropped room are given away while they are hashed",
-        ("own_digest_ended",),
+        ("own_digest_ended", "quiet_is_true"),
         None,
         lambda: Parts(
             replaced=(
@@ -226,14 +226,14 @@ PLANTS = (
     Plant(
         "free_while_computing",
         "the pages of a dropped room are given away while a step writes them",
-        ("own_compute_ended",),
+        ("own_compute_ended", "quiet_is_true"),
         None,
         lambda: Parts(rank=FreesWhileComputing),
     ),
     Plant(
         "unknown_is_quiet",
         "a read whose end is unknown counts as failed: nothing more is expected of it, and it lands",
-        ("own_reads_ended", "landing", "right_commit"),
+        ("own_reads_ended", "landing", "right_commit", "quiet_is_true"),
         6,
         lambda: Parts(replaced=(Replaced(rank_module, "Fetches", TakesUnknownForQuiet),)),
     ),
@@ -277,7 +277,7 @@ PLANTS = (
     Plant(
         "mixed_resources",
         "admission compares pages and slots in one sum; where slots are short, another room's is used",
-        ("one_owner",),
+        ("one_owner", "page_books"),
         None,
         lambda: Parts(
             replaced=(

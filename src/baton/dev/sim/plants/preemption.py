@@ -99,7 +99,7 @@ PLANTS = (
     Plant(
         "offload_frees_at_once",
         "the pages of a room that gives way are given to others while they are still being copied",
-        ("one_owner", "own_copy_ended", "own_digest_ended"),
+        ("one_owner", "own_copy_ended", "own_digest_ended", "page_books"),
         6,
         lambda: Parts(replaced=(Replaced(Preemption, "_preempt", _free_at_once),)),
     ),

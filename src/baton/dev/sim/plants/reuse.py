@@ -99,21 +99,21 @@ PLANTS = (
     Plant(
         "double_unpin",
         "a room that ends returns its pins twice, and those of others with them: their pages are given away",
-        ("one_owner",),
+        ("one_owner", "page_books"),
         None,
         lambda: Parts(replaced=(Replaced(PrefixCache, "unpin", _unpin_twice),)),
     ),
     Plant(
         "hash_without_parent",
         "a page's hash covers its own tokens and not those before it",
-        ("right_reuse",),
+        ("right_reuse", "page_books"),
         None,
         lambda: Parts(replaced=(Replaced(Reuse, "_hashes", _hashes_alone),)),
     ),
     Plant(
         "salt_ignored",
         "requests with different salts share pages",
-        ("own_salt",),
+        ("own_salt", "page_books"),
         None,
         lambda: Parts(replaced=(Replaced(reuse_module, "root_hash", _root_without_salt),)),
     ),
@@ -141,7 +141,7 @@ PLANTS = (
     Plant(
         "evicts_pinned",
         "the oldest page of the prefix cache is given up, whoever uses it",
-        ("one_owner",),
+        ("one_owner", "page_books"),
         None,
         lambda: Parts(replaced=(Replaced(PrefixCache, "evict", _evict_the_oldest), Replaced(PrefixCache, "idle", IDLE))),
     ),
