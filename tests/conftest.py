@@ -1,5 +1,6 @@
-"""Two kinds of tests: those of whole services, which hold real processes to times of seconds, and all others, for which what they
-wait for may take long. `make test` runs the first two at a time, then the others on all cores.
+"""Two kinds of tests: those of whole services, which hold real processes to times of seconds, and
+all others, for which what they wait for may take long. `make test` runs the first two at a time,
+then the others on all cores.
 """
 
 import signal
@@ -15,11 +16,14 @@ SERVICES = HERE / "e2e"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--only", choices=("services", "others"), help="tests of whole services, or all but those")
+    parser.addoption(
+        "--only", choices=("services", "others"), help="tests of whole services, or all but those"
+    )
 
 
 def pytest_configure() -> None:
-    """A run in the background of a shell has SIGINT ignored, and so would have every process that a test interrupts."""
+    """A run in the background of a shell has SIGINT ignored, and so would have every process that a
+    test interrupts."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -44,12 +48,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def logs_at_first() -> dict[str, Any]:
-    """How logs are set up before anything else of this process has run: a fixture of a whole module may set them up too."""
+    """How logs are set up before anything else of this process has run: a fixture of a whole module
+    may set them up too."""
     return structlog.get_config()
 
 
 @pytest.fixture(autouse=True)
 def _own_logs(logs_at_first: dict[str, Any]) -> Iterator[None]:
-    """A command that runs in this process sets its logs up, and a simulated world wants none. Neither outlives its test."""
+    """A command that runs in this process sets its logs up, and a simulated world wants none.
+    Neither outlives its test."""
     yield
     structlog.configure(**logs_at_first)

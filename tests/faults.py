@@ -1,9 +1,11 @@
 """A fabric that goes wrong on order: wraps a real one, for tests of what stands above it.
 
-    rules are tried in order; the first that matches a read and has not been used up decides what happens to that read
+    rules are tried in order; the first that matches a read and has not been used up decides what
+    happens to that read
 
-What it does stays inside the ranges of the read itself, and inside F3 and F9: every read ends exactly once, at its deadline
-at the latest, and nothing lands after the end. F2 and F4 are what it breaks.
+What it does stays inside the ranges of the read itself, and inside F3 and F9: every read ends
+exactly once, at its deadline at the latest, and nothing lands after the end. F2 and F4 are what it
+breaks.
 """
 
 import ctypes
@@ -19,15 +21,27 @@ import numpy as np
 from baton.core.ids import GroupName, Micros, RankId
 from baton.core.manifest import RankManifest
 from baton.ports.clock import Clock
-from baton.ports.fabric import Capabilities, Connected, Copies, Fabric, FabricEvent, Handle, Pool, ReadEnded, ReadOutcome
+from baton.ports.fabric import (
+    Capabilities,
+    Connected,
+    Copies,
+    Fabric,
+    FabricEvent,
+    Handle,
+    Pool,
+    ReadEnded,
+    ReadOutcome,
+)
 
 
 class Fault(Enum):
     """What happens to a read."""
 
     FLIP = "flip"  # one bit of what landed is turned over; reported OK
-    SWAP = "swap"  # two ranges of equal size (or the halves of the only one) change places; reported OK
-    ELSEWHERE = "elsewhere"  # every range lands where the next of its size belongs (the only one: turned by a third); OK
+    # two ranges of equal size (or the halves of the only one) change places; reported OK
+    SWAP = "swap"
+    # every range lands where the next of its size belongs (the only one: turned by a third); OK
+    ELSEWHERE = "elsewhere"
     SHORT = "short"  # only the first half lands; reported OK
     DELAY = "delay"  # all lands, the end is told `delay_ms` later
     HANG = "hang"  # all lands, the end is never told: FAILED at cancel, disconnect or the deadline
@@ -36,7 +50,8 @@ class Fault(Enum):
 
 
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which reads a fault meets: of those that move `group` (any if None), after `skip` of them, `count` (None = all)."""
+    """Which reads a fault meets: of those that move `group` (any if None), after `skip` of them,
+    `count` (None = all)."""
 
     fault: Fault
     count: int | None = None
@@ -112,7 +127,9 @@ class FaultyFabric:
     def connect(self, peer: RankId, manifest: RankManifest) -> None:
         self._inner.connect(peer, manifest)
 
-    def submit(self, handle: Handle, peer: RankId, copies: Sequence[Copies], *, deadline: Micros) -> None:
+    def submit(
+        self, handle: Handle, peer: RankId, copies: Sequence[Copies], *, deadline: Micros
+    ) -> None:
         self._look(self)
         rule = self._rule(copies)
         if rule is None:
@@ -127,7 +144,9 @@ class FaultyFabric:
             landed = ()
         self._inner.submit(handle, peer, landed, deadline=deadline)
         self.met.append(rule.fault)
-        self._reads[handle] = _Read(handle, peer, rule, landed, Micros(self._clock.now() + deadline))
+        self._reads[handle] = _Read(
+            handle, peer, rule, landed, Micros(self._clock.now() + deadline)
+        )
 
     def cancel(self, handle: Handle) -> None:
         self._inner.cancel(handle)
@@ -170,7 +189,9 @@ class FaultyFabric:
             if rule.group is not None and rule.group not in {c.group for c in copies}:
                 continue
             self._seen[i] += 1
-            if self._seen[i] > rule.skip and (rule.count is None or self._seen[i] <= rule.skip + rule.count):
+            if self._seen[i] > rule.skip and (
+                rule.count is None or self._seen[i] <= rule.skip + rule.count
+            ):
                 return rule
         return None
 
@@ -187,7 +208,12 @@ class FaultyFabric:
         if fault is Fault.SWAP:
             self._swap(read.landed)
         failed = fault in (Fault.PARTIAL, Fault.FAIL)
-        self._tell(read, ReadEnded(read.handle, ReadOutcome.FAILED, f"planted: {fault.value}") if failed else end)
+        self._tell(
+            read,
+            ReadEnded(read.handle, ReadOutcome.FAILED, f"planted: {fault.value}")
+            if failed
+            else end,
+        )
 
     def _tell(self, read: _Read, end: ReadEnded) -> None:
         del self._reads[read.handle]
@@ -218,7 +244,12 @@ class FaultyFabric:
 
     def _swap(self, landed: Sequence[Copies]) -> None:
         for c in landed:
-            same = [(i, j) for i in range(c.nbytes.size) for j in range(i) if c.nbytes[i] == c.nbytes[j] > 0]
+            same = [
+                (i, j)
+                for i in range(c.nbytes.size)
+                for j in range(i)
+                if c.nbytes[i] == c.nbytes[j] > 0
+            ]
             if same:
                 i, j = self._rng.choice(same)
                 n, at, other = int(c.nbytes[i]), int(c.target[i]), int(c.target[j])
@@ -239,7 +270,8 @@ def _half(c: Copies) -> Copies:
 
 
 def _turned(c: Copies) -> Copies:
-    """The same source bytes; each range lands where the next one of the same size should, the last where the first should."""
+    """The same source bytes; each range lands where the next one of the same size should, the last
+    where the first should."""
     target = c.target.copy()
     alone = True
     for size in np.unique(c.nbytes):
@@ -251,7 +283,11 @@ def _turned(c: Copies) -> Copies:
     i = int(np.argmax(c.nbytes))
     cut = int(c.nbytes[i]) // 3
     # [source: head tail] lands as [tail head]
-    source = np.concatenate([np.delete(c.source, i), [c.source[i] + cut, c.source[i]]]).astype(np.int64)
-    landing = np.concatenate([np.delete(c.target, i), [c.target[i], c.target[i] + c.nbytes[i] - cut]]).astype(np.int64)
+    source = np.concatenate([np.delete(c.source, i), [c.source[i] + cut, c.source[i]]]).astype(
+        np.int64
+    )
+    landing = np.concatenate(
+        [np.delete(c.target, i), [c.target[i], c.target[i] + c.nbytes[i] - cut]]
+    ).astype(np.int64)
     nbytes = np.concatenate([np.delete(c.nbytes, i), [c.nbytes[i] - cut, cut]]).astype(np.int64)
     return Copies(c.group, source, landing, nbytes)

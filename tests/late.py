@@ -1,10 +1,12 @@
 """A control plane that goes wrong on order: wraps a real one, for tests of what stands above it.
 
-    rules are tried in order; the first that matches a message and has not been used up decides what happens to that message
+    rules are tried in order; the first that matches a message and has not been used up decides what
+    happens to that message
 
-A message is known by its session and number: when its session says it again, the copy shares the fate of the first. Frames
-that are made up here, or held, are handed over at the next call, which the beats of the sessions bring within half a second.
-HELD, SILENCE and the repetition after CUT stay inside C2; EMPTY and the end that CUT tells are words put into others' mouths.
+A message is known by its session and number: when its session says it again, the copy shares the
+fate of the first. Frames that are made up here, or held, are handed over at the next call, which
+the beats of the sessions bring within half a second. HELD, SILENCE and the repetition after CUT
+stay inside C2; EMPTY and the end that CUT tells are words put into others' mouths.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +31,9 @@ class Fate(Enum):
     HELD = "held"  # it is under way for `hold_ms`, and with it all that its session says behind it
     EMPTY = "empty"  # it arrives as one that says nothing; its session lives on without it
     SILENCE = "silence"  # it and whatever its session says from then on vanish, both ways
-    CUT = "cut"  # it arrives, then its session ends on both sides; in the next one all frames of the old one come again
+    # it arrives, then its session ends on both sides; in the next one all frames of the old one
+    # come again
+    CUT = "cut"
 
 
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -41,7 +45,8 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     last: bool = False  # only an Offer that carries the record
     count: int | None = 1
     hold_ms: int = 0
-    again_at: str = ""  # CUT: the old frames come again behind the first message of this type in the next session
+    # CUT: the old frames come again behind the first message of this type in the next session
+    again_at: str = ""
 
     def matches(self, message: AnyMessage) -> bool:
         """Whether the rule means a message of this content."""
@@ -194,7 +199,9 @@ class LateControl:
         self._heed(message, name.ours)
         if rule is not None:
             kind = type(message).__name__
-            log.warning("planted", fate=rule.fate.value, kind=kind, session=name.session, number=name.number)
+            log.warning(
+                "planted", fate=rule.fate.value, kind=kind, session=name.session, number=name.number
+            )
 
     def _rule(self, message: AnyMessage) -> Rule | None:
         for i, rule in enumerate(self._rules):
@@ -213,10 +220,16 @@ class LateControl:
 
     def _again(self, link: Link, frame: Data, name: _Name) -> None:
         cut = self._cuts.get(name.peer)
-        if cut is None or name.session <= cut.session or type(frame.messages[0]).__name__ != cut.again_at:
+        if (
+            cut is None
+            or name.session <= cut.session
+            or type(frame.messages[0]).__name__ != cut.again_at
+        ):
             return
         del self._cuts[name.peer]
-        log.warning("planted", fate="again", session=cut.session, now=name.session, frames=len(cut.frames))
+        log.warning(
+            "planted", fate="again", session=cut.session, now=name.session, frames=len(cut.frames)
+        )
         for raw, ours in cut.frames:
             self._go(link, raw, ours=ours)
 
@@ -225,7 +238,10 @@ def _apart(frame: AnyFrame) -> list[Data]:
     """The messages of a frame, each in one of its own."""
     if not isinstance(frame, Data):
         return []
-    return [msgspec.structs.replace(frame, number=n, messages=(m,)) for n, m in enumerate(frame.messages, frame.number)]
+    return [
+        msgspec.structs.replace(frame, number=n, messages=(m,))
+        for n, m in enumerate(frame.messages, frame.number)
+    ]
 
 
 def _peer(frame: AnyFrame, *, ours: bool) -> Boot | None:

@@ -1,4 +1,5 @@
-"""Pages of a prefill worker that change under it on order: between the last offer of a room and the read of it.
+"""Pages of a prefill worker that change under it on order: between the last offer of a room and the
+read of it.
 
     prefill computes ─ seals ─ offers ──▶ here the page changes ──▶ decode reads, and sees by the seal
 
@@ -24,7 +25,8 @@ log = structlog.get_logger()
 class Change(Enum):
     """What becomes of a page that was just offered."""
 
-    LENT = "lent"  # it holds what another page holds, until decode doubts it: then it holds its own again
+    # it holds what another page holds, until decode doubts it: then it holds its own again
+    LENT = "lent"
     REUSED = "reused"  # it holds what another page holds, for good
     FLIPPED = "flipped"  # one of its bits is turned over, for good
 
@@ -66,7 +68,9 @@ class SourcePages:
         """A message that is about to be said or heard."""
         match message:
             case Register() if ours:
-                self.count_pages({p.group: p.pages for r in message.manifest.ranks for p in r.pools})
+                self.count_pages(
+                    {p.group: p.pages for r in message.manifest.ranks for p in r.pools}
+                )
             case Offer(record=record) if ours and record is not None:
                 self._change(message)
             case Doubt() if not ours and message.key in self._lent:
@@ -77,7 +81,9 @@ class SourcePages:
         """The bytes of a page, as they lie."""
         pool = self._pools[group]
         nbytes = pool.nbytes // self._pages[group]
-        return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(pool.address + page * nbytes))
+        return np.ctypeslib.as_array(
+            (ctypes.c_uint8 * nbytes).from_address(pool.address + page * nbytes)
+        )
 
     def _change(self, offer: Offer) -> None:
         rule = self._rule
@@ -95,7 +101,13 @@ class SourcePages:
         assert not np.array_equal(page, own), "nothing was changed"
         if rule.change is Change.LENT:
             self._lent[offer.key] = lambda: page.__setitem__(slice(None), own)
-        log.warning("planted", change=rule.change.value, page=number, room=offer.key.room, epoch=offer.key.epoch)
+        log.warning(
+            "planted",
+            change=rule.change.value,
+            page=number,
+            room=offer.key.room,
+            epoch=offer.key.epoch,
+        )
 
 
 class _Learning:

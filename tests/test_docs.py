@@ -28,7 +28,9 @@ def test_links_lead_somewhere(page):
         local = target.removeprefix(FILES).removeprefix(RAW)
         if "://" in local:
             continue
-        file = (page.parent if local == target else ROOT).joinpath(local).resolve() if target else page
+        file = (
+            (page.parent if local == target else ROOT).joinpath(local).resolve() if target else page
+        )
         assert file.exists(), target
         assert not anchor or anchor in anchors(file), f"{target}#{anchor}"
 
@@ -43,12 +45,17 @@ def test_the_readme_is_read_elsewhere_too():
 def test_the_readme_quotes_the_latency_that_was_measured():
     readme = (ROOT / "README.md").read_text()
     found = latency_plot.rows(latency_plot.TABLE.read_text())
-    shown = {layout: [f"{row.p99:g}" for row in found if row.layout == layout] for layout in ("split", "unified")}
+    shown = {
+        layout: [f"{row.p99:g}" for row in found if row.layout == layout]
+        for layout in ("split", "unified")
+    }
     *others, last = shown["split"]
     assert f"disaggregated {', '.join(others)} and {last} ms" in readme
     *others, last = shown["unified"]
     assert f"colocated {', '.join(others)} and {last} ms" in readme
-    heaviest = {row.layout: round(row.p99) for row in found if (row.clients, row.prompt) == (8, "2,048")}
+    heaviest = {
+        row.layout: round(row.p99) for row in found if (row.clients, row.prompt) == (8, "2,048")
+    }
     assert f"**{heaviest['split']} ms instead of {heaviest['unified']} ms**" in readme
 
 
@@ -60,7 +67,11 @@ def flags_of(words: list[str]) -> set[str]:
         if word not in below:
             break
         command = below[word]
-    return {flag for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)} | {"--help", "-h"}
+    return {
+        flag
+        for parameter in command.params
+        for flag in (*parameter.opts, *parameter.secondary_opts)
+    } | {"--help", "-h"}
 
 
 def typed() -> list[tuple[str, str]]:
@@ -69,7 +80,11 @@ def typed() -> list[tuple[str, str]]:
     for page in PAGES:
         for block in re.findall(r"^```\w*\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
             lines = block.replace("\\\n", " ").splitlines()
-            found += [(page.name, line) for line in lines if re.match(r"(\$ )?(\.venv/bin/)?baton [a-z]", line)]
+            found += [
+                (page.name, line)
+                for line in lines
+                if re.match(r"(\$ " r")?(\.venv/bin/)?baton [a-z]", line)
+            ]
     return found
 
 

@@ -1,4 +1,5 @@
-"""Mutants of the core: what is changed and what is not, names that hold, and judges that come to an end."""
+"""Mutants of the core: what is changed and what is not, names that hold, and judges that come to an
+end."""
 
 import ast
 import importlib
@@ -12,7 +13,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from mutation.gate import CRASHED, NOBODY, SIMULATION, TESTS, TOO_LONG, Judging, Verdict, by_tests, by_worlds
+from mutation.gate import (
+    CRASHED,
+    NOBODY,
+    SIMULATION,
+    TESTS,
+    TOO_LONG,
+    Judging,
+    Verdict,
+    by_tests,
+    by_worlds,
+)
 from mutation.judges import TESTS as TEST_PATHS
 from mutation.mutants import CORE, ROOT, equivalents, files, of_core, of_module, sample
 from mutation.operators import places
@@ -39,14 +50,18 @@ def becomes(line, arguments="a, b, c, x"):
     return {(operator, text.removeprefix(head)) for operator, text in changes(head + line)}
 
 
-# ---- what is changed --------------------------------------------------------------------------------
+# ---- what is changed
+# --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
         ("return a < b", {("compare", "return a <= b")}),
-        ("return a < b == c", {("compare", "return a <= b == c"), ("compare", "return a < b != c")}),
+        (
+            "return a < b == c",
+            {("compare", "return a <= b == c"), ("compare", "return a < b != c")},
+        ),
         ("return a in b", {("compare", "return a not in b")}),
         (
             "return a and b",
@@ -65,7 +80,11 @@ def becomes(line, arguments="a, b, c, x"):
         ("return {a, b}", {("entry", "return {b}"), ("entry", "return {a}")}),
         (
             "return a in (b, c)",
-            {("compare", "return a not in (b, c)"), ("entry", "return a in (c,)"), ("entry", "return a in (b,)")},
+            {
+                ("compare", "return a not in (b, c)"),
+                ("entry", "return a in (c,)"),
+                ("entry", "return a in (b,)"),
+            },
         ),
         ("a.go(b)", {("statement", "pass")}),
         ("a.b = c", {("statement", "pass")}),
@@ -74,7 +93,10 @@ def becomes(line, arguments="a, b, c, x"):
         ("raise ValueError(1 + 1)", {("statement", "pass")}),
         (
             "return [a for a in b if c]",
-            {("condition", "return [a for a in b if not c]"), ("guard", "return [a for a in b if True]")},
+            {
+                ("condition", "return [a for a in b if not c]"),
+                ("guard", "return [a for a in b if True]"),
+            },
         ),
     ],
 )
@@ -136,7 +158,8 @@ def test_no_two_mutants_are_the_same_and_every_one_compiles():
             compile(code, str(path), "exec")
 
 
-# ---- names ------------------------------------------------------------------------------------------
+# ---- names
+# ------------------------------------------------------------------------------------------
 
 
 def named(tmp_path, source):
@@ -147,7 +170,10 @@ def named(tmp_path, source):
 
 def test_names_hold_when_lines_move_and_other_statements_change(tmp_path):
     before = named(tmp_path, "def f(a, b):\n    b.go()\n    return a < 2\n")
-    after = named(tmp_path, "X = 7\n\n\ndef f(a, b):\n    b.come(a)\n    b.stay()\n    # why\n    return a < 2\n")
+    after = named(
+        tmp_path,
+        "X = 7\n\n\ndef f(a, b):\n    b.come(a)\n    b.stay()\n    # why\n    return a < 2\n",
+    )
     assert len(before) == len(set(before)) == 4
     kept = {name for name in before if ":statement:" not in name}
     assert len(kept) == 3
@@ -155,7 +181,9 @@ def test_names_hold_when_lines_move_and_other_statements_change(tmp_path):
 
 
 def test_a_changed_statement_has_other_names(tmp_path):
-    assert not set(named(tmp_path, "def f(a):\n    return a < 2\n")) & set(named(tmp_path, "def f(a):\n    return a < 3\n"))
+    assert not set(named(tmp_path, "def f(a):\n    return a < 2\n")) & set(
+        named(tmp_path, "def f(a):\n    return a < 3\n")
+    )
 
 
 def test_a_sample_is_the_same_again_and_part_of_a_larger_one():
@@ -177,7 +205,8 @@ def test_every_excused_mutant_has_a_name_and_a_reason():
         assert len(reason) > 20
 
 
-# ---- judges -----------------------------------------------------------------------------------------
+# ---- judges
+# -----------------------------------------------------------------------------------------
 
 
 def ended(work, cpu_s=30.0):
@@ -250,9 +279,14 @@ judging.run(lambda v: print(json.dumps([chosen.index(next(m for m in chosen if m
 
 
 def test_a_mutant_is_found_by_the_simulator_or_by_its_tests_and_no_file_changes():
-    """One that every world trips over, one that no world shows, and one that does what the shipped code does."""
+    """One that every world trips over, one that no world shows, and one that does what the shipped
+    code does."""
     before = (CORE / "handoff" / "early.py").read_text()
-    texts = ["if waiting is None: -> if waiting is not None:", "len(waiting.offers) > OFFERS", "if not self._rooms: -> if False:"]
+    texts = [
+        "if waiting is None: -> if waiting is not None:",
+        "len(waiting.offers) > OFFERS",
+        "if not self._rooms: -> if False:",
+    ]
     said = subprocess.run(
         [sys.executable, "-c", JUDGES.replace("TEXTS", repr(texts))],
         env=os.environ | {"PYTHONPATH": f"{ROOT / 'tools'}:{ROOT / 'src'}"},
@@ -273,13 +307,15 @@ def test_a_process_that_has_the_core_already_judges_nothing():
         Judging([], lambda mutant: [], lambda mutant: [], {}, 1)
 
 
-# ---- which worlds and tests -------------------------------------------------------------------------
+# ---- which worlds and tests
+# -------------------------------------------------------------------------
 
 
 def test_probes_stand_before_every_statement_and_change_nothing(tmp_path):
     path = tmp_path / "one.py"
     path.write_text(
-        "def f(a):\n    if a:\n        return 1\n    elif a is None:\n        x = 2\n        return x\n    return 3\n"
+        "def f(a):\n    if a:\n        return 1\n    elif a is None:\n        x = 2\n        "
+        "return x\n    return 3\n"
     )
     probes = _Probes([path])
     names = {"__reached__": probes.hits}
@@ -297,20 +333,35 @@ def test_tests_that_reach_a_mutant_its_own_file_first_and_no_more_than_fit_in_th
         "tests/x.py::slow": 9.0,
         "tests/y.py::other": 1.0,
     }
-    reach = Reach({}, 5, seconds, {"early:7": list(seconds)[:3]}, {"early:8": ["tests/x.py"]}, {"early:9"})
+    reach = Reach(
+        {}, 5, seconds, {"early:7": list(seconds)[:3]}, {"early:8": ["tests/x.py"]}, {"early:9"}
+    )
 
     def at(line, always=False):
-        return SimpleNamespace(module="early", edit=SimpleNamespace(always=always, statement=SimpleNamespace(lineno=line)))
+        return SimpleNamespace(
+            module="early",
+            edit=SimpleNamespace(always=always, statement=SimpleNamespace(lineno=line)),
+        )
 
-    assert reach.tests_of(at(7), 60) == ["tests/core/handoff/test_early.py::a", "tests/x.py::quick", "tests/x.py::slow"]
+    assert reach.tests_of(at(7), 60) == [
+        "tests/core/handoff/test_early.py::a",
+        "tests/x.py::quick",
+        "tests/x.py::slow",
+    ]
     assert reach.tests_of(at(7), 7) == ["tests/core/handoff/test_early.py::a", "tests/x.py::quick"]
-    assert reach.tests_of(at(8), 60) == ["tests/x.py::quick", "tests/x.py::slow"], "a fixture of the file reaches it"
+    assert reach.tests_of(at(8), 60) == ["tests/x.py::quick", "tests/x.py::slow"], (
+        "a fixture of the file reaches it"
+    )
     assert len(reach.tests_of(at(9), 60)) == len(reach.tests_of(at(6, always=True), 60)) == 4
     assert reach.tests_of(at(6), 60) == []
-    assert (list(reach.seeds_of(at(6))), list(reach.seeds_of(at(6, always=True)))) == ([], [0, 1, 2, 3, 4])
+    assert (list(reach.seeds_of(at(6))), list(reach.seeds_of(at(6, always=True)))) == (
+        [],
+        [0, 1, 2, 3, 4],
+    )
 
 
-# ---- what is said -----------------------------------------------------------------------------------
+# ---- what is said
+# -----------------------------------------------------------------------------------
 
 
 def verdict(module, found_by, change="a -> b"):
@@ -318,7 +369,12 @@ def verdict(module, found_by, change="a -> b"):
 
 
 def test_the_table_counts_by_module():
-    verdicts = [verdict("a", SIMULATION), verdict("b", SIMULATION), verdict("b", TESTS), verdict("b", NOBODY)]
+    verdicts = [
+        verdict("a", SIMULATION),
+        verdict("b", SIMULATION),
+        verdict("b", TESTS),
+        verdict("b", NOBODY),
+    ]
     assert counted(verdicts) == Count(4, 2, 3)
     assert markdown(verdicts).splitlines()[2:] == [
         "| `b` | 3 | 1 (33%) | 1 | 1 |",

@@ -27,10 +27,14 @@ def test_the_default_model_needs_nothing_but_a_plain_installation():
 
 
 def test_what_make_installs_is_the_trial_model_that_is_known():
-    (line,) = [line for line in (ROOT / "Makefile").read_text().splitlines() if trial.PACKAGE in line]
+    (line,) = [
+        line for line in (ROOT / "Makefile").read_text().splitlines() if trial.PACKAGE in line
+    ]
     assert line.endswith(f"--no-deps {trial.PACKAGE}=={trial.VERSION}")
 
 
 def test_the_module_is_the_command():
-    said = subprocess.run([sys.executable, "-m", "baton", "--version"], capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        [sys.executable, "-m", "baton", "--version"], capture_output=True, text=True, check=True
+    ).stdout
     assert said.startswith("baton ")

@@ -33,13 +33,20 @@ def test_a_session_begins_for_its_listener_with_the_first_frame_and_ends_with_si
 
 
 def test_a_page_without_markers_is_refused():
-    for text in ("text", "<!-- prefill: begin -->\n", "<!-- prefill: end -->\n<!-- prefill: begin -->\n"):
+    for text in (
+        "text",
+        "<!-- prefill: begin -->\n",
+        "<!-- prefill: end -->\n<!-- prefill: begin -->\n",
+    ):
         with pytest.raises(ValueError, match="no markers '<!-- prefill: begin"):
             with_parts(text, {"prefill": "x"})
 
 
 def test_what_stands_between_the_markers_is_replaced_and_nothing_else():
-    text = "head\n<!-- a: begin (made) -->\nold\n<!-- a: end -->\nmiddle\n<!-- b: begin -->\n<!-- b: end -->\ntail\n"
+    text = (
+        "head\n<!-- a: begin (made) -->\nold\n<!-- a: end -->\nmiddle\n<!-- b: begin "
+        "-->\n<!-- b: end -->\ntail\n"
+    )
     right = text.replace("old", "new\\1").replace("<!-- b: end", "more\n<!-- b: end")
     assert with_parts(text, {"a": "new\\1", "b": "more"}) == right
     assert with_parts(right, {"a": "new\\1", "b": "more"}) == right

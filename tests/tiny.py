@@ -5,8 +5,9 @@
     258             <|pad|> (special)
     259 ...         merges learned from SENTENCES
 
-A random model's text is noise. It never ends by itself in greedy decoding (the logit of <|im_end|> is always 0): a test that
-wants an end asks for it, by a limit, a stop string or another `eos_token_id`.
+A random model's text is noise. It never ends by itself in greedy decoding (the logit of <|im_end|>
+is always 0): a test that wants an end asks for it, by a limit, a stop string or another
+`eos_token_id`.
 """
 
 import json
@@ -27,7 +28,8 @@ SENTENCES = (
     "def add(a, b):\n    return a + b\n",
 )
 CHAT_TEMPLATE = (
-    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}{% endfor %}"
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + "
+    "message['content'] + '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 
@@ -51,8 +53,15 @@ CLASSES = {
     "qwen3_5": "Qwen3_5",
     "qwen3_5_moe": "Qwen3_5Moe",
 }
-CONFIGS = {"gemma3": "Gemma3Text", "qwen3_5": "Qwen3_5Text", "qwen3_5_moe": "Qwen3_5MoeText"}  # where it is another name
-YARN = {"rope_type": "yarn", "rope_theta": 15_000.0, "factor": 8.0, "original_max_position_embeddings": 64, "truncate": False}
+# where it is another name
+CONFIGS = {"gemma3": "Gemma3Text", "qwen3_5": "Qwen3_5Text", "qwen3_5_moe": "Qwen3_5MoeText"}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 15_000.0,
+    "factor": 8.0,
+    "original_max_position_embeddings": 64,
+    "truncate": False,
+}
 # No two sizes alike, so that a part taken for another does not fit.
 LATENT = {
     "num_key_value_heads": 4,
@@ -88,7 +97,8 @@ SHARED_EXPERT = {
 UNTIED = {
     "tie_word_embeddings": False
 }  # with an end that is never drawn its row would be zeros at the entrance too: see make_tiny
-OWN: dict[str, dict[str, Any]] = {  # sizes of what others have not; windows shorter than most prompts
+# sizes of what others have not; windows shorter than most prompts
+OWN: dict[str, dict[str, Any]] = {
     "gpt_oss": {
         "num_local_experts": 8,
         "num_experts_per_tok": 3,
@@ -98,14 +108,31 @@ OWN: dict[str, dict[str, Any]] = {  # sizes of what others have not; windows sho
         "swiglu_limit": 1.5,
         "rope_parameters": YARN,
     },
-    "gemma3": {"sliding_window": 20, "num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2},
+    "gemma3": {
+        "sliding_window": 20,
+        "num_hidden_layers": 4,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+    },
     "mixtral": {"num_local_experts": 4, "intermediate_size": 48},
     "qwen3_moe": {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32},
     "deepseek_v2": {**LATENT, "topk_method": "group_limited_greedy", "routed_scaling_factor": 1.5},
     "deepseek_v3": LATENT,
-    # Many index heads: a position that all of them find worth nothing ties with others, and any of these may be chosen.
-    "deepseek_v32": {**LATENT, **UNTIED, "index_topk": 20, "index_head_dim": 28, "index_n_heads": 16},
-    "glm_moe_dsa": {**LATENT, **UNTIED, "index_topk": 20, "index_head_dim": 28, "index_n_heads": 16},
+    # Many index heads: a position that all of them find worth nothing ties with others, and any of
+    # these may be chosen.
+    "deepseek_v32": {
+        **LATENT,
+        **UNTIED,
+        "index_topk": 20,
+        "index_head_dim": 28,
+        "index_n_heads": 16,
+    },
+    "glm_moe_dsa": {
+        **LATENT,
+        **UNTIED,
+        "index_topk": 20,
+        "index_head_dim": 28,
+        "index_n_heads": 16,
+    },
     "qwen3_next": SHARED_EXPERT,
     "qwen3_5": HYBRID,
     "qwen3_5_moe": SHARED_EXPERT,
@@ -113,10 +140,12 @@ OWN: dict[str, dict[str, Any]] = {  # sizes of what others have not; windows sho
 
 
 def make_tiny(path: Path, family: str = "llama", *, seed: int = 0, **overrides: Any) -> Path:
-    """Write a float32 checkpoint of that family (a key of `CLASSES`) with weights drawn from `seed`; returns `path`.
+    """Write a float32 checkpoint of that family (a key of `CLASSES`) with weights drawn from
+    `seed`; returns `path`.
 
-    `overrides` replace values of its config. The weights spread wider than by default (`initializer_range`), which keeps the
-    top logits apart: nearly tied ones would make equal tokens a matter of rounding.
+    `overrides` replace values of its config. The weights spread wider than by default
+    (`initializer_range`), which keeps the top logits apart: nearly tied ones would make equal
+    tokens a matter of rounding.
     """
     import transformers
 
@@ -146,7 +175,9 @@ def make_tiny(path: Path, family: str = "llama", *, seed: int = 0, **overrides: 
         _spread_vectors(model)
         with torch.no_grad():
             padding = model.get_input_embeddings().weight[PAD]
-            if not padding.any():  # a row of zeros ties all scores of an index, and which of equal ones count is nobody's rule
+            # a row of zeros ties all scores of an index, and which of equal ones count is nobody's
+            # rule
+            if not padding.any():
                 padding.normal_(std=0.2)
             model.get_output_embeddings().weight[END] = 0.0
     model.generation_config.do_sample = False
@@ -155,9 +186,12 @@ def make_tiny(path: Path, family: str = "llama", *, seed: int = 0, **overrides: 
 
 
 def _spread_vectors(model: torch.nn.Module) -> None:
-    """Norm weights start as all ones and biases as all zeros: a loader that leaves one out would not be noticed."""
+    """Norm weights start as all ones and biases as all zeros: a loader that leaves one out would
+    not be noticed."""
     with torch.no_grad():
-        buffers = ((name, tensor) for name, tensor in model.named_buffers() if name.endswith("bias"))
+        buffers = (
+            (name, tensor) for name, tensor in model.named_buffers() if name.endswith("bias")
+        )
         for name, parameter in [*model.named_parameters(), *buffers]:
             if parameter.dim() == 1:
                 middle = 0.0 if name.endswith("bias") or not parameter.any() else 1.0
@@ -174,7 +208,10 @@ def _write_tokenizer(path: Path) -> int:
     learner = Tokenizer(models.BPE())
     learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     room = VOCABULARY - len(SPECIALS)
-    learner.train_from_iterator(SENTENCES, trainers.BpeTrainer(vocab_size=room, initial_alphabet=alphabet, show_progress=False))
+    learner.train_from_iterator(
+        SENTENCES,
+        trainers.BpeTrainer(vocab_size=room, initial_alphabet=alphabet, show_progress=False),
+    )
     merges = [tuple(merge) for merge in json.loads(learner.to_str())["model"]["merges"]]
     vocabulary = {mark: i for i, mark in enumerate(alphabet)} | SPECIALS
     for a, b in merges:

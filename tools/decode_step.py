@@ -1,12 +1,15 @@
-"""Times steps of a family against `transformers`: one random model of a few layers, the same weights, in turns.
+"""Times steps of a family against `transformers`: one random model of a few layers, the same
+weights, in turns.
 
     python tools/decode_step.py deepseek_v3 --batch 1 8 32 --context 512
     python tools/decode_step.py qwen3_next --batch 1 8 32 --prompt 512 2048
 
-Both have the same threads and dtype. A context is computed once and given to every sequence of a batch, which then goes on with
-random tokens of its own. Ours goes through the engine (embedding to drawn token), theirs through the model's forward with its
-cache. Medians of milliseconds by the clock and of processor time, which other work on the machine disturbs less; `ratio` is
-theirs over ours, `same` the share of tokens that both find (a random model's logits are nearly tied: not all, in 16 bits).
+Both have the same threads and dtype. A context is computed once and given to every sequence of a
+batch, which then goes on with random tokens of its own. Ours goes through the engine (embedding to
+drawn token), theirs through the model's forward with its cache. Medians of milliseconds by the
+clock and of processor time, which other work on the machine disturbs less; `ratio` is theirs over
+ours, `same` the share of tokens that both find (a random model's logits are nearly tied: not all,
+in 16 bits).
 """
 
 import argparse
@@ -77,15 +80,32 @@ HYBRID: Mapping[str, Any] = {
     "linear_key_head_dim": 128,
     "linear_value_head_dim": 128,
 }
-MIXED: Mapping[str, Any] = {"num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 512}
-MODELS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {  # classes of the config and of the model, and sizes of their own
+MIXED: Mapping[str, Any] = {
+    "num_experts": 16,
+    "num_experts_per_tok": 4,
+    "moe_intermediate_size": 512,
+}
+# classes of the config and of the model, and sizes of their own
+MODELS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     "llama": ("Llama", "Llama", GROUPED),
     "qwen3_moe": ("Qwen3Moe", "Qwen3Moe", {**GROUPED, **MIXED}),
-    "gpt_oss": ("GptOss", "GptOss", {**GROUPED, "num_local_experts": 16, "num_experts_per_tok": 4, "intermediate_size": 512}),
+    "gpt_oss": (
+        "GptOss",
+        "GptOss",
+        {**GROUPED, "num_local_experts": 16, "num_experts_per_tok": 4, "intermediate_size": 512},
+    ),
     "deepseek_v2": ("DeepseekV2", "DeepseekV2", {**LATENT, "topk_method": "group_limited_greedy"}),
     "deepseek_v3": ("DeepseekV3", "DeepseekV3", LATENT),
-    "deepseek_v32": ("DeepseekV32", "DeepseekV32", {**LATENT, "index_topk": 256, "index_head_dim": 128, "index_n_heads": 16}),
-    "qwen3_next": ("Qwen3Next", "Qwen3Next", {**HYBRID, **MIXED, "shared_expert_intermediate_size": 512}),
+    "deepseek_v32": (
+        "DeepseekV32",
+        "DeepseekV32",
+        {**LATENT, "index_topk": 256, "index_head_dim": 128, "index_n_heads": 16},
+    ),
+    "qwen3_next": (
+        "Qwen3Next",
+        "Qwen3Next",
+        {**HYBRID, **MIXED, "shared_expert_intermediate_size": 512},
+    ),
     "qwen3_5": ("Qwen3_5Text", "Qwen3_5", HYBRID),
 }
 GREEDY = Sampling(temperature=0.0, top_p=1.0, top_k=0, seed=0, logprobs=None)
@@ -101,7 +121,9 @@ class Theirs:
         config, model, own = MODELS[family]
         torch.manual_seed(0)
         torch.set_default_dtype(getattr(torch, dtype))
-        made = getattr(transformers, f"{model}ForCausalLM")(getattr(transformers, f"{config}Config")(**{**COMMON, **own}))
+        made = getattr(transformers, f"{model}ForCausalLM")(
+            getattr(transformers, f"{config}Config")(**{**COMMON, **own})
+        )
         torch.set_default_dtype(torch.float32)
         self._model = made.to(getattr(torch, dtype)).eval()
         self._model.save_pretrained(path)
@@ -126,19 +148,27 @@ class Theirs:
 
     def _forward(self, tokens: np.ndarray, cache: Any) -> list[int]:
         with torch.inference_mode():
-            found = self._model(torch.from_numpy(tokens), past_key_values=cache, use_cache=True, logits_to_keep=1)
+            found = self._model(
+                torch.from_numpy(tokens), past_key_values=cache, use_cache=True, logits_to_keep=1
+            )
             best: list[int] = found.logits[:, -1].argmax(-1).tolist()
         return best
 
 
 class Ours:
-    """The engine over the same weights; sequence n has pages and a slot of its own. longest: positions of one."""
+    """The engine over the same weights; sequence n has pages and a slot of its own. longest:
+    positions of one."""
 
     def __init__(self, path: Path, dtype: str, *, threads: int, batch: int, longest: int) -> None:
         checkpoint, stored = Checkpoint.open(path), STORED[dtype]
         family = family_of(checkpoint.config, FAMILIES)
-        self._placement = Placement(family.table(checkpoint.config, block_tokens=B, dtype=stored), 1, 1, 0, 0, 1)
-        self._each = {g.name: -(-longest // B) if g.unit is Unit.PAGE else 1 for g in self._placement.table.groups}
+        self._placement = Placement(
+            family.table(checkpoint.config, block_tokens=B, dtype=stored), 1, 1, 0, 0, 1
+        )
+        self._each = {
+            g.name: -(-longest // B) if g.unit is Unit.PAGE else 1
+            for g in self._placement.table.groups
+        }
         sizes = {g: self._placement.page_bytes(g) for g in self._each}
         self._pools = {g: HostPool(batch * n * sizes[g]) for g, n in self._each.items()}
         self._ended, self._seq, self._length, self._context_length = threading.Event(), 0, 0, 0
@@ -175,7 +205,9 @@ class Ours:
 
     def step(self, tokens: np.ndarray) -> list[int]:
         """One token for each sequence."""
-        found = self._run([self._row(n, self._length, tokens[n : n + 1]) for n in range(len(tokens))])
+        found = self._run(
+            [self._row(n, self._length, tokens[n : n + 1]) for n in range(len(tokens))]
+        )
         self._length += 1
         return found
 
@@ -190,9 +222,19 @@ class Ours:
 
     def _row(self, n: int, start: int, tokens: np.ndarray) -> Row:
         past = start + len(tokens)
-        pages = {g: np.arange(n * each, (n + 1) * each, dtype=np.int32) for g, each in self._each.items()}
+        pages = {
+            g: np.arange(n * each, (n + 1) * each, dtype=np.int32) for g, each in self._each.items()
+        }
         fed = tuple(TokenId(int(t)) for t in tokens)
-        return Row(Key(Room(f"{n:032x}"), Epoch(1)), start, fed, pages, {}, past, Draw(GREEDY, TokenIndex(0)))
+        return Row(
+            Key(Room(f"{n:032x}"), Epoch(1)),
+            start,
+            fed,
+            pages,
+            {},
+            past,
+            Draw(GREEDY, TokenIndex(0)),
+        )
 
     def _run(self, rows: Sequence[Row]) -> list[int]:
         self._seq += 1
@@ -204,8 +246,11 @@ class Ours:
         return [row.drawn.token for row in found[0].rows if row.drawn is not None]  # type: ignore[union-attr]
 
 
-def in_turns(ours: Step, theirs: Step, fed: Sequence[np.ndarray], *, warm: int, patience_s: float) -> Iterator[dict[str, float]]:
-    """One pair of steps after the other: milliseconds by the clock and of processor time, and whether they find the same."""
+def in_turns(
+    ours: Step, theirs: Step, fed: Sequence[np.ndarray], *, warm: int, patience_s: float
+) -> Iterator[dict[str, float]]:
+    """One pair of steps after the other: milliseconds by the clock and of processor time, and
+    whether they find the same."""
     ends = time.monotonic() + patience_s
     for i, tokens in enumerate(fed):
         if i >= warm + LEAST and time.monotonic() > ends:
@@ -225,20 +270,37 @@ def summary(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Medians, and their ratios."""
     found = {name: statistics.median(row[name] for row in rows) for name in rows[0]}
     found["same"] = statistics.mean(row["same"] for row in rows)
-    found |= {f"ratio{kind}": found[f"transformers{kind}"] / found[f"ours{kind}"] for kind in ("", "_cpu")}
+    found |= {
+        f"ratio{kind}": found[f"transformers{kind}"] / found[f"ours{kind}"] for kind in ("", "_cpu")
+    }
     return {name: round(value, 2) for name, value in found.items()} | {"steps": len(rows)}
 
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("family", choices=MODELS)
-    parser.add_argument("--batch", type=int, nargs="*", default=[1, 8, 32], help="sequences of a step; none: prompts only")
+    parser.add_argument(
+        "--batch",
+        type=int,
+        nargs="*",
+        default=[1, 8, 32],
+        help="sequences of a step; none: prompts only",
+    )
     parser.add_argument("--context", type=int, default=512)
-    parser.add_argument("--prompt", type=int, nargs="*", default=[], help="prompts to compute, one at a time")
+    parser.add_argument(
+        "--prompt", type=int, nargs="*", default=[], help="prompts to compute, one at a time"
+    )
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--patience", type=float, default=20.0, help="seconds for a batch size, once it has its least steps")
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=20.0,
+        help="seconds for a batch size, once it has its least steps",
+    )
     parser.add_argument("--dtype", choices=STORED, default="bfloat16")
     args = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.INFO))
@@ -246,18 +308,28 @@ def main() -> None:
     longest = max([args.context + WARM + args.steps, *args.prompt])
     with tempfile.TemporaryDirectory() as directory:
         theirs = Theirs(args.family, args.dtype, Path(directory))
-        ours = Ours(Path(directory), args.dtype, threads=args.threads, batch=max([1, *args.batch]), longest=longest)
+        ours = Ours(
+            Path(directory),
+            args.dtype,
+            threads=args.threads,
+            batch=max([1, *args.batch]),
+            longest=longest,
+        )
     chance = np.random.default_rng(0)  # noqa: TID251 (a tool's, from a seed)
 
     def tokens(count: int) -> np.ndarray:
         return chance.integers(0, COMMON["vocab_size"], count)
 
-    def report(what: Mapping[str, Any], one: Step, other: Step, fed: Sequence[np.ndarray], *, warm: int) -> None:
+    def report(
+        what: Mapping[str, Any], one: Step, other: Step, fed: Sequence[np.ndarray], *, warm: int
+    ) -> None:
         rows = list(in_turns(one, other, fed, warm=warm, patience_s=args.patience))
         print(json.dumps({"family": args.family, **what, **summary(rows)}), flush=True)
 
     for length in args.prompt:
-        report({"prompt": length}, ours.prefill, theirs.prefill, [tokens(length)] * (1 + LEAST), warm=1)
+        report(
+            {"prompt": length}, ours.prefill, theirs.prefill, [tokens(length)] * (1 + LEAST), warm=1
+        )
     if args.batch:
         context = tokens(args.context)
         ours.prefill(context)

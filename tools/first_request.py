@@ -2,8 +2,9 @@
 
 tools/first_request.py [--starts 3] [--later 20] [--model DIRECTORY] [-- FLAGS OF baton serve]
 
-A figure for docs/benchmarks.md. Each start is a whole `baton serve`; ready is when /ready says so. Time to the first token of
-a streamed chat of one short sentence, over a connection that is open already.
+A figure for docs/benchmarks.md. Each start is a whole `baton serve`; ready is when /ready says so.
+Time to the first token of a streamed chat of one short sentence, over a connection that is open
+already.
 """
 
 import argparse
@@ -19,7 +20,12 @@ import httpx
 from baton.engine.trial import default_directory
 
 START_S = 120.0
-BODY = {"model": "m", "messages": [{"role": "user", "content": "What is a relay race?"}], "stream": True, "max_tokens": 8}
+BODY = {
+    "model": "m",
+    "messages": [{"role": "user", "content": "What is a relay race?"}],
+    "stream": True,
+    "max_tokens": 8,
+}
 
 
 def free_port() -> int:
@@ -65,15 +71,33 @@ def main() -> None:
     args = parser.parse_args()
     for _ in range(args.starts):
         port, began = free_port(), time.perf_counter()
-        command = [sys.executable, "-m", "baton.cli.main", "serve", str(args.model), "--port", str(port)]
+        command = [
+            sys.executable,
+            "-m",
+            "baton.cli.main",
+            "serve",
+            str(args.model),
+            "--port",
+            str(port),
+        ]
         command += ["--served-model-name", "m", "--log-level", "warning", *args.flags]
-        with subprocess.Popen(command) as service, httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as http:
+        with (
+            subprocess.Popen(command) as service,
+            httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as http,
+        ):
             try:
                 wait_ready(http)
                 ready = time.perf_counter() - began
                 first, *later = (first_token_ms(http) for _ in range(1 + args.later))
-                spread = f"{statistics.median(later):.1f} ms at the median, {min(later):.1f} to {max(later):.1f}"
-                print(f"ready after {ready:.1f} s; first request {first:.1f} ms; the {args.later} after it {spread}", flush=True)
+                spread = (
+                    f"{statistics.median(later):.1f} ms at the median, {min(later):.1f} "
+                    f"to {max(later):.1f}"
+                )
+                print(
+                    f"ready after {ready:.1f} s; first request {first:.1f} ms; the "
+                    f"{args.later} after it {spread}",
+                    flush=True,
+                )
             finally:
                 service.terminate()
 

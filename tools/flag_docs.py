@@ -1,4 +1,5 @@
-"""Writes docs/flags.md from the command line itself; `--check` fails where the page is out of date."""
+"""Writes docs/flags.md from the command line itself; `--check` fails where the page is out of
+date."""
 
 import sys
 from enum import Enum
@@ -30,11 +31,19 @@ api-key-file = ["/etc/baton/keys"]
 
 def page() -> str:
     """The whole page."""
-    return "\n".join([HEAD, *_command(typer.main.get_command(commands("")), ("baton",))]).rstrip() + "\n"
+    return (
+        "\n".join([HEAD, *_command(typer.main.get_command(commands("")), ("baton",))]).rstrip()
+        + "\n"
+    )
 
 
 def _command(command: Any, path: tuple[str, ...]) -> list[str]:
-    lines = [f"## {' '.join(path)}", "", (command.help or "").strip().split("\n\n")[0].replace("\n", " "), ""]
+    lines = [
+        f"## {' '.join(path)}",
+        "",
+        (command.help or "").strip().split("\n\n")[0].replace("\n", " "),
+        "",
+    ]
     rows = [_row(p) for p in command.params if not p.hidden]
     if rows:
         lines += ["| flag | default | meaning |", "|---|---|---|", *rows, ""]
@@ -44,7 +53,11 @@ def _command(command: Any, path: tuple[str, ...]) -> list[str]:
 
 
 def _row(parameter: Any) -> str:
-    names = parameter.opts if parameter.param_type_name == "option" else [parameter.metavar or str(parameter.name).upper()]
+    names = (
+        parameter.opts
+        if parameter.param_type_name == "option"
+        else [parameter.metavar or str(parameter.name).upper()]
+    )
     shown = ", ".join(f"`{name}`" for name in (*names, *parameter.secondary_opts))
     meaning = " ".join((parameter.help or "").split())
     return f"| {shown} | {_default(parameter)} | {meaning} |".replace("||", "| |")
@@ -62,4 +75,6 @@ def _default(parameter: Any) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(write_or_check(PAGE, lambda _: page(), "Write docs/flags.md from the command line itself."))
+    sys.exit(
+        write_or_check(PAGE, lambda _: page(), "Write docs/flags.md from the command line itself.")
+    )

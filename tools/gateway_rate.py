@@ -1,12 +1,15 @@
-"""How many tokens a second one gateway process streams, what it adds to each, and what a stream costs it.
+"""How many tokens a second one gateway process streams, what it adds to each, and what a stream
+costs it.
 
-tools/gateway_rate.py [--streams 1000] [--tokens 200] [--interval-ms 50] [--clients 1] [--model DIRECTORY] [--json FILE]
+tools/gateway_rate.py [--streams 1000] [--tokens 200] [--interval-ms 50] [--clients 1] [--model
+DIRECTORY] [--json FILE]
 
     clients ──HTTP, one connection a stream──▶ `baton gateway`, as shipped ──control plane──▶ tools/scripted_worker.py
 
-With `--interval-ms 0` the worker says the next token of every stream as soon as the gateway has taken the last: the most that
-goes through. Figures for docs/benchmarks.md. The delay of a token is from the worker's socket to the client's read, which is
-everything between the two; the processor's time is that of the gateway alone, and says what a core of its own would do.
+With `--interval-ms 0` the worker says the next token of every stream as soon as the gateway has
+taken the last: the most that goes through. Figures for docs/benchmarks.md. The delay of a token is
+from the worker's socket to the client's read, which is everything between the two; the processor's
+time is that of the gateway alone, and says what a core of its own would do.
 """
 
 import argparse
@@ -40,27 +43,42 @@ class Stream:
 
     def __init__(self, port: int, number: int, tokens: int) -> None:
         body = json.dumps(
-            {"model": "m", "prompt": [number], "max_tokens": tokens, "ignore_eos": True, "temperature": 0, "stream": True}
+            {
+                "model": "m",
+                "prompt": [number],
+                "max_tokens": tokens,
+                "ignore_eos": True,
+                "temperature": 0,
+                "stream": True,
+            }
         ).encode()
-        head = "POST /v1/completions HTTP/1.1\r\nHost: gateway\r\nContent-Type: application/json\r\n"
+        head = (
+            "POST /v1/completions HTTP/1.1\r\nHost: gateway\r\nContent-Type: application/json\r\n"
+        )
         self.number, self._rest = number, b""
         self.arrivals: list[tuple[float, int]] = []
         self.socket = socket.create_connection(("127.0.0.1", port))
         self.socket.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
 
     def read(self) -> bool:
-        """A part of the answer has come; False at its end. What is cut in two is counted with its second half."""
+        """A part of the answer has come; False at its end. What is cut in two is counted with its
+        second half."""
         data = self.socket.recv(1 << 16)
         whole = self._rest + data
         found = whole.count(TOKEN)
         if found:
             self.arrivals.append((time.monotonic(), found))
-        self._rest = whole[max(0, len(whole) - len(TOKEN) + 1) :] if found == 0 else whole[whole.rindex(TOKEN) + len(TOKEN) :]
+        self._rest = (
+            whole[max(0, len(whole) - len(TOKEN) + 1) :]
+            if found == 0
+            else whole[whole.rindex(TOKEN) + len(TOKEN) :]
+        )
         return bool(data) and DONE not in whole
 
 
 def _drive(port: int, first: int, streams: int, tokens: int) -> NDArray[np.float64]:
-    """Plain reads of whatever is readable: with an event loop it takes twice the processor's time, which the gateway needs."""
+    """Plain reads of whatever is readable: with an event loop it takes twice the processor's time,
+    which the gateway needs."""
     opened = [Stream(port, first + i, tokens) for i in range(streams)]
     by_file, poll = {stream.socket.fileno(): stream for stream in opened}, select.epoll()
     for file in by_file:
@@ -128,7 +146,14 @@ def measure(args: argparse.Namespace, directory: Path) -> dict[str, float]:
     ]
     flags = ["--served-model-name", "m", "--skip-server-warmup", "--log-level", "warning"]
     sent_file = directory / "sent.npy"
-    script = [str(TOOLS / "scripted_worker.py"), control, "--rooms", str(args.streams), "--sent", str(sent_file)]
+    script = [
+        str(TOOLS / "scripted_worker.py"),
+        control,
+        "--rooms",
+        str(args.streams),
+        "--sent",
+        str(sent_file),
+    ]
     with subprocess.Popen([*baton, *flags]) as gateway:
         worker = subprocess.Popen([sys.executable, *script, "--interval-ms", str(args.interval_ms)])
         try:
@@ -144,11 +169,16 @@ def measure(args: argparse.Namespace, directory: Path) -> dict[str, float]:
 
 def _load(args: argparse.Namespace, port: int, gateway: psutil.Process) -> dict[str, Any]:
     idle, spawn = gateway.memory_info().rss, multiprocessing.get_context("spawn")
-    shares = [args.streams // args.clients + (i < args.streams % args.clients) for i in range(args.clients)]
+    shares = [
+        args.streams // args.clients + (i < args.streams % args.clients)
+        for i in range(args.clients)
+    ]
     pipes, first = [], 0
     for share in shares:
         ours, theirs = spawn.Pipe()
-        spawn.Process(target=_client, args=(port, first, share, args.tokens, theirs), daemon=True).start()
+        spawn.Process(
+            target=_client, args=(port, first, share, args.tokens, theirs), daemon=True
+        ).start()
         pipes.append(ours)
         first += share
     until = time.monotonic() + START_S
@@ -161,7 +191,9 @@ def _load(args: argparse.Namespace, port: int, gateway: psutil.Process) -> dict[
         most = max(most, gateway.memory_info().rss)
         time.sleep(0.05)
     cpu, took = _cpu_s(gateway) - cpu, time.monotonic() - began
-    arrived = np.concatenate([np.frombuffer(pipe.recv_bytes(), dtype=np.float64).reshape(-1, 3) for pipe in pipes])
+    arrived = np.concatenate(
+        [np.frombuffer(pipe.recv_bytes(), dtype=np.float64).reshape(-1, 3) for pipe in pipes]
+    )
     clients = sum(float(pipe.recv_bytes()) for pipe in pipes)
     return {
         "arrived": arrived,
@@ -205,7 +237,11 @@ def main() -> None:
     parser.add_argument("--interval-ms", type=float, default=50.0)
     parser.add_argument("--clients", type=int, default=1)
     parser.add_argument("--model", type=Path, default=default_directory())
-    parser.add_argument("--profile", type=Path, help="where to put a cProfile of the gateway, which slows it to half")
+    parser.add_argument(
+        "--profile",
+        type=Path,
+        help="where to put a cProfile of the gateway, which slows it to half",
+    )
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:

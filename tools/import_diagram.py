@@ -1,4 +1,5 @@
-"""Draws which package of Baton imports which, and which folder of the core; keeps the drawings in docs/architecture.md true."""
+"""Draws which package of Baton imports which, and which folder of the core; keeps the drawings in
+docs/architecture.md true."""
 
 import sys
 from itertools import permutations
@@ -12,10 +13,12 @@ PAGE = Path(__file__).parents[1] / "docs" / "architecture.md"
 
 
 def imports_within(root: str, *, modules: bool) -> list[tuple[str, str]]:
-    """(importer, imported) for every two packages below `root` of which one imports the other, sorted; single modules too
-    if asked for."""
+    """(importer, imported) for every two packages below `root` of which one imports the other,
+    sorted; single modules too if asked for."""
     graph = grimp.build_graph("baton", cache_dir=None)
-    packages = sorted(child for child in graph.find_children(root) if modules or graph.find_children(child))
+    packages = sorted(
+        child for child in graph.find_children(root) if modules or graph.find_children(child)
+    )
     return [
         (a.removeprefix(f"{root}."), b.removeprefix(f"{root}."))
         for a, b in permutations(packages, 2)
@@ -31,7 +34,10 @@ def diagram(root: str, *, modules: bool) -> str:
 
 def drawn(page: str) -> str:
     """The page with both drawings."""
-    parts = {"import diagram": diagram("baton", modules=True), "core diagram": diagram("baton.core", modules=False)}
+    parts = {
+        "import diagram": diagram("baton", modules=True),
+        "core diagram": diagram("baton.core", modules=False),
+    }
     return with_parts(page, parts)
 
 

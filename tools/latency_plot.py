@@ -1,4 +1,5 @@
-"""Draws docs/latency.svg, the tail of the time between tokens, from docs/benchmarks.md; `--check` fails where they differ."""
+"""Draws docs/latency.svg, the tail of the time between tokens, from docs/benchmarks.md; `--check`
+fails where they differ."""
 
 import re
 import sys
@@ -11,7 +12,10 @@ DOCS = Path(__file__).parents[1] / "docs"
 PLOT, TABLE = DOCS / "latency.svg", DOCS / "benchmarks.md"
 HEAD = "| layout | prompt | clients | TTFT p50 | TTFT max | ITL p50 | ITL p99 | longest stall |"
 COLOURS = {"split": "#2563eb", "unified": "#d97706"}
-NAMES = {"split": "disaggregated: prefill and decode apart", "unified": "colocated: one worker does both"}
+NAMES = {
+    "split": "disaggregated: prefill and decode apart",
+    "unified": "colocated: one worker does both",
+}
 WIDTH, LEFT, RIGHT, TOP = 760, 200, 90, 84
 BAR, GAP, GROUP = 16, 3, 20  # heights: of a bar, between two, between groups
 
@@ -26,11 +30,16 @@ class Row(NamedTuple):
 
 
 def rows(page: str) -> list[Row]:
-    """The table's lines, the smallest load first. Raises ValueError where the page has no such table."""
+    """The table's lines, the smallest load first. Raises ValueError where the page has no such
+    table."""
     lines = page[page.index(HEAD) :].splitlines()[2:]
-    cells = [[cell.strip() for cell in line.strip("| ").split("|")] for line in lines[: lines.index("")]]
+    cells = [
+        [cell.strip() for cell in line.strip("| ").split("|")] for line in lines[: lines.index("")]
+    ]
     found = [Row(c[0], c[1], int(c[2]), float(c[6].replace(",", ""))) for c in cells]
-    return sorted(found, key=lambda row: (row.clients, float(row.prompt.replace(",", "")), row.layout))
+    return sorted(
+        found, key=lambda row: (row.clients, float(row.prompt.replace(",", "")), row.layout)
+    )
 
 
 def drawn(found: list[Row]) -> str:
@@ -39,7 +48,16 @@ def drawn(found: list[Row]) -> str:
     loads = list(dict.fromkeys((row.clients, row.prompt) for row in found))
     step = len(COLOURS) * (BAR + GAP) + GROUP
     height = TOP + len(loads) * step + 8
-    parts = [_text(20, 30, "p99 of the time between tokens, ms (lower is better)", size=17, weight=600, fill="#1f2328")]
+    parts = [
+        _text(
+            20,
+            30,
+            "p99 of the time between tokens, ms (lower is better)",
+            size=17,
+            weight=600,
+            fill="#1f2328",
+        )
+    ]
     x = 20
     for layout, name in NAMES.items():
         parts += [_bar(x, 46, 12, 12, COLOURS[layout]), _text(x + 18, 57, name)]
@@ -51,11 +69,17 @@ def drawn(found: list[Row]) -> str:
         for row in found:
             if (row.clients, row.prompt) == (clients, prompt):
                 y, length = top + list(COLOURS).index(row.layout) * (BAR + GAP), row.p99 * scale
-                parts += [_bar(LEFT, y, length, BAR, COLOURS[row.layout]), _text(LEFT + length + 7, y + 13, f"{row.p99:g}")]
-    said = "; ".join(f"{r.clients} x {r.prompt} tokens, {NAMES[r.layout]}: {r.p99:g} ms" for r in found)
+                parts += [
+                    _bar(LEFT, y, length, BAR, COLOURS[row.layout]),
+                    _text(LEFT + length + 7, y + 13, f"{row.p99:g}"),
+                ]
+    said = "; ".join(
+        f"{r.clients} x {r.prompt} tokens, {NAMES[r.layout]}: {r.p99:g} ms" for r in found
+    )
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" {_size(WIDTH, height)} role="img">',
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
+            f'{_size(WIDTH, height)} role="img">',
             f"<title>p99 of the time between tokens. {said}</title>",
             f'<rect {_size(WIDTH, height)} rx="8" fill="#ffffff"/>',
             '<g font-family="system-ui, sans-serif">',
@@ -75,7 +99,14 @@ def _bar(x: float, y: float, width: float, height: float, fill: str) -> str:
 
 
 def _text(
-    x: float, y: float, text: str, *, size: int = 14, weight: int = 400, fill: str = "#424a53", anchor: str = "start"
+    x: float,
+    y: float,
+    text: str,
+    *,
+    size: int = 14,
+    weight: int = 400,
+    fill: str = "#424a53",
+    anchor: str = "start",
 ) -> str:
     assert not re.search("[<>&]", text), "nothing here needs escapes"
     style = f'font-size="{size}" font-weight="{weight}" fill="{fill}" text-anchor="{anchor}"'

@@ -1,4 +1,5 @@
-"""Writes the table of docs/layouts.md from the layouts that the tests start; `--check` fails where it is out of date."""
+"""Writes the table of docs/layouts.md from the layouts that the tests start; `--check` fails where
+it is out of date."""
 
 import sys
 from collections.abc import Iterable
@@ -18,10 +19,14 @@ def table() -> str:
     """One row for each model: what was started on either side."""
     kinds = [*KINDS.values(), *RECURRENT.values()]
     rows = [_row(kind) for kind in kinds]
-    head = ["| model | query heads | K/V heads | fabric | prefill | decode | pairs |", "|---|---|---|---|---|---|---|"]
+    head = [
+        "| model | query heads | K/V heads | fabric | prefill | decode | pairs |",
+        "|---|---|---|---|---|---|---|",
+    ]
     *first, last = sorted({kind.fabric for kind in PRODUCT.values()})
     said = [
-        f"{_pairs(kinds)} pairs, each with a prompt of its own. The pairs of the random Llama on shm go through"
+        f"{_pairs(kinds)} pairs, each with a prompt of its own. The pairs of the random Llama "
+        f"on shm go through"
         f" {', '.join(first)} and {last} too: {_pairs(PRODUCT.values())} more, with `make long`."
     ]
     return "\n".join([*head, *rows, "", *said])
@@ -33,7 +38,9 @@ def _pairs(kinds: Iterable[Kind]) -> int:
 
 def _row(k: Kind) -> str:
     sides = (", ".join(map(str, side)) for side in (k.prefill, k.decode))
-    return " | ".join([f"| {k.model}", str(k.heads), str(k.kv_heads), k.fabric, *sides, f"{_pairs([k])} |"])
+    return " | ".join(
+        [f"| {k.model}", str(k.heads), str(k.kv_heads), k.fabric, *sides, f"{_pairs([k])} |"]
+    )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
-"""Measures the checkers: makes small mistakes in the core, one at a time, and counts how many the simulator and the tests find.
+"""Measures the checkers: makes small mistakes in the core, one at a time, and counts how many the
+simulator and the tests find.
 
 tools/mutation_gate.py --sample 300 --seed 0     a sample, judged by 500 worlds and by the unit tests
 tools/mutation_gate.py --module decode           all mutants of one module
 tools/mutation_gate.py --known                   those that are known to be found: a minute, part of `make check`
 tools/mutation_gate.py --list --module early     their names, and nothing is run
 
-Exit codes: 0 fine, 1 a share is below what is required or a known one was not found, 2 bad usage, 3 the shipped code fails.
+Exit codes: 0 fine, 1 a share is below what is required or a known one was not found, 2 bad usage, 3
+the shipped code fails.
 """
 
 import argparse
@@ -38,25 +40,67 @@ console = Console(highlight=False, soft_wrap=True)
 
 def arguments() -> argparse.Namespace:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sample", type=int, metavar="N", help="so many, drawn by the seed (default: all)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--sample", type=int, metavar="N", help="so many, drawn by the seed (default: all)"
+    )
     parser.add_argument("--seed", type=int, default=0, metavar="S")
-    parser.add_argument("--module", action="append", default=[], metavar="NAME", help="of core/NAME.py alone; may be repeated")
+    parser.add_argument(
+        "--module",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="of core/NAME.py alone; may be repeated",
+    )
     parser.add_argument("--only", metavar="TEXT", help="those whose name contains this")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), metavar="J")
-    parser.add_argument("--worlds", type=int, default=WORLDS, metavar="N", help=f"that a mutant is judged by ({WORLDS})")
     parser.add_argument(
-        "--test-seconds", type=float, default=TEST_SECONDS, metavar="T", help=f"of tests that judge a mutant ({TEST_SECONDS:.0f})"
+        "--worlds",
+        type=int,
+        default=WORLDS,
+        metavar="N",
+        help=f"that a mutant is judged by ({WORLDS})",
+    )
+    parser.add_argument(
+        "--test-seconds",
+        type=float,
+        default=TEST_SECONDS,
+        metavar="T",
+        help=f"of tests that judge a mutant ({TEST_SECONDS:.0f})",
     )
     parser.add_argument("--require-simulation", type=float, default=0.0, metavar="SHARE")
     parser.add_argument("--require-all", type=float, default=0.0, metavar="SHARE")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every verdict there, as it comes")
-    parser.add_argument("--resume", action="store_true", help="take from --json what was judged there already with these sources")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write every verdict there, as it comes"
+    )
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="take from --json what was judged there already with these sources",
+    )
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table there")
-    parser.add_argument("--docs", action="store_true", help="write the table, and how it was made, into docs/simulation.md")
-    parser.add_argument("--cache", type=Path, default=CACHE, metavar="DIR", help="keeps which worlds and tests reach which line")
-    parser.add_argument("--known", action="store_true", help="judge those that are known to be found, quickly")
-    parser.add_argument("--choose-known", action="store_true", help="choose those anew, drawn by the seed: some minutes")
+    parser.add_argument(
+        "--docs",
+        action="store_true",
+        help="write the table, and how it was made, into docs/simulation.md",
+    )
+    parser.add_argument(
+        "--cache",
+        type=Path,
+        default=CACHE,
+        metavar="DIR",
+        help="keeps which worlds and tests reach which line",
+    )
+    parser.add_argument(
+        "--known", action="store_true", help="judge those that are known to be found, quickly"
+    )
+    parser.add_argument(
+        "--choose-known",
+        action="store_true",
+        help="choose those anew, drawn by the seed: some minutes",
+    )
     parser.add_argument("--list", action="store_true", help="print the names and run nothing")
     return parser.parse_args()
 
@@ -77,7 +121,9 @@ def main() -> int:
         print(f"{len(chosen)} mutants in {known.FILE.relative_to(ROOT)}")
         return 0
     stale = [] if args.module else sorted(set(excused) - {mutant.name for mutant in mutants})
-    chosen = [m for m in mutants if m.name not in excused and (args.only is None or args.only in m.name)]
+    chosen = [
+        m for m in mutants if m.name not in excused and (args.only is None or args.only in m.name)
+    ]
     chosen = chosen if args.sample is None else sample(chosen, args.sample, args.seed)
     if args.list:
         for mutant in chosen:
@@ -136,7 +182,10 @@ class Record:
         for line in survivors(self.verdicts):
             console.print(line, markup=False)
         for name in self._stale:
-            console.print(f"stale: {name} is no mutant any more; take it out of equivalents.toml", markup=False)
+            console.print(
+                f"stale: {name} is no mutant any more; take it out of equivalents.toml",
+                markup=False,
+            )
         console.print(f"\n{self._line()}")
         enough = count.by_simulation >= args.require_simulation and count.by_all >= args.require_all
         if not enough:
@@ -146,22 +195,36 @@ class Record:
     def _line(self) -> str:
         args, count = self._args, counted(self.verdicts)
         return (
-            f"{count.mutants:,} of {self._of:,} mutants, seed {args.seed}, {args.worlds} worlds: simulation alone"
-            f" {_share(count.by_simulation, count.mutants)}, with unit tests {_share(count.by_all, count.mutants)}"
+            f"{count.mutants:,} of {self._of:,} mutants, seed {args.seed}, {args.worlds} "
+            f"worlds: simulation alone"
+            f" {_share(count.by_simulation, count.mutants)}, with unit tests "
+            f"{_share(count.by_all, count.mutants)}"
         )
 
     def _part(self) -> str:
         """What the docs say."""
         args = self._args
-        which = "".join(f" --module {name}" for name in args.module) + (f" --sample {args.sample}" if args.sample else "")
-        return f"`tools/mutation_gate.py{which} --seed {args.seed}`: {self._line()}.\n\n{markdown(self.verdicts)}"
+        which = "".join(f" --module {name}" for name in args.module) + (
+            f" --sample {args.sample}" if args.sample else ""
+        )
+        return (
+            f"`tools/mutation_gate.py{which} --seed {args.seed}`: "
+            f"{self._line()}.\n\n{markdown(self.verdicts)}"
+        )
 
 
 def judge(judging: Judging, total: int, record: Record, earlier: Sequence[Verdict]) -> None:
     """All verdicts; when this is interrupted, those so far."""
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}"),
+        TimeRemainingColumn(),
+    )
     # Without a thread of its own: this process forks.
-    with Progress(*columns, console=Console(stderr=True), auto_refresh=False, disable=not sys.stderr.isatty()) as bar:
+    with Progress(
+        *columns, console=Console(stderr=True), auto_refresh=False, disable=not sys.stderr.isatty()
+    ) as bar:
         task = bar.add_task("mutants", total=total)
 
         def done(verdict: Verdict) -> None:
@@ -188,7 +251,9 @@ def _share(share: float, of: int) -> str:
 def judge_known(jobs: int) -> int:
     """The sample of `make check`."""
     entries = known.read()
-    mutants: dict[str, Mutant] = {m.name: m for m in of_core(sorted({e.name.split(":")[0] for e in entries}))}
+    mutants: dict[str, Mutant] = {
+        m.name: m for m in of_core(sorted({e.name.split(":")[0] for e in entries}))
+    }
     here = {e.name: e for e in entries if e.name in mutants}
     missed: list[Verdict] = []
 
@@ -198,9 +263,12 @@ def judge_known(jobs: int) -> int:
 
     known.judging([mutants[name] for name in here], here, jobs).run(done)
     for verdict in missed:
-        console.print(f"not found any more: {verdict.name}\n    {short(verdict.change)}", markup=False)
+        console.print(
+            f"not found any more: {verdict.name}\n    {short(verdict.change)}", markup=False
+        )
     console.print(
-        f"{len(here) - len(missed)} of {len(here)} known mutants found; {len(entries) - len(here)} are gone from the code"
+        f"{len(here) - len(missed)} of {len(here)} known mutants found; "
+        f"{len(entries) - len(here)} are gone from the code"
     )
     if len(here) < known.LEAST * len(entries):
         console.print("too few are left; choose others: tools/mutation_gate.py --choose-known")
@@ -212,6 +280,7 @@ if __name__ == "__main__":
     if os.environ.get("PYTHONHASHSEED") != "0":  # a mutant's verdict is the same in every run
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, [sys.executable, *sys.argv])
-    for ends in (signal.SIGINT, signal.SIGTERM):  # a shell's background job has the first one ignored
+    # a shell's background job has the first one ignored
+    for ends in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ends, signal.default_int_handler)
     sys.exit(main())

@@ -1,11 +1,14 @@
-"""What a service does under more load than it can serve: who is served, who is refused and how soon, and when it is itself again.
+"""What a service does under more load than it can serve: who is served, who is refused and how
+soon, and when it is itself again.
 
-    tools/overload.py --seconds 60 --factor 3 --json overload.json -- --request-timeout 20 --max-num-seqs 8
+    tools/overload.py --seconds 60 --factor 3 --json overload.json -- --request-timeout 20
+    --max-num-seqs 8
 
-Starts a `baton serve` with the flags behind `--`. Idle: single requests, one after the other. Capacity: as many at once as
-`--clients`, each sending its next request when the last is answered; how fast answers end while all of them are at it. Then
-requests come by a Poisson process at `--factor` times that rate, whatever becomes of the earlier ones; after that single requests
-again, until the first token comes as soon as at idle.
+Starts a `baton serve` with the flags behind `--`. Idle: single requests, one after the other.
+Capacity: as many at once as `--clients`, each sending its next request when the last is answered;
+how fast answers end while all of them are at it. Then requests come by a Poisson process at
+`--factor` times that rate, whatever becomes of the earlier ones; after that single requests again,
+until the first token comes as soon as at idle.
 """
 
 import argparse
@@ -49,11 +52,12 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     """What came of it.
 
     Attributes:
-        capacity: requests a second
-        served, refused, failed: requests of the load; failed ones by what went wrong
+        capacity: requests a second served, refused, failed: requests of the load; failed ones by
+        what went wrong
         unsaid: refusals without Retry-After
         slowest_s: from sending to the end of the slowest request that was served
-        back_s: from the end of the load until a single request's first token came as soon as at idle; None if it never did
+        back_s: from the end of the load until a single request's first token came as soon as at
+            idle; None if it never did
         late_ms: how long after its time a request was sent; large: this client was the bottleneck
         open_requests: requests that the gateway had not ended at last
         clean: whether every worker's books were clean at last
@@ -87,11 +91,17 @@ def measure(target: Target, load: Load) -> Found:
     shape = Shape(seed=1, low=low, high=high)
 
     def items(count: int) -> list[Item]:
-        return random_items(count, input_len=load.prompt, output_len=load.answer, range_ratio=0.5, shape=shape)
+        return random_items(
+            count, input_len=load.prompt, output_len=load.answer, range_ratio=0.5, shape=shape
+        )
 
     def alone(count: int) -> list[RequestOutcome]:
-        single = random_items(count, input_len=load.prompt, output_len=4, range_ratio=0.0, shape=shape)
-        return drive(target, single, SendSchedule((0.0,) * count, 1), warm_up=(), tell=lambda _: None)
+        single = random_items(
+            count, input_len=load.prompt, output_len=4, range_ratio=0.0, shape=shape
+        )
+        return drive(
+            target, single, SendSchedule((0.0,) * count, 1), warm_up=(), tell=lambda _: None
+        )
 
     idle_s = statistics.median(ttft(o) for o in alone(IDLE)[2:])
     closed = drive(
@@ -131,17 +141,25 @@ def measure(target: Target, load: Load) -> Found:
 
 
 def steady_rate(ends: Sequence[float], clients: int) -> float:
-    """Ends a second of a closed loop, without its beginning and its end, when not all clients have a request under way."""
+    """Ends a second of a closed loop, without its beginning and its end, when not all clients have
+    a request under way."""
     middle = sorted(ends)[clients - 1 : len(ends) - clients + 1]
     return (len(middle) - 1) / (middle[-1] - middle[0])
 
 
 def _flood(
-    target: Target, items: Sequence[Item], due: Sequence[float], *, alone: Callable[[], RequestOutcome], idle_s: float
+    target: Target,
+    items: Sequence[Item],
+    due: Sequence[float],
+    *,
+    alone: Callable[[], RequestOutcome],
+    idle_s: float,
 ) -> tuple[list[RequestOutcome], float | None]:
     """The load, and from its end on single requests beside what is left of it."""
     with ThreadPoolExecutor(1) as pool:
-        flood = pool.submit(drive, target, items, SendSchedule(tuple(due)), warm_up=(), tell=lambda _: None)
+        flood = pool.submit(
+            drive, target, items, SendSchedule(tuple(due)), warm_up=(), tell=lambda _: None
+        )
         time.sleep(due[-1])
         end = time.perf_counter()
         back_s = None
@@ -175,7 +193,9 @@ def _summed(metrics: str, name: str, label: str) -> dict[str, int]:
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--factor", type=float, default=3.0)
     parser.add_argument("--prompt", type=int, default=128)
@@ -194,9 +214,13 @@ def main() -> None:
         capacity_requests=args.capacity_requests,
     )
     with serving(*args.flags) as service:
-        target = Target(base_url=f"http://127.0.0.1:{service.port}", endpoint="/v1/completions", model="bench")
+        target = Target(
+            base_url=f"http://127.0.0.1:{service.port}", endpoint="/v1/completions", model="bench"
+        )
         found = measure(target, load)
-    text = json.dumps(msgspec.to_builtins({"flags": args.flags, "load": load, "found": found}), indent=1)
+    text = json.dumps(
+        msgspec.to_builtins({"flags": args.flags, "load": load, "found": found}), indent=1
+    )
     print(text)
     if args.json is not None:
         args.json.write_text(text + "\n")

@@ -1,10 +1,12 @@
-"""What it costs when a request gives way and comes back: one rank's core, host memory and seal, beside memcpy in the same run.
+"""What it costs when a request gives way and comes back: one rank's core, host memory and seal,
+beside memcpy in the same run.
 
     tools/preempt_cost.py --model llama-8b --gib 1 --rounds 5
 
-A state of that size lies in scattered pages. Preempt: copied to host memory while its sums are taken, on two threads. Resume:
-into other pages, and hashed again. memcpy: the same bytes, one range to another, one thread. The first round is printed by
-itself: in it the kernel gives host memory its pages.
+A state of that size lies in scattered pages. Preempt: copied to host memory while its sums are
+taken, on two threads. Resume: into other pages, and hashed again. memcpy: the same bytes, one range
+to another, one thread. The first round is printed by itself: in it the kernel gives host memory its
+pages.
 """
 
 import argparse
@@ -30,7 +32,8 @@ from baton.core.work import DigestDone, DigestOrder
 from baton.engine.digest import block_sums
 
 FULL, BLOCK_TOKENS = GroupName("full"), 16
-MODELS: Mapping[str, tuple[int, int, int]] = {"llama-8b": (32, 8, 128), "smollm2": (30, 3, 64)}  # layers, K/V heads, head size
+# layers, K/V heads, head size
+MODELS: Mapping[str, tuple[int, int, int]] = {"llama-8b": (32, 8, 128), "smollm2": (30, 3, 64)}
 
 
 class Machine:
@@ -45,7 +48,9 @@ class Machine:
         self.tokens = self.pages * page_blocks * BLOCK_TOKENS
         self.nbytes = self.pages * self.placement.page_bytes(FULL)
         self.pool = HostPool(2 * self.nbytes)
-        self.pool.array[:] = np.resize(np.frombuffer(Random(1).randbytes(1 << 20), dtype=np.uint8), self.pool.nbytes)
+        self.pool.array[:] = np.resize(
+            np.frombuffer(Random(1).randbytes(1 << 20), dtype=np.uint8), self.pool.nbytes
+        )
         self.woken = threading.Event()
         self.store = HostMemory(
             pools={FULL: self.pool},
@@ -129,12 +134,17 @@ def measure(model: str, state_bytes: int, page_blocks: int, rounds: int) -> dict
     for n in range(rounds + 1):
         offload = Offload(machine.next_order(), machine.key, machine.tokens)
         found["preempt"].append(seconds(lambda order=offload: machine.plan(offload=(order,))))
-        machine.plan(vacate=(machine.key,), hold=(Hold(machine.key, {FULL: machine.halves[(n + 1) % 2]}, {}),))
+        machine.plan(
+            vacate=(machine.key,),
+            hold=(Hold(machine.key, {FULL: machine.halves[(n + 1) % 2]}, {}),),
+        )
         restore = Restore(machine.next_order(), machine.key, machine.tokens)
         found["resume"].append(seconds(lambda order=restore: machine.plan(restore=(order,))))
         found["memcpy"].append(seconds(lambda: np.copyto(target, source)))
     machine.close()
-    per_gb = {name: [1e3 * t / (machine.nbytes / 1e9) for t in times] for name, times in found.items()}
+    per_gb = {
+        name: [1e3 * t / (machine.nbytes / 1e9) for t in times] for name, times in found.items()
+    }
     medians = {name: round(statistics.median(times[1:]), 1) for name, times in per_gb.items()}
     return {
         "model": model,
@@ -143,20 +153,27 @@ def measure(model: str, state_bytes: int, page_blocks: int, rounds: int) -> dict
         "rounds": rounds,
         "first_ms_per_gb": {name: round(times[0], 1) for name, times in per_gb.items()},
         "ms_per_gb": medians,
-        "preempt_and_resume_over_memcpy": round((medians["preempt"] + medians["resume"]) / medians["memcpy"], 2),
+        "preempt_and_resume_over_memcpy": round(
+            (medians["preempt"] + medians["resume"]) / medians["memcpy"], 2
+        ),
     }
 
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", choices=MODELS, nargs="+", default=[*MODELS])
     parser.add_argument("--gib", type=float, default=1.0, help="size of the state")
     parser.add_argument("--page-blocks", type=int, default=4, help="blocks of 16 tokens in a page")
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
     for model in args.model:
-        print(json.dumps(measure(model, int(args.gib * 2**30), args.page_blocks, args.rounds)), flush=True)
+        print(
+            json.dumps(measure(model, int(args.gib * 2**30), args.page_blocks, args.rounds)),
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""Draws the state diagrams and the table of messages in docs/protocol.md from the code, and keeps them true.
+"""Draws the state diagrams and the table of messages in docs/protocol.md from the code, and keeps
+them true.
 
-Requests and rooms: the tables of baton.core, as they are. Sessions keep no table, so the code itself is asked: in each state
-every kind of frame is put to it, and where it stands afterwards is the arrow.
+Requests and rooms: the tables of baton.core, as they are. Sessions keep no table, so the code
+itself is asked: in each state every kind of frame is put to it, and where it stands afterwards is
+the arrow.
 """
 
 import sys
@@ -49,7 +51,9 @@ def table_diagram(table: Mapping[tuple[State, Event], State], *, first: State, l
 
 def ignored(table: Mapping[tuple[State, Event], State]) -> str:
     """What is legal and changes nothing, in words."""
-    found = [f"{saw.value} in {state.value}" for (state, saw), target in table.items() if state is target]
+    found = [
+        f"{saw.value} in {state.value}" for (state, saw), target in table.items() if state is target
+    ]
     return f"Legal without effect on the state: {', '.join(found)}." if found else ""
 
 
@@ -100,7 +104,9 @@ EVENTS: Mapping[str, Callable[[Sessions], None]] = {
     "Open that knows our session": lambda s: _open(s, s.number(PEER) or 1),
     "Opened": lambda s: s.receive(LINK, Opened(PROTOCOL, PEER, US, _next(s)), START),
     "Beat or Data": lambda s: s.receive(LINK, Beat(PEER, US, s.number(PEER) or 1, 0, 0), START),
-    "Beat or Data of a later session": lambda s: s.receive(LINK, Beat(PEER, US, _next(s) + 1, 0, 0), START),
+    "Beat or Data of a later session": lambda s: s.receive(
+        LINK, Beat(PEER, US, _next(s) + 1, 0, 0), START
+    ),
     "Bye": lambda s: s.receive(LINK, Bye(PEER, US, s.number(PEER) or 1, "why"), START),
     "WrongBoot": lambda s: s.receive(LINK, WrongBoot(OTHER, US, PEER, s.number(PEER) or 0), START),
     "silence": _silence,
@@ -158,4 +164,8 @@ def parts() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    sys.exit(write_or_check(PAGE, lambda page: with_parts(page, parts()), "Draw docs/protocol.md from the code."))
+    sys.exit(
+        write_or_check(
+            PAGE, lambda page: with_parts(page, parts()), "Draw docs/protocol.md from the code."
+        )
+    )

@@ -1,13 +1,15 @@
-"""A worker without a model: it takes every ticket and says tokens at a given rate, over the real control plane.
+"""A worker without a model: it takes every ticket and says tokens at a given rate, over the real
+control plane.
 
 tools/scripted_worker.py GATEWAY [--rooms 1000] [--interval-ms 50] [--sent FILE]
 
     gateway ◀──Register, Admitted, FirstToken, Tokens, Ended── script        sessions, codec and sockets as shipped
             ───Ticket, Abort──▶
 
-It begins to step once `--rooms` rooms are open; from then on every step says the next token of each, one message a room and
-all in one turn as a decode leader does, a step each interval (0: as soon as the gateway has taken the one before). A room is
-known by the first id of its prompt, and FILE gets the time at which each of its tokens was handed to the socket.
+It begins to step once `--rooms` rooms are open; from then on every step says the next token of
+each, one message a room and all in one turn as a decode leader does, a step each interval (0: as
+soon as the gateway has taken the one before). A room is known by the first id of its prompt, and
+FILE gets the time at which each of its tokens was handed to the socket.
 """
 
 import argparse
@@ -52,13 +54,27 @@ TABLE = StateTable(
     (StateSpec("kv", GroupName("full"), (0,), ("k", "v"), 1, 1, DType.BF16),),
 )
 PAGES = 1 << 24
-WORDS = tuple(TokenId(i) for i in range(1000, 1064))  # what is said, over and over: plain text in the trial model's vocabulary
+# what is said, over and over: plain text in the trial model's vocabulary
+WORDS = tuple(TokenId(i) for i in range(1000, 1064))
 
 
 def manifest(boot: Boot, max_model_len: int) -> Manifest:
     """A unified worker's, with room for everything."""
     rank = RankManifest(boot, 0, 0, 0, (PoolView(GroupName("full"), PAGES, 0),), {})
-    return Manifest(PROTOCOL, "unified", "script", "none", "bfloat16", TABLE, 1, 1, 1, max_model_len, True, (rank,))
+    return Manifest(
+        PROTOCOL,
+        "unified",
+        "script",
+        "none",
+        "bfloat16",
+        TABLE,
+        1,
+        1,
+        1,
+        max_model_len,
+        True,
+        (rank,),
+    )
 
 
 class Room:
@@ -84,7 +100,14 @@ class Script:
     """Answers one gateway."""
 
     def __init__(
-        self, lines: Lines, sessions: Sessions, boot: Boot, *, rooms: int, interval_s: float, max_model_len: int
+        self,
+        lines: Lines,
+        sessions: Sessions,
+        boot: Boot,
+        *,
+        rooms: int,
+        interval_s: float,
+        max_model_len: int,
     ) -> None:
         self._lines, self._sessions, self._boot = lines, sessions, boot
         self._begin_at, self._interval_s, self._max_model_len = rooms, interval_s, max_model_len
@@ -109,7 +132,11 @@ class Script:
                     self._say(Ended(abort.key))
             case MessageReceived(message=AskLedger() as ask):
                 ranks = (RankView(0, os.getpid(), self._boot),)
-                self._say(LedgerView(ask.question, "script", "unified", ranks, {}, 0, 0, (), not self._rooms))
+                self._say(
+                    LedgerView(
+                        ask.question, "script", "unified", ranks, {}, 0, 0, (), not self._rooms
+                    )
+                )
 
     def _say(self, message: Said) -> None:
         assert self._gateway is not None
@@ -179,7 +206,14 @@ def main() -> None:
     control = ZmqControl(bind=None, secret=None, max_frame_bytes=MAX_FRAME_BYTES)
     sessions = Sessions(boot, SessionLimits())
     lines = Lines(sessions, control, clock)
-    script = Script(lines, sessions, boot, rooms=args.rooms, interval_s=args.interval_ms / 1e3, max_model_len=args.max_model_len)
+    script = Script(
+        lines,
+        sessions,
+        boot,
+        rooms=args.rooms,
+        interval_s=args.interval_ms / 1e3,
+        max_model_len=args.max_model_len,
+    )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.default_int_handler)
     lines.dial(args.gateway, None)
@@ -193,7 +227,11 @@ def main() -> None:
             waits.append(None if due is None else Micros(max(0, due - clock.now())))
             sleep_until((control.fileno(),), min((w for w in waits if w is not None), default=None))
     except KeyboardInterrupt:
-        print(f"worst step began {1e3 * script.late_s:.1f} ms late; {time.process_time():.2f} s of processor time", flush=True)
+        print(
+            f"worst step began {1e3 * script.late_s:.1f} ms late; {time.process_time():.2f} "
+            f"s of processor time",
+            flush=True,
+        )
     finally:
         if args.sent is not None:
             np.save(args.sent, np.array(script.sent, dtype=np.float64).reshape(-1, 3))

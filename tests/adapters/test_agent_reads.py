@@ -1,7 +1,7 @@
 """The ends that a real engine shows too rarely: parts that stall, break, or are not let go of.
 
-The scripted agent knows which of its parts may still land: one that was given back before it was done may, until its agent is
-deleted. Every end that is told is held against that.
+The scripted agent knows which of its parts may still land: one that was given back before it was
+done may, until its agent is deleted. Every end that is told is held against that.
 """
 
 import random
@@ -9,7 +9,14 @@ import random
 import numpy as np
 import pytest
 
-from baton.adapters.agent_reads import GRACE_US, WINDOW_PARTS, AgentReads, Link, PartLimits, PartState
+from baton.adapters.agent_reads import (
+    GRACE_US,
+    WINDOW_PARTS,
+    AgentReads,
+    Link,
+    PartLimits,
+    PartState,
+)
 from baton.adapters.reads import OpenRead, OpenReads, Ranges
 from baton.core.errors import FabricError
 from baton.core.ids import Boot, Micros, RankId
@@ -110,12 +117,16 @@ class World:
         return self.collect()
 
     def collect(self) -> list[ReadEnded | Released]:
-        events = [event for event in self.reads.collect() if isinstance(event, ReadEnded | Released)]
+        events = [
+            event for event in self.reads.collect() if isinstance(event, ReadEnded | Released)
+        ]
         for event in events:
             outcome = event.outcome if isinstance(event, ReadEnded) else None
             self.told.setdefault(event.handle, []).append(outcome)
             if outcome is not ReadOutcome.UNKNOWN:
-                assert not any(agent.may_land(event.handle) for agent in self.agents), f"{event}, and it may still land"
+                assert not any(agent.may_land(event.handle) for agent in self.agents), (
+                    f"{event}, and it may still land"
+                )
         return events
 
     @property
@@ -128,7 +139,9 @@ def world() -> World:
     return World()
 
 
-def test_no_more_parts_than_the_window_are_under_way_and_the_oldest_read_comes_first(world: World) -> None:
+def test_no_more_parts_than_the_window_are_under_way_and_the_oldest_read_comes_first(
+    world: World,
+) -> None:
     world.begin(1, parts=WINDOW_PARTS + 1)
     world.begin(2)
     assert world.steps() == []
@@ -164,7 +177,10 @@ def test_a_stalled_read_costs_its_agent_and_every_read_from_that_peer(world: Wor
     assert world.steps() == []
     world.clock.time += GRACE_US
     ends = world.steps()
-    assert [(e.handle, e.outcome) for e in ends if isinstance(e, ReadEnded)] == [(1, ReadOutcome.FAILED), (2, ReadOutcome.FAILED)]
+    assert [(e.handle, e.outcome) for e in ends if isinstance(e, ReadEnded)] == [
+        (1, ReadOutcome.FAILED),
+        (2, ReadOutcome.FAILED),
+    ]
     assert world.agents[0].closed
     world.begin(3)
     world.steps()
@@ -200,7 +216,9 @@ def test_a_part_that_is_not_let_go_of_is_unknown_until_it_is(world: World) -> No
     assert world.agents[0].closed
 
 
-def test_while_one_part_is_not_let_go_of_nothing_that_was_under_way_with_it_is_quiet(world: World) -> None:
+def test_while_one_part_is_not_let_go_of_nothing_that_was_under_way_with_it_is_quiet(
+    world: World,
+) -> None:
     world.begin(1, parts=2, due=100)
     world.begin(2, parts=2)
     world.steps()
@@ -255,7 +273,9 @@ def test_a_part_that_ends_by_itself_lets_its_agent_go(world: World) -> None:
     assert world.steps() == [ReadEnded(Handle(2), ReadOutcome.OK, "")]
 
 
-def test_a_forgotten_peer_that_is_met_again_is_read_while_its_old_agent_lives_on(world: World) -> None:
+def test_a_forgotten_peer_that_is_met_again_is_read_while_its_old_agent_lives_on(
+    world: World,
+) -> None:
     world.begin(1, parts=2)
     world.steps()
     held = world.agents[0].parts[1]
@@ -300,11 +320,14 @@ def test_closing_says_of_no_read_that_it_is_quiet_while_its_agent_lives(world: W
     world.progress.shut_down()
     world.collect()
     assert world.told == {4: [ReadOutcome.FAILED]}
-    assert [read.handle for read in world.reads.open_reads()] == [1, 2, 3]  # of these the fabric says UNKNOWN
+    # of these the fabric says UNKNOWN
+    assert [read.handle for read in world.reads.open_reads()] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("state", [PartState.MOVING, PartState.BROKEN])
-def test_a_read_that_comes_while_an_agent_is_going_waits_for_the_next_one(world: World, state: PartState) -> None:
+def test_a_read_that_comes_while_an_agent_is_going_waits_for_the_next_one(
+    world: World, state: PartState
+) -> None:
     world.begin(1, due=100)
     world.steps()
     world.agents[0].parts[0].let_go = False
@@ -340,7 +363,8 @@ def test_a_read_that_comes_when_an_agent_has_not_gone_for_long_fails_at_once(wor
 
 @pytest.mark.parametrize("seed", range(200))
 def test_no_end_comes_before_its_bytes_and_all_come_once_the_engine_lets_go(seed: int) -> None:
-    """Reads, cancels, time, disconnects, and parts that end, break, hang or are not let go of, in any order."""
+    """Reads, cancels, time, disconnects, and parts that end, break, hang or are not let go of, in
+    any order."""
     world, rng = World(), random.Random(seed)
     begun = 0
     for _ in range(120):
@@ -348,7 +372,11 @@ def test_no_end_comes_before_its_bytes_and_all_come_once_the_engine_lets_go(seed
         match rng.randrange(8):
             case 0 | 1 | 2:
                 begun += 1
-                world.begin(begun, parts=rng.randrange(4), due=world.clock.time + rng.choice((0, 10**5, 10**7, 10**9)))
+                world.begin(
+                    begun,
+                    parts=rng.randrange(4),
+                    due=world.clock.time + rng.choice((0, 10**5, 10**7, 10**9)),
+                )
             case 3 if begun:
                 world.reads.stop(Handle(rng.randrange(begun) + 1), "cancelled")
             case 4 if rng.random() < 0.3:
@@ -358,7 +386,9 @@ def test_no_end_comes_before_its_bytes_and_all_come_once_the_engine_lets_go(seed
                 for part in world.live_parts:
                     if rng.random() < 0.4:
                         part.let_go = rng.random() < 0.6
-                        part.state = rng.choice((PartState.MOVING, PartState.DONE, PartState.DONE, PartState.BROKEN))
+                        part.state = rng.choice(
+                            (PartState.MOVING, PartState.DONE, PartState.DONE, PartState.BROKEN)
+                        )
         world.steps(rng.randrange(4))
     for _ in range(100):
         for part in world.live_parts:
@@ -367,9 +397,10 @@ def test_no_end_comes_before_its_bytes_and_all_come_once_the_engine_lets_go(seed
     world.clock.time += 10**10
     world.steps()
     assert world.told.keys() == set(range(1, begun + 1))
-    assert all(told in ([ReadOutcome.OK], [ReadOutcome.FAILED], [ReadOutcome.UNKNOWN, None]) for told in world.told.values()), (
-        world.told
-    )
+    assert all(
+        told in ([ReadOutcome.OK], [ReadOutcome.FAILED], [ReadOutcome.UNKNOWN, None])
+        for told in world.told.values()
+    ), world.told
     assert world.progress.idle
     assert world.progress._links == [world.link]
     world.progress.shut_down()

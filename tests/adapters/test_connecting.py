@@ -1,4 +1,5 @@
-"""Connecting to peers: what is said of it and when, over an engine whose agents answer when the test lets them."""
+"""Connecting to peers: what is said of it and when, over an engine whose agents answer when the
+test lets them."""
 
 import threading
 import time
@@ -52,11 +53,18 @@ class GatedAgent:
 
 class GatedEngine:
     def __init__(self) -> None:
-        self.gate, self.knocking, self.woken = threading.Event(), threading.Event(), threading.Event()
+        self.gate, self.knocking, self.woken = (
+            threading.Event(),
+            threading.Event(),
+            threading.Event(),
+        )
         self.readers: list[GatedAgent] = []
         self.full = self.pinned = False
         engine = TransferEngine(
-            name="gated", capabilities=CAPABILITIES, source=lambda n: GatedAgent(self, n), reader=self._reader
+            name="gated",
+            capabilities=CAPABILITIES,
+            source=lambda n: GatedAgent(self, n),
+            reader=self._reader,
         )  # type: ignore[arg-type, return-value]
         self.fabric = AgentFabric(engine, Boot(9), 0, self.woken.set, MonotonicClock())
         self.fabric.expose({})
@@ -106,7 +114,9 @@ def test_a_slow_peer_is_waited_for_elsewhere_and_answered_once(engine: GatedEngi
     assert len(engine.readers) == 2
 
 
-def test_a_peer_that_is_not_wanted_any_more_is_let_go_of_and_not_spoken_of(engine: GatedEngine) -> None:
+def test_a_peer_that_is_not_wanted_any_more_is_let_go_of_and_not_spoken_of(
+    engine: GatedEngine,
+) -> None:
     engine.connect(SLOW, "slow")
     assert engine.knocking.wait(PATIENCE_S)
     engine.fabric.disconnect(SLOW)
@@ -125,7 +135,9 @@ def test_an_answer_that_nobody_has_heard_yet_is_taken_back(engine: GatedEngine) 
     assert engine.fabric.poll() == []
 
 
-def test_a_peer_that_cannot_be_reached_is_said_to_be_so_and_may_be_tried_again(engine: GatedEngine) -> None:
+def test_a_peer_that_cannot_be_reached_is_said_to_be_so_and_may_be_tried_again(
+    engine: GatedEngine,
+) -> None:
     engine.connect(WRONG, "wrong")
     assert engine.said(1) == [Connected(WRONG, "no such metadata")]
     assert engine.readers[0].closed

@@ -1,4 +1,5 @@
-"""A gateway takes as many open files as it may, in a process of its own: limits cannot be put back."""
+"""A gateway takes as many open files as it may, in a process of its own: limits cannot be put
+back."""
 
 import resource
 import subprocess

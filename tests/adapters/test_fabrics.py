@@ -10,7 +10,9 @@ from baton.core.errors import ConfigError
 from baton.core.ids import Boot, Micros
 from baton.ports.fabric import Capabilities
 
-LOCAL = Capabilities(1, 1, same_host_only=True, device_memory=False, ended_means_quiet=True, reads_read_only=True)
+LOCAL = Capabilities(
+    1, 1, same_host_only=True, device_memory=False, ended_means_quiet=True, reads_read_only=True
+)
 WIDE = msgspec.structs.replace(LOCAL, same_host_only=False)
 
 
@@ -33,13 +35,18 @@ def test_one_host_means_same_kernel_namespaces_and_user() -> None:
     assert this_host() == this_host()
     for field in msgspec.structs.fields(Host):
         other: object = "another" if field.type is str else -1
-        assert msgspec.structs.replace(this_host(), **{field.name: other}).place != this_host().place, field.name
+        assert (
+            msgspec.structs.replace(this_host(), **{field.name: other}).place != this_host().place
+        ), field.name
 
 
 def test_unknown_and_unusable_fabrics_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="no fabric 'pigeon': there are shm, nixl, mooncake, tcp"):
         build("pigeon", Boot(1), 0, wake=lambda: None, clock=StoppedClock())
-    monkeypatch.setattr("baton.adapters.fabrics.FABRICS", {"nixl": FabricEntry(FABRICS["nixl"].make, lambda: "not installed")})
+    monkeypatch.setattr(
+        "baton.adapters.fabrics.FABRICS",
+        {"nixl": FabricEntry(FABRICS["nixl"].make, lambda: "not installed")},
+    )
     assert available() == {"nixl": "not installed"}
     with pytest.raises(ConfigError, match="fabric nixl: not installed"):
         build("nixl", Boot(1), 0, wake=lambda: None, clock=StoppedClock())

@@ -49,12 +49,17 @@ def test_a_place_that_is_not_there(tmp_path):
 
 def test_in_a_directory_every_incarnation_has_a_file_of_its_own(tmp_path):
     files = [open_log(tmp_path, "decode-0") for _ in range(3)]
-    assert [f.path.name for f in files] == ["decode-0.baton-log", "decode-0.2.baton-log", "decode-0.3.baton-log"]
+    assert [f.path.name for f in files] == [
+        "decode-0.baton-log",
+        "decode-0.2.baton-log",
+        "decode-0.3.baton-log",
+    ]
     assert open_log(tmp_path, "prefill-0").path == log_path(tmp_path, "prefill-0")
 
 
 def test_a_name_that_another_process_took_meanwhile_is_passed_over(tmp_path, monkeypatch):
-    log_path(tmp_path, "a").symlink_to(tmp_path / "nowhere")  # `exists` does not see it, O_EXCL does
+    # `exists` does not see it, O_EXCL does
+    log_path(tmp_path, "a").symlink_to(tmp_path / "nowhere")
     assert open_log(tmp_path, "a").path == log_path(tmp_path, "a", 2)
 
 

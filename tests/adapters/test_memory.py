@@ -12,7 +12,9 @@ from baton.core.errors import ConfigError
 GIB = 1 << 30
 
 
-def world(root: Path, groups: dict[str, dict[str, str]], lines: str, available: int = 8 * GIB) -> Path:
+def world(
+    root: Path, groups: dict[str, dict[str, str]], lines: str, available: int = 8 * GIB
+) -> Path:
     """A file tree that looks like /proc and /sys to available_bytes."""
     (root / "proc/self").mkdir(parents=True)
     (root / "proc/meminfo").write_text(f"MemTotal: 1 kB\nMemAvailable: {available // 1024} kB\n")
@@ -26,7 +28,11 @@ def world(root: Path, groups: dict[str, dict[str, str]], lines: str, available: 
 
 
 def v2(limit: str, used: int, cache: int = 0) -> dict[str, str]:
-    return {"memory.max": limit, "memory.current": str(used), "memory.stat": f"anon 5\ninactive_file {cache}\n"}
+    return {
+        "memory.max": limit,
+        "memory.current": str(used),
+        "memory.stat": f"anon 5\ninactive_file {cache}\n",
+    }
 
 
 def test_without_a_cgroup_limit_the_machine_counts(tmp_path: Path) -> None:
@@ -39,7 +45,11 @@ def test_the_tightest_parent_group_counts_and_dropped_cache_is_free(tmp_path: Pa
 
 
 def test_version_1_groups_count(tmp_path: Path) -> None:
-    files = {"memory.limit_in_bytes": str(2 * GIB), "memory.usage_in_bytes": str(GIB), "memory.stat": "total_inactive_file 7\n"}
+    files = {
+        "memory.limit_in_bytes": str(2 * GIB),
+        "memory.usage_in_bytes": str(GIB),
+        "memory.stat": "total_inactive_file 7\n",
+    }
     lines = "5:cpu:/x\n4:cpuset,memory:/x\n0::/\n"
     assert available_bytes(world(tmp_path, {"memory/x": files, "memory": {}}, lines)) == GIB + 7
 
@@ -53,7 +63,9 @@ def test_too_much_is_refused_before_anything_is_taken(monkeypatch: pytest.Monkey
         raise AssertionError("allocated")
 
     monkeypatch.setattr(os, "memfd_create", refuse)
-    with pytest.raises(ConfigError, match=r"pool 'full' needs 1125899906842624 bytes .* only \d+ .*fewer pages"):
+    with pytest.raises(
+        ConfigError, match=r"pool 'full' needs 1125899906842624 bytes .* only " r"\d+ .*fewer pages"
+    ):
         HostPool(1 << 50, what="pool 'full'")
     for nbytes in (0, -1):
         with pytest.raises(ConfigError, match="positive"):
@@ -74,7 +86,9 @@ def test_a_pool_is_zeroed_sealed_memory_at_its_address() -> None:
 
 def test_a_closed_pool_gives_back_descriptor_and_mapping() -> None:
     def state() -> tuple[int, int]:
-        return len(os.listdir("/proc/self/fd")), Path("/proc/self/maps").read_text().count("baton-pool")
+        return len(os.listdir("/proc/self/fd")), Path("/proc/self/maps").read_text().count(
+            "baton-pool"
+        )
 
     before = state()
     pool = HostPool(4096)

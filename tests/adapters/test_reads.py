@@ -24,7 +24,12 @@ def test_cut_keeps_every_byte_once_and_both_limits(seed: int) -> None:
     ranges = Ranges(sources, sources + 10_000, np.array(sizes, dtype=np.int64))
     parts = cut(ranges, part_bytes=10, part_ranges=3)
     assert all(0 < p.nbytes.size <= 3 and 0 < p.nbytes.sum() <= 10 for p in parts)
-    seen = [s + i for p in parts for s, n in zip(p.source.tolist(), p.nbytes.tolist(), strict=True) for i in range(n)]
+    seen = [
+        s + i
+        for p in parts
+        for s, n in zip(p.source.tolist(), p.nbytes.tolist(), strict=True)
+        for i in range(n)
+    ]
     assert seen == list(range(sum(sizes)))
     assert all(np.array_equal(p.target, p.source + 10_000) for p in parts)
 

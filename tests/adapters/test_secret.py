@@ -1,4 +1,5 @@
-"""What a secret's file means, beyond who gets through with it (tests/contract/test_control.py, C6)."""
+"""What a secret's file means, beyond who gets through with it (tests/contract/test_control.py,
+C6)."""
 
 import os
 from pathlib import Path
@@ -30,12 +31,24 @@ def test_the_halves_of_each_pair_belong_together_and_the_pairs_differ(tmp_path: 
     secret = load_secret(tmp_path / "secret")
     for pair in (secret.server, secret.client):
         assert zmq.curve_public(pair.private) == pair.public
-    assert len({secret.server.public, secret.server.private, secret.client.public, secret.client.private}) == 4
+    assert (
+        len(
+            {
+                secret.server.public,
+                secret.server.private,
+                secret.client.public,
+                secret.client.private,
+            }
+        )
+        == 4
+    )
 
 
 @pytest.mark.parametrize("text", [TEXT + "\n", f"  {TEXT}\r\n\n", TEXT.upper()])
 def test_a_copy_through_an_editor_is_the_same_secret(tmp_path: Path, text: str) -> None:
-    assert load_secret(written(tmp_path / "copy", text)) == load_secret(written(tmp_path / "secret", TEXT))
+    assert load_secret(written(tmp_path / "copy", text)) == load_secret(
+        written(tmp_path / "secret", TEXT)
+    )
 
 
 def test_every_byte_of_the_file_counts(tmp_path: Path) -> None:

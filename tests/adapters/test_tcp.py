@@ -8,7 +8,16 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from baton.adapters.tcp_door import MAGIC, PART_BYTES, PART_RANGES, POOL_BITS, ask, dial, require_loopback_or_key, take
+from baton.adapters.tcp_door import (
+    MAGIC,
+    PART_BYTES,
+    PART_RANGES,
+    POOL_BITS,
+    ask,
+    dial,
+    require_loopback_or_key,
+    take,
+)
 from baton.adapters.tcp_source import TcpSource
 from baton.core.errors import ConfigError, FabricError
 from baton.core.ids import Boot, GroupName
@@ -46,19 +55,26 @@ def test_whoever_proves_the_secret_reads(source: TcpSource) -> None:
 
 
 @pytest.mark.parametrize(
-    ("boot", "rank", "key"), [(BOOT, RANK, b"x" * 32), (BOOT, RANK, b""), (Boot(8), RANK, KEY), (BOOT, 3, KEY)]
+    ("boot", "rank", "key"),
+    [(BOOT, RANK, b"x" * 32), (BOOT, RANK, b""), (Boot(8), RANK, KEY), (BOOT, 3, KEY)],
 )
-def test_another_secret_boot_or_rank_meets_a_closed_door(source: TcpSource, boot: Boot, rank: int, key: bytes) -> None:
+def test_another_secret_boot_or_rank_meets_a_closed_door(
+    source: TcpSource, boot: Boot, rank: int, key: bytes
+) -> None:
     with pytest.raises(FabricError, match="start that worker with --fabric-host IP"):
         dial((HOST, source.port), boot, rank, key=key)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.9"])
-def test_nobody_at_an_address_of_loopback_is_said_with_the_flag_that_mends_it(source: TcpSource, host: str) -> None:
+def test_nobody_at_an_address_of_loopback_is_said_with_the_flag_that_mends_it(
+    source: TcpSource, host: str
+) -> None:
     with socket.socket() as free:
         free.bind((host, 0))
         with pytest.raises(
-            FabricError, match=rf"tcp {host}:\d+: .*refused; {host} is reached from its own machine alone: .*--fabric-host"
+            FabricError,
+            match=rf"tcp {host}:\d+: .*refused; {host} is reached from its own "
+            rf"machine alone: .*--fabric-host",
         ):
             dial(free.getsockname(), BOOT, RANK, key=KEY)
 
@@ -79,7 +95,9 @@ def test_a_reader_that_skips_its_proof_reads_nothing(source: TcpSource) -> None:
         assert hung_up(sock)
 
 
-@pytest.mark.parametrize("rubbish", [b"GET / HTTP/1.1\r\nHost: there\r\n\r\n" * 4, os.urandom(4096), b"\0" * 64])
+@pytest.mark.parametrize(
+    "rubbish", [b"GET / HTTP/1.1\r\nHost: there\r\n\r\n" * 4, os.urandom(4096), b"\0" * 64]
+)
 def test_rubbish_is_hung_up_on_and_others_are_served_on(source: TcpSource, rubbish: bytes) -> None:
     with socket.create_connection((HOST, source.port)) as sock:
         sock.sendall(rubbish)
@@ -99,7 +117,9 @@ def test_rubbish_is_hung_up_on_and_others_are_served_on(source: TcpSource, rubbi
         ([0] * (PART_RANGES + 1), [1] * (PART_RANGES + 1)),
     ],
 )
-def test_only_what_the_pools_hold_is_served(source: TcpSource, address: list[int], nbytes: list[int]) -> None:
+def test_only_what_the_pools_hold_is_served(
+    source: TcpSource, address: list[int], nbytes: list[int]
+) -> None:
     sock, keys, _ = dial((HOST, source.port), BOOT, RANK, key=KEY)
     with sock:
         ask(sock, keys, int64(*address), int64(*nbytes))
@@ -137,7 +157,12 @@ def test_close_hangs_up_on_readers(source: TcpSource) -> None:
 
 @pytest.mark.parametrize(
     ("host", "key", "words"),
-    [("10.0.0.1", b"", "--secret"), ("localhost", b"", "IP address"), ("0.0.0.0", KEY, "this machine's own"), ("::1", b"", "")],
+    [
+        ("10.0.0.1", b"", "--secret"),
+        ("localhost", b"", "IP address"),
+        ("0.0.0.0", KEY, "this machine's own"),
+        ("::1", b"", ""),
+    ],
 )
 def test_off_loopback_a_secret_is_asked_for(host: str, key: bytes, words: str) -> None:
     if not words:

@@ -1,4 +1,5 @@
-"""Fabric tcp where the streams beside the first one do not come about: no thread is left, or the source takes no more of them."""
+"""Fabric tcp where the streams beside the first one do not come about: no thread is left, or the
+source takes no more of them."""
 
 import threading
 import time
@@ -31,7 +32,9 @@ class End:
         self.pool = HostPool(POOL)
         self.woken = threading.Event()
         clock = MonotonicClock()
-        self.fabric = TcpFabric(boot, 0, self.woken.set, clock, host="127.0.0.1", key=b"", streams=STREAMS)
+        self.fabric = TcpFabric(
+            boot, 0, self.woken.set, clock, host="127.0.0.1", key=b"", streams=STREAMS
+        )
         exposures = {"tcp": self.fabric.expose({FULL: self.pool})}
         self.manifest = RankManifest(boot, Rank(0), 0, 0, (PoolView(FULL, 1, POOL),), exposures)
         self.reads = 0
@@ -101,7 +104,9 @@ def streams() -> int:
     return sum(thread.name.startswith("tcp-0-") for thread in threading.enumerate())
 
 
-def test_without_threads_for_more_one_stream_reads_all(source: End, reader: End, scarce: Callable[[str], None]) -> None:
+def test_without_threads_for_more_one_stream_reads_all(
+    source: End, reader: End, scarce: Callable[[str], None]
+) -> None:
     scarce("tcp-0-1")
     connect(source, reader)
     reads_well(source, reader)
@@ -135,7 +140,9 @@ def test_streams_that_the_source_does_not_take_are_done_without(
     until_one_is_left(source, reader)
 
 
-def test_a_source_without_threads_for_more_serves_on(source: End, reader: End, scarce: Callable[[str], None]) -> None:
+def test_a_source_without_threads_for_more_serves_on(
+    source: End, reader: End, scarce: Callable[[str], None]
+) -> None:
     connect(source, reader)
     scarce("tcp-source-")
     until_one_is_left(source, reader)
@@ -145,7 +152,9 @@ def test_a_source_without_threads_for_more_serves_on(source: End, reader: End, s
     reads_well(source, reader)
 
 
-def test_the_last_stream_stays_and_finds_the_source_gone(source: End, reader: End, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_stream_stays_and_finds_the_source_gone(
+    source: End, reader: End, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tcp_source, "MAX_CONNECTIONS", 1)
     connect(source, reader)
     until_one_is_left(source, reader)
@@ -158,12 +167,15 @@ def test_the_last_stream_stays_and_finds_the_source_gone(source: End, reader: En
 
 
 def test_what_a_stream_gives_back_wakes_one_that_has_nothing_to_do(reader: End) -> None:
-    """It may have been a second part asked for on a connection that was closed, and the source take no further one."""
+    """It may have been a second part asked for on a connection that was closed, and the source take
+    no further one."""
     peer, fabric, nothing = _TcpPeer(SOURCE, ("", 0), {}, ()), reader.fabric, np.zeros(0, np.int64)
     ranges = Ranges(nothing, nothing, nothing)
     idle = threading.Thread(target=fabric._wait, args=(peer,), daemon=True)
     idle.start()
     time.sleep(0.05)  # it waits
-    fabric._give_back(peer, deque([_Part(_Work(OpenRead(Handle(1), SOURCE, ranges, due=Micros(0)), 1), ranges)]))
+    fabric._give_back(
+        peer, deque([_Part(_Work(OpenRead(Handle(1), SOURCE, ranges, due=Micros(0)), 1), ranges)])
+    )
     idle.join(5)
     assert not idle.is_alive()

@@ -24,7 +24,9 @@ USAGE = event(choices=[], usage={"prompt_tokens": 7, "completion_tokens": 3})
 class Script:
     """What the service says, by the number of tokens asked for."""
 
-    def __init__(self, pieces: dict[int, list[bytes] | tuple[int, str] | tuple[int, str, dict[str, str]]]) -> None:
+    def __init__(
+        self, pieces: dict[int, list[bytes] | tuple[int, str] | tuple[int, str, dict[str, str]]]
+    ) -> None:
         self.pieces = pieces
         self.asked: list[dict[str, object]] = []
         self.under_way = self.most = 0

@@ -13,13 +13,22 @@ from baton.dev.bench.load import SendSchedule, drive
 from baton.dev.bench.workload import Item
 
 GOOD = [token("a"), token("b"), token("c"), USAGE, DONE]
-ERROR = '{"error": {"message": "m", "type": "invalid_request_error", "code": "context_length_exceeded"}}'
+ERROR = (
+    '{"error": {"message": "m", "type": "invalid_request_error", "code": '
+    '"context_length_exceeded"}}'
+)
 
 
 def ask(url, *items, concurrency=None, warm_up=(), **fields):
     target = Target(base_url=url, endpoint="/v1/completions", model="m", **fields)
     told = []
-    found = drive(target, items, SendSchedule((0.0,) * len(items), concurrency), warm_up=warm_up, tell=told.append)
+    found = drive(
+        target,
+        items,
+        SendSchedule((0.0,) * len(items), concurrency),
+        warm_up=warm_up,
+        tell=told.append,
+    )
     assert sorted(told, key=id) == sorted(found, key=id)
     return found
 
@@ -44,7 +53,10 @@ def test_events_are_the_same_however_they_arrive(texts, data):
         ([b"".join(GOOD)], ""),
         ([token("a"), USAGE], "the stream ended early"),
         ([token("a"), b"cut"], "connection lost"),
-        ([token("a"), event(error={"message": "m", "code": "worker_lost"}), DONE], "error in the stream: worker_lost"),
+        (
+            [token("a"), event(error={"message": "m", "code": "worker_lost"}), DONE],
+            "error in the stream: worker_lost",
+        ),
         ([token(""), DONE], "no tokens"),
         ([b"data: {nonsense\n\n"], "not OpenAI's schema"),
         ([b"hang"], "timeout"),
@@ -91,9 +103,19 @@ def test_what_is_asked():
         ask(url, item(3), ignore_eos=False)
         target = Target(base_url=url + "/", endpoint="/v1/chat/completions", model="m", chat=True)
         drive(target, [Item("hello", 3)], SendSchedule((0.0,)), warm_up=(), tell=lambda _: None)
-    common = {"model": "m", "max_tokens": 3, "temperature": 0, "stream": True, "stream_options": {"include_usage": True}}
+    common = {
+        "model": "m",
+        "max_tokens": 3,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
     assert script.asked[0] == {"prompt": [1, 2], **common}
-    assert script.asked[1] == {"messages": [{"role": "user", "content": "hello"}], "ignore_eos": True, **common}
+    assert script.asked[1] == {
+        "messages": [{"role": "user", "content": "hello"}],
+        "ignore_eos": True,
+        **common,
+    }
 
 
 def test_a_closed_loop_keeps_its_bound_and_uses_it():
@@ -108,7 +130,13 @@ def test_an_open_loop_sends_whether_or_not_answers_have_come():
     script = Script({3: [token("a"), b"hang"]})
     with serving(script) as url:
         target = Target(base_url=url, endpoint="/v1/completions", model="m", timeout_s=0.5)
-        found = drive(target, [item(3)] * 5, SendSchedule((0.0, 0.01, 0.02, 0.03, 0.04)), warm_up=(), tell=lambda _: None)
+        found = drive(
+            target,
+            [item(3)] * 5,
+            SendSchedule((0.0, 0.01, 0.02, 0.03, 0.04)),
+            warm_up=(),
+            tell=lambda _: None,
+        )
     assert script.most == 5
     due = [o.due - found[0].due for o in found]
     assert due == pytest.approx([0.0, 0.01, 0.02, 0.03, 0.04])
@@ -122,7 +150,10 @@ def test_warm_up_requests_come_first_and_are_not_counted():
 
 
 def test_a_failed_warm_up_ends_the_run_with_its_reason():
-    with serving(Script({3: (400, ERROR)})) as url, pytest.raises(BatonError, match="HTTP 400: context_length_exceeded"):
+    with (
+        serving(Script({3: (400, ERROR)})) as url,
+        pytest.raises(BatonError, match="HTTP 400: context_length_exceeded"),
+    ):
         ask(url, item(3), warm_up=[item(3)])
 
 

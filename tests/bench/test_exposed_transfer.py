@@ -1,4 +1,5 @@
-"""The tool that measures exposed transfer: what it keeps back, what it reads from a log, and the table it prints."""
+"""The tool that measures exposed transfer: what it keeps back, what it reads from a log, and the
+table it prints."""
 
 from typing import Any
 
@@ -14,7 +15,9 @@ from baton.core.scheduler import roles
 PROMPT = tuple(range(1, 23))  # six blocks of four tokens, in three chunks
 
 
-@pytest.mark.parametrize(("priority", "runs"), [(0, [(0, 2), (2, 4), (4, 6)]), (tool.LATE, [(0, 6)])])
+@pytest.mark.parametrize(
+    ("priority", "runs"), [(0, [(0, 2), (2, 4), (4, 6)]), (tool.LATE, [(0, 6)])]
+)
 def test_a_prompt_is_offered_late_as_a_whole_and_computed_in_the_same_chunks(
     monkeypatch: pytest.MonkeyPatch, priority: int, runs: list[tuple[int, int]]
 ) -> None:
@@ -25,7 +28,9 @@ def test_a_prompt_is_offered_late_as_a_whole_and_computed_in_the_same_chunks(
     world.run()
     chunks: list[int] = []
     compute = prefill.engine.compute
-    prefill.engine.compute = lambda batch: chunks.extend(len(r.tokens) for r in batch.rows) or compute(batch)  # type: ignore[method-assign]
+    prefill.engine.compute = lambda batch: (
+        chunks.extend(len(r.tokens) for r in batch.rows) or compute(batch)
+    )  # type: ignore[method-assign]
     world.submit(msgspec.structs.replace(submit(1, PROMPT, max_tokens=4), priority=priority))
     world.run()
     offers = [m for _, _, m in world.log if isinstance(m, Offer) and m.runs]
@@ -75,7 +80,10 @@ def test_exposed_is_from_the_end_of_the_last_chunk_to_the_commit() -> None:
 def test_the_table_has_the_form_of_the_page() -> None:
     row = {"fabric": "shm", "prompt": 2048}
     ways = {"overlap": (2.0, 2.5, 11.8), "without": (8.0, 9.0, 47.2)}
-    figures = {w: {"exposed_p50_ms": a, "exposed_p90_ms": b, "mbytes": c} for w, (a, b, c) in ways.items()}
+    figures = {
+        w: {"exposed_p50_ms": a, "exposed_p90_ms": b, "mbytes": c} for w, (a, b, c) in ways.items()
+    }
     assert (
-        tool.table([row | figures]).splitlines()[-1] == "| shm | 2,048 | 11.8 of 47.2 MB | 2.0 / 2.5 ms | 8.0 / 9.0 ms | 0.25 |"
+        tool.table([row | figures]).splitlines()[-1] == "| shm | 2,048 | 11.8 of 47.2 MB | "
+        "2.0 / 2.5 ms | 8.0 / 9.0 ms | 0.25 |"
     )

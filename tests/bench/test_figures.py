@@ -33,11 +33,14 @@ def test_percentiles_are_those_of_the_standard_library(values):
     found = spread(values)
     cuts = statistics.quantiles([1e3 * v for v in values], n=100, method="inclusive")
     assert [found.p50, found.p90, found.p99] == pytest.approx([cuts[49], cuts[89], cuts[98]])
-    assert (found.mean, found.max) == pytest.approx((1e3 * statistics.fmean(values), 1e3 * max(values)))
+    assert (found.mean, found.max) == pytest.approx(
+        (1e3 * statistics.fmean(values), 1e3 * max(values))
+    )
 
 
 @given(
-    st.lists(outcomes(), min_size=1, max_size=20), st.dictionaries(st.sampled_from(["ttft", "tpot", "e2el", "stall"]), moments)
+    st.lists(outcomes(), min_size=1, max_size=20),
+    st.dictionaries(st.sampled_from(["ttft", "tpot", "e2el", "stall"]), moments),
 )
 def test_goodput_counts_requests_within_every_limit(found, limits):
     slos = {name: 1e3 * limit for name, limit in limits.items() if limit > 0}
@@ -60,8 +63,12 @@ def test_goodput_counts_requests_within_every_limit(found, limits):
     assert summary.output_tokens == sum(o.output_tokens for o in fine)
     sent_away = [1e3 * (o.ended - o.sent) for o in found if o.failure == "HTTP 503"]
     assert summary.refused_ms.max == pytest.approx(max(sent_away, default=0.0))
-    assert summary.output_throughput * duration == pytest.approx(summary.output_tokens if duration else 0)
-    assert summary.itl_ms.max == pytest.approx(1e3 * max([b - a for o in fine for a, b in pairwise(o.times)] + [0]))
+    assert summary.output_throughput * duration == pytest.approx(
+        summary.output_tokens if duration else 0
+    )
+    assert summary.itl_ms.max == pytest.approx(
+        1e3 * max([b - a for o in fine for a, b in pairwise(o.times)] + [0])
+    )
 
 
 def test_tpot_leaves_the_first_token_out():
@@ -86,7 +93,9 @@ def test_slos_as_vllm_spells_them(texts, slos):
     assert parse_slos(texts) == slos
 
 
-@pytest.mark.parametrize("text", ["ttft", "ttft:", "ttft:x", "ttft:0", "ttft:-1", "itl:5", "ttft:nan"])
+@pytest.mark.parametrize(
+    "text", ["ttft", "ttft:", "ttft:x", "ttft:0", "ttft:-1", "itl:5", "ttft:nan"]
+)
 def test_slos_that_cannot_be(text):
     with pytest.raises(ConfigError, match=f"--goodput {text}"):
         parse_slos([text])
@@ -107,7 +116,8 @@ def test_a_schedule_depends_on_its_seed_alone(count, rate, burstiness, seed):
 def test_gaps_have_the_mean_of_the_rate_and_the_spread_of_the_burstiness(burstiness, variation):
     gaps = [b - a for a, b in pairwise(arrivals(20_001, rate=8.0, burstiness=burstiness, seed=1))]
     assert statistics.fmean(gaps) == pytest.approx(1 / 8, rel=0.05)
-    assert statistics.stdev(gaps) / statistics.fmean(gaps) == pytest.approx(variation, rel=0.05)  # 1 / sqrt(shape)
+    # 1 / sqrt(shape)
+    assert statistics.stdev(gaps) / statistics.fmean(gaps) == pytest.approx(variation, rel=0.05)
 
 
 def test_poisson_gaps_are_exponential():
@@ -120,7 +130,9 @@ def test_all_at_once():
     assert arrivals(3, rate=math.inf, burstiness=1.0, seed=0) == [0, 0, 0]
 
 
-@pytest.mark.parametrize(("rate", "burstiness"), [(0, 1), (-1, 1), (math.nan, 1), (1, 0), (1, math.inf)])
+@pytest.mark.parametrize(
+    ("rate", "burstiness"), [(0, 1), (-1, 1), (math.nan, 1), (1, 0), (1, math.inf)]
+)
 def test_rates_that_cannot_be(rate, burstiness):
     with pytest.raises(ConfigError, match=r"--(request-rate|burstiness)"):
         arrivals(3, rate=rate, burstiness=burstiness, seed=0)

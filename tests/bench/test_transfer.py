@@ -1,4 +1,5 @@
-"""What `baton bench transfer` reads: the ranges of a handoff, applied to real pools, and the picture of its figures."""
+"""What `baton bench transfer` reads: the ranges of a handoff, applied to real pools, and the
+picture of its figures."""
 
 import msgspec
 import numpy as np
@@ -10,7 +11,16 @@ from baton.core.handoff.seal import block_sums
 from baton.core.memory.state import DType
 from baton.dev.bench.transfer import show
 from baton.dev.bench.transfer.figures import Figures, Slices
-from baton.dev.bench.transfer.layout import GROUP, PARTS, Case, Geometry, Handoff, Layout, Pages, Side
+from baton.dev.bench.transfer.layout import (
+    GROUP,
+    PARTS,
+    Case,
+    Geometry,
+    Handoff,
+    Layout,
+    Pages,
+    Side,
+)
 
 SMALL = Geometry(layers=4, kv_heads=4, head_dim=2, dtype=DType.BF16)
 SIDES = [
@@ -43,7 +53,9 @@ def test_what_is_read_has_the_seals_of_the_source(sides, tokens, pages):
     moved = 0
     for leg in h.plan.legs:
         for c in h.bind()[leg.index]:
-            for s, t, n in zip(c.source.tolist(), c.target.tolist(), c.nbytes.tolist(), strict=True):
+            for s, t, n in zip(
+                c.source.tolist(), c.target.tolist(), c.nbytes.tolist(), strict=True
+            ):
                 assert 0 <= s <= source[leg.source].size - n
                 assert 0 <= t <= target[leg.target].size - n
                 target[leg.target][t : t + n] = source[leg.source][s : s + n]
@@ -51,15 +63,22 @@ def test_what_is_read_has_the_seals_of_the_source(sides, tokens, pages):
     numbers = np.arange(h.case.blocks)
     ends = (source, sides[0], h.plan.source), (target, sides[1], h.plan.target)
     theirs, ours = (
-        [block_sums(p, place, GROUP, h.slots(side, numbers), numbers, 0) for p, place in zip(held, places, strict=True)]
+        [
+            block_sums(p, place, GROUP, h.slots(side, numbers), numbers, 0)
+            for p, place in zip(held, places, strict=True)
+        ]
         for held, side, places in ends
     )
     for leg in h.plan.legs:
         mine = h.blocks(leg)
         sent = leg_seals(theirs[leg.source][mine], h.plan.source_units(leg, GROUP))
-        assert np.array_equal(leg_seals(ours[leg.target][mine], h.plan.target_units(leg, GROUP)), sent)
+        assert np.array_equal(
+            leg_seals(ours[leg.target][mine], h.plan.target_units(leg, GROUP)), sent
+        )
     assert moved == h.case.blocks * sum(p.block_bytes(GROUP) for p in h.plan.target)
-    assert moved <= min(pool[0].size for pool in (source, target)), "one range of all that moves fits both ranks 0"
+    assert moved <= min(pool[0].size for pool in (source, target)), (
+        "one range of all that moves fits both ranks 0"
+    )
 
 
 def test_pages_lie_apart_in_both_pools_when_scattered_and_together_when_not():
@@ -68,7 +87,11 @@ def test_pages_lie_apart_in_both_pools_when_scattered_and_together_when_not():
     assert [c.nbytes.size for c in scattered.bind()[0]] == [16]
     assert sorted(scattered.source_pages) != list(range(16)), "drawn from the whole pool"
     assert list(scattered.source_pages) != list(scattered.target_pages)
-    assert adjacent.ranges_before_merging() == scattered.ranges_before_merging() == 16 * SMALL.layers * SMALL.kv_heads
+    assert (
+        adjacent.ranges_before_merging()
+        == scattered.ranges_before_merging()
+        == 16 * SMALL.layers * SMALL.kv_heads
+    )
 
 
 @pytest.mark.parametrize("pages", Pages)
@@ -136,7 +159,19 @@ def test_the_tables_show_every_figure_and_what_is_void(capsys):
 
     paper().print(show.tables([FIGURES], void_below=12.6))
     out = capsys.readouterr().out
-    wanted = ["tp1 -> tp4 pp2", "2,048", "16 -> 64", "268.4", "512", "32,768", "10.00", "12.50 void", "0.80", "14.25", "131,072"]
+    wanted = [
+        "tp1 -> tp4 pp2",
+        "2,048",
+        "16 -> 64",
+        "268.4",
+        "512",
+        "32,768",
+        "10.00",
+        "12.50 void",
+        "0.80",
+        "14.25",
+        "131,072",
+    ]
     wanted += ["1.75", "9.50", "26.5", "27.5", "321", "27.5", "22.2"]
     assert [w for w in wanted if w not in out] == []
     paper().print(show.tables([FIGURES], void_below=12.4))

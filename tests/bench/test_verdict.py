@@ -14,7 +14,9 @@ SLOS = {"ttft": 1000.0}
 def run(good, bad=0):
     """Ten seconds in which so many requests met the SLO, and so many did not."""
     waits = [0.5] * good + [2.0] * bad
-    return summarize([RequestOutcome(due=0, sent=0, ended=10, times=(w,), output_tokens=1) for w in waits], SLOS)
+    return summarize(
+        [RequestOutcome(due=0, sent=0, ended=10, times=(w,), output_tokens=1) for w in waits], SLOS
+    )
 
 
 def point(split, unified, *, prompt=128, concurrency=1):
@@ -43,7 +45,9 @@ def test_a_cross_over_is_where_all_before_is_not_split_and_nothing_after_is_anyt
     fits = [
         i
         for i in range(len(winners))
-        if winners[i] is Winner.SPLIT and Winner.SPLIT not in winners[:i] and set(winners[i:]) <= {Winner.SPLIT, Winner.NEITHER}
+        if winners[i] is Winner.SPLIT
+        and Winner.SPLIT not in winners[:i]
+        and set(winners[i:]) <= {Winner.SPLIT, Winner.NEITHER}
     ]
     assert crossing(winners) == (fits[0] if fits else None)
 
@@ -65,10 +69,16 @@ def test_cross_overs_are_told_by_prompt_length_from_the_lightest_load_on():
 
 
 def test_the_verdict_in_a_sentence():
-    points = [point(30, 10, concurrency=8), point(20, 18, concurrency=32), point(5, 10), point(0, 0, prompt=9)]
+    points = [
+        point(30, 10, concurrency=8),
+        point(20, 18, concurrency=32),
+        point(5, 10),
+        point(0, 0, prompt=9),
+    ]
     assert sentence(points) == (
         "Disaggregation pays at 2 of 3 loads and costs at 1; most at 128 tokens, 8 at once "
-        "(goodput 3.00 against 1.00 a second, x3.00); least at 128 tokens, 1 at once (goodput 0.50 against 1.00 a second, x0.50)."
+        "(goodput 3.00 against 1.00 a second, x3.00); least at 128 tokens, 1 at once "
+        "(goodput 0.50 against 1.00 a second, x0.50)."
     )
     assert sentence([point(0, 0)]).startswith("No verdict")
     assert "unified 0" in sentence([point(4, 0)])

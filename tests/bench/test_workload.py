@@ -21,7 +21,9 @@ def lines(path, *rows):
 def test_random_lengths_stay_in_their_range(length, output, ratio, seed):
     shape = Shape(seed=seed, low=7, high=11)
     items = random_items(5, input_len=length, output_len=output, range_ratio=ratio, shape=shape)
-    assert items == random_items(5, input_len=length, output_len=output, range_ratio=ratio, shape=shape)
+    assert items == random_items(
+        5, input_len=length, output_len=output, range_ratio=ratio, shape=shape
+    )
     for item in items:
         assert length * (1 - ratio) - 0.5 <= len(item.prompt) <= length * (1 + ratio) + 0.5
         assert 1 <= item.output_tokens <= output * (1 + ratio) + 0.5
@@ -29,7 +31,12 @@ def test_random_lengths_stay_in_their_range(length, output, ratio, seed):
 
 
 def test_random_prompts_differ_from_one_another_and_by_seed():
-    one, two = (random_items(4, input_len=8, output_len=1, range_ratio=0, shape=Shape(seed=s, low=0, high=9999)) for s in (0, 1))
+    one, two = (
+        random_items(
+            4, input_len=8, output_len=1, range_ratio=0, shape=Shape(seed=s, low=0, high=9999)
+        )
+        for s in (0, 1)
+    )
     assert len({i.prompt for i in one + two}) == 8
 
 
@@ -65,7 +72,10 @@ def test_scaled_traces_keep_what_they_share(tmp_path):
 def test_azure(tmp_path):
     path = tmp_path / "t.csv"
     head = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
-    path.write_text(head + "2023-11-16 18:17:03.9799600,48,10\n2023-11-16 18:17:04.4799600,31,8\n2023-11-16 18:17:05.0,1,1\n")
+    path.write_text(
+        head + "2023-11-16 18:17:03.9799600,48,10\n2023-11-16 "
+        "18:17:04.4799600,31,8\n2023-11-16 18:17:05.0,1,1\n"
+    )
     a, b = file_items("azure", path, 2, SHAPE)
     assert [(len(i.prompt), i.output_tokens) for i in (a, b)] == [(48, 10), (31, 8)]
     assert (a.at_s, b.at_s) == (0.0, pytest.approx(0.5, abs=1e-6))
@@ -73,7 +83,9 @@ def test_azure(tmp_path):
 
 
 def test_prompts_of_a_file(tmp_path):
-    path = lines(tmp_path / "p", {"prompt": "hello"}, {"prompt": [1, 2], "output_tokens": 3, "more": 1})
+    path = lines(
+        tmp_path / "p", {"prompt": "hello"}, {"prompt": [1, 2], "output_tokens": 3, "more": 1}
+    )
     assert file_items("custom", path, None, SHAPE) == [Item("hello", 128), Item((1, 2), 3)]
 
 
@@ -83,8 +95,16 @@ def test_prompts_of_a_file(tmp_path):
         ("custom", '{"prompt": "a"}\n{"prompt": 5}\n', ["line 2", "prompt"]),
         ("mooncake", "nonsense\n", ["line 1"]),
         ("mooncake", '\n{"input_length": 5}\n', ["line 2", "output_length"]),
-        ("azure", "TIMESTAMP,ContextTokens\n2023-11-16 18:17:03,5\n", ["line 2", "GeneratedTokens"]),
-        ("azure", "TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,5,5\n", ["line 2", "yesterday"]),
+        (
+            "azure",
+            "TIMESTAMP,ContextTokens\n2023-11-16 18:17:03,5\n",
+            ["line 2", "GeneratedTokens"],
+        ),
+        (
+            "azure",
+            "TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,5,5\n",
+            ["line 2", "yesterday"],
+        ),
         ("custom", "", ["no requests"]),
         ("sharegpt", "", ["--dataset-name sharegpt", "custom", "mooncake", "azure"]),
     ],

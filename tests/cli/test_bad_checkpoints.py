@@ -1,4 +1,5 @@
-"""Checkpoints that cannot be served, given to the command as an operator would: exit code 2 and one line that says why."""
+"""Checkpoints that cannot be served, given to the command as an operator would: exit code 2 and one
+line that says why."""
 
 import json
 from collections.abc import Callable
@@ -47,14 +48,23 @@ def tensor(change: Callable[[torch.Tensor], torch.Tensor | None]) -> Spoil:
 def file_into_parts(path: Path) -> None:
     """An index that names two files, of which one is not there."""
     (path / "model.safetensors").rename(path / "model-00001-of-00002.safetensors")
-    placed = {DOWN: "model-00002-of-00002.safetensors", "model.norm.weight": "model-00001-of-00002.safetensors"}
+    placed = {
+        DOWN: "model-00002-of-00002.safetensors",
+        "model.norm.weight": "model-00001-of-00002.safetensors",
+    }
     (path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": placed}))
 
 
 WORKER: dict[str, tuple[Spoil, list[str]]] = {
-    "architecture": (config(architectures=["MambaForCausalLM"]), ["MambaForCausalLM", "LlamaForCausalLM", "Phi3ForCausalLM"]),
+    "architecture": (
+        config(architectures=["MambaForCausalLM"]),
+        ["MambaForCausalLM", "LlamaForCausalLM", "Phi3ForCausalLM"],
+    ),
     "no architecture": (config(architectures=None, model_type="odd"), ["odd", "LlamaForCausalLM"]),
-    "quantised": (config(quantization_config={"quant_method": "awq", "bits": 4}), ["awq", "bfloat16"]),
+    "quantised": (
+        config(quantization_config={"quant_method": "awq", "bits": 4}),
+        ["awq", "bfloat16"],
+    ),
     "no config": (remove("config.json"), ["config.json"]),
     "config cut short": (cut("config.json", 40), ["config.json"]),
     "field": (config(num_attention_heads="four"), ["num_attention_heads", "four"]),
@@ -85,15 +95,26 @@ def refused(argv: list[str], words: list[str], capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize("case", WORKER)
-def test_a_worker_says_why_it_cannot_serve_a_checkpoint(tmp_path: Path, case: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_worker_says_why_it_cannot_serve_a_checkpoint(
+    tmp_path: Path, case: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     spoil, words = WORKER[case]
     spoil(make_tiny(tmp_path))
-    argv = ["worker", "--gateway=tcp://127.0.0.1:1", "--role=decode", "--kv-pages=4", "--fabric=shm", str(tmp_path)]
+    argv = [
+        "worker",
+        "--gateway=tcp://127.0.0.1:1",
+        "--role=decode",
+        "--kv-pages=4",
+        "--fabric=shm",
+        str(tmp_path),
+    ]
     refused(argv, words, capsys)
 
 
 @pytest.mark.parametrize("case", GATEWAY)
-def test_a_gateway_says_why_it_has_no_tokenizer(tmp_path: Path, case: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_gateway_says_why_it_has_no_tokenizer(
+    tmp_path: Path, case: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     spoil, words = GATEWAY[case]
     spoil(make_tiny(tmp_path))
     refused(["gateway", "--port", "0", str(tmp_path)], words, capsys)

@@ -1,7 +1,7 @@
 """Starts that cannot be, through the command itself, in processes of their own.
 
-Each ends by itself with one line on stderr that names the value, the limit and what to do, exit code 2 and no traceback,
-and leaves nothing: no process, no file, no port that stays taken.
+Each ends by itself with one line on stderr that names the value, the limit and what to do, exit
+code 2 and no traceback, and leaves nothing: no process, no file, no port that stays taken.
 """
 
 import json
@@ -34,12 +34,14 @@ CONFIG = {
     "torch_dtype": "float32",
 }
 MAIN = "from baton.cli.main import main; main()"
-WITHOUT_NIXL = f"import sys; sys.modules |= dict.fromkeys({PACKAGES!r}); {MAIN}"  # as if it were not installed
+# as if it were not installed
+WITHOUT_NIXL = f"import sys; sys.modules |= dict.fromkeys({PACKAGES!r}); {MAIN}"
 ENDS_S = 60  # far beyond what any of them takes: a bound on a test that hangs
 
 
 class Start(NamedTuple):
-    """A command line, and what its last line on stderr must hold. quick: that is its only line, said before anything starts."""
+    """A command line, and what its last line on stderr must hold. quick: that is its only line,
+    said before anything starts."""
 
     argv: tuple[str, ...]
     words: tuple[str, ...]
@@ -71,55 +73,96 @@ CHECKPOINTS: dict[str, tuple[dict[str, object], Callable[[bytes], bytes]]] = {
     "none": ({}, lambda weights: b""),
 }
 FILES = {"a.toml": "kv-memry = '1GiB'", "b.toml": "port = = 1", "c.toml": "port = true"}
-SERVE, WORKER, GATEWAY = ("serve", "fine"), ("worker", "--gateway=tcp://127.0.0.1:1"), ("gateway", "fine", "--port=0")
+SERVE, WORKER, GATEWAY = (
+    ("serve", "fine"),
+    ("worker", "--gateway=tcp://127.0.0.1:1"),
+    ("gateway", "fine", "--port=0"),
+)
 
 # TAKEN is a port of loopback; the commands run in a directory that holds CHECKPOINTS and FILES
 STARTS: dict[str, Start] = {
-    "missing directory": Start(("serve", "/no/such/model"), ("/no/such/model", "no such directory", "Hub id")),
+    "missing directory": Start(
+        ("serve", "/no/such/model"), ("/no/such/model", "no such directory", "Hub id")
+    ),
     "unsupported architecture": Start(
-        ("serve", "mamba", "--port=0"), ("MambaForCausalLM", "LlamaForCausalLM", "Qwen3ForCausalLM"), quick=False
+        ("serve", "mamba", "--port=0"),
+        ("MambaForCausalLM", "LlamaForCausalLM", "Qwen3ForCausalLM"),
+        quick=False,
     ),
     "quantised": Start(("serve", "awq"), ("quantised with awq", "bfloat16", "GGUF")),
-    "truncated weights": Start(("serve", "cut"), ("cut/model.safetensors", "1000 bytes", "damaged", "fetch it again")),
-    "corrupt weights": Start(("serve", "bad"), ("bad/model.safetensors", "damaged", "fetch it again")),
-    "empty weights": Start(("serve", "none"), ("none/model.safetensors", "0 bytes", "fetch it again")),
-    "truncated weights of a worker": Start((*WORKER, "cut"), ("cut/model.safetensors", "1000 bytes", "fetch it again")),
+    "truncated weights": Start(
+        ("serve", "cut"), ("cut/model.safetensors", "1000 bytes", "damaged", "fetch it again")
+    ),
+    "corrupt weights": Start(
+        ("serve", "bad"), ("bad/model.safetensors", "damaged", "fetch it again")
+    ),
+    "empty weights": Start(
+        ("serve", "none"), ("none/model.safetensors", "0 bytes", "fetch it again")
+    ),
+    "truncated weights of a worker": Start(
+        (*WORKER, "cut"), ("cut/model.safetensors", "1000 bytes", "fetch it again")
+    ),
     "port in use": Start((*SERVE, "--port=TAKEN"), ("127.0.0.1:TAKEN", "in use", "--port")),
-    "control address in use": Start((*GATEWAY, "--control=tcp://127.0.0.1:TAKEN"), ("127.0.0.1:TAKEN", "in use", "--control")),
-    "control for all without a secret": Start((*GATEWAY, "--control=tcp://0.0.0.0:0"), ("0.0.0.0", "--secret")),
-    "pools beyond the machine": Start((*SERVE, "--kv-memory=100TiB"), ("200 TiB", "available", "--kv-memory", "decode-0")),
-    "a worker's pool beyond the machine": Start((*WORKER, "fine", "--kv-memory=100TiB"), ("100 TiB", "available", "--kv-memory")),
+    "control address in use": Start(
+        (*GATEWAY, "--control=tcp://127.0.0.1:TAKEN"), ("127.0.0.1:TAKEN", "in use", "--control")
+    ),
+    "control for all without a secret": Start(
+        (*GATEWAY, "--control=tcp://0.0.0.0:0"), ("0.0.0.0", "--secret")
+    ),
+    "pools beyond the machine": Start(
+        (*SERVE, "--kv-memory=100TiB"), ("200 TiB", "available", "--kv-memory", "decode-0")
+    ),
+    "a worker's pool beyond the machine": Start(
+        (*WORKER, "fine", "--kv-memory=100TiB"), ("100 TiB", "available", "--kv-memory")
+    ),
     "fabric that is not installed": Start(
-        (*SERVE, "--fabric=nixl"), ("fabric nixl", "pip install", "work here: shm"), main=WITHOUT_NIXL
+        (*SERVE, "--fabric=nixl"),
+        ("fabric nixl", "pip install", "work here: shm"),
+        main=WITHOUT_NIXL,
     ),
     "longer than the model": Start(
-        (*WORKER, "fine", "--max-model-len=129"), ("--max-model-len 129", "128 positions"), quick=False
+        (*WORKER, "fine", "--max-model-len=129"),
+        ("--max-model-len 129", "128 positions"),
+        quick=False,
     ),
     "page size": Start((*SERVE, "--page-size=20"), ("20 tokens", "multiple of 16")),
     "missing secret": Start((*SERVE, "--secret=/no/secret"), ("/no/secret", "No such file")),
-    "TOML with an unknown flag": Start((*SERVE, "--config=a.toml"), ("a.toml", "kv-memry", "did you mean kv-memory")),
+    "TOML with an unknown flag": Start(
+        (*SERVE, "--config=a.toml"), ("a.toml", "kv-memry", "did you mean kv-memory")
+    ),
     "no TOML": Start((*SERVE, "--config=b.toml"), ("b.toml", "not TOML", "line 1")),
-    "TOML with a value of another type": Start((*SERVE, "--config=c.toml"), ("c.toml: port = True", "true and false")),
+    "TOML with a value of another type": Start(
+        (*SERVE, "--config=c.toml"), ("c.toml: port = True", "true and false")
+    ),
     "missing TOML": Start((*SERVE, "--config=no.toml"), ("no.toml", "No such file")),
     "override that is not JSON": Start(
-        (*SERVE, "--override-generation-config=temperature"), ("--override-generation-config 'temperature'", "not JSON")
+        (*SERVE, "--override-generation-config=temperature"),
+        ("--override-generation-config 'temperature'", "not JSON"),
     ),
     "override of an unknown key": Start(
-        (*GATEWAY, '--override-generation-config={"top": 1}'), ("--override-generation-config", '"top"', "did you mean top_")
+        (*GATEWAY, '--override-generation-config={"top": 1}'),
+        ("--override-generation-config", '"top"', "did you mean top_"),
     ),
     "override beyond its limit": Start(
-        (*SERVE, '--override-generation-config={"temperature": -1}'), ("temperature = -1", "greater than or equal to 0")
+        (*SERVE, '--override-generation-config={"temperature": -1}'),
+        ("temperature = -1", "greater than or equal to 0"),
     ),
-    "folder without a generation config": Start((*SERVE, "--generation-config=mute"), ("mute", "auto, vllm, or a folder")),
+    "folder without a generation config": Start(
+        (*SERVE, "--generation-config=mute"), ("mute", "auto, vllm, or a folder")
+    ),
     "a model's generation config beyond its limits": Start(
-        ("gateway", "hot", "--port=0"), ("hot/generation_config.json", "temperature = -1", "--generation-config vllm")
+        ("gateway", "hot", "--port=0"),
+        ("hot/generation_config.json", "temperature = -1", "--generation-config vllm"),
     ),
-    "no tokenizer": Start(("gateway", "mute", "--port=0"), ("mute/tokenizer.json", "does not exist")),
+    "no tokenizer": Start(
+        ("gateway", "mute", "--port=0"), ("mute/tokenizer.json", "does not exist")
+    ),
 }
 
 
 def prepare(home: Path) -> None:
-    """Checkpoints of a Llama as small as they come, enough for whatever looks at config and headers, and config files."""
+    """Checkpoints of a Llama as small as they come, enough for whatever looks at config and
+    headers, and config files."""
     for name, (changes, spoil) in CHECKPOINTS.items():
         (home / name).mkdir()
         if name != "mute":
@@ -155,7 +198,9 @@ def run_to_its_end(case: Start, home: Path, ports: dict[str, str]) -> Ended:
         )
         try:
             out, err = process.communicate(timeout=ENDS_S)
-            left = [f"process {p}" for p in in_session(process.pid)] + [f"file {name}" for name in os.listdir(scratch)]
+            left = [f"process {p}" for p in in_session(process.pid)] + [
+                f"file {name}" for name in os.listdir(scratch)
+            ]
         except subprocess.TimeoutExpired:
             left = [f"it did not end in {ENDS_S} s"]
             for one in (*in_session(process.pid), process):
@@ -174,7 +219,9 @@ def in_session(leader: int) -> list[psutil.Process]:
         except ProcessLookupError:
             return 0
 
-    return [psutil.Process(pid) for pid in psutil.pids() if pid != leader and session(pid) == leader]
+    return [
+        psutil.Process(pid) for pid in psutil.pids() if pid != leader and session(pid) == leader
+    ]
 
 
 @pytest.fixture(scope="module")

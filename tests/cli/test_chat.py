@@ -40,20 +40,50 @@ def messages(script):
 
 def test_answers_go_to_stdout_and_timing_to_stderr(talk):
     script = Script({8: HELLO})
-    found = talk(script, ["hi", "", "again"], "--system", "Be brief.", "--temperature", "0", "--top-p", "0.5", "--seed", "3")
+    found = talk(
+        script,
+        ["hi", "", "again"],
+        "--system",
+        "Be brief.",
+        "--temperature",
+        "0",
+        "--top-p",
+        "0.5",
+        "--seed",
+        "3",
+    )
     assert found.out == "Hello!\nHello!\n"
-    assert len(re.findall(r"^\[TTFT \d+ ms, 5 tokens, \d+\.\d tokens/s\]$", found.err, re.MULTILINE)) == 2
+    assert (
+        len(re.findall(r"^\[TTFT \d+ ms, 5 tokens, \d+\.\d tokens/s\]$", found.err, re.MULTILINE))
+        == 2
+    )
     first = [("system", "Be brief."), ("user", "hi")]
     assert messages(script) == [first, [*first, ("assistant", "Hello!"), ("user", "again")]]
-    common = {"model": "the-model", "stream": True, "max_tokens": 8, "temperature": 0, "top_p": 0.5, "seed": 3}
+    common = {
+        "model": "the-model",
+        "stream": True,
+        "max_tokens": 8,
+        "temperature": 0,
+        "top_p": 0.5,
+        "seed": 3,
+    }
     assert common.items() <= script.asked[0].items()
     assert "top_k" not in script.asked[0]
 
 
 def test_commands(talk):
     script = Script({8: HELLO})
-    found = talk(script, ["one", "/reset", "two", "/system Sing.", "three", "/bogus", "/help", "/exit", "four"], "--model", "m")
-    assert messages(script) == [[("user", "one")], [("user", "two")], [("system", "Sing."), ("user", "three")]]
+    found = talk(
+        script,
+        ["one", "/reset", "two", "/system Sing.", "three", "/bogus", "/help", "/exit", "four"],
+        "--model",
+        "m",
+    )
+    assert messages(script) == [
+        [("user", "one")],
+        [("user", "two")],
+        [("system", "Sing."), ("user", "three")],
+    ]
     assert "no command /bogus" in found.err
     assert "/reset forgets" in found.out
 
@@ -67,7 +97,10 @@ def test_a_path_is_a_message(talk):
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        ((400, '{"error": {"message": "max_tokens is 8, the limit 4"}}'), "baton: 400: max_tokens is 8, the limit 4"),
+        (
+            (400, '{"error": {"message": "max_tokens is 8, the limit 4"}}'),
+            "baton: 400: max_tokens is 8, the limit 4",
+        ),
         ((502, "bad gateway"), "baton: 502: bad gateway"),
         ([ROLE], "baton: the stream ended early"),
         ([event(error={"message": "worker lost"})], "baton: worker lost"),
@@ -90,7 +123,10 @@ def test_an_answer_that_breaks_off_is_kept_as_far_as_it_came(talk):
 
 
 def test_a_limit_is_said(talk):
-    assert "max_tokens reached" in talk(Script({8: [piece("x", finish_reason="length"), DONE]}), ["hi"]).err
+    assert (
+        "max_tokens reached"
+        in talk(Script({8: [piece("x", finish_reason="length"), DONE]}), ["hi"]).err
+    )
 
 
 def test_nobody_there_is_one_line(capsys):
@@ -101,9 +137,20 @@ def test_nobody_there_is_one_line(capsys):
 def test_ctrl_c_ends_the_answer_and_at_the_prompt_the_program():
     script = Script({8: [ROLE, piece("Hel"), b"hang"]})
     with serving(script) as url:
-        command = [sys.executable, "-m", "baton.cli.main", "chat", "--url", url, "--max-tokens", "8"]
+        command = [
+            sys.executable,
+            "-m",
+            "baton.cli.main",
+            "chat",
+            "--url",
+            url,
+            "--max-tokens",
+            "8",
+        ]
         pipe = subprocess.PIPE
-        with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, bufsize=0) as chat:
+        with subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, bufsize=0
+        ) as chat:
             chat.stdin.write("hi\n")
             assert chat.stdout.read(3) == "Hel"
             chat.send_signal(signal.SIGINT)

@@ -14,7 +14,9 @@ def planned(monkeypatch):
     seen = []
     monkeypatch.setattr(processes, "run_worker", seen.append)
     monkeypatch.setattr(processes, "run_gateway", seen.append)
-    monkeypatch.setattr(serve, "supervise", lambda front, workers: seen.extend([front, *workers]) or 0)
+    monkeypatch.setattr(
+        serve, "supervise", lambda front, workers: seen.extend([front, *workers]) or 0
+    )
     return seen
 
 
@@ -40,7 +42,14 @@ def test_a_file_is_the_same_as_flags_and_flags_win(checkpoint, config, planned):
         gateway = ["tcp://127.0.0.1:1", "tcp://127.0.0.1:2"]
         log-level = "error"
     """
-    flags = [str(checkpoint), "--kv-memory=3MiB", "--max-num-seqs=7", "--seal=off", WORKER, "--gateway=tcp://127.0.0.1:2"]
+    flags = [
+        str(checkpoint),
+        "--kv-memory=3MiB",
+        "--max-num-seqs=7",
+        "--seal=off",
+        WORKER,
+        "--gateway=tcp://127.0.0.1:2",
+    ]
     assert run(["worker", "--config", config(text)]) == 0
     assert run(["worker", *flags, "--log-level=error"]) == 0
     assert run(["worker", "--max-num-seqs=9", "--config", config(text), WORKER]) == 0
@@ -50,10 +59,18 @@ def test_a_file_is_the_same_as_flags_and_flags_win(checkpoint, config, planned):
 
 
 def test_a_file_of_a_service(checkpoint, config, planned):
-    text = f'model-path = "{checkpoint}"\nport = 0\ndecode = 2\nskip-server-warmup = true\napi-key = "k"\n'
+    text = (
+        f'model-path = "{checkpoint}"\nport = 0\ndecode = 2\nskip-server-warmup = '
+        f'true\napi-key = "k"\n'
+    )
     assert run(["serve", "--config", config(text)]) == 0
     front, *workers = planned
-    assert (len(workers), front.skip_server_warmup, front.api_keys, front.model) == (3, True, ("k",), str(checkpoint))
+    assert (len(workers), front.skip_server_warmup, front.api_keys, front.model) == (
+        3,
+        True,
+        ("k",),
+        str(checkpoint),
+    )
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,11 @@ def states(obstacles, tried):
 def test_of_fabrics():
     here = {"shm": "", "nixl": ""}
     missing = {"shm": "", "nixl": "not installed: pip install x"}
-    assert states(here, {"shm": WELL, "nixl": WELL}) == {"shm": State.OK, "nixl": State.OK, "CMA": State.OK}
+    assert states(here, {"shm": WELL, "nixl": WELL}) == {
+        "shm": State.OK,
+        "nixl": State.OK,
+        "CMA": State.OK,
+    }
     assert states(missing, {"shm": WELL}) == {"shm": State.OK, "nixl": State.OK, "CMA": State.OK}
     broken = Tried(ProbeResult(why="2 of 9 bytes differ"))
     assert states(here, {"shm": WELL, "nixl": broken})["nixl"] is State.PROBLEM
@@ -100,7 +104,10 @@ def test_of_fabrics():
     }
     walled = Tried(ProbeResult(cma="Operation not permitted"))
     assert states(missing, {"shm": walled})["CMA"] is State.WARNING
-    assert states({"shm": "", "mooncake": "does not load: libx"}, {"shm": WELL})["mooncake"] is State.WARNING
+    assert (
+        states({"shm": "", "mooncake": "does not load: libx"}, {"shm": WELL})["mooncake"]
+        is State.WARNING
+    )
     remedies = [f.remedy for f in judge(missing, {"shm": WELL})]
     assert "pip install x" in remedies
 
@@ -172,7 +179,9 @@ def test_the_process_that_dies_is_a_finding(monkeypatch):
     assert "ended with status 1" in attempt("shm").found.why
 
 
-@pytest.mark.parametrize(("why", "code", "state"), [("", 0, ("ok", "warning")), ("torn", 1, ("problem",))])
+@pytest.mark.parametrize(
+    ("why", "code", "state"), [("", 0, ("ok", "warning")), ("torn", 1, ("problem",))]
+)
 def test_the_exit_code_and_json(monkeypatch, capsys, why, code, state):
     monkeypatch.setattr(fabrics, "attempt", lambda *_, **__: Tried(ProbeResult(why=why)))
     assert run(["doctor", "--json", "--port", "0"]) == code
@@ -185,7 +194,11 @@ def test_for_people(monkeypatch, capsys):
     monkeypatch.setattr(fabrics, "attempt", lambda *_, **__: Tried(ProbeResult(why="torn")))
     assert run(["doctor", "--port", "0"]) == 1
     out = capsys.readouterr().out
-    assert [word for word in ("installed", "machine", "fabrics", "problem", "torn", "-> ") if word not in out] == []
+    assert [
+        word
+        for word in ("installed", "machine", "fabrics", "problem", "torn", "-> ")
+        if word not in out
+    ] == []
 
 
 def test_a_port_in_use(free_port):

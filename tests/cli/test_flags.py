@@ -11,7 +11,15 @@ from typer.exceptions import TyperException
 from baton.cli.flags import Given, with_flags
 from baton.cli.main import commands
 from baton.core.errors import ConfigError
-from baton.ports.flag import ENGINE, MEMORY, ONE_OR_MORE, Flag, NumberLimits, require_limits, settings_of
+from baton.ports.flag import (
+    ENGINE,
+    MEMORY,
+    ONE_OR_MORE,
+    Flag,
+    NumberLimits,
+    require_limits,
+    settings_of,
+)
 from baton.ports.written import pair, size
 
 
@@ -22,15 +30,26 @@ class Inner(msgspec.Struct, frozen=True, kw_only=True):
 class Both(msgspec.Struct, frozen=True, kw_only=True):
     needed: Annotated[str, Flag("It has no default.", ENGINE)]
     decided: str
-    address: Annotated[str, Flag("Found out unless given.", ENGINE, default="the route's", by_hand=True)]
+    address: Annotated[
+        str, Flag("Found out unless given.", ENGINE, default="the route's", by_hand=True)
+    ]
     level: Annotated[Literal["low", "high"], Flag("One of two.", ENGINE)] = "low"
-    order: Annotated[tuple[str, ...], Flag("Words that mean values.", ENGINE, choices={"all": ("a", "b"), "a": ("a",)})] = (
+    order: Annotated[
+        tuple[str, ...],
+        Flag("Words that mean values.", ENGINE, choices={"all": ("a", "b"), "a": ("a",)}),
+    ] = (
         "a",
         "b",
     )
-    nbytes: Annotated[int | None, Flag("A size.", MEMORY, ("--memory", "--mem"), read=size, default="1GiB")] = None
-    pairs: Annotated[dict[str, str], Flag("Several.", MEMORY, ("--pair",), read=pair, repeated=True)] = {}
-    wait_s: Annotated[float, Flag("A time.", MEMORY, limits=NumberLimits(1, 9, "seconds", zero_is_off=True))] = 3.0
+    nbytes: Annotated[
+        int | None, Flag("A size.", MEMORY, ("--memory", "--mem"), read=size, default="1GiB")
+    ] = None
+    pairs: Annotated[
+        dict[str, str], Flag("Several.", MEMORY, ("--pair",), read=pair, repeated=True)
+    ] = {}
+    wait_s: Annotated[
+        float, Flag("A time.", MEMORY, limits=NumberLimits(1, 9, "seconds", zero_is_off=True))
+    ] = 3.0
     count: Annotated[int, Flag("How many.", MEMORY, limits=ONE_OR_MORE)] = 1
     inner: Inner = Inner()
 
@@ -65,7 +84,16 @@ def test_what_is_not_given_is_the_structs_default():
 
 
 def test_what_is_given_is_read_as_its_field_wants_it():
-    flags = ["--needed=n", "--address=h", "--level=high", "--order=a", "--mem=2KiB", "--pair=k=v", "--pair=l=w", "--wait=0"]
+    flags = [
+        "--needed=n",
+        "--address=h",
+        "--level=high",
+        "--order=a",
+        "--mem=2KiB",
+        "--pair=k=v",
+        "--pair=l=w",
+        "--wait=0",
+    ]
     name, given = called("me", *flags, "--count=3", "--tcp-streams=4")
     assert name == "me"
     assert given.make(Both, decided="d") == Both(

@@ -24,10 +24,15 @@ print(sum(twice.stats.cache_hits.values()), twice.stats.cache_path)
 
 
 class Machine:
-    """A program and a home, of which a test says what can be written; root may write everywhere, so it is pretended."""
+    """A program and a home, of which a test says what can be written; root may write everywhere, so
+    it is pretended."""
 
     def __init__(self, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.program, self.home, self.temporary = base / "site" / "baton", base / "home", base / "tmp"
+        self.program, self.home, self.temporary = (
+            base / "site" / "baton",
+            base / "home",
+            base / "tmp",
+        )
         self.read_only: list[Path] = []
         for directory in (*(self.program / package for package in PACKAGES), self.temporary):
             directory.mkdir(parents=True, exist_ok=True)
@@ -38,13 +43,21 @@ class Machine:
         monkeypatch.setattr(kernel_cache.tempfile, "tempdir", str(self.temporary))
         writable = kernel_cache._writable
         monkeypatch.setattr(
-            kernel_cache, "_writable", lambda d: not any(d.is_relative_to(r) for r in self.read_only) and writable(d)
+            kernel_cache,
+            "_writable",
+            lambda d: not any(d.is_relative_to(r) for r in self.read_only) and writable(d),
         )
 
     def compile(self, cache: Path | None = None) -> tuple[int, Path]:
         """(kernels found compiled, where), in a process of its own."""
         environment = os.environ | ({VARIABLE: str(cache)} if cache is not None else {})
-        said = subprocess.run([sys.executable, self.kernel], env=environment, capture_output=True, text=True, check=True).stdout
+        said = subprocess.run(
+            [sys.executable, self.kernel],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
         hits, _, place = said.strip().partition(" ")
         return int(hits), Path(place)
 
@@ -65,7 +78,8 @@ def test_what_was_compiled_at_the_installation_is_found_in_the_users_cache(machi
     assert machine.compile()[0] == 0
     machine.read_only = [machine.program]
     assert provide_cache(machine.program) is None
-    hits, place = machine.compile(machine.home / "numba")  # where numba would look: the program can be written in truth
+    # where numba would look: the program can be written in truth
+    hits, place = machine.compile(machine.home / "numba")
     assert (hits, place.parent) == (1, machine.home / "numba")
 
 
@@ -99,7 +113,9 @@ def test_what_is_there_already_is_left_alone(machine):
     provide_cache(machine.program)
     assert before
     assert {f: f.stat().st_ino for f in machine.home.rglob("*.nb?")} == before
-    assert {f.suffix for f in machine.home.rglob("*") if f.is_file()} == {".nbi", ".nbc"}, "no half-made file is left"
+    assert {f.suffix for f in machine.home.rglob("*") if f.is_file()} == {".nbi", ".nbc"}, (
+        "no half-made file is left"
+    )
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o750, 0o702])
@@ -109,7 +125,9 @@ def test_a_directory_that_others_can_write_is_not_trusted(machine, mode):
     directory.mkdir()
     directory.chmod(mode)
     machine.read_only = [machine.program, machine.home]
-    with pytest.raises(ConfigError, match=f"{directory.name} can be written by others.*{VARIABLE}=DIRECTORY"):
+    with pytest.raises(
+        ConfigError, match=f"{directory.name} can be written by others.*{VARIABLE}=DIRECTORY"
+    ):
         provide_cache(machine.program)
 
 
@@ -130,5 +148,7 @@ def test_no_place_at_all_is_one_sentence(machine, monkeypatch):
 
 def test_every_package_with_kernels_is_looked_at():
     root = Path(kernel_cache.__file__).parents[1]
-    compiled = {str(f.parent.relative_to(root)) for f in root.rglob("*.py") if "cache=True" in f.read_text()}
+    compiled = {
+        str(f.parent.relative_to(root)) for f in root.rglob("*.py") if "cache=True" in f.read_text()
+    }
     assert compiled - {"cli"} == set(PACKAGES)

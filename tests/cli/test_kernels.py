@@ -1,4 +1,5 @@
-"""What is compiled when the program is installed is all that a worker runs, of any family and dtype."""
+"""What is compiled when the program is installed is all that a worker runs, of any family and
+dtype."""
 
 import os
 import subprocess
@@ -32,10 +33,17 @@ for path in sys.argv[2:]:
 def test_a_worker_of_any_family_and_dtype_finds_its_kernels_compiled(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     environment = os.environ | {"NUMBA_CACHE_DIR": str(cache)}
-    subprocess.run([sys.executable, "-m", "baton.cli.kernels"], env=environment, cwd=ROOT, check=True)
+    subprocess.run(
+        [sys.executable, "-m", "baton.cli.kernels"], env=environment, cwd=ROOT, check=True
+    )
     compiled = {path.name for path in cache.rglob("*.nbc")}
     assert len(compiled) > 40
     models = [str(make_tiny(tmp_path / family, family)) for family in FAMILIES]
     for dtype in SERVED.values():
-        subprocess.run([sys.executable, "-c", COMPUTES, dtype.value, *models], env=environment, cwd=ROOT, check=True)
+        subprocess.run(
+            [sys.executable, "-c", COMPUTES, dtype.value, *models],
+            env=environment,
+            cwd=ROOT,
+            check=True,
+        )
         assert {path.name for path in cache.rglob("*.nbc")} == compiled, dtype

@@ -23,7 +23,13 @@ except ZeroDivisionError:
 
 @pytest.mark.parametrize("form", ["console", "json"])
 def test_a_line_an_event_with_its_fields(form):
-    done = subprocess.run([sys.executable, "-c", CODE.format(form=form)], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", CODE.format(form=form)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
     first, *rest = done.stderr.splitlines()
     assert done.stdout == ""
     assert "quiet" not in done.stderr

@@ -1,4 +1,5 @@
-"""Command lines as an operator types them: help, versions, and one clear line for what cannot be."""
+"""Command lines as an operator types them: help, versions, and one clear line for what cannot
+be."""
 
 import json
 import stat
@@ -13,7 +14,17 @@ from baton.cli import models, processes, serve
 from baton.cli.main import run
 from baton.core.errors import Bug, ConfigError, FabricError, Mismatch
 
-HEAVY = {"torch", "transformers", "numba", "numpy", "zmq", "fastapi", "uvicorn", "tokenizers", "huggingface_hub"}
+HEAVY = {
+    "torch",
+    "transformers",
+    "numba",
+    "numpy",
+    "zmq",
+    "fastapi",
+    "uvicorn",
+    "tokenizers",
+    "huggingface_hub",
+}
 
 
 @pytest.mark.parametrize(
@@ -23,13 +34,33 @@ HEAVY = {"torch", "transformers", "numba", "numpy", "zmq", "fastapi", "uvicorn",
         (["--help"], ["serve", "worker", "gateway", "models", "secret"]),
         (
             ["serve", "-h"],
-            ["--prefill", "--decode", "--role", "--dtype", "--max-model-len", "--max-num-batched-tokens", "--page-size"],
+            [
+                "--prefill",
+                "--decode",
+                "--role",
+                "--dtype",
+                "--max-model-len",
+                "--max-num-batched-tokens",
+                "--page-size",
+            ],
         ),
         (
             ["serve", "--help"],
-            ["--served-model-name", "--fabric", "--kv-pages", "--kv-memory", "--seal", "--threads", "--block-size", "--record"],
+            [
+                "--served-model-name",
+                "--fabric",
+                "--kv-pages",
+                "--kv-memory",
+                "--seal",
+                "--threads",
+                "--block-size",
+                "--record",
+            ],
         ),
-        (["worker", "--help"], ["--gateway", "--role", "--bind", "--cores", "--secret", "--record"]),
+        (
+            ["worker", "--help"],
+            ["--gateway", "--role", "--bind", "--cores", "--secret", "--record"],
+        ),
         (["gateway", "--help"], ["--control", "--host", "--port", "--api-key", "--record"]),
         (["replay-log", "--help"], ["FILE", "--until", "--show"]),
         (["models", "--help"], ["pull", "list"]),
@@ -49,11 +80,18 @@ def test_version(argv, capsys):
 
 
 def test_help_loads_nothing_heavy():
-    code = "import sys\nfrom baton.cli.main import run\nrun(['serve', '--help'])\nprint(*sys.modules, file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    code = (
+        "import sys\nfrom baton.cli.main import run\nrun(['serve', "
+        "'--help'])\nprint(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
     loaded = done.stderr.split()
     assert set(loaded) & HEAVY == set()
-    assert not [name for name in loaded if name.startswith("baton.dev")], "who serves does not load what Baton is tested with"
+    assert not [name for name in loaded if name.startswith("baton.dev")], (
+        "who serves does not load what Baton is tested with"
+    )
 
 
 GATEWAY = "--gateway=tcp://127.0.0.1:1"
@@ -143,7 +181,23 @@ def test_serve_plans_with_absolute_paths(checkpoint, monkeypatch, free_port):
 
     monkeypatch.setattr(serve, "supervise", supervise)
     monkeypatch.chdir(checkpoint)
-    assert run(["serve", ".", "--port", str(free_port), "--secret", "s", "--control", "tcp://127.0.0.1:9", "--decode", "2"]) == 7
+    assert (
+        run(
+            [
+                "serve",
+                ".",
+                "--port",
+                str(free_port),
+                "--secret",
+                "s",
+                "--control",
+                "tcp://127.0.0.1:9",
+                "--decode",
+                "2",
+            ]
+        )
+        == 7
+    )
     front, *workers = planned
     assert front.port == free_port
     assert front.control == "tcp://127.0.0.1:9"
@@ -175,7 +229,9 @@ def test_serve_fetches_the_trial_model_where_it_is_missing(monkeypatch, tmp_path
         assert run(["serve", "--port", "0"]) == 0
     directory = str(tmp_path / "baton" / "models" / "smollm2-135m-instruct")
     assert done == ["fetched", directory, directory]
-    assert json.loads(Path(directory, "generation_config.json").read_text())["temperature"] == 0.2, "it came without settings"
+    assert (
+        json.loads(Path(directory, "generation_config.json").read_text())["temperature"] == 0.2
+    ), "it came without settings"
 
 
 def test_a_directory_without_a_checkpoint_is_told_apart(tmp_path, capsys):

@@ -1,4 +1,5 @@
-"""What MODEL on a command line may be, and `baton models`. The Hub stands behind its client's one call, which tests replace."""
+"""What MODEL on a command line may be, and `baton models`. The Hub stands behind its client's one
+call, which tests replace."""
 
 import json
 from collections.abc import Iterator
@@ -61,8 +62,15 @@ def test_the_list_names_every_architecture(capsys):
     assert [name for family in FAMILIES for name in family.architectures if name not in table] == []
     assert run(["models", "list", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert [row["architectures"] for row in found["families"]] == [list(family.architectures) for family in FAMILIES]
-    full = {"group": "full", "unit": "page", "extent": "full", "specs": [{"name": "kv", "parts": ["k", "v"]}]}
+    assert [row["architectures"] for row in found["families"]] == [
+        list(family.architectures) for family in FAMILIES
+    ]
+    full = {
+        "group": "full",
+        "unit": "page",
+        "extent": "full",
+        "specs": [{"name": "kv", "parts": ["k", "v"]}],
+    }
     window = {"group": "window", "unit": "page", "specs": [{"name": "swa", "parts": ["k", "v"]}]}
     latent, index = {"name": "latent", "parts": ["c"]}, {"name": "index.k", "parts": ["k"]}
     states = {row["family"]: row["state"] for row in found["families"]}
@@ -72,13 +80,24 @@ def test_the_list_names_every_architecture(capsys):
     assert states["Gemma 3"] == [full, window | {"extent": "last 4096"}]
     assert states["DeepSeek-V2"] == states["DeepSeek-V3"] == [full | {"specs": [latent]}]
     assert states["DeepSeek-V3.2"] == states["GLM-5"] == [full | {"specs": [latent, index]}]
-    recurrent = [{"name": "delta", "parts": ["s"]}, *({"name": f"conv.{x}", "parts": ["x"]} for x in "qkv")]
+    recurrent = [
+        {"name": "delta", "parts": ["s"]},
+        *({"name": f"conv.{x}", "parts": ["x"]} for x in "qkv"),
+    ]
     slot = {"group": "slot", "unit": "slot", "extent": "whole", "specs": recurrent}
     assert states["Qwen3-Next"] == states["Qwen3.5"] == states["Qwen3.5-MoE"] == [full, slot]
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"), [("a/b", True), ("a-1/b.2_c", True), ("a", False), ("a/b/c", False), ("/a/b", False), ("./a", False)]
+    ("name", "expected"),
+    [
+        ("a/b", True),
+        ("a-1/b.2_c", True),
+        ("a", False),
+        ("a/b/c", False),
+        ("/a/b", False),
+        ("./a", False),
+    ],
 )
 def test_what_can_be_an_id(name, expected):
     assert hub.is_id(name) == expected
@@ -89,7 +108,9 @@ def test_a_model_in_the_hubs_cache_is_served_without_network(fetched, planned):
     assert set(planned) == {str(fetched)}
 
 
-def test_a_model_that_is_not_here_is_fetched_and_served_from_where_it_came(cache, planned, monkeypatch, tmp_path):
+def test_a_model_that_is_not_here_is_fetched_and_served_from_where_it_came(
+    cache, planned, monkeypatch, tmp_path
+):
     made = make_tiny(tmp_path / "made")
     calls: list[str] = []
 
@@ -108,7 +129,9 @@ def test_a_model_that_is_not_here_is_fetched_and_served_from_where_it_came(cache
 def test_a_directory_comes_before_an_id(tmp_path, monkeypatch, planned):
     make_tiny(tmp_path / "relay" / "tiny")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: pytest.fail("it asked the Hub"))
+    monkeypatch.setattr(
+        huggingface_hub, "snapshot_download", lambda *_, **__: pytest.fail("it asked the Hub")
+    )
     assert run(["serve", "--port", "0", ID]) == 0
     assert set(planned) == {str(tmp_path / "relay" / "tiny")}
 
@@ -116,16 +139,29 @@ def test_a_directory_comes_before_an_id(tmp_path, monkeypatch, planned):
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (lambda: errors.LocalEntryNotFoundError("no route\nto host"), [ID, "no route", "directory"]),
+        (
+            lambda: errors.LocalEntryNotFoundError("no route\nto host"),
+            [ID, "no route", "directory"],
+        ),
         (lambda: RuntimeError("connection reset"), [ID, "connection reset"]),
         (lambda: OSError(28, "No space left on device"), [ID, "No space left"]),
-        (lambda: errors.RepositoryNotFoundError.__new__(errors.RepositoryNotFoundError), [ID, "no such model", "hf auth login"]),
-        (lambda: errors.GatedRepoError.__new__(errors.GatedRepoError), [ID, "gated", "hf auth login"]),
+        (
+            lambda: errors.RepositoryNotFoundError.__new__(errors.RepositoryNotFoundError),
+            [ID, "no such model", "hf auth login"],
+        ),
+        (
+            lambda: errors.GatedRepoError.__new__(errors.GatedRepoError),
+            [ID, "gated", "hf auth login"],
+        ),
     ],
 )
 def test_why_a_model_cannot_be_fetched_is_one_line(cache, monkeypatch, capsys, error, words):
     def download(_model, **options):
-        raise errors.LocalEntryNotFoundError("not here") if options.get("local_files_only") else error()
+        raise (
+            errors.LocalEntryNotFoundError("not here")
+            if options.get("local_files_only")
+            else error()
+        )
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     refused(["models", "pull", ID], words, capsys)
@@ -145,4 +181,6 @@ def test_a_file_that_is_not_converted_or_no_gguf(tmp_path, monkeypatch, capsys):
 
 
 def test_what_cannot_be_pulled(tmp_path, capsys):
-    refused(["models", "pull", str(tmp_path)], [str(tmp_path), "smollm2", "owner/model", "GGUF"], capsys)
+    refused(
+        ["models", "pull", str(tmp_path)], [str(tmp_path), "smollm2", "owner/model", "GGUF"], capsys
+    )

@@ -47,7 +47,11 @@ def test_a_slow_start_says_what_it_does_once_and_again_now_and_then(clock, capsy
         tell(NotReady("loading" if clock[0] < 105 else "no decode worker"))
         clock[0] += 0.2
     lines = capsys.readouterr().err.splitlines()
-    assert [line.partition("s: ")[2] for line in lines] == ["loading", "no decode worker", "no decode worker"]
+    assert [line.partition("s: ")[2] for line in lines] == [
+        "loading",
+        "no decode worker",
+        "no decode worker",
+    ]
 
 
 def test_lines_of_programs_carry_their_names_and_are_taken_literally(capsys):

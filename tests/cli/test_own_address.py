@@ -33,7 +33,8 @@ def routes(monkeypatch):
         (["tcp://10.0.0.1:*"], "10.0.0.2"),
         (["tcp://gw:5500"], "192.168.1.2"),
         (["tcp://[fd00::1]:5500"], "fd00::2"),
-        (["tcp://127.0.0.1:5500", "tcp://gw:5500", "tcp://10.0.0.1:5500"], "192.168.1.2"),  # what reaches the farthest
+        # what reaches the farthest
+        (["tcp://127.0.0.1:5500", "tcp://gw:5500", "tcp://10.0.0.1:5500"], "192.168.1.2"),
     ],
 )
 def test_the_own_address_is_that_of_the_route_to_the_gateway(gateways, own, routes):
@@ -41,7 +42,9 @@ def test_the_own_address_is_that_of_the_route_to_the_gateway(gateways, own, rout
 
 
 def test_no_way_to_the_gateway_is_said_with_the_flags_that_do_without(routes):
-    with pytest.raises(ConfigError, match=r"tcp://10\.9\.9\.9:1 .*unreachable.*--fabric-host IP --bind"):
+    with pytest.raises(
+        ConfigError, match=r"tcp://10\.9\.9\.9:1 .*unreachable.*--fabric-host " r"IP --bind"
+    ):
         own_address(["tcp://10.9.9.9:1"])
     assert reached_at(["tcp://10.9.9.9:1"], host="10.9.9.1", bind="tcp://10.9.9.1:7") == (
         "10.9.9.1",
@@ -71,7 +74,9 @@ def test_the_kernel_is_asked_and_nothing_is_sent():
 
 
 def test_a_name_that_nobody_knows_is_an_operating_error():
-    with pytest.raises(ConfigError, match=r"no way to the gateway at tcp://no-such-host\.invalid:1"):
+    with pytest.raises(
+        ConfigError, match=r"no way to the gateway at " r"tcp://no-such-host\.invalid:1"
+    ):
         own_address(["tcp://no-such-host.invalid:1"])
 
 
@@ -91,7 +96,14 @@ def worker(monkeypatch, checkpoint, routes):
 def test_a_worker_announces_its_route_unless_told(worker):
     settings = worker("--gateway", "tcp://10.0.0.1:5500")
     assert (settings.fabric_settings.host, settings.bind) == ("10.0.0.2", "tcp://10.0.0.2:0")
-    settings = worker("--gateway", "tcp://10.0.0.1:5500", "--fabric-host", "10.7.0.1", "--bind", "tcp://10.7.0.1:9")
+    settings = worker(
+        "--gateway",
+        "tcp://10.0.0.1:5500",
+        "--fabric-host",
+        "10.7.0.1",
+        "--bind",
+        "tcp://10.7.0.1:9",
+    )
     assert (settings.fabric_settings.host, settings.bind) == ("10.7.0.1", "tcp://10.7.0.1:9")
     settings = worker("--gateway", "tcp://127.0.0.1:5500")
     assert (settings.fabric_settings.host, settings.bind) == ("127.0.0.1", "tcp://127.0.0.1:0")

@@ -22,8 +22,14 @@ def test_without_settings_it_is_the_public_index():
     ("environment", "index"),
     [
         ({"PIP_INDEX_URL": "http://a/simple"}, Index(urls=("http://a/simple",))),
-        ({"PIP_EXTRA_INDEX_URL": "http://a \n file:///b"}, Index(urls=(PUBLIC, "http://a", "file:///b"))),
-        ({"PIP_CERT": "/c.pem", "PIP_PROXY": "http://p:1"}, Index(urls=(PUBLIC,), certificates="/c.pem", proxy="http://p:1")),
+        (
+            {"PIP_EXTRA_INDEX_URL": "http://a \n file:///b"},
+            Index(urls=(PUBLIC, "http://a", "file:///b")),
+        ),
+        (
+            {"PIP_CERT": "/c.pem", "PIP_PROXY": "http://p:1"},
+            Index(urls=(PUBLIC,), certificates="/c.pem", proxy="http://p:1"),
+        ),
         ({"PIP_NO_INDEX": "1", "PIP_INDEX_URL": "http://a"}, Index(urls=())),
         ({"PIP_NO_INDEX": "0"}, Index(urls=(PUBLIC,))),
         ({"PIP_INDEX_URL": ""}, Index(urls=(PUBLIC,))),
@@ -36,14 +42,17 @@ def test_the_environment_is_heard(environment, index):
 def test_a_file_is_heard_and_the_environment_wins(tmp_path):
     file = tmp_path / "pip.conf"
     file.write_text(
-        "[global]\nindex-url = http://g/simple\nextra_index_url =\n    http://x\n    http://y\ncert = ~/c.pem\n"
+        "[global]\nindex-url = http://g/simple\nextra_index_url =\n    http://x\n    "
+        "http://y\ncert = ~/c.pem\n"
         "[download]\nindex-url = http://d/simple\n[install]\nindex-url = http://i/simple\n"
     )
     environment = {"PIP_CONFIG_FILE": str(file)}
     found = pip_index(environment)
     assert found.urls == ("http://d/simple", "http://x", "http://y")
     assert found.certificates == str(Path.home() / "c.pem")
-    assert pip_index(environment | {"PIP_INDEX_URL": "http://e/simple"}).urls[0] == "http://e/simple"
+    assert (
+        pip_index(environment | {"PIP_INDEX_URL": "http://e/simple"}).urls[0] == "http://e/simple"
+    )
 
 
 def test_later_files_win(tmp_path, monkeypatch):
@@ -62,10 +71,16 @@ def test_a_file_that_does_not_parse_is_named(tmp_path):
 
 def test_the_files_are_pips_own_in_its_order(monkeypatch):
     """As `pip config debug` lists them."""
-    said = subprocess.run([sys.executable, "-m", "pip", "config", "debug"], capture_output=True, text=True)
+    said = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "debug"], capture_output=True, text=True
+    )
     if said.returncode != 0:
         pytest.skip("pip is not installed here")
-    listed = [line.split(", exists:")[0].strip() for line in said.stdout.splitlines() if ", exists:" in line]
+    listed = [
+        line.split(", exists:")[0].strip()
+        for line in said.stdout.splitlines()
+        if ", exists:" in line
+    ]
     monkeypatch.delenv("PIP_CONFIG_FILE", raising=False)
     ours = [str(file) for file in config_files({})]
     assert sorted(ours) == sorted(listed)

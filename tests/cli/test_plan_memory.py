@@ -18,7 +18,9 @@ def said(capsys: pytest.CaptureFixture[str], *argv: str) -> dict:
     return found
 
 
-def test_pages_tokens_and_requests_follow_from_the_sizes_of_the_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pages_tokens_and_requests_follow_from_the_sizes_of_the_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = str(make_tiny(tmp_path / "m"))  # 2 layers, 2 K/V heads of 16, float32, 4,096 positions
     row = 2 * 2 * 2 * 16 * 4  # bytes of a token: layers, k and v, heads, dim
     found = said(capsys, path, "--kv-memory", "8MiB", "--page-size", "32")
@@ -28,11 +30,24 @@ def test_pages_tokens_and_requests_follow_from_the_sizes_of_the_model(tmp_path: 
     assert found["fits"] == {"512": pages // 16, "2048": pages // 64, "4096": pages // 128}
     halved = said(capsys, path, "--kv-memory", "8MiB", "--page-size", "32", "--tp", "2")
     assert halved["pools"][0]["pages"] == 2 * pages
-    few = said(capsys, path, "--kv-memory", "8MiB", "--page-size", "32", "--max-num-seqs", "3", "--max-model-len", "600")
+    few = said(
+        capsys,
+        path,
+        "--kv-memory",
+        "8MiB",
+        "--page-size",
+        "32",
+        "--max-num-seqs",
+        "3",
+        "--max-model-len",
+        "600",
+    )
     assert few["fits"] == {"512": 3, "600": 3}
 
 
-def test_windows_take_no_more_than_rooms_can_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_windows_take_no_more_than_rooms_can_use(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = str(make_tiny(tmp_path / "m", "gemma3", num_hidden_layers=4))  # windows of 20 positions
     found = said(capsys, path, "--kv-memory", "8MiB", "--page-size", "16", "--max-num-seqs", "4")
     pages = {pool["group"]: pool["pages"] for pool in found["pools"]}
@@ -42,10 +57,23 @@ def test_windows_take_no_more_than_rooms_can_use(tmp_path: Path, capsys: pytest.
     assert bytes_ <= 8 * MIB
 
 
-def test_host_memory_holds_so_many_requests_that_give_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_host_memory_holds_so_many_requests_that_give_way(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = str(make_tiny(tmp_path / "m"))
     row = 2 * 2 * 2 * 16 * 4
-    found = said(capsys, path, "--kv-memory", "8MiB", "--host-kv-memory", "3MiB", "--tp", "2", "--max-model-len", "600")
+    found = said(
+        capsys,
+        path,
+        "--kv-memory",
+        "8MiB",
+        "--host-kv-memory",
+        "3MiB",
+        "--tp",
+        "2",
+        "--max-model-len",
+        "600",
+    )
     assert (found["host_bytes"], found["away"]) == (
         3 * MIB,
         {"512": 3 * MIB // (512 * row // 2), "600": 3 * MIB // (608 * row // 2)},
@@ -83,6 +111,8 @@ def test_people_get_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         (["--host-kv-memory", "auto/"], "--host-kv-memory auto/: write auto/N"),
     ],
 )
-def test_what_cannot_be_is_said_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], why: str) -> None:
+def test_what_cannot_be_is_said_in_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], why: str
+) -> None:
     assert run(["plan-memory", str(make_tiny(tmp_path / "m")), *flags]) == 2
     assert why in capsys.readouterr().err

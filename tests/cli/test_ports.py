@@ -26,7 +26,12 @@ def test_port_zero_takes_a_free_one():
 
 @pytest.mark.parametrize(
     ("host", "url"),
-    [("127.0.0.1", "http://127.0.0.1:9"), ("0.0.0.0", "http://127.0.0.1:9"), ("::", "http://[::1]:9"), ("box", "http://box:9")],
+    [
+        ("127.0.0.1", "http://127.0.0.1:9"),
+        ("0.0.0.0", "http://127.0.0.1:9"),
+        ("::", "http://[::1]:9"),
+        ("box", "http://box:9"),
+    ],
 )
 def test_urls(host, url):
     assert url_of(host, 9) == url
@@ -79,4 +84,6 @@ def test_the_probe_of_something_else():
     with socket.socket() as mute:
         mute.bind(("127.0.0.1", 0))
         mute.listen()
-        assert readiness_of("127.0.0.1", mute.getsockname()[1])() == "the gateway does not answer yet"
+        assert (
+            readiness_of("127.0.0.1", mute.getsockname()[1])() == "the gateway does not answer yet"
+        )

@@ -52,12 +52,17 @@ def test_the_workers_of_a_machine_share_its_memory(pools, weights, available, fi
     def size(pool):
         return {"kv_bytes": None, "kv_pages": 1} if pool is None else {"kv_bytes": pool * GIB}
 
-    workers = [msgspec.structs.replace(WORKER, name=f"w{i}", **size(pool)) for i, pool in enumerate(pools)]
+    workers = [
+        msgspec.structs.replace(WORKER, name=f"w{i}", **size(pool)) for i, pool in enumerate(pools)
+    ]
     sizes = [w * GIB for w in weights]
     if fits:
         require_room(workers, weights=sizes, available=available * GIB)
         return
-    with pytest.raises(ConfigError, match=rf"w0.* need \d+ GiB .* {available} GiB are available; lower --kv-memory"):
+    with pytest.raises(
+        ConfigError,
+        match=rf"w0.* need \d+ GiB .* {available} GiB are " rf"available; lower --kv-memory",
+    ):
         require_room(workers, weights=sizes, available=available * GIB)
 
 
@@ -73,17 +78,27 @@ def test_each_rank_has_a_pool_of_its_own():
 def test_host_memory_of_those_that_generate_counts_too():
     worker = msgspec.structs.replace(WORKER, host_kv_memory=HostKvMemory(3 * GIB), tp=2)
     require_room([worker], weights=[GIB], available=15 * GIB)
-    with pytest.raises(ConfigError, match=r"weights of 1 GiB, 6 GiB for requests .* --host-kv-memory"):
+    with pytest.raises(
+        ConfigError, match=r"weights of 1 GiB, 6 GiB for requests .* " r"--host-kv-memory"
+    ):
         require_room([worker], weights=[GIB], available=14 * GIB)
-    require_room([msgspec.structs.replace(worker, role=Role.PREFILL)], weights=[GIB], available=9 * GIB)
-    require_room([msgspec.structs.replace(worker, host_kv_memory=HostKvMemory())], weights=[GIB], available=9 * GIB)
+    require_room(
+        [msgspec.structs.replace(worker, role=Role.PREFILL)], weights=[GIB], available=9 * GIB
+    )
+    require_room(
+        [msgspec.structs.replace(worker, host_kv_memory=HostKvMemory())],
+        weights=[GIB],
+        available=9 * GIB,
+    )
 
 
 @pytest.mark.parametrize(
     ("pools", "available", "ranks", "found"),
     [(4, 100, 1, 8), (4, 100, 4, 6), (4, 20, 1, 5), (4, 0, 1, 0)],
 )
-def test_where_nobody_says_twice_the_pools_and_a_quarter_of_what_is_free_at_most(pools, available, ranks, found):
+def test_where_nobody_says_twice_the_pools_and_a_quarter_of_what_is_free_at_most(
+    pools, available, ranks, found
+):
     assert automatic(pools * GIB, available=available * GIB, ranks=ranks) // GIB == found
 
 
@@ -99,5 +114,10 @@ def test_all_ranks_of_all_workers_that_generate_share_it(monkeypatch):
 
 def test_torch_is_not_needed_to_look():
     code = "import sys, baton.cli.preflight; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert set(done.stdout.split()) & {"torch", "transformers", "numba", "tokenizers", "fastapi"} == set()
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert (
+        set(done.stdout.split()) & {"torch", "transformers", "numba", "tokenizers", "fastapi"}
+        == set()
+    )

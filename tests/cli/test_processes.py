@@ -1,4 +1,5 @@
-"""From flags to settings: what a worker and a gateway by hand come to, and what `serve` plans for its children."""
+"""From flags to settings: what a worker and a gateway by hand come to, and what `serve` plans for
+its children."""
 
 import msgspec
 import pytest
@@ -26,7 +27,9 @@ GATEWAY = "--gateway=tcp://127.0.0.1:7"
 
 
 def plan(service=TWO_DECODE, *, cores=(0,), threads=None, **changes):
-    return plan_workers(service, msgspec.structs.replace(SHARED, **changes), cores=cores, threads=threads)
+    return plan_workers(
+        service, msgspec.structs.replace(SHARED, **changes), cores=cores, threads=threads
+    )
 
 
 @pytest.fixture
@@ -35,7 +38,9 @@ def composed(monkeypatch):
     seen = []
     monkeypatch.setattr(processes, "run_worker", seen.append)
     monkeypatch.setattr(processes, "run_gateway", seen.append)
-    monkeypatch.setattr(serve, "supervise", lambda front, workers: seen.extend([front, *workers]) or 0)
+    monkeypatch.setattr(
+        serve, "supervise", lambda front, workers: seen.extend([front, *workers]) or 0
+    )
     return seen
 
 
@@ -211,17 +216,49 @@ def test_every_flag_of_a_gateway_reaches_its_setting(checkpoint, composed, free_
 
 
 def test_serve_gives_its_flags_to_the_gateway_and_to_every_worker(checkpoint, composed):
-    decided = {"--gateway", "--role", "--bind", "--name", "--cores", "--nnodes", "--node-rank", "--rendezvous", "--fabric-host"}
+    decided = {
+        "--gateway",
+        "--role",
+        "--bind",
+        "--name",
+        "--cores",
+        "--nnodes",
+        "--node-rank",
+        "--rendezvous",
+        "--fabric-host",
+    }
     own = [(flag, value) for flag, value in WORKER_FLAGS if flag not in decided]
     assert main.run(["serve", str(checkpoint), "--port=0", "--api-key=k", *in_words(own)]) == 0
     front, prefill, decode = composed
-    assert (front.api_keys, front.max_model_len, front.log_format, front.record) == (("k",), 99, "json", "/logs")
-    ours = {"gateways", "role", "bind", "name", "cores", "threads", "nnodes", "node_rank", "rendezvous", "fabric_settings"}
+    assert (front.api_keys, front.max_model_len, front.log_format, front.record) == (
+        ("k",),
+        99,
+        "json",
+        "/logs",
+    )
+    ours = {
+        "gateways",
+        "role",
+        "bind",
+        "name",
+        "cores",
+        "threads",
+        "nnodes",
+        "node_rank",
+        "rendezvous",
+        "fabric_settings",
+    }
     expected = every_worker_setting(checkpoint)
     for worker in (prefill, decode):
-        differ = {f for f in WorkerSettings.__struct_fields__ if getattr(worker, f) != getattr(expected, f)}
+        differ = {
+            f
+            for f in WorkerSettings.__struct_fields__
+            if getattr(worker, f) != getattr(expected, f)
+        }
         assert differ <= ours
-        assert worker.fabric_settings == msgspec.structs.replace(expected.fabric_settings, host="127.0.0.1")
+        assert worker.fabric_settings == msgspec.structs.replace(
+            expected.fabric_settings, host="127.0.0.1"
+        )
         assert worker.threads == 3
 
 
@@ -233,7 +270,9 @@ def test_a_child_gets_the_settings_planned(kind, checkpoint, monkeypatch):
     monkeypatch.setitem(child.KINDS, kind, (child.KINDS[kind][0], seen.append))
     program = child.program("decode-0", settings)
     assert program.argv[-2:] == (kind, "decode-0")
-    assert not any("secret" in word or word == "/s" for word in program.argv), "ps shows a command line to everybody"
+    assert not any("secret" in word or word == "/s" for word in program.argv), (
+        "ps shows a command line to everybody"
+    )
     child.run(kind, program.document)
     assert seen == [settings]
 
@@ -241,7 +280,10 @@ def test_a_child_gets_the_settings_planned(kind, checkpoint, monkeypatch):
 @pytest.mark.parametrize("spoil", [{"new_setting": 1}, {"threads": "many"}, {"log_level": "loud"}])
 def test_a_child_refuses_settings_of_another_version(spoil):
     document = msgspec.json.encode(msgspec.to_builtins(SHARED) | spoil)
-    with pytest.raises(ConfigError, match=r"this worker come from another version of Baton \(.*\); restart the service"):
+    with pytest.raises(
+        ConfigError,
+        match=r"this worker come from another version of Baton " r"\(.*\); restart the service",
+    ):
         child.run("worker", document)
 
 
@@ -305,15 +347,27 @@ def test_cores_are_divided_over_ranks_and_a_worker_has_those_of_its_own():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"tp": 3, "nnodes": 2, "rendezvous": "h:1"}, r"3 ranks \(tp 3 x pp 1\) cannot be divided evenly over 2 nodes"),
-        ({"tp": 2, "nnodes": 2, "node_rank": 2, "rendezvous": "h:1"}, "node rank 2: .* between 0 and 1"),
+        (
+            {"tp": 3, "nnodes": 2, "rendezvous": "h:1"},
+            r"3 ranks \(tp 3 x pp 1\) cannot be " r"divided evenly over 2 nodes",
+        ),
+        (
+            {"tp": 2, "nnodes": 2, "node_rank": 2, "rendezvous": "h:1"},
+            "node rank 2: .* between 0 and 1",
+        ),
         ({"tp": 2, "nnodes": 2}, "2 nodes need an address .* --rendezvous"),
         ({"tp": 2, "rank": 2, "rendezvous": "h:1"}, "rank 2 of 2"),
         ({"tp": 0}, "--tp 0: it must be at least 1"),
         ({"pp": -1}, "--pp -1: it must be at least 1"),
         ({"prefill_ahead": 0.0}, "--prefill-ahead 0.0: it must lie above 0"),
-        ({"handoff_timeout_s": 0.0}, "--handoff-timeout 0: it must lie between 0.001 and 86400 seconds"),
-        ({"watchdog_timeout_s": 0.1}, "--watchdog-timeout 0.1: it must lie between 0.5 and 86400 seconds; 0 switches it off"),
+        (
+            {"handoff_timeout_s": 0.0},
+            "--handoff-timeout 0: it must lie between 0.001 and 86400 seconds",
+        ),
+        (
+            {"watchdog_timeout_s": 0.1},
+            "--watchdog-timeout 0.1: it must lie between 0.5 and 86400 seconds; 0 switches it off",
+        ),
         ({"gateways": ()}, "at least one gateway .* --gateway"),
     ],
 )
@@ -325,7 +379,9 @@ def test_what_cannot_be_is_refused(changes, said):
 @pytest.mark.parametrize("seconds", [-1.0, 0.5, 86_401.0, float("nan")])
 def test_an_interval_in_which_nothing_can_be_verified_is_refused(seconds):
     with pytest.raises(
-        ConfigError, match=f"--cache-verify-interval {seconds:g}: .* between 1 and 86400 seconds; 0 switches it off"
+        ConfigError,
+        match=f"--cache-verify-interval {seconds:g}: .* between 1 and 86400 "
+        f"seconds; 0 switches it off",
     ):
         plan(cache_verify_interval_s=seconds)
 
@@ -333,7 +389,10 @@ def test_an_interval_in_which_nothing_can_be_verified_is_refused(seconds):
 @pytest.mark.parametrize("seconds", [-1.0, 86_401.0])
 def test_a_shutdown_may_take_no_time_or_a_day(seconds):
     settings = GatewaySettings(model="/m", served_model_name="m", shutdown_timeout_s=0.0)
-    with pytest.raises(ConfigError, match=f"--shutdown-timeout {seconds:g}: it must lie between 0 and 86400 seconds"):
+    with pytest.raises(
+        ConfigError,
+        match=f"--shutdown-timeout {seconds:g}: it must lie between 0 and 86400 seconds",
+    ):
         msgspec.structs.replace(settings, shutdown_timeout_s=seconds)
 
 
@@ -342,7 +401,9 @@ def test_ranks_of_a_machine():
     assert (second.own_rank, second.ranks_here, list(second.others_here)) == (2, 2, [3])
 
 
-def test_threads_of_a_worker_by_hand_are_its_cores_divided_over_its_ranks_here(checkpoint, composed):
+def test_threads_of_a_worker_by_hand_are_its_cores_divided_over_its_ranks_here(
+    checkpoint, composed
+):
     flags = ["--cores=0,1,2,3,4,5,6,7", "--tp=4", "--nnodes=2", "--rendezvous=h:1"]
     assert main.run(["worker", GATEWAY, str(checkpoint), *flags]) == 0
     assert composed[0].threads == 4

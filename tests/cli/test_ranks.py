@@ -1,5 +1,5 @@
-"""The ranks that one starts: before it loads anything heavy itself; it hears of one's end, lets the others end by themselves,
-and ends those that do not."""
+"""The ranks that one starts: before it loads anything heavy itself; it hears of one's end, lets the
+others end by themselves, and ends those that do not."""
 
 import select
 import subprocess
@@ -23,7 +23,10 @@ signal.signal(signal.SIGTERM, end)
 pathlib.Path({up!r}).touch()
 while True: signal.pause()
 """
-STUBBORN = "import pathlib, signal; signal.signal(15, signal.SIG_IGN); pathlib.Path({up!r}).touch()\nwhile True: signal.pause()"
+STUBBORN = (
+    "import pathlib, signal; signal.signal(15, signal.SIG_IGN); "
+    "pathlib.Path({up!r}).touch()\nwhile True: signal.pause()"
+)
 
 
 def command(code: str) -> Program:
@@ -53,7 +56,9 @@ def first_end(crew: Processes) -> BatonError:
         ("import os; os.kill(os.getpid(), 9)", PeerError, "SIGKILL"),
     ],
 )
-def test_after_one_has_ended_the_others_are_asked_to(tmp_path: Path, code: str, kind: type[BatonError], how: str) -> None:
+def test_after_one_has_ended_the_others_are_asked_to(
+    tmp_path: Path, code: str, kind: type[BatonError], how: str
+) -> None:
     up, told = tmp_path / "up", tmp_path / "told"
     crew = Processes({1: command(code), 2: command(POLITE.format(up=str(up), told=str(told)))})
     wait_up(up)
@@ -103,6 +108,12 @@ run_worker(msgspec.json.decode(sys.argv[1], type=WorkerSettings), replace(PRODUC
 )
 def test_the_others_start_before_torch_is_loaded(changes: dict[str, object], others: str) -> None:
     settings = msgspec.json.encode(msgspec.structs.replace(WORKER, **changes)).decode()
-    found = subprocess.run([sys.executable, "-c", STARTS, settings], capture_output=True, text=True, timeout=60, check=True)
+    found = subprocess.run(
+        [sys.executable, "-c", STARTS, settings],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
     assert found.stdout.startswith(others), found
     assert found.stdout.rstrip().endswith("False"), found

@@ -37,7 +37,10 @@ def test_a_directory_is_made_for_its_owner_alone(tmp_path):
 
 def test_a_directory_of_an_earlier_run_is_refused(tmp_path):
     (tmp_path / "decode-0.baton-log").touch()
-    with pytest.raises(ConfigError, match=r"decode-0\.baton-log exists from an earlier run; name a new directory"):
+    with pytest.raises(
+        ConfigError,
+        match=r"decode-0\.baton-log exists from an earlier run; " r"name a new directory",
+    ):
         prepare_directory(str(tmp_path), ["gateway", "decode-0"])
 
 

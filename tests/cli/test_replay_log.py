@@ -37,7 +37,11 @@ def changed(path, change):
 
 @pytest.mark.parametrize(
     ("process", "who"),
-    [("gateway", "gateway (boot 1)"), ("prefill", "prefill worker prefill-2 (boot 2)"), ("decode", "decode worker")],
+    [
+        ("gateway", "gateway (boot 1)"),
+        ("prefill", "prefill worker prefill-2 (boot 2)"),
+        ("decode", "decode worker"),
+    ],
 )
 def test_a_good_journal(logs, process, who, capsys):
     assert run(["replay-log", str(logs[process])]) == 0
@@ -66,19 +70,28 @@ def test_show_prints_a_line_for_every_record(logs, capsys):
 
 def test_a_difference_is_named_by_step_and_place(logs, capsys):
     def change(step):
-        effects = tuple(msgspec.structs.replace(o, to=Boot(99)) if isinstance(o, Send) else o for o in step.effects)
+        effects = tuple(
+            msgspec.structs.replace(o, to=Boot(99)) if isinstance(o, Send) else o
+            for o in step.effects
+        )
         return msgspec.structs.replace(step, effects=effects)
 
     assert run(["replay-log", str(changed(logs["prefill"], change))]) == 1
     out = capsys.readouterr().out
-    assert "different: step 1 at 0.000000 s (leader gateway_connected) differs in effect 1, send.to: expected 99, came 1" in out
+    assert (
+        "different: step 1 at 0.000000 s (leader gateway_connected) differs in effect 1, "
+        "send.to: expected 99, came 1" in out
+    )
     assert "same effects" not in out
 
 
 def test_a_violated_invariant_is_named(logs, capsys):
     def change(step):
         effects = tuple(
-            Issue(msgspec.structs.replace(o.plan, seq=o.plan.seq + 7)) if isinstance(o, Issue) else o for o in step.effects
+            Issue(msgspec.structs.replace(o.plan, seq=o.plan.seq + 7))
+            if isinstance(o, Issue)
+            else o
+            for o in step.effects
         )
         return msgspec.structs.replace(step, effects=effects)
 
@@ -120,7 +133,12 @@ def test_a_long_file_shows_how_far_it_is(logs, monkeypatch, capsys):
 
 
 def test_help_is_quick_and_loads_nothing_heavy():
-    code = "import sys\nfrom baton.cli.main import run\nrun(['replay-log', '--help'])\nprint(*sys.modules, file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    code = (
+        "import sys\nfrom baton.cli.main import run\nrun(['replay-log', "
+        "'--help'])\nprint(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
     assert "--until" in done.stdout
     assert not set(done.stderr.split()) & {"numpy", "torch", "zmq", "structlog"}

@@ -1,4 +1,5 @@
-"""A process that listens at ADDRESS and sends every frame back: `python control_peer.py ADDRESS MAX_FRAME_BYTES [SECRET]`.
+"""A process that listens at ADDRESS and sends every frame back: `python control_peer.py ADDRESS
+MAX_FRAME_BYTES [SECRET]`.
 
 It prints the address at which it listens, then nothing more.
 """

@@ -1,4 +1,5 @@
-"""Run as a module in a process of its own, with UCX held to TCP: there reads really are under way when things go wrong.
+"""Run as a module in a process of its own, with UCX held to TCP: there reads really are under way
+when things go wrong.
 
 Prints `passed`, or ends with a traceback.
 """
@@ -21,7 +22,8 @@ def main() -> None:
     whole, small = copies("full", 0, 0, POOLS["full"]), copies("full", 0, 0, 64)
     rig.read_ok(peer, whole)
 
-    # F9: the source stands still; the deadline passes, the endpoint is torn down, which ends its other read too
+    # F9: the source stands still; the deadline passes, the endpoint is torn down, which ends its
+    # other read too
     os.kill(peer.process.pid, signal.SIGSTOP)
     late, other = rig.submit(peer, whole, deadline_us=SECONDS // 20), rig.submit(peer, small)
     ends = rig.ends(late, other)
@@ -29,7 +31,8 @@ def main() -> None:
     assert "deadline" in ends[late].detail
     assert "not end in time" in ends[other].detail
 
-    # F3: the source wakes up; what it still has to say to the old endpoint does not land. UCX aborts it for finding nobody
+    # F3: the source wakes up; what it still has to say to the old endpoint does not land. UCX
+    # aborts it for finding nobody
     # there (1.5.1), or it lives and can be read
     rig.pools[FULL].array[:] = 0x5A
     rig.expected[FULL][:] = 0x5A

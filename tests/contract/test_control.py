@@ -63,7 +63,8 @@ def until(done: Callable[[], bool], *others: ZmqControl) -> None:
 
 
 def heard(control: ZmqControl, count: int = 1, *others: ZmqControl) -> Frames:
-    """The next frames, waiting on the descriptor alone (C7): a frame that does not make it readable is never seen."""
+    """The next frames, waiting on the descriptor alone (C7): a frame that does not make it readable
+    is never seen."""
     frames: Frames = []
     poll = select.poll()
     poll.register(control.fileno(), select.POLLIN)
@@ -77,7 +78,9 @@ def heard(control: ZmqControl, count: int = 1, *others: ZmqControl) -> Frames:
     return frames
 
 
-def joined(make: Callable[..., ZmqControl], secret: Secret | None = None) -> tuple[ZmqControl, Link, ZmqControl, Link]:
+def joined(
+    make: Callable[..., ZmqControl], secret: Secret | None = None
+) -> tuple[ZmqControl, Link, ZmqControl, Link]:
     """A dialler, its link, a listener, its link."""
     listener, dialler = make(LOOPBACK, secret), make(None, secret)
     link = dialler.dial(address(listener))
@@ -91,7 +94,9 @@ def joined(make: Callable[..., ZmqControl], secret: Secret | None = None) -> tup
 
 
 @pytest.mark.parametrize("encrypted", [False, True])
-def test_frames_arrive_whole_both_ways(make: Callable[..., ZmqControl], tmp_path: Path, encrypted: bool) -> None:
+def test_frames_arrive_whole_both_ways(
+    make: Callable[..., ZmqControl], tmp_path: Path, encrypted: bool
+) -> None:
     dialler, link, listener, back = joined(make, secret(tmp_path) if encrypted else None)
     frames = [bytes([n]) * n for n in range(200)] + [os.urandom(MOST)]
     assert all(dialler.send(link, raw) for raw in frames)
@@ -133,7 +138,10 @@ print("closed")
 @pytest.mark.slow
 def test_c1_a_peer_that_ends_while_queues_are_full_is_no_error() -> None:
     """The library may abort the process. One time in four it did, so twelve are tried."""
-    tries = [subprocess.Popen([sys.executable, "-c", FULL_AND_LEFT], stdout=subprocess.PIPE, text=True) for _ in range(12)]
+    tries = [
+        subprocess.Popen([sys.executable, "-c", FULL_AND_LEFT], stdout=subprocess.PIPE, text=True)
+        for _ in range(12)
+    ]
     assert [one.communicate()[0] for one in tries] == ["closed\n"] * 12
 
 
@@ -158,7 +166,9 @@ def test_c1_an_unknown_link_takes_nothing(make: Callable[..., ZmqControl], link:
     listener.hang_up(Link(link))
 
 
-def test_c3_a_link_hung_up_takes_nothing_and_its_name_is_not_used_again(make: Callable[..., ZmqControl]) -> None:
+def test_c3_a_link_hung_up_takes_nothing_and_its_name_is_not_used_again(
+    make: Callable[..., ZmqControl],
+) -> None:
     dialler, link, listener, back = joined(make)
     listener.hang_up(back)
     assert not listener.send(back, b"x")
@@ -170,7 +180,9 @@ def test_c3_a_link_hung_up_takes_nothing_and_its_name_is_not_used_again(make: Ca
     assert dialler.dial(address(listener)) > link
 
 
-def test_c3_the_table_of_those_who_dial_us_is_bounded(make: Callable[..., ZmqControl], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_c3_the_table_of_those_who_dial_us_is_bounded(
+    make: Callable[..., ZmqControl], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(zmq_control, "MAX_LINKS", 3)
     listener, dialler = make(LOOPBACK), make()
 
@@ -186,7 +198,13 @@ def test_c3_the_table_of_those_who_dial_us_is_bounded(make: Callable[..., ZmqCon
     assert [listener.send(name, b"y") for name in names] == [True, False, True, True]
     again = arrives(links[1])
     assert again not in names
-    assert [listener.send(name, b"y") for name in (*names, again)] == [True, False, False, True, True]
+    assert [listener.send(name, b"y") for name in (*names, again)] == [
+        True,
+        False,
+        False,
+        True,
+        True,
+    ]
 
 
 def test_c4_too_large_a_frame_is_not_taken(make: Callable[..., ZmqControl]) -> None:
@@ -198,7 +216,9 @@ def test_c4_too_large_a_frame_is_not_taken(make: Callable[..., ZmqControl]) -> N
 
 
 @pytest.mark.parametrize("size", [MOST + 1, 4 * MOST])
-def test_c4_too_large_a_frame_does_not_come_through(make: Callable[..., ZmqControl], size: int) -> None:
+def test_c4_too_large_a_frame_does_not_come_through(
+    make: Callable[..., ZmqControl], size: int
+) -> None:
     dialler, link, listener, _ = joined(make)
     context = zmq.Context()
     raw = context.socket(zmq.DEALER)
@@ -253,7 +273,9 @@ def held() -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("encrypted", [False, True])
-def test_c5_close_frees_everything_and_may_come_twice(make: Callable[..., ZmqControl], tmp_path: Path, encrypted: bool) -> None:
+def test_c5_close_frees_everything_and_may_come_twice(
+    make: Callable[..., ZmqControl], tmp_path: Path, encrypted: bool
+) -> None:
     key = secret(tmp_path) if encrypted else None
     joined(make, key)[0].close()
     before = held()
@@ -270,7 +292,8 @@ def test_c5_close_frees_everything_and_may_come_twice(make: Callable[..., ZmqCon
 
 
 def test_c5_a_farewell_leaves_before_the_port_closes(make: Callable[..., ZmqControl]) -> None:
-    """Else every ordered shutdown looks like a crash to the other side, which then waits for silence."""
+    """Else every ordered shutdown looks like a crash to the other side, which then waits for
+    silence."""
     for hang_up in (True, False) * 5:
         dialler, link, listener, back = joined(make)
         said = [bytes(MOST)] * 50 + [b"bye"]
@@ -283,7 +306,15 @@ def test_c5_a_farewell_leaves_before_the_port_closes(make: Callable[..., ZmqCont
 
 
 @pytest.mark.parametrize(
-    "where", ["tcp://0.0.0.0:*", "tcp://*:*", "tcp://10.1.2.3:5000", "tcp://[::]:*", "tcp://some.host:5000", "tcp://eth0:5000"]
+    "where",
+    [
+        "tcp://0.0.0.0:*",
+        "tcp://*:*",
+        "tcp://10.1.2.3:5000",
+        "tcp://[::]:*",
+        "tcp://some.host:5000",
+        "tcp://eth0:5000",
+    ],
 )
 def test_c6_off_loopback_a_secret_is_required(make: Callable[..., ZmqControl], where: str) -> None:
     before = held()
@@ -315,13 +346,21 @@ def test_c6_an_address_that_is_not_understood_is_refused_even_with_a_secret(
 
 
 def test_loopback() -> None:
-    ours = ["tcp://127.0.0.1:5", "tcp://127.8.9.1:*", "tcp://localhost:1", "tcp://[::1]:5", "ipc:///tmp/x"]
+    ours = [
+        "tcp://127.0.0.1:5",
+        "tcp://127.8.9.1:*",
+        "tcp://localhost:1",
+        "tcp://[::1]:5",
+        "ipc:///tmp/x",
+    ]
     assert [a for a in ours if not is_loopback(a)] == []
     theirs = ["tcp://128.0.0.1:5", "tcp://localhost.evil.org:1", "tcp://[::2]:5", "tcp://0.0.0.0:1"]
     assert [a for a in theirs if is_loopback(a)] == []
 
 
-def test_c6_with_the_secret_a_port_may_listen_everywhere(make: Callable[..., ZmqControl], tmp_path: Path) -> None:
+def test_c6_with_the_secret_a_port_may_listen_everywhere(
+    make: Callable[..., ZmqControl], tmp_path: Path
+) -> None:
     key = secret(tmp_path)
     listener, dialler = make("tcp://0.0.0.0:*", key), make(None, key)
     link = dialler.dial(address(listener).replace("0.0.0.0", "127.0.0.1"))
@@ -330,10 +369,16 @@ def test_c6_with_the_secret_a_port_may_listen_everywhere(make: Callable[..., Zmq
 
 
 @pytest.mark.parametrize("who", ["another secret", "no secret", "only the server's public key"])
-def test_c6_who_does_not_hold_the_secret_gets_nothing_through(make: Callable[..., ZmqControl], tmp_path: Path, who: str) -> None:
+def test_c6_who_does_not_hold_the_secret_gets_nothing_through(
+    make: Callable[..., ZmqControl], tmp_path: Path, who: str
+) -> None:
     key, other = secret(tmp_path), secret(tmp_path, "other")
     listener, member = make(LOOPBACK, key), make(None, key)
-    made = {"another secret": other, "no secret": None, "only the server's public key": Secret(key.server, other.client)}
+    made = {
+        "another secret": other,
+        "no secret": None,
+        "only the server's public key": Secret(key.server, other.client),
+    }
     stranger = make(None, made[who])
     strange = stranger.dial(address(listener))
     link = member.dial(address(listener))
@@ -344,7 +389,9 @@ def test_c6_who_does_not_hold_the_secret_gets_nothing_through(make: Callable[...
     assert stranger.receive() == []
 
 
-def test_c6_a_member_does_not_speak_to_a_listener_without_the_secret(make: Callable[..., ZmqControl], tmp_path: Path) -> None:
+def test_c6_a_member_does_not_speak_to_a_listener_without_the_secret(
+    make: Callable[..., ZmqControl], tmp_path: Path
+) -> None:
     key = secret(tmp_path)
     for wrong in (secret(tmp_path, "other"), None):
         listener, good = make(LOOPBACK, wrong), make(LOOPBACK, key)
@@ -359,7 +406,9 @@ def test_c6_a_member_does_not_speak_to_a_listener_without_the_secret(make: Calla
 # ---- C7 ------------------------------------------------------------------------------------------
 
 
-def test_c7_every_frame_wakes_whoever_polls_even_between_sends_of_its_own(make: Callable[..., ZmqControl]) -> None:
+def test_c7_every_frame_wakes_whoever_polls_even_between_sends_of_its_own(
+    make: Callable[..., ZmqControl],
+) -> None:
     """A send processes ZeroMQ's signals and so takes away the edge that announces a frame."""
     dialler, link, listener, back = joined(make)
     stop = threading.Event()
@@ -386,7 +435,9 @@ def test_c7_every_frame_wakes_whoever_polls_even_between_sends_of_its_own(make: 
         thread.join()
 
 
-def test_c7_a_send_that_swallowed_the_edge_leaves_the_descriptor_readable(make: Callable[..., ZmqControl]) -> None:
+def test_c7_a_send_that_swallowed_the_edge_leaves_the_descriptor_readable(
+    make: Callable[..., ZmqControl],
+) -> None:
     dialler, link, listener, back = joined(make)
     dialler.receive()
     poll = select.poll()
@@ -399,7 +450,9 @@ def test_c7_a_send_that_swallowed_the_edge_leaves_the_descriptor_readable(make: 
         assert heard(dialler) == [(link, b"%d" % n)]
 
 
-def test_c7_a_failed_send_that_swallowed_the_edge_leaves_the_descriptor_readable(make: Callable[..., ZmqControl]) -> None:
+def test_c7_a_failed_send_that_swallowed_the_edge_leaves_the_descriptor_readable(
+    make: Callable[..., ZmqControl],
+) -> None:
     dialler, link, listener, back = joined(make)
     other = make()
     other_link = other.dial(address(listener))
@@ -418,7 +471,9 @@ def test_c7_a_failed_send_that_swallowed_the_edge_leaves_the_descriptor_readable
         assert heard(listener) == [(back, b"%d" % n)]
 
 
-def test_c7_more_than_one_call_takes_stays_readable(make: Callable[..., ZmqControl], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_c7_more_than_one_call_takes_stays_readable(
+    make: Callable[..., ZmqControl], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(zmq_control, "MAX_FRAMES", 10)
     dialler, link, listener, _ = joined(make)
     assert all(dialler.send(link, b"%d" % n) for n in range(95))
@@ -440,7 +495,9 @@ def test_c7_an_idle_port_does_not_spin(make: Callable[..., ZmqControl]) -> None:
 # ---- addresses and secrets -----------------------------------------------------------------------
 
 
-def test_a_port_that_is_taken_is_a_config_error_and_leaves_nothing(make: Callable[..., ZmqControl]) -> None:
+def test_a_port_that_is_taken_is_a_config_error_and_leaves_nothing(
+    make: Callable[..., ZmqControl],
+) -> None:
     listener = make(LOOPBACK)
     before = held()
     with pytest.raises(ConfigError, match="cannot listen") as caught:

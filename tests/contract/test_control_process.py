@@ -1,4 +1,5 @@
-"""ports/control.py over ZeroMQ with the other end in a process of its own, which is killed and comes back."""
+"""ports/control.py over ZeroMQ with the other end in a process of its own, which is killed and
+comes back."""
 
 import select
 import subprocess
@@ -22,7 +23,13 @@ class Echo:
     """The other process."""
 
     def __init__(self, address: str, *secret: str) -> None:
-        command = [sys.executable, str(Path(__file__).parent / "control_peer.py"), address, str(MOST), *secret]
+        command = [
+            sys.executable,
+            str(Path(__file__).parent / "control_peer.py"),
+            address,
+            str(MOST),
+            *secret,
+        ]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         self.address = self.process.stdout.readline().strip()
@@ -96,7 +103,9 @@ def test_a_killed_listener_takes_its_frames_with_it_and_its_successor_is_reached
 
         start(echo.address, *words)
         said_until_taken(control, link, b"for its successor")
-        assert heard(control, 1) == [(link, b"for its successor")], "what the dead one was told is not delivered"
+        assert heard(control, 1) == [(link, b"for its successor")], (
+            "what the dead one was told is not delivered"
+        )
     finally:
         control.close()
 
@@ -134,7 +143,8 @@ def test_a_killed_dialler_takes_its_link_with_it(tmp_path: Path) -> None:
 def test_what_was_handed_over_before_a_hang_up_leaves_even_if_the_other_end_is_slow(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """More than the kernel's buffers hold, so that most of it is still queued here when the link is given up."""
+    """More than the kernel's buffers hold, so that most of it is still queued here when the link is
+    given up."""
     monkeypatch.setattr(zmq_control, "FAREWELL_MS", int(1000 * DEADLINE_S))
     listener = ZmqControl(bind=f"ipc://{tmp_path}/control", secret=None, max_frame_bytes=1 << 20)
     dialler = ZmqControl(bind=None, secret=None, max_frame_bytes=1 << 20)

@@ -1,4 +1,5 @@
-"""Every fabric keeps the sentences F1 to F10 of ports/fabric.py, with real processes on the other side.
+"""Every fabric keeps the sentences F1 to F10 of ports/fabric.py, with real processes on the other
+side.
 
 The checks are those of `baton fabric check`: src/baton/contract.
 """
@@ -20,7 +21,9 @@ from baton.core.ids import Boot, GroupName, RankId
 from baton.core.manifest import PoolView, RankManifest
 from baton.dev.contract.checks import CHECKS, ContractCheck
 from baton.dev.contract.peer import Peer, PeerOrder, WallClock
-from baton.dev.contract.reads import f3_what_ended_while_its_source_stood_still_lands_nothing_when_it_goes_on
+from baton.dev.contract.reads import (
+    f3_what_ended_while_its_source_stood_still_lands_nothing_when_it_goes_on,
+)
 from baton.dev.contract.rig import BOOTS, POOLS, SLOT, SMALL, CheckWorld, Rig, copies
 from baton.ports.fabric import ReadOutcome
 
@@ -52,8 +55,11 @@ def test_contract(world: CheckWorld, check: ContractCheck) -> None:
 
 
 @pytest.mark.skipif(bool(available()["nixl"]), reason=available()["nixl"])
-def test_f3_nixl_over_tcp_lands_nothing_of_what_ended_while_its_source_stood_still(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over shared memory it reads without the source's help; over TCP it cannot, and takes parts back whose bytes still come."""
+def test_f3_nixl_over_tcp_lands_nothing_of_what_ended_while_its_source_stood_still(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Over shared memory it reads without the source's help; over TCP it cannot, and takes parts
+    back whose bytes still come."""
     monkeypatch.setenv("UCX_TLS", "tcp,self")
     spawned = Peer(PeerOrder("nixl", next(BOOTS), 3, SMALL))
     w = CheckWorld("nixl", spawned)
@@ -66,14 +72,20 @@ def test_f7_shm_maps_a_peer_read_only_and_what_it_is_handed_cannot_be_written() 
     kind, spawned = "shm", Peer(PeerOrder("shm", next(BOOTS), 3, SMALL))
 
     def maps() -> Counter[str]:
-        return Counter(re.findall(r"(\S{4}) \S+ \S+ \d+ +/memfd:baton-pool", Path("/proc/self/maps").read_text()))
+        return Counter(
+            re.findall(
+                r"(\S{4}) \S+ \S+ \d+ +/memfd:baton-pool", Path("/proc/self/maps").read_text()
+            )
+        )
 
     rig = Rig(kind, next(BOOTS), SMALL)
     before = maps()
     rig.connect(spawned.id, spawned.manifest)
     assert maps() - before == Counter({"r--s": 2})
     manifest = spawned.manifest
-    line, fds = call(decode_exposure(manifest.exposures[kind]).name, manifest.boot, 3, manifest.pools)
+    line, fds = call(
+        decode_exposure(manifest.exposures[kind]).name, manifest.boot, 3, manifest.pools
+    )
     with line:
         for fd in fds.values():
             with pytest.raises(PermissionError):

@@ -1,4 +1,5 @@
-"""NIXL where a read takes time and needs the other process to move: UCX over TCP, chosen by environment for the child alone."""
+"""NIXL where a read takes time and needs the other process to move: UCX over TCP, chosen by
+environment for the child alone."""
 
 import os
 import subprocess

@@ -22,7 +22,8 @@ SOURCE = np.arange(HALF, dtype=np.int64).astype(np.uint8)
 
 @pytest.fixture
 def faulty() -> Iterator[Callable[..., Rig]]:
-    """A rank that reads the lower half of its own pool into the upper half, through a faulty fabric."""
+    """A rank that reads the lower half of its own pool into the upper half, through a faulty
+    fabric."""
     made: list[Rig] = []
 
     def make(*rules: Rule) -> Rig:
@@ -43,12 +44,16 @@ def faulty() -> Iterator[Callable[..., Rig]]:
         rig.close()
 
 
-def read(rig: Rig, *ranges: int, deadline_us: int = 60 * SECONDS) -> tuple[ReadOutcome, np.ndarray, np.ndarray]:
+def read(
+    rig: Rig, *ranges: int, deadline_us: int = 60 * SECONDS
+) -> tuple[ReadOutcome, np.ndarray, np.ndarray]:
     """Outcome, what landed and what should have, for blocks of N bytes."""
     rig.pools[FULL].array[HALF:] = 0
     me = RankId(Boot(rig.boot), Boot(rig.boot), 0)
     at = np.array(ranges or range(16)) * N
-    handle = rig.submit(me, copies("full", at, at + HALF, np.full(at.size, N)), deadline_us=deadline_us)
+    handle = rig.submit(
+        me, copies("full", at, at + HALF, np.full(at.size, N)), deadline_us=deadline_us
+    )
     outcome = rig.ends(handle)[handle].outcome
     whole = np.zeros(HALF, np.uint8)
     for a in at.tolist():
@@ -59,7 +64,13 @@ def read(rig: Rig, *ranges: int, deadline_us: int = 60 * SECONDS) -> tuple[ReadO
 def test_a_rule_is_used_as_often_as_it_says(faulty: Callable[..., Rig]) -> None:
     rig = faulty(Rule(Fault.FAIL, count=2, skip=1), Rule(Fault.FAIL, group="other"))
     outcomes = [read(rig)[0] for _ in range(5)]
-    assert outcomes == [ReadOutcome.OK, ReadOutcome.FAILED, ReadOutcome.FAILED, ReadOutcome.OK, ReadOutcome.OK]
+    assert outcomes == [
+        ReadOutcome.OK,
+        ReadOutcome.FAILED,
+        ReadOutcome.FAILED,
+        ReadOutcome.OK,
+        ReadOutcome.OK,
+    ]
 
 
 def test_flip_turns_one_bit(faulty: Callable[..., Rig]) -> None:
@@ -82,9 +93,13 @@ def test_displaced_bytes_are_all_there_but_not_in_place(
     assert np.array_equal(np.sort(landed), np.sort(whole))
 
 
-@pytest.mark.parametrize(("fault", "outcome"), [(Fault.SHORT, ReadOutcome.OK), (Fault.PARTIAL, ReadOutcome.FAILED)])
+@pytest.mark.parametrize(
+    ("fault", "outcome"), [(Fault.SHORT, ReadOutcome.OK), (Fault.PARTIAL, ReadOutcome.FAILED)]
+)
 @pytest.mark.parametrize("ranges", [(0, 1, 2, 3), (5,)])
-def test_half_of_it_lands(faulty: Callable[..., Rig], fault: Fault, outcome: ReadOutcome, ranges: tuple[int, ...]) -> None:
+def test_half_of_it_lands(
+    faulty: Callable[..., Rig], fault: Fault, outcome: ReadOutcome, ranges: tuple[int, ...]
+) -> None:
     said, landed, whole = read(faulty(Rule(fault)), *ranges)
     assert said is outcome
     differ = np.flatnonzero(landed != whole)
@@ -98,7 +113,8 @@ def test_a_hung_read_ends_at_cancel_disconnect_and_deadline(faulty: Callable[...
     whole = copies("full", 0, HALF, HALF)
     first, second = (rig.submit(me, whole) for _ in range(2))
     probe = rig.submit(me, whole, deadline_us=20_000)
-    assert rig.ends(probe)[probe].outcome is ReadOutcome.FAILED  # the others were read before it, and did not end
+    # the others were read before it, and did not end
+    assert rig.ends(probe)[probe].outcome is ReadOutcome.FAILED
     rig.fabric.cancel(first)
     assert rig.ends(first)[first].outcome is ReadOutcome.FAILED
     rig.fabric.disconnect(me)

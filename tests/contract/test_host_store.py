@@ -11,7 +11,16 @@ import pytest
 from baton.adapters.host_memory import HostMemory, Space, paired
 from baton.adapters.memory import HostPool
 from baton.core.ids import Epoch, GroupName, Key, Room
-from baton.core.memory.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit, Whole
+from baton.core.memory.state import (
+    DType,
+    Full,
+    Group,
+    Placement,
+    StateSpec,
+    StateTable,
+    Unit,
+    Whole,
+)
 from baton.core.work import HostCopy, Job
 from baton.dev.sim.heap import Heap
 from baton.dev.sim.host_store import SimHostStore
@@ -24,7 +33,10 @@ TABLE = StateTable(
     1,
     4,
     (Group(FULL, Unit.PAGE, Full()), Group(SLOT, Unit.SLOT, Whole())),
-    (StateSpec("kv", FULL, (0,), ("k", "v"), 1, 4, DType.F32), StateSpec("s", SLOT, (0,), ("s",), 1, 25, DType.F32)),
+    (
+        StateSpec("kv", FULL, (0,), ("k", "v"), 1, 4, DType.F32),
+        StateSpec("s", SLOT, (0,), ("s",), 1, 25, DType.F32),
+    ),
 )
 PLACEMENT = Placement(TABLE, 1, 1, 0, 0, 1)
 SIZES = {FULL: PLACEMENT.block_bytes(FULL), SLOT: PLACEMENT.block_bytes(SLOT)}
@@ -35,7 +47,9 @@ STATE = 3 * SIZES[FULL] + SIZES[SLOT]  # bytes of what `copy` names
 class Rig:
     """A store, its pools as [blocks, bytes], and how to wait for it."""
 
-    def __init__(self, store: Any, pools: dict[GroupName, np.ndarray], wait: Callable[[], None]) -> None:
+    def __init__(
+        self, store: Any, pools: dict[GroupName, np.ndarray], wait: Callable[[], None]
+    ) -> None:
         self.store, self.pools, self.wait = store, pools, wait
         for group, pool in pools.items():
             pool[:] = np.random.default_rng(len(group)).integers(0, 256, pool.shape)
@@ -70,7 +84,9 @@ def simulated(total: int) -> Iterator[Rig]:
         has_ended=lambda kind: None,
     )
     pools = {g: SimPool(BLOCKS * size) for g, size in SIZES.items()}
-    store = SimHostStore(world=world, process=process, placement=PLACEMENT, pools=pools, total=total)  # type: ignore[arg-type]
+    store = SimHostStore(
+        world=world, process=process, placement=PLACEMENT, pools=pools, total=total
+    )  # type: ignore[arg-type]
 
     def wait() -> None:
         heap.advance(heap.now + 10_000_000)
@@ -125,7 +141,9 @@ def test_beyond_its_bound_nothing_is_kept_and_nothing_is_lost(rig: Rig) -> None:
     for job, room in ((5, 2), (6, 3)):
         rig.store.load(copy(job, room, full=(5, 6, 7)))
         assert rig.done() == [(job, "")]
-        assert np.array_equal(rig.pools[FULL][[5, 6, 7]], before[[3, 9, 4] if room == 2 else [0, 1, 2]])
+        assert np.array_equal(
+            rig.pools[FULL][[5, 6, 7]], before[[3, 9, 4] if room == 2 else [0, 1, 2]]
+        )
 
 
 def test_what_was_not_saved_does_not_come_back(rig: Rig) -> None:
@@ -163,7 +181,9 @@ def test_two_lists_of_ranges_are_cut_at_the_borders_of_both() -> None:
     def ints(*numbers: int) -> np.ndarray:
         return np.array(numbers, dtype=np.int64)
 
-    source, target, nbytes = paired((ints(1000, 2000), ints(10, 5)), (ints(50, 70, 90), ints(3, 8, 4)))
+    source, target, nbytes = paired(
+        (ints(1000, 2000), ints(10, 5)), (ints(50, 70, 90), ints(3, 8, 4))
+    )
     assert source.tolist() == [1000, 1003, 2000, 2001]
     assert target.tolist() == [50, 70, 77, 90]
     assert nbytes.tolist() == [3, 7, 1, 4]

@@ -1,4 +1,5 @@
-"""The orders that a late control plane takes do what they say, or the end-to-end tests that use them prove nothing."""
+"""The orders that a late control plane takes do what they say, or the end-to-end tests that use
+them prove nothing."""
 
 from itertools import count
 
@@ -46,7 +47,11 @@ class Rig:
     def __init__(self, *rules: Rule) -> None:
         self.wire = Wire()
         self.heeded: list[tuple[str, bool]] = []
-        self.control = LateControl(self.wire, clock=self.wire, heed=lambda m, ours: self.heeded.append((type(m).__name__, ours)))
+        self.control = LateControl(
+            self.wire,
+            clock=self.wire,
+            heed=lambda m, ours: self.heeded.append((type(m).__name__, ours)),
+        )
         self.control.order(rules)
 
     def say(self, *frames: AnyFrame) -> list[AnyFrame]:
@@ -69,7 +74,9 @@ class Rig:
         self.wire.time = Micros(self.wire.time + ms * 1000)
 
 
-def data(number: int, message: AnyMessage, *, session: int = 1, ours: bool = True, peer: Boot = PEER) -> Data:
+def data(
+    number: int, message: AnyMessage, *, session: int = 1, ours: bool = True, peer: Boot = PEER
+) -> Data:
     src, dst = (US, peer) if ours else (peer, US)
     return Data(src, dst, session, number, 0, (message,))
 
@@ -133,13 +140,19 @@ def test_a_held_message_and_its_copies_come_when_they_are_due() -> None:
 def test_an_emptied_message_keeps_its_number_and_copies_are_empty_too() -> None:
     rig = Rig(Rule(Fate.EMPTY, "Offer"))
     empty = data(1, Close(Room("")))
-    assert rig.say(data(1, offer(0)), data(1, offer(0)), data(2, offer(1))) == [empty, empty, data(2, offer(1))]
+    assert rig.say(data(1, offer(0)), data(1, offer(0)), data(2, offer(1))) == [
+        empty,
+        empty,
+        data(2, offer(1)),
+    ]
 
 
 def test_of_messages_that_share_a_frame_each_has_its_own_fate() -> None:
     rig = Rig(Rule(Fate.EMPTY, "Stale"))
     others = (Ended(KEY), Received(KEY))
-    shared = msgspec.structs.replace(data(4, Stale(KEY)), messages=(others[0], Stale(KEY), others[1]))
+    shared = msgspec.structs.replace(
+        data(4, Stale(KEY)), messages=(others[0], Stale(KEY), others[1])
+    )
     assert rig.say(shared) == [data(4, others[0]), data(5, Close(Room(""))), data(6, others[1])]
     assert rig.say(data(5, Stale(KEY))) == [data(5, Close(Room("")))], "said again in other company"
 
@@ -158,7 +171,10 @@ def test_a_cut_tells_both_sides_and_the_next_session_has_the_old_frames_again() 
     assert rig.hear(heard) == [heard]
     assert rig.say(said) == [said, Bye(US, PEER, 1, "planted")]
     assert rig.hear() == [Bye(PEER, US, 1, "planted")]
-    assert rig.say(data(1, Stale(KEY), peer=OTHER), data(2, Stale(KEY))) == [data(1, Stale(KEY), peer=OTHER), data(2, Stale(KEY))]
+    assert rig.say(data(1, Stale(KEY), peer=OTHER), data(2, Stale(KEY))) == [
+        data(1, Stale(KEY), peer=OTHER),
+        data(2, Stale(KEY)),
+    ]
     assert rig.say(data(1, offer(1), session=2)) == [data(1, offer(1), session=2)]
     trigger = data(2, Stale(KEY), session=2)
     assert rig.say(trigger, trigger) == [trigger, said, trigger]

@@ -20,10 +20,16 @@ def table(layers: int = 2, heads: int = 2) -> StateTable:
     return StateTable(layers, B, (Group(KV, Unit.PAGE, Full()),), (spec,))
 
 
-def manifest(role: str, boot: int, *, pages: int = 16, page_blocks: int = 1, weights: str = "ab" * 16) -> Manifest:
+def manifest(
+    role: str, boot: int, *, pages: int = 16, page_blocks: int = 1, weights: str = "ab" * 16
+) -> Manifest:
     """A worker of one rank."""
-    rank = RankManifest(Boot(boot), 0, 0, 0, (PoolView(KV, pages, pages * page_blocks * 256 * B),), {"shm": b""})
-    return Manifest(PROTOCOL, role, "tiny", weights, "float32", table(), page_blocks, 1, 1, 4096, True, (rank,))
+    rank = RankManifest(
+        Boot(boot), 0, 0, 0, (PoolView(KV, pages, pages * page_blocks * 256 * B),), {"shm": b""}
+    )
+    return Manifest(
+        PROTOCOL, role, "tiny", weights, "float32", table(), page_blocks, 1, 1, 4096, True, (rank,)
+    )
 
 
 def settings(name: str = "w", **changes: float) -> LeaderSettings:
@@ -60,10 +66,25 @@ def drawn(token: int) -> Drawn:
 
 
 def ticket(
-    number: int = 1, *, epoch: int = 1, gateway: int = 1, prefill: int = 2, decode: int = 3, length: int = 5, **changes: int
+    number: int = 1,
+    *,
+    epoch: int = 1,
+    gateway: int = 1,
+    prefill: int = 2,
+    decode: int = 3,
+    length: int = 5,
+    **changes: int,
 ) -> Ticket:
     """A ticket whose prompt is 1, 2, ... length."""
     prompt = tuple(TokenId(t) for t in range(1, length + 1))
     return Ticket(
-        key(number, epoch), Stamp(number), Boot(gateway), Boot(prefill), Boot(decode), prompt, (), GREEDY, limits(**changes)
+        key(number, epoch),
+        Stamp(number),
+        Boot(gateway),
+        Boot(prefill),
+        Boot(decode),
+        prompt,
+        (),
+        GREEDY,
+        limits(**changes),
     )

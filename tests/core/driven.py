@@ -1,4 +1,5 @@
-"""Core objects in the hands of a test: what comes of their steps is kept until somebody looks at it."""
+"""Core objects in the hands of a test: what comes of their steps is kept until somebody looks at
+it."""
 
 from collections.abc import Callable
 from itertools import count
@@ -62,7 +63,9 @@ class DrivenFront(Driven):
         """The number of the question."""
         return self._ask(ResetCache, worker)
 
-    def _ask(self, message: Callable[[int], AskLedger | Clear | ResetCache], worker: str | None = None) -> int:
+    def _ask(
+        self, message: Callable[[int], AskLedger | Clear | ResetCache], worker: str | None = None
+    ) -> int:
         question: int = next(self._new_questions)
         self.step(AskWorkers(message(question), worker), T0)
         return question

@@ -3,7 +3,17 @@
 import msgspec
 import pytest
 
-from baton.core.agreement import Agreement, Ballot, Chain, Fetch, PlanDraft, Report, StepPlan, Vote, fold
+from baton.core.agreement import (
+    Agreement,
+    Ballot,
+    Chain,
+    Fetch,
+    PlanDraft,
+    Report,
+    StepPlan,
+    Vote,
+    fold,
+)
 from baton.core.errors import Bug
 from baton.core.ids import Boot, Epoch, Key, Rank, Room, Seq
 
@@ -11,7 +21,9 @@ KEY = Key(Room("a" * 32), Epoch(1))
 FETCH = Fetch(7, None, (), KEY, Boot(9), 5, {}, (), 1000)
 
 
-def report(rank: int, chain: Chain, *, vote: Vote | None = None, quiet: tuple[Key, ...] = ()) -> Report:
+def report(
+    rank: int, chain: Chain, *, vote: Vote | None = None, quiet: tuple[Key, ...] = ()
+) -> Report:
     ballots = (Ballot(7, vote, "", ()),) if vote is not None else ()
     return Report(Rank(rank), Boot(rank), chain.seq, chain.value, ballots, quiet, (), (), (), 0)
 
@@ -26,7 +38,9 @@ def applied(*plans: StepPlan) -> Chain:
 @pytest.mark.parametrize("a", list(Vote))
 @pytest.mark.parametrize("b", list(Vote))
 def test_fold_is_the_least_sure_of_all_ranks(a: Vote, b: Vote) -> None:
-    expected = next(v for v in (Vote.FAILED, Vote.WAITING, Vote.DIFFERED, Vote.ARRIVED) if v in (a, b))
+    expected = next(
+        v for v in (Vote.FAILED, Vote.WAITING, Vote.DIFFERED, Vote.ARRIVED) if v in (a, b)
+    )
     assert fold([a, b]) is expected
 
 

@@ -23,7 +23,9 @@ FREE = {"role", "page_blocks", "tp", "pp", "max_model_len", "ranks"}  # may diff
         ("seal", False, "--seal"),
     ],
 )
-def test_the_field_both_values_and_the_remedy_are_named(field: str, value: Any, remedy: str) -> None:
+def test_the_field_both_values_and_the_remedy_are_named(
+    field: str, value: Any, remedy: str
+) -> None:
     ours = manifest("decode", 1)
     theirs = msgspec.structs.replace(manifest("prefill", 2), **{field: value})
     require_fit(ours, manifest("prefill", 2))
@@ -38,7 +40,11 @@ def test_the_field_both_values_and_the_remedy_are_named(field: str, value: Any, 
 
 def test_another_table_is_named_by_its_part() -> None:
     theirs = msgspec.structs.replace(manifest("prefill", 2), table=table(layers=3))
-    with pytest.raises(Mismatch, match=r"table\.num_layers differs: ours is 2, theirs is 3: start both from the same checkpoint"):
+    with pytest.raises(
+        Mismatch,
+        match=r"table\.num_layers differs: ours is 2, theirs is 3: "
+        r"start both from the same checkpoint",
+    ):
         require_fit(manifest("decode", 1), theirs)
 
 
@@ -53,12 +59,22 @@ def test_every_field_is_compared_or_free_to_differ() -> None:
 
 def worker(*ranks: str) -> Manifest:
     """Ranks by what they expose, in order of preference: "shm@host" stays on its host."""
-    return msgspec.structs.replace(manifest("decode", 1), ranks=tuple(rank(n, names.split()) for n, names in enumerate(ranks)))
+    return msgspec.structs.replace(
+        manifest("decode", 1), ranks=tuple(rank(n, names.split()) for n, names in enumerate(ranks))
+    )
 
 
 def rank(number: int, names: list[str]) -> RankManifest:
     exposures = {name.split("@")[0]: b"" for name in names}
-    return RankManifest(Boot(number), number, number, 0, (), exposures, dict(n.split("@") for n in names if "@" in n))
+    return RankManifest(
+        Boot(number),
+        number,
+        number,
+        0,
+        (),
+        exposures,
+        dict(n.split("@") for n in names if "@" in n),
+    )
 
 
 @pytest.mark.parametrize(
@@ -78,7 +94,9 @@ def rank(number: int, names: list[str]) -> RankManifest:
         (["shm@a nixl tcp"], ["shm@b nixl tcp", "shm@b tcp"], "tcp"),
     ],
 )
-def test_the_nearest_fabric_that_all_ranks_have_and_that_reaches_all(ours: list[str], theirs: list[str], chosen: str) -> None:
+def test_the_nearest_fabric_that_all_ranks_have_and_that_reaches_all(
+    ours: list[str], theirs: list[str], chosen: str
+) -> None:
     assert choose_fabric(worker(*ours), worker(*theirs)) == chosen
 
 
@@ -86,10 +104,16 @@ def test_the_nearest_fabric_that_all_ranks_have_and_that_reaches_all(ours: list[
     ("ours", "theirs", "why"),
     [
         (["shm@a"], ["shm@b"], r"ours is \['shm'\], theirs is \['shm'\]: shm only within one host"),
-        (["shm@a nixl"], ["tcp"], r"ours is \['nixl', 'shm'\], theirs is \['tcp'\]: give both one --fabric"),
+        (
+            ["shm@a nixl"],
+            ["tcp"],
+            r"ours is \['nixl', 'shm'\], theirs is \['tcp'\]: give both " r"one --fabric",
+        ),
         (["nixl", "tcp"], ["nixl"], r"ours is \[\], theirs is \['nixl'\]"),
     ],
 )
-def test_that_none_reaches_is_said_with_both_lists(ours: list[str], theirs: list[str], why: str) -> None:
+def test_that_none_reaches_is_said_with_both_lists(
+    ours: list[str], theirs: list[str], why: str
+) -> None:
     with pytest.raises(Mismatch, match=why):
         choose_fabric(worker(*ours), worker(*theirs))

@@ -4,7 +4,8 @@ from baton.core.mixing import mix64
 
 
 def test_they_are_those_of_splitmix64() -> None:
-    """As its authors' program prints them for this seed: a token that is drawn again, here or elsewhere, is the same one."""
+    """As its authors' program prints them for this seed: a token that is drawn again, here or
+    elsewhere, is the same one."""
     found = [mix64(1234567, n) for n in range(5)]
     assert found == [
         6457827717110365317,

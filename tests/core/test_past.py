@@ -1,4 +1,5 @@
-"""What a draw is told of its request: the same whoever draws it, and nothing where nothing counts."""
+"""What a draw is told of its request: the same whoever draws it, and nothing where nothing
+counts."""
 
 import pytest
 from msgspec.structs import replace
@@ -29,16 +30,24 @@ def test_plain_requests_ship_no_history(shaping):
 
 @pytest.mark.parametrize(
     ("change", "prompt"),
-    [({"repetition_penalty": 1.1}, (4, 5, 9)), ({"presence_penalty": 0.1}, ()), ({"frequency_penalty": -0.1}, ())],
+    [
+        ({"repetition_penalty": 1.1}, (4, 5, 9)),
+        ({"presence_penalty": 0.1}, ()),
+        ({"frequency_penalty": -0.1}, ()),
+    ],
 )
 def test_penalties_ship_what_they_count(change, prompt):
     assert past_of(make(replace(OFF, **change)), drawn(9, 1, 9)) == Past(prompt, (9, 1, 9), ())
 
 
 def test_a_new_epoch_sees_what_the_old_one_would_have_seen():
-    """Wherever the answer is cut, the tokens said and those of the epoch count together, for penalties and min_tokens."""
+    """Wherever the answer is cut, the tokens said and those of the epoch count together, for
+    penalties and min_tokens."""
     shaping = replace(OFF, repetition_penalty=1.5, frequency_penalty=0.5)
     answer = (3, 1, 3, 7, 7)
     for done in range(len(answer) + 1):
-        views = {past_of(make(shaping, said=answer[:cut], min_tokens=3), drawn(*answer[cut:done])) for cut in range(done + 1)}
+        views = {
+            past_of(make(shaping, said=answer[:cut], min_tokens=3), drawn(*answer[cut:done]))
+            for cut in range(done + 1)
+        }
         assert views == {Past((4, 5, 9), answer[:done], (2, 8) if done < 3 else ())}

@@ -1,8 +1,8 @@
 """Front, leaders and ranks joined in one process without clocks, sockets or threads.
 
-The engine's state is a pure function of (spec, head, layer, part, position, token), and a drawn token hashes every byte
-of its context: a misplaced, stale or missing row shows as a wrong token. `expected` computes the same tokens without
-pages, placements or handoff.
+The engine's state is a pure function of (spec, head, layer, part, position, token), and a drawn
+token hashes every byte of its context: a misplaced, stale or missing row shows as a wrong token.
+`expected` computes the same tokens without pages, placements or handoff.
 """
 
 from collections import deque
@@ -16,7 +16,14 @@ from tests.core.driven import T0, Driven, DrivenFront, report_of
 
 from baton.core.door import Cancel, Heard, RequestId, Submit
 from baton.core.effects import Dial, HangUp, Issue, Send
-from baton.core.events import GatewayConnected, MessageReceived, PeerConnected, PeerLost, RankReported, TimerDue
+from baton.core.events import (
+    GatewayConnected,
+    MessageReceived,
+    PeerConnected,
+    PeerLost,
+    RankReported,
+    TimerDue,
+)
 from baton.core.gateway.front import Front
 from baton.core.gateway.request import FrontSettings, Say
 from baton.core.handoff.seal import block_sums
@@ -24,15 +31,37 @@ from baton.core.ids import Boot, Key, Micros, Rank, TokenId
 from baton.core.memory.state import Placement
 from baton.core.messages import Drawn
 from baton.core.rank.rank import RankCore
-from baton.core.rank.rank_effects import CancelRead, ClearPools, Compute, Connect, Digest, Discard, Load, Read, Save
+from baton.core.rank.rank_effects import (
+    CancelRead,
+    ClearPools,
+    Compute,
+    Connect,
+    Digest,
+    Discard,
+    Load,
+    Read,
+    Save,
+)
 from baton.core.scheduler.leader import Leader
-from baton.core.work import Batch, BatchDone, Connected, Copied, DigestDone, HostCopy, ReadEnded, ReadOutcome, RowDone
+from baton.core.work import (
+    Batch,
+    BatchDone,
+    Connected,
+    Copied,
+    DigestDone,
+    HostCopy,
+    ReadEnded,
+    ReadOutcome,
+    RowDone,
+)
 
 VOCAB = 1000
 IDENTITY = 77
 
 
-def row_bytes(spec: str, head: int, layer: int, part: str, position: int, token: int, nbytes: int) -> bytes:
+def row_bytes(
+    spec: str, head: int, layer: int, part: str, position: int, token: int, nbytes: int
+) -> bytes:
     """The state of one row."""
     seed = f"{spec}/{head}/{layer}/{part}/{position}/{token}".encode()
     return blake2b(seed, digest_size=16).digest() * (nbytes // 16)
@@ -40,7 +69,12 @@ def row_bytes(spec: str, head: int, layer: int, part: str, position: int, token:
 
 def draw(context: bytes, index: int) -> int:
     """The next token."""
-    return int.from_bytes(blake2b(context + index.to_bytes(4, "little"), digest_size=4).digest(), "little") % VOCAB
+    return (
+        int.from_bytes(
+            blake2b(context + index.to_bytes(4, "little"), digest_size=4).digest(), "little"
+        )
+        % VOCAB
+    )
 
 
 def expected(prompt: tuple[int, ...], count: int) -> list[int]:
@@ -64,15 +98,20 @@ class FakeEngine:
 
     def __init__(self, placement: Placement, pages: int) -> None:
         self.placement = placement
-        self.pool = np.full(pages * placement.page_bytes(KV), 0xEE, dtype=np.uint8)  # never zero: stale bytes show
+        # never zero: stale bytes show
+        self.pool = np.full(pages * placement.page_bytes(KV), 0xEE, dtype=np.uint8)
         self.done: deque[BatchDone | DigestDone] = deque()
 
     def _at(self, pages: np.ndarray, head: int, layer: int, part: int, position: int) -> slice:
         place = self.placement.places["kv"]
         k, b = self.placement.page_blocks, self.placement.table.block_tokens
         block, token = position // b, position % b
-        base = (int(pages[block // k]) * k + block % k) * self.placement.block_bytes(KV) + place.offset
-        start = base + head * place.head_stride + layer * place.layer_stride + part * place.part_stride
+        base = (int(pages[block // k]) * k + block % k) * self.placement.block_bytes(
+            KV
+        ) + place.offset
+        start = (
+            base + head * place.head_stride + layer * place.layer_stride + part * place.part_stride
+        )
         return slice(start + token * place.row_bytes, start + (token + 1) * place.row_bytes)
 
     def compute(self, batch: Batch) -> None:
@@ -86,7 +125,10 @@ class FakeEngine:
                             where = self._at(pages, h, layer, n, row.start + i)
                             data = row_bytes("kv", h, layer, part, row.start + i, token, 16)
                             self.pool[where] = np.frombuffer(data, dtype=np.uint8)
-            sums = {g: self._seal(pages, first, past, row.valid) for g, (first, past) in row.final.items()}
+            sums = {
+                g: self._seal(pages, first, past, row.valid)
+                for g, (first, past) in row.final.items()
+            }
             rows.append(RowDone(row.key, self._draw(row, pages) if row.draw else None, sums))
         self.done.append(BatchDone(batch.seq, tuple(rows)))
 
@@ -113,7 +155,9 @@ class FakeEngine:
         return block_sums(self.pool, self.placement, KV, slots, numbers, IDENTITY)
 
     def digest(self, order: Any) -> None:
-        sums = block_sums(self.pool, self.placement, order.group, order.slots, order.numbers, IDENTITY)
+        sums = block_sums(
+            self.pool, self.placement, order.group, order.slots, order.numbers, IDENTITY
+        )
         self.done.append(DigestDone(order.job, sums))
 
 
@@ -123,7 +167,9 @@ class Node:
     def __init__(self, leader: Any, engine: FakeEngine) -> None:
         self.leader, self.engine = leader, engine
         boot = leader.worker.manifest.boot
-        self.rank = RankCore(rank=Rank(0), boot=boot, placements=[engine.placement], seal=leader.worker.manifest.seal)
+        self.rank = RankCore(
+            rank=Rank(0), boot=boot, placements=[engine.placement], seal=leader.worker.manifest.seal
+        )
         self.reads: dict[int, Read] = {}
         self.ends: deque[ReadEnded] = deque()
         self.host: dict[Key, np.ndarray] = {}
@@ -157,10 +203,16 @@ class World:
         self.freeze_copies = False
         self.on_copied: Callable[[HostCopy, bool, Node], str] = lambda copy, back, node: ""
 
-    def add(self, role: str, boot: int, *, pages: int = 16, page_blocks: int = 1, **limits: float) -> Node:
+    def add(
+        self, role: str, boot: int, *, pages: int = 16, page_blocks: int = 1, **limits: float
+    ) -> Node:
         """A worker joins."""
         m = manifest(role, boot, pages=pages, page_blocks=page_blocks)
-        engine, s, totals = FakeEngine(m.placement(0), pages), settings(f"{role}-{boot}", **limits), {KV: pages}
+        engine, s, totals = (
+            FakeEngine(m.placement(0), pages),
+            settings(f"{role}-{boot}", **limits),
+            {KV: pages},
+        )
         make: Mapping[str, Callable[[], Leader]] = {
             "prefill": lambda: Leader(m, s, totals),
             "decode": lambda: Leader(m, s, totals),
@@ -205,7 +257,11 @@ class World:
         for node in self.nodes.values():
             node.leader.worker.ledger.audit()
         return all(
-            n.leader.worker.ledger.clean and not n.leader.worker.rooms and not n.reads and not n.host for n in self.nodes.values()
+            n.leader.worker.ledger.clean
+            and not n.leader.worker.rooms
+            and not n.reads
+            and not n.host
+            for n in self.nodes.values()
         )
 
     def run(self, steps: int = 10_000) -> None:
@@ -220,7 +276,14 @@ class World:
         until = Micros(self.now + millis * 1000)
         while True:
             self.run()
-            timers = [t for t in (self.front.next_wake(), *(n.leader.next_wake() for n in self.nodes.values())) if t is not None]
+            timers = [
+                t
+                for t in (
+                    self.front.next_wake(),
+                    *(n.leader.next_wake() for n in self.nodes.values()),
+                )
+                if t is not None
+            ]
             soonest = min(timers, default=None)
             if soonest is None or soonest > until:
                 break
@@ -289,7 +352,9 @@ class World:
         while node.copies and not self.freeze_copies:
             moved, (copy, back) = True, node.copies.popleft()
             node.copy(copy, back=back)
-            self._perform(node, node.rank.step(Copied(copy.job, self.on_copied(copy, back, node)), T0))
+            self._perform(
+                node, node.rank.step(Copied(copy.job, self.on_copied(copy, back, node)), T0)
+            )
         while node.ends:
             moved = True
             self._perform(node, node.rank.step(node.ends.popleft(), T0))
@@ -313,8 +378,11 @@ class World:
 
     @staticmethod
     def _looks_right(leader: Leader) -> None:
-        """What a leader keeps so that it need not look at all of its rooms is what looking at them gives."""
-        standing = {key: state for state, rooms in leader.worker.rooms._standing.items() for key in rooms}
+        """What a leader keeps so that it need not look at all of its rooms is what looking at them
+        gives."""
+        standing = {
+            key: state for state, rooms in leader.worker.rooms._standing.items() for key in rooms
+        }
         assert standing == {key: room.state for key, room in leader.worker.rooms.items()}
         assert leader.next_wake() == leader._next_due()
 

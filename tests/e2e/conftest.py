@@ -10,7 +10,9 @@ from tests.e2e.service import Service
 from tests.tiny import make_tiny
 
 FABRICS = ("shm", "nixl")
-POOL = "240"  # pages of 64 tokens: the eight longest prompts of the trial model's tests, twice; more would be zeroed for nothing
+# pages of 64 tokens: the eight longest prompts of the trial model's tests, twice; more would be
+# zeroed for nothing
+POOL = "240"
 
 
 @pytest.fixture(scope="session")
@@ -37,9 +39,14 @@ def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
 
 
 @pytest.fixture(scope="module")
-def trial_services(tmp_path_factory: pytest.TempPathFactory, trial: Path) -> Iterator[tuple[Service, Service]]:
-    """The trial model, prefill and decode apart, and in one worker: started together, as starting is waiting, mostly."""
-    apart, together = (Service(tmp_path_factory.mktemp(name), trial) for name in ("split", "unified"))
+def trial_services(
+    tmp_path_factory: pytest.TempPathFactory, trial: Path
+) -> Iterator[tuple[Service, Service]]:
+    """The trial model, prefill and decode apart, and in one worker: started together, as starting
+    is waiting, mostly."""
+    apart, together = (
+        Service(tmp_path_factory.mktemp(name), trial) for name in ("split", "unified")
+    )
     try:
         for service in (apart, together):
             service.start_gateway()

@@ -2,7 +2,8 @@
 
 python -m tests.e2e.faulty_worker FAULTS.json WORKER-ARGUMENTS...
 
-The file is read again when it has changed, before each read: what a test orders holds from its next request on.
+The file is read again when it has changed, before each read: what a test orders holds from its next
+request on.
 """
 
 import os
@@ -39,7 +40,9 @@ def main() -> None:
 
     def run(settings: WorkerSettings) -> None:
         ports = replace(compose_worker.PRODUCTION, fabric=make)
-        compose_worker.run_worker(msgspec.structs.replace(settings, fetch_timeout_s=FETCH_MS / 1000), ports)
+        compose_worker.run_worker(
+            msgspec.structs.replace(settings, fetch_timeout_s=FETCH_MS / 1000), ports
+        )
 
     processes.run_worker = run
     app = typer.Typer(pretty_exceptions_enable=False)

@@ -1,6 +1,8 @@
-"""Many workers of many layouts, and a gateway's request logic that is told which two of them serve a request.
+"""Many workers of many layouts, and a gateway's request logic that is told which two of them serve
+a request.
 
-The gateway is in the test's own process: the shipped pump, lines and request logic, with one decision replaced.
+The gateway is in the test's own process: the shipped pump, lines and request logic, with one
+decision replaced.
 """
 
 import contextlib
@@ -47,7 +49,11 @@ class Layout(msgspec.Struct, frozen=True):
     page: int = 16
 
     def __str__(self) -> str:
-        return f"tp{self.tp}" + f" pp{self.pp}" * (self.pp > 1) + f" page {self.page}" * (self.page != 16)
+        return (
+            f"tp{self.tp}"
+            + f" pp{self.pp}" * (self.pp > 1)
+            + f" page {self.page}" * (self.page != 16)
+        )
 
 
 class Chosen(Assignment):
@@ -55,7 +61,9 @@ class Chosen(Assignment):
 
     wanted: tuple[Boot, Boot] | None = None
 
-    def _choose(self, request: Request, answer: PendingAnswer, now: Micros) -> tuple[Boot, Boot] | None:
+    def _choose(
+        self, request: Request, answer: PendingAnswer, now: Micros
+    ) -> tuple[Boot, Boot] | None:
         return self.wanted if self.wanted in self._front.usable_pairs() else None
 
 
@@ -83,16 +91,24 @@ class Fleet:
         """`hurt`: fields of Birth for some workers."""
         directory.mkdir(parents=True, exist_ok=True)
         self._clock, self.directory = MonotonicClock(), directory
-        self._control = ZmqControl(bind="tcp://127.0.0.1:0", secret=None, max_frame_bytes=MAX_FRAME_BYTES)
+        self._control = ZmqControl(
+            bind="tcp://127.0.0.1:0", secret=None, max_frame_bytes=MAX_FRAME_BYTES
+        )
         boot = Boot(SystemEntropy().bits(64))
         self.front = Front(boot, FrontSettings())
         self.front.assignment = self._chosen = Chosen(self.front)
         lines = Lines(Sessions(boot, SessionLimits()), self._control, self._clock)
         self._lines = lines
         self._heard: dict[RequestId, list[Heard]] = {}
-        self._pump = GatewayPump(core=self.front, front=self.front, lines=lines, clock=self._clock, say=self._hear)
+        self._pump = GatewayPump(
+            core=self.front, front=self.front, lines=lines, clock=self._clock, say=self._hear
+        )
         self._next, self._questions = 0, count(1)
-        self.names = {(role, layout): f"{role.value} {layout}" for role, layouts in workers.items() for layout in layouts}
+        self.names = {
+            (role, layout): f"{role.value} {layout}"
+            for role, layouts in workers.items()
+            for layout in layouts
+        }
         address = self._control.bound_address
         assert address is not None
         settings = {
@@ -127,9 +143,14 @@ class Fleet:
             for (role, layout), name in self.names.items()
         }
         harm = {self.names[who]: fields for who, fields in (hurt or {}).items()}
-        births = {n: Birth(own, str(directory / f"{n}.log"), **harm.get(n, {})) for n, own in settings.items()}
+        births = {
+            n: Birth(own, str(directory / f"{n}.log"), **harm.get(n, {}))
+            for n, own in settings.items()
+        }
         self.ranks = Ranks(nursery.address, births)
-        pairs = len(workers.get(Role.PREFILL, ())) * len(workers.get(Role.DECODE, ())) + len(workers.get(Role.UNIFIED, ()))
+        pairs = len(workers.get(Role.PREFILL, ())) * len(workers.get(Role.DECODE, ())) + len(
+            workers.get(Role.UNIFIED, ())
+        )
         try:
             self.turn_until(lambda: len(self.front.usable_pairs()) == pairs, what=f"{pairs} pairs")
         except BaseException:
@@ -141,28 +162,39 @@ class Fleet:
         until = time.monotonic() + PATIENCE_S
         while not done():
             self.ranks.look()
-            assert time.monotonic() < until, f"not within {PATIENCE_S:.0f} s: {what}; {self.front.refusals()}; {self.logs()}"
+            assert time.monotonic() < until, (
+                f"not within {PATIENCE_S:.0f} s: {what}; {self.front.refusals()}; {self.logs()}"
+            )
             self.turn()
 
     def turn(self) -> None:
         """One turn of the gateway's pump, and a short sleep where there is nothing to do."""
         timeout = self._pump.turn()
-        select.select([self._control.fileno()], [], [], 0.05 if timeout is None else min(0.05, timeout / 1e6))
+        select.select(
+            [self._control.fileno()], [], [], 0.05 if timeout is None else min(0.05, timeout / 1e6)
+        )
 
     def logs(self) -> str:
         """The ends of all logs."""
-        return "\n".join(f"--- {log.name}\n{log.read_text()[-1500:]}" for log in sorted(self.directory.glob("*.log")))
+        return "\n".join(
+            f"--- {log.name}\n{log.read_text()[-1500:]}"
+            for log in sorted(self.directory.glob("*.log"))
+        )
 
     def boot(self, role: Role, layout: Layout) -> Boot:
         """The boot of a worker."""
-        (boot,) = [r.manifest.boot for r in self.front.workers() if r.name == self.names[role, layout]]
+        (boot,) = [
+            r.manifest.boot for r in self.front.workers() if r.name == self.names[role, layout]
+        ]
         return boot
 
     def pair(self, prefill: Layout, decode: Layout) -> tuple[Boot, Boot]:
         """The boots of two workers."""
         return self.boot(Role.PREFILL, prefill), self.boot(Role.DECODE, decode)
 
-    def begin(self, pair: tuple[Boot, Boot], prompt: Sequence[int], count: int, *, priority: int = 0) -> RequestId:
+    def begin(
+        self, pair: tuple[Boot, Boot], prompt: Sequence[int], count: int, *, priority: int = 0
+    ) -> RequestId:
         """Submit a greedy request for `count` tokens to these two."""
         self._next += 1
         request = RequestId(self._next)
@@ -176,7 +208,12 @@ class Fleet:
             deadline_ms=int(PATIENCE_S * 1000),
         )
         ids = tuple(TokenId(t) for t in prompt)
-        self._pump.step(Submitted(Submit(request, ids, GREEDY, limits, priority), Room(f"{SystemEntropy().bits(128):032x}")))
+        self._pump.step(
+            Submitted(
+                Submit(request, ids, GREEDY, limits, priority),
+                Room(f"{SystemEntropy().bits(128):032x}"),
+            )
+        )
         return request
 
     def until_said(self, request: RequestId, count: int) -> None:
@@ -194,7 +231,10 @@ class Fleet:
     def drawn(self, request: RequestId) -> list[Drawn]:
         """All its tokens, with their logprobs."""
         ends = (Finish, Fail)
-        self.turn_until(lambda: any(isinstance(h, ends) for h in self._heard[request]), what=f"request {request}")
+        self.turn_until(
+            lambda: any(isinstance(h, ends) for h in self._heard[request]),
+            what=f"request {request}",
+        )
         heard = self._heard.pop(request)
         assert isinstance(heard[-1], Finish), (heard[-1], self.logs())
         return [drawn for h in heard if isinstance(h, Emit) for drawn in h.drawn]
@@ -216,7 +256,9 @@ class Fleet:
     def _hear(self, heard: Heard) -> None:
         self._heard.setdefault(heard.request, []).append(heard)
 
-    def _ask(self, message: AskLedger | Clear | ResetCache, worker: str | None = None) -> list[LedgerView]:
+    def _ask(
+        self, message: AskLedger | Clear | ResetCache, worker: str | None = None
+    ) -> list[LedgerView]:
         question = message.question
         self._pump.step(AskWorkers(message, worker))
         self.turn_until(lambda: self.front.ledger(question) is not None, what="the books")
@@ -249,14 +291,21 @@ class Fleet:
 
 
 def pools_of(pid: int) -> list[np.ndarray]:
-    """The bytes of a process's pools, in the order of the groups: they are memory files, which /proc shows."""
-    maps = [line.split() for line in Path(f"/proc/{pid}/maps").read_text().splitlines() if "memfd:baton-pool" in line]
-    own = {int(inode) for _, may, _, _, inode, *_ in maps if "w" in may}  # those of peers are mapped read-only
+    """The bytes of a process's pools, in the order of the groups: they are memory files, which
+    /proc shows."""
+    maps = [
+        line.split()
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines()
+        if "memfd:baton-pool" in line
+    ]
+    # those of peers are mapped read-only
+    own = {int(inode) for _, may, _, _, inode, *_ in maps if "w" in may}
     found = {}
     for fd in sorted(os.listdir(f"/proc/{pid}/fd"), key=int):
         path = f"/proc/{pid}/fd/{fd}"
         with contextlib.suppress(OSError):
             if re.match(r"/memfd:baton-pool", os.readlink(path)):
-                found.setdefault(os.stat(path).st_ino, path)  # Python's mapping keeps a descriptor of its own
+                # Python's mapping keeps a descriptor of its own
+                found.setdefault(os.stat(path).st_ino, path)
     assert own <= found.keys(), f"process {pid} has pools that it shows no descriptor of"
     return [np.fromfile(path, dtype=np.uint8) for inode, path in found.items() if inode in own]

@@ -1,7 +1,9 @@
-"""Processes that begin with everything imported: forks of a server that has imported torch, instead of seconds of imports each.
+"""Processes that begin with everything imported: forks of a server that has imported torch, instead
+of seconds of imports each.
 
-They run the same `main`, with the same arguments, as a process started by a command does; a few tests go on starting the
-command itself. (The workers of nursery.py are forked below the command line, because their ranks must be too.)
+They run the same `main`, with the same arguments, as a process started by a command does; a few
+tests go on starting the command itself. (The workers of nursery.py are forked below the command
+line, because their ranks must be too.)
 """
 
 import importlib

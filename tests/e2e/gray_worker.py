@@ -1,10 +1,11 @@
-"""A worker that neither lives nor dies as it should: the production program with an engine that hangs, or dies of a request.
+"""A worker that neither lives nor dies as it should: the production program with an engine that
+hangs, or dies of a request.
 
 python -m tests.e2e.gray_worker ORDER WORKER-ARGUMENTS...
 
-While the file ORDER holds "hang", the next step never ends: its thread waits in native code, where nothing reaches it. A prompt
-that begins with the token POISON raises in the step, which ends the process, and a request
-with a bias of RAISING_BIAS raises when its token is drawn.
+While the file ORDER holds "hang", the next step never ends: its thread waits in native code, where
+nothing reaches it. A prompt that begins with the token POISON raises in the step, which ends the
+process, and a request with a bias of RAISING_BIAS raises when its token is drawn.
 """
 
 import ctypes
@@ -39,7 +40,9 @@ def main() -> None:
     shape = sampler._token
 
     def raising(values: object, of: Draw) -> int:
-        if of.sampling.shaping is not None and any(bias == RAISING_BIAS for _, bias in of.sampling.shaping.logit_bias):
+        if of.sampling.shaping is not None and any(
+            bias == RAISING_BIAS for _, bias in of.sampling.shaping.logit_bias
+        ):
             raise IndexError("a simulated error of one row")
         return shape(values, of)  # type: ignore[arg-type]
 

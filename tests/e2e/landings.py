@@ -1,5 +1,5 @@
-"""Copies of a rank's pools as they are when a read has ended, before anything is computed with what it brought: a step of
-decoding overwrites recurrent state.
+"""Copies of a rank's pools as they are when a read has ended, before anything is computed with what
+it brought: a step of decoding overwrites recurrent state.
 
     fabric ──Ended──▶ copy of the pools ──▶ file         then the rank hears of the end
 """

@@ -1,4 +1,5 @@
-"""Makes golden/trial.json: what `transformers` generates greedily in float32, and how near each choice was to a tie.
+"""Makes golden/trial.json: what `transformers` generates greedily in float32, and how near each
+choice was to a tie.
 
 python -m tests.e2e.make_golden
 """
@@ -18,7 +19,8 @@ TOKENS = 24
 
 
 def make() -> list[dict[str, list]]:
-    """For each prompt: its ids, the tokens, and the margin between the two largest logits at each of them."""
+    """For each prompt: its ids, the tokens, and the margin between the two largest logits at each
+    of them."""
     directory = default_directory()
     tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
@@ -26,7 +28,8 @@ def make() -> list[dict[str, list]]:
     for ids in prompts(lambda text: tokenizer.encode(text, add_special_tokens=False).ids):
         answer = model.generate(
             torch.tensor([ids]),
-            attention_mask=torch.ones(1, len(ids), dtype=torch.int64),  # else <|im_end|>, its padding, would be masked
+            # else <|im_end|>, its padding, would be masked
+            attention_mask=torch.ones(1, len(ids), dtype=torch.int64),
             max_new_tokens=TOKENS,
             min_new_tokens=TOKENS,
             do_sample=False,

@@ -1,10 +1,11 @@
-"""Worker processes for tests without three seconds of imports each: forked from a process that has done them.
+"""Worker processes for tests without three seconds of imports each: forked from a process that has
+done them.
 
     test ──{settings, log}──▶ nursery ──fork──▶ run_worker(settings)     a rank asks the nursery for the other ranks
          ◀──────pid───────────┘
 
-What runs in the child is the shipped composition of a worker; only how its process came to be differs. All children end with
-the nursery, and the nursery with the process that started it.
+What runs in the child is the shipped composition of a worker; only how its process came to be
+differs. All children end with the nursery, and the nursery with the process that started it.
 """
 
 import contextlib
@@ -47,7 +48,8 @@ class Birth(msgspec.Struct, frozen=True):
     victim: int | None = None
     faults: Faults | None = None  # of its fabric
     garbles: int | None = None  # the batch, counted from 1, of which it hears one row less
-    landings: str | None = None  # where all ranks leave copies of their pools: see tests/e2e/landings.py
+    # where all ranks leave copies of their pools: see tests/e2e/landings.py
+    landings: str | None = None
 
 
 class Nursery:
@@ -70,7 +72,8 @@ class Nursery:
 
 
 class Ranks:
-    """Implements cli.ranks.Crew, and holds a test's own workers: processes that a nursery has forked."""
+    """Implements cli.ranks.Crew, and holds a test's own workers: processes that a nursery has
+    forked."""
 
     def __init__(self, address: str, births: Mapping[str, Birth]) -> None:
         self._pidfds: dict[str, int] = {}
@@ -119,7 +122,8 @@ def serve(address: str) -> None:
 
     gc.collect()
     gc.freeze()  # a collection in a child would copy every page of what all children share
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children; pidfds tell of their end
+    # nobody waits for the children; pidfds tell of their end
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(address)
         listening.listen()
@@ -149,7 +153,13 @@ def _live(address: str, birth: Birth, nursery: int) -> None:
         from baton.cli.logs import configure
 
         def crew(settings: Mapping[int, WorkerSettings]) -> Ranks:
-            return Ranks(address, {str(rank): msgspec.structs.replace(birth, settings=own) for rank, own in settings.items()})
+            return Ranks(
+                address,
+                {
+                    str(rank): msgspec.structs.replace(birth, settings=own)
+                    for rank, own in settings.items()
+                },
+            )
 
         configure(birth.settings.log_level, birth.settings.log_format)
         ports = replace(compose_worker.PRODUCTION, crew=crew)
@@ -170,9 +180,16 @@ def _live(address: str, birth: Birth, nursery: int) -> None:
 def _hurt(ports: Ports, birth: Birth) -> Ports:
     faults, garbles = birth.faults, birth.garbles
     if faults is not None:
-        return replace(ports, fabric=lambda n, p: FaultyFabric(PRODUCTION.fabric(n, p), faults, wake=p.wake, clock=p.clock))
+        return replace(
+            ports,
+            fabric=lambda n, p: FaultyFabric(
+                PRODUCTION.fabric(n, p), faults, wake=p.wake, clock=p.clock
+            ),
+        )
     assert garbles is not None
-    return replace(ports, control=lambda bind, secret: Garbling(PRODUCTION.control(bind, secret), garbles))
+    return replace(
+        ports, control=lambda bind, secret: Garbling(PRODUCTION.control(bind, secret), garbles)
+    )
 
 
 class Garbling:
@@ -196,7 +213,11 @@ class Garbling:
             self._seen, self._left = frame.number, self._left - 1
         if self._left != 0 or frame.number != self._seen:
             return raw
-        return encode(msgspec.structs.replace(frame, messages=(msgspec.structs.replace(plan, batch=plan.batch[:-1]),)))
+        return encode(
+            msgspec.structs.replace(
+                frame, messages=(msgspec.structs.replace(plan, batch=plan.batch[:-1]),)
+            )
+        )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
-"""A worker to which a test can do things while it runs: the production composition root with other ports.
+"""A worker to which a test can do things while it runs: the production composition root with other
+ports.
 
 python -m tests.e2e.ordered_worker ORDERS.json STALL_MS WORKER-ARGUMENTS...
 
-The file is read again whenever it has changed, before each frame: what a test orders holds from its next request on.
+The file is read again whenever it has changed, before each frame: what a test orders holds from its
+next request on.
 """
 
 import os
@@ -56,7 +58,12 @@ def main() -> None:
 
     def control(bind: str | None, secret: Secret | None) -> Control:
         nonlocal late
-        late = LateControl(compose_worker.PRODUCTION.control(bind, secret), clock=MonotonicClock(), look=look, heed=pages.heed)
+        late = LateControl(
+            compose_worker.PRODUCTION.control(bind, secret),
+            clock=MonotonicClock(),
+            look=look,
+            heed=pages.heed,
+        )
         return late
 
     def fabric(name: str, parts: FabricParts) -> Fabric:
@@ -65,7 +72,9 @@ def main() -> None:
     def run(settings: WorkerSettings) -> None:
         logs.configure(settings.log_level, settings.log_format)
         ports = replace(compose_worker.PRODUCTION, control=control, fabric=fabric)
-        compose_worker.run_worker(msgspec.structs.replace(settings, handoff_timeout_s=stall_ms / 1000), ports)
+        compose_worker.run_worker(
+            msgspec.structs.replace(settings, handoff_timeout_s=stall_ms / 1000), ports
+        )
 
     processes.run_worker = run
     app = typer.Typer(pretty_exceptions_enable=False)

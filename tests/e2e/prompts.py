@@ -1,7 +1,8 @@
 """32 varied prompts, about 8,000 tokens in all, one of 3,000: made, not stored."""
 
 STORY = (
-    "The relay began at dawn. The first runner held the baton lightly, as her coach had taught her, and thought of nothing "
+    "The relay began at dawn. The first runner held the baton lightly, as her coach had "
+    "taught her, and thought of nothing "
     "but the next ten metres. Behind the stand somebody counted: {n}. "
 )
 SHORT = [
@@ -37,7 +38,13 @@ def texts() -> list[str]:
         chat("What is a relay race?"),
         chat("Name three colours.", "Red, green and blue.", "And three more?"),
         chat("Write a haiku about rain."),
-        chat("Hi", "Hello! How can I help?", "Tell me about Mars.", "Mars is the fourth planet.", "How far is it?"),
+        chat(
+            "Hi",
+            "Hello! How can I help?",
+            "Tell me about Mars.",
+            "Mars is the fourth planet.",
+            "How far is it?",
+        ),
     ]
     long = ["".join(STORY.format(n=f"{k}-{i}") for i in range(90)) for k in range(12)]
     return SHORT + chats + long

@@ -1,4 +1,5 @@
-"""A whole service of real processes for tests: a gateway and its workers, each with a log, ended by pid."""
+"""A whole service of real processes for tests: a gateway and its workers, each with a log, ended by
+pid."""
 
 import json
 import os
@@ -79,14 +80,23 @@ class Process:
                 self.popen.wait(10)
             except subprocess.TimeoutExpired:
                 self.kill()
-                raise AssertionError(f"{self.name} outlived SIGTERM:\n{self.log.read_text()[-3000:]}") from None
+                raise AssertionError(
+                    f"{self.name} outlived SIGTERM:\n{self.log.read_text()[-3000:]}"
+                ) from None
 
 
 def by_command(name: str, arguments: list[str], log: Path) -> Process:
-    """`baton ...` as a user starts it: a new interpreter. It ends with the test run, whatever ends that."""
+    """`baton ...` as a user starts it: a new interpreter. It ends with the test run, whatever ends
+    that."""
     with log.open("ab") as said:
         command = leashed([sys.executable, *arguments])
-        return Process(name, subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT, start_new_session=True), log)
+        return Process(
+            name,
+            subprocess.Popen(
+                command, stdout=said, stderr=subprocess.STDOUT, start_new_session=True
+            ),
+            log,
+        )
 
 
 def forked(name: str, arguments: list[str], log: Path) -> Process:
@@ -103,28 +113,63 @@ class Service:
     """Gateway and workers, started separately so that a test can hurt one of them."""
 
     def __init__(
-        self, directory: Path, model: Path, *, dtype: str = "float32", fabric: str = "shm", begin: Begin = forked
+        self,
+        directory: Path,
+        model: Path,
+        *,
+        dtype: str = "float32",
+        fabric: str = "shm",
+        begin: Begin = forked,
     ) -> None:
-        self.directory, self.model, self.dtype, self.fabric, self._begin = directory, model, dtype, fabric, begin
+        self.directory, self.model, self.dtype, self.fabric, self._begin = (
+            directory,
+            model,
+            dtype,
+            fabric,
+            begin,
+        )
         self.port, self.control = free_port(), f"tcp://127.0.0.1:{free_port()}"
         self.processes: dict[str, Process] = {}
         self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=150)
 
     def start_gateway(self, *more: str, warm: bool = False) -> Process:
-        """The gateway. By default without requests of its own: faults are planted into the reads that a test orders; and with
-        neutral sampling, whatever the model's own settings are."""
+        """The gateway. By default without requests of its own: faults are planted into the reads
+        that a test orders; and with neutral sampling, whatever the model's own settings are."""
         flags = ["--port", str(self.port), "--control", self.control, "--served-model-name", "m"]
         flags += ["--generation-config", "vllm", "--shutdown-timeout", "3", *more]
         flags += ["--log-level", "debug"] if warm else ["--skip-server-warmup"]
         return self._start("gateway", ["-m", "baton.cli.main", "gateway", str(self.model), *flags])
 
     def start_worker(
-        self, role: str, *flags: str, name: str | None = None, faults: Faults | None = None, main: list[str] | None = None
+        self,
+        role: str,
+        *flags: str,
+        name: str | None = None,
+        faults: Faults | None = None,
+        main: list[str] | None = None,
     ) -> Process:
         """A worker; `faults` wraps its fabric, `main` is another main module."""
         name = name or role
-        settings = [str(self.model), "--role", role, "--gateway", self.control, "--name", name, "--threads", "1"]
-        settings += ["--dtype", self.dtype, "--fabric", self.fabric, "--served-model-name", "m", *flags]
+        settings = [
+            str(self.model),
+            "--role",
+            role,
+            "--gateway",
+            self.control,
+            "--name",
+            name,
+            "--threads",
+            "1",
+        ]
+        settings += [
+            "--dtype",
+            self.dtype,
+            "--fabric",
+            self.fabric,
+            "--served-model-name",
+            "m",
+            *flags,
+        ]
         main = main or ["-m", "baton.cli.main", "worker"]
         if faults is not None:
             self.order(name, faults)
@@ -132,7 +177,8 @@ class Service:
         return self._start(name, [*main, *settings])
 
     def order(self, name: str, faults: Faults) -> None:
-        """Faults of a worker's reads, from its next one on; it must have been started with some, be it none."""
+        """Faults of a worker's reads, from its next one on; it must have been started with some, be
+        it none."""
         give(self._faults(name), faults)
 
     def _faults(self, name: str) -> Path:
@@ -202,7 +248,8 @@ def split(
     begin: Begin = forked,
     warm: bool = False,
 ) -> Iterator[Service]:
-    """A gateway, a prefill and a decode worker; `warm`: as users start them, with a handoff before they are ready."""
+    """A gateway, a prefill and a decode worker; `warm`: as users start them, with a handoff before
+    they are ready."""
     service = Service(directory, model, dtype=dtype, fabric=fabric, begin=begin)
     try:
         service.start_gateway(*gateway, warm=warm)

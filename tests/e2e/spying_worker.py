@@ -1,4 +1,5 @@
-"""A worker that leaves a copy of its pool behind when it ends: the production composition root with another port.
+"""A worker that leaves a copy of its pool behind when it ends: the production composition root with
+another port.
 
 python -m tests.e2e.spying_worker COPY WORKER-ARGUMENTS...
 """

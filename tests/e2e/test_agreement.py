@@ -1,4 +1,5 @@
-"""Ranks of one worker agree: when state arrives late on one of them, and when one has been told something else."""
+"""Ranks of one worker agree: when state arrives late on one of them, and when one has been told
+something else."""
 
 import time
 from collections import deque
@@ -31,15 +32,19 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def applied(journal: Path) -> list[StepPlan]:
-    """The plans that a rank was given, in order, until its peer goes: then the fleet is ending, and some ranks have ended."""
+    """The plans that a rank was given, in order, until its peer goes: then the fleet is ending, and
+    some ranks have ended."""
     steps = [record for _, record in records([journal.read_bytes()])]
     plans = (s.event for s in steps if isinstance(s, Step) and isinstance(s.event, StepPlan))
     return list(takewhile(lambda plan: not plan.disconnect, plans))
 
 
 @pytest.mark.timeout(300)
-def test_a_late_arrival_on_one_rank_holds_up_its_own_request_alone(tmp_path: Path, nursery: Nursery, model: Path) -> None:
-    """Every rank applies the same plans, no request commits before the late rank has its part, and batches go on meanwhile."""
+def test_a_late_arrival_on_one_rank_holds_up_its_own_request_alone(
+    tmp_path: Path, nursery: Nursery, model: Path
+) -> None:
+    """Every rank applies the same plans, no request commits before the late rank has its part, and
+    batches go on meanwhile."""
     widths, journals = (Layout(2), Layout(4)), tmp_path / "journals"
     journals.mkdir()
     late = Faults((Rule(Fault.DELAY, delay_ms=150),))
@@ -62,10 +67,17 @@ def test_a_late_arrival_on_one_rank_holds_up_its_own_request_alone(tmp_path: Pat
         names = [f"decode {wide}" + (f"-rank{r}" if r else "") for r in range(wide.tp)]
         plans, *others = [applied(journals / f"{name}.baton-log") for name in names]
         assert all(other == plans for other in others), f"{wide}"
-        fetched = {fetch.key: number for number, plan in reversed(list(enumerate(plans))) for fetch in plan.fetch}
+        fetched = {
+            fetch.key: number
+            for number, plan in reversed(list(enumerate(plans)))
+            for fetch in plan.fetch
+        }
         committed = {key: number for number, plan in enumerate(plans) for key in plan.commit}
         assert len(committed) == REQUESTS
-        meanwhile = [sum(bool(plan.batch) for plan in plans[fetched[key] : at]) for key, at in committed.items()]
+        meanwhile = [
+            sum(bool(plan.batch) for plan in plans[fetched[key] : at])
+            for key, at in committed.items()
+        ]
         assert median(meanwhile) >= 2, f"{wide}: the running requests went on"
 
 
@@ -82,7 +94,9 @@ def answer_all(fleet: Fleet, decode: Layout) -> list[list[int]]:
     return found + [fleet.answer(request) for request in asked]
 
 
-def test_a_rank_that_was_told_something_else_is_named_and_the_worker_ends(tmp_path: Path, nursery: Nursery, model: Path) -> None:
+def test_a_rank_that_was_told_something_else_is_named_and_the_worker_ends(
+    tmp_path: Path, nursery: Nursery, model: Path
+) -> None:
     wide = Layout(2)
     fleet = Fleet(
         nursery,

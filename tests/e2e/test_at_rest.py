@@ -1,4 +1,5 @@
-"""Memory of real processes changes while nobody looks, written from outside: it is found, and what comes next is right."""
+"""Memory of real processes changes while nobody looks, written from outside: it is found, and what
+comes next is right."""
 
 import os
 from pathlib import Path
@@ -15,9 +16,16 @@ PAGE = 16
 
 
 def change(pid: int, pages: int) -> None:
-    """One byte of every page of a process's pool, as its own mapping holds it: the file itself is sealed against writing."""
-    maps = [line.split() for line in Path(f"/proc/{pid}/maps").read_text().splitlines() if "memfd:baton-pool" in line]
-    start, end = (int(at, 16) for at in next(where for where, may, *_ in maps if "w" in may).split("-"))
+    """One byte of every page of a process's pool, as its own mapping holds it: the file itself is
+    sealed against writing."""
+    maps = [
+        line.split()
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines()
+        if "memfd:baton-pool" in line
+    ]
+    start, end = (
+        int(at, 16) for at in next(where for where, may, *_ in maps if "w" in may).split("-")
+    )
     size = (end - start) // pages
     with open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
         for at in range(start + 5, start + size * pages, size):
@@ -27,7 +35,9 @@ def change(pid: int, pages: int) -> None:
 
 @pytest.mark.parametrize("role", [Role.PREFILL, Role.DECODE])
 @pytest.mark.timeout(300)
-def test_cached_pages_that_change_are_found_and_not_used(tmp_path: Path, tiny: Path, nursery: Nursery, role: Role) -> None:
+def test_cached_pages_that_change_are_found_and_not_used(
+    tmp_path: Path, tiny: Path, nursery: Nursery, role: Role
+) -> None:
     one, pages = Layout(1), 32
     workers = {Role.PREFILL: (one,), Role.DECODE: (one,)}
     fleet = Fleet(
@@ -53,11 +63,16 @@ def test_cached_pages_that_change_are_found_and_not_used(tmp_path: Path, tiny: P
         fleet.settle()
         held = cached()
         assert held == (100 if role is Role.PREFILL else 119) // PAGE
-        fleet.turn_until(lambda: book().counters.cache.verified_pages >= 2 * held, what="every page verified twice")
+        fleet.turn_until(
+            lambda: book().counters.cache.verified_pages >= 2 * held,
+            what="every page verified twice",
+        )
         assert (cached(), book().counters.cache.damaged_pages) == (held, 0), "what is right stays"
         change(fleet.pids(role, one)[0], pages)
         fleet.turn_until(lambda: cached() == 0, what="damage found")
-        assert book().counters.cache.damaged_pages >= 1, "the first of a sequence takes the others with it"
+        assert book().counters.cache.damaged_pages >= 1, (
+            "the first of a sequence takes the others with it"
+        )
         assert fleet.answer(fleet.begin(pair, prompt, 20)) == answer
         fleet.settle()
     finally:

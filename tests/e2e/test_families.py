@@ -1,4 +1,5 @@
-"""Families other than Llama through real processes: the same tokens split, unified and in transformers."""
+"""Families other than Llama through real processes: the same tokens split, unified and in
+transformers."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,7 +33,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def both_ways(directory: Path, path: Path, prompts: Sequence[list[int]], *more: str) -> tuple[list[list[int]], list[list[int]]]:
+def both_ways(
+    directory: Path, path: Path, prompts: Sequence[list[int]], *more: str
+) -> tuple[list[list[int]], list[list[int]]]:
     """The tokens after each prompt, split and unified."""
     flags = ("--kv-pages", "64", "--max-num-batched-tokens", str(CHUNK), *more)
 
@@ -56,7 +59,9 @@ def test_index_keys_in_fp8_travel_with_their_scales(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_tokens_of_every_family_are_the_same_split_unified_and_in_transformers(tmp_path: Path, case: str) -> None:
+def test_tokens_of_every_family_are_the_same_split_unified_and_in_transformers(
+    tmp_path: Path, case: str
+) -> None:
     family, overrides = CASES[case]
     path = make_tiny(tmp_path / "model", family, **overrides)
     prompts = [np.random.default_rng(n).integers(0, 300, 40 + 90 * n).tolist() for n in range(4)]

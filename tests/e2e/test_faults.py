@@ -1,4 +1,5 @@
-"""A fabric that lies, between real processes: every fault detected, the answer right, nothing left behind."""
+"""A fabric that lies, between real processes: every fault detected, the answer right, nothing left
+behind."""
 
 import json
 import socket
@@ -25,14 +26,24 @@ def expected(tiny: Path) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def liars(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Iterator[Callable[[str], Service]]:
+def liars(
+    tmp_path_factory: pytest.TempPathFactory, tiny: Path
+) -> Iterator[Callable[[str], Service]]:
     """A service for each fabric, whose decode worker has the faults that it is told to have."""
-    pools = ("--kv-pages", "40", "--page-size", "16", "--no-enable-prefix-caching")  # every prompt in as many offers
+    # every prompt in as many offers
+    pools = ("--kv-pages", "40", "--page-size", "16", "--no-enable-prefix-caching")
     with ExitStack() as stack:
 
         @cache
         def of(fabric: str) -> Service:
-            service = split(tmp_path_factory.mktemp(fabric), tiny, fabric=fabric, prefill=pools, decode=pools, faults=Faults(()))
+            service = split(
+                tmp_path_factory.mktemp(fabric),
+                tiny,
+                fabric=fabric,
+                prefill=pools,
+                decode=pools,
+                faults=Faults(()),
+            )
             return stack.enter_context(service)
 
         yield of
@@ -85,7 +96,9 @@ def test_damage_that_persists_is_a_typed_error_and_leaves_nothing(liar: Service)
 
 
 @pytest.mark.parametrize("liar", both(Rule(Fault.HANG, count=1)), indirect=True, ids=lambda c: c[0])
-def test_a_read_that_never_ends_is_cancelled_at_its_deadline_and_read_again(liar: Service, expected: list[int]) -> None:
+def test_a_read_that_never_ends_is_cancelled_at_its_deadline_and_read_again(
+    liar: Service, expected: list[int]
+) -> None:
     assert liar.ids(PROMPT, max_tokens=TOKENS, ignore_eos=True) == expected
     liar.wait_clean()
 
@@ -99,10 +112,17 @@ def test_a_client_that_goes_while_a_read_hangs_leaves_nothing(liar: Service) -> 
         "ignore_eos": True,
     }  # else nothing may be read: it ends at once
     body = json.dumps(asked).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: b\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = (
+        f"POST /v1/completions HTTP/1.1\r\nHost: b\r\nContent-Type: "
+        f"application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
     with socket.create_connection(("127.0.0.1", liar.port)) as client:
         client.sendall(head.encode() + body)
-        wait_for(lambda: any(w["reads"] for w in liar.ledger()["workers"]), seconds=10, why="a read is under way")
+        wait_for(
+            lambda: any(w["reads"] for w in liar.ledger()["workers"]),
+            seconds=10,
+            why="a read is under way",
+        )
     liar.wait_clean()
 
 

@@ -1,4 +1,5 @@
-"""A conversation comes back from the decode worker that has it: counted in bytes that were read and tokens that were computed."""
+"""A conversation comes back from the decode worker that has it: counted in bytes that were read and
+tokens that were computed."""
 
 from pathlib import Path
 
@@ -16,7 +17,8 @@ LONG, QUESTION, ANSWER = 1500, 41, 35
 
 
 class Counted(msgspec.Struct, frozen=True):
-    """What prefill has done so far: tokens of prompts that it was asked for, found, fetched back; bytes that it has read."""
+    """What prefill has done so far: tokens of prompts that it was asked for, found, fetched back;
+    bytes that it has read."""
 
     asked: int
     found: int
@@ -25,7 +27,14 @@ class Counted(msgspec.Struct, frozen=True):
 
     def since(self, before: "Counted") -> "Counted":
         """What was done in between."""
-        return Counted(*(b - a for a, b in zip(msgspec.structs.astuple(before), msgspec.structs.astuple(self), strict=True)))
+        return Counted(
+            *(
+                b - a
+                for a, b in zip(
+                    msgspec.structs.astuple(before), msgspec.structs.astuple(self), strict=True
+                )
+            )
+        )
 
 
 def prefill(views: list[LedgerView]) -> Counted:
@@ -39,7 +48,8 @@ def decode_read(views: list[LedgerView]) -> int:
 
 
 def back(context: int, page: int, prompt: int) -> int:
-    """Tokens that can come back: of `context` positions decode has whole pages, and the prompt's last token is computed."""
+    """Tokens that can come back: of `context` positions decode has whole pages, and the prompt's
+    last token is computed."""
     return min(context // page * page, (prompt - 1) // page * page)
 
 
@@ -49,19 +59,50 @@ def back(context: int, page: int, prompt: int) -> int:
         pytest.param(FetchBack.AUTO, Layout(1), Layout(1), "shm", id="auto"),
         pytest.param(FetchBack.ALWAYS, Layout(1), Layout(1), "shm", id="always"),
         pytest.param(FetchBack.NEVER, Layout(1), Layout(1), "shm", id="never"),
-        pytest.param(FetchBack.ALWAYS, Layout(1, page=64), Layout(2), "shm", id="page 64, tp 2 page 16"),
-        pytest.param(FetchBack.ALWAYS, Layout(2), Layout(1, page=64), "shm", id="tp 2 page 16, page 64", marks=pytest.mark.slow),
-        pytest.param(FetchBack.ALWAYS, Layout(1), Layout(1, pp=2), "shm", id="pp 2 lends", marks=pytest.mark.slow),
-        pytest.param(FetchBack.ALWAYS, Layout(1, pp=2), Layout(2), "shm", id="pp 2 borrows of tp 2", marks=pytest.mark.slow),
+        pytest.param(
+            FetchBack.ALWAYS, Layout(1, page=64), Layout(2), "shm", id="page 64, tp 2 page 16"
+        ),
+        pytest.param(
+            FetchBack.ALWAYS,
+            Layout(2),
+            Layout(1, page=64),
+            "shm",
+            id="tp 2 page 16, page 64",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            FetchBack.ALWAYS,
+            Layout(1),
+            Layout(1, pp=2),
+            "shm",
+            id="pp 2 lends",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            FetchBack.ALWAYS,
+            Layout(1, pp=2),
+            Layout(2),
+            "shm",
+            id="pp 2 borrows of tp 2",
+            marks=pytest.mark.slow,
+        ),
         *(
-            pytest.param(FetchBack.ALWAYS, Layout(1), Layout(1), fabric, id=fabric, marks=pytest.mark.slow)
+            pytest.param(
+                FetchBack.ALWAYS, Layout(1), Layout(1), fabric, id=fabric, marks=pytest.mark.slow
+            )
             for fabric in ("nixl", "mooncake", "tcp")
         ),
     ],
 )
 @pytest.mark.timeout(300)
 def test_the_next_turn_finds_the_conversation_at_decode(
-    tmp_path: Path, tiny: Path, nursery: Nursery, mode: FetchBack, source: Layout, target: Layout, fabric: str
+    tmp_path: Path,
+    tiny: Path,
+    nursery: Nursery,
+    mode: FetchBack,
+    source: Layout,
+    target: Layout,
+    fabric: str,
 ) -> None:
     workers = {Role.PREFILL: (source,), Role.DECODE: (target,)}
     fleet = Fleet(
@@ -90,7 +131,9 @@ def test_the_next_turn_finds_the_conversation_at_decode(
             assert done.borrowed == due
             assert done.read == due * TOKEN_BYTES, "each byte once, and no other"
             new = -(-len(prompt) // BLOCK) * BLOCK - back(held, target.page, 1 << 30)
-            assert decode_read(after) - decode_read(before) == new * TOKEN_BYTES, "it has what it has lent"
+            assert decode_read(after) - decode_read(before) == new * TOKEN_BYTES, (
+                "it has what it has lent"
+            )
             turns.append((list(prompt), answer))
             held = len(prompt) + ANSWER - 1  # the last token drawn is in no page
             prompt += answer

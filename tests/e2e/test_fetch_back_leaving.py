@@ -1,4 +1,5 @@
-"""Clients leave at any moment while their conversations come back from decode: nothing is left of anybody on either side."""
+"""Clients leave at any moment while their conversations come back from decode: nothing is left of
+anybody on either side."""
 
 import random
 from collections import Counter
@@ -17,7 +18,8 @@ PAGES = 240  # of 16 tokens
 TALKS = 6  # as many as ask at once: each client has one to itself
 LONG, ANSWER = 400, 17
 LENT, BORROWED = (f"baton:prefix_cache_{what}_tokens_total" for what in ("lent", "borrowed"))
-SLOW = Faults((Rule(Fault.DELAY, delay_ms=25),))  # every read of prefill: time enough to leave in the middle of one
+# every read of prefill: time enough to leave in the middle of one
+SLOW = Faults((Rule(Fault.DELAY, delay_ms=25),))
 
 
 @pytest.fixture(scope="module")
@@ -53,15 +55,27 @@ def talks(service: Service) -> list[list[int]]:
 
 
 def ask(service: Service, talk: list[int], number: int) -> tuple[list[int], list[int] | None]:
-    """The next turn of a talk that prefill has forgotten: its prompt, and its answer unless the client left before it."""
+    """The next turn of a talk that prefill has forgotten: its prompt, and its answer unless the
+    client left before it."""
     chance = random.Random(number)
     prompt = talk + [1 + (number * 31 + i) % 250 for i in range(chance.randint(1, 30))]
     patience = chance.choice([30.0, *(chance.uniform(0.001, 0.08) for _ in range(4))])
-    body: dict[str, Any] = {"model": "m", "prompt": prompt, "max_tokens": 4, "temperature": 0, "return_token_ids": True}
+    body: dict[str, Any] = {
+        "model": "m",
+        "prompt": prompt,
+        "max_tokens": 4,
+        "temperature": 0,
+        "return_token_ids": True,
+    }
     with httpx.Client(base_url=str(service.http.base_url)) as http:
-        assert http.post("/reset_prefix_cache", params={"worker": "prefill"}, timeout=30).status_code == 200
+        assert (
+            http.post("/reset_prefix_cache", params={"worker": "prefill"}, timeout=30).status_code
+            == 200
+        )
         try:
-            answer = http.post("/v1/completions", json=body | {"ignore_eos": True}, timeout=patience)
+            answer = http.post(
+                "/v1/completions", json=body | {"ignore_eos": True}, timeout=patience
+            )
         except httpx.TimeoutException:
             return prompt, None
     assert answer.status_code == 200, answer.text
@@ -83,15 +97,20 @@ def left_by(service: Service, clients: int) -> None:
     taken = counted(service) - before
     assert taken["borrowed"] >= clients / 8, taken
     assert (
-        taken["baton:prefix_cache_lent_tokens_total"] >= taken["baton:prefix_cache_borrowed_tokens_total"] + LONG * clients / 10
+        taken["baton:prefix_cache_lent_tokens_total"]
+        >= taken["baton:prefix_cache_borrowed_tokens_total"] + LONG * clients / 10
     ), "left while it came"
     assert not taken.keys() & {"borrowed_in_vain", "stall", "recompute"}
     for number, (prompt, answer) in enumerate(ended):
         if answer is not None:
-            alone = service.ids(prompt, max_tokens=4, ignore_eos=True, cache_salt=f"{clients}.{number}")
+            alone = service.ids(
+                prompt, max_tokens=4, ignore_eos=True, cache_salt=f"{clients}.{number}"
+            )
             assert answer == alone, "what came back is what was computed"
     whole = [1 + i % 250 for i in range(PAGES * 16 - 20)]
-    assert len(service.ids(whole, max_tokens=20, ignore_eos=True)) == 20, "every page is there for one request"
+    assert len(service.ids(whole, max_tokens=20, ignore_eos=True)) == 20, (
+        "every page is there for one request"
+    )
     service.wait_clean()
 
 

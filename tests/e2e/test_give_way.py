@@ -1,4 +1,5 @@
-"""Every request is sent away at least twice, or computed again, and says what it says alone: tokens, and logprobs to 1e-4."""
+"""Every request is sent away at least twice, or computed again, and says what it says alone:
+tokens, and logprobs to 1e-4."""
 
 from pathlib import Path
 
@@ -19,7 +20,9 @@ REQUESTS, TIMES = 3, 2
 SLOW = pytest.mark.slow
 
 
-def fleet_of(nursery: Nursery, directory: Path, model: Path, decode: Layout, host_bytes: int) -> Fleet:
+def fleet_of(
+    nursery: Nursery, directory: Path, model: Path, decode: Layout, host_bytes: int
+) -> Fleet:
     workers = {Role.PREFILL: (ONE,), Role.DECODE: (decode,)}
     return Fleet(nursery, directory, model, workers, pages=PAGES, host_kv_bytes=host_bytes)
 
@@ -58,7 +61,11 @@ def same(found: list[Drawn], due: list[Drawn]) -> None:
 def test_each_is_sent_away_twice_by_more_urgent_ones(
     tmp_path: Path, nursery: Nursery, request: pytest.FixtureRequest, family: str, decode: Layout
 ) -> None:
-    path = request.getfixturevalue("trial") if family == "trial" else make_tiny(tmp_path / "model", family)
+    path = (
+        request.getfixturevalue("trial")
+        if family == "trial"
+        else make_tiny(tmp_path / "model", family)
+    )
     fleet = fleet_of(nursery, tmp_path / "logs", path, decode, 1 << 26)
     try:
         pair = fleet.pair(ONE, decode)
@@ -94,7 +101,11 @@ def test_each_is_sent_away_twice_by_more_urgent_ones(
 def test_without_host_memory_they_are_computed_again_and_say_the_same(
     tmp_path: Path, nursery: Nursery, request: pytest.FixtureRequest, family: str, decode: Layout
 ) -> None:
-    path = request.getfixturevalue("trial") if family == "trial" else make_tiny(tmp_path / "model", family)
+    path = (
+        request.getfixturevalue("trial")
+        if family == "trial"
+        else make_tiny(tmp_path / "model", family)
+    )
     fleet = fleet_of(nursery, tmp_path / "logs", path, decode, 0)
     try:
         pair = fleet.pair(ONE, decode)

@@ -1,4 +1,5 @@
-"""Mixed traffic with aborts at random moments: afterwards everything is back, to the last page and descriptor."""
+"""Mixed traffic with aborts at random moments: afterwards everything is back, to the last page and
+descriptor."""
 
 import random
 import time
@@ -16,12 +17,18 @@ pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module", params=["shm", "nixl"])
-def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Iterator[Service]:
+def service(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, tiny: Path
+) -> Iterator[Service]:
     flags = ("--kv-pages", str(PAGES), "--page-size", str(PAGE))
-    # the thread that copies to host memory comes with the first request that gives way: tests/e2e/test_pressure.py is about those
+    # the thread that copies to host memory comes with the first request that gives way:
+    # tests/e2e/test_pressure.py is about those
     alone = (*flags, "--host-kv-memory", "0")
-    with split(tmp_path_factory.mktemp("leaks"), tiny, fabric=request.param, prefill=flags, decode=alone) as s:
-        s.http.headers["connection"] = "close"  # what the service keeps open for the next request is not counted
+    with split(
+        tmp_path_factory.mktemp("leaks"), tiny, fabric=request.param, prefill=flags, decode=alone
+    ) as s:
+        # what the service keeps open for the next request is not counted
+        s.http.headers["connection"] = "close"
         yield s
 
 
@@ -29,7 +36,12 @@ def one(service: Service, n: int) -> str:
     """A request of random size; every third is left by its client at a random moment."""
     rng = random.Random(n)
     prompt = [rng.randint(1, 250) for _ in range(rng.randint(1, 300))]
-    fields = {"max_tokens": rng.randint(1, 60), "temperature": rng.choice([0, 0.8]), "ignore_eos": True, "seed": n}
+    fields = {
+        "max_tokens": rng.randint(1, 60),
+        "temperature": rng.choice([0, 0.8]),
+        "ignore_eos": True,
+        "seed": n,
+    }
     if n % 3:
         answer = service.complete(prompt, **fields)
         assert answer.status_code == 200, answer.text
@@ -39,7 +51,9 @@ def one(service: Service, n: int) -> str:
     body = {"model": "m", "prompt": prompt, "stream": True} | fields | {"max_tokens": 700}
     patience = rng.choice([0.002, 0.01, 0.03, 0.06, 0.1])
     try:
-        with httpx.stream("POST", f"http://127.0.0.1:{service.port}/v1/completions", json=body, timeout=patience) as answer:
+        with httpx.stream(
+            "POST", f"http://127.0.0.1:{service.port}/v1/completions", json=body, timeout=patience
+        ) as answer:
             until = time.monotonic() + patience
             last = ""
             for number, line in enumerate(answer.iter_lines()):
@@ -76,7 +90,9 @@ def test_300_requests_100_of_them_left_by_their_clients(service: Service) -> Non
             for n in before
             for what in ("files", "threads", "sockets")
         ]
-        return [f"{n} has {now} {what}, {then} before" for n, what, then, now in counts if now > then]
+        return [
+            f"{n} has {now} {what}, {then} before" for n, what, then, now in counts if now > then
+        ]
 
     try:
         wait_for(lambda: not grown(), seconds=8, why="files, threads and sockets are as before")
@@ -99,7 +115,9 @@ def test_memory_of_a_worker_is_bounded_and_its_pool_is_not_anonymous(service: Se
         assert Footprint(service.processes[name].pid).anon_mib < 1024
 
 
-def test_a_pool_larger_than_the_machine_is_refused_before_allocation(tmp_path: Path, tiny: Path) -> None:
+def test_a_pool_larger_than_the_machine_is_refused_before_allocation(
+    tmp_path: Path, tiny: Path
+) -> None:
     service = Service(tmp_path, tiny)
     worker = service.start_worker("prefill", "--kv-memory", "4TiB")
     try:

@@ -1,4 +1,5 @@
-"""The ranks of one worker started by two commands, as on two machines: they find each other, serve, and end together."""
+"""The ranks of one worker started by two commands, as on two machines: they find each other, serve,
+and end together."""
 
 from pathlib import Path
 
@@ -24,7 +25,11 @@ def test_two_nodes_are_one_worker(tmp_path: Path, tiny: Path) -> None:
         assert [rank["pid"] for rank in decode["ranks"]] == [first.pid, second.pid]
         service.wait_clean()
         first.kill()
-        wait_for(lambda: second.popen.poll() is not None, seconds=10, why="the other node ends with rank 0")
+        wait_for(
+            lambda: second.popen.poll() is not None,
+            seconds=10,
+            why="the other node ends with rank 0",
+        )
         assert "ranks end with their leader" in service.log("second")
     finally:
         service.close()

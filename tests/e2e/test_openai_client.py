@@ -19,13 +19,20 @@ TALK = [{"role": "user", "content": "What is the capital of France?"}]
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Iterator[Service]:
-    with split(tmp_path_factory.mktemp("client"), tiny, prefill=("--kv-pages", "200"), decode=("--kv-pages", "200")) as s:
+    with split(
+        tmp_path_factory.mktemp("client"),
+        tiny,
+        prefill=("--kv-pages", "200"),
+        decode=("--kv-pages", "200"),
+    ) as s:
         yield s
 
 
 @pytest.fixture(scope="module")
 def client(service: Service) -> OpenAI:
-    return OpenAI(base_url=f"http://127.0.0.1:{service.port}/v1", api_key="none", max_retries=0, timeout=60)
+    return OpenAI(
+        base_url=f"http://127.0.0.1:{service.port}/v1", api_key="none", max_retries=0, timeout=60
+    )
 
 
 def greedy(client: OpenAI, prompt: object, **fields: object) -> openai.types.Completion:
@@ -41,7 +48,12 @@ def test_models(client: OpenAI) -> None:
 def test_a_chat_is_the_same_streamed_and_whole(client: OpenAI) -> None:
     whole = client.chat.completions.create(model="m", messages=TALK, temperature=0, max_tokens=20)
     stream = client.chat.completions.create(
-        model="m", messages=TALK, temperature=0, max_tokens=20, stream=True, stream_options={"include_usage": True}
+        model="m",
+        messages=TALK,
+        temperature=0,
+        max_tokens=20,
+        stream=True,
+        stream_options={"include_usage": True},
     )
     *chunks, last = list(stream)
     text = "".join(c.choices[0].delta.content or "" for c in chunks)
@@ -53,13 +65,19 @@ def test_a_chat_is_the_same_streamed_and_whole(client: OpenAI) -> None:
 
 
 def test_logprobs_of_every_token_the_first_included(client: OpenAI) -> None:
-    answer = client.chat.completions.create(model="m", messages=TALK, temperature=0, max_tokens=6, logprobs=True, top_logprobs=3)
+    answer = client.chat.completions.create(
+        model="m", messages=TALK, temperature=0, max_tokens=6, logprobs=True, top_logprobs=3
+    )
     scored = answer.choices[0].logprobs.content
     assert len(scored) == 6
-    assert all(len(s.top_logprobs) == 3 and s.top_logprobs[0].logprob == s.logprob <= 0 for s in scored)
+    assert all(
+        len(s.top_logprobs) == 3 and s.top_logprobs[0].logprob == s.logprob <= 0 for s in scored
+    )
     plain = greedy(client, "The first runner", max_tokens=6, logprobs=2).choices[0]
     assert len(plain.logprobs.tokens) == len(plain.logprobs.token_logprobs) == 6
-    assert all(token in plain.text for token in plain.logprobs.tokens if not token.startswith("bytes:"))
+    assert all(
+        token in plain.text for token in plain.logprobs.tokens if not token.startswith("bytes:")
+    )
 
 
 def test_a_stop_string_ends_the_text_before_it(client: OpenAI) -> None:
@@ -72,7 +90,9 @@ def test_a_stop_string_ends_the_text_before_it(client: OpenAI) -> None:
 
 def test_choices_of_one_prompt_differ_and_come_again(client: OpenAI) -> None:
     def ask(n: int) -> list[str]:
-        answer = client.completions.create(model="m", prompt="Write", temperature=1.0, seed=7, n=n, max_tokens=12)
+        answer = client.completions.create(
+            model="m", prompt="Write", temperature=1.0, seed=7, n=n, max_tokens=12
+        )
         assert [c.index for c in answer.choices] == list(range(n))
         assert answer.usage.completion_tokens == 12 * n
         return [c.text for c in answer.choices]
@@ -83,8 +103,11 @@ def test_choices_of_one_prompt_differ_and_come_again(client: OpenAI) -> None:
     assert ask(1) == two[:1]
 
 
-def test_a_bias_and_a_penalty_reach_the_first_token_and_all_behind_it(client: OpenAI, service: Service) -> None:
-    """Prefill draws the first token, decode the others: both must see the bias, and what was drawn before."""
+def test_a_bias_and_a_penalty_reach_the_first_token_and_all_behind_it(
+    client: OpenAI, service: Service
+) -> None:
+    """Prefill draws the first token, decode the others: both must see the bias, and what was drawn
+    before."""
     wanted = 65
     fields = {"logit_bias": {str(wanted): 100}, "max_tokens": 8}
     assert service.ids("The first", **fields) == [wanted] * 8
@@ -107,13 +130,18 @@ def test_min_tokens_holds_the_end_back(client: OpenAI, service: Service) -> None
 def test_thirty_two_at_once_say_what_each_says_alone(client: OpenAI) -> None:
     prompts = [f"Request number {i} goes to the next runner" for i in range(32)]
     with ThreadPoolExecutor(32) as pool:
-        together = list(pool.map(lambda p: greedy(client, p, max_tokens=10).choices[0].text, prompts))
+        together = list(
+            pool.map(lambda p: greedy(client, p, max_tokens=10).choices[0].text, prompts)
+        )
     assert together[::8] == [greedy(client, p, max_tokens=10).choices[0].text for p in prompts[::8]]
     assert len(set(together)) > 16
 
 
-def test_a_client_that_leaves_or_loses_patience_leaves_nothing(client: OpenAI, service: Service) -> None:
-    stream = greedy(client, "Write a story", max_tokens=2000, stream=True)  # greedy: this model never ends by itself then
+def test_a_client_that_leaves_or_loses_patience_leaves_nothing(
+    client: OpenAI, service: Service
+) -> None:
+    # greedy: this model never ends by itself then
+    stream = greedy(client, "Write a story", max_tokens=2000, stream=True)
     next(iter(stream))
     stream.close()
     with pytest.raises(openai.APITimeoutError):
@@ -139,16 +167,29 @@ def test_what_cannot_be_served_is_a_typed_error_and_the_next_request_is_served(
 
 
 def test_langchain_by_its_openai_path(service: Service, client: OpenAI) -> None:
-    library = pytest.importorskip("langchain_openai", reason="LangChain is not installed: pip install 'baton-llm[clients]'")
+    library = pytest.importorskip(
+        "langchain_openai", reason="LangChain is not installed: pip install 'baton-llm[clients]'"
+    )
     url = f"http://127.0.0.1:{service.port}/v1"
-    model = library.ChatOpenAI(model="m", base_url=url, api_key="none", temperature=0, max_tokens=16, max_retries=0, timeout=60)
+    model = library.ChatOpenAI(
+        model="m",
+        base_url=url,
+        api_key="none",
+        temperature=0,
+        max_tokens=16,
+        max_retries=0,
+        timeout=60,
+    )
     talk = [("system", "Answer in one word."), ("human", "What is the capital of France?")]
     whole = model.invoke(talk)
     plain = [{"role": "system", "content": talk[0][1]}, {"role": "user", "content": talk[1][1]}]
     same = client.chat.completions.create(model="m", messages=plain, temperature=0, max_tokens=16)
     assert whole.content == same.choices[0].message.content
     assert whole.response_metadata["finish_reason"] == "length"
-    assert (whole.usage_metadata["input_tokens"], whole.usage_metadata["output_tokens"]) == (same.usage.prompt_tokens, 16)
+    assert (whole.usage_metadata["input_tokens"], whole.usage_metadata["output_tokens"]) == (
+        same.usage.prompt_tokens,
+        16,
+    )
     chunks = list(model.stream(talk))
     assert len(chunks) > 2
     assert "".join(c.content for c in chunks) == whole.content
@@ -162,7 +203,8 @@ def test_langchain_by_its_openai_path(service: Service, client: OpenAI) -> None:
 def test_everything_that_shapes_a_draw_at_once_is_the_same_split_and_unified(
     service: Service, tmp_path: Path, tiny: Path
 ) -> None:
-    """Prefill draws the first token and decode the others: both must see all of it, and what the other has drawn."""
+    """Prefill draws the first token and decode the others: both must see all of it, and what the
+    other has drawn."""
     shaped = {
         "temperature": 0.9,
         "top_p": 0.95,
@@ -179,13 +221,21 @@ def test_everything_that_shapes_a_draw_at_once_is_the_same_split_and_unified(
 
     def all_of(asked: Service, **fields: object) -> list[list[int]]:
         with ThreadPoolExecutor(8) as pool:
-            return list(pool.map(lambda n: asked.ids(prompts[n], seed=n, **(shaped | fields)), range(8)))
+            return list(
+                pool.map(lambda n: asked.ids(prompts[n], seed=n, **(shaped | fields)), range(8))
+            )
 
     with unified(tmp_path, tiny, "--kv-pages", "400") as together:
         assert all_of(together) == all_of(service)
     apart = all_of(service)
     assert all(len(ids) >= 6 and END not in ids[:5] and 66 not in ids for ids in apart)
-    plain = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "logit_bias": None, "min_tokens": 0}
+    plain = {
+        "repetition_penalty": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "logit_bias": None,
+        "min_tokens": 0,
+    }
     assert all_of(service, **plain) != apart
 
 
@@ -193,9 +243,15 @@ def test_the_curl_examples_of_the_readme_answer(service: Service) -> None:
     examples = re.findall(r"^(curl .*?[^\\])$", (ROOT / "README.md").read_text(), flags=re.M | re.S)
     assert examples
     for example in examples:
-        typed = example.replace("127.0.0.1:8000", f"127.0.0.1:{service.port}").replace('"smollm2"', '"m"')
+        typed = example.replace("127.0.0.1:8000", f"127.0.0.1:{service.port}").replace(
+            '"smollm2"', '"m"'
+        )
         done = subprocess.run(
-            [*shlex.split(typed.replace("\\\n", " ")), "-sS"], capture_output=True, text=True, timeout=60, check=True
+            [*shlex.split(typed.replace("\\\n", " ")), "-sS"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
         )
         assert done.stdout.startswith("data: {")
         assert done.stdout.endswith("data: [DONE]\n\n")

@@ -1,9 +1,11 @@
-"""Pages that change at their source, and words that come late, never or twice: between real processes.
+"""Pages that change at their source, and words that come late, never or twice: between real
+processes.
 
-The prefill worker does what a test orders (tests/late.py, tests/source_pages.py); the gateway is as it is, and so is the
-decode worker but for its stall, which is shortened (it runs the same main module, and is ordered nothing).
-Each test shows that its fault happened (`planted`), that it was seen, that the answer is the one without it, and that
-nothing is left. The processes live on from test to test, so each also serves after the faults before it.
+The prefill worker does what a test orders (tests/late.py, tests/source_pages.py); the gateway is as
+it is, and so is the decode worker but for its stall, which is shortened (it runs the same main
+module, and is ordered nothing). Each test shows that its fault happened (`planted`), that it was
+seen, that the answer is the one without it, and that nothing is left. The processes live on from
+test to test, so each also serves after the faults before it.
 """
 
 import time
@@ -17,7 +19,8 @@ from tests.e2e.service import Service, wait_for
 from tests.late import Fate, Rule
 from tests.source_pages import Change, PageRule
 
-PROMPT = [(11 * i) % 250 + 1 for i in range(150)]  # three chunks: offers 0 to 3, the last with the record
+# three chunks: offers 0 to 3, the last with the record
+PROMPT = [(11 * i) % 250 + 1 for i in range(150)]
 TOKENS = 12
 LONG = 1600  # tokens: some seconds
 HOLD_MS = 1500
@@ -38,8 +41,22 @@ class Ordered(Service):
         self.start_gateway()
         pools = ("--kv-pages", "120")
         for role, stall_ms, flags in (
-            ("prefill", 60_000, ("--page-size", "32", "--max-num-batched-tokens", "64", "--no-enable-prefix-caching")),
-            ("decode", STALL_MS, ("--page-size", "16", "--max-model-len", "4096", "--no-enable-prefix-caching")),
+            (
+                "prefill",
+                60_000,
+                (
+                    "--page-size",
+                    "32",
+                    "--max-num-batched-tokens",
+                    "64",
+                    "--no-enable-prefix-caching",
+                ),
+            ),
+            (
+                "decode",
+                STALL_MS,
+                ("--page-size", "16", "--max-model-len", "4096", "--no-enable-prefix-caching"),
+            ),
         ):
             path = self.orders(role)
             give(path, Orders())
@@ -60,7 +77,9 @@ class Ordered(Service):
 class Case:
     """One order, one request under it, and what the processes logged meanwhile."""
 
-    def __init__(self, service: Ordered, *messages: Rule, pages: PageRule | None = None, tokens: int = TOKENS) -> None:
+    def __init__(
+        self, service: Ordered, *messages: Rule, pages: PageRule | None = None, tokens: int = TOKENS
+    ) -> None:
         self._service, self._tokens = service, tokens
         self.expected = service.expected(tokens)
         service.wait_clean()
@@ -97,7 +116,11 @@ class Case:
 
     def failed(self, *words: str) -> list[str]:
         """Epochs that a worker gave up, for a reason with these words."""
-        return [line for name in ("prefill", "decode") for line in self.lines(name, "event=epoch_failed", *words)]
+        return [
+            line
+            for name in ("prefill", "decode")
+            for line in self.lines(name, "event=epoch_failed", *words)
+        ]
 
     def close(self, seconds: float = 2.0) -> None:
         """Nothing goes wrong any more, nothing is left, and the next request is served."""
@@ -105,12 +128,17 @@ class Case:
         self._service.wait_ready()
         self._service.wait_clean(seconds)
         self._service.wait_ready()  # again: the gateway may have heard of a cut only now
-        assert self._service.ids(PROMPT, max_tokens=TOKENS, ignore_eos=True) == self._service.truth[TOKENS]
+        assert (
+            self._service.ids(PROMPT, max_tokens=TOKENS, ignore_eos=True)
+            == self._service.truth[TOKENS]
+        )
         self._service.wait_clean()
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory, tiny: Path, request: pytest.FixtureRequest) -> Iterator[Ordered]:
+def service(
+    tmp_path_factory: pytest.TempPathFactory, tiny: Path, request: pytest.FixtureRequest
+) -> Iterator[Ordered]:
     service = Ordered(tmp_path_factory.mktemp("ordered"), tiny, fabric=request.param)
     try:
         service.begin()
@@ -140,7 +168,9 @@ def test_a_page_that_was_lent_to_others_is_read_again_when_it_is_back(service: O
 
 @BOTH
 @pytest.mark.parametrize("change", [Change.REUSED, Change.FLIPPED])
-def test_a_page_that_changed_for_good_ends_the_epoch_and_is_computed_again(service: Ordered, change: Change) -> None:
+def test_a_page_that_changed_for_good_ends_the_epoch_and_is_computed_again(
+    service: Ordered, change: Change
+) -> None:
     case = Case(service, pages=PageRule(change))
     assert case.answer() == case.expected
     assert len(case.planted()) == 1
@@ -181,11 +211,17 @@ def test_late_offers_cost_their_time_and_nothing_else(service: Ordered, rule: Ru
 
 
 @SHM
-@pytest.mark.parametrize(("hold_ms", "tokens"), [(HOLD_MS, TOKENS), (200, LONG)], ids=["after_the_end", "amid_the_tokens"])
+@pytest.mark.parametrize(
+    ("hold_ms", "tokens"),
+    [(HOLD_MS, TOKENS), (200, LONG)],
+    ids=["after_the_end", "amid_the_tokens"],
+)
 def test_a_late_first_token_changes_nothing(service: Ordered, hold_ms: int, tokens: int) -> None:
     case = Case(service, Rule(Fate.HELD, "FirstToken", hold_ms=hold_ms), tokens=tokens)
     assert case.answer() == case.expected
-    assert bool(case.lines("prefill", "event=planted_over")) == (tokens == LONG), "it came when it was meant to"
+    assert bool(case.lines("prefill", "event=planted_over")) == (tokens == LONG), (
+        "it came when it was meant to"
+    )
     assert len(case.planted()) == 1
     case.await_line("prefill", "event=planted_over")
     assert not case.failed()
@@ -197,7 +233,11 @@ def test_an_offer_that_outlasts_the_stall_comes_into_the_next_epoch(service: Ord
     case = Case(service, Rule(Fate.HELD, "Offer", last=True, hold_ms=STALL_MS + 1000))
     assert case.answer() == case.expected
     assert len(case.planted()) == 1
-    assert len(case.failed()) == len(case.lines("decode", "event=epoch_failed", "epoch=1", "no progress for")) == 1
+    assert (
+        len(case.failed())
+        == len(case.lines("decode", "event=epoch_failed", "epoch=1", "no progress for"))
+        == 1
+    )
     case.close()
 
 
@@ -210,7 +250,11 @@ def test_a_last_offer_that_never_comes_ends_the_epoch_by_its_stall(service: Orde
     assert case.answer() == case.expected
     assert len(case.planted()) == 1
     assert STALL_MS / 1000 <= case.took_s < STALL_MS / 1000 + 2
-    assert len(case.failed()) == len(case.lines("decode", "event=epoch_failed", "epoch=1", "no progress for")) == 1
+    assert (
+        len(case.failed())
+        == len(case.lines("decode", "event=epoch_failed", "epoch=1", "no progress for"))
+        == 1
+    )
     case.close()
 
 
@@ -224,7 +268,8 @@ def test_last_offers_that_never_come_are_a_typed_error_in_time(service: Ordered)
 
 
 def by_silence(case: Case, side: str) -> list[str]:
-    """What it logged of a session that was silent: who is second to find it so may hear of the next one before."""
+    """What it logged of a session that was silent: who is second to find it so may hear of the next
+    one before."""
     whys = ("silent for 3.0 s", "it opened the next session")
     return [line for why in whys for line in case.lines(side, "event=peer_lost", why)]
 
@@ -242,41 +287,64 @@ def lose_a_session(service: Ordered, *, last: bool) -> None:
 
 
 @SHM
-def test_an_offer_and_all_behind_it_lost_end_the_session_and_the_next_one_serves(service: Ordered) -> None:
+def test_an_offer_and_all_behind_it_lost_end_the_session_and_the_next_one_serves(
+    service: Ordered,
+) -> None:
     lose_a_session(service, last=False)
 
 
 @BOTH
-def test_a_last_offer_and_all_behind_it_lost_end_the_session_and_the_next_one_serves(service: Ordered) -> None:
+def test_a_last_offer_and_all_behind_it_lost_end_the_session_and_the_next_one_serves(
+    service: Ordered,
+) -> None:
     """Decode's stall comes before: one epoch is opened into the silence."""
     lose_a_session(service, last=True)
 
 
 @SHM
-def test_sessions_that_fall_silent_at_every_offer_are_a_typed_error_in_time(service: Ordered) -> None:
+def test_sessions_that_fall_silent_at_every_offer_are_a_typed_error_in_time(
+    service: Ordered,
+) -> None:
     case = Case(service, Rule(Fate.SILENCE, "Offer", count=None))
     assert case.error() == "worker_lost"
-    assert len({word for line in case.planted() for word in line.split() if word.startswith("session=")}) == EPOCHS
+    assert (
+        len(
+            {
+                word
+                for line in case.planted()
+                for word in line.split()
+                if word.startswith("session=")
+            }
+        )
+        == EPOCHS
+    )
     assert case.took_s < EPOCHS * (SILENCE_S + 2)
     case.close()
 
 
 @SHM
 @pytest.mark.parametrize("fate", [Fate.EMPTY, Fate.SILENCE])
-def test_a_first_token_that_never_comes_is_in_the_tokens_of_decode(service: Ordered, fate: Fate) -> None:
+def test_a_first_token_that_never_comes_is_in_the_tokens_of_decode(
+    service: Ordered, fate: Fate
+) -> None:
     case = Case(service, Rule(fate, "FirstToken"))
     assert case.answer() == case.expected
     assert len(case.planted()) == 1
     assert case.took_s < 1
     if fate is Fate.SILENCE:
         for side in ("prefill", "gateway"):
-            wait_for(lambda at=side: by_silence(case, at), seconds=10, why=f"{side} has lost its peer")
+            wait_for(
+                lambda at=side: by_silence(case, at), seconds=10, why=f"{side} has lost its peer"
+            )
     case.close()
 
 
 @SHM
-def test_an_only_token_that_never_comes_is_computed_again_in_the_next_session(service: Ordered) -> None:
-    """It ends at its first token, which prefill alone says: its client has heard nothing, and waits for the next session."""
+def test_an_only_token_that_never_comes_is_computed_again_in_the_next_session(
+    service: Ordered,
+) -> None:
+    """It ends at its first token, which prefill alone says: its client has heard nothing, and waits
+    for the next session."""
     case = Case(service, Rule(Fate.SILENCE, "FirstToken"), tokens=1)
     assert case.answer() == case.expected
     assert len(case.planted()) == 1
@@ -294,22 +362,31 @@ def cut_a_session(service: Ordered, *, last: bool) -> None:
         if len(case.planted()) > 1:
             break
         assert last, "a cut before the last offer comes before the commit"
-        case.close()  # decode had read all and committed before it heard of the cut: no epoch, no offer behind it
+        # decode had read all and committed before it heard of the cut: no epoch, no offer behind it
+        case.close()
     assert len(case.planted()) == 2
     assert len(case.lines("prefill", "event=planted ", "fate=again")) == 1
     for side in ("prefill", "decode"):
-        assert len(case.lines(side, "event=peer_lost", "planted")) == len(case.lines(side, "event=peer_lost")) == 1
+        assert (
+            len(case.lines(side, "event=peer_lost", "planted"))
+            == len(case.lines(side, "event=peer_lost"))
+            == 1
+        )
     assert not case.failed("epoch=2")
     case.close()
 
 
 @SHM
-def test_what_was_said_to_decode_before_a_cut_at_the_first_offer_changes_nothing_after(service: Ordered) -> None:
+def test_what_was_said_to_decode_before_a_cut_at_the_first_offer_changes_nothing_after(
+    service: Ordered,
+) -> None:
     cut_a_session(service, last=False)
 
 
 @BOTH
-def test_what_was_said_to_decode_before_a_cut_at_the_last_offer_changes_nothing_after(service: Ordered) -> None:
+def test_what_was_said_to_decode_before_a_cut_at_the_last_offer_changes_nothing_after(
+    service: Ordered,
+) -> None:
     cut_a_session(service, last=True)
 
 
@@ -322,7 +399,8 @@ def test_what_was_said_to_the_gateway_before_a_cut_changes_nothing_after(service
         case.await_line(side, "event=peer_lost", "planted")
     service.wait_ready()
     assert case.answer() == case.expected
-    case.await_line("prefill", "event=planted ", "fate=again")  # decode may be done before prefill says its first token
+    # decode may be done before prefill says its first token
+    case.await_line("prefill", "event=planted ", "fate=again")
     assert len(case.lines("prefill", "event=planted ", "fate=again")) == 1
     for side in ("prefill", "gateway"):
         assert len(case.lines(side, "event=peer_lost")) == 1

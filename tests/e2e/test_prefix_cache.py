@@ -1,4 +1,5 @@
-"""Reuse between real processes, counted in bytes that were read and tokens that were computed, against what is new."""
+"""Reuse between real processes, counted in bytes that were read and tokens that were computed,
+against what is new."""
 
 from pathlib import Path
 
@@ -27,7 +28,11 @@ def fetched(views: list[LedgerView]) -> dict[str, int]:
 
 def computed(views: list[LedgerView]) -> dict[str, int]:
     """Prompt tokens that each prefill worker has computed so far."""
-    return {v.name: v.counters.cache.queries - v.counters.cache.hits for v in views if v.role == Role.PREFILL.value}
+    return {
+        v.name: v.counters.cache.queries - v.counters.cache.hits
+        for v in views
+        if v.role == Role.PREFILL.value
+    }
 
 
 def pages(first: int, past: int, size: int) -> int:
@@ -39,7 +44,12 @@ def pages(first: int, past: int, size: int) -> int:
     ("source", "target"),
     [
         pytest.param(Layout(1), Layout(1), id="page 16"),
-        pytest.param(Layout(1, page=32), Layout(2, page=48), id="page 32, tp 2 page 48", marks=pytest.mark.slow),
+        pytest.param(
+            Layout(1, page=32),
+            Layout(2, page=48),
+            id="page 32, tp 2 page 48",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 @pytest.mark.timeout(300)
@@ -47,10 +57,19 @@ def test_a_chat_computes_and_sends_what_is_new(
     tmp_path: Path, tiny: Path, nursery: Nursery, source: Layout, target: Layout
 ) -> None:
     workers = {Role.PREFILL: (source,), Role.DECODE: (target,)}
-    fleet = Fleet(nursery, tmp_path / "logs", tiny, workers, pages=192, max_model_len=2048, prefix_caching=True)
+    fleet = Fleet(
+        nursery,
+        tmp_path / "logs",
+        tiny,
+        workers,
+        pages=192,
+        max_model_len=2048,
+        prefix_caching=True,
+    )
     try:
         pair = fleet.pair(source, target)
-        prompt, held, known = some(SYSTEM, 0), 0, 0  # positions that decode holds, and that prefill does
+        # positions that decode holds, and that prefill does
+        prompt, held, known = some(SYSTEM, 0), 0, 0
         turns = []
         for turn in range(TURNS):
             prompt += some(QUESTION, 1 + turn)
@@ -62,8 +81,13 @@ def test_a_chat_computes_and_sends_what_is_new(
             new = -(-(len(prompt) - held) // target.page)
             assert read <= (new + 1) * target.page * TOKEN_BYTES
             assert read >= (len(prompt) - held) * TOKEN_BYTES
-            assert len(prompt) - known <= run <= (-(-(len(prompt) - known) // source.page) + 1) * source.page
-            known, held = len(prompt), len(prompt) + ANSWER - 1  # the last token drawn is in no page
+            assert (
+                len(prompt) - known
+                <= run
+                <= (-(-(len(prompt) - known) // source.page) + 1) * source.page
+            )
+            # the last token drawn is in no page
+            known, held = len(prompt), len(prompt) + ANSWER - 1
             turns.append((list(prompt), answer))
             prompt += answer
         fleet.settle()
@@ -72,7 +96,9 @@ def test_a_chat_computes_and_sends_what_is_new(
             before = fleet.books()
             assert fleet.answer(fleet.begin(pair, asked, ANSWER)) == answer
             (read,) = (n - fetched(before)[name] for name, n in fetched(fleet.books()).items())
-            assert read == pages(0, len(asked), BLOCK) * BLOCK * TOKEN_BYTES, "nothing was cached any more"
+            assert read == pages(0, len(asked), BLOCK) * BLOCK * TOKEN_BYTES, (
+                "nothing was cached any more"
+            )
             fleet.settle()
     finally:
         fleet.close()
@@ -84,7 +110,15 @@ def test_a_beginning_that_many_share_is_computed_once_and_sent_once_for_each_wor
 ) -> None:
     sources, targets = (Layout(1), Layout(1, page=32)), (Layout(1), Layout(1, page=32))
     workers = {Role.PREFILL: sources, Role.DECODE: targets}
-    fleet = Fleet(nursery, tmp_path / "logs", tiny, workers, pages=512, max_model_len=4096, prefix_caching=True)
+    fleet = Fleet(
+        nursery,
+        tmp_path / "logs",
+        tiny,
+        workers,
+        pages=512,
+        max_model_len=4096,
+        prefix_caching=True,
+    )
     try:
         prefix = some(PREFIX, 0)
         pairs = [fleet.pair(p, d) for p in sources for d in targets]
@@ -97,11 +131,17 @@ def test_a_beginning_that_many_share_is_computed_once_and_sent_once_for_each_wor
         answers = [fleet.answer(request) for request in asked]
         assert {n: answers[n] for n in alone} == alone
         after = fleet.books()
-        own = REQUESTS // 2 * 2 * BLOCK  # of each request at most two blocks are its own; half of them at each worker
+        # of each request at most two blocks are its own; half of them at each worker
+        own = REQUESTS // 2 * 2 * BLOCK
         for name, tokens in computed(after).items():
             assert PREFIX <= tokens - computed(before)[name] <= PREFIX + own < 2 * PREFIX
         for name, nbytes in fetched(after).items():
-            assert PREFIX <= (nbytes - fetched(before)[name]) // TOKEN_BYTES <= PREFIX + own < 2 * PREFIX
+            assert (
+                PREFIX
+                <= (nbytes - fetched(before)[name]) // TOKEN_BYTES
+                <= PREFIX + own
+                < 2 * PREFIX
+            )
         fleet.settle()
     finally:
         fleet.close()

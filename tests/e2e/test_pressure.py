@@ -1,4 +1,5 @@
-"""Pools so small that requests give way all the time, and clients that leave at any moment: nothing is left of anybody."""
+"""Pools so small that requests give way all the time, and clients that leave at any moment: nothing
+is left of anybody."""
 
 import json
 import random
@@ -40,17 +41,34 @@ def events(service: Service) -> Counter[str]:
 def body(chance: random.Random, number: int) -> dict[str, Any]:
     prompt = [chance.randint(1, 250) for _ in range(chance.randint(1, 40))]
     length = chance.choice([LONGEST, LONGEST, 30])
-    fields = {"temperature": 0, "ignore_eos": True, "priority": chance.randint(-1, 1), "seed": number}
-    return {"model": "m", "prompt": prompt, "max_tokens": length, "stream": True, "return_token_ids": True} | fields
+    fields = {
+        "temperature": 0,
+        "ignore_eos": True,
+        "priority": chance.randint(-1, 1),
+        "seed": number,
+    }
+    return {
+        "model": "m",
+        "prompt": prompt,
+        "max_tokens": length,
+        "stream": True,
+        "return_token_ids": True,
+    } | fields
 
 
 def leave(service: Service, number: int) -> str:
-    """A request whose client leaves after a drawn number of parts of its answer, or after a drawn time."""
+    """A request whose client leaves after a drawn number of parts of its answer, or after a drawn
+    time."""
     chance = random.Random(number)
-    parts, patience = chance.randint(0, 5 * LONGEST // 4), chance.choice([0.01, 0.1, 30.0, 30.0, 30.0, 30.0])
+    parts, patience = (
+        chance.randint(0, 5 * LONGEST // 4),
+        chance.choice([0.01, 0.1, 30.0, 30.0, 30.0, 30.0]),
+    )
     try:
         asked = body(chance, number)
-        with httpx.stream("POST", f"http://127.0.0.1:{service.port}/v1/completions", json=asked, timeout=patience) as answer:
+        with httpx.stream(
+            "POST", f"http://127.0.0.1:{service.port}/v1/completions", json=asked, timeout=patience
+        ) as answer:
             assert answer.status_code == 200, answer.read()
             for line in answer.iter_lines():
                 parts -= line.startswith("data: ")
@@ -72,7 +90,9 @@ def left_by(service: Service, clients: range) -> None:
     assert taken["offloaded"] >= len(clients) / 10, taken
     assert not taken.keys() & {"recompute", "copy_failed", "store_full", "stall"}
     whole = [1 + i % 250 for i in range(PAGES * 16 - 20)]
-    assert len(service.ids(whole, max_tokens=20, ignore_eos=True)) == 20, "every page is there for one request"
+    assert len(service.ids(whole, max_tokens=20, ignore_eos=True)) == 20, (
+        "every page is there for one request"
+    )
     service.wait_clean()
 
 
@@ -90,11 +110,22 @@ def test_200_clients_leave_while_pages_are_short(service: Service) -> None:
     assert taken["resumed"] < taken["offloaded"], "nobody left while it was away"
 
 
-def stream(service: Service, begun: threading.Event, prompt: list[int], **fields: Any) -> tuple[float, list[int]]:
+def stream(
+    service: Service, begun: threading.Event, prompt: list[int], **fields: Any
+) -> tuple[float, list[int]]:
     """When a request had its last token, and its tokens; `begun` is set when it has some."""
-    asked = {"model": "m", "prompt": prompt, "temperature": 0, "ignore_eos": True, "stream": True, "return_token_ids": True}
+    asked = {
+        "model": "m",
+        "prompt": prompt,
+        "temperature": 0,
+        "ignore_eos": True,
+        "stream": True,
+        "return_token_ids": True,
+    }
     said: list[int] = []
-    with httpx.stream("POST", f"http://127.0.0.1:{service.port}/v1/completions", json=asked | fields, timeout=60) as answer:
+    with httpx.stream(
+        "POST", f"http://127.0.0.1:{service.port}/v1/completions", json=asked | fields, timeout=60
+    ) as answer:
         assert answer.status_code == 200, answer.read()
         for line in answer.iter_lines():
             if line.startswith("data: {"):
@@ -106,10 +137,12 @@ def stream(service: Service, begun: threading.Event, prompt: list[int], **fields
 
 @pytest.mark.timeout(120)
 def test_an_urgent_request_does_not_wait_for_a_less_urgent_one(service: Service) -> None:
-    """Smaller is more urgent, as in vLLM. One that is not urgent grows to all 24 pages; the urgent one needs 22, and is first."""
+    """Smaller is more urgent, as in vLLM. One that is not urgent grows to all 24 pages; the urgent
+    one needs 22, and is first."""
     patient, urgent = [1 + i % 250 for i in range(40)], [7] * 340
     alone = service.ids(patient, max_tokens=330, ignore_eos=True)
-    for _ in range(5):  # on a busy machine the patient one may be done before the urgent one's prompt is
+    # on a busy machine the patient one may be done before the urgent one's prompt is
+    for _ in range(5):
         before, begun = events(service), threading.Event()
         with ThreadPoolExecutor(1) as pool:
             running = pool.submit(stream, service, begun, patient, max_tokens=330, priority=10)
@@ -131,13 +164,18 @@ def ask(service: Service, number: int) -> tuple[int, float, list[int]]:
     began = time.monotonic()
     answer = service.http.post("/v1/completions", json=asked)
     assert answer.status_code == 200, answer.text
-    return int(asked["priority"]), time.monotonic() - began, list(answer.json()["choices"][0]["token_ids"])
+    return (
+        int(asked["priority"]),
+        time.monotonic() - began,
+        list(answer.json()["choices"][0]["token_ids"]),
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_long_and_short_urgent_and_not_all_end_in_a_minute_of_pressure(service: Service) -> None:
-    """Twelve clients ask without a break, so that four or more wait at any time; each says what it says alone."""
+    """Twelve clients ask without a break, so that four or more wait at any time; each says what it
+    says alone."""
     until, before = time.monotonic() + 60.0, events(service)
 
     def client(which: int) -> list[tuple[int, tuple[int, float, list[int]]]]:
@@ -160,7 +198,8 @@ def test_long_and_short_urgent_and_not_all_end_in_a_minute_of_pressure(service: 
 
 @pytest.mark.timeout(120)
 def test_every_pair_is_tried_however_small_pools_and_queue_are(tmp_path: Path, tiny: Path) -> None:
-    """Each worker has pages for one of the requests that make a service ready, and the queue has a place for one."""
+    """Each worker has pages for one of the requests that make a service ready, and the queue has a
+    place for one."""
     pools = ("--kv-pages", "4", "--page-size", "16")
     service = Service(tmp_path, tiny)
     try:
@@ -169,8 +208,14 @@ def test_every_pair_is_tried_however_small_pools_and_queue_are(tmp_path: Path, t
             for n in (0, 1):
                 service.start_worker(role, *pools, name=f"{role}-{n}")
         service.wait_ready()
-        wait_for(lambda: service.log("gateway").count("warmed_up") == 4, seconds=30, why="all four pairs are warm")
-        tried = set(re.findall(r"event=warmed_up prefill=(\w+) decode=(\w+)", service.log("gateway")))
+        wait_for(
+            lambda: service.log("gateway").count("warmed_up") == 4,
+            seconds=30,
+            why="all four pairs are warm",
+        )
+        tried = set(
+            re.findall(r"event=warmed_up prefill=(\w+) decode=(\w+)", service.log("gateway"))
+        )
         assert len(tried) == 4
         assert "warm_up_failed" not in service.log("gateway")
         assert len(service.ids([1, 2, 3], max_tokens=5, ignore_eos=True)) == 5

@@ -1,4 +1,5 @@
-"""Processes come and go: signals, `kill -9`, restarts; nobody is left behind and the survivors are clean."""
+"""Processes come and go: signals, `kill -9`, restarts; nobody is left behind and the survivors are
+clean."""
 
 import signal
 import subprocess
@@ -12,7 +13,16 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
-from tests.e2e.service import Process, Service, alive, by_command, free_port, split, wait_for, wait_ready
+from tests.e2e.service import (
+    Process,
+    Service,
+    alive,
+    by_command,
+    free_port,
+    split,
+    wait_for,
+    wait_ready,
+)
 
 pytestmark = pytest.mark.timeout(180)
 PROMPT = list(range(1, 60))
@@ -44,9 +54,21 @@ class Stream(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        body = {"model": "m", "prompt": PROMPT, "max_tokens": self._max, "temperature": 0, "ignore_eos": True, "stream": True}
+        body = {
+            "model": "m",
+            "prompt": PROMPT,
+            "max_tokens": self._max,
+            "temperature": 0,
+            "ignore_eos": True,
+            "stream": True,
+        }
         try:
-            with httpx.stream("POST", f"http://127.0.0.1:{self._service.port}/v1/completions", json=body, timeout=60) as answer:
+            with httpx.stream(
+                "POST",
+                f"http://127.0.0.1:{self._service.port}/v1/completions",
+                json=body,
+                timeout=60,
+            ) as answer:
                 for line in answer.iter_lines():
                     if line:
                         self.lines.append(line)
@@ -65,7 +87,9 @@ class Stream(threading.Thread):
 
 
 @pytest.mark.parametrize("victim", ["decode", "prefill"])
-def test_a_killed_worker_ends_what_needed_it_and_its_successor_serves(service: Service, victim: str) -> None:
+def test_a_killed_worker_ends_what_needed_it_and_its_successor_serves(
+    service: Service, victim: str
+) -> None:
     expected = service.ids(PROMPT, max_tokens=5)
     stream = Stream(service)
     stream.wait_streaming()
@@ -82,20 +106,29 @@ def test_a_killed_worker_ends_what_needed_it_and_its_successor_serves(service: S
 
 
 @pytest.mark.parametrize("victim", ["decode", "prefill"])
-def test_a_request_given_to_a_worker_that_is_dead_already_is_answered_by_its_successor(service: Service, victim: str) -> None:
-    """The gateway has not noticed yet; when it does, whoever has heard nothing of an answer waits for the next worker."""
+def test_a_request_given_to_a_worker_that_is_dead_already_is_answered_by_its_successor(
+    service: Service, victim: str
+) -> None:
+    """The gateway has not noticed yet; when it does, whoever has heard nothing of an answer waits
+    for the next worker."""
     expected = service.ids(PROMPT, max_tokens=5)
     service.processes[victim].kill()
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(service.ids, PROMPT, max_tokens=5)
-        wait_for(lambda: service.http.get("/ready").status_code == 503, seconds=5, why="the gateway notices")
+        wait_for(
+            lambda: service.http.get("/ready").status_code == 503,
+            seconds=5,
+            why="the gateway notices",
+        )
         assert asked.running()
         service.start_worker(victim, *POOLS, name=victim)
         assert asked.result(60) == expected
     service.wait_clean()
 
 
-def test_a_killed_gateway_leaves_the_workers_clean_and_they_find_its_successor(service: Service) -> None:
+def test_a_killed_gateway_leaves_the_workers_clean_and_they_find_its_successor(
+    service: Service,
+) -> None:
     expected = service.ids(PROMPT, max_tokens=5)
     stream = Stream(service)
     stream.wait_streaming()
@@ -122,14 +155,20 @@ def test_a_signal_ends_every_process_in_time(commands: Service, number: signal.S
     assert not stream.is_alive()
 
 
-def test_a_gateway_that_is_to_end_goes_on_with_its_streams_until_a_second_signal(service: Service) -> None:
+def test_a_gateway_that_is_to_end_goes_on_with_its_streams_until_a_second_signal(
+    service: Service,
+) -> None:
     service.processes["gateway"].end()
     gateway = service.start_gateway("--shutdown-timeout", "86400")
     service.wait_ready()
     stream = Stream(service, max_tokens=4000)
     stream.wait_streaming()
     gateway.popen.terminate()
-    wait_for(lambda: "shutting_down" in service.log("gateway"), seconds=10, why="the first signal is heard")
+    wait_for(
+        lambda: "shutting_down" in service.log("gateway"),
+        seconds=10,
+        why="the first signal is heard",
+    )
     said = len(stream.lines)
     wait_for(lambda: len(stream.lines) > said + 10, seconds=20, why="the stream goes on")
     gateway.popen.terminate()
@@ -148,8 +187,19 @@ class Serve:
     def running(self) -> tuple[subprocess.Popen, int]:
         if self._process is None or self._process.popen.poll() is not None:
             self._port = free_port()
-            flags = ["--port", str(self._port), "--dtype", "float32", "--kv-pages", "100", "--served-model-name", "m"]
-            self._process = by_command("serve", ["-m", "baton.cli.main", "serve", str(self._model), *flags], self._log)
+            flags = [
+                "--port",
+                str(self._port),
+                "--dtype",
+                "float32",
+                "--kv-pages",
+                "100",
+                "--served-model-name",
+                "m",
+            ]
+            self._process = by_command(
+                "serve", ["-m", "baton.cli.main", "serve", str(self._model), *flags], self._log
+            )
             with httpx.Client(base_url=f"http://127.0.0.1:{self._port}") as http:
                 wait_ready(http, [self._process])
         return self._process.popen, self._port
@@ -178,22 +228,37 @@ def test_serve_restarts_a_killed_worker(serve: tuple[subprocess.Popen, int]) -> 
     process, port = serve
 
     def ask() -> httpx.Response:
-        body = {"model": "m", "prompt": PROMPT, "max_tokens": 5, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
+        body = {
+            "model": "m",
+            "prompt": PROMPT,
+            "max_tokens": 5,
+            "temperature": 0,
+            "ignore_eos": True,
+            "return_token_ids": True,
+        }
         return httpx.post(f"http://127.0.0.1:{port}/v1/completions", json=body, timeout=60)
 
     expected = ask().json()["choices"][0]["token_ids"]
-    decode = next(p for p in psutil.Process(process.pid).children(recursive=True) if any("decode-0" in a for a in p.cmdline()))
+    decode = next(
+        p
+        for p in psutil.Process(process.pid).children(recursive=True)
+        if any("decode-0" in a for a in p.cmdline())
+    )
     decode.kill()
 
     def ledger() -> dict:
         return httpx.get(f"http://127.0.0.1:{port}/debug/ledger", timeout=10).json()
 
     def restarted() -> bool:
-        pids = {rank["pid"] for w in ledger()["workers"] if w["role"] == "decode" for rank in w["ranks"]}
+        pids = {
+            rank["pid"] for w in ledger()["workers"] if w["role"] == "decode" for rank in w["ranks"]
+        }
         return bool(pids - {decode.pid})
 
     wait_for(restarted, seconds=40, why="restarted")
-    assert ask().json()["choices"][0]["token_ids"] == expected, "at once: whether or not the loss has been seen"
+    assert ask().json()["choices"][0]["token_ids"] == expected, (
+        "at once: whether or not the loss has been seen"
+    )
     wait_for(lambda: ledger()["clean"], seconds=5, why="clean")
 
 
@@ -208,7 +273,9 @@ def test_kill_9_of_serve_leaves_no_process_and_no_port(serve: tuple[subprocess.P
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_to_serve_ends_all_in_five_seconds(serve: tuple[subprocess.Popen, int], number: signal.Signals) -> None:
+def test_a_signal_to_serve_ends_all_in_five_seconds(
+    serve: tuple[subprocess.Popen, int], number: signal.Signals
+) -> None:
     process, _ = serve
     pids = children(process)
     process.send_signal(number)

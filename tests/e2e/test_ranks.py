@@ -1,4 +1,5 @@
-"""A rank of a worker is killed: the worker ends as a whole and starts again, and nobody else loses anything."""
+"""A rank of a worker is killed: the worker ends as a whole and starts again, and nobody else loses
+anything."""
 
 import os
 import signal
@@ -21,9 +22,22 @@ class Serve:
 
     def __init__(self, model: Path, log: Path) -> None:
         self.http = httpx.Client(base_url=f"http://127.0.0.1:{(port := free_port())}", timeout=60)
-        flags = ["--port", str(port), "--dtype", "float32", "--kv-pages", "200", "--served-model-name", "m", "--tp", "2"]
+        flags = [
+            "--port",
+            str(port),
+            "--dtype",
+            "float32",
+            "--kv-pages",
+            "200",
+            "--served-model-name",
+            "m",
+            "--tp",
+            "2",
+        ]
         flags += ["--skip-server-warmup", "--threads", "1"]
-        self.process = by_command("serve", ["-m", "baton.cli.main", "serve", str(model), *flags], log)
+        self.process = by_command(
+            "serve", ["-m", "baton.cli.main", "serve", str(model), *flags], log
+        )
 
     def ready(self) -> bool:
         assert self.process.popen.poll() is None, self.process.log.read_text()
@@ -33,7 +47,13 @@ class Serve:
             return False
 
     def ask(self, **fields: Any) -> httpx.Response:
-        body = {"model": "m", "prompt": PROMPT, "max_tokens": ANSWER, "temperature": 0, "ignore_eos": True}
+        body = {
+            "model": "m",
+            "prompt": PROMPT,
+            "max_tokens": ANSWER,
+            "temperature": 0,
+            "ignore_eos": True,
+        }
         return self.http.post("/v1/completions", json=body | {"return_token_ids": True} | fields)
 
     def ledger(self) -> dict[str, Any]:
@@ -41,7 +61,12 @@ class Serve:
 
     def pids(self, role: str) -> list[int]:
         """Processes of the worker of that role, by rank; none while it is not registered."""
-        return [rank["pid"] for worker in self.ledger()["workers"] if worker["role"] == role for rank in worker["ranks"]]
+        return [
+            rank["pid"]
+            for worker in self.ledger()["workers"]
+            if worker["role"] == role
+            for rank in worker["ranks"]
+        ]
 
 
 @pytest.fixture
@@ -67,12 +92,16 @@ class Client(threading.Thread):
     def run(self) -> None:
         answer = self.serve.ask(max_tokens=STREAM if self.stream else ANSWER, stream=self.stream)
         text = answer.text
-        self.end = "served" if answer.status_code == 200 and "worker_lost" not in text else text[-300:]
+        self.end = (
+            "served" if answer.status_code == 200 and "worker_lost" not in text else text[-300:]
+        )
 
 
 @pytest.mark.parametrize("rounds", [3, pytest.param(20, marks=pytest.mark.slow)])
 @pytest.mark.timeout(900)
-def test_a_killed_rank_ends_its_worker_as_a_whole_and_a_new_one_serves(serve: Serve, rounds: int) -> None:
+def test_a_killed_rank_ends_its_worker_as_a_whole_and_a_new_one_serves(
+    serve: Serve, rounds: int
+) -> None:
     expected = serve.ask().json()["choices"][0]["token_ids"]
     assert len(expected) == ANSWER
     for number in range(rounds):
@@ -80,17 +109,28 @@ def test_a_killed_rank_ends_its_worker_as_a_whole_and_a_new_one_serves(serve: Se
         other = "prefill" if role == "decode" else "decode"
         hit, spared = serve.pids(role), serve.pids(other)
         clients = [Client(serve, stream=True) for _ in range(3)]
-        clients += [Client(serve, stream=False) for _ in range(8)]  # some of them in the middle of their handoff
+        # some of them in the middle of their handoff
+        clients += [Client(serve, stream=False) for _ in range(8)]
         wait_for(lambda: serve.ledger()["open_requests"] >= 4, seconds=20, why="requests under way")
         os.kill(hit[rank], signal.SIGKILL)
-        wait_for(lambda gone=hit: not any(map(alive, gone)), seconds=5, why=f"round {number}: the whole {role} worker gone")
-        wait_for(lambda new=role: len(serve.pids(new)) == 2, seconds=60, why=f"round {number}: a new {role} worker")
+        wait_for(
+            lambda gone=hit: not any(map(alive, gone)),
+            seconds=5,
+            why=f"round {number}: the whole {role} worker gone",
+        )
+        wait_for(
+            lambda new=role: len(serve.pids(new)) == 2,
+            seconds=60,
+            why=f"round {number}: a new {role} worker",
+        )
         assert not set(serve.pids(role)) & set(hit)
         assert serve.pids(other) == spared
         for client in clients:
             client.join(60)
             # those that came while the worker was away were refused at the door
-            assert client.end == "served" or "worker_lost" in client.end or "not_ready" in client.end, client.end
+            assert (
+                client.end == "served" or "worker_lost" in client.end or "not_ready" in client.end
+            ), client.end
         wait_for(serve.ready, seconds=20, why="ready again")
         assert serve.ask().json()["choices"][0]["token_ids"] == expected
         wait_for(lambda: serve.ledger()["clean"], seconds=5, why=f"round {number}: clean books")

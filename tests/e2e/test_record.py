@@ -1,4 +1,5 @@
-"""A service that writes down what its processes decide: every journal plays with the same effects, every invariant holds."""
+"""A service that writes down what its processes decide: every journal plays with the same effects,
+every invariant holds."""
 
 import os
 import signal
@@ -30,8 +31,27 @@ def entries(path: Path) -> list[type]:
 def served(tiny: Path, tmp_path: Path) -> Iterator[tuple[Process, httpx.Client]]:
     """`baton serve --record`, and a client."""
     port = free_port()
-    flags = ["--port", str(port), "--dtype", "float32", "--kv-pages", "100", "--served-model-name", "m", "--threads", "1"]
-    command = ["-m", "baton.cli.main", "serve", str(tiny), *flags, "--record", str(tmp_path / "logs")]
+    flags = [
+        "--port",
+        str(port),
+        "--dtype",
+        "float32",
+        "--kv-pages",
+        "100",
+        "--served-model-name",
+        "m",
+        "--threads",
+        "1",
+    ]
+    command = [
+        "-m",
+        "baton.cli.main",
+        "serve",
+        str(tiny),
+        *flags,
+        "--record",
+        str(tmp_path / "logs"),
+    ]
     process = by_command("serve", command, tmp_path / "serve.log")
     http = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30)
     try:
@@ -62,15 +82,25 @@ def test_every_journal_of_a_service_plays_again(
     for n in range(3):
         assert complete(http, f"request {n} " * (10 + 20 * n)).status_code == 200
     leave(http)
-    pid = next(w["ranks"][0]["pid"] for w in http.get("/debug/ledger").json()["workers"] if w["name"] == "decode-0")
+    pid = next(
+        w["ranks"][0]["pid"]
+        for w in http.get("/debug/ledger").json()["workers"]
+        if w["name"] == "decode-0"
+    )
     os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: (logs / "decode-0.2.baton-log").exists(), seconds=30, why="decode-0 started again")
-    wait_for(lambda: complete(http, "after that").status_code == 200, seconds=30, why="it serves again")
+    wait_for(
+        lambda: (logs / "decode-0.2.baton-log").exists(), seconds=30, why="decode-0 started again"
+    )
+    wait_for(
+        lambda: complete(http, "after that").status_code == 200, seconds=30, why="it serves again"
+    )
     time.sleep(0.2)
     process.end()
 
     found = sorted(logs.iterdir())
-    assert [p.name for p in found] == [f"{n}.baton-log" for n in ("decode-0.2", "decode-0", "gateway", "prefill-0")]
+    assert [p.name for p in found] == [
+        f"{n}.baton-log" for n in ("decode-0.2", "decode-0", "gateway", "prefill-0")
+    ]
     assert {stat.S_IMODE(p.stat().st_mode) for p in found} == {0o600}
     assert stat.S_IMODE(logs.stat().st_mode) == 0o700
     for path in found:

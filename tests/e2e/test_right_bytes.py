@@ -1,7 +1,9 @@
-"""After a handoff decode's memory holds prefill's bytes, compared as bytes: no plan, no seal, no placement here.
+"""After a handoff decode's memory holds prefill's bytes, compared as bytes: no plan, no seal, no
+placement here.
 
-On empty pools the first request lies at the start of each, block after block, whatever the page size; so both copies begin
-with the same bytes. Its length is a multiple of the block, so what decode generates goes behind them.
+On empty pools the first request lies at the start of each, block after block, whatever the page
+size; so both copies begin with the same bytes. Its length is a multiple of the block, so what
+decode generates goes behind them.
 """
 
 from pathlib import Path
@@ -24,15 +26,22 @@ CASES = [
 
 
 @pytest.mark.parametrize(("fabric", "dtype", "pages"), CASES)
-def test_decode_holds_the_bytes_of_prefill(tmp_path: Path, tiny: Path, fabric: str, dtype: str, pages: tuple[int, int]) -> None:
+def test_decode_holds_the_bytes_of_prefill(
+    tmp_path: Path, tiny: Path, fabric: str, dtype: str, pages: tuple[int, int]
+) -> None:
     service = Service(tmp_path, tiny, dtype=dtype, fabric=fabric)
     try:
         service.start_gateway()
         for role, page in zip(("prefill", "decode"), pages, strict=True):
             flags = ("--kv-pages", "20", "--page-size", str(page), "--max-num-batched-tokens", "64")
-            service.start_worker(role, *flags, main=["-m", "tests.e2e.spying_worker", str(tmp_path / f"{role}.pool")])
+            service.start_worker(
+                role, *flags, main=["-m", "tests.e2e.spying_worker", str(tmp_path / f"{role}.pool")]
+            )
         service.wait_ready()
-        assert len(service.ids([1 + i % 250 for i in range(LENGTH)], max_tokens=5, ignore_eos=True)) == 5
+        assert (
+            len(service.ids([1 + i % 250 for i in range(LENGTH)], max_tokens=5, ignore_eos=True))
+            == 5
+        )
     finally:
         service.close()
     nbytes = LENGTH * LAYERS * KV_HEADS * DIM * PARTS * SIZE[dtype]

@@ -20,7 +20,9 @@ def run_all(service: Service, **fields: object) -> list[list[int]]:
     def one(n: int) -> list[int]:
         tokens = len(GOLDEN[n]["tokens"])
         seed = {"seed": n} if "temperature" in fields else {}
-        return service.ids(GOLDEN[n]["prompt"], max_tokens=tokens, ignore_eos=True, **seed, **fields)
+        return service.ids(
+            GOLDEN[n]["prompt"], max_tokens=tokens, ignore_eos=True, **seed, **fields
+        )
 
     with ThreadPoolExecutor(8) as pool:
         return list(pool.map(one, range(len(GOLDEN))))
@@ -31,44 +33,65 @@ def unproved(found: list[int], expected: list[int], margins: list[float]) -> str
     at = next((i for i, (a, b) in enumerate(zip(found, expected, strict=True)) if a != b), None)
     if at is None:
         return ""
-    return "" if margins[at] <= NEAR_TIE else f"token {at} is {found[at]}, not {expected[at]}, by a margin of {margins[at]}"
+    return (
+        ""
+        if margins[at] <= NEAR_TIE
+        else f"token {at} is {found[at]}, not {expected[at]}, by a margin of {margins[at]}"
+    )
 
 
-def test_greedy_tokens_are_those_of_transformers_and_of_unified(trial_split: Service, trial_unified: Service) -> None:
+def test_greedy_tokens_are_those_of_transformers_and_of_unified(
+    trial_split: Service, trial_unified: Service
+) -> None:
     assert sum(len(g["prompt"]) for g in GOLDEN) == pytest.approx(8000, rel=0.05)
     assert max(len(g["prompt"]) for g in GOLDEN) == 3000
     with ThreadPoolExecutor(2) as pool:  # each has a core's worth of prefill
         apart, together = pool.map(run_all, (trial_split, trial_unified))
     ties = 0
     for n, golden in enumerate(GOLDEN):
-        assert not (why := unproved(apart[n], golden["tokens"], golden["margins"])), f"split, prompt {n}: {why}"
-        assert not (why := unproved(apart[n], together[n], golden["margins"])), f"split and unified, prompt {n}: {why}"
+        assert not (why := unproved(apart[n], golden["tokens"], golden["margins"])), (
+            f"split, prompt {n}: {why}"
+        )
+        assert not (why := unproved(apart[n], together[n], golden["margins"])), (
+            f"split and unified, prompt {n}: {why}"
+        )
         ties += apart[n] != golden["tokens"]
     assert ties <= MAX_TIES
     trial_split.wait_clean()
     trial_unified.wait_clean()
 
 
-def test_seeded_draws_are_the_same_split_and_unified_alone_and_in_company(trial_split: Service, trial_unified: Service) -> None:
+def test_seeded_draws_are_the_same_split_and_unified_alone_and_in_company(
+    trial_split: Service, trial_unified: Service
+) -> None:
     fields = {"temperature": 0.9, "top_p": 0.95, "top_k": 50, "max_tokens": 24, "ignore_eos": True}
     prompt = GOLDEN[3]["prompt"]
     alone = trial_split.ids(prompt, seed=7, **fields)
     assert trial_unified.ids(prompt, seed=7, **fields) == alone
     with ThreadPoolExecutor(16) as pool:
-        company = list(pool.map(lambda seed: trial_split.ids(prompt, seed=seed, **fields), range(16)))
+        company = list(
+            pool.map(lambda seed: trial_split.ids(prompt, seed=seed, **fields), range(16))
+        )
     assert company[7] == alone
     assert len({tuple(c) for c in company}) > 8, "seeds make a difference"
 
 
-def test_logprobs_of_every_token_the_first_included(trial_split: Service, trial_unified: Service) -> None:
+def test_logprobs_of_every_token_the_first_included(
+    trial_split: Service, trial_unified: Service
+) -> None:
     fields = {"max_tokens": 8, "logprobs": 3, "ignore_eos": True}
-    answers = [s.complete(GOLDEN[0]["prompt"], **fields).json()["choices"][0] for s in (trial_split, trial_unified)]
+    answers = [
+        s.complete(GOLDEN[0]["prompt"], **fields).json()["choices"][0]
+        for s in (trial_split, trial_unified)
+    ]
     for answer in answers:
         logprobs = answer["logprobs"]
         assert len(logprobs["token_logprobs"]) == len(answer["token_ids"]) == 8
         assert all(x is not None and x <= 0 for x in logprobs["token_logprobs"])
         assert all(len(top) >= 3 for top in logprobs["top_logprobs"])
-    assert answers[0]["logprobs"]["token_logprobs"] == pytest.approx(answers[1]["logprobs"]["token_logprobs"], abs=1e-4)
+    assert answers[0]["logprobs"]["token_logprobs"] == pytest.approx(
+        answers[1]["logprobs"]["token_logprobs"], abs=1e-4
+    )
 
 
 def counted(service: Service, name: str) -> dict[str, int]:
@@ -79,18 +102,26 @@ def counted(service: Service, name: str) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("together", [False, True], ids=["split", "unified"])
-def test_a_prompt_that_begins_as_an_earlier_one(trial_split: Service, trial_unified: Service, together: bool) -> None:
+def test_a_prompt_that_begins_as_an_earlier_one(
+    trial_split: Service, trial_unified: Service, together: bool
+) -> None:
     service, computes = (trial_unified, "unified") if together else (trial_split, "prefill")
     golden = next(g for g in GOLDEN if len(g["prompt"]) == 255)
     prompt, tokens = golden["prompt"], golden["tokens"]
     assert min(golden["margins"]) > NEAR_TIE
     assert service.http.post("/reset_prefix_cache").json()["success"]
-    names = ("vllm:prefix_cache_queries", "vllm:prefix_cache_hits", "baton:prefix_cache_borrowed_tokens")
+    names = (
+        "vllm:prefix_cache_queries",
+        "vllm:prefix_cache_hits",
+        "baton:prefix_cache_borrowed_tokens",
+    )
     before = {name: counted(service, name)[computes] for name in names}
     asked = found = 0
     longer = prompt + tokens[:20]
-    # Pages have 64 tokens. What prefill has of the longer prompt is what it computed for the shorter one, and the page that was
-    # completed while tokens were generated is fetched back, if decode answers in time; a unified worker has that one too.
+    # Pages have 64 tokens. What prefill has of the longer prompt is what it computed for the
+    # shorter one, and the page that was
+    # completed while tokens were generated is fetched back, if decode answers in time; a unified
+    # worker has that one too.
     for question, answer, cached in (
         (prompt, tokens, {0}),
         (prompt, tokens, {192}),
@@ -111,6 +142,6 @@ def test_a_prompt_that_begins_as_an_earlier_one(trial_split: Service, trial_unif
     (pages,) = books["pages"].values()
     assert pages["cached"] >= 4
     assert pages["free"] + pages["cached"] == pages["total"]
-    assert service.complete(prompt, max_tokens=2, cache_salt="another").json()["usage"]["prompt_tokens_details"] == {
-        "cached_tokens": 0
-    }
+    assert service.complete(prompt, max_tokens=2, cache_salt="another").json()["usage"][
+        "prompt_tokens_details"
+    ] == {"cached_tokens": 0}

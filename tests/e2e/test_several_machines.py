@@ -1,4 +1,5 @@
-"""The commands that the documents give for several machines, typed on two: network namespaces joined by a cable."""
+"""The commands that the documents give for several machines, typed on two: network namespaces
+joined by a cable."""
 
 import json
 import os
@@ -42,14 +43,36 @@ class Machines:
         for name in (self.here, self.there):
             ip("netns", "add", name)
             ip("-n", name, "link", "set", "lo", "up")
-        ip("-n", self.here, "link", "add", "cable", "type", "veth", "peer", "name", "cable", "netns", self.there)
+        ip(
+            "-n",
+            self.here,
+            "link",
+            "add",
+            "cable",
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "cable",
+            "netns",
+            self.there,
+        )
         for name, address in ((self.here, GATEWAY), (self.there, OTHER)):
             ip("-n", name, "addr", "add", f"{address}/24", "dev", "cable")
             ip("-n", name, "link", "set", "cable", "up")
 
     def start(self, where: str, command: str, *flags: str) -> Process:
         enter = "import os, sys; os.execvp('ip', ['ip', 'netns', 'exec', *sys.argv[1:]])"
-        words = [sys.executable, "-m", "baton", command, str(self._model), "--secret", str(self._directory / "SECRET"), *flags]
+        words = [
+            sys.executable,
+            "-m",
+            "baton",
+            command,
+            str(self._model),
+            "--secret",
+            str(self._directory / "SECRET"),
+            *flags,
+        ]
         name = f"{command}-{len(self._processes)}"
         process = by_command(name, ["-c", enter, where, *words], self._directory / f"{name}.log")
         self._processes.append(process)
@@ -58,7 +81,9 @@ class Machines:
     def ask(self, path: str, body: dict | None = None) -> dict:
         words = [path, *([json.dumps(body)] if body is not None else [])]
         command = ["ip", "netns", "exec", self.here, sys.executable, "-c", ASK, *words]
-        return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        return json.loads(
+            subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        )
 
     def part(self) -> None:
         for process in self._processes:
@@ -77,7 +102,11 @@ def machines(tmp_path: Path, tiny: Path) -> Iterator[Machines]:
             machines.join()
         except subprocess.CalledProcessError as error:
             pytest.skip(f"no network namespaces for this user: {error.stderr.decode().strip()}")
-        subprocess.run([sys.executable, "-m", "baton", "secret", "new", tmp_path / "SECRET"], check=True, capture_output=True)
+        subprocess.run(
+            [sys.executable, "-m", "baton", "secret", "new", tmp_path / "SECRET"],
+            check=True,
+            capture_output=True,
+        )
         yield machines
     finally:
         machines.part()
@@ -88,8 +117,31 @@ def test_workers_of_two_machines_find_each_other_by_their_routes(machines: Machi
     """Without NIXL, and without a flag that says where anybody is but the gateway."""
     control, pages = f"tcp://{GATEWAY}:5500", ("--kv-pages", "40", "--fabric", "tcp")
     machines.start(machines.here, "gateway", "--control", control, "--served-model-name", "m")
-    machines.start(machines.there, "worker", "--role", "prefill", "--gateway", control, "--served-model-name", "m", *pages)
-    machines.start(machines.here, "worker", "--role", "decode", "--gateway", control, "--served-model-name", "m", *pages)
+    machines.start(
+        machines.there,
+        "worker",
+        "--role",
+        "prefill",
+        "--gateway",
+        control,
+        "--served-model-name",
+        "m",
+        *pages,
+    )
+    machines.start(
+        machines.here,
+        "worker",
+        "--role",
+        "decode",
+        "--gateway",
+        control,
+        "--served-model-name",
+        "m",
+        *pages,
+    )
     wait_for(lambda: machines.ask("/ready")["ready"], seconds=120, why="a pair over two machines")
-    answer = machines.ask("/v1/completions", {"model": "m", "prompt": list(range(1, 60)), "max_tokens": 6, "ignore_eos": True})
+    answer = machines.ask(
+        "/v1/completions",
+        {"model": "m", "prompt": list(range(1, 60)), "max_tokens": 6, "ignore_eos": True},
+    )
     assert answer["usage"]["completion_tokens"] == 6

@@ -1,7 +1,9 @@
-"""What a first request would have to pay for has been paid when /ready says yes: nothing happens for the first time in it.
+"""What a first request would have to pay for has been paid when /ready says yes: nothing happens
+for the first time in it.
 
-Times are measured by tools/first_request.py; here it is counted what takes the time: connections, mappings, threads, code
-made by a compiler, and kinds of lines in the log, of which there is one for each step of a handoff.
+Times are measured by tools/first_request.py; here it is counted what takes the time: connections,
+mappings, threads, code made by a compiler, and kinds of lines in the log, of which there is one for
+each step of a handoff.
 """
 
 import re
@@ -32,7 +34,9 @@ def kinds(service: Service, name: str) -> set[str]:
 
 
 def test_the_first_request_does_nothing_for_the_first_time(service: Service) -> None:
-    assert {"admitted", "read_ended", "hash_ended", "received", "step_started"} <= kinds(service, "decode")
+    assert {"admitted", "read_ended", "hash_ended", "received", "step_started"} <= kinds(
+        service, "decode"
+    )
     assert len(PROMPT) not in PROMPT_TOKENS
     before = {name: Footprint(p.pid) for name, p in service.processes.items()}
     told = {name: kinds(service, name) for name in service.processes}

@@ -1,7 +1,9 @@
-"""Windows between real processes: what they see is handed over bit for bit, what lies behind is not, whatever the layouts.
+"""Windows between real processes: what they see is handed over bit for bit, what lies behind is
+not, whatever the layouts.
 
-As in test_layouts.py the bytes are read from outside and judged by arithmetic of this file and by `transformers`: a block of a
-layer and head is looked for in the pools by what it must hold, so it does not matter in which page it lies.
+As in test_layouts.py the bytes are read from outside and judged by arithmetic of this file and by
+`transformers`: a block of a layer and head is looked for in the pools by what it must hold, so it
+does not matter in which page it lies.
 """
 
 from collections.abc import Sequence
@@ -21,17 +23,30 @@ BLOCK, DIM, PARTS, KV_HEADS, LAYERS = 16, 16, 2, 2, 4
 WINDOW, ANSWER = 20, 3
 TOLERANCE = 1e-4
 L = Layout
-LENGTHS = (1, WINDOW - 1, WINDOW, WINDOW + 1, 3 * BLOCK, 5 * BLOCK + 7, 10 * BLOCK + 1, 9 * BLOCK + 15, 40)
+LENGTHS = (
+    1,
+    WINDOW - 1,
+    WINDOW,
+    WINDOW + 1,
+    3 * BLOCK,
+    5 * BLOCK + 7,
+    10 * BLOCK + 1,
+    9 * BLOCK + 15,
+    40,
+)
 PREFILL, DECODE = (L(1), L(2, page=64), L(1, 2)), (L(1, page=64), L(2), L(4))
 KINDS = {
     "gemma3": pytest.param("gemma3", "shm", PREFILL, DECODE, id="gemma3"),
-    "gpt_oss": pytest.param("gpt_oss", "nixl", PREFILL, DECODE, id="gpt_oss-nixl", marks=pytest.mark.slow),
+    "gpt_oss": pytest.param(
+        "gpt_oss", "nixl", PREFILL, DECODE, id="gpt_oss-nixl", marks=pytest.mark.slow
+    ),
 }
 WINDOWED = {"gemma3": (0, 2), "gpt_oss": (0, 2)}  # layers
 
 
 class Blocks:
-    """What the ranks of a worker hold: of a layer and head every block in the pools, uint32 [blocks, part, token, dim]."""
+    """What the ranks of a worker hold: of a layer and head every block in the pools, uint32
+    [blocks, part, token, dim]."""
 
     def __init__(self, pids: Sequence[int], layout: Layout, windowed: Sequence[int]) -> None:
         held, each = max(1, KV_HEADS // layout.tp), LAYERS // layout.pp
@@ -46,7 +61,8 @@ class Blocks:
                     self.found.setdefault((layer, head), []).append(units[:, h, n])
 
     def near(self, layer: int, head: int, truth: np.ndarray, most: float) -> list[np.ndarray]:
-        """Of each rank that holds them the block that is about `truth` [part, tokens, dim], as bits, if there is one."""
+        """Of each rank that holds them the block that is about `truth` [part, tokens, dim], as
+        bits, if there is one."""
         count = truth.shape[1]
         found = []
         for units in self.found[layer, head]:
@@ -59,15 +75,32 @@ class Blocks:
 @pytest.mark.parametrize(("family", "fabric", "prefill", "decode"), KINDS.values())
 @pytest.mark.timeout(300)
 def test_live_windows_alone_are_handed_over_between_any_layouts(
-    tmp_path: Path, nursery: Nursery, family: str, fabric: str, prefill: Sequence[Layout], decode: Sequence[Layout]
+    tmp_path: Path,
+    nursery: Nursery,
+    family: str,
+    fabric: str,
+    prefill: Sequence[Layout],
+    decode: Sequence[Layout],
 ) -> None:
     windowed = WINDOWED[family]
     path = make_tiny(tmp_path / "model", family, num_hidden_layers=LAYERS)
-    reference, prompts = Reference(path), [np.random.default_rng(n).integers(0, 300, n).tolist() for n in LENGTHS]
-    due = [(p, reference.answer(p, ANSWER), reference.whole_state(p)) for p in prompts]  # before: a fleet wants to be turned
-    fleet = Fleet(nursery, tmp_path / "logs", path, {Role.PREFILL: prefill, Role.DECODE: decode}, fabric=fabric)
+    reference, prompts = (
+        Reference(path),
+        [np.random.default_rng(n).integers(0, 300, n).tolist() for n in LENGTHS],
+    )
+    # before: a fleet wants to be turned
+    due = [(p, reference.answer(p, ANSWER), reference.whole_state(p)) for p in prompts]
+    fleet = Fleet(
+        nursery,
+        tmp_path / "logs",
+        path,
+        {Role.PREFILL: prefill, Role.DECODE: decode},
+        fabric=fabric,
+    )
     try:
-        for (prompt, answer, truth), (source, target) in zip(due, product(prefill, decode), strict=True):
+        for (prompt, answer, truth), (source, target) in zip(
+            due, product(prefill, decode), strict=True
+        ):
             length = len(prompt)
             fleet.clear()
             before = read_bytes(fleet, target)
@@ -84,7 +117,9 @@ def test_live_windows_alone_are_handed_over_between_any_layouts(
             here = Blocks(fleet.pids(Role.DECODE, target), target, windowed)
             for layer, head, block in product(range(LAYERS), range(KV_HEADS), range(blocks)):
                 right = truth[layer][:, head, block * BLOCK : (block + 1) * BLOCK]
-                owners = there.near(layer, head, right, most := TOLERANCE * float(np.abs(truth[layer]).max()))
+                owners = there.near(
+                    layer, head, right, most := TOLERANCE * float(np.abs(truth[layer]).max())
+                )
                 takers = here.near(layer, head, right, most)
                 where = f"{length}: {source} -> {target}, layer {layer}, head {head}, block {block}"
                 if layer in windowed and block < first:
@@ -92,7 +127,9 @@ def test_live_windows_alone_are_handed_over_between_any_layouts(
                 else:
                     assert len(owners) == max(1, source.tp // KV_HEADS), where
                     assert len(takers) == replicas, where
-                    assert all(any(np.array_equal(bits, owner) for owner in owners) for bits in takers), where
+                    assert all(
+                        any(np.array_equal(bits, owner) for owner in owners) for bits in takers
+                    ), where
     finally:
         fleet.close()
 

@@ -1,4 +1,5 @@
-"""Imported by servers that fork processes: kernels are compiled, or loaded, once, and not by every child at the same time."""
+"""Imported by servers that fork processes: kernels are compiled, or loaded, once, and not by every
+child at the same time."""
 
 from baton.cli.kernels import compile_kernels
 from baton.core.memory.state import DType

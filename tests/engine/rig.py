@@ -42,14 +42,22 @@ class Rig:
     """A model, a pool of 64 pages and an engine."""
 
     def __init__(
-        self, path: Path, *, dtype: DType = DType.F32, threads: int = 1, page_blocks: int = 1, ops: Ops | None = None
+        self,
+        path: Path,
+        *,
+        dtype: DType = DType.F32,
+        threads: int = 1,
+        page_blocks: int = 1,
+        ops: Ops | None = None,
     ) -> None:
         checkpoint = Checkpoint.open(path)
         family = family_of(checkpoint.config, FAMILIES)
         table = family.table(checkpoint.config, block_tokens=B, dtype=dtype)
         self.placement = Placement(table, 1, 1, 0, 0, page_blocks)
         self.pool = MemoryPool(64 * self.placement.page_bytes(KV))
-        self.model = family.build(checkpoint, self.placement, dtype, ops or CpuOps(dtype, Team(threads)), Alone())
+        self.model = family.build(
+            checkpoint, self.placement, dtype, ops or CpuOps(dtype, Team(threads)), Alone()
+        )
         self._ended = threading.Event()
         self._number = 0
         self.engine = TorchEngine(

@@ -7,7 +7,16 @@ import pytest
 import torch
 
 from baton.core.ids import GroupName
-from baton.core.memory.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit, Window
+from baton.core.memory.state import (
+    DType,
+    Full,
+    Group,
+    Placement,
+    StateSpec,
+    StateTable,
+    Unit,
+    Window,
+)
 from baton.engine.attention.cpu import CpuAttention
 from baton.engine.attention.interface import AttentionMetadata, AttentionRows, Seen, Segment
 from baton.engine.attention.kernels import TILE
@@ -57,7 +66,14 @@ class Case:
         self.view.copy_(torch.randn(self.view.shape))
         self.segments, first, used = [], 0, 0
         for (start, count), n in zip(contexts, need, strict=True):
-            self.segments.append(Segment(first=first, count=count, start=start, block_table=slots[used : used + n].reshape(-1)))
+            self.segments.append(
+                Segment(
+                    first=first,
+                    count=count,
+                    start=start,
+                    block_table=slots[used : used + n].reshape(-1),
+                )
+            )
             first, used = first + count, used + n
         rows = (first, heads[0], dim)
         self.q = torch.randn(rows).to(TORCH[dtype])
@@ -66,7 +82,9 @@ class Case:
     def slots(self) -> torch.Tensor:
         at = [(s, np.arange(s.start, s.start + s.count)) for s in self.segments]
         return torch.from_numpy(
-            np.concatenate([s.block_table[p // self.b].astype(np.int64) * self.b + p % self.b for s, p in at])
+            np.concatenate(
+                [s.block_table[p // self.b].astype(np.int64) * self.b + p % self.b for s, p in at]
+            )
         )
 
     def run(self, backend: object, segments: list[Segment] | None = None) -> torch.Tensor:
@@ -77,18 +95,36 @@ class Case:
         return out
 
 
-CONTEXTS = [(0, 1), (5, 1), (15, 1), (16, 1), (200, 1), (0, 17), (33, 40), (2 * TILE + 21, 30), (7, 3)]
+CONTEXTS = [
+    (0, 1),
+    (5, 1),
+    (15, 1),
+    (16, 1),
+    (200, 1),
+    (0, 17),
+    (33, 40),
+    (2 * TILE + 21, 30),
+    (7, 3),
+]
 
 
 @pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
 @pytest.mark.parametrize("heads", [(9, 3), (4, 4), (8, 1)])
 @pytest.mark.parametrize("dim", [16, 64, 128])
-def test_the_cpu_backend_agrees_with_the_plain_one(dtype: DType, heads: tuple[int, int], dim: int) -> None:
+def test_the_cpu_backend_agrees_with_the_plain_one(
+    dtype: DType, heads: tuple[int, int], dim: int
+) -> None:
     compare(Case(dtype, heads, dim, CONTEXTS))
 
 
 @pytest.mark.parametrize(
-    ("dtype", "dim", "b", "k"), [(DType.F16, 64, 16, 4), (DType.F16, 40, 8, 1), (DType.BF16, 64, 24, 3), (DType.BF16, 33, 16, 1)]
+    ("dtype", "dim", "b", "k"),
+    [
+        (DType.F16, 64, 16, 4),
+        (DType.F16, 40, 8, 1),
+        (DType.BF16, 64, 24, 3),
+        (DType.BF16, 33, 16, 1),
+    ],
 )
 def test_other_element_types_and_odd_shapes_agree(dtype: DType, dim: int, b: int, k: int) -> None:
     compare(Case(dtype, (4, 2), dim, CONTEXTS, b=b, k=k))
@@ -170,13 +206,23 @@ def test_a_window_is_obeyed(dtype: DType, dim: int, window: int) -> None:
 
 @pytest.mark.parametrize("window", WINDOWS)
 def test_what_lies_before_a_window_is_not_looked_at(window: int) -> None:
-    """The plain backend against the definition: other keys and values before the window change no bit."""
+    """The plain backend against the definition: other keys and values before the window change no
+    bit."""
     case = Case(DType.F32, (4, 2), 16, [(TILE + 50, 1)], seen=Window(window))
-    for backend in (ReferenceAttention(case.pool, case.placement), CpuAttention(case.pool, case.placement)):
+    for backend in (
+        ReferenceAttention(case.pool, case.placement),
+        CpuAttention(case.pool, case.placement),
+    ):
         before = case.run(backend)
         kept = {}
         for at in range(TILE + 50 - window + 1):
-            place = (int(case.segments[0].block_table[at // B]), slice(None), 1, slice(None), at % B)
+            place = (
+                int(case.segments[0].block_table[at // B]),
+                slice(None),
+                1,
+                slice(None),
+                at % B,
+            )
             kept[at] = case.view[place].clone()
             case.view[place] = 50.0
         assert torch.equal(case.run(backend), before)
@@ -195,11 +241,16 @@ def test_a_row_with_a_window_depends_neither_on_its_company_nor_on_the_cut(windo
     backend = CpuAttention(case.pool, case.placement)
     together = case.run(backend)
     for s in case.segments:
-        assert torch.equal(case.run(backend, [s])[s.first : s.first + s.count], together[s.first : s.first + s.count])
+        assert torch.equal(
+            case.run(backend, [s])[s.first : s.first + s.count],
+            together[s.first : s.first + s.count],
+        )
     last = case.segments[-1]
     for count in (7, 20, 44):
         cut = Segment(first=last.first, count=count, start=last.start, block_table=last.block_table)
-        assert torch.equal(case.run(backend, [cut])[last.first :][:count], together[last.first :][:count])
+        assert torch.equal(
+            case.run(backend, [cut])[last.first :][:count], together[last.first :][:count]
+        )
 
 
 # ---- sinks, and lists that begin later ----------------------------------------------------------
@@ -212,7 +263,8 @@ def test_sinks_take_their_share(dtype: DType, dim: int, seen: Seen) -> None:
 
 
 def test_a_sink_is_a_score_without_a_value() -> None:
-    """The plain backend against the definition: a key whose score it is, and whose value is zero, instead of the sink."""
+    """The plain backend against the definition: a key whose score it is, and whose value is zero,
+    instead of the sink."""
     case = Case(DType.F32, (4, 2), 16, [(30, 1)], sunk=True)
     found = case.run(ReferenceAttention(case.pool, case.placement))
     blocks = torch.from_numpy(case.segments[0].block_table.astype(np.int64))
@@ -228,13 +280,24 @@ def test_a_sink_is_a_score_without_a_value() -> None:
 def test_a_list_that_begins_with_the_window_gives_the_same_bits(dtype: DType, window: int) -> None:
     """And what lies before it, in pages that are another's now, may be anything."""
     case = Case(dtype, (9, 3), 64, LONG, seen=Window(window))
-    for backend in (ReferenceAttention(case.pool, case.placement), CpuAttention(case.pool, case.placement)):
+    for backend in (
+        ReferenceAttention(case.pool, case.placement),
+        CpuAttention(case.pool, case.placement),
+    ):
         whole = case.run(backend)
         cut = []
         for s in case.segments:
             begin = max(0, s.start - window + 1) // B
             case.view[s.block_table[:begin].astype(np.int64)] = float("nan")
-            cut.append(Segment(first=s.first, count=s.count, start=s.start, block_table=s.block_table[begin:], begin=begin))
+            cut.append(
+                Segment(
+                    first=s.first,
+                    count=s.count,
+                    start=s.start,
+                    block_table=s.block_table[begin:],
+                    begin=begin,
+                )
+            )
         found = case.run(backend, cut)
         case.view.copy_(torch.randn(case.view.shape, generator=torch.Generator().manual_seed(9)))
         assert found.isfinite().all()

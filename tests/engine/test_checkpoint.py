@@ -1,4 +1,5 @@
-"""Reading a Hugging Face directory: which tensors, their values, the identity of the weights, and every damaged form."""
+"""Reading a Hugging Face directory: which tensors, their values, the identity of the weights, and
+every damaged form."""
 
 import json
 import subprocess
@@ -28,7 +29,12 @@ def weights() -> dict[str, torch.Tensor]:
     }
 
 
-def write(directory: Path, tensors: Mapping[str, torch.Tensor] | None = None, *, name: str = "model.safetensors") -> Path:
+def write(
+    directory: Path,
+    tensors: Mapping[str, torch.Tensor] | None = None,
+    *,
+    name: str = "model.safetensors",
+) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.json").write_text('{"architectures": ["X"]}')
     save_file(dict(weights() if tensors is None else tensors), directory / name)
@@ -36,13 +42,16 @@ def write(directory: Path, tensors: Mapping[str, torch.Tensor] | None = None, *,
 
 
 def write_sharded(directory: Path) -> Path:
-    """b.weight in the first file, the others in the second, and a file that the index does not name."""
+    """b.weight in the first file, the others in the second, and a file that the index does not
+    name."""
     tensors = weights()
     first = {"b.weight": tensors.pop("b.weight")}
     write(directory, first, name="model-00001-of-00002.safetensors")
     write(directory, tensors, name="model-00002-of-00002.safetensors")
     write(directory, {"stray": torch.zeros(1)}, name="consolidated.safetensors")
-    placed = dict.fromkeys(first, "model-00001-of-00002.safetensors") | dict.fromkeys(tensors, "model-00002-of-00002.safetensors")
+    placed = dict.fromkeys(first, "model-00001-of-00002.safetensors") | dict.fromkeys(
+        tensors, "model-00002-of-00002.safetensors"
+    )
     (directory / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": placed}))
     return directory
 
@@ -55,7 +64,11 @@ def test_config_and_headers(tmp_path: Path) -> None:
     checkpoint = Checkpoint.open(write(tmp_path))
     assert checkpoint.config == {"architectures": ["X"]}
     found = {name: (stored.dtype, stored.shape) for name, stored in checkpoint.tensors.items()}
-    assert found == {"a.weight": ("BF16", (BIG // 2,)), "b.weight": ("F32", (8, 4)), "c.scale": ("F16", ())}
+    assert found == {
+        "a.weight": ("BF16", (BIG // 2,)),
+        "b.weight": ("F32", (8, 4)),
+        "c.scale": ("F16", ()),
+    }
 
 
 @pytest.mark.parametrize("writer", [write, write_sharded])
@@ -74,7 +87,12 @@ def test_headers_are_known_without_torch(tmp_path: Path) -> None:
     write(tmp_path)
     said = "import sys; from pathlib import Path; from baton.engine.checkpoint import Checkpoint; "
     said += "Checkpoint.open(Path(sys.argv[1])); sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", said, str(tmp_path)], check=False, timeout=60).returncode == 0
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", said, str(tmp_path)], check=False, timeout=60
+        ).returncode
+        == 0
+    )
 
 
 def test_a_loaded_tensor_does_not_follow_its_file(tmp_path: Path) -> None:
@@ -100,7 +118,11 @@ def test_without_index_or_usual_name_all_files_are_read(tmp_path: Path) -> None:
 def test_identity_is_what_the_protocol_says(tmp_path: Path) -> None:
     """Written out once more: workers of different versions pair by this value."""
     digest = blake2b(b"bfloat16", digest_size=32)
-    for name, dtype, shape in (("a.weight", "BF16", f"({BIG // 2},)"), ("b.weight", "F32", "(8, 4)"), ("c.scale", "F16", "()")):
+    for name, dtype, shape in (
+        ("a.weight", "BF16", f"({BIG // 2},)"),
+        ("b.weight", "F32", "(8, 4)"),
+        ("c.scale", "F16", "()"),
+    ):
         digest.update(f"\0{name}\0{dtype}\0{shape}\0".encode())
         raw = weights()[name].reshape(-1).view(torch.uint8).numpy().tobytes()
         for i in range(16):
@@ -110,7 +132,10 @@ def test_identity_is_what_the_protocol_says(tmp_path: Path) -> None:
 
 
 def test_identity_does_not_see_how_the_tensors_are_filed(tmp_path: Path) -> None:
-    whole, sharded = Checkpoint.open(write(tmp_path / "whole")), Checkpoint.open(write_sharded(tmp_path / "sharded"))
+    whole, sharded = (
+        Checkpoint.open(write(tmp_path / "whole")),
+        Checkpoint.open(write_sharded(tmp_path / "sharded")),
+    )
     assert whole.identity("bfloat16") == sharded.identity("bfloat16")
     assert len(bytes.fromhex(whole.identity("bfloat16"))) == 32
 
@@ -164,7 +189,9 @@ def test_quantised_weights_are_refused_by_name(tmp_path: Path, method: str, form
 
 
 def test_weights_quantised_by_modelopt_say_so_in_a_file_of_their_own(tmp_path: Path) -> None:
-    (write(tmp_path) / "hf_quant_config.json").write_text('{"quantization": {"quant_algo": "NVFP4"}}')
+    (write(tmp_path) / "hf_quant_config.json").write_text(
+        '{"quantization": {"quant_algo": "NVFP4"}}'
+    )
     assert "NVFP4" in refusal(tmp_path)
 
 
@@ -181,7 +208,9 @@ def test_a_truncated_file_is_named(tmp_path: Path, keep: int) -> None:
     assert str(path) in refusal(tmp_path)
 
 
-@pytest.mark.parametrize("head", [b"\xff" * 8, b"version https://git-lfs.github.com/spec/v1\n", bytes(8)])
+@pytest.mark.parametrize(
+    "head", [b"\xff" * 8, b"version https://git-lfs.github.com/spec/v1\n", bytes(8)]
+)
 def test_a_file_of_something_else_is_named(tmp_path: Path, head: bytes) -> None:
     path = write(tmp_path) / "model.safetensors"
     path.write_bytes(head + path.read_bytes()[len(head) :])
@@ -201,7 +230,9 @@ def test_a_shard_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert "model-00002-of-00002.safetensors" in refusal(tmp_path)
 
 
-@pytest.mark.parametrize("index", ["{", "{}", '{"weight_map": []}', '{"weight_map": {}}', '{"weight_map": {"a": 1}}'])
+@pytest.mark.parametrize(
+    "index", ["{", "{}", '{"weight_map": []}', '{"weight_map": {}}', '{"weight_map": {"a": 1}}']
+)
 def test_a_damaged_index_is_named(tmp_path: Path, index: str) -> None:
     (write(tmp_path) / INDEX).write_text(index)
     assert INDEX in refusal(tmp_path)
@@ -217,7 +248,9 @@ def test_a_tiny_model_reads_as_transformers_saved_it(tmp_path: Path, family: str
     checkpoint = Checkpoint.open(make_tiny(tmp_path, family))
     saved = load_file(tmp_path / "model.safetensors")
     assert set(checkpoint.tensors) == set(saved)
-    assert all(torch.equal(checkpoint.load(name, torch.float32), tensor) for name, tensor in saved.items())
+    assert all(
+        torch.equal(checkpoint.load(name, torch.float32), tensor) for name, tensor in saved.items()
+    )
     assert checkpoint.config["model_type"] == family
     assert checkpoint.config["eos_token_id"] == END
     assert checkpoint.load("model.embed_tokens.weight", torch.float32)[END].abs().max() == 0

@@ -1,4 +1,5 @@
-"""Collectives among ranks, each in a thread of its own: sums, gathered columns, hidden states from stage to stage, losses."""
+"""Collectives among ranks, each in a thread of its own: sums, gathered columns, hidden states from
+stage to stage, losses."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,12 @@ from baton.core.memory.state import DType, Full, Group, Placement, StateSpec, St
 from baton.engine.comm import Alone, GlooComm
 
 FULL = GroupName("full")
-TABLE = StateTable(3, 4, (Group(FULL, Unit.PAGE, Full()),), (StateSpec("kv", FULL, (0, 1, 2), ("k", "v"), 4, 8, DType.F32),))
+TABLE = StateTable(
+    3,
+    4,
+    (Group(FULL, Unit.PAGE, Full()),),
+    (StateSpec("kv", FULL, (0, 1, 2), ("k", "v"), 4, 8, DType.F32),),
+)
 
 
 def fleet(tp, pp, act, timeout_s=20.0):
@@ -57,12 +63,17 @@ def test_hidden_states_go_down_the_stages_in_order_and_nobody_waits_for_those_be
         assert (comm.first, comm.last) == (rank < 2, rank >= 4)
         got = []
         for n in range(2):
-            x = torch.full((2, 3), 10.0 * rank + n) if comm.first else comm.receive(torch.empty(2, 3)).clone()
+            x = (
+                torch.full((2, 3), 10.0 * rank + n)
+                if comm.first
+                else comm.receive(torch.empty(2, 3)).clone()
+            )
             got.append(x[0, 0].item())
             if not comm.last:
                 comm.send(x + 100)
             if comm.last and n == 0:
-                assert first_is_through.wait(10)  # the first stage has sent both before the last one takes its second
+                # the first stage has sent both before the last one takes its second
+                assert first_is_through.wait(10)
         if comm.first:
             first_is_through.set()
         return got
@@ -85,13 +96,17 @@ def test_a_lost_rank_ends_the_call_of_the_others():
 
 
 def test_ranks_that_do_not_come_are_reported():
-    comm = GlooComm(Placement(TABLE, 2, 1, 0, 0, 1), dist.HashStore(), host="127.0.0.1", timeout_s=0.3)
+    comm = GlooComm(
+        Placement(TABLE, 2, 1, 0, 0, 1), dist.HashStore(), host="127.0.0.1", timeout_s=0.3
+    )
     with pytest.raises(PeerError, match="did not find each other"):
         comm.add_up(mine(0))
 
 
 def test_a_rank_that_has_left_takes_part_no_more():
-    comm = GlooComm(Placement(TABLE, 2, 1, 0, 0, 1), dist.HashStore(), host="127.0.0.1", timeout_s=20)
+    comm = GlooComm(
+        Placement(TABLE, 2, 1, 0, 0, 1), dist.HashStore(), host="127.0.0.1", timeout_s=20
+    )
     comm.close()
     with pytest.raises(PeerError, match="has left its worker"):
         comm.add_up(mine(0))

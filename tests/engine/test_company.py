@@ -1,4 +1,5 @@
-"""The engine as a worker builds it: the same bits in any company, transformers' tokens, threads that end."""
+"""The engine as a worker builds it: the same bits in any company, transformers' tokens, threads
+that end."""
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +25,13 @@ from baton.engine.trial import default_directory
 
 WARM = Sampling(temperature=0.9, top_p=0.95, top_k=40, seed=11, logprobs=5)
 # The widths of SmolLM2: matrix products choose their kernels by shape.
-WIDE = {"hidden_size": 576, "intermediate_size": 1536, "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 64}
+WIDE = {
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "head_dim": 64,
+}
 WIDE_LATENT = {
     "hidden_size": 512,
     "num_attention_heads": 8,
@@ -64,8 +71,18 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 PLAIN = ("tiny", "qwen3", "wide")
 COMPANIES = [
-    *((shape, dtype, n) for shape in PLAIN for dtype in (DType.F32, DType.BF16, DType.F16) for n in (1, 2)),
-    *((shape, dtype, 1) for shape in SHAPES if shape not in PLAIN for dtype in (DType.F32, DType.BF16)),
+    *(
+        (shape, dtype, n)
+        for shape in PLAIN
+        for dtype in (DType.F32, DType.BF16, DType.F16)
+        for n in (1, 2)
+    ),
+    *(
+        (shape, dtype, 1)
+        for shape in SHAPES
+        if shape not in PLAIN
+        for dtype in (DType.F32, DType.BF16)
+    ),
     *((shape, DType.F32, 2) for shape in ("wide latent", "wide slots")),
 ]
 
@@ -123,7 +140,12 @@ def sealed(rig: Rig, request: Request) -> Row:
     row = request.whole()
     groups = {group.name: group.unit for group in rig.placement.table.groups}
     whole = (BlockIndex(0), BlockIndex(1))
-    return replace(row, final={name: row.final[KV] if unit is Unit.PAGE else whole for name, unit in groups.items()})
+    return replace(
+        row,
+        final={
+            name: row.final[KV] if unit is Unit.PAGE else whole for name, unit in groups.items()
+        },
+    )
 
 
 @pytest.mark.parametrize(("shape", "dtype", "threads"), COMPANIES)
@@ -142,7 +164,9 @@ def test_a_request_has_the_same_bits_alone_and_among_sixteen(
         assert alone.drawn == together[i].drawn
         assert alone.sums.keys() == together[i].sums.keys() == set(rig.pools)
         for group, sums in alone.sums.items():
-            assert np.array_equal(sums, together[i].sums[group]), f"sealed state of request {i}: {group}"
+            assert np.array_equal(sums, together[i].sums[group]), (
+                f"sealed state of request {i}: {group}"
+            )
         step = rig.run([request.next(alone.drawn.token, 1)])[0]
         assert torch.equal(answers(rig, 1)[0], next_batch[i]), f"logits of request {i}, decoding"
         assert step.drawn == decoded[i].drawn
@@ -157,7 +181,8 @@ def test_a_decode_step_has_the_same_bits_at_every_batch_size(
     rigs.append(rig)
     all_ = requests(20, length=(29,))
     tokens = [d.drawn.token for d in rig.run([r.whole() for r in all_])]
-    before = {group: pool.array.copy() for group, pool in rig.pools.items()}  # a step brings a slot forward
+    # a step brings a slot forward
+    before = {group: pool.array.copy() for group, pool in rig.pools.items()}
     steps = [r.next(t, 1) for r, t in zip(all_, tokens, strict=True)]
     rig.run(steps)
     expected = answers(rig, 20)
@@ -174,11 +199,15 @@ def test_a_decode_step_has_the_same_bits_at_every_batch_size(
 def generated(path: Path, prompt: Sequence[int], count: int) -> list[int]:
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager").eval()
+    model = AutoModelForCausalLM.from_pretrained(
+        path, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
     tokens = list(prompt)
     with torch.inference_mode():
         for _ in range(count):  # no cache: what their own cache might get wrong does not matter
-            tokens.append(int(model(torch.tensor([tokens]), use_cache=False).logits[0, -1].argmax()))
+            tokens.append(
+                int(model(torch.tensor([tokens]), use_cache=False).logits[0, -1].argmax())
+            )
     return tokens[len(prompt) :]
 
 
@@ -212,7 +241,12 @@ class Guest:
     """A request that comes at a step of its own, is computed in chunks and says some tokens."""
 
     def __init__(self, number: int, prompt: list[int], pages: list[int], *, chunk: int) -> None:
-        self._request, self._chunk, self._done, self.prompt = Request(number, prompt, pages), chunk, 0, prompt
+        self._request, self._chunk, self._done, self.prompt = (
+            Request(number, prompt, pages),
+            chunk,
+            0,
+            prompt,
+        )
         self.tokens: list[int] = []
 
     def row(self) -> Row:
@@ -233,11 +267,16 @@ class Guest:
 def test_tokens_are_those_of_transformers_while_others_come_and_go(
     models: Mapping[str, Path], rigs: list[Rig], shape: str
 ) -> None:
-    """Batches of steps and chunks of prompts; pages and slots pass from those who have gone to those who come."""
+    """Batches of steps and chunks of prompts; pages and slots pass from those who have gone to
+    those who come."""
     rig, chance, said = Rig(models[shape], pages=24), np.random.default_rng(3), 14
     rigs.append(rig)
     free = chance.permutation(24).tolist()
-    coming = [(chance.integers(0, 250, n).tolist(), chunk) for n in (9, 40, 1, 33, 17, 28, 5, 37, 22) for chunk in (6, 13)]
+    coming = [
+        (chance.integers(0, 250, n).tolist(), chunk)
+        for n in (9, 40, 1, 33, 17, 28, 5, 37, 22)
+        for chunk in (6, 13)
+    ]
     here: dict[int, tuple[Guest, list[int]]] = {}
     gone: list[Guest] = []
     for step in range(400):
@@ -267,14 +306,18 @@ def test_the_trial_model_says_what_transformers_says(rigs: list[Rig]) -> None:
 
     rig = Rig(path)
     rigs.append(rig)
-    prompt = Tokenizer.from_file(str(path / "tokenizer.json")).encode("The capital of France is").ids
+    prompt = (
+        Tokenizer.from_file(str(path / "tokenizer.json")).encode("The capital of France is").ids
+    )
     assert ours(rig, Request(0, prompt, [5, 2, 9]), [2], 6) == generated(path, prompt, 6)
 
 
 # ---- seal, digest, threads ----------------------------------------------------------------------
 
 
-def test_the_compiled_seal_at_birth_is_the_reference_over_the_pools_bytes(models: Mapping[str, Path], rigs: list[Rig]) -> None:
+def test_the_compiled_seal_at_birth_is_the_reference_over_the_pools_bytes(
+    models: Mapping[str, Path], rigs: list[Rig]
+) -> None:
     rig = Rig(models["qwen3"], dtype=DType.BF16, page_blocks=2, pages=32)
     rigs.append(rig)
     request = Request(0, list(range(100, 137)), [7, 3])  # 37 tokens: blocks 14, 15 and 6
@@ -290,7 +333,9 @@ def test_the_compiled_seal_at_birth_is_the_reference_over_the_pools_bytes(models
 
 
 @pytest.mark.parametrize("count", [0, 1, 64, 65, 150])
-def test_a_digest_of_any_length_comes_back_whole_and_in_order(models: Mapping[str, Path], rigs: list[Rig], count: int) -> None:
+def test_a_digest_of_any_length_comes_back_whole_and_in_order(
+    models: Mapping[str, Path], rigs: list[Rig], count: int
+) -> None:
     rig = Rig(models["tiny"])
     rigs.append(rig)
     slots, numbers = np.arange(count) * 7 % 64, np.arange(count)
@@ -311,7 +356,9 @@ class Gated:
     def __init__(self, failure: BaseException | None = None) -> None:
         self.open, self.entered, self._failure = threading.Event(), threading.Event(), failure
 
-    def forward(self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
+    def forward(
+        self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend
+    ) -> torch.Tensor:
         self.entered.set()
         assert self.open.wait(PATIENCE_S)
         if self._failure is not None:
@@ -338,7 +385,9 @@ class Broken(Exception):
     """What a test's model raises."""
 
 
-def test_a_failure_of_compute_wakes_and_is_raised(models: Mapping[str, Path], rigs: list[Rig]) -> None:
+def test_a_failure_of_compute_wakes_and_is_raised(
+    models: Mapping[str, Path], rigs: list[Rig]
+) -> None:
     model = Gated(Broken("no memory"))
     model.open.set()
     rig = Rig(models["tiny"], model=model)
@@ -349,7 +398,9 @@ def test_a_failure_of_compute_wakes_and_is_raised(models: Mapping[str, Path], ri
     assert rig.engine.poll() == []  # raised once; and the process is expected to end
 
 
-def test_a_failure_of_a_digest_wakes_and_is_raised(models: Mapping[str, Path], rigs: list[Rig]) -> None:
+def test_a_failure_of_a_digest_wakes_and_is_raised(
+    models: Mapping[str, Path], rigs: list[Rig]
+) -> None:
     rig = Rig(models["tiny"])
     rigs.append(rig)
     rig.engine.digest(DigestOrder(Job(1), KV, np.array([64]), np.array([0])))  # one past the pool
@@ -362,7 +413,9 @@ def baton_threads() -> set[threading.Thread]:
 
 
 @pytest.mark.parametrize("failed", [False, True])
-def test_closing_ends_the_threads_after_what_was_queued(models: Mapping[str, Path], failed: bool) -> None:
+def test_closing_ends_the_threads_after_what_was_queued(
+    models: Mapping[str, Path], failed: bool
+) -> None:
     before = baton_threads()
     model = Gated(Broken("x") if failed else None)
     rig = Rig(models["tiny"], model=model)

@@ -1,4 +1,5 @@
-"""What DeepSeek's families decide besides their sums: experts by the published definition, 200 greedy tokens, and refusals."""
+"""What DeepSeek's families decide besides their sums: experts by the published definition, 200
+greedy tokens, and refusals."""
 
 from pathlib import Path
 from typing import Any
@@ -25,24 +26,40 @@ from baton.engine.ops import TorchOps
 
 
 def routing(**changes: Any) -> Routing:
-    return Routing(**({"experts": 12, "chosen": 3, "groups": 4, "kept": 2, "normed": False, "factor": 2.5} | changes))
+    return Routing(
+        **(
+            {"experts": 12, "chosen": 3, "groups": 4, "kept": 2, "normed": False, "factor": 2.5}
+            | changes
+        )
+    )
 
 
 def picked(scores: np.ndarray, r: Routing, counted: int) -> list[int]:
-    """Experts of one row, one decision at a time: best groups by the sum of their best `counted`, then best experts in them."""
+    """Experts of one row, one decision at a time: best groups by the sum of their best `counted`,
+    then best experts in them."""
     each = r.experts // r.groups
     groups = [scores[g * each : (g + 1) * each] for g in range(r.groups)]
-    ranked = sorted(range(r.groups), key=lambda g: -np.sort(groups[g])[::-1][:counted].sum())[: r.kept]
+    ranked = sorted(range(r.groups), key=lambda g: -np.sort(groups[g])[::-1][:counted].sum())[
+        : r.kept
+    ]
     inside = [e for g in ranked for e in range(g * each, (g + 1) * each)]
     return sorted(inside, key=lambda e: -scores[e])[: r.chosen]
 
 
-CASES = [routing(), routing(normed=True), routing(groups=1, kept=1), routing(groups=6, kept=5, chosen=7), routing(chosen=1)]
+CASES = [
+    routing(),
+    routing(normed=True),
+    routing(groups=1, kept=1),
+    routing(groups=6, kept=5, chosen=7),
+    routing(chosen=1),
+]
 
 
 @pytest.mark.parametrize("r", CASES)
 def test_experts_by_softmax(r: Routing) -> None:
-    logits = torch.from_numpy(np.random.default_rng(1).normal(size=(50, r.experts)).astype(np.float32))
+    logits = torch.from_numpy(
+        np.random.default_rng(1).normal(size=(50, r.experts)).astype(np.float32)
+    )
     weights, experts = by_softmax(logits, r)
     for row in range(50):
         scores = np.exp(logits[row].double().numpy())
@@ -81,11 +98,13 @@ def test_two_hundred_greedy_tokens(tmp_path: Path, family: str) -> None:
 
 
 def test_index_keys_in_fp8_are_handed_over(tmp_path: Path) -> None:
-    """A context that is attended to whole gives the tokens of keys that are not rounded; a longer one the same on both sides."""
+    """A context that is attended to whole gives the tokens of keys that are not rounded; a longer
+    one the same on both sides."""
     path = make_tiny(tmp_path, "deepseek_v32")
     exact = placement_of(Checkpoint.open(path), DType.F32, 1)
     rounded = structs.replace(exact, table=with_fp8_index(exact.table))
-    assert exact.block_bytes(KV) - rounded.block_bytes(KV) == 3 * B * (28 * (4 - 1) - 4)  # layers, tokens, elements and a scale
+    # layers, tokens, elements and a scale
+    assert exact.block_bytes(KV) - rounded.block_bytes(KV) == 3 * B * (28 * (4 - 1) - 4)
     short = Request(1, prompt()[:10], PAGES)
     plain, one, other = Rig(path), Rig(path, placement=rounded), Rig(path, placement=rounded)
     first = plain.run([short.whole()])[0].drawn.token
@@ -109,7 +128,11 @@ def test_layers_for_more_tokens_are_left_alone(tmp_path: Path) -> None:
     request = Request(1, prompt(), list(range(17)))
     expected = decode(before, request, prefill(before, request), 5)
     before.close()
-    save_file(tensors | {n: torch.ones_like(t) for n, t in more.items()}, path / "model.safetensors", metadata={"format": "pt"})
+    save_file(
+        tensors | {n: torch.ones_like(t) for n, t in more.items()},
+        path / "model.safetensors",
+        metadata={"format": "pt"},
+    )
     after = Rig(path)
     assert decode(after, request, prefill(after, request), 5) == expected
     after.close()
@@ -132,7 +155,9 @@ def test_layers_for_more_tokens_are_left_alone(tmp_path: Path) -> None:
         ("glm_moe_dsa", {"mlp_layer_types": ["dense"]}, "mlp_layer_types"),
     ],
 )
-def test_a_setting_that_would_give_other_tokens(tmp_path: Path, family: str, changes: dict[str, Any], named: str) -> None:
+def test_a_setting_that_would_give_other_tokens(
+    tmp_path: Path, family: str, changes: dict[str, Any], named: str
+) -> None:
     config = dict(Checkpoint.open(make_tiny(tmp_path, family)).config) | changes
     with pytest.raises(ConfigError, match=named):
         family_of(config, FAMILIES).read(config)
@@ -142,9 +167,27 @@ def test_a_setting_that_would_give_other_tokens(tmp_path: Path, family: str, cha
     ("family", "overrides", "tp", "pp", "named"),
     [
         ("deepseek_v3", {}, 3, 1, r"4 attention heads .* widths that fit: \[1, 2, 4\]"),
-        ("deepseek_v3", {"moe_intermediate_size": 42}, 4, 1, r"42 columns of the MLP .* widths that fit: \[1, 2\]"),
-        ("deepseek_v3", {"n_routed_experts": 6, "n_group": 3}, 4, 1, r"6 experts .* widths that fit: \[1, 2\]"),
-        ("glm_moe_dsa", {"num_hidden_layers": 4, "indexer_types": ["full"] + ["shared"] * 3}, 1, 2, "layer 2 attends"),
+        (
+            "deepseek_v3",
+            {"moe_intermediate_size": 42},
+            4,
+            1,
+            r"42 columns of the MLP .* " r"widths that fit: \[1, 2\]",
+        ),
+        (
+            "deepseek_v3",
+            {"n_routed_experts": 6, "n_group": 3},
+            4,
+            1,
+            r"6 experts .* widths " r"that fit: \[1, 2\]",
+        ),
+        (
+            "glm_moe_dsa",
+            {"num_hidden_layers": 4, "indexer_types": ["full"] + ["shared"] * 3},
+            1,
+            2,
+            "layer 2 attends",
+        ),
     ],
 )
 def test_a_layout_that_does_not_fit_is_refused(
@@ -153,12 +196,16 @@ def test_a_layout_that_does_not_fit_is_refused(
     checkpoint = Checkpoint.open(make_tiny(tmp_path, family, **overrides))
     placement = placement_of(checkpoint, DType.F32, 1, tp=tp, pp=pp, rank=tp * pp - 1)
     with pytest.raises(ConfigError, match=named):
-        family_of(checkpoint.config, FAMILIES).build(checkpoint, placement, DType.F32, TorchOps(), Alone())
+        family_of(checkpoint.config, FAMILIES).build(
+            checkpoint, placement, DType.F32, TorchOps(), Alone()
+        )
 
 
 def test_which_layers_have_an_index(tmp_path: Path) -> None:
     """Published GLM configs say it by a list, by letters or by a rhythm."""
-    config = dict(Checkpoint.open(make_tiny(tmp_path, "glm_moe_dsa", num_hidden_layers=7)).config) | {"indexer_types": None}
+    config = dict(
+        Checkpoint.open(make_tiny(tmp_path, "glm_moe_dsa", num_hidden_layers=7)).config
+    ) | {"indexer_types": None}
     family = family_of(config, FAMILIES)
 
     def layers(**changes: Any) -> tuple[int, ...]:
@@ -167,7 +214,9 @@ def test_which_layers_have_an_index(tmp_path: Path) -> None:
         return keys.layers
 
     assert layers() == tuple(range(7))
-    assert layers(indexer_types=["full", "shared", "shared", "full", "full", "shared", "shared"]) == (0, 3, 4)
+    assert layers(
+        indexer_types=["full", "shared", "shared", "full", "full", "shared", "shared"]
+    ) == (0, 3, 4)
     assert layers(index_topk_pattern="FSSFFSS") == (0, 3, 4)
     assert layers(index_topk_freq=3) == (0, 1, 4)
     assert layers(index_topk_freq=3, index_skip_topk_offset=1) == (0, 3, 6)

@@ -24,7 +24,13 @@ def specs(draw, name, layers):
     parts = ("x", "y", "z")[: draw(st.integers(1, 3))]
     row = draw(st.integers(1, 80) | st.integers(1000, 2100))
     return StateSpec(
-        name, group, tuple(sorted(held)), parts, draw(st.sampled_from([2, 4])), row, draw(st.sampled_from(list(DType)))
+        name,
+        group,
+        tuple(sorted(held)),
+        parts,
+        draw(st.sampled_from([2, 4])),
+        row,
+        draw(st.sampled_from(list(DType))),
     )
 
 
@@ -34,7 +40,14 @@ def ranks(draw):
     rows = [draw(specs(f"s{n}", layers)) for n in range(draw(st.integers(1, 3)))]
     tp, pp = draw(st.sampled_from([1, 2, 4])), draw(st.integers(1, 2))
     made = table(*rows, layers=layers, block_tokens=draw(st.integers(1, 5)))
-    return Placement(made, tp, pp, draw(st.integers(0, tp - 1)), draw(st.integers(0, pp - 1)), draw(st.integers(1, 3)))
+    return Placement(
+        made,
+        tp,
+        pp,
+        draw(st.integers(0, tp - 1)),
+        draw(st.integers(0, pp - 1)),
+        draw(st.integers(1, 3)),
+    )
 
 
 @settings(max_examples=80, deadline=None)
@@ -60,7 +73,8 @@ def test_both_implementations_agree_bit_for_bit(placement, group, blocks, identi
 
 
 def test_a_read_only_pool_needs_no_compiling():
-    """A mapping of a peer's pool is read-only: another type to numba, which must not compile it in a request."""
+    """A mapping of a peer's pool is read-only: another type to numba, which must not compile it in
+    a request."""
     case = undamaged()
     pool = case.pool()
     pool.flags.writeable = False
@@ -71,7 +85,8 @@ def test_a_read_only_pool_needs_no_compiling():
 @pytest.mark.parametrize("after", range(4))
 @pytest.mark.parametrize("name", ["bf16 x 64", "bf16 x 33", "several specs on rank 1, 0"])
 def test_pools_may_begin_at_any_address_and_end_in_part_of_a_word(name, before, after):
-    """Whole words are read as words only where every block of the spec begins at the address of one."""
+    """Whole words are read as words only where every block of the spec begins at the address of
+    one."""
     case = next(c for c in cases() if c.name == name)
     room = np.zeros(case.pool().size + before + after, dtype=np.uint8)
     pool = room[before:]
@@ -81,9 +96,15 @@ def test_pools_may_begin_at_any_address_and_end_in_part_of_a_word(name, before, 
 
 def test_all_rows_of_a_served_model_agree():
     """SmolLM2-135M's geometry; adjacent, scattered and repeated blocks."""
-    model = table(StateSpec("kv", PAGED, tuple(range(30)), ("k", "v"), 3, 64, DType.BF16), layers=30, block_tokens=16)
+    model = table(
+        StateSpec("kv", PAGED, tuple(range(30)), ("k", "v"), 3, 64, DType.BF16),
+        layers=30,
+        block_tokens=16,
+    )
     placement = Placement(model, 1, 1, 0, 0, 4)
-    pool = np.random.default_rng(3).integers(0, 256, 8 * placement.block_bytes(PAGED), dtype=np.uint8)
+    pool = np.random.default_rng(3).integers(
+        0, 256, 8 * placement.block_bytes(PAGED), dtype=np.uint8
+    )
     slots, numbers = np.array([0, 1, 7, 3, 3]), np.array([0, 1, 2, 3, 4])
     ours = block_sums(pool, placement, PAGED, slots, numbers, 11)
     assert np.array_equal(ours, seal.block_sums(pool, placement, PAGED, slots, numbers, 11))

@@ -1,4 +1,5 @@
-"""The engine: batches in any company, blocks sealed at birth, tails zeroed, failures that are not lost."""
+"""The engine: batches in any company, blocks sealed at birth, tails zeroed, failures that are not
+lost."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +27,9 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny(tmp_path_factory.mktemp("tiny") / "model", "qwen3", intermediate_size=1536)
 
 
-@pytest.fixture(params=[(DType.F32, 1), (DType.F32, 2), (DType.BF16, 1)], ids=["f32", "f32-two-threads", "bf16"])
+@pytest.fixture(
+    params=[(DType.F32, 1), (DType.F32, 2), (DType.BF16, 1)], ids=["f32", "f32-two-threads", "bf16"]
+)
 def rig(path: Path, request: pytest.FixtureRequest) -> Iterator[Rig]:
     dtype, threads = request.param
     with Rig(path, dtype=dtype, threads=threads) as made:
@@ -46,13 +49,21 @@ def logits_of(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
     return seen
 
 
-def test_a_rooms_logits_have_the_same_bits_alone_and_in_any_batch(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rooms_logits_have_the_same_bits_alone_and_in_any_batch(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen = logits_of(rig, monkeypatch)
     rig.run(row(PROMPT, pages=[1, 2, 3], sampling=None))
     others = [row([9 + n], start=0, pages=[10 + n], name=f"o{n}") for n in range(16)]
     mine = row([77], start=len(PROMPT), pages=[1, 2, 3])
     rig.run(mine)
-    for company in ([], others[:1], others[:7], others, [row(PROMPT[:20], pages=[30, 31], name="chunk"), *others[:3]]):
+    for company in (
+        [],
+        others[:1],
+        others[:7],
+        others,
+        [row(PROMPT[:20], pages=[30, 31], name="chunk"), *others[:3]],
+    ):
         rig.run(*company, mine)
         assert torch.equal(seen[-1][len(company)], seen[0][0])
 
@@ -66,7 +77,9 @@ def test_chunks_and_whole_prompts_end_in_the_same_token(rig: Rig) -> None:
 
 
 def test_only_rows_with_a_draw_are_drawn(rig: Rig) -> None:
-    done = rig.run(row([1, 2], pages=[1], sampling=None), row([3], pages=[2], sampling=RANDOM, name="b"))
+    done = rig.run(
+        row([1, 2], pages=[1], sampling=None), row([3], pages=[2], sampling=RANDOM, name="b")
+    )
     assert done.rows[0].drawn is None
     assert done.rows[1].drawn is not None
     assert len(done.rows[1].drawn.top) == 5
@@ -84,7 +97,9 @@ def test_final_blocks_are_sealed_and_their_tails_zeroed(path: Path, page_blocks:
         assert np.array_equal(sums, expected)
         place = rig.placement.places["kv"]
         size = rig.placement.block_bytes(KV)
-        last = rig.pool.bytes[slots[2] * size : (slots[2] + 1) * size].reshape(-1, B, place.row_bytes)
+        last = rig.pool.bytes[slots[2] * size : (slots[2] + 1) * size].reshape(
+            -1, B, place.row_bytes
+        )
         assert not last[:, len(PROMPT) - 32 :].any()
         assert last[:, : len(PROMPT) - 32].any(axis=-1).all()
 
@@ -93,7 +108,9 @@ def test_a_seal_counts_blocks_from_the_sequences_start(path: Path) -> None:
     with Rig(path) as rig:
         rig.run(row(PROMPT[:16], pages=[5, 6, 7], sampling=None, final=(0, 1)))
         sums = rig.run(row(PROMPT[16:], start=16, pages=[5, 6, 7], final=(1, 3))).rows[0].sums[KV]
-        expected = block_sums(rig.pool.bytes, rig.placement, KV, np.array([6, 7]), np.array([1, 2]), IDENTITY)
+        expected = block_sums(
+            rig.pool.bytes, rig.placement, KV, np.array([6, 7]), np.array([1, 2]), IDENTITY
+        )
         assert np.array_equal(sums, expected)
 
 

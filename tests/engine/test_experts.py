@@ -1,4 +1,5 @@
-"""Routed experts against one MLP after the other, whole and divided over ranks, and each row against itself in company."""
+"""Routed experts against one MLP after the other, whole and divided over ranks, and each row
+against itself in company."""
 
 import pytest
 import torch
@@ -26,7 +27,9 @@ UP, UP_BIAS = draw(COUNT, 2 * INNER, HIDDEN, seed=1) / HIDDEN**0.5, draw(COUNT, 
 DOWN, DOWN_BIAS = draw(COUNT, HIDDEN, INNER, seed=3) / INNER**0.5, draw(COUNT, HIDDEN, seed=4)
 X = draw(ROWS, HIDDEN, seed=5)
 # The seventh expert has no row, and the first has most of them.
-WEIGHTS, IDS = (draw(ROWS, COUNT, seed=6) + torch.tensor([2.0] + [0.0] * 5 + [-99.0, 0.0])).softmax(-1).topk(K)
+WEIGHTS, IDS = (
+    (draw(ROWS, COUNT, seed=6) + torch.tensor([2.0] + [0.0] * 5 + [-99.0, 0.0])).softmax(-1).topk(K)
+)
 
 
 def build(ops: Ops, dtype: DType, *, tp: int = 1, rank: int = 0) -> Experts:
@@ -43,7 +46,9 @@ def expected(rows: int = ROWS) -> torch.Tensor:
     for row in range(rows):
         for weight, e in zip(WEIGHTS[row], IDS[row], strict=True):
             gate, up = F.linear(X[row].double(), UP[e].double(), UP_BIAS[e].double()).chunk(2)
-            found[row] += weight.double() * F.linear(F.silu(gate) * up, DOWN[e].double(), DOWN_BIAS[e].double())
+            found[row] += weight.double() * F.linear(
+                F.silu(gate) * up, DOWN[e].double(), DOWN_BIAS[e].double()
+            )
     return found
 
 
@@ -61,7 +66,9 @@ def test_each_row_goes_through_its_experts(dtype: DType, compiled: bool) -> None
 
 def test_what_the_ranks_find_adds_up_to_the_whole() -> None:
     whole = build(cpu(DType.F32), DType.F32)(X, WEIGHTS, IDS)
-    parts = [build(cpu(DType.F32), DType.F32, tp=4, rank=rank)(X, WEIGHTS, IDS) for rank in range(4)]
+    parts = [
+        build(cpu(DType.F32), DType.F32, tp=4, rank=rank)(X, WEIGHTS, IDS) for rank in range(4)
+    ]
     assert (sum(parts) - whole).abs().max() <= 1e-6 * whole.abs().max()
     assert len({tuple(part[0].tolist()) for part in parts}) > 1
 
@@ -84,5 +91,8 @@ def test_a_rank_none_of_whose_experts_is_used_adds_nothing() -> None:
 
 
 def test_experts_that_cannot_be_divided_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"8 experts cannot be divided over tensor parallel width 3; .* \[1, 2, 4, 8\]"):
+    with pytest.raises(
+        ConfigError,
+        match=r"8 experts cannot be divided over tensor parallel " r"width 3; .* \[1, 2, 4, 8\]",
+    ):
         held_experts(8, tp=3, rank=0)

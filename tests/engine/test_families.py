@@ -1,4 +1,5 @@
-"""Every family through the engine as a worker builds it: greedy tokens, the handover of its pages, and 16-bit weights."""
+"""Every family through the engine as a worker builds it: greedy tokens, the handover of its pages,
+and 16-bit weights."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -23,7 +24,10 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
     "mistral": ("mistral", WINDOW),
     "smollm3": ("smollm3", {"num_hidden_layers": 4}),
-    "smollm3 window": ("smollm3", {"num_hidden_layers": 4, "no_rope_layer_interval": 2, "use_sliding_window": True, **WINDOW}),
+    "smollm3 window": (
+        "smollm3",
+        {"num_hidden_layers": 4, "no_rope_layer_interval": 2, "use_sliding_window": True, **WINDOW},
+    ),
     "qwen2": ("qwen2", {}),
     "qwen2 window": ("qwen2", UPPER),
     "qwen3": ("qwen3", {}),
@@ -71,12 +75,17 @@ def hand_over(source: Rig, target: Rig, theirs: Sequence[int], ours: Sequence[in
     for group, pool in source.pools.items():
         size = source.placement.block_bytes(group)
         for a, b in zip(theirs, ours, strict=True):
-            target.pools[group].array[b * size : (b + 1) * size] = pool.array[a * size : (a + 1) * size]
+            target.pools[group].array[b * size : (b + 1) * size] = pool.array[
+                a * size : (a + 1) * size
+            ]
 
 
 @pytest.mark.parametrize("case", FAMILIES)
-def test_greedy_tokens_are_those_of_transformers_unified_and_split(tmp_path: Path, case: str) -> None:
-    """200 of them. That each is the reference's choice after those before it makes the whole the reference's answer."""
+def test_greedy_tokens_are_those_of_transformers_unified_and_split(
+    tmp_path: Path, case: str
+) -> None:
+    """200 of them. That each is the reference's choice after those before it makes the whole the
+    reference's answer."""
     family, overrides = FAMILIES[case]
     path = make_tiny(tmp_path, family, **overrides)
     unified, decoder = Rig(path), Rig(path)
@@ -90,17 +99,28 @@ def test_greedy_tokens_are_those_of_transformers_unified_and_split(tmp_path: Pat
     unified.close()
     decoder.close()
     _, logits = truth(path, [*prompt(), *tokens])
-    assert logits[PROMPT - 1 : -1].argmax(-1).tolist() == tokens  # each one follows from those before it
+    # each one follows from those before it
+    assert logits[PROMPT - 1 : -1].argmax(-1).tolist() == tokens
 
 
 @pytest.mark.parametrize("served", [DType.BF16, DType.F16])
 @pytest.mark.parametrize("stored", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("family", ["llama", "mistral", "smollm3", "qwen2", "qwen3", "phi3", "deepseek_v2", "deepseek_v3"])
-def test_sixteen_bit_weights_are_served(tmp_path: Path, family: str, stored: torch.dtype, served: DType) -> None:
-    """Against transformers in float32 on the stored weights: what is left is rounding, far from a wrong weight's error."""
+@pytest.mark.parametrize(
+    "family",
+    ["llama", "mistral", "smollm3", "qwen2", "qwen3", "phi3", "deepseek_v2", "deepseek_v3"],
+)
+def test_sixteen_bit_weights_are_served(
+    tmp_path: Path, family: str, stored: torch.dtype, served: DType
+) -> None:
+    """Against transformers in float32 on the stored weights: what is left is rounding, far from a
+    wrong weight's error."""
     path = make_tiny(tmp_path, family, initializer_range=0.1)
     file = path / "model.safetensors"
-    save_file({name: tensor.to(stored) for name, tensor in load_file(file).items()}, file, metadata={"format": "pt"})
+    save_file(
+        {name: tensor.to(stored) for name, tensor in load_file(file).items()},
+        file,
+        metadata={"format": "pt"},
+    )
     rig = Rig(path, dtype=served)
     prefill(rig, Request(1, prompt(), PAGES))
     found = rig.model.answers[-1][0]
@@ -121,7 +141,8 @@ HYBRIDS = {  # a row uses all experts: a rounding may not choose others
 def test_recurrent_state_in_sixteen_bits_follows_transformers_in_the_same_dtype(
     tmp_path: Path, family: str, served: DType
 ) -> None:
-    """The prompt in chunks and 40 steps: logits within 6 % of the largest. Matrices are float32 on both sides."""
+    """The prompt in chunks and 40 steps: logits within 6 % of the largest. Matrices are float32 on
+    both sides."""
     path = make_tiny(tmp_path, family, initializer_range=0.1, **HYBRIDS[family])
     rig, request = Rig(path, dtype=served), Request(1, prompt(), PAGES)
     tokens = decode(rig, request, prefill(rig, request), 41)

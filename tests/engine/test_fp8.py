@@ -1,4 +1,5 @@
-"""fp8 checkpoints with block scales: what is read is what was meant, whole and in parts, and a whole model from one."""
+"""fp8 checkpoints with block scales: what is read is what was meant, whole and in parts, and a
+whole model from one."""
 
 import json
 from itertools import pairwise
@@ -22,14 +23,20 @@ FP8 = torch.float8_e4m3fn
 BLOCK = (16, 8)  # neither divides every shape of the tiny model, nor a rank's part of it
 
 
-def quantised(weight: torch.Tensor, block: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Stored weight, its scales, and the float32 they mean: block by block, as the format is defined."""
+def quantised(
+    weight: torch.Tensor, block: tuple[int, int]
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Stored weight, its scales, and the float32 they mean: block by block, as the format is
+    defined."""
     rows, columns = weight.shape
     stored, meant = torch.empty_like(weight, dtype=FP8), torch.empty_like(weight)
     scales = torch.empty(-(-rows // block[0]), -(-columns // block[1]))
     for i in range(scales.shape[0]):
         for j in range(scales.shape[1]):
-            here = (slice(i * block[0], (i + 1) * block[0]), slice(j * block[1], (j + 1) * block[1]))
+            here = (
+                slice(i * block[0], (i + 1) * block[0]),
+                slice(j * block[1], (j + 1) * block[1]),
+            )
             scales[i, j] = weight[here].abs().max() / 448
             stored[here] = (weight[here] / scales[i, j]).to(FP8)
             meant[here] = stored[here].float() * scales[i, j]
@@ -37,8 +44,8 @@ def quantised(weight: torch.Tensor, block: tuple[int, int]) -> tuple[torch.Tenso
 
 
 def rewrite(path: Path, block: tuple[int, int] = BLOCK) -> Path:
-    """The checkpoint in fp8, as published ones are: matrices of layers, not norms, router, embedding or head. Returns a
-    directory with the float32 that it means."""
+    """The checkpoint in fp8, as published ones are: matrices of layers, not norms, router,
+    embedding or head. Returns a directory with the float32 that it means."""
     tensors = load_file(path / "model.safetensors")
     meant, stored = dict(tensors), dict(tensors)
     for name, weight in tensors.items():
@@ -50,7 +57,12 @@ def rewrite(path: Path, block: tuple[int, int] = BLOCK) -> Path:
         (twin / file.name).write_bytes(file.read_bytes())
     save_file(meant, twin / "model.safetensors", metadata={"format": "pt"})
     save_file(stored, path / "model.safetensors", metadata={"format": "pt"})
-    said = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": list(block)}
+    said = {
+        "quant_method": "fp8",
+        "fmt": "e4m3",
+        "activation_scheme": "dynamic",
+        "weight_block_size": list(block),
+    }
     config = json.loads((path / "config.json").read_text()) | {"quantization_config": said}
     (path / "config.json").write_text(json.dumps(config))
     return twin
@@ -73,7 +85,10 @@ def test_every_part_of_a_tensor_is_that_part_of_what_is_meant(tmp_path: Path) ->
     for rows in [None, *(Interval(a, b) for a, b in pairwise([0, 5, 16, 33, 37]))]:
         for columns in [None, *(Interval(a, b) for a, b in pairwise([0, 3, 8, 17, 29]))]:
             cut = [slice(None) if c is None else slice(c.start, c.end) for c in (rows, columns)]
-            assert torch.equal(checkpoint.load("x.weight", torch.float32, rows=rows, columns=columns), meant[tuple(cut)])
+            assert torch.equal(
+                checkpoint.load("x.weight", torch.float32, rows=rows, columns=columns),
+                meant[tuple(cut)],
+            )
 
 
 def test_a_model_in_fp8_is_the_model_it_means(model: tuple[Path, Path]) -> None:
@@ -109,9 +124,16 @@ def test_transformers_reads_it_alike(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("block", "named"), [([16], "weight_block_size"), ("big", "weight_block_size"), ([32, 8], "weight_block_size [32, 8]")]
+    ("block", "named"),
+    [
+        ([16], "weight_block_size"),
+        ("big", "weight_block_size"),
+        ([32, 8], "weight_block_size [32, 8]"),
+    ],
 )
-def test_scales_that_do_not_fit_are_refused(model: tuple[Path, Path], block: object, named: str) -> None:
+def test_scales_that_do_not_fit_are_refused(
+    model: tuple[Path, Path], block: object, named: str
+) -> None:
     stored, _ = model
     config = json.loads((stored / "config.json").read_text())
     config["quantization_config"]["weight_block_size"] = block
@@ -126,5 +148,7 @@ def test_a_scale_that_is_missing_is_named(model: tuple[Path, Path]) -> None:
     tensors = load_file(stored / "model.safetensors")
     del tensors["model.layers.1.mlp.experts.3.up_proj.weight_scale_inv"]
     save_file(tensors, stored / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ConfigError, match=r"model\.layers\.1\.mlp\.experts\.3\.up_proj\.weight_scale_inv"):
+    with pytest.raises(
+        ConfigError, match=r"model\.layers\.1\.mlp\.experts\.3\.up_proj\.weight_scale_inv"
+    ):
         Rig(stored)

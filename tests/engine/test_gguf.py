@@ -1,4 +1,5 @@
-"""GGUF files: what comes out is the checkpoint that went in, and what would come out wrongly is refused."""
+"""GGUF files: what comes out is the checkpoint that went in, and what would come out wrongly is
+refused."""
 
 import json
 import os
@@ -19,7 +20,13 @@ from baton.engine.checkpoint import Checkpoint
 from baton.engine.models import FAMILIES
 from baton.engine.models.base import family_of
 
-ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "phi3": "phi3"}
+ARCHITECTURES = {
+    "llama": "llama",
+    "mistral": "llama",
+    "qwen2": "qwen2",
+    "qwen3": "qwen3",
+    "phi3": "phi3",
+}
 
 
 def no_news(_: str) -> None:
@@ -68,16 +75,21 @@ def write(
     writer.add_bos_token_id(START)
     writer.add_eos_token_id(END)
     writer.add_pad_token_id(PAD)
-    names = format.get_tensor_name_map(format.MODEL_ARCH[name.upper()] if name.upper() in format.MODEL_ARCH.__members__ else 1, 2)
+    names = format.get_tensor_name_map(
+        format.MODEL_ARCH[name.upper()] if name.upper() in format.MODEL_ARCH.__members__ else 1, 2
+    )
     for key, value in load_file(source / "model.safetensors").items():
         array = value.numpy()
-        if name == "llama" and ("q_proj" in key or "k_proj" in key):  # rotated pairs lie side by side there
+        # rotated pairs lie side by side there
+        if name == "llama" and ("q_proj" in key or "k_proj" in key):
             heads = array.shape[0] // 16
             array = array.reshape(heads, 2, 8, -1).swapaxes(1, 2).reshape(array.shape)
         stem, end = key.rsplit(".", 1)
         if quantised and array.ndim == 2:
             kind = format.GGMLQuantizationType.Q8_0
-            writer.add_tensor(f"{names.get_name(stem)}.{end}", format.quants.quantize(array, kind), raw_dtype=kind)
+            writer.add_tensor(
+                f"{names.get_name(stem)}.{end}", format.quants.quantize(array, kind), raw_dtype=kind
+            )
         else:
             writer.add_tensor(f"{names.get_name(stem)}.{end}", np.ascontiguousarray(array))
     if tensor is not None:
@@ -94,14 +106,19 @@ def test_a_file_becomes_the_checkpoint_that_it_was_made_from(tmp_path: Path, fam
     overrides = {"mistral": {"sliding_window": 20}, "qwen3": {"head_dim": 128}}.get(family, {})
     source = make_tiny(tmp_path / "source", family, rms_norm_eps=2**-15, **overrides)
     file = write(source, tmp_path / "tiny.gguf", family)
-    made = Checkpoint.open(gguf.convert_file(file, gguf.directory_of(file, tmp_path / "cache"), no_news))
+    made = Checkpoint.open(
+        gguf.convert_file(file, gguf.directory_of(file, tmp_path / "cache"), no_news)
+    )
     original = Checkpoint.open(source)
     known = family_of(original.config, FAMILIES)
     assert family_of(made.config, FAMILIES).read(made.config) == known.read(original.config)
     for name in original.tensors:
         assert torch.equal(made.load(name, torch.float32), original.load(name, torch.float32)), name
     text = "The first runner hands the baton over."
-    ids = [Tokenizer.from_file(str(d / "tokenizer.json")).encode(text).ids for d in (made.directory, source)]
+    ids = [
+        Tokenizer.from_file(str(d / "tokenizer.json")).encode(text).ids
+        for d in (made.directory, source)
+    ]
     assert ids[0] == ids[1]
 
 
@@ -122,11 +139,17 @@ def test_a_file_is_converted_once_and_known_by_its_content(tmp_path: Path) -> No
     gguf.convert_file(file, directory, no_news)
     stamp = (directory / "config.json").stat().st_mtime_ns
     moved = file.rename(tmp_path / "elsewhere.gguf")
-    assert gguf.directory_of(moved, tmp_path / "cache").name.split("-")[1:] == directory.name.split("-")[1:]
+    assert (
+        gguf.directory_of(moved, tmp_path / "cache").name.split("-")[1:]
+        == directory.name.split("-")[1:]
+    )
     gguf.convert_file(moved, directory, no_news)
     assert (directory / "config.json").stat().st_mtime_ns == stamp
     moved.write_bytes(moved.read_bytes()[:-4] + b"else")
-    assert gguf.directory_of(moved, tmp_path / "cache").name.split("-")[1:] != directory.name.split("-")[1:]
+    assert (
+        gguf.directory_of(moved, tmp_path / "cache").name.split("-")[1:]
+        != directory.name.split("-")[1:]
+    )
     assert os.listdir(tmp_path / "cache") == [directory.name]
 
 
@@ -147,8 +170,12 @@ def test_a_tokenizer_beside_the_file_is_taken(tmp_path: Path) -> None:
         ({"tensor": "rope_freqs.weight"}, ["rope_freqs.weight", "safetensors"]),
     ],
 )
-def test_what_would_be_converted_wrongly_is_refused(tmp_path: Path, changes: dict[str, Any], words: list[str]) -> None:
-    file = write(make_tiny(tmp_path / "source", "qwen2"), tmp_path / "tiny.gguf", "qwen2", **changes)
+def test_what_would_be_converted_wrongly_is_refused(
+    tmp_path: Path, changes: dict[str, Any], words: list[str]
+) -> None:
+    file = write(
+        make_tiny(tmp_path / "source", "qwen2"), tmp_path / "tiny.gguf", "qwen2", **changes
+    )
     with pytest.raises(ConfigError) as caught:
         gguf.convert_file(file, tmp_path / "cache" / "made", no_news)
     assert [word for word in words if word not in str(caught.value)] == []

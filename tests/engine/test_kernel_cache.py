@@ -34,7 +34,14 @@ def found() -> str:
 def test_compiled_and_loaded_kernels_find_the_same_bits(tmp_path: Path) -> None:
     search = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": search}
-    command = [sys.executable, "-c", "from tests.engine.test_kernel_cache import found; print(found())"]
-    digests = [subprocess.run(command, env=environment, cwd=ROOT, check=True, capture_output=True).stdout for _ in range(2)]
+    command = [
+        sys.executable,
+        "-c",
+        "from tests.engine.test_kernel_cache import found; print(found())",
+    ]
+    digests = [
+        subprocess.run(command, env=environment, cwd=ROOT, check=True, capture_output=True).stdout
+        for _ in range(2)
+    ]
     assert digests[0].strip()
     assert digests[0] == digests[1]

@@ -1,4 +1,5 @@
-"""Attention over latent rows: the compiled backend against the plain one, and the plain one against what it stands for."""
+"""Attention over latent rows: the compiled backend against the plain one, and the plain one against
+what it stands for."""
 
 import mmap
 
@@ -7,10 +8,24 @@ import pytest
 import torch
 
 from baton.core.ids import GroupName
-from baton.core.memory.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit, Window
+from baton.core.memory.state import (
+    DType,
+    Full,
+    Group,
+    Placement,
+    StateSpec,
+    StateTable,
+    Unit,
+    Window,
+)
 from baton.engine.attention.interface import AttentionBackend, AttentionMetadata, Seen, Segment
 from baton.engine.attention.kernels import TILE
-from baton.engine.attention.latent import LATENT, CpuLatentAttention, LatentRows, ReferenceLatentAttention
+from baton.engine.attention.latent import (
+    LATENT,
+    CpuLatentAttention,
+    LatentRows,
+    ReferenceLatentAttention,
+)
 from baton.engine.attention.reference import pool_view
 
 FULL, B, LAYERS = GroupName("full"), 16, 2
@@ -44,7 +59,8 @@ class Case:
         torch.manual_seed(0)
         row, self.value = size
         spec = StateSpec(LATENT, FULL, tuple(range(LAYERS)), ("c",), 1, row, dtype)
-        other = StateSpec("other", FULL, (0,), ("s",), 1, 3, dtype)  # what shares the pages must not be touched
+        # what shares the pages must not be touched
+        other = StateSpec("other", FULL, (0,), ("s",), 1, 3, dtype)
         table = StateTable(LAYERS, B, (Group(FULL, Unit.PAGE, seen or Full()),), (other, spec))
         self.placement = Placement(table, 1, 1, 0, 0, k)
         need = [-(-(start + count) // (B * k)) for start, count in contexts]  # pages
@@ -55,7 +71,14 @@ class Case:
         self.view.copy_(torch.randn(self.view.shape))
         self.segments, first, used = [], 0, 0
         for (start, count), n in zip(contexts, need, strict=True):
-            self.segments.append(Segment(first=first, count=count, start=start, block_table=slots[used : used + n].reshape(-1)))
+            self.segments.append(
+                Segment(
+                    first=first,
+                    count=count,
+                    start=start,
+                    block_table=slots[used : used + n].reshape(-1),
+                )
+            )
             first, used = first + count, used + n
         self.dtype = dtype
         self.q = (torch.randn(first, heads, row) * row**-0.5).to(TORCH[dtype])
@@ -63,9 +86,13 @@ class Case:
 
     def slots(self) -> torch.Tensor:
         at = [(s, np.arange(s.start, s.start + s.count)) for s in self.segments]
-        return torch.from_numpy(np.concatenate([s.block_table[p // B].astype(np.int64) * B + p % B for s, p in at]))
+        return torch.from_numpy(
+            np.concatenate([s.block_table[p // B].astype(np.int64) * B + p % B for s, p in at])
+        )
 
-    def run(self, backend: AttentionBackend[LatentRows], segments: list[Segment] | None = None) -> torch.Tensor:
+    def run(
+        self, backend: AttentionBackend[LatentRows], segments: list[Segment] | None = None
+    ) -> torch.Tensor:
         rows = LatentRows(self.q, self.k, self.value)
         out = rows.new_out().fill_(7.0)
         metadata = AttentionMetadata(self.segments if segments is None else segments, self.slots())
@@ -79,8 +106,12 @@ class Case:
 
 
 @pytest.mark.parametrize("dtype", list(TORCH))
-@pytest.mark.parametrize(("heads", "size"), [(1, (40, 32)), (5, (41, 7)), (16, (96, 64)), (3, (576, 512))])
-def test_the_compiled_backend_agrees_with_the_plain_one(dtype: DType, heads: int, size: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    ("heads", "size"), [(1, (40, 32)), (5, (41, 7)), (16, (96, 64)), (3, (576, 512))]
+)
+def test_the_compiled_backend_agrees_with_the_plain_one(
+    dtype: DType, heads: int, size: tuple[int, int]
+) -> None:
     Case(dtype, heads, size, k=1 if heads == 3 else 3).compare()
 
 
@@ -90,19 +121,33 @@ def test_a_window_is_obeyed(dtype: DType) -> None:
 
 
 def test_absorbed_attention_is_that_of_expanded_keys_and_values() -> None:
-    """The definition: keys W_uk c with the shared rotated key behind them, values W_uv c, and softmax over each head."""
+    """The definition: keys W_uk c with the shared rotated key behind them, values W_uv c, and
+    softmax over each head."""
     heads, rank, turned, still, value = 3, 24, 8, 10, 6
     case = Case(DType.F32, heads, (rank + turned, rank), [(20, 9)])
     q = torch.randn(9, heads, still + turned)
     key_up, value_up = torch.randn(heads, still, rank), torch.randn(heads, rank, value)
-    case.q = torch.cat((torch.einsum("rhs,hsc->rhc", q[..., :still], key_up), q[..., still:]), -1) * (still + turned) ** -0.5
+    case.q = (
+        torch.cat((torch.einsum("rhs,hsc->rhc", q[..., :still], key_up), q[..., still:]), -1)
+        * (still + turned) ** -0.5
+    )
     attended = case.run(ReferenceLatentAttention(case.pool, case.placement))
     found = torch.einsum("rhc,hcv->rhv", attended, value_up)
-    cached = case.view[torch.from_numpy(case.segments[0].block_table.astype(np.int64)), 0, 1, 0].reshape(-1, rank + turned)[:29]
-    keys = torch.cat((torch.einsum("tc,hsc->hts", cached[:, :rank], key_up), cached[:, rank:].expand(heads, -1, -1)), -1)
+    cached = case.view[
+        torch.from_numpy(case.segments[0].block_table.astype(np.int64)), 0, 1, 0
+    ].reshape(-1, rank + turned)[:29]
+    keys = torch.cat(
+        (
+            torch.einsum("tc,hsc->hts", cached[:, :rank], key_up),
+            cached[:, rank:].expand(heads, -1, -1),
+        ),
+        -1,
+    )
     values = torch.einsum("tc,hcv->htv", cached[:, :rank], value_up)
     causal = torch.ones(9, 29, dtype=torch.bool).tril(20)
-    expected = torch.nn.functional.scaled_dot_product_attention(q.transpose(0, 1), keys, values, attn_mask=causal)
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        q.transpose(0, 1), keys, values, attn_mask=causal
+    )
     assert torch.allclose(found, expected.transpose(0, 1), rtol=1e-4, atol=1e-4)
 
 
@@ -112,11 +157,16 @@ def test_a_row_depends_neither_on_its_company_nor_on_the_cut(dtype: DType) -> No
     backend = CpuLatentAttention(case.pool, case.placement)
     together = case.run(backend)
     for s in case.segments:
-        assert torch.equal(case.run(backend, [s])[s.first : s.first + s.count], together[s.first : s.first + s.count])
+        assert torch.equal(
+            case.run(backend, [s])[s.first : s.first + s.count],
+            together[s.first : s.first + s.count],
+        )
     last = case.segments[-1]
     for count in (7, 20):
         cut = Segment(first=last.first, count=count, start=last.start, block_table=last.block_table)
-        assert torch.equal(case.run(backend, [cut])[last.first :][:count], together[last.first :][:count])
+        assert torch.equal(
+            case.run(backend, [cut])[last.first :][:count], together[last.first :][:count]
+        )
 
 
 @pytest.mark.parametrize("other", [float("nan"), 1e30])

@@ -26,8 +26,13 @@ def pack(path: Path) -> Path:
     for name in [n for n in tensors if n.endswith(PACKED)]:
         experts, ins, outs = tensors.pop(name).shape
         shape = (experts, outs, ins // GROUP)
-        tensors[f"{name}_blocks"] = torch.randint(0, 256, (*shape, GROUP // 2), generator=chance, dtype=torch.uint8)
-        tensors[f"{name}_scales"] = torch.randint(122, 125, shape, generator=chance, dtype=torch.uint8)  # 1/32 to 1/8
+        tensors[f"{name}_blocks"] = torch.randint(
+            0, 256, (*shape, GROUP // 2), generator=chance, dtype=torch.uint8
+        )
+        # 1/32 to 1/8
+        tensors[f"{name}_scales"] = torch.randint(
+            122, 125, shape, generator=chance, dtype=torch.uint8
+        )
     save_file(tensors, file, metadata={"format": "pt"})
     config = json.loads((path / "config.json").read_text())
     config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}
@@ -40,7 +45,9 @@ def test_every_code_and_exponent_is_unpacked_as_by_transformers() -> None:
 
     codes = torch.arange(256, dtype=torch.uint8).view(1, 16, 16)
     for scales in (torch.arange(111, 127), torch.arange(127, 143)):
-        expected = convert_moe_packed_tensors(codes[None], scales.to(torch.uint8).view(1, 1, 16), dtype=torch.float32)
+        expected = convert_moe_packed_tensors(
+            codes[None], scales.to(torch.uint8).view(1, 1, 16), dtype=torch.float32
+        )
         assert torch.equal(unpack(codes, scales.to(torch.uint8).view(1, 16)), expected[0].T)
 
 
@@ -62,11 +69,18 @@ def test_logits_of_packed_experts_are_those_of_transformers(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("family", "changes", "said"),
-    [("llama", {}, "mxfp4, not supported for Llama"), ("gpt_oss", {"intermediate_size": 48}, "groups of 32")],
+    [
+        ("llama", {}, "mxfp4, not supported for Llama"),
+        ("gpt_oss", {"intermediate_size": 48}, "groups of 32"),
+    ],
 )
-def test_what_cannot_be_packed_so_is_refused(tmp_path: Path, family: str, changes: dict[str, int], said: str) -> None:
+def test_what_cannot_be_packed_so_is_refused(
+    tmp_path: Path, family: str, changes: dict[str, int], said: str
+) -> None:
     path = make_tiny(tmp_path, family, **changes)
-    config = json.loads((path / "config.json").read_text()) | {"quantization_config": {"quant_method": "mxfp4"}}
+    config = json.loads((path / "config.json").read_text()) | {
+        "quantization_config": {"quant_method": "mxfp4"}
+    }
     (path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ConfigError, match=said):
         Driver(path, CpuOps(DType.F32, Team(1)), CPU)

@@ -1,6 +1,6 @@
-"""Every row of every kind of state of every family, each byte of it: out of its pages into host memory, and back into others;
-and over to workers that lay it out otherwise. A family comes here by its row in the table of families, a spec by its row in the
-family's table.
+"""Every row of every kind of state of every family, each byte of it: out of its pages into host
+memory, and back into others; and over to workers that lay it out otherwise. A family comes here by
+its row in the table of families, a spec by its row in the family's table.
 """
 
 import contextlib
@@ -44,9 +44,13 @@ def as_declared() -> Iterator[tuple[str, StateTable]]:
 
 
 def with_more(table: StateTable) -> StateTable:
-    """A spec more in each group, before most others, of odd sizes; and a group more, of layers of its own."""
+    """A spec more in each group, before most others, of odd sizes; and a group more, of layers of
+    its own."""
     groups = {s.group: s.layers for s in table.specs}
-    specs = [StateSpec(f"more.{g}", g, layers[1:], ("a", "b", "c"), 4, 3, DType.FP8) for g, layers in groups.items()]
+    specs = [
+        StateSpec(f"more.{g}", g, layers[1:], ("a", "b", "c"), 4, 3, DType.FP8)
+        for g, layers in groups.items()
+    ]
     own = StateSpec("more", MORE, (table.num_layers, table.num_layers + 1), ("x",), 1, 1, DType.F32)
     first, *others = table.specs
     return replace(

@@ -14,7 +14,8 @@ from baton.engine.ops import ROW_STEP, HeadNorms, Ops, TorchOps, lacking, sigmoi
 from baton.engine.rope import Rope, RopeSettings
 
 TORCH = {DType.F32: torch.float32, DType.BF16: torch.bfloat16, DType.F16: torch.float16}
-CLOSE = {DType.F32: 1e-6, DType.BF16: 8e-3, DType.F16: 1e-3}  # a rounding step of the dtype, relative to the largest
+# a rounding step of the dtype, relative to the largest
+CLOSE = {DType.F32: 1e-6, DType.BF16: 8e-3, DType.F16: 1e-3}
 ROWS = 3 * ALONE_ROWS + 5
 POSITIONS = 97
 ROPE = Rope(RopeSettings("default", 24, 100.0), positions=POSITIONS)
@@ -36,15 +37,20 @@ def add_norm(ops: Ops, dtype: DType, rows: int) -> torch.Tensor:
 
 
 def exact_norm(ops: Ops, dtype: DType, rows: int) -> torch.Tensor:
-    """Of rows that are kept in float32, to which others are added; seen in `add_norm`'s way, but not rounded."""
+    """Of rows that are kept in float32, to which others are added; seen in `add_norm`'s way, but
+    not rounded."""
     x = draw(DType.F32, ROWS, 72)[:rows].clone()
     normed = ops.norm(x, draw(dtype, 72, seed=1), 1e-5, add=draw(dtype, ROWS, 72, seed=2)[:rows])
     assert normed.dtype is TORCH[dtype]
-    assert torch.equal(x, draw(DType.F32, ROWS, 72)[:rows] + draw(dtype, ROWS, 72, seed=2)[:rows].float())
+    assert torch.equal(
+        x, draw(DType.F32, ROWS, 72)[:rows] + draw(dtype, ROWS, 72, seed=2)[:rows].float()
+    )
     return normed
 
 
-def rotate(ops: Ops, dtype: DType, rows: int, norms: HeadNorms | None = None, rope: Rope = ROPE) -> torch.Tensor:
+def rotate(
+    ops: Ops, dtype: DType, rows: int, norms: HeadNorms | None = None, rope: Rope = ROPE
+) -> torch.Tensor:
     whole = draw(dtype, ROWS, 8, 24)[:rows].clone()
     positions = torch.arange(ROWS)[:rows] * 31 % POSITIONS
     ops.rotate(whole[:, :5], positions, rope, queries=3, norms=norms, eps=1e-6)
@@ -56,7 +62,9 @@ def norm_rotate(ops: Ops, dtype: DType, rows: int) -> torch.Tensor:
 
 
 def rotate_in_part(ops: Ops, dtype: DType, rows: int) -> torch.Tensor:
-    return rotate(ops, dtype, rows, HeadNorms(draw(dtype, 24, seed=3), draw(dtype, 24, seed=4)), PARTIAL)
+    return rotate(
+        ops, dtype, rows, HeadNorms(draw(dtype, 24, seed=3), draw(dtype, 24, seed=4)), PARTIAL
+    )
 
 
 def gate(ops: Ops, dtype: DType, rows: int) -> torch.Tensor:
@@ -64,11 +72,16 @@ def gate(ops: Ops, dtype: DType, rows: int) -> torch.Tensor:
 
 
 def linear(ops: Ops, dtype: DType, rows: int) -> torch.Tensor:
-    return ops.linear(draw(dtype, 40, 72, seed=5), draw(dtype, 40, seed=6))(draw(dtype, ROWS, 72)[:rows])
+    return ops.linear(draw(dtype, 40, 72, seed=5), draw(dtype, 40, seed=6))(
+        draw(dtype, ROWS, 72)[:rows]
+    )
 
 
-def by_head(ops: Ops, dtype: DType, rows: int, *, deep: int = 20, wide: int = 70, gap: int = 4) -> torch.Tensor:
-    """Out of a part of each row and into a part of each head, as latent attention does it; what lies beside it stays."""
+def by_head(
+    ops: Ops, dtype: DType, rows: int, *, deep: int = 20, wide: int = 70, gap: int = 4
+) -> torch.Tensor:
+    """Out of a part of each row and into a part of each head, as latent attention does it; what
+    lies beside it stays."""
     whole = draw(dtype, ROWS, 3 * (deep + gap))[:rows, : 3 * deep].view(rows, 3, deep)
     out = torch.full((rows, 3, wide + 2), 7.0, dtype=TORCH[dtype])
     ops.by_head(draw(dtype, 3, deep, wide, seed=7), scale=0.3)(whole, out[..., :wide])
@@ -118,17 +131,24 @@ OPERATIONS: list[Any] = [
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("dtype", TORCH)
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_the_compiled_operations_agree_with_the_plain_ones(operation: Any, dtype: DType, threads: int) -> None:
+def test_the_compiled_operations_agree_with_the_plain_ones(
+    operation: Any, dtype: DType, threads: int
+) -> None:
     expected = operation(TorchOps(), dtype, ROWS)
     found = operation(CpuOps(dtype, Team(threads)), dtype, ROWS)
     assert found.dtype == expected.dtype
-    assert (found.float() - expected.float()).abs().max() <= CLOSE[dtype] * expected.float().abs().max()
-    if found.dtype is not torch.float32:  # rounded to nearest, as torch does: all but a few on the edge are equal
+    assert (found.float() - expected.float()).abs().max() <= CLOSE[
+        dtype
+    ] * expected.float().abs().max()
+    # rounded to nearest, as torch does: all but a few on the edge are equal
+    if found.dtype is not torch.float32:
         assert (found == expected).float().mean() > 0.97
 
 
 @pytest.mark.parametrize("dtype", TORCH)
-@pytest.mark.parametrize("operation", [o for o in OPERATIONS if o not in (linear, scores, scores_odd)])
+@pytest.mark.parametrize(
+    "operation", [o for o in OPERATIONS if o not in (linear, scores, scores_odd)]
+)
 def test_a_row_does_not_depend_on_its_company(operation: Any, dtype: DType) -> None:
     ops = CpuOps(dtype, Team(2))
     together = operation(ops, dtype, ROWS)
@@ -153,7 +173,12 @@ def test_scores_are_not_rounded_to_16_bits(dtype: DType) -> None:
 def test_the_gate_holds_at_extremes() -> None:
     gates = torch.tensor([-1e4, -200.0, -88.0, -20.0, 0.0, 20.0, 88.0, 1e4])
     x = torch.cat((gates, torch.ones(8)))[None]
-    assert torch.allclose(CpuOps(DType.F32, Team(1)).gate(x)[0], torch.nn.functional.silu(gates), rtol=1e-6, atol=1e-30)
+    assert torch.allclose(
+        CpuOps(DType.F32, Team(1)).gate(x)[0],
+        torch.nn.functional.silu(gates),
+        rtol=1e-6,
+        atol=1e-30,
+    )
 
 
 def test_two_ranks_in_one_process_do_not_share_their_jobs() -> None:
@@ -162,12 +187,16 @@ def test_two_ranks_in_one_process_do_not_share_their_jobs() -> None:
 
 
 def test_products_of_padded_rows_do_not_depend_on_the_row_count() -> None:
-    """What `ROW_STEP` in ops.py promises: float32 rows from 4 on and bfloat16 rows from 1 on have one result each."""
+    """What `ROW_STEP` in ops.py promises: float32 rows from 4 on and bfloat16 rows from 1 on have
+    one result each."""
     before = torch.get_num_threads()
     try:
         for threads in (1, 2):
             torch.set_num_threads(threads)
-            for dtype, counts in ((DType.F32, range(4, 40, 4)), (DType.BF16, (1, 2, 3, 5, 8, 13, 32))):
+            for dtype, counts in (
+                (DType.F32, range(4, 40, 4)),
+                (DType.BF16, (1, 2, 3, 5, 8, 13, 32)),
+            ):
                 for out, width in ((960, 576), (576, 1536), (48, 40)):
                     multiply = CpuOps(dtype, Team(threads)).linear(draw(dtype, out, width), None)
                     x = draw(dtype, 64, width, seed=1)
@@ -182,8 +211,11 @@ def test_products_of_padded_rows_do_not_depend_on_the_row_count() -> None:
 @pytest.mark.parametrize("dtype", TORCH)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("out", "width"), [(576, 576), (96, 1088), (576, 1536), (64, 4096)])
-def test_nor_do_their_last_bits_which_rounding_hides(dtype: DType, threads: int, out: int, width: int) -> None:
-    """A bias takes the leading bits of each sum away; what is left shows in which order the products were added up."""
+def test_nor_do_their_last_bits_which_rounding_hides(
+    dtype: DType, threads: int, out: int, width: int
+) -> None:
+    """A bias takes the leading bits of each sum away; what is left shows in which order the
+    products were added up."""
     weight, row = draw(dtype, out, width), draw(dtype, 1, width, seed=1)
     leading = -(row.float() @ weight.float().T)[0].to(TORCH[dtype])
     before = torch.get_num_threads()
@@ -214,14 +246,22 @@ def test_float32_products_of_a_16_bit_model_do_not_depend_on_the_row_count(dtype
 @pytest.mark.parametrize("deep", [72, 37])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("dtype", TORCH)
-def test_each_matrix_is_multiplied_with_its_own_rows(dtype: DType, threads: int, deep: int, biased: bool) -> None:
-    """Numbers of rows on both sides of those that are taken together, one of them 0; more columns than a thread takes."""
+def test_each_matrix_is_multiplied_with_its_own_rows(
+    dtype: DType, threads: int, deep: int, biased: bool
+) -> None:
+    """Numbers of rows on both sides of those that are taken together, one of them 0; more columns
+    than a thread takes."""
     counts = np.array([1, 0, 3, 4, 17, 13, 2])
-    pairs = [(draw(dtype, 300, deep, seed=n), draw(dtype, 300, seed=9 + n) if biased else None) for n in range(len(counts))]
+    pairs = [
+        (draw(dtype, 300, deep, seed=n), draw(dtype, 300, seed=9 + n) if biased else None)
+        for n in range(len(counts))
+    ]
     x = draw(dtype, int(counts.sum()), deep, seed=20)
     found = CpuOps(dtype, Team(threads)).grouped((w.clone(), b) for w, b in pairs)(x, counts)
     parts = zip(x.double().split(counts.tolist()), pairs, strict=True)
-    due = torch.cat([rows @ w.double().T + (0 if b is None else b.double()) for rows, (w, b) in parts])
+    due = torch.cat(
+        [rows @ w.double().T + (0 if b is None else b.double()) for rows, (w, b) in parts]
+    )
     assert found.dtype is TORCH[dtype]
     assert (found - due).abs().max() <= CLOSE[dtype] * due.abs().max()
 
@@ -235,7 +275,9 @@ BY_ROWS = {  # and what each is, in float64
 @pytest.mark.parametrize("function", BY_ROWS)
 @pytest.mark.parametrize("dtype", TORCH)
 @pytest.mark.parametrize("columns", [1, 7, 16, 70])
-def test_a_function_by_rows_does_not_depend_on_the_rows_before_it(function: Any, dtype: DType, columns: int) -> None:
+def test_a_function_by_rows_does_not_depend_on_the_rows_before_it(
+    function: Any, dtype: DType, columns: int
+) -> None:
     x = 3 * draw(dtype, ROWS, columns)
     whole, expected = function(x), BY_ROWS[function](x.double())
     assert ((whole.double() - expected).abs() <= CLOSE[dtype] * expected.clamp(min=1)).all()

@@ -1,5 +1,6 @@
-"""Settings of configs that no family would obey: each is refused with the field or the value that is wrong, before a weight is
-read. What is refused of weights is in test_checkpoint.py, test_fp8.py and test_mxfp4.py.
+"""Settings of configs that no family would obey: each is refused with the field or the value that
+is wrong, before a weight is read. What is refused of weights is in test_checkpoint.py, test_fp8.py
+and test_mxfp4.py.
 """
 
 from collections.abc import Mapping
@@ -30,7 +31,16 @@ EVERY = {  # whatever the family
     "eps": ({"rms_norm_eps": -1}, "rms_norm_eps"),
     "positions": ({"max_position_embeddings": "long"}, "max_position_embeddings"),
 }
-FAMILIES_OF_TESTS = ("llama", "gpt_oss", "gemma3", "mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3", "deepseek_v32")
+FAMILIES_OF_TESTS = (
+    "llama",
+    "gpt_oss",
+    "gemma3",
+    "mixtral",
+    "qwen3_moe",
+    "deepseek_v2",
+    "deepseek_v3",
+    "deepseek_v32",
+)
 FAMILIES_OF_TESTS += ("glm_moe_dsa", "qwen3_next", "qwen3_5", "qwen3_5_moe")
 OWN: list[tuple[str, Mapping[str, Any], str]] = [
     ("llama", {"head_dim": 15}, "15"),
@@ -49,9 +59,17 @@ OWN: list[tuple[str, Mapping[str, Any], str]] = [
     ("gemma3", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
     ("gemma3", {"hidden_activation": "gelu"}, "gelu"),
     ("gemma3", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar"),
-    ("gemma3", {"rope_parameters": {SLIDES: SPIRAL, SEES: {"rope_type": "default", "rope_theta": 1e4}}}, "spiral"),
+    (
+        "gemma3",
+        {"rope_parameters": {SLIDES: SPIRAL, SEES: {"rope_type": "default", "rope_theta": 1e4}}},
+        "spiral",
+    ),
     ("qwen3", {"use_sliding_window": False, "layer_types": [SEES, SLIDES]}, "sliding_window"),
-    ("qwen2", {"use_sliding_window": True, "layer_types": None, "max_window_layers": "two"}, "max_window_layers"),
+    (
+        "qwen2",
+        {"use_sliding_window": True, "layer_types": None, "max_window_layers": "two"},
+        "max_window_layers",
+    ),
     ("mixtral", {"num_experts_per_tok": 5}, "num_experts_per_tok is 5"),
     ("mixtral", {"num_local_experts": 0}, "num_local_experts"),
     ("qwen3_moe", {"mlp_only_layers": "0"}, "mlp_only_layers"),
@@ -80,7 +98,11 @@ OWN: list[tuple[str, Mapping[str, Any], str]] = [
     ("qwen3_5", {"linear_num_key_heads": 3}, "4 value heads cannot share 3 key heads"),
     ("qwen3_5_moe", {"num_experts": 2}, "num_experts_per_tok is 3"),
 ]
-CASES = [pytest.param(f, changes, named, id=f"{f} {what}") for f in FAMILIES_OF_TESTS for what, (changes, named) in EVERY.items()]
+CASES = [
+    pytest.param(f, changes, named, id=f"{f} {what}")
+    for f in FAMILIES_OF_TESTS
+    for what, (changes, named) in EVERY.items()
+]
 CASES += [pytest.param(f, changes, named, id=f"{f} {named}") for f, changes, named in OWN]
 
 
@@ -91,7 +113,9 @@ def config_of(family: str) -> Mapping[str, Any]:
 
 
 @pytest.mark.parametrize(("family", "changes", "named"), CASES)
-def test_a_setting_that_would_give_other_tokens_is_named(family: str, changes: Mapping[str, Any], named: str) -> None:
+def test_a_setting_that_would_give_other_tokens_is_named(
+    family: str, changes: Mapping[str, Any], named: str
+) -> None:
     config = {**config_of(family), **changes}
     known = family_of(config, FAMILIES)
     with pytest.raises(ConfigError) as refused:

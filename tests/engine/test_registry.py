@@ -1,4 +1,5 @@
-"""One row of the registry for each kind of state: nothing of a table is forgotten, and a new kind needs no more than its row."""
+"""One row of the registry for each kind of state: nothing of a table is forgotten, and a new kind
+needs no more than its row."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -35,7 +36,8 @@ class SumRows(msgspec.Struct, frozen=True):
 
 
 class SumBackend:
-    """A new kind of state: each block holds what was added to it, and a row's answer is the sum so far."""
+    """A new kind of state: each block holds what was added to it, and a row's answer is the sum so
+    far."""
 
     rows: ClassVar[type[Rows]] = SumRows
     beside: ClassVar[Sequence[str]] = ()
@@ -47,25 +49,37 @@ class SumBackend:
     def warm(self) -> None:
         self.warmed = True
 
-    def attend(self, rows: SumRows, *, layer: int, metadata: AttentionMetadata, out: torch.Tensor) -> None:
+    def attend(
+        self, rows: SumRows, *, layer: int, metadata: AttentionMetadata, out: torch.Tensor
+    ) -> None:
         assert len(rows.x) == len(out) == len(metadata.slot_mapping)
         out.copy_(rows.x.cumsum(0) + layer)
 
 
 def placement_of(*specs: StateSpec) -> Placement:
     layers = 1 + max(layer for spec in specs for layer in spec.layers)
-    return Placement(StateTable(layers, 16, (Group(FULL, Unit.PAGE, Full()),), specs), 1, 1, 0, 0, 1)
+    return Placement(
+        StateTable(layers, 16, (Group(FULL, Unit.PAGE, Full()),), specs), 1, 1, 0, 0, 1
+    )
 
 
 def build(placement: Placement, registry: Registry) -> Backends:
-    return Backends({g.name: MemoryPool(2 * placement.page_bytes(g.name)) for g in placement.table.groups}, placement, registry)
+    return Backends(
+        {g.name: MemoryPool(2 * placement.page_bytes(g.name)) for g in placement.table.groups},
+        placement,
+        registry,
+    )
 
 
 @pytest.mark.parametrize("registry", [CPU, REFERENCE], ids=["compiled", "plain"])
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
-def test_every_state_of_every_family_is_kept_by_a_backend(family: object, registry: Registry) -> None:
+def test_every_state_of_every_family_is_kept_by_a_backend(
+    family: object, registry: Registry
+) -> None:
     table = family.table(ANY, block_tokens=16, dtype=DType.BF16)
-    tables = [table, with_fp8_index(table)] if any(s.name == "index.k" for s in table.specs) else [table]
+    tables = (
+        [table, with_fp8_index(table)] if any(s.name == "index.k" for s in table.specs) else [table]
+    )
     for served in tables:
         placement = Placement(served, 1, 1, 0, 0, 1)
         assert build(placement, registry).groups == {g.name for g in served.groups}
@@ -84,7 +98,9 @@ def test_a_new_kind_of_state_is_one_row_and_may_share_a_layer() -> None:
     backends, asked = build(placement, {**REFERENCE, "sum": SumBackend}), []
     backends.warm()
     segment = Segment(first=0, count=2, start=0, block_table=np.zeros(1, dtype=np.int32))
-    attend = backends.over({FULL: AttentionMetadata([segment], torch.arange(2))}, lambda: asked.append(1))
+    attend = backends.over(
+        {FULL: AttentionMetadata([segment], torch.arange(2))}, lambda: asked.append(1)
+    )
     rows = SumRows(torch.tensor([1.0, 2.0, 5.0]))
     assert attend(rows, 1).tolist() == [1.0, 3.0, 0.0]
     assert attend(rows, 2).tolist() == [2.0, 4.0, 0.0]

@@ -1,4 +1,5 @@
-"""Drawn tokens against a sampler in plain Python, and their frequencies against the probabilities."""
+"""Drawn tokens against a sampler in plain Python, and their frequencies against the
+probabilities."""
 
 import math
 from collections import Counter
@@ -26,7 +27,8 @@ def drawn(logits: list[float] | torch.Tensor, sampling: Sampling, index: int = 0
 
 
 def candidates(logits: torch.Tensor, sampling: Sampling) -> dict[int, float]:
-    """Token -> weight of those that may be drawn, by sorting; likelier first, equal ones by their ids."""
+    """Token -> weight of those that may be drawn, by sorting; likelier first, equal ones by their
+    ids."""
     values = [float(x) for x in logits]
     top = max(values)
     weights = {i: math.exp((x - top) / sampling.temperature) for i, x in enumerate(values)}
@@ -48,7 +50,8 @@ def candidates(logits: torch.Tensor, sampling: Sampling) -> dict[int, float]:
 
 
 def expected(logits: torch.Tensor, sampling: Sampling, index: int) -> set[int]:
-    """The token where the cumulated probabilities, by token id, pass the random number; two where it lies on a border."""
+    """The token where the cumulated probabilities, by token id, pass the random number; two where
+    it lies on a border."""
     kept = candidates(logits, sampling)
     total, at = math.fsum(kept.values()), 0.0
     aim, found = uniform(sampling.seed, index) * total, set()
@@ -68,17 +71,25 @@ def random_logits(size: int, seed: int, spread: float = 2.0) -> torch.Tensor:
 
 def test_mix64_is_splitmix64():
     """The published outputs for seed 1234567."""
-    known = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821]
+    known = [
+        6457827717110365317,
+        3203168211198807973,
+        9817491932198370423,
+        4593380528125082431,
+        16408922859458223821,
+    ]
     assert [mix64(1234567, i) for i in range(5)] == known
 
 
 def test_random_numbers_are_uniform_and_unrelated_between_indices_and_seeds():
-    """Seeds of the choices of one request, and counters, are neighbours: their numbers must not be."""
+    """Seeds of the choices of one request, and counters, are neighbours: their numbers must not
+    be."""
     grid = np.array([[uniform(seed, index) for index in range(200)] for seed in range(200)])
     assert grid.min() >= 0
     assert grid.max() < 1
     counts = np.histogram(grid, bins=20, range=(0, 1))[0]
-    assert ((counts - grid.size / 20) ** 2 / (grid.size / 20)).sum() < 50  # chi-square, 19 degrees: 1e-4 above 49
+    # chi-square, 19 degrees: 1e-4 above 49
+    assert ((counts - grid.size / 20) ** 2 / (grid.size / 20)).sum() < 50
     pairs = [(grid[:, :-1], grid[:, 1:]), (grid[:-1], grid[1:]), (grid[:-1, 1:], grid[1:, :-1])]
     assert all(abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 0.025 for a, b in pairs)  # 5 sigma
     assert len(np.unique(grid)) == grid.size
@@ -93,13 +104,17 @@ def test_every_64_bit_seed_is_a_seed(seed):
 # ---- greedy -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("logits", "token"), [([0, 3, 1, 3], 1), ([2, 2, 2], 0), ([-5, -1, -1], 1), ([float("-inf"), 0], 1)])
+@pytest.mark.parametrize(
+    ("logits", "token"),
+    [([0, 3, 1, 3], 1), ([2, 2, 2], 0), ([-5, -1, -1], 1), ([float("-inf"), 0], 1)],
+)
 def test_greedy_takes_the_lowest_of_the_largest(logits, token):
     assert drawn(logits, replace(PLAIN, temperature=0.0, top_k=1, top_p=0.1)).token == token
 
 
 def test_greedy_ties_far_apart():
-    """Compiled argmax works in vectors: the first of equals must win over all of a large vocabulary."""
+    """Compiled argmax works in vectors: the first of equals must win over all of a large
+    vocabulary."""
     for first in (0, 1, 7, 31, 4_000, 49_000):
         logits = torch.zeros(49_152)
         logits[[first, 49_100, 49_151]] = 1.0
@@ -111,7 +126,11 @@ def test_greedy_ties_far_apart():
 
 @settings(max_examples=150, deadline=None)
 @given(
-    st.lists(st.sampled_from([-30.0, -1.0, 0.0, 0.5, 0.5, 3.0, 3.25]) | st.floats(-8, 8, width=32), min_size=1, max_size=30),
+    st.lists(
+        st.sampled_from([-30.0, -1.0, 0.0, 0.5, 0.5, 3.0, 3.25]) | st.floats(-8, 8, width=32),
+        min_size=1,
+        max_size=30,
+    ),
     st.sampled_from([0.05, 0.7, 1.0, 2.0]),
     st.sampled_from([0, 1, 2, 5, 30, 100]),
     st.sampled_from([1.0, 0.999, 0.9, 0.5, 1e-6]),
@@ -120,7 +139,9 @@ def test_greedy_ties_far_apart():
 )
 def test_draws_are_those_of_the_plain_sampler(logits, temperature, top_k, top_p, min_p, seed):
     values = torch.tensor(logits, dtype=torch.float32)
-    sampling = Sampling(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed, logprobs=None, min_p=min_p)
+    sampling = Sampling(
+        temperature=temperature, top_p=top_p, top_k=top_k, seed=seed, logprobs=None, min_p=min_p
+    )
     for index in range(4):
         assert drawn(values, sampling, index).token in expected(values, sampling, index)
 
@@ -165,7 +186,12 @@ def test_the_edges_of_top_k_and_top_p(top_k, top_p, kept):
 def test_a_forbidden_token_is_never_drawn():
     logits = random_logits(50, 5)
     logits[::2] = float("-inf")
-    for sampling in (PLAIN, replace(PLAIN, top_k=40), replace(PLAIN, top_p=0.999999), replace(PLAIN, temperature=50.0)):
+    for sampling in (
+        PLAIN,
+        replace(PLAIN, top_k=40),
+        replace(PLAIN, top_p=0.999999),
+        replace(PLAIN, temperature=50.0),
+    ):
         assert all(drawn(logits, replace(sampling, seed=s)).token % 2 == 1 for s in range(200))
 
 
@@ -181,10 +207,12 @@ def test_a_temperature_near_zero_is_greedy(temperature, top_p):
 
 @pytest.mark.parametrize(("number", "token"), [(0.0, 1), (0.25, 3), (0.5, 4), (1 - 2**-53, 5)])
 def test_a_random_number_on_a_border_takes_the_token_that_begins_there(monkeypatch, number, token):
-    """At 0 and at a border a forbidden token, whose interval is empty, begins and ends at the same place."""
+    """At 0 and at a border a forbidden token, whose interval is empty, begins and ends at the same
+    place."""
     monkeypatch.setattr(sampler, "uniform", lambda _seed, _index: number)
     never = float("-inf")
-    assert drawn([never, 0.0, never, 0.0, 0.0, 0.0, never], PLAIN).token == token  # equal weights are exact
+    # equal weights are exact
+    assert drawn([never, 0.0, never, 0.0, 0.0, 0.0, never], PLAIN).token == token
 
 
 # ---- how often ----------------------------------------------------------------------------------
@@ -206,7 +234,9 @@ def test_tokens_come_as_often_as_they_should(sampling, over):
     logits, n = random_logits(12, 11, 1.0), 4000
     kept = candidates(logits, sampling)
     total = math.fsum(kept.values())
-    orders = [(replace(sampling, seed=i), 3) if over == "seeds" else (sampling, i) for i in range(n)]
+    orders = [
+        (replace(sampling, seed=i), 3) if over == "seeds" else (sampling, i) for i in range(n)
+    ]
     counts = Counter(drawn(logits, s, i).token for s, i in orders)
     assert set(counts) <= set(kept)
     chi = sum((counts[t] - n * w / total) ** 2 / (n * w / total) for t, w in kept.items())
@@ -220,7 +250,9 @@ def test_tokens_come_as_often_as_they_should(sampling, over):
 def test_a_draw_depends_on_its_own_order_alone():
     """Alone, after others, as a row of a batch's tensor, and from a copy."""
     batch = torch.stack([random_logits(300, n) for n in range(16)])
-    orders = [Draw(replace(PLAIN, seed=n, top_p=0.95, logprobs=3), TokenIndex(n)) for n in range(16)]
+    orders = [
+        Draw(replace(PLAIN, seed=n, top_p=0.95, logprobs=3), TokenIndex(n)) for n in range(16)
+    ]
     together = [draw(row, order) for row, order in zip(batch, orders, strict=True)]
     alone = [draw(batch[n].clone(), orders[n]) for n in reversed(range(16))]
     assert together == alone[::-1]
@@ -244,7 +276,9 @@ def test_logprobs_are_those_of_the_raw_logits(temperature):
     assert found.logprob == pytest.approx(float(truth[found.token]), abs=1e-5)
     ranked = sorted(range(500), key=lambda i: -float(logits[i]))[:6]
     assert [token for token, _ in found.top] == ranked
-    assert [value for _, value in found.top] == pytest.approx([float(truth[i]) for i in ranked], abs=1e-5)
+    assert [value for _, value in found.top] == pytest.approx(
+        [float(truth[i]) for i in ranked], abs=1e-5
+    )
 
 
 def test_how_many_logprobs():
@@ -259,11 +293,14 @@ def test_how_many_logprobs():
 
 
 def test_what_one_row_raises_is_that_rows_alone():
-    """An id beyond the vocabulary that is barred: the gateway refuses it, and a worker must not die of it."""
+    """An id beyond the vocabulary that is barred: the gateway refuses it, and a worker must not die
+    of it."""
     logits = torch.tensor([[0.0, 3.0, 1.0], [5.0, 3.0, 1.0], [0.0, 3.0, 4.0]])
     greedy = replace(PLAIN, temperature=0.0)
     bad = Draw(greedy, TokenIndex(4), Past((), (), (TokenId(3),)))
-    first, failed, last = draw_rows(logits, [Draw(greedy, TokenIndex(0)), bad, Draw(greedy, TokenIndex(0))])
+    first, failed, last = draw_rows(
+        logits, [Draw(greedy, TokenIndex(0)), bad, Draw(greedy, TokenIndex(0))]
+    )
     assert [first.token, last.token] == [1, 2]
     assert isinstance(failed, Undrawn)
     assert "token 4 cannot be drawn: IndexError" in failed.why

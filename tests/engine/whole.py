@@ -1,4 +1,5 @@
-"""The engine exactly as a worker builds it (compiled attention and seal), and requests to run on it."""
+"""The engine exactly as a worker builds it (compiled attention and seal), and requests to run on
+it."""
 
 import threading
 from collections.abc import Mapping, Sequence
@@ -31,8 +32,18 @@ PATIENCE_S = 60.0
 GREEDY = Sampling(temperature=0.0, top_p=1.0, top_k=0, seed=0, logprobs=5)
 
 
-def placement_of(checkpoint: Checkpoint, dtype: DType, page_blocks: int, *, tp: int = 1, pp: int = 1, rank: int = 0) -> Placement:
-    table = family_of(checkpoint.config, FAMILIES).table(checkpoint.config, block_tokens=B, dtype=dtype)
+def placement_of(
+    checkpoint: Checkpoint,
+    dtype: DType,
+    page_blocks: int,
+    *,
+    tp: int = 1,
+    pp: int = 1,
+    rank: int = 0,
+) -> Placement:
+    table = family_of(checkpoint.config, FAMILIES).table(
+        checkpoint.config, block_tokens=B, dtype=dtype
+    )
     return Placement(table, tp, pp, rank % tp, rank // tp, page_blocks)
 
 
@@ -44,7 +55,9 @@ class Recorder:
         self.hidden: list[torch.Tensor] = []
         self.answers: list[torch.Tensor] = []
 
-    def forward(self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
+    def forward(
+        self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend
+    ) -> torch.Tensor:
         self.hidden.append(self._model.forward(tokens, positions, attend))
         return self.hidden[-1]
 
@@ -54,7 +67,8 @@ class Recorder:
 
 
 class Rig:
-    """One engine. Its pool begins full of noise: what a request may not rely on, and must not hand over."""
+    """One engine. Its pool begins full of noise: what a request may not rely on, and must not hand
+    over."""
 
     def __init__(
         self,
@@ -70,12 +84,18 @@ class Rig:
     ) -> None:
         checkpoint = Checkpoint.open(path)
         self.placement = placement or placement_of(checkpoint, dtype, page_blocks)
-        sizes = {g.name: pages * self.placement.page_bytes(g.name) for g in self.placement.table.groups}
+        sizes = {
+            g.name: pages * self.placement.page_bytes(g.name) for g in self.placement.table.groups
+        }
         self.pools = {group: HostPool(size) for group, size in sizes.items() if size}
         for pool in self.pools.values():  # finite in every dtype
             pool.array[:] = np.random.default_rng(1).integers(0, 0x30, pool.nbytes, dtype=np.uint8)
         family = family_of(checkpoint.config, FAMILIES)
-        built = model or Recorder(family.build(checkpoint, self.placement, dtype, CpuOps(dtype, Team(threads)), comm or Alone()))
+        built = model or Recorder(
+            family.build(
+                checkpoint, self.placement, dtype, CpuOps(dtype, Team(threads)), comm or Alone()
+            )
+        )
         self.model = built
         self.identity = identity_bits(checkpoint.identity(dtype.value))
         self.woken = threading.Semaphore(0)
@@ -117,12 +137,16 @@ class Rig:
         return self.pools[KV].array
 
     def state(self, blocks: Sequence[int]) -> np.ndarray:
-        """float32 [heads, layers, k and v, position, dim] of a sequence that lies in these blocks of every pool."""
+        """float32 [heads, layers, k and v, position, dim] of a sequence that lies in these blocks
+        of every pool."""
         found = {}
         for place in self.placement.places.values():
             shape = (-1, place.heads.size, len(place.layers), 2, B, place.spec.row)
             rows = self.pools[place.spec.group].array.view(np.float32).reshape(shape)[blocks]
-            found |= {layer: np.concatenate(list(rows[:, :, n]), axis=2) for n, layer in enumerate(place.layers)}
+            found |= {
+                layer: np.concatenate(list(rows[:, :, n]), axis=2)
+                for n, layer in enumerate(place.layers)
+            }
         return np.stack([found[layer] for layer in sorted(found)], axis=1)
 
     def close(self) -> None:
@@ -134,7 +158,9 @@ class Rig:
 class Crew:
     """The engines of all ranks of one worker, in this process."""
 
-    def __init__(self, path: Path, *, tp: int, pp: int, dtype: DType = DType.F32, page_blocks: int = 1) -> None:
+    def __init__(
+        self, path: Path, *, tp: int, pp: int, dtype: DType = DType.F32, page_blocks: int = 1
+    ) -> None:
         checkpoint, store = Checkpoint.open(path), HashStore()
 
         def build(rank: int) -> Rig:
@@ -168,13 +194,17 @@ class Crew:
 class Request:
     """A prompt with pages of its own, and the rows it takes part in."""
 
-    def __init__(self, number: int, prompt: Sequence[int], pages: Sequence[int], sampling: Sampling = GREEDY) -> None:
+    def __init__(
+        self, number: int, prompt: Sequence[int], pages: Sequence[int], sampling: Sampling = GREEDY
+    ) -> None:
         self.key = Key(Room(f"{number:032x}"), Epoch(1))
         self.prompt, self.sampling = list(prompt), sampling
         held = np.array(pages, dtype=np.int32)
         self.pages: Mapping[GroupName, np.ndarray] = {KV: held, WINDOW: held, SLOT: held[:1]}
 
-    def chunk(self, start: int, end: int, *, final: tuple[int, int] | None = None, draw: bool = True) -> Row:
+    def chunk(
+        self, start: int, end: int, *, final: tuple[int, int] | None = None, draw: bool = True
+    ) -> Row:
         """Positions [start, end) of the prompt."""
         sealed = {} if final is None else {KV: (BlockIndex(final[0]), BlockIndex(final[1]))}
         tokens = tuple(TokenId(t) for t in self.prompt[start:end])
@@ -187,6 +217,15 @@ class Request:
         return self.chunk(0, n, final=(0, -(-n // B)))
 
     def next(self, token: int, index: int) -> Row:
-        """One step of decoding: the token with number `index - 1` is fed, the one with number `index` drawn."""
+        """One step of decoding: the token with number `index - 1` is fed, the one with number
+        `index` drawn."""
         at = len(self.prompt) + index - 1
-        return Row(self.key, at, (TokenId(token),), self.pages, {}, at + 1, Draw(self.sampling, TokenIndex(index)))
+        return Row(
+            self.key,
+            at,
+            (TokenId(token),),
+            self.pages,
+            {},
+            at + 1,
+            Draw(self.sampling, TokenIndex(index)),
+        )

@@ -11,7 +11,8 @@ MEBIBYTE = 1 << 20
 
 
 class Bad(NamedTuple):
-    """One request: its body, and what comes back. `param` is the field, `words` are in the message."""
+    """One request: its body, and what comes back. `param` is the field, `words` are in the
+    message."""
 
     path: str
     body: bytes
@@ -28,8 +29,12 @@ def bad_requests(*, model: str, vocabulary: int, room: int, what: str) -> dict[s
         what: what bounds them, as the service says it
     """
 
-    def completion(field: str | None, value: object, *words: str, status: int = 400, **others: object) -> Bad:
-        fields = {"prompt": "zz", "max_tokens": 1} | others | ({} if field is None else {field: value})
+    def completion(
+        field: str | None, value: object, *words: str, status: int = 400, **others: object
+    ) -> Bad:
+        fields = (
+            {"prompt": "zz", "max_tokens": 1} | others | ({} if field is None else {field: value})
+        )
         return Bad(COMPLETIONS, json.dumps(fields).encode(), status, field, words)
 
     def chat(raw: str, param: str | None, *words: str) -> Bad:
@@ -43,16 +48,25 @@ def bad_requests(*, model: str, vocabulary: int, room: int, what: str) -> dict[s
         "no message": chat('{"messages": []}', "messages", "[]", "at least 1"),
         "prompt longer than the context": completion("prompt", [5] * room, f"{room} tokens", what),
         "messages longer than the context": chat(
-            json.dumps({"messages": [{"role": "user", "content": "z" * 40 * room}]}), "messages", f"{room} tokens", what
+            json.dumps({"messages": [{"role": "user", "content": "z" * 40 * room}]}),
+            "messages",
+            f"{room} tokens",
+            what,
         ),
-        "max_tokens over the room left": completion("max_tokens", room, f"max_tokens = {room}", f"{room} tokens", what),
+        "max_tokens over the room left": completion(
+            "max_tokens", room, f"max_tokens = {room}", f"{room} tokens", what
+        ),
         "max_completion_tokens over the room left": completion(
             "max_completion_tokens", room, f"max_completion_tokens = {room}", f"{room} tokens", what
         ),
         "min_tokens over max_tokens": completion("min_tokens", 9, "9", "8 tokens", max_tokens=8),
         "negative temperature": completion("temperature", -0.5, "-0.5", "0"),
-        "temperature that is no number": chat(f'{{{hi}, "temperature": NaN}}', "temperature", "NaN", "finite"),
-        "infinite temperature": chat(f'{{{hi}, "temperature": 1e999}}', "temperature", "Infinity", "finite"),
+        "temperature that is no number": chat(
+            f'{{{hi}, "temperature": NaN}}', "temperature", "NaN", "finite"
+        ),
+        "infinite temperature": chat(
+            f'{{{hi}, "temperature": 1e999}}', "temperature", "Infinity", "finite"
+        ),
         "top_p 0": completion("top_p", 0, "= 0", "greater than 0"),
         "top_p over 1": completion("top_p", 1.5, "1.5", "less than or equal to 1"),
         "min_p over 1": completion("min_p", 2, "= 2", "less than or equal to 1"),
@@ -77,10 +91,16 @@ def bad_requests(*, model: str, vocabulary: int, room: int, what: str) -> dict[s
             None,
             (str(8 * MEBIBYTE + 14), str(8 * MEBIBYTE)),
         ),
-        "token id beyond the vocabulary": completion("prompt", [5, vocabulary], str(vocabulary), last),
+        "token id beyond the vocabulary": completion(
+            "prompt", [5, vocabulary], str(vocabulary), last
+        ),
         "negative token id": completion("prompt", [5, -1], "-1", "0"),
-        "stop token beyond the vocabulary": completion("stop_token_ids", [vocabulary], str(vocabulary), last),
-        "logit_bias beyond the vocabulary": completion("logit_bias", {str(vocabulary): 1}, str(vocabulary), f"0 to {last}"),
+        "stop token beyond the vocabulary": completion(
+            "stop_token_ids", [vocabulary], str(vocabulary), last
+        ),
+        "logit_bias beyond the vocabulary": completion(
+            "logit_bias", {str(vocabulary): 1}, str(vocabulary), f"0 to {last}"
+        ),
         "logit_bias for a word": completion("logit_bias", {"the": 1}, '"the"', f"0 to {last}"),
         "logit_bias over 100": completion("logit_bias", {"5": 101}, "[5] = 101", "100"),
         "logit_bias as a list": completion("logit_bias", [[5, 1]], "[[5, 1]]", "object"),
@@ -88,21 +108,35 @@ def bad_requests(*, model: str, vocabulary: int, room: int, what: str) -> dict[s
         "too many choices": completion("n", 129, "129", "128"),
         "too many stop strings": completion("stop", ["x"] * 65, "65", "64"),
         "stop string too long": completion("stop", "x" * 513, "513", "512"),
-        "stop string too long among several": completion("stop", ["a", "x" * 513], "stop[1]", "513", "512"),
+        "stop string too long among several": completion(
+            "stop", ["a", "x" * 513], "stop[1]", "513", "512"
+        ),
         "empty stop string": completion("stop", "", '""', "at least 1"),
-        "lone surrogate in a message": chat('{"messages": [{"role": "user", "content": "\\ud800"}]}', "messages", "surrogate"),
-        "lone surrogate in a stop string": chat(f'{{{hi}, "stop": "\\udfff."}}', "stop", "surrogate"),
-        "lone surrogate in a prompt": Bad(COMPLETIONS, b'{"prompt": ["a", "b\\ud83d c"]}', 400, "prompt", ("surrogate",)),
+        "lone surrogate in a message": chat(
+            '{"messages": [{"role": "user", "content": "\\ud800"}]}', "messages", "surrogate"
+        ),
+        "lone surrogate in a stop string": chat(
+            f'{{{hi}, "stop": "\\udfff."}}', "stop", "surrogate"
+        ),
+        "lone surrogate in a prompt": Bad(
+            COMPLETIONS, b'{"prompt": ["a", "b\\ud83d c"]}', 400, "prompt", ("surrogate",)
+        ),
         "nested without end": chat(f'{{{hi}, "x": {"[" * 10_000}', None, "not JSON"),
         # what other servers follow, and would change the answer
-        "guided_json": completion("guided_json", {"type": "object"}, '{"type": "object"}', "not supported"),
+        "guided_json": completion(
+            "guided_json", {"type": "object"}, '{"type": "object"}', "not supported"
+        ),
         "best_of": completion("best_of", 2, "= 2", "absence or 1"),
         "beam search": completion("use_beam_search", True, "true", "absence or false"),
         "beams": completion("num_beams", 4, "= 4", "absence or 1"),
         "echo": completion("echo", True, "true", "absence or false"),
         "suffix": completion("suffix", "end", '"end"', "not supported"),
-        "response_format": completion("response_format", {"type": "json_object"}, "json_object", '{"type": "text"}'),
-        "tools": chat(f'{{{hi}, "tools": [{{"type": "function"}}]}}', "tools", "function", "not supported"),
+        "response_format": completion(
+            "response_format", {"type": "json_object"}, "json_object", '{"type": "text"}'
+        ),
+        "tools": chat(
+            f'{{{hi}, "tools": [{{"type": "function"}}]}}', "tools", "function", "not supported"
+        ),
         "tool_choice": completion("tool_choice", "required", '"required"', '"none"'),
         "adapter": completion("lora_path", "x", '"x"', "not supported"),
         "image": chat(
@@ -111,5 +145,7 @@ def bad_requests(*, model: str, vocabulary: int, room: int, what: str) -> dict[s
             "image_url",
             "text",
         ),
-        "role": chat('{"messages": [{"role": "tool", "content": "x"}]}', "messages", '"tool"', "developer"),
+        "role": chat(
+            '{"messages": [{"role": "tool", "content": "x"}]}', "messages", '"tool"', "developer"
+        ),
     }

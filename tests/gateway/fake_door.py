@@ -28,7 +28,8 @@ class FakeDoor:
         self.limits: Capacity | None = Capacity(max_model_len=128, pool_tokens=1024)
         self.readiness = Readiness(True, "1 pair")
         self.report = LedgerReport((), (), 0)
-        self.clears, self.cleared = 0, [LedgerReport((), (), 0)]  # answers to `clear`, the last one for ever
+        # answers to `clear`, the last one for ever
+        self.clears, self.cleared = 0, [LedgerReport((), (), 0)]
         self.resets = 0
         self.cached: list[int] = []  # of the prompts of the next requests, in tokens
         self.script: list[object] = []  # played inside submit, for every request
@@ -63,9 +64,22 @@ class FakeDoor:
         start = self.said.get(request, 0)
         self.said[request] = start + len(tokens)
         cached = self.cached.pop(0) if self.cached and not start else 0
-        self.hearers[request](Emit(request, TokenIndex(start), tuple(drawn(t, logprobs=logprobs) for t in tokens), cached))
+        self.hearers[request](
+            Emit(
+                request,
+                TokenIndex(start),
+                tuple(drawn(t, logprobs=logprobs) for t in tokens),
+                cached,
+            )
+        )
 
-    def finish(self, request: RequestId, reason: FinishReason = FinishReason.STOP, *, key: Key | None = None) -> None:
+    def finish(
+        self,
+        request: RequestId,
+        reason: FinishReason = FinishReason.STOP,
+        *,
+        key: Key | None = None,
+    ) -> None:
         if request in self.hearers:
             self.hearers.pop(request)(Finish(request, reason, key))
 

@@ -21,23 +21,44 @@ TEMPLATE = (
 def byte_vocabulary() -> Vocabulary:
     """Token i is byte i (i < 256), then the specials, then some merges."""
     vocab = BYTE_ALPHABET | {"<s>": BOS, "</s>": END}
-    merges = [("h", "e"), ("l", "l"), ("he", "ll"), ("hell", "o"), ("Ã", "©"), ("ð", "Ł"), ("Ġ", "w")]
+    merges = [
+        ("h", "e"),
+        ("l", "l"),
+        ("he", "ll"),
+        ("hell", "o"),
+        ("Ã", "©"),
+        ("ð", "Ł"),
+        ("Ġ", "w"),
+    ]
     for a, b in merges:
         vocab[a + b] = len(vocab)
     vocabulary = Vocabulary(models.BPE(vocab=vocab, merges=merges))
     vocabulary.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     vocabulary.decoder = decoders.ByteLevel()
     vocabulary.add_special_tokens(["<s>", "</s>"])
-    vocabulary.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", BOS)])
+    vocabulary.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", BOS)]
+    )
     return vocabulary
 
 
 def fallback_vocabulary() -> Vocabulary:
     """Like the sentencepiece ones: a mark for spaces, bytes as <0xNN>."""
-    vocab = {"<unk>": 0} | {f"<0x{i:02X}>": i + 1 for i in range(256)} | {"\u2581": 257, "\u2581x": 258, "y": 259, "é": 260}
-    vocabulary = Vocabulary(models.BPE(vocab=vocab, merges=[], byte_fallback=True, unk_token="<unk>"))
+    vocab = (
+        {"<unk>": 0}
+        | {f"<0x{i:02X}>": i + 1 for i in range(256)}
+        | {"\u2581": 257, "\u2581x": 258, "y": 259, "é": 260}
+    )
+    vocabulary = Vocabulary(
+        models.BPE(vocab=vocab, merges=[], byte_fallback=True, unk_token="<unk>")
+    )
     vocabulary.decoder = decoders.Sequence(
-        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+        [
+            decoders.Replace("\u2581", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
     )
     vocabulary.add_special_tokens(["<unk>"])
     return vocabulary
@@ -57,4 +78,13 @@ def ids(text: str) -> list[int]:
     return list(text.encode())
 
 
-__all__ = ["BOS", "END", "TEMPLATE", "Tokenizer", "byte_vocabulary", "fallback_vocabulary", "ids", "write_checkpoint"]
+__all__ = [
+    "BOS",
+    "END",
+    "TEMPLATE",
+    "Tokenizer",
+    "byte_vocabulary",
+    "fallback_vocabulary",
+    "ids",
+    "write_checkpoint",
+]

@@ -30,11 +30,15 @@ def make_app(door: FakeDoor, **settings):
     return create_app(door, make_tokenizer(), HttpSettings(**{"model": MODEL} | settings))
 
 
-def request(door: FakeDoor, method: str, path: str, *, client=("127.0.0.1", 5), settings=None, **arguments) -> httpx.Response:
+def request(
+    door: FakeDoor, method: str, path: str, *, client=("127.0.0.1", 5), settings=None, **arguments
+) -> httpx.Response:
     """One request, answered in memory."""
 
     async def go() -> httpx.Response:
-        transport = httpx.ASGITransport(make_app(door, **(settings or {})), raise_app_exceptions=False, client=client)
+        transport = httpx.ASGITransport(
+            make_app(door, **(settings or {})), raise_app_exceptions=False, client=client
+        )
         async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
             return await http.request(method, path, **arguments)
 
@@ -57,15 +61,23 @@ def events(response: httpx.Response) -> list:
 
 @asynccontextmanager
 async def served(
-    door: FakeDoor, *, grace_s: float = 0.0, hurry: asyncio.Event | None = None, send_buffer: int | None = None, **settings
+    door: FakeDoor,
+    *,
+    grace_s: float = 0.0,
+    hurry: asyncio.Event | None = None,
+    send_buffer: int | None = None,
+    **settings,
 ):
-    """The base URL of a server on a free port, in this loop. send_buffer: bytes that the kernel takes for a client."""
+    """The base URL of a server on a free port, in this loop. send_buffer: bytes that the kernel
+    takes for a client."""
     socket, stop = listen("127.0.0.1", 0), asyncio.Event()
     if send_buffer is not None:
         socket.setsockopt(sockets.SOL_SOCKET, sockets.SO_SNDBUF, send_buffer)
     url = f"http://127.0.0.1:{socket.getsockname()[1]}"
     app = make_app(door, **settings)
-    serving = asyncio.ensure_future(serve_http(app, socket=socket, stop=stop, hurry=hurry or asyncio.Event(), grace_s=grace_s))
+    serving = asyncio.ensure_future(
+        serve_http(app, socket=socket, stop=stop, hurry=hurry or asyncio.Event(), grace_s=grace_s)
+    )
     try:
         await until(lambda: _answers(socket))
         yield url, app, stop, serving

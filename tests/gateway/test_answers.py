@@ -31,7 +31,11 @@ def test_chat():
     answer = post(door, CHAT, HI | {"model": MODEL}).json()
     choice = answer["choices"][0]
     assert choice["message"] == {"role": "assistant", "content": "hey"}
-    assert (choice["finish_reason"], choice["stop_reason"], choice["logprobs"]) == ("stop", None, None)
+    assert (choice["finish_reason"], choice["stop_reason"], choice["logprobs"]) == (
+        "stop",
+        None,
+        None,
+    )
     prompt = len(door.submitted[0].prompt)
     assert answer["usage"] == {
         "prompt_tokens": prompt,
@@ -65,7 +69,9 @@ def test_chat_streamed():
 
 
 def test_completion_streamed_without_usage():
-    *chunks, done = events(post(scripted(ids("ab"), FinishReason.STOP), COMPLETIONS, PROMPT | {"stream": True}))
+    *chunks, done = events(
+        post(scripted(ids("ab"), FinishReason.STOP), COMPLETIONS, PROMPT | {"stream": True})
+    )
     assert done == "[DONE]"
     assert [c["choices"][0]["text"] for c in chunks] == ["ab", ""]
     assert all("usage" not in c for c in chunks)
@@ -76,7 +82,11 @@ def test_what_the_core_is_asked_by_default():
     post(door, COMPLETIONS, {"prompt": [5, 6, 7]})
     submit = door.submitted[0]
     assert submit.prompt == (5, 6, 7)
-    assert (submit.sampling.temperature, submit.sampling.top_p, submit.sampling.top_k) == (1.0, 1.0, 0)
+    assert (submit.sampling.temperature, submit.sampling.top_p, submit.sampling.top_k) == (
+        1.0,
+        1.0,
+        0,
+    )
     assert submit.sampling.logprobs is None
     assert submit.sampling.seed > 1000  # drawn by the door
     assert submit.limits.max_tokens == 16
@@ -86,13 +96,28 @@ def test_what_the_core_is_asked_by_default():
 
 def test_what_the_core_is_asked_with_everything_given():
     door = scripted(ids("x"), FinishReason.STOP)
-    given = {"temperature": 0.5, "top_p": 0.9, "top_k": 40, "seed": -1, "stop_token_ids": [9, 8], "ignore_eos": True}
+    given = {
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "top_k": 40,
+        "seed": -1,
+        "stop_token_ids": [9, 8],
+        "ignore_eos": True,
+    }
     post(door, COMPLETIONS, {"prompt": "zz", "max_tokens": 4, "logprobs": 0} | given)
     submit = door.submitted[0]
     assert submit.prompt == (BOS, *ids("zz"))
-    assert (submit.sampling.temperature, submit.sampling.top_p, submit.sampling.top_k) == (0.5, 0.9, 40)
+    assert (submit.sampling.temperature, submit.sampling.top_p, submit.sampling.top_k) == (
+        0.5,
+        0.9,
+        40,
+    )
     assert (submit.sampling.seed, submit.sampling.logprobs) == (mix64((1 << 64) - 1, 0), 0)
-    assert (submit.limits.max_tokens, submit.limits.stop_token_ids, submit.limits.eos_token_ids) == (4, (9, 8), ())
+    assert (
+        submit.limits.max_tokens,
+        submit.limits.stop_token_ids,
+        submit.limits.eos_token_ids,
+    ) == (4, (9, 8), ())
 
 
 @pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
@@ -124,14 +149,38 @@ def test_temperatures_near_zero_are_greedy():
 def test_developer_messages_and_text_parts():
     door = scripted(ids("x"), FinishReason.STOP)
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-    post(door, CHAT, {"messages": [{"role": "developer", "content": "be"}, {"role": "user", "content": parts}]})
+    post(
+        door,
+        CHAT,
+        {"messages": [{"role": "developer", "content": "be"}, {"role": "user", "content": parts}]},
+    )
     assert bytes(t for t in door.submitted[0].prompt if t < 256) == b"system:beuser:a\nbassistant:"
 
 
 def test_fields_without_influence_are_accepted():
-    neutral = {"user": "me", "metadata": {"a": "b"}, "tools": [], "response_format": {"type": "text"}, "presence_penalty": 0.0}
-    nulls = {"n": 1, "best_of": 1, "echo": False, "min_p": 0, "logit_bias": None, "stop": None, "seed": None, "made_up": 3}
-    assert post(scripted(ids("x"), FinishReason.STOP), COMPLETIONS, PROMPT | neutral | nulls).status_code == 200
+    neutral = {
+        "user": "me",
+        "metadata": {"a": "b"},
+        "tools": [],
+        "response_format": {"type": "text"},
+        "presence_penalty": 0.0,
+    }
+    nulls = {
+        "n": 1,
+        "best_of": 1,
+        "echo": False,
+        "min_p": 0,
+        "logit_bias": None,
+        "stop": None,
+        "seed": None,
+        "made_up": 3,
+    }
+    assert (
+        post(
+            scripted(ids("x"), FinishReason.STOP), COMPLETIONS, PROMPT | neutral | nulls
+        ).status_code
+        == 200
+    )
 
 
 # ---- stop strings and end tokens ----------------------------------------------------------------
@@ -140,11 +189,17 @@ def test_fields_without_influence_are_accepted():
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_stop_string_over_two_tokens_ends_the_request_everywhere(stream):
     door = scripted(ids("one E"), ids("ND two"), ids("three"), FinishReason.LENGTH)
-    response = post(door, COMPLETIONS, PROMPT | {"stop": ["END"], "stream": stream, "return_token_ids": True})
+    response = post(
+        door, COMPLETIONS, PROMPT | {"stop": ["END"], "stream": stream, "return_token_ids": True}
+    )
     assert [c.reason for c in door.cancelled] == ["stop string"]
     if not stream:
         choice = response.json()["choices"][0]
-        assert (choice["text"], choice["finish_reason"], choice["stop_reason"]) == ("one ", "stop", "END")
+        assert (choice["text"], choice["finish_reason"], choice["stop_reason"]) == (
+            "one ",
+            "stop",
+            "END",
+        )
         assert choice["token_ids"] == ids("one END")
         assert response.json()["usage"]["completion_tokens"] == 7
     else:
@@ -164,18 +219,26 @@ def test_a_held_back_beginning_of_a_stop_string_is_shown_at_the_end():
 def test_a_stop_token_is_no_text():
     door = scripted(ids("ab."), FinishReason.STOP)
     choice = post(door, COMPLETIONS, PROMPT | {"stop_token_ids": [ord(".")]}).json()["choices"][0]
-    assert (choice["text"], choice["finish_reason"], choice["stop_reason"]) == ("ab", "stop", ord("."))
+    assert (choice["text"], choice["finish_reason"], choice["stop_reason"]) == (
+        "ab",
+        "stop",
+        ord("."),
+    )
 
 
 def test_a_split_character_waits_for_its_end():
     e = list("é".encode())
-    *chunks, _ = events(post(scripted([e[0]], [e[1]], FinishReason.STOP), COMPLETIONS, PROMPT | {"stream": True}))
+    *chunks, _ = events(
+        post(scripted([e[0]], [e[1]], FinishReason.STOP), COMPLETIONS, PROMPT | {"stream": True})
+    )
     assert [c["choices"][0]["text"] for c in chunks] == ["é", ""]
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_character_that_never_ends_is_shown_at_the_end(stream):
-    response = post(scripted([ord("a"), 0xC3], FinishReason.LENGTH), COMPLETIONS, PROMPT | {"stream": stream})
+    response = post(
+        scripted([ord("a"), 0xC3], FinishReason.LENGTH), COMPLETIONS, PROMPT | {"stream": stream}
+    )
     answers = events(response)[:-1] if stream else [response.json()]
     assert "".join(a["choices"][0]["text"] for a in answers) == "a\ufffd"
 
@@ -211,7 +274,13 @@ def test_completion_logprobs():
 
 
 def test_streamed_logprobs_come_with_their_tokens():
-    *chunks, _ = events(post(scripted(ids("a"), ids("b"), FinishReason.STOP), CHAT, HI | {"logprobs": True, "stream": True}))
+    *chunks, _ = events(
+        post(
+            scripted(ids("a"), ids("b"), FinishReason.STOP),
+            CHAT,
+            HI | {"logprobs": True, "stream": True},
+        )
+    )
     scored = [c["choices"][0]["logprobs"] for c in chunks]
     assert [s and [t["token"] for t in s["content"]] for s in scored] == [None, ["a"], ["b"], None]
 
@@ -225,7 +294,9 @@ def test_token_ids_in_both_styles():
     assert chunks[0]["prompt_token_ids"] == list(door.submitted[0].prompt)
     assert [t for c in chunks for t in c["choices"][0].get("token_ids", ())] == [*ids("ab"), END]
     answer = post(door, COMPLETIONS, PROMPT | {"return_token_ids": True}).json()
-    assert answer["prompt_token_ids"] == answer["choices"][0]["prompt_token_ids"] == [BOS, *ids("zz")]
+    assert (
+        answer["prompt_token_ids"] == answer["choices"][0]["prompt_token_ids"] == [BOS, *ids("zz")]
+    )
 
 
 # ---- several prompts ----------------------------------------------------------------------------
@@ -300,7 +371,9 @@ def test_a_full_queue():
     door = FakeDoor()
     door.room = 0
     response = post(door, CHAT, HI)
-    assert (response.status_code, response.headers["retry-after"]) == (429, "7"), "as long as the queue says"
+    assert (response.status_code, response.headers["retry-after"]) == (429, "7"), (
+        "as long as the queue says"
+    )
     error = response.json()["error"]
     assert (error["code"], error["message"]) == ("overloaded", "2 of 2 places taken")
 
@@ -319,7 +392,12 @@ def test_before_any_worker_has_registered():
 def test_models():
     door = FakeDoor()
     card = request(door, "GET", "/v1/models").json()["data"][0]
-    assert (card["id"], card["object"], card["owned_by"], card["max_model_len"]) == (MODEL, "model", "baton", 128)
+    assert (card["id"], card["object"], card["owned_by"], card["max_model_len"]) == (
+        MODEL,
+        "model",
+        "baton",
+        128,
+    )
     assert request(door, "GET", f"/v1/models/{MODEL}").json()["id"] == MODEL
     assert request(door, "GET", "/v1/models/other").status_code == 404
     door.limits = None
@@ -350,12 +428,20 @@ def test_health_ready_version():
 def test_the_ledger_is_clean_if_all_workers_answered_and_are():
     door = FakeDoor()
     door.report = LedgerReport((view("p", clean=True), view("d", clean=True)), (), 0)
-    credits = Credits(4, Boot(3), {"full": 5}, {"full": 6}, 1, 2, free_rooms=3, ahead_pages={"full": 3})
-    door.report = msgspec.structs.replace(door.report, credits={"d": credits}, queue=QueueView(5, 1_250, {"slow": 2}))
+    credits = Credits(
+        4, Boot(3), {"full": 5}, {"full": 6}, 1, 2, free_rooms=3, ahead_pages={"full": 3}
+    )
+    door.report = msgspec.structs.replace(
+        door.report, credits={"d": credits}, queue=QueueView(5, 1_250, {"slow": 2})
+    )
     books = request(door, "GET", "/debug/ledger").json()
     assert books["clean"] is True
     assert books["credits"]["d"]["free_pages"] == {"full": 5}
-    assert (books["queue"]["length"], books["queue"]["oldest_ms"], books["queue"]["refused"]) == (5, 1_250, {"slow": 2})
+    assert (books["queue"]["length"], books["queue"]["oldest_ms"], books["queue"]["refused"]) == (
+        5,
+        1_250,
+        {"slow": 2},
+    )
     assert books["workers"][0]["ranks"] == [{"rank": 0, "pid": 4242, "boot": "ffffffffffffffff"}]
     assert books["workers"][0]["pages"] == {"full": {"free": 10, "cached": 2}}
     door.report = LedgerReport((view("p", clean=True), view("d", clean=False)), (), 0)
@@ -387,4 +473,6 @@ def test_long_prompts_give_the_same_ids_as_short_ones():
     door.limits = Capacity(max_model_len=100_000, pool_tokens=100_000)
     post(door, COMPLETIONS, {"prompt": "z" * 5000})
     post(door, COMPLETIONS, {"prompt": "z" * 5000}, inline_chars=10_000)
-    assert door.submitted[0].prompt == door.submitted[1].prompt == (BOS, *[TokenId(ord("z"))] * 5000)
+    assert (
+        door.submitted[0].prompt == door.submitted[1].prompt == (BOS, *[TokenId(ord("z"))] * 5000)
+    )

@@ -34,7 +34,9 @@ def door():
 )
 def test_v1_is_for_holders_of_one_of_the_keys(header, status):
     headers = {} if header is None else {"authorization": header}
-    answer = request(door(), "POST", "/v1/chat/completions", json=CHAT, headers=headers, settings=KEYS)
+    answer = request(
+        door(), "POST", "/v1/chat/completions", json=CHAT, headers=headers, settings=KEYS
+    )
     assert answer.status_code == status
     if status == 401:
         assert answer.json()["error"]["code"] == "invalid_api_key"

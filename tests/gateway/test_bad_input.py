@@ -1,4 +1,5 @@
-"""Every refusal names the field and what is supported, in OpenAI's error schema, and reaches no worker."""
+"""Every refusal names the field and what is supported, in OpenAI's error schema, and reaches no
+worker."""
 
 import asyncio
 import json
@@ -19,7 +20,8 @@ MESSAGES = [{"role": "user", "content": "hi"}]
 
 
 class Gateway:
-    """One application that serves good requests at once, so that a bad one which is served by mistake does not hang."""
+    """One application that serves good requests at once, so that a bad one which is served by
+    mistake does not hang."""
 
     def __init__(self, **settings) -> None:
         self.door = FakeDoor()
@@ -28,16 +30,21 @@ class Gateway:
 
     def send(self, method: str, path: str, **arguments) -> httpx.Response:
         async def go() -> httpx.Response:
-            transport = httpx.ASGITransport(self.app, raise_app_exceptions=False, client=("127.0.0.1", 5))
+            transport = httpx.ASGITransport(
+                self.app, raise_app_exceptions=False, client=("127.0.0.1", 5)
+            )
             async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
                 return await http.request(method, path, **arguments)
 
         return asyncio.run(asyncio.wait_for(go(), 20))
 
     def refused(self, path: str, raw: bytes) -> tuple[int, dict]:
-        """Status and error of a bad request that reached no worker; the good one after it was served."""
+        """Status and error of a bad request that reached no worker; the good one after it was
+        served."""
         self.door.submitted.clear()
-        response = self.send("POST", path, content=raw, headers={"content-type": "application/json"})
+        response = self.send(
+            "POST", path, content=raw, headers={"content-type": "application/json"}
+        )
         assert response.status_code >= 400, response.text
         assert self.door.submitted == []
         assert self.door.hearers == {}
@@ -123,8 +130,16 @@ CHAT_ONLY = [
     ({"messages": "hi"}, "messages", "array"),
     ({"messages": [{"role": "tool", "content": "x"}]}, "messages", "tool"),
     ({"messages": [{"role": "user"}]}, "messages", "content is missing"),
-    ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "messages", "image_url"),
-    ({"messages": [{"role": "assistant", "content": "", "tool_calls": [{}]}]}, "messages", "tool_calls"),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+        "messages",
+        "image_url",
+    ),
+    (
+        {"messages": [{"role": "assistant", "content": "", "tool_calls": [{}]}]},
+        "messages",
+        "tool_calls",
+    ),
     ({"messages": [{"content": "x"}]}, "messages", "role"),
     ({"messages": [{"role": "user", "content": "x" * 200}]}, "messages", "128"),
     ({"top_logprobs": 2}, "top_logprobs", "logprobs"),
@@ -157,7 +172,9 @@ CASES = [
 def big_json(body: dict) -> bytes:
     huge = body.get("seed")
     if isinstance(huge, int) and huge.bit_length() > 1000:
-        return json.dumps(body | {"seed": 0}).replace('"seed": 0', '"seed": 1' + "0" * 5000).encode()
+        return (
+            json.dumps(body | {"seed": 0}).replace('"seed": 0', '"seed": 1' + "0" * 5000).encode()
+        )
     return json.dumps(body).encode()
 
 
@@ -186,7 +203,10 @@ def test_refused_naming_the_field(gateway, path, body, param, part):
         b'{"messages": [{"role": "user", "content": "hi"}], "temperature": NaN}',
         b'{"messages": [{"role": "user", "content": "hi"}], "temperature": 1e999}',
         b'{"messages": [{"role": "user", "content": "hi"}], "x": ' + b"[" * 100_000,
-        b'{"messages": [{"role": "user", "content": "hi"}], "tools": ' + b"[" * 150 + b"]" * 150 + b"}",
+        b'{"messages": [{"role": "user", "content": "hi"}], "tools": '
+        + b"[" * 150
+        + b"]" * 150
+        + b"}",
     ],
 )
 def test_malformed_bodies(gateway, raw):
@@ -194,13 +214,18 @@ def test_malformed_bodies(gateway, raw):
 
 
 def test_a_prompt_and_its_limit_over_the_context_are_both_named(gateway):
-    _, error = gateway.refused(COMPLETIONS, json.dumps({"prompt": [5] * 100, "max_tokens": 29}).encode())
+    _, error = gateway.refused(
+        COMPLETIONS, json.dumps({"prompt": [5] * 100, "max_tokens": 29}).encode()
+    )
     assert "100 tokens" in error["message"]
     assert "max_tokens = 29" in error["message"]
     assert error["code"] == "context_length_exceeded"
 
 
-@pytest.mark.parametrize(("method", "path", "status"), [("GET", CHAT, 405), ("GET", "/nowhere", 404), ("PUT", "/health", 405)])
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", CHAT, 405), ("GET", "/nowhere", 404), ("PUT", "/health", 405)],
+)
 def test_unknown_paths_and_methods(method, path, status):
     response = request(FakeDoor(), method, path)
     assert response.status_code == status
@@ -228,7 +253,14 @@ def large_body(headers: dict[str, str]):
             read.append(1)
             yield b"x" * 100
 
-    response = request(FakeDoor(), "POST", CHAT, content=endless(), headers=headers, settings={"max_body_bytes": 1000})
+    response = request(
+        FakeDoor(),
+        "POST",
+        CHAT,
+        content=endless(),
+        headers=headers,
+        settings={"max_body_bytes": 1000},
+    )
     assert response.headers["connection"] == "close"
     return response.status_code, response.json()["error"], len(read)
 

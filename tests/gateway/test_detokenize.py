@@ -1,4 +1,5 @@
-"""The sum of the pieces is the text that decoding all at once gives, and no piece ends inside a character."""
+"""The sum of the pieces is the text that decoding all at once gives, and no piece ends inside a
+character."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,8 +14,14 @@ SPECIAL = frozenset({BOS, END})
 
 
 def new(vocabulary=BYTES, special=SPECIAL, prompt=(), own=True):
-    """own: whether tokens may have a text of their own, where the vocabulary is such that they can."""
-    return Detokenizer(vocabulary, OwnTexts(vocabulary, special, byte_level=own and vocabulary is BYTES), special, prompt)
+    """own: whether tokens may have a text of their own, where the vocabulary is such that they
+    can."""
+    return Detokenizer(
+        vocabulary,
+        OwnTexts(vocabulary, special, byte_level=own and vocabulary is BYTES),
+        special,
+        prompt,
+    )
 
 
 def pieces_of(tokens, vocabulary=BYTES, special=SPECIAL, prompt=(), own=True):
@@ -83,7 +90,9 @@ def test_a_token_has_a_text_of_its_own_only_if_no_neighbour_can_change_it():
     assert own[0xC3] is own[BYTES.token_to_id("ðŁ")] is None, "parts of characters"
     assert not any("\ufffd" in (text or "") for text in found)
     assert own[END] == "", "said, and not shown"
-    assert OwnTexts(FALLBACK, frozenset({0}), byte_level=False)[258] is None, "its space is shown in the middle only"
+    assert OwnTexts(FALLBACK, frozenset({0}), byte_level=False)[258] is None, (
+        "its space is shown in the middle only"
+    )
 
 
 def test_a_leading_space_survives_after_a_prompt():

@@ -29,8 +29,24 @@ async def post(app, body: dict) -> tuple[int, bytes]:
     async def send(message):
         sent.append(message)
 
-    scope = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http"}
-    await app(scope | {"path": "/v1/completions", "query_string": b"", "headers": [], "client": ("127.0.0.1", 1)}, receive, send)
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+    }
+    await app(
+        scope
+        | {
+            "path": "/v1/completions",
+            "query_string": b"",
+            "headers": [],
+            "client": ("127.0.0.1", 1),
+        },
+        receive,
+        send,
+    )
     return sent[0]["status"], b"".join(m.get("body", b"") for m in sent)
 
 
@@ -62,10 +78,18 @@ def test_a_line_for_each_choice_says_its_room_its_epoch_and_how_it_ended():
     with capture_logs() as lines:
         run(scenario)
     ended = [line for line in lines if line["event"] == "request.ended"]
-    assert [(line["room"][-1], line["epoch"], line["choice"]) for line in ended] == [("1", 3, 0), ("2", 1, 1)]
+    assert [(line["room"][-1], line["epoch"], line["choice"]) for line in ended] == [
+        ("1", 3, 0),
+        ("2", 1, 1),
+    ]
     assert {line["outcome"] for line in ended} == {"worker_lost"}
-    assert all("decode-0 was lost" in line["why"] and line["id"].startswith("cmpl-") for line in ended)
-    assert [(line["prompt_tokens"], line["generated_tokens"]) for line in ended] == [(2, 2), (2, 0)], "a mark begins each prompt"
+    assert all(
+        "decode-0 was lost" in line["why"] and line["id"].startswith("cmpl-") for line in ended
+    )
+    assert [(line["prompt_tokens"], line["generated_tokens"]) for line in ended] == [
+        (2, 2),
+        (2, 0),
+    ], "a mark begins each prompt"
 
 
 def test_the_line_of_a_client_that_left_has_its_room_too():
@@ -79,7 +103,9 @@ def test_the_line_of_a_client_that_left_has_its_room_too():
 
     with capture_logs() as lines:
         run(scenario)
-    assert [(line["room"][-1], line["epoch"]) for line in lines if line["event"] == "request.ended"] == [("1", 2)]
+    assert [
+        (line["room"][-1], line["epoch"]) for line in lines if line["event"] == "request.ended"
+    ] == [("1", 2)]
 
 
 def test_one_failing_prompt_cancels_the_others():

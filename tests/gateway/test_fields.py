@@ -63,7 +63,9 @@ def test_without_a_seed_every_choice_has_one_of_its_own():
 @pytest.mark.parametrize("stream", [False, True])
 def test_choices_are_told_apart_and_the_prompt_counts_once(stream):
     door = scripted(ids("ab"), FinishReason.STOP)
-    body = {"prompt": [5, 6, 7], "n": 3, "stream": stream} | ({"stream_options": {"include_usage": True}} if stream else {})
+    body = {"prompt": [5, 6, 7], "n": 3, "stream": stream} | (
+        {"stream_options": {"include_usage": True}} if stream else {}
+    )
     response = post(door, COMPLETIONS, body)
     answers = events(response)[:-1] if stream else [response.json()]
     texts = {}
@@ -102,7 +104,9 @@ def test_running_usage_counts_in_every_chunk():
     options = {"include_usage": True, "continuous_usage_stats": True}
     door = scripted(ids("a"), ids("bc"), FinishReason.LENGTH)
     door.cached = [1]
-    *chunks, _ = events(post(door, COMPLETIONS, {"prompt": [5, 6], "stream": True, "stream_options": options}))
+    *chunks, _ = events(
+        post(door, COMPLETIONS, {"prompt": [5, 6], "stream": True, "stream_options": options})
+    )
     assert [c["usage"]["completion_tokens"] for c in chunks] == [1, 3, 3, 3]
     assert [c["usage"]["prompt_tokens_details"]["cached_tokens"] for c in chunks] == [1, 1, 1, 1]
     assert {c["usage"]["prompt_tokens"] for c in chunks} == {2}
@@ -136,15 +140,23 @@ def test_min_tokens_holds_stop_strings_and_end_tokens_back():
     door = scripted(ids("ab"), ids("ab"), ids("xb"), FinishReason.LENGTH)
     answer = post(door, COMPLETIONS, {"prompt": "zz"} | fields).json()
     choice = answer["choices"][0]
-    assert (choice["text"], choice["finish_reason"], choice["stop_reason"]) == ("ababx", "stop", "b")
+    assert (choice["text"], choice["finish_reason"], choice["stop_reason"]) == (
+        "ababx",
+        "stop",
+        "b",
+    )
     limits = door.submitted[0].limits
-    assert (limits.min_tokens, limits.stop_token_ids) == (4, (9,)), "the engine bars these ids until then"
+    assert (limits.min_tokens, limits.stop_token_ids) == (4, (9,)), (
+        "the engine bars these ids until then"
+    )
     assert answer["usage"]["completion_tokens"] == 6
 
 
 def test_a_stop_string_that_begins_before_min_tokens_does_not_count():
     door = scripted(ids("ab"), ids("c"), ids("abc"), FinishReason.LENGTH)
-    choice = post(door, COMPLETIONS, {"prompt": "zz", "min_tokens": 2, "stop": "bc"}).json()["choices"][0]
+    choice = post(door, COMPLETIONS, {"prompt": "zz", "min_tokens": 2, "stop": "bc"}).json()[
+        "choices"
+    ][0]
     assert choice["text"] == "abca"
 
 
@@ -152,7 +164,12 @@ def test_a_stop_string_that_begins_before_min_tokens_does_not_count():
 
 
 def test_biases_and_penalties_reach_the_core_as_they_are():
-    given = {"logit_bias": {"5": -100, "299": 1.5}, "presence_penalty": 0.5, "frequency_penalty": -2, "repetition_penalty": 1.1}
+    given = {
+        "logit_bias": {"5": -100, "299": 1.5},
+        "presence_penalty": 0.5,
+        "frequency_penalty": -2,
+        "repetition_penalty": 1.1,
+    }
     (submit,) = asked(CHAT, HI | given | {"min_p": 0.25})
     assert submit.sampling.shaping == Shaping(1.1, 0.5, -2.0, ((5, -100.0), (299, 1.5)))
     assert submit.sampling.min_p == 0.25
@@ -172,11 +189,17 @@ def test_priority_is_recorded(priority):
     assert submit.priority == (priority or 0)
 
 
-@pytest.mark.parametrize("content", ["a\nb", [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]])
+@pytest.mark.parametrize(
+    "content", ["a\nb", [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]]
+)
 @pytest.mark.parametrize("role", ["developer", "system"])
 def test_developers_are_the_system_and_parts_are_lines(role, content):
-    (submit,) = asked(CHAT, {"messages": [{"role": role, "content": content}, {"role": "user", "content": "hi"}]})
-    assert bytes(t for t in submit.prompt if t < 256) == b"system:a\nbuser:hiassistant:".replace(b"hi", bytes(ids("hi")))
+    (submit,) = asked(
+        CHAT, {"messages": [{"role": role, "content": content}, {"role": "user", "content": "hi"}]}
+    )
+    assert bytes(t for t in submit.prompt if t < 256) == b"system:a\nbuser:hiassistant:".replace(
+        b"hi", bytes(ids("hi"))
+    )
 
 
 def test_unknown_fields_are_ignored_with_one_line(capture_log):
@@ -197,7 +220,10 @@ def capture_log():
 
 def test_the_page_of_fields_tells_the_truth():
     page = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
-    silent, refused = (page.split(head)[1].split("\n## ")[0] for head in ("## Without influence\n", "## Refused by name\n"))
+    silent, refused = (
+        page.split(head)[1].split("\n## ")[0]
+        for head in ("## Without influence\n", "## Refused by name\n")
+    )
     names = set(re.findall(r"`([a-z_*]+)`", refused)) - {"null"}
     assert names - NEUTRAL.keys() == {"guided_*"}
     assert len(names) > len(NEUTRAL) // 2

@@ -15,7 +15,8 @@ SAMPLING, LIMITS = Sampling(0.0, 1.0, 0, 1, None), Limits(9, (), (), 1000)
 
 
 class Front:
-    """Says what it is told to say, whatever has been cancelled meanwhile: that was under way already."""
+    """Says what it is told to say, whatever has been cancelled meanwhile: that was under way
+    already."""
 
     def __init__(self) -> None:
         self.says: list[Say] = []
@@ -63,14 +64,22 @@ def test_after_a_cancel_nothing_is_heard_even_of_what_was_said_in_the_same_turn(
     async def scenario():
         front, heard = Front(), []
         reader, writer = os.pipe()
-        door = FrontDoor(core=front, front=front, lines=Lines(), fileno=reader, clock=Clock(), entropy=Entropy())
+        door = FrontDoor(
+            core=front, front=front, lines=Lines(), fileno=reader, clock=Clock(), entropy=Entropy()
+        )
 
         def hear(what):
             heard.append(what.request)
             if what.request == 1:
                 door.cancel(Cancel(RequestId(2), "another choice of the request failed"))
 
-        front.says = [emit(1), emit(2), Say(Finish(RequestId(2), FinishReason.STOP)), emit(3), emit(1, 1)]
+        front.says = [
+            emit(1),
+            emit(2),
+            Say(Finish(RequestId(2), FinishReason.STOP)),
+            emit(3),
+            emit(1, 1),
+        ]
         for request in (1, 2):
             door.submit(Submit(RequestId(request), (), SAMPLING, LIMITS), hear)
         await asyncio.sleep(0)

@@ -42,7 +42,9 @@ class History:
         self.door = TallyingDoor(self.fake, self.tally, lambda: self.now)
 
     def begin(self, number: int, prompt: int) -> RequestId:
-        ask = msgspec.structs.replace(any_submit(), request=RequestId(number), prompt=tuple(TokenId(7) for _ in range(prompt)))
+        ask = msgspec.structs.replace(
+            any_submit(), request=RequestId(number), prompt=tuple(TokenId(7) for _ in range(prompt))
+        )
         self.door.submit(ask, lambda heard: None)
         return RequestId(number)
 
@@ -51,7 +53,10 @@ class History:
 
     def scrape(self, report: LedgerReport | None = None) -> dict[tuple, float]:
         found = parse(Metrics(self.tally, model="m").scrape(report or LedgerReport((), (), 0)))
-        return {(name, tuple(v for k, v in labels if k != "model_name")): value for (name, labels), value in found.items()}
+        return {
+            (name, tuple(v for k, v in labels if k != "model_name")): value
+            for (name, labels), value in found.items()
+        }
 
 
 def test_a_history_of_requests():
@@ -74,13 +79,26 @@ def test_a_history_of_requests():
     with pytest.raises(Overloaded):
         h.begin(5, prompt=1)
     m = h.scrape()
-    assert m["vllm:prompt_tokens_total", ()] == 15  # the request that left before its first token was not computed
+    # the request that left before its first token was not computed
+    assert m["vllm:prompt_tokens_total", ()] == 15
     assert m["vllm:generation_tokens_total", ()] == 5
-    assert [m["vllm:request_success_total", (reason,)] for reason in ("length", "stop", "abort")] == [1, 1, 1]
-    assert m["baton:request_failures_total", ("worker_lost",)] == m["baton:request_failures_total", ("overloaded",)] == 1
+    assert [
+        m["vllm:request_success_total", (reason,)] for reason in ("length", "stop", "abort")
+    ] == [1, 1, 1]
+    assert (
+        m["baton:request_failures_total", ("worker_lost",)]
+        == m["baton:request_failures_total", ("overloaded",)]
+        == 1
+    )
     first, between = "vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds"
     assert (m[first + "_count", ()], m[first + "_sum", ()]) == (2, pytest.approx(0.33))
-    assert [m[first + "_bucket", (le,)] for le in ("0.02", "0.04", "0.25", "0.5", "+Inf")] == [0, 1, 1, 2, 2]
+    assert [m[first + "_bucket", (le,)] for le in ("0.02", "0.04", "0.25", "0.5", "+Inf")] == [
+        0,
+        1,
+        1,
+        2,
+        2,
+    ]
     assert (m[between + "_count", ()], m[between + "_sum", ()]) == (3, pytest.approx(0.24))
     assert [m[between + "_bucket", (le,)] for le in ("0.05", "0.075", "0.1")] == [0, 1, 3]
     assert m["vllm:request_time_per_output_token_seconds_sum", ()] == pytest.approx(0.08)
@@ -109,11 +127,23 @@ def test_what_workers_answer():
     )
     credits = {"d": Credits(4, Boot(3), {"full": 5}, {"full": 6}, 1, 2, free_rooms=3)}
     queue = QueueView(5, 1_250, {"slow": 2, "timeout": 1}, spent.view())
-    m = History().scrape(LedgerReport((decode,), ("lost",), 3, pairs=2, events={"new_epoch": 9}, credits=credits, queue=queue))
+    m = History().scrape(
+        LedgerReport(
+            (decode,), ("lost",), 3, pairs=2, events={"new_epoch": 9}, credits=credits, queue=queue
+        )
+    )
     who = ("decode", "d")  # labels come in the order of their names: role, worker
-    assert m["vllm:kv_cache_usage_perc", ("d",)] == 0.375, "what is cached and used by nobody is as good as free"
-    assert (m["vllm:prefix_cache_queries_total", ("d",)], m["vllm:prefix_cache_hits_total", ("d",)]) == (50, 30)
-    assert (m["baton:prefix_cache_evictions_total", who], m["baton:prefix_cache_pins", who]) == (6, 3)
+    assert m["vllm:kv_cache_usage_perc", ("d",)] == 0.375, (
+        "what is cached and used by nobody is as good as free"
+    )
+    assert (
+        m["vllm:prefix_cache_queries_total", ("d",)],
+        m["vllm:prefix_cache_hits_total", ("d",)],
+    ) == (50, 30)
+    assert (m["baton:prefix_cache_evictions_total", who], m["baton:prefix_cache_pins", who]) == (
+        6,
+        3,
+    )
     assert m["baton:prefix_cache_saved_bytes_total", who] == 4096
     assert m["baton:prefix_cache_borrowed_tokens_total", who] == 16
     assert m["baton:prefix_cache_borrowed_bytes_total", who] == 512
@@ -127,28 +157,43 @@ def test_what_workers_answer():
     assert m["baton:host_copies", who] == 3
     assert m["baton:epoch_failures_total", ("handoff_failed", *who)] == 2
     assert m["baton:events_total", ("doubt", *who)] == 3
-    assert [m[f"baton:{f}_total", who] for f in ("reads", "read_bytes", "reads_failed", "blocks_right", "blocks_wrong")] == [
-        *(11, 4096, 1, 90, 2)
+    assert [
+        m[f"baton:{f}_total", who]
+        for f in ("reads", "read_bytes", "reads_failed", "blocks_right", "blocks_wrong")
+    ] == [*(11, 4096, 1, 90, 2)]
+    phase = [
+        m["baton:phase_seconds_bucket", (le, "decode", "fetching", "d")]
+        for le in ("0.00025", "0.0005", "300.0", "+Inf")
     ]
-    phase = [m["baton:phase_seconds_bucket", (le, "decode", "fetching", "d")] for le in ("0.00025", "0.0005", "300.0", "+Inf")]
     assert phase == [2, 3, 3, 4]
     assert m["baton:phase_seconds_sum", ("decode", "fetching", "d")] == pytest.approx(400.000601)
     assert (m["baton:worker_up", who], m["baton:worker_up", ("", "lost")]) == (1, 0)
     assert (m["baton:open_requests", ()], m["baton:pairs", ()]) == (3, 2)
     assert m["baton:gateway_events_total", ("new_epoch",)] == 9
-    assert (m["baton:credit_free_pages", ("full", "d")], m["baton:credit_waiting", ("d",)]) == (5, 1)
+    assert (m["baton:credit_free_pages", ("full", "d")], m["baton:credit_waiting", ("d",)]) == (
+        5,
+        1,
+    )
     assert (m["baton:credit_running", ("d",)], m["baton:credit_free_rooms", ("d",)]) == (2, 3)
     assert (m["baton:queue_length", ()], m["baton:queue_oldest_seconds", ()]) == (5, 1.25)
-    assert (m["baton:queue_seconds_count", ()], m["baton:queue_seconds_sum", ()]) == (4, pytest.approx(400.000601))
+    assert (m["baton:queue_seconds_count", ()], m["baton:queue_seconds_sum", ()]) == (
+        4,
+        pytest.approx(400.000601),
+    )
     assert [m["baton:refusals_total", (reason,)] for reason in ("slow", "timeout")] == [2, 1]
 
 
 def test_a_room_waits_until_a_worker_holds_memory_for_it():
-    states = {"p": ["queued", "queued", "computing", "ending"], "d": ["queued", "fetching", "queued", "ending"]}
+    states = {
+        "p": ["queued", "queued", "computing", "ending"],
+        "d": ["queued", "fetching", "queued", "ending"],
+    }
     views = []
     for name, found in states.items():
         (room,) = view(name, clean=False).rooms
-        rooms = tuple(msgspec.structs.replace(room, room=str(i), state=s) for i, s in enumerate(found))
+        rooms = tuple(
+            msgspec.structs.replace(room, room=str(i), state=s) for i, s in enumerate(found)
+        )
         views.append(msgspec.structs.replace(view(name, clean=False), rooms=rooms))
     m = History().scrape(LedgerReport(tuple(views), (), 0))
     assert (m["vllm:num_requests_running", ()], m["vllm:num_requests_waiting", ()]) == (2, 1)
@@ -171,7 +216,11 @@ def test_every_metric_is_documented():
     from pathlib import Path
 
     text = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
-    decode = msgspec.structs.replace(view("d", clean=False), counters=Counters(spent={"running": Durations().view()}))
+    decode = msgspec.structs.replace(
+        view("d", clean=False), counters=Counters(spent={"running": Durations().view()})
+    )
     page = Metrics(RequestTally(), model="m").scrape(LedgerReport((decode,), (), 0)).decode()
-    names = {f.name for f in text_string_to_metric_families(page) if not f.name.startswith("process_")}
+    names = {
+        f.name for f in text_string_to_metric_families(page) if not f.name.startswith("process_")
+    }
     assert [n for n in sorted(names) if f"`{n}" not in text] == []

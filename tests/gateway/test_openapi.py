@@ -1,4 +1,5 @@
-"""The OpenAPI document, and whether the gateway keeps what it says: generated requests, right ones and wrong ones."""
+"""The OpenAPI document, and whether the gateway keeps what it says: generated requests, right ones
+and wrong ones."""
 
 import asyncio
 from collections import Counter
@@ -36,8 +37,11 @@ CHECKS = (
 MODES = list(schemathesis.GenerationMode)
 
 
-ASLEEP = tuple(check for check in CHECKS if check is not not_a_server_error)  # 503 is then the right answer
-CLEARED = LedgerReport((msgspec.structs.replace(view("unified", clean=True), cleared=("full",)),), (), 0)
+# 503 is then the right answer
+ASLEEP = tuple(check for check in CHECKS if check is not not_a_server_error)
+CLEARED = LedgerReport(
+    (msgspec.structs.replace(view("unified", clean=True), cleared=("full",)),), (), 0
+)
 
 
 class EndlessDoor(FakeDoor):
@@ -66,34 +70,44 @@ class Near:
 
     def ask(self, method: str, path: str, **arguments) -> httpx.Response:
         async def go() -> httpx.Response:
-            async with httpx.AsyncClient(transport=httpx.ASGITransport(self), base_url="http://gateway") as http:
+            async with httpx.AsyncClient(
+                transport=httpx.ASGITransport(self), base_url="http://gateway"
+            ) as http:
                 return await http.request(method, path, **arguments)
 
         return asyncio.run(go())
 
     def serves(self) -> bool:
         """Whether it is awake, and answers."""
-        good = self.ask("POST", "/v1/chat/completions", json={"messages": [{"role": "user", "content": "hi"}]})
+        good = self.ask(
+            "POST", "/v1/chat/completions", json={"messages": [{"role": "user", "content": "hi"}]}
+        )
         return self.ask("GET", "/ready").status_code == good.status_code == 200
 
 
 def mended(case):
-    """A case with the values that only this service knows: its model, OpenAI's roles, what fits into the context."""
+    """A case with the values that only this service knows: its model, OpenAI's roles, what fits
+    into the context."""
     if isinstance(case.body, dict):
         case.body.pop("model", None)
         case.body.pop("max_tokens", None)
         case.body.pop("max_completion_tokens", None)
         case.body |= {"n": 1}
         if "messages" in case.body:
-            case.body["messages"] = [m | {"role": "user", "content": "hi"} for m in case.body["messages"][:3]]
+            case.body["messages"] = [
+                m | {"role": "user", "content": "hi"} for m in case.body["messages"][:3]
+            ]
             case.body |= {"logprobs": True, "top_logprobs": 2}
         else:
             case.body |= {"prompt": "zz", "logprobs": 2}
     return case
 
 
-def check(app: Near, cases: int, *, checks=CHECKS, leave_out: frozenset[str] = frozenset()) -> Counter:
-    """So many generated requests against each endpoint with a body, and fewer against the others: how they ended."""
+def check(
+    app: Near, cases: int, *, checks=CHECKS, leave_out: frozenset[str] = frozenset()
+) -> Counter:
+    """So many generated requests against each endpoint with a body, and fewer against the others:
+    how they ended."""
     schema = schemathesis.openapi.from_asgi("/openapi.json", app)
     seen: Counter = Counter()
     for result in schema.get_all_operations():
@@ -101,7 +115,9 @@ def check(app: Near, cases: int, *, checks=CHECKS, leave_out: frozenset[str] = f
         if operation.label in leave_out:
             continue
         drawn = st.one_of([operation.as_strategy(generation_mode=mode) for mode in MODES])
-        drawn |= operation.as_strategy(generation_mode=schemathesis.GenerationMode.POSITIVE).map(mended)
+        drawn |= operation.as_strategy(generation_mode=schemathesis.GenerationMode.POSITIVE).map(
+            mended
+        )
         body = operation.label.startswith("POST /v1/")
 
         @seed(4)
@@ -122,13 +138,21 @@ def check(app: Near, cases: int, *, checks=CHECKS, leave_out: frozenset[str] = f
 
 
 def check_awake_and_asleep(cases: int) -> None:
-    """All endpoints, those that change what the service does too; afterwards it is awake and serves."""
+    """All endpoints, those that change what the service does too; afterwards it is awake and
+    serves."""
     app = Near(make_app(door()))
     seen = check(app, cases)
     assert len({label for label, _ in seen}) == len(OPERATIONS)
     for operation in ("POST /v1/chat/completions", "POST /v1/completions"):
-        assert {status for label, status in seen if label == operation} >= {200, 400}, "right ones and wrong ones"
-    for operation in ("POST /sleep", "POST /wake_up", "POST /reset_prefix_cache", "GET /debug/ledger"):
+        assert {status for label, status in seen if label == operation} >= {200, 400}, (
+            "right ones and wrong ones"
+        )
+    for operation in (
+        "POST /sleep",
+        "POST /wake_up",
+        "POST /reset_prefix_cache",
+        "GET /debug/ledger",
+    ):
         assert seen[operation, 200], "not only refused"
     app.ask("POST", "/wake_up")
     assert app.serves()
@@ -155,7 +179,10 @@ def test_strangers_are_answered_as_documented():
     """Without a key, or, where there is none, from another machine."""
     with_key = Near(make_app(door(), api_keys=("k",)))
     seen = check(with_key, 4) + check(make_app(door()), 4)
-    assert {status for label, status in seen if label in ("POST /sleep", "POST /wake_up")} >= {401, 403}
+    assert {status for label, status in seen if label in ("POST /sleep", "POST /wake_up")} >= {
+        401,
+        403,
+    }
     assert seen["GET /health", 401] == 0
     assert with_key.ask("GET", "/is_sleeping").json() == {"is_sleeping": False}
 
@@ -165,7 +192,15 @@ def test_the_document_is_served_and_whole():
     found = answer.json()
     assert found == document(OPERATIONS)
     assert found["openapi"] == "3.1.0"
-    named = {"ChatBody", "CompletionBody", "ChatAnswer", "CompletionAnswer", "FaultBody", "Books", "ModelList"}
+    named = {
+        "ChatBody",
+        "CompletionBody",
+        "ChatAnswer",
+        "CompletionAnswer",
+        "FaultBody",
+        "Books",
+        "ModelList",
+    }
     assert named <= found["components"]["schemas"].keys()
     references = {part.split('"')[0] for part in answer.text.split('"#/components/schemas/')[1:]}
     assert references <= found["components"]["schemas"].keys(), "a reference leads nowhere"

@@ -1,4 +1,5 @@
-"""Past the coroutine: when a part of an answer goes straight to its connection, and when it must not."""
+"""Past the coroutine: when a part of an answer goes straight to its connection, and when it must
+not."""
 
 import asyncio
 import json
@@ -67,7 +68,9 @@ class Rig:
         self.pipe, self.written = Pipe(), []
 
     def say(self, letter: str) -> None:
-        self.exchange.emit(self.stream, Emit(RequestId(1), TokenIndex(self.stream.count), (drawn(ids(letter)[0]),)))
+        self.exchange.emit(
+            self.stream, Emit(RequestId(1), TokenIndex(self.stream.count), (drawn(ids(letter)[0]),))
+        )
 
     async def write(self) -> None:
         while not self.exchange.ended:
@@ -150,7 +153,9 @@ def test_streams_over_a_real_connection_have_one_and_whole_answers_have_none(mon
         door.script = [ids("o")]
         async with served(door) as (url, *_), client(url) as http:
             for asked, stream in enumerate((True, False), 1):
-                asking = asyncio.ensure_future(http.completions.create(model="tiny", prompt="a", stream=stream))
+                asking = asyncio.ensure_future(
+                    http.completions.create(model="tiny", prompt="a", stream=stream)
+                )
                 await until(lambda asked=asked: len(door.submitted) == asked)
                 answer = await asking if stream else None  # its head has been sent
                 door.say(door.submitted[-1].request, ids("k"))
@@ -171,7 +176,10 @@ def test_a_client_that_breaks_off_with_a_second_request_on_the_connection_harms_
         door.script = [ids("a")]
         async with served(door) as (url, *_):
             body = json.dumps({"prompt": "a", "stream": True}).encode()
-            asked = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+            asked = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (
+                len(body),
+                body,
+            )
             with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as broken:
                 broken.sendall(asked + asked)
                 broken.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -179,7 +187,8 @@ def test_a_client_that_breaks_off_with_a_second_request_on_the_connection_harms_
                 await asyncio.sleep(0.02)  # the head has been sent
 
             def say():
-                door.say(door.submitted[0].request, ids("b"))  # whoever speaks hears nothing of what is wrong there
+                # whoever speaks hears nothing of what is wrong there
+                door.say(door.submitted[0].request, ids("b"))
                 return door.cancelled
 
             await until(say)

@@ -12,7 +12,8 @@ from baton.gateway.schema import ChatMessage
 
 @pytest.mark.parametrize("inline_chars", [0, 1000])
 def test_a_text_with_a_token_beyond_the_models_vocabulary_is_refused(inline_chars: int) -> None:
-    """It would be looked up beyond the model's embeddings, in a step that is also that of others."""
+    """It would be looked up beyond the model's embeddings, in a step that is also that of
+    others."""
     tokenizer = make_tokenizer()
     prompter = Prompter(tokenizer, inline_chars=inline_chars, max_prompts=1)
     known = asyncio.run(prompter.completion("zz"))[0]
@@ -21,6 +22,8 @@ def test_a_text_with_a_token_beyond_the_models_vocabulary_is_refused(inline_char
         (prompter.completion("zz"), "prompt"),
         (prompter.chat([ChatMessage(role="user", content="zz")]), "messages"),
     ):
-        with pytest.raises(HttpFault, match=f"{param} holds token id .*; this model's vocabulary ends at") as found:
+        with pytest.raises(
+            HttpFault, match=f"{param} holds token id .*; this model's vocabulary ends at"
+        ) as found:
             asyncio.run(asked)
         assert found.value.status == 400

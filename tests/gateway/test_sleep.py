@@ -18,7 +18,9 @@ FAR = ("10.0.0.7", 5)
 
 
 def report(*cleared: tuple[str, ...], missing: tuple[str, ...] = ()) -> LedgerReport:
-    views = tuple(msgspec.structs.replace(view(f"w{i}", clean=True), cleared=c) for i, c in enumerate(cleared))
+    views = tuple(
+        msgspec.structs.replace(view(f"w{i}", clean=True), cleared=c) for i, c in enumerate(cleared)
+    )
     return LedgerReport(views, missing, 0)
 
 
@@ -37,7 +39,10 @@ def converse(found: FakeDoor, *steps: tuple[str, str]) -> list[httpx.Response]:
     async def go() -> list[httpx.Response]:
         transport = httpx.ASGITransport(make_app(found), client=("127.0.0.1", 5))
         async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
-            return [await http.request(m, p, json=CHAT if p.startswith("/v1") else None) for m, p in steps]
+            return [
+                await http.request(m, p, json=CHAT if p.startswith("/v1") else None)
+                for m, p in steps
+            ]
 
     return asyncio.run(go())
 
@@ -73,7 +78,9 @@ def test_who_cannot_sleep_stays_awake(monkeypatch):
     monkeypatch.setattr("baton.gateway.sleep.CLEAR_S", 0.1)
     found = door()
     found.cleared = [report((), ("full",))]
-    slept, sleeping, served = converse(found, ("POST", "/sleep"), ("GET", "/is_sleeping"), ("POST", "/v1/chat/completions"))
+    slept, sleeping, served = converse(
+        found, ("POST", "/sleep"), ("GET", "/is_sleeping"), ("POST", "/v1/chat/completions")
+    )
     assert (slept.status_code, slept.json()["error"]["code"]) == (503, "not_asleep")
     assert "w0" in slept.json()["error"]["message"]
     assert sleeping.json() == {"is_sleeping": False}
@@ -88,7 +95,9 @@ def test_open_requests_end_first(mode):
     async def go() -> tuple[httpx.Response, httpx.Response]:
         transport = httpx.ASGITransport(make_app(found), client=("127.0.0.1", 5))
         async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
-            asked = asyncio.ensure_future(http.post("/v1/chat/completions", json=CHAT | {"stream": True}))
+            asked = asyncio.ensure_future(
+                http.post("/v1/chat/completions", json=CHAT | {"stream": True})
+            )
             while not found.submitted:
                 await asyncio.sleep(0)
             sleeping = asyncio.ensure_future(http.post(f"/sleep?mode={mode}"))
@@ -112,14 +121,20 @@ def test_operators_are_local_or_hold_a_key(path):
     assert request(door(), "POST", path, client=FAR).status_code == 403
     keys, header = {"api_keys": ("k",)}, {"authorization": "Bearer k"}
     assert request(door(), "POST", path, settings=keys).status_code == 401
-    assert request(door(), "POST", path, client=FAR, settings=keys, headers=header).status_code == 200
+    assert (
+        request(door(), "POST", path, client=FAR, settings=keys, headers=header).status_code == 200
+    )
 
 
 def test_prefix_caches_are_emptied_and_who_did_not_say_so_is_named():
     fake = door()
     fake.report = LedgerReport((view("p", clean=False), view("d", clean=True)), (), 0)
     answer = request(fake, "POST", "/reset_prefix_cache")
-    assert (answer.status_code, answer.json(), fake.resets) == (200, {"success": True, "workers": ["p", "d"]}, 1)
+    assert (answer.status_code, answer.json(), fake.resets) == (
+        200,
+        {"success": True, "workers": ["p", "d"]},
+        1,
+    )
     answer = request(fake, "POST", "/reset_prefix_cache?worker=d")
     assert answer.json() == {"success": True, "workers": ["d"]}
     answer = request(fake, "POST", "/reset_prefix_cache?worker=x")

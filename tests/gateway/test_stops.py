@@ -1,4 +1,5 @@
-"""The text let through never depends on how it was cut, and nothing of a stop string is ever shown."""
+"""The text let through never depends on how it was cut, and nothing of a stop string is ever
+shown."""
 
 from itertools import pairwise
 

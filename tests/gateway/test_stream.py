@@ -1,4 +1,5 @@
-"""What a choice says never depends on how many tokens came at once, nor on whether anybody wants their scores."""
+"""What a choice says never depends on how many tokens came at once, nor on whether anybody wants
+their scores."""
 
 import functools
 from itertools import pairwise
@@ -25,8 +26,17 @@ def tokenizer():
     return make_tokenizer()
 
 
-def said(tokens: list[int], cuts: list[int], *, stops: list[str], min_tokens: int, scored: bool, short: bool = False) -> Said:
-    """All text, the count and the ending of a choice whose tokens come in these lots. short: by `next_text` where it can be."""
+def said(
+    tokens: list[int],
+    cuts: list[int],
+    *,
+    stops: list[str],
+    min_tokens: int,
+    scored: bool,
+    short: bool = False,
+) -> Said:
+    """All text, the count and the ending of a choice whose tokens come in these lots. short: by
+    `next_text` where it can be."""
     stream = TextStream(
         index=0,
         choice=0,
@@ -49,9 +59,16 @@ def said(tokens: list[int], cuts: list[int], *, stops: list[str], min_tokens: in
     return text + stream.finish(FinishReason.LENGTH).text, stream.count, stream.ending
 
 
-@given(tokens_of, st.lists(st.text(alphabet="abé", min_size=1, max_size=3), max_size=2), st.integers(0, 4), st.data())
+@given(
+    tokens_of,
+    st.lists(st.text(alphabet="abé", min_size=1, max_size=3), max_size=2),
+    st.integers(0, 4),
+    st.data(),
+)
 @settings(max_examples=300, deadline=None)
-def test_lots_and_scores_change_nothing(tokens: list[int], stops: list[str], min_tokens: int, data: st.DataObject) -> None:
+def test_lots_and_scores_change_nothing(
+    tokens: list[int], stops: list[str], min_tokens: int, data: st.DataObject
+) -> None:
     n = len(tokens)
     some = sorted({0, n, *data.draw(st.lists(st.integers(0, n), max_size=4))})
     same = {"stops": stops, "min_tokens": min_tokens}

@@ -36,7 +36,9 @@ def test_an_openai_client_reads_a_stream_as_it_is_said():
     async def scenario():
         door = FakeDoor()
         async with served(door) as (url, *_), client(url) as http:
-            opening = asyncio.ensure_future(chat(http, stream=True, stream_options={"include_usage": True}))
+            opening = asyncio.ensure_future(
+                chat(http, stream=True, stream_options={"include_usage": True})
+            )
             await until(lambda: door.submitted)
             request = door.submitted[0].request
             door.say(request, ids("he"))
@@ -129,7 +131,9 @@ def test_a_client_that_does_not_read_is_cancelled_and_others_go_on():
             reader, writer = await asyncio.open_connection(host, int(port), limit=1024)
             writer.transport.pause_reading()
             body = json.dumps({"prompt": "a", "stream": True, "logprobs": 20}).encode()
-            head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+            head = (
+                f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+            )
             writer.write(head.encode() + body)
             await until(lambda: door.submitted)
             slow = door.submitted[0].request
@@ -166,14 +170,18 @@ def test_a_client_that_pauses_again_and_again_gets_all_of_it_in_order():
             socket.connect(("127.0.0.1", int(url.rpartition(":")[2])))
             reader, writer = await asyncio.open_connection(sock=socket, limit=1024)
             body = json.dumps({"prompt": "a", "stream": True}).encode()
-            head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
+            head = (
+                f"POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: "
+                f"close\r\ncontent-length: {len(body)}\r\n\r\n"
+            )
             writer.write(head.encode() + body)
             await until(lambda: door.submitted)
 
             async def speak() -> None:
                 for event in range(many):
                     door.say(door.submitted[0].request, ids(f"{event:05} "))
-                    if event % 5 == 0:  # sometimes several between two looks of the loop at the socket
+                    # sometimes several between two looks of the loop at the socket
+                    if event % 5 == 0:
                         await asyncio.sleep(0)
                 door.finish(door.submitted[0].request)
 
@@ -210,7 +218,9 @@ def test_a_connection_serves_stream_after_stream():
         door, ends = FakeDoor(), set()
         async with served(door) as (url, *_), httpx.AsyncClient() as http:
             for turn in range(3):
-                asking = asyncio.ensure_future(http.post(url + "/v1/completions", json={"prompt": "a", "stream": True}))
+                asking = asyncio.ensure_future(
+                    http.post(url + "/v1/completions", json={"prompt": "a", "stream": True})
+                )
                 await until(lambda turn=turn: len(door.submitted) > turn)
                 for letter in "abc":
                     door.say(door.submitted[turn].request, ids(letter))
@@ -266,7 +276,10 @@ def test_hurried_open_requests_end_at_once_and_those_that_nobody_reads_are_cut()
     async def scenario():
         door, hurry = FakeDoor(), asyncio.Event()
         door.script = [ids("a")]
-        async with served(door, grace_s=10_000, hurry=hurry, send_buffer=4096) as (url, _, stop, serving), client(url) as http:
+        async with (
+            served(door, grace_s=10_000, hurry=hurry, send_buffer=4096) as (url, _, stop, serving),
+            client(url) as http,
+        ):
             stream = await chat(http, stream=True)
             deaf = _deaf_client(url)
             await until(lambda: len(door.submitted) == 2)
@@ -293,7 +306,10 @@ def _deaf_client(url: str) -> sockets.socket:
     deaf.setsockopt(sockets.SOL_SOCKET, sockets.SO_RCVBUF, 4096)
     deaf.connect((host, int(port)))
     body = json.dumps({"model": "tiny", "messages": HI, "stream": True})
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+    head = (
+        f"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Type: "
+        f"application/json\r\nContent-Length: {len(body)}"
+    )
     deaf.sendall(f"{head}\r\n\r\n{body}".encode())
     return deaf
 
@@ -335,10 +351,14 @@ def test_an_address_in_use_is_the_operators_error():
 
 @pytest.mark.slow  # it waits
 def test_a_connection_that_was_idle_for_some_seconds_is_still_there():
-    """A client may use one again at any moment: what the server closes meanwhile is a request lost."""
+    """A client may use one again at any moment: what the server closes meanwhile is a request
+    lost."""
 
     async def scenario():
-        async with served(FakeDoor()) as (url, *_), httpx.AsyncClient(limits=httpx.Limits(keepalive_expiry=60)) as http:
+        async with (
+            served(FakeDoor()) as (url, *_),
+            httpx.AsyncClient(limits=httpx.Limits(keepalive_expiry=60)) as http,
+        ):
             first = await http.get(url + "/version")
             await asyncio.sleep(7)
             second = await http.get(url + "/version")

@@ -18,7 +18,10 @@ HI = [{"role": "user", "content": "hi"}]
         ("{% generation %}{{ messages[0].content }}{% endgeneration %}", "hi"),
         ("{{ strftime_now('%d %b %Y') }}", "02 Jan 2025"),
         ("{{ bos_token }}{{ eos_token is defined }}", "<s>False"),
-        ("{% if tools %}t{% endif %}{% set ns = namespace(a=1) %}{% set ns.a = 2 %}{{ ns.a }}", "2"),
+        (
+            "{% if tools %}t{% endif %}{% set ns = namespace(a=1) %}{% set ns.a = 2 %}{{ ns.a }}",
+            "2",
+        ),
     ],
 )
 def test_renders_as_hugging_face_does(source, shown):
@@ -60,11 +63,18 @@ def test_equal_to_transformers():
     source = (
         "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}\n"
         "    {{- '<|im_start|>system\\nYou are é<|im_end|>\\n' }}\n{% endif %}\n"
-        "{{'<|im_start|>' + message['role'] + '\\n' + message['content'] | trim + '<|im_end|>' + '\\n'}}\n"
+        "{{'<|im_start|>' + message['role'] + '\\n' + message['content'] | trim + "
+        "'<|im_end|>' + '\\n'}}\n"
         "{%- if loop.last %}{{ messages | tojson(indent=2) }}{% continue %}{% endif %}\n"
         "  {% generation %} x {% endgeneration %}\n{% endfor %}\n"
         "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}\n\n"
     )
-    chat = [{"role": "user", "content": " <a> "}, {"role": "assistant", "content": "é\n"}, {"role": "user", "content": ""}]
-    (theirs,), _ = render_jinja_template([chat], chat_template=source, add_generation_prompt=True, bos_token="<s>")
+    chat = [
+        {"role": "user", "content": " <a> "},
+        {"role": "assistant", "content": "é\n"},
+        {"role": "user", "content": ""},
+    ]
+    (theirs,), _ = render_jinja_template(
+        [chat], chat_template=source, add_generation_prompt=True, bos_token="<s>"
+    )
     assert ChatTemplate(source, {"bos_token": "<s>"}).render(chat) == theirs

@@ -32,8 +32,11 @@ def test_end_tokens_are_what_generation_config_states_and_the_tokenizers_own(che
 
 
 def test_an_end_token_that_the_model_cannot_draw_ends_nothing(checkpoint):
-    """Barred from being drawn before `min_tokens` it would be looked for in logits that end before it."""
-    (checkpoint / "generation_config.json").write_text(json.dumps({"eos_token_id": [9, 299, 300, -1, 128_009]}))
+    """Barred from being drawn before `min_tokens` it would be looked for in logits that end before
+    it."""
+    (checkpoint / "generation_config.json").write_text(
+        json.dumps({"eos_token_id": [9, 299, 300, -1, 128_009]})
+    )
     assert set(Tokenizer.load(checkpoint).eos_ids) == {9, 299, END}
 
 
@@ -43,7 +46,12 @@ def test_the_models_vocabulary_counts_not_the_tokenizers(checkpoint):
 
 def test_truncation_of_the_file_is_switched_off(checkpoint):
     file = json.loads((checkpoint / "tokenizer.json").read_text())
-    file["truncation"] = {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}
+    file["truncation"] = {
+        "direction": "Right",
+        "max_length": 3,
+        "strategy": "LongestFirst",
+        "stride": 0,
+    }
     (checkpoint / "tokenizer.json").write_text(json.dumps(file))
     assert len(Tokenizer.load(checkpoint).encode("z" * 50)) == 51
 

@@ -18,7 +18,11 @@ class Rig:
     def __init__(self) -> None:
         numbers = count(1)
         self.submitted, self.hear, self.pauses = [], None, []
-        self.warm_up = WarmUp(submit=self.submit, next_request=lambda: RequestId(next(numbers)), later=self.pauses.append)
+        self.warm_up = WarmUp(
+            submit=self.submit,
+            next_request=lambda: RequestId(next(numbers)),
+            later=self.pauses.append,
+        )
 
     def submit(self, submit, hear) -> None:
         self.submitted.append(submit)
@@ -31,7 +35,11 @@ class Rig:
         """The one request that is open ends."""
         (s,) = self.submitted
         self.submitted = []
-        self.hear(Fail(s.request, FailCode.HANDOFF_FAILED, "torn") if fail else Finish(s.request, FinishReason.LENGTH))
+        self.hear(
+            Fail(s.request, FailCode.HANDOFF_FAILED, "torn")
+            if fail
+            else Finish(s.request, FinishReason.LENGTH)
+        )
 
     def warm(self, *pairs) -> list:
         """Which pairs are tried, until nothing is asked any more."""
@@ -64,7 +72,8 @@ def test_ready_only_after_every_request_has_ended_well(rig):
 
 
 def test_every_pair_is_tried_by_itself_one_request_at_a_time(rig):
-    """`answer` fails where two are open: with pools that hold one request they would wait for each other."""
+    """`answer` fails where two are open: with pools that hold one request they would wait for each
+    other."""
     pairs = [(Boot(p), Boot(d)) for p in (1, 2) for d in (3, 4)]
     tried = rig.warm(*pairs)
     assert sorted({*tried}) == pairs

@@ -1,19 +1,22 @@
-"""The agreement inside a worker: the real `Leader` and two real `RankCore`s, with plans and reports under way.
+"""The agreement inside a worker: the real `Leader` and two real `RankCore`s, with plans and reports
+under way.
 
     leader ──plans, in order──▶ rank 0, rank 1      each queue has its own lag
     leader ◀──report── rank 0, rank 1               at any time, of all that has changed by then
 
-Prefill's part is a script: the offers of each room come once, at any time. Each rank reads its half of a room's only block.
-Faults come out of one budget: a read fails or ends unknown, the gateway aborts a room, a rank does nothing where it was
-given a plan, a rank crashes. The end is a worker that holds nothing, or one that has died as it must.
+Prefill's part is a script: the offers of each room come once, at any time. Each rank reads its half
+of a room's only block. Faults come out of one budget: a read fails or ends unknown, the gateway
+aborts a room, a rank does nothing where it was given a plan, a rank crashes. The end is a worker
+that holds nothing, or one that has died as it must.
 
-A report arrives when it is made. Nothing is lost by that: what a rank does while its report is under way it does by older
-plans, whatever the leader hears, so it may as well do it later; and a rank that works on a page is seen with the leader as
-it is then in both orders.
+A report arrives when it is made. Nothing is lost by that: what a rank does while its report is
+under way it does by older plans, whatever the leader hears, so it may as well do it later; and a
+rank that works on a page is seen with the leader as it is then in both orders.
 
-One worker is enough. Nothing that the leader or a rank of a worker decides by agreement looks at another worker's ranks,
-so the states of two workers are the pairs of states of one, and an invariant of each holds in all pairs. What workers do to
-each other through memory is the hold-and-wait model's.
+One worker is enough. Nothing that the leader or a rank of a worker decides by agreement looks at
+another worker's ranks, so the states of two workers are the pairs of states of one, and an
+invariant of each holds in all pairs. What workers do to each other through memory is the
+hold-and-wait model's.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -36,7 +39,16 @@ from baton.core.scheduler.leader import Leader
 from baton.core.scheduler.pairs import Pairing
 from baton.core.scheduler.worker import Worker
 from baton.core.statistics import RankTally
-from baton.core.work import Batch, BatchDone, Connected, Handle, ReadEnded, ReadOutcome, Released, RowDone
+from baton.core.work import (
+    Batch,
+    BatchDone,
+    Connected,
+    Handle,
+    ReadEnded,
+    ReadOutcome,
+    Released,
+    RowDone,
+)
 
 from .explore import Step, System
 from .objects import COUNTED, Digest, Objects
@@ -48,7 +60,8 @@ CRASHED = -1
 
 
 class State(NamedTuple):
-    """Numbers of the leader, the ranks and what is under way; which rooms' offers are still to come."""
+    """Numbers of the leader, the ranks and what is under way; which rooms' offers are still to
+    come."""
 
     leader: int
     ranks: tuple[int, int]
@@ -78,7 +91,10 @@ class RankNode:
             match effect:
                 case Read():
                     of = self.core.fetches._reads[effect.handle].key
-                    self.reads[effect.handle] = of, tuple(Page(int(p)) for p in self.core.pages[of][KV])
+                    self.reads[effect.handle] = (
+                        of,
+                        tuple(Page(int(p)) for p in self.core.pages[of][KV]),
+                    )
                 case Compute():
                     self.batch = effect.batch
                 case Connect():
@@ -111,7 +127,10 @@ class RankNode:
     def computes(self) -> None:
         """The batch ends; rank 0 samples."""
         assert self.batch is not None
-        rows = tuple(RowDone(row.key, drawn(7) if self.core.rank == 0 else None, {}) for row in self.batch.rows)
+        rows = tuple(
+            RowDone(row.key, drawn(7) if self.core.rank == 0 else None, {})
+            for row in self.batch.rows
+        )
         done, self.batch = BatchDone(self.batch.seq, rows), None
         self.perform(self.core.step(done, T0))
 
@@ -147,19 +166,30 @@ class AgreementModel(System[State]):
     def start(self) -> State:
         leader, nodes = self._paired()
         for n in range(1, len(self.keys) + 1):
-            leader.step(MessageReceived(GATEWAY, ticket(n, prefill=PREFILL, decode=DECODE, length=1, max_tokens=2)), NOW)
+            leader.step(
+                MessageReceived(
+                    GATEWAY, ticket(n, prefill=PREFILL, decode=DECODE, length=1, max_tokens=2)
+                ),
+                NOW,
+            )
         ranks = self.ranks.number(nodes[0]), self.ranks.number(nodes[1])
         offers = tuple(range(len(self.keys)))
         return State(self.leaders.number(leader), ranks, ((), ()), offers, self.faults)
 
     def _paired(self) -> tuple[Leader, list[RankNode]]:
         agreement, worker, make_rank = self.kinds
-        ours, theirs = _worker("decode", DECODE, tp=2, pages=self.pages), _worker("prefill", PREFILL, tp=1, pages=8)
+        ours, theirs = (
+            _worker("decode", DECODE, tp=2, pages=self.pages),
+            _worker("prefill", PREFILL, tp=1, pages=8),
+        )
         leader = Leader(ours, settings(), {KV: self.pages})
         leader.worker.__class__ = worker
         leader.worker.agreement = agreement(len(RANKS))
         placements = [ours.placement(r) for r in RANKS]
-        cores = [make_rank(rank=Rank(r), boot=ours.ranks[r].boot, placements=placements, seal=False) for r in RANKS]
+        cores = [
+            make_rank(rank=Rank(r), boot=ours.ranks[r].boot, placements=placements, seal=False)
+            for r in RANKS
+        ]
         nodes = [RankNode(core) for core in cores]
         leader.step(GatewayConnected(GATEWAY), NOW)
         effects = leader.step(MessageReceived(GATEWAY, Introduce(PREFILL, "", theirs)), NOW)
@@ -184,7 +214,10 @@ class AgreementModel(System[State]):
             yield Step(("the worker ends with its rank",), DEAD)
         for room in state.offers:
             rest = state._replace(offers=tuple(r for r in state.offers if r != room))
-            yield Step(("the offers of room", room + 1, "come"), self._leader(rest, ("offers", room), self._offers(room)))
+            yield Step(
+                ("the offers of room", room + 1, "come"),
+                self._leader(rest, ("offers", room), self._offers(room)),
+            )
         for rank in RANKS:
             yield from self._rank_steps(state, rank)
         if state.faults:
@@ -215,9 +248,13 @@ class AgreementModel(System[State]):
         return Step(("rank", rank, "applies", _Short(plan)), after)
 
     def _ends(self, state: State, rank: int, handle: Handle, outcome: ReadOutcome) -> Step[State]:
-        after = self._rank(state, rank, ("ends", handle, outcome), lambda n: n.ends(handle, outcome))
+        after = self._rank(
+            state, rank, ("ends", handle, outcome), lambda n: n.ends(handle, outcome)
+        )
         of, _ = self.ranks[state.ranks[rank]].reads[handle]
-        return Step(("rank", rank, "ends its read for room", int(of.room, 16), outcome.value), after)
+        return Step(
+            ("rank", rank, "ends its read for room", int(of.room, 16), outcome.value), after
+        )
 
     def _releases(self, state: State, rank: int, handle: Handle) -> Step[State]:
         after = self._rank(state, rank, ("releases", handle), lambda node: node.releases(handle))
@@ -227,11 +264,15 @@ class AgreementModel(System[State]):
         def take(node: RankNode) -> int:
             report = report_of(node.core)
             assert report is not None
-            return self.reports.number(msgspec.structs.replace(report, reads=0, counted=RankTally()))
+            return self.reports.number(
+                msgspec.structs.replace(report, reads=0, counted=RankTally())
+            )
 
         number, said = self.ranks.act(state.ranks[rank], ("report",), take)
         told, report = state._replace(ranks=_swap(state.ranks, rank, number)), self.reports[said]
-        after = self._leader(told, ("hears", said), lambda leader: leader.step(RankReported(report), NOW))
+        after = self._leader(
+            told, ("hears", said), lambda leader: leader.step(RankReported(report), NOW)
+        )
         if after.leader != CRASHED and 0 < state.astray[rank] <= report.applied:
             after = after._replace(broken=f"rank {rank} has diverged, and its report was believed")
         return Step(("rank", rank, "reports", _Short(report)), after)
@@ -241,7 +282,9 @@ class AgreementModel(System[State]):
         for rank in RANKS:
             if state.ranks[rank] == CRASHED:
                 continue
-            yield Step(("rank", rank, "crashes"), state._replace(ranks=_swap(state.ranks, rank, CRASHED)))
+            yield Step(
+                ("rank", rank, "crashes"), state._replace(ranks=_swap(state.ranks, rank, CRASHED))
+            )
             for handle in self.ranks[state.ranks[rank]].reads:
                 yield self._ends(state, rank, handle, ReadOutcome.FAILED)
                 yield self._ends(state, rank, handle, ReadOutcome.UNKNOWN)
@@ -249,14 +292,20 @@ class AgreementModel(System[State]):
                 yield self._diverges(state, rank)
 
     def _aborts(self, state: State, of: Key) -> Step[State]:
-        after = self._leader(state, ("abort", of), lambda leader: leader.step(MessageReceived(GATEWAY, Abort(of, "")), NOW))
+        after = self._leader(
+            state,
+            ("abort", of),
+            lambda leader: leader.step(MessageReceived(GATEWAY, Abort(of, "")), NOW),
+        )
         return Step(("room", int(of.room, 16), "is aborted"), after)
 
     def _diverges(self, state: State, rank: int) -> Step[State]:
         number, *rest = state.plans[rank]
         plan = self.plans[number]
         seq = state.astray[rank] or plan.seq
-        skipped = state._replace(plans=_swap(state.plans, rank, tuple(rest)), astray=_swap(state.astray, rank, seq))
+        skipped = state._replace(
+            plans=_swap(state.plans, rank, tuple(rest)), astray=_swap(state.astray, rank, seq)
+        )
         after = self._rank(skipped, rank, ("diverge", number), lambda node: node.diverge(plan))
         return Step(("rank", rank, "does nothing for", _Short(plan)), after)
 
@@ -264,7 +313,10 @@ class AgreementModel(System[State]):
 
     def _offers(self, room: int) -> Callable[[Leader], Sequence[Effect]]:
         runs = {KV: BlockRun(BlockIndex(0), BlockIndex(1), (Page(room),))}
-        first, last = Offer(self.keys[room], 0, {}, (), None), Offer(self.keys[room], 1, runs, (), Record(1, drawn(5), None))
+        first, last = (
+            Offer(self.keys[room], 0, {}, (), None),
+            Offer(self.keys[room], 1, runs, (), Record(1, drawn(5), None)),
+        )
 
         def come(leader: Leader) -> Sequence[Effect]:
             said = (MessageReceived(PREFILL, first), MessageReceived(PREFILL, last))
@@ -272,7 +324,9 @@ class AgreementModel(System[State]):
 
         return come
 
-    def _rank(self, state: State, rank: int, what: tuple[object, ...], do: Callable[[RankNode], None]) -> State:
+    def _rank(
+        self, state: State, rank: int, what: tuple[object, ...], do: Callable[[RankNode], None]
+    ) -> State:
         def run(node: RankNode) -> str:
             try:
                 do(node)
@@ -283,10 +337,13 @@ class AgreementModel(System[State]):
         number, error = self.ranks.act(state.ranks[rank], what, run)
         if error and not state.astray[rank]:
             return state._replace(broken=f"rank {rank}: {error}")
-        number = CRASHED if error else number  # it left the others earlier, and ends at a plan that it cannot follow
+        # it left the others earlier, and ends at a plan that it cannot follow
+        number = CRASHED if error else number
         return state._replace(ranks=_swap(state.ranks, rank, number))
 
-    def _leader(self, state: State, what: tuple[object, ...], do: Callable[[Leader], Sequence[Effect]]) -> State:
+    def _leader(
+        self, state: State, what: tuple[object, ...], do: Callable[[Leader], Sequence[Effect]]
+    ) -> State:
         def run(leader: Leader) -> tuple[tuple[int, ...], str]:
             try:
                 effects = do(leader)
@@ -299,14 +356,19 @@ class AgreementModel(System[State]):
         if "diverged" in bug and any(state.astray):
             return DEAD
         queues = tuple((*queue, *plans) for queue in state.plans)
-        broken = bug or next((why for p in plans if (why := self._early_commit(self.plans[p], state))), "")
+        broken = bug or next(
+            (why for p in plans if (why := self._early_commit(self.plans[p], state))), ""
+        )
         return state._replace(leader=number, plans=(queues[0], queues[1]), broken=broken)
 
     def _early_commit(self, plan: StepPlan, state: State) -> str:
         for of in plan.commit:
             for rank, number in enumerate(state.ranks):
                 if number != CRASHED and of not in self.ranks[number].landed:
-                    return f"room {int(of.room, 16)} is committed, and nothing of it has arrived on rank {rank}"
+                    return (
+                        f"room {int(of.room, 16)} is committed, and nothing of it has "
+                        f"arrived on rank {rank}"
+                    )
         return ""
 
     # ---- what is asked of it --------------------------------------------------------------------
@@ -319,7 +381,10 @@ class AgreementModel(System[State]):
         for rank, number in enumerate(state.ranks):
             for of, page in self.ranks[number].touched() if number != CRASHED else ():
                 if pool.owner(page) != of:
-                    return f"rank {rank} works for room {int(of.room, 16)} on page {page}, whose owner is {pool.owner(page)}"
+                    return (
+                        f"rank {rank} works for room {int(of.room, 16)} on page {page}, "
+                        f"whose owner is {pool.owner(page)}"
+                    )
         return ""
 
     def done(self, state: State) -> bool:
@@ -342,22 +407,37 @@ class _Short:
         self.value = value
 
     def __str__(self) -> str:
-        fields = {f: v for f in self.value.__struct_fields__ if (v := getattr(self.value, f)) not in ((), None, 0)}
+        fields = {
+            f: v
+            for f in self.value.__struct_fields__
+            if (v := getattr(self.value, f)) not in ((), None, 0)
+        }
         names = {f: [_name(i) for i in v] for f, v in fields.items() if isinstance(v, tuple)}
         number = getattr(self.value, "seq", None)
-        head = f"plan {number}" if number is not None else f"plan {fields.get('applied', 0)} applied"
+        head = (
+            f"plan {number}" if number is not None else f"plan {fields.get('applied', 0)} applied"
+        )
         return " ".join([head, *(f"{f}={', '.join(n)}" for f, n in names.items())])
 
 
 def _name(item: Any) -> str:
     vote = getattr(item, "vote", None)
     of = item if isinstance(item, Key) else getattr(item, "key", None)
-    return f"{item.order}:{vote.name}" if vote is not None else f"room {int(of.room, 16)}" if of is not None else str(item)
+    return (
+        f"{item.order}:{vote.name}"
+        if vote is not None
+        else f"room {int(of.room, 16)}"
+        if of is not None
+        else str(item)
+    )
 
 
 def _worker(role: str, boot: Boot, *, tp: int, pages: int) -> Manifest:
     one = manifest(role, boot, pages=pages)
-    ranks = tuple(RankManifest(Boot(boot + 10 * r), r, r, 0, one.ranks[0].pools, {"shm": b""}) for r in range(tp))
+    ranks = tuple(
+        RankManifest(Boot(boot + 10 * r), r, r, 0, one.ranks[0].pools, {"shm": b""})
+        for r in range(tp)
+    )
     return msgspec.structs.replace(one, tp=tp, ranks=ranks, seal=False)
 
 

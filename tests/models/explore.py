@@ -2,8 +2,9 @@
 
     start ──step──▶ state ──step──▶ state ──step──▶ ...      every state once; the first way found to it is a shortest one
 
-Of every state it is asked whether it is wrong, whether it is stuck, and whether the system can still come to its end by
-steps that are not faults. The answer is the number of states, or the shortest story that leads to a bad one.
+Of every state it is asked whether it is wrong, whether it is stuck, and whether the system can
+still come to its end by steps that are not faults. The answer is the number of states, or the
+shortest story that leads to a bad one.
 """
 
 from abc import ABC, abstractmethod
@@ -75,7 +76,8 @@ class Found:
 
 
 class _Search(Generic[S]):
-    """The states seen so far, by number in the order in which they were found, and how they were reached."""
+    """The states seen so far, by number in the order in which they were found, and how they were
+    reached."""
 
     def __init__(self, system: System[S], most: int) -> None:
         self.system, self.most = system, most
@@ -140,7 +142,9 @@ class _Search(Generic[S]):
                 if not reach[before]:
                     reach[before] = 1
                     frontier.append(before)
-        lost = (n for n, state in enumerate(self.states) if not reach[n] and self.system.owes(state))
+        lost = (
+            n for n, state in enumerate(self.states) if not reach[n] and self.system.owes(state)
+        )
         first = next(lost, None)
         return None if first is None else self._story("no end can be reached any more", first)
 

@@ -2,14 +2,15 @@
 
     gateway ──Ticket, Abort──▶ prefill 0, prefill 1 ◀──Offer, Admitted, ...──▶ decode 0, decode 1     one queue per direction
 
-Every request is bound to one prefill and one decode worker; its tickets are under way from the start, behind those of
-earlier requests of its gateway. A worker is its real leader and a stand-in for its rank, which applies plans at once, ends
-reads, batches and drops at any later time, and never fails. The gateways are one stand-in: it hears at once, says with delay,
-opens the next epoch where `Front` would, on any worker that lives, and gives a request up when its epochs are spent.
+Every request is bound to one prefill and one decode worker; its tickets are under way from the
+start, behind those of earlier requests of its gateway. A worker is its real leader and a stand-in
+for its rank, which applies plans at once, ends reads, batches and drops at any later time, and
+never fails. The gateways are one stand-in: it hears at once, says with delay, opens the next epoch
+where `Front` would, on any worker that lives, and gives a request up when its epochs are spent.
 Time stands still: no deadline helps anybody.
 
-Faults are aborts by clients and crashes of workers; a crash takes what the worker has said or leaves it. A page holds one
-token, so a room grows with every token that it generates.
+Faults are aborts by clients and crashes of workers; a crash takes what the worker has said or
+leaves it. A page holds one token, so a room grows with every token that it generates.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -63,7 +64,8 @@ class Lost(msgspec.Struct, frozen=True):
 
 
 class Ask(NamedTuple):
-    """One request: its workers, the tokens of its prompt, how many it generates, its age and its gateway."""
+    """One request: its workers, the tokens of its prompt, how many it generates, its age and its
+    gateway."""
 
     prefill: int
     decode: int
@@ -74,7 +76,8 @@ class Ask(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """A request as the gateway sees it. All but `said`, `over` and `spent` is of its current epoch."""
+    """A request as the gateway sees it. All but `said`, `over` and `spent` is of its current
+    epoch."""
 
     prefill: Boot
     decode: Boot
@@ -89,7 +92,8 @@ class Standing(NamedTuple):
 
 
 class State(NamedTuple):
-    """Numbers of the workers, what is under way from whom to whom, requests, and the faults left."""
+    """Numbers of the workers, what is under way from whom to whom, requests, and the faults
+    left."""
 
     workers: tuple[int, ...]
     queues: tuple[tuple[int, ...], ...]
@@ -105,7 +109,8 @@ class Worker:
     def __init__(self, leader: Leader) -> None:
         self.leader = leader
         self.fetching: dict[int, Key] = {}
-        self.rows: tuple[tuple[Key, int], ...] = ()  # of the batch under way: rooms, and how many blocks it seals
+        # of the batch under way: rooms, and how many blocks it seals
+        self.rows: tuple[tuple[Key, int], ...] = ()
         self.dropped: list[Key] = []
         self.effects: list[Effect] = []
 
@@ -119,17 +124,35 @@ class Worker:
         rooms = self.leader.worker.rooms.in_state(RoomState.COMMITTING)
         return any(not self.leader.worker.agreement.all_applied(r.committed_at) for r in rooms)
 
-    def report(self, *, ballots: tuple[Ballot, ...] = (), quiet: tuple[Key, ...] = (), rows: tuple[RowResult, ...] = ()) -> None:
+    def report(
+        self,
+        *,
+        ballots: tuple[Ballot, ...] = (),
+        quiet: tuple[Key, ...] = (),
+        rows: tuple[RowResult, ...] = (),
+    ) -> None:
         """The rank says something, and that it has applied everything."""
         chain, boot = self.leader.worker.agreement.chain, self.leader.worker.manifest.boot
-        steps = tuple(StepResult(seq, rows) for seq in self.leader.worker.batches._flight) if rows else ()
-        self.step(RankReported(Report(Rank(0), boot, chain.seq, chain.value, ballots, quiet, steps, (), (), 0)))
+        steps = (
+            tuple(StepResult(seq, rows) for seq in self.leader.worker.batches._flight)
+            if rows
+            else ()
+        )
+        self.step(
+            RankReported(
+                Report(Rank(0), boot, chain.seq, chain.value, ballots, quiet, steps, (), (), 0)
+            )
+        )
 
     def computes(self) -> None:
         """The batch has ended."""
         rows, self.rows = self.rows, ()
         units = len(self.leader.worker.manifest.placement(0).units(KV))
-        self.report(rows=tuple(RowResult(of, drawn(TOKEN), {KV: bytes(8 * units * sealed)}) for of, sealed in rows))
+        self.report(
+            rows=tuple(
+                RowResult(of, drawn(TOKEN), {KV: bytes(8 * units * sealed)}) for of, sealed in rows
+            )
+        )
 
     def arrives(self, order: int) -> None:
         """A fetch order is read and verified."""
@@ -142,7 +165,8 @@ class Worker:
         self.report(quiet=(of,))
 
     def settle(self, *, swift: bool) -> list[Send]:
-        """Apply the plans of the turn; what is to be said to others. A swift rank ends at once what holds nobody up."""
+        """Apply the plans of the turn; what is to be said to others. A swift rank ends at once what
+        holds nobody up."""
         sends = self._drain()
         while swift and self._hurries():
             sends += self._drain()
@@ -166,19 +190,32 @@ class Worker:
             self.dropped += plan.drop
             self.fetching = {n: k for n, k in self.fetching.items() if k not in plan.drop}
             self.fetching |= {f.order: f.key for f in plan.fetch if f.key not in plan.drop}
-            sealed = [past - first for first, past in (row.final.get(KV, (0, 0)) for row in plan.batch)]
-            self.rows = tuple(zip((row.key for row in plan.batch), sealed, strict=True)) or self.rows
+            sealed = [
+                past - first for first, past in (row.final.get(KV, (0, 0)) for row in plan.batch)
+            ]
+            self.rows = (
+                tuple(zip((row.key for row in plan.batch), sealed, strict=True)) or self.rows
+            )
         return [e for e in effects if isinstance(e, Send)]
 
 
 # Numbers of plans and of orders grow for ever; what they tell apart is told apart without them.
-NUMBERED = ("chain", "_chains", "_applied", "_dropped_at", "committed_at", "_flight", "_results", "_next_order")
+NUMBERED = (
+    "chain",
+    "_chains",
+    "_applied",
+    "_dropped_at",
+    "committed_at",
+    "_flight",
+    "_results",
+    "_next_order",
+)
 FORGET = (*NUMBERED, *COUNTED, "reads", "_handlers", "manifest")
 
 
 class WorkerDigest(Digest):
-    """Plans are numbered and chained; what matters of that here is only which batches are under way, in which order, and
-    whether the rank has applied a commit."""
+    """Plans are numbered and chained; what matters of that here is only which batches are under
+    way, in which order, and whether the rank has applied a commit."""
 
     def __init__(self) -> None:
         super().__init__(FORGET)
@@ -202,10 +239,18 @@ class HoldModel(System[State]):
         crashes: int = 0,
         epochs: int = 2,
         swift: bool = False,
-        planted: Mapping[str, type[Stage[Any]]] | None = None,  # stages of the roles, by the name of the one that it replaces
+        # stages of the roles, by the name of the one that it replaces
+        planted: Mapping[str, type[Stage[Any]]] | None = None,
     ) -> None:
-        self.asks, self.pages, self.aborts, self.crashes, self.epochs = tuple(asks), pages, aborts, crashes, epochs
-        self.swift = swift  # prompts, reads and commits end at once; the batches of decode and drops take their time
+        self.asks, self.pages, self.aborts, self.crashes, self.epochs = (
+            tuple(asks),
+            pages,
+            aborts,
+            crashes,
+            epochs,
+        )
+        # prompts, reads and commits end at once; the batches of decode and drops take their time
+        self.swift = swift
         self.planted = planted or {}
         self.workers: Objects[Worker] = Objects(WorkerDigest())
         self.messages: Objects[Any] = Objects(Digest())
@@ -238,14 +283,22 @@ class HoldModel(System[State]):
             ours = _manifest("decode", boot, self.pages[1])
             leader = decodes[boot] = Leader(ours, settings(), {KV: self.pages[1]})
             for source, theirs in sources.items():
-                leader.worker.gateways.add(GATEWAY)  # who orders must be one; what it would be told is not modelled
+                # who orders must be one; what it would be told is not modelled
+                leader.worker.gateways.add(GATEWAY)
                 leader.step(MessageReceived(GATEWAY, Introduce(source, "", theirs)), NOW)
                 leader.worker.gateways.clear()
                 chain = leader.worker.agreement.chain
                 met = (ConnectResult(source, ""),)
-                leader.step(RankReported(Report(Rank(0), boot, chain.seq, chain.value, (), (), (), met, (), 0)), NOW)
+                leader.step(
+                    RankReported(
+                        Report(Rank(0), boot, chain.seq, chain.value, (), (), (), met, (), 0)
+                    ),
+                    NOW,
+                )
                 asks = leader.step(PeerConnected(source), NOW)
-                (hello,) = [e.message for e in asks if isinstance(e, Send) and isinstance(e.message, Hello)]
+                (hello,) = [
+                    e.message for e in asks if isinstance(e, Send) and isinstance(e.message, Hello)
+                ]
                 answers = prefills[source].step(MessageReceived(boot, hello), NOW)
                 (back,) = [e.message for e in answers if isinstance(e, Send)]
                 leader.step(MessageReceived(source, back), NOW)
@@ -266,7 +319,9 @@ class HoldModel(System[State]):
         if state.aborts:
             for n, request in enumerate(state.requests):
                 if not request.over:
-                    after = self._stop(state._replace(aborts=state.aborts - 1), n, request._replace(over=True))
+                    after = self._stop(
+                        state._replace(aborts=state.aborts - 1), n, request._replace(over=True)
+                    )
                     yield Step(("the client of request", n + 1, "is gone"), after, True)
 
     def _hears(self, state: State, way: int) -> Step[State]:
@@ -282,7 +337,13 @@ class HoldModel(System[State]):
                 worker.step(MessageReceived(source, message))
 
         at = self.boots.index(target)
-        return self._act(state._replace(queues=queues), at, ("hears", source, number), hear, ("hears", _Short(message)))
+        return self._act(
+            state._replace(queues=queues),
+            at,
+            ("hears", source, number),
+            hear,
+            ("hears", _Short(message)),
+        )
 
     def _reports(self, state: State, at: int, worker: Worker) -> Iterator[Step[State]]:
         if worker.rows:
@@ -296,10 +357,18 @@ class HoldModel(System[State]):
             yield self._act(state, at, ("applied",), Worker.report, ("has applied its plans",))
 
     def _arrives(self, state: State, at: int, order: int, of: Key) -> Step[State]:
-        return self._act(state, at, ("arrives", order), lambda w: w.arrives(order), ("has all blocks of", _room(of)))
+        return self._act(
+            state,
+            at,
+            ("arrives", order),
+            lambda w: w.arrives(order),
+            ("has all blocks of", _room(of)),
+        )
 
     def _quiets(self, state: State, at: int, of: Key) -> Step[State]:
-        return self._act(state, at, ("quiet", of), lambda w: w.quiets(of), ("is quiet on", _room(of)))
+        return self._act(
+            state, at, ("quiet", of), lambda w: w.quiets(of), ("is quiet on", _room(of))
+        )
 
     def _crashes(self, state: State, at: int) -> Iterator[Step[State]]:
         boot, lost = self.boots[at], self.messages.number(Lost(self.boots[at]))
@@ -314,20 +383,36 @@ class HoldModel(System[State]):
             for n, request in enumerate(state.requests):
                 if not request.over and boot in (request.prefill, request.decode):
                     after = self._lost(after, n, boot)
-            yield Step((f"worker {boot} crashes;", "what it said arrives" if keeps else "what it said is lost"), after, True)
+            yield Step(
+                (
+                    f"worker {boot} crashes;",
+                    "what it said arrives" if keeps else "what it said is lost",
+                ),
+                after,
+                True,
+            )
 
     def _act(
-        self, state: State, at: int, what: tuple[object, ...], do: Callable[[Worker], None], says: tuple[object, ...]
+        self,
+        state: State,
+        at: int,
+        what: tuple[object, ...],
+        do: Callable[[Worker], None],
+        says: tuple[object, ...],
     ) -> Step[State]:
         def run(worker: Worker) -> tuple[tuple[tuple[Boot, int], ...], str]:
             try:
                 do(worker)
-                return tuple((s.to, self.messages.number(s.message)) for s in worker.settle(swift=self.swift)), ""
+                return tuple(
+                    (s.to, self.messages.number(s.message)) for s in worker.settle(swift=self.swift)
+                ), ""
             except Bug as bug:
                 return (), str(bug)
 
         number, (sends, broken) = self.workers.act(state.workers[at], what, run)
-        state = state._replace(workers=(*state.workers[:at], number, *state.workers[at + 1 :]), broken=broken)
+        state = state._replace(
+            workers=(*state.workers[:at], number, *state.workers[at + 1 :]), broken=broken
+        )
         spent = sum(r.spent for r in state.requests)
         for to, message in sends:
             if to not in self.boots:
@@ -341,7 +426,9 @@ class HoldModel(System[State]):
         if state.workers[self.boots.index(target)] == DEAD:
             return state
         way = self.way[source, target]
-        return state._replace(queues=(*state.queues[:way], (*state.queues[way], message), *state.queues[way + 1 :]))
+        return state._replace(
+            queues=(*state.queues[:way], (*state.queues[way], message), *state.queues[way + 1 :])
+        )
 
     # ---- the gateway ----------------------------------------------------------------------------
 
@@ -353,14 +440,18 @@ class HoldModel(System[State]):
         if of is None or of.epoch != request.epoch:
             return state
         if isinstance(message, MessageEnded):
-            return self._put(state, n, request._replace(ended=tuple(sorted({*request.ended, sender}))))
+            return self._put(
+                state, n, request._replace(ended=tuple(sorted({*request.ended, sender})))
+            )
         if request.over:
             return state
         match message:
             case Admitted():
                 return self._first(state, n, request._replace(admitted=True), finished=False)
             case FirstToken():
-                return self._first(state, n, request._replace(first=True), finished=message.finish is not None)
+                return self._first(
+                    state, n, request._replace(first=True), finished=message.finish is not None
+                )
             case Tokens():
                 said = max(request.said, message.start + len(message.drawn))
                 request = request._replace(said=said, streaming=True, first=False)
@@ -391,10 +482,15 @@ class HoldModel(System[State]):
         if request.epoch == self.epochs:
             return self._stop(state, n, request._replace(over=True, spent=True))
         state = self._stop(state, n, request)
-        prefill, decode = self._living(state, PREFILL, request.prefill), self._living(state, DECODE, request.decode)
+        prefill, decode = (
+            self._living(state, PREFILL, request.prefill),
+            self._living(state, DECODE, request.decode),
+        )
         if prefill is None or decode is None:
             return self._put(state, n, request._replace(over=True))
-        state = self._put(state, n, Standing(prefill, decode, epoch=request.epoch + 1, said=request.said))
+        state = self._put(
+            state, n, Standing(prefill, decode, epoch=request.epoch + 1, said=request.said)
+        )
         return self._tickets(state, n)
 
     def _living(self, state: State, boots: tuple[Boot, ...], best: Boot) -> Boot | None:
@@ -438,7 +534,10 @@ class HoldModel(System[State]):
         for queued, _ in waits:
             for _, holding in waits:
                 for of in queued & holding:
-                    return f"{_room(of)} holds pages on one side and waits for pages on the other that come first"
+                    return (
+                        f"{_room(of)} holds pages on one side and waits for pages on the "
+                        f"other that come first"
+                    )
         return ""
 
     def _waiting(self, number: int) -> tuple[frozenset[Key], frozenset[Key]]:
@@ -447,7 +546,11 @@ class HoldModel(System[State]):
         if found is None:
             leader = self.workers[number].leader
             prefill = leader.worker.manifest.role == "prefill"
-            queued = frozenset(r.key for r in leader.worker.rooms.values() if prefill and r.state is RoomState.QUEUED)
+            queued = frozenset(
+                r.key
+                for r in leader.worker.rooms.values()
+                if prefill and r.state is RoomState.QUEUED
+            )
             holding = frozenset(k for k in leader.worker.ledger._held if not prefill)
             found = self._waits[number] = queued, holding
         return found
@@ -460,7 +563,9 @@ class HoldModel(System[State]):
 
     def owes(self, state: State) -> bool:
         """With an epoch to spare for all, or given up already."""
-        return any(r.spent for r in state.requests) or all(r.over or r.epoch < self.epochs for r in state.requests)
+        return any(r.spent for r in state.requests) or all(
+            r.over or r.epoch < self.epochs for r in state.requests
+        )
 
 
 class _Short:
@@ -472,7 +577,11 @@ class _Short:
     def __str__(self) -> str:
         name, of = type(self.message).__name__, getattr(self.message, "key", None)
         number = getattr(self.message, "number", "")
-        return f"{name} {number} of {_room(of)}" if of is not None else f"{name} {getattr(self.message, 'boot', '')}"
+        return (
+            f"{name} {number} of {_room(of)}"
+            if of is not None
+            else f"{name} {getattr(self.message, 'boot', '')}"
+        )
 
 
 def _room(of: Key) -> str:

@@ -1,9 +1,11 @@
-"""Real, mutable objects as values: a small number stands for an object, equal numbers for objects that are the same inside.
+"""Real, mutable objects as values: a small number stands for an object, equal numbers for objects
+that are the same inside.
 
     number ──act(what, do)──▶ a copy of the object ──do──▶ number of what it has become, and what `do` returned
 
-Each (object, act) is run once and remembered, so a search over the product of several objects costs dictionary look-ups.
-What an object consists of is taken from the object, not listed here: a field that is added to it counts from then on.
+Each (object, act) is run once and remembered, so a search over the product of several objects costs
+dictionary look-ups. What an object consists of is taken from the object, not listed here: a field
+that is added to it counts from then on.
 """
 
 import itertools
@@ -24,10 +26,19 @@ from baton.core.scheduler.room import LeaderSettings
 T = TypeVar("T")
 R = TypeVar("R", bound=Hashable)
 
-CONSTANT = (msgspec.msgpack.Encoder, Manifest, PairPlan, Placement, StateTable, LeaderSettings, FunctionType)
+CONSTANT = (
+    msgspec.msgpack.Encoder,
+    Manifest,
+    PairPlan,
+    Placement,
+    StateTable,
+    LeaderSettings,
+    FunctionType,
+)
 Copier = Callable[[Any, dict[int, Any]], Any]
 _COPIERS: dict[type, Copier | None] = {}
-COUNTED = ("marks", "counts", "counted", "opened_epochs", "failures", "spent")  # for operators: no decision looks at it
+# for operators: no decision looks at it
+COUNTED = ("marks", "counts", "counted", "opened_epochs", "failures", "spent")
 COUNTED += ("number", "_came")  # only where stamps of two gateways are equal: the models have one
 PLAIN = (type(None), bool, int, float, str, bytes, Enum, type)
 
@@ -47,14 +58,18 @@ def clone(value: Any, memo: dict[int, Any] | None = None) -> Any:
 
 def _copier(kind: type) -> Copier | None:
     """How objects of a kind are copied; None if they cannot change."""
-    if issubclass(kind, (*PLAIN, *CONSTANT)) or (issubclass(kind, msgspec.Struct) and kind.__struct_config__.frozen):
+    if issubclass(kind, (*PLAIN, *CONSTANT)) or (
+        issubclass(kind, msgspec.Struct) and kind.__struct_config__.frozen
+    ):
         return None
     if issubclass(kind, MethodType):
         return lambda value, memo: MethodType(value.__func__, clone(value.__self__, memo))
     if issubclass(kind, tuple | list | set | frozenset | deque):
         return lambda value, memo: memo.setdefault(id(value), kind(clone(v, memo) for v in value))
     if issubclass(kind, dict):
-        return lambda value, memo: memo.setdefault(id(value), kind({clone(k, memo): clone(v, memo) for k, v in value.items()}))
+        return lambda value, memo: memo.setdefault(
+            id(value), kind({clone(k, memo): clone(v, memo) for k, v in value.items()})
+        )
     if issubclass(kind, np.ndarray | bytearray):
         return lambda value, memo: memo.setdefault(id(value), value.copy())
     if issubclass(kind, itertools.count):
@@ -68,7 +83,8 @@ def _clone_struct(value: Any, memo: dict[int, Any]) -> Any:
 
 
 def _clone_object(value: Any, memo: dict[int, Any]) -> Any:
-    copied = memo[id(value)] = object.__new__(type(value))  # known before its fields are: its methods are among them
+    # known before its fields are: its methods are among them
+    copied = memo[id(value)] = object.__new__(type(value))
     for name, v in vars(value).items():
         setattr(copied, name, clone(v, memo))
     return copied
@@ -79,14 +95,16 @@ def _next(count: "itertools.count[int]") -> int:
 
 
 class Digest:
-    """What an object consists of, as a value that can be compared. Fields named in `forget` are left out."""
+    """What an object consists of, as a value that can be compared. Fields named in `forget` are
+    left out."""
 
     def __init__(self, forget: Collection[str] = ()) -> None:
         self.forget = frozenset(forget)
         self._constants: dict[int, Any] = {}  # kept, so that an id is never used again
         self._frozen: dict[int, tuple[Any, Hashable]] = {}  # likewise
         self._readers: dict[type, Callable[[Any], Hashable]] = {}
-        self._seen: dict[int, int] = {}  # objects of this digest, in the order in which they were met: many know each other
+        # objects of this digest, in the order in which they were met: many know each other
+        self._seen: dict[int, int] = {}
 
     def __call__(self, value: Any) -> Hashable:
         self._seen.clear()
@@ -131,10 +149,16 @@ class Digest:
         if (met := self._seen.get(id(value))) is not None:
             return met
         self._seen[id(value)] = len(self._seen)
-        return type(value), *[self._read(v) for name, v in vars(value).items() if name not in self.forget]
+        return type(value), *[
+            self._read(v) for name, v in vars(value).items() if name not in self.forget
+        ]
 
     def _struct(self, value: Any) -> Hashable:
-        return type(value), *[self._read(getattr(value, name)) for name in value.__struct_fields__ if name not in self.forget]
+        return type(value), *[
+            self._read(getattr(value, name))
+            for name in value.__struct_fields__
+            if name not in self.forget
+        ]
 
     def _once(self, value: Any) -> Hashable:
         """Of a struct that cannot change, which copies share."""

@@ -2,13 +2,15 @@
 
     side 0 ──dials cable──▶ side 1        frames under way: a queue per direction, each with its cable and its connection
 
-Faults come out of one budget: a frame, or a copy of it, is put aside and comes at any time later or never (so it is late,
-overtaken, repeated or lost); a cable reconnects, with or without what was under way; a process restarts under a new boot; a
-session is closed; a timer fires before what is under way has arrived, or silence is believed. Frames outlive all of these,
-as they do in a transport that queues.
+Faults come out of one budget: a frame, or a copy of it, is put aside and comes at any time later or
+never (so it is late, overtaken, repeated or lost); a cable reconnects, with or without what was
+under way; a process restarts under a new boot; a session is closed; a timer fires before what is
+under way has arrived, or silence is believed. Frames outlive all of these, as they do in a
+transport that queues.
 
-Time is abstracted: which timers are armed is state, since when is not, so any armed timer may fire next. Where that is
-no fault, it fires only when nothing is under way. What the events of a side must be is the oracle of lossy.py.
+Time is abstracted: which timers are armed is state, since when is not, so any armed timer may fire
+next. Where that is no fault, it fires only when nothing is under way. What the events of a side
+must be is the oracle of lossy.py.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +28,13 @@ from .objects import Digest, Objects
 SOON, LATER, SILENCE = Micros(1), Micros(10), Micros(1000)
 TICKS = {"acknowledges": SOON, "says again": LATER}  # and beats; the later one also knocks
 LIMITS = SessionLimits(
-    silence=SILENCE, beat=SOON, ack_delay=SOON, resend_first=LATER, resend_most=LATER, redial_first=LATER, redial_most=LATER
+    silence=SILENCE,
+    beat=SOON,
+    ack_delay=SOON,
+    resend_first=LATER,
+    resend_most=LATER,
+    redial_first=LATER,
+    redial_most=LATER,
 )
 NOW = Micros(0)
 Cable = tuple[int, int]  # who dials, who listens
@@ -88,14 +96,21 @@ class SessionModel(System[State]):
     """See the head of this module."""
 
     def __init__(
-        self, *, says: tuple[int, int], faults: int, cables: Sequence[Cable] = ((0, 1),), kind: type[Sessions] = Sessions
+        self,
+        *,
+        says: tuple[int, int],
+        faults: int,
+        cables: Sequence[Cable] = ((0, 1),),
+        kind: type[Sessions] = Sessions,
     ) -> None:
         self.says, self.faults, self.cables, self.kind = says, faults, tuple(cables), kind
         self.sides: Objects[Side] = Objects(Digest())
         self.frames: Objects[AnyFrame] = Objects(Digest())
 
     def start(self) -> State:
-        nobody = State((-1, -1), ((), ()), ((), ()), (0,) * len(self.cables), (0, 0), self.says, self.faults)
+        nobody = State(
+            (-1, -1), ((), ()), ((), ()), (0,) * len(self.cables), (0, 0), self.says, self.faults
+        )
         return self._born(self._born(nobody, 1), 0)
 
     # ---- what can happen ------------------------------------------------------------------------
@@ -114,11 +129,15 @@ class SessionModel(System[State]):
             for late in dict.fromkeys(state.aside[side]):
                 rest = list(state.aside[side])
                 rest.remove(late)
-                after = self._arrives(state._replace(aside=_swap(state.aside, side, tuple(rest))), side, late)
+                after = self._arrives(
+                    state._replace(aside=_swap(state.aside, side, tuple(rest))), side, late
+                )
                 yield Step(("late:", *after.says), after.after, True)
         if state.faults:
             spent = state._replace(faults=state.faults - 1)
-            yield from (Step(says, after, True) for says, after, _ in self._all_faults(spent, quiet))
+            yield from (
+                Step(says, after, True) for says, after, _ in self._all_faults(spent, quiet)
+            )
 
     def _arrives(self, state: State, side: int, flying: Flying) -> Step[State]:
         link = self._name(side, flying.cable, flying.connection)
@@ -151,21 +170,32 @@ class SessionModel(System[State]):
             for session in node.sessions._sessions.values():
                 session.stream._heard_at = NOW if session.peer == peer else SILENCE
             for boot, promised in node.sessions._promised.items():
-                node.sessions._promised[boot] = Promised(promised.number, NOW if boot == peer else Micros(2 * SILENCE))
+                node.sessions._promised[boot] = Promised(
+                    promised.number, NOW if boot == peer else Micros(2 * SILENCE)
+                )
             node.sessions.on_timer(SILENCE)
 
         after = self._act(state, side, ("silence", peer), hear_nothing, SILENCE)
         return Step(("side", side, "has heard nothing of", peer, "for long"), after)
 
     def _closes(self, state: State, side: int, peer: Boot) -> Step[State]:
-        after = self._act(state, side, ("closes", peer), lambda s: s.sessions.close(peer, "cut", NOW), NOW)
+        after = self._act(
+            state, side, ("closes", peer), lambda s: s.sessions.close(peer, "cut", NOW), NOW
+        )
         return Step(("side", side, "closes its session with", peer), after)
 
     def _alone(self, state: State, side: int) -> list[Boot]:
-        """Peers of sessions and promises that nobody else has: silence is all that is heard of them."""
+        """Peers of sessions and promises that nobody else has: silence is all that is heard of
+        them."""
         us, other = (self.sides[state.sides[n]] for n in (side, 1 - side))
-        numbers = us.up | {boot: promised.number for boot, promised in us.sessions._promised.items()}
-        return [peer for peer, number in numbers.items() if peer != other.boot or other.up.get(us.boot) != number]
+        numbers = us.up | {
+            boot: promised.number for boot, promised in us.sessions._promised.items()
+        }
+        return [
+            peer
+            for peer, number in numbers.items()
+            if peer != other.boot or other.up.get(us.boot) != number
+        ]
 
     def _all_faults(self, state: State, quiet: bool) -> Iterator[Step[State]]:
         for side in (0, 1):
@@ -177,26 +207,39 @@ class SessionModel(System[State]):
                 yield self._silence(state, side, peer)
             yield from (self._closes(state, side, peer) for peer in node.up)
             reborn = (state.restarts[0] + (side == 0), state.restarts[1] + (side == 1))
-            yield Step(("side", side, "restarts"), self._born(state._replace(restarts=reborn), side))
+            yield Step(
+                ("side", side, "restarts"), self._born(state._replace(restarts=reborn), side)
+            )
         for cable in range(len(self.cables)):
             connections = tuple(c + (n == cable) for n, c in enumerate(state.connections))
             after = state._replace(connections=connections)
             yield Step(("cable", cable, "reconnects"), after)
             to_0, to_1 = (tuple(f for f in to if f.cable != cable) for to in state.to)
             if (to_0, to_1) != state.to:
-                yield Step(("cable", cable, "reconnects and loses all"), after._replace(to=(to_0, to_1)))
+                yield Step(
+                    ("cable", cable, "reconnects and loses all"), after._replace(to=(to_0, to_1))
+                )
 
     def _frame_faults(self, state: State, side: int) -> Iterator[Step[State]]:
         to = state.to[side]
         for at, flying in enumerate(to):
             frame = self.frames[flying.frame]
-            aside = state._replace(aside=_swap(state.aside, side, tuple(sorted((*state.aside[side], flying)))))
+            aside = state._replace(
+                aside=_swap(state.aside, side, tuple(sorted((*state.aside[side], flying))))
+            )
             yield Step(("put aside:", frame), self._put(aside, side, to[:at] + to[at + 1 :]))
             yield Step(("put aside a copy:", frame), aside)
 
     # ---- what it leads to -----------------------------------------------------------------------
 
-    def _act(self, state: State, side: int, what: tuple[object, ...], do: Callable[[Side], object], now: Micros) -> State:
+    def _act(
+        self,
+        state: State,
+        side: int,
+        what: tuple[object, ...],
+        do: Callable[[Side], object],
+        now: Micros,
+    ) -> State:
         def run(node: Side) -> tuple[tuple[Link, int], ...]:
             do(node)
             return tuple((link, self.frames.number(frame)) for link, frame in node.settle(now))
@@ -208,7 +251,8 @@ class SessionModel(System[State]):
         to = list(state.to[1 - side])
         for link, frame in out:
             for cable, connection in enumerate(state.connections):
-                if link == self._name(side, cable, connection):  # else its other end has reconnected: the name is dead
+                # else its other end has reconnected: the name is dead
+                if link == self._name(side, cable, connection):
                     to.append(Flying(cable, connection, frame))
         return self._put(state, 1 - side, tuple(to))
 
@@ -216,7 +260,11 @@ class SessionModel(System[State]):
         return state._replace(to=_swap(state.to, side, flying))
 
     def _name(self, side: int, cable: int, connection: int) -> Link:
-        return Link(cable + 1) if self.cables[cable][0] == side else Link(1000 * (cable + 1) + connection)
+        return (
+            Link(cable + 1)
+            if self.cables[cable][0] == side
+            else Link(1000 * (cable + 1) + connection)
+        )
 
     def _boot(self, state: State, side: int) -> Boot:
         return Boot(1 + side + 2 * state.restarts[side])
@@ -228,21 +276,33 @@ class SessionModel(System[State]):
             if dialler == side:
                 node.sessions.dial(Link(cable + 1), None, NOW)
         out = tuple((link, self.frames.number(frame)) for link, frame in node.settle(NOW))
-        return self._sent(state._replace(sides=_swap(state.sides, side, self.sides.number(node))), side, out)
+        return self._sent(
+            state._replace(sides=_swap(state.sides, side, self.sides.number(node))), side, out
+        )
 
     # ---- what is asked of it --------------------------------------------------------------------
 
     def wrong(self, state: State) -> str:
-        return next((f"side {n}: {b}" for n, s in enumerate(state.sides) if (b := self.sides[s].broken)), "")
+        return next(
+            (f"side {n}: {b}" for n, s in enumerate(state.sides) if (b := self.sides[s].broken)), ""
+        )
 
     def done(self, state: State) -> bool:
-        """Both are in the same session and in no other, and all that was said in it has been heard and acknowledged."""
+        """Both are in the same session and in no other, and all that was said in it has been heard
+        and acknowledged."""
         a, b = (self.sides[n] for n in state.sides)
         if any(state.to) or a.up.keys() != {b.boot} or b.up.keys() != {a.boot}:
             return False
         number = a.up[b.boot]
-        heard = a.heard[b.boot, number] == b.said[a.boot, number] and b.heard[a.boot, number] == a.said[b.boot, number]
-        return b.up[a.boot] == number and heard and not any(s.stream._kept for n in (a, b) for s in n.sessions._sessions.values())
+        heard = (
+            a.heard[b.boot, number] == b.said[a.boot, number]
+            and b.heard[a.boot, number] == a.said[b.boot, number]
+        )
+        return (
+            b.up[a.boot] == number
+            and heard
+            and not any(s.stream._kept for n in (a, b) for s in n.sessions._sessions.values())
+        )
 
 
 def _swap(pair: tuple, side: int, value: object) -> tuple:  # type: ignore[type-arg]

@@ -1,7 +1,9 @@
-"""All that a leader and its two ranks can do with few rooms; and what that finds where the agreement is made worse.
+"""All that a leader and its two ranks can do with few rooms; and what that finds where the
+agreement is made worse.
 
-Searched whole: a room is committed only where it has arrived on every rank, a rank works only on pages of the room for which
-it does, a rank that has diverged is not believed once more, and from everywhere the worker comes to hold nothing.
+Searched whole: a room is committed only where it has arrived on every rank, a rank works only on
+pages of the room for which it does, a rank that has diverged is not believed once more, and from
+everywhere the worker comes to hold nothing.
 """
 
 from typing import Any
@@ -23,13 +25,18 @@ SIZES = ("rooms", "pages", "faults", "states")
 
 
 class SaysQuietOfAll(RankCore):
-    """Says in every report of which rooms nothing is under way, as it may: what that is worth is for the leader to know."""
+    """Says in every report of which rooms nothing is under way, as it may: what that is worth is
+    for the leader to know."""
 
     def _report(self) -> list[RankEffect]:
         reads = (*self.fetches._reads.values(), *self.fetches._unknown.values())
         busy = {piece.key for piece in reads}.union(*self._batches.values())
         idle = tuple(k for k in (key(n) for n in (1, 2, 3)) if k not in busy)
-        return [msgspec.structs.replace(found, quiet=idle) for found in super()._report() if isinstance(found, Report)]
+        return [
+            msgspec.structs.replace(found, quiet=idle)
+            for found in super()._report()
+            if isinstance(found, Report)
+        ]
 
 
 @pytest.mark.parametrize(
@@ -118,9 +125,18 @@ class FreesAtTheDrop(Worker[Any]):
     ],
 )
 def test_the_search_finds(
-    agreement: type[Agreement], worker: type[Worker[Any]], rank: type[RankCore], faults: int, why: str, steps: int
+    agreement: type[Agreement],
+    worker: type[Worker[Any]],
+    rank: type[RankCore],
+    faults: int,
+    why: str,
+    steps: int,
 ) -> None:
-    found = explore(AgreementModel(rooms=2, pages=1, faults=faults, agreement=agreement, worker=worker, rank=rank))
+    found = explore(
+        AgreementModel(
+            rooms=2, pages=1, faults=faults, agreement=agreement, worker=worker, rank=rank
+        )
+    )
     assert found.bad is not None
     assert why in found.bad.why, str(found)
     assert len(found.bad.steps) == steps, str(found)

@@ -17,7 +17,10 @@ class Drawn(System[str]):
         return "a"
 
     def steps(self, state: str) -> list[Step[str]]:
-        return [Step(("to", word[0]), word[0], word.endswith("!")) for word in self.graph.get(state, "").split()]
+        return [
+            Step(("to", word[0]), word[0], word.endswith("!"))
+            for word in self.graph.get(state, "").split()
+        ]
 
     def done(self, state: str) -> bool:
         return state == "z"
@@ -38,7 +41,12 @@ def test_a_wrong_state_is_found_by_the_shortest_way() -> None:
     found = explore(Drawn({"a": "b c", "b": "d", "d": "e", "e": "X", "c": "f", "f": "X", "z": ""}))
     assert found.bad is not None
     assert found.bad.steps == ("to c", "to f", "to X")
-    assert str(found.bad).splitlines() == ["X is wrong, after 3 steps:", "  1. to c", "  2. to f", "  3. to X"]
+    assert str(found.bad).splitlines() == [
+        "X is wrong, after 3 steps:",
+        "  1. to c",
+        "  2. to f",
+        "  3. to X",
+    ]
 
 
 def test_a_wrong_beginning_is_a_story_without_steps() -> None:
@@ -59,7 +67,9 @@ def test_a_livelock_is_found_where_it_begins() -> None:
     assert (found.bad.why, found.bad.steps) == ("no end can be reached any more", ("to b",))
 
 
-@pytest.mark.parametrize(("graph", "why"), [({"a": "z!"}, "nothing more"), ({"a": "b z!", "b": "a"}, "no end")])
+@pytest.mark.parametrize(
+    ("graph", "why"), [({"a": "z!"}, "nothing more"), ({"a": "b z!", "b": "a"}, "no end")]
+)
 def test_no_end_is_owed_to_a_fault(graph: Graph, why: str) -> None:
     found = explore(Drawn(graph))
     assert found.bad is not None

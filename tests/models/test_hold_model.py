@@ -1,7 +1,9 @@
-"""All that few requests can do to each other over tiny pools; and what that finds where pages are taken in another way.
+"""All that few requests can do to each other over tiny pools; and what that finds where pages are
+taken in another way.
 
-Searched whole: who holds decode's pages never waits for prefill's, no page has two owners, and from everywhere (with an epoch to
-spare) all requests end and nothing is held, without the help of any deadline.
+Searched whole: who holds decode's pages never waits for prefill's, no page has two owners, and from
+everywhere (with an epoch to spare) all requests end and nothing is held, without the help of any
+deadline.
 """
 
 from collections.abc import Mapping, Sequence
@@ -54,9 +56,18 @@ MIDDLE_FIRST = (Ask(0, 0, stamp=MID), Ask(0, 0, stamp=YOUNG), Ask(0, 0, stamp=OL
     ],
 )
 def test_every_way_requests_can_go(
-    asks: Sequence[Ask], pages: tuple[int, int], faults: tuple[int, int], swift: bool, epochs: int, states: int
+    asks: Sequence[Ask],
+    pages: tuple[int, int],
+    faults: tuple[int, int],
+    swift: bool,
+    epochs: int,
+    states: int,
 ) -> None:
-    found = explore(HoldModel(asks, pages=pages, aborts=faults[0], crashes=faults[1], swift=swift, epochs=epochs))
+    found = explore(
+        HoldModel(
+            asks, pages=pages, aborts=faults[0], crashes=faults[1], swift=swift, epochs=epochs
+        )
+    )
     assert found.bad is None, str(found)
     assert found.states > states, "an empty search proves nothing"
     assert found.done > 0
@@ -97,7 +108,11 @@ class WaitsForGrowth(Preemption[DecodeRoom]):
         found = []
         for room in running:
             held = self.worker.ledger.held(room.key)
-            more = {g: n - len(held[g]) for g, n in self.worker.pages_for(room.position + 1).items() if n > len(held[g])}
+            more = {
+                g: n - len(held[g])
+                for g, n in self.worker.pages_for(room.position + 1).items()
+                if n > len(held[g])
+            }
             if not more or _grown(self.worker, room, more):
                 found.append(room)
         return found
@@ -128,7 +143,9 @@ def _grown(worker: Worker[DecodeRoom], room: DecodeRoom, more: Mapping[GroupName
         (WaitsForGrowth, GROWING, (4, 4), "nothing more can happen", 16),
     ],
 )
-def test_the_search_finds(stage: type[Stage[Any]], asks: Sequence[Ask], pages: tuple[int, int], why: str, steps: int) -> None:
+def test_the_search_finds(
+    stage: type[Stage[Any]], asks: Sequence[Ask], pages: tuple[int, int], why: str, steps: int
+) -> None:
     found = explore(HoldModel(asks, pages=pages, swift=True, planted={"Preemption": stage}))
     assert found.bad is not None
     assert why in found.bad.why, str(found)

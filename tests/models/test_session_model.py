@@ -1,7 +1,9 @@
-"""All that two sessions and their cables can do with few messages and few faults; and what that finds in worse sessions.
+"""All that two sessions and their cables can do with few messages and few faults; and what that
+finds in worse sessions.
 
-Searched whole: every message is heard once and in order in the session in which it was said, a session ends before the next
-one begins on either side, and from everywhere both sides come to be in one session with nothing left to say.
+Searched whole: every message is heard once and in order in the session in which it was said, a
+session ends before the next one begins on either side, and from everywhere both sides come to be in
+one session with nothing left to say.
 """
 
 from collections.abc import Sequence
@@ -34,7 +36,9 @@ ONE, TWICE, BOTH = ((0, 1),), ((0, 1), (0, 1)), ((0, 1), (1, 0))
         pytest.param((1, 0), 2, BOTH, 25_000, marks=pytest.mark.slow),
     ],
 )
-def test_every_way_two_sessions_can_go(says: tuple[int, int], faults: int, cables: Sequence[Cable], states: int) -> None:
+def test_every_way_two_sessions_can_go(
+    says: tuple[int, int], faults: int, cables: Sequence[Cable], states: int
+) -> None:
     found = explore(SessionModel(says=says, faults=faults, cables=cables))
     assert found.bad is None, str(found)
     assert found.states > states, "an empty search proves nothing"
@@ -59,7 +63,9 @@ class BeginsBeforeTheEnd(Sessions):
 
     def _lose(self, session: Session, why: str, now: Micros, *, bye: bool) -> None:
         super()._lose(session, why, now, bye=bye)
-        self._events = [e for e in self._events if not (isinstance(e, PeerLost) and "next session" in e.why)]
+        self._events = [
+            e for e in self._events if not (isinstance(e, PeerLost) and "next session" in e.why)
+        ]
 
 
 class ForgetsNumbers(Sessions):
@@ -119,7 +125,9 @@ def _with_stream(session: Session, kind: type[Stream]) -> Session:
         (TakesAsItComes, (1, 0), 1, "message 0 instead of 1", 7),
     ],
 )
-def test_the_search_finds(kind: type[Sessions], says: tuple[int, int], faults: int, why: str, steps: int) -> None:
+def test_the_search_finds(
+    kind: type[Sessions], says: tuple[int, int], faults: int, why: str, steps: int
+) -> None:
     found = explore(SessionModel(says=says, faults=faults, kind=kind))
     assert found.bad is not None
     assert why in found.bad.why, str(found)

@@ -25,7 +25,9 @@ def test_sizes(text, nbytes):
     assert size("--x", text) == nbytes
 
 
-@pytest.mark.parametrize("text", ["", "GiB", "2XB", "-1GiB", "1 2", "0", "0.5", "1e9", "2iB", "nan", "١GiB"])
+@pytest.mark.parametrize(
+    "text", ["", "GiB", "2XB", "-1GiB", "1 2", "0", "0.5", "1e9", "2iB", "nan", "١GiB"]
+)
 def test_what_is_no_size_is_refused_by_the_name_of_its_flag(text):
     with pytest.raises(ConfigError, match="--x: "):
         size("--x", text)
@@ -39,7 +41,10 @@ def test_lists_pairs_and_paths(monkeypatch, tmp_path):
     assert path("--x", "f") == str(tmp_path / "f")
 
 
-@pytest.mark.parametrize(("read", "text"), [(numbers, "a,b"), (numbers, "1,"), (numbers, "-1"), (pair, "k"), (pair, "=v")])
+@pytest.mark.parametrize(
+    ("read", "text"),
+    [(numbers, "a,b"), (numbers, "1,"), (numbers, "-1"), (pair, "k"), (pair, "=v")],
+)
 def test_what_cannot_be_read_is_refused_with_an_example(read, text):
     with pytest.raises(ConfigError, match=rf"--x {text}: write .*, e\.g\. "):
         read("--x", text)

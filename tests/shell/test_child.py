@@ -26,7 +26,10 @@ def all_lines(child):
 
 
 def test_lines_of_both_streams_come_whole():
-    child = start("import sys\nfor w in 'one ', 'line\\n': print(w, end='', flush=True)\nprint('two', file=sys.stderr)")
+    child = start(
+        "import sys\nfor w in 'one ', 'line\\n': print(w, end='', "
+        "flush=True)\nprint('two', file=sys.stderr)"
+    )
     assert all_lines(child) == ["one line", "two"]
     assert child.reap() == (0, [])
 
@@ -76,6 +79,15 @@ def test_a_signal_to_one_that_has_ended_is_no_error():
 
 def test_a_program_whose_parent_has_died_already_does_not_run(tmp_path):
     mark = tmp_path / "ran"
-    argv = (sys.executable, "-IS", leash.__file__, "1", sys.executable, "-IS", "-c", f"open({str(mark)!r}, 'w')")
+    argv = (
+        sys.executable,
+        "-IS",
+        leash.__file__,
+        "1",
+        sys.executable,
+        "-IS",
+        "-c",
+        f"open({str(mark)!r}, 'w')",
+    )
     assert subprocess.run(argv, timeout=DEADLINE_S).returncode == -signal.SIGKILL
     assert not mark.exists()

@@ -22,7 +22,12 @@ from baton.shell.wake import sleep_until
 from baton.wire.codec import MAX_FRAME_BYTES
 
 FULL = GroupName("full")
-TABLE = StateTable(2, 16, (Group(FULL, Unit.PAGE, Full()),), (StateSpec("kv", FULL, (0, 1), ("k", "v"), 2, 8, DType.F32),))
+TABLE = StateTable(
+    2,
+    16,
+    (Group(FULL, Unit.PAGE, Full()),),
+    (StateSpec("kv", FULL, (0, 1), ("k", "v"), 2, 8, DType.F32),),
+)
 CLOCK, LONG = MonotonicClock(), Micros(20_000_000)
 IDLE = SimpleNamespace(poll=lambda: False, report=lambda: None, timer=lambda: None)
 
@@ -47,7 +52,9 @@ def crew(*joins):
         )
         pump = RankPump(
             rank=IDLE,
-            join=Join(manifest, pid=100 + manifest.ranks[0].rank, host_bytes=10 + manifest.ranks[0].rank),
+            join=Join(
+                manifest, pid=100 + manifest.ranks[0].rank, host_bytes=10 + manifest.ranks[0].rank
+            ),
             lines=line,
             clock=CLOCK,
             leader=None,
@@ -83,10 +90,16 @@ def test_a_worker_is_whole_when_every_rank_has_joined():
 
 
 def test_a_rank_with_other_weights_ends_the_start():
-    with crew(seen_by(1), seen_by(2, weights="bb")) as gather, pytest.raises(ConfigError, match="weights: 'bb'"):
+    with (
+        crew(seen_by(1), seen_by(2, weights="bb")) as gather,
+        pytest.raises(ConfigError, match="weights: 'bb'"),
+    ):
         gather()
 
 
 def test_ranks_that_do_not_come_are_named():
-    with crew(seen_by(1)) as gather, pytest.raises(PeerError, match=r"rank\(s\) \[2\] of this worker have not joined"):
+    with (
+        crew(seen_by(1)) as gather,
+        pytest.raises(PeerError, match=r"rank\(s\) \[2\] of this " r"worker have not joined"),
+    ):
         gather(Micros(400_000))

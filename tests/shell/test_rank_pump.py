@@ -43,7 +43,15 @@ class Nothing:
 
 def pump(world: Nothing, leader: Boot | None) -> RankPump:
     join = Join(manifest("decode", 5), pid=1)
-    return RankPump(rank=world, join=join, lines=world, clock=world, leader=leader, address="", narration=Narration())
+    return RankPump(
+        rank=world,
+        join=join,
+        lines=world,
+        clock=world,
+        leader=leader,
+        address="",
+        narration=Narration(),
+    )
 
 
 def test_a_rank_ends_where_another_process_answers_for_its_leader() -> None:
@@ -52,4 +60,6 @@ def test_a_rank_ends_where_another_process_answers_for_its_leader() -> None:
 
 
 def test_a_rank_that_takes_whoever_answers_goes_on_knocking() -> None:
-    assert pump(Nothing(WrongPeer(Link(1), "it speaks protocol 2, we speak 1")), None).turn() is None
+    assert (
+        pump(Nothing(WrongPeer(Link(1), "it speaks protocol 2, we speak 1")), None).turn() is None
+    )

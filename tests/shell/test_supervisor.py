@@ -1,4 +1,5 @@
-"""The supervisor over tiny real programs. It runs in a process of its own, as its signals and its death are what is tested."""
+"""The supervisor over tiny real programs. It runs in a process of its own, as its signals and its
+death are what is tested."""
 
 import json
 import os
@@ -31,9 +32,13 @@ sys.exit(Supervisor(programs, probe=lambda: None if os.path.exists(ready) else "
 """
 
 STAYS = "import signal\nprint('up', flush=True)\nwhile True: signal.pause()"
-STUBBORN = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('up', flush=True)\nwhile True: signal.pause()"
+STUBBORN = (
+    "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('up', "
+    "flush=True)\nwhile True: signal.pause()"
+)
 POLITE = (
-    "import os, signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: (os.write(1, b'bye\\n'), sys.exit(0)))\n"
+    "import os, signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: (os.write(1, "
+    "b'bye\\n'), sys.exit(0)))\n"
     "print('up', flush=True)\nwhile True: signal.pause()"
 )
 
@@ -49,7 +54,9 @@ class Host:
         self._ready = tmp_path / "ready"
         patience = Patience(**{"probe_every_s": 0.01, "first_pause_s": 0.01, **patience})
         config = msgspec.json.encode([programs, patience, str(self._ready)]).decode()
-        self.process = subprocess.Popen([*ahead, sys.executable, "-c", HOST, config], stdout=subprocess.PIPE)
+        self.process = subprocess.Popen(
+            [*ahead, sys.executable, "-c", HOST, config], stdout=subprocess.PIPE
+        )
         self.heard, self._rest = [], b""
 
     def be_ready(self):
@@ -57,7 +64,9 @@ class Host:
         self.expect("Ready")
 
     def _more(self, deadline):
-        assert select.select([self.process.stdout], [], [], max(0, deadline - time.monotonic()))[0], self.heard
+        assert select.select([self.process.stdout], [], [], max(0, deadline - time.monotonic()))[
+            0
+        ], self.heard
         chunk = os.read(self.process.stdout.fileno(), 65536)
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         self.heard += [json.loads(line) for line in lines]
@@ -127,7 +136,12 @@ def test_a_killed_program_runs_again(host):
 
 
 def test_pauses_double_up_to_a_limit(host):
-    h = host(program("a", STAYS), program("b", "import time, sys; sys.exit(7)"), longest_pause_s=0.05, start_failures=10**6)
+    h = host(
+        program("a", STAYS),
+        program("b", "import time, sys; sys.exit(7)"),
+        longest_pause_s=0.05,
+        start_failures=10**6,
+    )
     h.be_ready()
     pauses = [h.expect("Died", name="b")["again_in_s"] for _ in range(8)]
     assert pauses[-1] == 0.05
@@ -145,7 +159,10 @@ def test_a_program_that_lived_long_starts_with_the_first_pause(host):
 
 
 def test_a_wrong_setting_ends_the_service_with_its_line(host):
-    h = host(program("a", STAYS), program("b", "import sys\nprint('baton: no such fabric', file=sys.stderr)\nsys.exit(2)"))
+    h = host(
+        program("a", STAYS),
+        program("b", "import sys\nprint('baton: no such fabric', file=sys.stderr)\nsys.exit(2)"),
+    )
     gave_up = h.expect("GaveUp")
     assert gave_up == {"name": "b", "why": "no such fabric"}
     code, told = h.end()
@@ -161,13 +178,17 @@ def test_the_line_is_said_once(host):
 
 
 def test_a_death_is_told_in_the_programs_own_words(host):
-    h = host(program("a", "print('baton: a rank was lost')\nraise SystemExit(1)"), start_failures=10**6)
+    h = host(
+        program("a", "print('baton: a rank was lost')\nraise SystemExit(1)"), start_failures=10**6
+    )
     assert h.expect("Died")["how"] == "ended: a rank was lost"
 
 
 def test_a_wrong_setting_of_a_restart_does_not_end_a_service_that_was_ready(host, tmp_path):
     flag = tmp_path / "flag"
-    h = host(program("a", f"import os\nif os.path.exists({str(flag)!r}): raise SystemExit(2)\n{STAYS}"))
+    h = host(
+        program("a", f"import os\nif os.path.exists({str(flag)!r}): raise SystemExit(2)\n{STAYS}")
+    )
     pid = up(h, "a")
     h.be_ready()
     flag.touch()
@@ -210,7 +231,11 @@ def test_in_the_background_of_a_shell_an_interruption_is_heard_and_a_hang_up_is_
 
 
 def test_programs_end_in_their_order(host):
-    h = host(program("last", POLITE, ends=1), program("first", POLITE, ends=0), program("with first", POLITE, ends=0))
+    h = host(
+        program("last", POLITE, ends=1),
+        program("first", POLITE, ends=0),
+        program("with first", POLITE, ends=0),
+    )
     for _ in range(3):
         h.expect("LineWritten", line="up")
     h.process.send_signal(signal.SIGTERM)
@@ -250,10 +275,16 @@ def test_open_requests_have_their_time_before_anything_is_killed(host, tmp_path)
     """The first one ends when its requests do; the others are asked only then."""
     done = tmp_path / "done"
     drains = (
-        "import os, signal, time\nsignal.signal(signal.SIGTERM, lambda *_: os.write(1, b'draining\\n'))\n"
+        "import os, signal, time\nsignal.signal(signal.SIGTERM, lambda *_: os.write(1, "
+        "b'draining\\n'))\n"
         f"print('up', flush=True)\nwhile not os.path.exists({str(done)!r}): time.sleep(0.01)"
     )
-    h = host(program("gateway", drains, ends=0), program("worker", POLITE, ends=1), grace_s=0.0, requests_s=10**6)
+    h = host(
+        program("gateway", drains, ends=0),
+        program("worker", POLITE, ends=1),
+        grace_s=0.0,
+        requests_s=10**6,
+    )
     for _ in "ab":
         h.expect("LineWritten", line="up")
     h.process.send_signal(signal.SIGTERM)

@@ -33,7 +33,11 @@ def test_division(cores, workers, threads, shares):
 def test_no_core_is_shared_or_left_over_while_there_are_enough():
     for total in range(1, 20):
         for workers in range(1, total + 1):
-            dealt = [core for share in divide(range(total), workers=workers, threads=None) for core in share.cores]
+            dealt = [
+                core
+                for share in divide(range(total), workers=workers, threads=None)
+                for core in share.cores
+            ]
             assert sorted(dealt) == list(range(total))
 
 
@@ -46,7 +50,10 @@ def test_no_thread_is_refused():
         divide((0, 1), workers=1, threads=0)
 
 
-@pytest.mark.parametrize(("workers", "threads", "warned"), [(2, None, False), (2, 1, False), (3, None, True), (2, 2, True)])
+@pytest.mark.parametrize(
+    ("workers", "threads", "warned"),
+    [(2, None, False), (2, 1, False), (3, None, True), (2, 2, True)],
+)
 def test_the_operator_is_warned_of_too_many_threads(workers, threads, warned):
     line = warning(divide((0, 1), workers=workers, threads=threads), cores=2)
     assert (line is not None) is warned

@@ -62,7 +62,18 @@ class Host:
     def report(self) -> Report | None:
         if not self.applied:
             return None
-        return Report(Rank(0), OURS, self.applied.pop(), b"", ballots=(), quiet=(), steps=(), connected=(), rehashed=(), reads=0)
+        return Report(
+            Rank(0),
+            OURS,
+            self.applied.pop(),
+            b"",
+            ballots=(),
+            quiet=(),
+            steps=(),
+            connected=(),
+            rehashed=(),
+            reads=0,
+        )
 
 
 class Lines:
@@ -111,7 +122,14 @@ class Elsewhere(Lines):
 def turn(leader: Leader) -> Lines:
     lines = Lines()
     pump = WorkerPump(
-        leader=leader, rank=Host(), others=(), absent=(), lines=lines, clock=Clock(), gateways=(), narration=Narration()
+        leader=leader,
+        rank=Host(),
+        others=(),
+        absent=(),
+        lines=lines,
+        clock=Clock(),
+        gateways=(),
+        narration=Narration(),
     )
     pump.turn()
     pump.turn()
@@ -133,11 +151,21 @@ def test_what_the_leader_says_of_an_address_that_is_refused_goes_out_in_the_same
 def test_a_worker_is_lost_where_another_process_answers_for_it() -> None:
     leader, lines = Leader(Dial("tcp://10.0.0.1:1", PREFILL)), Elsewhere()
     pump = WorkerPump(
-        leader=leader, rank=Host(), others=(), absent=(OURS,), lines=lines, clock=Clock(), gateways=(), narration=Narration()
+        leader=leader,
+        rank=Host(),
+        others=(),
+        absent=(OURS,),
+        lines=lines,
+        clock=Clock(),
+        gateways=(),
+        narration=Narration(),
     )
     pump.turn()
     pump.turn()
-    lines.events = [WrongPeer(Link(8), "of a gateway, which is dialled on"), WrongPeer(Link(7), "boot 9 answered")]
+    lines.events = [
+        WrongPeer(Link(8), "of a gateway, which is dialled on"),
+        WrongPeer(Link(7), "boot 9 answered"),
+    ]
     pump.turn()
     assert leader.heard == ["boot 9 answered"]
     leader.due = [HangUp(PREFILL)]
@@ -147,9 +175,19 @@ def test_a_worker_is_lost_where_another_process_answers_for_it() -> None:
 
 
 def test_a_worker_that_is_given_up_ends_when_its_last_words_are_on_their_way() -> None:
-    leader, lines = Leader(Send(GATEWAY, Paired(PREFILL, "tcp")), GiveUp("a step does not end")), Lines()
+    leader, lines = (
+        Leader(Send(GATEWAY, Paired(PREFILL, "tcp")), GiveUp("a step does not end")),
+        Lines(),
+    )
     pump = WorkerPump(
-        leader=leader, rank=Host(), others=(), absent=(), lines=lines, clock=Clock(), gateways=(), narration=Narration()
+        leader=leader,
+        rank=Host(),
+        others=(),
+        absent=(),
+        lines=lines,
+        clock=Clock(),
+        gateways=(),
+        narration=Narration(),
     )
     pump.turn()
     with pytest.raises(GivenUp, match="a step does not end"):

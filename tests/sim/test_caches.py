@@ -1,10 +1,23 @@
-"""What decode's prefix cache must hold: the book on histories made by hand, the good one and the bad ones beside it."""
+"""What decode's prefix cache must hold: the book on histories made by hand, the good one and the
+bad ones beside it."""
 
 from types import SimpleNamespace
 
 import msgspec
 import pytest
-from tests.sim.test_checkers import DECODE, FULL, GATEWAY, PREFILL, PROMPT, SAMPLING, breaks, drawn, key, plan, violate
+from tests.sim.test_checkers import (
+    DECODE,
+    FULL,
+    GATEWAY,
+    PREFILL,
+    PROMPT,
+    SAMPLING,
+    breaks,
+    drawn,
+    key,
+    plan,
+    violate,
+)
 
 from baton.core.agreement import Fetch, Hold, Inspect
 from baton.core.effects import Issue, Send
@@ -15,14 +28,31 @@ from baton.dev.sim.caches import CacheBook
 from baton.dev.sim.loans import Loans
 from baton.dev.sim.watched import Watched
 
-TABLE = StateTable(1, 4, (Group(FULL, Unit.PAGE, Full()),), (StateSpec("kv", FULL, (0,), ("k", "v"), 1, 4, DType.F32),))
-FIRST, SECOND = (*PROMPT, 1, 2, 3, 4), (*PROMPT, 1, 2, 3, 9, 9)  # nine and ten tokens; the first eight are the same
+TABLE = StateTable(
+    1,
+    4,
+    (Group(FULL, Unit.PAGE, Full()),),
+    (StateSpec("kv", FULL, (0,), ("k", "v"), 1, 4, DType.F32),),
+)
+# nine and ten tokens; the first eight are the same
+FIRST, SECOND = (*PROMPT, 1, 2, 3, 4), (*PROMPT, 1, 2, 3, 9, 9)
 LIMITS = Limits(9, (), (), 1000)
 
 
 def ticket(number, prompt, salt=""):
     tokens = tuple(map(TokenId, prompt))
-    return Ticket(key(number), Stamp(number), GATEWAY, PREFILL, DECODE, tokens, (), SAMPLING, LIMITS, cache_salt=salt)
+    return Ticket(
+        key(number),
+        Stamp(number),
+        GATEWAY,
+        PREFILL,
+        DECODE,
+        tokens,
+        (),
+        SAMPLING,
+        LIMITS,
+        cache_salt=salt,
+    )
 
 
 class History:
@@ -37,22 +67,30 @@ class History:
             boot=DECODE,
             inherited={},
             ranks=1,
-            flipped=lambda pages: next((t for g, p in pages.items() if (t := self.flips.get(p)) is not None), None),
+            flipped=lambda pages: next(
+                (t for g, p in pages.items() if (t := self.flips.get(p)) is not None), None
+            ),
             world=self.world,
             known=lambda k: [100 * int(k.room, 16) + p for p in range(20)],
             differs=lambda group, page, stamps: ["decode-0/1"] if page in wrong else [],
         )
-        self.book = CacheBook("decode-0", table, 1, self.collective, tickets, violate, on=on, verify_ms=1000)
+        self.book = CacheBook(
+            "decode-0", table, 1, self.collective, tickets, violate, on=on, verify_ms=1000
+        )
 
     def turn(self, *effects, cached):
         self.book.acts(list(effects), {(FULL, page) for page in cached})
 
     def admit(self, number, pages, *, shared=0, cached=()):
         given = Hold(key(number), {FULL: tuple(map(Page, pages))}, {}, shared)
-        self.turn(Send(PREFILL, Admitted(key(number))), Issue(plan(1, hold=(given,))), cached=cached)
+        self.turn(
+            Send(PREFILL, Admitted(key(number))), Issue(plan(1, hold=(given,))), cached=cached
+        )
 
     def fetch(self, number, start, end):
-        run = BlockRun(BlockIndex(start), BlockIndex(end), tuple(Page(p) for p in range(start, end)))
+        run = BlockRun(
+            BlockIndex(start), BlockIndex(end), tuple(Page(p) for p in range(start, end))
+        )
         order = Fetch(1, None, (), key(number), PREFILL, 9, {FULL: run}, (), 100)
         self.turn(Issue(plan(2, fetch=(order,))), cached=self.cached)
 
@@ -83,7 +121,9 @@ def test_a_room_begins_with_what_is_cached_and_fetches_the_rest():
     history.commit(2)
 
 
-@pytest.mark.parametrize(("pages", "shared"), [((5, 8, 9), 1), ((8, 9, 10), 0), ((6, 5, 8), 2), ((5, 6, 7), 3)])
+@pytest.mark.parametrize(
+    ("pages", "shared"), [((5, 8, 9), 1), ((8, 9, 10), 0), ((6, 5, 8), 2), ((5, 6, 7), 3)]
+)
 def test_a_room_begins_with_all_that_is_cached_and_nothing_else(pages, shared):
     with breaks("cache_begins"):
         History().first().admit(2, pages, shared=shared, cached=(5, 6))
@@ -175,7 +215,9 @@ def test_a_room_that_was_away_leaves_nothing():
     history.commit(1)
     history.turn(Send(PREFILL, Received(key(1))), cached=(5, 6))
     history.turn(Issue(plan(5, vacate=(key(1),))), cached=(5, 6))
-    history.turn(Issue(plan(6, hold=(Hold(key(1), {FULL: tuple(map(Page, (1, 2, 3)))}),))), cached=(5, 6))
+    history.turn(
+        Issue(plan(6, hold=(Hold(key(1), {FULL: tuple(map(Page, (1, 2, 3)))}),))), cached=(5, 6)
+    )
     history.turn(Send(GATEWAY, Tokens(key(1), 0, drawn(1, 2, 3, 4), None)), cached=(5, 6))
 
 
@@ -211,7 +253,8 @@ def test_an_order_that_ends_after_a_later_one_takes_nothing_back():
 
 
 def test_each_step_is_judged_by_what_is_cached_then_and_before_the_next_is_taken():
-    """A room begins with a page, and in the same turn of the pump a report comes that it is damaged."""
+    """A room begins with a page, and in the same turn of the pump a report comes that it is
+    damaged."""
     cached, judged = [(FULL, 5)], []
 
     def step(event, now):

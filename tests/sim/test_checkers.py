@@ -1,4 +1,5 @@
-"""The checkers themselves: every invariant on a bad history made by hand, and not on the good one beside it."""
+"""The checkers themselves: every invariant on a bad history made by hand, and not on the good one
+beside it."""
 
 from types import SimpleNamespace
 
@@ -10,9 +11,31 @@ from baton.core.agreement import Fetch, Hold, Offload, Restore, RowOrder, StepPl
 from baton.core.door import Emit, Fail, Finish, RequestId, Submit
 from baton.core.effects import Issue, Send
 from baton.core.handoff.seal import block_sums
-from baton.core.ids import Boot, Epoch, GroupName, Key, Page, Rank, RankId, Room, Seq, Stamp, TokenId, TokenIndex
+from baton.core.ids import (
+    Boot,
+    Epoch,
+    GroupName,
+    Key,
+    Page,
+    Rank,
+    RankId,
+    Room,
+    Seq,
+    Stamp,
+    TokenId,
+    TokenIndex,
+)
 from baton.core.manifest import Manifest, PoolView, RankManifest
-from baton.core.memory.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit, Whole
+from baton.core.memory.state import (
+    DType,
+    Full,
+    Group,
+    Placement,
+    StateSpec,
+    StateTable,
+    Unit,
+    Whole,
+)
 from baton.core.messages import (
     PROTOCOL,
     Abort,
@@ -60,7 +83,10 @@ TABLE = StateTable(
     1,
     4,
     (Group(FULL, Unit.PAGE, Full()), Group(SLOT, Unit.SLOT, Whole())),
-    (StateSpec("kv", FULL, (0,), ("k", "v"), 1, 4, DType.F32), StateSpec("s", SLOT, (0,), ("s",), 1, 8, DType.F32)),
+    (
+        StateSpec("kv", FULL, (0,), ("k", "v"), 1, 4, DType.F32),
+        StateSpec("s", SLOT, (0,), ("s",), 1, 8, DType.F32),
+    ),
 )
 PLACEMENT = Placement(TABLE, 1, 1, 0, 0, 1)
 PAGE = PLACEMENT.page_bytes(FULL)
@@ -175,7 +201,10 @@ class Pools(Engine):
 
     def __init__(self):
         super().__init__()
-        self.sim_pools = {g: SimpleNamespace(data=np.zeros(8 * PLACEMENT.page_bytes(g), np.uint8)) for g in (FULL, SLOT)}
+        self.sim_pools = {
+            g: SimpleNamespace(data=np.zeros(8 * PLACEMENT.page_bytes(g), np.uint8))
+            for g in (FULL, SLOT)
+        }
         self.world = SimpleNamespace(tainted=set())
 
     def fill(self, group, page, value):
@@ -190,7 +219,14 @@ def row(k, start):
 @pytest.mark.parametrize("spoiled", [None, FULL, SLOT])
 def test_a_room_that_was_away_has_the_same_bytes_of_every_kind(spoiled):
     engine = Pools()
-    for group, page, value in ((FULL, 0, 11), (FULL, 1, 12), (SLOT, 0, 13), (FULL, 4, 11), (FULL, 5, 12), (SLOT, 3, 13)):
+    for group, page, value in (
+        (FULL, 0, 11),
+        (FULL, 1, 12),
+        (SLOT, 0, 13),
+        (FULL, 4, 11),
+        (FULL, 5, 12),
+        (SLOT, 3, 13),
+    ):
         engine.fill(group, page, value)
     found = books(engine)
     found.applied(plan(2, offload=(Offload(1, key(1), 7),)))
@@ -218,12 +254,21 @@ def test_damage_that_was_done_before_a_room_went_away_is_no_fault_of_its_way_bac
 
 def test_the_host_store_knows_whose_state_was_damaged_when_it_was_copied():
     heap, tainted = Heap(Tape(), shuffle=False), set()
-    world = SimpleNamespace(heap=heap, tape=Tape(), faults=Faults, fault=lambda *_: None, tainted=tainted)
+    world = SimpleNamespace(
+        heap=heap, tape=Tape(), faults=Faults, fault=lambda *_: None, tainted=tainted
+    )
     process = SimpleNamespace(
-        alive=True, name="d", port_call=lambda: None, wake=lambda: None, ends=lambda kind: True, has_ended=lambda kind: None
+        alive=True,
+        name="d",
+        port_call=lambda: None,
+        wake=lambda: None,
+        ends=lambda kind: True,
+        has_ended=lambda kind: None,
     )
     pools = {FULL: SimPool(8 * PLACEMENT.page_bytes(FULL))}
-    store = SimHostStore(world=world, process=process, placement=PLACEMENT, pools=pools, total=1 << 20)
+    store = SimHostStore(
+        world=world, process=process, placement=PLACEMENT, pools=pools, total=1 << 20
+    )
     store.damaged = lambda group, slot: slot == 5
     store.save(HostCopy(Job(1), key(1), {FULL: np.array([3, 4])}))
     store.save(HostCopy(Job(2), key(2), {FULL: np.array([4, 5])}))
@@ -343,7 +388,9 @@ def computed():
         collective=Collective(world, PREFILL, "prefill", 1),
     )
     lists = {FULL: np.array([2, 1], dtype=np.int32), SLOT: np.array([1], dtype=np.int32)}
-    batch = Batch(Seq(1), (Row(key(), 0, PROMPT, lists, {FULL: (0, 2), SLOT: (0, 1)}, len(PROMPT), None),))
+    batch = Batch(
+        Seq(1), (Row(key(), 0, PROMPT, lists, {FULL: (0, 2), SLOT: (0, 1)}, len(PROMPT), None),)
+    )
     again(engine, batch)
     return engine, batch
 
@@ -363,7 +410,8 @@ def test_whole_and_right_state_is_told_from_any_other():
     assert "1 blocks, 2 are due" in engine.differs(key(), {**PAGES, FULL: [2]}, {})
     assert "group slot" in engine.differs(key(), {**PAGES, SLOT: [0]}, {})
     for group, page in ((FULL, 2), (FULL, 1), (SLOT, 1)):
-        for byte in (0, PLACEMENT.page_bytes(group) - 1):  # the last one of page 1 is beyond the prompt, and zero
+        # the last one of page 1 is beyond the prompt, and zero
+        for byte in (0, PLACEMENT.page_bytes(group) - 1):
             pool = engine.sim_pools[group].data
             pool[page * PLACEMENT.page_bytes(group) + byte] ^= 1
             assert f"group {group}" in engine.differs(key(), PAGES, {})
@@ -402,12 +450,16 @@ def test_a_sealed_block_is_not_written_again():
         (SLOT, 0, 0, False),
     ],
 )
-def test_a_step_finds_its_whole_context_as_it_was_computed_and_looks_at_nothing_else(group, page, byte, looked_at):
+def test_a_step_finds_its_whole_context_as_it_was_computed_and_looks_at_nothing_else(
+    group, page, byte, looked_at
+):
     engine, batch = computed()
     (row,) = batch.rows
     for g, written in ((FULL, 1), (SLOT, 1)):
         engine.given(g, written)  # else it is sealed
-    step = Batch(Seq(2), (msgspec.structs.replace(row, start=5, tokens=(TokenId(7),), final={}, valid=6),))
+    step = Batch(
+        Seq(2), (msgspec.structs.replace(row, start=5, tokens=(TokenId(7),), final={}, valid=6),)
+    )
     engine.sim_pools[group].data[page * PLACEMENT.page_bytes(group) + byte] ^= 1
     if looked_at:
         with breaks("right_bytes"):
@@ -423,7 +475,9 @@ def asks(engine, number, tokens, salt=""):
     """Another room, of the same worker."""
     k = key(number)
     prompt = tuple(map(TokenId, tokens))
-    engine.world.tickets[k] = Ticket(k, Stamp(number), GATEWAY, PREFILL, DECODE, prompt, (), SAMPLING, LIMITS, cache_salt=salt)
+    engine.world.tickets[k] = Ticket(
+        k, Stamp(number), GATEWAY, PREFILL, DECODE, prompt, (), SAMPLING, LIMITS, cache_salt=salt
+    )
     return k
 
 
@@ -564,42 +618,74 @@ def test_penalties_look_at_the_past_whatever_its_order_and_a_least_length_bars_t
 
     tokens = {draws(prompt=(1, 2), answer=(3, 4, 4)), draws(prompt=(2, 1, 1), answer=(4, 3, 4))}
     assert len(tokens) == 1
-    others = [draws(prompt=(1,), answer=(3, 4, 4)), draws(prompt=(1, 2), answer=(3, 4)), draws(prompt=(1, 2)), draws()]
+    others = [
+        draws(prompt=(1,), answer=(3, 4, 4)),
+        draws(prompt=(1, 2), answer=(3, 4)),
+        draws(prompt=(1, 2)),
+        draws(),
+    ]
     assert len({*tokens, *others}) == 5
     assert draws(barred=tuple(tokens)) == draws()
     assert draws(barred=(draws(), draws() + 1)) == draws() + 2
-    assert content.next_token(history, SAMPLING, TokenIndex(2), prompt=(1,), answer=(2,)) == content.next_token(
-        history, SAMPLING, TokenIndex(2)
-    ), "who asked for no penalties has none, whatever is known of the past"
+    assert content.next_token(
+        history, SAMPLING, TokenIndex(2), prompt=(1,), answer=(2,)
+    ) == content.next_token(history, SAMPLING, TokenIndex(2)), (
+        "who asked for no penalties has none, whatever is known of the past"
+    )
     first = right_answer(PROMPT, SAMPLING, LIMITS)[0][0]
     ends_at_once = msgspec.structs.replace(LIMITS, eos_token_ids=(first,))
     assert right_answer(PROMPT, SAMPLING, ends_at_once)[0] == [first]
-    assert first not in right_answer(PROMPT, SAMPLING, msgspec.structs.replace(ends_at_once, min_tokens=4))[0]
+    assert (
+        first
+        not in right_answer(PROMPT, SAMPLING, msgspec.structs.replace(ends_at_once, min_tokens=4))[
+            0
+        ]
+    )
 
 
 def spoken(index, author, boot, epoch):
     """A token of the right answer, with logprobs as a boot computes them in an epoch."""
     answer = right_answer(PROMPT, author, LIMITS)[0]
     history = content.histories((*PROMPT, *answer[:index]))[-1]
-    return Drawn(answer[index], *content.logprobs(history, author.logprobs, content.attempt(boot, epoch)))
+    return Drawn(
+        answer[index], *content.logprobs(history, author.logprobs, content.attempt(boot, epoch))
+    )
 
 
 @pytest.mark.parametrize(
     ("index", "boot", "epoch", "right"),
     [
-        *((0, PREFILL, 1, True), (0, DECODE, 1, False), (1, DECODE, 2, False), (1, PREFILL, 2, True)),
+        *(
+            (0, PREFILL, 1, True),
+            (0, DECODE, 1, False),
+            (1, DECODE, 2, False),
+            (1, PREFILL, 2, True),
+        ),
         *((1, DECODE, 1, False), (2, DECODE, 2, True), (2, DECODE, 1, False)),
     ],
 )
 def test_logprobs_tell_which_epoch_a_token_is_from(index, boot, epoch, right):
-    """The first epoch said index 0, and the second goes on from there: prefill draws 1, decode what follows."""
+    """The first epoch said index 0, and the second goes on from there: prefill draws 1, decode what
+    follows."""
     answer = right_answer(PROMPT, SHAPED, LIMITS)[0]
     tickets = {
-        key(1, e): Ticket(key(1, e), Stamp(1), GATEWAY, PREFILL, DECODE, PROMPT, tuple(answer[: e - 1]), SHAPED, LIMITS)
+        key(1, e): Ticket(
+            key(1, e),
+            Stamp(1),
+            GATEWAY,
+            PREFILL,
+            DECODE,
+            PROMPT,
+            tuple(answer[: e - 1]),
+            SHAPED,
+            LIMITS,
+        )
         for e in (1, 2)
     }
     found, submit = Oracle(violate, tickets), Submit(RequestId(1), PROMPT, SHAPED, LIMITS)
-    client = found.clients[submit.request] = Client(submit, "gateway-0", 0, False, False, False, False)
+    client = found.clients[submit.request] = Client(
+        submit, "gateway-0", 0, False, False, False, False
+    )
     client.tokens += answer[:index]
     heard = Emit(submit.request, TokenIndex(index), (spoken(index, SHAPED, boot, epoch),))
     if right:
@@ -635,7 +721,10 @@ def test_a_good_answer_in_two_parts():
         ("no_gap", [emit(1, ANSWER[1])]),
         ("no_gap", [emit(0, ANSWER[0]), emit(2, ANSWER[2])]),
         ("no_gap", [emit(0, ANSWER[0]), emit(0, ANSWER[0])]),
-        ("one_end", [emit(0, *ANSWER), Finish(SUBMIT.request, REASON), Finish(SUBMIT.request, REASON)]),
+        (
+            "one_end",
+            [emit(0, *ANSWER), Finish(SUBMIT.request, REASON), Finish(SUBMIT.request, REASON)],
+        ),
         ("one_end", [Fail(SUBMIT.request, FailCode.WORKER_LOST, ""), emit(0, ANSWER[0])]),
     ],
 )
@@ -665,7 +754,9 @@ def test_a_fault_of_ones_own_excuses_a_failure_and_no_other_does(code):
         fault = InjectedFault(5, kind, frozenset({"decode-0"}))
         assert excuse(code, [fault], mine) == (fault if kind in kinds else None)
         assert excuse(code, [InjectedFault(5, kind, frozenset({"decode-1"}))], mine) is None
-        assert (excuse(code, [InjectedFault(5, kind, frozenset({EVERYBODY}))], mine) is not None) == (kind in kinds)
+        assert (
+            excuse(code, [InjectedFault(5, kind, frozenset({EVERYBODY}))], mine) is not None
+        ) == (kind in kinds)
     assert excuse(code, [], mine) is None
 
 
@@ -683,7 +774,9 @@ def manifest(role, boot):
 
 def handoffs(*, faults=(), lossy=False, said=()):
     ticket = Ticket(key(), Stamp(1), GATEWAY, PREFILL, DECODE, PROMPT, said, SAMPLING, LIMITS)
-    return Handoffs({key(): ticket}, list(faults), {key().room: {"prefill-0", "decode-0"}}, violate, lossy=lossy)
+    return Handoffs(
+        {key(): ticket}, list(faults), {key().room: {"prefill-0", "decode-0"}}, violate, lossy=lossy
+    )
 
 
 WHOLE = plan(1, hold=(hold(key(), (0, 1)),))
@@ -706,7 +799,8 @@ def test_memory_is_taken_on_prefill_first_and_at_once():
 
 def test_an_epoch_that_has_ended_does_not_begin_again():
     found = handoffs()
-    found.ordered(manifest("prefill", PREFILL), plan(1, drop=(key(),), hold=WHOLE.hold))  # given up in the same turn
+    # given up in the same turn
+    found.ordered(manifest("prefill", PREFILL), plan(1, drop=(key(),), hold=WHOLE.hold))
     with breaks("ended_once"):
         found.ordered(manifest("prefill", PREFILL), plan(2, hold=WHOLE.hold))
 
@@ -734,7 +828,8 @@ def test_an_epoch_fails_with_an_excuse():
     failed = Failed(key(), FailCode.HANDOFF_FAILED, "", True)
     handoffs(faults=[InjectedFault(1, "corrupt read", frozenset({"decode-0"}))]).told(failed)
     handoffs(lossy=True).told(failed)
-    handoffs().told(Failed(key(), FailCode.DEADLINE_EXCEEDED, "", False))  # judged by what its client hears
+    # judged by what its client hears
+    handoffs().told(Failed(key(), FailCode.DEADLINE_EXCEEDED, "", False))
     with breaks("no_spurious_failure"):
         handoffs(faults=[InjectedFault(1, "corrupt read", frozenset({"decode-1"}))]).told(failed)
 
@@ -760,7 +855,9 @@ def test_units_that_one_rank_alone_holds_may_come_from_anywhere():
 
 
 def test_layers_of_a_block_may_come_from_two_stages():
-    table = msgspec.structs.replace(TABLE, num_layers=2, specs=(StateSpec("kv", FULL, (0, 1), ("k", "v"), 1, 4, DType.F32),))
+    table = msgspec.structs.replace(
+        TABLE, num_layers=2, specs=(StateSpec("kv", FULL, (0, 1), ("k", "v"), 1, 4, DType.F32),)
+    )
     placement = Placement(table, tp=2, pp=1, tp_rank=0, pp_rank=0, page_blocks=1)
     half = placement.block_bytes(FULL) // 2
     found = Replicas("decode-0", violate)
@@ -787,7 +884,11 @@ TOKEN = Drawn(TokenId(1), None, ())
     [
         {"heard": Abort(key(), "")},
         {"heard": Received(key())},
-        {"heard": Ticket(key(epoch=2), Stamp(1), GATEWAY, PREFILL, DECODE, PROMPT, (), SAMPLING, LIMITS)},
+        {
+            "heard": Ticket(
+                key(epoch=2), Stamp(1), GATEWAY, PREFILL, DECODE, PROMPT, (), SAMPLING, LIMITS
+            )
+        },
         {"says": Failed(key(), FailCode.OVERLOADED, "", False)},
         {"says": Withdrawn(key())},
         {"says": FirstToken(key(), TokenIndex(0), TOKEN, FinishReason.STOP)},
@@ -818,7 +919,9 @@ def test_a_silent_end_is_found(silent):
 
 
 def ticket_of(number):
-    return Ticket(key(number), Stamp(number), GATEWAY, PREFILL, DECODE, PROMPT, (), SAMPLING, LIMITS)
+    return Ticket(
+        key(number), Stamp(number), GATEWAY, PREFILL, DECODE, PROMPT, (), SAMPLING, LIMITS
+    )
 
 
 class Leader:

@@ -1,4 +1,5 @@
-"""Peers that are confused, and peers that say things twice: who is believed, and that nobody is harmed."""
+"""Peers that are confused, and peers that say things twice: who is believed, and that nobody is
+harmed."""
 
 from types import SimpleNamespace
 
@@ -21,12 +22,23 @@ OFFER = Offer(key(), 0, {}, (), None)
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("faults", [Faults(confused=0.9), Faults(twice=0.4), Faults(confused=0.5, twice=0.3)])
+@pytest.mark.parametrize(
+    "faults", [Faults(confused=0.9), Faults(twice=0.4), Faults(confused=0.5, twice=0.3)]
+)
 def test_nobody_fails_because_of_what_others_say(seed, faults):
     be_silent()
     roles = ("prefill", "prefill", "decode", "decode", "unified")
     workers = tuple(worker(role, 1, 1, 1, number=n) for n, role in enumerate(roles))
-    draw = WorldDraw(every_kind(), ("gateway-0", "gateway-1"), workers, faults, 12, 200, attempts_differ=True, quiet_ends=True)
+    draw = WorldDraw(
+        every_kind(),
+        ("gateway-0", "gateway-1"),
+        workers,
+        faults,
+        12,
+        200,
+        attempts_differ=True,
+        quiet_ends=True,
+    )
     world = World(Tape(seed=seed), draw=draw)
     world.run()
     assert world.marks["said again"] > 20
@@ -34,7 +46,9 @@ def test_nobody_fails_because_of_what_others_say(seed, faults):
     assert all(isinstance(c.end, Finish) for c in world.people.clients)
 
 
-@pytest.mark.parametrize(("message", "kinds"), [(HelloBack("ab"), ["mistaken pair"]), (Ended(key()), [])])
+@pytest.mark.parametrize(
+    ("message", "kinds"), [(HelloBack("ab"), ["mistaken pair"]), (Ended(key()), [])]
+)
 def test_what_is_wrong_of_a_pair_is_noted_as_a_fault_of_its_speaker(message, kinds):
     found, silent = [], SimpleNamespace(send=lambda *_: None)
     fault = lambda kind, name: found.append((kind, name))  # noqa: E731

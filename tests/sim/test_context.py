@@ -55,7 +55,11 @@ def test_masks_of_all_positions_are_the_whole_block(group):
     tokens = ROWS.tokens_per_block(group.name)
     assert tokens == (B if group.unit is Unit.PAGE else 1)
     every = [ROWS.mask(group.name, i, i + 1) for i in range(tokens)]
-    assert sum(every) == ROWS.mask(group.name, 0, tokens) == (1 << 8 * PLACEMENT.block_bytes(group.name)) - 1
+    assert (
+        sum(every)
+        == ROWS.mask(group.name, 0, tokens)
+        == (1 << 8 * PLACEMENT.block_bytes(group.name)) - 1
+    )
 
 
 def test_every_row_of_a_block_is_another_and_is_equal_wherever_its_unit_lies():
@@ -70,8 +74,13 @@ def test_every_row_of_a_block_is_another_and_is_equal_wherever_its_unit_lies():
 
 
 def rows_of(placement, stamp):
-    """By spec, head, layer, part and position the bytes of the row, found by the strides of the layout."""
-    block = BlockContents(placement).block(FULL, [stamp - t for t in range(B)]).to_bytes(placement.block_bytes(FULL), "little")
+    """By spec, head, layer, part and position the bytes of the row, found by the strides of the
+    layout."""
+    block = (
+        BlockContents(placement)
+        .block(FULL, [stamp - t for t in range(B)])
+        .to_bytes(placement.block_bytes(FULL), "little")
+    )
     return {
         (name, place.heads.start + h, layer, part, t): block[at : at + place.row_bytes]
         for name, place in placement.places.items()
@@ -80,5 +89,11 @@ def rows_of(placement, stamp):
         for i, layer in enumerate(place.layers)
         for part in range(len(place.spec.parts))
         for t in range(B)
-        for at in [place.offset + h * place.head_stride + i * place.layer_stride + part * place.part_stride + t * place.row_bytes]
+        for at in [
+            place.offset
+            + h * place.head_stride
+            + i * place.layer_stride
+            + part * place.part_stride
+            + t * place.row_bytes
+        ]
     }

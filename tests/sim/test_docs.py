@@ -1,4 +1,5 @@
-"""docs/simulation.md says what the simulator checks: every invariant, with the right kind, and every field of the summary."""
+"""docs/simulation.md says what the simulator checks: every invariant, with the right kind, and
+every field of the summary."""
 
 import re
 from pathlib import Path
@@ -16,7 +17,9 @@ VIOLATED = re.compile(r"violate\(\s*\"(\w+)\"")
 
 def checked():
     """Every invariant that the simulator names."""
-    sources = [path.read_text() for path in sorted((ROOT / "src" / "baton" / "dev" / "sim").glob("*.py"))]
+    sources = [
+        path.read_text() for path in sorted((ROOT / "src" / "baton" / "dev" / "sim").glob("*.py"))
+    ]
     own = {name for source in sources for name in VIOLATED.findall(source)}
     return own | {check.name for check in CHECKS} | {PROCESS_ENDED}
 

@@ -1,4 +1,5 @@
-"""Worlds in which work hangs and requests kill whoever computes them: nobody else fails, and nobody waits for a deadline."""
+"""Worlds in which work hangs and requests kill whoever computes them: nobody else fails, and nobody
+waits for a deadline."""
 
 from collections.abc import Iterable, Iterator
 
@@ -22,7 +23,9 @@ from baton.dev.sim.tape import Tape
 from baton.dev.sim.world import Violation, World
 
 SEEDS = range(12)
-BEYOND_US = 8_000_000  # noticed, the worker started again, its silence (3 s) heard by all; a request's own deadline is 20 s
+# noticed, the worker started again, its silence (3 s) heard by all; a request's own deadline is 20
+# s
+BEYOND_US = 8_000_000
 
 
 @pytest.fixture(autouse=True)
@@ -33,8 +36,13 @@ def silence() -> None:
 def world(seed: int, faults: Faults, parts: Parts = SHIPPED, *, each: int = 3) -> World:
     """So many workers of each role, and nothing else that goes wrong."""
     roles = [(role, i) for role in ("prefill", "decode") for i in range(each)]
-    workers = tuple(msgspec.structs.replace(worker(role, pages=40, max_rooms=8), name=f"{role}-{i}") for role, i in roles)
-    draw = WorldDraw(draw_table(Tape(script={})), ("gateway-0",), workers, faults, 12, 800, True, True)
+    workers = tuple(
+        msgspec.structs.replace(worker(role, pages=40, max_rooms=8), name=f"{role}-{i}")
+        for role, i in roles
+    )
+    draw = WorldDraw(
+        draw_table(Tape(script={})), ("gateway-0",), workers, faults, 12, 800, True, True
+    )
     with _replaced(parts):
         found = World(Tape(seed=seed), parts, draw=draw)
         found.run()
@@ -88,7 +96,12 @@ def violation(faults: Faults, parts: Parts, *, each: int = 3) -> str:
 
 @pytest.mark.parametrize(
     ("name", "each"),
-    [("poison_tried_everywhere", 3), ("suspect_shares_its_step", 3), ("suspect_begins_at_once", 3), ("company_refused", 2)],
+    [
+        ("poison_tried_everywhere", 3),
+        ("suspect_shares_its_step", 3),
+        ("suspect_begins_at_once", 3),
+        ("company_refused", 2),
+    ],
 )
 @pytest.mark.timeout(300)
 def test_planted_bugs_with_poison_are_found_in_worlds_made_for_it(name: str, each: int) -> None:
@@ -114,10 +127,13 @@ def test_a_watchdog_that_ends_workers_which_are_slow_is_found() -> None:
 
 
 def _hangs_while_hashes_are_late(seed: int, hangs: int, *planted: Replaced) -> str:
-    """What is violated in a world where prefill and decode hash their cached pages all the time, some of them late, and so many
-    hashes never end."""
+    """What is violated in a world where prefill and decode hash their cached pages all the time,
+    some of them late, and so many hashes never end."""
     roles = [(role, i) for role in ("prefill", "decode") for i in range(2)]
-    workers = tuple(msgspec.structs.replace(worker(role, pages=40, max_rooms=8), name=f"{role}-{i}") for role, i in roles)
+    workers = tuple(
+        msgspec.structs.replace(worker(role, pages=40, max_rooms=8), name=f"{role}-{i}")
+        for role, i in roles
+    )
     draw = WorldDraw(
         table=draw_table(Tape(script={})),
         gateways=("gateway-0",),
@@ -153,15 +169,26 @@ HEALED = Replaced(Gray, "unnoticed", False)
 
 @pytest.mark.parametrize(
     ("planted", "hangs", "seeds", "what"),
-    [(LEARNS, 6, range(40), "hang_noticed"), (AHEAD, 6, range(60, 160), "hang_noticed"), (HEALED, 1, range(100), "nothing_left")],
-    ids=["a late one makes the next one wait for long", "a late one was ahead of it", "a world in which it hangs is not healed"],
+    [
+        (LEARNS, 6, range(40), "hang_noticed"),
+        (AHEAD, 6, range(60, 160), "hang_noticed"),
+        (HEALED, 1, range(100), "nothing_left"),
+    ],
+    ids=[
+        "a late one makes the next one wait for long",
+        "a late one was ahead of it",
+        "a world in which it hangs is not healed",
+    ],
 )
 @pytest.mark.timeout(300)
 def test_a_hash_that_never_ends_where_others_are_late_ends_its_worker_in_time(
     planted: Replaced, hangs: int, seeds: Iterable[int], what: str
 ) -> None:
-    """A hash that had taken 0.6 s gave later ones ten times that, and larger ones a multiple of it (19 of 100,000 worlds). Two
-    mistakes of the judges hid behind it: the time of a piece begins with its turn, and what hangs outlasts healing."""
-    seed = next((seed for seed in seeds if _hangs_while_hashes_are_late(seed, hangs, planted) == what), None)
+    """A hash that had taken 0.6 s gave later ones ten times that, and larger ones a multiple of it
+    (19 of 100,000 worlds). Two mistakes of the judges hid behind it: the time of a piece begins
+    with its turn, and what hangs outlasts healing."""
+    seed = next(
+        (seed for seed in seeds if _hangs_while_hashes_are_late(seed, hangs, planted) == what), None
+    )
     assert seed is not None, "it is not met any more: no world here shows what it guards against"
     assert _hangs_while_hashes_are_late(seed, hangs) == ""

@@ -1,4 +1,5 @@
-"""State that is fetched back: the books on histories made by hand, the good one and the bad ones beside it."""
+"""State that is fetched back: the books on histories made by hand, the good one and the bad ones
+beside it."""
 
 from types import SimpleNamespace
 
@@ -54,7 +55,9 @@ def test_what_is_cached_of_a_rooms_tokens_may_be_lent():
     assert not loans.lent[key(2)].tainted
 
 
-@pytest.mark.parametrize("runs", [run(0, 2, 6, 5), run(0, 3, 5, 6, 7), run(0, 2, 5, 9), run(1, 2, 5), run(0, 2, 5)])
+@pytest.mark.parametrize(
+    "runs", [run(0, 2, 6, 5), run(0, 3, 5, 6, 7), run(0, 2, 5, 9), run(1, 2, 5), run(0, 2, 5)]
+)
 def test_nothing_else_may(runs):
     with breaks("lends_cached"):
         lends(History().first(), runs)
@@ -80,7 +83,9 @@ def test_what_was_computed_from_damaged_memory_is_lent_as_such():
 LOST = "lost"
 
 
-@pytest.mark.parametrize("over", [None, Returned(key(2)), Ended(key(2)), LOST, Returned(key(3)), Ended(key(3))])
+@pytest.mark.parametrize(
+    "over", [None, Returned(key(2)), Ended(key(2)), LOST, Returned(key(3)), Ended(key(3))]
+)
 def test_a_lent_page_is_given_to_nobody_until_it_is_returned_or_its_room_has_ended(over):
     history = History().first()
     history.admit(2, (5, 6, 8), shared=2, cached=(5, 6))
@@ -193,7 +198,11 @@ def test_a_room_begins_behind_what_was_computed_or_fetched_back():
         lists = {FULL: np.array([3, 0], dtype=np.int32), SLOT: np.array([0], dtype=np.int32)}
         engine._groups = engine.placement.table.groups[:1]
         engine.placement = SimpleNamespace(
-            table=SimpleNamespace(groups=engine.placement.table.groups[:1], block_tokens=4, group=engine.placement.table.group),
+            table=SimpleNamespace(
+                groups=engine.placement.table.groups[:1],
+                block_tokens=4,
+                group=engine.placement.table.group,
+            ),
             block_bytes=engine.placement.block_bytes,
             blocks_per_page=engine.placement.blocks_per_page,
             pp=1,

@@ -1,4 +1,5 @@
-"""Worlds with more requests than they can serve: what is taken is served or told in time, and holds nothing afterwards."""
+"""Worlds with more requests than they can serve: what is taken is served or told in time, and holds
+nothing afterwards."""
 
 import pytest
 
@@ -41,10 +42,28 @@ def worker(role: str, *, pages: int, max_rooms: int) -> WorkerDraw:
     )
 
 
-def crowd(parts: Parts = SHIPPED, *, seed: int, requests: int = 60, queue_ms: int = PATIENCE_MS, max_queued: int = 12) -> World:
-    """Decode runs one request at a time; prefill has pages for many, so that prompts pile up between the two."""
+def crowd(
+    parts: Parts = SHIPPED,
+    *,
+    seed: int,
+    requests: int = 60,
+    queue_ms: int = PATIENCE_MS,
+    max_queued: int = 12,
+) -> World:
+    """Decode runs one request at a time; prefill has pages for many, so that prompts pile up
+    between the two."""
     workers = (worker("prefill", pages=64, max_rooms=3), worker("decode", pages=9, max_rooms=1))
-    draw = WorldDraw(draw_table(Tape(script={})), ("gateway-0",), workers, Faults(), requests, 20, True, True, costs=SLOW)
+    draw = WorldDraw(
+        draw_table(Tape(script={})),
+        ("gateway-0",),
+        workers,
+        Faults(),
+        requests,
+        20,
+        True,
+        True,
+        costs=SLOW,
+    )
     front = FrontSettings(queue_ms=queue_ms, max_queued=max_queued)
     world = World(Tape(seed=seed), parts, draw=draw, front=front)
     world.all_faults.append(InjectedFault(0, "crowd", frozenset({EVERYBODY})))
@@ -55,7 +74,8 @@ def crowd(parts: Parts = SHIPPED, *, seed: int, requests: int = 60, queue_ms: in
 
 @pytest.mark.parametrize("seed", range(2))
 def test_in_a_crowd_everybody_is_served_or_told_in_time_and_nothing_is_left(seed):
-    """The world itself checks that nothing is held at rest, and that two requests after the crowd end well."""
+    """The world itself checks that nothing is held at rest, and that two requests after the crowd
+    end well."""
     world = crowd(seed=seed)
     clients = [c for c in world.people.clients if not c.probe]
     served = [c for c in clients if isinstance(c.end, Finish)]
@@ -71,7 +91,8 @@ def test_in_a_crowd_everybody_is_served_or_told_in_time_and_nothing_is_left(seed
 
 
 def test_what_waits_in_the_middle_without_a_deadline_is_found():
-    """Prompts that were computed ahead of admission hold their pages until somebody else ends them."""
+    """Prompts that were computed ahead of admission hold their pages until somebody else ends
+    them."""
     parts = Parts(replaced=(Replaced(Leader, "_unadmitted", lambda self, room: False),))
     with pytest.raises(Violation, match="bounded_wait"):
         crowd(parts, seed=0, queue_ms=50)
@@ -93,7 +114,8 @@ def listening(said: list[tuple[str, int]]) -> tuple[Replaced, ...]:
 
 
 def test_in_a_crowd_of_priorities_everybody_has_a_turn_within_the_bound():
-    """Clients ask with priorities 0, 1 and 2 in turn; core/gateway/edge_queue.py states how often one can be passed over."""
+    """Clients ask with priorities 0, 1 and 2 in turn; core/gateway/edge_queue.py states how often
+    one can be passed over."""
     said = []
     world = crowd(Parts(replaced=listening(said)), seed=1, queue_ms=20_000, max_queued=100)
     assert all(isinstance(c.end, Finish) for c in world.people.clients)

@@ -89,7 +89,8 @@ def test_one_place_for_two_requests():
 
 
 @pytest.mark.parametrize(
-    ("timely", "later", "wrong"), [(True, BOUND_US + 1, True), (True, BOUND_US, False), (False, BOUND_US + 1, False)]
+    ("timely", "later", "wrong"),
+    [(True, BOUND_US + 1, True), (True, BOUND_US, False), (False, BOUND_US + 1, False)],
 )
 def test_a_request_before_one_that_came_long_before_it(timely, later, wrong):
     history = History(timely=timely)

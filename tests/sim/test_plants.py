@@ -1,5 +1,5 @@
-"""The bank of planted bugs: each is found within 500 seeds by the invariant that it says; in test_worlds.py what ships breaks
-none."""
+"""The bank of planted bugs: each is found within 500 seeds by the invariant that it says; in
+test_worlds.py what ships breaks none."""
 
 import pytest
 
@@ -52,7 +52,11 @@ def test_the_bank_is_whole():
     ids=["tickets", "records"],
 )
 def test_what_a_plant_needs_around_it_is_harmless_by_itself(parts):
-    broken = [(o.seed, o.invariant, o.detail) for o in (run(seed, parts=parts) for seed in range(30)) if o.invariant]
+    broken = [
+        (o.seed, o.invariant, o.detail)
+        for o in (run(seed, parts=parts) for seed in range(30))
+        if o.invariant
+    ]
     assert not broken
 
 

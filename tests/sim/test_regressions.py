@@ -1,7 +1,8 @@
-"""Bugs of the shipped code that the simulator found: with the bug planted again its world fails, without it that world is well.
+"""Bugs of the shipped code that the simulator found: with the bug planted again its world fails,
+without it that world is well.
 
-The seeds stand in src/baton/dev/sim/plants/seeds.py (tools/planted_bugs.py finds them again when the simulator changes). What is
-met in one world of 50,000 is looked for in worlds made for it.
+The seeds stand in src/baton/dev/sim/plants/seeds.py (tools/planted_bugs.py finds them again when
+the simulator changes). What is met in one world of 50,000 is looked for in worlds made for it.
 """
 
 from collections.abc import Iterable
@@ -52,12 +53,14 @@ def test_a_bug_that_was_found_here_does_not_come_back(name):
 def _fails_whatever_it_has(self: Fetching, sender: Boot, stale: Stale) -> None:
     room = self.worker.find(stale.key)
     if room is not None and room.state is not RoomState.ENDING:
-        self.worker.fail(room, FailCode.HANDOFF_FAILED, "the other side does not know this epoch", retry=True)
+        self.worker.fail(
+            room, FailCode.HANDOFF_FAILED, "the other side does not know this epoch", retry=True
+        )
 
 
 def _withdrawn(seed: int, *planted: Replaced) -> str:
-    """What is violated in a world where two gateways press a prefill worker, which withdraws what it computes ahead, while
-    frames lag and decode generates for so long that it hears of it."""
+    """What is violated in a world where two gateways press a prefill worker, which withdraws what
+    it computes ahead, while frames lag and decode generates for so long that it hears of it."""
     long = Replaced(people, "ANSWERS", (16, 20, 20, 24, 24))
     workers = (worker("prefill", pages=12, max_rooms=8), worker("decode", pages=40, max_rooms=8))
     gateways, faults = ("gateway-0", "gateway-1"), Faults(lag=0.2, retry=0.2)
@@ -73,9 +76,13 @@ def _withdrawn(seed: int, *planted: Replaced) -> str:
 
 @pytest.mark.timeout(300)
 def test_a_room_that_decode_has_committed_goes_on_though_prefill_has_withdrawn_it():
-    """Admitted was late: prefill withdrew the room, and says that it does not know it (seeds 60328 and 65614 of 100,000)."""
+    """Admitted was late: prefill withdrew the room, and says that it does not know it (seeds 60328
+    and 65614 of 100,000)."""
     be_silent()
-    found = ((seed, _withdrawn(seed, Replaced(Fetching, "_on_stale", _fails_whatever_it_has))) for seed in range(200, 300))
+    found = (
+        (seed, _withdrawn(seed, Replaced(Fetching, "_on_stale", _fails_whatever_it_has)))
+        for seed in range(200, 300)
+    )
     seed = next((seed for seed, what in found if "does not know this epoch" in what), None)
     assert seed is not None, "it is not met any more: no world here shows what it guards against"
     assert _withdrawn(seed) == ""
@@ -93,7 +100,8 @@ class _HearsNothing(Inspections):
 
 
 def _resting(seed: int, parts: Parts = SHIPPED) -> str:
-    """What is violated in a world where nothing goes wrong but bits of cached pages, and clients ask what others have asked."""
+    """What is violated in a world where nothing goes wrong but bits of cached pages, and clients
+    ask what others have asked."""
     workers = (worker("prefill", pages=64, max_rooms=8), worker("decode", pages=64, max_rooms=8))
     faults = Faults(source_damage=5)
     draw = WorldDraw(
@@ -121,14 +129,18 @@ def _resting(seed: int, parts: Parts = SHIPPED) -> str:
 @pytest.mark.parametrize(
     ("parts", "what"),
     [
-        (Parts(replaced=(Replaced(worker_module, "Scrubber", _LooksAtNothing),)), "damaged long ago"),
+        (
+            Parts(replaced=(Replaced(worker_module, "Scrubber", _LooksAtNothing),)),
+            "damaged long ago",
+        ),
         (Parts(replaced=(Replaced(roles_module, "Borrowing", DoubtsNothing),)), "nobody is told"),
         (Parts(replaced=(Replaced(worker_module, "Inspections", _HearsNothing),)), "still keeps"),
     ],
     ids=["at rest", "lent", "never answered"],
 )
 def test_a_cached_page_that_changes_is_not_served_for_long(parts, what):
-    """Pages that decode had cached were never compared again, and prefill kept to itself that a loan was damaged."""
+    """Pages that decode had cached were never compared again, and prefill kept to itself that a
+    loan was damaged."""
     be_silent()
     seed = next((seed for seed in range(40) if what in _resting(seed, parts)), None)
     assert seed is not None, "it is not met any more: no world here shows what it guards against"
@@ -136,11 +148,14 @@ def test_a_cached_page_that_changes_is_not_served_for_long(parts, what):
 
 
 def test_a_connection_that_is_asked_for_again_is_answered_though_the_first_was_given_up():
-    """The answer to the first, which nobody wanted any more, took that of the second away (seed 69552)."""
+    """The answer to the first, which nobody wanted any more, took that of the second away (seed
+    69552)."""
     be_silent()
     world = World(Tape(script={}))
     world.costs = Costs(connect_us=100_000)
-    process = SimpleNamespace(name="prefill-0/0", alive=True, port_call=lambda: None, wake=lambda: None)
+    process = SimpleNamespace(
+        name="prefill-0/0", alive=True, port_call=lambda: None, wake=lambda: None
+    )
     fabric = SimFabric(world, process, {}, None)
     peer = RankId(Boot(7), Boot(7), Rank(0))
     fabric.connect(peer, RankManifest(Boot(7), 0, 0, 0, (), {}))
@@ -154,7 +169,8 @@ def test_a_connection_that_is_asked_for_again_is_answered_though_the_first_was_g
 
 
 def test_a_crowd_may_take_as_many_events_as_its_requests_need():
-    """A hundred requests over eight legs were taken for an endless loop at their last probe (seed 27884)."""
+    """A hundred requests over eight legs were taken for an endless loop at their last probe (seed
+    27884)."""
     be_silent()
     for requests, most in ((12, 60_000), (46, 60_000), (100, 130_000)):
         draw = WorldDraw(draw_table(Tape(script={})), (), (), Faults(), requests, 0, True, True)
@@ -184,9 +200,12 @@ def _poisoned(seed: int, parts: Parts = SHIPPED) -> str:
 
 @pytest.mark.timeout(300)
 def test_a_request_is_not_acquitted_by_a_step_that_has_not_ended_its_worker():
-    """Decode tried one request alone and missed the prefill worker that another one had ended: that one was never a suspect."""
+    """Decode tried one request alone and missed the prefill worker that another one had ended: that
+    one was never a suspect."""
     be_silent()
     parts = Parts(replaced=(Replaced(Suspects, "innocent", _innocent_of_anything),))
-    seed = next((seed for seed in range(40, 60) if _poisoned(seed, parts) == "poison_bounded"), None)
+    seed = next(
+        (seed for seed in range(40, 60) if _poisoned(seed, parts) == "poison_bounded"), None
+    )
     assert seed is not None, "it is not met any more: no world here shows what it guards against"
     assert _poisoned(seed) == ""

@@ -1,4 +1,5 @@
-"""What may be left at rest: every table is looked at, whatever it is called, and peers are those that live."""
+"""What may be left at rest: every table is looked at, whatever it is called, and peers are those
+that live."""
 
 import re
 from pathlib import Path
@@ -22,11 +23,25 @@ SOURCES = Path(__file__).parents[2] / "src" / "baton"
 
 
 def live(role: str = "decode", *, prefill: Boot = PREFILL, gateway: Boot = GATEWAY) -> Live:
-    return Live(frozenset({gateway}), frozenset({prefill}), frozenset({DECODE}), frozenset(), Micros(0), role, 0, (DECODE,))
+    return Live(
+        frozenset({gateway}),
+        frozenset({prefill}),
+        frozenset({DECODE}),
+        frozenset(),
+        Micros(0),
+        role,
+        0,
+        (DECODE,),
+    )
 
 
 def kept(core: object, whom: Live) -> list[str]:
-    return [what.split(":")[0] for what in left(SimpleNamespace(core=core.core if isinstance(core, Driven) else core), whom)]
+    return [
+        what.split(":")[0]
+        for what in left(
+            SimpleNamespace(core=core.core if isinstance(core, Driven) else core), whom
+        )
+    ]
 
 
 def paired() -> Leader:
@@ -71,5 +86,12 @@ def test_a_table_that_nobody_wrote_down_is_looked_at_and_so_is_one_inside_of_it(
 
 @pytest.mark.parametrize(("owner", "table"), JUSTIFIED)
 def test_every_rule_is_about_a_table_that_there_is(owner, table):
-    sources = [text for path in SOURCES.rglob("*.py") if re.search(rf"^class {owner}\b", text := path.read_text(), re.MULTILINE)]
-    assert any(re.search(rf"^ +(self\.)?{table}\b.*[:=]", text, re.MULTILINE) or f", self.{table}" in text for text in sources)
+    sources = [
+        text
+        for path in SOURCES.rglob("*.py")
+        if re.search(rf"^class {owner}\b", text := path.read_text(), re.MULTILINE)
+    ]
+    assert any(
+        re.search(rf"^ +(self\.)?{table}\b.*[:=]", text, re.MULTILINE) or f", self.{table}" in text
+        for text in sources
+    )

@@ -1,4 +1,5 @@
-"""Worlds in which the whole machine stands still for a while: nobody takes anybody for lost, and everybody is served."""
+"""Worlds in which the whole machine stands still for a while: nobody takes anybody for lost, and
+everybody is served."""
 
 import msgspec
 import pytest
@@ -21,8 +22,21 @@ def lost_while_standing_still(seed: int, *, credit: bool) -> tuple[World, list[s
     """Everything stands still in the middle of the work: why anybody takes anybody for lost."""
     be_silent()
     roles = [(role, i) for role in ("prefill", "decode") for i in range(2)]
-    workers = tuple(msgspec.structs.replace(worker(role, pages=40, max_rooms=8), name=f"{role}-{i}") for role, i in roles)
-    draw = WorldDraw(draw_table(Tape(script={})), ("gateway-0",), workers, Faults(), 12, 12_000, True, True, costs=SLOW)
+    workers = tuple(
+        msgspec.structs.replace(worker(role, pages=40, max_rooms=8), name=f"{role}-{i}")
+        for role, i in roles
+    )
+    draw = WorldDraw(
+        draw_table(Tape(script={})),
+        ("gateway-0",),
+        workers,
+        Faults(),
+        12,
+        12_000,
+        True,
+        True,
+        costs=SLOW,
+    )
     lost: list[str] = []
     lose = Sessions._lose
 
@@ -53,4 +67,6 @@ def test_a_machine_that_stood_still_goes_on_where_it_was(seed: int) -> None:
 
 
 def test_without_credit_for_it_peers_are_taken_for_lost() -> None:
-    assert any("silent" in why for _, lost in [lost_while_standing_still(0, credit=False)] for why in lost)
+    assert any(
+        "silent" in why for _, lost in [lost_while_standing_still(0, credit=False)] for why in lost
+    )

@@ -1,4 +1,5 @@
-"""Minutes of virtual time under pressure: long and short, urgent and not. All end well, within the stated bounds."""
+"""Minutes of virtual time under pressure: long and short, urgent and not. All end well, within the
+stated bounds."""
 
 from collections import defaultdict
 from dataclasses import replace
@@ -52,7 +53,8 @@ class Crowd(World):
 
 
 class Patient(Front):
-    """Whoever asks has more time than the whole run takes: what it waits for is bounded by turns, not by clocks."""
+    """Whoever asks has more time than the whole run takes: what it waits for is bounded by turns,
+    not by clocks."""
 
     def _submit(self, submit: Submit, room: Room, now: Micros) -> None:
         limits = msgspec.structs.replace(submit.limits, deadline_ms=1_000_000)
@@ -61,13 +63,24 @@ class Patient(Front):
 
 @pytest.mark.parametrize("seconds", [30, pytest.param(300, marks=pytest.mark.slow)])
 def test_long_and_short_urgent_and_not_all_have_their_turn(seconds):
-    """Decode holds one and a half of the longest requests; the world itself checks who overtakes whom while it is away."""
+    """Decode holds one and a half of the longest requests; the world itself checks who overtakes
+    whom while it is away."""
     be_silent()
     said: list[tuple[str, int]] = []
     decode = msgspec.structs.replace(worker("decode", pages=24, max_rooms=6), host_bytes=1 << 20)
     workers = (worker("prefill", pages=64, max_rooms=6), decode)
     costs = Costs(step_us=60_000)
-    draw = WorldDraw(draw_table(Tape(script={})), ("gateway-0",), workers, Faults(), 0, seconds * 1000, True, True, costs=costs)
+    draw = WorldDraw(
+        draw_table(Tape(script={})),
+        ("gateway-0",),
+        workers,
+        Faults(),
+        0,
+        seconds * 1000,
+        True,
+        True,
+        costs=costs,
+    )
     parts = Parts(front=Patient, replaced=(*SETTINGS, *listening(said)))
     crowd = Crowd(Tape(seed=4), parts, draw=draw, front=FrontSettings(queue_ms=500_000))
     crowd.all_faults.append(InjectedFault(0, "crowd", frozenset({EVERYBODY})))
@@ -83,11 +96,14 @@ def test_long_and_short_urgent_and_not_all_have_their_turn(seconds):
     took = defaultdict(list)
     for c in clients:
         took[c.submit.priority].append((c.ended_at - c.sent_at) / 1e6)
-    assert max(max(times) for times in took.values()) < SLOWEST_S, {p: max(t) for p, t in took.items()}
+    assert max(max(times) for times in took.values()) < SLOWEST_S, {
+        p: max(t) for p, t in took.items()
+    }
 
 
 def within_bound(said: list[tuple[str, int]]) -> None:
-    """Of those that wait at the gateway; core/gateway/edge_queue.py states how often one can be passed over."""
+    """Of those that wait at the gateway; core/gateway/edge_queue.py states how often one can be
+    passed over."""
     came: dict[int, int] = {}
     begun: list[int] = []
     for what, arrival in said:

@@ -40,7 +40,9 @@ def test_blocks_are_summed_once(pool):
     seal = Counted()
     sums = Sums(seal)
     for slots, numbers in (([3], [0]), ([1, 3, 2], [1, 0, 7]), ([2, 1], [7, 1]), ([3], [0])):
-        assert np.array_equal(sums.of(pool, PLACEMENT, FULL, slots, numbers), afresh(pool, slots, numbers))
+        assert np.array_equal(
+            sums.of(pool, PLACEMENT, FULL, slots, numbers), afresh(pool, slots, numbers)
+        )
     assert seal.blocks == 3
 
 
@@ -58,7 +60,9 @@ def test_equal_bytes_at_another_place_are_known(pool):
     seal = Counted()
     sums = Sums(seal)
     pool.raw[5 * SIZE : 6 * SIZE] = pool.raw[SIZE : 2 * SIZE]
-    assert np.array_equal(sums.of(pool, PLACEMENT, FULL, [5], [4]), sums.of(pool, PLACEMENT, FULL, [1], [4]))
+    assert np.array_equal(
+        sums.of(pool, PLACEMENT, FULL, [5], [4]), sums.of(pool, PLACEMENT, FULL, [1], [4])
+    )
     assert seal.blocks == 1
 
 

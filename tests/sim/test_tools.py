@@ -26,7 +26,9 @@ def _silent():
 @pytest.fixture(scope="module")
 def failing():
     be_silent()
-    return next(o for o in (run(seed, parts=BLIND) for seed in range(100)) if o.kind is RunKind.SAFETY)
+    return next(
+        o for o in (run(seed, parts=BLIND) for seed in range(100)) if o.kind is RunKind.SAFETY
+    )
 
 
 # ---- shrinking -----------------------------------------------------------------------------------
@@ -38,7 +40,8 @@ def named(script):
 
 
 def shows(*needed):
-    """A finding that needs these (position, least choice), and counts how often it was asked for."""
+    """A finding that needs these (position, least choice), and counts how often it was asked
+    for."""
     due = named(dict(needed))
 
     def ask(made):
@@ -49,7 +52,10 @@ def shows(*needed):
     return ask
 
 
-@pytest.mark.parametrize("needed", [(), ((0, 1),), ((3, 5), (40, 1), (41, 1), (199, 12)), tuple((i, 2) for i in range(9))])
+@pytest.mark.parametrize(
+    "needed",
+    [(), ((0, 1),), ((3, 5), (40, 1), (41, 1), (199, 12)), tuple((i, 2) for i in range(9))],
+)
 def test_only_what_a_finding_needs_is_left(needed):
     script = {at: 1 + at * 5 % 17 for at in range(200)} | {at: least + 3 for at, least in needed}
     assert minimal(named(script), shows(*needed), 5000) == named(dict(needed))
@@ -104,7 +110,16 @@ def test_a_story_ends_with_the_violation_and_shows_its_room(failing):
     told = run(failing.seed, parts=BLIND, story=True)
     assert f"VIOLATION {failing.invariant}: {failing.detail}" in told.story[-1]
     words = "\n".join(told.story)
-    for spoken in ("Ticket", "Offer", "fetch", "read 1 for", "hold", "batch", "Admitted", "is for request"):
+    for spoken in (
+        "Ticket",
+        "Offer",
+        "fetch",
+        "read 1 for",
+        "hold",
+        "batch",
+        "Admitted",
+        "is for request",
+    ):
         assert spoken in words
     room = SHORT_ROOM.search(told.detail).group(0)
     assert told.diagram.startswith("sequenceDiagram")
@@ -114,5 +129,9 @@ def test_a_story_ends_with_the_violation_and_shows_its_room(failing):
 
 
 def test_lost_frames_are_told():
-    lossy = next(o for o in (run(seed, story=True) for seed in range(60)) if any("-- lost" in line for line in o.story))
+    lossy = next(
+        o
+        for o in (run(seed, story=True) for seed in range(60))
+        if any("-- lost" in line for line in o.story)
+    )
     assert any("(again)" in line for line in lossy.story)

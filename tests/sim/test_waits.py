@@ -1,4 +1,5 @@
-"""How long a prefill worker holds pages of a room that waits: the checker on histories made by hand."""
+"""How long a prefill worker holds pages of a room that waits: the checker on histories made by
+hand."""
 
 import msgspec
 import pytest
@@ -9,7 +10,18 @@ from baton.core.messages import Admitted, Limits, Ticket
 from baton.dev.sim.excuses import InjectedFault
 from baton.dev.sim.waits import SLACK_US, Waits
 
-TICKET = Ticket(key(), Stamp(1), Boot(3), PREFILL, Boot(2), PROMPT, (), SAMPLING, Limits(4, (), (), 1000), admit_ms=30)
+TICKET = Ticket(
+    key(),
+    Stamp(1),
+    Boot(3),
+    PREFILL,
+    Boot(2),
+    PROMPT,
+    (),
+    SAMPLING,
+    Limits(4, (), (), 1000),
+    admit_ms=30,
+)
 MOST_US = 30_000 + SLACK_US
 DROP = plan(2, drop=(key(),))
 
@@ -41,7 +53,9 @@ def test_admission_ends_the_wait_and_growing_begins_no_other():
         History().after(MOST_US + 1).waits.heard(PREFILL, Admitted(key()))
 
 
-@pytest.mark.parametrize(("kind", "excused"), [("pause", True), ("crash", True), ("corrupt read", False)])
+@pytest.mark.parametrize(
+    ("kind", "excused"), [("pause", True), ("crash", True), ("corrupt read", False)]
+)
 def test_a_process_that_stood_still_may_be_late(kind, excused):
     history = History(InjectedFault(1, kind, frozenset({"prefill-0"}))).after(MOST_US + 1)
     if excused:

@@ -1,4 +1,5 @@
-"""Whole worlds of the shipped code: without faults every request ends well, in every layout; with faults nothing is violated."""
+"""Whole worlds of the shipped code: without faults every request ends well, in every layout; with
+faults nothing is violated."""
 
 from collections import Counter
 from itertools import product
@@ -59,10 +60,21 @@ MORE_HEADS = [
 ]
 
 
-@pytest.mark.parametrize(("heads", "source", "target"), [*((4, *layout) for layout in LAYOUTS), *MORE_HEADS])
+@pytest.mark.parametrize(
+    ("heads", "source", "target"), [*((4, *layout) for layout in LAYOUTS), *MORE_HEADS]
+)
 def test_a_world_without_faults_completes_every_request_in_every_layout(heads, source, target):
     workers = (worker("prefill", *source), worker("decode", *target))
-    draw = WorldDraw(every_kind(heads), ("gateway-0",), workers, Faults(), 8, 1000, attempts_differ=True, quiet_ends=True)
+    draw = WorldDraw(
+        every_kind(heads),
+        ("gateway-0",),
+        workers,
+        Faults(),
+        8,
+        1000,
+        attempts_differ=True,
+        quiet_ends=True,
+    )
     world = World(Tape(seed=1), draw=draw)
     world.run()
     clients = world.people.clients
@@ -72,11 +84,23 @@ def test_a_world_without_faults_completes_every_request_in_every_layout(heads, s
 
 
 @pytest.mark.parametrize("kinds", range(10))
-@pytest.mark.parametrize(("source", "target"), [((1, 1, 1), (2, 1, 2)), ((2, 2, 3), (1, 1, 1)), ((4, 1, 2), (2, 2, 1))])
+@pytest.mark.parametrize(
+    ("source", "target"), [((1, 1, 1), (2, 1, 2)), ((2, 2, 3), (1, 1, 1)), ((4, 1, 2), (2, 2, 1))]
+)
 def test_every_state_table_goes_from_every_layout_to_another(kinds, source, target):
-    """Two windows, an index with pages of its own, a draft's rows: none of them is named in what moves state."""
+    """Two windows, an index with pages of its own, a draft's rows: none of them is named in what
+    moves state."""
     workers = (worker("prefill", *source), worker("decode", *target), worker("unified", *source))
-    draw = WorldDraw(of_kinds(kinds), ("gateway-0",), workers, Faults(), 8, 1000, attempts_differ=True, quiet_ends=True)
+    draw = WorldDraw(
+        of_kinds(kinds),
+        ("gateway-0",),
+        workers,
+        Faults(),
+        8,
+        1000,
+        attempts_differ=True,
+        quiet_ends=True,
+    )
     world = World(Tape(seed=2), draw=draw)
     world.run()
     assert all(isinstance(c.end, Finish) for c in world.people.clients)
@@ -95,7 +119,16 @@ def test_state_tables_of_every_kind_are_drawn():
 def test_a_unified_worker_completes_every_request_alone_and_beside_a_pair(layout, beside):
     pair = (worker("prefill", 1, 1, 1), worker("decode", 2, 1, 2)) if beside else ()
     workers = (*pair, worker("unified", *layout))
-    draw = WorldDraw(every_kind(), ("gateway-0",), workers, Faults(), 8, 1000, attempts_differ=True, quiet_ends=True)
+    draw = WorldDraw(
+        every_kind(),
+        ("gateway-0",),
+        workers,
+        Faults(),
+        8,
+        1000,
+        attempts_differ=True,
+        quiet_ends=True,
+    )
     world = World(Tape(seed=1), draw=draw)
     world.run()
     assert all(isinstance(c.end, Finish) for c in world.people.clients)
@@ -104,18 +137,29 @@ def test_a_unified_worker_completes_every_request_alone_and_beside_a_pair(layout
 
 
 def test_unified_workers_are_drawn_alone_and_beside_others():
-    found = Counter(tuple(sorted({w.role for w in draw_world(Tape(seed=seed)).workers})) for seed in range(300))
-    assert min(found[roles] for roles in (("unified",), ("decode", "prefill"), ("decode", "prefill", "unified"))) > 15
+    found = Counter(
+        tuple(sorted({w.role for w in draw_world(Tape(seed=seed)).workers})) for seed in range(300)
+    )
+    assert (
+        min(
+            found[roles]
+            for roles in (("unified",), ("decode", "prefill"), ("decode", "prefill", "unified"))
+        )
+        > 15
+    )
     assert len(found) == 3
 
 
 def test_all_layouts_are_drawn():
-    """Counted over pairs of workers: heads and both widths, both numbers of stages, both page sizes."""
+    """Counted over pairs of workers: heads and both widths, both numbers of stages, both page
+    sizes."""
     widths, stages, pages = Counter(), Counter(), Counter()
     for seed in range(3000):
         draw = draw_world(Tape(seed=seed))
         heads = max(spec.heads for spec in draw.table.specs)
-        by_role = {role: [w for w in draw.workers if w.role == role] for role in ("prefill", "decode")}
+        by_role = {
+            role: [w for w in draw.workers if w.role == role] for role in ("prefill", "decode")
+        }
         for source, target in product(by_role["prefill"], by_role["decode"]):
             widths[heads, source.tp, target.tp] += 1
             stages[(source.tp, source.pp), (target.tp, target.pp)] += 1
@@ -129,11 +173,15 @@ def test_all_layouts_are_drawn():
 
 
 def test_worlds_are_wide_often_enough_and_have_few_ranks():
-    """A third of all worlds must be wide; and what ranks say to each other is most of the time that a world takes."""
+    """A third of all worlds must be wide; and what ranks say to each other is most of the time that
+    a world takes."""
     ranks, wide = [], 0
     for seed in range(3000):
         draw = draw_world(Tape(seed=seed))
-        widest = [max((w.tp for w in draw.workers if w.role == role), default=1) for role in ("prefill", "decode")]
+        widest = [
+            max((w.tp for w in draw.workers if w.role == role), default=1)
+            for role in ("prefill", "decode")
+        ]
         ranks.append(sum(w.tp * w.pp for w in draw.workers))
         wide += min(widest) > 1
     assert wide / 3000 >= 0.36
@@ -145,7 +193,10 @@ def test_drawn_worlds_without_their_faults_complete_every_request():
     for seed in range(40):
         outcome = run(seed, calm=True)
         assert not outcome.invariant, f"seed {seed}: {outcome.invariant}: {outcome.detail}"
-        assert not any(mark.startswith(("failed", "fault")) for mark in outcome.marks), (seed, outcome.marks)
+        assert not any(mark.startswith(("failed", "fault")) for mark in outcome.marks), (
+            seed,
+            outcome.marks,
+        )
 
 
 def test_a_run_repeats_itself_and_its_choices_repeat_it():

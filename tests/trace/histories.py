@@ -26,8 +26,23 @@ ONE, TWO = key(1), key(2)
 def leader_parts(role: str = "decode", boot: int = 3, ranks: int = 2) -> LeaderParts:
     """A worker of `ranks` ranks with 8 pages of 4 tokens."""
     m = manifest(role, boot, pages=8)
-    several = tuple(RankManifest(Boot(boot + 10 * r), r, r, 0, m.ranks[0].pools, {}) for r in range(ranks))
-    whole = Manifest(m.protocol, role, m.model, m.weights, m.dtype, m.table, 1, ranks, 1, m.max_model_len, True, several)
+    several = tuple(
+        RankManifest(Boot(boot + 10 * r), r, r, 0, m.ranks[0].pools, {}) for r in range(ranks)
+    )
+    whole = Manifest(
+        m.protocol,
+        role,
+        m.model,
+        m.weights,
+        m.dtype,
+        m.table,
+        1,
+        ranks,
+        1,
+        m.max_model_len,
+        True,
+        several,
+    )
     return LeaderParts(whole, settings(), {KV: 8})
 
 
@@ -73,12 +88,22 @@ def row(k: Key, start: int = 0, tokens: int = 1) -> RowOrder:
     return RowOrder(k, start, (7,) * tokens, {}, start + tokens, GREEDY, TokenIndex(0))
 
 
-def fetch(order: int, k: Key, start: int, end: int, *, follows: int | None = None, only: tuple[Suspect, ...] = ()) -> Fetch:
+def fetch(
+    order: int,
+    k: Key,
+    start: int,
+    end: int,
+    *,
+    follows: int | None = None,
+    only: tuple[Suspect, ...] = (),
+) -> Fetch:
     run = BlockRun(start, end, tuple(Page(p) for p in range(end - start)))
     return Fetch(order, follows, only, k, PREFILL, 8, {KV: run}, (), 1)
 
 
-def report(rank: int, applied: int, *, quiet: tuple[Key, ...] = (), ballots: tuple[Ballot, ...] = ()) -> Report:
+def report(
+    rank: int, applied: int, *, quiet: tuple[Key, ...] = (), ballots: tuple[Ballot, ...] = ()
+) -> Report:
     boot = Boot(3 + 10 * rank)
     return Report(Rank(rank), boot, Seq(applied), b"", ballots, quiet, (), (), (), 0)
 
@@ -116,7 +141,13 @@ def reads(handle: int, *pages: int) -> Read:
     target = np.array([p * size for p in pages], dtype=np.int64)
     nbytes = np.full(len(pages), size, dtype=np.int64)
     return Read(
-        ONE, Handle(handle), RankId(PREFILL, PREFILL, Rank(0)), "shm", (Copies(KV, target, target, nbytes),), size * len(pages), 1
+        ONE,
+        Handle(handle),
+        RankId(PREFILL, PREFILL, Rank(0)),
+        "shm",
+        (Copies(KV, target, target, nbytes),),
+        size * len(pages),
+        1,
     )
 
 
@@ -139,7 +170,9 @@ def fronts(event: Any, *effects: Any) -> Step:
 def tickets(number: int = 1, *, said: tuple[int, ...] = (), **fields: Any) -> tuple[Send, Send]:
     """The same ticket to both sides."""
     t = ticket(number, **fields)
-    full = Ticket(t.key, t.stamp, t.gateway, t.prefill, t.decode, t.prompt, said, t.sampling, limits())
+    full = Ticket(
+        t.key, t.stamp, t.gateway, t.prefill, t.decode, t.prompt, said, t.sampling, limits()
+    )
     return Send(t.prefill, full), Send(t.decode, full)
 
 

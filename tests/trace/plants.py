@@ -28,7 +28,10 @@ class EagerFront(Front):
     """Shows the first token before decode has admitted the room."""
 
     def _receive(self, sender: Boot, message: Any, now: Micros) -> None:
-        if isinstance(message, FirstToken) and (request := self.requests.find(message.key, sender)) is not None:
+        if (
+            isinstance(message, FirstToken)
+            and (request := self.requests.find(message.key, sender)) is not None
+        ):
             request.see(RequestSaw.ADMITTED)
         super()._receive(sender, message, now)
 
@@ -37,7 +40,10 @@ class RepeatingFront(Front):
     """Tells what the client has already."""
 
     def _receive(self, sender: Boot, message: Any, now: Micros) -> None:
-        if isinstance(message, Tokens) and (request := self.requests.find(message.key, sender)) is not None:
+        if (
+            isinstance(message, Tokens)
+            and (request := self.requests.find(message.key, sender)) is not None
+        ):
             request.said = request.said[: message.start]
         super()._receive(sender, message, now)
 

@@ -59,18 +59,25 @@ class RecordedWorld(World):
         self._recorders: list[Recorder] = []
         self._incarnation = count()
         parts = FrontParts(self.GATEWAY, FrontSettings(**front))
-        self.front = DrivenFront(watched(self.make(parts, Plans()), parts, self._recorder("gateway")))
+        self.front = DrivenFront(
+            watched(self.make(parts, Plans()), parts, self._recorder("gateway"))
+        )
 
     def _recorder(self, name: str) -> Recorder:
         sink = self.logs[name] = Bytes()
         self._recorders.append(Recorder(sink))
         return self._recorders[-1]
 
-    def add(self, role: str, boot: int, *, pages: int = 16, page_blocks: int = 1, **limits: int) -> Node:
+    def add(
+        self, role: str, boot: int, *, pages: int = 16, page_blocks: int = 1, **limits: int
+    ) -> Node:
         m = manifest(role, boot, pages=pages, page_blocks=page_blocks)
         recorder, plans = self._recorder(f"{role}-{boot}.{next(self._incarnation)}"), Plans()
         leads = LeaderParts(m, settings(f"{role}-{boot}", **limits), {KV: pages})
-        node = Node(Driven(watched(self.make(leads, plans), leads, recorder)), FakeEngine(m.placement(0), pages))
+        node = Node(
+            Driven(watched(self.make(leads, plans), leads, recorder)),
+            FakeEngine(m.placement(0), pages),
+        )
         computes = RankParts(Rank(0), Boot(boot), (m.placement(0),), m.seal)
         node.rank = watched(self.make(computes, plans), computes, recorder)
         self.nodes[Boot(boot)] = node

@@ -1,4 +1,5 @@
-"""Runs of the in-process world that are worth a journal: the tests of the roles, played in a recorded world."""
+"""Runs of the in-process world that are worth a journal: the tests of the roles, played in a
+recorded world."""
 
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -47,7 +48,9 @@ def slow_engine() -> None:
 def late_admitted() -> None:
     """The gateway hears the first token before it hears `Admitted`."""
     world = roles.split()
-    world.hold = lambda source, target, message: isinstance(message, Admitted) and target == world.GATEWAY
+    world.hold = lambda source, target, message: (
+        isinstance(message, Admitted) and target == world.GATEWAY
+    )
     world.submit(submit(1, roles.prompt(5)))
     world.run()
     world.release()
@@ -56,7 +59,8 @@ def late_admitted() -> None:
 
 
 def unknown_read() -> None:
-    """A read ends unknown, and its room with it; only when it is released the pages come back. One more is refused."""
+    """A read ends unknown, and its room with it; only when it is released the pages come back. One
+    more is refused."""
     world = roles.split()
     world.freeze_reads = True
     world.submit(submit(1, roles.prompt(9)))
@@ -78,7 +82,9 @@ def unknown_read() -> None:
 
 
 SCENARIOS: Mapping[str, Callable[[], Any]] = {
-    "chunks and pages": lambda: roles.test_tokens_are_right_whatever_chunks_and_pages(23, 3, (2, 3)),
+    "chunks and pages": lambda: roles.test_tokens_are_right_whatever_chunks_and_pages(
+        23, 3, (2, 3)
+    ),
     "unified": roles.test_unified_draws_the_same_tokens,
     "eight requests": roles.test_requests_share_the_workers,
     "tight pools": roles.test_tight_pools_give_way_and_everything_still_ends_right,
@@ -89,7 +95,10 @@ SCENARIOS: Mapping[str, Callable[[], Any]] = {
     "damage that stays": roles.test_damage_that_persists_ends_with_a_typed_error_and_nothing_left,
     "damaged source": roles.test_damage_in_the_sources_pages_is_found_by_its_birth_sum_and_opens_a_new_epoch,
     "failed read": roles.test_a_read_that_fails_is_tried_again,
-    **{f"abort at {n}": lambda n=n: roles.test_an_abort_at_any_step_leaves_nothing(n) for n in range(0, 60, 10)},
+    **{
+        f"abort at {n}": lambda n=n: roles.test_an_abort_at_any_step_leaves_nothing(n)
+        for n in range(0, 60, 10)
+    },
     **{
         f"{'prefill' if lost == roles.P else 'decode'} lost at {n}": lambda n=n, lost=lost: (
             roles.test_a_worker_lost_at_any_step_leaves_nothing_on_the_others(n, lost)
@@ -100,7 +109,9 @@ SCENARIOS: Mapping[str, Callable[[], Any]] = {
     "gateway lost": lambda: roles.test_a_lost_gateway_leaves_the_workers_clean(20),
     "late offers": lambda: roles.test_late_messages_change_nothing_but_time(Offer),
     "late tokens": lambda: roles.test_late_messages_change_nothing_but_time(Tokens),
-    "an offer that never comes": lambda: roles.test_an_offer_that_never_comes_ends_the_request_in_bounded_time(1),
+    "an offer that never comes": lambda: (
+        roles.test_an_offer_that_never_comes_ends_the_request_in_bounded_time(1)
+    ),
     "cancelled reads": roles.test_reads_that_never_end_are_cancelled_with_the_request,
     "offer before its ticket": roles.test_an_offer_before_its_ticket_waits_without_pages_and_is_answered_stale,
     "session cut": roles.test_a_session_cut_between_prefill_and_decode_ends_the_rooms_of_both,
@@ -122,4 +133,6 @@ def journals(name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
 
     monkeypatch.setattr(roles, "World", world)
     SCENARIOS[name]()
-    return {f"{i}.{process}": data for i, w in enumerate(made) for process, data in w.finished().items()}
+    return {
+        f"{i}.{process}": data for i, w in enumerate(made) for process, data in w.finished().items()
+    }

@@ -8,7 +8,14 @@ from tests.trace.histories import (
     issues,
     leader_parts,
 )
-from tests.trace.plants import EagerFront, ForgetfulWorker, HastyDecode, LoudRank, Planted, RepeatingFront
+from tests.trace.plants import (
+    EagerFront,
+    ForgetfulWorker,
+    HastyDecode,
+    LoudRank,
+    Planted,
+    RepeatingFront,
+)
 from tests.trace.rig import RecordedWorld, read
 from tests.trace.scenarios import SCENARIOS, journals
 
@@ -39,7 +46,9 @@ def test_a_violation_names_step_time_and_invariant_once() -> None:
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_no_invariant_is_violated_in_a_recorded_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_invariant_is_violated_in_a_recorded_run(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for process, data in journals(name, monkeypatch).items():
         assert violations(data) == [], process
 
@@ -53,13 +62,18 @@ BUGS = [
 ]
 
 
-@pytest.mark.parametrize(("bug", "scenario", "check"), BUGS, ids=lambda v: getattr(v, "__name__", v))
+@pytest.mark.parametrize(
+    ("bug", "scenario", "check"), BUGS, ids=lambda v: getattr(v, "__name__", v)
+)
 def test_a_run_of_a_core_with_a_bug_violates_its_invariant(
     bug: type, scenario: str, check: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The journal plays with the same effects, for the bug is in both; its own books are what finds it."""
+    """The journal plays with the same effects, for the bug is in both; its own books are what finds
+    it."""
     monkeypatch.setattr(RecordedWorld, "make", staticmethod(Planted(bug)))
-    found = [v.invariant for data in broken_journals(scenario, monkeypatch) for v in violations(data)]
+    found = [
+        v.invariant for data in broken_journals(scenario, monkeypatch) for v in violations(data)
+    ]
     assert check.invariant in found
 
 

@@ -1,4 +1,5 @@
-"""The checks over a gateway's journal, against histories made by hand: good ones pass, and each bad one is named."""
+"""The checks over a gateway's journal, against histories made by hand: good ones pass, and each bad
+one is named."""
 
 from typing import Any
 
@@ -64,12 +65,22 @@ LENGTH = FinishReason.LENGTH
 FAIL = Fail(R, FailCode.WORKER_LOST, "x")
 BEGUN = [submits(), says(Admitted(ONE)), says(first_token(), emit(0, 5))]
 STREAMS = [
-    ([*BEGUN, says(tokens(0, 5, 6, 7), emit(1, 6, 7)), says(tokens(3, 8, finish=LENGTH), emit(3, 8), Finish(R, LENGTH))], GOOD),
+    (
+        [
+            *BEGUN,
+            says(tokens(0, 5, 6, 7), emit(1, 6, 7)),
+            says(tokens(3, 8, finish=LENGTH), emit(3, 8), Finish(R, LENGTH)),
+        ],
+        GOOD,
+    ),
     ([submits(), says(first_token(), sender=PREFILL), says(Admitted(ONE), emit(0, 5))], GOOD),
     ([submits(), says(first_token(finish=LENGTH), emit(0, 5), Finish(R, LENGTH))], GOOD),
     ([submits(), says(first_token(), emit(0, 5))], "before it was admitted"),
     ([submits(), says(tokens(0, 5, 6), emit(0, 5, 6))], GOOD),
-    ([submits(), says(Admitted(key(1, 7))), says(first_token(), emit(0, 5))], "before it was admitted"),
+    (
+        [submits(), says(Admitted(key(1, 7))), says(first_token(), emit(0, 5))],
+        "before it was admitted",
+    ),
     ([*BEGUN, says(tokens(0, 5, 6), emit(0, 5, 6))], "index 0 again"),
     ([*BEGUN, says(tokens(2, 6), emit(2, 6))], "index 2 too early"),
     ([*BEGUN, says(tokens(1, 6), emit(1, 9))], "no worker of its epoch said"),
@@ -79,7 +90,10 @@ STREAMS = [
     ([*BEGUN, fronts(TimerDue(), Say(Finish(R, LENGTH)), Say(FAIL))], "after its end"),
     ([*BEGUN, fronts(Cancel(R, "gone")), fronts(TimerDue(), Say(FAIL))], "after its end"),
     ([fronts(submitted(), Raised("Overloaded", "full"))], GOOD),
-    ([fronts(submitted(), Raised("Overloaded", "full")), fronts(TimerDue(), Say(FAIL))], "before it was submitted"),
+    (
+        [fronts(submitted(), Raised("Overloaded", "full")), fronts(TimerDue(), Say(FAIL))],
+        "before it was submitted",
+    ),
     ([submits(), submits()], "while it was open"),
     ([submits(digits=16)], "not 128 random bits"),
     (
@@ -123,13 +137,19 @@ ATTEMPTS = [
     ([submits(), fronts(LOST, *tickets(epoch=3))], "after epoch 1"),
     ([submits(), fronts(LOST, *tickets(epoch=2)), fronts(TimerDue(), *tickets())], "after epoch 2"),
     ([submits(1, TO_PREFILL), fronts(LOST, *tickets(epoch=2))], "1 side only"),
-    ([submits(1, TO_PREFILL, Send(DECODE, msgspec.structs.replace(TO_DECODE.message, stamp=9)))], "different tickets"),
+    (
+        [submits(1, TO_PREFILL, Send(DECODE, msgspec.structs.replace(TO_DECODE.message, stamp=9)))],
+        "different tickets",
+    ),
     ([submits(1, *tickets(gateway=8))], "another gateway"),
     ([submits(1, TO_PREFILL, Send(Boot(9), TO_DECODE.message))], "does not name"),
     ([*BEGUN, fronts(LOST, *tickets(epoch=2))], "0 tokens were told; the client heard 1"),
     ([submits(), fronts(TimerDue(), CLOSE)], "had not ended"),
     ([submits(), ENDS[0], fronts(TimerDue(), CLOSE)], "had not ended"),
-    ([submits(), fronts(LOST, *tickets(epoch=2, decode=7)), *ENDS, fronts(TimerDue(), CLOSE)], "epochs [2] had not ended"),
+    (
+        [submits(), fronts(LOST, *tickets(epoch=2, decode=7)), *ENDS, fronts(TimerDue(), CLOSE)],
+        "epochs [2] had not ended",
+    ),
     ([fronts(TimerDue(), CLOSE)], "was closed and is not open"),
 ]
 

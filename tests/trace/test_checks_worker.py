@@ -1,4 +1,5 @@
-"""The checks over a worker's journal, against histories made by hand: good ones pass, and each bad one is named."""
+"""The checks over a worker's journal, against histories made by hand: good ones pass, and each bad
+one is named."""
 
 import numpy as np
 import pytest
@@ -78,9 +79,15 @@ def test_a_rank_without_its_leader_is_judged_by_order_alone() -> None:
 
 OLD, NEW = key(1, 1), key(1, 2)
 EPOCHS = [
-    ([asks(1), issues(1, hold=[hold(OLD, 0)]), asks(1, epoch=2), issues(2, hold=[hold(NEW, 1)])], GOOD),
+    (
+        [asks(1), issues(1, hold=[hold(OLD, 0)]), asks(1, epoch=2), issues(2, hold=[hold(NEW, 1)])],
+        GOOD,
+    ),
     ([asks(1, epoch=2), asks(1), issues(1, hold=[hold(NEW, 0)])], GOOD),
-    ([asks(1), issues(1, hold=[hold(OLD, 0)]), asks(1, epoch=2), issues(2, batch=[row(OLD)])], "epoch 2 of that room"),
+    (
+        [asks(1), issues(1, hold=[hold(OLD, 0)]), asks(1, epoch=2), issues(2, batch=[row(OLD)])],
+        "epoch 2 of that room",
+    ),
     ([asks(1), asks(1, epoch=2), issues(1, commit=[OLD])], "a commit of"),
     ([asks(1), asks(1, epoch=2), issues(1, fetch=[fetch(1, OLD, 0, 1)])], "a fetch of"),
     ([asks(1), asks(1, epoch=2), issues(1, drop=[OLD], hold=[hold(OLD, 0)])], GOOD),
@@ -101,17 +108,39 @@ def test_newest_epoch(steps: list[Step], why: str | None) -> None:
 
 HELD = [issues(1, hold=[hold(ONE, 0, 1)])]
 DROPPED = [*HELD, issues(2, drop=[ONE])]
-QUIET = [*DROPPED, reports(0, 2, quiet=(ONE,)), reports(1, 2, Send(GATEWAY, Ended(ONE)), quiet=(ONE,))]
+QUIET = [
+    *DROPPED,
+    reports(0, 2, quiet=(ONE,)),
+    reports(1, 2, Send(GATEWAY, Ended(ONE)), quiet=(ONE,)),
+]
 PAGES = [
     ([*QUIET, issues(3, hold=[hold(TWO, 1)])], GOOD),
-    ([*DROPPED, reports(0, 2, quiet=(ONE,)), reports(1, 2, plan(3, hold=[hold(TWO, 0)]), quiet=(ONE,))], GOOD),
+    (
+        [
+            *DROPPED,
+            reports(0, 2, quiet=(ONE,)),
+            reports(1, 2, plan(3, hold=[hold(TWO, 0)]), quiet=(ONE,)),
+        ],
+        GOOD,
+    ),
     ([*HELD, issues(2, hold=[hold(ONE, 2)], batch=[row(ONE, 11)])], GOOD),
     ([*HELD, issues(2, hold=[hold(TWO, 1)])], "and is open"),
     ([*HELD, issues(2, hold=[hold(ONE, 1)])], "and is open"),
     ([issues(1, hold=[hold(ONE, 3, 3)])], "and is open"),
     ([*DROPPED, issues(3, hold=[hold(TWO, 1)])], "not quiet on every rank"),
-    ([*DROPPED, reports(0, 2, quiet=(ONE,)), issues(3, hold=[hold(TWO, 1)])], "not quiet on every rank"),
-    ([*DROPPED, reports(0, 2, quiet=(ONE,)), reports(0, 2, quiet=(ONE,)), issues(3, hold=[hold(TWO, 1)])], "not quiet"),
+    (
+        [*DROPPED, reports(0, 2, quiet=(ONE,)), issues(3, hold=[hold(TWO, 1)])],
+        "not quiet on every rank",
+    ),
+    (
+        [
+            *DROPPED,
+            reports(0, 2, quiet=(ONE,)),
+            reports(0, 2, quiet=(ONE,)),
+            issues(3, hold=[hold(TWO, 1)]),
+        ],
+        "not quiet",
+    ),
     ([*DROPPED, reports(0, 1, quiet=(ONE,))], "without having been told"),
     ([*HELD, reports(0, 1, quiet=(ONE,))], "without having been told"),
     ([*DROPPED, hears(ticket(2), Send(GATEWAY, Ended(ONE)))], "were not quiet"),
@@ -136,7 +165,11 @@ def test_page_books(steps: list[Step], why: str | None) -> None:
 
 # ---- commits ------------------------------------------------------------------------------------
 
-ORDERED = [asks(1), issues(1, hold=[hold(ONE, 0, 1)], fetch=[fetch(1, ONE, 0, 1), fetch(2, ONE, 1, 2)]), last_offer(ONE)]
+ORDERED = [
+    asks(1),
+    issues(1, hold=[hold(ONE, 0, 1)], fetch=[fetch(1, ONE, 0, 1), fetch(2, ONE, 1, 2)]),
+    last_offer(ONE),
+]
 BOTH = [reports(r, 1, ballots=(*vote(1, ARRIVED), *vote(2, ARRIVED))) for r in (0, 1)]
 APPLIED = [reports(0, 2), reports(1, 2)]
 BAD = Suspect(0, KV, (1,))
@@ -147,26 +180,93 @@ ONCE_MORE = [
     *[reports(r, 2, ballots=vote(3, ARRIVED)) for r in (0, 1)],
 ]
 COMMITS = [
-    ([*ORDERED, *BOTH, issues(2, commit=[ONE]), *APPLIED, hears(ticket(9), Send(PREFILL, Received(ONE)))], GOOD),
+    (
+        [
+            *ORDERED,
+            *BOTH,
+            issues(2, commit=[ONE]),
+            *APPLIED,
+            hears(ticket(9), Send(PREFILL, Received(ONE))),
+        ],
+        GOOD,
+    ),
     ([last_offer(ONE), *ORDERED[:2], *BOTH, issues(2, commit=[ONE])], GOOD),
     ([*ORDERED, BOTH[0], issues(2, commit=[ONE])], "before 2 of its blocks"),
-    ([*ORDERED, BOTH[0], reports(1, 1, ballots=vote(1, ARRIVED)), issues(2, commit=[ONE])], "before 1 of its blocks"),
-    ([*ORDERED, BOTH[0], reports(1, 1, ballots=(*vote(1, ARRIVED), *vote(2, Vote.FAILED))), issues(2, commit=[ONE])], "before 1"),
+    (
+        [*ORDERED, BOTH[0], reports(1, 1, ballots=vote(1, ARRIVED)), issues(2, commit=[ONE])],
+        "before 1 of its blocks",
+    ),
+    (
+        [
+            *ORDERED,
+            BOTH[0],
+            reports(1, 1, ballots=(*vote(1, ARRIVED), *vote(2, Vote.FAILED))),
+            issues(2, commit=[ONE]),
+        ],
+        "before 1",
+    ),
     ([*ORDERED[:2], *BOTH, issues(2, commit=[ONE])], "without its record"),
-    ([asks(1), issues(1, fetch=[fetch(1, ONE, 0, 1)]), last_offer(ONE), *BOTH, issues(2, commit=[ONE])], "before 1"),
+    (
+        [
+            asks(1),
+            issues(1, fetch=[fetch(1, ONE, 0, 1)]),
+            last_offer(ONE),
+            *BOTH,
+            issues(2, commit=[ONE]),
+        ],
+        "before 1",
+    ),
     ([asks(1), last_offer(ONE), issues(1, commit=[ONE])], "before 2"),
-    ([asks(1), issues(1, hold=[hold(ONE, 0, 1, shared=2)]), last_offer(ONE), issues(2, commit=[ONE])], GOOD),
-    ([asks(1), issues(1, hold=[hold(ONE, 0, 1, shared=1)]), last_offer(ONE), issues(2, commit=[ONE])], "before 1"),
+    (
+        [
+            asks(1),
+            issues(1, hold=[hold(ONE, 0, 1, shared=2)]),
+            last_offer(ONE),
+            issues(2, commit=[ONE]),
+        ],
+        GOOD,
+    ),
+    (
+        [
+            asks(1),
+            issues(1, hold=[hold(ONE, 0, 1, shared=1)]),
+            last_offer(ONE),
+            issues(2, commit=[ONE]),
+        ],
+        "before 1",
+    ),
     ([issues(1, commit=[ONE])], "without a ticket"),
     ([*ORDERED, *BOTH, issues(2, batch=[row(ONE)])], "not committed"),
-    ([*ORDERED, *BOTH, issues(2, commit=[ONE]), hears(ticket(9), Send(PREFILL, Received(ONE)))], "before its commit"),
-    ([*ORDERED, *BOTH, issues(2, commit=[ONE]), reports(0, 2, Send(PREFILL, Received(ONE)))], "before its commit"),
-    ([*ORDERED, BOTH[0], reports(0, 1, ballots=vote(1, Vote.FAILED))], "voted FAILED on order 1 after ARRIVED"),
+    (
+        [*ORDERED, *BOTH, issues(2, commit=[ONE]), hears(ticket(9), Send(PREFILL, Received(ONE)))],
+        "before its commit",
+    ),
+    (
+        [*ORDERED, *BOTH, issues(2, commit=[ONE]), reports(0, 2, Send(PREFILL, Received(ONE)))],
+        "before its commit",
+    ),
+    (
+        [*ORDERED, BOTH[0], reports(0, 1, ballots=vote(1, Vote.FAILED))],
+        "voted FAILED on order 1 after ARRIVED",
+    ),
     ([*AGAIN, *ONCE_MORE, issues(3, commit=[ONE])], GOOD),
-    ([*AGAIN, issues(2, fetch=[fetch(3, ONE, 1, 2, follows=2, only=(BAD,))]), issues(3, commit=[ONE])], "before 1"),
-    ([*AGAIN, issues(2, fetch=[fetch(3, ONE, 1, 2, follows=2, only=(Suspect(1, KV, (0,)),))])], "other blocks once more"),
+    (
+        [
+            *AGAIN,
+            issues(2, fetch=[fetch(3, ONE, 1, 2, follows=2, only=(BAD,))]),
+            issues(3, commit=[ONE]),
+        ],
+        "before 1",
+    ),
+    (
+        [*AGAIN, issues(2, fetch=[fetch(3, ONE, 1, 2, follows=2, only=(Suspect(1, KV, (0,)),))])],
+        "other blocks once more",
+    ),
     ([*AGAIN, issues(2, fetch=[fetch(3, ONE, 1, 2, follows=2)])], "other blocks once more"),
-    ([*ORDERED, DIFFERS, issues(2, fetch=[fetch(3, ONE, 1, 2, follows=2, only=(BAD,))])], "not every rank"),
+    (
+        [*ORDERED, DIFFERS, issues(2, fetch=[fetch(3, ONE, 1, 2, follows=2, only=(BAD,))])],
+        "not every rank",
+    ),
 ]
 
 
@@ -177,7 +277,14 @@ def test_commit_after_arrival(steps: list[Step], why: str | None) -> None:
 
 def test_an_offer_of_another_worker_is_no_record() -> None:
     stranger = hears(last_offer(ONE).event.message, sender=Boot(77))
-    expect(judged(CommitAfterArrival(), leader_parts(), [*ORDERED[:2], stranger, *BOTH, issues(2, commit=[ONE])]), "record")
+    expect(
+        judged(
+            CommitAfterArrival(),
+            leader_parts(),
+            [*ORDERED[:2], stranger, *BOTH, issues(2, commit=[ONE])],
+        ),
+        "record",
+    )
 
 
 @pytest.mark.parametrize("length", [1, 4, 5, 16, 17, 40])
@@ -191,7 +298,9 @@ def test_the_blocks_needed_are_those_of_the_state_table(length: int) -> None:
     table = StateTable(1, 4, groups, specs)
     found = needed(table, length)
     assert {b for g, b in found if g == "full"} == {p // 4 for p in range(length)}
-    assert {b for g, b in found if g == "window"} == {p // 4 for p in range(max(0, length - 8), length)}
+    assert {b for g, b in found if g == "window"} == {
+        p // 4 for p in range(max(0, length - 8), length)
+    }
     assert {b for g, b in found if g == "slot"} == {0}
 
 
@@ -212,7 +321,15 @@ QUIETS = [
     ([*GONE, ended(1, ReadOutcome.UNKNOWN), ranks(Released(1)), tells(ONE)], GOOD),
     ([*GONE, ended(1, ReadOutcome.FAILED), tells(ONE)], GOOD),
     ([*FETCHING, ranks(ReadRefused(1, "x")), applies(2, drop=[ONE]), tells(ONE)], GOOD),
-    ([*FETCHING, ranks(ReadEnd(1, ReadOutcome.OK, ""), hashes(4, 0, 1)), applies(2, drop=[ONE]), tells(ONE)], "hash 4"),
+    (
+        [
+            *FETCHING,
+            ranks(ReadEnd(1, ReadOutcome.OK, ""), hashes(4, 0, 1)),
+            applies(2, drop=[ONE]),
+            tells(ONE),
+        ],
+        "hash 4",
+    ),
     (
         [
             applies(1, hashes(4, 0), hold=[hold(ONE, 0)], drop=[TWO]),
@@ -223,7 +340,15 @@ QUIETS = [
         GOOD,
     ),
     ([applies(1, BATCH, hold=[hold(ONE, 0)]), applies(2, drop=[ONE]), tells(ONE)], "batch 1"),
-    ([applies(1, BATCH, hold=[hold(ONE, 0)]), applies(2, drop=[ONE]), ranks(BatchDone(Seq(1), ())), tells(ONE)], GOOD),
+    (
+        [
+            applies(1, BATCH, hold=[hold(ONE, 0)]),
+            applies(2, drop=[ONE]),
+            ranks(BatchDone(Seq(1), ())),
+            tells(ONE),
+        ],
+        GOOD,
+    ),
     ([*FETCHING, ended(1), tells(ONE)], "not dropped"),
     ([*GONE, ended(1), applies(3, hold=[hold(TWO, 1)])], "has not said quiet"),
     ([applies(1, reads(1, 0))], "nobody"),
@@ -259,10 +384,23 @@ def test_one_read_a_byte(steps: list[Step], why: str | None) -> None:
     expect(judged(OneReadAByte(), rank_parts(), steps), why)
 
 
-@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 4)), min_size=1), st.tuples(st.integers(0, 30), st.integers(1, 4)))
-def test_ranges_meet_exactly_when_a_byte_is_common(several: list[tuple[int, int]], one: tuple[int, int]) -> None:
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.integers(1, 4)), min_size=1),
+    st.tuples(st.integers(0, 30), st.integers(1, 4)),
+)
+def test_ranges_meet_exactly_when_a_byte_is_common(
+    several: list[tuple[int, int]], one: tuple[int, int]
+) -> None:
     mine: set[int] = set()
-    disjoint = [(s, n) for s, n in sorted(several) if not mine & set(range(s, s + n)) and not mine.update(range(s, s + n))]
+    disjoint = [
+        (s, n)
+        for s, n in sorted(several)
+        if not mine & set(range(s, s + n)) and not mine.update(range(s, s + n))
+    ]
     spread = tuple(np.array(v) for v in zip(*((s, s + n) for s, n in disjoint), strict=True))
     single = np.array([one[0]]), np.array([sum(one)])
-    assert _overlap(spread, single) == _overlap(single, spread) == bool(mine & set(range(one[0], sum(one))))
+    assert (
+        _overlap(spread, single)
+        == _overlap(single, spread)
+        == bool(mine & set(range(one[0], sum(one))))
+    )

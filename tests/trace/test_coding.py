@@ -30,7 +30,9 @@ def arrays(dtype: Any) -> st.SearchStrategy[Any]:
     """Small arrays of one and of two dimensions."""
     limits = np.iinfo(dtype)
     rows = st.lists(st.integers(int(limits.min), int(limits.max)), max_size=6)
-    return rows.map(lambda r: np.array(r, dtype=dtype)) | rows.map(lambda r: np.array([r, r], dtype=dtype))
+    return rows.map(lambda r: np.array(r, dtype=dtype)) | rows.map(
+        lambda r: np.array([r, r], dtype=dtype)
+    )
 
 
 PLAIN |= {NDArray[t]: arrays(t) for t in (np.uint64, np.int64, np.int32)}
@@ -115,7 +117,8 @@ def test_garbage_raises_one_type_of_error(raw: bytes) -> None:
 
 @given(
     st.recursive(
-        st.none() | st.integers(0, 2**64 - 1) | st.text() | st.binary(), lambda c: st.lists(c) | st.dictionaries(st.text(), c)
+        st.none() | st.integers(0, 2**64 - 1) | st.text() | st.binary(),
+        lambda c: st.lists(c) | st.dictionaries(st.text(), c),
     )
 )
 def test_other_msgpack_raises_one_type_of_error(value: Any) -> None:
@@ -145,10 +148,17 @@ def test_arrays_that_are_none_raise_one_type_of_error(array: Any) -> None:
     assert isinstance(decode(msgspec.msgpack.encode(good)), Step)
 
 
-def test_a_file_that_ends_anywhere_gives_every_whole_record(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_ends_anywhere_gives_every_whole_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     data = journals("one token", monkeypatch)["0.gateway"]
     ends = [at for at, _ in records([data])]
-    for size in [*range(0, len(data), 7), *ends, *(e - 1 for e in ends), *(e + 1 for e in ends[:-1])]:
+    for size in [
+        *range(0, len(data), 7),
+        *ends,
+        *(e - 1 for e in ends),
+        *(e + 1 for e in ends[:-1]),
+    ]:
         count, damage = whole_records(data[:size])
         assert count == sum(e <= size for e in ends)
         assert (damage is None) == (size == 0 or size in ends), size
@@ -168,7 +178,9 @@ def test_a_flipped_bit_is_found_where_it_is(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("size", [1, 7, 8, 9, 1000])
-def test_chunks_of_any_size_give_the_same_records(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_of_any_size_give_the_same_records(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = journals("one token", monkeypatch)["0.gateway"]
     assert [canonical(r) for r in read(data, size)] == [canonical(r) for r in read(data, len(data))]
 

@@ -47,7 +47,13 @@ def bodies(data: bytes) -> list[Any]:
 
 def leaves(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Where numbers, texts and bytes stand, and every list and table."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    inner = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     return [path, *(p for k, v in inner for p in leaves(v, (*path, k)))]
 
 
@@ -81,7 +87,9 @@ def broken(data: bytes, rng: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("process", ["0.gateway", "0.prefill-2.0", "0.decode-3.1"])
-def test_a_file_made_up_by_somebody_gives_findings_or_one_type_of_error(process: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_made_up_by_somebody_gives_findings_or_one_type_of_error(
+    process: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = journals("doubt", monkeypatch)[process]
     rng = random.Random(7)
     seen = {"same": 0, "different": 0, "violated": 0, "damaged": 0}

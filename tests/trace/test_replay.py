@@ -1,4 +1,5 @@
-"""Journals of whole runs are played again: the same effects, or the first difference by its entry."""
+"""Journals of whole runs are played again: the same effects, or the first difference by its
+entry."""
 
 from collections.abc import Callable
 
@@ -45,9 +46,21 @@ def test_a_recorded_run_gives_the_same_effects(name: str, monkeypatch: pytest.Mo
 
 def test_together_the_scenarios_hold_every_kind_of_event(monkeypatch: pytest.MonkeyPatch) -> None:
     """What nobody ever plays proves nothing."""
-    seen = {type(s.event) for name in SCENARIOS for data in journals(name, monkeypatch).values() for s in steps_of(data)}
+    seen = {
+        type(s.event)
+        for name in SCENARIOS
+        for data in journals(name, monkeypatch).values()
+        for s in steps_of(data)
+    }
     names = {kind.__name__ for kind in seen}
-    assert names >= {"GatewayConnected", "PeerConnected", "PeerLost", "MessageReceived", "RankReported", "TimerDue"}
+    assert names >= {
+        "GatewayConnected",
+        "PeerConnected",
+        "PeerLost",
+        "MessageReceived",
+        "RankReported",
+        "TimerDue",
+    }
     assert names >= {"Submitted", "Cancel", "StepPlan", "BatchDone", "DigestDone", "ReportDue"}
     assert names >= {"Connected", "ReadRefused", "ReadEnded", "Released"}
 
@@ -65,8 +78,12 @@ def hears(kind: type) -> Callable[[Step], bool]:
 
 
 def committed_late(step: Step) -> bool:
-    """The last offer came while blocks were still under way: where a hasty leader commits at once."""
-    return isinstance(step.event, MessageReceived) and getattr(step.event.message, "record", None) is not None
+    """The last offer came while blocks were still under way: where a hasty leader commits at
+    once."""
+    return (
+        isinstance(step.event, MessageReceived)
+        and getattr(step.event.message, "record", None) is not None
+    )
 
 
 def reports_after_drop() -> Callable[[Step], bool]:
@@ -82,15 +99,35 @@ def reports_after_drop() -> Callable[[Step], bool]:
 
 
 PLANTS = {
-    "a first token before Admitted": (EagerFront, "gateway", "late admitted", hears(FirstToken), "nothing"),
-    "Received is not heard": (KeepingPrefill, "prefill-2.0", "eight requests", hears(Received), "drop"),
-    "a commit before arrival": (HastyDecode, "decode-3.1", "eight requests", committed_late, "commit"),
+    "a first token before Admitted": (
+        EagerFront,
+        "gateway",
+        "late admitted",
+        hears(FirstToken),
+        "nothing",
+    ),
+    "Received is not heard": (
+        KeepingPrefill,
+        "prefill-2.0",
+        "eight requests",
+        hears(Received),
+        "drop",
+    ),
+    "a commit before arrival": (
+        HastyDecode,
+        "decode-3.1",
+        "eight requests",
+        committed_late,
+        "commit",
+    ),
     "quiet too early": (LoudRank, "prefill-2.0", "slow engine", reports_after_drop(), "quiet"),
 }
 
 
 @pytest.mark.parametrize("name", PLANTS)
-def test_a_changed_decision_is_found_at_its_step(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_decision_is_found_at_its_step(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kind, process, scenario, where, said = PLANTS[name]
     data = journals(scenario, monkeypatch)[f"0.{process}"]
     assert replayed(data)[1] is None
@@ -103,18 +140,28 @@ def test_a_changed_decision_is_found_at_its_step(name: str, monkeypatch: pytest.
     assert f"step {number} at" in str(difference)
 
 
-def test_a_changed_byte_of_an_effect_is_named_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_byte_of_an_effect_is_named_with_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     data = journals("late admitted", monkeypatch)["0.gateway"]
     records = list(read(data))
-    at = next(i for i, r in enumerate(records) if isinstance(r, Step) and isinstance(r.event, Submitted))
+    at = next(
+        i for i, r in enumerate(records) if isinstance(r, Step) and isinstance(r.event, Submitted)
+    )
     step = records[at]
     assert isinstance(step, Step)
     send = step.effects[0]
     assert isinstance(send, Send)
-    records[at] = msgspec.structs.replace(step, effects=(msgspec.structs.replace(send, to=Boot(77)), *step.effects[1:]))
+    records[at] = msgspec.structs.replace(
+        step, effects=(msgspec.structs.replace(send, to=Boot(77)), *step.effects[1:])
+    )
     _, difference = replayed(b"".join(map(encode, records)))
     assert difference is not None
-    assert (difference.where, difference.expected, difference.came) == ("effect 1, send.to", "77", "2")
+    assert (difference.where, difference.expected, difference.came) == (
+        "effect 1, send.to",
+        "77",
+        "2",
+    )
 
 
 # ---- exceptions, questions about books ----------------------------------------------------------
@@ -166,7 +213,11 @@ def test_a_rank_in_a_process_of_its_own_writes_a_log_of_its_own() -> None:
     rank.step(StepPlan(Seq(1), connect=(ConnectOrder(manifest("prefill", 2), "shm"),)), T0)
     rank.step(Connected(RankId(Boot(2), Boot(2), Rank(0)), ""), T0)
     assert report_of(rank) is not None
-    assert [type(s.event).__name__ for s in steps_of(sink.data)] == ["StepPlan", "Connected", "ReportDue"]
+    assert [type(s.event).__name__ for s in steps_of(sink.data)] == [
+        "StepPlan",
+        "Connected",
+        "ReportDue",
+    ]
     assert replayed(sink.data) == (3, None)
     found = examine([sink.data], until=None, watch=lambda at, record: None)
     assert found.whose == "rank 0 (boot 3)"
@@ -188,7 +239,10 @@ UP = Step(Micros(1), CoreKind.LEADER, GatewayConnected(Boot(1)), ())
         ([msgspec.structs.replace(HEAD, protocol=9)], "protocol 9"),
         ([HEAD, HEAD], "second header"),
         ([HEAD, UP], "whose parts"),
-        ([HEAD, PARTS, msgspec.structs.replace(UP, core=CoreKind.FRONT)], "nothing that enters a front"),
+        (
+            [HEAD, PARTS, msgspec.structs.replace(UP, core=CoreKind.FRONT)],
+            "nothing that enters a front",
+        ),
         ([HEAD, msgspec.structs.replace(PARTS, manifest=manifest("juggler", 2))], "role 'juggler'"),
         ([HEAD, RankParts(Rank(5), Boot(2), (), True)], "RankParts"),
     ],

@@ -16,7 +16,17 @@ from baton.core import frames, messages
 from baton.core.errors import Bug, PeerError
 from baton.core.frames import SMALL, AnyFrame, Beat, Data, Open
 from baton.core.ids import BlockIndex, Boot, GroupName, Page, Seal, TokenIndex
-from baton.core.messages import Abort, AnyMessage, BlockRun, Close, FinishReason, FirstToken, LegSums, Offer, Tokens
+from baton.core.messages import (
+    Abort,
+    AnyMessage,
+    BlockRun,
+    Close,
+    FinishReason,
+    FirstToken,
+    LegSums,
+    Offer,
+    Tokens,
+)
 from baton.core.session.stream import SessionLimits
 from baton.wire import codec
 from baton.wire.codec import MAX_FRAME_BYTES, decode, encode
@@ -28,7 +38,8 @@ FEW = 3  # entries of a drawn collection
 
 @functools.cache
 def strategy(type_: Any) -> st.SearchStrategy[Any]:
-    """Values of a type, built from its annotations: a field added to a message is tested without a line here."""
+    """Values of a type, built from its annotations: a field added to a message is tested without a
+    line here."""
     origin, arguments = typing.get_origin(type_), typing.get_args(type_)
     if isinstance(type_, typing.NewType):
         return strategy(type_.__supertype__)
@@ -44,7 +55,10 @@ def strategy(type_: Any) -> st.SearchStrategy[Any]:
         return st.dictionaries(strategy(arguments[0]), strategy(arguments[1]), max_size=FEW)
     if isinstance(type_, type) and issubclass(type_, msgspec.Struct):
         hints = typing.get_type_hints(type_, include_extras=True)
-        return st.builds(lambda **fields: type_(**fields), **{n: strategy(hints[n]) for n in type_.__struct_fields__})
+        return st.builds(
+            lambda **fields: type_(**fields),
+            **{n: strategy(hints[n]) for n in type_.__struct_fields__},
+        )
     return PLAIN[type_] if type_ in PLAIN else st.sampled_from(list(type_))
 
 
@@ -80,9 +94,17 @@ def test_every_frame_comes_back_as_it_was(kind: type, data: st.DataObject) -> No
 
 
 def test_unions_are_complete() -> None:
-    """A message or frame left out of its union cannot be decoded, and nothing else would say so before it is sent."""
-    for module, base, union in ((messages, messages.Message, MESSAGES), (frames, frames.Frame, FRAMES)):
-        made = {v for v in vars(module).values() if isinstance(v, type) and issubclass(v, base) and v is not base}
+    """A message or frame left out of its union cannot be decoded, and nothing else would say so
+    before it is sent."""
+    for module, base, union in (
+        (messages, messages.Message, MESSAGES),
+        (frames, frames.Frame, FRAMES),
+    ):
+        made = {
+            v
+            for v in vars(module).values()
+            if isinstance(v, type) and issubclass(v, base) and v is not base
+        }
         assert made == set(union)
 
 
@@ -113,7 +135,10 @@ def test_as_many_small_messages_as_share_a_frame_fit_with_the_largest_answers() 
     }
     for kind in SMALL:
         message = largest.get(kind) or kind(key)
-        assert len(encode(Data(Boot(2**64 - 1), Boot(1), 1, 1, 0, (message,) * SessionLimits().pack))) < MAX_FRAME_BYTES // 8
+        assert (
+            len(encode(Data(Boot(2**64 - 1), Boot(1), 1, 1, 0, (message,) * SessionLimits().pack)))
+            < MAX_FRAME_BYTES // 8
+        )
 
 
 def test_a_frame_without_messages_is_none() -> None:
@@ -139,7 +164,13 @@ def test_arbitrary_bytes_are_a_peer_error(raw: bytes) -> None:
 @settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_a_damaged_frame_is_a_frame_or_a_peer_error(data: st.DataObject) -> None:
-    raw = bytearray(encode(Data(Boot(1), Boot(2), 1, 1, 0, (data.draw(st.one_of([strategy(k) for k in MESSAGES])),))))
+    raw = bytearray(
+        encode(
+            Data(
+                Boot(1), Boot(2), 1, 1, 0, (data.draw(st.one_of([strategy(k) for k in MESSAGES])),)
+            )
+        )
+    )
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(raw) - 1))
         if data.draw(st.booleans()):
@@ -150,7 +181,8 @@ def test_a_damaged_frame_is_a_frame_or_a_peer_error(data: st.DataObject) -> None
         frame = decode(bytes(raw))
     except PeerError:
         return
-    assert encode(decode(encode(frame))) == encode(frame)  # bytes: a NaN may have been made, which equals nothing
+    # bytes: a NaN may have been made, which equals nothing
+    assert encode(decode(encode(frame))) == encode(frame)
 
 
 def plain(frame: AnyFrame) -> Any:
@@ -164,7 +196,12 @@ TOKENS = Data(
     1,
     0,
     (
-        Tokens(messages.Key(messages.Room("0" * 32), messages.Epoch(1)), 0, (messages.Drawn(5, None, ()),), None),
+        Tokens(
+            messages.Key(messages.Room("0" * 32), messages.Epoch(1)),
+            0,
+            (messages.Drawn(5, None, ()),),
+            None,
+        ),
         messages.Close(messages.Room("1" * 32)),
     ),
 )
@@ -174,7 +211,11 @@ def paths(tree: Any, here: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Where the mappings lie."""
     if isinstance(tree, dict):
         return [here, *(p for k, v in tree.items() for p in paths(v, (*here, k)))]
-    return [p for i, v in enumerate(tree) for p in paths(v, (*here, i))] if isinstance(tree, list) else []
+    return (
+        [p for i, v in enumerate(tree) for p in paths(v, (*here, i))]
+        if isinstance(tree, list)
+        else []
+    )
 
 
 @pytest.mark.parametrize("path", paths(plain(TOKENS)), ids=str)
@@ -209,7 +250,15 @@ def test_no_struct_on_the_wire_takes_unknown_fields() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("src", "1"), ("src", 1.0), ("src", None), ("src", True), ("session", -1), ("session", 2**53 + 1), ("ack", 2**64 - 1)],
+    [
+        ("src", "1"),
+        ("src", 1.0),
+        ("src", None),
+        ("src", True),
+        ("session", -1),
+        ("session", 2**53 + 1),
+        ("ack", 2**64 - 1),
+    ],
 )
 def test_types_are_not_stretched_and_numbers_stay_small(field: str, value: object) -> None:
     tree = plain(Beat(Boot(1), Boot(2), 1, 0, 0)) | {field: value}
@@ -223,7 +272,8 @@ def test_types_are_not_stretched_and_numbers_stay_small(field: str, value: objec
         encode(TOKENS)[:-1],
         encode(TOKENS) + b"\0",
         b"\x91" * 100_000,  # depth
-        b"\x82\xa1z" + b"\x91" * 100_000 + b"\xa4type\xa4beat",  # depth in an unknown field before the tag
+        # depth in an unknown field before the tag
+        b"\x82\xa1z" + b"\x91" * 100_000 + b"\xa4type\xa4beat",
         b"\xdd\xff\xff\xff\xff",  # four billion entries
         b"\xdf\xff\xff\xff\xff",
         b"\xc6\xff\xff\xff\xff",
@@ -248,7 +298,13 @@ def test_size_is_bounded_on_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_frames_that_tell_versions_apart_keep_their_bytes() -> None:
     """Another version reads these two, whatever else has changed."""
-    assert plain(Open(7, Boot(1), None, 3)) == {"type": "open", "protocol": 7, "src": 1, "expect": None, "session": 3}
+    assert plain(Open(7, Boot(1), None, 3)) == {
+        "type": "open",
+        "protocol": 7,
+        "src": 1,
+        "expect": None,
+        "session": 3,
+    }
     assert plain(frames.WrongProtocol(7, 8)) == {"type": "wrong_protocol", "ours": 7, "theirs": 8}
 
 

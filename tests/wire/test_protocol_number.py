@@ -1,4 +1,5 @@
-"""The protocol's number and what it stands for: nobody changes a message without a look at the number."""
+"""The protocol's number and what it stands for: nobody changes a message without a look at the
+number."""
 
 import hashlib
 import json
@@ -10,7 +11,8 @@ import pytest
 from baton.core.frames import AnyFrame
 from baton.core.messages import PROTOCOL
 
-LOOKED_AT = (1, "5cfd12f385a891a2")  # the number, and the digest of all frames' schemas when somebody last looked
+# the number, and the digest of all frames' schemas when somebody last looked
+LOOKED_AT = (1, "5cfd12f385a891a2")
 LOOK = """A frame or a message has another schema than the one that protocol {number} was last looked at with.
 Has a version of Baton been released that says protocol {number}? Then PROTOCOL (core/messages.py) becomes {next}.
 Either way this test gets
@@ -22,7 +24,9 @@ def bare(schema: Any) -> Any:
     if isinstance(schema, dict):
         return {key: bare(value) for key, value in schema.items() if key != "description"}
     if isinstance(schema, list | tuple):
-        return sorted((bare(value) for value in schema), key=lambda value: json.dumps(value, sort_keys=True))
+        return sorted(
+            (bare(value) for value in schema), key=lambda value: json.dumps(value, sort_keys=True)
+        )
     return schema
 
 
@@ -35,7 +39,14 @@ def digest(root: Any) -> str:
 def test_nobody_changes_a_message_without_a_look_at_the_number() -> None:
     found = digest(AnyFrame)
     if (PROTOCOL, found) != LOOKED_AT:
-        pytest.fail(LOOK.format(number=PROTOCOL, next=PROTOCOL + 1, number_or_next=f"{PROTOCOL} or {PROTOCOL + 1}", found=found))
+        pytest.fail(
+            LOOK.format(
+                number=PROTOCOL,
+                next=PROTOCOL + 1,
+                number_or_next=f"{PROTOCOL} or {PROTOCOL + 1}",
+                found=found,
+            )
+        )
 
 
 class Plain(msgspec.Struct, tag="a"):
@@ -60,6 +71,13 @@ def test_the_digest_sees_every_change_that_a_peer_would(change: str) -> None:
 
 
 def test_the_digest_sees_another_tag_and_no_words() -> None:
-    same = msgspec.defstruct("Plain", [("x", int), ("y", tuple[str, ...], ())], tag="a", namespace={"__doc__": "Other words."})
+    same = msgspec.defstruct(
+        "Plain",
+        [("x", int), ("y", tuple[str, ...], ())],
+        tag="a",
+        namespace={"__doc__": "Other words."},
+    )
     assert digest(same) == digest(Plain)
-    assert digest(msgspec.defstruct("Plain", [("x", int), ("y", tuple[str, ...], ())], tag="b")) != digest(Plain)
+    assert digest(
+        msgspec.defstruct("Plain", [("x", int), ("y", tuple[str, ...], ())], tag="b")
+    ) != digest(Plain)

@@ -23,7 +23,8 @@ SLOWER = 4
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a mutant. `how`: the invariant or the test that it broke; `world`: the seed that showed it."""
+    """What became of a mutant. `how`: the invariant or the test that it broke; `world`: the seed
+    that showed it."""
 
     name: str
     module: str
@@ -49,7 +50,9 @@ class Judging:
         jobs: int,
     ) -> None:
         if early := [name for name in sys.modules if name.startswith(f"{PACKAGE}.")]:
-            raise RuntimeError(f"children would not import mutants, as this process has imported {early[0]}")
+            raise RuntimeError(
+                f"children would not import mutants, as this process has imported {early[0]}"
+            )
         self._mutants = {mutant.name: mutant for mutant in mutants}
         self._seeds_of, self._tests_of, self._seconds_of = seeds_of, tests_of, seconds_of
         self._seconds: dict[str, float] = {}
@@ -60,17 +63,26 @@ class Judging:
     def _begin(self, mutant: Mutant) -> None:
         seeds = self._seeds_of(mutant)
         if seeds:
-            self._pool.add(Job(f"{SIMULATION} {mutant.name}", lambda say: worlds(mutant, seeds, say), WORLDS_CPU_S))
+            self._pool.add(
+                Job(
+                    f"{SIMULATION} {mutant.name}",
+                    lambda say: worlds(mutant, seeds, say),
+                    WORLDS_CPU_S,
+                )
+            )
         else:
             self._test(mutant, first=False)
 
     def _test(self, mutant: Mutant, *, first: bool) -> None:
         names = self._tests_of(mutant)
         limit = TESTS_CPU_S + SLOWER * sum(self._seconds_of.get(name, 1.0) for name in names)
-        self._pool.add(Job(f"{TESTS} {mutant.name}", lambda say: tests(mutant, names, say), limit), first=first)
+        self._pool.add(
+            Job(f"{TESTS} {mutant.name}", lambda say: tests(mutant, names, say), limit), first=first
+        )
 
     def run(self, done: Callable[[Verdict], None]) -> None:
-        """Judge all, and say each verdict as it comes. Whatever still runs is ended when this is interrupted."""
+        """Judge all, and say each verdict as it comes. Whatever still runs is ended when this is
+        interrupted."""
         try:
             for job, ended in self._pool.results():
                 by, name = job.name.split(" ", 1)
@@ -102,7 +114,14 @@ class Judging:
 def by_worlds(ended: Ended) -> tuple[str, int | None]:
     """What a world showed, and its seed; empty if none showed anything."""
     begun = [word for word in ended.said if isinstance(word, int)]
-    shown = next((word["invariant"] for word in ended.said if isinstance(word, dict) and "invariant" in word), None)
+    shown = next(
+        (
+            word["invariant"]
+            for word in ended.said
+            if isinstance(word, dict) and "invariant" in word
+        ),
+        None,
+    )
     how = shown if shown is not None else TOO_LONG if ended.out_of_time else CRASHED
     return how, begun[-1] if how and begun else None
 

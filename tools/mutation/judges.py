@@ -1,4 +1,5 @@
-"""Who judges a mutant: worlds of the simulator, then unit tests. Each runs in a child of its own (processes.py)."""
+"""Who judges a mutant: worlds of the simulator, then unit tests. Each runs in a child of its own
+(processes.py)."""
 
 import ast
 import os
@@ -31,8 +32,19 @@ TESTS = tuple(
         "gateway/test_front_door.py",
     )
 )
-# Plugins that a test does not ask for take longer to load than most tests; schemathesis alone takes a second.
-OPTIONS = ("-q", "-p", "no:cacheprovider", "-p", "pytest_timeout", "-m", "not slow", "--rootdir", str(ROOT))
+# Plugins that a test does not ask for take longer to load than most tests; schemathesis alone takes
+# a second.
+OPTIONS = (
+    "-q",
+    "-p",
+    "no:cacheprovider",
+    "-p",
+    "pytest_timeout",
+    "-m",
+    "not slow",
+    "--rootdir",
+    str(ROOT),
+)
 
 
 def _become(mutant: Mutant | None) -> None:
@@ -42,7 +54,8 @@ def _become(mutant: Mutant | None) -> None:
 
 
 def worlds(mutant: Mutant | None, seeds: Sequence[int], say: Say) -> None:
-    """Run worlds until one shows something: says each seed before it, and in the end {invariant, detail}, empty if nothing."""
+    """Run worlds until one shows something: says each seed before it, and in the end {invariant,
+    detail}, empty if nothing."""
     _become(mutant)
     from baton.dev.sim.run import be_silent, run
 
@@ -68,7 +81,9 @@ class _Chosen:
         return self._places.get(item.nodeid, self._places.get(item.nodeid.split("::")[0]))
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-        places = [(place, i) for i, item in enumerate(items) if (place := self._place(item)) is not None]
+        places = [
+            (place, i) for i, item in enumerate(items) if (place := self._place(item)) is not None
+        ]
         items[:] = [items[i] for _, i in sorted(places)]
 
     def pytest_runtest_logreport(self, report: Any) -> None:
@@ -99,7 +114,8 @@ def pytest_once(paths: Sequence[str], plugin: object, *options: str) -> int:
 
 
 def tests(mutant: Mutant | None, names: Sequence[str], say: Say) -> None:
-    """Run tests by their names until one fails: says {test} of it, and in the end {code} of pytest."""
+    """Run tests by their names until one fails: says {test} of it, and in the end {code} of
+    pytest."""
     if not names:  # pytest would look through all there are
         say({"code": 5})
         return

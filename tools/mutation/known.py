@@ -1,4 +1,5 @@
-"""Mutants that are known to be found, each within a few worlds or by one test file: `make check` sees that they still are."""
+"""Mutants that are known to be found, each within a few worlds or by one test file: `make check`
+sees that they still are."""
 
 import json
 from collections import Counter
@@ -11,7 +12,8 @@ from mutation.mutants import ROOT, Mutant, of_core, sample
 
 FILE = Path(__file__).parent / "known.json"
 WORLDS = 40  # that each is judged by
-EARLY = 8  # .. of which it was found by these when it was chosen: a change of the simulator draws other worlds
+# .. of which it was found by these when it was chosen: a change of the simulator draws other worlds
+EARLY = 8
 BY_WORLDS, BY_TESTS = 28, 12
 OF_MODULE = 3
 DRAWN = 3  # times as many as are wanted: not all are found so soon
@@ -32,7 +34,9 @@ def read() -> list[Known]:
     return [Known(**entry) for entry in json.loads(FILE.read_text())]
 
 
-def judging(mutants: Sequence[Mutant], entries: Mapping[str, Known], jobs: int, worlds: int = WORLDS) -> Judging:
+def judging(
+    mutants: Sequence[Mutant], entries: Mapping[str, Known], jobs: int, worlds: int = WORLDS
+) -> Judging:
     """By the first worlds or by one test file, as each was found."""
 
     def seeds_of(mutant: Mutant) -> Sequence[int]:
@@ -45,17 +49,32 @@ def judging(mutants: Sequence[Mutant], entries: Mapping[str, Known], jobs: int, 
 
 
 def choose(excused: Collection[str], seed: int, jobs: int) -> list[Known]:
-    """Draw mutants, and keep those that the first worlds find, or the test file of their module; few of a module."""
+    """Draw mutants, and keep those that the first worlds find, or the test file of their module;
+    few of a module."""
     mutants = [mutant for mutant in of_core() if mutant.name not in excused]
     tested = [mutant for mutant in mutants if _own(mutant.module)]
-    by_worlds = _found(sample(mutants, DRAWN * BY_WORLDS, seed), lambda mutant: Known(mutant.name, SIMULATION, ""), jobs)
-    by_tests = _found(sample(tested, DRAWN * BY_TESTS, seed + 1), lambda m: Known(m.name, TESTS, _own(m.module)), jobs)
+    by_worlds = _found(
+        sample(mutants, DRAWN * BY_WORLDS, seed),
+        lambda mutant: Known(mutant.name, SIMULATION, ""),
+        jobs,
+    )
+    by_tests = _found(
+        sample(tested, DRAWN * BY_TESTS, seed + 1),
+        lambda m: Known(m.name, TESTS, _own(m.module)),
+        jobs,
+    )
     return [*_few(by_worlds, BY_WORLDS), *_few(by_tests, BY_TESTS)]
 
 
 def _own(module: str) -> str:
     """The test file named like a module of the core; empty if there is none."""
-    return next((p.relative_to(ROOT).as_posix() for p in (ROOT / "tests" / "core").rglob(f"test_{module}.py")), "")
+    return next(
+        (
+            p.relative_to(ROOT).as_posix()
+            for p in (ROOT / "tests" / "core").rglob(f"test_{module}.py")
+        ),
+        "",
+    )
 
 
 def _found(mutants: Sequence[Mutant], entry: Callable[[Mutant], Known], jobs: int) -> list[Known]:

@@ -1,4 +1,5 @@
-"""Modules of the core that are run from a syntax tree in place of their file, in a process that has not imported them yet."""
+"""Modules of the core that are run from a syntax tree in place of their file, in a process that has
+not imported them yet."""
 
 import ast
 import sys
@@ -39,7 +40,9 @@ class _Finder(MetaPathFinder):
         self._trees = {module_of(path): (path, tree) for path, tree in trees.items()}
         self._names = names
 
-    def find_spec(self, name: str, path: object, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: object, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         if name not in self._trees:
             return None
         file, tree = self._trees[name]

@@ -3,7 +3,8 @@
     decode:Leader._on_offer:operand:3f9a12c4:1
     module : function           : operator : hash of the statement : which of that operator's changes of such statements
 
-A name holds as long as the statement's text does: lines may move, and the rest of the function may change.
+A name holds as long as the statement's text does: lines may move, and the rest of the function may
+change.
 """
 
 import ast
@@ -67,7 +68,9 @@ def of_module(path: Path) -> Iterator[Mutant]:
 
 def files() -> list[Path]:
     """All modules of the core by name; no two have the same."""
-    return sorted((path for path in CORE.rglob("*.py") if path.stem != "__init__"), key=lambda path: path.stem)
+    return sorted(
+        (path for path in CORE.rglob("*.py") if path.stem != "__init__"), key=lambda path: path.stem
+    )
 
 
 def of_core(modules: Iterable[str] = ()) -> list[Mutant]:
@@ -77,16 +80,23 @@ def of_core(modules: Iterable[str] = ()) -> list[Mutant]:
     """
     paths = {path.stem: path for path in files() if path.stem not in STATISTICS}
     if unknown := sorted(set(modules) - set(paths)):
-        raise ValueError(f"the core has no module {', '.join(unknown)} to mutate; it has {', '.join(paths)}")
+        raise ValueError(
+            f"the core has no module {', '.join(unknown)} to mutate; it has {', '.join(paths)}"
+        )
     return [mutant for stem in modules or paths for mutant in of_module(paths[stem])]
 
 
 def sample(mutants: Iterable[Mutant], count: int, seed: int) -> list[Mutant]:
-    """So many of them, drawn by a hash of seed and name: a change of the code replaces the mutants of what changed alone."""
+    """So many of them, drawn by a hash of seed and name: a change of the code replaces the mutants
+    of what changed alone."""
     drawn = sorted(mutants, key=lambda m: hashlib.sha256(f"{seed} {m.name}".encode()).digest())
     return drawn[:count]
 
 
 def equivalents(path: Path = EQUIVALENTS) -> dict[str, str]:
     """Names of mutants that no test can tell from the shipped code, and why."""
-    return {str(name): str(reason) for name, reason in tomllib.loads(path.read_text()).items()} if path.exists() else {}
+    return (
+        {str(name): str(reason) for name, reason in tomllib.loads(path.read_text()).items()}
+        if path.exists()
+        else {}
+    )

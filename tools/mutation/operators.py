@@ -2,9 +2,9 @@
 
     module ──places()──▶ Edit, Edit ..      edit.apply(): the tree is the mutant's; edit.undo(): it is what it was
 
-Left out are places where a change is no mistake of the code's: docstrings, annotations, text for people, assertions (`assert`,
-`if ..: raise Bug` and `strict=True`), what a `raise` says, counters that nothing decides by, and bounds and tuning figures of a
-whole module.
+Left out are places where a change is no mistake of the code's: docstrings, annotations, text for
+people, assertions (`assert`, `if ..: raise Bug` and `strict=True`), what a `raise` says, counters
+that nothing decides by, and bounds and tuning figures of a whole module.
 """
 
 import ast
@@ -25,7 +25,8 @@ COMPARE: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.In: ast.NotIn,
     ast.NotIn: ast.In,
 }
-FLIPPED = (ast.Eq, ast.NotEq, ast.Is, ast.IsNot, ast.In, ast.NotIn)  # by COMPARE already: a negation is the same mutant
+# by COMPARE already: a negation is the same mutant
+FLIPPED = (ast.Eq, ast.NotEq, ast.Is, ast.IsNot, ast.In, ast.NotIn)
 ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
     ast.Add: ast.Sub,
     ast.Sub: ast.Add,
@@ -40,7 +41,8 @@ ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
     ast.RShift: ast.LShift,
 }
 SWAPPED = {"min": "max", "max": "min", "any": "all", "all": "any"}
-COUNTERS = {"marks", "_failures", "_spent", "_opened"}  # told to people and to /metrics; nothing is decided by them
+# told to people and to /metrics; nothing is decided by them
+COUNTERS = {"marks", "_failures", "_spent", "_opened"}
 FOR_PEOPLE = {"__repr__", "__str__"}
 SMALL = 16  # beyond it one more or less is rarely a mistake that somebody makes
 LEAVES = (ast.Return, ast.Continue, ast.Break, ast.Raise)
@@ -48,7 +50,8 @@ LEAVES = (ast.Return, ast.Continue, ast.Break, ast.Raise)
 
 @dataclass(frozen=True)
 class Edit:
-    """One change. `statement` is the innermost that it lies in, by whose text it is known; `always`: runs at import."""
+    """One change. `statement` is the innermost that it lies in, by whose text it is known;
+    `always`: runs at import."""
 
     operator: str
     statement: ast.stmt
@@ -87,7 +90,8 @@ class _Place:
 
 
 def places(tree: ast.Module) -> Iterator[Edit]:
-    """Every change of a module, in the order of the source. No two of them change it in the same way."""
+    """Every change of a module, in the order of the source. No two of them change it in the same
+    way."""
     seen: set[tuple[int, str]] = set()
     for edit in _body(tree, "body", _Place("", True, False, {}, ast.Pass())):
         change = (id(edit.statement), changed_text(edit))
@@ -112,7 +116,8 @@ def changed_text(edit: Edit) -> str:
     return text
 
 
-# ---- statements -----------------------------------------------------------------------------------
+# ---- statements
+# -----------------------------------------------------------------------------------
 
 
 def _body(holder: ast.AST, field: str, place: _Place) -> Iterator[Edit]:
@@ -121,8 +126,16 @@ def _body(holder: ast.AST, field: str, place: _Place) -> Iterator[Edit]:
             case ast.FunctionDef(name=name) if name not in FOR_PEOPLE:
                 yield from _body(statement, "body", _within(statement, place))
             case ast.ClassDef(name=name):
-                yield from _body(statement, "body", _Place(_joined(place, name), True, False, {}, statement))
-            case ast.Assert() | ast.FunctionDef() | ast.Import() | ast.ImportFrom() | ast.Expr(value=ast.Constant()):
+                yield from _body(
+                    statement, "body", _Place(_joined(place, name), True, False, {}, statement)
+                )
+            case (
+                ast.Assert()
+                | ast.FunctionDef()
+                | ast.Import()
+                | ast.ImportFrom()
+                | ast.Expr(value=ast.Constant())
+            ):
                 continue
             case _ if not _counts(statement) and not _asserts(statement):
                 here = _Place(place.function, place.always, place.inside, place.types, statement)
@@ -151,9 +164,12 @@ def _counts(statement: ast.stmt) -> bool:
 
 
 def _asserts(statement: ast.stmt) -> bool:
-    """Whether the statement looks for a bug of ours: without it, or with a narrower look, the right code is as right."""
+    """Whether the statement looks for a bug of ours: without it, or with a narrower look, the right
+    code is as right."""
     match statement:
-        case ast.If(body=[ast.Raise(exc=ast.Call(func=ast.Name(id="Bug" | "Diverged")))], orelse=[]):
+        case ast.If(
+            body=[ast.Raise(exc=ast.Call(func=ast.Name(id="Bug" | "Diverged")))], orelse=[]
+        ):
             return True
         case ast.Raise(exc=ast.Call(func=ast.Name(id="Bug" | "Diverged"))):
             return True
@@ -171,17 +187,23 @@ def _spine(node: ast.AST) -> Iterator[ast.AST]:
                 return
 
 
-def _whole(statement: ast.stmt, holder: ast.AST, field: str, index: int, place: _Place) -> Iterator[Edit]:
+def _whole(
+    statement: ast.stmt, holder: ast.AST, field: str, index: int, place: _Place
+) -> Iterator[Edit]:
     """Changes that replace or remove a statement."""
 
     def edit(operator: str, new: ast.stmt) -> Edit:
         ast.copy_location(new, statement)
-        return Edit(operator, statement, place.function, place.always, holder, field, index, statement, new)
+        return Edit(
+            operator, statement, place.function, place.always, holder, field, index, statement, new
+        )
 
     match statement:
         case ast.Expr(value=ast.Call()) if "super().__init__" not in ast.unparse(statement):
             yield edit("statement", ast.Pass())
-        case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]) if not place.function.endswith("__init__"):
+        case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]) if not place.function.endswith(
+            "__init__"
+        ):
             yield edit("statement", ast.Pass())
         case ast.AugAssign() | ast.Delete() | ast.Raise():
             yield edit("statement", ast.Pass())
@@ -189,12 +211,17 @@ def _whole(statement: ast.stmt, holder: ast.AST, field: str, index: int, place: 
             yield edit("flow", ast.Break())
         case ast.Break():
             yield edit("flow", ast.Continue())
-    last_of_several = isinstance(holder, ast.If) and index > 0 and isinstance(statement, ast.Return | ast.Continue | ast.Break)
+    last_of_several = (
+        isinstance(holder, ast.If)
+        and index > 0
+        and isinstance(statement, ast.Return | ast.Continue | ast.Break)
+    )
     if last_of_several:
         yield edit("flow", ast.Pass())
 
 
-# ---- expressions ----------------------------------------------------------------------------------
+# ---- expressions
+# ----------------------------------------------------------------------------------
 
 
 def _parts(statement: ast.stmt, place: _Place) -> Iterator[Edit]:
@@ -202,7 +229,9 @@ def _parts(statement: ast.stmt, place: _Place) -> Iterator[Edit]:
     for holder, field, index, node in _own_nodes(statement):
         for operator, new in _changes(holder, field, node, place):
             ast.copy_location(new, node)
-            yield Edit(operator, statement, place.function, place.always, holder, field, index, node, new)
+            yield Edit(
+                operator, statement, place.function, place.always, holder, field, index, node, new
+            )
     for field in ("body", "orelse", "finalbody"):
         if isinstance(getattr(statement, field, None), list):
             yield from _body(statement, field, place)
@@ -211,7 +240,8 @@ def _parts(statement: ast.stmt, place: _Place) -> Iterator[Edit]:
 
 
 def _own_nodes(node: ast.AST) -> Iterator[tuple[ast.AST, str, int | None, ast.AST]]:
-    """(holder, field, index, node) of every expression below, without nested statements and what is left out."""
+    """(holder, field, index, node) of every expression below, without nested statements and what is
+    left out."""
     if isinstance(node, ast.Raise):
         return
     for field, value in ast.iter_fields(node):
@@ -223,17 +253,25 @@ def _own_nodes(node: ast.AST) -> Iterator[tuple[ast.AST, str, int | None, ast.AS
             ):
                 if isinstance(child, ast.IfExp) and _is_text(child.body) and _is_text(child.orelse):
                     continue
-                if isinstance(child, ast.keyword) and child.arg == "strict" and ast.unparse(child.value) == "True":
+                if (
+                    isinstance(child, ast.keyword)
+                    and child.arg == "strict"
+                    and ast.unparse(child.value) == "True"
+                ):
                     continue  # `zip` looks for a bug of ours
                 yield node, field, index, child
                 yield from _own_nodes(child)
 
 
 def _is_text(node: ast.AST | None) -> bool:
-    return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
+    return isinstance(node, ast.JoinedStr) or (
+        isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
 
 
-def _changes(holder: ast.AST, field: str, node: ast.AST, place: _Place) -> Iterator[tuple[str, ast.expr]]:
+def _changes(
+    holder: ast.AST, field: str, node: ast.AST, place: _Place
+) -> Iterator[tuple[str, ast.expr]]:
     yield from _entries(holder, node, place)
     if not place.inside:
         return
@@ -253,7 +291,9 @@ def _changes(holder: ast.AST, field: str, node: ast.AST, place: _Place) -> Itera
                 yield "operand", ast.BoolOp(op, rest) if len(rest) > 1 else rest[0]
         case ast.Constant():
             yield from _constants(node)
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in ARITHMETIC and not _joins(left, right):
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in ARITHMETIC and not _joins(
+            left, right
+        ):
             yield "arithmetic", ast.BinOp(left, ARITHMETIC[type(op)](), right)
         case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords) if name in SWAPPED:
             yield "minmax", ast.Call(ast.Name(SWAPPED[name], ast.Load()), args, keywords)
@@ -272,13 +312,16 @@ def _conditions(holder: ast.AST, test: ast.AST) -> Iterator[tuple[str, ast.expr]
     assert isinstance(test, ast.expr)
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         yield "condition", test.operand
-    elif not (isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], FLIPPED)):
+    elif not (
+        isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], FLIPPED)
+    ):
         yield "condition", ast.UnaryOp(ast.Not(), test)
     if isinstance(holder, ast.comprehension):
         yield "guard", ast.Constant(True)
     elif isinstance(holder, ast.If) and not holder.orelse:
         leaves = isinstance(holder.body[-1], LEAVES)
-        yield "guard", ast.Constant(not leaves)  # a guard that lets all pass, or work that is done in any case
+        # a guard that lets all pass, or work that is done in any case
+        yield "guard", ast.Constant(not leaves)
 
 
 def _constants(node: ast.Constant) -> Iterator[tuple[str, ast.expr]]:
@@ -302,14 +345,20 @@ def _entries(holder: ast.AST, node: ast.AST, place: _Place) -> Iterator[tuple[st
         case ast.Set(elts=elements) if len(elements) > 1:
             for i in range(len(elements)):
                 yield "entry", ast.Set(elements[:i] + elements[i + 1 :])
-        case ast.Tuple(elts=elements) if len(elements) > 1 and (isinstance(holder, ast.Compare) or _states(holder, place)):
+        case ast.Tuple(elts=elements) if len(elements) > 1 and (
+            isinstance(holder, ast.Compare) or _states(holder, place)
+        ):
             for i in range(len(elements)):
                 yield "entry", ast.Tuple(elements[:i] + elements[i + 1 :], ast.Load())
 
 
 def _states(holder: ast.AST, place: _Place) -> bool:
     """Whether a tuple is a constant of the module that lists things by name, such as states."""
-    return not place.function and isinstance(holder, ast.Assign) and all(map(_named, getattr(holder.value, "elts", ())))
+    return (
+        not place.function
+        and isinstance(holder, ast.Assign)
+        and all(map(_named, getattr(holder.value, "elts", ())))
+    )
 
 
 def _named(node: ast.AST) -> bool:
@@ -318,14 +367,19 @@ def _named(node: ast.AST) -> bool:
 
 def _joins(left: ast.expr, right: ast.expr) -> bool:
     """Whether `+` joins text or lists: anything else of them is an error at once."""
-    return any(_is_text(side) or isinstance(side, ast.List | ast.ListComp | ast.Tuple) for side in (left, right))
+    return any(
+        _is_text(side) or isinstance(side, ast.List | ast.ListComp | ast.Tuple)
+        for side in (left, right)
+    )
 
 
 def _alike(a: ast.expr, b: ast.expr, place: _Place) -> bool:
     """Whether two arguments are of one type, as far as the function's own annotations say."""
     match a, b:
         case ast.Name(id=one), ast.Name(id=other):
-            return one != other and one in place.types and place.types[one] == place.types.get(other)
+            return (
+                one != other and one in place.types and place.types[one] == place.types.get(other)
+            )
         case ast.Attribute(value=one, attr=field), ast.Attribute(value=other, attr=same):
             return field == same and ast.dump(one) != ast.dump(other)
     return False

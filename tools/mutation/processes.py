@@ -1,7 +1,8 @@
 """Children of this process, so many at a time: each runs a function and says lines of JSON.
 
-A child is forked from a process that has loaded the libraries and nothing of Baton. It ends at its limit of processor time,
-which a loaded machine does not shorten, and at a far larger one of time on the clock, for those that wait for ever.
+A child is forked from a process that has loaded the libraries and nothing of Baton. It ends at its
+limit of processor time, which a loaded machine does not shorten, and at a far larger one of time on
+the clock, for those that wait for ever.
 """
 
 import json
@@ -34,7 +35,8 @@ class Job:
 
 @dataclass(frozen=True)
 class Ended:
-    """What a child said, and how it ended: exit code, or the negative number of a signal; `late`: we ended it."""
+    """What a child said, and how it ended: exit code, or the negative number of a signal; `late`:
+    we ended it."""
 
     said: list[Any]
     code: int
@@ -103,7 +105,10 @@ class Pool:
 
     def _end_late(self) -> None:
         for child in self._children.values():
-            if not child.late and time.monotonic() > child.began + child.job.cpu_s * PATIENCE + EXTRA_S:
+            if (
+                not child.late
+                and time.monotonic() > child.began + child.job.cpu_s * PATIENCE + EXTRA_S
+            ):
                 child.late = True
                 os.killpg(child.pid, signal.SIGKILL)
 
@@ -112,11 +117,15 @@ class Pool:
         self._selector.unregister(fd)
         os.close(fd)
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        os.killpg(child.pid, signal.SIGKILL)  # its own children; the group's number is its own until it is waited for
+        # its own children; the group's number is its own until it is waited for
+        os.killpg(child.pid, signal.SIGKILL)
         _, status = os.waitpid(child.pid, 0)
         lines = bytes(child.output).split(b"\n")[:-1]  # without what it could not finish
         return Ended(
-            [json.loads(line) for line in lines], os.waitstatus_to_exitcode(status), child.late, time.monotonic() - child.began
+            [json.loads(line) for line in lines],
+            os.waitstatus_to_exitcode(status),
+            child.late,
+            time.monotonic() - child.began,
         )
 
 

@@ -1,7 +1,9 @@
-"""Which statements of the core each world and each test executes: a mutant is judged by those that reach it.
+"""Which statements of the core each world and each test executes: a mutant is judged by those that
+reach it.
 
-A world that does not execute the changed statement is the same run without the change, so nothing is lost, and most of the time
-is saved. Statements in functions whose results are cached count as executed by all: who asks second does not execute them.
+A world that does not execute the changed statement is the same run without the change, so nothing
+is lost, and most of the time is saved. Statements in functions whose results are cached count as
+executed by all: who asks second does not execute them.
 """
 
 import ast
@@ -25,7 +27,8 @@ Line = str  # "module:line"
 
 @dataclass
 class Reach:
-    """Seeds by line; and of tests how long each took, which lines it executes, which all of its file, which all do."""
+    """Seeds by line; and of tests how long each took, which lines it executes, which all of its
+    file, which all do."""
 
     worlds: dict[Line, list[int]]
     count: int
@@ -39,14 +42,17 @@ class Reach:
         return range(self.count) if mutant.edit.always else self.worlds.get(line_of(mutant), [])
 
     def tests_of(self, mutant: Mutant, budget_s: float) -> list[str]:
-        """Tests that execute the statement: those of the file named like the module first, then the quickest; as many as
-        take that long."""
+        """Tests that execute the statement: those of the file named like the module first, then the
+        quickest; as many as take that long."""
         line = line_of(mutant)
         if mutant.edit.always or line in self.anyone:
             found = set(self.seconds)
         else:
             files = set(self.files.get(line, ()))
-            found = {*self.tests.get(line, ()), *(t for t in self.seconds if t.split("::")[0] in files)}
+            found = {
+                *self.tests.get(line, ()),
+                *(t for t in self.seconds if t.split("::")[0] in files),
+            }
         own = f"/test_{mutant.module}.py::"
         ordered = sorted(found, key=lambda test: (own not in test, self.seconds[test], test))
         spent, within = 0.0, []
@@ -63,7 +69,8 @@ def line_of(mutant: Mutant) -> Line:
     return f"{mutant.module}:{mutant.edit.statement.lineno}"
 
 
-# ---- probes ---------------------------------------------------------------------------------------
+# ---- probes
+# ---------------------------------------------------------------------------------------
 
 
 class _Probes:
@@ -85,10 +92,14 @@ class _Probes:
                     statements = getattr(node, field, None)
                     if isinstance(statements, list) and id(statements) not in done:
                         done.add(id(statements))
-                        statements[:] = [s for each in statements for s in (self._probe(module, each), each)]
+                        statements[:] = [
+                            s for each in statements for s in (self._probe(module, each), each)
+                        ]
 
     def _probe(self, module: str, statement: ast.stmt) -> ast.stmt:
-        place = ast.Subscript(ast.Name(PROBES, ast.Load()), ast.Constant(len(self.lines)), ast.Store())
+        place = ast.Subscript(
+            ast.Name(PROBES, ast.Load()), ast.Constant(len(self.lines)), ast.Store()
+        )
         self.lines.append(f"{module}:{statement.lineno}")
         return ast.copy_location(ast.Assign([place], ast.Constant(1)), statement)
 
@@ -117,7 +128,8 @@ def _watch_worlds(seeds: Sequence[int], say: Say) -> None:
 
 
 class _Watcher:
-    """Says {test, lines, seconds, failed} of each test, {file, lines} of its fixtures and {anyone} of what imports execute."""
+    """Says {test, lines, seconds, failed} of each test, {file, lines} of its fixtures and {anyone}
+    of what imports execute."""
 
     def __init__(self, probes: _Probes, say: Say) -> None:
         self._probes, self._say = probes, say
@@ -139,7 +151,13 @@ class _Watcher:
         elif report.when == "call":
             self._say({"test": test, "lines": lines})
         else:
-            self._say({"ended": test, "seconds": time.process_time() - self._began[test], "failed": test in self._failed})
+            self._say(
+                {
+                    "ended": test,
+                    "seconds": time.process_time() - self._began[test],
+                    "failed": test in self._failed,
+                }
+            )
 
 
 def _watch_tests(paths: Sequence[str], say: Say) -> None:
@@ -150,7 +168,8 @@ def _watch_tests(paths: Sequence[str], say: Say) -> None:
         raise RuntimeError(f"pytest ended with code {code}")
 
 
-# ---- measuring ------------------------------------------------------------------------------------
+# ---- measuring
+# ------------------------------------------------------------------------------------
 
 
 class NotGreen(Exception):
@@ -158,13 +177,19 @@ class NotGreen(Exception):
 
 
 def measure(count: int, jobs: int, cache: Path) -> Reach:
-    """Run all worlds and tests once, or read what was found when they were run with the same sources.
+    """Run all worlds and tests once, or read what was found when they were run with the same
+    sources.
 
     Raises NotGreen if the shipped code breaks an invariant of a world.
     """
     pool = Pool(jobs)
-    kept = {"tests": cache / f"tests-{sources()}.json", "worlds": cache / f"worlds-{sources('src')}-{count}.json"}
-    said: dict[str, list[Any]] = {name: json.loads(path.read_text()) if path.exists() else [] for name, path in kept.items()}
+    kept = {
+        "tests": cache / f"tests-{sources()}.json",
+        "worlds": cache / f"worlds-{sources('src')}-{count}.json",
+    }
+    said: dict[str, list[Any]] = {
+        name: json.loads(path.read_text()) if path.exists() else [] for name, path in kept.items()
+    }
     new = {name for name, words in said.items() if not words}
     if "tests" in new:
         pool.add(Job("tests", lambda say: _watch_tests(TESTS, say), CPU_S))
@@ -175,7 +200,10 @@ def measure(count: int, jobs: int, cache: Path) -> Reach:
     try:
         for job, ended in pool.results():
             if ended.code:
-                raise NotGreen(f"the {job.name} of the shipped code ended with code {ended.code}, after {ended.said[-1:]}")
+                raise NotGreen(
+                    f"the {job.name} of the shipped code ended with code "
+                    f"{ended.code}, after {ended.said[-1:]}"
+                )
             said[job.name] += ended.said
     finally:
         pool.close()

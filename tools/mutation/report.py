@@ -36,7 +36,10 @@ def counted(verdicts: Iterable[Verdict]) -> Count:
 
 def markdown(verdicts: Sequence[Verdict]) -> str:
     """The table: a line a module, those with most mutants first, and one for all."""
-    lines = ["| module | mutants | found by simulation | by tests besides | survivors |", "|---|---|---|---|---|"]
+    lines = [
+        "| module | mutants | found by simulation | by tests besides | survivors |",
+        "|---|---|---|---|---|",
+    ]
     modules = {verdict.module for verdict in verdicts}
     rows = {module: counted(v for v in verdicts if v.module == module) for module in modules}
     for module, count in sorted(rows.items(), key=lambda row: (-row[1].mutants, row[0])):
@@ -46,7 +49,10 @@ def markdown(verdicts: Sequence[Verdict]) -> str:
 
 def _row(name: str, count: Count) -> str:
     besides, left = count.all - count.simulation, count.mutants - count.all
-    return f"| {name} | {count.mutants} | {count.simulation} ({count.by_simulation:.0%}) | {besides} | {left} |"
+    return (
+        f"| {name} | {count.mutants} | {count.simulation} ({count.by_simulation:.0%}) | "
+        f"{besides} | {left} |"
+    )
 
 
 def interval(share: float, of: int) -> tuple[float, float]:
@@ -72,7 +78,8 @@ def short(change: str) -> str:
 def survivors(verdicts: Iterable[Verdict]) -> list[str]:
     """A line each."""
     return [
-        f"{v.name}  line {v.line}, {v.worlds} worlds and {v.tests} tests reach it\n    {short(v.change)}"
+        f"{v.name}  line {v.line}, {v.worlds} worlds and {v.tests} tests reach it\n    "
+        f"{short(v.change)}"
         for v in sorted(verdicts, key=lambda v: (v.module, v.line))
         if v.found_by == NOBODY
     ]

@@ -37,7 +37,8 @@ from baton.ports.fabric import Capabilities, Copies, FabricEvent, Handle, Pool, 
 REGISTER_TIMEOUT_S = 60.0  # for registering our pools; no peer waits for us at this time
 ADDRESS_LIMIT = 1 << 62  # offsets added to an address stay inside int64
 BUSY_US = 30  # a look takes 1 us; one that takes longer has moved bytes, so look again at once
-SHORTEST_WAIT_S, MOVING_WAIT_S, IDLE_WAIT_S = 20e-6, 100e-6, 1e-3  # pauses between looks; they double while nothing moves
+# pauses between looks; they double while nothing moves
+SHORTEST_WAIT_S, MOVING_WAIT_S, IDLE_WAIT_S = 20e-6, 100e-6, 1e-3
 T = TypeVar("T")
 
 
@@ -74,7 +75,9 @@ class AgentFabric:
         ConfigError: the engine does not start on this machine
     """
 
-    def __init__(self, engine: TransferEngine, boot: Boot, rank: int, wake: Callable[[], None], clock: Clock) -> None:
+    def __init__(
+        self, engine: TransferEngine, boot: Boot, rank: int, wake: Callable[[], None], clock: Clock
+    ) -> None:
         self._engine, self._clock = engine, clock
         self._reads = OpenReads(wake)
         self._name = agent_name(boot, rank)
@@ -82,7 +85,9 @@ class AgentFabric:
         self._commands: deque[Callable[[], None]] = deque()
         self._agent = engine.source(self._name)
         self._readers = 0
-        limits = PartLimits(engine.capabilities.max_range_bytes, engine.capabilities.max_ranges_per_call)
+        limits = PartLimits(
+            engine.capabilities.max_range_bytes, engine.capabilities.max_ranges_per_call
+        )
         self._progress = AgentReads(self._make_reader, self._reads, clock, limits)
         self._thread = threading.Thread(target=self._run, name=f"{engine.name}-{rank}", daemon=True)
         self._thread.start()
@@ -101,11 +106,15 @@ class AgentFabric:
     def expose(self, pools: Mapping[GroupName, Pool]) -> bytes:
         """Register our pools with the agent."""
         assert not self._peers.own, "expose is called once"
-        self._peers.own = own = {group: Region(pool.address, pool.nbytes) for group, pool in pools.items()}
+        self._peers.own = own = {
+            group: Region(pool.address, pool.nbytes) for group, pool in pools.items()
+        }
         regions = list(own.values())
         metadata = self._do(lambda: self._agent.register(regions))
         return msgspec.msgpack.encode(
-            AgentMetadata(self._name, metadata, tuple((g, r.address, r.nbytes) for g, r in own.items()))
+            AgentMetadata(
+                self._name, metadata, tuple((g, r.address, r.nbytes) for g, r in own.items())
+            )
         )
 
     def connect(self, peer: RankId, manifest: RankManifest) -> None:
@@ -122,7 +131,9 @@ class AgentFabric:
             if link is not None:
                 self._post(lambda: self._progress.forget(link))
 
-    def submit(self, handle: Handle, peer: RankId, copies: Sequence[Copies], *, deadline: Micros) -> None:
+    def submit(
+        self, handle: Handle, peer: RankId, copies: Sequence[Copies], *, deadline: Micros
+    ) -> None:
         """Queue a read for the fabric thread."""
         with self._reads.lock:
             read, link = self._peers.begin(handle, peer, copies, deadline)
@@ -167,7 +178,9 @@ class AgentFabric:
         try:
             return future.result(timeout=REGISTER_TIMEOUT_S)
         except TimeoutError as error:
-            raise FabricError(f"{self.name} has not answered for {REGISTER_TIMEOUT_S:g} s") from error
+            raise FabricError(
+                f"{self.name} has not answered for {REGISTER_TIMEOUT_S:g} s"
+            ) from error
 
     def _reach(self, attempt: Attempt) -> None:
         self._peers.reach(attempt, self._load, self._progress.forget)
@@ -227,9 +240,13 @@ def agent_name(boot: Boot, rank: int) -> str:
 def _decode(name: str, peer: RankId, manifest: RankManifest) -> AgentMetadata:
     exposure = exposure_of(name, peer, manifest, AgentMetadata)
     if exposure.agent != agent_name(peer.boot, peer.rank):
-        raise FabricError(f"exposure of agent {exposure.agent!r} given for {agent_name(peer.boot, peer.rank)!r}")
+        raise FabricError(
+            f"exposure of agent {exposure.agent!r} given for {agent_name(peer.boot, peer.rank)!r}"
+        )
     require_stated([(group, nbytes) for group, _, nbytes in exposure.pools], manifest)
     for group, address, nbytes in exposure.pools:
         if not (0 < address < ADDRESS_LIMIT and 0 <= nbytes < ADDRESS_LIMIT):
-            raise FabricError(f"pool {group!r} lies at {address:#x}, {nbytes} bytes: no such address")
+            raise FabricError(
+                f"pool {group!r} lies at {address:#x}, {nbytes} bytes: no such address"
+            )
     return exposure

@@ -30,7 +30,8 @@ from baton.ports.clock import Clock
 from baton.ports.fabric import ReadOutcome
 
 WINDOW_PARTS = 4  # under way over all reads; keeps a network busy; no effect if posting copies
-GRACE_US = 2_000_000  # from stop to tear-down, and from there to UNKNOWN; 1 s drains the window at 1 Gbit/s
+# from stop to tear-down, and from there to UNKNOWN; 1 s drains the window at 1 Gbit/s
+GRACE_US = 2_000_000
 
 
 class PartState(Enum):
@@ -38,7 +39,8 @@ class PartState(Enum):
 
     MOVING = "moving"
     DONE = "done"
-    BROKEN = "broken"  # failed; some of its requests may be under way until the endpoint is torn down
+    # failed; some of its requests may be under way until the endpoint is torn down
+    BROKEN = "broken"
 
 
 class Part(Protocol):
@@ -126,7 +128,8 @@ class _Job:
     link: Link
     waiting: list[Ranges]  # parts to post, the next one last
     moving: list[Part] = field(default_factory=list)
-    adrift: bool = False  # a part was released before it was done, so it may land until the reader is deleted
+    # a part was released before it was done, so it may land until the reader is deleted
+    adrift: bool = False
     why: str = ""  # why the read must end early; "" = it need not
     stopped_at: Micros | None = None
     ended: bool = False  # it ended UNKNOWN, and Released has still to be reported
@@ -140,8 +143,15 @@ class _Job:
 class AgentReads:
     """The reads under way. `make_reader` makes an agent with our pools registered as targets."""
 
-    def __init__(self, make_reader: Callable[[], Agent], reads: OpenReads, clock: Clock, limits: PartLimits) -> None:
-        self._make_reader, self._reads, self._clock, self._limits = make_reader, reads, clock, limits
+    def __init__(
+        self, make_reader: Callable[[], Agent], reads: OpenReads, clock: Clock, limits: PartLimits
+    ) -> None:
+        self._make_reader, self._reads, self._clock, self._limits = (
+            make_reader,
+            reads,
+            clock,
+            limits,
+        )
         self._jobs: list[_Job] = []
         self._links: list[Link] = []
 
@@ -170,7 +180,9 @@ class AgentReads:
 
     def begin(self, read: OpenRead, link: Link) -> None:
         """Begin a read."""
-        parts = cut(read.ranges, part_bytes=self._limits.part_bytes, part_ranges=self._limits.part_ranges)
+        parts = cut(
+            read.ranges, part_bytes=self._limits.part_bytes, part_ranges=self._limits.part_ranges
+        )
         self._jobs.append(_Job(read, link, parts[::-1]))
 
     def tear_down(self, link: Link, why: str) -> None:
@@ -240,7 +252,9 @@ class AgentReads:
             job.adrift = False
 
     def _drop_links(self) -> None:
-        self._links = [link for link in self._links if link.reader is not None or not link.forgotten]
+        self._links = [
+            link for link in self._links if link.reader is not None or not link.forgotten
+        ]
 
     def _stop(self, job: _Job, why: str) -> None:
         if not job.why:
@@ -265,7 +279,9 @@ class AgentReads:
     def _look(self, job: _Job) -> bool:
         """Look at the parts under way; returns True if one has ended."""
         there = len(job.moving)
-        job.moving = [part for part in job.moving if not (part.look() is PartState.DONE and part.release())]
+        job.moving = [
+            part for part in job.moving if not (part.look() is PartState.DONE and part.release())
+        ]
         broken = next((part.why for part in job.moving if part.state is PartState.BROKEN), None)
         if broken is not None and not job.link.leaving:
             self._stop(job, broken)
@@ -303,7 +319,9 @@ class AgentReads:
         """
         if job.link.leaving:
             if self._clock.now() >= job.link.leaving_since + GRACE_US:
-                self._stop(job, f"the engine keeps the agent that reads from this peer: {job.link.leaving}")
+                self._stop(
+                    job, f"the engine keeps the agent that reads from this peer: {job.link.leaving}"
+                )
             return False
         try:
             if job.link.reader is None:

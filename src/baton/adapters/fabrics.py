@@ -56,7 +56,9 @@ def _make_nixl(p: FabricParts) -> Fabric:
     from baton.adapters.agent_fabric import AgentFabric
     from baton.adapters.nixl import nixl_engine
 
-    return AgentFabric(nixl_engine(p.settings.nixl, p.settings.devices), p.boot, p.rank, p.wake, p.clock)
+    return AgentFabric(
+        nixl_engine(p.settings.nixl, p.settings.devices), p.boot, p.rank, p.wake, p.clock
+    )
 
 
 def _make_mooncake(p: FabricParts) -> Fabric:
@@ -71,7 +73,13 @@ def _make_tcp(p: FabricParts) -> Fabric:
     from baton.adapters.tcp import TcpFabric
 
     return TcpFabric(
-        p.boot, p.rank, p.wake, p.clock, host=p.settings.host, key=fabric_key(p.secret), streams=p.settings.tcp.streams
+        p.boot,
+        p.rank,
+        p.wake,
+        p.clock,
+        host=p.settings.host,
+        key=fabric_key(p.secret),
+        streams=p.settings.tcp.streams,
     )
 
 

@@ -89,7 +89,8 @@ class HostMemory:
         self._lock = threading.Lock()
         self._stop = np.zeros(1, dtype=np.int64)
         self._queue: SimpleQueue[tuple[HostCopy, Ints, Ints, Ints] | None] = SimpleQueue()
-        self._thread: threading.Thread | None = None  # started by the first copy; most workers never need it
+        # started by the first copy; most workers never need it
+        self._thread: threading.Thread | None = None
 
     @property
     def held(self) -> Mapping[Key, Mapping[GroupName, int]]:
@@ -100,7 +101,11 @@ class HostMemory:
         want = self._bytes(copy)
         taken = self._space.take(sum(want.values()))
         if taken is None:
-            self._end(copy, f"the state takes {sum(want.values())} bytes of host memory, {self._space.free} are free")
+            self._end(
+                copy,
+                f"the state takes {sum(want.values())} bytes of host memory, "
+                f"{self._space.free} are free",
+            )
             return
         self._where[copy.key], self._held[copy.key] = taken, want
         there, here = self._ranges(taken), self._blocks(copy)
@@ -108,7 +113,9 @@ class HostMemory:
 
     def load(self, copy: HostCopy) -> None:
         if self._held.get(copy.key) != self._bytes(copy):
-            self._end(copy, f"{self._held.get(copy.key)} bytes were saved, {self._bytes(copy)} are wanted")
+            self._end(
+                copy, f"{self._held.get(copy.key)} bytes were saved, {self._bytes(copy)} are wanted"
+            )
             return
         there, here = self._ranges(self._where[copy.key]), self._blocks(copy)
         self._start(copy, there, here)
@@ -138,7 +145,10 @@ class HostMemory:
         for group, slots in copy.slots.items():
             size, pool = self._block_bytes[group], self._pools[group]
             if slots.size and not 0 <= slots.min() <= slots.max() < pool.nbytes // size:
-                raise Bug(f"blocks {slots.min()} to {slots.max()} of group {group!r} are not all in its pool")
+                raise Bug(
+                    f"blocks {slots.min()} to {slots.max()} of group {group!r} are not "
+                    f"all in its pool"
+                )
             addresses.append(pool.address + slots.astype(np.int64) * size)
             sizes.append(np.full(len(slots), size, dtype=np.int64))
         return np.concatenate(addresses), np.concatenate(sizes)
@@ -159,7 +169,9 @@ class HostMemory:
             copy, source, target, nbytes = task
             cursor = np.zeros(2, dtype=np.int64)
             while cursor[0] < nbytes.size and not self._stop[0]:
-                copy_ranges(source, target, nbytes, cursor=cursor, budget=BUDGET_BYTES, stop=self._stop)
+                copy_ranges(
+                    source, target, nbytes, cursor=cursor, budget=BUDGET_BYTES, stop=self._stop
+                )
             self._end(copy, "the store was closed" if self._stop[0] else "")
 
     def _end(self, copy: HostCopy, why: str) -> None:
@@ -180,5 +192,7 @@ def paired(source: tuple[Ints, Ints], target: tuple[Ints, Ints]) -> tuple[Ints, 
     found = []
     for (addresses, sizes), end in zip((source, target), ends, strict=True):
         which = np.searchsorted(end, starts, side="right")
-        found.append(np.ascontiguousarray(addresses[which] + starts - (end - sizes)[which], dtype=np.int64))
+        found.append(
+            np.ascontiguousarray(addresses[which] + starts - (end - sizes)[which], dtype=np.int64)
+        )
     return found[0], found[1], np.ascontiguousarray(borders - starts, dtype=np.int64)

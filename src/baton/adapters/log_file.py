@@ -51,7 +51,9 @@ class LogFile:
         try:
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except FileExistsError as error:
-            raise FileExists(f"--record {path}: the file exists; name a new one, or a directory, or move it away") from error
+            raise FileExists(
+                f"--record {path}: the file exists; name a new one, or a directory, or move it away"
+            ) from error
         except OSError as error:
             raise ConfigError(f"--record {path}: cannot make it: {error.strerror}") from error
         self._size = 0

@@ -11,13 +11,18 @@ from numba import types
 from numpy.typing import NDArray
 
 CHUNK_BYTES = 4 << 20  # bytes copied between two looks at the stop word
-PIECE_BYTES = 512 << 10  # longer ranges are cut: for those the C library bypasses the cache, which is slower here
+# longer ranges are cut: for those the C library bypasses the cache, which is slower here
+PIECE_BYTES = 512 << 10
 RANGE_COST = 512  # bytes added for each range, so that many tiny ranges do not delay the stop
 
 _memcpy = types.ExternalFunction("memcpy", types.uintp(types.uintp, types.uintp, types.uintp))
 
 
-@numba.njit("void(int64[::1], int64[::1], int64[::1], int64[::1], int64, int64[::1])", nogil=True, cache=True)
+@numba.njit(
+    "void(int64[::1], int64[::1], int64[::1], int64[::1], int64, int64[::1])",
+    nogil=True,
+    cache=True,
+)
 def _copy(source, target, nbytes, cursor, budget, stop):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
     i, offset = cursor[0], cursor[1]
     spent, since = 0, 0

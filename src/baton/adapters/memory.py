@@ -42,7 +42,9 @@ class HostPool:
             fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, POOL_SEALS)
         except OSError as error:
             os.close(self._fd)
-            raise ConfigError(f"{what}: a sealed memory file of {nbytes} bytes cannot be made ({error})") from error
+            raise ConfigError(
+                f"{what}: a sealed memory file of {nbytes} bytes cannot be made ({error})"
+            ) from error
         self._array: NDArray[np.uint8] | None = np.frombuffer(self._map, dtype=np.uint8)
         self._address = int(self._array.ctypes.data)
 
@@ -101,8 +103,10 @@ def require_memory(nbytes: int, what: str) -> None:
     there = available_bytes()
     if nbytes > there:
         raise ConfigError(
-            f"{what} needs {nbytes} bytes ({nbytes / 2**30:.2f} GiB) of host memory, but only {there} ({there / 2**30:.2f} GiB) "
-            "are available to this process: give it fewer pages, or the machine (or its cgroup) more memory"
+            f"{what} needs {nbytes} bytes ({nbytes / 2**30:.2f} GiB) of host memory, but only "
+            f"{there} ({there / 2**30:.2f} GiB) "
+            "are available to this process: give it fewer pages, or the machine (or its "
+            "cgroup) more memory"
         )
 
 
@@ -134,7 +138,9 @@ def _memory_groups(root: Path) -> Iterator[tuple[int, Path]]:
         _, controllers, path = line.split(":", 2)
         if controllers and "memory" not in controllers.split(","):
             continue
-        version, top = (1, root / "sys/fs/cgroup/memory") if controllers else (2, root / "sys/fs/cgroup")
+        version, top = (
+            (1, root / "sys/fs/cgroup/memory") if controllers else (2, root / "sys/fs/cgroup")
+        )
         group = top / path.lstrip("/")
         while group != top.parent:
             yield version, group

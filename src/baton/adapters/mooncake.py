@@ -36,7 +36,9 @@ def obstacle() -> str:
     return ""
 
 
-def mooncake_engine(settings: FabricSettings, boot: Boot, rank: int, *, key: bytes) -> TransferEngine:
+def mooncake_engine(
+    settings: FabricSettings, boot: Boot, rank: int, *, key: bytes
+) -> TransferEngine:
     """Return the engine with the operator's protocol and devices.
 
     Raises:

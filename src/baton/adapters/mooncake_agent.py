@@ -47,9 +47,15 @@ def load_mooncake() -> Any:
     try:
         return importlib.import_module("mooncake.engine")
     except ModuleNotFoundError as error:
-        raise ConfigError("fabric mooncake: not installed: pip install 'baton-llm[mooncake]'") from error
+        raise ConfigError(
+            "fabric mooncake: not installed: pip install 'baton-llm[mooncake]'"
+        ) from error
     except ImportError as error:
-        remedy = "install libibverbs1 (Debian, Ubuntu) or libibverbs (Fedora)" if "ibverbs" in str(error) else "see the error"
+        remedy = (
+            "install libibverbs1 (Debian, Ubuntu) or libibverbs (Fedora)"
+            if "ibverbs" in str(error)
+            else "see the error"
+        )
         raise ConfigError(f"fabric mooncake: does not load: {error}; {remedy}") from error
 
 
@@ -59,17 +65,25 @@ class MooncakeAgent:
     With `door` it can be read by peers that prove to know `key`.
     """
 
-    def __init__(self, module: Any, settings: FabricSettings, *, key: bytes, door: tuple[Boot, int] | None) -> None:
+    def __init__(
+        self, module: Any, settings: FabricSettings, *, key: bytes, door: tuple[Boot, int] | None
+    ) -> None:
         require_loopback_or_key(settings.host, key)
         self._host, self._key = settings.host, key
         self._door: TcpSource | None = None
         self._lines: dict[str, tuple[str, socket.socket]] = {}
         self._registered: list[int] = []
         self._engine: Any = module.TransferEngine()
-        wanted = (settings.host, "P2PHANDSHAKE", settings.mooncake.protocol, ",".join(settings.devices))
+        wanted = (
+            settings.host,
+            "P2PHANDSHAKE",
+            settings.mooncake.protocol,
+            ",".join(settings.devices),
+        )
         if self._engine.initialize(*wanted) != 0:
             raise ConfigError(
-                f"fabric mooncake: protocol {settings.mooncake.protocol} does not start on {settings.host}"
+                f"fabric mooncake: protocol {settings.mooncake.protocol} does not start on "
+                f"{settings.host}"
                 f" with devices {list(settings.devices) or 'of its own choice'}"
             )
         if door is not None:
@@ -80,11 +94,15 @@ class MooncakeAgent:
         """Register memory as source and target; returns our addresses."""
         for region in regions:
             if self._engine.register_memory(region.address, region.nbytes) != 0:
-                raise ConfigError(f"fabric mooncake: {region.nbytes} bytes of memory cannot be registered")
+                raise ConfigError(
+                    f"fabric mooncake: {region.nbytes} bytes of memory cannot be registered"
+                )
             self._registered.append(region.address)
         if self._door is None or self._who is None:
             return b""
-        return msgspec.msgpack.encode(Place(self._host, self._engine.get_rpc_port(), self._door.port, *self._who))
+        return msgspec.msgpack.encode(
+            Place(self._host, self._engine.get_rpc_port(), self._door.port, *self._who)
+        )
 
     def add(self, metadata: bytes) -> str:
         """Connect to a peer's socket; returns the peer's name."""
@@ -134,7 +152,9 @@ class MooncakePart:
         self._engine, self._line = engine, line
         self.why, self.state = "", PartState.MOVING
         self._moving: list[int] = []
-        rows = zip(ranges.target.tolist(), ranges.source.tolist(), ranges.nbytes.tolist(), strict=True)
+        rows = zip(
+            ranges.target.tolist(), ranges.source.tolist(), ranges.nbytes.tolist(), strict=True
+        )
         for target, source, nbytes in rows:
             batch = engine.batch_transfer_async_read(segment, [target], [source], [nbytes])
             if batch in REFUSED:

@@ -46,9 +46,13 @@ def load_nixl() -> Any:
             module = importlib.import_module(package)
         except ImportError:
             continue
-        logging.getLogger("nixl").setLevel(logging.WARNING)  # NIXL writes INFO lines to stdout by default
+        # NIXL writes INFO lines to stdout by default
+        logging.getLogger("nixl").setLevel(logging.WARNING)
         return module
-    raise ConfigError("fabric nixl: the package is not installed (or does not load): pip install 'baton-llm[nixl]'")
+    raise ConfigError(
+        "fabric nixl: the package is not installed (or does not load): pip "
+        "install 'baton-llm[nixl]'"
+    )
 
 
 class NixlAgent:
@@ -57,13 +61,16 @@ class NixlAgent:
     def __init__(self, nixl: Any, name: str, *, backend: str, params: Mapping[str, str]) -> None:
         bindings = importlib.import_module(f"{nixl.__name__}._bindings")
         self._errors = tuple(getattr(bindings, error) for error in _ERRORS)
-        config = nixl.nixl_agent_config(enable_prog_thread=False, enable_listen_thread=False, backends=[])
+        config = nixl.nixl_agent_config(
+            enable_prog_thread=False, enable_listen_thread=False, backends=[]
+        )
         try:
             self._agent = nixl.nixl_agent(name, config)
             self._agent.create_backend(backend, dict(params))
         except (*self._errors, RuntimeError) as error:
             raise ConfigError(
-                f"fabric nixl: backend {backend} does not start here: {type(error).__name__} {error}; see --nixl-backend"
+                f"fabric nixl: backend {backend} does not start here: {type(error).__name__} "
+                f"{error}; see --nixl-backend"
             ) from error
         self._registered: Any = None
 
@@ -71,10 +78,14 @@ class NixlAgent:
         """Register memory as source and target; returns this agent's metadata."""
         try:
             if regions:
-                self._registered = self._agent.register_memory([(r.address, r.nbytes, 0, "") for r in regions], MEMORY)
+                self._registered = self._agent.register_memory(
+                    [(r.address, r.nbytes, 0, "") for r in regions], MEMORY
+                )
             return bytes(self._agent.get_agent_metadata())
         except self._errors as error:
-            raise ConfigError(f"fabric nixl: memory cannot be registered: {type(error).__name__} {error}") from error
+            raise ConfigError(
+                f"fabric nixl: memory cannot be registered: {type(error).__name__} {error}"
+            ) from error
 
     def add(self, metadata: bytes) -> str:
         """Load a peer's metadata and start to connect; returns the name in it."""
@@ -82,7 +93,9 @@ class NixlAgent:
             name = self._agent.add_remote_agent(metadata)
             self._agent.make_connection(name)
         except self._errors as error:
-            raise FabricError(f"nixl does not take the peer's metadata: {type(error).__name__} {error}") from error
+            raise FabricError(
+                f"nixl does not take the peer's metadata: {type(error).__name__} {error}"
+            ) from error
         return name.decode() if isinstance(name, bytes) else str(name)
 
     def remove(self, name: str) -> None:
@@ -102,7 +115,10 @@ class NixlAgent:
         agent = self._agent
         try:
             handle = agent.initialize_xfer(
-                "READ", agent.get_xfer_descs(target, MEMORY), agent.get_xfer_descs(source, MEMORY), name
+                "READ",
+                agent.get_xfer_descs(target, MEMORY),
+                agent.get_xfer_descs(source, MEMORY),
+                name,
             )
         except self._errors as error:
             raise FabricError(f"nixl refuses the read: {type(error).__name__} {error}") from error

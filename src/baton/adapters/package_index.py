@@ -77,21 +77,32 @@ def fetch(wheel: Wheel, index: Index, into: Path) -> Path:
     """
     said = []
     try:
-        verify = ssl.create_default_context(cafile=index.certificates) if index.certificates else True
+        verify = (
+            ssl.create_default_context(cafile=index.certificates) if index.certificates else True
+        )
     except OSError as error:
-        raise ConfigError(f"the certificates {index.certificates} of pip's settings cannot be read: {error}") from error
-    with httpx.Client(verify=verify, proxy=index.proxy, timeout=TIMEOUT_S, follow_redirects=True) as client:
+        raise ConfigError(
+            f"the certificates {index.certificates} of pip's settings cannot be read: {error}"
+        ) from error
+    with httpx.Client(
+        verify=verify, proxy=index.proxy, timeout=TIMEOUT_S, follow_redirects=True
+    ) as client:
         for url in index.urls:
             try:
                 return _download(client, _find(client, url, wheel), into)
             except (_Missed, httpx.HTTPError, httpx.InvalidURL) as error:
                 said.append(f"{_without_password(url)}: {error or type(error).__name__}")
-    raise ConfigError(f"{wheel.project} {wheel.version} cannot be fetched ({'; '.join(said) or 'pip is told to use no index'})")
+    raise ConfigError(
+        f"{wheel.project} {wheel.version} cannot be fetched "
+        f"({'; '.join(said) or 'pip is told to use no index'})"
+    )
 
 
 def _find(client: httpx.Client, url: str, wheel: Wheel) -> Listed:
     url = f"{url.rstrip('/')}/{wheel.project}/"
-    for file in _listed_by_directory(url) if url.startswith(DIRECTORY) else _listed_by_server(client, url):
+    for file in (
+        _listed_by_directory(url) if url.startswith(DIRECTORY) else _listed_by_server(client, url)
+    ):
         if file.name.startswith(wheel.stem) and file.name.endswith(".whl") and "/" not in file.name:
             return file
     raise _Missed(f"it has no wheel of version {wheel.version}")
@@ -125,7 +136,9 @@ def read_page(text: str, kind: str, *, base: str) -> Sequence[Listed]:
         page = msgspec.json.decode(text, type=_Page)
     except msgspec.DecodeError as error:
         raise _Missed(f"its answer does not parse: {error}") from error
-    return [Listed(f.filename, urljoin(base, f.url), f.hashes.get("sha256", "")) for f in page.files]
+    return [
+        Listed(f.filename, urljoin(base, f.url), f.hashes.get("sha256", "")) for f in page.files
+    ]
 
 
 def _listed(url: str) -> Listed:
@@ -138,11 +151,16 @@ def _download(client: httpx.Client, file: Listed, into: Path) -> Path:
     """Download a file. Raises ConfigError if its digest is wrong."""
     target, digest = into / file.name, sha256()
     with target.open("wb") as out:
-        for chunk in _from_directory(file) if file.url.startswith(DIRECTORY) else _from_server(client, file):
+        for chunk in (
+            _from_directory(file) if file.url.startswith(DIRECTORY) else _from_server(client, file)
+        ):
             digest.update(chunk)
             out.write(chunk)
     if file.sha256 and digest.hexdigest() != file.sha256.lower():
-        raise ConfigError(f"{file.name} has sha256 {digest.hexdigest()}, and its index states {file.sha256}: it is not used")
+        raise ConfigError(
+            f"{file.name} has sha256 {digest.hexdigest()}, and its index states "
+            f"{file.sha256}: it is not used"
+        )
     return target
 
 

@@ -45,7 +45,9 @@ def exposure_of(name: str, peer: RankId, manifest: RankManifest, kind: type[T]) 
     if name not in manifest.exposures:
         raise FabricError(f"rank {peer.rank} exposes no {name}")
     if peer.boot != manifest.boot or peer.rank != manifest.rank:
-        raise FabricError(f"manifest of boot {manifest.boot:x} rank {manifest.rank} given for {peer}")
+        raise FabricError(
+            f"manifest of boot {manifest.boot:x} rank {manifest.rank} given for {peer}"
+        )
     try:
         return msgspec.msgpack.decode(manifest.exposures[name], type=kind)
     except msgspec.DecodeError as error:
@@ -110,7 +112,12 @@ class Peers(Generic[P]):
                 return self._attempts[peer]
             return None
 
-    def reach(self, attempt: Attempt, how: Callable[[RankId, RankManifest], P], let_go: Callable[[P], None]) -> P | None:
+    def reach(
+        self,
+        attempt: Attempt,
+        how: Callable[[RankId, RankManifest], P],
+        let_go: Callable[[P], None],
+    ) -> P | None:
         """Carry out an attempt and report its result; returns the peer if it is now known.
 
         Args:
@@ -161,7 +168,9 @@ class Peers(Generic[P]):
                 self._reads.lock.notify_all()
             return known
 
-    def begin(self, handle: Handle, peer: RankId, copies: Sequence[Copies], deadline: Micros) -> tuple[OpenRead, P]:
+    def begin(
+        self, handle: Handle, peer: RankId, copies: Sequence[Copies], deadline: Micros
+    ) -> tuple[OpenRead, P]:
         """Check a read and resolve its addresses; it is not opened yet.
 
         Raises:

@@ -15,7 +15,15 @@ from numpy.typing import NDArray
 
 from baton.core.errors import FabricError
 from baton.core.ids import GroupName, Micros, RankId
-from baton.ports.fabric import Connected, Copies, FabricEvent, Handle, ReadEnded, ReadOutcome, Released
+from baton.ports.fabric import (
+    Connected,
+    Copies,
+    FabricEvent,
+    Handle,
+    ReadEnded,
+    ReadOutcome,
+    Released,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +44,12 @@ class Ranges:
     nbytes: NDArray[np.int64]
 
 
-def resolve(copies: Sequence[Copies], *, source: Mapping[GroupName, Region], target: Mapping[GroupName, Region]) -> Ranges:
+def resolve(
+    copies: Sequence[Copies],
+    *,
+    source: Mapping[GroupName, Region],
+    target: Mapping[GroupName, Region],
+) -> Ranges:
     """Turn offsets into addresses, and check that they are inside both pools (F8).
 
     Raises:
@@ -47,12 +60,17 @@ def resolve(copies: Sequence[Copies], *, source: Mapping[GroupName, Region], tar
         if c.group not in source or c.group not in target:
             raise FabricError(f"group {c.group!r} has a pool on one side only")
         if not (c.source.ndim == 1 and c.source.shape == c.target.shape == c.nbytes.shape):
-            raise FabricError(f"group {c.group!r}: {c.source.shape} sources, {c.target.shape} targets, {c.nbytes.shape} sizes")
+            raise FabricError(
+                f"group {c.group!r}: {c.source.shape} sources, {c.target.shape} "
+                f"targets, {c.nbytes.shape} sizes"
+            )
         if not c.source.dtype == c.target.dtype == c.nbytes.dtype == np.int64:
             raise FabricError(f"group {c.group!r}: offsets must be int64")
         _require_inside("source", c.group, source[c.group], c.source, c.nbytes)
         _require_inside("target", c.group, target[c.group], c.target, c.nbytes)
-        parts.append((c.source + source[c.group].address, c.target + target[c.group].address, c.nbytes))
+        parts.append(
+            (c.source + source[c.group].address, c.target + target[c.group].address, c.nbytes)
+        )
     if not parts:
         nothing = np.zeros(0, np.int64)
         return Ranges(nothing, nothing, nothing)
@@ -61,7 +79,13 @@ def resolve(copies: Sequence[Copies], *, source: Mapping[GroupName, Region], tar
     return Ranges(sources[some], targets[some], sizes[some])
 
 
-def _require_inside(side: str, group: GroupName, region: Region, offsets: NDArray[np.int64], nbytes: NDArray[np.int64]) -> None:
+def _require_inside(
+    side: str,
+    group: GroupName,
+    region: Region,
+    offsets: NDArray[np.int64],
+    nbytes: NDArray[np.int64],
+) -> None:
     # `offsets > size - nbytes` cannot overflow if 0 <= nbytes <= size;
     # `offsets + nbytes > size` can.
     bad = (nbytes < 0) | (nbytes > region.nbytes) | (offsets < 0)
@@ -69,7 +93,8 @@ def _require_inside(side: str, group: GroupName, region: Region, offsets: NDArra
     if bad.any():
         i = int(np.argmax(bad))
         raise FabricError(
-            f"{side} range {i} of group {group!r}, {int(nbytes[i])} bytes at offset {int(offsets[i])}, "
+            f"{side} range {i} of group {group!r}, {int(nbytes[i])} bytes at offset "
+            f"{int(offsets[i])}, "
             f"lies outside the pool of {region.nbytes} bytes"
         )
 
@@ -106,7 +131,8 @@ class OpenRead:
     ranges: Ranges
     due: Micros
     stop: str = ""
-    word: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))  # set to non-zero to stop compiled code
+    # set to non-zero to stop compiled code
+    word: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))
 
 
 class OpenReads:

@@ -62,19 +62,29 @@ def load_secret(path: Path) -> Secret:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the secret {path}: {error}") from error
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise ConfigError(f"the secret {path} has mode {stat.S_IMODE(mode):o}; make it 600: chmod 600 {path}")
+        raise ConfigError(
+            f"the secret {path} has mode {stat.S_IMODE(mode):o}; make it 600: chmod 600 {path}"
+        )
     try:
         seed = bytes.fromhex(text)
     except ValueError as error:
-        raise ConfigError(f"the secret {path} is not hex; make one with: baton secret new FILE") from error
+        raise ConfigError(
+            f"the secret {path} is not hex; make one with: baton secret new FILE"
+        ) from error
     if len(seed) != 32:
-        raise ConfigError(f"the secret {path} has {len(seed)} bytes, not 32; make one with: baton secret new FILE")
+        raise ConfigError(
+            f"the secret {path} has {len(seed)} bytes, not 32; make one with: baton secret new FILE"
+        )
     return Secret(_derive(seed, b"server"), _derive(seed, b"client"))
 
 
 def fabric_key(secret: Secret | None) -> bytes:
     """Return the 32-byte key by which fabrics prove membership; b"" without a secret."""
-    return b"" if secret is None else blake2b(b"baton-fabric-1", key=secret.server.private, digest_size=32).digest()
+    return (
+        b""
+        if secret is None
+        else blake2b(b"baton-fabric-1", key=secret.server.private, digest_size=32).digest()
+    )
 
 
 def _derive(seed: bytes, what: bytes) -> KeyPair:

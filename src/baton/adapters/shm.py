@@ -1,4 +1,5 @@
-"""Fabric `shm`: ranks of one host and user read each other's pools through read-only mappings, by memcpy.
+"""Fabric `shm`: ranks of one host and user read each other's pools through read-only mappings, by
+memcpy.
 
     pump thread: connect, submit, cancel, poll ──▶ OpenReads ──▶ fabric thread: maps, copies, unmaps
 
@@ -88,9 +89,14 @@ class ShmFabric:
         served: dict[GroupName, tuple[int, int]] = {}
         for group, pool in pools.items():
             if pool.fd is None:
-                raise ConfigError(f"pool {group!r} is not host memory: shm cannot expose it, choose another fabric")
+                raise ConfigError(
+                    f"pool {group!r} is not host memory: shm cannot expose it, "
+                    f"choose another fabric"
+                )
             served[group] = (pool.fd, pool.nbytes)
-        self._peers.own = {group: Region(pool.address, pool.nbytes) for group, pool in pools.items()}
+        self._peers.own = {
+            group: Region(pool.address, pool.nbytes) for group, pool in pools.items()
+        }
         self._server = Server(self._boot, self._rank, served)
         return msgspec.msgpack.encode(ShmMetadata(this_host(), self._server.name))
 
@@ -111,7 +117,9 @@ class ShmFabric:
             if known is not None:
                 self._forgotten.append(known)
 
-    def submit(self, handle: Handle, peer: RankId, copies: Sequence[Copies], *, deadline: Micros) -> None:
+    def submit(
+        self, handle: Handle, peer: RankId, copies: Sequence[Copies], *, deadline: Micros
+    ) -> None:
         """Queue a read for the fabric thread."""
         with self._reads.lock:
             read, known = self._peers.begin(handle, peer, copies, deadline)
@@ -145,13 +153,23 @@ class ShmFabric:
         done = False
         while not done:
             with self._reads.lock:
-                while not (self._queue or self._attempts or self._forgotten or self._peers.closed or self._untouched):
+                while not (
+                    self._queue
+                    or self._attempts
+                    or self._forgotten
+                    or self._peers.closed
+                    or self._untouched
+                ):
                     self._reads.lock.wait()
                 done = self._peers.closed and not self._queue
                 if done:
-                    self._forgotten += [known for peer in self._peers if (known := self._peers.drop(peer))]
+                    self._forgotten += [
+                        known for peer in self._peers if (known := self._peers.drop(peer))
+                    ]
                 forgotten, self._forgotten = self._forgotten, []
-                self._untouched = deque(entry for entry in self._untouched if entry[0] not in forgotten)
+                self._untouched = deque(
+                    entry for entry in self._untouched if entry[0] not in forgotten
+                )
                 attempt = self._attempts.popleft() if self._attempts else None
                 job = self._queue.popleft() if self._queue else None
                 region = self._next_untouched() if job is None else None
@@ -173,7 +191,10 @@ class ShmFabric:
     def _open(self, peer: RankId, manifest: RankManifest) -> _ShmPeer:
         exposure = exposure_of(self.name, peer, manifest, ShmMetadata)
         if exposure.host != this_host():
-            raise FabricError(f"rank {peer.rank} is on another host (or user): {exposure.host}, here {this_host()}")
+            raise FabricError(
+                f"rank {peer.rank} is on another host (or user): "
+                f"{exposure.host}, here {this_host()}"
+            )
         line, fds = call(exposure.name, peer.boot, peer.rank, manifest.pools)
         try:
             maps = {group: _map(fd) for group, fd in fds.items()}
@@ -183,7 +204,11 @@ class ShmFabric:
         finally:
             for fd in fds.values():
                 os.close(fd)
-        return _ShmPeer(line, {group: Region(_address(m), len(m)) for group, m in maps.items()}, list(maps.values()))
+        return _ShmPeer(
+            line,
+            {group: Region(_address(m), len(m)) for group, m in maps.items()},
+            list(maps.values()),
+        )
 
     def _next_untouched(self) -> Region | None:
         """Return the next piece to populate while idle;
@@ -193,7 +218,9 @@ class ShmFabric:
         peer, region = self._untouched.popleft()
         piece = Region(region.address, min(region.nbytes, SLICE_BYTES))
         if piece.nbytes < region.nbytes:
-            self._untouched.appendleft((peer, Region(region.address + piece.nbytes, region.nbytes - piece.nbytes)))
+            self._untouched.appendleft(
+                (peer, Region(region.address + piece.nbytes, region.nbytes - piece.nbytes))
+            )
         return piece
 
     def _copy(self, read: OpenRead, peer: _ShmPeer) -> None:
@@ -206,7 +233,9 @@ class ShmFabric:
                 self._reads.end(read, ReadOutcome.OK, "")
                 return
             r = read.ranges
-            copy_ranges(r.source, r.target, r.nbytes, cursor=cursor, budget=SLICE_BYTES, stop=read.word)
+            copy_ranges(
+                r.source, r.target, r.nbytes, cursor=cursor, budget=SLICE_BYTES, stop=read.word
+            )
             self._sweep()
 
     def _why_stop(self, read: OpenRead, peer: _ShmPeer) -> str:

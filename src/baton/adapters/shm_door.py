@@ -25,7 +25,8 @@ from baton.core.errors import ConfigError, FabricError
 from baton.core.ids import Boot, GroupName
 from baton.core.manifest import PoolView
 
-CONNECT_TIMEOUT_S = 1.0  # an answer takes a millisecond on an idle machine; our reads wait meanwhile
+# an answer takes a millisecond on an idle machine; our reads wait meanwhile
+CONNECT_TIMEOUT_S = 1.0
 MAX_GREETING_BYTES = 65536
 MAX_POOLS = 250  # the kernel passes at most 253 descriptors with one message
 _KIND = socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC
@@ -96,14 +97,18 @@ class Server:
             raise ConfigError(f"{len(pools)} pools, shm can pass at most {MAX_POOLS}")
         self.name = f"baton-{boot:016x}-{rank}"
         self._fds = [fd for fd, _ in pools.values()]
-        greeting = Greeting(boot, rank, tuple((group, nbytes) for group, (_, nbytes) in pools.items()))
+        greeting = Greeting(
+            boot, rank, tuple((group, nbytes) for group, (_, nbytes) in pools.items())
+        )
         self._greeting = msgspec.msgpack.encode(greeting)
         self._listener = socket.socket(socket.AF_UNIX, _KIND)
         try:
             self._listener.bind("\0" + self.name)
         except OSError as error:
             self._listener.close()
-            raise ConfigError(f"socket @{self.name} is taken: another process runs with this boot and rank") from error
+            raise ConfigError(
+                f"socket @{self.name} is taken: another process runs with this boot and rank"
+            ) from error
         self._listener.listen(128)
         self._listener.setblocking(False)
         self._quit, self._quit_asked = socket.socketpair()
@@ -152,7 +157,9 @@ class Server:
         selector.register(reader, selectors.EVENT_READ)
 
 
-def call(name: str, boot: Boot, rank: int, expected: tuple[PoolView, ...]) -> tuple[socket.socket, dict[GroupName, int]]:
+def call(
+    name: str, boot: Boot, rank: int, expected: tuple[PoolView, ...]
+) -> tuple[socket.socket, dict[GroupName, int]]:
     """Fetch a peer's descriptors. The caller owns them and the connection.
 
     The peer holds the connection open until it dies. The call takes at most `CONNECT_TIMEOUT_S`.
@@ -168,9 +175,13 @@ def call(name: str, boot: Boot, rank: int, expected: tuple[PoolView, ...]) -> tu
         sock.connect("\0" + name)
         if _peer_uid(sock) != os.geteuid():
             raise FabricError(f"socket @{name} belongs to another user")
-        data, fds, flags, _ = socket.recv_fds(sock, MAX_GREETING_BYTES, MAX_POOLS, socket.MSG_CMSG_CLOEXEC)
+        data, fds, flags, _ = socket.recv_fds(
+            sock, MAX_GREETING_BYTES, MAX_POOLS, socket.MSG_CMSG_CLOEXEC
+        )
         if flags & (socket.MSG_CTRUNC | socket.MSG_TRUNC):
-            raise FabricError(f"the greeting of @{name} was cut short: too few free descriptors here?")
+            raise FabricError(
+                f"the greeting of @{name} was cut short: too few free descriptors here?"
+            )
         greeting = msgspec.msgpack.decode(data, type=Greeting)
         _require_match(greeting, boot, rank, expected, fds)
         sock.setblocking(False)
@@ -179,7 +190,9 @@ def call(name: str, boot: Boot, rank: int, expected: tuple[PoolView, ...]) -> tu
         sock.close()
         for fd in fds:
             os.close(fd)
-        raise error if isinstance(error, FabricError) else FabricError(f"socket @{name}: {error}") from error
+        raise (
+            error if isinstance(error, FabricError) else FabricError(f"socket @{name}: {error}")
+        ) from error
 
 
 def hung_up(sock: socket.socket) -> bool:
@@ -192,15 +205,23 @@ def hung_up(sock: socket.socket) -> bool:
         return True
 
 
-def _require_match(greeting: Greeting, boot: Boot, rank: int, expected: tuple[PoolView, ...], fds: list[int]) -> None:
+def _require_match(
+    greeting: Greeting, boot: Boot, rank: int, expected: tuple[PoolView, ...], fds: list[int]
+) -> None:
     if (greeting.boot, greeting.rank) != (boot, rank):
-        raise FabricError(f"asked for boot {boot:x} rank {rank}, met boot {greeting.boot:x} rank {greeting.rank}")
+        raise FabricError(
+            f"asked for boot {boot:x} rank {rank}, met boot {greeting.boot:x} rank {greeting.rank}"
+        )
     stated = {view.group: view.nbytes for view in expected}
     if dict(greeting.pools) != stated or len(greeting.pools) != len(fds) or len(stated) != len(fds):
-        raise FabricError(f"pools {greeting.pools} with {len(fds)} descriptors, the manifest says {stated}")
+        raise FabricError(
+            f"pools {greeting.pools} with {len(fds)} descriptors, the manifest says {stated}"
+        )
     for (group, nbytes), fd in zip(greeting.pools, fds, strict=True):
         if os.fstat(fd).st_size != nbytes:
-            raise FabricError(f"pool {group!r} has {os.fstat(fd).st_size} bytes, the manifest says {nbytes}")
+            raise FabricError(
+                f"pool {group!r} has {os.fstat(fd).st_size} bytes, the manifest says {nbytes}"
+            )
         if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
             raise FabricError(f"pool {group!r} could be shrunk under our reads: it is not sealed")
 

@@ -26,7 +26,17 @@ import msgspec
 
 from baton.adapters.peers import Attempt, Peers, exposure_of, require_stated
 from baton.adapters.reads import OpenRead, OpenReads, Ranges, Region, cut
-from baton.adapters.tcp_door import MAX_POOLS, PART_BYTES, PART_RANGES, POOL_BITS, Keys, ask, dial, fill, require_loopback_or_key
+from baton.adapters.tcp_door import (
+    MAX_POOLS,
+    PART_BYTES,
+    PART_RANGES,
+    POOL_BITS,
+    Keys,
+    ask,
+    dial,
+    fill,
+    require_loopback_or_key,
+)
 from baton.adapters.tcp_source import TcpSource
 from baton.core.errors import ConfigError, FabricError
 from baton.core.ids import Boot, GroupName, Micros, RankId
@@ -78,7 +88,8 @@ class _TcpPeer:
     address: tuple[str, int]
     regions: dict[GroupName, Region]
     views: tuple[tuple[GroupName, int], ...]
-    parts: deque[_Part] = field(default_factory=deque)  # not requested yet; guarded by the lock of the open reads
+    # not requested yet; guarded by the lock of the open reads
+    parts: deque[_Part] = field(default_factory=deque)
     look_again: Micros = field(default=Micros(0))
     lines: int = 0  # open connections; guarded by the lock of the open reads
     gone: bool = False  # disconnected; its threads end
@@ -99,7 +110,15 @@ class TcpFabric:
     """
 
     def __init__(
-        self, boot: Boot, rank: int, wake: Callable[[], None], clock: Clock, *, host: str, key: bytes, streams: int
+        self,
+        boot: Boot,
+        rank: int,
+        wake: Callable[[], None],
+        clock: Clock,
+        *,
+        host: str,
+        key: bytes,
+        streams: int,
     ) -> None:
         require_loopback_or_key(host, key)
         self._boot, self._rank, self._clock = boot, rank, clock
@@ -136,13 +155,20 @@ class TcpFabric:
             raise ConfigError(f"{len(pools)} pools, tcp can serve at most {MAX_POOLS}")
         for i, (group, pool) in enumerate(pools.items()):
             if pool.fd is None:
-                raise ConfigError(f"pool {group!r} is not host memory: tcp cannot expose it, choose another fabric")
+                raise ConfigError(
+                    f"pool {group!r} is not host memory: tcp cannot expose it, "
+                    f"choose another fabric"
+                )
             self._peers.own[group] = Region(i << POOL_BITS, pool.nbytes)
             self._pools.append(_view(pool))
-        served = [(group, view.toreadonly()) for group, view in zip(pools, self._pools, strict=True)]
+        served = [
+            (group, view.toreadonly()) for group, view in zip(pools, self._pools, strict=True)
+        ]
         self._source = TcpSource(self._host, self._boot, self._rank, served, key=self._key)
         sizes = tuple((group, view.nbytes) for group, view in served)
-        return msgspec.msgpack.encode(TcpMetadata(self._host, self._source.port, self._boot, self._rank, sizes))
+        return msgspec.msgpack.encode(
+            TcpMetadata(self._host, self._source.port, self._boot, self._rank, sizes)
+        )
 
     def connect(self, peer: RankId, manifest: RankManifest) -> None:
         """Have a thread open the first connection, which authenticates the peer."""
@@ -163,7 +189,9 @@ class TcpFabric:
                 known.gone = True
                 self._drop_stopped(known)
 
-    def submit(self, handle: Handle, peer: RankId, copies: Sequence[Copies], *, deadline: Micros) -> None:
+    def submit(
+        self, handle: Handle, peer: RankId, copies: Sequence[Copies], *, deadline: Micros
+    ) -> None:
         """Queue a read for the peer's streams."""
         with self._reads.lock:
             read, known = self._peers.begin(handle, peer, copies, deadline)
@@ -199,7 +227,9 @@ class TcpFabric:
         self._pools.clear()
 
     def _start(self, stream: int, run: Callable[..., None], *args: object) -> None:
-        thread = threading.Thread(target=run, args=args, name=f"tcp-{self._rank}-{stream}", daemon=True)
+        thread = threading.Thread(
+            target=run, args=args, name=f"tcp-{self._rank}-{stream}", daemon=True
+        )
         thread.start()
         self._threads.append(thread)
 
@@ -210,7 +240,9 @@ class TcpFabric:
 
         def dial_first(peer: RankId, manifest: RankManifest) -> _TcpPeer:
             e = _decode(peer, manifest)
-            regions = {group: Region(i << POOL_BITS, nbytes) for i, (group, nbytes) in enumerate(e.pools)}
+            regions = {
+                group: Region(i << POOL_BITS, nbytes) for i, (group, nbytes) in enumerate(e.pools)
+            }
             found = _TcpPeer(peer, (e.host, e.port), regions, e.pools)
             lines.append(self._dial(found))
             return found
@@ -218,7 +250,8 @@ class TcpFabric:
         known = self._peers.reach(attempt, dial_first, lambda found: self._drop(found, lines[0]))
         if known is None:
             return
-        with self._reads.lock, contextlib.suppress(RuntimeError):  # if no thread can be started, fewer streams do the work
+        # if no thread can be started, fewer streams do the work
+        with self._reads.lock, contextlib.suppress(RuntimeError):
             for i in range(1, self._streams if not known.gone else 0):
                 self._start(i, self._run, known, None)
         self._run(known, lines[0])
@@ -317,7 +350,9 @@ class TcpFabric:
                 part.work.left -= 1
                 if part.work.left == 0:
                     read = part.work.read
-                    self._reads.end(read, ReadOutcome.FAILED if read.stop else ReadOutcome.OK, read.stop)
+                    self._reads.end(
+                        read, ReadOutcome.FAILED if read.stop else ReadOutcome.OK, read.stop
+                    )
 
     def _targets(self, ranges: Ranges) -> list[memoryview]:
         pools = self._pools
@@ -352,8 +387,12 @@ def _view(pool: Pool) -> memoryview:
 def _decode(peer: RankId, manifest: RankManifest) -> TcpMetadata:
     exposure = exposure_of("tcp", peer, manifest, TcpMetadata)
     if (exposure.boot, exposure.rank) != (peer.boot, peer.rank):
-        raise FabricError(f"exposure of boot {exposure.boot:x} rank {exposure.rank} given for {peer}")
+        raise FabricError(
+            f"exposure of boot {exposure.boot:x} rank {exposure.rank} given for {peer}"
+        )
     require_stated(exposure.pools, manifest)
-    if len(exposure.pools) > MAX_POOLS or any(not 0 <= nbytes < 1 << POOL_BITS for _, nbytes in exposure.pools):
+    if len(exposure.pools) > MAX_POOLS or any(
+        not 0 <= nbytes < 1 << POOL_BITS for _, nbytes in exposure.pools
+    ):
         raise FabricError(f"exposed pools {exposure.pools}: no such size")
     return exposure

@@ -66,7 +66,9 @@ class Keys:
     def tag(self, body: bytes | memoryview) -> bytes:
         """Return the tag of the next request."""
         self._number += 1
-        return blake2b(struct.pack("!Q", self._number) + bytes(body), key=self._key, digest_size=PROOF_BYTES).digest()
+        return blake2b(
+            struct.pack("!Q", self._number) + bytes(body), key=self._key, digest_size=PROOF_BYTES
+        ).digest()
 
 
 def require_loopback_or_key(host: str, key: bytes) -> None:
@@ -74,16 +76,23 @@ def require_loopback_or_key(host: str, key: bytes) -> None:
     try:
         loopback = ip_address(host).is_loopback
     except ValueError as error:
-        raise ConfigError(f"--fabric-host {host}: give an IP address of this machine, as peers reach it") from error
+        raise ConfigError(
+            f"--fabric-host {host}: give an IP address of this machine, as peers reach it"
+        ) from error
     if ip_address(host).is_unspecified:
-        raise ConfigError(f"--fabric-host {host}: peers are told this address; give one of this machine's own")
+        raise ConfigError(
+            f"--fabric-host {host}: peers are told this address; give one of this machine's own"
+        )
     if not loopback and not key:
         raise ConfigError(
-            f"--fabric-host {host} is not loopback: fabrics tcp and mooncake need --secret FILE there ('baton secret new FILE')"
+            f"--fabric-host {host} is not loopback: fabrics tcp and mooncake need --secret "
+            f"FILE there ('baton secret new FILE')"
         )
 
 
-def dial(address: tuple[str, int], boot: Boot, rank: int, *, key: bytes) -> tuple[socket.socket, Keys, Welcome]:
+def dial(
+    address: tuple[str, int], boot: Boot, rank: int, *, key: bytes
+) -> tuple[socket.socket, Keys, Welcome]:
     """Connect to a source; both sides prove that they know the secret.
 
     Raises:
@@ -104,10 +113,16 @@ def dial(address: tuple[str, int], boot: Boot, rank: int, *, key: bytes) -> tupl
         keys = Keys(key, nonce, welcome.nonce)
         if (welcome.boot, welcome.rank) != (boot, rank):
             raise FabricError(
-                _not_met(address, f"asked for boot {boot:x} rank {rank}, met boot {welcome.boot:x} rank {welcome.rank}")
+                _not_met(
+                    address,
+                    f"asked for boot {boot:x} rank {rank}, met boot "
+                    f"{welcome.boot:x} rank {welcome.rank}",
+                )
             )
         if not hmac.compare_digest(welcome.proof, keys.proof(b"source")):
-            raise FabricError(_not_met(address, "has another secret: give both sides the same --secret FILE"))
+            raise FabricError(
+                _not_met(address, "has another secret: give both sides the same --secret FILE")
+            )
         sock.sendall(keys.proof(b"reader"))
         return sock, keys, welcome
     except (OSError, msgspec.DecodeError, FabricError) as error:
@@ -125,11 +140,21 @@ def _not_met(address: tuple[str, int], why: str) -> str:
         loopback = ip_address(host).is_loopback
     except ValueError:  # the address comes from the peer and may be anything
         loopback = False
-    elsewhere = f"; {host} is reached from its own machine alone: for others start that worker with --fabric-host IP"
+    elsewhere = (
+        f"; {host} is reached from its own machine alone: for others start that "
+        f"worker with --fabric-host IP"
+    )
     return f"tcp {host}:{port}: {why}{elsewhere if loopback else ''}"
 
 
-def greet(sock: socket.socket, boot: Boot, rank: int, pools: Sequence[tuple[GroupName, int]], *, key: bytes) -> Keys:
+def greet(
+    sock: socket.socket,
+    boot: Boot,
+    rank: int,
+    pools: Sequence[tuple[GroupName, int]],
+    *,
+    key: bytes,
+) -> Keys:
     """Do the source's side of `dial`, on a socket with a timeout.
 
     Raises:
@@ -148,7 +173,9 @@ def greet(sock: socket.socket, boot: Boot, rank: int, pools: Sequence[tuple[Grou
     return keys
 
 
-def ask(sock: socket.socket, keys: Keys, source: NDArray[np.int64], nbytes: NDArray[np.int64]) -> None:
+def ask(
+    sock: socket.socket, keys: Keys, source: NDArray[np.int64], nbytes: NDArray[np.int64]
+) -> None:
     """Send one request. Raises OSError.
 
     Args:
@@ -177,8 +204,15 @@ def hear(sock: socket.socket, keys: Keys, pools: Sequence[memoryview]) -> list[m
     for address, nbytes in ranges:
         pool, offset = address >> POOL_BITS, address & ((1 << POOL_BITS) - 1)
         left -= nbytes
-        if not 0 <= pool < len(pools) or nbytes <= 0 or left < 0 or offset + nbytes > pools[pool].nbytes:
-            raise FabricError(f"a request of {nbytes} bytes at {offset} of pool {pool}, which we do not serve")
+        if (
+            not 0 <= pool < len(pools)
+            or nbytes <= 0
+            or left < 0
+            or offset + nbytes > pools[pool].nbytes
+        ):
+            raise FabricError(
+                f"a request of {nbytes} bytes at {offset} of pool {pool}, which we do not serve"
+            )
         pieces.append(pools[pool][offset : offset + nbytes])
     return pieces
 
@@ -202,7 +236,9 @@ def fill(sock: socket.socket, pieces: list[memoryview], look: Callable[[], None]
             if len(pieces) - first == 1:
                 n = sock.recv_into(pieces[first], 0, socket.MSG_WAITALL)
             else:
-                n, _, _, _ = sock.recvmsg_into(pieces[first : first + PART_RANGES], 0, socket.MSG_WAITALL)
+                n, _, _, _ = sock.recvmsg_into(
+                    pieces[first : first + PART_RANGES], 0, socket.MSG_WAITALL
+                )
         except BlockingIOError:  # SO_RCVTIMEO has passed
             look()
             continue

@@ -23,7 +23,15 @@ class TcpSource:
         ConfigError: the address cannot be bound
     """
 
-    def __init__(self, host: str, boot: Boot, rank: int, pools: Sequence[tuple[GroupName, memoryview]], *, key: bytes) -> None:
+    def __init__(
+        self,
+        host: str,
+        boot: Boot,
+        rank: int,
+        pools: Sequence[tuple[GroupName, memoryview]],
+        *,
+        key: bytes,
+    ) -> None:
         self._boot, self._rank, self._key = boot, rank, key
         self._pools = list(pools)
         self._lock = threading.Lock()
@@ -33,7 +41,10 @@ class TcpSource:
         try:
             self._listener = socket.create_server((host, 0), family=family, backlog=128)
         except OSError as error:
-            why = f"fabric tcp: cannot listen on {host}: {error.strerror}; give an address of this machine with --fabric-host"
+            why = (
+                f"fabric tcp: cannot listen on {host}: {error.strerror}; give an address of "
+                f"this machine with --fabric-host"
+            )
             raise ConfigError(why) from error
         self.port = int(self._listener.getsockname()[1])
         self._thread = threading.Thread(target=self._accept, name=f"tcp-door-{rank}", daemon=True)
@@ -62,10 +73,13 @@ class TcpSource:
                 if self._closed or len(self._open) >= MAX_CONNECTIONS:
                     sock.close()
                     continue
-                thread = threading.Thread(target=self._serve, args=(sock,), name=f"tcp-source-{self._rank}", daemon=True)
+                thread = threading.Thread(
+                    target=self._serve, args=(sock,), name=f"tcp-source-{self._rank}", daemon=True
+                )
                 try:
                     thread.start()
-                except RuntimeError:  # no thread can be started: close it, as if there were too many
+                # no thread can be started: close it, as if there were too many
+                except RuntimeError:
                     sock.close()
                     continue
                 self._open[sock] = thread
@@ -73,7 +87,13 @@ class TcpSource:
     def _serve(self, sock: socket.socket) -> None:
         with contextlib.suppress(OSError, FabricError):  # any error closes the connection
             sock.settimeout(GREETING_TIMEOUT_S)
-            keys = greet(sock, self._boot, self._rank, [(g, view.nbytes) for g, view in self._pools], key=self._key)
+            keys = greet(
+                sock,
+                self._boot,
+                self._rank,
+                [(g, view.nbytes) for g, view in self._pools],
+                key=self._key,
+            )
             sock.settimeout(None)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -26,7 +26,9 @@ CURVE_BYTES = 33  # added to a frame by encryption before ZeroMQ checks its size
 FAREWELL_MS = 100  # time for frames that are still queued at `close` or `hang_up`
 MAX_FRAMES = 1024  # most that one call of `receive` takes from one socket
 # Stricter than ZeroMQ's grammar, in which "tcp://127.0.0.1:0;10.0.0.5:5555" is not loopback.
-ADDRESS = re.compile(r"tcp://(?P<host>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._*-]+):(\d+|\*)|ipc://(?P<path>.+)")
+ADDRESS = re.compile(
+    r"tcp://(?P<host>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._*-]+):(\d+|\*)|ipc://(?P<path>.+)"
+)
 ZAP_ADDRESS = "inproc://zeromq.zap.01"  # fixed by ZeroMQ RFC 27
 
 
@@ -38,10 +40,17 @@ def is_loopback(address: str) -> bool:
     """
     found = ADDRESS.fullmatch(address)
     if found is None:
-        raise ConfigError(f"control address {address!r} is not of the form tcp://HOST:PORT (IPv6 in brackets) or ipc://PATH")
+        raise ConfigError(
+            f"control address {address!r} is not of the form tcp://HOST:PORT "
+            f"(IPv6 in brackets) or ipc://PATH"
+        )
     host = (found["host"] or "").strip("[]")
     try:
-        return found["path"] is not None or host == "localhost" or ipaddress.ip_address(host).is_loopback
+        return (
+            found["path"] is not None
+            or host == "localhost"
+            or ipaddress.ip_address(host).is_loopback
+        )
     except ValueError:
         return False
 
@@ -50,7 +59,8 @@ def require_secret(address: str, secret: Secret | None) -> None:
     """Raise ConfigError for an address off loopback without a secret (C6), or an invalid one."""
     if not is_loopback(address) and secret is None:
         raise ConfigError(
-            f"control address {address} is not on loopback; give --secret FILE (baton secret new FILE) or a 127.0.0.1 address"
+            f"control address {address} is not on loopback; give --secret FILE (baton secret "
+            f"new FILE) or a 127.0.0.1 address"
         )
 
 
@@ -78,13 +88,16 @@ class ZmqControl:
     @property
     def bound_address(self) -> str | None:
         """The address that others can dial, with the real port in place of port 0."""
-        return self._router.getsockopt_string(zmq.LAST_ENDPOINT) if self._router is not None else None
+        return (
+            self._router.getsockopt_string(zmq.LAST_ENDPOINT) if self._router is not None else None
+        )
 
     def _socket(self, kind: int, address: str) -> zmq.Socket[bytes]:
         socket = self._context.socket(kind)
         for option, value in (
             (zmq.LINGER, FAREWELL_MS),
-            (zmq.IMMEDIATE, 1),  # without a connection `send` fails, instead of queueing frames for a later process
+            # without a connection `send` fails, instead of queueing frames for a later process
+            (zmq.IMMEDIATE, 1),
             (zmq.SNDHWM, HIGH_WATER),
             (zmq.RCVHWM, HIGH_WATER),
             (zmq.MAXMSGSIZE, self._max + (CURVE_BYTES if self._secret is not None else 0)),
@@ -117,7 +130,9 @@ class ZmqControl:
             socket.close()
             self.close()
             remedy = "choose another with --control of a gateway, --bind of a worker"
-            raise ConfigError(f"cannot listen on control address {bind}: {error.strerror}; {remedy}") from error
+            raise ConfigError(
+                f"cannot listen on control address {bind}: {error.strerror}; {remedy}"
+            ) from error
         self._poll.register(int(socket.getsockopt(zmq.FD)), select.EPOLLIN)
         return socket
 
@@ -187,7 +202,11 @@ class ZmqControl:
             self._answer_zap(self._zap)
         frames: list[tuple[Link, bytes]] = []
         if self._router is not None:
-            frames += [(self._link_of(parts[0]), parts[1]) for parts in self._take(self._router) if len(parts) == 2]
+            frames += [
+                (self._link_of(parts[0]), parts[1])
+                for parts in self._take(self._router)
+                if len(parts) == 2
+            ]
         for link, socket in self._dealers.items():
             frames += [(link, parts[0]) for parts in self._take(socket) if len(parts) == 1]
         return frames

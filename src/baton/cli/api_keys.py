@@ -19,7 +19,10 @@ def read_keys(keys: Sequence[str], files: Sequence[str]) -> tuple[str, ...]:
         found += _in_file(file)
     for key in found:
         if not key or not key.isascii() or not key.isprintable() or key != key.strip():
-            raise ConfigError("--api-key: a key is one or more printable ASCII characters, without spaces around it")
+            raise ConfigError(
+                "--api-key: a key is one or more printable ASCII characters, "
+                "without spaces around it"
+            )
     return tuple(dict.fromkeys(found))
 
 
@@ -38,7 +41,10 @@ def open_to_all(host: str, keys: Sequence[str]) -> str | None:
     """Return a warning if everybody who reaches this host may use the service, else None."""
     if keys or _is_loopback(host):
         return None
-    return f"HTTP listens on {host} without an API key: whoever reaches it can use it; set --api-key-file"
+    return (
+        f"HTTP listens on {host} without an API key: whoever reaches it can use it; set "
+        f"--api-key-file"
+    )
 
 
 def _is_loopback(host: str) -> bool:

@@ -22,18 +22,35 @@ if TYPE_CHECKING:
     import httpx
 
 SAMPLING, SERVICE = "Sampling", "Service"
-HELP = "/reset forgets the conversation, /system TEXT sets the system message and forgets, /help, /exit (or Ctrl-D)"
+HELP = (
+    "/reset forgets the conversation, /system TEXT sets the system message and forgets, "
+    "/help, /exit (or Ctrl-D)"
+)
 CONNECT_S, SILENCE_S = 10.0, 600.0
 
-Url = Annotated[str, typer.Option(help="Of the service.", callback=root_url, rich_help_panel=SERVICE)]
-Model = Annotated[str | None, typer.Option(help="Name to ask for.", show_default="the first served", rich_help_panel=SERVICE)]
+Url = Annotated[
+    str, typer.Option(help="Of the service.", callback=root_url, rich_help_panel=SERVICE)
+]
+Model = Annotated[
+    str | None,
+    typer.Option(help="Name to ask for.", show_default="the first served", rich_help_panel=SERVICE),
+]
 ApiKey = Annotated[str | None, typer.Option(help="Bearer token.", rich_help_panel=SERVICE)]
 System = Annotated[str | None, typer.Option(help="System message.", rich_help_panel=SAMPLING)]
-Temperature = Annotated[float | None, typer.Option(help="0 is greedy.", show_default="the service's", rich_help_panel=SAMPLING)]
+Temperature = Annotated[
+    float | None,
+    typer.Option(help="0 is greedy.", show_default="the service's", rich_help_panel=SAMPLING),
+]
 TopP = Annotated[float | None, typer.Option(show_default="the service's", rich_help_panel=SAMPLING)]
 TopK = Annotated[int | None, typer.Option(show_default="the service's", rich_help_panel=SAMPLING)]
-MaxTokens = Annotated[int | None, typer.Option(help="Of one answer.", show_default="the service's", rich_help_panel=SAMPLING)]
-Seed = Annotated[int | None, typer.Option(help="Same seed, same answer.", show_default="drawn", rich_help_panel=SAMPLING)]
+MaxTokens = Annotated[
+    int | None,
+    typer.Option(help="Of one answer.", show_default="the service's", rich_help_panel=SAMPLING),
+]
+Seed = Annotated[
+    int | None,
+    typer.Option(help="Same seed, same answer.", show_default="drawn", rich_help_panel=SAMPLING),
+]
 
 
 def chat(
@@ -51,13 +68,25 @@ def chat(
     import httpx
 
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    sampling = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "max_tokens": max_tokens, "seed": seed}
-    fields = {"model": model or first_model(url, api_key)} | {k: v for k, v in sampling.items() if v is not None}
-    with httpx.Client(base_url=url, headers=headers, timeout=httpx.Timeout(SILENCE_S, connect=CONNECT_S)) as client:
+    sampling = {
+        "temperature": temperature,
+        "top_p": top_p,
+        "top_k": top_k,
+        "max_tokens": max_tokens,
+        "seed": seed,
+    }
+    fields = {"model": model or first_model(url, api_key)} | {
+        k: v for k, v in sampling.items() if v is not None
+    }
+    with httpx.Client(
+        base_url=url, headers=headers, timeout=httpx.Timeout(SILENCE_S, connect=CONNECT_S)
+    ) as client:
         terminal = sys.stdin.isatty()
         if terminal:
             typer.echo(f"{fields['model']} at {url}; {HELP}")
-        Conversation(client, fields, system, timing=sys.stdout if terminal else sys.stderr).run(_lines(terminal=terminal))
+        Conversation(client, fields, system, timing=sys.stdout if terminal else sys.stderr).run(
+            _lines(terminal=terminal)
+        )
 
 
 def _lines(*, terminal: bool) -> Iterator[str]:
@@ -78,7 +107,14 @@ def _lines(*, terminal: bool) -> Iterator[str]:
 class Conversation:
     """The messages so far, and the parameters of the next request."""
 
-    def __init__(self, client: "httpx.Client", fields: Mapping[str, object], system: str | None, *, timing: TextIO) -> None:
+    def __init__(
+        self,
+        client: "httpx.Client",
+        fields: Mapping[str, object],
+        system: str | None,
+        *,
+        timing: TextIO,
+    ) -> None:
         self._client, self._fields, self._timing = client, dict(fields), timing
         self._system = system
         self._messages: list[dict[str, str]] = []
@@ -113,7 +149,8 @@ class Conversation:
         self._messages.append({"role": "user", "content": text})
         answer = IncomingAnswer()
         try:
-            with closing(self._stream(answer)) as pieces:  # closing the connection stops the answer at the service
+            # closing the connection stops the answer at the service
+            with closing(self._stream(answer)) as pieces:
                 for piece in pieces:
                     typer.echo(piece, nl=False)
         except KeyboardInterrupt:
@@ -132,9 +169,15 @@ class Conversation:
         """Yield the text of the answer in pieces. Raises BatonError if the answer cannot be had."""
         import httpx
 
-        asked = {"messages": self._messages, "stream": True, "stream_options": {"include_usage": True}}
+        asked = {
+            "messages": self._messages,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
         try:
-            with self._client.stream("POST", "/v1/chat/completions", json=self._fields | asked) as response:
+            with self._client.stream(
+                "POST", "/v1/chat/completions", json=self._fields | asked
+            ) as response:
                 if response.status_code != 200:
                     response.read()
                     raise BatonError(why(response))
@@ -189,7 +232,11 @@ class IncomingAnswer:
         """`[TTFT 95 ms, 31 tokens, 52.1 tokens/s]`"""
         if self.first is None:
             return f"[no tokens{', ' + self.end if self.end else ''}]"
-        rate = f", {(self.tokens - 1) / (self.last - self.first):.1f} tokens/s" if self.last > self.first else ""
+        rate = (
+            f", {(self.tokens - 1) / (self.last - self.first):.1f} tokens/s"
+            if self.last > self.first
+            else ""
+        )
         end = f", {self.end}" if self.end else ""
         return f"[TTFT {1e3 * (self.first - self.asked):.0f} ms, {self.tokens} tokens{rate}{end}]"
 

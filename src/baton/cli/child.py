@@ -43,7 +43,8 @@ def run(kind: str, document: bytes) -> None:
         settings = msgspec.json.decode(document, type=struct)
     except msgspec.DecodeError as error:
         raise ConfigError(
-            f"the settings of this {kind} come from another version of Baton ({error}); restart the service"
+            f"the settings of this {kind} come from another version of Baton ({error}); "
+            f"restart the service"
         ) from error
     start(settings)
 

@@ -43,7 +43,12 @@ def run_gateway(settings: GatewaySettings) -> None:
         log.warning("http_open_to_all", why=warning)
     files = raise_limit()
     if files is not None and files < LEAST_FILES:
-        log.warning("few_open_files", limit=files, why="each stream takes one", remedy=f"ulimit -Hn {LEAST_FILES}")
+        log.warning(
+            "few_open_files",
+            limit=files,
+            why="each stream takes one",
+            remedy=f"ulimit -Hn {LEAST_FILES}",
+        )
     generation = sampling_defaults(settings)
     tokenizer = Tokenizer.load(Path(settings.model), eos_ids=generation.eos_ids)
     http = HttpSettings(
@@ -60,7 +65,13 @@ def run_gateway(settings: GatewaySettings) -> None:
             uvloop.run(_run(settings, http, tokenizer, control, socket))
 
 
-async def _run(settings: GatewaySettings, http: HttpSettings, tokenizer: Tokenizer, control: ZmqControl, socket: Socket) -> None:
+async def _run(
+    settings: GatewaySettings,
+    http: HttpSettings,
+    tokenizer: Tokenizer,
+    control: ZmqControl,
+    socket: Socket,
+) -> None:
     clock, entropy = MonotonicClock(), SystemEntropy()
     boot = Boot(entropy.bits(64))
     record = recording(settings.record, name="gateway")
@@ -90,9 +101,13 @@ async def _run(settings: GatewaySettings, http: HttpSettings, tokenizer: Tokeniz
     door.failed.add_done_callback(lambda _: stop.set())
     gc.collect()
     gc.freeze()  # the tokenizer and its libraries live as long as the process
-    log.info("gateway_listening", host=settings.host, port=settings.port, control=control.bound_address)
+    log.info(
+        "gateway_listening", host=settings.host, port=settings.port, control=control.bound_address
+    )
     try:
-        await serve_http(app, socket=socket, stop=stop, hurry=hurry, grace_s=settings.shutdown_timeout_s)
+        await serve_http(
+            app, socket=socket, stop=stop, hurry=hurry, grace_s=settings.shutdown_timeout_s
+        )
     finally:
         door.close()
         record.close()
@@ -106,9 +121,16 @@ def sampling_defaults(settings: GatewaySettings) -> GenerationConfig:
     Raises:
         ConfigError: the settings or files are invalid
     """
-    found = load(Path(settings.model), source=settings.generation_config, override=settings.override_generation_config)
+    found = load(
+        Path(settings.model),
+        source=settings.generation_config,
+        override=settings.override_generation_config,
+    )
     if changed := msgspec.to_builtins(found.defaults):
-        why = "requests that do not name them get these; --generation-config vllm leaves the model's file out"
+        why = (
+            "requests that do not name them get these; --generation-config vllm leaves the "
+            "model's file out"
+        )
         log.info("sampling_defaults", **changed, why=why)
     return found
 

@@ -82,7 +82,9 @@ class Station:
     """
 
     def __init__(self, settings: WorkerSettings, ports: Ports, *, bind: str | None) -> None:
-        self.name = settings.name if settings.own_rank == 0 else f"{settings.name}-rank{settings.own_rank}"
+        self.name = (
+            settings.name if settings.own_rank == 0 else f"{settings.name}-rank{settings.own_rank}"
+        )
         self.wake, self.clock, self.boot = Wake(), ports.clock(), Boot(ports.entropy().bits(64))
         self.plans, self.record = Plans(), recording(settings.record, name=self.name)
         structlog.contextvars.bind_contextvars(worker=self.name)
@@ -114,11 +116,18 @@ class RankResources:
         ConfigError: the settings, the checkpoint and the machine do not fit together
     """
 
-    def __init__(self, settings: WorkerSettings, ports: Ports, station: Station, store: "Store | None") -> None:
+    def __init__(
+        self, settings: WorkerSettings, ports: Ports, station: Station, store: "Store | None"
+    ) -> None:
         self.settings, self.rank = settings, settings.own_rank
         self._load(station, store)
         parts = fabrics.FabricParts(
-            station.boot, self.rank, station.wake, station.clock, settings.fabric_settings, station.secret
+            station.boot,
+            self.rank,
+            station.wake,
+            station.clock,
+            settings.fabric_settings,
+            station.secret,
         )
         self.fabrics = {n: ports.fabric(n, parts) for n in fabrics.usable(settings.fabrics)}
         exposures = {n: f.expose(self.engine.pools) for n, f in self.fabrics.items()}
@@ -143,7 +152,9 @@ class RankResources:
         said = s.host_kv_memory.nbytes
         if said is None:
             pools = sum(pool.nbytes for pool in self._host_pools.values())
-            return automatic(pools, available=available_bytes(), ranks=s.ranks_here * s.host_kv_memory.sharers)
+            return automatic(
+                pools, available=available_bytes(), ranks=s.ranks_here * s.host_kv_memory.sharers
+            )
         if said:
             require_memory(said, "the host memory for requests that give way (--host-kv-memory)")
         return said
@@ -163,11 +174,16 @@ class RankResources:
         s, started = self.settings, station.clock.now()
         checkpoint = Checkpoint.open(Path(s.model))
         family = family_of(checkpoint.config, FAMILIES)
-        family.require_width(checkpoint.config, s.tp)  # checked first, because the state table has only K/V heads
+        # checked first, because the state table has only K/V heads
+        family.require_width(checkpoint.config, s.tp)
         self.dtype = served_dtype(s.dtype, checkpoint.config)
-        table = served_table(family, checkpoint.config, dtype=SERVED[self.dtype], index_dtype=s.index_dtype)
+        table = served_table(
+            family, checkpoint.config, dtype=SERVED[self.dtype], index_dtype=s.index_dtype
+        )
         ranks = range(s.tp * s.pp)
-        self.placements = tuple(Placement(table, s.tp, s.pp, r % s.tp, r // s.tp, s.page_blocks) for r in ranks)
+        self.placements = tuple(
+            Placement(table, s.tp, s.pp, r % s.tp, r // s.tp, s.page_blocks) for r in ranks
+        )
         self.placement = self.placements[self.rank]
         self.max_model_len = model_length(s.max_model_len, *family.longest(checkpoint.config))
         nbytes = self._pool_bytes(self.placement)
@@ -176,15 +192,31 @@ class RankResources:
         ops = CpuOps(SERVED[self.dtype], Team(s.threads))
         # Gloo does not authenticate, so the ranks of one machine use loopback.
         host = s.fabric_settings.host if s.nnodes > 1 else LOOPBACK
-        self._comm = GlooComm(self.placement, store, host=host, timeout_s=COLLECTIVE_S) if store is not None else Alone()
-        model = family.build(checkpoint, self.placement, SERVED[self.dtype], ops, self._comm, longest=self.max_model_len)
+        self._comm = (
+            GlooComm(self.placement, store, host=host, timeout_s=COLLECTIVE_S)
+            if store is not None
+            else Alone()
+        )
+        model = family.build(
+            checkpoint,
+            self.placement,
+            SERVED[self.dtype],
+            ops,
+            self._comm,
+            longest=self.max_model_len,
+        )
         config = family.read(checkpoint.config, longest=self.max_model_len)
         self.weights = identity(checkpoint.identity(self.dtype), config)
-        pools = {group: HostPool(size, what=f"the pool of group {group}") for group, size in nbytes.items()}
+        pools = {
+            group: HostPool(size, what=f"the pool of group {group}")
+            for group, size in nbytes.items()
+        }
         self._host_pools = pools
         self.host_bytes = self._host_bytes()
         block_bytes = {group: self.placement.block_bytes(group) for group in pools}
-        self._store = HostMemory(pools=pools, block_bytes=block_bytes, total=self.host_bytes, wake=station.wake)
+        self._store = HostMemory(
+            pools=pools, block_bytes=block_bytes, total=self.host_bytes, wake=station.wake
+        )
         backends = Backends(pools, self.placement)
         backends.warm()
         self.engine: Engine = TorchEngine(
@@ -196,9 +228,16 @@ class RankResources:
             identity=identity_bits(self.weights),
             threads=s.threads,
             wake=station.wake,
-            rehearse=lambda: ops.rehearse(s.max_num_seqs if s.role is Role.DECODE else s.max_batched_tokens),
+            rehearse=lambda: ops.rehearse(
+                s.max_num_seqs if s.role is Role.DECODE else s.max_batched_tokens
+            ),
         )
-        log.info("model_loaded", model=s.model, dtype=self.dtype, seconds=round((station.clock.now() - started) / 1e6, 2))
+        log.info(
+            "model_loaded",
+            model=s.model,
+            dtype=self.dtype,
+            seconds=round((station.clock.now() - started) / 1e6, 2),
+        )
 
     def _pool_bytes(self, placement: Placement) -> dict[GroupName, int]:
         """Return the bytes of the pool of each group in which this rank has layers."""
@@ -211,7 +250,9 @@ class RankResources:
     def _manifest(self, boot: Boot, exposures: dict[str, bytes]) -> Manifest:
         """Return the worker's manifest with this rank as its only rank; the leader merges them."""
         s, p = self.settings, self.placement
-        pools = tuple(PoolView(g, n, self.engine.pools[g].nbytes) for g, n in self.engine.pool_pages.items())
+        pools = tuple(
+            PoolView(g, n, self.engine.pools[g].nbytes) for g, n in self.engine.pool_pages.items()
+        )
         return Manifest(
             protocol=PROTOCOL,
             role=s.role.value,
@@ -224,7 +265,17 @@ class RankResources:
             pp=s.pp,
             max_model_len=self.max_model_len,
             seal=s.seal,
-            ranks=(RankManifest(boot, self.rank, p.tp_rank, p.pp_rank, pools, exposures, fabrics.near(self.fabrics)),),
+            ranks=(
+                RankManifest(
+                    boot,
+                    self.rank,
+                    p.tp_rank,
+                    p.pp_rank,
+                    pools,
+                    exposures,
+                    fabrics.near(self.fabrics),
+                ),
+            ),
         )
 
     def close(self) -> None:
@@ -240,13 +291,19 @@ class RankResources:
 
 def served_dtype(wanted: str, config: Mapping[str, object]) -> str:
     """Return the dtype to serve in; "auto" is the checkpoint's own."""
-    name = str(config.get("dtype") or config.get("torch_dtype") or "float32") if wanted == "auto" else wanted
+    name = (
+        str(config.get("dtype") or config.get("torch_dtype") or "float32")
+        if wanted == "auto"
+        else wanted
+    )
     if name not in SERVED:
         raise ConfigError(f"dtype {name!r} is not supported; supported are {sorted(SERVED)}")
     return name
 
 
-def served_table(family: "Family", config: Mapping[str, Any], *, dtype: DType, index_dtype: str) -> StateTable:
+def served_table(
+    family: "Family", config: Mapping[str, Any], *, dtype: DType, index_dtype: str
+) -> StateTable:
     """Return the state table of the served model.
 
     Raises:

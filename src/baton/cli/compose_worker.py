@@ -95,7 +95,9 @@ class WorkerProcess(Member):
         listens = several or settings.role is Role.PREFILL
         self._station = Station(settings, ports, bind=settings.bind if listens else None)
         place = rendezvous.listen(settings.rendezvous) if several else None
-        self._crew = start_others(settings, rendezvous.address_of(place) if place is not None else None, ports)
+        self._crew = start_others(
+            settings, rendezvous.address_of(place) if place is not None else None, ports
+        )
         store = None
         if place is not None:
             store = rendezvous.open_rendezvous(place)
@@ -125,7 +127,10 @@ class WorkerProcess(Member):
     def _leader(self, pids: tuple[int, ...], host_bytes: int) -> Core[LeaderEvent, Effect]:
         s, body = self.settings, self._body
         pools = [pool for rank in self.manifest.ranks for pool in rank.pools]
-        totals = {g.name: min(pool.pages for pool in pools if pool.group == g.name) for g in self.manifest.table.groups}
+        totals = {
+            g.name: min(pool.pages for pool in pools if pool.group == g.name)
+            for g in self.manifest.table.groups
+        }
         token_bytes = max(1, sum(body.placement.block_bytes(g) for g in totals) // BLOCK_TOKENS)
         settings = LeaderSettings(
             name=s.name,

@@ -36,23 +36,40 @@ def read(file: str) -> Mapping[str, object]:
         raise ConfigError(f"--config {file}: this is not TOML: {error}") from error
 
 
-def defaults(context: typer.Context, file: str, values: Mapping[str, object]) -> Mapping[str, object]:
+def defaults(
+    context: typer.Context, file: str, values: Mapping[str, object]
+) -> Mapping[str, object]:
     """Return parameter names and values, in the form of a command line.
 
     Raises:
         ConfigError: the message names the file and the key
     """
     found: dict[str, object] = {}
-    known = {name.lstrip("-"): p for p in context.command.params for name in p.opts if name.startswith("--")}
-    known |= {p.name: p for p in context.command.params if p.param_type_name == "argument" and p.name == POSITIONAL}
+    known = {
+        name.lstrip("-"): p
+        for p in context.command.params
+        for name in p.opts
+        if name.startswith("--")
+    }
+    known |= {
+        p.name: p
+        for p in context.command.params
+        if p.param_type_name == "argument" and p.name == POSITIONAL
+    }
     for key, value in values.items():
         parameter = known.get(key.replace("_", "-"))
         if not isinstance(parameter, TyperOption | TyperArgument) or parameter.name == "config":
             near = get_close_matches(key.replace("_", "-"), known, n=1, cutoff=0.5)
-            hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(sorted(known))}"
-            raise ConfigError(f"--config {file}: {key!r} is no flag of 'baton {context.info_name}'{hint}")
+            hint = (
+                f"; did you mean {near[0]}?" if near else f"; there are {', '.join(sorted(known))}"
+            )
+            raise ConfigError(
+                f"--config {file}: {key!r} is no flag of 'baton {context.info_name}'{hint}"
+            )
         if parameter.name in found:
-            raise ConfigError(f"--config {file}: {key!r} is given twice, under two names of the same flag")
+            raise ConfigError(
+                f"--config {file}: {key!r} is given twice, under two names of the same flag"
+            )
         found[parameter.name] = _spelled(f"--config {file}: {key}", value, parameter)
     return found
 
@@ -60,10 +77,18 @@ def defaults(context: typer.Context, file: str, values: Mapping[str, object]) ->
 def _spelled(where: str, value: object, parameter: TyperOption | TyperArgument) -> object:
     if bool(getattr(parameter, "is_flag", False)) or isinstance(value, bool):
         if not (isinstance(value, bool) and getattr(parameter, "is_flag", False)):
-            raise ConfigError(f"{where} = {value!r}: true and false are for flags without a value, and those take nothing else")
+            raise ConfigError(
+                f"{where} = {value!r}: true and false are for flags without a "
+                f"value, and those take nothing else"
+            )
         return value
     many = bool(getattr(parameter, "multiple", False))
     items = value if isinstance(value, list) else [value]
-    if (isinstance(value, list) and not many) or not all(isinstance(i, str | int | float) for i in items):
-        raise ConfigError(f"{where} = {value!r}: it takes {'text or a list of texts' if many else 'one text or number'}")
+    if (isinstance(value, list) and not many) or not all(
+        isinstance(i, str | int | float) for i in items
+    ):
+        raise ConfigError(
+            f"{where} = {value!r}: it takes "
+            f"{'text or a list of texts' if many else 'one text or number'}"
+        )
     return [str(i) for i in items] if many else str(value)

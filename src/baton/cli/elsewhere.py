@@ -14,11 +14,13 @@ INSTEAD: Mapping[str, str] = {
     "--mem-fraction-static": _SIZE,
     "--swap-space": "--host-kv-memory 4GiB, of each rank",
     "--kv-offloading-size": "--host-kv-memory 4GiB, of each rank",
-    "--kv-transfer-config": "prefill and decode are apart unless --role unified is given, and --fabric says how state moves",
+    "--kv-transfer-config": "prefill and decode are apart unless --role unified is given, "
+    "and --fabric says how state moves",
     "--data-parallel-size": "--prefill and --decode say how many workers there are",
     "--dp-size": "--prefill and --decode say how many workers there are",
     "--disaggregation-bootstrap-port": f"{_OUT} workers meet at the gateway's --control",
-    "--enable-chunked-prefill": f"{_OUT} prompts are always computed in chunks, of --max-num-batched-tokens",
+    "--enable-chunked-prefill": f"{_OUT} prompts are always computed in chunks, of "
+    f"--max-num-batched-tokens",
     "--enforce-eager": f"{_OUT} nothing is captured",
     "--disable-cuda-graph": f"{_OUT} nothing is captured",
     "--trust-remote-code": f"{_OUT} no code of a checkpoint is ever run",

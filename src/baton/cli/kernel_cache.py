@@ -20,7 +20,8 @@ import baton
 from baton.core.errors import ConfigError
 
 VARIABLE = "NUMBA_CACHE_DIR"
-PACKAGES = ("adapters", "engine", "engine/attention", "engine/kernels")  # packages of Baton that have kernels
+# packages of Baton that have kernels
+PACKAGES = ("adapters", "engine", "engine/attention", "engine/kernels")
 REMEDY = f"{VARIABLE}=DIRECTORY in the environment says another place"
 
 
@@ -37,7 +38,10 @@ def provide_cache(root: Path = Path(baton.__file__).parent) -> str | None:
     beside = [root / package / "__pycache__" for package in PACKAGES]
     if all(_writable(directory) for directory in beside):
         return None
-    chosen, user = os.environ.get(VARIABLE), Path(platformdirs.user_cache_dir("numba", appauthor=False))
+    chosen, user = (
+        os.environ.get(VARIABLE),
+        Path(platformdirs.user_cache_dir("numba", appauthor=False)),
+    )
     for cache in (Path(chosen), user) if chosen else (user,):  # numba's order
         if _writable(cache):
             _copy_compiled(beside, cache)
@@ -45,7 +49,10 @@ def provide_cache(root: Path = Path(baton.__file__).parent) -> str | None:
     temporary = _temporary()
     _copy_compiled(beside, temporary)
     os.environ[VARIABLE] = str(temporary)
-    return f"compiled kernels are kept in {temporary}: neither {root} nor {user} can be written; {REMEDY}"
+    return (
+        f"compiled kernels are kept in {temporary}: neither {root} nor {user} can be "
+        f"written; {REMEDY}"
+    )
 
 
 def _writable(directory: Path) -> bool:
@@ -61,14 +68,21 @@ def _writable(directory: Path) -> bool:
 def _temporary() -> Path:
     """Return a temporary directory that only this user
     can write, because its contents are executed."""
-    why = "compiled kernels can be kept neither beside the program nor in the user's cache nor in a temporary directory"
+    why = (
+        "compiled kernels can be kept neither beside the program nor in the user's cache "
+        "nor in a temporary directory"
+    )
     try:
         directory = Path(tempfile.gettempdir()) / f"baton-kernels-{os.getuid()}"
         directory.mkdir(mode=0o700, exist_ok=True)
         found = directory.lstat()
     except OSError as error:
         raise ConfigError(f"{why}: {error.strerror}; {REMEDY}") from error
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+    if (
+        not stat.S_ISDIR(found.st_mode)
+        or found.st_uid != os.getuid()
+        or found.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
+    ):
         raise ConfigError(f"{why}: {directory} can be written by others; remove it, or {REMEDY}")
     return directory
 
@@ -78,7 +92,8 @@ def _copy_compiled(beside: list[Path], cache: Path) -> None:
     may be in use, and numba recompiles stale ones."""
     for directory in beside:
         target = cache / _subdirectory(directory.parent)
-        for file in [*directory.glob("*.nbc"), *directory.glob("*.nbi")]:  # indexes (.nbi) last, after the files that they name
+        # indexes (.nbi) last, after the files that they name
+        for file in [*directory.glob("*.nbc"), *directory.glob("*.nbi")]:
             if not (target / file.name).exists():
                 target.mkdir(parents=True, exist_ok=True)
                 made = tempfile.NamedTemporaryFile(dir=target, delete=False)  # noqa: SIM115

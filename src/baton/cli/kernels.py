@@ -6,7 +6,16 @@ The kernels are stored beside the sources. A worker's first start loads them, wh
 import sys
 
 from baton.cli.kernel_cache import provide_cache
-from baton.core.memory.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit, Whole
+from baton.core.memory.state import (
+    DType,
+    Full,
+    Group,
+    Placement,
+    StateSpec,
+    StateTable,
+    Unit,
+    Whole,
+)
 
 BLOCKS = 2  # of each pool; the kernels run over the first blocks
 
@@ -29,7 +38,10 @@ def compile_kernels(dtype: DType) -> None:
     attending = StateSpec("kv", KV, (0,), ("k", "v"), heads=1, row=16, dtype=dtype)
     table = StateTable(2, 16, groups, (attending, *delta_specs(smallest, (1,), SLOT, dtype)))
     placement = Placement(table, 1, 1, 0, 0, 1)
-    pools = {g.name: HostPool(BLOCKS * placement.block_bytes(g.name), what=f"the pool of group {g.name}") for g in groups}
+    pools = {
+        g.name: HostPool(BLOCKS * placement.block_bytes(g.name), what=f"the pool of group {g.name}")
+        for g in groups
+    }
     Backends(pools, placement).warm()
     CpuOps(dtype, Team(1)).warm()
     first = np.zeros(1, dtype=np.int64)

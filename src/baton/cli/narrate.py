@@ -16,7 +16,16 @@ from rich.status import Status
 from baton.cli.ports import url_of
 from baton.shell.gateway_settings import GatewaySettings
 from baton.shell.settings import WorkerSettings
-from baton.shell.supervisor import Died, Event, GaveUp, LineWritten, NotReady, Ready, Started, Stopping
+from baton.shell.supervisor import (
+    Died,
+    Event,
+    GaveUp,
+    LineWritten,
+    NotReady,
+    Ready,
+    Started,
+    Stopping,
+)
 
 SPEAK_AFTER_S = 2.0  # quicker starts are not commented
 REPEAT_EVERY_S = 10.0
@@ -27,7 +36,10 @@ class Narrator:
 
     def __init__(self, greeting: str, *, warning: str | None) -> None:
         self._greeting = greeting
-        self._out, self._log = Console(highlight=False, soft_wrap=True), Console(stderr=True, highlight=False, soft_wrap=True)
+        self._out, self._log = (
+            Console(highlight=False, soft_wrap=True),
+            Console(stderr=True, highlight=False, soft_wrap=True),
+        )
         self._status: Status | None = None
         self._began = self._spoke_at = time.monotonic()
         self._spoken = ""
@@ -43,9 +55,14 @@ class Narrator:
                 self._waiting(event.why)
             case Ready():
                 self._clear()
-                self._out.print(escape(f"Ready after {time.monotonic() - self._began:.1f} s: {self._greeting}"))
+                self._out.print(
+                    escape(f"Ready after {time.monotonic() - self._began:.1f} s: {self._greeting}")
+                )
             case Died():
-                self._line(f"baton: {escape(event.name)} {escape(event.how)}; it starts again in {event.again_in_s:.1f} s")
+                self._line(
+                    f"baton: {escape(event.name)} {escape(event.how)}; it starts again "
+                    f"in {event.again_in_s:.1f} s"
+                )
             case GaveUp():
                 self._clear()
                 print(f"baton: {event.name}: {event.why}", file=sys.stderr, flush=True)
@@ -84,8 +101,15 @@ class Steps:
 
     def __init__(self) -> None:
         console = Console(stderr=True, highlight=False)
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-        self._progress = Progress(*columns, console=console, transient=True) if console.is_terminal else None
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TimeElapsedColumn(),
+        )
+        self._progress = (
+            Progress(*columns, console=console, transient=True) if console.is_terminal else None
+        )
         self._task: TaskID | None = None
 
     def __enter__(self) -> Self:
@@ -93,7 +117,12 @@ class Steps:
             self._progress.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if self._progress is not None:
             self._progress.stop()
 
@@ -112,6 +141,14 @@ def greeting(front: GatewaySettings, workers: Sequence[WorkerSettings]) -> str:
     url, name = url_of(front.host, front.port), front.served_model_name
     crew = ", ".join(f"{w.name} on cores {','.join(map(str, w.cores))}" for w in workers)
     key = " -H 'Authorization: Bearer YOUR_KEY'" if front.api_keys or front.api_key_files else ""
-    ask = json.dumps({"model": name, "messages": [{"role": "user", "content": "What is a relay race?"}], "stream": True})
+    ask = json.dumps(
+        {
+            "model": name,
+            "messages": [{"role": "user", "content": "What is a relay race?"}],
+            "stream": True,
+        }
+    )
     curl = f"curl -N {url}/v1/chat/completions{key} -H 'Content-Type: application/json'"
-    return f"{name} at {url}/v1 ({crew})\n\n  {curl} \\\n    -d {shlex.quote(ask)}\n\nCtrl-C ends it."
+    return (
+        f"{name} at {url}/v1 ({crew})\n\n  {curl} \\\n    -d {shlex.quote(ask)}\n\nCtrl-C ends it."
+    )

@@ -12,7 +12,9 @@ DEFAULT_MODEL = "smollm2"
 
 Model = Annotated[
     str,
-    typer.Argument(metavar="MODEL", help="Checkpoint directory, GGUF file, Hugging Face id, or 'smollm2'."),
+    typer.Argument(
+        metavar="MODEL", help="Checkpoint directory, GGUF file, Hugging Face id, or 'smollm2'."
+    ),
 ]
 ModelPath = Annotated[
     str | None,

@@ -39,8 +39,10 @@ def own_address(gateways: Sequence[str]) -> str:
             return route_to(host)
         except OSError as error:
             raise ConfigError(
-                f"there is no way to the gateway at {gateway} ({error.strerror}), so this machine's address towards it is not"
-                " known; correct it, or say where other workers reach this one: baton worker --fabric-host IP --bind tcp://IP:0"
+                f"there is no way to the gateway at {gateway} ({error.strerror}), so this "
+                f"machine's address towards it is not"
+                " known; correct it, or say where other workers reach this one: baton worker "
+                "--fabric-host IP --bind tcp://IP:0"
             ) from error
     return LOOPBACK
 

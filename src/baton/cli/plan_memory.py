@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 NOWHERE = "tcp://127.0.0.1:0"  # settings require addresses, but nothing is started here
-LENGTHS = (512, 2048, 8192, 32768, 131072)  # of requests (prompt and answer); the model's maximum is added
+# of requests (prompt and answer); the model's maximum is added
+LENGTHS = (512, 2048, 8192, 32768, 131072)
 
 
 class PoolPlan(msgspec.Struct, frozen=True):
@@ -81,12 +82,27 @@ def plan(s: WorkerSettings) -> MemoryPlan:
     dtype = served_dtype(s.dtype, config)
     table = served_table(family, config, dtype=SERVED[dtype], index_dtype=s.index_dtype)
     longest = model_length(s.max_model_len, *family.longest(config))
-    use = Use(rooms=s.max_num_seqs, tokens=longest, step=1 if s.role is Role.DECODE else s.max_batched_tokens * s.pp)
-    ranks = [Placement(table, s.tp, s.pp, r % s.tp, r // s.tp, s.page_blocks) for r in range(s.tp * s.pp)]
+    use = Use(
+        rooms=s.max_num_seqs,
+        tokens=longest,
+        step=1 if s.role is Role.DECODE else s.max_batched_tokens * s.pp,
+    )
+    ranks = [
+        Placement(table, s.tp, s.pp, r % s.tp, r // s.tp, s.page_blocks) for r in range(s.tp * s.pp)
+    ]
     pools = [pool_pages(p, use, pages=s.kv_pages, budget=s.pool_bytes or 0) for p in ranks]
-    pages = {g: min(pool[g] for p, pool in zip(ranks, pools, strict=True) if p.page_bytes(g)) for g in pools[0]}
+    pages = {
+        g: min(pool[g] for p, pool in zip(ranks, pools, strict=True) if p.page_bytes(g))
+        for g in pools[0]
+    }
     span = Span(table, s.page_tokens)
-    host = _host_bytes(s, [sum(n * p.page_bytes(g) for g, n in pool.items()) for p, pool in zip(ranks, pools, strict=True)])
+    host = _host_bytes(
+        s,
+        [
+            sum(n * p.page_bytes(g) for g, n in pool.items())
+            for p, pool in zip(ranks, pools, strict=True)
+        ],
+    )
     return MemoryPlan(
         model=s.served_model_name,
         dtype=dtype,
@@ -123,7 +139,10 @@ def _host_bytes(s: WorkerSettings, pools: Sequence[int]) -> int:
     if s.host_kv_memory.nbytes is not None:
         return s.host_kv_memory.nbytes
     left = max(0, available_bytes() - sum(pools))
-    return min(automatic(size, available=left, ranks=len(pools) * s.host_kv_memory.sharers) for size in pools)
+    return min(
+        automatic(size, available=left, ranks=len(pools) * s.host_kv_memory.sharers)
+        for size in pools
+    )
 
 
 def _lengths(longest: int) -> Sequence[int]:
@@ -134,7 +153,17 @@ def _fit(pages: Mapping[GroupName, int], need: Mapping[GroupName, int], rooms: i
     return min(rooms, *(pages[g] // n for g, n in need.items() if n))
 
 
-POOL_FLAGS = ("kv_memory", "kv_pages", "host_kv_memory", "tp", "pp", "page_size", "dtype", "index_dtype", "max_model_len")
+POOL_FLAGS = (
+    "kv_memory",
+    "kv_pages",
+    "host_kv_memory",
+    "tp",
+    "pp",
+    "page_size",
+    "dtype",
+    "index_dtype",
+    "max_model_len",
+)
 STEP_FLAGS = ("max_num_batched_tokens", "max_num_seqs")
 
 
@@ -142,16 +171,25 @@ STEP_FLAGS = ("max_num_batched_tokens", "max_num_seqs")
 def plan_memory(
     model: opt.Model = opt.DEFAULT_MODEL,
     model_path: opt.ModelPath = None,
-    role: Annotated[Role, typer.Option(help="Prefill and unified workers have a chunk of a prompt under way.")] = Role.DECODE,
+    role: Annotated[
+        Role, typer.Option(help="Prefill and unified workers have a chunk of a prompt under way.")
+    ] = Role.DECODE,
     json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
     *,
     given: Given,
 ) -> None:
-    """Say how many tokens and requests fit into a pool of each rank, from the model's config alone."""
+    """Say how many tokens and requests fit into a pool of each rank, from the model's config
+    alone."""
     model = opt.one_model(model, model_path)
     require(model)
     settings = given.make(
-        WorkerSettings, **names_of(model, given), gateways=(NOWHERE,), bind=NOWHERE, role=role, name=role.value, threads=1
+        WorkerSettings,
+        **names_of(model, given),
+        gateways=(NOWHERE,),
+        bind=NOWHERE,
+        role=role,
+        name=role.value,
+        threads=1,
     )
     found = plan(settings)
     if json:
@@ -165,10 +203,17 @@ def _print(found: MemoryPlan) -> None:
 
     console = Console(highlight=False, soft_wrap=True)
     console.print(
-        f"{found.model} in {found.dtype}, tp {found.tp}, pp {found.pp}, pages of {found.page_tokens} tokens; of each rank:"
+        f"{found.model} in {found.dtype}, tp {found.tp}, pp {found.pp}, pages of "
+        f"{found.page_tokens} tokens; of each rank:"
     )
     rows = [
-        (p.group, ", ".join(p.specs), show_size(p.page_bytes), f"{p.pages:,} {p.unit.value}s", show_size(p.pages * p.page_bytes))
+        (
+            p.group,
+            ", ".join(p.specs),
+            show_size(p.page_bytes),
+            f"{p.pages:,} {p.unit.value}s",
+            show_size(p.pages * p.page_bytes),
+        )
         for p in found.pools
     ]
     tokens = ["" if p.tokens is None else f"{p.tokens:,}" for p in found.pools]
@@ -176,7 +221,9 @@ def _print(found: MemoryPlan) -> None:
     for row, count in zip(rows, tokens, strict=True):
         pools.add_row(*row, count)
     console.print(pools)
-    console.print(f"host memory of each rank for requests that give way: {show_size(found.host_bytes)}")
+    console.print(
+        f"host memory of each rank for requests that give way: {show_size(found.host_bytes)}"
+    )
     fits = _table("request of (prompt and answer)", "at once", "away")
     for length, rooms in found.fits.items():
         longest = " (the longest)" * (length == found.max_model_len)

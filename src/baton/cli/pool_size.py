@@ -32,7 +32,9 @@ class Use(msgspec.Struct, frozen=True, kw_only=True):
     step: int
 
 
-def pool_pages(placement: Placement, use: Use, *, pages: int | None, budget: int) -> dict[GroupName, int]:
+def pool_pages(
+    placement: Placement, use: Use, *, pages: int | None, budget: int
+) -> dict[GroupName, int]:
     """Return the number of pages (or slots) of every group's pool.
 
     Args:
@@ -45,12 +47,17 @@ def pool_pages(placement: Placement, use: Use, *, pages: int | None, budget: int
         ConfigError: no page fits into the budget
     """
     table, page_tokens = placement.table, placement.page_blocks * placement.table.block_tokens
-    most = {g: n * use.rooms for g, n in Span(table, page_tokens).reserve(use.tokens, step=use.step).items()}
+    most = {
+        g: n * use.rooms
+        for g, n in Span(table, page_tokens).reserve(use.tokens, step=use.step).items()
+    }
     bounded = {g.name for g in table.groups if isinstance(g.extent, Window)}
     sizes = {g.name: placement.page_bytes(g.name) for g in table.groups}
     slotted = {g.name for g in table.groups if g.unit is Unit.SLOT}
     slot = sum(sizes[g] for g in slotted)
-    slots = min(use.rooms, pages if pages is not None else max(1, int(budget * SLOT_SHARE) // max(1, slot)))
+    slots = min(
+        use.rooms, pages if pages is not None else max(1, int(budget * SLOT_SHARE) // max(1, slot))
+    )
 
     def with_pages(n: int) -> dict[GroupName, int]:
         return {g: slots if g in slotted else min(n, most[g]) if g in bounded else n for g in sizes}
@@ -63,7 +70,10 @@ def pool_pages(placement: Placement, use: Use, *, pages: int | None, budget: int
     smallest = min((n for g, n in sizes.items() if n and g not in slotted), default=budget)
     found = bisect_right(range(1, budget // smallest + 2), budget, key=nbytes)
     if found < 1:
-        raise ConfigError(f"a pool of {budget} bytes holds no page of {sum(sizes.values())} bytes; raise --kv-memory")
+        raise ConfigError(
+            f"a pool of {budget} bytes holds no page of {sum(sizes.values())} "
+            f"bytes; raise --kv-memory"
+        )
     return with_pages(found)
 
 

@@ -24,7 +24,9 @@ def free_port(host: str, port: int) -> int:
             probe.bind((host, port))
         except (OSError, OverflowError) as e:
             why = e.strerror if isinstance(e, OSError) else "a port is a number from 0 to 65535"
-            raise ConfigError(f"cannot listen on {host}:{port}: {why}; choose another --host or --port") from e
+            raise ConfigError(
+                f"cannot listen on {host}:{port}: {why}; choose another --host or --port"
+            ) from e
         return int(probe.getsockname()[1])
 
 

@@ -16,7 +16,8 @@ from baton.engine.checkpoint import Checkpoint
 from baton.shell.settings import Role, WorkerSettings
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}  # bytes of a weight, by the served dtype
-CONVERTED = {"F64", "F32", "F16", "BF16"}  # stored dtypes that are converted to the served dtype; others keep theirs
+# stored dtypes that are converted to the served dtype; others keep theirs
+CONVERTED = {"F64", "F32", "F16", "BF16"}
 
 
 def require_startable(workers: Sequence[WorkerSettings]) -> None:
@@ -33,7 +34,9 @@ def require_startable(workers: Sequence[WorkerSettings]) -> None:
     require_room(workers, weights=_weights(checkpoint, workers), available=available_bytes())
 
 
-def require_room(workers: Sequence[WorkerSettings], *, weights: Sequence[int], available: int) -> None:
+def require_room(
+    workers: Sequence[WorkerSettings], *, weights: Sequence[int], available: int
+) -> None:
     """Check that pools, weights and host memory of all workers' ranks fit together.
 
     A worker alone could find enough memory for itself while the others are still loading. Pools
@@ -48,14 +51,23 @@ def require_room(workers: Sequence[WorkerSettings], *, weights: Sequence[int], a
         ConfigError: they do not fit; the message names both sizes
     """
     pools = [(w.pool_bytes or 0) * _ranks(w) for w in workers]
-    away = [(w.host_kv_memory.nbytes or 0) * _ranks(w) if w.role is not Role.PREFILL else 0 for w in workers]
+    away = [
+        (w.host_kv_memory.nbytes or 0) * _ranks(w) if w.role is not Role.PREFILL else 0
+        for w in workers
+    ]
     wanted = sum(pools) + sum(weights) + sum(away)
     if wanted <= available:
         return
-    store, flags = (f", {_sizes(away)} for requests that give way", " or --host-kv-memory") if any(away) else ("", "")
+    store, flags = (
+        (f", {_sizes(away)} for requests that give way", " or --host-kv-memory")
+        if any(away)
+        else ("", "")
+    )
     raise ConfigError(
-        f"{', '.join(w.name for w in workers)} need {show_size(wanted)} of host memory, pools of {_sizes(pools)} "
-        f"and weights of {_sizes(weights)}{store}, but only {show_size(available)} are available; lower --kv-memory{flags}"
+        f"{', '.join(w.name for w in workers)} need {show_size(wanted)} of host memory, pools "
+        f"of {_sizes(pools)} "
+        f"and weights of {_sizes(weights)}{store}, but only {show_size(available)} are "
+        f"available; lower --kv-memory{flags}"
     )
 
 
@@ -64,7 +76,9 @@ def _weights(checkpoint: Checkpoint, workers: Sequence[WorkerSettings]) -> list[
     converted = sum(prod(t.shape) for t in tensors if t.dtype in CONVERTED)
     others = sum(prod(t.shape) for t in tensors if t.dtype not in CONVERTED)
     own = str(checkpoint.config.get("dtype") or checkpoint.config.get("torch_dtype"))
-    whole = [others + converted * BYTES.get(own if w.dtype == "auto" else w.dtype, 1) for w in workers]
+    whole = [
+        others + converted * BYTES.get(own if w.dtype == "auto" else w.dtype, 1) for w in workers
+    ]
     return [size * _ranks(w) // (w.tp * w.pp) for size, w in zip(whole, workers, strict=True)]
 
 

@@ -25,7 +25,9 @@ def worker(
     from baton.cli.own_address import reached_at
 
     model = opt.one_model(model, model_path)
-    host, bind = reached_at(given.get("gateway"), host=given.get("fabric_host"), bind=given.get("bind"))
+    host, bind = reached_at(
+        given.get("gateway"), host=given.get("fabric_host"), bind=given.get("bind")
+    )
     settings = given.make(
         WorkerSettings,
         **names_of(model, given),
@@ -118,4 +120,7 @@ def rank_cores(settings: WorkerSettings) -> tuple[tuple[int, ...], ...]:
     machine, this process first; empty = not pinned."""
     if settings.rank is not None or not settings.cores:
         return (settings.cores,) * settings.ranks_here
-    return tuple(share.cores for share in divide(settings.cores, workers=settings.ranks_here, threads=settings.threads))
+    return tuple(
+        share.cores
+        for share in divide(settings.cores, workers=settings.ranks_here, threads=settings.threads)
+    )

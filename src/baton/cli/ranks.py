@@ -44,7 +44,9 @@ class Crew(Protocol):
 
 def start_ranks(settings: Mapping[int, WorkerSettings]) -> Crew:
     """Start ranks, each with its own settings."""
-    return Processes({rank: program(f"{own.name}-rank{rank}", own) for rank, own in settings.items()})
+    return Processes(
+        {rank: program(f"{own.name}-rank{rank}", own) for rank, own in settings.items()}
+    )
 
 
 class Processes:

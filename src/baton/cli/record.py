@@ -65,9 +65,14 @@ def prepare_directory(path: str, names: Iterable[str]) -> None:
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"--record {path}: cannot make this directory: {error.strerror}") from error
+        raise ConfigError(
+            f"--record {path}: cannot make this directory: {error.strerror}"
+        ) from error
     if not os.access(directory, os.W_OK | os.X_OK):
         raise ConfigError(f"--record {path}: this directory cannot be written to")
     for name in names:
         if (file := log_path(directory, name)).exists():
-            raise ConfigError(f"--record {path}: {file} exists from an earlier run; name a new directory, or move it away")
+            raise ConfigError(
+                f"--record {path}: {file} exists from an earlier run; name a "
+                f"new directory, or move it away"
+            )

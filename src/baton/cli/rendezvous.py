@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
 LEADER = "leader"
-PATIENCE = timedelta(seconds=600)  # for rank 0: large models load slowly, and machines may start late
+# for rank 0: large models load slowly, and machines may start late
+PATIENCE = timedelta(seconds=600)
 
 
 def listen(address: str | None) -> socket.socket:
@@ -35,7 +36,9 @@ def listen(address: str | None) -> socket.socket:
         listening.listen()
     except OSError as error:
         listening.close()
-        raise ConfigError(f"--rendezvous {address}: cannot listen there: {error.strerror}") from error
+        raise ConfigError(
+            f"--rendezvous {address}: cannot listen there: {error.strerror}"
+        ) from error
     return listening
 
 
@@ -53,7 +56,14 @@ def open_rendezvous(listening: socket.socket) -> "Store":
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     host, port = listening.getsockname()[:2]
-    return TCPStore(host, port, is_master=True, wait_for_workers=False, timeout=PATIENCE, master_listen_fd=listening.detach())
+    return TCPStore(
+        host,
+        port,
+        is_master=True,
+        wait_for_workers=False,
+        timeout=PATIENCE,
+        master_listen_fd=listening.detach(),
+    )
 
 
 def find_rendezvous(address: str) -> "Store":
@@ -62,7 +72,9 @@ def find_rendezvous(address: str) -> "Store":
 
     host, port = split_address(address)
     try:
-        return cast("Store", TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=PATIENCE))
+        return cast(
+            "Store", TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=PATIENCE)
+        )
     except (DistNetworkError, DistStoreError) as error:
         raise PeerError(f"rank 0 of this worker was not found at {address}: {error}") from error
 
@@ -79,7 +91,9 @@ def hear_leader(store: "Store") -> str:
     try:
         return bytes(store.get(LEADER)).decode()
     except (DistNetworkError, DistStoreError) as error:
-        raise PeerError(f"the leader of this worker has not said where it listens: {error}") from error
+        raise PeerError(
+            f"the leader of this worker has not said where it listens: {error}"
+        ) from error
 
 
 def split_address(address: str) -> tuple[str, int]:

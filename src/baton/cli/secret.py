@@ -14,7 +14,9 @@ def _group() -> None:
 
 
 @app.command("new")
-def new(file: Annotated[Path, typer.Argument(help="Where to write it; must not exist yet.")]) -> None:
+def new(
+    file: Annotated[Path, typer.Argument(help="Where to write it; must not exist yet.")],
+) -> None:
     """Draw a new secret and write it to FILE, readable by you alone."""
     from baton.adapters.secret import new_secret
 

@@ -1,4 +1,5 @@
-"""`baton serve`: a whole service on one machine, a gateway and its workers as supervised processes."""
+"""`baton serve`: a whole service on one machine, a gateway and its workers as supervised
+processes."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -19,7 +20,8 @@ from baton.shell.threads import CpuShare, available_cores, divide, together, war
 
 
 class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What `baton serve` itself decides; it also takes the flags of the processes that it starts."""
+    """What `baton serve` itself decides; it also takes the flags of the processes that it
+    starts."""
 
     prefill: Annotated[int, Flag("Number of prefill workers.", PROCESSES, limits=ONE_OR_MORE)] = 1
     decode: Annotated[int, Flag("Number of decode workers.", PROCESSES, limits=ONE_OR_MORE)] = 1
@@ -35,10 +37,18 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
         int | None,
         Flag("For prefill workers alone.", PROCESSES, default="--pp", limits=ONE_OR_MORE),
     ] = None
-    decode_tp: Annotated[int | None, Flag("For decode workers alone.", PROCESSES, default="--tp", limits=ONE_OR_MORE)] = None
-    decode_pp: Annotated[int | None, Flag("For decode workers alone.", PROCESSES, default="--pp", limits=ONE_OR_MORE)] = None
-    prefill_page_size: Annotated[int | None, Flag("For prefill workers alone.", MEMORY, default="--page-size")] = None
-    decode_page_size: Annotated[int | None, Flag("For decode workers alone.", MEMORY, default="--page-size")] = None
+    decode_tp: Annotated[
+        int | None, Flag("For decode workers alone.", PROCESSES, default="--tp", limits=ONE_OR_MORE)
+    ] = None
+    decode_pp: Annotated[
+        int | None, Flag("For decode workers alone.", PROCESSES, default="--pp", limits=ONE_OR_MORE)
+    ] = None
+    prefill_page_size: Annotated[
+        int | None, Flag("For prefill workers alone.", MEMORY, default="--page-size")
+    ] = None
+    decode_page_size: Annotated[
+        int | None, Flag("For decode workers alone.", MEMORY, default="--page-size")
+    ] = None
     control: Annotated[
         str | None,
         Flag("Address on which workers register.", PROCESSES, default="a free port of loopback"),
@@ -46,7 +56,8 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     record: Annotated[
         str | None,
         Flag(
-            "Directory in which each process writes all that enters its core (prompts too, as ids), for 'baton replay-log'.",
+            "Directory in which each process writes all that enters its core (prompts too, "
+            "as ids), for 'baton replay-log'.",
             PROCESSES,
             read=path,
             metavar="DIR",
@@ -102,7 +113,9 @@ def serve(
     raise typer.Exit(supervise(front, workers))
 
 
-def plan(given: Given, model: str, *, cores: Sequence[int]) -> tuple[GatewaySettings, tuple[WorkerSettings, ...]]:
+def plan(
+    given: Given, model: str, *, cores: Sequence[int]
+) -> tuple[GatewaySettings, tuple[WorkerSettings, ...]]:
     """Make the settings of every process. Raises ConfigError.
 
     Fabrics and control listen on the same address.
@@ -140,7 +153,9 @@ def plan_workers(
     Raises:
         ConfigError: a value is invalid
     """
-    workers = [msgspec.structs.replace(shared, role=role, **service.own(role)) for role in service.roles]
+    workers = [
+        msgspec.structs.replace(shared, role=role, **service.own(role)) for role in service.roles
+    ]
     shares = iter(divide(cores, workers=sum(w.tp * w.pp for w in workers), threads=threads))
     generating = sum(role is not Role.PREFILL for role in service.roles)
     seen: Counter[Role] = Counter()
@@ -153,7 +168,9 @@ def plan_workers(
         name = f"{worker.role.value}-{seen[worker.role]}"
         seen[worker.role] += 1
         planned.append(
-            msgspec.structs.replace(worker, name=name, cores=share.cores, threads=share.threads, host_kv_memory=memory)
+            msgspec.structs.replace(
+                worker, name=name, cores=share.cores, threads=share.threads, host_kv_memory=memory
+            )
         )
     return tuple(planned)
 
@@ -171,9 +188,13 @@ def supervise(front: GatewaySettings, workers: Sequence[WorkerSettings]) -> int:
     from baton.shell.supervisor import Patience, Supervisor
 
     require_startable(workers)
-    slow = warning([CpuShare(w.cores, w.threads * w.ranks_here) for w in workers], cores=len(available_cores()))
+    slow = warning(
+        [CpuShare(w.cores, w.threads * w.ranks_here) for w in workers], cores=len(available_cores())
+    )
     narrator = Narrator(greeting(front, workers), warning=slow)
     # The gateway stops first, so that its open streams can finish while there are workers.
     programs = [program("gateway", front, ends=0), *(program(w.name, w, ends=1) for w in workers)]
     patience = Patience(requests_s=front.shutdown_timeout_s)
-    return Supervisor(programs, probe=readiness_of(front.host, front.port), tell=narrator, patience=patience).run()
+    return Supervisor(
+        programs, probe=readiness_of(front.host, front.port), tell=narrator, patience=patience
+    ).run()

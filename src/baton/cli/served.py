@@ -23,4 +23,6 @@ def first_model(base_url: str, api_key: str | None) -> str:
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise BatonError(f"{url}: {error}; is a service running there?") from error
     except (ValueError, LookupError, TypeError) as error:
-        raise BatonError(f"{url} does not list models as OpenAI does; name one with --model") from error
+        raise BatonError(
+            f"{url} does not list models as OpenAI does; name one with --model"
+        ) from error

@@ -12,7 +12,8 @@ from baton.shell.settings import BLOCK_TOKENS
 
 DTYPES = ("float32", "bfloat16", "float16")
 CACHE_RULE = (
-    "prefix cache: needs all state in pages of all tokens; a model that its config gives windows, or with state per request,"
+    "prefix cache: needs all state in pages of all tokens; a model that its config gives "
+    "windows, or with state per request,"
     " computes every prompt in full"
 )
 # A small config that every family can read, with layers of every kind. What a family caches does
@@ -47,8 +48,13 @@ def _state(table: StateTable) -> list[dict[str, Any]]:
         {
             "group": group.name,
             "unit": group.unit.value,
-            "extent": f"last {group.extent.tokens}" if isinstance(group.extent, Window) else type(group.extent).__name__.lower(),
-            "specs": [{"name": spec.name, "parts": list(spec.parts)} for spec in table.specs_of(group.name)],
+            "extent": f"last {group.extent.tokens}"
+            if isinstance(group.extent, Window)
+            else type(group.extent).__name__.lower(),
+            "specs": [
+                {"name": spec.name, "parts": list(spec.parts)}
+                for spec in table.specs_of(group.name)
+            ],
         }
         for group in table.groups
     ]
@@ -85,14 +91,25 @@ def as_table() -> None:
         table.add_column(heading, overflow="fold")
     for row in map(describe, FAMILIES):
         state = "\n".join(
-            f"{g['group']}: {', '.join(s['name'] + ' ' + '/'.join(s['parts']) for s in g['specs'])} "
+            f"{g['group']}: "
+            f"{', '.join(s['name'] + ' ' + '/'.join(s['parts']) for s in g['specs'])} "
             f"of {_positions(g['extent'])}, by {g['unit']}"
             for g in row["state"]
         )
         cached = "yes" if row["prefix_cache"] else "no"
-        table.add_row("\n".join(row["architectures"]), row["models"], state, cached, row["sliding_window"], row["notes"])
+        table.add_row(
+            "\n".join(row["architectures"]),
+            row["models"],
+            state,
+            cached,
+            row["sliding_window"],
+            row["notes"],
+        )
     console = Console(highlight=False)
     console.print(table)
     console.print(CACHE_RULE, soft_wrap=True)
     console.print(f"rope: {', '.join(sorted(SCALINGS))}", soft_wrap=True)
-    console.print(f"weights: safetensors in {', '.join(DTYPES)}; GGUF of {', '.join(SUPPORTED)}", soft_wrap=True)
+    console.print(
+        f"weights: safetensors in {', '.join(DTYPES)}; GGUF of {', '.join(SUPPORTED)}",
+        soft_wrap=True,
+    )

@@ -1,11 +1,12 @@
-"""How the ranks of a worker stay one: the leader's step plans, the ranks' reports, and the fold over them.
+"""How the ranks of a worker stay one: the leader's step plans, the ranks' reports, and the fold
+over them.
 
     rank r:  cast(what I see) -> Report            leader:  fold = MIN over ranks -> decisions
     leader:  StepPlan seq, seq + 1, ... broadcast  rank r:  apply in order of seq; nothing else changes a queue
 
-Invariants: a report's chain equals the leader's own chain at the report's `applied`, or that rank has diverged and the
-worker ends; votes are monotone within their key; a negative fact counts only from a report that has applied the plan
-which ordered it.
+Invariants: a report's chain equals the leader's own chain at the report's `applied`, or that rank
+has diverged and the worker ends; votes are monotone within their key; a negative fact counts only
+from a report that has applied the plan which ordered it.
 """
 
 from collections.abc import Iterable
@@ -25,11 +26,12 @@ from baton.core.statistics import RankTally
 
 
 class Vote(IntEnum):
-    """What a rank says of a fetch order, when all its reads have ended; of a failure at once. Of a copy to or from the host
-    store it says FAILED or ARRIVED.
+    """What a rank says of a fetch order, when all its reads have ended; of a failure at once. Of a
+    copy to or from the host store it says FAILED or ARRIVED.
 
-    The order is the fold's: failure beats waiting, so that it is acted upon soon; waiting beats difference, so that what is
-    fetched once more is all that differs on any rank; difference beats arrival.
+    The order is the fold's: failure beats waiting, so that it is acted upon soon; waiting beats
+    difference, so that what is fetched once more is all that differs on any rank; difference beats
+    arrival.
     """
 
     FAILED = 0
@@ -47,14 +49,15 @@ class Suspect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Ballot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A rank's vote on one order; `suspects` with DIFFERED: all that it found, the rest has arrived. With the FAILED of a
-    patient order: what was found to differ of what did arrive."""
+    """A rank's vote on one order; `suspects` with DIFFERED: all that it found, the rest has
+    arrived. With the FAILED of a patient order: what was found to differ of what did arrive."""
 
     order: int
     vote: Vote
     why: str
     suspects: tuple[Suspect, ...]
-    sums: dict[GroupName, bytes] = {}  # with ARRIVED, if the order says `tell`: uint64 [blocks of the run, units]
+    # with ARRIVED, if the order says `tell`: uint64 [blocks of the run, units]
+    sums: dict[GroupName, bytes] = {}
 
 
 # ---- step plan ----------------------------------------------------------------------------------
@@ -68,7 +71,8 @@ class ConnectOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Hold(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Append pages to a room's lists, after so many pages at their front were passed by a window and are the room's no more.
+    """Append pages to a room's lists, after so many pages at their front were passed by a window
+    and are the room's no more.
 
     A list that begins with this and has passed n pages begins n pages into the sequence.
     """
@@ -76,15 +80,18 @@ class Hold(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     key: Key
     pages: dict[GroupName, tuple[Page, ...]]
     passed: dict[GroupName, int] = {}
-    shared: int = 0  # pages at the front of each list that are cached: computed before, by another room, and never written again
+    # pages at the front of each list that are cached: computed before, by another room, and never
+    # written again
+    shared: int = 0
 
 
 class Fetch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Read these blocks of the room from that worker into the pages the room holds, and verify them.
+    """Read these blocks of the room from that worker into the pages the room holds, and verify
+    them.
 
-    `follows` names an earlier order for the same blocks, of which all but `only` has arrived; only that is read.
-    With `patient` nothing is read twice, and a vote is given only when nothing of the order touches the room's pages any more:
-    they are to be used otherwise if it fails.
+    `follows` names an earlier order for the same blocks, of which all but `only` has arrived; only
+    that is read. With `patient` nothing is read twice, and a vote is given only when nothing of the
+    order touches the room's pages any more: they are to be used otherwise if it fails.
     """
 
     order: int
@@ -126,8 +133,8 @@ class Rehash(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Inspect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Hash these pages of the prefix cache as they lie and report what their blocks sum to.
 
-    They belong to no room, and may be given to one while they are hashed: what they sum to says something of pages that are
-    cached from the order to the last rank's answer, and of no others.
+    They belong to no room, and may be given to one while they are hashed: what they sum to says
+    something of pages that are cached from the order to the last rank's answer, and of no others.
     """
 
     order: int
@@ -136,7 +143,8 @@ class Inspect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Offload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Copy the room's whole state into the host store, with the sum of every block; the room keeps its pages until `vacate`."""
+    """Copy the room's whole state into the host store, with the sum of every block; the room keeps
+    its pages until `vacate`."""
 
     order: int
     key: Key
@@ -144,7 +152,8 @@ class Offload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Restore(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Copy the room's state from the host store into the pages it holds now, verify it, and forget the copy."""
+    """Copy the room's state from the host store into the pages it holds now, verify it, and forget
+    the copy."""
 
     order: int
     key: Key
@@ -152,13 +161,16 @@ class Restore(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StepPlan(msgspec.Struct, frozen=True, tag="step_plan", forbid_unknown_fields=True):
-    """The leader's decisions, applied by every rank in order of `seq`, fields in the order written here."""
+    """The leader's decisions, applied by every rank in order of `seq`, fields in the order written
+    here."""
 
     seq: Seq
     connect: tuple[ConnectOrder, ...] = ()
     disconnect: tuple[Boot, ...] = ()  # disconnect from these workers
-    drop: tuple[Key, ...] = ()  # end these rooms: cancel reads, say `quiet` when nothing touches their pages
-    vacate: tuple[Key, ...] = ()  # these rooms' state is in the host store: their pages are theirs no more
+    # end these rooms: cancel reads, say `quiet` when nothing touches their pages
+    drop: tuple[Key, ...] = ()
+    # these rooms' state is in the host store: their pages are theirs no more
+    vacate: tuple[Key, ...] = ()
     clear: tuple[GroupName, ...] = ()  # zero the pools of these groups; no room holds a page
     hold: tuple[Hold, ...] = ()
     fetch: tuple[Fetch, ...] = ()
@@ -174,12 +186,15 @@ class StepPlan(msgspec.Struct, frozen=True, tag="step_plan", forbid_unknown_fiel
 
 
 class RowResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Sums of one row's newly final blocks: per group, uint64 [blocks, units] in native order, as bytes."""
+    """Sums of one row's newly final blocks: per group, uint64 [blocks, units] in native order, as
+    bytes."""
 
     key: Key
     drawn: Drawn | None  # from the rank that samples
     sums: dict[GroupName, bytes]
-    failed: str = ""  # why the row has no token, which it wants: the request's own fault, or at least not that of the others
+    # why the row has no token, which it wants: the request's own fault, or at least not that of the
+    # others
+    failed: str = ""
 
 
 class StepResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -197,14 +212,16 @@ class ConnectResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Rehashed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The outcome of a Rehash or an Inspect: by group uint64 [blocks, units] as bytes, of those that the rank holds a part of."""
+    """The outcome of a Rehash or an Inspect: by group uint64 [blocks, units] as bytes, of those
+    that the rank holds a part of."""
 
     order: int
     sums: dict[GroupName, bytes]
 
 
 class Wedged(msgspec.Struct, frozen=True, tag="wedged", forbid_unknown_fields=True):
-    """Work of a rank that does not end. A step may wait for another rank; hashes and copies wait for nobody."""
+    """Work of a rank that does not end. A step may wait for another rank; hashes and copies wait
+    for nobody."""
 
     seq: Seq | None  # the step; None of anything else
     why: str
@@ -223,14 +240,20 @@ class Report(msgspec.Struct, frozen=True, tag="report", forbid_unknown_fields=Tr
     connected: tuple[ConnectResult, ...]
     rehashed: tuple[Rehashed, ...]
     reads: int  # under way, for the ledger view
-    copies: int = 0  # rooms of which its host store holds something, or of which a copy is under way; for the ledger view
+    # rooms of which its host store holds something, or of which a copy is under way; for the ledger
+    # view
+    copies: int = 0
     counted: RankTally = RankTally()
     wedged: tuple[Wedged, ...] = ()  # each once
 
 
 def unpack_sums(raw: bytes, units: int) -> NDArray[np.uint64]:
     """The array behind a report's sums: uint64 [blocks, units]."""
-    return np.frombuffer(raw, dtype="<u8").reshape(-1, units) if units else np.zeros((0, 0), dtype=np.uint64)
+    return (
+        np.frombuffer(raw, dtype="<u8").reshape(-1, units)
+        if units
+        else np.zeros((0, 0), dtype=np.uint64)
+    )
 
 
 # ---- chain and fold -----------------------------------------------------------------------------
@@ -276,7 +299,8 @@ class Agreement:
         self.counted: dict[Rank, RankTally] = {}
 
     def __len__(self) -> int:
-        """Orders whose votes are still counted, and dropped rooms that some rank has not said quiet of."""
+        """Orders whose votes are still counted, and dropped rooms that some rank has not said quiet
+        of."""
         return len(self._votes) + len(self._dropped_at)
 
     def issue(self, plan: StepPlan) -> None:
@@ -296,7 +320,9 @@ class Agreement:
         """
         chain = self._chains.get(report.applied)
         if chain != report.chain:
-            raise Bug(f"rank {report.rank} (boot {report.boot:x}) diverged at plan {report.applied}")
+            raise Bug(
+                f"rank {report.rank} (boot {report.boot:x}) diverged at plan {report.applied}"
+            )
         if report.applied > self._applied[report.rank]:
             self._applied[report.rank] = report.applied
             floor = min(self._applied.values())
@@ -316,14 +342,23 @@ class Agreement:
         if votes is None:
             return  # the order was settled already
         earlier = votes.get(rank)
-        if earlier is not None and earlier.vote is not Vote.WAITING and earlier.vote is not ballot.vote:
-            raise Bug(f"rank {rank} changed its vote on order {ballot.order} from {earlier.vote} to {ballot.vote}")
+        if (
+            earlier is not None
+            and earlier.vote is not Vote.WAITING
+            and earlier.vote is not ballot.vote
+        ):
+            raise Bug(
+                f"rank {rank} changed its vote on order {ballot.order} from "
+                f"{earlier.vote} to {ballot.vote}"
+            )
         votes[rank] = ballot
 
     def verdict(self, order: int) -> tuple[Vote, dict[Rank, Ballot]]:
         """The fold over all ranks, and the ballots behind it, of those that have voted."""
         votes = self._votes[order]
-        found = [votes[Rank(r)].vote if Rank(r) in votes else Vote.WAITING for r in range(self.ranks)]
+        found = [
+            votes[Rank(r)].vote if Rank(r) in votes else Vote.WAITING for r in range(self.ranks)
+        ]
         return fold(found), dict(votes)
 
     def settle(self, order: int) -> None:

@@ -1,4 +1,5 @@
-"""What the HTTP side of a gateway says to the request logic (core/gateway/front.py), and what it hears back."""
+"""What the HTTP side of a gateway says to the request logic (core/gateway/front.py), and what it
+hears back."""
 
 from typing import NewType
 
@@ -19,12 +20,14 @@ class Submit(msgspec.Struct, frozen=True):
     sampling: Sampling
     limits: Limits
     priority: int = 0  # goes into every ticket
-    pair: tuple[Boot, Boot] | None = None  # (prefill, decode) that are to be tried: it goes to these at once, and to no others
+    # (prefill, decode) that are to be tried: it goes to these at once, and to no others
+    pair: tuple[Boot, Boot] | None = None
     cache_salt: str = ""  # so does this; see Ticket
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
-    """The client is gone, or a stop string was found: end it everywhere. Nothing more is heard of the request."""
+    """The client is gone, or a stop string was found: end it everywhere. Nothing more is heard of
+    the request."""
 
     request: RequestId
     reason: str
@@ -57,12 +60,14 @@ class Fail(msgspec.Struct, frozen=True, tag="fail"):
 
 
 class QueueView(msgspec.Struct, frozen=True):
-    """Who waits at the edge, and who was sent away: new requests by the reason, waiting ones as `timeout`."""
+    """Who waits at the edge, and who was sent away: new requests by the reason, waiting ones as
+    `timeout`."""
 
     length: int = 0
     oldest_ms: int = 0  # how long the oldest has waited
     refused: dict[str, int] = {}
-    waited: Spent = Durations().view()  # how long those waited that had their turn, each time they had one
+    # how long those waited that had their turn, each time they had one
+    waited: Spent = Durations().view()
 
 
 Heard = Emit | Finish | Fail

@@ -1,4 +1,5 @@
-"""What a leader and a gateway's request logic ask for: each effect is data, and whoever holds the core carries it out."""
+"""What a leader and a gateway's request logic ask for: each effect is data, and whoever holds the
+core carries it out."""
 
 import msgspec
 
@@ -34,7 +35,8 @@ class HangUp(msgspec.Struct, frozen=True, tag="hang_up"):
 
 
 class GiveUp(msgspec.Struct, frozen=True, tag="give_up"):
-    """End this worker, all its ranks, without waiting for anything: something of it never ends. The last effect of a leader."""
+    """End this worker, all its ranks, without waiting for anything: something of it never ends. The
+    last effect of a leader."""
 
     why: str
 

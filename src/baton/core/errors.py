@@ -28,7 +28,9 @@ class Mismatch(PeerError):
 
     def __init__(self, field: str, ours: object, theirs: object, why: str = "") -> None:
         self.field, self.ours, self.theirs = field, ours, theirs
-        super().__init__(f"{field} differs: ours is {ours!r}, theirs is {theirs!r}{': ' + why if why else ''}")
+        super().__init__(
+            f"{field} differs: ours is {ours!r}, theirs is {theirs!r}{': ' + why if why else ''}"
+        )
 
 
 class FabricError(BatonError):

@@ -3,7 +3,8 @@
     sessions ──MessageReceived, PeerLost──▶ Leader, Front ──effects──▶ the shell performs them
     ports ──BatchDone, Ended, DigestDone──▶ Rank
 
-Each of the three takes events by `step` and by nothing else, so a run is the sequence of its events and effects.
+Each of the three takes events by `step` and by nothing else, so a run is the sequence of its events
+and effects.
 """
 
 from typing import Protocol, TypeVar
@@ -62,7 +63,8 @@ class Submitted(msgspec.Struct, frozen=True, tag="submitted"):
 
 
 class AskWorkers(msgspec.Struct, frozen=True, tag="ask_workers"):
-    """Somebody has a question to all workers, or to those of this name; the number in the message is new."""
+    """Somebody has a question to all workers, or to those of this name; the number in the message
+    is new."""
 
     message: AskLedger | Clear | ResetCache
     worker: str | None = None
@@ -85,9 +87,24 @@ class ReportDue(msgspec.Struct, frozen=True, tag="report_due"):
     """The leader can be told what has changed on this rank."""
 
 
-LeaderEvent = GatewayConnected | PeerConnected | PeerLost | MessageReceived | RankReported | TimerDue
-FrontEvent = Submitted | Cancel | PeerLost | MessageReceived | TimerDue | AskWorkers | ForgetQuestion
-RankEvent = StepPlan | Connected | ReadRefused | ReadEnded | Released | BatchDone | DigestDone | Copied | Wedged | ReportDue
+LeaderEvent = (
+    GatewayConnected | PeerConnected | PeerLost | MessageReceived | RankReported | TimerDue
+)
+FrontEvent = (
+    Submitted | Cancel | PeerLost | MessageReceived | TimerDue | AskWorkers | ForgetQuestion
+)
+RankEvent = (
+    StepPlan
+    | Connected
+    | ReadRefused
+    | ReadEnded
+    | Released
+    | BatchDone
+    | DigestDone
+    | Copied
+    | Wedged
+    | ReportDue
+)
 
 E = TypeVar("E", contravariant=True)
 F = TypeVar("F")

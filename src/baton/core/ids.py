@@ -17,7 +17,8 @@ Seal = NewType("Seal", int)  # 64-bit sum, see core/handoff/seal.py
 Seq = NewType("Seq", int)  # number of a step plan
 Link = NewType("Link", int)  # a Control port's name for one connection
 Arrival = NewType("Arrival", int)  # of a request at its gateway, from 1
-Stamp = NewType("Stamp", int)  # logical time at which a request's first epoch begins, kept over epochs (core/gateway/stamps.py)
+# logical time at which a request's first epoch begins, kept over epochs (core/gateway/stamps.py)
+Stamp = NewType("Stamp", int)
 Micros = NewType("Micros", int)  # a monotonic time or a duration in microseconds
 
 

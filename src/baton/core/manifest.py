@@ -21,8 +21,9 @@ class PoolView(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class RankManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One rank.
 
-    exposures: a fabric's name -> what its adapter needs to reach the pools (opaque bytes), in order of preference
-    near: of fabrics that only reach ranks of one place, such as a host: its name -> the place
+    exposures: a fabric's name -> what its adapter needs to reach the pools (opaque bytes), in order
+    of preference near: of fabrics that only reach ranks of one place, such as a host: its name ->
+    the place
     """
 
     boot: Boot
@@ -71,7 +72,8 @@ MUST_AGREE: Mapping[str, str] = MappingProxyType(
         "protocol": "run the same version on both",
         "model": "give both the same --served-model-name",
         "dtype": "start both with the same --dtype",
-        "weights": "start both from the same checkpoint and with the same --max-model-len; a GGUF file, or another copy that was "
+        "weights": "start both from the same checkpoint and with the same --max-model-len; a "
+        "GGUF file, or another copy that was "
         "converted, holds other weights",
         "table": "start both from the same checkpoint",
         "seal": "start both with the same --seal",
@@ -96,20 +98,29 @@ def require_fit(ours: Manifest, theirs: Manifest) -> None:
 def choose_fabric(ours: Manifest, theirs: Manifest) -> str:
     """The fabric by which every rank of ours reads from every rank of theirs.
 
-    Of the fabrics that all ranks have, those that reach: all ranks are in one place, or the fabric reaches everywhere. Of
-    these, one that stays in its place before one that does not (memory that is read through a mapping is never slower than
-    through a transfer engine), then the order of our exposures.
+    Of the fabrics that all ranks have, those that reach: all ranks are in one place, or the fabric
+    reaches everywhere. Of these, one that stays in its place before one that does not (memory that
+    is read through a mapping is never slower than through a transfer engine), then the order of our
+    exposures.
 
     Raises:
         Mismatch: no fabric that both have reaches
     """
     ranks = [*ours.ranks, *theirs.ranks]
-    common = [name for name in ours.ranks[0].exposures if all(name in rank.exposures for rank in ranks)]
+    common = [
+        name for name in ours.ranks[0].exposures if all(name in rank.exposures for rank in ranks)
+    ]
     places = {name: {rank.near.get(name, "") for rank in ranks} for name in common}
     reach = [name for name in common if len(places[name]) == 1]
     if not reach:
-        own, other = (sorted(set.intersection(*(set(r.exposures) for r in m.ranks))) for m in (ours, theirs))
-        why = f"{', '.join(common)} only within one host" if common else "give both one --fabric that they have in common"
+        own, other = (
+            sorted(set.intersection(*(set(r.exposures) for r in m.ranks))) for m in (ours, theirs)
+        )
+        why = (
+            f"{', '.join(common)} only within one host"
+            if common
+            else "give both one --fabric that they have in common"
+        )
         raise Mismatch("fabric", own, other, why)
     return min(reach, key=lambda name: places[name] == {""})
 
@@ -118,4 +129,9 @@ def _require_same_table(ours: StateTable, theirs: StateTable, remedy: str) -> No
     for field in ("num_layers", "block_tokens", "groups", "specs"):
         a, b = getattr(ours, field), getattr(theirs, field)
         if a != b:
-            raise Mismatch(f"table.{field}", a, b, MUST_AGREE["protocol"] if field == "block_tokens" else remedy)
+            raise Mismatch(
+                f"table.{field}",
+                a,
+                b,
+                MUST_AGREE["protocol"] if field == "block_tokens" else remedy,
+            )

@@ -1,7 +1,7 @@
 """Rare branches of the core, by name. Each role counts those it takes.
 
-A branch that no test and no simulated world ever takes is a branch nobody knows anything about: the simulator reports the
-marks it has hit, and fails when one was never hit.
+A branch that no test and no simulated world ever takes is a branch nobody knows anything about: the
+simulator reports the marks it has hit, and fails when one was never hit.
 """
 
 from collections import Counter
@@ -66,7 +66,10 @@ class Mark(Enum):
     ALL_CACHED = "a room of which nothing has to be fetched"
     OVERTAKEN = "a later room is admitted while an earlier one is away"
     UNPAIRED = "a pair ends"
-    NOT_THERE = "a prefill worker that was introduced is not where it should be: another process is, or none can be dialled"
+    NOT_THERE = (
+        "a prefill worker that was introduced is not where it should be: another "
+        "process is, or none can be dialled"
+    )
     NOT_PAIRED = "a prefill worker that was introduced is not paired in time"
     EARLY_BORROW = "prefill asks for the state of a room before its ticket has come"
     # ranks

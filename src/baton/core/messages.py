@@ -7,7 +7,8 @@
     prefill leader ──FirstToken, Failed, Withdrawn, Ended──▶ gateway ◀──Admitted, Tokens, Failed, Ended── decode leader
     either leader ──Trial──▶ gateway
 
-Inside a session messages arrive once and in order; between sessions in any order (DESIGN section 9).
+Inside a session messages arrive once and in order; between sessions in any order (DESIGN section
+9).
 """
 
 from enum import Enum
@@ -15,20 +16,35 @@ from typing import Annotated
 
 import msgspec
 
-from baton.core.ids import BlockIndex, Boot, Epoch, GroupName, Key, Page, Room, Seal, Stamp, TokenId, TokenIndex
+from baton.core.ids import (
+    BlockIndex,
+    Boot,
+    Epoch,
+    GroupName,
+    Key,
+    Page,
+    Room,
+    Seal,
+    Stamp,
+    TokenId,
+    TokenIndex,
+)
 from baton.core.manifest import Manifest
 from baton.core.statistics import Counters
 
 PROTOCOL = 1
-Seen = Annotated[Stamp, msgspec.Meta(ge=0, le=2**53)]  # it is added to and sent on: far from what msgpack can carry
+# it is added to and sent on: far from what msgpack can carry
+Seen = Annotated[Stamp, msgspec.Meta(ge=0, le=2**53)]
 
 
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """Base of all messages. They are trees, in which the collector of cycles has nothing to find."""
+    """Base of all messages. They are trees, in which the collector of cycles has nothing to
+    find."""
 
 
 class Shaping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is done to the logits before a token is drawn from them; the formulas are in engine/sampler.py."""
+    """What is done to the logits before a token is drawn from them; the formulas are in
+    engine/sampler.py."""
 
     repetition_penalty: float  # of tokens in prompt or answer; 1 = off
     presence_penalty: float  # of tokens in the answer, `said` included; 0 = off
@@ -37,7 +53,8 @@ class Shaping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How tokens are drawn. Nobody downstream fills in a default: those here are the values that do nothing."""
+    """How tokens are drawn. Nobody downstream fills in a default: those here are the values that do
+    nothing."""
 
     temperature: float  # 0 = greedy
     top_p: float  # (0, 1]
@@ -55,7 +72,8 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stop_token_ids: tuple[TokenId, ...]
     eos_token_ids: tuple[TokenId, ...]  # empty with ignore_eos
     deadline_ms: int  # from the ticket's arrival, for the epoch
-    min_tokens: int = 0  # generated before one of the ids above may be drawn, those of `said` included
+    # generated before one of the ids above may be drawn, those of `said` included
+    min_tokens: int = 0
 
 
 class Drawn(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
@@ -81,8 +99,10 @@ class FailCode(Enum):
     DEADLINE_EXCEEDED = "deadline_exceeded"
     OVERLOADED = "overloaded"
     QUEUE_TIMEOUT = "queue_timeout"
-    COMPUTE_FAILED = "compute_failed"  # what this request asks for cannot be computed; others are not concerned
-    POISON = "poison_request"  # a worker ended while it computed it, and another one while it computed nothing else
+    # what this request asks for cannot be computed; others are not concerned
+    COMPUTE_FAILED = "compute_failed"
+    # a worker ended while it computed it, and another one while it computed nothing else
+    POISON = "poison_request"
 
 
 # ---- gateway -> leaders -------------------------------------------------------------------------
@@ -100,10 +120,15 @@ class Ticket(Message, frozen=True, tag="ticket"):
     said: tuple[TokenId, ...]  # generated in earlier epochs and already streamed
     sampling: Sampling
     limits: Limits
-    priority: int = 0  # the smaller the more urgent: who waits longer at the gateway, who gives way when decode's pages run short
-    admit_ms: int = 30_000  # from its arrival until a worker must hold memory to generate in; then the epoch fails
+    # the smaller the more urgent: who waits longer at the gateway, who gives way when decode's
+    # pages run short
+    priority: int = 0
+    # from its arrival until a worker must hold memory to generate in; then the epoch fails
+    admit_ms: int = 30_000
     cache_salt: str = ""  # only requests with the same one share cached state
-    alone_until: int = 0  # generated tokens, `said` included, up to which its rows have steps for themselves; 0 = none has
+    # generated tokens, `said` included, up to which its rows have steps for themselves; 0 = none
+    # has
+    alone_until: int = 0
 
     @property
     def came(self) -> tuple[Stamp, Boot]:
@@ -134,11 +159,13 @@ class FirstToken(Message, frozen=True, tag="first_token"):
     index: TokenIndex
     drawn: Drawn
     finish: FinishReason | None
-    cached: int = 0  # positions that prefill did not compute: it had their state, or fetched it back from decode
+    # positions that prefill did not compute: it had their state, or fetched it back from decode
+    cached: int = 0
 
 
 class Tokens(Message, frozen=True, tag="tokens"):
-    """Decode leader -> gateway: generated tokens from `start`; the first lot begins with the one handed over."""
+    """Decode leader -> gateway: generated tokens from `start`; the first lot begins with the one
+    handed over."""
 
     key: Key
     start: TokenIndex
@@ -157,14 +184,16 @@ class Failed(Message, frozen=True, tag="failed"):
 
 
 class Trial(Message, frozen=True, tag="trial"):
-    """Leader -> gateway, of a request that may have ended a worker: a step with nothing else in it begins, or is over."""
+    """Leader -> gateway, of a request that may have ended a worker: a step with nothing else in it
+    begins, or is over."""
 
     key: Key
     over: bool
 
 
 class Recompute(Message, frozen=True, tag="recompute"):
-    """Decode leader -> gateway: the room's state was given up for others; open the next epoch after the tokens said."""
+    """Decode leader -> gateway: the room's state was given up for others; open the next epoch after
+    the tokens said."""
 
     key: Key
 
@@ -184,10 +213,13 @@ class Credits(Message, frozen=True, tag="credits"):
     total_pages: dict[GroupName, int]
     waiting: int  # rooms that hold no memory yet
     running: int
-    free_rooms: int = 0  # that may still run at once; a prefill worker is limited by its pages alone
+    # that may still run at once; a prefill worker is limited by its pages alone
+    free_rooms: int = 0
     free_queue: int = 4096  # rooms that may still wait here; more are refused
-    tickets: int = 0  # of the gateway that this is said to, since it connected, which the numbers above know of
-    ahead_pages: dict[GroupName, int] = {}  # prefill: that rooms for one decode worker may hold before it admits them
+    # of the gateway that this is said to, since it connected, which the numbers above know of
+    tickets: int = 0
+    # prefill: that rooms for one decode worker may hold before it admits them
+    ahead_pages: dict[GroupName, int] = {}
     stamp: Seen = Stamp(0)  # the highest of all tickets that it has seen, whose ever
 
 
@@ -216,14 +248,16 @@ class Paired(Message, frozen=True, tag="paired"):
 
 
 class Unpaired(Message, frozen=True, tag="unpaired"):
-    """Decode leader -> gateway: these two cannot (or can no longer) hand over. `why` names field and values."""
+    """Decode leader -> gateway: these two cannot (or can no longer) hand over. `why` names field
+    and values."""
 
     prefill: Boot
     why: str
 
 
 class Lends(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How prefill may read what a decode worker's prefix cache has: over this fabric, by the plan of this digest."""
+    """How prefill may read what a decode worker's prefix cache has: over this fabric, by the plan
+    of this digest."""
 
     fabric: str
     plan: str
@@ -234,7 +268,8 @@ class Hello(Message, frozen=True, tag="hello"):
 
     manifest: Manifest
     plan: str  # hex digest of the PairPlan
-    lends: Lends | None = None  # None: nothing, as its prefix cache is off, or nothing is to be fetched back
+    # None: nothing, as its prefix cache is off, or nothing is to be fetched back
+    lends: Lends | None = None
 
 
 class HelloBack(Message, frozen=True, tag="hello_back"):
@@ -253,7 +288,8 @@ class Refused(Message, frozen=True, tag="refused"):
 
 
 class BlockRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Blocks [start, end) of a sequence in a group, and the source pages `start // k .. (end - 1) // k` that hold them."""
+    """Blocks [start, end) of a sequence in a group, and the source pages `start // k .. (end - 1)
+    // k` that hold them."""
 
     start: BlockIndex
     end: BlockIndex
@@ -278,13 +314,15 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     length: int  # L = prompt + said: positions whose state was computed
     first: Drawn
     finish: FinishReason | None
-    cached: int = 0  # positions that prefill did not compute: it had their state, or fetched it back from decode
+    # positions that prefill did not compute: it had their state, or fetched it back from decode
+    cached: int = 0
 
 
 class Offer(Message, frozen=True, tag="offer"):
     """Prefill leader -> decode leader: these blocks of the room exist, lie here and sum to this.
 
-    Number 0 has no blocks: prefill holds pages for the whole prompt. The last one carries the record.
+    Number 0 has no blocks: prefill holds pages for the whole prompt. The last one carries the
+    record.
     """
 
     key: Key
@@ -301,7 +339,8 @@ class Admitted(Message, frozen=True, tag="admitted"):
 
 
 class Withdrawn(Message, frozen=True, tag="withdrawn"):
-    """Prefill leader -> decode leader and gateway: an unadmitted room was given up under pressure."""
+    """Prefill leader -> decode leader and gateway: an unadmitted room was given up under
+    pressure."""
 
     key: Key
 
@@ -315,8 +354,9 @@ class Received(Message, frozen=True, tag="received"):
 class Doubt(Message, frozen=True, tag="doubt"):
     """Whoever reads -> whoever is read: these blocks arrived differing from their sums.
 
-    Decode leader -> prefill leader of blocks that were offered, which were read again and again; prefill leader -> decode leader
-    of a loan, before it is returned. Legs are those of the plan by which is read.
+    Decode leader -> prefill leader of blocks that were offered, which were read again and again;
+    prefill leader -> decode leader of a loan, before it is returned. Legs are those of the plan by
+    which is read.
     """
 
     key: Key
@@ -344,14 +384,16 @@ class Verdict(Message, frozen=True, tag="verdict"):
 
 
 class Borrow(Message, frozen=True, tag="borrow"):
-    """Prefill leader -> decode leader: what does your prefix cache have of this room's prompt, from this block on?"""
+    """Prefill leader -> decode leader: what does your prefix cache have of this room's prompt, from
+    this block on?"""
 
     key: Key
     start: BlockIndex
 
 
 class Loan(Message, frozen=True, tag="loan"):
-    """Decode leader -> prefill leader, the answer: these blocks lie here and sum to this; nothing, if there are no runs.
+    """Decode leader -> prefill leader, the answer: these blocks lie here and sum to this; nothing,
+    if there are no runs.
 
     The pages are pinned until `Returned`, and no longer than the room is open on decode.
     """
@@ -362,13 +404,15 @@ class Loan(Message, frozen=True, tag="loan"):
 
 
 class Returned(Message, frozen=True, tag="returned"):
-    """Prefill leader -> decode leader: nothing of the loan is read, or not any more; its pages may be unpinned."""
+    """Prefill leader -> decode leader: nothing of the loan is read, or not any more; its pages may
+    be unpinned."""
 
     key: Key
 
 
 class Progress(Message, frozen=True, tag="progress"):
-    """Leader -> leader, while the two share rooms: what I have done since I started that rooms may wait for, mine or yours.
+    """Leader -> leader, while the two share rooms: what I have done since I started that rooms may
+    wait for, mine or yours.
 
     As long as the number grows, whoever waits for me waits for others of my rooms, and not in vain.
     """
@@ -387,20 +431,23 @@ class Stale(Message, frozen=True, tag="stale"):
 
 
 class AskLedger(Message, frozen=True, tag="ask_ledger"):
-    """Gateway -> leader: state your books; with `audit`, after having checked every page of them."""
+    """Gateway -> leader: state your books; with `audit`, after having checked every page of
+    them."""
 
     question: int
     audit: bool = True
 
 
 class Clear(Message, frozen=True, tag="clear"):
-    """Gateway -> leader: empty the prefix cache and zero the pools of every group if no room is open; then state your books."""
+    """Gateway -> leader: empty the prefix cache and zero the pools of every group if no room is
+    open; then state your books."""
 
     question: int
 
 
 class ResetCache(Message, frozen=True, tag="reset_cache"):
-    """Gateway -> leader: state that is cached now is reused by no room that begins later; then state your books."""
+    """Gateway -> leader: state that is cached now is reused by no room that begins later; then
+    state your books."""
 
     question: int
 
@@ -436,8 +483,10 @@ class LedgerView(Message, frozen=True, tag="ledger_view"):
     rooms: tuple[RoomView, ...]
     clean: bool  # nothing but cache is held
     counters: Counters = Counters()
-    host: dict[str, int] = {}  # host memory for preempted rooms: `total` and `used` bytes of the fullest rank; empty if none
-    copies: int = 0  # states, or parts of some, in the host memory of its ranks or on their way there or back
+    # host memory for preempted rooms: `total` and `used` bytes of the fullest rank; empty if none
+    host: dict[str, int] = {}
+    # states, or parts of some, in the host memory of its ranks or on their way there or back
+    copies: int = 0
     cleared: tuple[GroupName, ...] = ()  # groups that every rank has zeroed, in the answer to Clear
 
 

@@ -1,4 +1,5 @@
-"""What the core objects of a process are made of, and how they are made: by the composition roots, and by a replay."""
+"""What the core objects of a process are made of, and how they are made: by the composition roots,
+and by a replay."""
 
 import msgspec
 

@@ -1,8 +1,9 @@
-"""What a draw needs of a request besides its logits: the tokens so far, where penalties count them, and tokens not allowed yet.
+"""What a draw needs of a request besides its logits: the tokens so far, where penalties count them,
+and tokens not allowed yet.
 
-It travels in the step plan of every draw that looks at it, whole, so that a rank keeps no history and a draw in a new
-epoch, on another worker or in another batch sees the same as the first one would have. Requests without penalties and
-past their `min_tokens` have none.
+It travels in the step plan of every draw that looks at it, whole, so that a rank keeps no history
+and a draw in a new epoch, on another worker or in another batch sees the same as the first one
+would have. Requests without penalties and past their `min_tokens` have none.
 """
 
 from collections.abc import Sequence
@@ -17,7 +18,8 @@ class Past(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One draw's view of its request."""
 
     prompt: tuple[TokenId, ...]  # distinct ids, ascending; empty without a repetition penalty
-    answer: tuple[TokenId, ...]  # generated so far, those of `said` included; empty without any penalty
+    # generated so far, those of `said` included; empty without any penalty
+    answer: tuple[TokenId, ...]
     barred: tuple[TokenId, ...]  # ids that would end the request before its `min_tokens`
 
 
@@ -26,7 +28,9 @@ def past_of(ticket: Ticket, generated: Sequence[Drawn] = ()) -> Past | None:
     shaping, limits = ticket.sampling.shaping, ticket.limits
     early = len(ticket.said) + len(generated) < limits.min_tokens
     repetition = shaping is not None and shaping.repetition_penalty != 1
-    counted = repetition or (shaping is not None and bool(shaping.presence_penalty or shaping.frequency_penalty))
+    counted = repetition or (
+        shaping is not None and bool(shaping.presence_penalty or shaping.frequency_penalty)
+    )
     if not (early or counted):
         return None
     return Past(

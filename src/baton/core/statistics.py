@@ -1,4 +1,5 @@
-"""What a worker has counted since it started: absolute numbers, so that a reader who misses some loses nothing.
+"""What a worker has counted since it started: absolute numbers, so that a reader who misses some
+loses nothing.
 
 Counting is an addition; whoever wants the numbers asks the leader (messages.py AskLedger).
 """
@@ -8,7 +9,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-# Upper bounds of the classes in which durations are counted, microseconds; one more class has no bound.
+# Upper bounds of the classes in which durations are counted, microseconds; one more class has no
+# bound.
 BOUNDS_US = (
     *(250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000),
     *(1_000_000, 2_500_000, 5_000_000, 10_000_000, 30_000_000, 60_000_000, 300_000_000),
@@ -16,7 +18,8 @@ BOUNDS_US = (
 
 
 class Spent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Durations: how many fell into each class of `BOUNDS_US` (and above the last), and their sum in microseconds."""
+    """Durations: how many fell into each class of `BOUNDS_US` (and above the last), and their sum
+    in microseconds."""
 
     counts: tuple[int, ...]
     total_us: int
@@ -39,9 +42,12 @@ class CacheTally(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hits: int = 0  # of them, tokens whose state was cached
     evicted: int = 0  # pages of each group that were given up for others
     saved_bytes: int = 0  # of the hits' state, on all ranks; on decode they stayed off the wire
-    borrowed_tokens: int = 0  # prefill: tokens whose state was fetched back from a decode worker; not among the hits
+    # prefill: tokens whose state was fetched back from a decode worker; not among the hits
+    borrowed_tokens: int = 0
     borrowed_bytes: int = 0  # of that state, on all ranks
-    lent_tokens: int = 0  # decode: tokens of which a prefill worker was told that it may fetch them back; it may have declined
+    # decode: tokens of which a prefill worker was told that it may fetch them back; it may have
+    # declined
+    lent_tokens: int = 0
     verified_pages: int = 0  # of each group, hashed where they lie, repeatedly
     damaged_pages: int = 0  # of them, other than they were
 
@@ -101,7 +107,9 @@ class ReadCounts:
 
     def view(self) -> RankTally:
         """The numbers so far."""
-        return RankTally(self.reads, self.read_bytes, self.reads_failed, self.blocks_right, self.blocks_wrong)
+        return RankTally(
+            self.reads, self.read_bytes, self.reads_failed, self.blocks_right, self.blocks_wrong
+        )
 
 
 def added(tallies: Iterable[RankTally]) -> RankTally:

@@ -20,7 +20,8 @@ Handle = NewType("Handle", int)  # one read from one source rank
 
 
 class Copies(msgspec.Struct, frozen=True):
-    """Byte ranges to read from one source rank, all of one group's pool: three int64 vectors of equal length."""
+    """Byte ranges to read from one source rank, all of one group's pool: three int64 vectors of
+    equal length."""
 
     group: GroupName
     source: NDArray[np.int64]  # offsets in the source rank's pool
@@ -71,10 +72,11 @@ class Draw(msgspec.Struct, frozen=True):
 class Row(msgspec.Struct, frozen=True):
     """One room's part of a batch: `tokens` at positions start, start + 1, ...
 
-    `pages` are the room's whole page lists (page p of a list holds blocks begin + p * k ...); `begins` names the block that a
-    list begins with where it is not block 0: the row looks at nothing before it.
-    `final` names blocks [first, end) that no later step writes, to be sealed by this batch; `valid` is the number of
-    positions of the sequence that hold accepted tokens after it.
+    `pages` are the room's whole page lists (page p of a list holds blocks begin + p * k ...);
+    `begins` names the block that a list begins with where it is not block 0: the row looks at
+    nothing before it. `final` names blocks [first, end) that no later step writes, to be sealed by
+    this batch; `valid` is the number of positions of the sequence that hold accepted tokens after
+    it.
     """
 
     key: Key
@@ -95,7 +97,8 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class RowDone(msgspec.Struct, frozen=True):
-    """One row's result. `sums[group]` is uint64 [blocks of final, units of the group on this rank] (Placement.units)."""
+    """One row's result. `sums[group]` is uint64 [blocks of final, units of the group on this rank]
+    (Placement.units)."""
 
     key: Key
     drawn: Drawn | None
@@ -124,9 +127,11 @@ class DigestOrder(msgspec.Struct, frozen=True):
 
 
 class HostCopy(msgspec.Struct, frozen=True):
-    """Copy a room's state, out of our pools into the host store or back: per group the blocks' places in the pool.
+    """Copy a room's state, out of our pools into the host store or back: per group the blocks'
+    places in the pool.
 
-    slots: int64 [n] per group, block index in the pool: page * k + j; in the order of the sequence, the same both ways
+    slots: int64 [n] per group, block index in the pool: page * k + j; in the order of the sequence,
+        the same both ways
     """
 
     job: Job

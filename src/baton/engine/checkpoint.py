@@ -1,4 +1,5 @@
-"""A Hugging Face checkpoint directory: its config, its tensors one at a time, and the identity of its weights.
+"""A Hugging Face checkpoint directory: its config, its tensors one at a time, and the identity of
+its weights.
 
 Config and headers are read without torch, which takes seconds to import, so that a bad checkpoint
 is reported at once.
@@ -52,7 +53,13 @@ class Checkpoint:
         packing: str | None = None,
         block: Block | None = None,
     ) -> None:
-        self.directory, self.config, self.tensors, self.packing, self.block = directory, config, tensors, packing, block
+        self.directory, self.config, self.tensors, self.packing, self.block = (
+            directory,
+            config,
+            tensors,
+            packing,
+            block,
+        )
 
     @classmethod
     def open(cls, directory: Path) -> "Checkpoint":
@@ -62,13 +69,17 @@ class Checkpoint:
             ConfigError: the directory, config.json or safetensors are missing, or a file is damaged
         """
         if not directory.is_dir():
-            raise ConfigError(f"model directory {directory} does not exist; give a directory with config.json and *.safetensors")
+            raise ConfigError(
+                f"model directory {directory} does not exist; give a directory "
+                f"with config.json and *.safetensors"
+            )
         config = _read_json(directory / "config.json")
         method, block = _quantised(directory, config), block_of(config)
         if method is not None and method not in PACKINGS and block is None:
             raise ConfigError(
                 f"{directory} is quantised with {method}, which is not supported; "
-                f"supported are checkpoints in float32, bfloat16, float16, {', '.join(PACKINGS)} and fp8 with "
+                f"supported are checkpoints in float32, bfloat16, float16, "
+                f"{', '.join(PACKINGS)} and fp8 with "
                 "weight_block_size, and GGUF files (all served in --dtype)"
             )
         tensors: dict[str, Stored] = {}
@@ -77,7 +88,12 @@ class Checkpoint:
         return cls(directory, config, tensors, method if method in PACKINGS else None, block)
 
     def load(
-        self, name: str, dtype: "torch.dtype", *, rows: Interval | None = None, columns: Interval | None = None
+        self,
+        name: str,
+        dtype: "torch.dtype",
+        *,
+        rows: Interval | None = None,
+        columns: Interval | None = None,
     ) -> "torch.Tensor":
         """Read a tensor, or only some rows and columns of it, into its own memory, as `dtype`.
 
@@ -91,26 +107,52 @@ class Checkpoint:
         return part.to(dtype, copy=True)
 
     def _unscaled(
-        self, name: str, part: "torch.Tensor", rows: Interval | None, columns: Interval | None, block: Block
+        self,
+        name: str,
+        part: "torch.Tensor",
+        rows: Interval | None,
+        columns: Interval | None,
+        block: Block,
     ) -> "torch.Tensor":
-        here = [cut or Interval(0, size) for cut, size in zip((rows, columns), self.tensors[name].shape, strict=True)]
-        blocks = [Interval(cut.start // size, -(-cut.end // size)) for cut, size in zip(here, block, strict=True)]
+        here = [
+            cut or Interval(0, size)
+            for cut, size in zip((rows, columns), self.tensors[name].shape, strict=True)
+        ]
+        blocks = [
+            Interval(cut.start // size, -(-cut.end // size))
+            for cut, size in zip(here, block, strict=True)
+        ]
         scales = self._mapped(scale_name(name), *blocks)
-        return dequantised(part, scales, block, first=(here[0].start % block[0], here[1].start % block[1]))
+        return dequantised(
+            part, scales, block, first=(here[0].start % block[0], here[1].start % block[1])
+        )
 
-    def _mapped(self, name: str, rows: Interval | None = None, columns: Interval | None = None) -> "torch.Tensor":
+    def _mapped(
+        self, name: str, rows: Interval | None = None, columns: Interval | None = None
+    ) -> "torch.Tensor":
         stored = self.tensors.get(name)
         if stored is None:
-            raise ConfigError(f"{self.directory} has no tensor {name!r}, which its architecture needs")
+            raise ConfigError(
+                f"{self.directory} has no tensor {name!r}, which its architecture needs"
+            )
         cuts = [c for c in (rows, columns) if c is not None]
-        if any(c.end > size for c, size in zip((rows, columns), stored.shape, strict=False) if c is not None):
-            raise ConfigError(f"{stored.file}: tensor {name!r} has shape {stored.shape}; the config asks for {cuts} of it")
+        if any(
+            c.end > size
+            for c, size in zip((rows, columns), stored.shape, strict=False)
+            if c is not None
+        ):
+            raise ConfigError(
+                f"{stored.file}: tensor {name!r} has shape {stored.shape}; the "
+                f"config asks for {cuts} of it"
+            )
         try:
             with safe_open(stored.file, framework="pt") as file:
                 if not cuts:
                     tensor: torch.Tensor = file.get_tensor(name)
                     return tensor
-                wanted = [slice(None) if c is None else slice(c.start, c.end) for c in (rows, columns)]
+                wanted = [
+                    slice(None) if c is None else slice(c.start, c.end) for c in (rows, columns)
+                ]
                 part: torch.Tensor = file.get_slice(name)[tuple(wanted[: len(stored.shape)])]
                 return part
         except (SafetensorError, OSError) as error:
@@ -159,17 +201,25 @@ def _weight_files(directory: Path) -> list[Path]:
     index = directory / INDEX
     if index.is_file():
         placed = _read_json(index).get("weight_map")
-        if not isinstance(placed, dict) or not placed or not all(isinstance(n, str) for n in placed.values()):
+        if (
+            not isinstance(placed, dict)
+            or not placed
+            or not all(isinstance(n, str) for n in placed.values())
+        ):
             raise ConfigError(f"{index} has no weight_map from tensors to files; fetch it again")
         files = sorted({directory / n for n in placed.values()})
         if missing := [f.name for f in files if not f.is_file()]:
-            raise ConfigError(f"{index} names {', '.join(missing)}, not there; fetch the model again")
+            raise ConfigError(
+                f"{index} names {', '.join(missing)}, not there; fetch the model again"
+            )
         return files
     if (directory / SINGLE).is_file():
         return [directory / SINGLE]
     if files := sorted(directory.glob("*.safetensors")):
         return files
-    raise ConfigError(f"{directory} holds no *.safetensors file; convert the weights to safetensors first")
+    raise ConfigError(
+        f"{directory} holds no *.safetensors file; convert the weights to safetensors first"
+    )
 
 
 def _headers(path: Path) -> dict[str, Stored]:
@@ -182,7 +232,9 @@ def _headers(path: Path) -> dict[str, Stored]:
             return found
     except (SafetensorError, OSError) as error:
         held = f"{path.stat().st_size} bytes" if path.is_file() else "no file"
-        raise ConfigError(f"{path} ({held}) is damaged or not a safetensors file: {error}; fetch it again") from error
+        raise ConfigError(
+            f"{path} ({held}) is damaged or not a safetensors file: {error}; fetch it again"
+        ) from error
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -80,7 +80,13 @@ class _Group(Protocol):
     """The methods of a process group that are used here; torch's stubs lack them."""
 
     def allreduce(self, tensors: list[torch.Tensor], /) -> dist.Work: ...
-    def gather(self, parts: list[list[torch.Tensor]], own: list[torch.Tensor], options: dist.GatherOptions, /) -> dist.Work: ...
+    def gather(
+        self,
+        parts: list[list[torch.Tensor]],
+        own: list[torch.Tensor],
+        options: dist.GatherOptions,
+        /,
+    ) -> dist.Work: ...
     def send(self, tensors: list[torch.Tensor], to: int, tag: int, /) -> dist.Work: ...
     def recv(self, tensors: list[torch.Tensor], source: int, tag: int, /) -> dist.Work: ...
     def abort(self) -> None: ...
@@ -120,7 +126,9 @@ class GlooComm:
         def group(name: str, rank: int, size: int) -> _Group | None:
             if size == 1:
                 return None
-            return cast(_Group, dist.ProcessGroupGloo(PrefixStore(name, self._store), rank, size, options))
+            return cast(
+                _Group, dist.ProcessGroupGloo(PrefixStore(name, self._store), rank, size, options)
+            )
 
         try:
             self._peers = group(f"stage-{p.pp_rank}", p.tp_rank, p.tp)
@@ -157,7 +165,9 @@ class GlooComm:
     def send(self, x: torch.Tensor) -> None:
         while len(self._sending) >= SENDS_UNDER_WAY:
             self._wait(self._sending.popleft()[0])
-        self._sending.append((self._begin(lambda group: group.send([x], self._stage + 1, 0), stages=True), x))
+        self._sending.append(
+            (self._begin(lambda group: group.send([x], self._stage + 1, 0), stages=True), x)
+        )
 
     def receive(self, x: torch.Tensor) -> torch.Tensor:
         self._wait(self._begin(lambda group: group.recv([x], self._stage - 1, 0), stages=True))
@@ -168,7 +178,8 @@ class GlooComm:
         for group in (self._peers, self._stages):
             if group is not None:
                 group.abort()  # aborts calls that wait on this rank
-        self._peers = self._stages = None  # closes the connections, which aborts calls on other ranks
+        # closes the connections, which aborts calls on other ranks
+        self._peers = self._stages = None
 
     def _wait(self, work: dist.Work) -> None:
         try:

@@ -45,9 +45,13 @@ class CpuOps:
         self._team, self._dtype = team, dtype
         self._row_step = ROW_STEP[dtype] * team.threads
         self._plain = TorchOps()
-        self._norm, self._rotate = Task(p.norm, dtype, p.NormJob), Task(p.rotate, dtype, p.RotateJob)
+        self._norm, self._rotate = (
+            Task(p.norm, dtype, p.NormJob),
+            Task(p.rotate, dtype, p.RotateJob),
+        )
         self._gate, self._weigh = Task(p.gate, dtype, p.GateJob), Task(p.weigh, dtype, p.WeighJob)
-        self._kinds: dict[tuple[int, int, bool, torch.dtype], Linear] = {}  # one product of each size, with and without bias
+        # one product of each size, with and without bias
+        self._kinds: dict[tuple[int, int, bool, torch.dtype], Linear] = {}
 
     def warm(self) -> None:
         """Compile (or load) all kernels, also those that only some models run."""
@@ -61,7 +65,8 @@ class CpuOps:
         product = self._product(weight, bias)
         if not exact:
             return product
-        step = ROW_STEP[DType.F32] * self._team.threads  # rows of 16-bit batches are not padded for it
+        # rows of 16-bit batches are not padded for it
+        step = ROW_STEP[DType.F32] * self._team.threads
         return lambda x: product(padded(x, lacking(len(x), step)))[: len(x)]
 
     def _product(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
@@ -73,7 +78,9 @@ class CpuOps:
         def product(x: torch.Tensor) -> torch.Tensor:
             return multiply(padded(x, 1))[:1] if company and len(x) == 1 else multiply(x)
 
-        self._kinds.setdefault((weight.shape[0], weight.shape[1], bias is not None, weight.dtype), product)
+        self._kinds.setdefault(
+            (weight.shape[0], weight.shape[1], bias is not None, weight.dtype), product
+        )
         return product
 
     def rehearse(self, most: int) -> None:
@@ -124,7 +131,10 @@ class CpuOps:
             wide, deep = weight.shape
             panels.append(h.packed(weight.T[None], self._dtype))
             biases.append(bias)
-        addresses = [(w.data_ptr(), 0 if b is None else b.data_ptr(), 0, 0) for w, b in zip(panels, biases, strict=True)]
+        addresses = [
+            (w.data_ptr(), 0 if b is None else b.data_ptr(), 0, 0)
+            for w, b in zip(panels, biases, strict=True)
+        ]
         matrices = np.array(addresses, dtype=np.dtype(g.CMatrix))
         depth, odd, kept = -(-deep // unit), -deep % unit, (panels, biases)
 
@@ -173,7 +183,9 @@ class CpuOps:
             return self.linear(weight, None)
         wide, deep = weight.shape
         odd, short = deep % 2, -wide % SCORES
-        runs = (F.pad(weight, (0, odd, 0, short)) if odd or short else weight).view(-1, SCORES, deep + odd)
+        runs = (F.pad(weight, (0, odd, 0, short)) if odd or short else weight).view(
+            -1, SCORES, deep + odd
+        )
         product, count = self.by_head(runs.transpose(1, 2)), len(runs)
 
         def score(x: torch.Tensor) -> torch.Tensor:
@@ -186,10 +198,17 @@ class CpuOps:
 
     @cached_property
     def _heads(self) -> Task[h.ByHeadJob]:
-        return Task(h.by_head, self._dtype, h.ByHeadJob)  # made only for models that have such products
+        # made only for models that have such products
+        return Task(h.by_head, self._dtype, h.ByHeadJob)
 
     def norm(
-        self, x: torch.Tensor, weight: torch.Tensor, eps: float, *, add: torch.Tensor | None, offset: float = 0.0
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        eps: float,
+        *,
+        add: torch.Tensor | None,
+        offset: float = 0.0,
     ) -> torch.Tensor:
         """As in Ops; `x` and `add` must be contiguous."""
         out, job = torch.empty_like(x, dtype=weight.dtype), self._norm.job
@@ -200,12 +219,23 @@ class CpuOps:
         return out
 
     def rotate(
-        self, x: torch.Tensor, positions: torch.Tensor, rope: Rope, *, queries: int, norms: HeadNorms | None, eps: float
+        self,
+        x: torch.Tensor,
+        positions: torch.Tensor,
+        rope: Rope,
+        *,
+        queries: int,
+        norms: HeadNorms | None,
+        eps: float,
     ) -> None:
         job = self._rotate.job
         job.rows, job.x, job.x_row = x.shape[0], x.data_ptr(), x.stride(0)
         job.heads, job.queries, job.dim, job.turned = x.shape[1], queries, x.shape[2], rope.dim
-        job.positions, job.cos, job.sin = positions.data_ptr(), rope.cos.data_ptr(), rope.sin.data_ptr()
+        job.positions, job.cos, job.sin = (
+            positions.data_ptr(),
+            rope.cos.data_ptr(),
+            rope.sin.data_ptr(),
+        )
         job.weight_q = 0 if norms is None else norms.q.data_ptr()
         job.weight_k = 0 if norms is None else norms.k.data_ptr()
         job.eps, job.offset = eps, 0.0 if norms is None else norms.offset
@@ -221,7 +251,8 @@ class CpuOps:
 
     def weigh(self, x: torch.Tensor, weights: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
         if self._dtype is DType.F32:
-            return self._plain.weigh(x, weights, places)  # the plain operation; its sums of many terms differ in their last bits
+            # the plain operation; its sums of many terms differ in their last bits
+            return self._plain.weigh(x, weights, places)
         weights, job = weights.contiguous(), self._weigh.job
         out = x.new_empty((len(weights), x.shape[1]))
         job.rows, job.count = weights.shape
@@ -230,7 +261,9 @@ class CpuOps:
         self._run(self._weigh, len(out))
         return out
 
-    def gated_norm(self, x: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    def gated_norm(
+        self, x: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, eps: float
+    ) -> torch.Tensor:
         """As in Ops; `x` must be contiguous."""
         out, job = z.new_empty(z.shape), self._gated_norm.job
         job.rows, job.heads, job.dim = x.shape

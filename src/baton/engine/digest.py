@@ -50,7 +50,13 @@ def _mix(x: np.uint64) -> np.uint64:
     return x ^ (x >> np.uint64(31))
 
 
-@numba.njit([_signature(types.uint32), _signature(types.uint8)], nogil=True, cache=True, boundscheck=False, error_model="numpy")
+@numba.njit(
+    [_signature(types.uint32), _signature(types.uint8)],
+    nogil=True,
+    cache=True,
+    boundscheck=False,
+    error_model="numpy",
+)
 def _sums(pool, k, starts, firsts, layers, head, past_head, parts, tokens, row, spec_key, out):  # type: ignore[no-untyped-def]
     """Compute the sums of one spec.
 
@@ -75,7 +81,9 @@ def _sums(pool, k, starts, firsts, layers, head, past_head, parts, tokens, row, 
             for layer in layers:
                 total = np.uint64(0)
                 for part in range(parts):
-                    key = _mix(_mix(_mix(spec_key ^ np.uint64(layer)) ^ np.uint64(part)) ^ np.uint64(h))
+                    key = _mix(
+                        _mix(_mix(spec_key ^ np.uint64(layer)) ^ np.uint64(part)) ^ np.uint64(h)
+                    )
                     for cell in range(cells):
                         width = np.uint64(min(k.size, row - cell * k.size))
                         for t in range(tokens):
@@ -117,10 +125,15 @@ def block_sums(
     size = placement.block_bytes(group)
     places = [p for p in placement.places.values() if p.spec.group == group]
     if places and slots.size and (slots.min() < 0 or (slots.max() + 1) * size > pool.size):
-        raise Bug(f"a block in {slots.min()} .. {slots.max()} is outside the pool of {pool.size} bytes")
+        raise Bug(
+            f"a block in {slots.min()} .. {slots.max()} is outside the pool of {pool.size} bytes"
+        )
     tokens = placement.table.block_tokens if placement.table.group(group).unit is Unit.PAGE else 1
     slots, firsts = slots.astype(np.int64), numbers.astype(np.int64) * tokens
-    found = [_spec(pool, place, slots * size + place.offset, firsts, tokens, identity) for place in places]
+    found = [
+        _spec(pool, place, slots * size + place.offset, firsts, tokens, identity)
+        for place in places
+    ]
     return np.concatenate([np.empty((slots.size, 0), dtype=np.uint64), *found], axis=1)
 
 

@@ -30,7 +30,10 @@ from baton.engine.sampler import Undrawn, draw_rows
 from baton.ports.fabric import Pool
 
 log = structlog.get_logger()
-BlockSums = Callable[[NDArray[np.uint8], Placement, GroupName, NDArray[np.int64], NDArray[np.int64], int], NDArray[np.uint64]]
+BlockSums = Callable[
+    [NDArray[np.uint8], Placement, GroupName, NDArray[np.int64], NDArray[np.int64], int],
+    NDArray[np.uint64],
+]
 PATIENCE_S = 10.0  # on close, to wait for a batch under way
 DIGEST_BLOCKS = 64  # hashed at a time, so that a short verification can pass a long one
 
@@ -59,9 +62,15 @@ class TorchEngine:
         self._model, self._placement, self._backends = model, placement, backends
         self._pools = dict(pools)
         self._bytes = {g: pool_bytes(p) for g, p in pools.items()}
-        self._block_sums, self._identity, self._threads, self._wake = block_sums, identity, threads, wake
+        self._block_sums, self._identity, self._threads, self._wake = (
+            block_sums,
+            identity,
+            threads,
+            wake,
+        )
         self._rehearse = rehearse  # called before the first batch, on the compute thread
-        self._row_step = ROW_STEP[placement.table.specs[0].dtype] * threads  # what attention reads is in the served dtype
+        # what attention reads is in the served dtype
+        self._row_step = ROW_STEP[placement.table.specs[0].dtype] * threads
         self._progress = dict.fromkeys(WorkKind, 0)  # each counter is changed by one thread only
         self._done: deque[BatchDone | DigestDone | BaseException] = deque()
         self._batches: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
@@ -81,7 +90,11 @@ class TorchEngine:
 
     @property
     def pool_pages(self) -> Mapping[GroupName, int]:
-        return {g: p.nbytes // size for g, p in self._pools.items() if (size := self._placement.page_bytes(g))}
+        return {
+            g: p.nbytes // size
+            for g, p in self._pools.items()
+            if (size := self._placement.page_bytes(g))
+        }
 
     def submit(self, batch: Batch) -> None:
         self._batches.put(batch)
@@ -114,7 +127,10 @@ class TorchEngine:
         for thread in self._running:
             thread.join(PATIENCE_S)
             if thread.is_alive():
-                raise PeerError(f"{thread.name} waits for another rank still after {PATIENCE_S:.0f} s; its memory stays as it is")
+                raise PeerError(
+                    f"{thread.name} waits for another rank still after "
+                    f"{PATIENCE_S:.0f} s; its memory stays as it is"
+                )
         self._bytes.clear()
 
     # ---- threads --------------------------------------------------------------------------------
@@ -148,10 +164,15 @@ class TorchEngine:
         self._done.append(done)
         self._wake()
 
-    def _sums(self, group: GroupName, slots: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
+    def _sums(
+        self, group: GroupName, slots: NDArray[np.int64], numbers: NDArray[np.int64]
+    ) -> NDArray[np.uint64]:
         if not self._placement.block_bytes(group):
-            return np.zeros((len(slots), 0), dtype=np.uint64)  # no layer of this stage is in the group
-        return self._block_sums(self._bytes[group], self._placement, group, slots, numbers, self._identity)
+            # no layer of this stage is in the group
+            return np.zeros((len(slots), 0), dtype=np.uint64)
+        return self._block_sums(
+            self._bytes[group], self._placement, group, slots, numbers, self._identity
+        )
 
     # ---- compute --------------------------------------------------------------------------------
 
@@ -161,7 +182,13 @@ class TorchEngine:
         computed = time.monotonic_ns()
         rows = tuple(_row_done(r, drawn.get(i), self._seal(r)) for i, r in enumerate(batch.rows))
         ended = time.monotonic_ns()
-        log.debug("step_computed", seq=batch.seq, rows=len(rows), seal_us=(ended - computed) // 1000, t_us=ended // 1000)
+        log.debug(
+            "step_computed",
+            seq=batch.seq,
+            rows=len(rows),
+            seal_us=(ended - computed) // 1000,
+            t_us=ended // 1000,
+        )
         return BatchDone(batch.seq, rows)
 
     def _draw(self, rows: Sequence[Row], hidden: torch.Tensor) -> dict[int, Drawn | Undrawn]:
@@ -170,7 +197,9 @@ class TorchEngine:
         if not wanted:
             return {}
         ends = np.cumsum([len(row.tokens) for row in rows]) - 1
-        logits = self._model.logits(padded(hidden[ends[[i for i, _ in wanted]]], -len(wanted) % self._row_step))
+        logits = self._model.logits(
+            padded(hidden[ends[[i for i, _ in wanted]]], -len(wanted) % self._row_step)
+        )
         if logits is None:
             return {}
         drawn = draw_rows(logits[: len(wanted)], [order for _, order in wanted])
@@ -178,7 +207,9 @@ class TorchEngine:
 
     def _forward(self, rows: Sequence[Row]) -> torch.Tensor | None:
         tokens = np.fromiter((t for row in rows for t in row.tokens), dtype=np.int64)
-        positions = np.concatenate([np.arange(r.start, r.start + len(r.tokens), dtype=np.int64) for r in rows])
+        positions = np.concatenate(
+            [np.arange(r.start, r.start + len(r.tokens), dtype=np.int64) for r in rows]
+        )
         metadata = {group: self._metadata(rows, group) for group in self._backends.groups}
         count = len(tokens)
         short = lacking(count, self._row_step)
@@ -200,7 +231,15 @@ class TorchEngine:
             begin = row.begins.get(group, 0)
             blocks = self._block_slots(row, group, begin, -(-past // b))
             at = np.arange(row.start, past, dtype=np.int64)
-            segments.append(Segment(first=first, count=past - row.start, start=row.start, block_table=blocks, begin=begin))
+            segments.append(
+                Segment(
+                    first=first,
+                    count=past - row.start,
+                    start=row.start,
+                    block_table=blocks,
+                    begin=begin,
+                )
+            )
             slots.append(blocks[at // b - begin].astype(np.int64) * b + at % b)
             first += past - row.start
         return AttentionMetadata(segments, torch.from_numpy(np.concatenate(slots)))
@@ -208,8 +247,14 @@ class TorchEngine:
     def _block_slots(self, row: Row, group: GroupName, first: int, past: int) -> NDArray[np.int32]:
         """Return the places of blocks [first, past) of a
         row's sequence; block j of page p is p * k + j."""
-        k, begin, pages = self._placement.blocks_per_page(group), row.begins.get(group, 0), row.pages[group]
-        slots = (pages[:, None] * np.int32(k) + np.arange(k, dtype=np.int32)).reshape(-1)[first - begin : past - begin]
+        k, begin, pages = (
+            self._placement.blocks_per_page(group),
+            row.begins.get(group, 0),
+            row.pages[group],
+        )
+        slots = (pages[:, None] * np.int32(k) + np.arange(k, dtype=np.int32)).reshape(-1)[
+            first - begin : past - begin
+        ]
         return slots.astype(np.int32, copy=False)
 
     def _seal(self, row: Row) -> dict[GroupName, NDArray[np.uint64]]:
@@ -218,7 +263,8 @@ class TorchEngine:
             slots = self._block_slots(row, group, first, past).astype(np.int64)
             numbers = np.arange(first, past, dtype=np.int64)
             if self._placement.table.group(group).unit is Unit.SLOT:
-                numbers = np.full_like(numbers, row.valid)  # the position of a slot is the number of tokens consumed
+                # the position of a slot is the number of tokens consumed
+                numbers = np.full_like(numbers, row.valid)
             elif row.valid < past * b and self._placement.block_bytes(group):
                 self._zero_tail(group, int(slots[-1]), row.valid - (past - 1) * b)
             found[group] = self._sums(group, slots, numbers)
@@ -236,7 +282,9 @@ class TorchEngine:
                 rows[:, used:] = 0
 
 
-def _row_done(row: Row, drawn: Drawn | Undrawn | None, sums: Mapping[GroupName, NDArray[np.uint64]]) -> RowDone:
+def _row_done(
+    row: Row, drawn: Drawn | Undrawn | None, sums: Mapping[GroupName, NDArray[np.uint64]]
+) -> RowDone:
     if isinstance(drawn, Undrawn):
         log.error("row_failed", room=row.key.room, epoch=row.key.epoch, why=drawn.why)
         return RowDone(row.key, None, sums, drawn.why)

@@ -31,17 +31,24 @@ def block_of(config: Mapping[str, Any]) -> Block | None:
         ConfigError: the config has an invalid block size
     """
     found = config.get("quantization_config")
-    if not isinstance(found, dict) or found.get("quant_method") != "fp8" or found.get("weight_block_size") is None:
+    if (
+        not isinstance(found, dict)
+        or found.get("quant_method") != "fp8"
+        or found.get("weight_block_size") is None
+    ):
         return None
     match found["weight_block_size"]:
         case [int(rows), int(columns)] if rows > 0 and columns > 0:
             return rows, columns
     raise ConfigError(
-        f"config.json: weight_block_size is {found['weight_block_size']!r}; expected are two whole numbers, rows and columns"
+        f"config.json: weight_block_size is {found['weight_block_size']!r}; expected are two "
+        f"whole numbers, rows and columns"
     )
 
 
-def dequantised(weight: "torch.Tensor", scales: "torch.Tensor", block: Block, *, first: tuple[int, int]) -> "torch.Tensor":
+def dequantised(
+    weight: "torch.Tensor", scales: "torch.Tensor", block: Block, *, first: tuple[int, int]
+) -> "torch.Tensor":
     """Dequantise a part of a weight to float32.
 
     Args:
@@ -52,5 +59,8 @@ def dequantised(weight: "torch.Tensor", scales: "torch.Tensor", block: Block, *,
     """
     import torch
 
-    rows, columns = ((torch.arange(size) + start) // step for size, start, step in zip(weight.shape, first, block, strict=True))
+    rows, columns = (
+        (torch.arange(size) + start) // step
+        for size, start, step in zip(weight.shape, first, block, strict=True)
+    )
     return weight.float() * scales.float()[rows][:, columns]

@@ -20,9 +20,16 @@ from baton.core.errors import ConfigError
 
 SUPPORTED = ("llama", "qwen2", "qwen3", "phi3")  # Mistral's files have architecture llama
 # Pre-tokenizers that the conversion supports, by their names in GGUF.
-SPLITS = frozenset({"llama-bpe", "llama3", "llama-v3", "qwen2", "deepseek-r1-qwen", "tekken", "smollm"})
+SPLITS = frozenset(
+    {"llama-bpe", "llama3", "llama-v3", "qwen2", "deepseek-r1-qwen", "tekken", "smollm"}
+)
 STRETCHES = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+)
 PLAIN = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 SAMPLE_BYTES, SAMPLES = 1 << 16, 64
 Progress = Callable[[str], None]
@@ -84,7 +91,14 @@ def convert_file(file: Path, directory: Path, progress: Progress) -> Path:
         progress(f"converting {file.name} to {header.dtype}")
         try:
             convert(file, made, dtype=header.dtype, tokenizer=not own_tokenizer)
-        except (ValueError, KeyError, IndexError, RuntimeError, NotImplementedError, OSError) as error:
+        except (
+            ValueError,
+            KeyError,
+            IndexError,
+            RuntimeError,
+            NotImplementedError,
+            OSError,
+        ) as error:
             raise ConfigError(f"{file} cannot be converted: {error}") from error
         if own_tokenizer:
             for name in TOKENIZER_FILES:
@@ -110,7 +124,8 @@ def scratch_beside(directory: Path) -> "tempfile.TemporaryDirectory[str]":
     except OSError as error:
         raise ConfigError(
             f"the model cannot be put into {directory.parent}: {error.strerror};"
-            " XDG_CACHE_HOME=DIRECTORY in the environment says another place, or give a checkpoint's directory"
+            " XDG_CACHE_HOME=DIRECTORY in the environment says another place, or give a "
+            "checkpoint's directory"
         ) from error
 
 
@@ -120,21 +135,35 @@ def read_header(file: Path) -> GgufHeader:
 
     try:
         reader = GGUFReader(file)
-        fields = {name: field.contents() for name, field in reader.fields.items() if not name.startswith("tokenizer.ggml.to")}
+        fields = {
+            name: field.contents()
+            for name, field in reader.fields.items()
+            if not name.startswith("tokenizer.ggml.to")
+        }
         kinds = {tensor.tensor_type.name for tensor in reader.tensors}
         names = {tensor.name for tensor in reader.tensors}
     except (ValueError, IndexError, KeyError, OSError, struct.error) as error:
-        raise ConfigError(f"{file} is damaged or not a GGUF file: {error}; fetch it again") from error
+        raise ConfigError(
+            f"{file} is damaged or not a GGUF file: {error}; fetch it again"
+        ) from error
     architecture = str(fields.get("general.architecture"))
     window = fields.get(f"{architecture}.attention.sliding_window")
     stretched = [n for n in STRETCHES if n in names]
     scaling = fields.get(f"{architecture}.rope.scaling.type", "none")
-    half = next((dtype for kind, dtype in PLAIN.items() if kind != "F32" and kind in kinds), "float32")
+    half = next(
+        (dtype for kind, dtype in PLAIN.items() if kind != "F32" and kind in kinds), "float32"
+    )
     return GgufHeader(
         architecture=architecture,
         window=int(window) if window else None,
-        stretch=f"rope scaling {scaling!r}" if scaling != "none" else f"tensor {stretched[0]!r}" if stretched else None,
-        split=str(fields.get("tokenizer.ggml.pre", "default")) if fields.get("tokenizer.ggml.model") == "gpt2" else None,
+        stretch=f"rope scaling {scaling!r}"
+        if scaling != "none"
+        else f"tensor {stretched[0]!r}"
+        if stretched
+        else None,
+        split=str(fields.get("tokenizer.ggml.pre", "default"))
+        if fields.get("tokenizer.ggml.model") == "gpt2"
+        else None,
         dtype=half if kinds <= set(PLAIN) else "bfloat16",
     )
 
@@ -144,7 +173,10 @@ def require_faithful(file: Path, header: GgufHeader, *, own_tokenizer: bool) -> 
     or only to a model that computes otherwise."""
     if header.architecture not in SUPPORTED:
         known = ", ".join(SUPPORTED)
-        raise ConfigError(f"{file}: GGUF architecture {header.architecture!r} is not supported; supported are {known}")
+        raise ConfigError(
+            f"{file}: GGUF architecture {header.architecture!r} is not "
+            f"supported; supported are {known}"
+        )
     if header.stretch is not None:
         raise ConfigError(
             f"{file}: its rope is stretched ({header.stretch}), which the conversion loses; "
@@ -152,18 +184,24 @@ def require_faithful(file: Path, header: GgufHeader, *, own_tokenizer: bool) -> 
         )
     if not own_tokenizer and header.split is not None and header.split not in SPLITS:
         raise ConfigError(
-            f"{file}: its tokenizer splits text by {header.split!r}, which the conversion does not know; "
+            f"{file}: its tokenizer splits text by {header.split!r}, which the conversion "
+            f"does not know; "
             "put the original model's tokenizer.json beside the file"
         )
 
 
 def convert(file: Path, made: Path, *, dtype: str = "bfloat16", tokenizer: bool = True) -> None:
-    """Write the model, and the tokenizer in the file, to a new directory. Raises what transformers raises."""
+    """Write the model, and the tokenizer in the file, to a new directory. Raises what transformers
+    raises."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
     where = {"gguf_file": file.name}
-    dtypes: Mapping[str, torch.dtype] = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+    dtypes: Mapping[str, torch.dtype] = {
+        "bfloat16": torch.bfloat16,
+        "float16": torch.float16,
+        "float32": torch.float32,
+    }
     model = AutoModelForCausalLM.from_pretrained(
         file.parent, **where, dtype=dtypes[dtype], quantization_config=GgufConfig(dequantize=True)
     )
@@ -184,7 +222,12 @@ def repair_tokenizer(path: Path) -> None:
         "type": "Sequence",
         "pretokenizers": [
             {"type": "Digits", "individual_digits": True},
-            {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
+            {
+                "type": "ByteLevel",
+                "add_prefix_space": False,
+                "trim_offsets": True,
+                "use_regex": True,
+            },
         ],
     }
     path.write_text(json.dumps(data, ensure_ascii=False), encoding="utf-8")
@@ -197,9 +240,14 @@ def publish(made: Path, directory: Path) -> None:
     except OSError as error:
         # Another process may have been faster; its result is equivalent.
         if not (directory / "config.json").is_file():
-            raise ConfigError(f"cannot put the model at {directory} ({error.strerror}); remove what lies there") from error
+            raise ConfigError(
+                f"cannot put the model at {directory} ({error.strerror}); remove what lies there"
+            ) from error
 
 
 def _add_to_config(made: Path, **values: object) -> None:
     path = made / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | values, indent=2), encoding="utf-8")
+    path.write_text(
+        json.dumps(json.loads(path.read_text(encoding="utf-8")) | values, indent=2),
+        encoding="utf-8",
+    )

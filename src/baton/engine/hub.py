@@ -21,7 +21,11 @@ def cached(model: str) -> Path | None:
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
     try:
-        found = Path(snapshot_download(model, allow_patterns=WANTED, ignore_patterns=UNWANTED, local_files_only=True))
+        found = Path(
+            snapshot_download(
+                model, allow_patterns=WANTED, ignore_patterns=UNWANTED, local_files_only=True
+            )
+        )
     except (LocalEntryNotFoundError, HFValidationError):
         return None
     return found if (found / "config.json").is_file() and any(found.glob("*.safetensors")) else None
@@ -40,18 +44,25 @@ def fetch(model: str) -> Path:
     try:
         found = Path(snapshot_download(model, allow_patterns=WANTED, ignore_patterns=UNWANTED))
     except GatedRepoError as error:
-        raise ConfigError(f"model {model} is gated: accept its terms on huggingface.co, then run: hf auth login") from error
+        raise ConfigError(
+            f"model {model} is gated: accept its terms on huggingface.co, then run: hf auth login"
+        ) from error
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise ConfigError(
-            f"model {model}: there is no such directory, and the Hugging Face Hub has no such model; "
+            f"model {model}: there is no such directory, and the Hugging Face Hub has no such "
+            f"model; "
             "for a private one run: hf auth login"
         ) from error
-    except Exception as error:  # the library passes on errors of its HTTP client, which differ between versions
+    # the library passes on errors of its HTTP client, which differ between versions
+    except Exception as error:
         why = str(error).strip().splitlines() or [type(error).__name__]
         raise ConfigError(
             f"model {model} cannot be fetched from the Hugging Face Hub ({why[0]}); "
             "give the directory of a checkpoint, or retry with a network"
         ) from error
     if not any(found.glob("*.safetensors")):
-        raise ConfigError(f"model {model} has no *.safetensors on the Hugging Face Hub; convert its weights to safetensors first")
+        raise ConfigError(
+            f"model {model} has no *.safetensors on the Hugging Face Hub; "
+            f"convert its weights to safetensors first"
+        )
     return found

@@ -1,4 +1,5 @@
-"""MXFP4: groups of 32 four-bit floats with one power of two each (Open Compute Project, Microscaling Formats 1.0, 2023)."""
+"""MXFP4: groups of 32 four-bit floats with one power of two each (Open Compute Project,
+Microscaling Formats 1.0, 2023)."""
 
 import torch
 

@@ -30,7 +30,9 @@ def has_tiles() -> bool:
     return torch.cpu._is_amx_tile_supported()
 
 
-def linear(weight: torch.Tensor, bias: torch.Tensor | None) -> Callable[[torch.Tensor], torch.Tensor]:
+def linear(
+    weight: torch.Tensor, bias: torch.Tensor | None
+) -> Callable[[torch.Tensor], torch.Tensor]:
     """Return the product x W^T + b, [rows, in] -> [rows, out]; the weight is packed once."""
     packed = torch.ops.mkldnn._reorder_linear_weight(weight, PACK_ROWS)
     multiply = torch.ops.mkldnn._linear_pointwise.default

@@ -18,7 +18,8 @@ from baton.engine.rope import Rope
 Linear = Callable[[torch.Tensor], torch.Tensor]  # [rows, in] -> [rows, out]
 # ([rows, in], sorted by matrix; number of rows of each matrix) -> [rows, out]
 Grouped = Callable[[torch.Tensor, NDArray[np.int64]], torch.Tensor]
-ByHead = Callable[[torch.Tensor, torch.Tensor], None]  # (x [rows, heads, in], out [rows, heads, out]); out is written
+# (x [rows, heads, in], out [rows, heads, out]); out is written
+ByHead = Callable[[torch.Tensor, torch.Tensor], None]
 # The rows of a product's input are padded to a multiple of this, times the threads: with other
 # counts, the bits of float32 products would depend on the number of rows.
 ROW_STEP = {DType.F32: 4, DType.BF16: 1, DType.F16: 1}
@@ -107,7 +108,13 @@ class Ops(Protocol):
         ...
 
     def norm(
-        self, x: torch.Tensor, weight: torch.Tensor, eps: float, *, add: torch.Tensor | None, offset: float = 0.0
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        eps: float,
+        *,
+        add: torch.Tensor | None,
+        offset: float = 0.0,
     ) -> torch.Tensor:
         """Add `add` to x in place, if given; return the RMS norm of x times (offset + weight).
 
@@ -117,7 +124,14 @@ class Ops(Protocol):
         ...
 
     def rotate(
-        self, x: torch.Tensor, positions: torch.Tensor, rope: Rope, *, queries: int, norms: HeadNorms | None, eps: float
+        self,
+        x: torch.Tensor,
+        positions: torch.Tensor,
+        rope: Rope,
+        *,
+        queries: int,
+        norms: HeadNorms | None,
+        eps: float,
     ) -> None:
         """Normalise each head, if `norms` is given, and rotate its first `rope.dim` elements, in
         place.
@@ -143,7 +157,9 @@ class Ops(Protocol):
         """
         ...
 
-    def gated_norm(self, x: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    def gated_norm(
+        self, x: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, eps: float
+    ) -> torch.Tensor:
         """Compute the RMS norm of each head times weight times silu(z), rounded once.
 
         Args:
@@ -187,14 +203,27 @@ class TorchOps:
         return lambda x: F.linear(x.float(), weight.float())
 
     def norm(
-        self, x: torch.Tensor, weight: torch.Tensor, eps: float, *, add: torch.Tensor | None, offset: float = 0.0
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        eps: float,
+        *,
+        add: torch.Tensor | None,
+        offset: float = 0.0,
     ) -> torch.Tensor:
         if add is not None:
             x += add
         return F.rms_norm(x.float(), (x.shape[-1],), weight.float() + offset, eps).to(weight.dtype)
 
     def rotate(
-        self, x: torch.Tensor, positions: torch.Tensor, rope: Rope, *, queries: int, norms: HeadNorms | None, eps: float
+        self,
+        x: torch.Tensor,
+        positions: torch.Tensor,
+        rope: Rope,
+        *,
+        queries: int,
+        norms: HeadNorms | None,
+        eps: float,
     ) -> None:
         if norms is not None:
             x[:, :queries] = self.norm(x[:, :queries], norms.q, eps, add=None, offset=norms.offset)
@@ -211,6 +240,8 @@ class TorchOps:
         found = torch.cat((x, x.new_zeros(1, x.shape[1]))).float()[places]
         return (found * weights[..., None]).sum(1).to(x.dtype)
 
-    def gated_norm(self, x: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    def gated_norm(
+        self, x: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, eps: float
+    ) -> torch.Tensor:
         gated = F.rms_norm(x, weight.shape, weight, eps) * F.silu(z.float().view(x.shape))
         return gated.to(z.dtype).view(z.shape)

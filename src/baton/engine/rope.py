@@ -52,7 +52,9 @@ class RopeConfig(msgspec.Struct, frozen=True):
         value = self.values.get(name)
         value = default if value is None else value
         if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-            raise ConfigError(f"config.json: rope parameter {name} is {value!r}; expected is a positive number")
+            raise ConfigError(
+                f"config.json: rope parameter {name} is {value!r}; expected is a positive number"
+            )
         return float(value)
 
     def original(self) -> float:
@@ -119,8 +121,14 @@ def _longrope(s: RopeConfig) -> Numbers:
     original = s.original()
     name = "long_factor" if s.longest > original else "short_factor"
     factors = s.values.get(name)
-    if not isinstance(factors, list) or len(factors) != s.dim // 2 or not all(isinstance(f, int | float) for f in factors):
-        raise ConfigError(f"config.json: rope parameter {name} must be a list of {s.dim // 2} numbers")
+    if (
+        not isinstance(factors, list)
+        or len(factors) != s.dim // 2
+        or not all(isinstance(f, int | float) for f in factors)
+    ):
+        raise ConfigError(
+            f"config.json: rope parameter {name} must be a list of {s.dim // 2} numbers"
+        )
     factor = s.number("factor", s.limit / original)
     scale = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
     return {"factors": tuple(map(float, factors)), "scale": s.number("attention_factor", scale)}
@@ -130,10 +138,14 @@ def _by_llama3(inverse: torch.Tensor, n: Mapping[str, Any]) -> torch.Tensor:
     """Divide low frequencies by `factor`, keep high
     ones, blend between (Llama 3.1's model card)."""
     wave = 2 * math.pi / inverse
-    smooth = (n["original"] / wave - n["low_freq_factor"]) / (n["high_freq_factor"] - n["low_freq_factor"])
+    smooth = (n["original"] / wave - n["low_freq_factor"]) / (
+        n["high_freq_factor"] - n["low_freq_factor"]
+    )
     blended = (1 - smooth) * inverse / n["factor"] + smooth * inverse
     kept = torch.where(wave > n["original"] / n["low_freq_factor"], inverse / n["factor"], inverse)
-    between = (wave <= n["original"] / n["low_freq_factor"]) & (wave >= n["original"] / n["high_freq_factor"])
+    between = (wave <= n["original"] / n["low_freq_factor"]) & (
+        wave >= n["original"] / n["high_freq_factor"]
+    )
     return torch.where(between, blended, kept)
 
 
@@ -154,7 +166,10 @@ SCALINGS: Mapping[str, tuple[Resolve, Stretch]] = {
     "dynamic": (_dynamic, lambda inverse, _: inverse),
     "llama3": (_llama3, _by_llama3),
     "yarn": (_yarn, _by_yarn),
-    "longrope": (_longrope, lambda inverse, n: inverse / torch.tensor(n["factors"], dtype=torch.float32)),
+    "longrope": (
+        _longrope,
+        lambda inverse, n: inverse / torch.tensor(n["factors"], dtype=torch.float32),
+    ),
 }
 ALIASES = {"su": "longrope"}  # the name in early Phi-3 configs
 
@@ -167,16 +182,22 @@ def rope_source(config: Mapping[str, Any], *, dim: int, longest: int) -> tuple[s
     """
     said = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(said, Mapping):
-        raise ConfigError(f"config.json: rope_parameters (or rope_scaling) is {said!r}; expected is an object")
+        raise ConfigError(
+            f"config.json: rope_parameters (or rope_scaling) is {said!r}; expected is an object"
+        )
     values = dict(said)
     for name in ("original_max_position_embeddings", "partial_rotary_factor"):
         if config.get(name) is not None:  # Phi-3's configs have it beside the other values
             values[name] = config[name]
     kind = str(values.get("rope_type", values.get("type", "default")))
-    kind = "longrope" if "long_factor" in values else ALIASES.get(kind, kind)  # some configs of Phi-3 call it "yarn"
+    # some configs of Phi-3 call it "yarn"
+    kind = "longrope" if "long_factor" in values else ALIASES.get(kind, kind)
     if kind not in SCALINGS:
         raise ConfigError(f"rope type {kind!r} is not supported; supported are {sorted(SCALINGS)}")
-    theta, limit = values.get("rope_theta", config.get("rope_theta", 10_000.0)), int(config["max_position_embeddings"])
+    theta, limit = (
+        values.get("rope_theta", config.get("rope_theta", 10_000.0)),
+        int(config["max_position_embeddings"]),
+    )
     source = RopeConfig(values, dim, theta, limit, longest)
     return kind, msgspec.structs.replace(source, theta=source.number("rope_theta", theta))
 
@@ -206,7 +227,10 @@ def rope_settings(config: Mapping[str, Any], *, dim: int, longest: int) -> RopeS
     part = whole.number("partial_rotary_factor", 1.0)
     turned = int(dim * part)
     if not 0 < turned <= dim or turned % 2:
-        raise ConfigError(f"config.json: partial_rotary_factor {part} of {dim} elements is {turned}, not an even part of them")
+        raise ConfigError(
+            f"config.json: partial_rotary_factor {part} of {dim} elements is "
+            f"{turned}, not an even part of them"
+        )
     source = msgspec.structs.replace(whole, dim=turned)
     resolve, _ = SCALINGS[kind]
     return RopeSettings(kind, source.dim, source.theta, resolve(source))

@@ -19,7 +19,8 @@ from baton.core.mixing import mix64
 from baton.core.past import Past
 from baton.core.work import Draw
 
-ROW_ERRORS = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)  # errors that a row's own values can cause
+# errors that a row's own values can cause
+ROW_ERRORS = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)
 FIRST_LOOK = 1024  # candidates sorted at first for top_p; if they are not enough, all are sorted
 
 
@@ -69,11 +70,15 @@ def _scored(logits: torch.Tensor, token: int, wanted: int | None) -> Drawn:
         return Drawn(TokenId(token), None, ())
     logprobs = torch.log_softmax(logits, dim=-1)
     found, ids = torch.topk(logprobs, wanted) if wanted else (torch.zeros(0), torch.zeros(0))
-    top = tuple((TokenId(int(i)), float(v)) for i, v in zip(ids.tolist(), found.tolist(), strict=True))
+    top = tuple(
+        (TokenId(int(i)), float(v)) for i, v in zip(ids.tolist(), found.tolist(), strict=True)
+    )
     return Drawn(TokenId(token), float(logprobs[token]), top)
 
 
-def shape(values: NDArray[np.float32], shaping: Shaping | None, past: Past | None) -> NDArray[np.float32]:
+def shape(
+    values: NDArray[np.float32], shaping: Shaping | None, past: Past | None
+) -> NDArray[np.float32]:
     """Apply biases and penalties; returns float32 [vocab], the same array if there are none.
 
     The repetition penalty divides positive logits, and multiplies others, of tokens in prompt or
@@ -119,7 +124,9 @@ def _sample(values: NDArray[np.float32], sampling: Sampling, index: int) -> int:
     return found if kept is None else int(kept[found])
 
 
-def _kept(scaled: NDArray[np.float64], weights: NDArray[np.float64], sampling: Sampling) -> NDArray[np.int64] | None:
+def _kept(
+    scaled: NDArray[np.float64], weights: NDArray[np.float64], sampling: Sampling
+) -> NDArray[np.int64] | None:
     """Return the ids that may be sampled, ascending; None = all."""
     if not sampling.min_p and not 0 < sampling.top_k < scaled.size and sampling.top_p == 1.0:
         return None

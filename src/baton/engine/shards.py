@@ -25,7 +25,10 @@ class Shards:
         require_width(c, tp)
         self.kv_heads = shard(c.kv_heads, tp, rank, what="K/V")
         self.heads = Interval(rank * c.heads // tp, (rank + 1) * c.heads // tp)
-        self.queries, self.keys = elements(self.heads, c.head_dim), elements(self.kv_heads, c.head_dim)
+        self.queries, self.keys = (
+            elements(self.heads, c.head_dim),
+            elements(self.kv_heads, c.head_dim),
+        )
         self.inner = Interval(rank * c.inner // tp, (rank + 1) * c.inner // tp)
         self.layers = range(placement.layer_interval.start, placement.layer_interval.end)
 
@@ -48,8 +51,15 @@ def require_width(c: ModelConfig, tp: int) -> None:
     divided = (c.heads, c.inner, experts)
     for what, count, met in needs:
         if not met:
-            fits = [n for n in range(1, c.heads + 1) if not any(d % n for d in divided) and _shared(c.kv_heads, n)]
-            raise ConfigError(f"{count} {what} cannot be divided over tensor parallel width {tp}; widths that fit: {fits}")
+            fits = [
+                n
+                for n in range(1, c.heads + 1)
+                if not any(d % n for d in divided) and _shared(c.kv_heads, n)
+            ]
+            raise ConfigError(
+                f"{count} {what} cannot be divided over tensor parallel width "
+                f"{tp}; widths that fit: {fits}"
+            )
 
 
 def _shared(kv_heads: int, tp: int) -> bool:

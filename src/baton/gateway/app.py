@@ -1,4 +1,5 @@
-"""Puts the HTTP side together: routes, API keys, and OpenAI's error schema for everything that goes wrong."""
+"""Puts the HTTP side together: routes, API keys, and OpenAI's error schema for everything that goes
+wrong."""
 
 import time
 
@@ -37,8 +38,17 @@ def create_app(door: Door, tokenizer: Tokenizer, settings: HttpSettings) -> Fast
     dispatcher = Dispatcher(door, retry_after_s=settings.retry_after_s)
     metrics = Metrics(tally, model=settings.model)
     sleeper = Sleeper(door, dispatcher, retry_after_s=settings.retry_after_s)
-    routes = Routes(door=door, dispatcher=dispatcher, tokenizer=tokenizer, settings=settings, metrics=metrics, sleeper=sleeper)
-    app = FastAPI(title="Baton", version=__version__, openapi_url=None, docs_url=None, redoc_url=None)
+    routes = Routes(
+        door=door,
+        dispatcher=dispatcher,
+        tokenizer=tokenizer,
+        settings=settings,
+        metrics=metrics,
+        sleeper=sleeper,
+    )
+    app = FastAPI(
+        title="Baton", version=__version__, openapi_url=None, docs_url=None, redoc_url=None
+    )
     app.state.dispatcher = dispatcher
     for op in OPERATIONS:
         app.add_api_route(op.path, getattr(routes, op.name), methods=[op.method])
@@ -59,7 +69,13 @@ def create_app(door: Door, tokenizer: Tokenizer, settings: HttpSettings) -> Fast
 
 async def _on_fault(request: Request, fault: Exception) -> Response:
     assert isinstance(fault, HttpFault)
-    log.info("request.refused", path=request.url.path, status=fault.status, code=fault.fault.code, why=fault.fault.message)
+    log.info(
+        "request.refused",
+        path=request.url.path,
+        status=fault.status,
+        code=fault.fault.code,
+        why=fault.fault.message,
+    )
     return fault_response(fault)
 
 
@@ -79,4 +95,6 @@ async def _on_disconnect(request: Request, gone: Exception) -> Response:
 
 async def _on_bug(request: Request, bug: Exception) -> Response:
     """Answer 500 for a bug; the server logs the traceback."""
-    return fault_response(HttpFault(500, Fault("internal error", "server_error", None, "internal_error")))
+    return fault_response(
+        HttpFault(500, Fault("internal error", "server_error", None, "internal_error"))
+    )

@@ -16,10 +16,13 @@ from baton.gateway.prompts import Prompt
 from baton.gateway.schema import CHOICES, ChatBody, CompletionBody, GenerationBody
 from baton.gateway.settings import HttpSettings
 
-GREEDY_BELOW = 1e-5  # a temperature this small draws the most likely token anyway, and dividing by it overflows
+# a temperature this small draws the most likely token anyway, and dividing by it overflows
+GREEDY_BELOW = 1e-5
 T = TypeVar("T")
 
-NO_SHAPING = Shaping(repetition_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0, logit_bias=())
+NO_SHAPING = Shaping(
+    repetition_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0, logit_bias=()
+)
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -46,7 +49,8 @@ class Ask(msgspec.Struct, frozen=True):
     shaping: Shaping | None
     logprobs: int | None
     priority: int
-    cache_salt: str  # requests share cached state only with requests of the same salt; empty = no salt
+    # requests share cached state only with requests of the same salt; empty = no salt
+    cache_salt: str
     stops: tuple[str, ...]
     stop_token_ids: tuple[TokenId, ...]
     stream: bool
@@ -82,7 +86,9 @@ class Terms(msgspec.Struct, frozen=True):
     deadline_ms: int
 
 
-def understand(body: GenerationBody, prompts: Sequence[Prompt], *, logprobs: int | None, terms: Terms) -> Ask:
+def understand(
+    body: GenerationBody, prompts: Sequence[Prompt], *, logprobs: int | None, terms: Terms
+) -> Ask:
     """Validate everything that needs the model or several fields at once.
 
     Raises:
@@ -90,14 +96,19 @@ def understand(body: GenerationBody, prompts: Sequence[Prompt], *, logprobs: int
     """
     n = body.n or 1
     if n * len(prompts) > CHOICES:
-        raise refuse(f"{len(prompts)} prompts with n = {n}; at most {CHOICES} choices are served in one request", param="n")
+        raise refuse(
+            f"{len(prompts)} prompts with n = {n}; at most {CHOICES} choices are "
+            f"served in one request",
+            param="n",
+        )
     if body.stream_options is not None and not body.stream:
         raise refuse("stream_options is only allowed with stream = true", param="stream_options")
     stop_ids = body.stop_token_ids or []
     top = max(stop_ids, default=0)
     if top >= terms.vocab_size:
         raise refuse(
-            f"stop_token_ids holds {top}; this model's vocabulary ends at {terms.vocab_size - 1}", param="stop_token_ids"
+            f"stop_token_ids holds {top}; this model's vocabulary ends at {terms.vocab_size - 1}",
+            param="stop_token_ids",
         )
     defaults = terms.settings.defaults
     temperature = _either(body.temperature, defaults.temperature)
@@ -137,7 +148,9 @@ def chat_logprobs(body: ChatBody, settings: HttpSettings) -> int | None:
         HttpFault: 400, the number is out of range
     """
     if body.top_logprobs and not body.logprobs:
-        raise refuse(f"top_logprobs = {body.top_logprobs} needs logprobs = true", param="top_logprobs")
+        raise refuse(
+            f"top_logprobs = {body.top_logprobs} needs logprobs = true", param="top_logprobs"
+        )
     return _bounded(body.top_logprobs or 0, "top_logprobs", settings) if body.logprobs else None
 
 
@@ -158,16 +171,25 @@ def _shaping(body: GenerationBody, terms: Terms) -> Shaping | None:
         repetition_penalty=_either(body.repetition_penalty, defaults.repetition_penalty),
         presence_penalty=_either(body.presence_penalty, defaults.presence_penalty),
         frequency_penalty=_either(body.frequency_penalty, defaults.frequency_penalty),
-        logit_bias=tuple((_biased(token, terms), bias) for token, bias in (body.logit_bias or {}).items()),
+        logit_bias=tuple(
+            (_biased(token, terms), bias) for token, bias in (body.logit_bias or {}).items()
+        ),
     )
     return None if found == NO_SHAPING else found
 
 
 def _biased(token: str, terms: Terms) -> TokenId:
-    plain = token.isascii() and token.isdigit() and len(token) <= 10 and (token == "0" or token[0] != "0")
+    plain = (
+        token.isascii()
+        and token.isdigit()
+        and len(token) <= 10
+        and (token == "0" or token[0] != "0")
+    )
     if not plain or int(token) >= terms.vocab_size:
         raise refuse(
-            f"logit_bias has the key {brief(token)}; keys are token ids from 0 to {terms.vocab_size - 1}", param="logit_bias"
+            f"logit_bias has the key {brief(token)}; keys are token ids from 0 to "
+            f"{terms.vocab_size - 1}",
+            param="logit_bias",
         )
     return TokenId(int(token))
 
@@ -182,11 +204,14 @@ def _limits(body: GenerationBody, prompt: Prompt, terms: Terms) -> Limits:
     )
     if found.min_tokens > found.max_tokens:
         raise refuse(
-            f"min_tokens = {found.min_tokens} is more than the {found.max_tokens} tokens that may be generated",
+            f"min_tokens = {found.min_tokens} is more than the {found.max_tokens} tokens that "
+            f"may be generated",
             param="min_tokens",
         )
     if found.min_tokens and len({*found.stop_token_ids, *found.eos_token_ids}) >= terms.vocab_size:
-        raise refuse("min_tokens with every token a stop token leaves none to generate", param="min_tokens")
+        raise refuse(
+            "min_tokens with every token a stop token leaves none to generate", param="min_tokens"
+        )
     return found
 
 
@@ -201,17 +226,30 @@ def _wanted_tokens(body: GenerationBody, prompt_tokens: int, terms: Terms) -> in
     named = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     wanted = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     room = min(capacity.max_model_len, capacity.pool_tokens)
-    what = "the model's context" if room == capacity.max_model_len else "the smallest worker's memory"
+    what = (
+        "the model's context" if room == capacity.max_model_len else "the smallest worker's memory"
+    )
     left = room - prompt_tokens
     if left < 1:
-        param, noun = ("messages", "the prompt of these messages") if isinstance(body, ChatBody) else ("prompt", "the prompt")
-        raise _too_long(f"{noun} has {prompt_tokens} tokens; {what} of {room} tokens leaves none to generate", param)
+        param, noun = (
+            ("messages", "the prompt of these messages")
+            if isinstance(body, ChatBody)
+            else ("prompt", "the prompt")
+        )
+        raise _too_long(
+            f"{noun} has {prompt_tokens} tokens; {what} of {room} tokens leaves none to generate",
+            param,
+        )
     if wanted is None:
         return left if default is None else min(default, left)
-    if named not in body.model_fields_set:  # a default: it is reduced to what is left of the context
+    # a default: it is reduced to what is left of the context
+    if named not in body.model_fields_set:
         return min(wanted, left)
     if wanted > left:
-        message = f"the prompt has {prompt_tokens} tokens and {named} = {wanted}, {prompt_tokens + wanted} together"
+        message = (
+            f"the prompt has {prompt_tokens} tokens and {named} = {wanted}, "
+            f"{prompt_tokens + wanted} together"
+        )
         raise _too_long(f"{message}; {what} is {room} tokens", named)
     return wanted
 

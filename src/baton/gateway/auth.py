@@ -30,8 +30,16 @@ class KeyCheck:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass an allowed request on; answer any other with 401."""
-        if scope["type"] == "http" and scope["path"].startswith(GUARDED) and not self._allowed(scope):
-            fault = refuse("a valid API key is needed: Authorization: Bearer KEY", code="invalid_api_key", status=401)
+        if (
+            scope["type"] == "http"
+            and scope["path"].startswith(GUARDED)
+            and not self._allowed(scope)
+        ):
+            fault = refuse(
+                "a valid API key is needed: Authorization: Bearer KEY",
+                code="invalid_api_key",
+                status=401,
+            )
             fault.headers["www-authenticate"] = "Bearer"
             await fault_response(fault)(scope, receive, send)
             return
@@ -41,7 +49,8 @@ class KeyCheck:
         header = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
         scheme, _, key = header.partition(b" ")
         given = sha256(key.strip()).digest()
-        matches = [compare_digest(given, expected) for expected in self._expected]  # no early exit at a match
+        # no early exit at a match
+        matches = [compare_digest(given, expected) for expected in self._expected]
         return scheme.lower() == b"bearer" and any(matches)
 
 
@@ -55,7 +64,9 @@ def require_local(request: Request) -> None:
 def is_local(request: Request) -> bool:
     """Whether the client is on this machine, and not
     a proxy: a proxy makes every client look local."""
-    if request.client is None or any(h in request.headers for h in ("forwarded", "x-forwarded-for", "x-real-ip")):
+    if request.client is None or any(
+        h in request.headers for h in ("forwarded", "x-forwarded-for", "x-real-ip")
+    ):
         return False
     try:
         return ip_address(request.client.host).is_loopback

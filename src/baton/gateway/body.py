@@ -57,8 +57,13 @@ def _unfit(invalid: ValidationError, raw: bytes) -> HttpFault:
     errors = invalid.errors(include_url=False, include_context=False)
     first = errors[0]
     if first["type"] == "json_invalid":
-        if ("surrogate" in first["msg"] or "escape" in first["msg"]) and (field := _with_lone_surrogate(raw)) is not None:
-            return refuse(f"{field} holds a lone surrogate, half of a character; text must be valid Unicode", param=field)
+        if ("surrogate" in first["msg"] or "escape" in first["msg"]) and (
+            field := _with_lone_surrogate(raw)
+        ) is not None:
+            return refuse(
+                f"{field} holds a lone surrogate, half of a character; text must be valid Unicode",
+                param=field,
+            )
         return refuse(f"the body is not JSON: {first['msg']}", code="invalid_json")
     if not first["loc"]:
         return refuse(f"the body is {brief(first['input'])}; it must be a JSON object")
@@ -70,13 +75,20 @@ def _unfit(invalid: ValidationError, raw: bytes) -> HttpFault:
     reasons: dict[str, list[str]] = {}
     for error in telling:
         reasons.setdefault(_named(error), []).append(error["msg"][:1].lower() + error["msg"][1:])
-    said = (name if e == ["field required"] else f"{name}: {' or '.join(dict.fromkeys(e))}" for name, e in reasons.items())
+    said = (
+        name if e == ["field required"] else f"{name}: {' or '.join(dict.fromkeys(e))}"
+        for name, e in reasons.items()
+    )
     return refuse("; or ".join(said)[:500], param=field)
 
 
 def _named(error: ErrorDetails) -> str:
     where = _where(error["loc"])
-    return f"{where} is missing" if error["type"] == "missing" else f"{where} = {brief(error['input'])}"
+    return (
+        f"{where} is missing"
+        if error["type"] == "missing"
+        else f"{where} = {brief(error['input'])}"
+    )
 
 
 def _with_lone_surrogate(raw: bytes) -> str | None:
@@ -111,6 +123,8 @@ def _where(path: tuple[int | str, ...]) -> str:
 
 
 def _too_large(has: str, max_bytes: int) -> HttpFault:
-    fault = refuse(f"the body {has} bytes; at most {max_bytes} are read", code="body_too_large", status=413)
+    fault = refuse(
+        f"the body {has} bytes; at most {max_bytes} are read", code="body_too_large", status=413
+    )
     fault.headers["connection"] = "close"  # the rest of the body is not read
     return fault

@@ -121,7 +121,9 @@ def _worker(view: LedgerView) -> WorkerBooks:
         pages={str(group): states for group, states in view.pages.items()},
         pins=view.pins,
         reads=view.reads,
-        rooms=tuple(RoomBooks(r.room, r.epoch, r.state, r.age_ms, _by_name(r.pages)) for r in view.rooms),
+        rooms=tuple(
+            RoomBooks(r.room, r.epoch, r.state, r.age_ms, _by_name(r.pages)) for r in view.rooms
+        ),
         host=view.host,
         copies=view.copies,
     )

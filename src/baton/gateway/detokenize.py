@@ -23,7 +23,9 @@ class OwnTexts(dict[int, str | None]):
     byte tokens), so all their tokens map to None.
     """
 
-    def __init__(self, vocabulary: Vocabulary, special: frozenset[int], *, byte_level: bool) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, special: frozenset[int], *, byte_level: bool
+    ) -> None:
         self._vocabulary, self._special, self._byte_level = vocabulary, special, byte_level
 
     def __missing__(self, token: int) -> str | None:
@@ -33,7 +35,11 @@ class OwnTexts(dict[int, str | None]):
     def _find(self, token: int) -> str | None:
         if token in self._special:
             return ""
-        text = self._vocabulary.decode([token], skip_special_tokens=False) if self._byte_level else BROKEN
+        text = (
+            self._vocabulary.decode([token], skip_special_tokens=False)
+            if self._byte_level
+            else BROKEN
+        )
         return None if BROKEN in text else text
 
 
@@ -45,7 +51,9 @@ class Detokenizer:
 
     __slots__ = ("_context", "_held", "_own", "_special", "_stream", "_vocabulary")
 
-    def __init__(self, vocabulary: Vocabulary, own: OwnTexts, special: frozenset[int], prompt: Sequence[int]) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, own: OwnTexts, special: frozenset[int], prompt: Sequence[int]
+    ) -> None:
         self._vocabulary = vocabulary
         self._own = own
         self._special = special
@@ -83,7 +91,11 @@ class Detokenizer:
             return ""
         before = self._vocabulary.decode(self._context)
         whole = self._vocabulary.decode(self._context + self._held)
-        text = whole[len(before) :] if whole.startswith(before) else self._vocabulary.decode(self._held)
+        text = (
+            whole[len(before) :]
+            if whole.startswith(before)
+            else self._vocabulary.decode(self._held)
+        )
         held, self._held = self._held, []
         self._restart(held)
         return text

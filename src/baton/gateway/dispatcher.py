@@ -19,8 +19,15 @@ class DispatchedRequest:
 
     __slots__ = ("_dispatcher", "exchange", "request", "stream")
 
-    def __init__(self, dispatcher: "Dispatcher", request: RequestId, exchange: Exchange, stream: TextStream) -> None:
-        self._dispatcher, self.request, self.exchange, self.stream = dispatcher, request, exchange, stream
+    def __init__(
+        self, dispatcher: "Dispatcher", request: RequestId, exchange: Exchange, stream: TextStream
+    ) -> None:
+        self._dispatcher, self.request, self.exchange, self.stream = (
+            dispatcher,
+            request,
+            exchange,
+            stream,
+        )
 
     def hear(self, heard: Heard) -> None:
         """Take an event from the core; none comes after a Cancel (D4)."""
@@ -63,7 +70,14 @@ class Dispatcher:
             entry = self._table[request] = DispatchedRequest(self, request, exchange, stream)
             exchange.requests.add(request)
             try:
-                submit = Submit(request, order.prompt, sampling, order.limits, priority=ask.priority, cache_salt=ask.cache_salt)
+                submit = Submit(
+                    request,
+                    order.prompt,
+                    sampling,
+                    order.limits,
+                    priority=ask.priority,
+                    cache_salt=ask.cache_salt,
+                )
                 self._door.submit(submit, entry.hear)
                 exchange.note(stream, self._door.key_of(request))
             except Overloaded as e:
@@ -111,7 +125,10 @@ class Dispatcher:
 
     def _fail(self, exchange: Exchange, fault: HttpFault) -> None:
         exchange.fail(fault)
-        self.close(exchange, "another choice of the request failed" if len(exchange.streams) > 1 else "failed")
+        self.close(
+            exchange,
+            "another choice of the request failed" if len(exchange.streams) > 1 else "failed",
+        )
 
     def _leave(self, request: RequestId, exchange: Exchange) -> None:
         del self._table[request]

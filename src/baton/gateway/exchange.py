@@ -43,11 +43,23 @@ class Exchange:
     """
 
     __slots__ = (
-        *("_idle", "_max_pending_bytes", "_open", "_outlet", "_pending", "_pending_bytes", "_style", "_waiter", "_written"),
+        *(
+            "_idle",
+            "_max_pending_bytes",
+            "_open",
+            "_outlet",
+            "_pending",
+            "_pending_bytes",
+            "_style",
+            "_waiter",
+            "_written",
+        ),
         *("ended", "fault", "gone", "id", "keys", "outcome", "requests", "streams", "why"),
     )
 
-    def __init__(self, style: "Style", streams: Sequence[TextStream], *, id: str, max_pending_bytes: int) -> None:
+    def __init__(
+        self, style: "Style", streams: Sequence[TextStream], *, id: str, max_pending_bytes: int
+    ) -> None:
         self.streams = tuple(streams)
         self.id = id
         self.keys: dict[int, Key] = {}
@@ -127,7 +139,9 @@ class Exchange:
         self._pending_bytes += len(data)
         if self._pending_bytes > self._max_pending_bytes and not self.ended:
             self._pending.clear()
-            message = f"more than {self._max_pending_bytes} bytes were waiting to be read by this client"
+            message = (
+                f"more than {self._max_pending_bytes} bytes were waiting to be read by this client"
+            )
             self.fail(HttpFault(408, Fault(message, "invalid_request_error", None, "slow_client")))
         self._wake()
 

@@ -39,14 +39,18 @@ class HttpFault(Exception):
         return b"data: " + self.body + b"\n\n"
 
 
-def refuse(message: str, *, param: str | None = None, code: str | None = None, status: int = 400) -> HttpFault:
+def refuse(
+    message: str, *, param: str | None = None, code: str | None = None, status: int = 400
+) -> HttpFault:
     """Make an error for an invalid request; `message` names value, limit and what is supported."""
     return HttpFault(status, Fault(message, "invalid_request_error", param, code))
 
 
 def unavailable(message: str, *, code: str, retry_after_s: int) -> HttpFault:
     """Make a 503 error for a condition that may pass soon."""
-    return HttpFault(503, Fault(message, "server_error", None, code), headers={"retry-after": str(retry_after_s)})
+    return HttpFault(
+        503, Fault(message, "server_error", None, code), headers={"retry-after": str(retry_after_s)}
+    )
 
 
 def overloaded(message: str, *, retry_after_s: int) -> HttpFault:
@@ -62,7 +66,8 @@ STATUS = {
     FailCode.OVERLOADED: 429,
     FailCode.QUEUE_TIMEOUT: 503,
     FailCode.COMPUTE_FAILED: 500,
-    FailCode.POISON: 422,  # not a 5xx: clients retry those by themselves, and each retry could kill two workers
+    # not a 5xx: clients retry those by themselves, and each retry could kill two workers
+    FailCode.POISON: 422,
 }
 
 
@@ -71,4 +76,8 @@ def fault_of(fail: Fail, *, retry_after_s: int) -> HttpFault:
     if fail.code is FailCode.OVERLOADED:
         return overloaded(fail.detail, retry_after_s=retry_after_s)
     headers = {"retry-after": str(retry_after_s)} if STATUS[fail.code] == 503 else {}
-    return HttpFault(STATUS[fail.code], Fault(fail.detail, "server_error", None, fail.code.value), headers=headers)
+    return HttpFault(
+        STATUS[fail.code],
+        Fault(fail.detail, "server_error", None, fail.code.value),
+        headers=headers,
+    )

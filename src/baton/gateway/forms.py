@@ -1,4 +1,5 @@
-"""The bytes of answers: OpenAI's objects, with vLLM's additions (`token_ids`, `prompt_token_ids`, `stop_reason`).
+"""The bytes of answers: OpenAI's objects, with vLLM's additions (`token_ids`, `prompt_token_ids`,
+`stop_reason`).
 
 A form belongs to one HTTP request. Nearly all chunks are plain text; such a chunk is a
 concatenation of a head and a tail, which are encoded once, and the text.
@@ -10,7 +11,12 @@ from typing import Protocol
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from baton.gateway.scores import ChatLogprobs, CompletionLogprobs, chat_logprobs, completion_logprobs
+from baton.gateway.scores import (
+    ChatLogprobs,
+    CompletionLogprobs,
+    chat_logprobs,
+    completion_logprobs,
+)
 from baton.gateway.stream import Ending, TextDelta, TextStream
 from baton.gateway.tokenizer import Tokenizer
 
@@ -87,7 +93,9 @@ def usage_of(streams: Sequence[TextStream]) -> Usage:
     firsts = [i for i, s in enumerate(streams) if s.choice == 0]
     each = [streams[a:z] for a, z in zip(firsts, [*firsts[1:], len(streams)], strict=True)]
     cached = sum(min(s.cached for s in choices) for choices in each)
-    return _usage(sum(len(choices[0].prompt) for choices in each), sum(s.count for s in streams), cached)
+    return _usage(
+        sum(len(choices[0].prompt) for choices in each), sum(s.count for s in streams), cached
+    )
 
 
 def _usage(prompt: int, said: int, cached: int) -> Usage:
@@ -193,7 +201,12 @@ class ChatForm:
         self._h, self._tokenizer = heading, tokenizer
         self._rich = heading.scored or heading.token_ids or heading.running_usage
 
-    def _chunk(self, *choices: ChatChunkChoice, usage: Usage | UnsetType | None = UNSET, prompt: Tokens = UNSET) -> ChatChunk:
+    def _chunk(
+        self,
+        *choices: ChatChunkChoice,
+        usage: Usage | UnsetType | None = UNSET,
+        prompt: Tokens = UNSET,
+    ) -> ChatChunk:
         h = self._h
         return ChatChunk(h.id, "chat.completion.chunk", h.created, h.model, choices, usage, prompt)
 
@@ -208,15 +221,22 @@ class ChatForm:
         role = ChatChunkChoice(stream.index, ChatDelta("assistant", ""))
         usage = _usage_so_far(self._h, stream)
         if not self._rich:
-            stream.wrap = _around(self._chunk(ChatChunkChoice(stream.index, ChatDelta(content=HOLE)), usage=usage))
-        return event(self._chunk(role, usage=usage, prompt=stream.prompt if self._h.token_ids else UNSET))
+            stream.wrap = _around(
+                self._chunk(ChatChunkChoice(stream.index, ChatDelta(content=HOLE)), usage=usage)
+            )
+        return event(
+            self._chunk(role, usage=usage, prompt=stream.prompt if self._h.token_ids else UNSET)
+        )
 
     def delta(self, stream: TextStream, piece: TextDelta) -> bytes:
         """A piece of content."""
         if stream.wrap is not None:
             return stream.wrap(piece.text) if piece.text else b""
         choice = ChatChunkChoice(
-            stream.index, ChatDelta(content=piece.text), self._logprobs(piece), token_ids=self._tokens(piece)
+            stream.index,
+            ChatDelta(content=piece.text),
+            self._logprobs(piece),
+            token_ids=self._tokens(piece),
         )
         return event(self._chunk(choice, usage=_usage_so_far(self._h, stream)))
 
@@ -225,7 +245,9 @@ class ChatForm:
         content = ChatDelta(content=piece.text) if piece.text else ChatDelta()
         scored = self._logprobs(piece) if piece.scored else None
         tokens = self._tokens(piece)
-        choice = ChatChunkChoice(stream.index, content, scored, ending.reason.value, ending.cause, tokens)
+        choice = ChatChunkChoice(
+            stream.index, content, scored, ending.reason.value, ending.cause, tokens
+        )
         return event(self._chunk(choice, usage=_usage_so_far(self._h, stream)))
 
     def closing(self, streams: Sequence[TextStream]) -> bytes:
@@ -239,12 +261,23 @@ class ChatForm:
         h = self._h
         choices = tuple(self._choice(s, _merge(p)) for s, p in zip(streams, pieces, strict=True))
         prompt = streams[0].prompt if h.token_ids else UNSET
-        return msgspec.json.encode(ChatAnswer(h.id, "chat.completion", h.created, h.model, choices, usage_of(streams), prompt))
+        return msgspec.json.encode(
+            ChatAnswer(
+                h.id, "chat.completion", h.created, h.model, choices, usage_of(streams), prompt
+            )
+        )
 
     def _choice(self, stream: TextStream, piece: TextDelta) -> ChatChoice:
         assert stream.ending is not None
         message, end = ChatMessageOut("assistant", piece.text), stream.ending
-        return ChatChoice(stream.index, message, self._logprobs(piece), end.reason.value, end.cause, self._tokens(piece))
+        return ChatChoice(
+            stream.index,
+            message,
+            self._logprobs(piece),
+            end.reason.value,
+            end.cause,
+            self._tokens(piece),
+        )
 
 
 # ---- completions --------------------------------------------------------------------------------
@@ -263,7 +296,8 @@ class CompletionChoice(msgspec.Struct, frozen=True):
 
 
 class CompletionAnswer(msgspec.Struct, frozen=True):
-    """An event of a streamed answer, or an undivided one. `prompt_token_ids` is here too if there is one prompt."""
+    """An event of a streamed answer, or an undivided one. `prompt_token_ids` is here too if there
+    is one prompt."""
 
     id: str
     object: str
@@ -281,16 +315,22 @@ class CompletionForm:
         self._h, self._tokenizer = heading, tokenizer
         self._rich = heading.scored or heading.token_ids or heading.running_usage
 
-    def _answer(self, *choices: CompletionChoice, usage: Usage | UnsetType | None, prompt: Tokens = UNSET) -> CompletionAnswer:
+    def _answer(
+        self, *choices: CompletionChoice, usage: Usage | UnsetType | None, prompt: Tokens = UNSET
+    ) -> CompletionAnswer:
         h = self._h
         return CompletionAnswer(h.id, "text_completion", h.created, h.model, choices, usage, prompt)
 
-    def _choice(self, stream: TextStream, piece: TextDelta, ending: Ending | None, *, prompt: bool = False) -> CompletionChoice:
+    def _choice(
+        self, stream: TextStream, piece: TextDelta, ending: Ending | None, *, prompt: bool = False
+    ) -> CompletionChoice:
         h = self._h
         return CompletionChoice(
             stream.index,
             piece.text,
-            completion_logprobs(piece.scored, self._tokenizer) if h.scored and (piece.scored or ending is None) else None,
+            completion_logprobs(piece.scored, self._tokenizer)
+            if h.scored and (piece.scored or ending is None)
+            else None,
             None if ending is None else ending.reason.value,
             UNSET if ending is None else ending.cause,
             piece.tokens if h.token_ids else UNSET,
@@ -300,21 +340,31 @@ class CompletionForm:
     def opening(self, stream: TextStream) -> bytes:
         """The prompt's ids if wanted."""
         if not self._rich:
-            stream.wrap = _around(self._answer(CompletionChoice(stream.index, HOLE), usage=_usage_so_far(self._h, stream)))
+            stream.wrap = _around(
+                self._answer(
+                    CompletionChoice(stream.index, HOLE), usage=_usage_so_far(self._h, stream)
+                )
+            )
         if not self._h.token_ids:
             return b""
         choice = CompletionChoice(stream.index, "", token_ids=(), prompt_token_ids=stream.prompt)
-        return event(self._answer(choice, usage=_usage_so_far(self._h, stream), prompt=stream.prompt))
+        return event(
+            self._answer(choice, usage=_usage_so_far(self._h, stream), prompt=stream.prompt)
+        )
 
     def delta(self, stream: TextStream, piece: TextDelta) -> bytes:
         """A piece of text."""
         if stream.wrap is not None:
             return stream.wrap(piece.text) if piece.text else b""
-        return event(self._answer(self._choice(stream, piece, None), usage=_usage_so_far(self._h, stream)))
+        return event(
+            self._answer(self._choice(stream, piece, None), usage=_usage_so_far(self._h, stream))
+        )
 
     def ending(self, stream: TextStream, piece: TextDelta, ending: Ending) -> bytes:
         """The rest of the text with the finish reason."""
-        return event(self._answer(self._choice(stream, piece, ending), usage=_usage_so_far(self._h, stream)))
+        return event(
+            self._answer(self._choice(stream, piece, ending), usage=_usage_so_far(self._h, stream))
+        )
 
     def closing(self, streams: Sequence[TextStream]) -> bytes:
         """Usage if wanted, then the end mark."""
@@ -322,6 +372,9 @@ class CompletionForm:
 
     def whole(self, streams: Sequence[TextStream], pieces: Sequence[Sequence[TextDelta]]) -> bytes:
         """The undivided answer."""
-        choices = [self._choice(s, _merge(p), s.ending, prompt=True) for s, p in zip(streams, pieces, strict=True)]
+        choices = [
+            self._choice(s, _merge(p), s.ending, prompt=True)
+            for s, p in zip(streams, pieces, strict=True)
+        ]
         only = streams[0].prompt if self._h.token_ids and len(streams) == 1 else UNSET
         return msgspec.json.encode(self._answer(*choices, usage=usage_of(streams), prompt=only))

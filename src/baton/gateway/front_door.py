@@ -62,8 +62,13 @@ class FrontDoor:
         self._timer_at = 0.0  # kept here, because a handle of uvloop does not always know its time
         self._soon = False  # a turn is due in this pass of the loop
         self._answered = asyncio.Event()
-        self.failed: asyncio.Future[None] = self._loop.create_future()  # gets the exception if the pump fails
-        self._warm_up = WarmUp(submit=self.submit, next_request=self.next_request, later=self._resume) if warms_up else None
+        # gets the exception if the pump fails
+        self.failed: asyncio.Future[None] = self._loop.create_future()
+        self._warm_up = (
+            WarmUp(submit=self.submit, next_request=self.next_request, later=self._resume)
+            if warms_up
+            else None
+        )
         self._loop.add_reader(fileno, self._turn)
         self._turn()
 
@@ -91,10 +96,18 @@ class FrontDoor:
     def ready(self) -> Readiness:
         pairs = self._front.usable_pairs()
         if pairs:
-            return Readiness(True, pair_count(len(pairs))) if self._warm_up is None else self._warm_up.judge(pairs)
+            return (
+                Readiness(True, pair_count(len(pairs)))
+                if self._warm_up is None
+                else self._warm_up.judge(pairs)
+            )
         workers = self._front.workers()
         names = ", ".join(sorted(r.name for r in workers)) or "none"
-        whys = ["no pair of workers that can hand over yet", f"registered: {names}", *self._front.refusals()]
+        whys = [
+            "no pair of workers that can hand over yet",
+            f"registered: {names}",
+            *self._front.refusals(),
+        ]
         return Readiness(False, "; ".join([*whys, *near_only(workers, control=self._control)]))
 
     def capacity(self) -> Capacity | None:
@@ -102,7 +115,9 @@ class FrontDoor:
         manifests = [r.manifest for r in self._front.workers() if r.manifest.boot in usable]
         if not manifests:
             return None
-        return Capacity(min(m.max_model_len for m in manifests), min(_pool_tokens(m) for m in manifests))
+        return Capacity(
+            min(m.max_model_len for m in manifests), min(_pool_tokens(m) for m in manifests)
+        )
 
     async def ledger(self, *, audit: bool = True) -> LedgerReport:
         return await self._answers(AskLedger(next(self._questions), audit))
@@ -113,7 +128,9 @@ class FrontDoor:
     async def reset_cache(self, worker: str | None) -> LedgerReport:
         return await self._answers(ResetCache(next(self._questions)), worker)
 
-    async def _answers(self, message: AskLedger | Clear | ResetCache, worker: str | None = None) -> LedgerReport:
+    async def _answers(
+        self, message: AskLedger | Clear | ResetCache, worker: str | None = None
+    ) -> LedgerReport:
         self._pump.step(AskWorkers(message, worker))
         self._turn_soon()
         question = message.question
@@ -164,7 +181,9 @@ class FrontDoor:
     def _drain(self) -> None:
         sleep = self._pump.turn()
         self._answered.set()
-        if self._warm_up is not None and not self._warm_up.knows_all(pairs := self._front.usable_pairs()):
+        if self._warm_up is not None and not self._warm_up.knows_all(
+            pairs := self._front.usable_pairs()
+        ):
             self._warm_up.look(pairs, self.capacity())
         if sleep is not None:
             self._wake_in(sleep / 1e6)
@@ -189,7 +208,11 @@ class FrontDoor:
         self._loop.call_later(after_s, self._turn)
 
     def _say(self, heard: Heard) -> None:
-        hear = self._hear.get(heard.request) if isinstance(heard, Emit) else self._hear.pop(heard.request, None)
+        hear = (
+            self._hear.get(heard.request)
+            if isinstance(heard, Emit)
+            else self._hear.pop(heard.request, None)
+        )
         if hear is not None:
             hear(heard)
 
@@ -201,9 +224,12 @@ def near_only(workers: Sequence[Register], *, control: str) -> list[str]:
     """
     if _on_loopback(control):
         return []
-    listening = {r.name: r.address for r in workers if r.address is not None and _on_loopback(r.address)}
+    listening = {
+        r.name: r.address for r in workers if r.address is not None and _on_loopback(r.address)
+    }
     return [
-        f"{name} listens on {address}, which is reached from its own machine alone: for others start it with --bind tcp://IP:0"
+        f"{name} listens on {address}, which is reached from its own machine alone: for "
+        f"others start it with --bind tcp://IP:0"
         for name, address in sorted(listening.items())
     ]
 

@@ -105,7 +105,10 @@ def load(model: Path, *, source: str, override: str | None) -> GenerationConfig:
 def require_source(source: str) -> None:
     """Raise ConfigError unless `source` is a known word, or a folder that has the file."""
     if source not in WORDS and not (Path(source) / FILE).is_file():
-        raise ConfigError(f"--generation-config {source}: there is {AUTO}, {NEUTRAL}, or a folder that holds a {FILE}")
+        raise ConfigError(
+            f"--generation-config {source}: there is {AUTO}, {NEUTRAL}, or a "
+            f"folder that holds a {FILE}"
+        )
 
 
 def parse_override(text: str) -> dict[str, Any]:
@@ -132,8 +135,17 @@ def _read(file: Path) -> dict[str, Any]:
     found = read_object(file)
     left_out = sorted(name for name, neutral in UNSERVED.items() if found.get(name) not in neutral)
     if left_out:
-        log.warning("generation_config_left_out", file=str(file), fields=left_out, why="they are not supported here")
-    return _values(json.dumps(found), where=str(file), remedy=f"; mend it, or start with --generation-config {NEUTRAL}")
+        log.warning(
+            "generation_config_left_out",
+            file=str(file),
+            fields=left_out,
+            why="they are not supported here",
+        )
+    return _values(
+        json.dumps(found),
+        where=str(file),
+        remedy=f"; mend it, or start with --generation-config {NEUTRAL}",
+    )
 
 
 def _values(text: str, *, where: str, remedy: str) -> dict[str, Any]:

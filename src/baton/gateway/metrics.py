@@ -8,7 +8,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    ProcessCollector,
+    generate_latest,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
@@ -61,7 +66,9 @@ class Metrics:
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metric families, for the registry."""
-        yield _gauge("baton:build_info", "The version that runs.", ("version",), [((__version__,), 1)])
+        yield _gauge(
+            "baton:build_info", "The version that runs.", ("version",), [((__version__,), 1)]
+        )
         yield from self._requests()
         yield from self._places()
         yield from self._gateway()
@@ -72,16 +79,34 @@ class Metrics:
     def _requests(self) -> Iterator[Metric]:
         tally, model = self._tally, (self._model,)
         named = ("model_name",)
-        yield _counter("vllm:prompt_tokens", "Prompt tokens processed.", named, [(model, tally.prompt_tokens)])
-        yield _counter("vllm:generation_tokens", "Tokens generated.", named, [(model, tally.generated_tokens)])
+        yield _counter(
+            "vllm:prompt_tokens", "Prompt tokens processed.", named, [(model, tally.prompt_tokens)]
+        )
+        yield _counter(
+            "vllm:generation_tokens", "Tokens generated.", named, [(model, tally.generated_tokens)]
+        )
         ended = [((self._model, reason), tally.finished[reason]) for reason in FINISHED]
-        yield _counter("vllm:request_success", "Requests that ended well.", ("model_name", "finished_reason"), ended)
+        yield _counter(
+            "vllm:request_success",
+            "Requests that ended well.",
+            ("model_name", "finished_reason"),
+            ended,
+        )
         failed = [((self._model, code), count) for code, count in sorted(tally.failed.items())]
-        yield _counter("baton:request_failures", "Requests that ended with an error.", ("model_name", "code"), failed)
+        yield _counter(
+            "baton:request_failures",
+            "Requests that ended with an error.",
+            ("model_name", "code"),
+            failed,
+        )
         histograms = (
             ("vllm:time_to_first_token_seconds", "Time to the first token.", tally.first),
             ("vllm:inter_token_latency_seconds", "Time between tokens.", tally.between),
-            ("vllm:request_time_per_output_token_seconds", "A request's mean time between tokens.", tally.per_token),
+            (
+                "vllm:request_time_per_output_token_seconds",
+                "A request's mean time between tokens.",
+                tally.per_token,
+            ),
             ("vllm:e2e_request_latency_seconds", "Time to the last token.", tally.whole),
             ("vllm:request_prompt_tokens", "Prompt tokens of a request.", tally.prompts),
             ("vllm:request_generation_tokens", "Generated tokens of a request.", tally.answers),
@@ -100,7 +125,9 @@ class Metrics:
         running = sum(bool(seen - {QUEUED, ENDING}) for seen in states.values())
         waiting = sum(seen == {QUEUED} for seen in states.values()) + self._report.queue.length
         named, model = ("model_name",), (self._model,)
-        yield _gauge("vllm:num_requests_running", "Requests being computed.", named, [(model, running)])
+        yield _gauge(
+            "vllm:num_requests_running", "Requests being computed.", named, [(model, running)]
+        )
         yield _gauge(
             "vllm:num_requests_waiting",
             "Requests that wait for memory, at the gateway or at a worker.",
@@ -108,74 +135,185 @@ class Metrics:
             [(model, waiting)],
         )
         usage = [((self._model, view.name), _usage(view)) for view in self._report.workers]
-        yield _gauge("vllm:kv_cache_usage_perc", "Pages in use; 1 is all.", ("model_name", "engine"), usage)
-        gave_way = sum(v.counters.events.get(event, 0) for v in self._report.workers for event in GAVE_WAY)
-        yield _counter("vllm:num_preemptions", "Running requests that gave way for want of pages.", named, [(model, gave_way)])
+        yield _gauge(
+            "vllm:kv_cache_usage_perc", "Pages in use; 1 is all.", ("model_name", "engine"), usage
+        )
+        gave_way = sum(
+            v.counters.events.get(event, 0) for v in self._report.workers for event in GAVE_WAY
+        )
+        yield _counter(
+            "vllm:num_preemptions",
+            "Running requests that gave way for want of pages.",
+            named,
+            [(model, gave_way)],
+        )
 
         yield from self._prefix_cache()
 
     def _prefix_cache(self) -> Iterator[Metric]:
         """Count queries and hits of the prefix cache, in tokens as in vLLM."""
         named = ("model_name", "engine")
-        for field, text in (("queries", "Prompt tokens that were looked up."), ("hits", "Prompt tokens that were cached.")):
-            samples = [((self._model, v.name), float(getattr(v.counters.cache, field))) for v in self._report.workers]
+        for field, text in (
+            ("queries", "Prompt tokens that were looked up."),
+            ("hits", "Prompt tokens that were cached."),
+        ):
+            samples = [
+                ((self._model, v.name), float(getattr(v.counters.cache, field)))
+                for v in self._report.workers
+            ]
             yield _counter(f"vllm:prefix_cache_{field}", text, named, samples)
 
     # ---- ours -----------------------------------------------------------------------------------
 
     def _gateway(self) -> Iterator[Metric]:
         report = self._report
-        yield _gauge("baton:open_requests", "Requests not ended, and rooms not closed.", (), [((), report.open_requests)])
-        yield _gauge("baton:pairs", "Pairs of workers that requests can be given to.", (), [((), report.pairs)])
-        up = [((view.name, view.role), 1) for view in report.workers] + [((name, ""), 0) for name in report.missing]
+        yield _gauge(
+            "baton:open_requests",
+            "Requests not ended, and rooms not closed.",
+            (),
+            [((), report.open_requests)],
+        )
+        yield _gauge(
+            "baton:pairs",
+            "Pairs of workers that requests can be given to.",
+            (),
+            [((), report.pairs)],
+        )
+        up = [((view.name, view.role), 1) for view in report.workers] + [
+            ((name, ""), 0) for name in report.missing
+        ]
         yield _gauge("baton:worker_up", "Whether a registered worker answered in time.", WORKER, up)
         events = [((name,), count) for name, count in sorted(report.events.items())]
-        yield _counter("baton:gateway_events", "Rare branches of the gateway's request logic.", ("event",), events)
-        credits = [((worker, g), n) for worker, c in report.credits.items() for g, n in c.free_pages.items()]
-        yield _gauge("baton:credit_free_pages", "Free pages, as a worker last stated unasked.", ("worker", "group"), credits)
+        yield _counter(
+            "baton:gateway_events",
+            "Rare branches of the gateway's request logic.",
+            ("event",),
+            events,
+        )
+        credits = [
+            ((worker, g), n)
+            for worker, c in report.credits.items()
+            for g, n in c.free_pages.items()
+        ]
+        yield _gauge(
+            "baton:credit_free_pages",
+            "Free pages, as a worker last stated unasked.",
+            ("worker", "group"),
+            credits,
+        )
         for name, text in (
             ("waiting", "Rooms that wait"),
             ("running", "Rooms that hold memory"),
             ("free_rooms", "Rooms that may still run at once"),
         ):
             samples = [((w,), int(getattr(c, name))) for w, c in report.credits.items()]
-            yield _gauge(f"baton:credit_{name}", f"{text}, as a worker last stated unasked.", ("worker",), samples)
+            yield _gauge(
+                f"baton:credit_{name}",
+                f"{text}, as a worker last stated unasked.",
+                ("worker",),
+                samples,
+            )
         queue = report.queue
-        yield _gauge("baton:queue_length", "Requests that wait at the gateway.", (), [((), queue.length)])
-        yield _gauge("baton:queue_oldest_seconds", "How long the oldest of them has waited.", (), [((), queue.oldest_ms / 1000)])
-        waited = HistogramMetricFamily("baton:queue_seconds", "How long requests waited at the gateway for their turn.")
+        yield _gauge(
+            "baton:queue_length", "Requests that wait at the gateway.", (), [((), queue.length)]
+        )
+        yield _gauge(
+            "baton:queue_oldest_seconds",
+            "How long the oldest of them has waited.",
+            (),
+            [((), queue.oldest_ms / 1000)],
+        )
+        waited = HistogramMetricFamily(
+            "baton:queue_seconds", "How long requests waited at the gateway for their turn."
+        )
         waited.add_metric((), _spent_classes(queue.waited), queue.waited.total_us / 1e6)
         yield waited
         refused = [((reason,), count) for reason, count in sorted(queue.refused.items())]
-        yield _counter("baton:refusals", "Requests sent away for want of capacity, by reason.", ("reason",), refused)
+        yield _counter(
+            "baton:refusals",
+            "Requests sent away for want of capacity, by reason.",
+            ("reason",),
+            refused,
+        )
 
     def _workers(self) -> Iterator[Metric]:
         views = self._report.workers
         pages = [
-            (_who(v, str(g), s), n) for v in views for g, states in v.pages.items() for s, n in states.items() if s != "total"
+            (_who(v, str(g), s), n)
+            for v in views
+            for g, states in v.pages.items()
+            for s, n in states.items()
+            if s != "total"
         ]
         yield _gauge("baton:pages", "Pages of a pool by state.", (*WORKER, "group", "state"), pages)
         host = [(_who(v, state), n) for v in views for state, n in v.host.items()]
-        yield _gauge("baton:host_memory_bytes", "Host memory for requests that gave way, fullest rank.", (*WORKER, "state"), host)
+        yield _gauge(
+            "baton:host_memory_bytes",
+            "Host memory for requests that gave way, fullest rank.",
+            (*WORKER, "state"),
+            host,
+        )
         copies = [(_who(v), v.copies) for v in views]
-        yield _gauge("baton:host_copies", "States of requests that gave way in host memory, all ranks.", WORKER, copies)
-        rooms = [(_who(v, state), n) for v in views for state, n in Counter(r.state for r in v.rooms).items()]
+        yield _gauge(
+            "baton:host_copies",
+            "States of requests that gave way in host memory, all ranks.",
+            WORKER,
+            copies,
+        )
+        rooms = [
+            (_who(v, state), n)
+            for v in views
+            for state, n in Counter(r.state for r in v.rooms).items()
+        ]
         yield _gauge("baton:rooms", "Rooms by state.", (*WORKER, "state"), rooms)
-        yield _gauge("baton:reads_under_way", "Reads that have not ended.", WORKER, [(_who(v), v.reads) for v in views])
-        yield _counter("baton:epochs", "Tickets taken.", WORKER, [(_who(v), v.counters.epochs) for v in views])
+        yield _gauge(
+            "baton:reads_under_way",
+            "Reads that have not ended.",
+            WORKER,
+            [(_who(v), v.reads) for v in views],
+        )
+        yield _counter(
+            "baton:epochs", "Tickets taken.", WORKER, [(_who(v), v.counters.epochs) for v in views]
+        )
         failures = [(_who(v, code), n) for v in views for code, n in v.counters.failures.items()]
-        yield _counter("baton:epoch_failures", "Epochs that ended badly, by code.", (*WORKER, "code"), failures)
+        yield _counter(
+            "baton:epoch_failures", "Epochs that ended badly, by code.", (*WORKER, "code"), failures
+        )
         events = [(_who(v, event), n) for v in views for event, n in v.counters.events.items()]
-        yield _counter("baton:events", "Rare branches of a worker's request logic.", (*WORKER, "event"), events)
+        yield _counter(
+            "baton:events", "Rare branches of a worker's request logic.", (*WORKER, "event"), events
+        )
         evicted = [(_who(v), v.counters.cache.evicted) for v in views]
-        yield _counter("baton:prefix_cache_evictions", "Cached pages that were given up for others.", WORKER, evicted)
+        yield _counter(
+            "baton:prefix_cache_evictions",
+            "Cached pages that were given up for others.",
+            WORKER,
+            evicted,
+        )
         for field, text in CACHE_COUNTERS.items():
-            yield _counter(f"baton:prefix_cache_{field}", text, WORKER, [(_who(v), _of(v.counters.cache, field)) for v in views])
+            yield _counter(
+                f"baton:prefix_cache_{field}",
+                text,
+                WORKER,
+                [(_who(v), _of(v.counters.cache, field)) for v in views],
+            )
         pins = [(_who(v), v.pins) for v in views]
-        yield _gauge("baton:prefix_cache_pins", "Pins of rooms, and of prefill workers that read, on cached pages.", WORKER, pins)
+        yield _gauge(
+            "baton:prefix_cache_pins",
+            "Pins of rooms, and of prefill workers that read, on cached pages.",
+            WORKER,
+            pins,
+        )
         for field, text in RANK_COUNTERS.items():
-            yield _counter(f"baton:{field}", text, WORKER, [(_who(v), _of(v.counters.ranks, field)) for v in views])
-        phases = HistogramMetricFamily("baton:phase_seconds", "How long rooms were in a state.", labels=(*WORKER, "state"))
+            yield _counter(
+                f"baton:{field}",
+                text,
+                WORKER,
+                [(_who(v), _of(v.counters.ranks, field)) for v in views],
+            )
+        phases = HistogramMetricFamily(
+            "baton:phase_seconds", "How long rooms were in a state.", labels=(*WORKER, "state")
+        )
         for view in views:
             for state, spent in view.counters.spent.items():
                 phases.add_metric(_who(view, state), _spent_classes(spent), spent.total_us / 1e6)
@@ -220,4 +358,7 @@ def _usage(view: LedgerView) -> float:
     """Return the share of pages in use in the fullest
     group; cached pages without a user are not."""
     groups = [states for states in view.pages.values() if states.get("total")]
-    return max((1 - (states["free"] + states.get("cached", 0)) / states["total"] for states in groups), default=0.0)
+    return max(
+        (1 - (states["free"] + states.get("cached", 0)) / states["total"] for states in groups),
+        default=0.0,
+    )

@@ -97,7 +97,16 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
 
 # Fields that do not change the answer.
 SILENT = frozenset(
-    ["user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "parallel_tool_calls", "request_id"]
+    [
+        "user",
+        "metadata",
+        "store",
+        "service_tier",
+        "safety_identifier",
+        "prompt_cache_key",
+        "parallel_tool_calls",
+        "request_id",
+    ]
 )
 
 
@@ -121,9 +130,14 @@ def judge_extra_fields(extra: Mapping[str, object]) -> None:
 
 
 def _require_neutral(field: str, value: object, neutral: Iterable[object]) -> None:
-    if not any(value == other and isinstance(value, bool) == isinstance(other, bool) for other in neutral):
+    if not any(
+        value == other and isinstance(value, bool) == isinstance(other, bool) for other in neutral
+    ):
         allowed = " or ".join(["its absence", *(json.dumps(v) for v in neutral if v is not None)])
-        raise refuse(f"{field[:64]} = {brief(value)} is not supported; supported: {allowed}", param=field[:64])
+        raise refuse(
+            f"{field[:64]} = {brief(value)} is not supported; supported: {allowed}",
+            param=field[:64],
+        )
 
 
 def brief(value: object) -> str:

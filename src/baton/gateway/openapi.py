@@ -65,7 +65,9 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 def document(operations: Sequence[Operation]) -> dict[str, Any]:
     """The whole document."""
     answers = [op.answer for op in operations if op.answer is not None]
-    _, schemas = msgspec.json.schema_components([FaultBody, *answers], ref_template=REFERENCE + "{name}")
+    _, schemas = msgspec.json.schema_components(
+        [FaultBody, *answers], ref_template=REFERENCE + "{name}"
+    )
     bodies = [(op.body, "validation") for op in operations if op.body is not None]
     _, described = models_json_schema(bodies, ref_template=REFERENCE + "{model}")  # type: ignore[arg-type]
     paths: dict[str, dict[str, Any]] = {}
@@ -73,7 +75,11 @@ def document(operations: Sequence[Operation]) -> dict[str, Any]:
         paths.setdefault(op.path, {})[op.method.lower()] = _operation(op)
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Baton", "version": __version__, "summary": "Large language models, prefill and decode apart."},
+        "info": {
+            "title": "Baton",
+            "version": __version__,
+            "summary": "Large language models, prefill and decode apart.",
+        },
         "paths": paths,
         "components": {
             "schemas": dict(schemas) | described.get("$defs", {}),
@@ -84,24 +90,43 @@ def document(operations: Sequence[Operation]) -> dict[str, Any]:
 
 def _operation(op: Operation) -> dict[str, Any]:
     name = op.name
-    content: dict[str, Any] = {TEXT: {"schema": {"type": "string"}}} if op.answer is None else {JSON: _refer(op.answer)}
+    content: dict[str, Any] = (
+        {TEXT: {"schema": {"type": "string"}}} if op.answer is None else {JSON: _refer(op.answer)}
+    )
     if op.streams:
         content[EVENTS] = {}  # OpenAPI 3.1 cannot describe the events of a stream
     responses: dict[str, Any] = {"200": {"description": op.summary, "content": content}}
     for status, text in op.shown.items():
         responses[str(status)] = {"description": text, "content": content}
     for status in op.faults:
-        responses[str(status)] = {"description": FAULTS[status], "content": {JSON: _refer(FaultBody)}}
+        responses[str(status)] = {
+            "description": FAULTS[status],
+            "content": {JSON: _refer(FaultBody)},
+        }
     found: dict[str, Any] = {"operationId": name, "summary": op.summary, "responses": responses}
     if 401 in op.faults:
         found["security"] = [{"key": []}, {}]
     if op.body is not None:
         found["requestBody"] = {"required": True, "content": {JSON: _refer(op.body)}}
     parameters = [
-        {"name": q.name, "in": "query", "required": False, "description": q.about, "schema": dict(q.schema)} for q in op.queries
+        {
+            "name": q.name,
+            "in": "query",
+            "required": False,
+            "description": q.about,
+            "schema": dict(q.schema),
+        }
+        for q in op.queries
     ]
     if "{name}" in op.path:
-        parameters.append({"name": "name", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}})
+        parameters.append(
+            {
+                "name": "name",
+                "in": "path",
+                "required": True,
+                "schema": {"type": "string", "minLength": 1},
+            }
+        )
     if parameters:
         found["parameters"] = parameters
     return found

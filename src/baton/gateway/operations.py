@@ -15,10 +15,19 @@ from baton.gateway.sleep import Sleeping, Slept
 OPERATOR_FAULTS = (401, 403, 500)
 
 
-def _generation(path: str, name: str, summary: str, body: type[GenerationBody], answer: type[msgspec.Struct]) -> Operation:
+def _generation(
+    path: str, name: str, summary: str, body: type[GenerationBody], answer: type[msgspec.Struct]
+) -> Operation:
     """Describe an endpoint that generates tokens."""
     return Operation(
-        path=path, method="POST", name=name, summary=summary, answer=answer, body=body, streams=True, faults=GENERATION_FAULTS
+        path=path,
+        method="POST",
+        name=name,
+        summary=summary,
+        answer=answer,
+        body=body,
+        streams=True,
+        faults=GENERATION_FAULTS,
     )
 
 
@@ -32,38 +41,97 @@ def _read(
     shown: Mapping[int, str] | None = None,
 ) -> Operation:
     """Describe an endpoint that changes nothing."""
-    return Operation(path=path, method="GET", name=name, summary=summary, answer=answer, faults=faults, shown=shown or {})
+    return Operation(
+        path=path,
+        method="GET",
+        name=name,
+        summary=summary,
+        answer=answer,
+        faults=faults,
+        shown=shown or {},
+    )
 
 
 def _order(
-    path: str, summary: str, answer: type[msgspec.Struct], *, queries: tuple[Query, ...] = (), more_faults: tuple[int, ...] = ()
+    path: str,
+    summary: str,
+    answer: type[msgspec.Struct],
+    *,
+    queries: tuple[Query, ...] = (),
+    more_faults: tuple[int, ...] = (),
 ) -> Operation:
     """Describe an order of the operator to the whole service; its handler has the path's name."""
     faults = tuple(sorted((*OPERATOR_FAULTS, *more_faults)))
     return Operation(
-        path=path, method="POST", name=path.removeprefix("/"), summary=summary, answer=answer, queries=queries, faults=faults
+        path=path,
+        method="POST",
+        name=path.removeprefix("/"),
+        summary=summary,
+        answer=answer,
+        queries=queries,
+        faults=faults,
     )
 
 
 SLEEP_QUERIES = (
     Query("mode", {"type": "string", "enum": ["wait", "abort"]}, "what becomes of open requests"),
-    Query("level", {"type": "integer", "enum": [1, 2]}, "as in vLLM; makes no difference: weights stay"),
+    Query(
+        "level",
+        {"type": "integer", "enum": [1, 2]},
+        "as in vLLM; makes no difference: weights stay",
+    ),
 )
 
-RESET_QUERIES = (Query("worker", {"type": "string"}, "the name of the one worker that gives them up; all, if left out"),)
+RESET_QUERIES = (
+    Query(
+        "worker",
+        {"type": "string"},
+        "the name of the one worker that gives them up; all, if left out",
+    ),
+)
 
 OPERATIONS = (
     _generation("/v1/chat/completions", "chat", "Continue a conversation.", ChatBody, ChatAnswer),
-    _generation("/v1/completions", "completion", "Continue a text, or several.", CompletionBody, CompletionAnswer),
+    _generation(
+        "/v1/completions",
+        "completion",
+        "Continue a text, or several.",
+        CompletionBody,
+        CompletionAnswer,
+    ),
     _read("/v1/models", "models", "What is served.", ModelList, faults=(401, 500)),
     _read("/v1/models/{name}", "model", "One served model.", ModelCard, faults=(401, 404, 500)),
     _read("/health", "health", "This process is alive.", Alive),
-    _read("/ready", "ready", "Requests can be served.", Readiness, shown={503: "They cannot; `why` says what is missing."}),
+    _read(
+        "/ready",
+        "ready",
+        "Requests can be served.",
+        Readiness,
+        shown={503: "They cannot; `why` says what is missing."},
+    ),
     _read("/version", "version", "The version that runs.", Version),
-    _order("/sleep", "Take no more requests and clear all pools.", Slept, queries=SLEEP_QUERIES, more_faults=(400, 409, 503)),
+    _order(
+        "/sleep",
+        "Take no more requests and clear all pools.",
+        Slept,
+        queries=SLEEP_QUERIES,
+        more_faults=(400, 409, 503),
+    ),
     _order("/wake_up", "Take requests again.", Sleeping),
     _read("/is_sleeping", "is_sleeping", "Whether the service sleeps.", Sleeping),
-    _order("/reset_prefix_cache", "Give up cached prefixes.", CacheReset, queries=RESET_QUERIES, more_faults=(400, 503)),
+    _order(
+        "/reset_prefix_cache",
+        "Give up cached prefixes.",
+        CacheReset,
+        queries=RESET_QUERIES,
+        more_faults=(400, 503),
+    ),
     _read("/metrics", "metrics", "Counters in Prometheus' format.", None),
-    _read("/debug/ledger", "ledger", "Who holds what, for clients on this machine.", Books, faults=(403, 500)),
+    _read(
+        "/debug/ledger",
+        "ledger",
+        "Who holds what, for clients on this machine.",
+        Books,
+        faults=(403, 500),
+    ),
 )

@@ -23,7 +23,11 @@ class ChunkOutlet:
     def __init__(self, cycle: RequestResponseCycle) -> None:
         # The transport knows whether the client is gone. The cycle may not: if another request is
         # already waiting on the connection, uvicorn tells only that request's cycle.
-        self._flow, self._gone, self._write = cycle.flow, cycle.transport.is_closing, cycle.transport.write
+        self._flow, self._gone, self._write = (
+            cycle.flow,
+            cycle.transport.is_closing,
+            cycle.transport.write,
+        )
 
     def write(self, data: bytes) -> bool:
         """Write one chunk; returns False if the client
@@ -40,4 +44,8 @@ def outlet_of(send: Send) -> ChunkOutlet | None:
     None for servers other than uvicorn, and for a body of stated length.
     """
     cycle = getattr(send, "__self__", None)
-    return ChunkOutlet(cycle) if isinstance(cycle, RequestResponseCycle) and cycle.chunked_encoding else None
+    return (
+        ChunkOutlet(cycle)
+        if isinstance(cycle, RequestResponseCycle) and cycle.chunked_encoding
+        else None
+    )

@@ -86,8 +86,15 @@ class Routes:
         metrics: Metrics,
         sleeper: Sleeper,
     ) -> None:
-        self._door, self._dispatcher, self._tokenizer, self._settings = door, dispatcher, tokenizer, settings
-        self._prompter = Prompter(tokenizer, inline_chars=settings.inline_chars, max_prompts=settings.max_prompts)
+        self._door, self._dispatcher, self._tokenizer, self._settings = (
+            door,
+            dispatcher,
+            tokenizer,
+            settings,
+        )
+        self._prompter = Prompter(
+            tokenizer, inline_chars=settings.inline_chars, max_prompts=settings.max_prompts
+        )
         self._metrics, self._sleeper = metrics, sleeper
         self._started = int(time.time())
 
@@ -139,7 +146,9 @@ class Routes:
         mode = request.query_params.get("mode", "wait")
         if mode not in SLEEP_MODES:
             raise refuse(f"mode is {mode[:40]!r}; there is {', '.join(SLEEP_MODES)}", param="mode")
-        return json_response(await self._sleeper.sleep(abort=mode == "abort", within_s=SLEEP_WITHIN_S))
+        return json_response(
+            await self._sleeper.sleep(abort=mode == "abort", within_s=SLEEP_WITHIN_S)
+        )
 
     async def wake_up(self, request: Request) -> Response:
         """POST /wake_up."""
@@ -159,7 +168,10 @@ class Routes:
         if worker is not None and not (report.workers or report.missing):
             raise refuse(f"no worker is called {worker[:40]!r}", param="worker")
         if report.missing:
-            why = f"these workers did not answer, and may have emptied their caches or not: {', '.join(report.missing)}"
+            why = (
+                f"these workers did not answer, and may have emptied their caches or not: "
+                f"{', '.join(report.missing)}"
+            )
             raise unavailable(why, code="not_reset", retry_after_s=self._settings.retry_after_s)
         return json_response(CacheReset(tuple(view.name for view in report.workers)))
 
@@ -173,7 +185,9 @@ class Routes:
 
     async def metrics(self) -> Response:
         """GET /metrics: for Prometheus."""
-        return Response(self._metrics.scrape(await self._door.ledger(audit=False)), media_type=CONTENT_TYPE)
+        return Response(
+            self._metrics.scrape(await self._door.ledger(audit=False)), media_type=CONTENT_TYPE
+        )
 
     async def ledger(self, request: Request) -> Response:
         """GET /debug/ledger: the ledgers of all workers, for clients on this machine."""
@@ -188,7 +202,10 @@ class Routes:
 
     def _require_model(self, name: str) -> None:
         if name != self._settings.model:
-            message = f"the model {name[:200]!r} is not served here; this gateway serves {self._settings.model!r}"
+            message = (
+                f"the model {name[:200]!r} is not served here; this gateway serves "
+                f"{self._settings.model!r}"
+            )
             raise refuse(message, param="model", code="model_not_found", status=404)
 
     def _terms(self, request: Request) -> Terms:
@@ -197,11 +214,21 @@ class Routes:
         if capacity is None:
             why = f"not ready: {self._door.ready().why}"
             raise unavailable(why, code="not_ready", retry_after_s=self._settings.retry_after_s)
-        return Terms(self._settings, capacity, self._tokenizer.eos_ids, self._tokenizer.vocab_size, deadline_ms)
+        return Terms(
+            self._settings,
+            capacity,
+            self._tokenizer.eos_ids,
+            self._tokenizer.vocab_size,
+            deadline_ms,
+        )
 
     def _card(self) -> ModelCard:
         capacity = self._door.capacity()
-        return ModelCard(self._settings.model, self._started, None if capacity is None else capacity.max_model_len)
+        return ModelCard(
+            self._settings.model,
+            self._started,
+            None if capacity is None else capacity.max_model_len,
+        )
 
     def _answer(self, ask: Ask, *, prefix: str, make_form: MakeForm) -> Response:
         heading = Heading(
@@ -216,7 +243,9 @@ class Routes:
         form = make_form(heading, self._tokenizer)
         streams = [self._stream(i, order, ask) for i, order in enumerate(ask.orders)]
         style = Streamed(form) if ask.stream else Undivided(form)
-        exchange = Exchange(style, streams, id=heading.id, max_pending_bytes=self._settings.max_pending_bytes)
+        exchange = Exchange(
+            style, streams, id=heading.id, max_pending_bytes=self._settings.max_pending_bytes
+        )
         return Answer(self._dispatcher, exchange, ask)
 
     def _stream(self, index: int, order: Order, ask: Ask) -> TextStream:

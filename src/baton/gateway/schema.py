@@ -63,11 +63,18 @@ class GenerationBody(SamplingBody):
     max_tokens: Count | None = None
     max_completion_tokens: Count | None = None
     seed: Whole64 | None = None
-    stop: StopString | Annotated[list[StopString], Field(max_length=STOP_STRINGS, fail_fast=True)] | None = None
+    stop: (
+        StopString
+        | Annotated[list[StopString], Field(max_length=STOP_STRINGS, fail_fast=True)]
+        | None
+    ) = None
     stop_token_ids: Annotated[list[Token], Field(max_length=1024, fail_fast=True)] | None = None
     ignore_eos: bool | None = None
     n: Annotated[int, Field(ge=1, le=CHOICES)] | None = None
-    logit_bias: Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=BIASES)] | None = None
+    logit_bias: (
+        Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=BIASES)]
+        | None
+    ) = None
     min_tokens: Annotated[int, Field(ge=0, le=1 << 31)] | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=SALT_CHARS)] | None = None
     priority: Annotated[int, Field(ge=-(1 << 31), le=(1 << 31) - 1)] | None = None

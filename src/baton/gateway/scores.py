@@ -35,7 +35,8 @@ class ChatLogprobs(msgspec.Struct, frozen=True):
 
 
 class CompletionLogprobs(msgspec.Struct, frozen=True):
-    """Completions style: parallel lists. `text_offset` counts characters from the start of the choice's text."""
+    """Completions style: parallel lists. `text_offset` counts characters from the start of the
+    choice's text."""
 
     tokens: tuple[str, ...]
     token_logprobs: tuple[float, ...]
@@ -68,6 +69,9 @@ def completion_logprobs(scored: Sequence[Scored], tokenizer: Tokenizer) -> Compl
     return CompletionLogprobs(
         tokens=tuple(tokenizer.spell(d.token).text for d in drawn),
         token_logprobs=tuple(_finite(d.logprob) for d in drawn),
-        top_logprobs=tuple({tokenizer.spell(t).text: _finite(p) for t, p in ((d.token, d.logprob), *d.top)} for d in drawn),
+        top_logprobs=tuple(
+            {tokenizer.spell(t).text: _finite(p) for t, p in ((d.token, d.logprob), *d.top)}
+            for d in drawn
+        ),
         text_offset=tuple(s.offset for s in scored),
     )

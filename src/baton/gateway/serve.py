@@ -24,7 +24,8 @@ BACKLOG = 2048
 UNREAD_MS = 60_000  # the kernel closes a connection whose client reads nothing for this long
 WRITE_OUT_S = 1
 REMEDY = "a second SIGTERM or Ctrl-C ends them at once"
-IDLE_S = 75  # longer than clients keep idle connections: closing one that a client reuses loses a request
+# longer than clients keep idle connections: closing one that a client reuses loses a request
+IDLE_S = 75
 
 
 class _Server(uvicorn.Server):
@@ -52,13 +53,23 @@ def listen(host: str, port: int) -> sockets.socket:
         sock.bind((host, port))
     except OSError as e:
         sock.close()
-        raise ConfigError(f"cannot listen on {host}:{port}: {e.strerror}; choose another --host or --port") from e
+        raise ConfigError(
+            f"cannot listen on {host}:{port}: {e.strerror}; choose another --host or --port"
+        ) from e
     sock.setblocking(False)
     return sock
 
 
-async def serve_http(app: FastAPI, *, socket: sockets.socket, stop: asyncio.Event, hurry: asyncio.Event, grace_s: float) -> None:
-    """Serve until `stop` is set and everything open has ended, at most about `grace_s` + 2 seconds later.
+async def serve_http(
+    app: FastAPI,
+    *,
+    socket: sockets.socket,
+    stop: asyncio.Event,
+    hurry: asyncio.Event,
+    grace_s: float,
+) -> None:
+    """Serve until `stop` is set and everything open has ended, at most about `grace_s` + 2 seconds
+    later.
 
     Args:
         app: from create_app
@@ -88,10 +99,18 @@ async def serve_http(app: FastAPI, *, socket: sockets.socket, stop: asyncio.Even
     try:
         await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
         dispatcher.shut()
-        server.should_exit = True  # closes the listener and idle connections, and waits for the others
+        # closes the listener and idle connections, and waits for the others
+        server.should_exit = True
         if dispatcher.open_requests:
-            log.info("shutting_down", open_requests=dispatcher.open_requests, shutdown_timeout_s=grace_s, remedy=REMEDY)
-        ended, _ = await asyncio.wait([serving, hurrying], timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
+            log.info(
+                "shutting_down",
+                open_requests=dispatcher.open_requests,
+                shutdown_timeout_s=grace_s,
+                remedy=REMEDY,
+            )
+        ended, _ = await asyncio.wait(
+            [serving, hurrying], timeout=grace_s, return_when=asyncio.FIRST_COMPLETED
+        )
         dispatcher.fail_all()
         if hurrying in ended:
             await asyncio.wait([serving], timeout=WRITE_OUT_S)

@@ -35,6 +35,10 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not self.model:
-            raise ConfigError("the served model's name is empty; give a name of at least one character")
+            raise ConfigError(
+                "the served model's name is empty; give a name of at least one character"
+            )
         if "" in self.api_keys:
-            raise ConfigError("an API key is empty; give keys of at least one character or none at all")
+            raise ConfigError(
+                "an API key is empty; give keys of at least one character or none at all"
+            )

@@ -65,7 +65,10 @@ class Sleeper:
                 break
             await asyncio.sleep(PAUSE_S)
         if self._dispatcher.open_requests:
-            raise self._late(f"{self._dispatcher.open_requests} requests are still open after {within_s:g} s; use mode=abort")
+            raise self._late(
+                f"{self._dispatcher.open_requests} requests are still open after "
+                f"{within_s:g} s; use mode=abort"
+            )
         why = "no worker is registered"
         for _ in range(int(CLEAR_S / PAUSE_S)):
             report = await self._door.clear()
@@ -77,7 +80,9 @@ class Sleeper:
         raise self._late(why)
 
     def _late(self, why: str) -> Exception:
-        return unavailable(f"the service stays awake: {why}", code="not_asleep", retry_after_s=self._retry_after_s)
+        return unavailable(
+            f"the service stays awake: {why}", code="not_asleep", retry_after_s=self._retry_after_s
+        )
 
     def wake_up(self) -> None:
         """Accept requests again; has no effect if awake."""

@@ -61,7 +61,9 @@ class StopFinder:
         first = len(text)
         for stop in self._stops:
             end = stop.scan(text, first)
-            if end is not None and (end < first or self.found is None or len(stop.word) > len(self.found)):
+            if end is not None and (
+                end < first or self.found is None or len(stop.word) > len(self.found)
+            ):
                 first, self.found = end, stop.word
         whole = self._held + text
         if self.found is not None:

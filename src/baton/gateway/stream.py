@@ -54,7 +54,17 @@ class TextStream:
     """
 
     __slots__ = (
-        *("_bare", "_detokenizer", "_last", "_min_tokens", "_offset", "_quiet", "_stop_token_ids", "_stops", "_wants_scores"),
+        *(
+            "_bare",
+            "_detokenizer",
+            "_last",
+            "_min_tokens",
+            "_offset",
+            "_quiet",
+            "_stop_token_ids",
+            "_stops",
+            "_wants_scores",
+        ),
         *("cached", "choice", "count", "ending", "index", "prompt", "wrap"),
     )
 
@@ -91,7 +101,10 @@ class TextStream:
     def feed(self, emit: Emit) -> TextDelta:
         """Take the next tokens; a stop string sets `ending`, and tokens after it are dropped."""
         if emit.start != self.count:
-            raise Bug(f"request {emit.request}: tokens from index {emit.start} were heard where {self.count} was due")
+            raise Bug(
+                f"request {emit.request}: tokens from index {emit.start} were heard "
+                f"where {self.count} was due"
+            )
         if not self.count:
             self.cached = emit.cached
         shown: list[str] = []
@@ -138,6 +151,10 @@ class TextStream:
             self.ending = Ending(FinishReason.STOP, self._stops.found)
         else:
             tail += self._stops.flush()
-            cause = self._last if reason is FinishReason.STOP and self._last in self._stop_token_ids else None
+            cause = (
+                self._last
+                if reason is FinishReason.STOP and self._last in self._stop_token_ids
+                else None
+            )
             self.ending = Ending(reason, cause)
         return TextDelta(tail, (), ())

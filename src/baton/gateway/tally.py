@@ -18,7 +18,27 @@ FIRST_S = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0),
     *(2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
 )
-BETWEEN_S = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
+BETWEEN_S = (
+    0.01,
+    0.025,
+    0.05,
+    0.075,
+    0.1,
+    0.15,
+    0.2,
+    0.3,
+    0.4,
+    0.5,
+    0.75,
+    1.0,
+    2.5,
+    5.0,
+    7.5,
+    10.0,
+    20.0,
+    40.0,
+    80.0,
+)
 WHOLE_S = (
     *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0),
     *(40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
@@ -59,10 +79,26 @@ class RequestTally:
 class _Timed:
     """One request under way; it passes the core's events on and counts them."""
 
-    __slots__ = ("_began", "_count", "_first", "_hear", "_last", "_now", "_over", "_prompt", "_tally")
+    __slots__ = (
+        "_began",
+        "_count",
+        "_first",
+        "_hear",
+        "_last",
+        "_now",
+        "_over",
+        "_prompt",
+        "_tally",
+    )
 
     def __init__(
-        self, hear: Hear, tally: RequestTally, now: Callable[[], float], over: Callable[[RequestId], object], *, prompt: int
+        self,
+        hear: Hear,
+        tally: RequestTally,
+        now: Callable[[], float],
+        over: Callable[[RequestId], object],
+        *,
+        prompt: int,
     ) -> None:
         self._hear, self._tally, self._now, self._over = hear, tally, now, over
         self._began, self._prompt = now(), prompt

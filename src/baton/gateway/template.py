@@ -34,15 +34,25 @@ def _raise_exception(message: str) -> NoReturn:
     raise TemplateError(message)
 
 
-def _tojson(value: object, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
+def _tojson(
+    value: object, ensure_ascii: bool = False, indent: int | None = None, **options: Any
+) -> str:
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
 
 
 class ChatTemplate:
     """A compiled template with the special tokens it may name (`bos_token`, ...)."""
 
-    def __init__(self, source: str, tokens: Mapping[str, str], *, today: Callable[[], datetime] = datetime.now) -> None:
-        env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, LoopControls])
+    def __init__(
+        self,
+        source: str,
+        tokens: Mapping[str, str],
+        *,
+        today: Callable[[], datetime] = datetime.now,
+    ) -> None:
+        env = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, LoopControls]
+        )
         env.filters["tojson"] = _tojson
         env.globals["raise_exception"] = _raise_exception
         env.globals["strftime_now"] = lambda form: today().strftime(form)
@@ -60,6 +70,12 @@ class ChatTemplate:
         """
         plain = [dict(m) for m in messages]
         try:
-            return self._template.render(messages=plain, add_generation_prompt=True, tools=None, documents=None, **self._tokens)
+            return self._template.render(
+                messages=plain,
+                add_generation_prompt=True,
+                tools=None,
+                documents=None,
+                **self._tokens,
+            )
         except (TemplateError, TypeError, ValueError, LookupError, ArithmeticError) as e:
             raise TemplateRefused(str(e)) from e

@@ -19,6 +19,9 @@ def timeout_ms(headers: Mapping[str, str], *, most_ms: int) -> int:
     if text is None:
         return most_ms
     if not (text.isascii() and text.isdigit() and len(text) <= DIGITS and int(text) >= 1):
-        limit = f"it takes a whole number of milliseconds from 1 on, of which {most_ms} count at most (--request-timeout)"
+        limit = (
+            f"it takes a whole number of milliseconds from 1 on, of which {most_ms} count "
+            f"at most (--request-timeout)"
+        )
         raise refuse(f"the header {HEADER} is {brief(text)}; {limit}", param=HEADER)
     return min(int(text), most_ms)

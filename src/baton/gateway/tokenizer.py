@@ -18,7 +18,15 @@ from baton.gateway.detokenize import Detokenizer, OwnTexts
 from baton.gateway.json_file import read_object
 from baton.gateway.template import ChatTemplate, TemplateRefused
 
-NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+NAMED_TOKENS = (
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+)
 BYTE_PIECE = {f"<0x{i:02X}>": bytes([i]) for i in range(256)}
 
 
@@ -50,7 +58,14 @@ class Tokenizer:
         vocab_size: all ids are less than this
     """
 
-    def __init__(self, vocabulary: Vocabulary, *, eos_ids: Sequence[int], vocab_size: int, template: ChatTemplate | None) -> None:
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        *,
+        eos_ids: Sequence[int],
+        vocab_size: int,
+        template: ChatTemplate | None,
+    ) -> None:
         vocabulary.no_truncation()
         vocabulary.no_padding()
         self._vocabulary = vocabulary
@@ -58,7 +73,9 @@ class Tokenizer:
         kinds = _decoder_kinds(json.loads(vocabulary.to_str()).get("decoder"))
         self._byte_level = "ByteLevel" in kinds
         self._added = {i: t.content for i, t in vocabulary.get_added_tokens_decoder().items()}
-        self._special = frozenset(i for i, t in vocabulary.get_added_tokens_decoder().items() if t.special)
+        self._special = frozenset(
+            i for i, t in vocabulary.get_added_tokens_decoder().items() if t.special
+        )
         self._own = OwnTexts(vocabulary, self._special, byte_level=kinds == {"ByteLevel"})
         self._spellings: dict[int, Spelling] = {}
         # End tokens outside the vocabulary are dropped: the model cannot sample them, and
@@ -79,13 +96,19 @@ class Tokenizer:
         """
         path = directory / "tokenizer.json"
         if not path.is_file():
-            raise ConfigError(f"{path} does not exist; a checkpoint needs a tokenizer.json (convert a slow tokenizer first)")
+            raise ConfigError(
+                f"{path} does not exist; a checkpoint needs a tokenizer.json "
+                f"(convert a slow tokenizer first)"
+            )
         try:
             vocabulary = Vocabulary.from_file(str(path))
         except Exception as e:  # the library raises no narrower class
             raise ConfigError(f"{path} is damaged or not a tokenizer: {e}; fetch it again") from e
         settings = read_object(directory / "tokenizer_config.json")
-        model, generation = read_object(directory / "config.json"), read_object(directory / "generation_config.json")
+        model, generation = (
+            read_object(directory / "config.json"),
+            read_object(directory / "generation_config.json"),
+        )
         named = _named_tokens(read_object(directory / "special_tokens_map.json") | settings)
         source = _template_source(directory, settings)
         vocab_size = int(model.get("vocab_size", vocabulary.get_vocab_size(with_added_tokens=True)))
@@ -141,7 +164,8 @@ class Tokenizer:
     def _raw(self, token: int) -> bytes:
         if token in self._added:
             return self._added[token].encode()
-        piece = self._vocabulary.id_to_token(token) or ""  # the model's vocabulary may be padded beyond the tokenizer's
+        # the model's vocabulary may be padded beyond the tokenizer's
+        piece = self._vocabulary.id_to_token(token) or ""
         if self._byte_level and all(c in BYTE_ALPHABET for c in piece):
             return bytes(BYTE_ALPHABET[c] for c in piece)
         return BYTE_PIECE.get(piece) or piece.replace("\u2581", " ").encode()
@@ -172,7 +196,9 @@ def _template_source(directory: Path, settings: Mapping[str, Any]) -> str | None
     file = directory / "chat_template.jinja"
     if file.is_file():
         return file.read_text(encoding="utf-8")
-    found = read_object(directory / "chat_template.json").get("chat_template", settings.get("chat_template"))
+    found = read_object(directory / "chat_template.json").get(
+        "chat_template", settings.get("chat_template")
+    )
     if isinstance(found, list):
         found = {t["name"]: t["template"] for t in found}.get("default")
     return found if isinstance(found, str) else None
@@ -180,11 +206,17 @@ def _template_source(directory: Path, settings: Mapping[str, Any]) -> str | None
 
 def _require_known(eos_ids: Sequence[int], vocab_size: int) -> None:
     if (top := max(eos_ids, default=0)) >= vocab_size:
-        raise ConfigError(f"eos_token_id {top} of the generation config: this model's vocabulary ends at {vocab_size - 1}")
+        raise ConfigError(
+            f"eos_token_id {top} of the generation config: this model's "
+            f"vocabulary ends at {vocab_size - 1}"
+        )
 
 
 def _eos_ids(
-    vocabulary: Vocabulary, named: Mapping[str, str], generation: Mapping[str, Any], model: Mapping[str, Any]
+    vocabulary: Vocabulary,
+    named: Mapping[str, str],
+    generation: Mapping[str, Any],
+    model: Mapping[str, Any],
 ) -> tuple[int, ...]:
     """Return the end tokens of generation_config.json,
     or else of config.json, and the tokenizer's own."""

@@ -17,11 +17,13 @@ from baton.core.messages import Limits, Sampling
 from baton.gateway.door import Capacity, Hear, Readiness, pair_count
 
 log = structlog.get_logger()
-PROMPT_TOKENS = (300, 24)  # one prompt that fills a chunk and a short one, because kernels are chosen by shape
+# one prompt that fills a chunk and a short one, because kernels are chosen by shape
+PROMPT_TOKENS = (300, 24)
 GENERATED = 4
 DEADLINE_MS = 30_000
 AGAIN_S = 1.0
-SAMPLING = Sampling(temperature=1.0, top_p=1.0, top_k=0, seed=0, logprobs=None)  # the sampling of requests without parameters
+# the sampling of requests without parameters
+SAMPLING = Sampling(temperature=1.0, top_p=1.0, top_k=0, seed=0, logprobs=None)
 LIMITS = Limits(max_tokens=GENERATED, stop_token_ids=(), eos_token_ids=(), deadline_ms=DEADLINE_MS)
 Pair = tuple[Boot, Boot]
 
@@ -30,11 +32,16 @@ class WarmUp:
     """Sends the requests and keeps their results; the owner calls `look` after every turn."""
 
     def __init__(
-        self, *, submit: Callable[[Submit, Hear], None], next_request: Callable[[], RequestId], later: Callable[[float], None]
+        self,
+        *,
+        submit: Callable[[Submit, Hear], None],
+        next_request: Callable[[], RequestId],
+        later: Callable[[float], None],
     ) -> None:
         self._submit, self._next_request, self._later = submit, next_request, later
         self._warm: set[Pair] = set()
-        self._failures: Counter[Pair] = Counter()  # a pair that fails must not keep others from being tried
+        # a pair that fails must not keep others from being tried
+        self._failures: Counter[Pair] = Counter()
         self._trying: Pair | None = None
         self._lengths: list[int] = []  # lengths of the prompts that the pair has still to compute
         self._open: RequestId | None = None
@@ -60,7 +67,9 @@ class WarmUp:
 
     def _begin(self, pair: Pair, length: int) -> None:
         request = self._open = self._next_request()
-        self._submit(Submit(request, (TokenId(0),) * length, SAMPLING, LIMITS, pair=pair), self._hear)
+        self._submit(
+            Submit(request, (TokenId(0),) * length, SAMPLING, LIMITS, pair=pair), self._hear
+        )
 
     def _hear(self, heard: Heard) -> None:
         pair = self._trying

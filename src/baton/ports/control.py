@@ -1,13 +1,13 @@
-"""Port: the control plane's datagrams. A session (core/session/session.py) on top makes them reliable.
+"""Port: the control plane's datagrams. A session (core/session/session.py) on top makes them
+reliable.
 
-C1 `send` never blocks; False means the frame was not taken (full, or the link is gone).
-C2 Frames of one link arrive whole or not at all; they may be lost, repeated or reordered.
-C3 A link is named by this port alone; a name is never used again within one port's life.
-C4 Frames over `max_frame_bytes` are refused on both ends.
-C5 `close` frees every descriptor and ends every thread; it may be called twice.
-C6 Off loopback the transport is encrypted and mutually authenticated; there is no other mode.
-C7 Whenever `receive` has something after having been empty, the descriptor of `fileno` polls readable,
-   or stays readable until `receive` has been called and returned nothing.
+C1 `send` never blocks; False means the frame was not taken (full, or the link is gone). C2 Frames
+of one link arrive whole or not at all; they may be lost, repeated or reordered. C3 A link is named
+by this port alone; a name is never used again within one port's life. C4 Frames over
+`max_frame_bytes` are refused on both ends. C5 `close` frees every descriptor and ends every thread;
+it may be called twice. C6 Off loopback the transport is encrypted and mutually authenticated; there
+is no other mode. C7 Whenever `receive` has something after having been empty, the descriptor of
+`fileno` polls readable, or stays readable until `receive` has been called and returned nothing.
 """
 
 from typing import Protocol
@@ -32,7 +32,8 @@ class Control(Protocol):
         ...
 
     def receive(self) -> list[tuple[Link, bytes]]:
-        """All frames that have come in, in no promised order. Links made by the other end appear here first."""
+        """All frames that have come in, in no promised order. Links made by the other end appear
+        here first."""
         ...
 
     def hang_up(self, link: Link) -> None:

@@ -1,15 +1,16 @@
 """Port: one rank's compute. Runs beside the pump, never inside it.
 
-E1 No call blocks: work is queued and its end is seen by `poll`; the `wake` given at construction is called when there is an end.
-E2 Batches run one after the other in the order of submission; digests run beside them on their own thread.
-E3 Blocks named in `Row.final` are sealed at birth, by the batch that completed them, tail rows beyond `valid` zeroed before.
-E4 A token's draw depends on (logits, sampling, index) alone, never on the batch it rode in.
-E5 Digests are computed from the pool's bytes at the time they run.
-E6 A failure of compute is the end of the process (law: a rank without its state is a dead rank), never a result. What drawing
-   one row's token raises is that row's alone: it ends without a token, and says why (`RowDone.failed`).
-E7 A pool is zero when `clear` returns: it is the one call that blocks, and is made while no batch is queued. A digest that is
-   may sum what was there, zeroes, or both.
-E8 `progress` moves while work is under way, at least once for every layer of a step and every 64 blocks of a digest.
+E1 No call blocks: work is queued and its end is seen by `poll`; the `wake` given at construction is
+called when there is an end. E2 Batches run one after the other in the order of submission; digests
+run beside them on their own thread. E3 Blocks named in `Row.final` are sealed at birth, by the
+batch that completed them, tail rows beyond `valid` zeroed before. E4 A token's draw depends on
+(logits, sampling, index) alone, never on the batch it rode in. E5 Digests are computed from the
+pool's bytes at the time they run. E6 A failure of compute is the end of the process (law: a rank
+without its state is a dead rank), never a result. What drawing one row's token raises is that row's
+alone: it ends without a token, and says why (`RowDone.failed`). E7 A pool is zero when `clear`
+returns: it is the one call that blocks, and is made while no batch is queued. A digest that is may
+sum what was there, zeroes, or both. E8 `progress` moves while work is under way, at least once for
+every layer of a step and every 64 blocks of a digest.
 """
 
 from collections.abc import Mapping
@@ -20,7 +21,18 @@ from baton.core.rank.watchdog import WorkKind
 from baton.core.work import Batch, BatchDone, DigestDone, DigestOrder, Draw, Job, Row, RowDone
 from baton.ports.fabric import Pool
 
-__all__ = ["Batch", "BatchDone", "DigestDone", "DigestOrder", "Draw", "Engine", "Job", "Pool", "Row", "RowDone"]
+__all__ = [
+    "Batch",
+    "BatchDone",
+    "DigestDone",
+    "DigestOrder",
+    "Draw",
+    "Engine",
+    "Job",
+    "Pool",
+    "Row",
+    "RowDone",
+]
 
 
 class Engine(Protocol):

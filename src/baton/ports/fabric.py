@@ -1,18 +1,19 @@
 """Port: the data plane. Reads only: nobody writes another's memory (law 4).
 
-F1 `submit` costs its caller under 0.2 ms whatever the size (engines that copy inside the call run on the adapter's thread).
-F2 `Ended(OK)` means that every byte is in our pools and visible to our compute.
-F3 A handle ends exactly once. After it ended OK or FAILED (cancelled ones too) nothing of it lands any more;
-   where that cannot be promised the outcome is UNKNOWN, and nothing lands after a later `Released` for the handle.
-F4 A failed, short or cancelled read is never reported as OK.
-F5 A peer that restarts at the same address is a new boot: old handles fail, nothing crashes, names carry the boot.
-F6 Limits (ranges per call, sizes, alignment) are declared in `capabilities` and split around inside the adapter.
-F7 Only the pools are exposed, read-only where the engine can.
-F8 Ranges outside the peer's or our own pools are refused (FabricError) before anything is submitted.
-F9 Every handle has a deadline; then it is cancelled. If it has not ended a stated time later the adapter tears down its
-   endpoint to that peer, which ends all handles to it; those of which bytes may still come end UNKNOWN, until it has gone.
-F10 `connect` and `disconnect` wait for nobody. Whether a peer was reached is said once, by `Connected`, whatever its
-   manifest holds; not at all once it has been disconnected.
+F1 `submit` costs its caller under 0.2 ms whatever the size (engines that copy inside the call run
+on the adapter's thread). F2 `Ended(OK)` means that every byte is in our pools and visible to our
+compute. F3 A handle ends exactly once. After it ended OK or FAILED (cancelled ones too) nothing of
+it lands any more; where that cannot be promised the outcome is UNKNOWN, and nothing lands after a
+later `Released` for the handle. F4 A failed, short or cancelled read is never reported as OK. F5 A
+peer that restarts at the same address is a new boot: old handles fail, nothing crashes, names carry
+the boot. F6 Limits (ranges per call, sizes, alignment) are declared in `capabilities` and split
+around inside the adapter. F7 Only the pools are exposed, read-only where the engine can. F8 Ranges
+outside the peer's or our own pools are refused (FabricError) before anything is submitted. F9 Every
+handle has a deadline; then it is cancelled. If it has not ended a stated time later the adapter
+tears down its endpoint to that peer, which ends all handles to it; those of which bytes may still
+come end UNKNOWN, until it has gone. F10 `connect` and `disconnect` wait for nobody. Whether a peer
+was reached is said once, by `Connected`, whatever its manifest holds; not at all once it has been
+disconnected.
 """
 
 from collections.abc import Mapping, Sequence
@@ -82,19 +83,24 @@ class Fabric(Protocol):
         ...
 
     def expose(self, pools: Mapping[GroupName, Pool]) -> bytes:
-        """Make our pools readable by peers and ready as targets; returns what a peer's `connect` needs. Called once."""
+        """Make our pools readable by peers and ready as targets; returns what a peer's `connect`
+        needs. Called once."""
         ...
 
     def connect(self, peer: RankId, manifest: RankManifest) -> None:
-        """Begin to reach a peer; it can be read when `Connected` says so. One that is connected is said to be so again."""
+        """Begin to reach a peer; it can be read when `Connected` says so. One that is connected is
+        said to be so again."""
         ...
 
     def disconnect(self, peer: RankId) -> None:
         """Forget a peer: its handles end, its mappings go. Unknown peers are ignored."""
         ...
 
-    def submit(self, handle: Handle, peer: RankId, copies: Sequence[Copies], *, deadline: Micros) -> None:
-        """Start a read; `deadline` is a duration from now. Raises FabricError (F8, unknown peer): nothing was submitted."""
+    def submit(
+        self, handle: Handle, peer: RankId, copies: Sequence[Copies], *, deadline: Micros
+    ) -> None:
+        """Start a read; `deadline` is a duration from now. Raises FabricError (F8, unknown peer):
+        nothing was submitted."""
         ...
 
     def cancel(self, handle: Handle) -> None:
@@ -102,7 +108,8 @@ class Fabric(Protocol):
         ...
 
     def poll(self) -> list[FabricEvent]:
-        """All events since the last call. Non-blocking; also where an engine without its own thread makes progress."""
+        """All events since the last call. Non-blocking; also where an engine without its own thread
+        makes progress."""
         ...
 
     def close(self) -> None:

@@ -1,4 +1,5 @@
-"""What the operator decides about fabrics: a struct for each that has settings, and what they share.
+"""What the operator decides about fabrics: a struct for each that has settings, and what they
+share.
 
 These structs are apart from the port, because the command line needs them without numpy.
 """
@@ -10,7 +11,8 @@ import msgspec
 from baton.ports.flag import MEMORY, Flag, NumberLimits, require_limits
 from baton.ports.written import names, pair
 
-# What may be asked for, and the fabrics that it means, in order of preference. Mooncake must be asked
+# What may be asked for, and the fabrics that it means, in order of preference. Mooncake must be
+# asked
 # for by name, because its listener serves whoever reaches it (docs/fabrics.md).
 FABRICS = {
     "auto": ("shm", "nixl", "tcp"),
@@ -52,7 +54,12 @@ class TcpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     streams: Annotated[
         int,
-        Flag("Connections of fabric tcp to a peer.", MEMORY, ("--tcp-streams",), limits=NumberLimits(1, 16)),
+        Flag(
+            "Connections of fabric tcp to a peer.",
+            MEMORY,
+            ("--tcp-streams",),
+            limits=NumberLimits(1, 16),
+        ),
     ] = 2
 
     def __post_init__(self) -> None:

@@ -53,8 +53,8 @@ class Flag:
         panel: the part of --help in which the flag stands
         names: all its names, ours first; none = the name of the field, without its unit
         read: makes the field's value of a text that is no plain number or choice
-        choices: the texts that may be given, and the value that each of them means, where the field's
-            type (Literal, Enum) does not say it
+        choices: the texts that may be given, and the value that each of them means, where the
+            field's type (Literal, Enum) does not say it
         repeated: the flag may be given several times
         default: says in words what holds without the flag, where the field's default does not
         metavar: stands for the value in --help

@@ -1,13 +1,13 @@
 """Port: host memory of one rank, for the states of preempted rooms.
 
-O1 No call blocks: `save` and `load` are queued, and their ends are seen by `poll`; the `wake` given at construction is called.
-O2 After a `save` that ended well the store has a copy of its own: no later change of the pools reaches it.
-O3 A `load` that ended well has brought every byte of the room's last `save`, group by group in the order of the slots, and
-   all of it is visible to our compute. The copy stays until `discard`.
-O4 A copy ends exactly once; after its end nothing of it touches the pools.
-O5 A copy that cannot be made (no space within the bound, nothing saved, another number of blocks) ends with a reason, and
-   what the store held of other rooms is untouched.
-O6 `discard` frees a room's copy; a room that has none is no error.
+O1 No call blocks: `save` and `load` are queued, and their ends are seen by `poll`; the `wake` given
+at construction is called. O2 After a `save` that ended well the store has a copy of its own: no
+later change of the pools reaches it. O3 A `load` that ended well has brought every byte of the
+room's last `save`, group by group in the order of the slots, and all of it is visible to our
+compute. The copy stays until `discard`. O4 A copy ends exactly once; after its end nothing of it
+touches the pools. O5 A copy that cannot be made (no space within the bound, nothing saved, another
+number of blocks) ends with a reason, and what the store held of other rooms is untouched. O6
+`discard` frees a room's copy; a room that has none is no error.
 """
 
 from collections.abc import Mapping

@@ -29,7 +29,9 @@ def size(flag: str, text: str) -> int:
     unit = UNITS.get(found.group(2)) if found else None
     nbytes = int(float(found.group(1)) * unit) if found and unit else 0
     if nbytes < 1:
-        raise ConfigError(f"{flag}: {text!r} is not a size; write for example 2GiB, 512MiB or 1000000")
+        raise ConfigError(
+            f"{flag}: {text!r} is not a size; write for example 2GiB, 512MiB or 1000000"
+        )
     return nbytes
 
 

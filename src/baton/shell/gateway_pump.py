@@ -39,7 +39,13 @@ class GatewayPump:
         clock: Clock,
         say: Callable[[Heard], None],
     ) -> None:
-        self._core, self._front, self._lines, self._clock, self._say = core, front, lines, clock, say
+        self._core, self._front, self._lines, self._clock, self._say = (
+            core,
+            front,
+            lines,
+            clock,
+            say,
+        )
         self._effects: list[Send | Say] = []
         self._refusals: frozenset[str] = frozenset()  # refusals already logged
 
@@ -97,10 +103,23 @@ class GatewayPump:
         """Log each epoch that begins, and each that this gateway aborts."""
         match send.message:
             case Ticket() as ticket if send.to == ticket.prefill:
-                tell = log.debug if ticket.key.epoch == 1 else log.warning  # a later epoch: something went wrong
+                # a later epoch: something went wrong
+                tell = log.debug if ticket.key.epoch == 1 else log.warning
                 boots = {"prefill": f"{ticket.prefill:x}", "decode": f"{ticket.decode:x}"}
-                tell("epoch_opened", room=ticket.key.room, epoch=ticket.key.epoch, said=len(ticket.said), **boots)
+                tell(
+                    "epoch_opened",
+                    room=ticket.key.room,
+                    epoch=ticket.key.epoch,
+                    said=len(ticket.said),
+                    **boots,
+                )
             case Abort() as abort:
-                log.debug("abort", room=abort.key.room, epoch=abort.key.epoch, to=f"{send.to:x}", why=abort.reason)
+                log.debug(
+                    "abort",
+                    room=abort.key.room,
+                    epoch=abort.key.epoch,
+                    to=f"{send.to:x}",
+                    why=abort.reason,
+                )
             case _:
                 pass

@@ -18,8 +18,15 @@ class GatewaySettings(ProcessSettings, frozen=True, kw_only=True):
     (`gateway/settings.py`), from files and the model."""
 
     host: Annotated[str, Flag("Address on which HTTP listens.", HTTP)] = "127.0.0.1"
-    port: Annotated[int, Flag("Port on which HTTP listens; 0 takes a free one.", HTTP, limits=NumberLimits(1, 65_535))] = 8000
-    control: Annotated[str, Flag("Address on which workers register.", PROCESSES)] = "tcp://127.0.0.1:5555"
+    port: Annotated[
+        int,
+        Flag(
+            "Port on which HTTP listens; 0 takes a free one.", HTTP, limits=NumberLimits(1, 65_535)
+        ),
+    ] = 8000
+    control: Annotated[str, Flag("Address on which workers register.", PROCESSES)] = (
+        "tcp://127.0.0.1:5555"
+    )
     api_keys: Annotated[
         tuple[str, ...],
         Flag(
@@ -41,10 +48,12 @@ class GatewaySettings(ProcessSettings, frozen=True, kw_only=True):
             metavar="FILE",
         ),
     ] = ()
-    skip_server_warmup: Annotated[bool, Flag("Be ready without a request of its own through every pair of workers.", HTTP)] = (
-        False
-    )
-    request_timeout_s: Annotated[float, Flag("Seconds that a request may take, all in all.", HTTP, limits=TIMEOUT)] = 600.0
+    skip_server_warmup: Annotated[
+        bool, Flag("Be ready without a request of its own through every pair of workers.", HTTP)
+    ] = False
+    request_timeout_s: Annotated[
+        float, Flag("Seconds that a request may take, all in all.", HTTP, limits=TIMEOUT)
+    ] = 600.0
     queue_timeout_s: Annotated[
         float,
         Flag(
@@ -65,7 +74,8 @@ class GatewaySettings(ProcessSettings, frozen=True, kw_only=True):
     shutdown_timeout_s: Annotated[
         float,
         Flag(
-            "Seconds that open requests may go on after SIGTERM or Ctrl-C; a second one ends them at once.",
+            "Seconds that open requests may go on after SIGTERM or Ctrl-C; a second one ends "
+            "them at once.",
             HTTP,
             limits=NumberLimits(0, DAY_S, "seconds"),
         ),
@@ -73,7 +83,8 @@ class GatewaySettings(ProcessSettings, frozen=True, kw_only=True):
     generation_config: Annotated[
         str,
         Flag(
-            "Sampling defaults: auto (the model's generation_config.json), vllm (neutral), or a folder that holds such a file.",
+            "Sampling defaults: auto (the model's generation_config.json), vllm (neutral), "
+            "or a folder that holds such a file.",
             HTTP,
             read=word_or_folder,
             metavar="auto|vllm|DIR",

@@ -18,7 +18,8 @@ class Lines:
 
     def __init__(self, sessions: Sessions, control: Control, clock: Clock) -> None:
         self._sessions, self._control, self._clock = sessions, control, clock
-        self._due: Micros | None = None  # the last answer of `timer`; nothing is due earlier, unless a link was dialled since
+        # the last answer of `timer`; nothing is due earlier, unless a link was dialled since
+        self._due: Micros | None = None
 
     def dial(self, address: str, expect: Boot | None) -> Link:
         """Open a session to the process that listens at

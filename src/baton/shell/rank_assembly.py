@@ -17,7 +17,13 @@ log = structlog.get_logger()
 
 
 def gather_ranks(
-    own: Manifest, lines: Lines, clock: Clock, *, sleep: Callable[[Micros], None], patience: Micros, look: Callable[[], None]
+    own: Manifest,
+    lines: Lines,
+    clock: Clock,
+    *,
+    sleep: Callable[[Micros], None],
+    patience: Micros,
+    look: Callable[[], None],
 ) -> tuple[Manifest, tuple[int, ...], tuple[int, ...]]:
     """Wait for all ranks; returns (manifest of the whole worker, process ids, host memory in
     bytes).
@@ -39,17 +45,27 @@ def gather_ranks(
             match event:
                 case session.MessageReceived(sender=sender, message=Join() as join):
                     assembly.take(sender, join)
-                    log.info("rank_joined", rank=assembly.rank_of(sender), boot=f"{sender:x}", missing=assembly.missing)
+                    log.info(
+                        "rank_joined",
+                        rank=assembly.rank_of(sender),
+                        boot=f"{sender:x}",
+                        missing=assembly.missing,
+                    )
                 case session.PeerLost():
                     if (rank := assembly.rank_of(event.boot)) is not None:
-                        raise PeerError(f"rank {rank} of this worker was lost while it started: {event.why}")
+                        raise PeerError(
+                            f"rank {rank} of this worker was lost while it started: {event.why}"
+                        )
                 case _:
                     pass  # a session with a rank that has not sent its manifest yet
         lines.flush()
         look()
         now = clock.now()
         if now >= until:
-            raise PeerError(f"rank(s) {assembly.missing} of this worker have not joined in {patience / 1e6:.0f} s")
+            raise PeerError(
+                f"rank(s) {assembly.missing} of this worker have not joined in "
+                f"{patience / 1e6:.0f} s"
+            )
         timer = lines.timer()
         sleep(Micros(min(until, timer if timer is not None else until) - now))
     return whole, assembly.pids, assembly.host_bytes

@@ -46,7 +46,13 @@ class RankHost:
         narration: Narration,
         watchdog: WatchdogSettings,
     ) -> None:
-        self._core, self._engine, self._fabrics, self._clock, self._narration = core, engine, fabrics, clock, narration
+        self._core, self._engine, self._fabrics, self._clock, self._narration = (
+            core,
+            engine,
+            fabrics,
+            clock,
+            narration,
+        )
         self._store = store
         self._reads: dict[Handle, tuple[Fabric, Key]] = {}
         self._peers: dict[RankId, Fabric] = {}
@@ -78,7 +84,9 @@ class RankHost:
         for copied in self._store.poll():
             found = True
             self._watchdog.ends(WorkKind.COPY, copied.job, self._clock.now())
-            self._narration.note("host_copy_ended", job=copied.job, why=copied.why, t_us=self._clock.now())
+            self._narration.note(
+                "host_copy_ended", job=copied.job, why=copied.why, t_us=self._clock.now()
+            )
             self._step(copied)
         self._look()
         return found
@@ -127,7 +135,10 @@ class RankHost:
                         self._reads[effect.handle][0].cancel(effect.handle)
                 case Compute():
                     self._narration.note(
-                        "step_started", seq=effect.batch.seq, rows=len(effect.batch.rows), t_us=self._clock.now()
+                        "step_started",
+                        seq=effect.batch.seq,
+                        rows=len(effect.batch.rows),
+                        t_us=self._clock.now(),
                     )
                     self._submit(effect.batch)
                 case Digest():
@@ -153,7 +164,9 @@ class RankHost:
                     self._report = effect
 
     def _submit(self, batch: Batch) -> None:
-        self._watchdog.begins(WorkKind.STEP, batch.seq, sum(len(row.tokens) for row in batch.rows), self._clock.now())
+        self._watchdog.begins(
+            WorkKind.STEP, batch.seq, sum(len(row.tokens) for row in batch.rows), self._clock.now()
+        )
         self._engine.submit(batch)
 
     def _digest(self, order: DigestOrder) -> None:
@@ -161,7 +174,12 @@ class RankHost:
         self._engine.digest(order)
 
     def _watch_copy(self, copy: HostCopy) -> None:
-        self._watchdog.begins(WorkKind.COPY, copy.job, sum(len(slots) for slots in copy.slots.values()), self._clock.now())
+        self._watchdog.begins(
+            WorkKind.COPY,
+            copy.job,
+            sum(len(slots) for slots in copy.slots.values()),
+            self._clock.now(),
+        )
 
     def _connect(self, effect: Connect) -> None:
         fabric = self._fabrics.get(effect.fabric)
@@ -174,16 +192,29 @@ class RankHost:
         fabric = self._fabrics[effect.fabric]
         self._reads[effect.handle] = (fabric, effect.key)
         try:
-            fabric.submit(effect.handle, effect.peer, effect.copies, deadline=Micros(effect.deadline_ms * 1000))
+            fabric.submit(
+                effect.handle,
+                effect.peer,
+                effect.copies,
+                deadline=Micros(effect.deadline_ms * 1000),
+            )
         except FabricError as error:
             del self._reads[effect.handle]
             self._step(ReadRefused(effect.handle, str(error)))
             return
         ranges = sum(len(c.nbytes) for c in effect.copies)
         about = {"room": effect.key.room, "epoch": effect.key.epoch, "handle": effect.handle}
-        self._narration.note("read_started", **about, bytes=effect.nbytes, ranges=ranges, t_us=self._clock.now())
+        self._narration.note(
+            "read_started", **about, bytes=effect.nbytes, ranges=ranges, t_us=self._clock.now()
+        )
 
     def _note_end(self, end: ReadEnded) -> None:
         read = self._reads.pop(end.handle, None)
         about = {"room": read[1].room, "epoch": read[1].epoch} if read is not None else {}
-        self._narration.note("read_ended", **about, handle=end.handle, outcome=end.outcome.value, t_us=self._clock.now())
+        self._narration.note(
+            "read_ended",
+            **about,
+            handle=end.handle,
+            outcome=end.outcome.value,
+            t_us=self._clock.now(),
+        )

@@ -32,7 +32,13 @@ class RankPump:
         address: str,
         narration: Narration,
     ) -> None:
-        self._rank, self._join, self._lines, self._clock, self._narration = rank, join, lines, clock, narration
+        self._rank, self._join, self._lines, self._clock, self._narration = (
+            rank,
+            join,
+            lines,
+            clock,
+            narration,
+        )
         self._leader = leader
         self._lines.dial(address, leader)
 
@@ -63,9 +69,15 @@ class RankPump:
                     self._rank.apply(plan)
             case session.PeerLost():
                 if event.boot == self._leader:
-                    raise PeerError(f"the leader {event.boot:x} was lost ({event.why}); ranks end with their leader")
+                    raise PeerError(
+                        f"the leader {event.boot:x} was lost ({event.why}); ranks "
+                        f"end with their leader"
+                    )
             case session.WrongPeer() if self._leader is not None:
-                raise PeerError(f"the leader {self._leader:x} is not there ({event.why}); ranks end with their leader")
+                raise PeerError(
+                    f"the leader {self._leader:x} is not there ({event.why}); "
+                    f"ranks end with their leader"
+                )
             case session.PeerUp():
                 log.info("leader_up", boot=f"{event.boot:x}")
                 self._leader = event.boot

@@ -1,9 +1,9 @@
 """The settings of a worker process, and those that workers and gateways have in common.
 
 Each kind of process has one struct: WorkerSettings, GatewaySettings (`shell/gateway_settings.py`)
-and ServeSettings (`cli/serve.py`). The struct is the only source of flags, keys of a TOML file, help
-and defaults: to add a flag, add a field, and use it. A process that starts another one hands it the
-struct as JSON (`cli/child.py`).
+and ServeSettings (`cli/serve.py`). The struct is the only source of flags, keys of a TOML file,
+help and defaults: to add a flag, add a field, and use it. A process that starts another one hands
+it the struct as JSON (`cli/child.py`).
 """
 
 from enum import Enum
@@ -73,7 +73,9 @@ class HostKvMemory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if word != "auto":
             return HostKvMemory(0 if text == "0" else size(flag, text))
         if slash and not (sharers.isascii() and sharers.isdecimal() and 0 < int(sharers) < 10**9):
-            raise ConfigError(f"{flag} {text}: write auto/N for N workers on this machine, e.g. auto/3")
+            raise ConfigError(
+                f"{flag} {text}: write auto/N for N workers on this machine, e.g. auto/3"
+            )
         return HostKvMemory(sharers=int(sharers) if slash else 1)
 
 
@@ -104,11 +106,14 @@ class ProcessSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         Literal["debug", "info", "warning", "error"],
         Flag("From which severity on lines are logged.", PROCESSES),
     ] = "info"
-    log_format: Annotated[Literal["console", "json"], Flag("Lines for people, or JSON for collectors.", PROCESSES)] = "console"
+    log_format: Annotated[
+        Literal["console", "json"], Flag("Lines for people, or JSON for collectors.", PROCESSES)
+    ] = "console"
     record: Annotated[
         str | None,
         Flag(
-            "New file for all that enters the core (prompts too, as ids), for 'baton replay-log'; or a directory for it.",
+            "New file for all that enters the core (prompts too, as ids), for 'baton "
+            "replay-log'; or a directory for it.",
             PROCESSES,
             read=path,
             metavar="FILE",
@@ -185,13 +190,16 @@ class WorkerSettings(ProcessSettings, frozen=True, kw_only=True):
     ] = 1
     nnodes: Annotated[
         int,
-        Flag("Machines that the ranks are divided over.", PROCESSES, limits=ONE_OR_MORE, by_hand=True),
+        Flag(
+            "Machines that the ranks are divided over.", PROCESSES, limits=ONE_OR_MORE, by_hand=True
+        ),
     ] = 1
     node_rank: Annotated[int, Flag("Which of these machines this is.", PROCESSES, by_hand=True)] = 0
     rendezvous: Annotated[
         str | None,
         Flag(
-            "Where the ranks find each other, at the machine of rank 0; in a network that is trusted.",
+            "Where the ranks find each other, at the machine of rank 0; in a network that is "
+            "trusted.",
             PROCESSES,
             ("--rendezvous", "--dist-init-addr"),
             default="a free port of loopback",
@@ -204,7 +212,8 @@ class WorkerSettings(ProcessSettings, frozen=True, kw_only=True):
         float,
         Flag(
             "Seconds that a step, a hash or a host copy may show no progress, or ten times what it"
-            " usually takes if that is more; then its worker is ended and started again. 0: for ever.",
+            " usually takes if that is more; then its worker is ended and started again. 0: "
+            "for ever.",
             PROCESSES,
             limits=WATCHDOG,
         ),
@@ -219,11 +228,14 @@ class WorkerSettings(ProcessSettings, frozen=True, kw_only=True):
         ),
     ] = 300.0
 
-    dtype: Annotated[str, Flag("auto, bfloat16, float16 (half) or float32 (float).", ENGINE, choices=DTYPES)] = "auto"
+    dtype: Annotated[
+        str, Flag("auto, bfloat16, float16 (half) or float32 (float).", ENGINE, choices=DTYPES)
+    ] = "auto"
     index_dtype: Annotated[
         str,
         Flag(
-            "Index keys of sparse attention: auto (as --dtype) or fp8 (e4m3 with a scale for each token).",
+            "Index keys of sparse attention: auto (as --dtype) or fp8 (e4m3 with a scale for "
+            "each token).",
             ENGINE,
             choices=INDEX_DTYPES,
         ),
@@ -246,9 +258,13 @@ class WorkerSettings(ProcessSettings, frozen=True, kw_only=True):
             limits=ONE_OR_MORE,
         ),
     ] = 128
-    block_size: Annotated[int, Flag("Tokens in a block, the unit of transfer; 16 is the only size.", ENGINE)] = BLOCK_TOKENS
+    block_size: Annotated[
+        int, Flag("Tokens in a block, the unit of transfer; 16 is the only size.", ENGINE)
+    ] = BLOCK_TOKENS
 
-    page_tokens: Annotated[int, Flag("Tokens in a page, a multiple of 16.", MEMORY, ("--page-size",))] = 64
+    page_tokens: Annotated[
+        int, Flag("Tokens in a page, a multiple of 16.", MEMORY, ("--page-size",))
+    ] = 64
     kv_pages: Annotated[
         int | None,
         Flag("Pages of each rank's pool, instead of --kv-memory.", MEMORY, limits=ONE_OR_MORE),
@@ -278,7 +294,8 @@ class WorkerSettings(ProcessSettings, frozen=True, kw_only=True):
     fabrics: Annotated[
         tuple[str, ...],
         Flag(
-            "How state moves: auto (the fastest that both sides have of shm, nixl, tcp), shm, nixl, mooncake or tcp.",
+            "How state moves: auto (the fastest that both sides have of shm, nixl, tcp), "
+            "shm, nixl, mooncake or tcp.",
             MEMORY,
             ("--fabric", "--disaggregation-transfer-backend"),
             choices=FABRICS,
@@ -304,7 +321,8 @@ class WorkerSettings(ProcessSettings, frozen=True, kw_only=True):
     prefix_caching: Annotated[
         bool,
         Flag(
-            "Keep state for later requests with the same beginning, where the model's state allows it.",
+            "Keep state for later requests with the same beginning, where the model's state "
+            "allows it.",
             MEMORY,
             ("--enable-prefix-caching/--no-enable-prefix-caching", " /--disable-radix-cache"),
         ),
@@ -312,14 +330,16 @@ class WorkerSettings(ProcessSettings, frozen=True, kw_only=True):
     fetch_back: Annotated[
         FetchBack,
         Flag(
-            "Whether prefill fetches from decode what that has cached of a prompt: auto (where it is cheaper), always or never.",
+            "Whether prefill fetches from decode what that has cached of a prompt: auto "
+            "(where it is cheaper), always or never.",
             MEMORY,
         ),
     ] = FetchBack.AUTO
     handoff_timeout_s: Annotated[
         float,
         Flag(
-            "Seconds after which a handoff fails in which neither the request moves nor the worker that it waits for.",
+            "Seconds after which a handoff fails in which neither the request moves nor the "
+            "worker that it waits for.",
             MEMORY,
             limits=TIMEOUT,
         ),
@@ -335,7 +355,8 @@ class WorkerSettings(ProcessSettings, frozen=True, kw_only=True):
     cache_verify_interval_s: Annotated[
         float,
         Flag(
-            "Seconds within which every cached page is hashed where it lies and compared with its seal, or not used; 0: never.",
+            "Seconds within which every cached page is hashed where it lies and compared "
+            "with its seal, or not used; 0: never.",
             MEMORY,
             limits=VERIFY,
         ),
@@ -378,26 +399,48 @@ class WorkerSettings(ProcessSettings, frozen=True, kw_only=True):
         require_limits(self)
         if self.block_size != BLOCK_TOKENS:
             raise ConfigError(
-                f"--block-size {self.block_size}: blocks have {BLOCK_TOKENS} tokens on every worker;"
+                f"--block-size {self.block_size}: blocks have {BLOCK_TOKENS} tokens on every "
+                f"worker;"
                 " --page-size sets the unit of allocation and may differ between workers"
             )
         if self.page_tokens < BLOCK_TOKENS or self.page_tokens % BLOCK_TOKENS:
-            raise ConfigError(f"a page of {self.page_tokens} tokens: it must be a positive multiple of {BLOCK_TOKENS}")
+            raise ConfigError(
+                f"a page of {self.page_tokens} tokens: it must be a positive "
+                f"multiple of {BLOCK_TOKENS}"
+            )
         if self.kv_pages is not None and self.kv_bytes is not None:
-            raise ConfigError("--kv-pages and --kv-memory both set the pool's size; give one of them")
+            raise ConfigError(
+                "--kv-pages and --kv-memory both set the pool's size; give one of them"
+            )
         if not 0 < self.prefill_ahead <= 1:
-            raise ConfigError(f"--prefill-ahead {self.prefill_ahead}: it must lie above 0, and be 1 at most (1 is no limit)")
+            raise ConfigError(
+                f"--prefill-ahead {self.prefill_ahead}: it must lie above 0, "
+                f"and be 1 at most (1 is no limit)"
+            )
         if not self.gateways:
-            raise ConfigError("a worker needs at least one gateway to register with: --gateway tcp://HOST:PORT")
+            raise ConfigError(
+                "a worker needs at least one gateway to register with: --gateway tcp://HOST:PORT"
+            )
         self._require_nodes()
 
     def _require_nodes(self) -> None:
         ranks = self.tp * self.pp
         if ranks % self.nnodes:
-            raise ConfigError(f"{ranks} ranks (tp {self.tp} x pp {self.pp}) cannot be divided evenly over {self.nnodes} nodes")
+            raise ConfigError(
+                f"{ranks} ranks (tp {self.tp} x pp {self.pp}) cannot be divided "
+                f"evenly over {self.nnodes} nodes"
+            )
         if not 0 <= self.node_rank < self.nnodes:
-            raise ConfigError(f"node rank {self.node_rank}: with {self.nnodes} nodes it must lie between 0 and {self.nnodes - 1}")
+            raise ConfigError(
+                f"node rank {self.node_rank}: with {self.nnodes} nodes it must "
+                f"lie between 0 and {self.nnodes - 1}"
+            )
         if self.nnodes > 1 and self.rendezvous is None:
-            raise ConfigError(f"{self.nnodes} nodes need an address at which the ranks find each other: --rendezvous HOST:PORT")
+            raise ConfigError(
+                f"{self.nnodes} nodes need an address at which the ranks find "
+                f"each other: --rendezvous HOST:PORT"
+            )
         if self.rank is not None and not (0 <= self.rank < ranks and self.rendezvous):
-            raise ConfigError(f"rank {self.rank} of {ranks}: it must be one of them, and needs --rendezvous")
+            raise ConfigError(
+                f"rank {self.rank} of {ranks}: it must be one of them, and needs --rendezvous"
+            )

@@ -15,7 +15,9 @@ class Signals:
     """
 
     def __init__(self, *wanted: signal.Signals) -> None:
-        self._wanted = [s for s in wanted if s is not signal.SIGHUP or signal.getsignal(s) is not signal.SIG_IGN]
+        self._wanted = [
+            s for s in wanted if s is not signal.SIGHUP or signal.getsignal(s) is not signal.SIG_IGN
+        ]
         self._ours, self._kernels = socket.socketpair()
         for end in (self._ours, self._kernels):
             end.setblocking(False)
@@ -25,7 +27,12 @@ class Signals:
         self._waker = signal.set_wakeup_fd(self._kernels.fileno(), warn_on_full_buffer=False)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         signal.set_wakeup_fd(self._waker)
         for signum, handler in self._before.items():
             signal.signal(signum, handler)

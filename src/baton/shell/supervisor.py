@@ -84,7 +84,8 @@ class Stopping(msgspec.Struct, frozen=True):
 
 Event = Started | LineWritten | NotReady | Ready | Died | GaveUp | Stopping
 Tell = Callable[[Event], None]
-Probe = Callable[[], str | None]  # says what the service waits for, None = ready; must return within some 100 ms
+# says what the service waits for, None = ready; must return within some 100 ms
+Probe = Callable[[], str | None]
 
 
 class Phase(Enum):
@@ -107,7 +108,12 @@ class _Post:
         self.last_words: str | None = None
 
     def start(self, now: float) -> Child:
-        self.child, self.start_at, self.started_at, self.last_words = Child(self.program), None, now, None
+        self.child, self.start_at, self.started_at, self.last_words = (
+            Child(self.program),
+            None,
+            now,
+            None,
+        )
         return self.child
 
     def signal(self, signum: signal.Signals) -> None:
@@ -117,7 +123,8 @@ class _Post:
     def hear(self, lines: Sequence[str], tell: Tell) -> None:
         for line in lines:
             if line.startswith(PREFIX):
-                self.last_words = line.removeprefix(PREFIX)  # reported once, with the death that it explains
+                # reported once, with the death that it explains
+                self.last_words = line.removeprefix(PREFIX)
             else:
                 tell(LineWritten(self.program.name, line))
 
@@ -128,7 +135,9 @@ class Supervisor:
     `run` is called once, in the main thread.
     """
 
-    def __init__(self, programs: Sequence[Program], *, probe: Probe, tell: Tell, patience: Patience) -> None:
+    def __init__(
+        self, programs: Sequence[Program], *, probe: Probe, tell: Tell, patience: Patience
+    ) -> None:
         self._posts = [_Post(program) for program in programs]
         self._probe, self._tell, self._patience = probe, tell, patience
         self._phase = Phase.STARTING
@@ -203,13 +212,20 @@ class Supervisor:
         if self._phase is Phase.SERVING and now - post.started_at >= self._patience.settled_s:
             post.deaths = 0
         post.deaths += 1
-        if self._phase is Phase.STARTING and (code == MISCONFIGURED or post.deaths >= self._patience.start_failures):
+        if self._phase is Phase.STARTING and (
+            code == MISCONFIGURED or post.deaths >= self._patience.start_failures
+        ):
             self._tell(GaveUp(name, post.last_words or _how(code)))
             self._stop(code=MISCONFIGURED if code == MISCONFIGURED else 1)
             return
-        pause = min(self._patience.first_pause_s * 2 ** min(post.deaths - 1, 30), self._patience.longest_pause_s)
+        pause = min(
+            self._patience.first_pause_s * 2 ** min(post.deaths - 1, 30),
+            self._patience.longest_pause_s,
+        )
         post.start_at = now + pause
-        self._tell(Died(name, f"ended: {post.last_words}" if post.last_words else _how(code), pause))
+        self._tell(
+            Died(name, f"ended: {post.last_words}" if post.last_words else _how(code), pause)
+        )
 
     def _stop(self, *, code: int) -> None:
         self._phase, self._code = Phase.STOPPING, code
@@ -252,4 +268,8 @@ class Supervisor:
 
 def _how(code: int) -> str:
     """Describe an exit code in words."""
-    return f"ended with exit code {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"
+    return (
+        f"ended with exit code {code}"
+        if code >= 0
+        else f"was ended by {signal.Signals(-code).name}"
+    )

@@ -40,7 +40,11 @@ def divide(cores: Sequence[int], *, workers: int, threads: int | None) -> tuple[
         raise ConfigError(f"{threads} threads for each worker: it must be at least 1")
     total, given, shares = len(cores), 0, []
     for worker in range(workers):
-        count = threads if threads is not None else max(1, total // workers + (worker < total % workers))
+        count = (
+            threads
+            if threads is not None
+            else max(1, total // workers + (worker < total % workers))
+        )
         taken = (cores[(given + i) % total] for i in range(min(count, total)))
         shares.append(CpuShare(tuple(sorted(taken)), count))
         given += count
@@ -50,7 +54,10 @@ def divide(cores: Sequence[int], *, workers: int, threads: int | None) -> tuple[
 def together(shares: Sequence[CpuShare]) -> CpuShare:
     """Combine the shares of a worker's ranks: all
     their cores, and the least threads of any rank."""
-    return CpuShare(tuple(sorted({core for share in shares for core in share.cores})), min(share.threads for share in shares))
+    return CpuShare(
+        tuple(sorted({core for share in shares for core in share.cores})),
+        min(share.threads for share in shares),
+    )
 
 
 def warning(shares: Sequence[CpuShare], *, cores: int) -> str | None:
@@ -58,7 +65,10 @@ def warning(shares: Sequence[CpuShare], *, cores: int) -> str | None:
     wanted = sum(share.threads for share in shares)
     if wanted <= cores:
         return None
-    return f"{len(shares)} workers with {wanted} threads share {cores} cores: they will slow each other down, often manifold"
+    return (
+        f"{len(shares)} workers with {wanted} threads share {cores} cores: they will slow "
+        f"each other down, often manifold"
+    )
 
 
 def pin(cores: Sequence[int]) -> None:
@@ -72,4 +82,7 @@ def pin(cores: Sequence[int]) -> None:
     try:
         os.sched_setaffinity(0, cores)
     except OSError as e:
-        raise ConfigError(f"cannot pin to cores {sorted(cores)}; this process may use {list(available_cores())}: {e}") from e
+        raise ConfigError(
+            f"cannot pin to cores {sorted(cores)}; this process may use "
+            f"{list(available_cores())}: {e}"
+        ) from e

@@ -34,7 +34,8 @@ class Wake:
 
 
 def sleep_until(filenos: tuple[int, ...], timeout: Micros | None) -> None:
-    """Sleep until one of the descriptors is readable, at most `timeout` microseconds (None: for ever)."""
+    """Sleep until one of the descriptors is readable, at most `timeout` microseconds (None: for
+    ever)."""
     poll = select.poll()
     for fd in filenos:
         poll.register(fd, select.POLLIN)

@@ -1,4 +1,5 @@
-"""A worker's pump: drain the ports, step the leader and its ranks, perform the effects, sleep until the next timer.
+"""A worker's pump: drain the ports, step the leader and its ranks, perform the effects, sleep until
+the next timer.
 
 Control ──▶ Lines ──▶ Leader ──Issue──▶ RankHost (rank 0) ──▶ Fabric, Engine
               ◀──Send──┘  ◀──Report──────┘  ◀──ends──┘
@@ -15,7 +16,15 @@ import structlog
 from baton.core.agreement import Report
 from baton.core.effects import Dial, Effect, GiveUp, HangUp, Issue, Send
 from baton.core.errors import Bug, ConfigError, GivenUp, PeerError
-from baton.core.events import Core, GatewayConnected, LeaderEvent, PeerConnected, PeerLost, RankReported, TimerDue
+from baton.core.events import (
+    Core,
+    GatewayConnected,
+    LeaderEvent,
+    PeerConnected,
+    PeerLost,
+    RankReported,
+    TimerDue,
+)
 from baton.core.frames import Join
 from baton.core.ids import Boot, Key, Link, Micros
 from baton.core.messages import (
@@ -60,7 +69,13 @@ class WorkerPump:
         gateways: Sequence[str],
         narration: Narration,
     ) -> None:
-        self._leader, self._rank, self._lines, self._clock, self._narration = leader, rank, lines, clock, narration
+        self._leader, self._rank, self._lines, self._clock, self._narration = (
+            leader,
+            rank,
+            lines,
+            clock,
+            narration,
+        )
         self._others, self._absent = frozenset(others), set(absent)
         self._gateways = tuple(gateways)
         self._gateway_links: set[Link] = set()
@@ -129,7 +144,10 @@ class WorkerPump:
             case session.PeerLost():
                 log.warning("peer_lost", boot=f"{event.boot:x}", why=event.why)
                 if event.boot in self._others:
-                    raise PeerError(f"rank {event.boot:x} of this worker was lost ({event.why}); a worker ends with its ranks")
+                    raise PeerError(
+                        f"rank {event.boot:x} of this worker was lost "
+                        f"({event.why}); a worker ends with its ranks"
+                    )
                 self._step(event)
             case session.WrongPeer():
                 self._wrong_peer(event)
@@ -184,13 +202,31 @@ class WorkerPump:
         match message:
             case Offer():
                 last = message.record is not None
-                self._narration.note("offered", **_about(message.key), number=message.number, last=last, t_us=self._clock.now())
+                self._narration.note(
+                    "offered",
+                    **_about(message.key),
+                    number=message.number,
+                    last=last,
+                    t_us=self._clock.now(),
+                )
             case Admitted() | Received() | Ended() | Withdrawn() | Recompute():
-                self._narration.note(type(message).__name__.lower(), **_about(message.key), t_us=self._clock.now())
+                self._narration.note(
+                    type(message).__name__.lower(), **_about(message.key), t_us=self._clock.now()
+                )
             case Failed():
-                log.warning("epoch_failed", **_about(message.key), code=message.code.value, why=message.detail)
+                log.warning(
+                    "epoch_failed",
+                    **_about(message.key),
+                    code=message.code.value,
+                    why=message.detail,
+                )
             case Doubt() | Verdict():
-                log.warning(type(message).__name__.lower(), **_about(message.key), group=message.group, blocks=message.blocks)
+                log.warning(
+                    type(message).__name__.lower(),
+                    **_about(message.key),
+                    group=message.group,
+                    blocks=message.blocks,
+                )
             case _:
                 pass
 

@@ -29,7 +29,9 @@ class Damaged(ConfigError):
 def _pack(value: object) -> object:
     """Encode a numpy array as its shape and its little-endian bytes."""
     if isinstance(value, np.ndarray):
-        return value.shape, np.ascontiguousarray(value, dtype=value.dtype.newbyteorder("<")).tobytes()
+        return value.shape, np.ascontiguousarray(
+            value, dtype=value.dtype.newbyteorder("<")
+        ).tobytes()
     raise NotImplementedError(f"{type(value).__name__} has no place in a log")
 
 
@@ -64,7 +66,10 @@ def encode(record: Record) -> bytes:
     """
     body = _encoder.encode(record)
     if len(body) > MAX_BODY_BYTES:
-        raise Bug(f"a {type(record).__name__} of {len(body)} bytes in a log; the limit is {MAX_BODY_BYTES}")
+        raise Bug(
+            f"a {type(record).__name__} of {len(body)} bytes in a log; the limit is "
+            f"{MAX_BODY_BYTES}"
+        )
     return FRAME.pack(len(body), crc32(body)) + body
 
 
@@ -76,7 +81,13 @@ def decode(body: bytes) -> Record:
     """
     try:
         return _decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError, BatonError) as error:
+    except (
+        msgspec.DecodeError,
+        UnicodeDecodeError,
+        RecursionError,
+        OverflowError,
+        BatonError,
+    ) as error:
         raise Damaged(f"not a record of a log: {error}") from error
 
 
@@ -105,13 +116,18 @@ def _whole(rest: bytearray, start: int, base: int) -> bytes | None:
         return None
     length, expected = FRAME.unpack_from(rest, start)
     if length > MAX_BODY_BYTES:
-        raise Damaged(f"at byte {base + start} stands a record of {length} bytes; the limit is {MAX_BODY_BYTES}")
+        raise Damaged(
+            f"at byte {base + start} stands a record of {length} bytes; the limit "
+            f"is {MAX_BODY_BYTES}"
+        )
     begin = start + FRAME.size
     if len(rest) - begin < length:
         return None
     body = bytes(memoryview(rest)[begin : begin + length])
     if crc32(body) != expected:
-        raise Damaged(f"the record at byte {base + start} is not what was written (its checksum differs)")
+        raise Damaged(
+            f"the record at byte {base + start} is not what was written (its checksum differs)"
+        )
     return body
 
 

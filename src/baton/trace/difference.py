@@ -27,7 +27,8 @@ class Difference(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return (
-            f"step {self.number} at {self.at / 1e6:.6f} s ({self.core.value} {self.event}) differs in {self.where}:"
+            f"step {self.number} at {self.at / 1e6:.6f} s ({self.core.value} {self.event}) "
+            f"differs in {self.where}:"
             f" expected {self.expected}, came {self.came}"
         )
 
@@ -35,7 +36,9 @@ class Difference(msgspec.Struct, frozen=True):
 def name_of(value: object) -> str:
     """Return the tag of a struct, as it is in the file."""
     config = getattr(type(value), "__struct_config__", None)
-    return str(config.tag) if config is not None and config.tag is not None else type(value).__name__
+    return (
+        str(config.tag) if config is not None and config.tag is not None else type(value).__name__
+    )
 
 
 def describe(event: AnyEvent) -> str:
@@ -47,7 +50,9 @@ def describe(event: AnyEvent) -> str:
             return name_of(event)
 
 
-def first_difference(expected: Sequence[AnyEffect], came: Sequence[AnyEffect]) -> tuple[str, str, str] | None:
+def first_difference(
+    expected: Sequence[AnyEffect], came: Sequence[AnyEffect]
+) -> tuple[str, str, str] | None:
     """Return (where, expected, came) of the first effect that differs, or None."""
     for i, (a, b) in enumerate(zip(expected, came, strict=False)):
         raw_a, raw_b = canonical(a), canonical(b)

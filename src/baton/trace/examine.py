@@ -34,13 +34,19 @@ class Findings:
                 case RankParts():
                     continue
         rank = next((p for p in self.parts if isinstance(p, RankParts)), None)
-        return f"rank {rank.rank} (boot {rank.boot:x})" if rank is not None else "a process of unknown kind"
+        return (
+            f"rank {rank.rank} (boot {rank.boot:x})"
+            if rank is not None
+            else "a process of unknown kind"
+        )
 
 
 Watch = Callable[[int, Record], None]  # bytes read, record
 
 
-def examine(chunks: Iterable[bytes], *, until: int | None, watch: Watch, make: Make = make) -> Findings:
+def examine(
+    chunks: Iterable[bytes], *, until: int | None, watch: Watch, make: Make = make
+) -> Findings:
     """Read a log to its end, or up to step `until`.
 
     After the first difference the replay stops, but the checks go on.

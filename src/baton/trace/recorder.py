@@ -71,10 +71,14 @@ class Recorded(Core[E, F], Generic[E, F]):
         try:
             effects = self._core.step(event, now)
         except Exception as error:
-            self._recorder.write(log.Step(now, self._kind, event, (log.Raised(type(error).__name__, str(error)),)))
+            self._recorder.write(
+                log.Step(now, self._kind, event, (log.Raised(type(error).__name__, str(error)),))
+            )
             self._recorder.flush()
             raise
-        self._recorder.write(log.Step(now, self._kind, event, cast(tuple[log.AnyEffect, ...], tuple(effects))))
+        self._recorder.write(
+            log.Step(now, self._kind, event, cast(tuple[log.AnyEffect, ...], tuple(effects)))
+        )
         if effects:
             self._recorder.flush()
         return effects

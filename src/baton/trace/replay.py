@@ -65,7 +65,8 @@ class Replay:
         if (record.format, record.protocol) != (FORMAT, PROTOCOL):
             theirs = f"format {record.format}, protocol {record.protocol} (baton {record.version})"
             raise Damaged(
-                f"it has {theirs}; this is format {FORMAT}, protocol {PROTOCOL}: replay it with the baton that wrote it"
+                f"it has {theirs}; this is format {FORMAT}, protocol {PROTOCOL}: replay it "
+                f"with the baton that wrote it"
             )
         self._header = record
 
@@ -77,9 +78,14 @@ class Replay:
 
     def _compare(self, step: Step) -> Difference | None:
         if not isinstance(step.event, EVENTS[step.core]):
-            raise Damaged(f"step {self.steps}: {describe(step.event)!r} is nothing that enters a {step.core.value}")
+            raise Damaged(
+                f"step {self.steps}: {describe(step.event)!r} is nothing that "
+                f"enters a {step.core.value}"
+            )
         if step.core not in self._cores:
-            raise Damaged(f"step {self.steps} is for a {step.core.value}, whose parts the log does not hold")
+            raise Damaged(
+                f"step {self.steps} is for a {step.core.value}, whose parts the log does not hold"
+            )
         came: tuple[AnyEffect, ...]
         try:
             came = tuple(self._cores[step.core].step(step.event, step.at))
@@ -89,4 +95,6 @@ class Replay:
         if found is None:
             return None
         where, expected, value = found
-        return Difference(self.steps, step.at, step.core, describe(step.event), where, expected, value)
+        return Difference(
+            self.steps, step.at, step.core, describe(step.event), where, expected, value
+        )

@@ -19,7 +19,9 @@ def line(number: int, record: Record) -> str:
             kinds = Counter(_effect(effect) for effect in record.effects)
             effects = ", ".join(f"{n} x {what}" if n > 1 else what for what, n in kinds.items())
             event = f"{record.core.value:6} {describe(record.event)}{_about(record.event)}"
-            return f"{number:>8} {record.at / 1e6:14.6f} {event}{' -> ' if effects else ''}{effects}"
+            return (
+                f"{number:>8} {record.at / 1e6:14.6f} {event}{' -> ' if effects else ''}{effects}"
+            )
         case _:
             return f"{name_of(record)}: {record!r}"[:300]
 

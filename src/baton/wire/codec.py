@@ -20,7 +20,9 @@ def encode(frame: AnyFrame) -> bytes:
     """
     raw = _encoder.encode(frame)
     if len(raw) > MAX_FRAME_BYTES:
-        raise Bug(f"a {type(frame).__name__} frame of {len(raw)} bytes; the limit is {MAX_FRAME_BYTES}")
+        raise Bug(
+            f"a {type(frame).__name__} frame of {len(raw)} bytes; the limit is {MAX_FRAME_BYTES}"
+        )
     return raw
 
 

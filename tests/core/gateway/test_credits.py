@@ -1,4 +1,5 @@
-"""Admission by credits: what is sent to workers, what waits at the edge, and how long anything waits in the middle."""
+"""Admission by credits: what is sent to workers, what waits at the edge, and how long anything
+waits in the middle."""
 
 from typing import Any
 
@@ -29,7 +30,13 @@ from baton.core.messages import (
 
 def credits(number: int = 1, free: int = 16, **more: Any) -> Credits:
     """Pages of 4 tokens, of 16."""
-    fields = {"waiting": 0, "running": 0, "free_rooms": 8, "tickets": 0, "ahead_pages": {KV: 8}} | more
+    fields = {
+        "waiting": 0,
+        "running": 0,
+        "free_rooms": 8,
+        "tickets": 0,
+        "ahead_pages": {KV: 8},
+    } | more
     return Credits(number, P, {KV: free}, {KV: 16}, **fields)
 
 
@@ -42,14 +49,17 @@ class Edge(Bench):
         self.now = 0
 
     def ask(self, number: int, tokens: int = 7, **fields: Any) -> list[int]:
-        """A request of two pages, three in decode with 8 tokens; the numbers of those that begin now."""
+        """A request of two pages, three in decode with 8 tokens; the numbers of those that begin
+        now."""
         request = submit(number, tuple(range(tokens)))
         self.front.submit(replace(request, **fields), Micros(self.now))
         return self.begun()
 
     def begun(self) -> list[int]:
         self.done = self.did()
-        tickets = [m for _, m in (d for d in self.done if isinstance(d, tuple)) if isinstance(m, Ticket)]
+        tickets = [
+            m for _, m in (d for d in self.done if isinstance(d, tuple)) if isinstance(m, Ticket)
+        ]
         return [int(t.key.room, 16) for t in tickets if t.prefill == P][::2]
 
     def hear(self, sender: Boot, message: Any) -> list[int]:
@@ -77,7 +87,9 @@ def test_what_fits_is_sent_and_the_rest_waits_at_the_edge_in_order():
     edge.both(free_p=6, free_d=16)
     assert [edge.ask(n) for n in range(1, 7)] == [[1], [2], [3], [], [], []]
     assert waiting(edge, 5_000) == (3, 5, {})
-    assert edge.hear(P, credits(2, free=0, tickets=3)) == [4, 5], "two may wait at the worker, so that it does not idle"
+    assert edge.hear(P, credits(2, free=0, tickets=3)) == [4, 5], (
+        "two may wait at the worker, so that it does not idle"
+    )
     assert edge.hear(P, credits(3, free=0, waiting=2, tickets=5)) == []
     assert edge.hear(P, credits(4, free=2, waiting=0, tickets=5)) == [6]
 
@@ -165,7 +177,9 @@ def test_a_worker_that_has_refused_as_its_queue_is_full_is_given_nothing_before_
     edge.both(free_p=16, free_d=16)
     assert edge.ask(1) == [1]
     refused = edge.key(1)
-    assert edge.hear(D, Failed(refused, FailCode.OVERLOADED, "64 requests wait already", True)) == []
+    assert (
+        edge.hear(D, Failed(refused, FailCode.OVERLOADED, "64 requests wait already", True)) == []
+    )
     for side in (P, D):
         assert edge.hear(side, Ended(refused)) == []
     assert not heard(edge.done), "it waits at the gateway"
@@ -209,7 +223,8 @@ def test_the_queue_is_bounded():
 
 
 def test_who_would_wait_too_long_is_refused_at_once_and_told_when_to_come_again():
-    """Five leave, one a second, of which none is admitted; of 30 seconds of patience a quarter is taken on."""
+    """Five leave, one a second, of which none is admitted; of 30 seconds of patience a quarter is
+    taken on."""
     edge = Edge(queue_ms=30_000)
     edge.hear(P, credits(free=0, waiting=2))
     for n in range(1, 11):
@@ -251,13 +266,18 @@ def test_a_ticket_says_how_long_it_may_wait_and_later_ones_only_what_is_left():
     assert {m.admit_ms for _, m in edge.done if isinstance(m, Ticket)} == {2_000}
     edge.hear(D, Admitted(edge.key(1)))
     edge.hear(D, Failed(edge.key(1), FailCode.HANDOFF_FAILED, "x", True))
-    assert {m.admit_ms for _, m in edge.done if isinstance(m, Ticket)} == {3_000}, "it had been admitted"
+    assert {m.admit_ms for _, m in edge.done if isinstance(m, Ticket)} == {3_000}, (
+        "it had been admitted"
+    )
     edge.hear(D, Tokens(edge.key(1), 0, (drawn(7),), None))
     gave_way = edge.key(1)
     edge.hear(D, Recompute(gave_way))
     edge.hear(D, Ended(gave_way))
-    edge.hear(P, Ended(gave_way))  # a handoff of it failed before: it begins again when both sides are done with it
-    assert {m.admit_ms for _, m in edge.done if isinstance(m, Ticket)} == {59_000}, "what has begun has its deadline alone"
+    # a handoff of it failed before: it begins again when both sides are done with it
+    edge.hear(P, Ended(gave_way))
+    assert {m.admit_ms for _, m in edge.done if isinstance(m, Ticket)} == {59_000}, (
+        "what has begun has its deadline alone"
+    )
 
 
 def test_a_refusal_that_crosses_admitted_is_tried_again_and_not_shown():
@@ -338,7 +358,9 @@ def test_workers_hold_no_queue_of_their_own():
     world.hold = lambda source, target, message: isinstance(message, Offer)  # nothing gets on
     flood(world, 12)
     world.advance(500)
-    assert sum(len(n.leader.worker.rooms) for n in world.nodes.values()) <= 2 * 5, "three begun, two ahead, on both sides"
+    assert sum(len(n.leader.worker.rooms) for n in world.nodes.values()) <= 2 * 5, (
+        "three begun, two ahead, on both sides"
+    )
     assert world.front.queue(world.now).length >= 7
 
 
@@ -357,7 +379,9 @@ def test_prefill_computes_ahead_of_admission_up_to_its_share():
     flood(world, 6)
     world.advance(100)
     leader = world.nodes[Boot(2)].leader
-    assert 16 - leader.worker.ledger.free()[KV] == 6, "two prompts of three pages; a third would be more than half of 16"
+    assert 16 - leader.worker.ledger.free()[KV] == 6, (
+        "two prompts of three pages; a third would be more than half of 16"
+    )
     world.release()
     world.advance(500)
     assert all(isinstance(world.end(n), Finish) for n in range(1, 7))
@@ -376,7 +400,9 @@ def test_what_waits_in_the_middle_holds_memory_until_its_patience_is_over_and_no
         end = world.end(n)
         assert isinstance(end, Fail)
         assert end.code is FailCode.QUEUE_TIMEOUT
-    assert [m.code for s, _, m in world.log if s == 2 and isinstance(m, Failed)] == [FailCode.QUEUE_TIMEOUT] * 2
+    assert [m.code for s, _, m in world.log if s == 2 and isinstance(m, Failed)] == [
+        FailCode.QUEUE_TIMEOUT
+    ] * 2
 
 
 def test_credits_say_how_many_tickets_they_know_of_and_what_may_run():

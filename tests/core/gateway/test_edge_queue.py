@@ -1,4 +1,5 @@
-"""Whose turn is next at the edge, how long anybody can be passed over, and what wait is foretold."""
+"""Whose turn is next at the edge, how long anybody can be passed over, and what wait is
+foretold."""
 
 import pytest
 from hypothesis import given, settings
@@ -31,10 +32,13 @@ def drain(q: EdgeQueue) -> list[int]:
     [
         ([(1, 0), (2, 0), (3, 0)], [1, 2, 3]),
         ([(1, 5), (2, 0), (3, -1)], [3, 2, 1]),
-        ([(1, 9), (2, 0), (3, 0), (4, 0), (5, 0), (6, 0)], [2, 3, 4, 1, 5, 6]),  # the fourth to leave is the oldest
+        # the fourth to leave is the oldest
+        ([(1, 9), (2, 0), (3, 0), (4, 0), (5, 0), (6, 0)], [2, 3, 4, 1, 5, 6]),
     ],
 )
-def test_the_lower_priority_value_first_then_who_came_first_and_sometimes_the_oldest(waiting, order):
+def test_the_lower_priority_value_first_then_who_came_first_and_sometimes_the_oldest(
+    waiting, order
+):
     assert drain(queue(*waiting)) == order
 
 
@@ -44,7 +48,12 @@ def test_what_workers_had_already_goes_first_whatever_its_priority():
     assert drain(q) == [3, 2, 1]
 
 
-@given(st.lists(st.one_of(st.tuples(st.integers(-3, 3), st.booleans()), st.just("turn"), st.just("goes")), max_size=60))
+@given(
+    st.lists(
+        st.one_of(st.tuples(st.integers(-3, 3), st.booleans()), st.just("turn"), st.just("goes")),
+        max_size=60,
+    )
+)
 @settings(max_examples=300, deadline=None)
 def test_nobody_is_passed_over_for_ever(steps):
     """Every departure is of the right request, and each within the bound that the module states."""
@@ -62,7 +71,9 @@ def test_nobody_is_passed_over_for_ever(steps):
                 continue
             q.leave(arrival, T0)
             older = sum(s < arrival for s in passed[arrival])
-            assert len(passed[arrival]) + 1 <= OLDEST_EVERY * (older + 1), f"{arrival} was passed by {passed[arrival]}"
+            assert len(passed[arrival]) + 1 <= OLDEST_EVERY * (older + 1), (
+                f"{arrival} was passed by {passed[arrival]}"
+            )
             assert arrival == min(waiting) or waiting[arrival] == min(waiting.values())
             del waiting[arrival], passed[arrival]
             for left in passed.values():

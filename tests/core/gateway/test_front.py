@@ -46,7 +46,9 @@ class Bench:
 
     def pair(self, prefill: Boot = P, decode: Boot = D) -> None:
         for boot, role in ((prefill, "prefill"), (decode, "decode")):
-            self.front.step(MessageReceived(boot, Register(role, f"tcp://{boot}", manifest(role, boot))), T0)
+            self.front.step(
+                MessageReceived(boot, Register(role, f"tcp://{boot}", manifest(role, boot))), T0
+            )
         self.front.step(MessageReceived(decode, Paired(prefill, "shm")), T0)
         self.front.effects()
 
@@ -89,18 +91,27 @@ def test_workers_are_introduced_in_either_order() -> None:
         bench = Bench()
         for boot in order:
             role = "prefill" if boot == P else "decode"
-            bench.front.step(MessageReceived(boot, Register(role, "tcp://p", manifest(role, boot))), T0)
+            bench.front.step(
+                MessageReceived(boot, Register(role, "tcp://p", manifest(role, boot))), T0
+            )
         sends = [e for e in bench.front.effects() if isinstance(e, Send)]
         assert [(s.to, type(s.message)) for s in sends] == [(D, Introduce)]
 
 
 def test_both_leaders_get_the_same_ticket_and_the_client_each_token_once(bench: Bench) -> None:
     key = bench.start()
-    assert bench.say(P, FirstToken(key, 0, drawn(7), None)) == [], "held back until decode holds memory"
+    assert bench.say(P, FirstToken(key, 0, drawn(7), None)) == [], (
+        "held back until decode holds memory"
+    )
     assert bench.say(D, Admitted(key)) == [Emit(RequestId(1), 0, (drawn(7),))]
-    assert bench.say(D, Tokens(key, 0, (drawn(7), drawn(8)), None)) == [Emit(RequestId(1), 1, (drawn(8),))]
+    assert bench.say(D, Tokens(key, 0, (drawn(7), drawn(8)), None)) == [
+        Emit(RequestId(1), 1, (drawn(8),))
+    ]
     done = bench.say(D, Tokens(key, 2, (drawn(9),), FinishReason.LENGTH))
-    assert heard(done) == [Emit(RequestId(1), 2, (drawn(9),)), Finish(RequestId(1), FinishReason.LENGTH, key)]
+    assert heard(done) == [
+        Emit(RequestId(1), 2, (drawn(9),)),
+        Finish(RequestId(1), FinishReason.LENGTH, key),
+    ]
     assert bench.front.open_requests == 1, "its room is not closed"
     assert bench.say(P, Ended(key)) == []
     assert bench.say(D, Ended(key)) == [(P, Close(key.room)), (D, Close(key.room))]
@@ -110,7 +121,10 @@ def test_both_leaders_get_the_same_ticket_and_the_client_each_token_once(bench: 
 def test_a_request_that_ends_at_its_first_token_does_not_wait_for_decode(bench: Bench) -> None:
     key = bench.start()
     done = bench.say(P, FirstToken(key, 0, drawn(7), FinishReason.STOP))
-    assert heard(done) == [Emit(RequestId(1), 0, (drawn(7),)), Finish(RequestId(1), FinishReason.STOP, key)]
+    assert heard(done) == [
+        Emit(RequestId(1), 0, (drawn(7),)),
+        Finish(RequestId(1), FinishReason.STOP, key),
+    ]
     assert (D, Abort(key, "finished")) in done
 
 
@@ -136,22 +150,32 @@ def test_a_failed_epoch_goes_on_after_what_was_said(bench: Bench) -> None:
     assert [t.key for t in tickets] == [Key(key.room, Epoch(2))] * 2
     assert {t.said for t in tickets} == {(7, 8)}
     assert bench.say(D, Tokens(key, 2, (drawn(9),), None)) == [], "an old epoch changes nothing"
-    assert heard(bench.say(D, Tokens(tickets[0].key, 2, (drawn(9),), None))) == [Emit(RequestId(1), 2, (drawn(9),))]
+    assert heard(bench.say(D, Tokens(tickets[0].key, 2, (drawn(9),), None))) == [
+        Emit(RequestId(1), 2, (drawn(9),))
+    ]
 
 
 def test_failures_are_bounded_and_giving_way_is_not_one(bench: Bench) -> None:
     key = bench.start()
     for epoch in range(1, 8):
         assert not heard(bench.say(D, Recompute(Key(key.room, Epoch(epoch)))))
-    assert not heard(bench.say(D, Failed(Key(key.room, Epoch(8)), FailCode.HANDOFF_FAILED, "x", True)))
-    assert not heard(bench.say(D, Failed(Key(key.room, Epoch(9)), FailCode.HANDOFF_FAILED, "x", True)))
+    assert not heard(
+        bench.say(D, Failed(Key(key.room, Epoch(8)), FailCode.HANDOFF_FAILED, "x", True))
+    )
+    assert not heard(
+        bench.say(D, Failed(Key(key.room, Epoch(9)), FailCode.HANDOFF_FAILED, "x", True))
+    )
     for side in (P, D):  # a suspect begins again when it is known that it has ended nobody
         assert not heard(bench.say(side, Ended(Key(key.room, Epoch(9)))))
-    done = heard(bench.say(D, Failed(Key(key.room, Epoch(10)), FailCode.HANDOFF_FAILED, "why", True)))
+    done = heard(
+        bench.say(D, Failed(Key(key.room, Epoch(10)), FailCode.HANDOFF_FAILED, "why", True))
+    )
     assert done == [Fail(RequestId(1), FailCode.HANDOFF_FAILED, "why", Key(key.room, Epoch(10)))]
 
 
-def test_a_lost_decode_ends_an_answer_that_has_begun_at_once_and_counts_as_ended(bench: Bench) -> None:
+def test_a_lost_decode_ends_an_answer_that_has_begun_at_once_and_counts_as_ended(
+    bench: Bench,
+) -> None:
     key = bench.start()
     bench.say(D, Tokens(key, 0, (drawn(7),), None))
     bench.front.step(PeerLost(D, "silence"), T0)
@@ -162,7 +186,9 @@ def test_a_lost_decode_ends_an_answer_that_has_begun_at_once_and_counts_as_ended
 
 
 @pytest.mark.parametrize("lost", [P, D])
-def test_a_request_that_has_heard_nothing_waits_for_the_successor_of_a_lost_worker(bench: Bench, lost: Boot) -> None:
+def test_a_request_that_has_heard_nothing_waits_for_the_successor_of_a_lost_worker(
+    bench: Bench, lost: Boot
+) -> None:
     key = bench.start()
     bench.front.step(PeerLost(lost, "silence"), T0)
     other = D if lost == P else P
@@ -171,7 +197,9 @@ def test_a_request_that_has_heard_nothing_waits_for_the_successor_of_a_lost_work
     assert heard(done) == []
     assert bench.say(other, Ended(key)) == []
     role, pair = ("prefill", (Boot(9), D)) if lost == P else ("decode", (P, Boot(9)))
-    bench.front.step(MessageReceived(Boot(9), Register(role, "tcp://9", manifest(role, Boot(9)))), T0)
+    bench.front.step(
+        MessageReceived(Boot(9), Register(role, "tcp://9", manifest(role, Boot(9)))), T0
+    )
     bench.front.step(MessageReceived(pair[1], Paired(pair[0], "shm")), T0)
     tickets = {(to, m.key.epoch) for to, m in bench.did() if isinstance(m, Ticket)}
     assert tickets == {(Boot(9), 2), (other, 2)}
@@ -263,7 +291,10 @@ def test_the_timer_rings_at_the_latest_when_something_is_due(steps: list[str]) -
                 front.step(PeerLost(D, "silence"), Micros(now))
             case "doubt":
                 for request in list(front.requests):
-                    front.step(MessageReceived(P, Failed(request.key, FailCode.WORKER_LOST, "x", True)), Micros(now))
+                    front.step(
+                        MessageReceived(P, Failed(request.key, FailCode.WORKER_LOST, "x", True)),
+                        Micros(now),
+                    )
             case "ring":
                 front.step(TimerDue(), Micros(now))
             case "wait":
@@ -272,7 +303,9 @@ def test_the_timer_rings_at_the_latest_when_something_is_due(steps: list[str]) -
         assert (front.next_wake() is None) == (not dues)
         assert not dues or front.next_wake() <= min(dues)
         if step == "ring":
-            assert not dues or front.next_wake() == min(dues) > now, "it does not ring for nothing again and again"
+            assert not dues or front.next_wake() == min(dues) > now, (
+                "it does not ring for nothing again and again"
+            )
 
 
 def test_the_room_and_epoch_of_a_request_are_told_while_it_is_open(bench: Bench) -> None:

@@ -1,4 +1,5 @@
-"""Which of two requests came first: said alike by all workers, by two gateways too, and by one that has just started."""
+"""Which of two requests came first: said alike by all workers, by two gateways too, and by one that
+has just started."""
 
 from types import SimpleNamespace
 
@@ -28,7 +29,9 @@ def ticket(number: int, stamp: int, gateway: Boot = ONE) -> Ticket:
 
 
 def stamps(done: list[object]) -> list[int]:
-    return [d[1].stamp for d in done if isinstance(d, tuple) and isinstance(d[1], Ticket) and d[0] == P]
+    return [
+        d[1].stamp for d in done if isinstance(d, tuple) and isinstance(d[1], Ticket) and d[0] == P
+    ]
 
 
 def test_the_next_stamp_is_above_all_that_were_given_or_heard():
@@ -42,7 +45,12 @@ def test_the_next_stamp_is_above_all_that_were_given_or_heard():
 def test_a_gateway_that_starts_goes_on_behind_what_its_workers_have_seen():
     bench = Bench()
     for boot, role, seen in ((P, "prefill", 40), (D, "decode", 41)):
-        bench.front.step(MessageReceived(boot, Register(role, f"tcp://{boot}", manifest(role, boot), Stamp(seen))), T0)
+        bench.front.step(
+            MessageReceived(
+                boot, Register(role, f"tcp://{boot}", manifest(role, boot), Stamp(seen))
+            ),
+            T0,
+        )
     bench.front.step(MessageReceived(D, Paired(P, "shm")), T0)
     bench.front.submit(submit(1), T0)
     assert stamps(bench.did()) == [42]
@@ -53,7 +61,12 @@ def test_who_waited_without_workers_is_stamped_when_it_begins_and_in_the_order_i
     bench.front.submit(submit(1), T0)
     bench.front.submit(submit(2), T0)
     for boot, role, seen in ((P, "prefill", 40), (D, "decode", 41)):
-        bench.front.step(MessageReceived(boot, Register(role, f"tcp://{boot}", manifest(role, boot), Stamp(seen))), T0)
+        bench.front.step(
+            MessageReceived(
+                boot, Register(role, f"tcp://{boot}", manifest(role, boot), Stamp(seen))
+            ),
+            T0,
+        )
     bench.front.step(MessageReceived(D, Paired(P, "shm")), T0)
     assert stamps(bench.did()) == [42, 43]
 
@@ -80,10 +93,18 @@ def test_a_worker_says_the_highest_stamp_of_all_tickets_to_every_gateway(role):
     leader.step(MessageReceived(ONE, ticket(1, 30)), T0)
     leader.step(MessageReceived(ONE, ticket(2, 20)), T0)
     leader.step(TimerDue(), Micros(20_000))
-    said = [e.message for e in leader.effects() if isinstance(e, Send) and isinstance(e.message, Credits)]
+    said = [
+        e.message
+        for e in leader.effects()
+        if isinstance(e, Send) and isinstance(e.message, Credits)
+    ]
     assert [c.stamp for c in said] == [30]
     leader.step(GatewayConnected(OTHER), Micros(20_000))
-    hello = [e.message for e in leader.effects() if isinstance(e, Send) and isinstance(e.message, Register)]
+    hello = [
+        e.message
+        for e in leader.effects()
+        if isinstance(e, Send) and isinstance(e.message, Register)
+    ]
     assert [r.stamp for r in hello] == [30], "before it can be used"
 
 
@@ -99,7 +120,15 @@ def test_of_two_with_one_stamp_every_worker_takes_the_same_first():
 
 
 def test_a_stamp_that_cannot_be_added_to_is_no_message():
-    said = {"type": "credits", "number": 1, "worker": 2, "free_pages": {}, "total_pages": {}, "waiting": 0, "running": 0}
+    said = {
+        "type": "credits",
+        "number": 1,
+        "worker": 2,
+        "free_pages": {},
+        "total_pages": {},
+        "waiting": 0,
+        "running": 0,
+    }
     assert msgspec.convert(said | {"stamp": 2**53}, Credits).stamp == 2**53
     with pytest.raises(msgspec.ValidationError, match="stamp"):
         msgspec.convert(said | {"stamp": 2**53 + 1}, Credits)

@@ -1,4 +1,5 @@
-"""What the gateway makes of workers that end: who is tried alone, who waits, who is refused, who is innocent."""
+"""What the gateway makes of workers that end: who is tried alone, who waits, who is refused, who is
+innocent."""
 
 from typing import Any
 
@@ -25,7 +26,11 @@ def bench() -> Bench:
 
 def tickets(done: list[Any]) -> list[Ticket]:
     """One of each epoch."""
-    return list({m.key: m for _, m in (d for d in done if isinstance(d, tuple)) if isinstance(m, Ticket)}.values())
+    return list(
+        {
+            m.key: m for _, m in (d for d in done if isinstance(d, tuple)) if isinstance(m, Ticket)
+        }.values()
+    )
 
 
 def start(bench: Bench, number: int = 1) -> Ticket:
@@ -98,10 +103,14 @@ def two_on_the_same_workers(bench: Bench) -> tuple[Ticket, Ticket]:
     return suspect, other
 
 
-def test_who_has_ended_its_prefill_worker_is_not_innocent_because_decode_tries_another_one(bench: Bench) -> None:
+def test_who_has_ended_its_prefill_worker_is_not_innocent_because_decode_tries_another_one(
+    bench: Bench,
+) -> None:
     suspect, other = two_on_the_same_workers(bench)
     bench.say(suspect.decode, Trial(suspect.key, over=False))
-    bench.say(other.decode, Failed(other.key, FailCode.WORKER_LOST, "the prefill worker was lost", True))
+    bench.say(
+        other.decode, Failed(other.key, FailCode.WORKER_LOST, "the prefill worker was lost", True)
+    )
     assert bench.front.requests.in_room(other.key.room).failures == 1
     assert not bench.front.requests.in_room(other.key.room).acquitted
 
@@ -109,7 +118,9 @@ def test_who_has_ended_its_prefill_worker_is_not_innocent_because_decode_tries_a
 def test_who_misses_a_worker_that_tries_another_one_is_innocent(bench: Bench) -> None:
     suspect, other = two_on_the_same_workers(bench)
     bench.say(suspect.prefill, Trial(suspect.key, over=False))
-    bench.say(other.decode, Failed(other.key, FailCode.WORKER_LOST, "the prefill worker was lost", True))
+    bench.say(
+        other.decode, Failed(other.key, FailCode.WORKER_LOST, "the prefill worker was lost", True)
+    )
     assert bench.front.requests.in_room(other.key.room).failures == 0
 
 
@@ -124,11 +135,17 @@ def test_who_is_with_a_worker_that_gives_up_for_another_one_is_innocent(bench: B
 
 
 def test_a_step_of_an_earlier_epoch_of_its_own_makes_nobody_innocent(bench: Bench) -> None:
-    """It was withdrawn while it was computed alone; the worker that it ended is missed before the gateway has lost it."""
+    """It was withdrawn while it was computed alone; the worker that it ended is missed before the
+    gateway has lost it."""
     first = start(bench)
     (suspect,) = tickets(lose(bench, first.prefill))
-    bench.front.epochs.suspects.heard(suspect.prefill, Trial(Key(suspect.key.room, first.key.epoch), over=False))
-    bench.say(suspect.decode, Failed(suspect.key, FailCode.WORKER_LOST, "the prefill worker was lost", True))
+    bench.front.epochs.suspects.heard(
+        suspect.prefill, Trial(Key(suspect.key.room, first.key.epoch), over=False)
+    )
+    bench.say(
+        suspect.decode,
+        Failed(suspect.key, FailCode.WORKER_LOST, "the prefill worker was lost", True),
+    )
     assert bench.front.requests.in_room(suspect.key.room).failures == 2
 
 
@@ -138,16 +155,25 @@ def test_a_suspect_that_gave_way_waits_until_its_step_is_over(bench: Bench) -> N
     bench.say(suspect.prefill, Trial(suspect.key, over=False))
     assert not tickets(bench.say(suspect.prefill, Withdrawn(suspect.key)))
     assert not tickets(bench.say(suspect.decode, Ended(suspect.key)))
-    assert [t.key.epoch for t in tickets(bench.say(suspect.prefill, Ended(suspect.key)))] == [Epoch(3)]
+    assert [t.key.epoch for t in tickets(bench.say(suspect.prefill, Ended(suspect.key)))] == [
+        Epoch(3)
+    ]
 
 
-def test_a_suspect_whose_handoff_fails_waits_until_its_workers_have_said_that_they_live(bench: Bench) -> None:
-    """A prefill worker that it ended is silent, and decode misses its blocks long before anybody misses the worker."""
+def test_a_suspect_whose_handoff_fails_waits_until_its_workers_have_said_that_they_live(
+    bench: Bench,
+) -> None:
+    """A prefill worker that it ended is silent, and decode misses its blocks long before anybody
+    misses the worker."""
     first = start(bench)
     (again,) = tickets(lose(bench, first.prefill))
-    assert not tickets(bench.say(again.decode, Failed(again.key, FailCode.HANDOFF_FAILED, "x", True)))
+    assert not tickets(
+        bench.say(again.decode, Failed(again.key, FailCode.HANDOFF_FAILED, "x", True))
+    )
     assert not tickets(bench.say(again.decode, Ended(again.key)))
-    assert [t.key for t in tickets(bench.say(again.prefill, Ended(again.key)))] == [Key(again.key.room, Epoch(3))]
+    assert [t.key for t in tickets(bench.say(again.prefill, Ended(again.key)))] == [
+        Key(again.key.room, Epoch(3))
+    ]
 
 
 def test_a_suspect_that_waits_is_convicted_when_its_worker_is_lost(bench: Bench) -> None:
@@ -164,4 +190,6 @@ def test_a_suspect_that_waits_has_its_deadline(bench: Bench) -> None:
     bench.say(again.decode, Failed(again.key, FailCode.HANDOFF_FAILED, "x", True))
     bench.front.step(TimerDue(), Micros(120_000_000))
     assert len(heard(bench.did())) == 1
-    assert not tickets(bench.say(again.prefill, Ended(again.key)) + bench.say(again.decode, Ended(again.key)))
+    assert not tickets(
+        bench.say(again.prefill, Ended(again.key)) + bench.say(again.decode, Ended(again.key))
+    )

@@ -35,7 +35,9 @@ def steady(rows: int, *, step_us: int, steps: int) -> tuple[Throughput, Micros]:
 
 
 @pytest.mark.parametrize(("rows", "step_us"), [(1, 10_000), (8, 25_000), (40, 300_000)])
-def test_as_many_answers_get_their_tokens_as_they_did_and_twice_as_many_take_twice_as_long_at_most(rows, step_us):
+def test_as_many_answers_get_their_tokens_as_they_did_and_twice_as_many_take_twice_as_long_at_most(
+    rows, step_us
+):
     found, now = steady(rows, step_us=step_us, steps=300)
     assert found.pace(rows + 1, now) == pytest.approx(step_us)
     assert found.pace(2 * (rows + 1), now) == pytest.approx(2 * step_us)
@@ -71,14 +73,23 @@ def test_what_was_long_ago_is_forgotten():
     assert found.pace(5, now) == pytest.approx(100_000)
 
 
-@given(st.lists(st.tuples(st.integers(1, 400_000), st.integers(0, 5), st.integers(0, 3)), min_size=1, max_size=80))
-@example([(1, 0, 4), *[(250_000, 0, 3)] * 4, *[(250_000, 0, 4)] * 4])  # two windows of a second and 16 tokens to the point,
-@example([(1, 0, 4), *[(250_000, 0, 3)] * 4, *[(250_000, 0, 4)] * 4, (1, 0, 1)])  # and one that begins
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 400_000), st.integers(0, 5), st.integers(0, 3)),
+        min_size=1,
+        max_size=80,
+    )
+)
+# two windows of a second and 16 tokens to the point,
+@example([(1, 0, 4), *[(250_000, 0, 3)] * 4, *[(250_000, 0, 4)] * 4])
+# and one that begins
+@example([(1, 0, 4), *[(250_000, 0, 3)] * 4, *[(250_000, 0, 4)] * 4, (1, 0, 1)])
 @settings(max_examples=200, deadline=None)
 def test_the_pace_is_that_of_the_last_two_windows_by_hand(steps):
     """Each step: so long after the last, of this answer so many tokens; none: it ends."""
     found, now = Throughput(), 0
-    stretches: list[list[tuple[int, int, int]]] = [[]]  # windows of (time, answers under way, tokens)
+    # windows of (time, answers under way, tokens)
+    stretches: list[list[tuple[int, int, int]]] = [[]]
     rows: set[int] = set()
     full = False  # the present window ends with the next step, as time passes before it
     for gap, row, tokens in steps:
@@ -88,7 +99,8 @@ def test_the_pace_is_that_of_the_last_two_windows_by_hand(steps):
         if tokens or row in rows:
             stretches[-1].append((gap if rows else 0, len(rows), tokens))
         elif rows:
-            stretches[-1].append((gap, len(rows), 0))  # nobody notices until the next look, which is below
+            # nobody notices until the next look, which is below
+            stretches[-1].append((gap, len(rows), 0))
         if tokens:
             found.made(key(row), tokens, Micros(now))
             rows.add(row)
@@ -96,7 +108,10 @@ def test_the_pace_is_that_of_the_last_two_windows_by_hand(steps):
             found.pace(1, Micros(now))
             found.ended(key(row), Micros(now))
             rows.discard(row)
-        enough = sum(t for t, _, _ in stretches[-1]) >= SECOND and sum(n for _, _, n in stretches[-1]) >= 16
+        enough = (
+            sum(t for t, _, _ in stretches[-1]) >= SECOND
+            and sum(n for _, _, n in stretches[-1]) >= 16
+        )
         full = bool(tokens) and enough
     last = [step for window in stretches[-2:] for step in window]
     busy, made = sum(t for t, _, _ in last), sum(n for _, _, n in last)
@@ -104,7 +119,9 @@ def test_the_pace_is_that_of_the_last_two_windows_by_hand(steps):
     if made < 16 or not busy:
         assert found.pace(3, Micros(now)) is None
     else:
-        assert found.pace(3, Micros(now)) == pytest.approx(answer_time / made * 3 / (answer_time / busy + 1))
+        assert found.pace(3, Micros(now)) == pytest.approx(
+            answer_time / made * 3 / (answer_time / busy + 1)
+        )
 
 
 # ---- lengths -------------------------------------------------------------------------------------
@@ -161,7 +178,8 @@ class Hurried(Edge):
 
 
 def test_an_answer_begins_if_it_ends_in_time_with_something_to_spare():
-    """Four answers: a token of each in 100 ms, of five in as much at least; so 20 tokens take two seconds, or three."""
+    """Four answers: a token of each in 100 ms, of five in as much at least; so 20 tokens take two
+    seconds, or three."""
     edge = Hurried(answers=4)
     assert edge.ask(5, limits=limits(max_tokens=20, deadline_ms=3_100)) == [5]
 
@@ -175,7 +193,9 @@ def test_an_answer_waits_that_would_end_too_late_and_begins_when_another_has_end
 
 def test_an_answer_is_refused_at_once_that_would_end_too_late_whatever_happens():
     edge = Hurried(answers=4)
-    with pytest.raises(Overloaded, match=r"takes 2000 ms beside .* 1500 ms are left .*--request-timeout") as raised:
+    with pytest.raises(
+        Overloaded, match=r"takes 2000 ms beside .* 1500 ms are left " r".*--request-timeout"
+    ) as raised:
         edge.ask(5, limits=limits(max_tokens=20, deadline_ms=1_500))
     assert raised.value.retry_after_s == 1
     assert edge.front.queue(Micros(edge.now)).refused == {"late": 1}
@@ -200,7 +220,8 @@ def test_whoever_waits_for_time_is_looked_at_again_although_no_worker_says_anyth
 
 
 def test_no_answer_begins_that_would_keep_another_from_ending_in_time():
-    """The fifth has 20 tokens to come and three seconds; with five beside it they would take 2.4, and a quarter more is 3."""
+    """The fifth has 20 tokens to come and three seconds; with five beside it they would take 2.4,
+    and a quarter more is 3."""
     edge = Hurried(answers=4)
     assert edge.ask(5, limits=limits(max_tokens=20, deadline_ms=3_005)) == [5]
     assert edge.ask(6, limits=limits(max_tokens=20, deadline_ms=60_000)) == [6]
@@ -231,7 +252,8 @@ def test_who_has_heard_something_of_its_answer_goes_on_whatever_time_is_left():
 
 
 def test_of_an_answer_that_goes_on_elsewhere_only_the_rest_is_still_to_come():
-    """Two tokens, which end in time beside another answer. All of it again, or more than that, would not."""
+    """Two tokens, which end in time beside another answer. All of it again, or more than that,
+    would not."""
     edge = Hurried(answers=4)
     assert edge.ask(5, limits=limits(max_tokens=20, deadline_ms=5_800)) == [5]
     edge.said[5] = 0

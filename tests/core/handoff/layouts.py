@@ -1,5 +1,5 @@
-"""The byte layout a second time, written from docs and not from core/memory/state.py: every byte of a pool gets the number of the
-one state byte that belongs there. What a plan moves is judged by it.
+"""The byte layout a second time, written from docs and not from core/memory/state.py: every byte of
+a pool gets the number of the one state byte that belongs there. What a plan moves is judged by it.
 """
 
 from functools import cache
@@ -8,15 +8,30 @@ from typing import NamedTuple
 import numpy as np
 
 from baton.core.ids import GroupName
-from baton.core.memory.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit, Whole, Window
+from baton.core.memory.state import (
+    DType,
+    Full,
+    Group,
+    Placement,
+    StateSpec,
+    StateTable,
+    Unit,
+    Whole,
+    Window,
+)
 
 NOBODY = -1
 FULL, WINDOW, SLOT = GroupName("full"), GroupName("window"), GroupName("slot")
-GROUPS = (Group(FULL, Unit.PAGE, Full()), Group(WINDOW, Unit.PAGE, Window(9)), Group(SLOT, Unit.SLOT, Whole()))
+GROUPS = (
+    Group(FULL, Unit.PAGE, Full()),
+    Group(WINDOW, Unit.PAGE, Window(9)),
+    Group(SLOT, Unit.SLOT, Whole()),
+)
 
 
 def mixed(heads: int, layers: int = 5, block_tokens: int = 2) -> StateTable:
-    """Every kind of row: attention, one replicated unit and its odd-sized scales, a window, a slot."""
+    """Every kind of row: attention, one replicated unit and its odd-sized scales, a window, a
+    slot."""
     every = tuple(range(layers))
     specs = (
         StateSpec("kv", FULL, every, ("k", "v"), heads, 1, DType.BF16),
@@ -64,7 +79,9 @@ def state_byte(spec: int, head: int, layer: int, part: int, position: int, byte:
 
 
 @cache
-def block_bytes(table: StateTable, layout: Layout, rank: int, group: GroupName, number: int) -> tuple[int, ...]:
+def block_bytes(
+    table: StateTable, layout: Layout, rank: int, group: GroupName, number: int
+) -> tuple[int, ...]:
     """State bytes of block `number` on a rank, in the order in which they lie."""
     tokens = table.block_tokens if table.group(group).unit is Unit.PAGE else 1
     return tuple(
@@ -80,9 +97,17 @@ def block_bytes(table: StateTable, layout: Layout, rank: int, group: GroupName, 
 
 
 def picture(
-    table: StateTable, layout: Layout, rank: int, group: GroupName, pages: list[int], pool_pages: int, first: int, past: int
+    table: StateTable,
+    layout: Layout,
+    rank: int,
+    group: GroupName,
+    pages: list[int],
+    pool_pages: int,
+    first: int,
+    past: int,
 ) -> np.ndarray:
-    """A rank's pool holding blocks [first, past) of a sequence; `pages` from the page of block `first` on."""
+    """A rank's pool holding blocks [first, past) of a sequence; `pages` from the page of block
+    `first` on."""
     k = layout.k if table.group(group).unit is Unit.PAGE else 1
     size = len(block_bytes(table, layout, rank, group, 0))
     pool = np.full(pool_pages * k * size, NOBODY, dtype=np.int64)

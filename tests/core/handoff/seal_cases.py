@@ -1,4 +1,5 @@
-"""What every implementation of the seal is tested by: geometries, a plain one in Python integers, and the catalogue of damage.
+"""What every implementation of the seal is tested by: geometries, a plain one in Python integers,
+and the catalogue of damage.
 
 An implementation is a function like `core.seal.block_sums`.
 """
@@ -12,9 +13,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from baton.core.ids import GroupName
-from baton.core.memory.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit, Whole
+from baton.core.memory.state import (
+    DType,
+    Full,
+    Group,
+    Placement,
+    StateSpec,
+    StateTable,
+    Unit,
+    Whole,
+)
 
-BlockSums = Callable[[NDArray[np.uint8], Placement, GroupName, NDArray[np.int64], NDArray[np.int64], int], NDArray[np.uint64]]
+BlockSums = Callable[
+    [NDArray[np.uint8], Placement, GroupName, NDArray[np.int64], NDArray[np.int64], int],
+    NDArray[np.uint64],
+]
 PAGED, SLOT = GroupName("full"), GroupName("slot")
 GROUPS = (Group(PAGED, Unit.PAGE, Full()), Group(SLOT, Unit.SLOT, Whole()))
 IDENTITY = 0xFEDCBA9876543210
@@ -35,10 +48,19 @@ class Case(NamedTuple):
         size = self.placement.block_bytes(self.group) * (max(self.slots) + 1)
         return np.frombuffer(bytearray(shake_128(self.name.encode()).digest(size)), dtype=np.uint8)
 
-    def sums(self, block_sums: BlockSums, pool: NDArray[np.uint8] | None = None) -> NDArray[np.uint64]:
+    def sums(
+        self, block_sums: BlockSums, pool: NDArray[np.uint8] | None = None
+    ) -> NDArray[np.uint64]:
         """What an implementation says of it."""
         bytes_ = self.pool() if pool is None else pool
-        return block_sums(bytes_, self.placement, self.group, np.array(self.slots), np.array(self.numbers), IDENTITY)
+        return block_sums(
+            bytes_,
+            self.placement,
+            self.group,
+            np.array(self.slots),
+            np.array(self.numbers),
+            IDENTITY,
+        )
 
 
 def table(*specs: StateSpec, layers: int = 4, block_tokens: int = 4) -> StateTable:
@@ -54,24 +76,40 @@ def _delta(row: int, dtype: DType) -> StateSpec:
 
 
 def cases() -> list[Case]:
-    """All element types; rows of part of a word, of whole words, of one cell, just over it, of many; pages and slots."""
+    """All element types; rows of part of a word, of whole words, of one cell, just over it, of
+    many; pages and slots."""
     found = []
     for dtype in DType:
         for row in (1, 3, 16, 33, 64):
             whole = Placement(table(_kv(row, dtype)), 1, 1, 0, 0, 2)
             found.append(Case(f"{dtype.value} x {row}", whole, PAGED, (2, 0, 5), (0, 1, 700)))
-    for row, dtype in ((1024, DType.F32), (1025, DType.F32), (4095, DType.FP8), (4097, DType.FP8), (4099, DType.BF16)):
+    for row, dtype in (
+        (1024, DType.F32),
+        (1025, DType.F32),
+        (4095, DType.FP8),
+        (4097, DType.FP8),
+        (4099, DType.BF16),
+    ):
         whole = Placement(table(_kv(row, dtype, heads=1), block_tokens=2), 1, 1, 0, 0, 1)
         found.append(Case(f"cells of {dtype.value} x {row}", whole, PAGED, (1,), (9,)))
     for row, dtype in ((6, DType.F32), (2, DType.FP8), (4096, DType.F32)):
         whole = Placement(table(_delta(row, dtype)), 1, 1, 0, 0, 4)
         found.append(Case(f"slot of {dtype.value} x {row}", whole, SLOT, (1, 0), (2**31 + 1, 77)))
-    # A spec whose bytes leave the next one of the block on an odd address, and a rank that holds the second half.
+    # A spec whose bytes leave the next one of the block on an odd address, and a rank that holds
+    # the second half.
     scale = StateSpec("scale", PAGED, (0, 1, 3), ("s",), 2, 1, DType.FP8)
     several = table(scale, _kv(8, DType.BF16), _delta(5, DType.F16), block_tokens=3)
     for tp_rank, pp_rank in ((0, 0), (1, 0), (1, 1)):
         placement = Placement(several, 2, 2, tp_rank, pp_rank, 1)
-        found.append(Case(f"several specs on rank {tp_rank}, {pp_rank}", placement, PAGED, (0, 1, 2), (4, 5, 6)))
+        found.append(
+            Case(
+                f"several specs on rank {tp_rank}, {pp_rank}",
+                placement,
+                PAGED,
+                (0, 1, 2),
+                (4, 5, 6),
+            )
+        )
     return found
 
 
@@ -117,7 +155,9 @@ def plain_sums(
             spec = placement.places[name].spec
             length = spec.row * spec.dtype.size
             named = identity.to_bytes(8, "little") + length.to_bytes(8, "little") + name.encode()
-            key = int.from_bytes(blake2b(named, digest_size=8, person=b"baton-seal-1").digest(), "little")
+            key = int.from_bytes(
+                blake2b(named, digest_size=8, person=b"baton-seal-1").digest(), "little"
+            )
             total = 0
             for part in range(len(spec.parts)):
                 unit_key = plain_mix(plain_mix(plain_mix(key ^ layer) ^ part) ^ head)
@@ -226,7 +266,10 @@ CATALOGUE: dict[str, Callable[[Rows, Rows], object]] = {
     "one added here and taken there": lambda a, b: _compensate(a),
     "the same added to one row and taken from another": lambda a, b: _compensate_in_rows(a),
     "two rows changed by the same pattern": lambda a, b: a[0, 0, 0, 0, :2].__ixor__(np.uint8(0x40)),
-    "the same change in both specs": lambda a, b: (a[0].__ixor__(np.uint8(1)), b[0].__ixor__(np.uint8(1))),
+    "the same change in both specs": lambda a, b: (
+        a[0].__ixor__(np.uint8(1)),
+        b[0].__ixor__(np.uint8(1)),
+    ),
 }
 
 
@@ -236,7 +279,8 @@ def undamaged() -> Case:
 
 
 def missed(block_sums: BlockSums, damage: Callable[[Rows, Rows], object]) -> list[int]:
-    """Damaged blocks whose leg sum (over all units) did not change, and whole blocks whose sums did."""
+    """Damaged blocks whose leg sum (over all units) did not change, and whole blocks whose sums
+    did."""
     case = undamaged()
     before, pool = case.pool(), case.pool()
     damage(*twin_rows(pool))
@@ -247,18 +291,28 @@ def missed(block_sums: BlockSums, damage: Callable[[Rows, Rows], object]) -> lis
 
 
 def flipped_rows(row: bytes, bits: int) -> Iterator[bytes]:
-    """A row with one bit flipped, every one of them, then with the same bit of two elements of `bits` bits, every pair."""
+    """A row with one bit flipped, every one of them, then with the same bit of two elements of
+    `bits` bits, every pair."""
     whole = int.from_bytes(row, "little")
     yield from ((whole ^ (1 << i)).to_bytes(len(row), "little") for i in range(8 * len(row)))
-    for bit in (*range(bits - 1, bits // 2 - 2, -1), 0):  # sign, exponent, some of the fraction; the lowest
+    # sign, exponent, some of the fraction; the lowest
+    for bit in (*range(bits - 1, bits // 2 - 2, -1), 0):
         for i, j in combinations(range(bit, 8 * len(row), bits), 2):
             yield (whole ^ (1 << i) ^ (1 << j)).to_bytes(len(row), "little")
 
 
 def indistinct_flips(block_sums: BlockSums, dtype: DType, row: int, *, zero: bool) -> int:
-    """Of a row and its flipped copies (16 and 32 bits an element), how many share a sum with another."""
+    """Of a row and its flipped copies (16 and 32 bits an element), how many share a sum with
+    another."""
     nbytes = row * dtype.size
-    placement = Placement(table(StateSpec("a", PAGED, (0,), ("k",), 1, row, dtype), layers=1, block_tokens=1), 1, 1, 0, 0, 1)
+    placement = Placement(
+        table(StateSpec("a", PAGED, (0,), ("k",), 1, row, dtype), layers=1, block_tokens=1),
+        1,
+        1,
+        0,
+        0,
+        1,
+    )
     base = bytes(nbytes) if zero else shake_128(b"flips").digest(nbytes)
     rows = {base, *flipped_rows(base, 16), *flipped_rows(base, 32)}
     pool = np.frombuffer(b"".join(sorted(rows)), dtype=np.uint8)
@@ -268,8 +322,16 @@ def indistinct_flips(block_sums: BlockSums, dtype: DType, row: int, *, zero: boo
 
 
 def flip_rates(block_sums: BlockSums) -> NDArray[np.float64]:
-    """For each of a sum's 64 bits, the share of all one-bit changes of a row of 32 words that flip it."""
-    placement = Placement(table(StateSpec("a", PAGED, (0,), ("k",), 1, 32, DType.F32), layers=1, block_tokens=1), 1, 1, 0, 0, 1)
+    """For each of a sum's 64 bits, the share of all one-bit changes of a row of 32 words that flip
+    it."""
+    placement = Placement(
+        table(StateSpec("a", PAGED, (0,), ("k",), 1, 32, DType.F32), layers=1, block_tokens=1),
+        1,
+        1,
+        0,
+        0,
+        1,
+    )
     base = int.from_bytes(shake_128(b"rates").digest(128), "little")
     rows = [base, *(base ^ (1 << i) for i in range(1024))]
     pool = np.frombuffer(b"".join(r.to_bytes(128, "little") for r in rows), dtype=np.uint8)

@@ -4,7 +4,14 @@ import json
 
 import pytest
 from tests.core.handoff.golden.make_seal import FILE
-from tests.core.handoff.seal_cases import CATALOGUE, BlockSums, cases, flip_rates, indistinct_flips, missed
+from tests.core.handoff.seal_cases import (
+    CATALOGUE,
+    BlockSums,
+    cases,
+    flip_rates,
+    indistinct_flips,
+    missed,
+)
 
 from baton.core.memory.state import DType
 
@@ -34,7 +41,8 @@ class SealSuite:
         assert indistinct_flips(self.sums, dtype, row, zero=zero) == 0
 
     def test_any_flipped_bit_changes_every_bit_of_a_sum_half_of_the_time(self):
-        """The finaliser is at work: without it the lowest bits would hang on the lowest bits of words alone."""
+        """The finaliser is at work: without it the lowest bits would hang on the lowest bits of
+        words alone."""
         rates = flip_rates(self.sums)
         assert rates.min() > 0.4
         assert rates.max() < 0.6

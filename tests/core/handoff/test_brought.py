@@ -13,7 +13,9 @@ UNITS = {(Rank(0), KV): 2, (Rank(1), KV): 1}
 
 
 def rows(first: int, past: int, units: int = 2) -> np.ndarray:
-    return np.array([[100 * b + u for u in range(units)] for b in range(first, past)], dtype=np.uint64).reshape(-1, units)
+    return np.array(
+        [[100 * b + u for u in range(units)] for b in range(first, past)], dtype=np.uint64
+    ).reshape(-1, units)
 
 
 def add(brought: Brought, first: int, past: int) -> None:
@@ -22,7 +24,11 @@ def add(brought: Brought, first: int, past: int) -> None:
 
 
 def sums(brought: Brought, first: int, past: int, cached: int | None = None) -> dict | None:
-    known = {where: rows(0, first if cached is None else cached, n) for where, n in UNITS.items()} if first else {}
+    known = (
+        {where: rows(0, first if cached is None else cached, n) for where, n in UNITS.items()}
+        if first
+        else {}
+    )
     return brought.sums(known, BlockIndex(first), BlockIndex(past), UNITS)
 
 

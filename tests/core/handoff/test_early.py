@@ -1,4 +1,5 @@
-"""Offers before their ticket: kept for a while, bounded, and only those of the worker that the ticket names."""
+"""Offers before their ticket: kept for a while, bounded, and only those of the worker that the
+ticket names."""
 
 from tests.core.build import key
 

@@ -23,7 +23,9 @@ def test_a_small_sample_says_less_than_a_large_one() -> None:
     assert rate.time(10_101) == pytest.approx(102_000)
 
 
-def measured(*, tokens_a_ms: float, bytes_a_ms: float, mode: FetchBack = FetchBack.AUTO) -> PrefillRates:
+def measured(
+    *, tokens_a_ms: float, bytes_a_ms: float, mode: FetchBack = FetchBack.AUTO
+) -> PrefillRates:
     pace = PrefillRates(mode)
     for _ in range(100):
         pace.compute.saw(tokens_a_ms * 1_000, 1_000_000)
@@ -33,11 +35,15 @@ def measured(*, tokens_a_ms: float, bytes_a_ms: float, mode: FetchBack = FetchBa
 
 @pytest.mark.parametrize(
     ("tokens", "pays"),
-    [(1, False), (19, False), (21, True), (10_000, True)],  # a token costs 200 us to compute, 100 us to read; 2 ms are fixed
+    # a token costs 200 us to compute, 100 us to read; 2 ms are fixed
+    [(1, False), (19, False), (21, True), (10_000, True)],
 )
 def test_longer_beginnings_pay(tokens: int, pays: bool) -> None:
     assert FIXED_US == 2_000
-    assert measured(tokens_a_ms=5, bytes_a_ms=10_000).pays(tokens=tokens, nbytes=tokens * 1_000) is pays
+    assert (
+        measured(tokens_a_ms=5, bytes_a_ms=10_000).pays(tokens=tokens, nbytes=tokens * 1_000)
+        is pays
+    )
 
 
 def test_a_slow_wire_or_a_fast_engine_never_does() -> None:

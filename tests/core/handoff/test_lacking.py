@@ -34,13 +34,21 @@ def test_what_is_left_lies_where_it_lay(start, size, first, k, random):
 
 def test_sums_of_what_is_left_stay_with_their_blocks():
     sums = tuple(
-        LegSums(leg, group, tuple(map(BlockIndex, blocks)), tuple(Seal(100 * leg + b) for b in blocks))
-        for leg, group, blocks in ((0, KV, range(8)), (1, KV, range(8, 12)), (0, OTHER, range(6, 12)))
+        LegSums(
+            leg, group, tuple(map(BlockIndex, blocks)), tuple(Seal(100 * leg + b) for b in blocks)
+        )
+        for leg, group, blocks in (
+            (0, KV, range(8)),
+            (1, KV, range(8, 12)),
+            (0, OTHER, range(6, 12)),
+        )
     )
     run = BlockRun(BlockIndex(0), BlockIndex(12), tuple(map(Page, range(12))))
     whole = offer({KV: run, OTHER: run}, sums)
     left = lacking(whole, {KV: BlockIndex(9)}, lambda group: 1).sums
-    assert {(s.leg, s.group, b): v for s in left for b, v in zip(s.blocks, s.seals, strict=True)} == {
+    assert {
+        (s.leg, s.group, b): v for s in left for b, v in zip(s.blocks, s.seals, strict=True)
+    } == {
         **{(1, KV, b): 100 + b for b in range(9, 12)},
         **{(0, OTHER, b): b for b in range(6, 12)},
     }

@@ -1,4 +1,5 @@
-"""A prefill worker that is introduced is paired in time, or its decode worker forgets it and says why."""
+"""A prefill worker that is introduced is paired in time, or its decode worker forgets it and says
+why."""
 
 import pytest
 from tests.core.build import KV, manifest, settings
@@ -6,7 +7,14 @@ from tests.core.driven import Driven
 
 from baton.core.agreement import ConnectResult, Report
 from baton.core.effects import Dial, HangUp, Issue, Send
-from baton.core.events import GatewayConnected, MessageReceived, PeerConnected, PeerLost, RankReported, TimerDue
+from baton.core.events import (
+    GatewayConnected,
+    MessageReceived,
+    PeerConnected,
+    PeerLost,
+    RankReported,
+    TimerDue,
+)
 from baton.core.ids import Boot, Micros, Rank
 from baton.core.marks import Mark
 from baton.core.messages import Hello, HelloBack, Introduce, Paired, Unpaired
@@ -21,14 +29,19 @@ def introduced() -> Driven:
     """A decode leader that has been told of a prefill worker at time 0."""
     leader = Driven(Leader(manifest("decode", DECODE), settings("d"), {KV: 16}))
     leader.step(GatewayConnected(GATEWAY), Micros(0))
-    leader.step(MessageReceived(GATEWAY, Introduce(PREFILL, "tcp://p", manifest("prefill", PREFILL))), Micros(0))
+    leader.step(
+        MessageReceived(GATEWAY, Introduce(PREFILL, "tcp://p", manifest("prefill", PREFILL))),
+        Micros(0),
+    )
     return leader
 
 
 def met(leader: Driven, now: int) -> None:
     """Its rank has connected."""
     chain = leader.worker.agreement.chain
-    report = Report(Rank(0), DECODE, chain.seq, chain.value, (), (), (), (ConnectResult(PREFILL, ""),), (), 0)
+    report = Report(
+        Rank(0), DECODE, chain.seq, chain.value, (), (), (), (ConnectResult(PREFILL, ""),), (), 0
+    )
     leader.step(RankReported(report), Micros(now))
 
 
@@ -40,7 +53,11 @@ def pairing_timer(leader: Driven) -> int | None:
 
 
 def said(leader: Driven) -> list[object]:
-    return [e.message for e in leader.effects() if isinstance(e, Send) and isinstance(e.message, Paired | Unpaired | Hello)]
+    return [
+        e.message
+        for e in leader.effects()
+        if isinstance(e, Send) and isinstance(e.message, Paired | Unpaired | Hello)
+    ]
 
 
 def test_who_never_answers_is_forgotten_with_its_connections_and_its_link():
@@ -51,7 +68,10 @@ def test_who_never_answers_is_forgotten_with_its_connections_and_its_link():
     assert said(leader) == []
     leader.step(TimerDue(), Micros(PAIR_US))
     effects = leader.effects()
-    assert Send(GATEWAY, Unpaired(PREFILL, "not paired in 10000 ms: its leader has not answered")) in effects
+    assert (
+        Send(GATEWAY, Unpaired(PREFILL, "not paired in 10000 ms: its leader has not answered"))
+        in effects
+    )
     assert HangUp(PREFILL) in effects
     assert [e.plan.disconnect for e in effects if isinstance(e, Issue)] == [(PREFILL,)]
     assert leader.worker.marks[Mark.NOT_PAIRED] == 1
@@ -60,7 +80,10 @@ def test_who_never_answers_is_forgotten_with_its_connections_and_its_link():
 
 @pytest.mark.parametrize(
     ("session", "connected", "why"),
-    [(True, False, "not all ranks have connected to it"), (False, True, "its leader has not answered")],
+    [
+        (True, False, "not all ranks have connected to it"),
+        (False, True, "its leader has not answered"),
+    ],
 )
 def test_what_was_lacking_is_said(session, connected, why):
     leader = introduced()
@@ -99,6 +122,9 @@ def test_who_is_not_there_is_forgotten_at_once_and_may_be_introduced_again():
     leader.step(PeerLost(PREFILL, "boot 9 answered, 2 was expected"), Micros(5))
     assert said(leader) == [Unpaired(PREFILL, "boot 9 answered, 2 was expected")]
     assert leader.worker.marks[Mark.NOT_THERE] == 1
-    leader.step(MessageReceived(GATEWAY, Introduce(PREFILL, "tcp://p", manifest("prefill", PREFILL))), Micros(7))
+    leader.step(
+        MessageReceived(GATEWAY, Introduce(PREFILL, "tcp://p", manifest("prefill", PREFILL))),
+        Micros(7),
+    )
     assert any(isinstance(effect, Dial) for effect in leader.effects())
     assert pairing_timer(leader) == 7 + PAIR_US

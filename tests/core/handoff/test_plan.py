@@ -5,7 +5,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from tests.core.handoff.layouts import FULL, GROUPS, SLOT, WINDOW, Layout, extent, heads_of, layers_of, mixed, placements
+from tests.core.handoff.layouts import (
+    FULL,
+    GROUPS,
+    SLOT,
+    WINDOW,
+    Layout,
+    extent,
+    heads_of,
+    layers_of,
+    mixed,
+    placements,
+)
 from tests.core.handoff.oracle import check
 
 from baton.core.errors import Bug, Mismatch, PeerError
@@ -30,10 +41,22 @@ LENGTH = 53  # 27 blocks of 2: replicas take several turns
 
 
 def one_spec(heads: int, layers: int = 4) -> StateTable:
-    return StateTable(layers, 2, GROUPS[:1], (StateSpec("kv", FULL, tuple(range(layers)), ("k", "v"), heads, 2, DType.BF16),))
+    return StateTable(
+        layers,
+        2,
+        GROUPS[:1],
+        (StateSpec("kv", FULL, tuple(range(layers)), ("k", "v"), heads, 2, DType.BF16),),
+    )
 
 
-def verify(table: StateTable, source: Layout, target: Layout, *, length: int, wanted: set[int] | None = None) -> None:
+def verify(
+    table: StateTable,
+    source: Layout,
+    target: Layout,
+    *,
+    length: int,
+    wanted: set[int] | None = None,
+) -> None:
     check(pair(placements(table, source), placements(table, target)), length, wanted)
 
 
@@ -45,11 +68,21 @@ def verify(table: StateTable, source: Layout, target: Layout, *, length: int, wa
 def test_every_byte_arrives_once_where_it_belongs(source_tp, target_tp):
     """Of two heads; other numbers, and each axis as a whole, in test_plan_axes.py."""
     pages = [(1, 1), (1, 3), (4, 2)]
-    for source_pp, target_pp, (source_k, target_k) in itertools.product((1, 2, 3), (1, 2, 3), pages):
-        verify(mixed(2), Layout(source_tp, source_pp, source_k), Layout(target_tp, target_pp, target_k), length=LENGTH)
+    for source_pp, target_pp, (source_k, target_k) in itertools.product(
+        (1, 2, 3), (1, 2, 3), pages
+    ):
+        verify(
+            mixed(2),
+            Layout(source_tp, source_pp, source_k),
+            Layout(target_tp, target_pp, target_k),
+            length=LENGTH,
+        )
 
 
-@pytest.mark.parametrize(("heads", "source_tp", "target_tp"), [(2, 6, 1), (3, 6, 3), (3, 1, 9), (8, 8, 2), (1, 3, 8), (6, 2, 3)])
+@pytest.mark.parametrize(
+    ("heads", "source_tp", "target_tp"),
+    [(2, 6, 1), (3, 6, 3), (3, 1, 9), (8, 8, 2), (1, 3, 8), (6, 2, 3)],
+)
 def test_widths_that_are_no_powers_of_two(heads, source_tp, target_tp):
     verify(mixed(heads), Layout(source_tp, 2, 2), Layout(target_tp, 1, 3), length=LENGTH)
 
@@ -58,7 +91,9 @@ def test_one_layer_a_stage():
     verify(mixed(2), Layout(1, 5, 1), Layout(2, 4, 2), length=9)
 
 
-LAYOUTS = st.tuples(st.sampled_from([1, 2, 3, 4, 6]), st.integers(1, 4), st.integers(1, 4)).map(lambda x: Layout(*x))
+LAYOUTS = st.tuples(st.sampled_from([1, 2, 3, 4, 6]), st.integers(1, 4), st.integers(1, 4)).map(
+    lambda x: Layout(*x)
+)
 
 
 @st.composite
@@ -78,7 +113,11 @@ def tables(draw):
                 draw(st.sampled_from(list(DType))),
             )
         )
-    groups = (Group(FULL, Unit.PAGE, Full()), Group(WINDOW, Unit.PAGE, Window(draw(st.integers(1, 20)))), GROUPS[2])
+    groups = (
+        Group(FULL, Unit.PAGE, Full()),
+        Group(WINDOW, Unit.PAGE, Window(draw(st.integers(1, 20)))),
+        GROUPS[2],
+    )
     return StateTable(layers, draw(st.integers(1, 3)), groups, tuple(specs))
 
 
@@ -91,7 +130,9 @@ def test_any_table_any_layouts_any_subset_of_blocks(table, source, target, lengt
 # ---- ranges -------------------------------------------------------------------------------------
 
 
-def ranges(table: StateTable, source: Layout, target: Layout, from_pages: list[int], to_pages: list[int]) -> int:
+def ranges(
+    table: StateTable, source: Layout, target: Layout, from_pages: list[int], to_pages: list[int]
+) -> int:
     """Ranges into target rank 0 for blocks 0 .. len(from_pages) * k."""
     plan = pair(placements(table, source), placements(table, target))
     n = len(from_pages) * source.k
@@ -99,7 +140,9 @@ def ranges(table: StateTable, source: Layout, target: Layout, from_pages: list[i
     found = 0
     for leg in plan.legs_into(0):
         mine = plan.owned(leg, FULL, np.arange(n))
-        for c in plan.bind(leg, FULL, source=run, target_pages=np.array(to_pages), target_start=0, blocks=mine):
+        for c in plan.bind(
+            leg, FULL, source=run, target_pages=np.array(to_pages), target_start=0, blocks=mine
+        ):
             found += len(c.nbytes)
     return found
 
@@ -111,7 +154,8 @@ def test_equal_layouts_take_one_range_for_each_run_of_adjacent_blocks():
     assert ranges(table, same, same, [0, 1, 5, 6], [4, 5, 6, 7]) == 2
     assert ranges(table, same, same, [0, 1, 2, 3], [7, 5, 3, 1]) == 4
     assert ranges(table, same, same, [3, 2, 1, 0], [3, 2, 1, 0]) == 4  # adjacent, but downwards
-    assert ranges(mixed(4), Layout(1, 1, 2), Layout(1, 1, 1), [0, 1], [3, 4, 5, 6]) == 1  # several specs, other pages
+    # several specs, other pages
+    assert ranges(mixed(4), Layout(1, 1, 2), Layout(1, 1, 1), [0, 1], [3, 4, 5, 6]) == 1
 
 
 def test_other_widths_take_one_range_for_each_block():
@@ -130,9 +174,16 @@ def test_other_stages_take_one_range_for_each_block_and_head():
 
 
 def test_a_source_that_lacks_a_rank_is_refused_by_name():
-    with pytest.raises(Mismatch, match=r"spec 'kv' on target rank 0, heads \[2, 4\), layers \[0, 1, 2, 3\].*from \[0\] legs"):
+    with pytest.raises(
+        Mismatch,
+        match=r"spec 'kv' on target rank 0, heads \[2, 4\), layers "
+        r"\[0, 1, 2, 3\].*from \[0\] legs",
+    ):
         pair(placements(one_spec(4), Layout(2, 1, 1))[:1], placements(one_spec(4), Layout(1, 1, 1)))
-    with pytest.raises(Mismatch, match=r"spec 'kv' on target rank 1, heads \[1, 2\), layers \[2, 3\].*from \[0\] legs"):
+    with pytest.raises(
+        Mismatch,
+        match=r"spec 'kv' on target rank 1, heads \[1, 2\), layers " r"\[2, 3\].*from \[0\] legs",
+    ):
         pair(placements(one_spec(2), Layout(2, 2, 1))[:3], placements(one_spec(2), Layout(2, 1, 1)))
 
 
@@ -149,15 +200,21 @@ def test_a_rank_listed_twice_is_refused():
 
 
 class Misplaced(Placement, frozen=True, dict=True):
-    """A rank whose description of its own bytes is wrong by `gap` between heads and by `shift` at the start."""
+    """A rank whose description of its own bytes is wrong by `gap` between heads and by `shift` at
+    the start."""
 
     gap: int = 0
     shift: int = 0
 
     @property
     def places(self):
-        right = Placement(self.table, self.tp, self.pp, self.tp_rank, self.pp_rank, self.page_blocks).places
-        return {n: replace(p, head_stride=p.head_stride + self.gap, offset=p.offset + self.shift) for n, p in right.items()}
+        right = Placement(
+            self.table, self.tp, self.pp, self.tp_rank, self.pp_rank, self.page_blocks
+        ).places
+        return {
+            n: replace(p, head_stride=p.head_stride + self.gap, offset=p.offset + self.shift)
+            for n, p in right.items()
+        }
 
 
 def test_byte_ranges_that_overlap_or_leave_the_block_are_refused():
@@ -167,7 +224,9 @@ def test_byte_ranges_that_overlap_or_leave_the_block_are_refused():
         with pytest.raises(Mismatch, match="bytes of a block of group 'full' on target rank 0"):
             pair([good], [Misplaced(table, 1, 1, 0, 0, 1, **wrong)])
     for wrong in ({"gap": 2}, {"shift": 2}, {"shift": -2}):
-        with pytest.raises(Mismatch, match="bytes read of a block of group 'full' on source rank 0"):
+        with pytest.raises(
+            Mismatch, match="bytes read of a block of group 'full' on source rank 0"
+        ):
             pair([Misplaced(table, 1, 1, 0, 0, 1, **wrong)], [good])
 
 
@@ -189,10 +248,19 @@ def bound(blocks, *, run=(4, 8), pages=(5, 6), target_pages=(1, 2), target_start
     offered = BlockRun(BlockIndex(run[0]), BlockIndex(run[1]), tuple(Page(p) for p in pages))
     wanted = np.array(blocks, dtype=np.int64)
     (copies,) = plan.bind(
-        plan.legs[0], FULL, source=offered, target_pages=np.array(target_pages), target_start=target_start, blocks=wanted
+        plan.legs[0],
+        FULL,
+        source=offered,
+        target_pages=np.array(target_pages),
+        target_start=target_start,
+        blocks=wanted,
     )
     size = plan.source[0].block_bytes(FULL)
-    return (copies.source // size).tolist(), (copies.target // size).tolist(), (copies.nbytes // size).tolist()
+    return (
+        (copies.source // size).tolist(),
+        (copies.target // size).tolist(),
+        (copies.nbytes // size).tolist(),
+    )
 
 
 def test_blocks_outside_the_page_lists_are_refused():
@@ -226,19 +294,27 @@ def test_nothing_is_bound_for_a_group_or_blocks_that_a_leg_has_not():
 # ---- units, extents, digest ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("source", [Layout(1, 1, 1), Layout(2, 2, 1), Layout(4, 1, 2), Layout(8, 3, 1)])
+@pytest.mark.parametrize(
+    "source", [Layout(1, 1, 1), Layout(2, 2, 1), Layout(4, 1, 2), Layout(8, 3, 1)]
+)
 @pytest.mark.parametrize("target", [Layout(1, 1, 1), Layout(2, 1, 3), Layout(8, 2, 1)])
 def test_both_sides_list_a_legs_units_in_one_order(source, target):
     table = mixed(4)
     plan = pair(placements(table, source), placements(table, target))
     for leg, group in itertools.product(plan.legs, table.groups):
-        theirs = [plan.source[leg.source].units(group.name)[i] for i in plan.source_units(leg, group.name)]
-        ours = [plan.target[leg.target].units(group.name)[i] for i in plan.target_units(leg, group.name)]
+        theirs = [
+            plan.source[leg.source].units(group.name)[i] for i in plan.source_units(leg, group.name)
+        ]
+        ours = [
+            plan.target[leg.target].units(group.name)[i] for i in plan.target_units(leg, group.name)
+        ]
         shared = {
             (spec.name, head, layer)
             for spec in table.specs
-            for head in set(heads_of(spec, source, leg.source)) & set(heads_of(spec, target, leg.target))
-            for layer in set(layers_of(table, spec, source, leg.source)) & set(layers_of(table, spec, target, leg.target))
+            for head in set(heads_of(spec, source, leg.source))
+            & set(heads_of(spec, target, leg.target))
+            for layer in set(layers_of(table, spec, source, leg.source))
+            & set(layers_of(table, spec, target, leg.target))
             if spec.group == group.name and leg.replicas == max(1, source.tp // spec.heads)
         }
         assert theirs == ours
@@ -272,7 +348,9 @@ def test_extents_hold_what_the_next_token_attends_to():
 @pytest.mark.parametrize(("source_tp", "target_tp"), [(1, 1), (4, 1), (4, 8), (1, 4)])
 def test_what_legs_must_bring_is_the_extent_once_for_each_unit(source_tp, target_tp):
     table = mixed(2)
-    plan = pair(placements(table, Layout(source_tp, 2, 1)), placements(table, Layout(target_tp, 1, 2)))
+    plan = pair(
+        placements(table, Layout(source_tp, 2, 1)), placements(table, Layout(target_tp, 1, 2))
+    )
     for t, group in itertools.product(range(target_tp), table.groups):
         brought = [
             (plan.target[t].units(group.name)[u], int(b))
@@ -281,7 +359,9 @@ def test_what_legs_must_bring_is_the_extent_once_for_each_unit(source_tp, target
             for b in plan.admit(leg, group.name, LENGTH)
         ]
         first, past = extent(table, group.name, LENGTH)
-        assert sorted(brought) == sorted(itertools.product(plan.target[t].units(group.name), range(first, past)))
+        assert sorted(brought) == sorted(
+            itertools.product(plan.target[t].units(group.name), range(first, past))
+        )
 
 
 def test_neighbours_come_from_one_replica():
@@ -296,17 +376,21 @@ def test_neighbours_come_from_one_replica():
 
 def test_digests_are_equal_on_both_sides_and_differ_between_plans():
     layouts = [Layout(tp, pp, k) for tp in (1, 4) for pp in (1, 2) for k in (1, 2)]
-    wider = replace(mixed(2), specs=tuple(replace(s, row=s.row + 1) for s in mixed(2).specs))  # its legs are the same
+    # its legs are the same
+    wider = replace(mixed(2), specs=tuple(replace(s, row=s.row + 1) for s in mixed(2).specs))
     found = {}
     for table in (mixed(2), mixed(4), wider):
         for source, target in itertools.product(layouts, layouts):
-            first, second = (pair(placements(table, source), placements(table, target)) for _ in range(2))
+            first, second = (
+                pair(placements(table, source), placements(table, target)) for _ in range(2)
+            )
             assert first.digest == second.digest
             found[table, source, target] = first.digest
     assert len(set(found.values())) == len(found)
 
 
 def test_the_digest_of_a_plan_is_fixed():
-    """Two releases that compute it differently would refuse each other: change the protocol number with it."""
+    """Two releases that compute it differently would refuse each other: change the protocol number
+    with it."""
     plan = pair(placements(mixed(2), Layout(2, 1, 1)), placements(mixed(2), Layout(1, 2, 2)))
     assert plan.digest == "c01fefa6bd02338c41a338e29b3829fd"

@@ -1,7 +1,9 @@
-"""The plan along each axis, all of it, and over products of all axes, against the brute force of oracle.py.
+"""The plan along each axis, all of it, and over products of all axes, against the brute force of
+oracle.py.
 
-Widths, stages and specs decide which ranges of a block a leg has, lengths, pages and prefixes which blocks: the two meet in
-`bind` alone, as a sum. So each is gone through with the other drawn, instead of the 250 million products.
+Widths, stages and specs decide which ranges of a block a leg has, lengths, pages and prefixes which
+blocks: the two meet in `bind` alone, as a sum. So each is gone through with the other drawn,
+instead of the 250 million products.
 """
 
 import itertools
@@ -93,9 +95,13 @@ def test_every_length_over_every_two_page_sizes_and_every_prefix() -> None:
 def test_unequal_blocks_are_refused_at_the_handshake() -> None:
     """The sums of an offer are of the source's blocks."""
     partners = Partners(worker("decode", 1, kv(2, 2, 16), 1))
-    meet, why = partners.introduce(worker("prefill", 100, kv(2, 2, 32), 1), Plans(), until=Micros(0))
+    meet, why = partners.introduce(
+        worker("prefill", 100, kv(2, 2, 32), 1), Plans(), until=Micros(0)
+    )
     assert meet is None
-    assert why == "table.block_tokens differs: ours is 16, theirs is 32: run the same version on both"
+    assert (
+        why == "table.block_tokens differs: ours is 16, theirs is 32: run the same version on both"
+    )
 
 
 # ---- widths that do not fit ---------------------------------------------------------------------
@@ -106,18 +112,24 @@ def worker(role: str, boot: int, table: StateTable, tp: int) -> Manifest:
     return replace(manifest(role, boot), table=table, tp=tp, ranks=ranks)
 
 
-@pytest.mark.parametrize(("heads", "tp"), [(h, tp) for h in HEADS for tp in WIDTHS if not fits(h, tp)])
+@pytest.mark.parametrize(
+    ("heads", "tp"), [(h, tp) for h in HEADS for tp in WIDTHS if not fits(h, tp)]
+)
 def test_other_widths_are_refused_at_the_handshake_with_those_that_fit(heads: int, tp: int) -> None:
     table = kv(heads, 2, BLOCK)
     partners = Partners(worker("decode", 1, table, 1))
     meet, why = partners.introduce(worker("prefill", 100, table, tp), Plans(), until=Micros(0))
     assert meet is None
     found = re.fullmatch(
-        rf"state 'kv': {heads} heads cannot be divided over tensor parallel width {tp}; widths that fit: (.*)", why
+        rf"state 'kv': {heads} heads cannot be divided over tensor parallel width {tp}; widths "
+        rf"that fit: (.*)",
+        why,
     )
     assert found, why
     listed = json.loads(found[1])
-    assert [n for n in WIDTHS if n in listed] == [n for n in WIDTHS if fits(heads, n) and n <= 4 * heads]
+    assert [n for n in WIDTHS if n in listed] == [
+        n for n in WIDTHS if fits(heads, n) and n <= 4 * heads
+    ]
     assert all(fits(heads, n) for n in listed)
 
 
@@ -125,12 +137,16 @@ def test_widths_that_fit_are_not_refused() -> None:
     for heads, tp in itertools.product(HEADS, WIDTHS):
         table = kv(heads, 2, BLOCK)
         partners = Partners(worker("decode", 1, table, 1))
-        assert (partners.introduce(worker("prefill", 100, table, tp), Plans(), until=Micros(0))[1] == "") == fits(heads, tp)
+        assert (
+            partners.introduce(worker("prefill", 100, table, tp), Plans(), until=Micros(0))[1] == ""
+        ) == fits(heads, tp)
 
 
 @pytest.mark.parametrize(("layers", "pp"), [(1, 2), (2, 3), (3, 4)])
 def test_more_stages_than_layers_are_refused(layers: int, pp: int) -> None:
-    with pytest.raises(ConfigError, match=f"pipeline width {pp} exceeds the model's {layers} layers"):
+    with pytest.raises(
+        ConfigError, match=f"pipeline width {pp} exceeds the model's {layers} layers"
+    ):
         placements(kv(2, layers, BLOCK), Layout(1, pp, 1))
 
 
@@ -143,12 +159,16 @@ def drawn_placement(chance: random.Random) -> tuple[int, int, Layout, Layout]:
 
     def layout() -> Layout:
         tp = chance.choice([tp for tp in WIDTHS if fits(heads, tp)])
-        return Layout(tp, chance.choice([pp for pp in STAGES if pp <= layers]), chance.choice(PAGES))
+        return Layout(
+            tp, chance.choice([pp for pp in STAGES if pp <= layers]), chance.choice(PAGES)
+        )
 
     return heads, layers, layout(), layout()
 
 
-def check_product(chance: random.Random, heads: int, layers: int, source: Layout, target: Layout) -> None:
+def check_product(
+    chance: random.Random, heads: int, layers: int, source: Layout, target: Layout
+) -> None:
     """One length and prefix of one placement."""
     block = chance.choice((1, 2, 4, BLOCK))
     length = chance.choice(LENGTHS)
@@ -170,7 +190,8 @@ def test_products_of_all_axes(part: int) -> None:
 @pytest.mark.parametrize("layers", LAYERS)
 @pytest.mark.parametrize("heads", HEADS)
 def test_every_placement(heads: int, layers: int) -> None:
-    """All widths and stages of both sides, 23,000 pairs in all; page sizes, length, prefix and block size drawn for each."""
+    """All widths and stages of both sides, 23,000 pairs in all; page sizes, length, prefix and
+    block size drawn for each."""
     chance = random.Random(heads * 100 + layers)
     legal = [(tp, pp) for tp in WIDTHS if fits(heads, tp) for pp in STAGES if pp <= layers]
     for source, target in itertools.product(legal, legal):

@@ -1,4 +1,5 @@
-"""What moves for a model whose one kind of state is a row a token, which every rank of a stage holds: counted, not planned."""
+"""What moves for a model whose one kind of state is a row a token, which every rank of a stage
+holds: counted, not planned."""
 
 from collections import Counter
 
@@ -33,7 +34,9 @@ def test_each_row_goes_to_each_target_once_and_from_one_source(widths, stages, t
     for leg in plan.legs:
         wanted = plan.admit(leg, FULL, tokens)
         run = BlockRun(BlockIndex(0), BlockIndex(blocks), pages)
-        for copies in plan.bind(leg, FULL, source=run, target_pages=np.arange(blocks), target_start=0, blocks=wanted):
+        for copies in plan.bind(
+            leg, FULL, source=run, target_pages=np.arange(blocks), target_start=0, blocks=wanted
+        ):
             moved[leg.target] += int(copies.nbytes.sum())
         for block in wanted.tolist():
             for share in leg.shares:

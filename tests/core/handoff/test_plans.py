@@ -1,4 +1,5 @@
-"""Plans that are built once: asking again, or as another role, must never bring another pair's plan."""
+"""Plans that are built once: asking again, or as another role, must never bring another pair's
+plan."""
 
 import itertools
 
@@ -27,7 +28,10 @@ def test_equal_placements_are_proved_once(monkeypatch):
     monkeypatch.setattr(plans_module, "pair", lambda *sides: (built.append(sides), pair(*sides))[1])
     plans = Plans()
     first = plans.pair(placements(mixed(2), LAYOUTS[0]), placements(mixed(2), LAYOUTS[1]))
-    assert plans.pair(tuple(placements(mixed(2), LAYOUTS[0])), placements(mixed(2), LAYOUTS[1])) is first
+    assert (
+        plans.pair(tuple(placements(mixed(2), LAYOUTS[0])), placements(mixed(2), LAYOUTS[1]))
+        is first
+    )
     assert len(built) == 1
 
 

@@ -1,4 +1,5 @@
-"""How long a room may wait for somebody: as long as that one goes on with its work, and not much longer."""
+"""How long a room may wait for somebody: as long as that one goes on with its work, and not much
+longer."""
 
 from typing import Any
 
@@ -9,7 +10,13 @@ from tests.core.driven import Driven
 
 from baton.core.agreement import Ballot, ConnectResult, Fetch, Report, Vote
 from baton.core.effects import Issue, Send
-from baton.core.events import GatewayConnected, MessageReceived, PeerConnected, RankReported, TimerDue
+from baton.core.events import (
+    GatewayConnected,
+    MessageReceived,
+    PeerConnected,
+    RankReported,
+    TimerDue,
+)
 from baton.core.handoff.progress import SHARE, ProgressTracker
 from baton.core.ids import Boot, Micros, Rank
 from baton.core.messages import (
@@ -127,8 +134,11 @@ class Bench:
 
 
 def decode() -> Bench:
-    """A decode worker that is paired with prefill worker 2 and has admitted a room of five tokens."""
-    bench = Bench(Driven(Leader(manifest("decode", 3), settings(stall_ms=PATIENCE_MS), {"full": 16})))
+    """A decode worker that is paired with prefill worker 2 and has admitted a room of five
+    tokens."""
+    bench = Bench(
+        Driven(Leader(manifest("decode", 3), settings(stall_ms=PATIENCE_MS), {"full": 16}))
+    )
     bench.hear(Introduce(Boot(2), "inproc://p", manifest("prefill", 2)), 0, sender=1)
     bench.leader.step(PeerConnected(Boot(2)), Micros(0))
     bench.drain()
@@ -184,13 +194,16 @@ def test_what_is_said_in_anothers_name_changes_nothing():
 
 
 def test_a_room_whose_reads_wait_for_others_does_not_wait_for_prefill():
-    """Prefill is done and says nothing more; our ranks settle one order after the other, and this room's is the last."""
+    """Prefill is done and says nothing more; our ranks settle one order after the other, and this
+    room's is the last."""
     bench = decode()
     bench.hear(offer(1, 0, 1), 0)
     bench.hear(ticket(2), 0, sender=1)
     bench.hear(replace(offer(1, 0, 1), key=key(2)), 0)
     mine = [f for plan in bench.plans for f in plan.fetch]
-    assert [f.key for f in mine] == [key(1)], "the second room is not admitted yet: it has no Offer 0"
+    assert [f.key for f in mine] == [key(1)], (
+        "the second room is not admitted yet: it has no Offer 0"
+    )
     bench.hear(Offer(key(2), 0, {}, (), None), 0)
     orders: list[Fetch] = [f for plan in bench.plans for f in plan.fetch]
     assert len(orders) == 2
@@ -203,8 +216,12 @@ def test_a_room_whose_reads_wait_for_others_does_not_wait_for_prefill():
 
 
 def prefill() -> Bench:
-    bench = Bench(Driven(Leader(manifest("prefill", 2), settings(stall_ms=PATIENCE_MS), {"full": 16})))
-    plan = bench.leader.worker.plans.pair(bench.leader.worker.placements, [manifest("decode", 3).placement(0)])
+    bench = Bench(
+        Driven(Leader(manifest("prefill", 2), settings(stall_ms=PATIENCE_MS), {"full": 16}))
+    )
+    plan = bench.leader.worker.plans.pair(
+        bench.leader.worker.placements, [manifest("decode", 3).placement(0)]
+    )
     bench.hear(Hello(manifest("decode", 3), plan.digest), 0, sender=3)
     bench.hear(ticket(1), 0, sender=1)
     return bench
@@ -215,11 +232,15 @@ def test_prefill_says_that_it_goes_on_to_those_who_may_wait_for_it():
     assert bench.leader.worker.rooms[key(1)].state is RoomState.COMPUTING
     bench.leader.worker.progress.did(Micros(PATIENCE))
     bench.wait_until(2 * PATIENCE)
-    assert [(s.to, s.message) for s in bench.sent if isinstance(s.message, Progress)] == [(Boot(3), Progress(Boot(2), 1))]
+    assert [(s.to, s.message) for s in bench.sent if isinstance(s.message, Progress)] == [
+        (Boot(3), Progress(Boot(2), 1))
+    ]
 
 
 def test_whoever_shares_no_room_with_us_is_told_nothing_and_believed_nothing():
-    bench = Bench(Driven(Leader(manifest("prefill", 2), settings(stall_ms=PATIENCE_MS), {"full": 16})))
+    bench = Bench(
+        Driven(Leader(manifest("prefill", 2), settings(stall_ms=PATIENCE_MS), {"full": 16}))
+    )
     bench.leader.worker.progress.did(Micros(PATIENCE))
     bench.wait_until(3 * PATIENCE)
     bench.hear(Progress(Boot(3), 5), 3 * PATIENCE, sender=3)

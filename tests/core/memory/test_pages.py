@@ -25,7 +25,10 @@ def test_every_page_has_one_owner(steps: list[tuple[int, int, int]]) -> None:
             ledger.give_back(k)
             owner = {p: o for p, o in owner.items() if o != k}
         else:
-            fits = sum(g == KV for g, _ in owner) + full <= 16 and sum(g == WIN for g, _ in owner) + window <= 6
+            fits = (
+                sum(g == KV for g, _ in owner) + full <= 16
+                and sum(g == WIN for g, _ in owner) + window <= 6
+            )
             taken = ledger.take(k, {KV: full, WIN: window}, PageState.FETCHING)
             assert (taken is not None) == fits
             for group, pages in (taken or {}).items():
@@ -33,7 +36,10 @@ def test_every_page_has_one_owner(steps: list[tuple[int, int, int]]) -> None:
                     assert (group, page) not in owner
                     owner[group, page] = k
         ledger.audit()
-        assert ledger.free() == {KV: 16 - sum(g == KV for g, _ in owner), WIN: 6 - sum(g == WIN for g, _ in owner)}
+        assert ledger.free() == {
+            KV: 16 - sum(g == KV for g, _ in owner),
+            WIN: 6 - sum(g == WIN for g, _ in owner),
+        }
         assert ledger.clean == (not owner)
 
 

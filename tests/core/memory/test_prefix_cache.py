@@ -1,4 +1,5 @@
-"""The ledger with its prefix cache against a brute-force model: dictionaries from tokens to pages, searched from end to end."""
+"""The ledger with its prefix cache against a brute-force model: dictionaries from tokens to pages,
+searched from end to end."""
 
 from dataclasses import dataclass, field
 
@@ -85,7 +86,9 @@ class Model:
                 self.cached.remove(c)
 
 
-STEP = st.tuples(st.integers(0, 9), st.lists(st.integers(0, 1), min_size=1, max_size=9), st.integers(0, 3))
+STEP = st.tuples(
+    st.integers(0, 9), st.lists(st.integers(0, 1), min_size=1, max_size=9), st.integers(0, 3)
+)
 
 
 def check(ledger: Ledger, model: Model) -> None:
@@ -95,10 +98,17 @@ def check(ledger: Ledger, model: Model) -> None:
     assert ledger.pins == sum(len(c.pins) for c in model.cached)
     assert ledger.clean == (not model.rooms)
     view = ledger.view()[KV]
-    assert (view["cached"], view["shared"], view["free"]) == (idle, len(model.cached) - idle, model.free())
+    assert (view["cached"], view["shared"], view["free"]) == (
+        idle,
+        len(model.cached) - idle,
+        model.free(),
+    )
     assert sum(n for state, n in view.items() if state != "total") == TOTALS[KV]
     for n, room in model.rooms.items():
-        assert list(zip(ledger.held(key(n))[KV], ledger.held(key(n))[INDEX], strict=True)) == room.pages
+        assert (
+            list(zip(ledger.held(key(n))[KV], ledger.held(key(n))[INDEX], strict=True))
+            == room.pages
+        )
         assert ledger.shared(key(n)) == room.cached
 
 
@@ -121,7 +131,9 @@ def take(ledger: Ledger, model: Model, n: int, tokens: Tokens) -> None:
         model.evict()
     pages = list(zip(taken[KV], taken[INDEX], strict=True))
     assert pages[: len(hit)] == [c.pages for c in hit]
-    used = {p for room in model.rooms.values() for p, _ in room.pages} | {c.pages[0] for c in model.cached}
+    used = {p for room in model.rooms.values() for p, _ in room.pages} | {
+        c.pages[0] for c in model.cached
+    }
     assert used.isdisjoint(p for p, _ in pages[len(hit) :]), "a page has one owner"
     model.rooms[n] = Held(tokens, [(int(a), int(b)) for a, b in pages], len(hit))
 
@@ -133,7 +145,9 @@ def enter(ledger: Ledger, model: Model, n: int) -> None:
         return
     tokens = room.tokens[: (at + 1) * PAGE]
     before = [c for c in model.cached if n in c.pins]
-    may = not any(c.reachable and c.tokens == tokens for c in model.cached) and all(c.reachable for c in before)
+    may = not any(c.reachable and c.tokens == tokens for c in model.cached) and all(
+        c.reachable for c in before
+    )
     assert ledger.enter(key(n), page_hashes(ROOT, ids(tokens), PAGE)[at], {}) == may
     if may:
         model.cached.append(Cached(tokens, room.pages[at], {n}))
@@ -146,7 +160,9 @@ def condemn(ledger: Ledger, model: Model, n: int, at: int) -> None:
         due = {other for other, held in model.rooms.items() if room.pages[at] in held.pages}
         bad = next(c for c in model.cached if c.pages == room.pages[at])
         if bad.reachable:
-            gone = [c for c in model.cached if c.reachable and c.tokens[: len(bad.tokens)] == bad.tokens]
+            gone = [
+                c for c in model.cached if c.reachable and c.tokens[: len(bad.tokens)] == bad.tokens
+            ]
     assert ledger.condemn(key(n), at) == {key(other) for other in due}
     model.drop(gone)
 
@@ -184,7 +200,9 @@ def fill(ledger: Ledger, n: int, tokens: Tokens) -> None:
     hashes = page_hashes(ROOT, ids(tokens), PAGE)
     chain = ledger.cache.find(hashes[: (len(tokens) - 1) // PAGE])
     want = -(-len(tokens) // PAGE) - len(chain)
-    assert ledger.take(key(n), {KV: want, INDEX: want}, PageState.COMPUTING, reuse=chain) is not None
+    assert (
+        ledger.take(key(n), {KV: want, INDEX: want}, PageState.COMPUTING, reuse=chain) is not None
+    )
     while ledger.shared(key(n)) < len(hashes):
         assert ledger.enter(key(n), hashes[ledger.shared(key(n))], {})
     ledger.give_back(key(n))
@@ -197,15 +215,27 @@ def test_what_was_used_longest_ago_goes_first_and_an_end_before_its_beginning() 
     fill(ledger, 3, (1, 1, 5))  # the first chain's first page is used again
     assert ledger.take(key(4), {KV: 3, INDEX: 3}, PageState.COMPUTING) is not None
     assert ledger.cache.evicted == 1, "two pages were free"
-    left = [len(ledger.cache.find(page_hashes(ROOT, ids(t), PAGE))) for t in ((1, 1, 2, 2), (3, 3, 4, 4))]
+    left = [
+        len(ledger.cache.find(page_hashes(ROOT, ids(t), PAGE)))
+        for t in ((1, 1, 2, 2), (3, 3, 4, 4))
+    ]
     assert left == [1, 2], "the end of the first chain had not been used since"
     ledger.take(key(4), {KV: 2, INDEX: 2}, PageState.COMPUTING)
-    assert [len(ledger.cache.find(page_hashes(ROOT, ids(t), PAGE))) for t in ((1, 1), (3, 3, 4, 4))] == [1, 0]
+    assert [
+        len(ledger.cache.find(page_hashes(ROOT, ids(t), PAGE))) for t in ((1, 1), (3, 3, 4, 4))
+    ] == [1, 0]
 
 
 def test_a_hash_covers_model_weights_salt_and_every_token_before() -> None:
     tokens = ids((1, 2, 3, 4, 5))
-    roots = [("a", "b", ""), ("a", "c", ""), ("c", "b", ""), ("a", "b", "tenant"), ("ab", "", ""), ("a", "", "b")]
+    roots = [
+        ("a", "b", ""),
+        ("a", "c", ""),
+        ("c", "b", ""),
+        ("a", "b", "tenant"),
+        ("ab", "", ""),
+        ("a", "", "b"),
+    ]
     hashes = [page_hashes(root_hash(*r), tokens, PAGE) for r in roots]
     assert [len(h) for h in hashes] == [2] * len(roots), "the fifth token completes no page"
     assert len({h for chain in hashes for h in chain}) == 2 * len(roots)
@@ -229,7 +259,9 @@ def test_what_is_to_be_reused_is_not_given_up_for_it() -> None:
     ledger = Ledger({KV: 4, INDEX: 4})
     fill(ledger, 1, (1, 1, 2, 2))
     chain = ledger.cache.find(page_hashes(ROOT, ids((1, 1, 2, 2)), PAGE))
-    assert not ledger.fits({KV: 3, INDEX: 3}, reuse=chain), "two are free, and the two of the chain stay"
+    assert not ledger.fits({KV: 3, INDEX: 3}, reuse=chain), (
+        "two are free, and the two of the chain stay"
+    )
     assert ledger.take(key(2), {KV: 3, INDEX: 3}, PageState.COMPUTING, reuse=chain) is None
     assert ledger.fits({KV: 3, INDEX: 3}, reuse=chain[:1])
     assert ledger.take(key(2), {KV: 2, INDEX: 2}, PageState.COMPUTING, reuse=chain) is not None
@@ -249,7 +281,9 @@ def test_rooms_that_end_make_room_with_what_they_alone_use() -> None:
     assert ledger.fits(want, ended=[key(1)]), "one free, one of its own, one that it alone pins"
     assert not ledger.fits({KV: 4, INDEX: 4}, ended=[key(1)]), "the other pins the first page still"
     assert ledger.fits({KV: 5, INDEX: 5}, ended=[key(1), key(2)])
-    assert not ledger.fits({KV: 5, INDEX: 5}, reuse=shared, ended=[key(1), key(2)]), "what is to be reused cannot go"
+    assert not ledger.fits({KV: 5, INDEX: 5}, reuse=shared, ended=[key(1), key(2)]), (
+        "what is to be reused cannot go"
+    )
     assert ledger.count([key(1), key(2)]) == {KV: 4, INDEX: 4}, "the page of both counts once"
 
 

@@ -20,12 +20,18 @@ class Bench:
     def __init__(self, *, interval_s: int = 60, page_bytes: int = 1000) -> None:
         self.cache, self.now = PrefixCache(), 0
         now = lambda: Micros(self.now)  # noqa: E731
-        self.scrubber = Scrubber(self.cache, interval_ms=interval_s * 1000, page_bytes=page_bytes, now=now)
+        self.scrubber = Scrubber(
+            self.cache, interval_ms=interval_s * 1000, page_bytes=page_bytes, now=now
+        )
 
-    def enter(self, n: int, at: int, *, parent: CachedPage | None = None, sums: bool = True) -> CachedPage:
+    def enter(
+        self, n: int, at: int, *, parent: CachedPage | None = None, sums: bool = True
+    ) -> CachedPage:
         """Page n enters after `at` seconds; nobody pins it."""
         self.now = at * S
-        entry = self.cache.add(PageHash(bytes([n]) * 32), parent, {KV: Page(n)}, SUMS if sums else {})
+        entry = self.cache.add(
+            PageHash(bytes([n]) * 32), parent, {KV: Page(n)}, SUMS if sums else {}
+        )
         assert entry is not None
         self.cache.unpin((entry,))
         self.scrubber.entered(entry)
@@ -56,13 +62,17 @@ def test_one_order_is_under_way_and_what_it_finds_right_was_so_when_it_was_given
     assert b.timer() is None
     assert b.due(55) == []
     assert b.scrubber.ended(Micros(31 * S), []) == []
-    assert b.cache.verified_at(first) == 31 * S, "what changes after it was read must not count as verified"
+    assert b.cache.verified_at(first) == 31 * S, (
+        "what changes after it was read must not count as verified"
+    )
     assert b.timer() == 50
     assert b.due(50) == [later]
     assert (b.scrubber.verified, b.scrubber.damaged) == (1, 0)
 
 
-def test_what_was_hashed_for_another_reason_is_verified_and_is_so_when_an_earlier_order_ends_later() -> None:
+def test_what_was_hashed_for_another_reason_is_verified_and_is_so_when_an_earlier_order_ends_later() -> (
+    None
+):
     b = Bench()
     entry, other = b.enter(1, 0), b.enter(2, 0)
     assert b.due(30) == [entry, other]
@@ -96,7 +106,9 @@ def test_what_has_no_sums_is_never_hashed_and_not_used() -> None:
     assert b.scrubber.fresh((entry,)) == ()
 
 
-def test_while_rooms_are_open_so_many_bytes_a_second_are_hashed_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_while_rooms_are_open_so_many_bytes_a_second_are_hashed_at_most(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(module, "ORDER_BYTES", 2000)
     monkeypatch.setattr(module, "BYTES_PER_S", 1000)
     b = Bench()
@@ -115,7 +127,8 @@ def test_a_page_larger_than_an_order_is_hashed_all_the_same() -> None:
 
 
 def test_a_page_that_went_meanwhile_is_not_damaged() -> None:
-    """Another room has written into it while it was hashed, and may have left a page with the same beginning."""
+    """Another room has written into it while it was hashed, and may have left a page with the same
+    beginning."""
     b = Bench()
     gone, stays = b.enter(1, 0), b.enter(2, 0)
     assert b.due(30) == [gone, stays]

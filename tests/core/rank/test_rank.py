@@ -17,10 +17,22 @@ from baton.core.work import Connected, DigestDone, Handle, ReadEnded, ReadOutcom
 KEY = key()
 
 
-def order(number: int, *, first: int = 0, count: int = 1, follows: int | None = None, only: tuple[Suspect, ...] = ()) -> Fetch:
+def order(
+    number: int,
+    *,
+    first: int = 0,
+    count: int = 1,
+    follows: int | None = None,
+    only: tuple[Suspect, ...] = (),
+) -> Fetch:
     """Of blocks [first, first + count), whose sums are 11, 22, ..."""
     run = BlockRun(first, first + count, tuple(Page(3 + n) for n in range(count)))
-    sums = LegSums(0, KV, tuple(range(first, first + count)), tuple(Seal(11 * (first + n + 1)) for n in range(count)))
+    sums = LegSums(
+        0,
+        KV,
+        tuple(range(first, first + count)),
+        tuple(Seal(11 * (first + n + 1)) for n in range(count)),
+    )
     return Fetch(number, follows, only, KEY, Boot(2), 4 * count, {KV: run}, (sums,), 1000)
 
 
@@ -30,7 +42,9 @@ def made(*fetch: Fetch) -> tuple[RankCore, list[RankEffect]]:
     (connect,) = core.step(StepPlan(Seq(1), connect=(ConnectOrder(theirs, "shm"),)), T0)
     assert isinstance(connect, Connect)
     core.step(Connected(RankId(Boot(2), Boot(2), 0), ""), T0)
-    return core, core.step(StepPlan(Seq(2), hold=(Hold(KEY, {KV: (Page(5), Page(6))}),), fetch=fetch), T0)
+    return core, core.step(
+        StepPlan(Seq(2), hold=(Hold(KEY, {KV: (Page(5), Page(6))}),), fetch=fetch), T0
+    )
 
 
 def lands(core: RankCore, read: RankEffect, *sums: int) -> list[RankEffect]:
@@ -70,7 +84,9 @@ def test_what_follows_reads_only_what_differed() -> None:
     for sums in ((11, 7), (7,)):
         (read,) = lands(core, read, *sums)
     lands(core, read, 7)
-    (again,) = core.step(StepPlan(Seq(3), fetch=(order(2, count=2, follows=1, only=(Suspect(0, KV, (1,)),)),)), T0)
+    (again,) = core.step(
+        StepPlan(Seq(3), fetch=(order(2, count=2, follows=1, only=(Suspect(0, KV, (1,)),)),)), T0
+    )
     assert nbytes(again) * 2 == nbytes(first)
     assert lands(core, again, 22) == []
     assert [b.vote for b in ballots(core) if b.order == 2] == [Vote.ARRIVED]
@@ -78,7 +94,10 @@ def test_what_follows_reads_only_what_differed() -> None:
 
 def test_a_rank_without_a_part_in_what_differed_has_it_all() -> None:
     core, _ = made()
-    assert core.step(StepPlan(Seq(3), fetch=(order(2, follows=1, only=(Suspect(9, KV, (0,)),)),)), T0) == []
+    assert (
+        core.step(StepPlan(Seq(3), fetch=(order(2, follows=1, only=(Suspect(9, KV, (0,)),)),)), T0)
+        == []
+    )
     assert [b.vote for b in ballots(core)] == [Vote.ARRIVED]
 
 
@@ -105,8 +124,11 @@ def test_a_dropped_room_starts_nothing_afterwards() -> None:
 # ---- patient orders -----------------------------------------------------------------------------
 
 
-def of_two(number: int = 1, *, patient: bool = True, tell: bool = True) -> tuple[RankCore, list[RankEffect]]:
-    """Two blocks from two source ranks, half of the heads from each; the legs' sums are 11, 22 and 33, 44."""
+def of_two(
+    number: int = 1, *, patient: bool = True, tell: bool = True
+) -> tuple[RankCore, list[RankEffect]]:
+    """Two blocks from two source ranks, half of the heads from each; the legs' sums are 11, 22 and
+    33, 44."""
     ours, one = manifest("prefill", 3), manifest("decode", 2)
     other = replace(one.ranks[0], boot=Boot(12), rank=1, tp_rank=1)
     theirs = replace(one, tp=2, ranks=(one.ranks[0], other))
@@ -115,10 +137,16 @@ def of_two(number: int = 1, *, patient: bool = True, tell: bool = True) -> tuple
     for rank in theirs.ranks:
         core.step(Connected(RankId(Boot(2), rank.boot, rank.rank), ""), T0)
     run = BlockRun(0, 2, (Page(3), Page(4)))
-    sums = tuple(LegSums(leg, KV, (0, 1), (Seal(22 * leg + 11), Seal(22 * leg + 22))) for leg in (0, 1))
-    fetch = Fetch(number, None, (), KEY, Boot(2), 8, {KV: run}, sums, 1000, tell=tell, patient=patient)
+    sums = tuple(
+        LegSums(leg, KV, (0, 1), (Seal(22 * leg + 11), Seal(22 * leg + 22))) for leg in (0, 1)
+    )
+    fetch = Fetch(
+        number, None, (), KEY, Boot(2), 8, {KV: run}, sums, 1000, tell=tell, patient=patient
+    )
     report_of(core)
-    return core, core.step(StepPlan(Seq(2), hold=(Hold(KEY, {KV: (Page(5), Page(6))}),), fetch=(fetch,)), T0)
+    return core, core.step(
+        StepPlan(Seq(2), hold=(Hold(KEY, {KV: (Page(5), Page(6))}),), fetch=(fetch,)), T0
+    )
 
 
 def arrives(core: RankCore, read: RankEffect, units: list[list[int]]) -> list[RankEffect]:
@@ -153,7 +181,9 @@ def test_a_patient_order_that_fails_is_voted_on_when_nothing_touches_its_pages(l
     core, (first, second) = of_two()
     assert isinstance(first, Read)
     assert isinstance(second, Read)
-    assert core.step(ReadEnded(first.handle, ReadOutcome.FAILED, "x"), T0) == [], "it is not read again"
+    assert core.step(ReadEnded(first.handle, ReadOutcome.FAILED, "x"), T0) == [], (
+        "it is not read again"
+    )
     assert ballots(core) == ()
     match last:
         case "ended":
@@ -177,10 +207,16 @@ def test_a_patient_order_that_differs_is_not_read_again() -> None:
     assert ballots(core) == ()
     assert arrives(core, second, [[0, 0, 30, 3], [0, 0, 40, 4]]) == []
     (ballot,) = ballots(core)
-    assert (ballot.vote, ballot.suspects, ballot.sums) == (Vote.DIFFERED, (Suspect(0, KV, (1,)),), {})
+    assert (ballot.vote, ballot.suspects, ballot.sums) == (
+        Vote.DIFFERED,
+        (Suspect(0, KV, (1,)),),
+        {},
+    )
 
 
-def test_an_impatient_one_is_said_to_have_failed_at_once_and_a_late_release_changes_nothing() -> None:
+def test_an_impatient_one_is_said_to_have_failed_at_once_and_a_late_release_changes_nothing() -> (
+    None
+):
     core, (first, second) = of_two(patient=False)
     assert isinstance(second, Read)
     core.step(ReadEnded(second.handle, ReadOutcome.UNKNOWN, "x"), T0)

@@ -13,7 +13,12 @@ from baton.core.memory.state import DType, Full, Group, StateSpec, StateTable, U
 from baton.core.rank.rank_assembly import RankAssembly
 
 FULL = GroupName("full")
-TABLE = StateTable(2, 16, (Group(FULL, Unit.PAGE, Full()),), (StateSpec("kv", FULL, (0, 1), ("k", "v"), 2, 8, DType.F32),))
+TABLE = StateTable(
+    2,
+    16,
+    (Group(FULL, Unit.PAGE, Full()),),
+    (StateSpec("kv", FULL, (0, 1), ("k", "v"), 2, 8, DType.F32),),
+)
 
 
 def seen_by(rank, **fields):
@@ -44,7 +49,11 @@ def test_a_worker_is_whole_when_all_have_joined_in_any_order(order):
         (11, seen_by(1, dtype="bfloat16"), "dtype: 'bfloat16', and 'float32'"),
         (11, seen_by(1, page_blocks=2), "page_blocks: 2, and 1"),
         (11, seen_by(1, tp=4, pp=1), "tp: 4, and 2"),
-        (11, seen_by(1, table=msgspec.structs.replace(TABLE, block_tokens=8)), "differs from rank 0 in table"),
+        (
+            11,
+            seen_by(1, table=msgspec.structs.replace(TABLE, block_tokens=8)),
+            "differs from rank 0 in table",
+        ),
         (10, seen_by(0), r"joins as rank 0; rank\(s\) \[1, 2, 3\] of 4"),
         (12, seen_by(1), r"boot c joins as \[1\]"),
         (11, seen_by(1, ranks=(*seen_by(1).ranks, *seen_by(2).ranks)), r"boot b joins as \[1, 2\]"),

@@ -1,4 +1,5 @@
-"""The table of a room's states on a rank: what it says, and that a rank takes every arrow of it and no other."""
+"""The table of a room's states on a rank: what it says, and that a rank takes every arrow of it and
+no other."""
 
 from collections.abc import Callable, Sequence
 from itertools import product
@@ -14,13 +15,27 @@ from baton.core.agreement import ConnectOrder, Hold, Offload, Restore, StepPlan
 from baton.core.errors import Bug
 from baton.core.ids import Boot, Page, RankId, Seq
 from baton.core.rank.rank import RankCore
-from baton.core.rank.rank_effects import CancelRead, Connect, Digest, Discard, Load, RankEffect, Read, Save
+from baton.core.rank.rank_effects import (
+    CancelRead,
+    Connect,
+    Digest,
+    Discard,
+    Load,
+    RankEffect,
+    Read,
+    Save,
+)
 from baton.core.rank.rank_room import RANK_ROOM, RankRooms, RankRoomState, RankSaw
 from baton.core.work import Connected, Copied, DigestDone, ReadEnded, ReadOutcome
 
 KEY = key()
 EVERY = list(product(RankRoomState, RankSaw))
-WITH_PAGES = {*RankRoomState} - {RankRoomState.ABSENT, RankRoomState.STORED, RankRoomState.DROPPED, RankRoomState.QUIET}
+WITH_PAGES = {*RankRoomState} - {
+    RankRoomState.ABSENT,
+    RankRoomState.STORED,
+    RankRoomState.DROPPED,
+    RankRoomState.QUIET,
+}
 
 
 def reached(first: RankRoomState) -> set[RankRoomState]:
@@ -45,8 +60,12 @@ def way_to(state: RankRoomState) -> list[RankSaw]:
     return ways[state]
 
 
-@pytest.mark.parametrize(("state", "saw"), [pair for pair in EVERY if pair[0] is not RankRoomState.QUIET])
-def test_a_room_moves_by_the_table_and_a_pair_that_it_lacks_is_our_bug(state: RankRoomState, saw: RankSaw) -> None:
+@pytest.mark.parametrize(
+    ("state", "saw"), [pair for pair in EVERY if pair[0] is not RankRoomState.QUIET]
+)
+def test_a_room_moves_by_the_table_and_a_pair_that_it_lacks_is_our_bug(
+    state: RankRoomState, saw: RankSaw
+) -> None:
     rooms = RankRooms()
     for earlier in way_to(state):
         rooms.see(KEY, earlier)
@@ -68,22 +87,28 @@ def test_every_state_is_reached_and_can_be_dropped_and_nothing_follows_quiet() -
     assert reached(RankRoomState.ABSENT) == set(RankRoomState)
     for state in RankRoomState:
         assert RankRoomState.QUIET in reached(state)
-        assert ((state, RankSaw.DROP) in RANK_ROOM) == (state not in (RankRoomState.DROPPED, RankRoomState.QUIET))
+        assert ((state, RankSaw.DROP) in RANK_ROOM) == (
+            state not in (RankRoomState.DROPPED, RankRoomState.QUIET)
+        )
     assert not any(state is RankRoomState.QUIET for state, _ in RANK_ROOM)
     assert {state for (state, saw) in RANK_ROOM if saw is RankSaw.QUIET} == {RankRoomState.DROPPED}
 
 
 def test_what_is_ordered_of_a_dropped_room_changes_nothing() -> None:
     ordered = {RankSaw.HOLD, RankSaw.FETCH, RankSaw.SAVE, RankSaw.RESTORE, RankSaw.VACATE}
-    ignored = {saw for (state, saw), after in RANK_ROOM.items() if state is after is RankRoomState.DROPPED}
+    ignored = {
+        saw for (state, saw), after in RANK_ROOM.items() if state is after is RankRoomState.DROPPED
+    }
     assert ignored == ordered
 
 
-# ---- the arrows that a rank takes --------------------------------------------------------------------
+# ---- the arrows that a rank takes
+# --------------------------------------------------------------------
 
 
 class RankBench:
-    """A rank and its host: copies, reads and hashes are under way until a step ends the oldest of them."""
+    """A rank and its host: copies, reads and hashes are under way until a step ends the oldest of
+    them."""
 
     def __init__(self) -> None:
         ours, theirs = manifest("decode", 3), manifest("prefill", 2)
@@ -98,7 +123,9 @@ class RankBench:
         self.take(self.core.step(StepPlan(Seq(self.seq), **what), T0))
 
     def take(self, effects: Sequence[RankEffect]) -> None:
-        self.pending += [effect for effect in effects if not isinstance(effect, Connect | CancelRead | Discard)]
+        self.pending += [
+            effect for effect in effects if not isinstance(effect, Connect | CancelRead | Discard)
+        ]
 
     def order(self) -> int:
         self.orders += 1
@@ -134,7 +161,10 @@ STEPS: dict[str, Step] = {
     "fetch": Step(lambda b: b.plan(fetch=(order(b.order()),)), (RankSaw.FETCH,)),
     "offload": Step(lambda b: b.plan(offload=(Offload(b.order(), KEY, 4),)), (RankSaw.SAVE,)),
     "vacate": Step(lambda b: b.plan(vacate=(KEY,)), (RankSaw.VACATE,)),
-    "back": Step(lambda b: b.plan(hold=(HOLD,), restore=(Restore(b.order(), KEY, 4),)), (RankSaw.HOLD, RankSaw.RESTORE)),
+    "back": Step(
+        lambda b: b.plan(hold=(HOLD,), restore=(Restore(b.order(), KEY, 4),)),
+        (RankSaw.HOLD, RankSaw.RESTORE),
+    ),
     "drop": Step(lambda b: b.plan(drop=(KEY,)), (RankSaw.DROP,)),
     "drop at once": Step(
         lambda b: b.plan(
@@ -157,7 +187,8 @@ def legal(state: RankRoomState, step: Step) -> bool:
 
 
 def test_a_rank_takes_every_arrow_and_refuses_what_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From everywhere that a rank can get to with a room, as far as its state and what is under way are concerned, every step."""
+    """From everywhere that a rank can get to with a room, as far as its state and what is under way
+    are concerned, every step."""
     taken: set[tuple[RankRoomState, RankSaw]] = set()
     see = RankRooms.see
 
@@ -186,14 +217,25 @@ def test_a_rank_takes_every_arrow_and_refuses_what_is_none(monkeypatch: pytest.M
             step.do(bench)
             is_sound(bench)
             failed = (*names, name).count("badly")
-            here = bench.core.rooms.state(KEY), tuple(type(effect).__name__ for effect in bench.pending), failed
-            ends = here[0] is RankRoomState.ABSENT or len(bench.pending) > UNDER_WAY or failed > FAILURES
+            here = (
+                bench.core.rooms.state(KEY),
+                tuple(type(effect).__name__ for effect in bench.pending),
+                failed,
+            )
+            ends = (
+                here[0] is RankRoomState.ABSENT
+                or len(bench.pending) > UNDER_WAY
+                or failed > FAILURES
+            )
             if here not in known and not ends:
                 known.add(here)
                 frontier.append((*names, name))
-    assert refused == {(state, name) for state in RankRoomState for name, step in STEPS.items() if not legal(state, step)} - {
-        (RankRoomState.QUIET, name) for name in STEPS
-    }
+    assert refused == {
+        (state, name)
+        for state in RankRoomState
+        for name, step in STEPS.items()
+        if not legal(state, step)
+    } - {(RankRoomState.QUIET, name) for name in STEPS}
     assert taken == RANK_ROOM.keys()
 
 

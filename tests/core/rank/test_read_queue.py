@@ -1,4 +1,5 @@
-"""Whose turn it is to be read: a fabric has a few reads from each source, in their order, each with time for those before it."""
+"""Whose turn it is to be read: a fabric has a few reads from each source, in their order, each with
+time for those before it."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -82,13 +83,19 @@ def test_a_source_that_is_disconnected_takes_its_waiting_reads_along():
 
 
 def test_what_the_queue_does_not_know_has_no_turn():
-    """A read that the fabric had refused before it was submitted was given to it nevertheless; one that is unknown was not."""
+    """A read that the fabric had refused before it was submitted was given to it nevertheless; one
+    that is unknown was not."""
     queue = ReadQueue()
     assert queue.ended(Handle(5)) == []
 
 
 ACTION = st.one_of(
-    st.tuples(st.just("add"), st.integers(1, 2), st.integers(1, 3), st.sampled_from([1, MIB, 40 * MIB, 200 * MIB])),
+    st.tuples(
+        st.just("add"),
+        st.integers(1, 2),
+        st.integers(1, 3),
+        st.sampled_from([1, MIB, 40 * MIB, 200 * MIB]),
+    ),
     st.tuples(st.just("end"), st.integers(0, 10), st.just(0), st.just(0)),
     st.tuples(st.just("drop"), st.integers(1, 3), st.just(0), st.just(0)),
 )
@@ -96,7 +103,8 @@ ACTION = st.one_of(
 
 @given(st.lists(ACTION, max_size=60))
 def test_nobody_is_lost_or_overtaken_and_the_bounds_hold(actions):
-    """Against plain lists: what was ordered is given once, in its order by source, or taken back."""
+    """Against plain lists: what was ordered is given once, in its order by source, or taken
+    back."""
     queue, number = ReadQueue(), 0
     waiting: list[Read] = []
     given_: list[Read] = []
@@ -105,7 +113,9 @@ def test_nobody_is_lost_or_overtaken_and_the_bounds_hold(actions):
     def take(turns: list[Read]) -> None:
         for turn in turns:
             mine = [r for r in waiting if r.peer == turn.peer]
-            assert mine[0] == replace(turn, deadline_ms=DEADLINE_MS), "first come, first read, and each once"
+            assert mine[0] == replace(turn, deadline_ms=DEADLINE_MS), (
+                "first come, first read, and each once"
+            )
             waiting.remove(mine[0])
             given_.append(turn)
 
@@ -129,7 +139,10 @@ def test_nobody_is_lost_or_overtaken_and_the_bounds_hold(actions):
             assert len(mine) <= 1 or sum(r.nbytes for r in mine) <= WINDOW_BYTES
             behind = [r for r in waiting if r.peer == peer(source)]
             if what != "drop" and behind and mine and not dropped:
-                full = len(mine) == READS or sum(r.nbytes for r in mine) + behind[0].nbytes > WINDOW_BYTES
+                full = (
+                    len(mine) == READS
+                    or sum(r.nbytes for r in mine) + behind[0].nbytes > WINDOW_BYTES
+                )
                 assert full, "a read waits though there is space for it"
             assert mine or not behind
     assert len(queue) == len(waiting) + len(given_)

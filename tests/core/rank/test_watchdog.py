@@ -3,7 +3,14 @@
 import pytest
 
 from baton.core.ids import Micros
-from baton.core.rank.watchdog import FACTOR, FORGETS, UsualDuration, Watchdog, WatchdogSettings, WorkKind
+from baton.core.rank.watchdog import (
+    FACTOR,
+    FORGETS,
+    UsualDuration,
+    Watchdog,
+    WatchdogSettings,
+    WorkKind,
+)
 
 FLOOR_MS, FIRST_MS = 4_000, 60_000
 TICK_MS = FLOOR_MS // 8
@@ -125,7 +132,9 @@ def test_each_piece_has_its_own_time_and_only_the_oldest_is_looked_at() -> None:
     assert not dog.passes(FLOOR_MS - TICK_MS)
     dog.ends(2)
     usual_ms = FLOOR_MS - TICK_MS  # by what the first one took
-    assert not dog.passes(int(FACTOR) * usual_ms), "the second one's time began when the first had ended"
+    assert not dog.passes(int(FACTOR) * usual_ms), (
+        "the second one's time began when the first had ended"
+    )
     assert dog.passes(TICK_MS)
 
 

@@ -1,4 +1,5 @@
-"""How far prefill computes ahead of each decode worker: only rooms that wait for that one's memory count."""
+"""How far prefill computes ahead of each decode worker: only rooms that wait for that one's memory
+count."""
 
 from tests.core.build import key, ticket
 from tests.core.world import World
@@ -25,7 +26,9 @@ def world(*decodes: Boot, ahead: float) -> World:
 def give(world: World, number: int, pages: int, decode: Boot = D) -> RoomState:
     """Prefill is given a prompt of so many pages."""
     leader = world.nodes[P].leader
-    leader.step(MessageReceived(World.GATEWAY, ticket(number, decode=decode, length=4 * pages)), world.now)
+    leader.step(
+        MessageReceived(World.GATEWAY, ticket(number, decode=decode, length=4 * pages)), world.now
+    )
     world.run()
     state: RoomState = leader.worker.rooms[key(number)].state
     return state

@@ -1,4 +1,5 @@
-"""Memory that changes while nobody looks: cached pages are hashed where they lie, and what prefill finds of a loan is heard."""
+"""Memory that changes while nobody looks: cached pages are hashed where they lie, and what prefill
+finds of a loan is heard."""
 
 from typing import Any
 
@@ -41,7 +42,9 @@ def held(split: Split) -> Split:
 
 
 @pytest.mark.parametrize("node", ["prefill", "decode"])
-def test_a_page_that_changes_leaves_the_cache_within_the_interval_with_all_above_it(node: str) -> None:
+def test_a_page_that_changes_leaves_the_cache_within_the_interval_with_all_above_it(
+    node: str,
+) -> None:
     b = Split(prefill=dict(DECODE), decode=dict(DECODE))
     b.ask(1, prompt(33))
     worker: Node = getattr(b, node)
@@ -78,7 +81,9 @@ def test_without_seals_nothing_is_verified_and_what_is_cached_is_used_however_ol
 def test_rooms_that_hold_a_damaged_page_begin_anew_and_answer_rightly() -> None:
     b = Split(decode=dict(DECODE), mode=FetchBack.NEVER)
     b.ask(1, prompt(21))
-    b.world.hold = lambda source, target, message: isinstance(message, Offer) and message.record is not None
+    b.world.hold = lambda source, target, message: (
+        isinstance(message, Offer) and message.record is not None
+    )
     b.begin(2, (*prompt(21), 5, 6, 7))
     b.begin(3, prompt(9, 4))
     b.world.run()
@@ -119,7 +124,8 @@ def test_what_differs_only_on_its_way_is_intact_and_stays() -> None:
 
 
 def test_pages_that_were_doubted_and_are_intact_are_verified_by_that_and_no_others() -> None:
-    """They need not be hashed again, and may be used though the order under way is answered late."""
+    """They need not be hashed again, and may be used though the order under way is answered
+    late."""
     b = held(Split(decode=dict(DECODE)))
     cache, pages = b.decode.leader.worker.ledger.cache, entries(b.decode)
     before = [cache.verified_at(entry) for entry in pages]
@@ -128,7 +134,11 @@ def test_pages_that_were_doubted_and_are_intact_are_verified_by_that_and_no_othe
     b.ask(2, prompt(21))
     assert [m.found for m in b.said(Verdict)] == [Intactness.INTACT]
     (doubt,) = b.said(Doubt)
-    later = {n for n, (entry, at) in enumerate(zip(pages, before, strict=True)) if cache.verified_at(entry) != at}
+    later = {
+        n
+        for n, (entry, at) in enumerate(zip(pages, before, strict=True))
+        if cache.verified_at(entry) != at
+    }
     assert later == set(doubt.blocks)
 
 
@@ -165,7 +175,9 @@ def doubt(b: Split, **changes: Any) -> Doubt:
         {"key": key(77)},
     ],
 )
-def test_a_doubt_about_what_is_not_lent_is_answered_and_nothing_is_hashed(lent: Split, changes: dict[str, Any]) -> None:
+def test_a_doubt_about_what_is_not_lent_is_answered_and_nothing_is_hashed(
+    lent: Split, changes: dict[str, Any]
+) -> None:
     flip(lent.decode, entries(lent.decode)[1])
     lent.decode.leader.step(MessageReceived(Boot(P), doubt(lent, **changes)), lent.world.now)
     lent.world.run()
@@ -194,12 +206,15 @@ def test_a_room_that_holds_what_is_doubted_ends_with_it(lent: Split) -> None:
 
 
 def test_pages_that_go_while_they_are_hashed_are_not_judged(lent: Split) -> None:
-    """The loan has ended and the cache was emptied: the pages may be another's by the time they are hashed."""
+    """The loan has ended and the cache was emptied: the pages may be another's by the time they are
+    hashed."""
     engine, ledger, late = lent.decode.engine, lent.decode.leader.worker.ledger, list[Any]()
     digest, engine.digest = engine.digest, late.append  # type: ignore[method-assign]
     lent.decode.leader.step(MessageReceived(Boot(P), doubt(lent)), lent.world.now)
     lent.world.run()
-    lent.decode.leader.step(MessageReceived(lent.world.GATEWAY, Abort(doubt(lent).key, "gone")), lent.world.now)
+    lent.decode.leader.step(
+        MessageReceived(lent.world.GATEWAY, Abort(doubt(lent).key, "gone")), lent.world.now
+    )
     lent.world.run()
     ledger.forget_cached()
     engine.pool[:] = 0
@@ -216,10 +231,14 @@ def test_every_entry_of_decode_has_its_sums_though_nothing_is_lent() -> None:
     found = entries(b.decode)
     assert len(found) == 8
     assert all(entry.sums for entry in found)
-    assert sum(array.nbytes for entry in found for array in entry.sums.values()) == 8 * 4 * 8, "four units of eight bytes a page"
+    assert sum(array.nbytes for entry in found for array in entry.sums.values()) == 8 * 4 * 8, (
+        "four units of eight bytes a page"
+    )
 
 
-def test_a_room_that_came_back_into_pages_of_its_own_ends_with_the_page_that_it_was_copied_from() -> None:
+def test_a_room_that_came_back_into_pages_of_its_own_ends_with_the_page_that_it_was_copied_from() -> (
+    None
+):
     """Nobody knows whether the page was damaged before it was copied."""
     world = World()
     world.add("prefill", P, pages=40)
@@ -228,7 +247,11 @@ def test_a_room_that_came_back_into_pages_of_its_own_ends_with_the_page_that_it_
     for n in (1, 2):
         world.submit(submit(n, prompt(9, n), max_tokens=17))
     for _ in range(400):
-        back = [room for room in decode.leader.worker.rooms.values() if room.copied and room.state is RoomState.RUNNING]
+        back = [
+            room
+            for room in decode.leader.worker.rooms.values()
+            if room.copied and room.state is RoomState.RUNNING
+        ]
         if back or not world.step():
             break
     (room,) = back

@@ -17,5 +17,8 @@ def test_the_age_of_a_room_is_told_in_milliseconds() -> None:
     world.advance(3_000)
     question = world.front.ask_ledger()
     world.run()
-    told = {view.role: [(room.state, room.age_ms) for room in view.rooms] for view in world.front.ledger(question)}
+    told = {
+        view.role: [(room.state, room.age_ms) for room in view.rooms]
+        for view in world.front.ledger(question)
+    }
     assert told == {"prefill": [(RoomState.OFFERED, 3_000)], "decode": [(RoomState.QUEUED, 3_000)]}

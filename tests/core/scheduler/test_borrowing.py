@@ -1,4 +1,5 @@
-"""State that decode has cached comes back to prefill: only the rest is computed, and whatever goes wrong, all of it is."""
+"""State that decode has cached comes back to prefill: only the rest is computed, and whatever goes
+wrong, all of it is."""
 
 from collections.abc import Callable
 from typing import Any
@@ -29,16 +30,27 @@ def prompt(n: int, salt: int = 0) -> tuple[int, ...]:
 
 
 class Split:
-    """A prefill and a decode worker with their caches on, what prefill computes, and what it reads."""
+    """A prefill and a decode worker with their caches on, what prefill computes, and what it
+    reads."""
 
     def __init__(
-        self, *, source: int = 1, target: int = 1, mode: FetchBack = FetchBack.ALWAYS, pages: int = 60, **changes: Any
+        self,
+        *,
+        source: int = 1,
+        target: int = 1,
+        mode: FetchBack = FetchBack.ALWAYS,
+        pages: int = 60,
+        **changes: Any,
     ) -> None:
         self.world = World()
         common: dict[str, Any] = {"prefix_cache": True, "fetch_back": mode, "stall_ms": 60_000}
         p, d = changes.pop("prefill", {}), changes.pop("decode", {})
-        self.prefill = self.world.add("prefill", P, pages=p.pop("pages", pages), page_blocks=source, **common | p)
-        self.decode = self.world.add("decode", D, pages=d.pop("pages", pages), page_blocks=target, **common | d)
+        self.prefill = self.world.add(
+            "prefill", P, pages=p.pop("pages", pages), page_blocks=source, **common | p
+        )
+        self.decode = self.world.add(
+            "decode", D, pages=d.pop("pages", pages), page_blocks=target, **common | d
+        )
         self.world.run()
         self.rows: list[tuple[int, int]] = []  # first position and tokens of what prefill computed
         self.back: list[Read] = []  # what prefill read
@@ -86,7 +98,8 @@ class Split:
         self.world.run()
 
     def conversation(self, count: int = 12) -> tuple[int, ...]:
-        """Decode holds a first turn, and prefill nothing; the next turn's prompt: 21 + 12 tokens that it has, and 6 more."""
+        """Decode holds a first turn, and prefill nothing; the next turn's prompt: 21 + 12 tokens
+        that it has, and 6 more."""
         first = prompt(21)
         self.ask(1, first, count)
         self.forget()
@@ -107,7 +120,8 @@ class Split:
 def test_a_conversation_comes_back_and_only_the_rest_is_computed(source: int, target: int) -> None:
     b = Split(source=source, target=target)
     nextturn = b.conversation()
-    held = 32 // (target * B) * target * B  # positions of whole pages that decode has: the last token drawn is in none
+    # positions of whole pages that decode has: the last token drawn is in none
+    held = 32 // (target * B) * target * B
     assert b.ask(2, nextturn) == [(held, len(nextturn) - held)]
     assert b.blocks_back() == held // B, "each byte once, and no other"
     assert b.cached(2) == held
@@ -118,13 +132,16 @@ def test_a_conversation_comes_back_and_only_the_rest_is_computed(source: int, ta
     assert b.leader.worker.marks[Mark.BORROWED] == 1
     again = b.ask(3, nextturn)
     page = source * B
-    assert again == [(38 // page * page, 39 - 38 // page * page)], "what came back is cached here too"
+    assert again == [(38 // page * page, 39 - 38 // page * page)], (
+        "what came back is cached here too"
+    )
     assert len(b.said(Borrow)) == 2, "for the first turn, and for the second"
     assert b.said(Returned) == [Returned(b.said(Borrow)[1].key)]
 
 
 def test_what_came_back_is_offered_with_the_sums_it_had() -> None:
-    """Whoever lacks it reads it from prefill, and finds that it matches: here decode itself, which has lost it meanwhile."""
+    """Whoever lacks it reads it from prefill, and finds that it matches: here decode itself, which
+    has lost it meanwhile."""
     b = Split()
     nextturn = reading(b)
     b.world.front.ask_reset_cache(f"decode-{D}")
@@ -163,7 +180,9 @@ def test_the_last_token_is_computed_whatever_decode_has() -> None:
 
 @pytest.mark.parametrize("where", ["prefill", "decode"])
 @pytest.mark.parametrize("off", [{"fetch_back": FetchBack.NEVER}, {"prefix_cache": False}])
-def test_nothing_is_asked_where_either_side_has_it_switched_off(where: str, off: dict[str, Any]) -> None:
+def test_nothing_is_asked_where_either_side_has_it_switched_off(
+    where: str, off: dict[str, Any]
+) -> None:
     b = Split(**{where: dict(off)})
     nextturn = b.conversation()
     assert b.ask(2, nextturn) == [(0, len(nextturn))]
@@ -200,7 +219,8 @@ def test_where_too_little_is_lent_it_is_given_back_unread() -> None:
     """Asking pays for all that is lacking, and reading does not for what is there."""
     b = Split(mode=FetchBack.AUTO)
     b.conversation()
-    b.leader.stage(Borrowing).pace.compute.saw(10_000, 1_000_000)  # 10,200 tokens in 1.1 s; 2 ms are 19 of them
+    # 10,200 tokens in 1.1 s; 2 ms are 19 of them
+    b.leader.stage(Borrowing).pace.compute.saw(10_000, 1_000_000)
     tokens = (*prompt(12), *prompt(24, 3))
     assert b.ask(2, tokens) == [(0, 36)]
     assert b.back == []
@@ -213,7 +233,8 @@ def test_what_is_here_already_does_not_count_as_lent() -> None:
     b = Split(mode=FetchBack.AUTO)
     nextturn = b.conversation()
     b.ask(2, nextturn[:13])
-    b.leader.stage(Borrowing).pace.compute.saw(10_000, 1_000_000)  # fewer than about 20 tokens are computed faster
+    # fewer than about 20 tokens are computed faster
+    b.leader.stage(Borrowing).pace.compute.saw(10_000, 1_000_000)
     b.back.clear()
     assert b.ask(3, (*nextturn[:20], *prompt(24, 3))) == [(12, 32)]
     assert b.back == []
@@ -226,7 +247,9 @@ def test_steps_and_reads_are_measured() -> None:
     before = b.leader.stage(Borrowing).pace.compute.time(1)
     b.begin(1, prompt(21))
     b.world.run()
-    assert b.leader.stage(Borrowing).pace.compute.time(1) < before, "time stands still here: it has computed 21 tokens in no time"
+    assert b.leader.stage(Borrowing).pace.compute.time(1) < before, (
+        "time stands still here: it has computed 21 tokens in no time"
+    )
     assert b.leader.stage(Borrowing)._began == []
 
 
@@ -239,7 +262,9 @@ def test_a_read_counts_for_as_long_as_it_took() -> None:
     b.world.freeze_reads = False
     b.world.run()
     assert b.leader.worker.marks[Mark.BORROWED] == 1
-    assert pace.time(1) > 50 * before, "a second, where reading ten megabytes in ten milliseconds was supposed"
+    assert pace.time(1) > 50 * before, (
+        "a second, where reading ten megabytes in ten milliseconds was supposed"
+    )
 
 
 def test_who_begins_alike_waits_until_it_is_here_and_asks_for_the_rest() -> None:
@@ -247,7 +272,10 @@ def test_who_begins_alike_waits_until_it_is_here_and_asks_for_the_rest() -> None
     nextturn = reading(b)
     b.begin(3, (*nextturn, 1, 2, 3))
     b.world.run()
-    assert [r.state for r in b.leader.worker.rooms.values()] == [RoomState.BORROWING, RoomState.QUEUED]
+    assert [r.state for r in b.leader.worker.rooms.values()] == [
+        RoomState.BORROWING,
+        RoomState.QUEUED,
+    ]
     b.world.freeze_reads = False
     b.world.run()
     assert b.rows == [(32, 7), (36, 6)]
@@ -283,7 +311,9 @@ def spoil(read: Read, node: Node) -> ReadOutcome:
     return ReadOutcome.OK
 
 
-@pytest.mark.parametrize("spoils", [spoil, lambda read, node: ReadOutcome.FAILED], ids=["differs", "fails"])
+@pytest.mark.parametrize(
+    "spoils", [spoil, lambda read, node: ReadOutcome.FAILED], ids=["differs", "fails"]
+)
 def test_what_does_not_come_back_whole_is_computed(spoils: Any) -> None:
     b = Split()
     nextturn = b.conversation()
@@ -295,7 +325,9 @@ def test_what_does_not_come_back_whole_is_computed(spoils: Any) -> None:
     assert b.leader.worker.reuse.tally().borrowed_tokens == 0
     b.spoils = lambda read, node: ReadOutcome.OK
     b.forget()
-    assert b.ask(3, nextturn) == [(36, 3)], "the next one may succeed: decode has the second turn too"
+    assert b.ask(3, nextturn) == [(36, 3)], (
+        "the next one may succeed: decode has the second turn too"
+    )
 
 
 def test_nothing_is_computed_into_pages_that_a_lost_read_may_still_write() -> None:
@@ -349,9 +381,18 @@ def test_a_loan_that_cannot_be_is_not_read(runs: tuple[int, int, int], why: str)
     b.world.hold = lambda source, target, message: isinstance(message, Loan)
     b.begin(2, nextturn)
     b.world.run()
-    (source, target, loan), b.world.held, b.world.hold = b.world.held[0], [], lambda source, target, message: False
+    (source, target, loan), b.world.held, b.world.hold = (
+        b.world.held[0],
+        [],
+        lambda source, target, message: False,
+    )
     start, end, pages = runs
-    run = replace(loan.runs[KV], start=BlockIndex(start), end=BlockIndex(end), pages=tuple(map(Page, range(pages))))
+    run = replace(
+        loan.runs[KV],
+        start=BlockIndex(start),
+        end=BlockIndex(end),
+        pages=tuple(map(Page, range(pages))),
+    )
     b.world._send(source, target, replace(loan, runs={KV: run}))
     b.world.run()
     assert b.back == [], why
@@ -520,7 +561,10 @@ def test_a_fabric_that_prefill_has_not_is_not_used() -> None:
     (hello,) = b.said(Hello)
     assert hello.lends is not None
     b.world.lose(D, at=P)
-    for lends in (replace(hello.lends, fabric="carrier pigeon"), replace(hello.lends, plan="another")):
+    for lends in (
+        replace(hello.lends, fabric="carrier pigeon"),
+        replace(hello.lends, plan="another"),
+    ):
         b.leader.step(MessageReceived(Boot(D), replace(hello, lends=lends)), b.world.now)
         assert not b.leader.stage(Borrowing)._lenders
     b.leader.step(MessageReceived(Boot(D), hello), b.world.now)

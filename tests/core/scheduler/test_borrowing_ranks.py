@@ -1,4 +1,5 @@
-"""A prefill worker of two stages fetches back: it goes on when all of its ranks are done, and asks whom all of them reach."""
+"""A prefill worker of two stages fetches back: it goes on when all of its ranks are done, and asks
+whom all of them reach."""
 
 from typing import Any
 
@@ -26,22 +27,34 @@ BACK = 3  # blocks
 
 
 class Bench:
-    """Its ranks, the first of which has no layer of group `index`; reads end when the test says so."""
+    """Its ranks, the first of which has no layer of group `index`; reads end when the test says
+    so."""
 
     def __init__(self, *, unreachable: int | None = None) -> None:
         one = replace(manifest("prefill", P), table=TABLE)
         ranks = (one.ranks[0], replace(one.ranks[0], boot=20, rank=1, pp_rank=1))
-        self.worker, self.source = replace(one, pp=2, ranks=ranks), replace(manifest("decode", D), table=TABLE)
-        self.placements, theirs = [self.worker.placement(0), self.worker.placement(1)], [self.source.placement(0)]
+        self.worker, self.source = (
+            replace(one, pp=2, ranks=ranks),
+            replace(manifest("decode", D), table=TABLE),
+        )
+        self.placements, theirs = (
+            [self.worker.placement(0), self.worker.placement(1)],
+            [self.source.placement(0)],
+        )
         ours = replace(settings(), pids=(1, 2), prefix_cache=True, fetch_back=FetchBack.ALWAYS)
         self.leader: Any = Driven(Leader(self.worker, ours, {KV: 16, INDEX: 16}))
-        self.ranks = [RankCore(rank=Rank(r), boot=ranks[r].boot, placements=self.placements, seal=True) for r in (0, 1)]
+        self.ranks = [
+            RankCore(rank=Rank(r), boot=ranks[r].boot, placements=self.placements, seal=True)
+            for r in (0, 1)
+        ]
         self.unreachable, self.back = unreachable, pair(theirs, self.placements)
         self.said: list[Send] = []
         self.reads: list[tuple[int, Read]] = []
         self.rows: list[int] = []  # first positions of what is computed
         self.leader.step(GatewayConnected(GATEWAY), NOW)
-        hello = Hello(self.source, pair(self.placements, theirs).digest, Lends("shm", self.back.digest))
+        hello = Hello(
+            self.source, pair(self.placements, theirs).digest, Lends("shm", self.back.digest)
+        )
         self.leader.step(MessageReceived(D, hello), NOW)
         self.run()
         self.leader.step(MessageReceived(GATEWAY, ROOM), NOW)
@@ -71,7 +84,11 @@ class Bench:
             case Compute(batch=batch):
                 self.rows += [row.start for row in batch.rows] * (r == 0)
                 rows = [
-                    RowDone(row.key, drawn(1) if r else None, {g: self.sums(r, g, b - a) for g, (a, b) in row.final.items()})
+                    RowDone(
+                        row.key,
+                        drawn(1) if r else None,
+                        {g: self.sums(r, g, b - a) for g, (a, b) in row.final.items()},
+                    )
                     for row in batch.rows
                 ]
                 rank.step(BatchDone(batch.seq, tuple(rows)), T0)
@@ -127,7 +144,11 @@ def test_it_goes_on_when_all_ranks_have_it_all() -> None:
     assert bench.rows == [4 * BACK]
     assert bench.messages(Returned) == [Returned(ROOM.key)]
     offers = [offer for offer in bench.messages(Offer) if isinstance(offer, Offer)]
-    assert [sorted(run.end for run in offer.runs.values()) for offer in offers] == [[], [BACK] * 2, [BACK + 1] * 2]
+    assert [sorted(run.end for run in offer.runs.values()) for offer in offers] == [
+        [],
+        [BACK] * 2,
+        [BACK + 1] * 2,
+    ]
     room = bench.leader.worker.rooms[ROOM.key]
     assert {where: rows.shape[0] for where, rows in room.sums.items() if rows.size} == {
         (Rank(0), KV): 4,

@@ -1,4 +1,5 @@
-"""Clear: every group of the state table is zeroed on every rank, by plan, and only while nobody holds a page."""
+"""Clear: every group of the state table is zeroed on every rank, by plan, and only while nobody
+holds a page."""
 
 from typing import Any
 
@@ -21,7 +22,11 @@ WINDOW, SLOT = GroupName("window"), GroupName("slot")
 TABLE = StateTable(
     2,
     4,
-    (Group(KV, Unit.PAGE, Full()), Group(WINDOW, Unit.PAGE, Window(8)), Group(SLOT, Unit.SLOT, Whole())),
+    (
+        Group(KV, Unit.PAGE, Full()),
+        Group(WINDOW, Unit.PAGE, Window(8)),
+        Group(SLOT, Unit.SLOT, Whole()),
+    ),
     (
         StateSpec("kv", KV, (0, 1), ("k", "v"), 2, 4, DType.F32),
         StateSpec("swa", WINDOW, (0, 1), ("k", "v"), 2, 4, DType.F32),
@@ -37,7 +42,9 @@ class Bench:
     def __init__(self) -> None:
         worker = replace(manifest("unified", 2), table=TABLE)
         self.leader: Any = Driven(Leader(worker, settings(), dict.fromkeys(GROUPS, 16)))
-        self.rank = RankCore(rank=Rank(0), boot=Boot(2), placements=[worker.placement(0)], seal=True)
+        self.rank = RankCore(
+            rank=Rank(0), boot=Boot(2), placements=[worker.placement(0)], seal=True
+        )
         self.leader.step(GatewayConnected(GATEWAY), NOW)
         self.views: list[LedgerView] = []
         self.cleared: list[tuple[GroupName, ...]] = []
@@ -46,7 +53,11 @@ class Bench:
         for effect in self.leader.effects():
             match effect:
                 case Issue():
-                    self.cleared += [e.groups for e in self.rank.step(effect.plan, T0) if isinstance(e, ClearPools)]
+                    self.cleared += [
+                        e.groups
+                        for e in self.rank.step(effect.plan, T0)
+                        if isinstance(e, ClearPools)
+                    ]
                 case Send(message=LedgerView() as view):
                     self.views.append(view)
                 case _:

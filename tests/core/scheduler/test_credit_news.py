@@ -9,7 +9,9 @@ from baton.core.scheduler.credit_news import PERIOD, CreditNews
 CREDITS = Credits(0, Boot(2), {KV: 16}, {KV: 16}, waiting=0, running=0)
 
 
-def test_a_gateway_that_comes_is_told_at_once_though_nobody_was_there_to_be_told_a_moment_ago() -> None:
+def test_a_gateway_that_comes_is_told_at_once_though_nobody_was_there_to_be_told_a_moment_ago() -> (
+    None
+):
     news, now = CreditNews(), Micros(10 * PERIOD)
     assert news.due(lambda: CREDITS, now) == []
     news.joined(Boot(1))

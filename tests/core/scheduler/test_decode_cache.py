@@ -1,4 +1,5 @@
-"""Decode's prefix cache: what is not fetched again, what is never written again, and what comes back."""
+"""Decode's prefix cache: what is not fetched again, what is never written again, and what comes
+back."""
 
 from typing import Any
 
@@ -44,11 +45,20 @@ class Wire:
 
 
 def split(
-    *, source: int = 1, target: int = 1, pages: int = 40, more: int = 60, step_tokens: int = 64, **limits: Any
+    *,
+    source: int = 1,
+    target: int = 1,
+    pages: int = 40,
+    more: int = 60,
+    step_tokens: int = 64,
+    **limits: Any,
 ) -> tuple[World, Wire]:
-    """Prefill without a cache, so that it computes everything; decode with one. source, target: blocks of a page."""
+    """Prefill without a cache, so that it computes everything; decode with one. source, target:
+    blocks of a page."""
     world = World()
-    world.add("prefill", P, pages=more, page_blocks=source, step_tokens=step_tokens, stall_ms=60_000)
+    world.add(
+        "prefill", P, pages=more, page_blocks=source, step_tokens=step_tokens, stall_ms=60_000
+    )
     world.add("decode", D, pages=pages, page_blocks=target, prefix_cache=True, **limits)
     world.run()
     return world, Wire(world)
@@ -80,7 +90,9 @@ def complete(positions: int, k: int) -> int:
 @pytest.mark.parametrize("step_tokens", [64, 8])
 @pytest.mark.parametrize(("source", "target"), [(1, 1), (1, 2), (2, 1), (3, 2), (2, 3), (4, 1)])
 @pytest.mark.parametrize("length", [3, 4, 8, 11, 13, 16, 24, 25])
-def test_a_repeated_prompt_and_the_next_turn_fetch_what_is_new(length: int, source: int, target: int, step_tokens: int) -> None:
+def test_a_repeated_prompt_and_the_next_turn_fetch_what_is_new(
+    length: int, source: int, target: int, step_tokens: int
+) -> None:
     world, wire = split(source=source, target=target, step_tokens=step_tokens)
     first = prompt(length)
     ask(world, 1, first, 6)
@@ -100,7 +112,9 @@ def test_a_room_of_which_all_is_cached_waits_for_its_record(target: int) -> None
     world, wire = split(target=target)
     first = prompt(16)
     ask(world, 1, first, 5)
-    world.hold = lambda source, to, message: isinstance(message, Offer) and message.record is not None
+    world.hold = lambda source, to, message: (
+        isinstance(message, Offer) and message.record is not None
+    )
     world.submit(submit(2, first, max_tokens=5))
     world.run()
     assert rooms(world)[2].state is RoomState.FETCHING
@@ -113,7 +127,8 @@ def test_a_room_of_which_all_is_cached_waits_for_its_record(target: int) -> None
 
 
 def test_an_offer_is_judged_as_a_whole() -> None:
-    """What is said of the cached part is wrong: nobody would have read it, and yet the handoff is not what it should be."""
+    """What is said of the cached part is wrong: nobody would have read it, and yet the handoff is
+    not what it should be."""
     world, _ = split()
     ask(world, 1, prompt(16), 3)
     send = world._send
@@ -153,7 +168,9 @@ def test_without_seals_nothing_is_kept() -> None:
         node = world.add(role, boot, pages=40, prefix_cache=True)
         leader = node.leader
         unsealed = msgspec.structs.replace(leader.worker.manifest, seal=False)
-        world.nodes[Boot(boot)] = Node(Driven(type(leader.core)(unsealed, leader.worker.settings, {KV: 40})), node.engine)
+        world.nodes[Boot(boot)] = Node(
+            Driven(type(leader.core)(unsealed, leader.worker.settings, {KV: 40})), node.engine
+        )
         world.nodes[Boot(boot)].leader.step(GatewayConnected(world.GATEWAY), world.now)
     world.run()
     wire = Wire(world)

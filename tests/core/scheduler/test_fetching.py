@@ -18,7 +18,9 @@ def test_where_a_block_was_never_offered_the_request_goes_on_in_another_epoch() 
     world.add("prefill", P)
     world.add("decode", D)
     world.run()
-    world.hold = lambda source, target, message: isinstance(message, Offer) and message.record is not None
+    world.hold = lambda source, target, message: (
+        isinstance(message, Offer) and message.record is not None
+    )
     world.submit(submit(1, PROMPT))
     world.run()
     ((_, _, offer),) = world.held

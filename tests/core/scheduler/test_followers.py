@@ -1,4 +1,5 @@
-"""Followers: of rooms with one beginning only the first computes or fetches it, and nobody waits for ever."""
+"""Followers: of rooms with one beginning only the first computes or fetches it, and nobody waits
+for ever."""
 
 from typing import Any
 
@@ -29,7 +30,9 @@ class Fleet:
         self.world = World()
         for role, boot in (("prefill", P), ("decode", D), ("unified", U)):
             if role in roles:
-                self.world.add(role, boot, pages=pages, prefix_cache=True, stall_ms=60_000, **limits)
+                self.world.add(
+                    role, boot, pages=pages, prefix_cache=True, stall_ms=60_000, **limits
+                )
         self.world.run()
         self.computed: dict[int, int] = {}
         self.read: dict[int, int] = {}
@@ -40,7 +43,11 @@ class Fleet:
             for effect in effects:
                 if isinstance(effect, Compute):
                     for row in effect.batch.rows:
-                        self._count(self.computed, row.key, len(row.tokens) if row.start + len(row.tokens) <= 19 else 0)
+                        self._count(
+                            self.computed,
+                            row.key,
+                            len(row.tokens) if row.start + len(row.tokens) <= 19 else 0,
+                        )
             perform(node, effects)
 
         self.world._perform = watch  # type: ignore[method-assign]
@@ -90,7 +97,8 @@ def test_rooms_with_one_beginning_compute_it_once(roles: tuple[str, ...], boot: 
 
 @pytest.mark.parametrize(("common", "own"), [(16, 3), (16, 15), (4, 15)])
 def test_they_begin_as_soon_as_what_they_have_in_common_is_computed(common: int, own: int) -> None:
-    """Not only when the prompt of the first has ended, which has far to go, nor when all of the second's pages are there."""
+    """Not only when the prompt of the first has ended, which has far to go, nor when all of the
+    second's pages are there."""
     fleet = Fleet("prefill", "decode", step_tokens=4, last_chunk_tokens=4)
     long, second = (*SYSTEM[:common], *range(600, 640)), (*SYSTEM[:common], *range(700, 700 + own))
     fleet.world.submit(submit(1, long, max_tokens=4))
@@ -134,13 +142,19 @@ def test_a_follower_holds_nothing_and_keeps_nobody_waiting() -> None:
     fleet.world.submit(submit(3, other, max_tokens=4))
     fleet.world.run()
     assert fleet.states(D) == {1: RoomState.FETCHING, 2: RoomState.QUEUED, 3: RoomState.FETCHING}
-    held = fleet.leader(D).worker.ledger.held(next(r.key for r in fleet.leader(D).worker.rooms.values() if r.ticket.stamp == 2))
+    held = fleet.leader(D).worker.ledger.held(
+        next(r.key for r in fleet.leader(D).worker.rooms.values() if r.ticket.stamp == 2)
+    )
     assert not any(held.values())
     fleet.world.freeze_reads = False
     fleet.world.run()
     fleet.right(1, 2)
     assert fleet.world.tokens(3) == expected(other, 4)
-    told = [(type(m), int(m.key.room, 16)) for _, to, m in fleet.world.log if isinstance(m, Received | Admitted) and to == P]
+    told = [
+        (type(m), int(m.key.room, 16))
+        for _, to, m in fleet.world.log
+        if isinstance(m, Received | Admitted) and to == P
+    ]
     assert told.index((Received, 1)) < told.index((Admitted, 2))
 
 

@@ -22,13 +22,17 @@ class Ranks:
     def __init__(self, ranks: int, *rooms: int, alone_until: int = 0) -> None:
         whole = manifest("unified", U)
         (one,) = whole.ranks
-        more = tuple(msgspec.structs.replace(one, boot=Boot(U + r), rank=r, tp_rank=r) for r in range(ranks))
+        more = tuple(
+            msgspec.structs.replace(one, boot=Boot(U + r), rank=r, tp_rank=r) for r in range(ranks)
+        )
         whole = msgspec.structs.replace(whole, tp=ranks, ranks=more)
         self.leader: Any = Driven(Leader(whole, settings(), {"full": 16}))  # type: ignore[dict-item]
         self.leader.step(GatewayConnected(GATEWAY), Micros(0))
         self.said: list[Effect] = []
         for number in rooms:
-            own = msgspec.structs.replace(ticket(number, prefill=U, decode=U), alone_until=alone_until)
+            own = msgspec.structs.replace(
+                ticket(number, prefill=U, decode=U), alone_until=alone_until
+            )
             self.leader.step(MessageReceived(GATEWAY, own), Micros(0))
         self.take()
         self.ranks = ranks
@@ -39,11 +43,16 @@ class Ranks:
         self.said += found
         return found
 
-    def report(self, rank: int, *, wedged: Wedged | None = None, ended: bool = False) -> list[Effect]:
+    def report(
+        self, rank: int, *, wedged: Wedged | None = None, ended: bool = False
+    ) -> list[Effect]:
         from baton.core.agreement import Report
 
         agreement = self.leader.worker.agreement
-        rows = tuple(RowResult(row.key, drawn(7), {}) for _, row in self.leader.worker.batches._flight.get(self.seq, []))
+        rows = tuple(
+            RowResult(row.key, drawn(7), {})
+            for _, row in self.leader.worker.batches._flight.get(self.seq, [])
+        )
         report = Report(
             Rank(rank),
             Boot(U + rank),
@@ -81,7 +90,8 @@ def test_rooms_go_on_elsewhere_and_giving_up_is_the_last_effect() -> None:
 
 
 def test_a_step_is_given_up_when_no_rank_will_end_it() -> None:
-    """A rank that says nothing may have been stopped: the others wait for it, and its session is given up in time."""
+    """A rank that says nothing may have been stopped: the others wait for it, and its session is
+    given up in time."""
     ranks = Ranks(2, 1)
     assert not gave_up(ranks.stuck(0))
     assert gave_up(ranks.stuck(1))

@@ -1,4 +1,5 @@
-"""Cached pages hashed by all ranks: which blocks each of them looks at, and which pages differ for whom."""
+"""Cached pages hashed by all ranks: which blocks each of them looks at, and which pages differ for
+whom."""
 
 import numpy as np
 import pytest
@@ -17,7 +18,8 @@ from baton.core.work import DigestDone
 
 ONE = replace(manifest("decode", 3, page_blocks=2), table=TABLE)
 RANKS = (ONE.ranks[0], replace(ONE.ranks[0], boot=Boot(20), rank=1, pp_rank=1))
-WORKER = replace(ONE, pp=2, ranks=RANKS)  # two stages, of which the first has no layer of group `index`
+# two stages, of which the first has no layer of group `index`
+WORKER = replace(ONE, pp=2, ranks=RANKS)
 PLACEMENTS = [WORKER.placement(0), WORKER.placement(1)]
 INSPECT = Inspect(7, (0, 5), {KV: (Page(3), Page(9)), INDEX: (Page(4), Page(8))})
 
@@ -34,7 +36,9 @@ def cached() -> list[CachedPage]:
     for n, (kv, index) in enumerate(((3, 4), (9, 8))):
         birth = {(Rank(r), g): sums(r, g, 10 * n, 10 * n + 1) for r in (0, 1) for g in (KV, INDEX)}
         parent = found[-1] if found else None
-        entry = cache.add(PageHash(bytes([n]) * 32), parent, {KV: Page(kv), INDEX: Page(index)}, birth)
+        entry = cache.add(
+            PageHash(bytes([n]) * 32), parent, {KV: Page(kv), INDEX: Page(index)}, birth
+        )
         assert entry is not None
         found.append(entry)
     return found
@@ -46,7 +50,9 @@ def test_an_order_names_pages_of_all_groups_and_their_places_in_the_sequence() -
 
 
 @pytest.mark.parametrize("wrong", [None, (0, KV, 0), (1, KV, 3), (1, INDEX, 2)])
-def test_a_page_is_damaged_when_any_block_of_it_differs_on_any_rank(wrong: tuple[int, str, int] | None) -> None:
+def test_a_page_is_damaged_when_any_block_of_it_differs_on_any_rank(
+    wrong: tuple[int, str, int] | None,
+) -> None:
     inspections, found, entries = Inspections(PLACEMENTS), list[list[CachedPage]](), cached()
     inspections.inspect(7, entries, found.append)
     for rank in (0, 1):
@@ -63,9 +69,13 @@ def test_a_page_is_damaged_when_any_block_of_it_differs_on_any_rank(wrong: tuple
 
 
 @pytest.mark.parametrize(("rank", "groups"), [(0, {KV}), (1, {KV, INDEX})])
-def test_a_rank_hashes_whole_pages_of_the_groups_that_it_holds_and_answers_once(rank: int, groups: set[str]) -> None:
+def test_a_rank_hashes_whole_pages_of_the_groups_that_it_holds_and_answers_once(
+    rank: int, groups: set[str]
+) -> None:
     core = RankCore(rank=Rank(rank), boot=RANKS[rank].boot, placements=PLACEMENTS, seal=True)
-    digests = [e for e in core.step(StepPlan(Seq(1), inspect=(INSPECT,)), T0) if isinstance(e, Digest)]
+    digests = [
+        e for e in core.step(StepPlan(Seq(1), inspect=(INSPECT,)), T0) if isinstance(e, Digest)
+    ]
     assert {d.order.group for d in digests} == groups
     for d in digests:
         first, second = INSPECT.pages[d.order.group]
@@ -85,7 +95,14 @@ def test_a_rank_hashes_whole_pages_of_the_groups_that_it_holds_and_answers_once(
 
 def test_pages_that_are_hashed_keep_no_room_from_being_quiet() -> None:
     core = RankCore(rank=Rank(1), boot=RANKS[1].boot, placements=PLACEMENTS, seal=True)
-    core.step(StepPlan(Seq(1), inspect=(INSPECT,), hold=(Hold(key(1), {KV: (Page(3),), INDEX: (Page(4),)}, {}, 1),)), T0)
+    core.step(
+        StepPlan(
+            Seq(1),
+            inspect=(INSPECT,),
+            hold=(Hold(key(1), {KV: (Page(3),), INDEX: (Page(4),)}, {}, 1),),
+        ),
+        T0,
+    )
     report_of(core)
     core.step(StepPlan(Seq(2), drop=(key(1),)), T0)
     report = report_of(core)

@@ -17,7 +17,11 @@ def test_a_decode_worker_that_reads_by_another_plan_is_refused() -> None:
     """The two would take different bytes for the same block."""
     leader = Leader(manifest("prefill", P), settings(), {"full": 16})
     other = "ab" * 16
-    said = [e for e in leader.step(MessageReceived(D, Hello(manifest("decode", D), other)), T0) if isinstance(e, Send)]
+    said = [
+        e
+        for e in leader.step(MessageReceived(D, Hello(manifest("decode", D), other)), T0)
+        if isinstance(e, Send)
+    ]
     (refused,) = [send.message for send in said if send.to == D]
     assert isinstance(refused, Refused)
     assert "plan digest differs" in refused.why

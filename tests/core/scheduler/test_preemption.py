@@ -1,4 +1,5 @@
-"""Preemption: who gives way, what becomes of its state, when it comes back, and that nobody else waits for it."""
+"""Preemption: who gives way, what becomes of its state, when it comes back, and that nobody else
+waits for it."""
 
 from collections import Counter
 from typing import Any
@@ -75,7 +76,9 @@ def test_the_table_of_preemption_is_exactly_this(table: dict) -> None:
     found = {(s, saw): table.get((s, saw)) for s in away for saw in Saw}
     legal = {at: to for at, to in found.items() if to is not None}
     assert legal == {at: to for at, to in OFFLOAD.items() if at[0] in away}
-    assert {s for s, saw in table if saw is Saw.PREEMPTED} == {RoomState.RUNNING}, "only a running room gives way"
+    assert {s for s, saw in table if saw is Saw.PREEMPTED} == {RoomState.RUNNING}, (
+        "only a running room gives way"
+    )
     assert {to for (_, saw), to in table.items() if saw is Saw.RESTORED} == {RoomState.RUNNING}
     assert all(table[s, Saw.END] is RoomState.ENDING for s in away), "ranks hold something of it"
 
@@ -158,7 +161,8 @@ def test_an_abort_at_any_step_leaves_nothing(state: RoomState, frozen: bool) -> 
 
 @pytest.mark.parametrize("state", [RoomState.OFFLOADING, RoomState.RESTORING])
 def test_handoffs_go_on_while_a_copy_is_under_way(state: RoomState) -> None:
-    """The copy stands still for ever: a request that fits beside it is admitted, handed over and answered."""
+    """The copy stands still for ever: a request that fits beside it is admitted, handed over and
+    answered."""
     world = pressed(pages=12, host_bytes=PLENTY)
     for n in range(1, 4):
         world.submit(submit(n, prompt(7, n), max_tokens=17))
@@ -178,7 +182,8 @@ def test_handoffs_go_on_while_a_copy_is_under_way(state: RoomState) -> None:
 
 
 def test_a_room_that_is_away_is_overtaken_a_bounded_number_of_times() -> None:
-    """Request 1 holds most of the pages for long; 2 is away and too large to come back beside it; small ones keep coming."""
+    """Request 1 holds most of the pages for long; 2 is away and too large to come back beside it;
+    small ones keep coming."""
     world = pressed(pages=14, host_bytes=PLENTY)
     world.submit(submit(1, prompt(14, 1), max_tokens=30))
     world.submit(submit(2, prompt(20, 2), max_tokens=12))
@@ -202,7 +207,9 @@ def test_between_two_preemptions_a_room_says_something() -> None:
     plans: list[StepPlan] = []
     rank = world.nodes[Boot(D)].rank
     step = rank.step
-    rank.step = lambda event, now: (isinstance(event, StepPlan) and plans.append(event)) or step(event, now)  # type: ignore[method-assign, func-returns-value]
+    rank.step = lambda event, now: (
+        (isinstance(event, StepPlan) and plans.append(event)) or step(event, now)
+    )  # type: ignore[method-assign, func-returns-value]
     for n in range(1, 6):
         world.submit(submit(n, prompt(5, n), max_tokens=17))
     world.run()
@@ -217,19 +224,32 @@ def test_between_two_preemptions_a_room_says_something() -> None:
 
 
 def test_a_room_on_its_way_back_gives_way_when_it_is_back_and_not_one_before_it() -> None:
-    """The copy stands still until the first room has used up what was left: it waits, and is not sent away for a later one."""
+    """The copy stands still until the first room has used up what was left: it waits, and is not
+    sent away for a later one."""
     world = pressed(pages=10, host_bytes=PLENTY)
-    asked = {1: (7, 25, 0), 2: (7, 25, 1), 3: (11, 6, 0)}  # tokens of prompt and answer, priority; the third makes room for 2
+    # tokens of prompt and answer, priority; the third makes room for 2
+    asked = {1: (7, 25, 0), 2: (7, 25, 1), 3: (11, 6, 0)}
     for n, (length, tokens, priority) in asked.items():
-        world.submit(msgspec.structs.replace(submit(n, prompt(length, n), max_tokens=tokens), priority=priority))
+        world.submit(
+            msgspec.structs.replace(
+                submit(n, prompt(length, n), max_tokens=tokens), priority=priority
+            )
+        )
     room = until(world, RoomState.RESTORING)
     world.freeze_copies = True
     world.run()
-    assert {n: r.state for n, r in rooms(world).items()} == {1: RoomState.RUNNING, 2: RoomState.RESTORING}
+    assert {n: r.state for n, r in rooms(world).items()} == {
+        1: RoomState.RUNNING,
+        2: RoomState.RESTORING,
+    }
     said = len(room.generated)
     world.freeze_copies = False
     until(world, RoomState.OFFLOADING)
-    assert (int(room.ticket.stamp), room.state, len(room.generated)) == (2, RoomState.OFFLOADING, said + 1)
+    assert (int(room.ticket.stamp), room.state, len(room.generated)) == (
+        2,
+        RoomState.OFFLOADING,
+        said + 1,
+    )
     world.run()
     for n, (length, tokens, _) in asked.items():
         assert world.tokens(n) == expected(prompt(length, n), tokens)
@@ -238,11 +258,16 @@ def test_a_room_on_its_way_back_gives_way_when_it_is_back_and_not_one_before_it(
 def test_the_least_urgent_gives_way_and_of_those_the_last() -> None:
     world = pressed(pages=9, host_bytes=PLENTY)
     for n, priority in ((1, 5), (2, 0), (3, 5)):
-        world.submit(msgspec.structs.replace(submit(n, prompt(7, n), max_tokens=17), priority=priority))
+        world.submit(
+            msgspec.structs.replace(submit(n, prompt(7, n), max_tokens=17), priority=priority)
+        )
     first = until(world, RoomState.OFFLOADING)
     assert int(first.ticket.stamp) == 3
     while rooms(world).get(2) is not None:
-        assert rooms(world)[2].state not in OFFLOAD.values() or rooms(world)[2].state in (RoomState.RUNNING, RoomState.ENDING)
+        assert rooms(world)[2].state not in OFFLOAD.values() or rooms(world)[2].state in (
+            RoomState.RUNNING,
+            RoomState.ENDING,
+        )
         world.step()
     world.run()
     for n in (1, 2, 3):
@@ -253,7 +278,11 @@ def test_the_least_urgent_gives_way_and_of_those_the_last() -> None:
 
 
 def ask(world: World, number: int, length: int, tokens: int, priority: int) -> None:
-    world.submit(msgspec.structs.replace(submit(number, prompt(length, number), max_tokens=tokens), priority=priority))
+    world.submit(
+        msgspec.structs.replace(
+            submit(number, prompt(length, number), max_tokens=tokens), priority=priority
+        )
+    )
 
 
 def plans_of(world: World) -> list[StepPlan]:
@@ -261,7 +290,9 @@ def plans_of(world: World) -> list[StepPlan]:
     plans: list[StepPlan] = []
     rank = world.nodes[Boot(D)].rank
     step = rank.step
-    rank.step = lambda event, now: (isinstance(event, StepPlan) and plans.append(event)) or step(event, now)  # type: ignore[method-assign, func-returns-value]
+    rank.step = lambda event, now: (
+        (isinstance(event, StepPlan) and plans.append(event)) or step(event, now)
+    )  # type: ignore[method-assign, func-returns-value]
     return plans
 
 
@@ -298,7 +329,9 @@ def test_less_urgent_rooms_give_way_to_one_that_waits(unified: bool) -> None:
         (25, 0, state_bytes(PLACED, 12)),  # so would one of the two, and the other alone is no help
     ],
 )
-def test_otherwise_nobody_gives_way_to_who_waits(length: int, priority: int, host_bytes: int) -> None:
+def test_otherwise_nobody_gives_way_to_who_waits(
+    length: int, priority: int, host_bytes: int
+) -> None:
     world = pressed(host_bytes=host_bytes)
     both_run(world)
     ask(world, 3, length, 3, priority)
@@ -339,7 +372,8 @@ def test_who_is_away_is_overtaken_by_urgent_ones_a_bounded_number_of_times() -> 
     for plan in plans:
         fresh = {hold.key for hold in plan.hold if hold.key.room != f"{1:032x}"} - seen
         seen |= fresh
-        passed += away * len(fresh)  # who came in the plan that sends it away was there before it went
+        # who came in the plan that sends it away was there before it went
+        passed += away * len(fresh)
         most = max(most, passed)
         if any(order.key.room == f"{1:032x}" for order in plan.restore):
             away, passed = False, 0
@@ -378,14 +412,19 @@ def test_who_waits_for_memory_is_overtaken_by_a_bounded_number_of_more_urgent_on
     for n in range(3, 14):
         ask(world, n, 7, 2, 0)
     world.run()
-    admitted = [int(m.key.room, 16) for s, to, m in world.log if s == D and to == P and isinstance(m, Admitted)]
-    assert 1 <= admitted.index(2) - 1 <= 4 * OVERTAKES  # at the edge one of four is the oldest, and then here
+    admitted = [
+        int(m.key.room, 16)
+        for s, to, m in world.log
+        if s == D and to == P and isinstance(m, Admitted)
+    ]
+    # at the edge one of four is the oldest, and then here
+    assert 1 <= admitted.index(2) - 1 <= 4 * OVERTAKES
     assert all(isinstance(world.end(n), Finish) for n in range(1, 14))
 
 
 def test_who_is_away_does_not_yield_to_one_that_waits_behind_others_in_line() -> None:
-    """2 is away and may not be overtaken; 4 is first in line and waits for it; 3 is away, comes back before 2, and must not
-    wait for 5, which is more urgent and behind 4."""
+    """2 is away and may not be overtaken; 4 is first in line and waits for it; 3 is away, comes
+    back before 2, and must not wait for 5, which is more urgent and behind 4."""
     world = pressed(pages=9, host_bytes=PLENTY)
     asked = {1: (7, 25, 0), 2: (7, 12, 2), 3: (7, 12, 1), 4: (7, 3, 2), 5: (7, 3, 0)}
     for n in (1, 2, 3):
@@ -411,7 +450,11 @@ WINDOW, SLOT = GroupName("window"), GroupName("slot")
 TABLE = StateTable(
     2,
     4,
-    (Group(KV, Unit.PAGE, Full()), Group(WINDOW, Unit.PAGE, Window(6)), Group(SLOT, Unit.SLOT, Whole())),
+    (
+        Group(KV, Unit.PAGE, Full()),
+        Group(WINDOW, Unit.PAGE, Window(6)),
+        Group(SLOT, Unit.SLOT, Whole()),
+    ),
     (
         StateSpec("kv", KV, (0, 1), ("k", "v"), 2, 4, DType.F32),
         StateSpec("index", KV, (0, 1), ("k",), 1, 4, DType.F32),
@@ -428,7 +471,10 @@ class Memory:
 
     def __init__(self) -> None:
         random = np.random.default_rng(7)
-        self.pools = {g.name: random.integers(0, 256, 64 * PLACEMENT.page_bytes(g.name)).astype(np.uint8) for g in TABLE.groups}
+        self.pools = {
+            g.name: random.integers(0, 256, 64 * PLACEMENT.page_bytes(g.name)).astype(np.uint8)
+            for g in TABLE.groups
+        }
         self.saved: dict[GroupName, np.ndarray] = {}
         self.discarded = 0
 
@@ -446,7 +492,9 @@ class Memory:
                         self.blocks(g)[slots] = self.saved[g]
                     self.perform(core, core.step(Copied(copy.job, ""), T0))
                 case Digest(order=o):
-                    sums = block_sums(self.pools[o.group], PLACEMENT, o.group, o.slots, o.numbers, 77)
+                    sums = block_sums(
+                        self.pools[o.group], PLACEMENT, o.group, o.slots, o.numbers, 77
+                    )
                     self.perform(core, core.step(DigestDone(o.job, sums), T0))
                 case Discard():
                     self.discarded += 1
@@ -456,14 +504,20 @@ def held(first: int, length: int) -> Hold:
     """Pages from `first` on for so many positions: two blocks of four tokens in each."""
     full, gone = -(-length // 8), max(0, length - 5) // 8
     window = tuple(Page(first + n) for n in range(full - gone))
-    return Hold(key(), {KV: tuple(Page(first + n) for n in range(full)), WINDOW: window, SLOT: (Page(first),)}, {WINDOW: gone})
+    return Hold(
+        key(),
+        {KV: tuple(Page(first + n) for n in range(full)), WINDOW: window, SLOT: (Page(first),)},
+        {WINDOW: gone},
+    )
 
 
 @pytest.mark.parametrize("length", [1, 3, 4, 5, 7, 8, 9, 13, 16, 23, 40])
 def test_every_kind_of_state_comes_back_in_other_pages(length: int) -> None:
     memory, core = Memory(), RankCore(rank=Rank(0), boot=Boot(D), placements=[PLACEMENT], seal=True)
     core.step(StepPlan(Seq(1), hold=(held(3, length),)), T0)
-    places = {g: core.pages.slots(key(), g, numbers) for g, numbers in core.host._blocks(length).items()}
+    places = {
+        g: core.pages.slots(key(), g, numbers) for g, numbers in core.host._blocks(length).items()
+    }
     before = {g: memory.blocks(g)[at].copy() for g, at in places.items()}
     memory.perform(core, core.step(StepPlan(Seq(2), offload=(Offload(1, key(), length),)), T0))
     for group, at in places.items():
@@ -485,9 +539,19 @@ def test_every_kind_of_state_comes_back_in_other_pages(length: int) -> None:
 @pytest.mark.parametrize("group", [KV, WINDOW, SLOT])
 def test_a_bit_that_changed_in_the_store_is_found(group: GroupName) -> None:
     memory, core = Memory(), RankCore(rank=Rank(0), boot=Boot(D), placements=[PLACEMENT], seal=True)
-    memory.perform(core, core.step(StepPlan(Seq(1), hold=(held(3, 13),), offload=(Offload(1, key(), 13),)), T0))
+    memory.perform(
+        core, core.step(StepPlan(Seq(1), hold=(held(3, 13),), offload=(Offload(1, key(), 13),)), T0)
+    )
     memory.saved[group].reshape(-1)[9] ^= 16
-    memory.perform(core, core.step(StepPlan(Seq(2), vacate=(key(),), hold=(held(20, 13),), restore=(Restore(2, key(), 13),)), T0))
+    memory.perform(
+        core,
+        core.step(
+            StepPlan(
+                Seq(2), vacate=(key(),), hold=(held(20, 13),), restore=(Restore(2, key(), 13),)
+            ),
+            T0,
+        ),
+    )
     report = report_of(core)
     assert report is not None
     assert [b.vote for b in report.ballots] == [Vote.ARRIVED, Vote.FAILED]
@@ -502,7 +566,9 @@ def test_a_bit_that_changed_in_the_store_is_found(group: GroupName) -> None:
 
 
 @pytest.mark.parametrize("kept", [False, True])
-def test_the_ledger_is_not_clean_while_a_rank_keeps_a_copy(monkeypatch: pytest.MonkeyPatch, kept: bool) -> None:
+def test_the_ledger_is_not_clean_while_a_rank_keeps_a_copy(
+    monkeypatch: pytest.MonkeyPatch, kept: bool
+) -> None:
     if kept:
         monkeypatch.setattr(HostCopies, "_discard", lambda self, key: [])
     world = pressed(host_bytes=PLENTY)
@@ -519,7 +585,9 @@ def test_the_ledger_is_not_clean_while_a_rank_keeps_a_copy(monkeypatch: pytest.M
 def test_space_is_taken_on_every_rank_or_on_none() -> None:
     spec = StateSpec("kv", KV, (0, 1, 2), ("k", "v"), 1, 4, DType.F32)
     worker = msgspec.structs.replace(
-        manifest("decode", D), table=StateTable(3, 4, (Group(KV, Unit.PAGE, Full()),), (spec,)), pp=2
+        manifest("decode", D),
+        table=StateTable(3, 4, (Group(KV, Unit.PAGE, Full()),), (spec,)),
+        pp=2,
     )
     stages = [msgspec.structs.replace(worker.placement(0), pp_rank=stage) for stage in (0, 1)]
     sizes = [state_bytes(stage, 9) for stage in stages]

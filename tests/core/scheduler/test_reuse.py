@@ -1,4 +1,5 @@
-"""Prompts that begin as earlier ones did: only the rest is computed, and every answer is what it would be without the cache."""
+"""Prompts that begin as earlier ones did: only the rest is computed, and every answer is what it
+would be without the cache."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,17 +28,24 @@ class Bench:
 
     world: World
     prefill: Node
-    computed: list[tuple[str, int, int]] = field(default_factory=list)  # room, first position, tokens
+    # room, first position, tokens
+    computed: list[tuple[str, int, int]] = field(default_factory=list)
 
-    def ask(self, number: int, prompt: tuple[int, ...], *, salt: str = "", max_tokens: int = 3) -> list[int]:
+    def ask(
+        self, number: int, prompt: tuple[int, ...], *, salt: str = "", max_tokens: int = 3
+    ) -> list[int]:
         """One request, from its beginning to its end; the tokens that it was given."""
         self.begin(number, prompt, salt=salt, max_tokens=max_tokens)
         self.world.run()
         return self.world.tokens(number)
 
-    def begin(self, number: int, prompt: tuple[int, ...], *, salt: str = "", max_tokens: int = 3) -> None:
+    def begin(
+        self, number: int, prompt: tuple[int, ...], *, salt: str = "", max_tokens: int = 3
+    ) -> None:
         """A client asks."""
-        self.world.submit(msgspec.structs.replace(submit(number, prompt, max_tokens=max_tokens), cache_salt=salt))
+        self.world.submit(
+            msgspec.structs.replace(submit(number, prompt, max_tokens=max_tokens), cache_salt=salt)
+        )
 
     def positions(self) -> list[tuple[int, int]]:
         """First position and count of all rows computed since the last call."""
@@ -72,7 +80,9 @@ def bench(
     **limits: float,
 ) -> Bench:
     world = World()
-    prefill = world.add("prefill", P, pages=pages, page_blocks=page_blocks, prefix_cache=on, **limits)
+    prefill = world.add(
+        "prefill", P, pages=pages, page_blocks=page_blocks, prefix_cache=on, **limits
+    )
     world.add("decode", D, pages=decode_pages, prefix_cache=decode_caches)
     world.run()
     found = Bench(world, prefill)
@@ -115,21 +125,33 @@ def test_a_prompt_shorter_than_a_page_leaves_nothing() -> None:
     b.ask(2, SYSTEM[:9])
     assert b.view()["cached"] == 1
     assert b.ask(3, SYSTEM) == expected(SYSTEM, 3)
-    assert b.positions() == [(0, 7), (0, 9), (8, 5)], "pages of eight here, of four on the other side"
+    assert b.positions() == [(0, 7), (0, 9), (8, 5)], (
+        "pages of eight here, of four on the other side"
+    )
 
 
 def test_cached_blocks_are_offered_at_once_with_the_sums_of_their_birth() -> None:
     b = bench(step_tokens=4, last_chunk_tokens=4)
     b.ask(1, SYSTEM)
-    before = {(s.leg, s.group, n): v for o in offers(b) for s in o.sums for n, v in zip(s.blocks, s.seals, strict=True)}
+    before = {
+        (s.leg, s.group, n): v
+        for o in offers(b)
+        for s in o.sums
+        for n, v in zip(s.blocks, s.seals, strict=True)
+    }
     b.world.log.clear()
     b.ask(2, (*SYSTEM, 1, 2, 3, 4, 5, 6))
-    numbers = [(o.number, run.start, run.end) for o in offers(b) for run in (o.runs.get(KV),) if run is not None]
+    numbers = [
+        (o.number, run.start, run.end)
+        for o in offers(b)
+        for run in (o.runs.get(KV),)
+        if run is not None
+    ]
     assert numbers == [(1, 0, 3), (2, 3, 4), (3, 4, 5)]
     first = offers(b)[1]
-    assert {(s.leg, s.group, n): v for s in first.sums for n, v in zip(s.blocks, s.seals, strict=True)} == {
-        where: seal for where, seal in before.items() if where[2] < 3
-    }
+    assert {
+        (s.leg, s.group, n): v for s in first.sums for n, v in zip(s.blocks, s.seals, strict=True)
+    } == {where: seal for where, seal in before.items() if where[2] < 3}
     assert b.positions()[-2:] == [(12, 4), (16, 3)]
 
 
@@ -186,7 +208,10 @@ def test_a_room_waits_while_others_pin_what_it_would_need() -> None:
     assert (b.view()["shared"], b.view()["full"], b.view()["free"]) == (3, 1, 2)
     b.begin(3, tuple(range(20, 33)))  # four pages: two are free, and the others are used
     b.world.run()
-    assert [r.state for r in b.prefill.leader.worker.rooms.values()] == [RoomState.OFFERED, RoomState.QUEUED]
+    assert [r.state for r in b.prefill.leader.worker.rooms.values()] == [
+        RoomState.OFFERED,
+        RoomState.QUEUED,
+    ]
     b.world.freeze_reads = False
     b.world.run()
     assert b.world.tokens(3) == expected(tuple(range(20, 33)), 3)
@@ -248,7 +273,11 @@ def test_a_damaged_page_leaves_with_all_above_it_and_all_who_share_it() -> None:
     assert Intactness.DAMAGED in verdicts
     assert [m.code for m in failures(b)] == [FailCode.HANDOFF_FAILED] * 2
     assert len({m.key.room for m in failures(b)}) == 2, "those that hold the page, each once"
-    for number, prompt in ((2, (*SYSTEM[:8], 50, 51, 52, 53, 54)), (3, (*SYSTEM[:4], 60, 61, 62, 63, 64)), (4, (*SYSTEM, 70))):
+    for number, prompt in (
+        (2, (*SYSTEM[:8], 50, 51, 52, 53, 54)),
+        (3, (*SYSTEM[:4], 60, 61, 62, 63, 64)),
+        (4, (*SYSTEM, 70)),
+    ):
         assert b.world.tokens(number) == expected(prompt, 3)
         assert isinstance(b.world.end(number), Finish)
     again = {start for start, _ in b.positions()}
@@ -262,7 +291,9 @@ def test_who_shares_a_damaged_page_begins_anew_before_anybody_has_read_it() -> N
     b = bench(pages=32)
     b.ask(1, SYSTEM)
     b.world.freeze_reads = True
-    b.world.hold = lambda source, target, message: isinstance(message, Offer) and int(message.key.room, 16) == 3
+    b.world.hold = lambda source, target, message: (
+        isinstance(message, Offer) and int(message.key.room, 16) == 3
+    )
     b.begin(2, (*SYSTEM, 70))
     b.begin(3, (*SYSTEM, 80))
     b.world.run()
@@ -273,7 +304,10 @@ def test_who_shares_a_damaged_page_begins_anew_before_anybody_has_read_it() -> N
     assert [(int(m.key.room, 16), m.retry) for m in failures(b)] == [(3, True), (2, True)]
     b.world.release()
     b.world.run()
-    assert [b.world.tokens(n) for n in (2, 3)] == [expected((*SYSTEM, 70), 3), expected((*SYSTEM, 80), 3)]
+    assert [b.world.tokens(n) for n in (2, 3)] == [
+        expected((*SYSTEM, 70), 3),
+        expected((*SYSTEM, 80), 3),
+    ]
     assert b.world.clean
 
 
@@ -329,7 +363,10 @@ def test_a_reset_may_be_of_one_worker() -> None:
     views = b.world.front.ledger(question)
     assert views is not None
     assert [view.name for view in views] == ["prefill-2"]
-    assert [b.world.nodes[boot].leader.worker.ledger.view()[KV]["cached"] for boot in (P, D)] == [0, 5]
+    assert [b.world.nodes[boot].leader.worker.ledger.view()[KV]["cached"] for boot in (P, D)] == [
+        0,
+        5,
+    ]
 
 
 def test_clearing_the_pools_empties_the_cache() -> None:
@@ -371,12 +408,16 @@ def test_the_client_is_told_once_whichever_message_comes_first(late: Any) -> Non
         ((Group(KV, Unit.PAGE, Full()), Group(GroupName("slot"), Unit.SLOT, Whole())), False),
     ],
 )
-def test_only_state_in_pages_of_the_whole_sequence_is_kept(groups: tuple[Group, ...], cacheable: bool) -> None:
+def test_only_state_in_pages_of_the_whole_sequence_is_kept(
+    groups: tuple[Group, ...], cacheable: bool
+) -> None:
     specs = tuple(StateSpec(g.name, g.name, (0,), ("k",), 1, 4, DType.F32) for g in groups)
     table = StateTable(1, 4, groups, specs)
     assert table.cacheable == cacheable
     worker = msgspec.structs.replace(manifest("unified", 2), table=table)
-    leader = Leader(worker, settings(prefix_cache=True), dict.fromkeys((g.name for g in groups), 16))
+    leader = Leader(
+        worker, settings(prefix_cache=True), dict.fromkeys((g.name for g in groups), 16)
+    )
     assert leader.worker.reuse.on == cacheable
 
 

@@ -51,9 +51,13 @@ def prompt(length: int, salt: int = 0) -> tuple[int, ...]:
 @pytest.mark.parametrize("length", [1, 3, 4, 5, 16, 23])
 @pytest.mark.parametrize("step_tokens", [3, 8, 64])
 @pytest.mark.parametrize("page_blocks", [(1, 1), (2, 1), (1, 2), (2, 3)])
-def test_tokens_are_right_whatever_chunks_and_pages(length: int, step_tokens: int, page_blocks: tuple[int, int]) -> None:
+def test_tokens_are_right_whatever_chunks_and_pages(
+    length: int, step_tokens: int, page_blocks: tuple[int, int]
+) -> None:
     world = World()
-    world.add("prefill", P, page_blocks=page_blocks[0], step_tokens=step_tokens, last_chunk_tokens=5)
+    world.add(
+        "prefill", P, page_blocks=page_blocks[0], step_tokens=step_tokens, last_chunk_tokens=5
+    )
     world.add("decode", D, page_blocks=page_blocks[1])
     world.run()
     world.submit(submit(1, prompt(length), max_tokens=9))
@@ -82,7 +86,9 @@ def test_unified_says_each_token_once() -> None:
     world.submit(submit(1, prompt(6), max_tokens=6))
     world.run()
     first = [m.index for _, _, m in world.log if isinstance(m, FirstToken)]
-    later = [m.start + i for _, _, m in world.log if isinstance(m, Tokens) for i in range(len(m.drawn))]
+    later = [
+        m.start + i for _, _, m in world.log if isinstance(m, Tokens) for i in range(len(m.drawn))
+    ]
     assert first + later == list(range(6))
 
 
@@ -278,19 +284,23 @@ def test_a_worker_lost_at_any_step_leaves_nothing_on_the_others(steps: int, lost
     world.lose(lost)
     world.run()
     end, said = world.end(), world.tokens()
-    assert isinstance(end, Finish) or (isinstance(end, Fail) and end.code is FailCode.WORKER_LOST if said else end is None)
+    assert isinstance(end, Finish) or (
+        isinstance(end, Fail) and end.code is FailCode.WORKER_LOST if said else end is None
+    )
     assert world.clean
     assert said == expected(prompt(14), 6)[: len(said)]
     world.add("prefill" if lost == P else "decode", lost + 10)
     world.submit(submit(2, prompt(9), max_tokens=4))
     world.run()
-    assert said or world.tokens() == expected(prompt(14), 6), "who had heard nothing is answered by the successor"
+    assert said or world.tokens() == expected(prompt(14), 6), (
+        "who had heard nothing is answered by the successor"
+    )
     assert world.tokens(2) == expected(prompt(9), 4), "a restarted worker serves the next request"
 
 
 def test_stale_fails_a_room_that_lacks_something_and_none_that_has_everything() -> None:
-    """Prefill may have withdrawn a room whose commit it has not heard of, and then hears of its admission (found by the
-    simulator)."""
+    """Prefill may have withdrawn a room whose commit it has not heard of, and then hears of its
+    admission (found by the simulator)."""
     ended = set()
     for steps in range(60):
         world = split(step_tokens=4, last_chunk_tokens=4)
@@ -339,7 +349,9 @@ def test_late_messages_change_nothing_but_time(kind: type) -> None:
 @pytest.mark.parametrize("number", [0, 1, 4])
 def test_an_offer_that_never_comes_ends_the_request_in_bounded_time(number: int) -> None:
     world = split(step_tokens=4, last_chunk_tokens=4)
-    world.hold = lambda source, target, message: isinstance(message, Offer) and message.number == number
+    world.hold = lambda source, target, message: (
+        isinstance(message, Offer) and message.number == number
+    )
     world.submit(submit(1, prompt(14), max_tokens=6, deadline_ms=20_000))
     world.advance(70_000)
     assert isinstance(world.end(), Fail)
@@ -438,7 +450,12 @@ def test_a_higher_epoch_ends_the_lower_and_an_old_one_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "runs", [{"full": BlockRun(0, 9, tuple(range(9)))}, {"full": BlockRun(0, 2, (1,))}, {"x": BlockRun(0, 1, (0,))}]
+    "runs",
+    [
+        {"full": BlockRun(0, 9, tuple(range(9)))},
+        {"full": BlockRun(0, 2, (1,))},
+        {"x": BlockRun(0, 1, (0,))},
+    ],
 )
 def test_an_offer_that_cannot_be_of_this_room_is_a_failure_of_the_room_alone(runs: dict) -> None:
     world = split()

@@ -9,11 +9,16 @@ from baton.core.scheduler.room import RoomState
 from baton.core.scheduler.rooms import Rooms
 
 STATES = list(RoomState)[:3]
-STEPS = st.lists(st.tuples(st.sampled_from(["add", "move", "drop"]), st.integers(0, 9), st.sampled_from(STATES)), max_size=60)
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["add", "move", "drop"]), st.integers(0, 9), st.sampled_from(STATES)),
+    max_size=60,
+)
 
 
 def room(n: int, stamp: int) -> SimpleNamespace:
-    return SimpleNamespace(key=n, state=RoomState.QUEUED, ticket=SimpleNamespace(came=(stamp, 1)), number=0)
+    return SimpleNamespace(
+        key=n, state=RoomState.QUEUED, ticket=SimpleNamespace(came=(stamp, 1)), number=0
+    )
 
 
 @given(STEPS, st.sets(st.sampled_from(STATES)))
@@ -28,6 +33,9 @@ def test_rooms_are_found_by_state_in_the_order_of_their_stamps_then_of_their_com
         else:
             rooms.drop(every.pop(which % len(every)))
     found = [r for r in every if r.state in asked]
-    assert rooms.in_state(*asked) == sorted(found, key=lambda r: r.ticket.came)  # a stable sort: who came first is first
-    assert [rooms.count(state) for state in STATES] == [sum(r.state is state for r in every) for state in STATES]
+    # a stable sort: who came first is first
+    assert rooms.in_state(*asked) == sorted(found, key=lambda r: r.ticket.came)
+    assert [rooms.count(state) for state in STATES] == [
+        sum(r.state is state for r in every) for state in STATES
+    ]
     assert list(rooms.items()) == [(r.key, r) for r in every]

@@ -48,8 +48,18 @@ def test_without_suspects_all_step_together() -> None:
     assert names(Turns().lots(rooms, flying=True)) == [["a", "b"]]
 
 
-def test_suspects_and_the_others_take_turns_and_whoever_cannot_leaves_the_step_to_the_other() -> None:
-    turns, rooms = Turns(), [Some("a", alone=False), Some("s", alone=True), Some("t", alone=True), Some("b", alone=False)]
+def test_suspects_and_the_others_take_turns_and_whoever_cannot_leaves_the_step_to_the_other() -> (
+    None
+):
+    turns, rooms = (
+        Turns(),
+        [
+            Some("a", alone=False),
+            Some("s", alone=True),
+            Some("t", alone=True),
+            Some("b", alone=False),
+        ],
+    )
     assert names(turns.lots(rooms, flying=False)) == [["s"], ["t"], ["a", "b"]]
     turns.stepped(alone=True)
     assert names(turns.lots(rooms, flying=False)) == [["a", "b"], ["s"], ["t"]]
@@ -74,7 +84,11 @@ def test_a_suspect_is_computed_alone_to_its_bound_and_its_gateway_is_told_of_eve
 
     def suspected(self: Request, gateway: Boot, pair: Any, now: Any) -> Ticket:
         ticket = made(self, gateway, pair, now)
-        return msgspec.structs.replace(ticket, alone_until=until) if self.submit.request == 1 else ticket
+        return (
+            msgspec.structs.replace(ticket, alone_until=until)
+            if self.submit.request == 1
+            else ticket
+        )
 
     monkeypatch.setattr(Request, "ticket", suspected)
     world = World()
@@ -87,7 +101,11 @@ def test_a_suspect_is_computed_alone_to_its_bound_and_its_gateway_is_told_of_eve
 
         def seen(event: Any, now: Any, step: Any = step) -> list[Any]:
             found: list[Any] = step(event, now)
-            batches.extend([row.key for row in e.plan.batch] for e in found if isinstance(e, Issue) and e.plan.batch)
+            batches.extend(
+                [row.key for row in e.plan.batch]
+                for e in found
+                if isinstance(e, Issue) and e.plan.batch
+            )
             return found
 
         node.leader.core.step = seen
@@ -99,7 +117,9 @@ def test_a_suspect_is_computed_alone_to_its_bound_and_its_gateway_is_told_of_eve
     suspect = keys[0]
     with_it = [batch for batch in batches if suspect in batch]
     assert [batch == [suspect] for batch in with_it] == [True] * until + [False] * (6 - until)
-    assert any(len(batch) == 3 for batch in batches), "one that has gone on for long enough is like any other"
+    assert any(len(batch) == 3 for batch in batches), (
+        "one that has gone on for long enough is like any other"
+    )
     told = [m for _, _, m in world.log if isinstance(m, Trial)]
     assert [m.over for m in told] == [False, True] * until
     assert {m.key for m in told} == {suspect}

@@ -1,4 +1,5 @@
-"""Workers whose model has a window: what their rows are given while the window passes over prompt and answer, and what stays."""
+"""Workers whose model has a window: what their rows are given while the window passes over prompt
+and answer, and what stays."""
 
 from typing import Any
 
@@ -14,7 +15,16 @@ from baton.core.effects import Issue
 from baton.core.events import GatewayConnected, MessageReceived, RankReported
 from baton.core.handoff.plan import pair
 from baton.core.ids import Boot, GroupName, Micros, Rank
-from baton.core.memory.state import DType, Full, Group, StateSpec, StateTable, Unit, Window, extent_blocks
+from baton.core.memory.state import (
+    DType,
+    Full,
+    Group,
+    StateSpec,
+    StateTable,
+    Unit,
+    Window,
+    extent_blocks,
+)
 from baton.core.messages import Hello
 from baton.core.rank.rank import RankCore
 from baton.core.rank.rank_effects import Compute
@@ -26,41 +36,69 @@ WINDOW = GroupName("window")
 
 
 def table(window: int) -> StateTable:
-    specs = tuple(StateSpec(n, g, (i,), ("k", "v"), 1, 4, DType.F32) for i, (n, g) in enumerate((("kv", KV), ("swa", WINDOW))))
-    return StateTable(2, B, (Group(KV, Unit.PAGE, Full()), Group(WINDOW, Unit.PAGE, Window(window))), specs)
+    specs = tuple(
+        StateSpec(n, g, (i,), ("k", "v"), 1, 4, DType.F32)
+        for i, (n, g) in enumerate((("kv", KV), ("swa", WINDOW)))
+    )
+    return StateTable(
+        2, B, (Group(KV, Unit.PAGE, Full()), Group(WINDOW, Unit.PAGE, Window(window))), specs
+    )
 
 
 class Bench:
     """A leader with one rank whose engine computes nothing."""
 
-    def __init__(self, window: int, *, page_blocks: int, step: int, pages: int, role: str = "unified") -> None:
+    def __init__(
+        self, window: int, *, page_blocks: int, step: int, pages: int, role: str = "unified"
+    ) -> None:
         worker = replace(manifest(role, 2), table=table(window), page_blocks=page_blocks)
-        self.leader: Any = Driven(Leader(worker, settings(step_tokens=step), {KV: 64, WINDOW: pages}))
-        self.rank = RankCore(rank=Rank(0), boot=Boot(2), placements=[worker.placement(0)], seal=True)
-        self.window, self.k, self.units = window, page_blocks, {g: len(worker.placement(0).units(g)) for g in (KV, WINDOW)}
+        self.leader: Any = Driven(
+            Leader(worker, settings(step_tokens=step), {KV: 64, WINDOW: pages})
+        )
+        self.rank = RankCore(
+            rank=Rank(0), boot=Boot(2), placements=[worker.placement(0)], seal=True
+        )
+        self.window, self.k, self.units = (
+            window,
+            page_blocks,
+            {g: len(worker.placement(0).units(g)) for g in (KV, WINDOW)},
+        )
         self.leader.step(GatewayConnected(GATEWAY), NOW)
         self.decode = Boot(2)
         if role == "prefill":
-            self.decode, target = Boot(3), replace(worker, role="decode", ranks=manifest("decode", 3).ranks)
+            self.decode, target = (
+                Boot(3),
+                replace(worker, role="decode", ranks=manifest("decode", 3).ranks),
+            )
             plan = pair([worker.placement(0)], [target.placement(0)])
             self.leader.step(MessageReceived(self.decode, Hello(target, plan.digest)), NOW)
         self.rows: list[Row] = []
 
     def serve(self, prompt: int, answer: int) -> None:
-        asked = replace(ticket(prefill=2, decode=self.decode), prompt=(5,) * prompt, limits=limits(answer))
+        asked = replace(
+            ticket(prefill=2, decode=self.decode), prompt=(5,) * prompt, limits=limits(answer)
+        )
         self.leader.step(MessageReceived(GATEWAY, asked), NOW)
         while batch := self._turn():
             self.rows += batch.rows
             self.rank.step(BatchDone(batch.seq, tuple(self._done(row) for row in batch.rows)), T0)
 
     def _done(self, row: Row) -> RowDone:
-        sums = {g: np.zeros((past - first, self.units[g]), np.uint64) for g, (first, past) in row.final.items()}
+        sums = {
+            g: np.zeros((past - first, self.units[g]), np.uint64)
+            for g, (first, past) in row.final.items()
+        }
         return RowDone(row.key, drawn(7) if row.draw is not None else None, sums)
 
     def _turn(self) -> Batch | None:
         """Until a batch is to be computed, or nothing moves."""
         while True:
-            effects = [e for issue in self.leader.effects() if isinstance(issue, Issue) for e in self.rank.step(issue.plan, T0)]
+            effects = [
+                e
+                for issue in self.leader.effects()
+                if isinstance(issue, Issue)
+                for e in self.rank.step(issue.plan, T0)
+            ]
             self.leader.worker.ledger.audit()
             if computes := [e.batch for e in effects if isinstance(e, Compute)]:
                 return computes[0]
@@ -84,7 +122,9 @@ def test_a_row_holds_what_it_looks_back_on_where_it_was_written_and_little_else(
     lay: dict[int, int] = {}
     for row in bench.rows:
         begin, past = row.begins.get(WINDOW, 0), row.start + len(row.tokens)
-        slots = [int(page) * page_blocks + j for page in row.pages[WINDOW] for j in range(page_blocks)]
+        slots = [
+            int(page) * page_blocks + j for page in row.pages[WINDOW] for j in range(page_blocks)
+        ]
         here = dict(enumerate(slots, begin))
         looked = range(max(0, row.start - window + 1) // B, -(-past // B))
         assert set(looked) <= here.keys()

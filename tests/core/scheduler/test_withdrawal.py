@@ -1,4 +1,5 @@
-"""An older request that finds no prefill pages: younger ones which decode has not admitted give way, others never."""
+"""An older request that finds no prefill pages: younger ones which decode has not admitted give
+way, others never."""
 
 from tests.core.build import ticket
 from tests.core.world import World

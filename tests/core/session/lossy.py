@@ -1,7 +1,9 @@
-"""Two processes joined by bad cables, in virtual time: what a session must survive, and what it must never do.
+"""Two processes joined by bad cables, in virtual time: what a session must survive, and what it
+must never do.
 
-A cable is a link that one side dials. It loses, delays, repeats and reorders frames, is cut, reconnects under another name
-at the listening end, and hands frames of long ago to whoever is there now. Frames pass through the codec.
+A cable is a link that one side dials. It loses, delays, repeats and reorders frames, is cut,
+reconnects under another name at the listening end, and hands frames of long ago to whoever is there
+now. Frames pass through the codec.
 """
 
 import heapq
@@ -12,7 +14,15 @@ from dataclasses import dataclass, field
 
 from baton.core.ids import Boot, Link, Micros, Room
 from baton.core.messages import AnyMessage, AskLedger, Close
-from baton.core.session.session import MessageReceived, PeerLost, PeerUp, SessionEvent, SessionLimits, Sessions, WrongPeer
+from baton.core.session.session import (
+    MessageReceived,
+    PeerLost,
+    PeerUp,
+    SessionEvent,
+    SessionLimits,
+    Sessions,
+    WrongPeer,
+)
 from baton.wire.codec import decode, encode
 
 SECOND = 1_000_000
@@ -73,16 +83,23 @@ class Node:
                 self.lost.append(event)
             case MessageReceived(sender=boot, message=message):
                 number, index = divmod(said(message), MANY)
-                assert self.up.get(boot) == number, f"a message of session {number} in session {self.up.get(boot)}"
-                assert index == self.heard[boot, number], f"message {index} instead of {self.heard[boot, number]}"
+                assert self.up.get(boot) == number, (
+                    f"a message of session {number} in session {self.up.get(boot)}"
+                )
+                assert index == self.heard[boot, number], (
+                    f"message {index} instead of {self.heard[boot, number]}"
+                )
                 self.heard[boot, number] += 1
             case WrongPeer():
                 self.wrong.append(event)
 
     def check_remembered(self, now: Micros) -> None:
-        """Streams are not asked all the time: what is remembered of one must be what it would answer now."""
+        """Streams are not asked all the time: what is remembered of one must be what it would
+        answer now."""
         for session in self.sessions._sessions.values():
-            assert session.due in (None, session.stream.timer()), "a stream wants to be called at another time"
+            assert session.due in (None, session.stream.timer()), (
+                "a stream wants to be called at another time"
+            )
             assert session.peer in self.sessions._stirred or not session.stream.to_send(now), (
                 "a stream has something to say, and nobody would ask it"
             )
@@ -92,9 +109,20 @@ class World:
     """The two processes, their cables and the clock."""
 
     def __init__(
-        self, seed: int, faults: Faults, cables: tuple[tuple[int, int], ...], limits: SessionLimits, *, named: bool = False
+        self,
+        seed: int,
+        faults: Faults,
+        cables: tuple[tuple[int, int], ...],
+        limits: SessionLimits,
+        *,
+        named: bool = False,
     ) -> None:
-        self.random, self.faults, self.limits, self.named = random.Random(seed), faults, limits, named
+        self.random, self.faults, self.limits, self.named = (
+            random.Random(seed),
+            faults,
+            limits,
+            named,
+        )
         self.cables, self.connection = cables, [0] * len(cables)
         self.now = 0
         self.boots = itertools.count(1)
@@ -121,10 +149,18 @@ class World:
     # ---- cables ---------------------------------------------------------------------------------
 
     def _name(self, side: int, cable: int, connection: int) -> Link:
-        return Link(cable + 1) if self.cables[cable][0] == side else Link(1000 * (cable + 1) + connection)
+        return (
+            Link(cable + 1)
+            if self.cables[cable][0] == side
+            else Link(1000 * (cable + 1) + connection)
+        )
 
     def _put(self, side: int, link: Link, raw: bytes) -> None:
-        cable, connection = (link - 1, self.connection[link - 1]) if link < 1000 else (link // 1000 - 1, link % 1000)
+        cable, connection = (
+            (link - 1, self.connection[link - 1])
+            if link < 1000
+            else (link // 1000 - 1, link % 1000)
+        )
         self.frames += 1
         chance, faults = self.random, self.faults
         if connection != self.connection[cable]:
@@ -147,16 +183,24 @@ class World:
     def plan_faults(self, until: int) -> None:
         """Draw the times of the hostile phase."""
         faults, chance = self.faults, self.random
-        kinds: list[tuple[object, ...]] = [("cut", True)] * faults.cuts + [("cut", False)] * faults.one_way_cuts
+        kinds: list[tuple[object, ...]] = [("cut", True)] * faults.cuts + [
+            ("cut", False)
+        ] * faults.one_way_cuts
         kinds += [("reconnect",)] * faults.reconnects
         kinds += [("restart", side) for side in (0, 1) for _ in range(faults.restarts[side])]
         for kind in kinds:
             self.at(chance.randrange(until), *kind)
         for _ in range(until // 200_000):
-            self.at(chance.randrange(until), "say", chance.randrange(2), chance.randint(1, faults.most_said))
+            self.at(
+                chance.randrange(until),
+                "say",
+                chance.randrange(2),
+                chance.randint(1, faults.most_said),
+            )
 
     def heal(self) -> None:
-        """From now on every frame arrives, once, in order and soon; frames under way still arrive."""
+        """From now on every frame arrives, once, in order and soon; frames under way still
+        arrive."""
         self.faults = Faults(delay_us=0)
         self.cut_until = dict.fromkeys(self.cut_until, 0)
 
@@ -192,14 +236,18 @@ class World:
         node = self.nodes[side]
         for peer, number in list(node.up.items()):
             for _ in range(count):
-                if not node.sessions.send(peer, saying(number * MANY + node.said[peer, number]), Micros(self.now)):
+                if not node.sessions.send(
+                    peer, saying(number * MANY + node.said[peer, number]), Micros(self.now)
+                ):
                     break
                 node.said[peer, number] += 1
 
     def _happen(self, what: tuple[object, ...]) -> None:
         match what:
             case ("arrive", int(side), int(cable), int(connection), bytes(raw)):
-                self.nodes[side].sessions.receive(self._name(side, cable, connection), decode(raw), Micros(self.now))
+                self.nodes[side].sessions.receive(
+                    self._name(side, cable, connection), decode(raw), Micros(self.now)
+                )
             case ("say", int(side), int(count)):
                 self.say(side, count)
             case ("cut", bool(both)):
@@ -218,5 +266,9 @@ class World:
 
     def _reconnect(self, cable: int) -> None:
         self.connection[cable] += 1
-        self.heap = [i for i in self.heap if i[2][0] != "arrive" or i[2][2] != cable or self.random.random() < 0.3]
+        self.heap = [
+            i
+            for i in self.heap
+            if i[2][0] != "arrive" or i[2][2] != cable or self.random.random() < 0.3
+        ]
         heapq.heapify(self.heap)

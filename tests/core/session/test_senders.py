@@ -48,7 +48,9 @@ def prompt(n: int) -> tuple[int, ...]:
 
 
 def test_of_every_message_about_a_room_it_is_written_whose_it_is() -> None:
-    about_rooms = {kind for kind in get_args(AnyMessage) if {"key", "room"} & set(kind.__struct_fields__)}
+    about_rooms = {
+        kind for kind in get_args(AnyMessage) if {"key", "room"} & set(kind.__struct_fields__)
+    }
     orders = {Introduce, AskLedger, Clear, ResetCache}
     assert about_rooms | orders | {Register, Hello, Credits, Progress} == RULES.keys()
 
@@ -78,7 +80,15 @@ class Stammering(World):
 def served(world: World, **limits: Any) -> World:
     """Two pairs; three requests, the last of which goes on with what the first one was answered."""
     for boot, role in ((P, "prefill"), (D, "decode"), (OTHER_P, "prefill"), (OTHER_D, "decode")):
-        world.add(role, boot, pages=40, prefix_cache=True, fetch_back=FetchBack.ALWAYS, step_tokens=6, **limits)
+        world.add(
+            role,
+            boot,
+            pages=40,
+            prefix_cache=True,
+            fetch_back=FetchBack.ALWAYS,
+            step_tokens=6,
+            **limits,
+        )
     world.run()
     if isinstance(world, Confused):
         world.begins = True
@@ -194,7 +204,12 @@ def test_the_books_of_a_worker_are_its_own_to_state() -> None:
 def test_only_a_gateway_orders() -> None:
     world = World()
     decode = world.add("decode", D).leader
-    for message in (Introduce(P, "tcp://p", manifest("prefill", P)), Clear(1), ResetCache(2), AskLedger(3)):
+    for message in (
+        Introduce(P, "tcp://p", manifest("prefill", P)),
+        Clear(1),
+        ResetCache(2),
+        AskLedger(3),
+    ):
         decode.effects()
         decode.step(MessageReceived(P, message), T0)
         assert decode.effects() == []

@@ -9,7 +9,15 @@ import pytest
 from baton.core.frames import AnyFrame, Beat, Bye, Data, Open, Opened, WrongBoot, WrongProtocol
 from baton.core.ids import Boot, Link, Micros, Room
 from baton.core.messages import PROTOCOL, AnyMessage, AskLedger, Close
-from baton.core.session.session import MessageReceived, PeerLost, PeerUp, SessionEvent, SessionLimits, Sessions, WrongPeer
+from baton.core.session.session import (
+    MessageReceived,
+    PeerLost,
+    PeerUp,
+    SessionEvent,
+    SessionLimits,
+    Sessions,
+    WrongPeer,
+)
 
 US, THEM, OTHER = Boot(1), Boot(2), Boot(3)
 LINK, ELSEWHERE = Link(7), Link(8)
@@ -24,7 +32,9 @@ class Side:
         self.sessions = Sessions(US, msgspec.structs.replace(LIMITS, **limits))
         self.now = 0
 
-    def hears(self, *frames: AnyFrame, link: Link = LINK) -> tuple[list[SessionEvent], list[AnyFrame]]:
+    def hears(
+        self, *frames: AnyFrame, link: Link = LINK
+    ) -> tuple[list[SessionEvent], list[AnyFrame]]:
         """What happens and what is answered."""
         for frame in frames:
             self.sessions.receive(link, frame, Micros(self.now))
@@ -89,7 +99,8 @@ def dialled(**limits: int) -> Side:
 
 WRONG_LOWER, WRONG, WRONG_HIGHER = (WrongBoot(US, THEM, US, n) for n in (N - 1, N, N + 1))
 UP, LOST, GOT = "up", "lost", "got"
-# frame -> what each state makes of it: (events, answers); a state that is not named does nothing at all
+# frame -> what each state makes of it: (events, answers); a state that is not named does nothing at
+# all
 TABLE: dict[str, tuple[AnyFrame, dict[Callable[..., Side], tuple[list[str], list[AnyFrame]]]]] = {
     "an Open said without knowing of the session": (
         open_(N - 1),
@@ -113,19 +124,34 @@ TABLE: dict[str, tuple[AnyFrame, dict[Callable[..., Side], tuple[list[str], list
     ),
     "an Open for another boot": (
         open_(expect=OTHER),
-        {state: ([], [WrongBoot(US, THEM, OTHER, 0)]) for state in (nothing, promised, listening, knocking, dialled)},
+        {
+            state: ([], [WrongBoot(US, THEM, OTHER, 0)])
+            for state in (nothing, promised, listening, knocking, dialled)
+        },
     ),
     "an Open of another version": (
         open_(protocol=PROTOCOL + 1),
-        {state: ([], [WrongProtocol(PROTOCOL, PROTOCOL + 1)]) for state in (nothing, promised, listening, knocking, dialled)},
+        {
+            state: ([], [WrongProtocol(PROTOCOL, PROTOCOL + 1)])
+            for state in (nothing, promised, listening, knocking, dialled)
+        },
     ),
-    "an Opened of the session": (Opened(PROTOCOL, THEM, US, N), {knocking: ([UP], [Beat(US, THEM, N, 0, 0)])}),
+    "an Opened of the session": (
+        Opened(PROTOCOL, THEM, US, N),
+        {knocking: ([UP], [Beat(US, THEM, N, 0, 0)])},
+    ),
     "an Opened of the next session": (
         Opened(PROTOCOL, THEM, US, N + 1),
-        {knocking: ([UP], [Beat(US, THEM, N + 1, 0, 0)]), dialled: ([LOST, UP], [Beat(US, THEM, N + 1, 0, 0)])},
+        {
+            knocking: ([UP], [Beat(US, THEM, N + 1, 0, 0)]),
+            dialled: ([LOST, UP], [Beat(US, THEM, N + 1, 0, 0)]),
+        },
     ),
     "an Opened for another boot": (Opened(PROTOCOL, THEM, OTHER, N + 1), {}),
-    "an Opened of another version": (Opened(PROTOCOL + 1, THEM, US, N + 1), {knocking: (["wrong"], [])}),
+    "an Opened of another version": (
+        Opened(PROTOCOL + 1, THEM, US, N + 1),
+        {knocking: (["wrong"], [])},
+    ),
     "an Opened of another boot": (
         Opened(PROTOCOL, OTHER, US, N),
         {knocking: ([UP], [Beat(US, OTHER, N, 0, 0)])},
@@ -164,7 +190,10 @@ TABLE: dict[str, tuple[AnyFrame, dict[Callable[..., Side], tuple[list[str], list
     ),
     "a message for another boot": (
         msgspec.structs.replace(data(), dst=OTHER),
-        {state: ([], [WrongBoot(US, THEM, OTHER, N)]) for state in (nothing, promised, listening, knocking, dialled)},
+        {
+            state: ([], [WrongBoot(US, THEM, OTHER, N)])
+            for state in (nothing, promised, listening, knocking, dialled)
+        },
     ),
     "a message that was overtaken": (
         data(2),
@@ -180,16 +209,28 @@ TABLE: dict[str, tuple[AnyFrame, dict[Callable[..., Side], tuple[list[str], list
         beat(ack=1),
         {
             nothing: ([], [WRONG]),
-            promised: ([UP, LOST], [Bye(US, THEM, N, "it acknowledged message 1, which was never sent")]),
+            promised: (
+                [UP, LOST],
+                [Bye(US, THEM, N, "it acknowledged message 1, which was never sent")],
+            ),
             knocking: ([], [WRONG]),
-            listening: ([LOST], [Bye(US, THEM, N, "it acknowledged message 1, which was never sent")]),
-            dialled: ([LOST], [Bye(US, THEM, N, "it acknowledged message 1, which was never sent")]),
+            listening: (
+                [LOST],
+                [Bye(US, THEM, N, "it acknowledged message 1, which was never sent")],
+            ),
+            dialled: (
+                [LOST],
+                [Bye(US, THEM, N, "it acknowledged message 1, which was never sent")],
+            ),
         },
     ),
     "a Bye": (Bye(THEM, US, N, "x"), {listening: ([LOST], []), dialled: ([LOST], [])}),
     "a Bye of a lower session": (Bye(THEM, US, N - 1, "x"), {}),
     "a Bye for another boot": (Bye(THEM, OTHER, N, "x"), {}),
-    "a WrongBoot of the session": (WrongBoot(OTHER, US, THEM, N), {listening: ([LOST], []), dialled: ([LOST], [])}),
+    "a WrongBoot of the session": (
+        WrongBoot(OTHER, US, THEM, N),
+        {listening: ([LOST], []), dialled: ([LOST], [])},
+    ),
     "a WrongBoot of a lower session": (WrongBoot(OTHER, US, THEM, N - 1), {}),
     "a WrongBoot for another boot": (WrongBoot(OTHER, THEM, THEM, N), {}),
     "a WrongProtocol": (WrongProtocol(PROTOCOL + 1, PROTOCOL), {knocking: (["wrong"], [])}),
@@ -197,7 +238,9 @@ TABLE: dict[str, tuple[AnyFrame, dict[Callable[..., Side], tuple[list[str], list
 KINDS = {PeerUp: UP, PeerLost: LOST, MessageReceived: GOT, WrongPeer: "wrong"}
 
 
-@pytest.mark.parametrize("state", [nothing, promised, listening, knocking, dialled], ids=lambda s: s.__name__)
+@pytest.mark.parametrize(
+    "state", [nothing, promised, listening, knocking, dialled], ids=lambda s: s.__name__
+)
 @pytest.mark.parametrize("what", TABLE)
 def test_every_frame_in_every_state(what: str, state: Callable[..., Side]) -> None:
     frame, outcomes = TABLE[what]
@@ -381,7 +424,9 @@ def lots(frames: list[AnyFrame]) -> dict[int, list[AnyMessage]]:
 
 
 def shared(first: int, count: int, ack: int = 0) -> Data:
-    return msgspec.structs.replace(data(first, ack=ack), messages=tuple(close(first + i) for i in range(count)))
+    return msgspec.structs.replace(
+        data(first, ack=ack), messages=tuple(close(first + i) for i in range(count))
+    )
 
 
 def rooms(events: list[SessionEvent]) -> list[str]:
@@ -425,7 +470,9 @@ def test_a_flood_in_one_frame_is_acknowledged_before_its_time() -> None:
     side = listening()
     assert side.hears(shared(1, LIMITS.ack_every - 1))[1] == []
     assert side.hears(shared(LIMITS.ack_every, 1))[1] == [Beat(US, THEM, N, LIMITS.ack_every, 0)]
-    assert side.hears(shared(LIMITS.ack_every + 1, LIMITS.ack_every))[1] == [Beat(US, THEM, N, 2 * LIMITS.ack_every, 0)]
+    assert side.hears(shared(LIMITS.ack_every + 1, LIMITS.ack_every))[1] == [
+        Beat(US, THEM, N, 2 * LIMITS.ack_every, 0)
+    ]
 
 
 def test_a_full_buffer_ends_the_session() -> None:
@@ -440,7 +487,9 @@ def test_a_reconnected_peer_is_answered_where_it_is_and_told_again_what_was_unde
     side.send(9)
     side.says()
     side.sessions.receive(ELSEWHERE, beat(), Micros(0))
-    assert side.sessions.to_send(Micros(0)) == [(ELSEWHERE, Data(US, THEM, N, 1, 0, (AskLedger(9),)))]
+    assert side.sessions.to_send(Micros(0)) == [
+        (ELSEWHERE, Data(US, THEM, N, 1, 0, (AskLedger(9),)))
+    ]
 
 
 # ---- time and ends -------------------------------------------------------------------------------
@@ -459,7 +508,9 @@ def test_silence_is_a_loss_and_talk_is_not(state: Callable[..., Side]) -> None:
 
 
 @pytest.mark.parametrize("state", [listening, dialled])
-def test_who_stood_still_itself_gives_the_others_time_to_be_heard(state: Callable[..., Side]) -> None:
+def test_who_stood_still_itself_gives_the_others_time_to_be_heard(
+    state: Callable[..., Side],
+) -> None:
     side = state()
     side.sessions.turned(Micros(side.now))
     side.now += 10 * LIMITS.silence
@@ -501,7 +552,10 @@ def test_close_ends_one_session_and_the_link_opens_the_next() -> None:
     side = dialled()
     side.sessions.close(THEM, "enough", Micros(0))
     side.sessions.close(OTHER, "enough", Micros(0))
-    assert (side.sessions.events(), side.says()) == ([PeerLost(THEM, "enough")], [Bye(US, THEM, N, "enough")])
+    assert (side.sessions.events(), side.says()) == (
+        [PeerLost(THEM, "enough")],
+        [Bye(US, THEM, N, "enough")],
+    )
     assert side.waits(LIMITS.redial_most)[1] == [Open(PROTOCOL, US, None, N)]
 
 
@@ -528,6 +582,10 @@ def test_numbers_of_the_dead_are_forgotten_before_those_of_the_living() -> None:
     side = listening(remembered=4)
     for n in range(50):
         boot = Boot(100 + n)
-        side.hears(msgspec.structs.replace(open_(), src=boot), Beat(boot, US, N, 0, 0), Bye(boot, US, N, "x"))
+        side.hears(
+            msgspec.structs.replace(open_(), src=boot),
+            Beat(boot, US, N, 0, 0),
+            Bye(boot, US, N, "x"),
+        )
     assert len(side.sessions._numbers) <= 4
     assert side.hears(Bye(THEM, US, N, "x"), open_(0))[1] == [Opened(PROTOCOL, US, THEM, N + 1)]

@@ -35,7 +35,9 @@ def swarm(chance: random.Random) -> Faults:
     )
 
 
-@pytest.mark.parametrize("seed", [*range(60), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(60, 1000))])
+@pytest.mark.parametrize(
+    "seed", [*range(60), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(60, 1000))]
+)
 def test_a_hostile_world_and_a_healed_one(seed: int) -> None:
     chance = random.Random(seed)
     cables = chance.choice((ONE, ONE, TWICE, BOTH))

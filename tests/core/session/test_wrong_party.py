@@ -14,7 +14,8 @@ P, D, OTHER, U = 2, 3, 4, 5
 
 
 def pair() -> World:
-    """A prefill worker and its decode worker, a second prefill worker, and a unified one; nobody hears offers or admissions."""
+    """A prefill worker and its decode worker, a second prefill worker, and a unified one; nobody
+    hears offers or admissions."""
     world = World()
     world.add("prefill", P)
     world.add("prefill", OTHER)
@@ -39,10 +40,15 @@ def offer(number: int, record: Record | None = None) -> Offer:
 
 
 def admitted(world: World) -> list[Boot]:
-    return [target for source, target, message in world.log if source == D and isinstance(message, Admitted)]
+    return [
+        target
+        for source, target, message in world.log
+        if source == D and isinstance(message, Admitted)
+    ]
 
 
-# ---- another worker --------------------------------------------------------------------------------
+# ---- another worker
+# --------------------------------------------------------------------------------
 
 
 def test_an_offer_of_another_prefill_worker_does_not_admit_a_room() -> None:
@@ -65,9 +71,16 @@ def test_an_offer_of_another_prefill_worker_is_no_progress_of_a_room_that_fetche
     world.advance(1_000)
     room = leader(world, D).worker.rooms[key()]
     before = room.progress
-    leader(world, D).step(MessageReceived(Boot(OTHER), offer(1, Record(room.length, drawn(7), None, 0))), world.now)
+    leader(world, D).step(
+        MessageReceived(Boot(OTHER), offer(1, Record(room.length, drawn(7), None, 0))), world.now
+    )
     world.run()
-    assert (room.state, room.offers, room.record, room.progress) == (RoomState.FETCHING, {}, None, before)
+    assert (room.state, room.offers, room.record, room.progress) == (
+        RoomState.FETCHING,
+        {},
+        None,
+        before,
+    )
 
 
 def test_an_early_offer_of_another_prefill_worker_is_not_the_tickets() -> None:
@@ -77,10 +90,13 @@ def test_an_early_offer_of_another_prefill_worker_is_not_the_tickets() -> None:
     give(world, D, ticket())
     room = leader(world, D).worker.rooms[key()]
     assert (room.state, room.offers) == (RoomState.QUEUED, {})
-    assert not [m for source, _, m in world.log if source == D and isinstance(m, Loan)], "nor is its question"
+    assert not [m for source, _, m in world.log if source == D and isinstance(m, Loan)], (
+        "nor is its question"
+    )
 
 
-# ---- twice -----------------------------------------------------------------------------------------
+# ---- twice
+# -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("boot", [P, D, U])
@@ -88,7 +104,10 @@ def test_a_ticket_said_twice_leaves_its_room_as_it_is(boot: int) -> None:
     world = pair()
     said = ticket(prefill=U, decode=U) if boot == U else ticket()
     leader(world, boot).step(MessageReceived(World.GATEWAY, said), world.now)
-    room, draft = leader(world, boot).worker.rooms[key()], list(leader(world, boot).worker.draft.drop)
+    room, draft = (
+        leader(world, boot).worker.rooms[key()],
+        list(leader(world, boot).worker.draft.drop),
+    )
     leader(world, boot).step(MessageReceived(World.GATEWAY, said), world.now)
     assert leader(world, boot).worker.rooms[key()] is room
     assert room.state is not RoomState.ENDING
@@ -97,7 +116,9 @@ def test_a_ticket_said_twice_leaves_its_room_as_it_is(boot: int) -> None:
 
 @pytest.mark.parametrize("boot", [P, D])
 @pytest.mark.parametrize("again", [1, 2])
-def test_after_the_end_neither_the_same_ticket_nor_an_older_one_makes_a_room(boot: int, again: int) -> None:
+def test_after_the_end_neither_the_same_ticket_nor_an_older_one_makes_a_room(
+    boot: int, again: int
+) -> None:
     world = pair()
     give(world, boot, ticket(epoch=2))
     leader(world, boot).worker.end(leader(world, boot).worker.rooms[key(epoch=2)])
@@ -119,20 +140,26 @@ def test_an_offer_said_twice_is_taken_once() -> None:
     assert admitted(world) == [P, World.GATEWAY]
 
 
-# ---- too late --------------------------------------------------------------------------------------
+# ---- too late
+# --------------------------------------------------------------------------------------
 
 
 def test_an_admission_that_crosses_prefills_end_is_no_reason_for_another_failure() -> None:
-    """Decode hears of the end from the gateway; a Stale would make it fail an epoch that has failed already."""
+    """Decode hears of the end from the gateway; a Stale would make it fail an epoch that has failed
+    already."""
     world = pair()
     prefill = leader(world, P)
     prefill.step(MessageReceived(World.GATEWAY, ticket()), world.now)
     prefill.worker.end(prefill.worker.rooms[key()])
-    assert prefill.worker.rooms[key()].state is RoomState.ENDING, "its ranks have not heard of it yet"
+    assert prefill.worker.rooms[key()].state is RoomState.ENDING, (
+        "its ranks have not heard of it yet"
+    )
     prefill.step(MessageReceived(Boot(D), Admitted(key())), world.now)
     world.run()
     assert not prefill.worker.rooms
     assert not [m for _, _, m in world.log if isinstance(m, Stale)]
     prefill.step(MessageReceived(Boot(D), Admitted(key())), world.now)
     world.run()
-    assert [m for _, target, m in world.log if target == D and isinstance(m, Stale)] == [Stale(key())], "nothing is known of it"
+    assert [m for _, target, m in world.log if target == D and isinstance(m, Stale)] == [
+        Stale(key())
+    ], "nothing is known of it"

@@ -72,7 +72,13 @@ class Logs:
         return self.recorders[-1]
 
 
-def timed(base: type, kind: e.Kind, table: dict[str, Callable[..., Any]], logs: Logs, parts: Callable[..., Any]) -> type:
+def timed(
+    base: type,
+    kind: e.Kind,
+    table: dict[str, Callable[..., Any]],
+    logs: Logs,
+    parts: Callable[..., Any],
+) -> type:
     """The class with every call written down, of those whose last argument is the time."""
 
     class Recorded(base):  # type: ignore[misc, valid-type]
@@ -108,9 +114,15 @@ def timed(base: type, kind: e.Kind, table: dict[str, Callable[..., Any]], logs: 
     for name in table:
         setattr(Recorded, name, method(name))
     if kind is e.Kind.FRONT:
-        for name, entry in (("ask_ledger", e.LedgerAsked), ("ask_clear", e.ClearAsked), ("ask_reset_cache", e.ResetCacheAsked)):
+        for name, entry in (
+            ("ask_ledger", e.LedgerAsked),
+            ("ask_clear", e.ClearAsked),
+            ("ask_reset_cache", e.ResetCacheAsked),
+        ):
 
-            def ask(self: Any, *args: Any, _name: str = name, _entry: Any = entry, **named: Any) -> int:
+            def ask(
+                self: Any, *args: Any, _name: str = name, _entry: Any = entry, **named: Any
+            ) -> int:
                 question: list[int] = []
 
                 def play() -> list[Any]:
@@ -140,7 +152,11 @@ def rank_of(logs: Logs) -> type:
     class Recorded(RankCore):
         def __init__(self, **made_of: Any) -> None:
             self._log, self._inside = logs.new(), False
-            self._log.write(RankParts(made_of["rank"], made_of["boot"], tuple(made_of["placements"]), made_of["seal"]))
+            self._log.write(
+                RankParts(
+                    made_of["rank"], made_of["boot"], tuple(made_of["placements"]), made_of["seal"]
+                )
+            )
             super().__init__(**made_of)
 
         def report(self) -> Any:
@@ -157,7 +173,9 @@ def rank_of(logs: Logs) -> type:
                 return inner(self, *args)
             self._inside = True
             try:
-                return self._log.step(e.Kind.RANK, RANK[name](*args), 0, lambda: inner(self, *args) or [])
+                return self._log.step(
+                    e.Kind.RANK, RANK[name](*args), 0, lambda: inner(self, *args) or []
+                )
             finally:
                 self._inside = False
 
@@ -173,11 +191,15 @@ def record(seed: int, directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     logs = Logs(directory)
     leads = {
-        base: timed(base, e.Kind.LEADER, LEADER, logs, lambda m, s, t, *rest: LeaderParts(m, s, dict(t)))
+        base: timed(
+            base, e.Kind.LEADER, LEADER, logs, lambda m, s, t, *rest: LeaderParts(m, s, dict(t))
+        )
         for base in (PrefillLeader, DecodeLeader, UnifiedLeader)
     }
 
-    class DrawnFront(timed(Front, e.Kind.FRONT, FRONT, logs, lambda boot, s, bits: FrontParts(boot, s))):  # type: ignore[misc]
+    class DrawnFront(
+        timed(Front, e.Kind.FRONT, FRONT, logs, lambda boot, s, bits: FrontParts(boot, s))
+    ):  # type: ignore[misc]
         def __init__(self, boot: Any, settings: Any, bits: Any) -> None:
             def draw(n: int) -> int:
                 value: int = bits(n)
@@ -203,7 +225,9 @@ def record(seed: int, directory: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("directory", type=Path)
     parser.add_argument("--seeds", type=int, default=500)
     parser.add_argument("--first", type=int, default=0)

@@ -49,7 +49,9 @@ WRAPPED = {  # an entry that held nothing but a struct, which is the event now
 }
 ASKS = {"ledger_asked": "ask_ledger", "clear_asked": "clear", "reset_cache_asked": "reset_cache"}
 LEFT_OUT: dict[str, Any] = {"chain": b"", "events": {}}
-ON_PURPOSE = {"gateway_connected"}  # a gateway that connects hears of decode's pairs before its credits
+ON_PURPOSE = {
+    "gateway_connected"
+}  # a gateway that connects hears of decode's pairs before its credits
 
 
 def bodies(data: bytes) -> Iterator[Any]:
@@ -73,7 +75,11 @@ def event_of(step: Any) -> dict[str, Any]:
         (asked,) = [o["question"] for o in step["outs"] if o["type"] == "asked"]
         audit = {"audit": fields[0]} if tag == "ledger_asked" else {}
         worker = fields[0] if tag == "reset_cache_asked" else None
-        return {"type": "ask_workers", "message": {"type": ASKS[tag], "question": asked, **audit}, "worker": worker}
+        return {
+            "type": "ask_workers",
+            "message": {"type": ASKS[tag], "question": asked, **audit},
+            "worker": worker,
+        }
     kind, names = EVENTS[tag]
     return {"type": kind, **dict(zip(names, fields, strict=True))}
 
@@ -103,7 +109,13 @@ def converted(record: Any) -> Any:
     record = comparable(record)
     if record["type"] == "step":
         outs = [o for o in record["outs"] if o["type"] not in ("asked", "unanswered")]
-        record = {"type": "step", "at": record["at"], "core": record["core"], "event": event_of(record), "effects": outs}
+        record = {
+            "type": "step",
+            "at": record["at"],
+            "core": record["core"],
+            "event": event_of(record),
+            "effects": outs,
+        }
     return decode(msgspec.msgpack.encode(record))
 
 
@@ -127,7 +139,9 @@ def played(path: Path) -> tuple[int, str | None]:
         record = converted(raw)
         match record:
             case LeaderParts() | RankParts() | FrontParts():
-                cores[{LeaderParts: "leader", RankParts: "rank", FrontParts: "front"}[type(record)]] = make(record, plans)
+                cores[
+                    {LeaderParts: "leader", RankParts: "rank", FrontParts: "front"}[type(record)]
+                ] = make(record, plans)
             case Step():
                 steps += 1
                 try:
@@ -137,9 +151,14 @@ def played(path: Path) -> tuple[int, str | None]:
                 expected = record.effects
                 came = tuple(without_events(effect) for effect in came)
                 if raw["entry"][0] in EVENTS and EVENTS[raw["entry"][0]][0] in ON_PURPOSE:
-                    came, expected = (tuple(sorted(effects, key=_encoder.encode)) for effects in (came, expected))
+                    came, expected = (
+                        tuple(sorted(effects, key=_encoder.encode)) for effects in (came, expected)
+                    )
                 if (found := first_difference(expected, came)) is not None:
-                    return steps, f"{path}: step {steps}, {record.core.value} {raw['entry'][0]}: {found}"
+                    return (
+                        steps,
+                        f"{path}: step {steps}, {record.core.value} {raw['entry'][0]}: {found}",
+                    )
     return steps, None
 
 

@@ -17,12 +17,15 @@ STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 
 @with_flags(FabricSettings, only=("fabric_device", "nixl_backend", "nixl_param"))
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout, for machines.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON document on stdout, for machines.")
+    ] = False,
     port: Annotated[int, typer.Option(help="Port on which a service is to listen.")] = 8000,
     *,
     given: Given,
 ) -> None:
-    """Say what is installed, try every fabric, and look at memory, limits and cores, with a remedy for what is wrong.
+    """Say what is installed, try every fabric, and look at memory, limits and cores, with a remedy
+    for what is wrong.
 
     Exit code 1 when something does not work, 0 otherwise, warnings or not.
     """
@@ -61,7 +64,9 @@ def listening(port: int) -> "Finding":
     try:
         free_port("127.0.0.1", port)
     except ConfigError as error:
-        return warning("machine", f"port {port}", str(error).partition(";")[0], "serve with another --port")
+        return warning(
+            "machine", f"port {port}", str(error).partition(";")[0], "serve with another --port"
+        )
     return ok("machine", f"port {port}", "free")
 
 
@@ -83,6 +88,8 @@ def _print(found: "Iterable[Finding]") -> None:
 def _write_json(found: "list[Finding]") -> None:
     import msgspec
 
-    worst = next((s for s in ("problem", "warning") if any(f.state.value == s for f in found)), "ok")
+    worst = next(
+        (s for s in ("problem", "warning") if any(f.state.value == s for f in found)), "ok"
+    )
     document = msgspec.json.encode({"state": worst, "findings": found})
     typer.echo(msgspec.json.format(document, indent=1).decode())

@@ -28,7 +28,9 @@ def fabrics(settings: FabricSettings) -> Iterator[Finding]:
     yield from judge(obstacles, tried)
     if "nixl" in tried and settings.nixl.backend == "UCX":
         apart = attempt("nixl", settings, env=network.NO_SHARED_MEMORY)
-        yield network.other_hosts(apart, rdma=network.rdma_devices(), interfaces=network.interfaces())
+        yield network.other_hosts(
+            apart, rdma=network.rdma_devices(), interfaces=network.interfaces()
+        )
 
 
 def judge(obstacles: Mapping[str, str], tried: Mapping[str, Tried]) -> Iterator[Finding]:
@@ -37,42 +39,76 @@ def judge(obstacles: Mapping[str, str], tried: Mapping[str, Tried]) -> Iterator[
         if obstacle:
             said, _, remedy = obstacle.partition(": ")
             missing = said == "not installed"  # an optional package that nobody asked for
-            yield ok("fabrics", name, said, remedy) if missing else warning("fabrics", name, said, remedy)
+            yield (
+                ok("fabrics", name, said, remedy)
+                if missing
+                else warning("fabrics", name, said, remedy)
+            )
             continue
         found = tried[name].found
         if found.why:
-            yield problem("fabrics", name, found.why, "serve with another --fabric; or repair it, then run 'baton doctor' again")
+            yield problem(
+                "fabrics",
+                name,
+                found.why,
+                "serve with another --fabric; or repair it, then run 'baton doctor' again",
+            )
             continue
         over = f" over {tried[name].transport}" if tried[name].transport else ""
-        yield ok("fabrics", name, f"works{over}: {found.gbytes_s:.1f} GB/s, {found.small_us:.0f} us for 4 KiB; every byte right")
+        yield ok(
+            "fabrics",
+            name,
+            f"works{over}: {found.gbytes_s:.1f} GB/s, "
+            f"{found.small_us:.0f} us for 4 KiB; every byte right",
+        )
     if not any(not t.found.why for t in tried.values()):
-        yield problem("fabrics", "handoff", "no fabric works here", "serve with --role unified until one does")
+        yield problem(
+            "fabrics", "handoff", "no fabric works here", "serve with --role unified until one does"
+        )
     refused = next((t.found.cma for t in tried.values() if t.found.cma), "")
     if refused:
         yield warning(
-            "fabrics", "CMA", f"reading a sibling's memory fails: {refused}", "see 'ptrace scope'; shm does not need it"
+            "fabrics",
+            "CMA",
+            f"reading a sibling's memory fails: {refused}",
+            "see 'ptrace scope'; shm does not need it",
         )
     elif tried:
         yield ok("fabrics", "CMA", "a process may read its sibling's memory")
 
 
-def attempt(kind: str, settings: FabricSettings = DEFAULTS, *, env: Mapping[str, str] = NOTHING) -> Tried:
+def attempt(
+    kind: str, settings: FabricSettings = DEFAULTS, *, env: Mapping[str, str] = NOTHING
+) -> Tried:
     """Run a trial: start a source and a reader with these settings, and stop both after the read.
 
     `env` is added to the environment of both.
     """
     command = [sys.executable, "-P", "-m", "baton.cli.doctor.probe"]
-    pipe, env, given = subprocess.PIPE, {**os.environ, **TALKATIVE, **env}, msgspec.json.encode(settings).decode()
+    pipe, env, given = (
+        subprocess.PIPE,
+        {**os.environ, **TALKATIVE, **env},
+        msgspec.json.encode(settings).decode(),
+    )
     source = subprocess.Popen(
-        [*command, "source", kind, given], stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True, env=env
+        [*command, "source", kind, given],
+        stdin=pipe,
+        stdout=pipe,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=env,
     )
     watchdog = threading.Timer(LIMIT_S, source.kill)
     watchdog.start()
     try:
         assert source.stdout is not None
-        exposed = next((line.removeprefix(MARK) for line in source.stdout if line.startswith(MARK)), None)
+        exposed = next(
+            (line.removeprefix(MARK) for line in source.stdout if line.startswith(MARK)), None
+        )
         if exposed is None:
-            return Tried(ProbeResult(why=f"the process that offers memory ended with status {source.wait()}"))
+            return Tried(
+                ProbeResult(why=f"the process that offers memory ended with status {source.wait()}")
+            )
         if '"why"' in exposed:
             return Tried(msgspec.json.decode(exposed, type=ProbeResult))
         return _read([*command, "reader", kind, given], exposed, env)
@@ -85,13 +121,23 @@ def attempt(kind: str, settings: FabricSettings = DEFAULTS, *, env: Mapping[str,
 def _read(command: list[str], exposed: str, env: Mapping[str, str]) -> Tried:
     try:
         done = subprocess.run(
-            command, input=exposed, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env, timeout=LIMIT_S
+            command,
+            input=exposed,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=env,
+            timeout=LIMIT_S,
         )
     except subprocess.TimeoutExpired:
         return Tried(ProbeResult(why=f"a read of some megabytes did not end within {LIMIT_S:g} s"))
     said = [line.removeprefix(MARK) for line in done.stdout.splitlines() if line.startswith(MARK)]
     if not said:
-        return Tried(ProbeResult(why=f"the reading process ended with status {done.returncode}: {done.stdout[-200:]}"))
+        return Tried(
+            ProbeResult(
+                why=f"the reading process ended with status {done.returncode}: {done.stdout[-200:]}"
+            )
+        )
     return Tried(msgspec.json.decode(said[-1], type=ProbeResult), transport(done.stdout))
 
 

@@ -30,7 +30,9 @@ def version(name: str) -> str | None:
 def required() -> list[str]:
     """Return the names of the packages that Baton requires, from its own metadata."""
     lines = metadata.requires("baton-llm") or []
-    return [found.group() for line in lines if "extra ==" not in line and (found := NEEDED.match(line))]
+    return [
+        found.group() for line in lines if "extra ==" not in line and (found := NEEDED.match(line))
+    ]
 
 
 def packages(names: list[str], version: Version = version) -> Iterator[Finding]:
@@ -38,7 +40,9 @@ def packages(names: list[str], version: Version = version) -> Iterator[Finding]:
     yield ok("installed", "baton", f"{__version__}, Python {platform.python_version()}")
     missing = [name for name in names if version(name) is None]
     if missing:
-        yield problem("installed", "packages", f"missing: {', '.join(missing)}", "pip install baton-llm")
+        yield problem(
+            "installed", "packages", f"missing: {', '.join(missing)}", "pip install baton-llm"
+        )
     shown = [f"{name} {found}" for name in SHOWN if (found := version(name))]
     yield ok("installed", "packages", ", ".join(shown))
     for extra, alternatives in EXTRAS.items():
@@ -52,12 +56,17 @@ def accelerators() -> Finding:
     try:
         import torch
     except ImportError as error:
-        return problem("installed", "PyTorch", f"does not load: {error}", "pip install torch==2.13.0")
+        return problem(
+            "installed", "PyTorch", f"does not load: {error}", "pip install torch==2.13.0"
+        )
     if not torch.cuda.is_available():
         return ok("installed", "GPU", "none that this PyTorch can use; Baton computes on the CPU")
     names = ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
     return warning(
-        "installed", "GPU", f"{names}, not used: Baton has no CUDA backend yet", "nothing to do; it computes on the CPU"
+        "installed",
+        "GPU",
+        f"{names}, not used: Baton has no CUDA backend yet",
+        "nothing to do; it computes on the CPU",
     )
 
 

@@ -1,4 +1,5 @@
-"""Findings about the machine: cores, memory, limits, devices. `root` is where proc/ and sys/ are found, for tests."""
+"""Findings about the machine: cores, memory, limits, devices. `root` is where proc/ and sys/ are
+found, for tests."""
 
 import os
 import resource
@@ -24,7 +25,10 @@ def machine(root: Path = Path("/")) -> Iterator[Finding]:
     yield memory(available_bytes(root))
     yield huge_pages(root)
     yield open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[1])
-    yield locked(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0], rdma=bool(_names(root / "sys/class/infiniband")))
+    yield locked(
+        resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
+        rdma=bool(_names(root / "sys/class/infiniband")),
+    )
     yield shared_memory(shutil.disk_usage("/dev/shm").total if Path("/dev/shm").is_dir() else 0)
     yield ptrace(_text(root / "proc/sys/kernel/yama/ptrace_scope"))
     yield rdma(_names(root / "sys/class/infiniband"))
@@ -34,7 +38,12 @@ def kernel(release: str) -> Finding:
     """Check the kernel: sealed memory files that their owner may write need Linux 5.1."""
     version = tuple(int(part) for part in release.split("-")[0].split(".")[:2] if part.isdecimal())
     if version < (5, 1):
-        return problem("machine", "kernel", f"Linux {release}", "Linux 5.1 or newer is needed, for sealed memory files")
+        return problem(
+            "machine",
+            "kernel",
+            f"Linux {release}",
+            "Linux 5.1 or newer is needed, for sealed memory files",
+        )
     return ok("machine", "kernel", f"Linux {release}")
 
 
@@ -47,12 +56,23 @@ def quota(root: Path) -> float | None:
 def flags(root: Path) -> set[str]:
     """Return the processor's features, as /proc/cpuinfo names them."""
     lines = _text(root / "proc/cpuinfo").splitlines()
-    return set(next((line.split(":")[1].split() for line in lines if line.startswith(("flags", "Features"))), []))
+    return set(
+        next(
+            (
+                line.split(":")[1].split()
+                for line in lines
+                if line.startswith(("flags", "Features"))
+            ),
+            [],
+        )
+    )
 
 
 def cores(count: int, limit: float | None, can: set[str]) -> Finding:
     """Check the cores: a split service has at least two workers, which need a core each."""
-    fast = next((name for name in FAST if name in can), "no vector extension that PyTorch is fast with")
+    fast = next(
+        (name for name in FAST if name in can), "no vector extension that PyTorch is fast with"
+    )
     said = f"{count} cores for this process, {fast}"
     if limit is not None and limit < count:
         return warning(
@@ -62,7 +82,12 @@ def cores(count: int, limit: float | None, can: set[str]) -> Finding:
             f"start with --threads so that all sum to {limit:g}",
         )
     if count < 2:
-        return warning("machine", "cores", said, "prefill and decode share one core: use --role unified, or give it two cores")
+        return warning(
+            "machine",
+            "cores",
+            said,
+            "prefill and decode share one core: use --role unified, or give it two cores",
+        )
     return ok("machine", "cores", said)
 
 
@@ -78,10 +103,18 @@ def huge_pages(root: Path) -> Finding:
     """Check huge pages: pools are shared memory, which the kernel can back with huge pages."""
     policy = _chosen(_text(root / "sys/kernel/mm/transparent_hugepage/shmem_enabled"))
     reserved = next(
-        (line.split()[1] for line in _text(root / "proc/meminfo").splitlines() if line.startswith("HugePages_T")), "0"
+        (
+            line.split()[1]
+            for line in _text(root / "proc/meminfo").splitlines()
+            if line.startswith("HugePages_T")
+        ),
+        "0",
     )
     return ok(
-        "machine", "huge pages", f"{reserved} reserved; for shared memory: {policy or 'not stated'}. Nothing depends on them"
+        "machine",
+        "huge pages",
+        f"{reserved} reserved; for shared memory: "
+        f"{policy or 'not stated'}. Nothing depends on them",
     )
 
 
@@ -90,7 +123,9 @@ def open_files(hard: int) -> Finding:
     if hard != resource.RLIM_INFINITY and hard < LEAST_FILES:
         remedy = f"ulimit -Hn {LEAST_FILES} as root; in a container: --ulimit nofile={LEAST_FILES}"
         return warning("machine", "open files", f"at most {hard}; each stream takes one", remedy)
-    return ok("machine", "open files", "no limit" if hard == resource.RLIM_INFINITY else f"at most {hard}")
+    return ok(
+        "machine", "open files", "no limit" if hard == resource.RLIM_INFINITY else f"at most {hard}"
+    )
 
 
 def locked(limit: int, *, rdma: bool) -> Finding:
@@ -99,24 +134,41 @@ def locked(limit: int, *, rdma: bool) -> Finding:
         return ok("machine", "locked memory", "no limit")
     said = f"at most {limit >> 10} KiB"
     if rdma:
-        return warning("machine", "locked memory", f"{said}; RDMA locks whole pools", "ulimit -l unlimited")
+        return warning(
+            "machine", "locked memory", f"{said}; RDMA locks whole pools", "ulimit -l unlimited"
+        )
     return ok("machine", "locked memory", f"{said}; only RDMA needs more, and there is none here")
 
 
 def shared_memory(total: int) -> Finding:
     """Check /dev/shm, where UCX keeps its queues; Baton's pools are elsewhere."""
     if total < LEAST_SHM:
-        return warning("machine", "/dev/shm", f"{total >> 20} MiB; UCX needs some", "in a container: --shm-size 1g")
+        return warning(
+            "machine",
+            "/dev/shm",
+            f"{total >> 20} MiB; UCX needs some",
+            "in a container: --shm-size 1g",
+        )
     return ok("machine", "/dev/shm", f"{total / GIB:.1f} GiB")
 
 
 def ptrace(scope: str) -> Finding:
     """Check who may read another process's memory (Yama); UCX does so on one host."""
     if scope in ("", "0"):
-        return ok("machine", "ptrace scope", "not restricted" if scope == "0" else "no such restriction in this kernel")
-    remedy = "sysctl kernel.yama.ptrace_scope=0, or --cap-add SYS_PTRACE in a container; shm does not need it"
+        return ok(
+            "machine",
+            "ptrace scope",
+            "not restricted" if scope == "0" else "no such restriction in this kernel",
+        )
+    remedy = (
+        "sysctl kernel.yama.ptrace_scope=0, or --cap-add SYS_PTRACE in a container; shm "
+        "does not need it"
+    )
     return warning(
-        "machine", "ptrace scope", f"{scope}: processes may not read their siblings, nixl is slower on one host", remedy
+        "machine",
+        "ptrace scope",
+        f"{scope}: processes may not read their siblings, nixl is slower on one host",
+        remedy,
     )
 
 

@@ -19,19 +19,28 @@ def other_hosts(tried: Tried, *, rdma: Sequence[str], interfaces: Sequence[str])
     """Report the protocol and device with which NIXL would read from another host."""
     if tried.found.why:
         return warning(
-            "fabrics", WHAT, f"nixl without shared memory: {tried.found.why}", "name its network device with --fabric-device"
+            "fabrics",
+            WHAT,
+            f"nixl without shared memory: {tried.found.why}",
+            "name its network device with --fabric-device",
         )
     protocol, _, device = tried.transport.partition("/")
     if not protocol:
-        return ok("fabrics", WHAT, "nixl reads without shared memory too, and does not say over what")
+        return ok(
+            "fabrics", WHAT, "nixl reads without shared memory too, and does not say over what"
+        )
     over = f"nixl would read over {protocol} on {device}"
     if device == "lo":
         over = (
-            f"nixl would read over {protocol}, on the interface of the route: {', '.join(interfaces) or 'there is none but lo'}"
+            f"nixl would read over {protocol}, on the interface of the route: "
+            f"{', '.join(interfaces) or 'there is none but lo'}"
         )
     said = f"{over} ({tried.found.gbytes_s:.1f} GB/s from this host to itself)"
     if rdma and protocol == "tcp":
-        remedy = "name the RDMA device with --fabric-device, and see that it is up and that this user may lock memory"
+        remedy = (
+            "name the RDMA device with --fabric-device, and see that it is up and that "
+            "this user may lock memory"
+        )
         return warning("fabrics", WHAT, f"{said}, though there is {', '.join(rdma)}", remedy)
     return ok("fabrics", WHAT, said)
 
@@ -46,4 +55,6 @@ def rdma_devices(root: Path = Path("/")) -> list[str]:
 def interfaces(root: Path = Path("/")) -> list[str]:
     """Return the network interfaces that are up, without loopback."""
     states = sorted((root / "sys/class/net").glob("*/operstate"))
-    return [s.parent.name for s in states if s.parent.name != "lo" and s.read_text().strip() == "up"]
+    return [
+        s.parent.name for s in states if s.parent.name != "lo" and s.read_text().strip() == "up"
+    ]

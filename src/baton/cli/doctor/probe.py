@@ -1,4 +1,5 @@
-"""Two processes that try one fabric: a source that exposes memory, and a reader that fetches and compares every byte.
+"""Two processes that try one fabric: a source that exposes memory, and a reader that fetches and
+compares every byte.
 
     doctor ──starts──▶ source: makes a pool, prints what it exposes, waits for the end of its stdin
        └────starts──▶ reader: takes that line on stdin, reads through the fabric's port, prints what it found
@@ -81,19 +82,28 @@ def reader(kind: str, settings: FabricSettings) -> None:
     pool = HostPool(POOL_BYTES)
     fabric.expose({GROUP: pool})
     peer = RankId(SOURCE, SOURCE, Rank(0))
-    manifest = RankManifest(SOURCE, 0, 0, 0, (PoolView(GROUP, 1, POOL_BYTES),), {kind: exposed.exposure})
+    manifest = RankManifest(
+        SOURCE, 0, 0, 0, (PoolView(GROUP, 1, POOL_BYTES),), {kind: exposed.exposure}
+    )
     found = ProbeResult(cma=read_process(exposed.pid, exposed.address))
     try:
         connect_and_wait(fabric, peer, manifest)
         offsets = np.arange(0, POOL_BYTES, BLOCK_BYTES, dtype=np.int64)
-        blocks = Copies(GROUP, offsets, offsets[::-1].copy(), np.full(len(offsets), BLOCK_BYTES, dtype=np.int64))
+        blocks = Copies(
+            GROUP, offsets, offsets[::-1].copy(), np.full(len(offsets), BLOCK_BYTES, dtype=np.int64)
+        )
         zero = np.zeros(1, dtype=np.int64)
         small = Copies(GROUP, zero, zero, np.full(1, 4096, dtype=np.int64))
         found.small_us = 1e6 * min(_time(fabric, peer, small, i) for i in range(1, ROUNDS + 1))
-        found.gbytes_s = POOL_BYTES / 1e9 / min(_time(fabric, peer, blocks, 100 + i) for i in range(ROUNDS))
+        found.gbytes_s = (
+            POOL_BYTES / 1e9 / min(_time(fabric, peer, blocks, 100 + i) for i in range(ROUNDS))
+        )
         wanted = pattern(POOL_BYTES).reshape(-1, BLOCK_BYTES)[::-1].reshape(-1)
         if not np.array_equal(pool.array, wanted):
-            found.why = f"{int((pool.array != wanted).sum())} of {POOL_BYTES} bytes differ from what the source holds"
+            found.why = (
+                f"{int((pool.array != wanted).sum())} of {POOL_BYTES} bytes differ "
+                f"from what the source holds"
+            )
     except BatonError as error:
         found.why = str(error)
     _say(found)
@@ -138,7 +148,9 @@ def main() -> None:
     """Command line."""
     part, kind, settings = sys.argv[1:]
     try:
-        {"source": source, "reader": reader}[part](kind, msgspec.json.decode(settings, type=FabricSettings))
+        {"source": source, "reader": reader}[part](
+            kind, msgspec.json.decode(settings, type=FabricSettings)
+        )
     except BatonError as error:
         _say(ProbeResult(why=str(error)))
 

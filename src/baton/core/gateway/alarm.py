@@ -8,8 +8,8 @@ from baton.core.ids import Micros
 class Alarm:
     """Keeps a time that is never later than the earliest due time it was told of.
 
-    It may be earlier, as nothing is taken out before it rings. Whoever hears it ring looks at what is due, and says by
-    `reset` what is left.
+    It may be earlier, as nothing is taken out before it rings. Whoever hears it ring looks at what
+    is due, and says by `reset` what is left.
     """
 
     def __init__(self) -> None:

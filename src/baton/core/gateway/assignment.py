@@ -20,7 +20,8 @@ from baton.core.messages import FailCode
 if TYPE_CHECKING:
     from baton.core.gateway.front import Front
 
-LOOK_AGAIN_US = 50_000  # at who waits for time to generate in: workers do not tell how fast they are, it is seen
+# at who waits for time to generate in: workers do not tell how fast they are, it is seen
+LOOK_AGAIN_US = 50_000
 
 
 class Assignment:
@@ -37,18 +38,31 @@ class Assignment:
             Overloaded: says which bound was met
         """
         front = self._front
-        answer = PendingAnswer(self._lengths.expected(submit.limits), Micros(now + submit.limits.deadline_ms * 1000), begun=False)
+        answer = PendingAnswer(
+            self._lengths.expected(submit.limits),
+            Micros(now + submit.limits.deadline_ms * 1000),
+            begun=False,
+        )
         unadmitted, answer_us = front.router.unadmitted, front.router.takes_us(answer, now)
-        front.edge.require_room(submit, open_requests=len(front.requests), unadmitted=unadmitted, answer_us=answer_us, now=now)
+        front.edge.require_room(
+            submit,
+            open_requests=len(front.requests),
+            unadmitted=unadmitted,
+            answer_us=answer_us,
+            now=now,
+        )
 
     def start(self, request: Request, now: Micros) -> None:
-        """A request gets in line: its first epoch, or its next one, begins when workers have room."""
+        """A request gets in line: its first epoch, or its next one, begins when workers have
+        room."""
         front, pair = self._front, request.submit.pair
         if pair is not None and pair in front.router.usable_pairs():
             front.epochs.begin(request, pair, now)
             return
         if pair is not None:
-            front.epochs.fail(request, FailCode.WORKER_LOST, "the two workers that were to be tried are no pair")
+            front.epochs.fail(
+                request, FailCode.WORKER_LOST, "the two workers that were to be tried are no pair"
+            )
             return
         front.edge.enter(request, now)
         self.advance(now)
@@ -71,16 +85,23 @@ class Assignment:
             if pair is not None:
                 front.edge.begins(request, now)
                 front.epochs.begin(request, pair, now)
-            elif not answer.begun and now + (takes_us := front.router.takes_us(answer, now)) > request.deadline:
+            elif (
+                not answer.begun
+                and now + (takes_us := front.router.takes_us(answer, now)) > request.deadline
+            ):
                 front.marks[Mark.TOO_LATE] += 1
-                front.epochs.fail(request, FailCode.QUEUE_TIMEOUT, front.edge.too_late(request, takes_us, now))
+                front.epochs.fail(
+                    request, FailCode.QUEUE_TIMEOUT, front.edge.too_late(request, takes_us, now)
+                )
             else:
                 if not front.router.in_time(answer, now):
                     front.alarm.tell(Micros(now + LOOK_AGAIN_US))
                 return
 
     def _choose(self, request: Request, answer: PendingAnswer, now: Micros) -> Pair | None:
-        return self._front.router.choose(len(request.submit.prompt) + len(request.said), answer, now)
+        return self._front.router.choose(
+            len(request.submit.prompt) + len(request.said), answer, now
+        )
 
     def pending(self, request: Request) -> PendingAnswer:
         """Return what is still to be generated of a request."""

@@ -1,4 +1,5 @@
-"""The rooms that workers know of: who has still to end which of their epochs, and whom to tell when nobody has.
+"""The rooms that workers know of: who has still to end which of their epochs, and whom to tell when
+nobody has.
 
 begins ─▶ both sides owe the epoch's end ──ended──▶ one ──ended──▶ none, in any epoch ─▶ close: its workers may forget it
 """
@@ -9,7 +10,8 @@ from baton.core.ids import Boot, Epoch, Key, Room
 
 
 class Closing:
-    """Keeps these books for one gateway. A worker that is lost must be reported as having ended all that it owes."""
+    """Keeps these books for one gateway. A worker that is lost must be reported as having ended all
+    that it owes."""
 
     def __init__(self) -> None:
         self._owed: dict[Room, dict[Epoch, set[Boot]]] = {}
@@ -20,7 +22,11 @@ class Closing:
 
     def __iter__(self) -> Iterator[tuple[Key, list[Boot]]]:
         """Yield every epoch that has not ended, with the workers that have not ended it."""
-        return ((Key(r, e), sorted(sides)) for r, epochs in self._owed.items() for e, sides in epochs.items())
+        return (
+            (Key(r, e), sorted(sides))
+            for r, epochs in self._owed.items()
+            for e, sides in epochs.items()
+        )
 
     def begins(self, key: Key, sides: Iterable[Boot]) -> None:
         """An epoch is given to these workers."""
@@ -48,8 +54,8 @@ class Closing:
         return True
 
     def close(self, room: Room) -> list[Boot]:
-        """Return the workers that are to be told that a room is closed. There are none while an epoch of the room is open,
-        and each is named once."""
+        """Return the workers that are to be told that a room is closed. There are none while an
+        epoch of the room is open, and each is named once."""
         if self._owed.get(room):
             return []
         self._owed.pop(room, None)

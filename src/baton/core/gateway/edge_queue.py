@@ -1,8 +1,10 @@
-"""Requests that wait at the gateway, holding nothing: whose turn is next, and how long the wait will be.
+"""Requests that wait at the gateway, holding nothing: whose turn is next, and how long the wait
+will be.
 
-Those that workers had already come first (their clients may be reading), then the lower `priority` value, then who came
-first. So that nobody waits for ever, one of every `OLDEST_EVERY` that leave is the oldest, whatever its priority: a request
-before which k older ones leave is among the first OLDEST_EVERY * (k + 1) to leave after it came.
+Those that workers had already come first (their clients may be reading), then the lower `priority`
+value, then who came first. So that nobody waits for ever, one of every `OLDEST_EVERY` that leave is
+the oldest, whatever its priority: a request before which k older ones leave is among the first
+OLDEST_EVERY * (k + 1) to leave after it came.
 """
 
 from bisect import bisect_left, insort
@@ -51,7 +53,11 @@ class EdgeQueue:
         """Return the request whose turn it is, whatever it needs."""
         if not self._ranks:
             return None
-        return self._arrivals[0] if self._left % OLDEST_EVERY == OLDEST_EVERY - 1 else self._ranked[0][2]
+        return (
+            self._arrivals[0]
+            if self._left % OLDEST_EVERY == OLDEST_EVERY - 1
+            else self._ranked[0][2]
+        )
 
     def leave(self, arrival: Arrival, now: Micros) -> None:
         """The turn of a request has come."""
@@ -60,8 +66,8 @@ class EdgeQueue:
         self.pace.left(now)
 
     def wait(self, priority: int, now: Micros, *, before: int = 0) -> int:
-        """Return in how many microseconds a newcomer with this priority would be admitted, as the queue moves now; 0 where
-        that is not known.
+        """Return in how many microseconds a newcomer with this priority would be admitted, as the
+        queue moves now; 0 where that is not known.
 
         before: requests that have left the queue and are not admitted
         """
@@ -72,8 +78,9 @@ class EdgeQueue:
 class DepartureRate:
     """Measures the mean time between departures.
 
-    It looks at the last `MOST` departures of the time in which somebody waited, and at the last `RECENT`; the longer mean
-    counts: a queue begins with a burst, which fills the workers, and a service may become slower.
+    It looks at the last `MOST` departures of the time in which somebody waited, and at the last
+    `RECENT`; the longer mean counts: a queue begins with a burst, which fills the workers, and a
+    service may become slower.
     """
 
     LEAST, RECENT, MOST = 4, 16, 64
@@ -91,7 +98,8 @@ class DepartureRate:
         self._times.append(now)
 
     def gap(self, now: Micros) -> int:
-        """Return the mean time in microseconds, with any standstill since the last departure; 0 before `LEAST` departures."""
+        """Return the mean time in microseconds, with any standstill since the last departure; 0
+        before `LEAST` departures."""
         departures = len(self._times) - 1
         if departures < self.LEAST:
             return 0

@@ -30,19 +30,27 @@ class EpochFailures:
         request = front.requests.find(message.key, sender)
         if request is None:
             return
-        if message.code is FailCode.QUEUE_TIMEOUT and (request.admitted or request.said):  # it crossed with Admitted
-            epochs.another(request, message.code, message.detail, now, counts=False, needs_pair=False)
+        # it crossed with Admitted
+        if message.code is FailCode.QUEUE_TIMEOUT and (request.admitted or request.said):
+            epochs.another(
+                request, message.code, message.detail, now, counts=False, needs_pair=False
+            )
         elif message.code in (FailCode.QUEUE_TIMEOUT, FailCode.DEADLINE_EXCEEDED):
             epochs.fail(request, message.code, front.edge.why(request, message.code, now))
-        elif message.code is FailCode.OVERLOADED and message.retry:  # its queue is full, as another gateway fills it too
+        # its queue is full, as another gateway fills it too
+        elif message.code is FailCode.OVERLOADED and message.retry:
             front.router.full(sender)
-            epochs.another(request, message.code, message.detail, now, counts=False, needs_pair=False)
+            epochs.another(
+                request, message.code, message.detail, now, counts=False, needs_pair=False
+            )
         elif message.retry:
             if message.code is FailCode.WORKER_LOST:
                 assert request.pair is not None, "the sender is one of the two"
                 front.membership.doubt(request.pair, now)
             counts = not (epochs.suspects.innocent(request, sender) and self._acquit(request))
-            epochs.another(request, message.code, message.detail, now, counts=counts, needs_pair=False)
+            epochs.another(
+                request, message.code, message.detail, now, counts=counts, needs_pair=False
+            )
         else:
             if message.code is FailCode.POISON:
                 epochs.suspects.blamed(sender, message.key)
@@ -53,7 +61,14 @@ class EpochFailures:
         request = self._front.requests.find(message.key, sender)
         if request is not None:
             epochs = self._front.epochs
-            epochs.another(request, FailCode.OVERLOADED, "gave way to others", now, counts=False, needs_pair=False)
+            epochs.another(
+                request,
+                FailCode.OVERLOADED,
+                "gave way to others",
+                now,
+                counts=False,
+                needs_pair=False,
+            )
 
     def lost(self, worker: RegisteredWorker, why: str, now: Micros) -> None:
         """A worker is gone: whoever needed it goes on elsewhere, or fails."""
@@ -64,25 +79,33 @@ class EpochFailures:
             self._convict(tried, f"{name} ended while it computed nothing else: {why}")
         for request in [r for r in front.requests if r.pair is not None and boot in r.pair]:
             assert request.pair is not None
-            if boot == request.pair[0] != request.pair[1] and request.state is RequestState.STREAMING:
+            if (
+                boot == request.pair[0] != request.pair[1]
+                and request.state is RequestState.STREAMING
+            ):
                 continue  # its prefill is behind it
-            begun = bool(request.said)  # its client is told at once; whoever has heard nothing waits for a successor
+            # its client is told at once; whoever has heard nothing waits for a successor
+            begun = bool(request.said)
             counts = not (tried is not None and self._acquit(request))
             detail = f"{worker.role} worker {name} was lost: {why}"
-            epochs.another(request, FailCode.WORKER_LOST, detail, now, counts=counts, needs_pair=begun)
+            epochs.another(
+                request, FailCode.WORKER_LOST, detail, now, counts=counts, needs_pair=begun
+            )
 
     def _acquit(self, request: Request) -> bool:
-        """An epoch has ended while a worker computed another request alone, so it was not this one's doing.
+        """An epoch has ended while a worker computed another request alone, so it was not this
+        one's doing.
 
-        That excuses a request once: what workers say of it may be late or lost, and no request is to be tried without
-        end.
+        That excuses a request once: what workers say of it may be late or lost, and no request is
+        to be tried without end.
         """
         first, request.acquitted = not request.acquitted, True
         self._front.marks[Mark.INNOCENT] += first
         return first
 
     def _convict(self, key: Key, how: str) -> None:
-        """A worker has ended in a step that was this request's alone, and another one has before."""
+        """A worker has ended in a step that was this request's alone, and another one has
+        before."""
         request = self._front.requests.in_room(key.room)
         if request is not None:
             self._front.marks[Mark.POISON] += 1

@@ -48,8 +48,18 @@ class Epochs:
         for boot in self.closing.owing(request.key):
             self._front.send(boot, Abort(request.key, reason))
 
-    def another(self, request: Request, code: FailCode, detail: str, now: Micros, *, counts: bool, needs_pair: bool) -> None:
-        """An epoch has ended badly: its request goes on after what was said, in a new one, or fails.
+    def another(
+        self,
+        request: Request,
+        code: FailCode,
+        detail: str,
+        now: Micros,
+        *,
+        counts: bool,
+        needs_pair: bool,
+    ) -> None:
+        """An epoch has ended badly: its request goes on after what was said, in a new one, or
+        fails.
 
         counts: whether it may have been the request's own doing
         needs_pair: whether the request fails, rather than waits, while there is no pair of workers
@@ -61,7 +71,9 @@ class Epochs:
         tried, open_still = request.suspect, bool(self.closing.owing(request.key))
         if counts:
             request.alone_until = len(request.said) + MARGIN
-        if request.failures >= front.settings.max_epochs or (needs_pair and not front.router.usable_pairs()):
+        if request.failures >= front.settings.max_epochs or (
+            needs_pair and not front.router.usable_pairs()
+        ):
             self.fail(request, code, detail)
         elif tried and open_still:
             self._hold(request, now)
@@ -70,8 +82,8 @@ class Epochs:
             front.assignment.start(request, now)
 
     def _hold(self, request: Request, now: Micros) -> None:
-        """Keep a suspect until both sides have ended its epoch. What was computed alone may have ended its worker, and that
-        is not known before."""
+        """Keep a suspect until both sides have ended its epoch. What was computed alone may have
+        ended its worker, and that is not known before."""
         self._front.marks[Mark.HELD] += 1
         request.waits(RequestSaw.HOLD, now)
         self.suspects.hold(request)

@@ -9,9 +9,9 @@
     epoch_failures.py   what becomes of a request whose epoch has failed
     delivery.py         tokens, and which of them the client is sent
 
-Invariants: a client sees each token index once, in order; index 0 only after `Admitted`, so an unadmitted request can
-still be refused with a clean status; a request ends exactly once; a room is closed when both sides have ended its last
-epoch (a lost worker counts as ended).
+Invariants: a client sees each token index once, in order; index 0 only after `Admitted`, so an
+unadmitted request can still be refused with a clean status; a request ends exactly once; a room is
+closed when both sides have ended its last epoch (a lost worker counts as ended).
 """
 
 from collections.abc import Callable
@@ -19,7 +19,15 @@ from typing import Any
 
 from baton.core.door import Cancel, Heard, QueueView, RequestId, Submit
 from baton.core.effects import Send
-from baton.core.events import AskWorkers, ForgetQuestion, FrontEvent, MessageReceived, PeerLost, Submitted, TimerDue
+from baton.core.events import (
+    AskWorkers,
+    ForgetQuestion,
+    FrontEvent,
+    MessageReceived,
+    PeerLost,
+    Submitted,
+    TimerDue,
+)
 from baton.core.frames import Said
 from baton.core.gateway.alarm import Alarm
 from baton.core.gateway.assignment import Assignment
@@ -56,10 +64,11 @@ from baton.core.session.senders import may_say
 
 
 class Front:
-    """Takes one event at a time, and performs nothing: effects are Send (to workers) and Say (to the HTTP side).
+    """Takes one event at a time, and performs nothing: effects are Send (to workers) and Say (to
+    the HTTP side).
 
-    It keeps what its parts share: which requests are open and which of them wait, which workers there are, when it is to
-    be woken.
+    It keeps what its parts share: which requests are open and which of them wait, which workers
+    there are, when it is to be woken.
     """
 
     def __init__(self, boot: Boot, settings: FrontSettings) -> None:
@@ -102,7 +111,8 @@ class Front:
         """Take one event; returns what is to be done, in order.
 
         Raises:
-            Overloaded: of a new request: too many are open or wait, or it would wait too long; nothing was kept
+            Overloaded: of a new request: too many are open or wait, or it would wait too long;
+                nothing was kept
         """
         match event:
             case MessageReceived():
@@ -123,7 +133,8 @@ class Front:
         return effects
 
     def _receive(self, sender: Boot, message: Said, now: Micros) -> None:
-        """A leader has said something. What is not its own to say (session/senders.py) changes nothing."""
+        """A leader has said something. What is not its own to say (session/senders.py) changes
+        nothing."""
         handler = self._handlers.get(type(message))
         if handler is not None and may_say(sender, message, self):
             handler(sender, message, now)
@@ -146,7 +157,8 @@ class Front:
             self.assignment.advance(now)  # it may have been in the way
 
     def _lose(self, boot: Boot, why: str, now: Micros) -> None:
-        """A worker is gone, and counts as having ended everything. What needed it goes on elsewhere, or fails."""
+        """A worker is gone, and counts as having ended everything. What needed it goes on
+        elsewhere, or fails."""
         worker = self.router.lost(boot)
         if worker is None:
             return
@@ -194,7 +206,8 @@ class Front:
     # ---- what others ask ------------------------------------------------------------------------
 
     def usable_pairs(self) -> list[tuple[Boot, Boot]]:
-        """Return the pairs (prefill, decode) that a request can be given to; a unified worker is a pair by itself."""
+        """Return the pairs (prefill, decode) that a request can be given to; a unified worker is a
+        pair by itself."""
         return self.router.usable_pairs()
 
     def hears(self, sender: Boot, key: Key) -> bool:
@@ -202,7 +215,8 @@ class Front:
         return self.requests.find(key, sender) is not None
 
     def key_of(self, request: RequestId) -> Key | None:
-        """Return the room and the current epoch of an open request. The epoch is 0 while none has begun."""
+        """Return the room and the current epoch of an open request. The epoch is 0 while none has
+        begun."""
         found = self.requests.get(request)
         return found.key if found is not None else None
 
@@ -223,7 +237,8 @@ class Front:
         return self.edge.view(now)
 
     def ledger(self, question: int) -> list[LedgerView] | None:
-        """Return all answers to a question, or None while a worker that is still there has not answered."""
+        """Return all answers to a question, or None while a worker that is still there has not
+        answered."""
         return self._questions.complete(question)
 
     def answers(self, question: int) -> list[LedgerView]:
@@ -231,7 +246,8 @@ class Front:
         return self._questions.answers(question)
 
     def unanswered(self, question: int) -> list[str]:
-        """Return the names of the workers that were asked, are still there and have not answered."""
+        """Return the names of the workers that were asked, are still there and have not
+        answered."""
         return self._questions.unanswered(question)
 
     @property

@@ -1,4 +1,5 @@
-"""Which workers a gateway has, and which of them can hand over to each other: all of it as they say themselves.
+"""Which workers a gateway has, and which of them can hand over to each other: all of it as they say
+themselves.
 
 Register ──▶ Introduce, to decode, each prefill worker ──▶ Paired: the two are used
                  ▲                                    └──▶ Unpaired, or one says that it has lost the other
@@ -72,4 +73,6 @@ class Membership:
         prefill = self._front.router.get(pair[0])
         assert prefill is not None
         assert prefill.register.address is not None, "a prefill worker listens"
-        self._front.send(pair[1], Introduce(pair[0], prefill.register.address, prefill.register.manifest))
+        self._front.send(
+            pair[1], Introduce(pair[0], prefill.register.address, prefill.register.manifest)
+        )

@@ -1,4 +1,5 @@
-"""The requests of a gateway that have not ended, by the number that the HTTP side gave them and by their rooms."""
+"""The requests of a gateway that have not ended, by the number that the HTTP side gave them and by
+their rooms."""
 
 from collections.abc import Iterator
 
@@ -39,6 +40,11 @@ class OpenRequests:
         return self._by_room.get(room)
 
     def find(self, key: Key, sender: Boot) -> Request | None:
-        """Return the open request whose current epoch this is, if the sender is one of its two workers."""
+        """Return the open request whose current epoch this is, if the sender is one of its two
+        workers."""
         request = self._by_room.get(key.room)
-        return request if request is not None and request.key == key and sender in (request.pair or ()) else None
+        return (
+            request
+            if request is not None and request.key == key and sender in (request.pair or ())
+            else None
+        )

@@ -42,6 +42,9 @@ class PageReservations:
         self._sum.clear()
 
     def leaves(self, free: Mapping[GroupName, int], want: Pages, *more: "PageReservations") -> bool:
-        """Return whether what is free holds `want` beside all entries, here and in `more`. A group that is not named is not
-        short."""
-        return all(g not in free or free[g] - self._sum[g] - sum(t._sum[g] for t in more) >= n for g, n in want.items())
+        """Return whether what is free holds `want` beside all entries, here and in `more`. A group
+        that is not named is not short."""
+        return all(
+            g not in free or free[g] - self._sum[g] - sum(t._sum[g] for t in more) >= n
+            for g, n in want.items()
+        )

@@ -15,8 +15,10 @@ class FrontSettings(msgspec.Struct, frozen=True):
 
     max_requests: int = 4096  # open at once
     max_queued: int = 1024  # of them waiting at the edge (`--max-queued-requests`)
-    queue_ms: int = 30_000  # most that a request waits for memory to generate in (`--queue-timeout`)
-    max_epochs: int = 3  # attempts after failures; giving way to others (Recompute, Withdrawn) is not counted
+    # most that a request waits for memory to generate in (`--queue-timeout`)
+    queue_ms: int = 30_000
+    # attempts after failures; giving way to others (Recompute, Withdrawn) is not counted
+    max_epochs: int = 3
     wait_for_workers_ms: int = 30_000
     grace_ms: int = 2_000  # beyond a ticket's deadline, before the gateway ends it by itself
     introduce_again_ms: int = 1_000
@@ -50,7 +52,9 @@ class Request:
         *("said", "since", "stamp", "state", "submit"),
     )
 
-    def __init__(self, submit: Submit, room: Room, arrival: Arrival, now: Micros, *, settings: FrontSettings) -> None:
+    def __init__(
+        self, submit: Submit, room: Room, arrival: Arrival, now: Micros, *, settings: FrontSettings
+    ) -> None:
         self.submit, self.room, self.arrival = submit, room, arrival
         self.stamp: Stamp | None = None  # once its first epoch begins
         self.state = RequestState.WAITING
@@ -62,15 +66,16 @@ class Request:
         self.key = Key(room, self.epoch)  # looked at with every message
         self.failures = 0
         self.alone_until = 0  # see Ticket
-        self.acquitted = False  # an epoch of it ended while a worker computed another request alone; that excuses it once
+        # an epoch of it ended while a worker computed another request alone; that excuses it once
+        self.acquitted = False
         self.said: list[TokenId] = []
         self.pair: tuple[Boot, Boot] | None = None  # while two workers have it
         self.given: Ticket | None = None  # the last that workers were given
         self.first: FirstToken | None = None  # of this epoch, and held back until Admitted
 
     def ticket(self, gateway: Boot, pair: tuple[Boot, Boot], now: Micros) -> Ticket:
-        """Return the current epoch's ticket for a (prefill, decode) pair: it goes on after what was said, in the time that
-        is left."""
+        """Return the current epoch's ticket for a (prefill, decode) pair: it goes on after what was
+        said, in the time that is left."""
         left_ms = max(1, (self.deadline - now) // 1000)
         assert self.stamp is not None, "an epoch has begun"
         return Ticket(
@@ -109,10 +114,12 @@ class Request:
         return len(self.said) < self.alone_until
 
     def due(self, settings: FrontSettings, pairless: Micros | None) -> Micros:
-        """Return when the gateway ends the request by itself. pairless: since when there is no pair of workers"""
+        """Return when the gateway ends the request by itself. pairless: since when there is no pair
+        of workers"""
         due = self.deadline if self.admitted or self.said else min(self.deadline, self.admit_by)
         if self.with_workers:
-            return Micros(due + settings.grace_ms * 1000)  # its workers know of it, and say so first
+            # its workers know of it, and say so first
+            return Micros(due + settings.grace_ms * 1000)
         return due if pairless is None else min(due, self.gives_up(settings, pairless))
 
     def gives_up(self, settings: FrontSettings, pairless: Micros) -> Micros:
@@ -120,7 +127,8 @@ class Request:
         return Micros(max(pairless, self.since) + settings.wait_for_workers_ms * 1000)
 
     def waits(self, saw: RequestSaw, now: Micros) -> None:
-        """The request has no workers, and begins to wait for some. If it was admitted, it has its whole patience again."""
+        """The request has no workers, and begins to wait for some. If it was admitted, it has its
+        whole patience again."""
         if self.admitted:
             self.admit_by = Micros(now + self.patience_ms * 1000)
         self.see(saw)
@@ -135,6 +143,6 @@ class Request:
 
 
 def patience_ms(submit: Submit, settings: FrontSettings) -> int:
-    """Return how long a request waits for memory: half of its own time at most, so that the other half is left to serve it
-    in."""
+    """Return how long a request waits for memory: half of its own time at most, so that the other
+    half is left to serve it in."""
     return min(settings.queue_ms, max(1, submit.limits.deadline_ms // 2))

@@ -16,8 +16,10 @@ class RequestState(StrEnum):
     WAITING = "waiting"  # it stands in line at the edge, and no worker has it
     HELD = "held"  # it is a suspect, and begins again when its last epoch has ended on both sides
     GIVEN = "given"  # two workers have its ticket
-    ANSWERED = "answered"  # its first token is here, and the client is sent it when decode has admitted the request
-    ADMITTED = "admitted"  # decode holds memory for it, so the client is sent the first token as soon as it is here
+    # its first token is here, and the client is sent it when decode has admitted the request
+    ANSWERED = "answered"
+    # decode holds memory for it, so the client is sent the first token as soon as it is here
+    ADMITTED = "admitted"
     STREAMING = "streaming"  # decode sends tokens of it, and has no need of prefill any more
     ENDED = "ended"
 
@@ -35,9 +37,12 @@ class RequestSaw(StrEnum):
     END = "end"  # it has finished, failed, or been cancelled
 
 
-WITH_WORKERS = frozenset({RequestState.GIVEN, RequestState.ANSWERED, RequestState.ADMITTED, RequestState.STREAMING})
+WITH_WORKERS = frozenset(
+    {RequestState.GIVEN, RequestState.ANSWERED, RequestState.ADMITTED, RequestState.STREAMING}
+)
 
-# Prefill and decode speak on sessions of their own, so what one says may come before or after anything that the other says.
+# Prefill and decode speak on sessions of their own, so what one says may come before or after
+# anything that the other says.
 REQUEST: Mapping[tuple[RequestState, RequestSaw], RequestState] = {
     (RequestState.WAITING, RequestSaw.BEGINS): RequestState.GIVEN,
     (RequestState.WAITING, RequestSaw.END): RequestState.ENDED,
@@ -55,7 +60,19 @@ REQUEST: Mapping[tuple[RequestState, RequestSaw], RequestState] = {
     (RequestState.STREAMING, RequestSaw.FIRST_TOKEN): RequestState.STREAMING,
     (RequestState.STREAMING, RequestSaw.ADMITTED): RequestState.STREAMING,
     (RequestState.STREAMING, RequestSaw.TOKENS): RequestState.STREAMING,
-    **{(state, RequestSaw.AGAIN): RequestState.WAITING for state in RequestState if state in WITH_WORKERS},
-    **{(state, RequestSaw.HOLD): RequestState.HELD for state in RequestState if state in WITH_WORKERS},
-    **{(state, RequestSaw.END): RequestState.ENDED for state in RequestState if state in WITH_WORKERS},
+    **{
+        (state, RequestSaw.AGAIN): RequestState.WAITING
+        for state in RequestState
+        if state in WITH_WORKERS
+    },
+    **{
+        (state, RequestSaw.HOLD): RequestState.HELD
+        for state in RequestState
+        if state in WITH_WORKERS
+    },
+    **{
+        (state, RequestSaw.END): RequestState.ENDED
+        for state in RequestState
+        if state in WITH_WORKERS
+    },
 }

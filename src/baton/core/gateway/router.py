@@ -1,10 +1,11 @@
-"""The workers that one gateway knows: which pairs there are, what they state of their capacity, and whom to give a request.
+"""The workers that one gateway knows: which pairs there are, what they state of their capacity, and
+whom to give a request.
 
     Credits (absolute, numbered) ─▶ pages free ─ tickets under way ─ rooms that are not admitted ─▶ room for one more?
     Tokens ─▶ throughput ─▶ how long one more answer would take ─▶ would it end in time?
 
-A statement is a hint, never a permission: several gateways may use it up at once, and a worker that has made none counts as
-free. What does not fit waits at the gateway, where it holds nothing.
+A statement is a hint, never a permission: several gateways may use it up at once, and a worker that
+has made none counts as free. What does not fit waits at the gateway, where it holds nothing.
 """
 
 from collections.abc import Iterator
@@ -18,7 +19,8 @@ from baton.core.ids import Boot, Key, Micros
 from baton.core.memory.span import Span
 from baton.core.messages import Credits, Register, Ticket
 
-AHEAD = 2  # rooms that may wait at a worker for its pages, so that it is not idle while its credits travel
+# rooms that may wait at a worker for its pages, so that it is not idle while its credits travel
+AHEAD = 2
 FIRST = 16  # answers that may begin on a worker before it is known how fast it generates
 Pair = tuple[Boot, Boot]
 
@@ -50,7 +52,8 @@ class RegisteredWorker:
         self._unadmitted.add(ticket.key, self.need(tokens))
 
     def states(self, credits: Credits) -> None:
-        """The worker states its capacity. A statement that is older than the last one changes nothing."""
+        """The worker states its capacity. A statement that is older than the last one changes
+        nothing."""
         if self.credits is not None and self.credits.number >= credits.number:
             return
         self.credits = credits
@@ -82,14 +85,14 @@ class RegisteredWorker:
         self._throughput.made(key, tokens, now)
 
     def takes_us(self, answer: PendingAnswer, now: Micros) -> int:
-        """Return how many microseconds an answer would take if it began now; 0 if it would have the worker to itself, or if
-        that is not known."""
+        """Return how many microseconds an answer would take if it began now; 0 if it would have the
+        worker to itself, or if that is not known."""
         pace = self._throughput.pace(len(self.open) + 1, now) if self.open else None
         return round(answer.tokens * pace) if pace is not None else 0
 
     def in_time(self, answer: PendingAnswer, now: Micros) -> bool:
-        """Return whether an answer would end in time if it began now, and would keep none that is under way from ending in
-        time.
+        """Return whether an answer would end in time if it began now, and would keep none that is
+        under way from ending in time.
 
         While nothing is known of the worker's pace, a few may begin so that it can be seen.
         """
@@ -100,7 +103,8 @@ class RegisteredWorker:
             return len(self.open) < FIRST
         under_way = ((a, self._throughput.of(key)) for key, a in self.open.items())
         return answer.in_time(then, 0, now, SPARE) and all(
-            a.in_time(then, made, now, SPARE_LATER) or not a.in_time(present, made, now) for a, made in under_way
+            a.in_time(then, made, now, SPARE_LATER) or not a.in_time(present, made, now)
+            for a, made in under_way
         )
 
     @property
@@ -110,7 +114,9 @@ class RegisteredWorker:
 
     def could_hold(self, tokens: int) -> bool:
         """Return whether the worker's pools would hold so many positions if they were empty."""
-        return self.credits is None or all(self.credits.total_pages.get(g, n) >= n for g, n in self.need(tokens).items())
+        return self.credits is None or all(
+            self.credits.total_pages.get(g, n) >= n for g, n in self.need(tokens).items()
+        )
 
     def takes(self, tokens: int) -> bool:
         """Return whether the worker would begin such a prompt at once, or nearly so."""
@@ -118,14 +124,19 @@ class RegisteredWorker:
             return True
         free = self._unheard.leaves(self.credits.free_pages, self.need(tokens))
         rooms = self.role == PREFILL or self.credits.free_rooms > len(self._unheard)
-        return (free and rooms and not self.credits.waiting) or self.credits.waiting + len(self._unheard) < AHEAD
+        return (free and rooms and not self.credits.waiting) or self.credits.waiting + len(
+            self._unheard
+        ) < AHEAD
 
     def generates(self, tokens: int) -> bool:
-        """Return whether a decode worker would admit one more room of this size as soon as its prompt has pages."""
+        """Return whether a decode worker would admit one more room of this size as soon as its
+        prompt has pages."""
         if self.credits is None:
             return True
         rooms = self.credits.free_rooms > len(self._unadmitted) + len(self._admitted)
-        return rooms and self._unadmitted.leaves(self.credits.free_pages, self.need(tokens), self._admitted)
+        return rooms and self._unadmitted.leaves(
+            self.credits.free_pages, self.need(tokens), self._admitted
+        )
 
 
 class Router:
@@ -137,7 +148,8 @@ class Router:
         self._pairs: dict[Pair, str] = {}  # (prefill, decode) -> fabric
         self._introduce: dict[Pair, Micros] = {}  # try again at
         self._refusals: dict[Pair, str] = {}  # the last reason of a pair that is none
-        self._ahead: dict[Pair, PageReservations] = {}  # pages on prefill of rooms that decode has not admitted
+        # pages on prefill of rooms that decode has not admitted
+        self._ahead: dict[Pair, PageReservations] = {}
 
     def __contains__(self, boot: Boot) -> bool:
         return boot in self._all
@@ -152,11 +164,14 @@ class Router:
     # ---- who is there ---------------------------------------------------------------------------
 
     def registers(self, boot: Boot, message: Register) -> list[Pair]:
-        """A worker has registered. Returns the pairs that are to be introduced; there are none if it had registered before."""
+        """A worker has registered. Returns the pairs that are to be introduced; there are none if
+        it had registered before."""
         if boot in self._all:
             return []
         worker = self._all[boot] = RegisteredWorker(message)
-        others = [(b, w) for b, w in self._all.items() if {worker.role, w.role} == {PREFILL, DECODE}]
+        others = [
+            (b, w) for b, w in self._all.items() if {worker.role, w.role} == {PREFILL, DECODE}
+        ]
         return [(boot, b) if worker.role == PREFILL else (b, boot) for b, _ in others]
 
     def lost(self, boot: Boot) -> RegisteredWorker | None:
@@ -168,7 +183,8 @@ class Router:
         return self._all.pop(boot, None)
 
     def paired(self, pair: Pair, fabric: str) -> bool:
-        """Two workers have proved that they fit. Returns whether both are registered in these roles; else nothing changes."""
+        """Two workers have proved that they fit. Returns whether both are registered in these
+        roles; else nothing changes."""
         if not self._are(pair):
             return False
         self._refusals.pop(pair, None)
@@ -185,10 +201,14 @@ class Router:
 
     def _are(self, pair: Pair) -> bool:
         """Return whether the two are registered as a prefill and a decode worker."""
-        return [w.role for boot in pair if (w := self._all.get(boot)) is not None] == [PREFILL, DECODE]
+        return [w.role for boot in pair if (w := self._all.get(boot)) is not None] == [
+            PREFILL,
+            DECODE,
+        ]
 
     def doubt(self, pair: Pair, now: Micros) -> Micros | None:
-        """One of the two says that it has lost the other: the pair is not used until decode says Paired again."""
+        """One of the two says that it has lost the other: the pair is not used until decode says
+        Paired again."""
         return self._later(pair, now) if self._pairs.pop(pair, None) is not None else None
 
     def _later(self, pair: Pair, now: Micros) -> Micros:
@@ -204,7 +224,8 @@ class Router:
         return self._introduce
 
     def usable_pairs(self) -> list[Pair]:
-        """Return the pairs (prefill, decode) that a request can be given to; a unified worker is a pair by itself."""
+        """Return the pairs (prefill, decode) that a request can be given to; a unified worker is a
+        pair by itself."""
         return [(b, b) for b, w in self._all.items() if w.role == UNIFIED] + list(self._pairs)
 
     def registered(self) -> list[Register]:
@@ -214,7 +235,11 @@ class Router:
     def refusals(self) -> list[str]:
         """Return which pairs cannot hand over, and why not."""
         name = {boot: worker.register.name for boot, worker in self._all.items()}
-        return [f"{name[d]} and {name[p]} do not fit: {why}" for (p, d), why in self._refusals.items() if {p, d} <= name.keys()]
+        return [
+            f"{name[d]} and {name[p]} do not fit: {why}"
+            for (p, d), why in self._refusals.items()
+            if {p, d} <= name.keys()
+        ]
 
     def credits(self) -> dict[str, Credits]:
         """Return what workers last said of their capacity, by name."""
@@ -232,7 +257,9 @@ class Router:
         pair, tokens = (ticket.prefill, ticket.decode), len(ticket.prompt) + len(ticket.said)
         for boot in sorted(set(pair)):
             self._all[boot].gives(ticket, tokens + (boot == ticket.decode), answer)
-        self._ahead.setdefault(pair, PageReservations()).add(ticket.key, self._all[ticket.prefill].need(tokens))
+        self._ahead.setdefault(pair, PageReservations()).add(
+            ticket.key, self._all[ticket.prefill].need(tokens)
+        )
 
     def full(self, boot: Boot) -> None:
         """A worker has refused a room because too many wait there."""
@@ -262,37 +289,47 @@ class Router:
                 tab.drop(key)
 
     def takes_us(self, answer: PendingAnswer, now: Micros) -> int:
-        """Return how many microseconds an answer would take on the fastest worker if it began now; 0 where that is not
-        known."""
-        return min((self._all[decode].takes_us(answer, now) for _, decode in self.usable_pairs()), default=0)
+        """Return how many microseconds an answer would take on the fastest worker if it began now;
+        0 where that is not known."""
+        return min(
+            (self._all[decode].takes_us(answer, now) for _, decode in self.usable_pairs()),
+            default=0,
+        )
 
     def in_time(self, answer: PendingAnswer, now: Micros) -> bool:
         """Return whether some worker has time for an answer, if it has room."""
         return any(self._all[decode].in_time(answer, now) for _, decode in self.usable_pairs())
 
     def choose(self, tokens: int, answer: PendingAnswer, now: Micros) -> Pair | None:
-        """Return the pair for a request of so many positions, or None while no pair has room, or time for the answer.
+        """Return the pair for a request of so many positions, or None while no pair has room, or
+        time for the answer.
 
-        Of the pairs whose decode side has room it is the one with the fewest open rooms of ours; else one whose prefill
-        side may compute ahead. What no pair could ever hold is given to any of them: the worker says why it cannot be
-        served.
+        Of the pairs whose decode side has room it is the one with the fewest open rooms of ours;
+        else one whose prefill side may compute ahead. What no pair could ever hold is given to any
+        of them: the worker says why it cannot be served.
         """
         pairs = self.usable_pairs()
         could = [p for p in pairs if all(self._all[b].could_hold(tokens + 1) for b in p)]
         if not could:
             return min(pairs, key=self._load, default=None)
-        taken = [p for p in could if self._all[p[0]].takes(tokens) and all(self._all[b].queues() for b in p)]
+        taken = [
+            p
+            for p in could
+            if self._all[p[0]].takes(tokens) and all(self._all[b].queues() for b in p)
+        ]
         taken = [p for p in taken if self._all[p[1]].in_time(answer, now)]
         ready = {p: self._all[p[1]].generates(tokens + 1) for p in taken}
-        usable = [p for p, generates in ready.items() if generates or self._may_run_ahead(p, tokens)]
+        usable = [
+            p for p, generates in ready.items() if generates or self._may_run_ahead(p, tokens)
+        ]
         return min(usable, key=lambda p: (not ready[p], self._load(p)), default=None)
 
     def _load(self, pair: Pair) -> int:
         return sum(len(self._all[b].open) for b in pair)
 
     def _may_run_ahead(self, pair: Pair, tokens: int) -> bool:
-        """Return whether prefill may compute a prompt while decode is full. It may, up to the share that it states, and one
-        prompt always."""
+        """Return whether prefill may compute a prompt while decode is full. It may, up to the share
+        that it states, and one prompt always."""
         prefill, ahead = self._all[pair[0]], self._ahead.get(pair, PageReservations())
         if pair[0] == pair[1]:
             return True  # its own pages were looked at

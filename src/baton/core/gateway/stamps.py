@@ -1,11 +1,13 @@
-"""A gateway's logical clock: which of two requests came first, also where two gateways have given them out.
+"""A gateway's logical clock: which of two requests came first, also where two gateways have given
+them out.
 
     worker ──Register, Credits: the highest stamp of all tickets that it has seen──▶ gateway
     worker ◀──Ticket: a stamp above its own last one and above all that were heard── gateway       (Lamport, CACM 21(7), 1978)
 
-No two clocks are compared: a gateway that starts, or was cut off, goes on behind what its workers have seen. So a request is
-passed only by those of another gateway that were given out before that one heard of it. Two may be given the same stamp; then
-the boot of the gateway decides, on every worker alike (`Ticket.came`).
+No two clocks are compared: a gateway that starts, or was cut off, goes on behind what its workers
+have seen. So a request is passed only by those of another gateway that were given out before that
+one heard of it. Two may be given the same stamp; then the boot of the gateway decides, on every
+worker alike (`Ticket.came`).
 """
 
 from baton.core.ids import Stamp

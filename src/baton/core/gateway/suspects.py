@@ -1,4 +1,5 @@
-"""Requests that may have ended a worker: an exception, a signal or a hang while somebody computed them may be their own doing.
+"""Requests that may have ended a worker: an exception, a signal or a hang while somebody computed
+them may be their own doing.
 
     an epoch fails ──▶ suspect: its next steps are its own (Ticket.alone_until), and it begins only when the epoch before has
                        ended on both sides, however that ended ──▶ MARGIN tokens further ──▶ a suspect no more
@@ -11,7 +12,8 @@ from baton.core.gateway.request import Request
 from baton.core.ids import Boot, Key, Room
 from baton.core.messages import Trial
 
-MARGIN = 16  # tokens that a worker may have computed, and the gateway has not heard of, when it ends
+# tokens that a worker may have computed, and the gateway has not heard of, when it ends
+MARGIN = 16
 
 
 class Suspects:
@@ -39,16 +41,17 @@ class Suspects:
         return self._trials.pop(worker, None)
 
     def blamed(self, worker: Boot, key: Key) -> None:
-        """A worker refuses a request because the step that it has alone does not end; its other rooms fail with it."""
+        """A worker refuses a request because the step that it has alone does not end; its other
+        rooms fail with it."""
         if self._trials.get(worker) == key:
             self._giving_up.add(worker)
 
     def innocent(self, request: Request, sender: Boot) -> bool:
         """Return whether an epoch that a worker says has failed was ended by another request.
 
-        The sender ended it by giving up, or it has waited for the other worker in vain: whoever it was must compute
-        another request alone, and not an earlier epoch of this one. What the sender computes when the other one is gone
-        says nothing.
+        The sender ended it by giving up, or it has waited for the other worker in vain: whoever it
+        was must compute another request alone, and not an earlier epoch of this one. What the
+        sender computes when the other one is gone says nothing.
         """
         failing = {sender} if sender in self._giving_up else {*(request.pair or ())} - {sender}
         trials = {self._trials[boot].room for boot in failing if boot in self._trials}
@@ -59,7 +62,8 @@ class Suspects:
         self._held[request.room] = request
 
     def release(self, key: Key) -> Request | None:
-        """An epoch has ended on both sides. Returns the request that waited for that, if one did."""
+        """An epoch has ended on both sides. Returns the request that waited for that, if one
+        did."""
         request = self._held.get(key.room)
         return self._held.pop(key.room) if request is not None and request.key == key else None
 

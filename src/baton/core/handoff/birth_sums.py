@@ -10,10 +10,15 @@ from baton.core.ids import GroupName, Rank
 from baton.core.memory.prefix_cache import CachedPage, Sums
 from baton.core.memory.state import Placement
 
-RoomSums = dict[tuple[Rank, GroupName], NDArray[np.uint64]]  # uint64 [blocks from the extent's first, units]
+# uint64 [blocks from the extent's first, units]
+RoomSums = dict[tuple[Rank, GroupName], NDArray[np.uint64]]
 
 
-def add_sums(known: RoomSums, by_rank: Mapping[Rank, Mapping[GroupName, bytes]], placements: Sequence[Placement]) -> None:
+def add_sums(
+    known: RoomSums,
+    by_rank: Mapping[Rank, Mapping[GroupName, bytes]],
+    placements: Sequence[Placement],
+) -> None:
     """Birth sums of further blocks, as every rank reports them."""
     for rank, sums in by_rank.items():
         for group, raw in sums.items():
@@ -25,4 +30,7 @@ def add_sums(known: RoomSums, by_rank: Mapping[Rank, Mapping[GroupName, bytes]],
 def sums_of(chain: Sequence[CachedPage]) -> RoomSums:
     """Birth sums of all blocks of these pages, each of which has them."""
     parts: Sequence[Sums] = [entry.sums for entry in chain]
-    return {where: np.concatenate([part[where] for part in parts]) for where in (parts[0] if parts else ())}
+    return {
+        where: np.concatenate([part[where] for part in parts])
+        for where in (parts[0] if parts else ())
+    }

@@ -1,4 +1,5 @@
-"""What the blocks of a prompt sum to that a decode room has fetched, as their verification found it, order by order.
+"""What the blocks of a prompt sum to that a decode room has fetched, as their verification found
+it, order by order.
 
 orders   [16 ── 24)  [24 ── 31)          in the order in which they end, each with the sums of every rank
 sums     cached [0 ── 16) + [16 ── 30)   together they are the birth sums of the room's whole blocks
@@ -22,15 +23,19 @@ class Brought:
     """One room's."""
 
     def __init__(self) -> None:
-        self._parts: dict[GroupName, dict[BlockIndex, tuple[BlockIndex, ByRank]]] = {}  # by the first block
+        # by the first block
+        self._parts: dict[GroupName, dict[BlockIndex, tuple[BlockIndex, ByRank]]] = {}
 
     def add(self, runs: Mapping[GroupName, BlockRun], by_rank: ByRank) -> None:
         """An order has ended, and every block of it was right; of others the sums are not known."""
         for group, run in runs.items():
             self._parts.setdefault(group, {})[run.start] = run.end, by_rank
 
-    def sums(self, cached: RoomSums, first: BlockIndex, past: BlockIndex, units: Units) -> RoomSums | None:
-        """Of the blocks [0, past), of which those before `first` were `cached`; None where some are not known."""
+    def sums(
+        self, cached: RoomSums, first: BlockIndex, past: BlockIndex, units: Units
+    ) -> RoomSums | None:
+        """Of the blocks [0, past), of which those before `first` were `cached`; None where some are
+        not known."""
         if first and not cached:
             return None
         found: RoomSums = {}
@@ -43,7 +48,9 @@ class Brought:
                     return None
                 parts.append(_rows(by_rank[where[0]][where[1]], columns, end - at))
                 at = end
-            found[where] = np.concatenate(parts)[:past] if parts else np.zeros((0, columns), dtype=np.uint64)
+            found[where] = (
+                np.concatenate(parts)[:past] if parts else np.zeros((0, columns), dtype=np.uint64)
+            )
         return found
 
 

@@ -1,6 +1,6 @@
-"""What prefill says of a room before its ticket has come, offers and the question what is cached of its prompt: they wait in a
-bounded table, holding no pages, until it comes or their time is over. Whose they are is known with the ticket; until then each
-worker's wait for themselves."""
+"""What prefill says of a room before its ticket has come, offers and the question what is cached of
+its prompt: they wait in a bounded table, holding no pages, until it comes or their time is over.
+Whose they are is known with the ticket; until then each worker's wait for themselves."""
 
 import msgspec
 
@@ -39,7 +39,8 @@ class EarlyOffers:
         return True
 
     def keep_borrow(self, sender: Boot, borrow: Borrow) -> bool:
-        """Keep a question beside the offers that came before it; False where there are none of that worker's."""
+        """Keep a question beside the offers that came before it; False where there are none of that
+        worker's."""
         waiting = self._rooms.get((borrow.key, sender))
         if waiting is None:
             return False
@@ -52,7 +53,8 @@ class EarlyOffers:
         return waiting.borrow if waiting is not None else None
 
     def take(self, key: Key, sender: Boot) -> dict[int, Offer]:
-        """The ticket has come: the offers of the worker that it names, by number; those of others go."""
+        """The ticket has come: the offers of the worker that it names, by number; those of others
+        go."""
         waiting = self._rooms.pop((key, sender), None)
         for other in [at for at in self._rooms if at[0] == key]:
             del self._rooms[other]

@@ -1,10 +1,12 @@
-"""Whether a prompt's state is fetched back from a decode worker that has it, or computed again: the rule (pure).
+"""Whether a prompt's state is fetched back from a decode worker that has it, or computed again: the
+rule (pure).
 
     fetch back, if     FIXED_US + bytes / read rate     <     tokens / compute pace
 
-Both rates are this worker's own, of what it has seen lately: tokens of whole steps by the time that the steps took, bytes of
-earlier fetches by the time from their order to the last verified block. A rate begins with the prior below, which counts for
-as much as a short measurement. What the rule does not know: who else waits for the step or for the wire.
+Both rates are this worker's own, of what it has seen lately: tokens of whole steps by the time that
+the steps took, bytes of earlier fetches by the time from their order to the last verified block. A
+rate begins with the prior below, which counts for as much as a short measurement. What the rule
+does not know: who else waits for the step or for the wire.
 """
 
 from enum import Enum
@@ -12,7 +14,8 @@ from enum import Enum
 FIXED_US = 2_000  # two messages and one plan more than computing needs
 COMPUTE_PRIOR = (200.0, 100_000.0)  # tokens, microseconds: 2,000 tokens/s
 READ_PRIOR = (10_000_000.0, 10_000.0)  # bytes, microseconds: 1 GB/s
-COMPUTE_WINDOW_US, READ_WINDOW_US = 10_000_000.0, 1_000_000.0  # of a rate's own time; what is older counts less and less
+# of a rate's own time; what is older counts less and less
+COMPUTE_WINDOW_US, READ_WINDOW_US = 10_000_000.0, 1_000_000.0
 
 
 class FetchBack(Enum):

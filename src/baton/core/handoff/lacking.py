@@ -1,4 +1,5 @@
-"""What a reader still has to fetch of an offer, when it holds the beginning of a sequence already (pure).
+"""What a reader still has to fetch of an offer, when it holds the beginning of a sequence already
+(pure).
 
 offered   [start ───────────────────▶ end)      pages  start // k .. (end - 1) // k
 held      [0 ────────▶ first)
@@ -13,13 +14,20 @@ from baton.core.ids import BlockIndex, GroupName
 from baton.core.messages import BlockRun, LegSums, Offer
 
 
-def lacking(offer: Offer, first: Mapping[GroupName, BlockIndex], page_blocks: Callable[[GroupName], int]) -> Offer:
-    """What of an offer is left to fetch: of the groups named from these blocks on. page_blocks: of the source's pages."""
+def lacking(
+    offer: Offer, first: Mapping[GroupName, BlockIndex], page_blocks: Callable[[GroupName], int]
+) -> Offer:
+    """What of an offer is left to fetch: of the groups named from these blocks on. page_blocks: of
+    the source's pages."""
     if not first:
         return offer
     left = {g: _from(run, first.get(g, run.start), page_blocks(g)) for g, run in offer.runs.items()}
     runs = {g: run for g, run in left.items() if run.start < run.end}
-    sums = tuple(kept for leg in offer.sums if (kept := _sums_from(leg, first.get(leg.group, BlockIndex(0)))).blocks)
+    sums = tuple(
+        kept
+        for leg in offer.sums
+        if (kept := _sums_from(leg, first.get(leg.group, BlockIndex(0)))).blocks
+    )
     return msgspec.structs.replace(offer, runs=runs, sums=sums)
 
 
@@ -30,4 +38,6 @@ def _from(run: BlockRun, first: BlockIndex, page_blocks: int) -> BlockRun:
 
 def _sums_from(leg: LegSums, first: BlockIndex) -> LegSums:
     kept = [(b, s) for b, s in zip(leg.blocks, leg.seals, strict=True) if b >= first]
-    return msgspec.structs.replace(leg, blocks=tuple(b for b, _ in kept), seals=tuple(s for _, s in kept))
+    return msgspec.structs.replace(
+        leg, blocks=tuple(b for b, _ in kept), seals=tuple(s for _, s in kept)
+    )

@@ -16,7 +16,8 @@ def leg_sums(
     blocks: Mapping[GroupName, tuple[BlockIndex, BlockIndex]],
     first: Mapping[GroupName, int],
 ) -> tuple[LegSums, ...]:
-    """Of the blocks [start, end) of each group, as the plan's source ranks hold them. first: the block of row 0 of `sums`."""
+    """Of the blocks [start, end) of each group, as the plan's source ranks hold them. first: the
+    block of row 0 of `sums`."""
     found = []
     for leg in plan.legs:
         for group, (start, past) in blocks.items():

@@ -3,8 +3,9 @@
 gateway ──Introduce──▶ decode ──ConnectOrder (plan), Dial──▶ ranks connect, session comes up ──Hello──▶ prefill
                           └──Paired | Unpaired──▶ every gateway ◀── HelloBack | Refused ──────────┘
 
-A worker that is introduced is paired within a stated time or forgotten, with its connections and the link that was dialled to
-it: it may have ended before it was dialled. Its gateway introduces it again for as long as it knows it.
+A worker that is introduced is paired within a stated time or forgotten, with its connections and
+the link that was dialled to it: it may have ended before it was dialled. Its gateway introduces it
+again for as long as it knows it.
 """
 
 import msgspec
@@ -35,7 +36,9 @@ class Partner(msgspec.Struct):
         """What it is not paired for."""
         if not self.session:
             return "its leader has not answered"
-        return "not all ranks have connected to it" if not self.asked else "it has not answered Hello"
+        return (
+            "not all ranks have connected to it" if not self.asked else "it has not answered Hello"
+        )
 
 
 class Partners:
@@ -46,13 +49,18 @@ class Partners:
         self._placements: list[Placement] = [ours.placement(r.rank) for r in ours.ranks]
         self._known: dict[Boot, Partner] = {}
 
-    def introduce(self, manifest: Manifest, plans: Plans, *, until: Micros) -> tuple[ConnectOrder | None, str]:
-        """The connection to order from the ranks, or why there can be none. until: when it is given up if it is not paired."""
+    def introduce(
+        self, manifest: Manifest, plans: Plans, *, until: Micros
+    ) -> tuple[ConnectOrder | None, str]:
+        """The connection to order from the ranks, or why there can be none. until: when it is given
+        up if it is not paired."""
         if manifest.boot in self._known:
             return None, ""
         try:
             require_fit(self._ours, manifest)
-            plan = plans.pair([manifest.placement(r.rank) for r in manifest.ranks], self._placements)
+            plan = plans.pair(
+                [manifest.placement(r.rank) for r in manifest.ranks], self._placements
+            )
             fabric = choose_fabric(self._ours, manifest)
         except BatonError as error:  # every reason of ours why two workers do not fit
             return None, str(error)
@@ -68,9 +76,15 @@ class Partners:
         return self._known.pop(boot, None)
 
     def ready_to_ask(self, boot: Boot) -> Partner | None:
-        """The worker if its Hello is due now: session up, all our ranks connected, not asked yet."""
+        """The worker if its Hello is due now: session up, all our ranks connected, not asked
+        yet."""
         partner = self._known.get(boot)
-        if partner is None or partner.asked or not partner.session or len(partner.connected) < len(self._ours.ranks):
+        if (
+            partner is None
+            or partner.asked
+            or not partner.session
+            or len(partner.connected) < len(self._ours.ranks)
+        ):
             return None
         partner.asked = True
         return partner
@@ -81,7 +95,8 @@ class Partners:
         return partner is not None and partner.asked and not partner.paired
 
     def confirm(self, boot: Boot, digest: str) -> Partner | None:
-        """The worker answered our Hello; None where no answer is due. Raises Mismatch if its plan is another."""
+        """The worker answered our Hello; None where no answer is due. Raises Mismatch if its plan
+        is another."""
         partner = self._known.get(boot)
         if partner is None or not self.owes_answer(boot):
             return None

@@ -1,12 +1,14 @@
-"""The plan: which byte ranges of which source rank go where, from two placements and two page lists (pure).
+"""The plan: which byte ranges of which source rank go where, from two placements and two page lists
+(pure).
 
     pair(source placements, target placements) -> PairPlan      once per connection
     PairPlan.bind(leg, group, ...)             -> Copies        per offer, vectorised over blocks
 
-A *leg* is the part of one source rank that one target rank reads: head intervals x layers of every spec they share.
-Where the source holds a unit several times (tp > heads), replica number `(b // 8) mod replicas` is read for block b, for
-every target alike. `pair` proves when it is built that the legs into a target rank are exactly its part of the state,
-each byte once. Blocks are equal on both sides, because a sum belongs to a block.
+A *leg* is the part of one source rank that one target rank reads: head intervals x layers of every
+spec they share. Where the source holds a unit several times (tp > heads), replica number `(b // 8)
+mod replicas` is read for block b, for every target alike. `pair` proves when it is built that the
+legs into a target rank are exactly its part of the state, each byte once. Blocks are equal on both
+sides, because a sum belongs to a block.
 """
 
 from collections.abc import Sequence
@@ -31,7 +33,8 @@ NOTHING.flags.writeable = False
 Vectors = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 Grid = tuple[NDArray[np.int64], NDArray[np.int64]]
 Spans = Vectors  # offset in the source block, offset in the target block, bytes
-Pages = tuple[Sequence[int] | NDArray[np.integer], int]  # a page list, and the block from which on it holds them
+# a page list, and the block from which on it holds them
+Pages = tuple[Sequence[int] | NDArray[np.integer], int]
 
 
 class Share(msgspec.Struct, frozen=True):
@@ -44,7 +47,8 @@ class Share(msgspec.Struct, frozen=True):
 
 
 class Leg(msgspec.Struct, frozen=True):
-    """What one target rank reads from one source rank. `replicas` copies of it exist; this source holds `replica`."""
+    """What one target rank reads from one source rank. `replicas` copies of it exist; this source
+    holds `replica`."""
 
     index: int
     source: int
@@ -63,21 +67,31 @@ def leg_seals(sums: NDArray[np.uint64], units: NDArray[np.int64]) -> NDArray[np.
 class PairPlan:
     """All legs between two workers. Equal inputs give equal digests on both sides."""
 
-    def __init__(self, source: Sequence[Placement], target: Sequence[Placement], legs: Sequence[Leg]) -> None:
+    def __init__(
+        self, source: Sequence[Placement], target: Sequence[Placement], legs: Sequence[Leg]
+    ) -> None:
         self.source, self.target, self.legs = tuple(source), tuple(target), tuple(legs)
         self.table = self.source[0].table
         self.digest = _digest(self)
         held = [(leg, group) for leg in legs for group in sorted({s.group for s in leg.shares})]
-        self._spans = {(leg.index, g): _spans(self.source[leg.source], self.target[leg.target], leg, g) for leg, g in held}
-        self._source_units = {(leg.index, g): _columns(self.source[leg.source], leg, g) for leg, g in held}
-        self._target_units = {(leg.index, g): _columns(self.target[leg.target], leg, g) for leg, g in held}
+        self._spans = {
+            (leg.index, g): _spans(self.source[leg.source], self.target[leg.target], leg, g)
+            for leg, g in held
+        }
+        self._source_units = {
+            (leg.index, g): _columns(self.source[leg.source], leg, g) for leg, g in held
+        }
+        self._target_units = {
+            (leg.index, g): _columns(self.target[leg.target], leg, g) for leg, g in held
+        }
 
     def legs_into(self, target: int) -> tuple[Leg, ...]:
         """The legs that a target rank reads."""
         return tuple(leg for leg in self.legs if leg.target == target)
 
     def owned(self, leg: Leg, group: GroupName, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Those of the blocks (numbers in the sequence) that this leg reads; empty if it has nothing of the group."""
+        """Those of the blocks (numbers in the sequence) that this leg reads; empty if it has
+        nothing of the group."""
         if (leg.index, group) not in self._source_units:
             return blocks[:0]
         if leg.replicas == 1:
@@ -88,16 +102,24 @@ class PairPlan:
     def owned_of(self, leg: Leg, group: GroupName, start: int, past: int) -> tuple[BlockIndex, ...]:
         """Those of the blocks [start, past) that this leg reads."""
         if leg.replicas == 1:
-            return tuple(map(BlockIndex, range(start, past))) if (leg.index, group) in self._source_units else ()
-        return tuple(map(BlockIndex, self.owned(leg, group, np.arange(start, past, dtype=np.int64)).tolist()))
+            return (
+                tuple(map(BlockIndex, range(start, past)))
+                if (leg.index, group) in self._source_units
+                else ()
+            )
+        return tuple(
+            map(BlockIndex, self.owned(leg, group, np.arange(start, past, dtype=np.int64)).tolist())
+        )
 
     def admit(self, leg: Leg, group: GroupName, length: int) -> NDArray[np.int64]:
-        """All blocks this leg must bring for a sequence of `length` positions: what completeness is measured by."""
+        """All blocks this leg must bring for a sequence of `length` positions: what completeness is
+        measured by."""
         extent = extent_blocks(self.table.group(group).extent, length, self.table.block_tokens)
         return self.owned(leg, group, np.arange(extent.start, extent.end, dtype=np.int64))
 
     def source_units(self, leg: Leg, group: GroupName) -> NDArray[np.int64]:
-        """Columns of the source rank's block sums that the leg covers, in (spec, head, layer) order."""
+        """Columns of the source rank's block sums that the leg covers, in (spec, head, layer)
+        order."""
         return self._source_units.get((leg.index, group), NOTHING)
 
     def target_units(self, leg: Leg, group: GroupName) -> NDArray[np.int64]:
@@ -116,50 +138,72 @@ class PairPlan:
     ) -> list[Copies]:
         """Byte ranges for `blocks` (ascending), merged where both sides are adjacent.
 
-        `source.pages` holds pages from `source.start // k` on; `target_pages` from block `target_start` on.
+        `source.pages` holds pages from `source.start // k` on; `target_pages` from block
+        `target_start` on.
 
         Raises:
-            PeerError: the source's run does not hold one of the blocks, or lists too few pages for itself
+            PeerError: the source's run does not hold one of the blocks, or lists too few pages for
+                itself
             Bug: the target's pages do not hold one of the blocks
         """
         if not blocks.size or (leg.index, group) not in self._source_units:
             return []
         theirs, ours = self.source[leg.source], self.target[leg.target]
         first, past = int(blocks[0]), int(blocks[-1]) + 1
-        if first < source.start or past > source.end or past > _held(theirs, group, len(source.pages), source.start):
+        if (
+            first < source.start
+            or past > source.end
+            or past > _held(theirs, group, len(source.pages), source.start)
+        ):
             raise PeerError(
-                f"blocks [{first}, {past}) of group {group!r} wanted, and the run offers [{source.start}, {source.end}) "
+                f"blocks [{first}, {past}) of group {group!r} wanted, and the run offers "
+                f"[{source.start}, {source.end}) "
                 f"in {len(source.pages)} pages"
             )
         if first < target_start or past > _held(ours, group, len(target_pages), target_start):
             raise Bug(
-                f"blocks [{first}, {past}) of group {group!r} are outside our {len(target_pages)} pages from {target_start}"
+                f"blocks [{first}, {past}) of group {group!r} are outside our "
+                f"{len(target_pages)} pages from {target_start}"
             )
         from_pages, to_pages = (source.pages, source.start), (target_pages, target_start)
         if blocks.size == 1:
             return [Copies(group, *self._of_one(leg, group, first, from_pages, to_pages))]
         return [Copies(group, *self._ranges(leg, group, blocks, from_pages, to_pages))]
 
-    def _of_one(self, leg: Leg, group: GroupName, block: int, source: Pages, target: Pages) -> Vectors:
-        """As `_ranges`, of one block that both sides have: what is adjacent within it is merged already."""
+    def _of_one(
+        self, leg: Leg, group: GroupName, block: int, source: Pages, target: Pages
+    ) -> Vectors:
+        """As `_ranges`, of one block that both sides have: what is adjacent within it is merged
+        already."""
         theirs, ours = self.source[leg.source], self.target[leg.target]
         at, to, nbytes = self._spans[leg.index, group]
         from_block = _slot(theirs, group, *source, block) * theirs.block_bytes(group)
-        return at + from_block, to + _slot(ours, group, *target, block) * ours.block_bytes(group), nbytes
+        return (
+            at + from_block,
+            to + _slot(ours, group, *target, block) * ours.block_bytes(group),
+            nbytes,
+        )
 
-    def _ranges(self, leg: Leg, group: GroupName, blocks: NDArray[np.int64], source: Pages, target: Pages) -> Vectors:
+    def _ranges(
+        self, leg: Leg, group: GroupName, blocks: NDArray[np.int64], source: Pages, target: Pages
+    ) -> Vectors:
         """(source, target, bytes), merged where both sides are adjacent."""
         theirs, ours = self.source[leg.source], self.target[leg.target]
         from_block = _slots(theirs, group, *source, blocks) * theirs.block_bytes(group)
         at, to, nbytes = self._spans[leg.index, group]
         to_block = _slots(ours, group, *target, blocks) * ours.block_bytes(group)
         return _merge(
-            np.add.outer(from_block, at).ravel(), np.add.outer(to_block, to).ravel(), np.concatenate([nbytes] * blocks.size)
+            np.add.outer(from_block, at).ravel(),
+            np.add.outer(to_block, to).ravel(),
+            np.concatenate([nbytes] * blocks.size),
         )
 
 
 def _digest(plan: PairPlan) -> str:
-    ranks = [[(p.tp, p.pp, p.tp_rank, p.pp_rank, p.page_blocks) for p in side] for side in (plan.source, plan.target)]
+    ranks = [
+        [(p.tp, p.pp, p.tp_rank, p.pp_rank, p.page_blocks) for p in side]
+        for side in (plan.source, plan.target)
+    ]
     described = msgspec.msgpack.encode(("baton-plan-1", REPLICA_RUN, plan.table, ranks, plan.legs))
     return blake2b(described, digest_size=16).hexdigest()
 
@@ -184,12 +228,20 @@ def _slots(
     return numbers[blocks - start] if k == 1 else numbers[blocks // k - start // k] * k + blocks % k
 
 
-def _slot(placement: Placement, group: GroupName, pages: Sequence[int] | NDArray[np.integer], start: int, block: int) -> int:
+def _slot(
+    placement: Placement,
+    group: GroupName,
+    pages: Sequence[int] | NDArray[np.integer],
+    start: int,
+    block: int,
+) -> int:
     k = placement.blocks_per_page(group)
     return int(pages[block // k - start // k]) * k + block % k
 
 
-def _merge(source: NDArray[np.int64], target: NDArray[np.int64], nbytes: NDArray[np.int64]) -> Vectors:
+def _merge(
+    source: NDArray[np.int64], target: NDArray[np.int64], nbytes: NDArray[np.int64]
+) -> Vectors:
     """Join neighbours that are adjacent on both sides; the vectors are not empty."""
     if source.size == 1:
         return source, target, nbytes
@@ -210,14 +262,23 @@ def _spans(theirs: Placement, ours: Placement, leg: Leg, group: GroupName) -> Sp
 
 
 def _grid(place: SpecPlace, share: Share) -> Grid:
-    """A share's heads [heads, 1] and layers [1, layers], counted from the start of the place; read-only."""
+    """A share's heads [heads, 1] and layers [1, layers], counted from the start of the place;
+    read-only."""
     first = place.heads.start
-    return _grid_of(share.heads.start - first, share.heads.end - first, tuple(map(place.layers.index, share.layers)))
+    return _grid_of(
+        share.heads.start - first,
+        share.heads.end - first,
+        tuple(map(place.layers.index, share.layers)),
+    )
 
 
-@lru_cache(maxsize=256)  # asked for again and again while a plan is built, and by plans of other ranks
+# asked for again and again while a plan is built, and by plans of other ranks
+@lru_cache(maxsize=256)
 def _grid_of(first: int, past: int, layers: tuple[int, ...]) -> Grid:
-    grid = np.arange(first, past, dtype=np.int64)[:, None], np.array(layers, dtype=np.int64)[None, :]
+    grid = (
+        np.arange(first, past, dtype=np.int64)[:, None],
+        np.array(layers, dtype=np.int64)[None, :],
+    )
     for axis in grid:
         axis.flags.writeable = False
     return grid
@@ -248,7 +309,8 @@ def _columns(placement: Placement, leg: Leg, group: GroupName) -> NDArray[np.int
 
 
 def pair(source: Sequence[Placement], target: Sequence[Placement]) -> PairPlan:
-    """Build and prove the plan between two workers; `source` and `target` list all ranks in rank order.
+    """Build and prove the plan between two workers; `source` and `target` list all ranks in rank
+    order.
 
     Raises:
         Mismatch: the tables differ, or the source does not hold all of what a target rank needs
@@ -273,7 +335,8 @@ def _require_equal(ours: StateTable, theirs: StateTable) -> None:
 
 
 def _legs_between(s: int, theirs: Placement, t: int, ours: Placement, *, first: int) -> list[Leg]:
-    """One leg for each number of replicas among the shared specs (specs of one model may differ in it)."""
+    """One leg for each number of replicas among the shared specs (specs of one model may differ in
+    it)."""
     by_replica: dict[tuple[int, int], list[Share]] = {}
     for name, place in ours.places.items():
         other = theirs.places.get(name)
@@ -285,16 +348,22 @@ def _legs_between(s: int, theirs: Placement, t: int, ours: Placement, *, first: 
             replicas = max(1, theirs.tp // place.spec.heads)
             share = Share(name, place.spec.group, heads, layers)
             by_replica.setdefault((theirs.replica(place.spec), replicas), []).append(share)
-    return [Leg(first + i, s, t, *which, tuple(by_replica[which])) for i, which in enumerate(sorted(by_replica))]
+    return [
+        Leg(first + i, s, t, *which, tuple(by_replica[which]))
+        for i, which in enumerate(sorted(by_replica))
+    ]
 
 
 def _prove(plan: PairPlan, t: int) -> None:
-    """For every class of blocks (replicas take turns) the legs into rank `t` cover each unit and each byte once."""
+    """For every class of blocks (replicas take turns) the legs into rank `t` cover each unit and
+    each byte once."""
     legs = plan.legs_into(t)
     for turn in range(lcm(*(leg.replicas for leg in legs))):
         now = [leg for leg in legs if turn % leg.replicas == leg.replica]
         for place in plan.target[t].places.values():
-            _prove_units(place, [s for leg in now for s in leg.shares if s.spec == place.spec.name], t)
+            _prove_units(
+                place, [s for leg in now for s in leg.shares if s.spec == place.spec.name], t
+            )
         for group in plan.table.groups:
             _prove_bytes(plan, group.name, now, t)
 
@@ -309,7 +378,8 @@ def _prove_units(place: SpecPlace, shares: Sequence[Share], t: int) -> None:
         head, last = place.heads.start + int(heads[0]), place.heads.start + int(heads[-1])
         wrong = [place.layers[int(x)] for x in np.unique(layers)]
         raise Mismatch(
-            f"coverage of spec {place.spec.name!r} on target rank {t}, heads [{head}, {last + 1}), layers {wrong}",
+            f"coverage of spec {place.spec.name!r} on target rank {t}, heads [{head}, "
+            f"{last + 1}), layers {wrong}",
             "each unit from one leg",
             f"from {sorted({int(c) for c in count[heads, layers]})} legs",
         )
@@ -325,12 +395,25 @@ def _prove_bytes(plan: PairPlan, group: GroupName, legs: Sequence[Leg], t: int) 
         limit = plan.source[leg.source].block_bytes(group)
         if (at < 0).any() or (at + nbytes > limit).any():
             wrong = int((at + nbytes).max())
-            raise Mismatch(f"bytes read of a block of group {group!r} on source rank {leg.source}", wrong, limit)
+            raise Mismatch(
+                f"bytes read of a block of group {group!r} on source rank {leg.source}",
+                wrong,
+                limit,
+            )
         starts.append(to)
         sizes.append(nbytes)
     written = np.concatenate(starts)
     order = written.argsort()
     borders = np.concatenate(sizes)[order].cumsum()
     total = int(borders[-1]) if borders.size else 0
-    if total != size or (written[order][1:] != borders[:-1]).any() or (written.size and written[order[0]] != 0):
-        raise Mismatch(f"bytes of a block of group {group!r} on target rank {t}", size, total, "the legs do not tile it")
+    if (
+        total != size
+        or (written[order][1:] != borders[:-1]).any()
+        or (written.size and written[order[0]] != 0)
+    ):
+        raise Mismatch(
+            f"bytes of a block of group {group!r} on target rank {t}",
+            size,
+            total,
+            "the legs do not tile it",
+        )

@@ -1,10 +1,12 @@
-"""Progress contracts between two workers: a room may wait as long as whoever it waits for goes on with its work.
+"""Progress contracts between two workers: a room may wait as long as whoever it waits for goes on
+with its work.
 
     room waits ──▶ for its own ranks: orders to read that they settle, in their turn
               └──▶ for the other worker: what it says of itself, `Progress(done)`, while the two share rooms
 
-A room that waits behind others stands still through no fault of its own, however long that takes. So a wait is over only when
-neither the room nor the one it waits for has moved for the stated time. A worker that is gone is noticed by its session.
+A room that waits behind others stands still through no fault of its own, however long that takes.
+So a wait is over only when neither the room nor the one it waits for has moved for the stated time.
+A worker that is gone is noticed by its session.
 """
 
 from baton.core.ids import Boot, Micros
@@ -17,7 +19,8 @@ class ProgressTracker:
 
     def __init__(self, us: Boot, patience_ms: int) -> None:
         self._us, self._patience = us, patience_ms * 1000
-        self.done = 0  # steps of prompts, orders to read, answers to doubts: whatever another worker may wait for
+        # steps of prompts, orders to read, answers to doubts: whatever another worker may wait for
+        self.done = 0
         self._said, self._said_at = 0, Micros(0)
         self._heard: dict[Boot, tuple[int, Micros]] = {}  # the last number, and when it last grew
 
@@ -43,8 +46,11 @@ class ProgressTracker:
         self._heard.pop(boot, None)
 
     def patience_ends(self, boot: Boot, since: Micros) -> Micros:
-        """When a room that has moved last at `since` has waited for that worker, or for us, for too long."""
-        return Micros(max(since, self._heard[boot][1] if boot in self._heard else since) + self._patience)
+        """When a room that has moved last at `since` has waited for that worker, or for us, for too
+        long."""
+        return Micros(
+            max(since, self._heard[boot][1] if boot in self._heard else since) + self._patience
+        )
 
     def timer(self) -> Micros | None:
         """When there is something to state; None while there is no news."""

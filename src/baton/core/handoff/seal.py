@@ -1,17 +1,19 @@
-"""The seal: an order-free digest of state rows keyed by what and where they are. The numpy reference.
+"""The seal: an order-free digest of state rows keyed by what and where they are. The numpy
+reference.
 
     row_hash = mix((sum_i K_i * w_i mod 2^64) XOR k_row)        seal(rows) = sum of row_hash mod 2^64
 
-w_i are the row's 32-bit little-endian words, the last one padded with zeros; rows over 4 KB are cut into cells of 4 KB, each
-hashed like a row. K_i are fixed odd 64-bit constants, and
+w_i are the row's 32-bit little-endian words, the last one padded with zeros; rows over 4 KB are cut
+into cells of 4 KB, each hashed like a row. K_i are fixed odd 64-bit constants, and
 
     k_row    = mix(unit_key XOR mix(position * GOLDEN + cell))
     unit_key = mix(mix(mix(spec_key XOR layer) XOR part) XOR head)
     spec_key = BLAKE2b-64 of (weights identity, row length, spec name)
 
-Words of 32 bits: with 64-bit words two flipped top bits of a row cancel. A key mixed in before a nonlinear finaliser: with
-a key merely added, swapped rows go unnoticed. `mix` is the finaliser of splitmix64 (Steele, Lea, Flood: Fast splittable
-pseudorandom number generators, 2014). tests/core/handoff/golden/seal.json fixes the values for every implementation.
+Words of 32 bits: with 64-bit words two flipped top bits of a row cancel. A key mixed in before a
+nonlinear finaliser: with a key merely added, swapped rows go unnoticed. `mix` is the finaliser of
+splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
+tests/core/handoff/golden/seal.json fixes the values for every implementation.
 """
 
 from functools import lru_cache
@@ -30,7 +32,8 @@ CELL_WORDS = CELL_BYTES // 4
 
 
 def _constant(x: int) -> NDArray[np.uint64]:
-    """As an array without dimensions, read-only: numpy takes it as an operand in half the time of a scalar."""
+    """As an array without dimensions, read-only: numpy takes it as an operand in half the time of a
+    scalar."""
     found = np.array(x, dtype=np.uint64)
     found.flags.writeable = False
     return found
@@ -41,7 +44,8 @@ CONSTANT_SEED = U64(0x6261746F6E)  # "baton"
 SHIFTS = _constant(30), _constant(27), _constant(31)
 FACTORS = _constant(0xBF58476D1CE4E5B9), _constant(0x94D049BB133111EB)
 WORD = np.dtype("<u4")
-Units = tuple[int, tuple[int, ...], int, int, int]  # the spec's key, layers, parts, first head, past head
+# the spec's key, layers, parts, first head, past head
+Units = tuple[int, tuple[int, ...], int, int, int]
 
 
 def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -56,7 +60,8 @@ def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 @lru_cache
 def constants(count: int = CELL_WORDS) -> NDArray[np.uint64]:
-    """K_0 .. K_(count - 1), read-only: the outputs of splitmix64 seeded with CONSTANT_SEED, made odd."""
+    """K_0 .. K_(count - 1), read-only: the outputs of splitmix64 seeded with CONSTANT_SEED, made
+    odd."""
     found = mix(np.arange(1, count + 1, dtype=np.uint64) * GOLDEN + CONSTANT_SEED) | U64(1)
     found.flags.writeable = False
     return found
@@ -85,22 +90,29 @@ def _units_of(place: SpecPlace, identity: int) -> Units:
 
 
 @lru_cache(maxsize=256)
-def _unit_keys(spec: int, layers: tuple[int, ...], parts: int, first_head: int, past_head: int) -> NDArray[np.uint64]:
+def _unit_keys(
+    spec: int, layers: tuple[int, ...], parts: int, first_head: int, past_head: int
+) -> NDArray[np.uint64]:
     by_layer = mix(U64(spec) ^ np.array(layers, dtype=np.uint64)[None, :, None])
     by_part = mix(by_layer ^ np.arange(parts, dtype=np.uint64)[None, None, :])
-    keys = mix(by_part ^ np.arange(first_head, past_head, dtype=np.uint64)[:, None, None]).reshape(-1, parts)
+    keys = mix(by_part ^ np.arange(first_head, past_head, dtype=np.uint64)[:, None, None]).reshape(
+        -1, parts
+    )
     keys.flags.writeable = False
     return keys
 
 
-def row_keys(units: NDArray[np.uint64], positions: NDArray[np.uint64], cell: int) -> NDArray[np.uint64]:
+def row_keys(
+    units: NDArray[np.uint64], positions: NDArray[np.uint64], cell: int
+) -> NDArray[np.uint64]:
     """k_row: keys of units [...] and positions [...], broadcast against each other."""
     return mix(units ^ mix(positions * GOLDEN + U64(cell)))
 
 
 @lru_cache(maxsize=512)
 def _block_keys(units: Units, tokens: int, number: int, cells: int) -> NDArray[np.uint64]:
-    """k_row of all rows of a block, uint64 [cells, units, parts, tokens], read-only: the same for every sequence."""
+    """k_row of all rows of a block, uint64 [cells, units, parts, tokens], read-only: the same for
+    every sequence."""
     positions = (number * tokens + np.arange(tokens, dtype=np.int64)).astype(np.uint64)
     keys = _unit_keys(*units)[:, :, None]
     found = np.stack([row_keys(keys, positions[None, None, :], cell) for cell in range(cells)])
@@ -132,7 +144,11 @@ def block_sums(
     """
     size = placement.block_bytes(group)
     _require_inside(pool, size, slots)
-    blocks = pool[: pool.size // size * size].reshape(-1, size)[slots] if size else np.zeros((len(slots), 0), np.uint8)
+    blocks = (
+        pool[: pool.size // size * size].reshape(-1, size)[slots]
+        if size
+        else np.zeros((len(slots), 0), np.uint8)
+    )
     tokens = placement.block_positions(group)
     places = [p for p in placement.places.values() if p.spec.group == group]
     found = [_spec_sums(blocks, place, _keys(place, identity, tokens, numbers)) for place in places]
@@ -145,11 +161,17 @@ def _require_inside(pool: NDArray[np.uint8], block_bytes: int, slots: NDArray[np
     """Check that every slot is a block of the pool. Raises Bug."""
     if not block_bytes or not slots.size:
         return
-    if int(np.maximum.reduce(slots.view(U64))) >= pool.size // block_bytes:  # below 0 is beyond everything
-        raise Bug(f"blocks {slots.min()} to {slots.max()} are not all in a pool of {pool.size // block_bytes}")
+    # below 0 is beyond everything
+    if int(np.maximum.reduce(slots.view(U64))) >= pool.size // block_bytes:
+        raise Bug(
+            f"blocks {slots.min()} to {slots.max()} are not all in a pool of "
+            f"{pool.size // block_bytes}"
+        )
 
 
-def _keys(place: SpecPlace, identity: int, tokens: int, numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
+def _keys(
+    place: SpecPlace, identity: int, tokens: int, numbers: NDArray[np.int64]
+) -> NDArray[np.uint64]:
     """k_row of all rows of blocks: uint64 [blocks, cells, units, parts, tokens]."""
     units, cells = _units_of(place, identity), -(-place.row_bytes // CELL_BYTES)
     if numbers.size == 1:
@@ -158,9 +180,13 @@ def _keys(place: SpecPlace, identity: int, tokens: int, numbers: NDArray[np.int6
     return np.stack(found)[: numbers.size]
 
 
-def _spec_sums(blocks: NDArray[np.uint8], place: SpecPlace, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _spec_sums(
+    blocks: NDArray[np.uint8], place: SpecPlace, keys: NDArray[np.uint64]
+) -> NDArray[np.uint64]:
     n, cells, units, parts, tokens = keys.shape
-    rows = blocks[:, place.offset : place.offset + place.nbytes].reshape(n, units, parts, tokens, place.row_bytes)
+    rows = blocks[:, place.offset : place.offset + place.nbytes].reshape(
+        n, units, parts, tokens, place.row_bytes
+    )
     total = _cell_sums(rows[..., :CELL_BYTES], keys[:, 0])
     for cell in range(1, cells):
         total += _cell_sums(rows[..., cell * CELL_BYTES : (cell + 1) * CELL_BYTES], keys[:, cell])
@@ -172,5 +198,7 @@ def _cell_sums(rows: NDArray[np.uint8], keys: NDArray[np.uint64]) -> NDArray[np.
     spare = -rows.shape[-1] % 4
     padded = np.pad(rows, [(0, 0)] * 4 + [(0, spare)]) if spare else np.ascontiguousarray(rows)
     words = padded.view(WORD).astype(np.uint64)
-    found: NDArray[np.uint64] = np.add.reduce(mix(words.dot(constants(words.shape[-1])) ^ keys), axis=(2, 3))
+    found: NDArray[np.uint64] = np.add.reduce(
+        mix(words.dot(constants(words.shape[-1])) ^ keys), axis=(2, 3)
+    )
     return found

@@ -1,6 +1,7 @@
 """What the states of preempted rooms take of host memory, rank by rank, as their leader counts it.
 
-Ranks hold different parts of a state (pipeline stages, sharded heads), and each has the same bound of its own.
+Ranks hold different parts of a state (pipeline stages, sharded heads), and each has the same bound
+of its own.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,12 +19,16 @@ class HostLedger:
         self._taken: dict[Key, tuple[int, ...]] = {}  # bytes by rank
 
     def fits(self, lengths: Iterable[int]) -> bool:
-        """Whether there is space for states of so many positions each, for all of them on every rank."""
-        want = [[state_bytes(placement, length) for placement in self._placements] for length in lengths]
+        """Whether there is space for states of so many positions each, for all of them on every
+        rank."""
+        want = [
+            [state_bytes(placement, length) for placement in self._placements] for length in lengths
+        ]
         return all(sum(column) <= self.total for column in zip(self.used(), *want, strict=True))
 
     def take(self, key: Key, length: int) -> bool:
-        """Space for the state of `length` positions, on every rank or none; False where there is not enough."""
+        """Space for the state of `length` positions, on every rank or none; False where there is
+        not enough."""
         if not self.fits([length]):
             return False
         self._taken[key] = tuple(state_bytes(placement, length) for placement in self._placements)
@@ -35,7 +40,10 @@ class HostLedger:
 
     def used(self) -> tuple[int, ...]:
         """Bytes taken on each rank."""
-        return tuple(sum(column) for column in zip((0,) * len(self._placements), *self._taken.values(), strict=False))
+        return tuple(
+            sum(column)
+            for column in zip((0,) * len(self._placements), *self._taken.values(), strict=False)
+        )
 
     @property
     def rooms(self) -> int:
@@ -44,7 +52,10 @@ class HostLedger:
 
 
 def state_bytes(placement: Placement, length: int) -> int:
-    """Bytes of the whole state of `length` positions on one rank: every block that a handoff of it would carry."""
+    """Bytes of the whole state of `length` positions on one rank: every block that a handoff of it
+    would carry."""
     table = placement.table
-    blocks = {g.name: extent_blocks(g.extent, length, table.block_tokens).size for g in table.groups}
+    blocks = {
+        g.name: extent_blocks(g.extent, length, table.block_tokens).size for g in table.groups
+    }
     return sum(n * placement.block_bytes(group) for group, n in blocks.items())

@@ -1,4 +1,5 @@
-"""The page ledger of one worker: every page has one owner, and leaving a state returns what the state held.
+"""The page ledger of one worker: every page has one owner, and leaving a state returns what the
+state held.
 
     target page:  FREE -> FETCHING(key) -> COMMITTED(key) -> CACHED(hash, pins) -> FREE
     source page:  FREE -> COMPUTING(key) -> FULL(key) -> CACHED(hash, pins) -> FREE          or FREE without the cache
@@ -6,9 +7,10 @@
     a key's list:  [cached, pinned by the key | its own]      in every group alike
 
 Page numbers are the same on all ranks of the worker, so the leader keeps the only ledger.
-Invariants (`audit`): a page is free, the cache's, or owned by exactly one key; a key's list and the owners' table agree; an
-entry of the cache has as many pins as there are keys whose lists begin with it, and loans of it. What the cache holds and nobody
-pins is as good as free: it is given up, oldest first, when a key takes pages (prefix_cache.py).
+Invariants (`audit`): a page is free, the cache's, or owned by exactly one key; a key's list and the
+owners' table agree; an entry of the cache has as many pins as there are keys whose lists begin with
+it, and loans of it. What the cache holds and nobody pins is as good as free: it is given up, oldest
+first, when a key takes pages (prefix_cache.py).
 """
 
 from collections import Counter
@@ -36,7 +38,8 @@ class PagePool:
 
     def __init__(self, total: int) -> None:
         self.total = total
-        self._free = bytearray((0, *[1] * total, 0))  # 1: free; with an edge at both ends, so page p is at p + 1
+        # 1: free; with an edge at both ends, so page p is at p + 1
+        self._free = bytearray((0, *[1] * total, 0))
         self._owner: dict[Page, Key] = {}
         self._cached: set[Page] = set()
 
@@ -46,7 +49,8 @@ class PagePool:
         return self.total - len(self._owner) - len(self._cached)
 
     def take(self, key: Key, count: int) -> tuple[Page, ...]:
-        """Give `count` pages to `key`, in as few adjacent runs as possible (adjacent pages travel as one range).
+        """Give `count` pages to `key`, in as few adjacent runs as possible (adjacent pages travel
+        as one range).
 
         Raises:
             Bug: fewer are free; the caller looks first
@@ -69,7 +73,9 @@ class PagePool:
         if fitting.size:  # the tightest run that holds all
             start = int(starts[fitting[sizes[fitting].argmin()]])
             return range(start, start + count)
-        chosen = [np.arange(starts[i], starts[i] + sizes[i]) for i in np.argsort(-sizes, kind="stable")]
+        chosen = [
+            np.arange(starts[i], starts[i] + sizes[i]) for i in np.argsort(-sizes, kind="stable")
+        ]
         return list(np.concatenate(chosen)[:count].tolist())
 
     def give_back(self, key: Key, pages: tuple[Page, ...]) -> None:
@@ -115,10 +121,18 @@ class Ledger:
         self._begins: dict[Key, dict[GroupName, int]] = {}
         self._state: dict[Key, PageState] = {}
         self.cache = PrefixCache()
-        self._chains: dict[Key, list[CachedPage]] = {}  # the entries that a key pins: the first pages of its lists
-        self._loans: dict[Key, tuple[CachedPage, ...]] = {}  # entries pinned while another worker reads them for a key
+        # the entries that a key pins: the first pages of its lists
+        self._chains: dict[Key, list[CachedPage]] = {}
+        # entries pinned while another worker reads them for a key
+        self._loans: dict[Key, tuple[CachedPage, ...]] = {}
 
-    def fits(self, want: Mapping[GroupName, int], *, reuse: Collection[CachedPage] = (), ended: Collection[Key] = ()) -> bool:
+    def fits(
+        self,
+        want: Mapping[GroupName, int],
+        *,
+        reuse: Collection[CachedPage] = (),
+        ended: Collection[Key] = (),
+    ) -> bool:
         """Whether so many are free now, or given up by the cache when they are asked for.
 
         reuse: entries that are to be pinned beside them, and so cannot go
@@ -133,7 +147,9 @@ class Ledger:
         for key in ended:
             chain = self._chains.get(key, [])
             pins.update(chain)
-            back.update({g: len(pages) - len(chain) for g, pages in self._held.get(key, {}).items()})
+            back.update(
+                {g: len(pages) - len(chain) for g, pages in self._held.get(key, {}).items()}
+            )
         stay = set(reuse)
         spare += sum(entry.pins == n and entry not in stay for entry, n in pins.items())
         return all(self.pools[g].free + back[g] + spare >= n for g, n in want.items())
@@ -153,8 +169,9 @@ class Ledger:
     ) -> dict[GroupName, tuple[Page, ...]] | None:
         """Pages of all groups at once or nothing; appended to what the key holds.
 
-        begins: pages of the sequence before those of a list that begins now, where it does not begin with the first
-        reuse: entries of the cache with which the lists begin now; they are pinned, and `want` comes behind them
+        begins: pages of the sequence before those of a list that begins now, where it does not
+        begin with the first reuse: entries of the cache with which the lists begin now; they are
+        pinned, and `want` comes behind them
         """
         if not self.fits(want, reuse=reuse):
             return None
@@ -166,7 +183,9 @@ class Ledger:
         self._make_room(want)
         taken = {g: self.pools[g].take(key, n) for g, n in want.items()}
         if reuse:
-            taken = {g: tuple(entry.pages[g] for entry in reuse) + taken.get(g, ()) for g in self.pools}
+            taken = {
+                g: tuple(entry.pages[g] for entry in reuse) + taken.get(g, ()) for g in self.pools
+            }
         held = self._held.setdefault(key, dict.fromkeys(self.pools, ()))
         self._begins.setdefault(key, dict.fromkeys(self.pools, 0) | dict(begins or {}))
         for g, pages in taken.items():
@@ -192,8 +211,9 @@ class Ledger:
         return len(self._chains.get(key, ()))
 
     def enter(self, key: Key, page_hash: PageHash, sums: Sums) -> bool:
-        """The first of the key's own pages, one of every group, goes to the cache, and the key keeps a pin; False where the
-        cache has another page of that hash, or has dropped those before it: then the page stays the key's own."""
+        """The first of the key's own pages, one of every group, goes to the cache, and the key
+        keeps a pin; False where the cache has another page of that hash, or has dropped those
+        before it: then the page stays the key's own."""
         chain = self._chains.setdefault(key, [])
         pages = {g: held[len(chain)] for g, held in self._held[key].items()}
         entry = self.cache.add(page_hash, chain[-1] if chain else None, pages, sums)
@@ -205,8 +225,8 @@ class Ledger:
         return True
 
     def condemn(self, key: Key, at: int) -> set[Key]:
-        """The page `at` of the key's lists is damaged: it leaves the cache with all that descends from it; returns the keys
-        whose lists hold any of them."""
+        """The page `at` of the key's lists is damaged: it leaves the cache with all that descends
+        from it; returns the keys whose lists hold any of them."""
         chain = self._chains.get(key, [])
         if at >= len(chain):
             return {key}  # its own, as is all that it has computed above it
@@ -214,8 +234,10 @@ class Ledger:
 
     def condemn_cached(self, entry: CachedPage) -> set[Key]:
         """Likewise of a page of the cache."""
-        self._drop(self.cache.drop(entry))  # nothing, if a reset was faster: it has its holders all the same
-        return {key for key, held in self._chains.items() if entry in held}  # who pins what is above it, too
+        # nothing, if a reset was faster: it has its holders all the same
+        self._drop(self.cache.drop(entry))
+        # who pins what is above it, too
+        return {key for key, held in self._chains.items() if entry in held}
 
     def chain(self, key: Key) -> Sequence[CachedPage]:
         """The cached pages with which the key's lists begin."""
@@ -241,7 +263,8 @@ class Ledger:
         self._release(self.cache.unpin(self._loans.pop(key, ())))
 
     def forget_cached(self) -> None:
-        """Nothing that is cached now is reused any more; pages that keys pin return with their last pin."""
+        """Nothing that is cached now is reused any more; pages that keys pin return with their last
+        pin."""
         self._drop(self.cache.drop_all())
 
     def _drop(self, entries: Iterable[CachedPage]) -> None:
@@ -250,7 +273,8 @@ class Ledger:
     # ---- pages of keys --------------------------------------------------------------------------
 
     def let_pass(self, key: Key, gone: Mapping[GroupName, int]) -> dict[GroupName, int]:
-        """Give back those of the key's pages that are among the first `gone` of its sequence; how many were, where any."""
+        """Give back those of the key's pages that are among the first `gone` of its sequence; how
+        many were, where any."""
         held, begins, passed = self._held[key], self._begins[key], {}
         for g, n in gone.items():
             more = n - begins[g]
@@ -266,7 +290,8 @@ class Ledger:
         self._state[key] = state
 
     def held(self, key: Key) -> Mapping[GroupName, tuple[Page, ...]]:
-        """The key's page lists, each from its first page that is not passed; empty lists if it holds nothing."""
+        """The key's page lists, each from its first page that is not passed; empty lists if it
+        holds nothing."""
         return self._held.get(key, dict.fromkeys(self.pools, ()))
 
     def begins(self, key: Key) -> Mapping[GroupName, int]:
@@ -278,7 +303,8 @@ class Ledger:
         return self._state[key]
 
     def give_back(self, key: Key) -> None:
-        """The key's own pages become free, and its pins return; a key that holds nothing is no error."""
+        """The key's own pages become free, and its pins return; a key that holds nothing is no
+        error."""
         self._state.pop(key, None)
         self._begins.pop(key, None)
         chain = self._chains.pop(key, [])
@@ -287,7 +313,8 @@ class Ledger:
         self._release(self.cache.unpin(chain))
 
     def free(self) -> dict[GroupName, int]:
-        """Pages per group that a key can have now: free ones, and those that the cache would give up."""
+        """Pages per group that a key can have now: free ones, and those that the cache would give
+        up."""
         idle = self.cache.idle
         return {g: p.free + idle for g, p in self.pools.items()}
 
@@ -295,8 +322,11 @@ class Ledger:
         """All pages per group."""
         return self._totals.copy()
 
-    def count(self, keys: Iterable[Key], *, beside: Iterable[CachedPage] = ()) -> dict[GroupName, int]:
-        """Pages per group that these keys hold together, each counted once, and those of the entries `beside`."""
+    def count(
+        self, keys: Iterable[Key], *, beside: Iterable[CachedPage] = ()
+    ) -> dict[GroupName, int]:
+        """Pages per group that these keys hold together, each counted once, and those of the
+        entries `beside`."""
         entries, own = set(beside), dict.fromkeys(self.pools, 0)
         for key in keys:
             chain = self._chains.get(key, [])
@@ -311,11 +341,15 @@ class Ledger:
         return self.cache.pins
 
     def view(self) -> dict[GroupName, dict[str, int]]:
-        """Pages per group and state name, each page once, and `total`. `cached` are those of the cache that nobody pins,
-        `shared` those that somebody does; pages of the other states belong to rooms."""
+        """Pages per group and state name, each page once, and `total`. `cached` are those of the
+        cache that nobody pins, `shared` those that somebody does; pages of the other states belong
+        to rooms."""
         idle, shared = self.cache.idle, len(self.cache) - self.cache.idle
         books = {"cached": idle, "shared": shared}
-        found = {g: {s.value: 0 for s in PageState} | books | {"free": p.free, "total": p.total} for g, p in self.pools.items()}
+        found = {
+            g: {s.value: 0 for s in PageState} | books | {"free": p.free, "total": p.total}
+            for g, p in self.pools.items()
+        }
         for key, held in self._held.items():
             for g, pages in held.items():
                 found[g][self._state[key].value] += len(pages) - self.shared(key)
@@ -331,17 +365,29 @@ class Ledger:
         for g, pool in self.pools.items():
             listed = {p: k for k, held in self._held.items() for p in held[g][self.shared(k) :]}
             if listed != dict(pool.owners()):
-                raise Bug(f"ledger of group {g}: lists {listed} and owners {dict(pool.owners())} disagree")
-            cached = [entry.pages[g] for entry in self.cache.all()]
-            if len(cached) != len(pool.cached()) or set(cached) != pool.cached() or not pool.cached().isdisjoint(listed):
                 raise Bug(
-                    f"ledger of group {g}: the cache's entries hold {sorted(cached)}, its pages are {sorted(pool.cached())}"
+                    f"ledger of group {g}: lists {listed} and owners {dict(pool.owners())} disagree"
+                )
+            cached = [entry.pages[g] for entry in self.cache.all()]
+            if (
+                len(cached) != len(pool.cached())
+                or set(cached) != pool.cached()
+                or not pool.cached().isdisjoint(listed)
+            ):
+                raise Bug(
+                    f"ledger of group {g}: the cache's entries hold {sorted(cached)}, its "
+                    f"pages are {sorted(pool.cached())}"
                 )
             if pool.free != pool._free.count(1):
-                raise Bug(f"ledger of group {g}: {pool.free} free by owners, {pool._free.count(1)} by map")
+                raise Bug(
+                    f"ledger of group {g}: {pool.free} free by owners, {pool._free.count(1)} by map"
+                )
         for key, chain in self._chains.items():
             for g, pages in self._held.get(key, {}).items():
                 if list(pages[: len(chain)]) != [entry.pages[g] for entry in chain]:
-                    raise Bug(f"ledger of group {g}: the list of {key} does not begin with the pages that it pins")
+                    raise Bug(
+                        f"ledger of group {g}: the list of {key} does not begin with "
+                        f"the pages that it pins"
+                    )
         users = [*self._chains.values(), *self._loans.values()]
         self.cache.audit(Counter(entry for chain in users for entry in chain))

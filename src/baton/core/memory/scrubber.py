@@ -1,11 +1,13 @@
-"""Cached pages, verified where they lie: memory that changes at rest is found within a stated time, whether it is read or not.
+"""Cached pages, verified where they lie: memory that changes at rest is found within a stated time,
+whether it is read or not.
 
     verified ──half of the interval──▶ due: hashed, many pages together ──as they were──▶ verified (as of the order)
         └───── the whole interval ───▶ not used before that (a room computes it, or fetches it)      └──▶ condemned
 
-Hence the bound: nobody is given a page that was damaged longer than one interval before; this does not depend on how soon
-hashing is done. One order is under way at a time. While rooms are open, `BYTES_PER_S` of each rank are hashed at most: a
-small part of what one core hashes, beside the pump and beside compute.
+Hence the bound: nobody is given a page that was damaged longer than one interval before; this does
+not depend on how soon hashing is done. One order is under way at a time. While rooms are open,
+`BYTES_PER_S` of each rank are hashed at most: a small part of what one core hashes, beside the pump
+and beside compute.
 
 Sans-IO: a leader asks `due` when its timer says so, and has the ranks hash what that says.
 """
@@ -24,7 +26,9 @@ SOON = 8  # what is due within this part of the interval is hashed together with
 class Scrubber:
     """One worker's. `interval_ms` is 0 where nothing is verified."""
 
-    def __init__(self, cache: PrefixCache, *, interval_ms: int, page_bytes: int, now: Callable[[], Micros]) -> None:
+    def __init__(
+        self, cache: PrefixCache, *, interval_ms: int, page_bytes: int, now: Callable[[], Micros]
+    ) -> None:
         self._cache, self._interval, self._now = cache, interval_ms * 1000, now
         self._page_bytes = max(1, page_bytes)
         self._under_way: Sequence[CachedPage] = ()
@@ -42,7 +46,8 @@ class Scrubber:
             self._cache.enlist(entry, self._now())
 
     def seen(self, at: Micros, intact: Iterable[CachedPage]) -> None:
-        """Pages were hashed for another reason, as they lay at that moment, and are as they were."""
+        """Pages were hashed for another reason, as they lay at that moment, and are as they
+        were."""
         for entry in intact:
             self._cache.verified(entry, at)
 
@@ -51,10 +56,16 @@ class Scrubber:
         if not self._interval:
             return tuple(chain)
         oldest = self._now() - self._interval
-        return tuple(takewhile(lambda entry: (at := self._cache.verified_at(entry)) is not None and at >= oldest, chain))
+        return tuple(
+            takewhile(
+                lambda entry: (at := self._cache.verified_at(entry)) is not None and at >= oldest,
+                chain,
+            )
+        )
 
     def timer(self, *, busy: bool) -> Micros | None:
-        """When `due` has something to say; None where nothing is cached, or an order is under way."""
+        """When `due` has something to say; None where nothing is cached, or an order is under
+        way."""
         if self._under_way or (oldest := self._cache.longest_ago()) is None:
             return None
         due = Micros(oldest + self._interval // 2)
@@ -68,11 +79,14 @@ class Scrubber:
         past = now - self._interval // 2 + self._interval // SOON
         most = max(1, ORDER_BYTES // self._page_bytes)
         self._under_way = self._cache.verified_before(Micros(past), most)
-        self._not_before = Micros(now + len(self._under_way) * self._page_bytes * 1_000_000 // BYTES_PER_S)
+        self._not_before = Micros(
+            now + len(self._under_way) * self._page_bytes * 1_000_000 // BYTES_PER_S
+        )
         return list(self._under_way)
 
     def ended(self, ordered_at: Micros, damaged: Collection[CachedPage]) -> list[CachedPage]:
-        """They were hashed; returns those of the damaged ones that are cached still, and so were all the time."""
+        """They were hashed; returns those of the damaged ones that are cached still, and so were
+        all the time."""
         here = [entry for entry in damaged if self._cache.holds(entry)]
         self.seen(ordered_at, (entry for entry in self._under_way if entry not in damaged))
         self.verified += len(self._under_way)

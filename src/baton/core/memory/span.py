@@ -1,4 +1,5 @@
-"""How many pages of each group a sequence needs, and how many of its first ones it needs no more (pure)."""
+"""How many pages of each group a sequence needs, and how many of its first ones it needs no more
+(pure)."""
 
 from baton.core.ids import GroupName
 from baton.core.memory.state import Group, StateTable, Unit, Window
@@ -16,12 +17,15 @@ class Span:
         return {g.name: self._past(g, tokens) for g in self._groups}
 
     def gone(self, position: int) -> dict[GroupName, int]:
-        """Pages from the first on that neither a step at `position` nor a later one looks back on."""
+        """Pages from the first on that neither a step at `position` nor a later one looks back
+        on."""
         return {g.name: self._gone(g, position) for g in self._groups}
 
     def live(self, tokens: int) -> dict[GroupName, int]:
         """Pages held when the last of so many positions is computed next."""
-        return {g.name: self._past(g, tokens) - self._gone(g, max(0, tokens - 1)) for g in self._groups}
+        return {
+            g.name: self._past(g, tokens) - self._gone(g, max(0, tokens - 1)) for g in self._groups
+        }
 
     def moves(self, position: int) -> bool:
         """Whether a step at `position` needs other pages than one at the position before it."""
@@ -30,18 +34,25 @@ class Span:
         )
 
     def reserve(self, tokens: int, *, step: int) -> dict[GroupName, int]:
-        """Pages with which so many positions can be computed, of which at most `step` are under way at any time."""
+        """Pages with which so many positions can be computed, of which at most `step` are under way
+        at any time."""
         found = self.past(tokens)
         for group in self._groups:
             if isinstance(group.extent, Window):
-                found[group.name] = min(found[group.name], self._touched(group.extent.tokens - 1 + step))
+                found[group.name] = min(
+                    found[group.name], self._touched(group.extent.tokens - 1 + step)
+                )
         return found
 
     def _past(self, group: Group, tokens: int) -> int:
         return -(-tokens // self._page_tokens) if group.unit is Unit.PAGE else 1
 
     def _gone(self, group: Group, position: int) -> int:
-        return max(0, position - group.extent.tokens + 1) // self._page_tokens if isinstance(group.extent, Window) else 0
+        return (
+            max(0, position - group.extent.tokens + 1) // self._page_tokens
+            if isinstance(group.extent, Window)
+            else 0
+        )
 
     def _touched(self, tokens: int) -> int:
         """Pages in which so many adjacent positions may lie at most."""

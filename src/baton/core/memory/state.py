@@ -67,7 +67,8 @@ class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StateSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One kind of cached state. `layers` are global layer ids; `row` is in elements; `heads` over all ranks."""
+    """One kind of cached state. `layers` are global layer ids; `row` is in elements; `heads` over
+    all ranks."""
 
     name: str
     group: GroupName
@@ -93,8 +94,9 @@ class StateTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def cacheable(self) -> bool:
-        """Whether a page of a sequence can serve another one with the same beginning: where all state is pages of the whole
-        sequence. What a window has passed is gone, and a slot holds the state at one length alone."""
+        """Whether a page of a sequence can serve another one with the same beginning: where all
+        state is pages of the whole sequence. What a window has passed is gone, and a slot holds the
+        state at one length alone."""
         return all(isinstance(group.extent, Full) for group in self.groups)
 
     def specs_of(self, group: GroupName) -> tuple[StateSpec, ...]:
@@ -139,7 +141,8 @@ def extent_blocks(extent: Extent, length: int, block_tokens: int) -> Interval:
 
 
 def shard(heads: int, tp: int, tp_rank: int, *, what: str) -> Interval:
-    """Units [start, end) of `heads` that `tp_rank` of `tp` holds (DESIGN: one shard rule for everything).
+    """Units [start, end) of `heads` that `tp_rank` of `tp` holds (DESIGN: one shard rule for
+    everything).
 
     Raises:
         ConfigError: neither divides the other
@@ -151,11 +154,15 @@ def shard(heads: int, tp: int, tp_rank: int, *, what: str) -> Interval:
         unit = tp_rank // (tp // heads)
         return Interval(unit, unit + 1)
     legal = [n for n in range(1, 4 * heads + 1) if heads % n == 0 or n % heads == 0]
-    raise ConfigError(f"{what}: {heads} heads cannot be divided over tensor parallel width {tp}; widths that fit: {legal}")
+    raise ConfigError(
+        f"{what}: {heads} heads cannot be divided over tensor parallel width "
+        f"{tp}; widths that fit: {legal}"
+    )
 
 
 class SpecPlace(msgspec.Struct, frozen=True):
-    """Where one spec lies inside a block of one rank. Strides and offset in bytes; token stride is `row_bytes`."""
+    """Where one spec lies inside a block of one rank. Strides and offset in bytes; token stride is
+    `row_bytes`."""
 
     spec: StateSpec
     heads: Interval  # global units held
@@ -185,11 +192,16 @@ class Placement(msgspec.Struct, frozen=True, dict=True):
 
     def __post_init__(self) -> None:
         if not (0 <= self.tp_rank < self.tp and 0 <= self.pp_rank < self.pp):
-            raise ConfigError(f"rank (tp {self.tp_rank}, pp {self.pp_rank}) is outside tp={self.tp} x pp={self.pp}")
+            raise ConfigError(
+                f"rank (tp {self.tp_rank}, pp {self.pp_rank}) is outside "
+                f"tp={self.tp} x pp={self.pp}"
+            )
         if self.page_blocks < 1:
             raise ConfigError(f"a page of {self.page_blocks} blocks: it needs at least one")
         if self.pp > self.table.num_layers:
-            raise ConfigError(f"pipeline width {self.pp} exceeds the model's {self.table.num_layers} layers")
+            raise ConfigError(
+                f"pipeline width {self.pp} exceeds the model's {self.table.num_layers} layers"
+            )
 
     @property
     def layer_interval(self) -> Interval:
@@ -204,7 +216,10 @@ class Placement(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def _block_bytes(self) -> dict[GroupName, int]:
-        return {g.name: sum(p.nbytes for p in self.places.values() if p.spec.group == g.name) for g in self.table.groups}
+        return {
+            g.name: sum(p.nbytes for p in self.places.values() if p.spec.group == g.name)
+            for g in self.table.groups
+        }
 
     @cached_property
     def _page_blocks(self) -> dict[GroupName, int]:
@@ -212,7 +227,9 @@ class Placement(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def _block_positions(self) -> dict[GroupName, int]:
-        return {g.name: self.table.block_tokens if g.unit is Unit.PAGE else 1 for g in self.table.groups}
+        return {
+            g.name: self.table.block_tokens if g.unit is Unit.PAGE else 1 for g in self.table.groups
+        }
 
     @cached_property
     def _unit_counts(self) -> dict[GroupName, int]:
@@ -224,7 +241,8 @@ class Placement(msgspec.Struct, frozen=True, dict=True):
         return self._unit_counts[group]
 
     def block_bytes(self, group: GroupName) -> int:
-        """Bytes of one block (or slot) of the group on this rank; 0 if the stage holds none of it."""
+        """Bytes of one block (or slot) of the group on this rank; 0 if the stage holds none of
+        it."""
         return self._block_bytes.get(group, 0)
 
     def blocks_per_page(self, group: GroupName) -> int:
@@ -244,7 +262,8 @@ class Placement(msgspec.Struct, frozen=True, dict=True):
         return self.tp_rank % (self.tp // spec.heads) if self.tp > spec.heads else 0
 
     def units(self, group: GroupName) -> tuple[tuple[str, int, int], ...]:
-        """(spec name, global head, global layer) of every unit in this rank's blocks, in the order of the bytes.
+        """(spec name, global head, global layer) of every unit in this rank's blocks, in the order
+        of the bytes.
 
         The order of the second axis of a block-sum array (handoff/seal.py).
         """

@@ -23,16 +23,25 @@ class Piece(msgspec.Struct, frozen=True):
 
 
 class OpenOrder(msgspec.Struct):
-    """A fetch order under way. It knows what is still open, what has gone on differing, and which sums are to be found."""
+    """A fetch order under way. It knows what is still open, what has gone on differing, and which
+    sums are to be found."""
 
     fetch: Fetch
     open: set[tuple[int, GroupName, BlockIndex]]
     sums: Mapping[tuple[int, GroupName, BlockIndex], Seal]
     suspects: list[Suspect] = []
-    why: str = ""  # of the first piece that failed; where the order is patient and goes on until all have ended
-    found: dict[GroupName, NDArray[np.uint64]] = {}  # what the blocks of each run sum to, where the order says `tell`
+    # of the first piece that failed; where the order is patient and goes on until all have ended
+    why: str = ""
+    # what the blocks of each run sum to, where the order says `tell`
+    found: dict[GroupName, NDArray[np.uint64]] = {}
 
-    def note(self, group: GroupName, blocks: tuple[BlockIndex, ...], sums: NDArray[np.uint64], units: NDArray[np.int64]) -> None:
+    def note(
+        self,
+        group: GroupName,
+        blocks: tuple[BlockIndex, ...],
+        sums: NDArray[np.uint64],
+        units: NDArray[np.int64],
+    ) -> None:
         """Blocks have been hashed. These units of what they sum to are the leg's own."""
         if not self.fetch.tell:
             return
@@ -43,8 +52,8 @@ class OpenOrder(msgspec.Struct):
         self.found[group][rows[:, None], units[None, :]] = sums[:, units]
 
     def sums_by_unit(self) -> dict[GroupName, NDArray[np.uint64]]:
-        """Return what all blocks of the order sum to, once they have been hashed. A group that this rank has no part of is
-        empty."""
+        """Return what all blocks of the order sum to, once they have been hashed. A group that this
+        rank has no part of is empty."""
         if not self.fetch.tell:
             return {}
         none = np.zeros((0, 0), dtype=np.uint64)

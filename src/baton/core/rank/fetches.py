@@ -4,9 +4,10 @@
                  ▲                  │                   └── it differs ──┐
                  └── once more ─────┴───────────────────────────────────┴──▶ MAX_TRIES times: DIFFERED, or FAILED
 
-A piece is the blocks of one group on one leg. It is read, then hashed as it lies in our own pages, and the hash is compared with
-the offer's sum; what differs is read again, a bounded number of times. A read that ends UNKNOWN may still land until it is
-released: its order has failed, and its room is busy until then.
+A piece is the blocks of one group on one leg. It is read, then hashed as it lies in our own pages,
+and the hash is compared with the offer's sum; what differs is read again, a bounded number of
+times. A read that ends UNKNOWN may still land until it is released: its order has failed, and its
+room is busy until then.
 """
 
 from collections.abc import Sequence
@@ -56,7 +57,11 @@ class Fetches:
 
     def busy(self) -> set[Key]:
         """Return the rooms into whose pages something is read, or whose pages are hashed."""
-        return {piece.key for pieces in (self._reads, self._unknown, self._hashing) for piece in pieces.values()}
+        return {
+            piece.key
+            for pieces in (self._reads, self._unknown, self._hashing)
+            for piece in pieces.values()
+        }
 
     def order(self, fetch: Fetch) -> list[RankEffect]:
         """The leader orders blocks to be read."""
@@ -65,10 +70,17 @@ class Fetches:
             return []  # given up in the same turn
         peer = core.sources.find(fetch.source)
         if peer is None:
-            self._vote(fetch.key, Ballot(fetch.order, Vote.FAILED, f"not connected to worker {fetch.source:x}", ()))
+            self._vote(
+                fetch.key,
+                Ballot(fetch.order, Vote.FAILED, f"not connected to worker {fetch.source:x}", ()),
+            )
             return []
         pieces = _pieces(fetch, peer)
-        sums = {(s.leg, s.group, b): v for s in fetch.sums for b, v in zip(s.blocks, s.seals, strict=True)}
+        sums = {
+            (s.leg, s.group, b): v
+            for s in fetch.sums
+            for b, v in zip(s.blocks, s.seals, strict=True)
+        }
         needed = {(p.leg.index, p.group, b) for p in pieces for b in p.blocks}
         if core.seal and not needed <= sums.keys():
             missing = sorted(needed - sums.keys())[:3]
@@ -82,7 +94,8 @@ class Fetches:
         return [effect for piece in pieces for effect in self._read(piece)]
 
     def drop(self, key: Key) -> list[RankEffect]:
-        """A room has ended: nothing more is read for it, and what no fabric has had yet is forgotten."""
+        """A room has ended: nothing more is read for it, and what no fabric has had yet is
+        forgotten."""
         for order in self._of_room.pop(key, ()):
             del self._orders[order]
         for handle in self._queue.drop(key):
@@ -93,7 +106,9 @@ class Fetches:
         """These ranks are not read from any more."""
         effects: list[RankEffect] = []
         for handle in [h for peer in peers for h in self._queue.disconnect(peer)]:
-            effects += self._over(ReadEnded(handle, ReadOutcome.FAILED, "the source was disconnected"))
+            effects += self._over(
+                ReadEnded(handle, ReadOutcome.FAILED, "the source was disconnected")
+            )
         return effects
 
     # ---- reads ----------------------------------------------------------------------------------
@@ -116,8 +131,12 @@ class Fetches:
         self._reads[handle] = piece
         nbytes = sum(int(np.add.reduce(c.nbytes)) for c in copies)
         core.counts.began(nbytes)
-        source = RankId(fetch.source, peer.manifest.ranks[piece.leg.source].boot, Rank(piece.leg.source))
-        read = Read(piece.key, handle, source, peer.fabric, tuple(copies), nbytes, fetch.deadline_ms)
+        source = RankId(
+            fetch.source, peer.manifest.ranks[piece.leg.source].boot, Rank(piece.leg.source)
+        )
+        read = Read(
+            piece.key, handle, source, peer.fabric, tuple(copies), nbytes, fetch.deadline_ms
+        )
         return [*self._queue.add(read)]
 
     def ended(self, end: ReadEnded) -> list[RankEffect]:
@@ -167,7 +186,9 @@ class Fetches:
     def _verify(self, piece: Piece) -> Digest:
         job = self._core.new_job()
         self._hashing[job] = piece
-        return self._core.digest(job, piece.key, piece.group, piece.blocks, self._orders[piece.order].fetch.length)
+        return self._core.digest(
+            job, piece.key, piece.group, piece.blocks, self._orders[piece.order].fetch.length
+        )
 
     def hashed(self, done: DigestDone) -> list[RankEffect]:
         """A piece has been hashed where it lies."""
@@ -175,14 +196,21 @@ class Fetches:
         order = self._orders.get(piece.order)
         return self._compare(piece, order, done.sums) if order is not None else []
 
-    def _compare(self, piece: Piece, order: OpenOrder, sums: NDArray[np.uint64]) -> list[RankEffect]:
+    def _compare(
+        self, piece: Piece, order: OpenOrder, sums: NDArray[np.uint64]
+    ) -> list[RankEffect]:
         peer = self._core.sources.find(order.fetch.source)
         if peer is None:
             self._fail(piece, "the source was disconnected")
             return []
-        order.note(piece.group, piece.blocks, sums, units := peer.plan.target_units(piece.leg, piece.group))
+        order.note(
+            piece.group, piece.blocks, sums, units := peer.plan.target_units(piece.leg, piece.group)
+        )
         found = leg_seals(sums, units)
-        right = [f == order.sums[piece.leg.index, piece.group, b] for f, b in zip(found.tolist(), piece.blocks, strict=True)]
+        right = [
+            f == order.sums[piece.leg.index, piece.group, b]
+            for f, b in zip(found.tolist(), piece.blocks, strict=True)
+        ]
         wrong = tuple(b for b, ok in zip(piece.blocks, right, strict=True) if not ok)
         self._core.counts.judged(right=sum(right), wrong=len(wrong))
         if wrong and self._may_read_again(piece):
@@ -196,7 +224,8 @@ class Fetches:
     # ---- votes ----------------------------------------------------------------------------------
 
     def _settle(self, piece: Piece, blocks: tuple[BlockIndex, ...]) -> None:
-        """These blocks have arrived, or will be said to differ. The order is voted on when nothing of it is open."""
+        """These blocks have arrived, or will be said to differ. The order is voted on when nothing
+        of it is open."""
         order = self._orders.get(piece.order)
         if order is None:
             return
@@ -214,7 +243,15 @@ class Fetches:
             why = f"{sum(len(s.blocks) for s in suspects)} blocks went on differing from their sums"
             self._close(Ballot(number, Vote.DIFFERED, why, suspects))
         else:
-            self._close(Ballot(number, Vote.ARRIVED, "", (), {g: pack(sums) for g, sums in order.sums_by_unit().items()}))
+            self._close(
+                Ballot(
+                    number,
+                    Vote.ARRIVED,
+                    "",
+                    (),
+                    {g: pack(sums) for g, sums in order.sums_by_unit().items()},
+                )
+            )
 
     def _fail(self, piece: Piece, why: str) -> None:
         order = self._orders.get(piece.order)
@@ -253,7 +290,11 @@ def _pieces(fetch: Fetch, peer: SourcePeer) -> list[Piece]:
     """Return what this rank reads for an order."""
     if fetch.follows is not None:
         legs = {leg.index: leg for leg in peer.legs}
-        return [Piece(fetch.order, fetch.key, legs[s.leg], s.group, s.blocks, 1) for s in fetch.only if s.leg in legs]
+        return [
+            Piece(fetch.order, fetch.key, legs[s.leg], s.group, s.blocks, 1)
+            for s in fetch.only
+            if s.leg in legs
+        ]
     return [
         Piece(fetch.order, fetch.key, leg, group, blocks, 1)
         for leg in peer.legs

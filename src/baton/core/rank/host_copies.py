@@ -1,10 +1,12 @@
-"""A rank's part of preemption: a room's whole state out of its pages into the host store, and back into others.
+"""A rank's part of preemption: a room's whole state out of its pages into the host store, and back
+into others.
 
     Offload ──▶ Save + Digest of every group's blocks ──▶ vote          the sums stay here, the bytes in the store
     Restore ──▶ Load ──▶ Digest of the same blocks, where they lie now ──▶ equal sums: vote, Discard
 
-Which blocks: those that a handoff of so many positions would carry, of every group of the table. While a copy or a hash of
-a room is under way the room is *busy*: its pages are given to nobody, and `quiet` is not said of it.
+Which blocks: those that a handoff of so many positions would carry, of every group of the table.
+While a copy or a hash of a room is under way the room is *busy*: its pages are given to nobody, and
+`quiet` is not said of it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -38,7 +40,14 @@ class HostCopies:
     """Copies the state of rooms into the host store of one rank, and back."""
 
     def __init__(
-        self, placement: Placement, rooms: RankRooms, pages: BlockTables, jobs: Iterator[int], digest: Hash, *, seal: bool
+        self,
+        placement: Placement,
+        rooms: RankRooms,
+        pages: BlockTables,
+        jobs: Iterator[int],
+        digest: Hash,
+        *,
+        seal: bool,
     ) -> None:
         self._placement, self._rooms, self._pages = placement, rooms, pages
         self._jobs, self._digest, self._seal = jobs, digest, seal
@@ -66,7 +75,11 @@ class HostCopies:
         """Return the blocks of every group of which this rank holds a part."""
         table = self._placement.table
         due = {g.name: extent_blocks(g.extent, length, table.block_tokens) for g in table.groups}
-        return {g: np.arange(b.start, b.end, dtype=np.int64) for g, b in due.items() if self._placement.block_bytes(g)}
+        return {
+            g: np.arange(b.start, b.end, dtype=np.int64)
+            for g, b in due.items()
+            if self._placement.block_bytes(g)
+        }
 
     def _job(self, task: CopyTask, group: GroupName | None) -> Job:
         job = Job(next(self._jobs))
@@ -77,9 +90,15 @@ class HostCopies:
     def _hash(self, task: CopyTask) -> list[RankEffect]:
         if not self._seal:
             return []
-        blocks = {g: [BlockIndex(int(b)) for b in numbers] for g, numbers in self._blocks(task.order.length).items()}
+        blocks = {
+            g: [BlockIndex(int(b)) for b in numbers]
+            for g, numbers in self._blocks(task.order.length).items()
+        }
         order = task.order
-        return [self._digest(self._job(task, g), order.key, g, numbers, order.length) for g, numbers in blocks.items()]
+        return [
+            self._digest(self._job(task, g), order.key, g, numbers, order.length)
+            for g, numbers in blocks.items()
+        ]
 
     # ---- ends -----------------------------------------------------------------------------------
 
@@ -106,7 +125,9 @@ class HostCopies:
         task.sums[group] = done.sums
         return self._end(task, [])
 
-    def _end(self, task: CopyTask, effects: list[RankEffect]) -> tuple[list[RankEffect], Ballot | None]:
+    def _end(
+        self, task: CopyTask, effects: list[RankEffect]
+    ) -> tuple[list[RankEffect], Ballot | None]:
         """Return the vote on a task when nothing of it is under way any more."""
         if task.jobs:
             return effects, None
@@ -131,7 +152,10 @@ class HostCopies:
         for group, sums in before.items():
             wrong = int((sums != after[group]).any(axis=1).sum())
             if wrong:
-                return f"{wrong} of {len(sums)} blocks of group {group} came back from the host store with other sums"
+                return (
+                    f"{wrong} of {len(sums)} blocks of group {group} came back from the "
+                    f"host store with other sums"
+                )
         return ""
 
     def _discard(self, key: Key) -> list[RankEffect]:
@@ -140,7 +164,8 @@ class HostCopies:
     # ---- rooms that end -------------------------------------------------------------------------
 
     def drop(self, key: Key) -> list[RankEffect]:
-        """A room has been dropped: its copy is forgotten, now or when what is under way has ended."""
+        """A room has been dropped: its copy is forgotten, now or when what is under way has
+        ended."""
         return [] if key in self._tasks else self._discard(key)
 
     def busy(self) -> set[Key]:

@@ -1,4 +1,5 @@
-"""One rank: applies its leader's plans in order, fetches and verifies, computes, and reports what it sees.
+"""One rank: applies its leader's plans in order, fetches and verifies, computes, and reports what
+it sees.
 
     leader ──StepPlan──▶ RankCore ──Connect, Read, CancelRead──▶ fabric ──Ended, Released──▶ RankCore
                             │  └──Compute, Digest──▶ engine ──BatchDone, DigestDone──▶ RankCore
@@ -11,7 +12,8 @@
     host_copies.py      state that is copied to host memory and back
     rehashing.py        blocks that are hashed again where they lie
 
-Invariant: `quiet` is said of a dropped room only when no read, hash, copy or computation of ours touches its pages.
+Invariant: `quiet` is said of a dropped room only when no read, hash, copy or computation of ours
+    touches its pages.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,7 +21,17 @@ from itertools import count
 
 import numpy as np
 
-from baton.core.agreement import Ballot, Chain, Hold, Offload, Report, Restore, RowOrder, StepPlan, Wedged
+from baton.core.agreement import (
+    Ballot,
+    Chain,
+    Hold,
+    Offload,
+    Report,
+    Restore,
+    RowOrder,
+    StepPlan,
+    Wedged,
+)
 from baton.core.errors import Bug
 from baton.core.events import RankEvent, ReadRefused, ReportDue
 from baton.core.handoff.plans import Plans
@@ -36,13 +48,26 @@ from baton.core.rank.report_draft import ReportDraft
 from baton.core.rank.rows import row_of, step_sums
 from baton.core.rank.source_workers import SourceWorkers
 from baton.core.statistics import ReadCounts
-from baton.core.work import Batch, BatchDone, Connected, Copied, DigestDone, DigestOrder, Job, ReadEnded, ReadOutcome, Released
+from baton.core.work import (
+    Batch,
+    BatchDone,
+    Connected,
+    Copied,
+    DigestDone,
+    DigestOrder,
+    Job,
+    ReadEnded,
+    ReadOutcome,
+    Released,
+)
 
 
 class RankCore:
     """Takes one event at a time, and performs nothing itself: `step` returns what is to be done."""
 
-    def __init__(self, *, rank: Rank, boot: Boot, placements: Sequence[Placement], seal: bool) -> None:
+    def __init__(
+        self, *, rank: Rank, boot: Boot, placements: Sequence[Placement], seal: bool
+    ) -> None:
         self.rank, self.boot, self.seal = rank, boot, seal
         self._chain = Chain()
         self._batches: dict[Seq, frozenset[Key]] = {}
@@ -58,7 +83,9 @@ class RankCore:
         self.sources = SourceWorkers(self)
         self.fetches = Fetches(self)
         self.rehashing = Rehashing(self.placement, self._jobs, self.digest)
-        self.host = HostCopies(self.placement, self.rooms, self.pages, self._jobs, self.digest, seal=seal)
+        self.host = HostCopies(
+            self.placement, self.rooms, self.pages, self._jobs, self.digest, seal=seal
+        )
 
     def step(self, event: RankEvent, now: Micros) -> list[RankEffect]:
         """Take one event. Returns what is to be done, in order.
@@ -159,9 +186,11 @@ class RankCore:
         """Return a number for a hash or a copy."""
         return Job(next(self._jobs))
 
-    def digest(self, job: Job, key: Key, group: GroupName, blocks: Iterable[BlockIndex], length: int) -> Digest:
-        """Return the order to hash these blocks of a room's sequence where they lie. length: positions that have been
-        consumed"""
+    def digest(
+        self, job: Job, key: Key, group: GroupName, blocks: Iterable[BlockIndex], length: int
+    ) -> Digest:
+        """Return the order to hash these blocks of a room's sequence where they lie. length:
+        positions that have been consumed"""
         numbers = np.asarray(tuple(blocks), dtype=np.int64)
         slots = self.pages.slots(key, group, numbers)
         if self.placement.table.group(group).unit is Unit.SLOT:
@@ -169,7 +198,8 @@ class RankCore:
         return Digest(DigestOrder(job, group, slots, numbers))
 
     def _hashed(self, done: DigestDone) -> list[RankEffect]:
-        """Our blocks have been hashed: to verify them, to look at them again, or on their way to or from the host store."""
+        """Our blocks have been hashed: to verify them, to look at them again, or on their way to or
+        from the host store."""
         if self.host.owns(done.job):
             return self._copied(*self.host.hashed(done))
         if not self.rehashing.owns(done.job):
@@ -196,7 +226,10 @@ class RankCore:
             Bug: it is not the oldest one
         """
         if done.seq != next(iter(self._batches), None):
-            raise Bug(f"batch {done.seq} ended, and the oldest under way is {next(iter(self._batches), None)}")
+            raise Bug(
+                f"batch {done.seq} ended, and the oldest under way is "
+                f"{next(iter(self._batches), None)}"
+            )
         del self._batches[done.seq]
         self.draft.computed(done)
 
@@ -229,7 +262,8 @@ class RankCore:
     # ---- views ----------------------------------------------------------------------------------
 
     def kept(self) -> dict[str, int]:
-        """How much is held for rooms, by what holds it: nothing when no room is open, or something leaks."""
+        """How much is held for rooms, by what holds it: nothing when no room is open, or something
+        leaks."""
         tables = {
             "rooms": len(self.rooms),
             "pages": len(self.pages),

@@ -1,4 +1,5 @@
-"""The ranks of a worker come together: each says what it is, and the leader makes the worker's manifest of it."""
+"""The ranks of a worker come together: each says what it is, and the leader makes the worker's
+manifest of it."""
 
 import msgspec
 
@@ -9,7 +10,8 @@ from baton.core.manifest import Manifest
 
 
 class RankAssembly:
-    """Knows which ranks have joined so far. `own` is the leader's own view: rank 0 as the only rank."""
+    """Knows which ranks have joined so far. `own` is the leader's own view: rank 0 as the only
+    rank."""
 
     def __init__(self, own: Manifest) -> None:
         self._own = own
@@ -27,7 +29,9 @@ class RankAssembly:
         """The worker, once all its ranks have joined."""
         if self.missing:
             return None
-        return msgspec.structs.replace(self._own, ranks=tuple(self._ranks[r] for r in sorted(self._ranks)))
+        return msgspec.structs.replace(
+            self._own, ranks=tuple(self._ranks[r] for r in sorted(self._ranks))
+        )
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -47,19 +51,29 @@ class RankAssembly:
         """A rank joins.
 
         Raises:
-            ConfigError: it was started with other settings, weights or code than rank 0, or as a rank that is there already;
-                names the field and both values
+            ConfigError: it was started with other settings, weights or code than rank 0, or as a
+                rank that is there already; names the field and both values
         """
         theirs = join.manifest
         for field in Manifest.__struct_fields__:
             ours, other = getattr(self._own, field), getattr(theirs, field)
             if field != "ranks" and ours != other:
-                raise ConfigError(f"a rank of this worker differs from rank 0 in {field}: {other!r}, and {ours!r} at rank 0")
+                raise ConfigError(
+                    f"a rank of this worker differs from rank 0 in {field}: "
+                    f"{other!r}, and {ours!r} at rank 0"
+                )
         if len(theirs.ranks) != 1 or theirs.ranks[0].boot != sender:
-            raise ConfigError(f"boot {sender:x} joins as {[r.rank for r in theirs.ranks]}; a rank joins as itself")
+            raise ConfigError(
+                f"boot {sender:x} joins as {[r.rank for r in theirs.ranks]}; a rank joins as itself"
+            )
         rank = Rank(theirs.ranks[0].rank)
         if rank not in self.missing:
             raise ConfigError(
-                f"boot {sender:x} joins as rank {rank}; rank(s) {self.missing} of {self._own.tp * self._own.pp} miss"
+                f"boot {sender:x} joins as rank {rank}; rank(s) {self.missing} of "
+                f"{self._own.tp * self._own.pp} miss"
             )
-        self._ranks[rank], self._pids[rank], self._host[rank] = theirs.ranks[0], join.pid, join.host_bytes
+        self._ranks[rank], self._pids[rank], self._host[rank] = (
+            theirs.ranks[0],
+            join.pid,
+            join.host_bytes,
+        )

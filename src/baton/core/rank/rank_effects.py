@@ -51,12 +51,15 @@ class Digest(msgspec.Struct, frozen=True, tag="digest"):
 
     order: DigestOrder
     passing: bool = (
-        False  # of cached pages, which may be given to a room meanwhile; else they stay as they are until it has ended
+        # of cached pages, which may be given to a room meanwhile; else they stay as they are until
+        # it has ended
+        False
     )
 
 
 class ClearPools(msgspec.Struct, frozen=True, tag="clear_pools"):
-    """Zero these groups' pools before anything that is ordered later; nothing of ours touches them now."""
+    """Zero these groups' pools before anything that is ordered later; nothing of ours touches them
+    now."""
 
     groups: tuple[GroupName, ...]
 
@@ -80,4 +83,16 @@ class Discard(msgspec.Struct, frozen=True, tag="discard"):
 
 
 # A Report is for the leader.
-RankEffect = ClearPools | Connect | Disconnect | Read | CancelRead | Compute | Digest | Save | Load | Discard | Report
+RankEffect = (
+    ClearPools
+    | Connect
+    | Disconnect
+    | Read
+    | CancelRead
+    | Compute
+    | Digest
+    | Save
+    | Load
+    | Discard
+    | Report
+)

@@ -22,7 +22,8 @@ class RankRoomState(StrEnum):
     FETCHING = "fetching"  # the rank has not voted yet on an order to read blocks of it
     SAVING = "saving"  # its state is being copied into the host store
     SAVED = "saved"  # the state is there, and in its pages as well, until they are vacated
-    STORED = "stored"  # the state is in the host store alone; the pages that it may hold are for its way back
+    # the state is in the host store alone; the pages that it may hold are for its way back
+    STORED = "stored"
     LOADING = "loading"  # its state is being copied back, and verified
     DROPPED = "dropped"  # it has ended, and something of ours may touch its pages
     QUIET = "quiet"  # nothing does; the report says so, and the rank forgets it
@@ -44,9 +45,12 @@ class RankSaw(StrEnum):
     QUIET = "quiet"  # no read, hash, copy or computation of ours touches its pages
 
 
-_LIVE = [state for state in RankRoomState if state not in (RankRoomState.DROPPED, RankRoomState.QUIET)]
+_LIVE = [
+    state for state in RankRoomState if state not in (RankRoomState.DROPPED, RankRoomState.QUIET)
+]
 
-# A room may be given up in the turn in which something is ordered of it: the plan then says both, and drops it first.
+# A room may be given up in the turn in which something is ordered of it: the plan then says both,
+# and drops it first.
 RANK_ROOM: Mapping[tuple[RankRoomState, RankSaw], RankRoomState] = {
     (RankRoomState.ABSENT, RankSaw.HOLD): RankRoomState.HELD,
     (RankRoomState.HELD, RankSaw.HOLD): RankRoomState.HELD,
@@ -87,7 +91,8 @@ class RankRooms:
         return self._states.get(key, RankRoomState.ABSENT)
 
     def see(self, key: Key, saw: RankSaw) -> RankRoomState:
-        """Move a room along the table, and return where it stands now. A pair that the table lacks is our bug."""
+        """Move a room along the table, and return where it stands now. A pair that the table lacks
+        is our bug."""
         after = RANK_ROOM[self.state(key), saw]
         if after is RankRoomState.QUIET:
             del self._states[key]

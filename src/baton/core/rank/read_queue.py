@@ -1,9 +1,11 @@
-"""Reads of one rank that wait for their turn: a fabric is given what it can carry soon, from each source rank.
+"""Reads of one rank that wait for their turn: a fabric is given what it can carry soon, from each
+source rank.
 
     ordered ──▶ waits; no deadline runs ──its turn──▶ with the fabric; its deadline runs ──▶ ended: the next one's turn
 
-A deadline is to measure the wire and not how many reads want it. From one source at most `READS` reads are with the fabric,
-and of large ones fewer: enough that the fabric always has the next one at hand.
+A deadline is to measure the wire and not how many reads want it. From one source at most `READS`
+reads are with the fabric, and of large ones fewer: enough that the fabric always has the next one
+at hand.
 """
 
 from collections import deque
@@ -16,7 +18,8 @@ from baton.core.rank.rank_effects import Read
 from baton.core.work import Handle
 
 READS = 4
-WINDOW_BYTES = 64 << 20  # what is with the fabric at once, of several reads; and what a read's stated deadline is for
+# what is with the fabric at once, of several reads; and what a read's stated deadline is for
+WINDOW_BYTES = 64 << 20
 
 
 class SourceReads(msgspec.Struct):
@@ -58,7 +61,8 @@ class ReadQueue:
         return self._take_back(lambda read: read.key == key)
 
     def disconnect(self, peer: RankId) -> list[Handle]:
-        """A source is not read from any more, and reads that no fabric ever had are forgotten. Returns their handles."""
+        """A source is not read from any more, and reads that no fabric ever had are forgotten.
+        Returns their handles."""
         return self._take_back(lambda read: read.peer == peer)
 
     def _take_back(self, unwanted: Callable[[Read], bool]) -> list[Handle]:
@@ -77,7 +81,8 @@ class ReadQueue:
 
 
 def _next(lane: SourceReads) -> list[Read]:
-    """Return the reads whose turn it is. The deadline of each covers those that the fabric has before it."""
+    """Return the reads whose turn it is. The deadline of each covers those that the fabric has
+    before it."""
     turns: list[Read] = []
     while lane.waiting and len(lane.given) < READS:
         ahead = sum(lane.given.values()) + lane.waiting[0].nbytes
@@ -86,5 +91,9 @@ def _next(lane: SourceReads) -> list[Read]:
         read = lane.waiting.popleft()
         lane.given[read.handle] = read.nbytes
         windows = 1 + (ahead - 1) // WINDOW_BYTES if ahead else 1
-        turns.append(msgspec.structs.replace(read, deadline_ms=read.deadline_ms * windows) if windows > 1 else read)
+        turns.append(
+            msgspec.structs.replace(read, deadline_ms=read.deadline_ms * windows)
+            if windows > 1
+            else read
+        )
     return turns

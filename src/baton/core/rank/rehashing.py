@@ -1,8 +1,10 @@
-"""A rank's part of looking at its own memory again: blocks of a room, or pages of the prefix cache, hashed where they lie.
+"""A rank's part of looking at its own memory again: blocks of a room, or pages of the prefix cache,
+hashed where they lie.
 
     Rehash, Inspect ──▶ one Digest for each group ──▶ Rehashed, when all of them have ended
 
-A room whose blocks are hashed is *busy*: `quiet` is not said of it. Cached pages are nobody's, and may go meanwhile.
+A room whose blocks are hashed is *busy*: `quiet` is not said of it. Cached pages are nobody's, and
+may go meanwhile.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -50,7 +52,9 @@ class Rehashing:
         for group, pages in order.pages.items():
             if self._placement.block_bytes(group):
                 slots, numbers = (self._blocks(group, of) for of in (pages, order.numbers))
-                found.append(Digest(DigestOrder(self._job(task, group), group, slots, numbers), passing=True))
+                found.append(
+                    Digest(DigestOrder(self._job(task, group), group, slots, numbers), passing=True)
+                )
         assert found, "every rank holds some layers"
         return found
 

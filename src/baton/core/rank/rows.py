@@ -1,4 +1,5 @@
-"""A rank's rows: from the leader's order to what the engine computes, and from the engine's result to the report."""
+"""A rank's rows: from the leader's order to what the engine computes, and from the engine's result
+to the report."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +10,8 @@ from baton.core.work import BatchDone, Draw, Row, RowDone
 
 
 def row_of(order: RowOrder, rooms: BlockTables) -> Row:
-    """Return the row that the engine computes for an order, with the pages that the room holds now."""
+    """Return the row that the engine computes for an order, with the pages that the room holds
+    now."""
     return Row(
         key=order.key,
         start=order.start,
@@ -28,7 +30,9 @@ def step_sums(done: BatchDone) -> StepResult:
 
 
 def _row_sums(row: RowDone) -> RowResult:
-    return RowResult(row.key, row.drawn, {group: pack(sums) for group, sums in row.sums.items()}, row.failed)
+    return RowResult(
+        row.key, row.drawn, {group: pack(sums) for group, sums in row.sums.items()}, row.failed
+    )
 
 
 def pack(sums: NDArray[np.uint64]) -> bytes:

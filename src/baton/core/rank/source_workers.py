@@ -1,4 +1,5 @@
-"""The workers that one rank reads from: what they are, the plan by which it reads, and the connections to their ranks.
+"""The workers that one rank reads from: what they are, the plan by which it reads, and the
+connections to their ranks.
 
 ConnectOrder ──▶ Connect, to every rank that holds something of ours ──▶ Connected, by each ──▶ ConnectResult
 part ──▶ Disconnect
@@ -48,8 +49,13 @@ class SourceWorkers:
         core, theirs = self._core, order.manifest
         plan = core.plans.pair([theirs.placement(r.rank) for r in theirs.ranks], core.placements)
         legs = plan.legs_into(core.rank)
-        wanted = {leg.source: RankId(theirs.boot, theirs.ranks[leg.source].boot, Rank(leg.source)) for leg in legs}
-        self._peers[theirs.boot] = SourcePeer(theirs, order.fabric, plan, tuple(legs), set(wanted.values()))
+        wanted = {
+            leg.source: RankId(theirs.boot, theirs.ranks[leg.source].boot, Rank(leg.source))
+            for leg in legs
+        }
+        self._peers[theirs.boot] = SourcePeer(
+            theirs, order.fabric, plan, tuple(legs), set(wanted.values())
+        )
         if not wanted:
             core.draft.add_connection(ConnectResult(theirs.boot, ""))
         return [Connect(peer, theirs.ranks[peer.rank], order.fabric) for peer in wanted.values()]
@@ -65,7 +71,8 @@ class SourceWorkers:
             self._core.draft.add_connection(ConnectResult(peer.worker, worker.why))
 
     def disconnect(self, boot: Boot) -> list[RankEffect]:
-        """The leader has lost a worker, or given it up; reads from it that no fabric has had yet end at once."""
+        """The leader has lost a worker, or given it up; reads from it that no fabric has had yet
+        end at once."""
         worker = self._peers.pop(boot, None)
         if worker is None:
             return []

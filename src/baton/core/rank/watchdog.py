@@ -1,13 +1,15 @@
-"""What a rank's ports have taken on and ought to bring to an end: which of it never will (pure; the time is handed in).
+"""What a rank's ports have taken on and ought to bring to an end: which of it never will (pure; the
+time is handed in).
 
     begins ──▶ the oldest of its kind ──ends──▶ so much takes so long            the pace of that kind, for later bounds
                        └── no sign of progress for longer than its bound ──▶ wedged, said once
 
-    bound = `first_ms`, until anything of the kind has ended: first steps may compile
-            FACTOR x what so much has taken so far, from then on; at least `floor_ms`, at most `first_ms`
+    bound = `first_ms`, until anything of the kind has ended: first steps may compile FACTOR x what
+            so much has taken so far, from then on; at least `floor_ms`, at most `first_ms`
 
-Work of a kind runs one piece after the other, so only the oldest is looked at. Time counts in steps of a tick at most: what
-passes while this process is not turned (stopped, moved to another machine, starved) is nobody's fault and counts for a tick.
+Work of a kind runs one piece after the other, so only the oldest is looked at. Time counts in steps
+of a tick at most: what passes while this process is not turned (stopped, moved to another machine,
+starved) is nobody's fault and counts for a tick.
 """
 
 from enum import Enum
@@ -17,7 +19,9 @@ import msgspec
 
 from baton.core.ids import Micros
 
-FACTOR = 10.0  # a layer, or a chunk of a digest, that takes so many times longer than a whole piece of work of that size
+# a layer, or a chunk of a digest, that takes so many times longer than a whole piece of work of
+# that size
+FACTOR = 10.0
 TICKS = 8  # looks in the time of the floor
 FORGETS = 0.9  # what the slowest piece of a size keeps of its time with each later one
 
@@ -34,11 +38,13 @@ class WatchdogSettings(msgspec.Struct, frozen=True):
     """States how long work may go without a sign of progress, in milliseconds."""
 
     floor_ms: int  # however fast it was before; 0 = nothing is watched
-    first_ms: int  # until a piece of its kind has ended; also the most that later ones get, where it is not 0
+    # until a piece of its kind has ended; also the most that later ones get, where it is not 0
+    first_ms: int
 
 
 class UsualDuration:
-    """Remembers how long pieces of one kind took lately, by the order of magnitude of their size."""
+    """Remembers how long pieces of one kind took lately, by the order of magnitude of their
+    size."""
 
     def __init__(self) -> None:
         self._slowest: dict[int, float] = {}  # by bits of the size: microseconds
@@ -127,7 +133,9 @@ class Watchdog:
         if not self.watching:
             return []
         self._count(now)
-        return [self._stuck(task, lane) for task, lane in self._lanes.items() if self._is_stuck(lane)]
+        return [
+            self._stuck(task, lane) for task, lane in self._lanes.items() if self._is_stuck(lane)
+        ]
 
     def timer(self) -> Micros | None:
         """Return when to look next, or None while there is nothing to look at."""
@@ -151,7 +159,8 @@ class Watchdog:
         floor, first = self._settings.floor_ms * 1000, self._settings.first_ms * 1000
         if expected is None:
             return max(floor, first)
-        # A small piece that compiled for a minute, or waited for another rank's, says nothing of larger ones: by it alone they
+        # A small piece that compiled for a minute, or waited for another rank's, says nothing of
+        # larger ones: by it alone they
         # might take days. To have seen it is no reason to wait longer than with nothing seen.
         return max(floor, min(first or inf, FACTOR * expected))
 
@@ -160,5 +169,14 @@ class Watchdog:
         job, size = next(iter(lane.open.items()))
         unit = "tokens" if task is WorkKind.STEP else "blocks"
         usual = lane.pace.expected(size)
-        took = f"; so much took {usual / 1000:.0f} ms at most" if usual is not None else "; none has ended yet"
-        return Stuck(task, job, f"a {task.value} of {size} {unit} has made no progress for {lane.still / 1e6:.1f} s{took}")
+        took = (
+            f"; so much took {usual / 1000:.0f} ms at most"
+            if usual is not None
+            else "; none has ended yet"
+        )
+        return Stuck(
+            task,
+            job,
+            f"a {task.value} of {size} {unit} has made no progress for "
+            f"{lane.still / 1e6:.1f} s{took}",
+        )

@@ -3,8 +3,9 @@
     QUEUED, in the policy's order ──follows nobody, the policy lets it, its pages are free──▶ HELD
                                                           └── not free: those behind it wait too, and the policy makes way
 
-One loop for all roles. What differs is the policy: what runs ahead of decode is bounded on prefill (ahead.py), and where tokens
-are generated rooms that were preempted come back first (preemption.py).
+One loop for all roles. What differs is the policy: what runs ahead of decode is bounded on prefill
+(ahead.py), and where tokens are generated rooms that were preempted come back first
+(preemption.py).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -59,8 +60,8 @@ class Admission(Generic[R]):
         self._worker, self.policy = worker, policy
 
     def admit(self) -> Iterator[tuple[R, Reuse]]:
-        """Give pages to rooms that wait, as far as the policy and memory allow. Yields each with the cached pages that it begins
-        with."""
+        """Give pages to rooms that wait, as far as the policy and memory allow. Yields each with
+        the cached pages that it begins with."""
         worker, policy, role = self._worker, self.policy, self._worker.role
         waiting = policy.waiting()
         leading = worker.rooms.in_state(*role.bringing) if waiting else []
@@ -77,7 +78,9 @@ class Admission(Generic[R]):
                 return
             position = 0 if role.computes else room.length
             admits = judgement is Judgement.ADMIT
-            if not (admits and worker.blocks.take(room, want, state, position=position, reuse=reuse)):
+            if not (
+                admits and worker.blocks.take(room, want, state, position=position, reuse=reuse)
+            ):
                 policy.make_way(room, want, reuse)
                 return
             worker.followers.forget(room.key)

@@ -1,4 +1,5 @@
-"""Prefill's admission policy: how far prompts are computed ahead of decode, and which of them give up their pages again."""
+"""Prefill's admission policy: how far prompts are computed ahead of decode, and which of them give
+up their pages again."""
 
 from baton.core.ids import Boot, GroupName
 from baton.core.marks import Mark
@@ -13,7 +14,8 @@ HOLDING = (RoomState.COMPUTING, RoomState.BORROWING, RoomState.OFFERED)
 
 
 class AheadOfDecode(Stage[PrefillRoom]):
-    """Oldest request first. What runs ahead of a decode worker's admission is bounded; beyond that its rooms alone wait."""
+    """Oldest request first. What runs ahead of a decode worker's admission is bounded; beyond that
+    its rooms alone wait."""
 
     decodes: frozenset[Boot] = frozenset()  # decode workers that are paired with this one
 
@@ -21,7 +23,8 @@ class AheadOfDecode(Stage[PrefillRoom]):
         return self.worker.rooms.in_state(RoomState.QUEUED)
 
     def judge(self, room: PrefillRoom, want: Want, reuse: Reuse) -> Judgement:
-        """Whether rooms that this one's decode worker has not admitted hold so much that it must wait; one never must."""
+        """Whether rooms that this one's decode worker has not admitted hold so much that it must
+        wait; one never must."""
         settings, ledger = self.worker.settings, self.worker.ledger
         if settings.ahead >= 1:
             return Judgement.ADMIT
@@ -34,14 +37,20 @@ class AheadOfDecode(Stage[PrefillRoom]):
         return Judgement.ADMIT
 
     def make_way(self, room: PrefillRoom, want: Want, reuse: Reuse) -> None:
-        """Withdraw younger rooms that decode has not admitted, the youngest first, until this one will fit.
+        """Withdraw younger rooms that decode has not admitted, the youngest first, until this one
+        will fit.
 
-        An admitted room is never withdrawn, nor is any while blocks are not verified: decode would not notice.
+        An admitted room is never withdrawn, nor is any while blocks are not verified: decode would
+        not notice.
         """
         worker, ledger = self.worker, self.worker.ledger
         own, coming = beyond(want, reuse), [r.key for r in worker.rooms.in_state(RoomState.ENDING)]
         held = worker.rooms.in_state(*HOLDING)
-        younger = [r for r in held if r.ticket.came > room.ticket.came and not r.admitted and worker.manifest.seal]
+        younger = [
+            r
+            for r in held
+            if r.ticket.came > room.ticket.came and not r.admitted and worker.manifest.seal
+        ]
         chosen: list[PrefillRoom] = []
         while younger and not ledger.fits(own, reuse=reuse, ended=coming):
             chosen.append(younger.pop())
@@ -62,7 +71,8 @@ class AheadOfDecode(Stage[PrefillRoom]):
         return not room.admitted
 
     def ahead_pages(self) -> dict[GroupName, int]:
-        """The stated share of the pool, divided among the decode workers: one that is full keeps no other one waiting."""
+        """The stated share of the pool, divided among the decode workers: one that is full keeps no
+        other one waiting."""
         ahead = self.worker.settings.ahead
         share = ahead / max(1, len(self.decodes)) if ahead < 1 else 1
         return {g: int(n * share) for g, n in self.worker.ledger.totals().items()}

@@ -26,13 +26,16 @@ class Batches(Generic[R]):
         self._turns = Turns()
         self._composed: Rows[R] = []
         self._flight: dict[Seq, Rows[R]] = {}  # oldest first
-        self._results: dict[Seq, dict[Rank, tuple[RowResult, ...]]] = {}  # of those in flight, so far
-        self.trial: R | None = None  # the suspect whose step is under way; nothing else is in that step
+        # of those in flight, so far
+        self._results: dict[Seq, dict[Rank, tuple[RowResult, ...]]] = {}
+        # the suspect whose step is under way; nothing else is in that step
+        self.trial: R | None = None
         self.wedges = Wedges(ranks)
 
     @property
     def may_issue(self) -> bool:
-        """Whether another batch may be issued: each stage of the pipeline can have one, and a suspect has all of them."""
+        """Whether another batch may be issued: each stage of the pipeline can have one, and a
+        suspect has all of them."""
         return len(self._flight) < self._stages and self.trial is None
 
     @property
@@ -50,7 +53,8 @@ class Batches(Generic[R]):
         self._composed.append((room, row))
 
     def issue(self, seq: Seq) -> R | None:
-        """The batch of this turn goes out with plan `seq`. Returns the suspect that has the step for itself, if there is one."""
+        """The batch of this turn goes out with plan `seq`. Returns the suspect that has the step
+        for itself, if there is one."""
         first = self._composed[0][0]
         self._turns.stepped(alone=first.alone)
         if first.alone:
@@ -70,7 +74,8 @@ class Batches(Generic[R]):
         return [room for room, _ in self._flight[seq]]
 
     def take(self, report: Report) -> list[tuple[Rows[R], Outcomes]]:
-        """Note what a rank says of its steps. Returns the batches that have ended on every rank by that, oldest first."""
+        """Note what a rank says of its steps. Returns the batches that have ended on every rank by
+        that, oldest first."""
         ended: list[tuple[Rows[R], Outcomes]] = []
         for step in report.steps:
             by_rank = self._results[step.seq]
@@ -78,7 +83,9 @@ class Batches(Generic[R]):
             if len(by_rank) == self._ranks:
                 del self._results[step.seq]
                 self.wedges.ended(step.seq)
-                ended.append((self._flight.pop(step.seq), [by_rank[Rank(r)] for r in range(self._ranks)]))
+                ended.append(
+                    (self._flight.pop(step.seq), [by_rank[Rank(r)] for r in range(self._ranks)])
+                )
         return ended
 
     def wedged(self, report: Report) -> tuple[str, Seq | None] | None:

@@ -1,11 +1,13 @@
-"""Which pages a room holds while its sequence grows: its block tables, as every rank keeps them too.
+"""Which pages a room holds while its sequence grows: its block tables, as every rank keeps them
+too.
 
     full      [0 ─────────────────────────▶ past)      all from the first on
     window    . . . passed . . . [gone ───▶ past)      what no later step looks back on is given up
     slot      one, whatever the length
 
-A prompt's window moves within pages that were taken before its first chunk: what it passes is taken again at its end, so a room
-that computes never waits for memory. While a room generates, what it passes returns to the pool.
+A prompt's window moves within pages that were taken before its first chunk: what it passes is taken
+again at its end, so a room that computes never waits for memory. While a room generates, what it
+passes returns to the pool.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +22,8 @@ from baton.core.scheduler.room import OpenRoom
 
 
 class BlockManager:
-    """Takes pages for the rooms of one worker and gives them back. Ranks learn of each change from `changes`."""
+    """Takes pages for the rooms of one worker and gives them back. Ranks learn of each change from
+    `changes`."""
 
     def __init__(self, ledger: Ledger, span: Span) -> None:
         self._ledger, self._span = ledger, span
@@ -40,9 +43,9 @@ class BlockManager:
         position: int = 0,
         reuse: Sequence[CachedPage] = (),
     ) -> bool:
-        """Give a room its first pages: `want` pages of each group, from the first one that a step at `position` looks back on.
-        Returns False, and takes nothing, where they are not free. reuse: cached pages that its tables begin with, which are part
-        of `want`"""
+        """Give a room its first pages: `want` pages of each group, from the first one that a step
+        at `position` looks back on. Returns False, and takes nothing, where they are not free.
+        reuse: cached pages that its tables begin with, which are part of `want`"""
         begins = {g: n for g, n in self._span.gone(position).items() if n}
         taken = self._ledger.take(room.key, beyond(want, reuse), state, begins=begins, reuse=reuse)
         if taken is None:
@@ -51,8 +54,9 @@ class BlockManager:
         return True
 
     def slide(self, room: OpenRoom, position: int, *, tokens: int) -> None:
-        """Positions before `position` are computed on all ranks. Pages that their windows have passed move to the end of the
-        room's tables, as far as a sequence of `tokens` needs them, and return to the pool otherwise."""
+        """Positions before `position` are computed on all ranks. Pages that their windows have
+        passed move to the end of the room's tables, as far as a sequence of `tokens` needs them,
+        and return to the pool otherwise."""
         passed = self._ledger.let_pass(room.key, self._span.gone(position))
         if not passed:
             return
@@ -63,8 +67,8 @@ class BlockManager:
         self._changes.append(Hold(room.key, taken, passed))
 
     def grow(self, room: GeneratingRoom, position: int) -> bool:
-        """The next step computes `position`: give up what it does not look back on, and take a page for it. Returns False where
-        none is free."""
+        """The next step computes `position`: give up what it does not look back on, and take a page
+        for it. Returns False where none is free."""
         if room.covered == position - 1 and not self._span.moves(position):  # nearly always
             room.covered = position
         if room.covered == position:
@@ -79,7 +83,11 @@ class BlockManager:
 
     def _lacking(self, room: OpenRoom, tokens: int) -> dict[GroupName, int]:
         """Pages that the room's tables lack for a sequence of so many tokens."""
-        past, begins, held = self._span.past(tokens), self._ledger.begins(room.key), self._ledger.held(room.key)
+        past, begins, held = (
+            self._span.past(tokens),
+            self._ledger.begins(room.key),
+            self._ledger.held(room.key),
+        )
         return {g: past[g] - begins[g] - len(held[g]) for g in past}
 
 

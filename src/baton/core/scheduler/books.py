@@ -6,7 +6,15 @@ from typing import Any
 import msgspec
 
 from baton.core.ids import Boot, Micros, Seq
-from baton.core.messages import AskLedger, Clear, Credits, LedgerView, RankView, ResetCache, RoomView
+from baton.core.messages import (
+    AskLedger,
+    Clear,
+    Credits,
+    LedgerView,
+    RankView,
+    ResetCache,
+    RoomView,
+)
 from baton.core.scheduler.credit_news import CreditNews
 from baton.core.scheduler.room import OpenRoom, RoomState
 from baton.core.scheduler.stage import Handlers, Stage
@@ -26,7 +34,11 @@ class LeaderBooks(Stage[Any]):
         self.opened_epochs = 0
 
     def handlers(self) -> Handlers:
-        return {AskLedger: self._on_ask_ledger, Clear: self._on_clear, ResetCache: self._on_reset_cache}
+        return {
+            AskLedger: self._on_ask_ledger,
+            Clear: self._on_clear,
+            ResetCache: self._on_reset_cache,
+        }
 
     # ---- for gateways ---------------------------------------------------------------------------
 
@@ -67,7 +79,8 @@ class LeaderBooks(Stage[Any]):
         self.worker.send(sender, self._view(ask.question))
 
     def _on_clear(self, sender: Boot, clear: Clear) -> None:
-        """The state table says which groups there are. While a room is open the answer is that nothing was cleared."""
+        """The state table says which groups there are. While a room is open the answer is that
+        nothing was cleared."""
         worker = self.worker
         if worker.rooms:
             worker.send(sender, self._view(clear.question))
@@ -77,7 +90,8 @@ class LeaderBooks(Stage[Any]):
         self._clearing.append((worker.next_seq, sender, clear.question))
 
     def answer_cleared(self) -> None:
-        """Ranks zero a pool when they apply the plan that says so: answer those who asked for that."""
+        """Ranks zero a pool when they apply the plan that says so: answer those who asked for
+        that."""
         if not self._clearing:
             return
         worker = self.worker
@@ -87,7 +101,8 @@ class LeaderBooks(Stage[Any]):
         self._clearing = [c for c in self._clearing if not worker.agreement.all_applied(c[0])]
 
     def _on_reset_cache(self, sender: Boot, reset: ResetCache) -> None:
-        """Pages are not zeroed: nobody reads what is not found. Those that open rooms share go with the last of them."""
+        """Pages are not zeroed: nobody reads what is not found. Those that open rooms share go with
+        the last of them."""
         self.worker.ledger.forget_cached()
         self.worker.send(sender, self._view(reset.question))
 

@@ -1,15 +1,18 @@
-"""Fetches state back: what a decode worker has cached of a prompt, where that is cheaper than computing it.
+"""Fetches state back: what a decode worker has cached of a prompt, where that is cheaper than
+computing it.
 
     COMPUTING ──Borrow──▶ BORROWING ──Loan──▶ ordered as a fetch, patiently ──verified on every rank──▶ COMPUTING   the rest
                              ├── nothing there, no answer in time, not worth it ────────────────────▶ COMPUTING   all of it
                              └── not whole, not in time, the source gone: when all reads have ended ─▶ COMPUTING   all of it
 
-A room borrows behind what its own cache has, up to the last whole block before its last token, and holds pages of its own for
-that, as for the whole prompt, from before. Decode is asked only over a pair that is connected in this direction too, and only
-where the rule (handoff/fetch_back.py) would fetch all that is lacking; it is asked again of what is really there. What has
-arrived counts as computed: it is offered to decode, and enters the cache, with the sums that its verification found. Of what
-differs from the lender's sums the lender hears (`Doubt`), and hashes it where it lies (lending.py). No request fails because of
-any of this. Memory is not waited for, and the time is bounded: an answer by `answer_ms`, a read by its deadline.
+A room borrows behind what its own cache has, up to the last whole block before its last token, and
+holds pages of its own for that, as for the whole prompt, from before. Decode is asked only over a
+pair that is connected in this direction too, and only where the rule (handoff/fetch_back.py) would
+fetch all that is lacking; it is asked again of what is really there. What has arrived counts as
+computed: it is offered to decode, and enters the cache, with the sums that its verification found.
+Of what differs from the lender's sums the lender hears (`Doubt`), and hashes it where it lies
+(lending.py). No request fails because of any of this. Memory is not waited for, and the time is
+bounded: an answer by `answer_ms`, a read by its deadline.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -64,13 +67,24 @@ class Borrowing(Stage[PrefillRoom]):
     def _meet_lender(self, sender: Boot, hello: Hello) -> None:
         """A decode worker has paired with us; connect to it if it lends."""
         theirs, lends = hello.manifest, hello.lends
-        wanted = self.worker.reuse.on and self.worker.manifest.seal and self.pace.mode is not FetchBack.NEVER
-        if not wanted or lends is None or theirs.boot in self._lenders or not self._offering.pairs_with(sender):
+        wanted = (
+            self.worker.reuse.on
+            and self.worker.manifest.seal
+            and self.pace.mode is not FetchBack.NEVER
+        )
+        if (
+            not wanted
+            or lends is None
+            or theirs.boot in self._lenders
+            or not self._offering.pairs_with(sender)
+        ):
             return
         if any(lends.fabric not in rank.exposures for rank in self.worker.manifest.ranks):
             return  # a fabric that we have not
         try:
-            plan: PairPlan = self.worker.plans.pair([theirs.placement(r.rank) for r in theirs.ranks], self.worker.placements)
+            plan: PairPlan = self.worker.plans.pair(
+                [theirs.placement(r.rank) for r in theirs.ranks], self.worker.placements
+            )
         except BatonError:  # they fit the other way alone
             return
         if plan.digest == lends.plan:
@@ -95,9 +109,17 @@ class Borrowing(Stage[PrefillRoom]):
     # ---- asking ---------------------------------------------------------------------------------
 
     def admitted(self, room: PrefillRoom, reuse: Reuse) -> None:
-        """A room has pages for its prompt: ask decode for what of it is not here, where that is worth it."""
-        lender, lacking = self._lenders.get(room.ticket.decode), self._last_block(room) - self._block(room.done)
-        if lender is None or len(lender.connected) < len(self.worker.placements) or lacking < self.worker.manifest.page_blocks:
+        """A room has pages for its prompt: ask decode for what of it is not here, where that is
+        worth it."""
+        lender, lacking = (
+            self._lenders.get(room.ticket.decode),
+            self._last_block(room) - self._block(room.done),
+        )
+        if (
+            lender is None
+            or len(lender.connected) < len(self.worker.placements)
+            or lacking < self.worker.manifest.page_blocks
+        ):
             return
         if not self._pays(lacking):
             self.worker.marks[Mark.NOT_WORTH_IT] += 1
@@ -115,7 +137,10 @@ class Borrowing(Stage[PrefillRoom]):
         return self._block(room.length - 1)
 
     def _pays(self, blocks: int) -> bool:
-        return self.pace.pays(tokens=blocks * self.worker.state_table.block_tokens, nbytes=blocks * self.worker.reuse.block_bytes)
+        return self.pace.pays(
+            tokens=blocks * self.worker.state_table.block_tokens,
+            nbytes=blocks * self.worker.reuse.block_bytes,
+        )
 
     def timer(self) -> Micros | None:
         """When the earliest answer is due."""
@@ -139,7 +164,9 @@ class Borrowing(Stage[PrefillRoom]):
         room = self.worker.find(loan.key)
         if room is not None and room.loan is not None:
             return  # it is being read, and returned when that has ended
-        asked = room is not None and room.state is RoomState.BORROWING and room.answer_by is not None
+        asked = (
+            room is not None and room.state is RoomState.BORROWING and room.answer_by is not None
+        )
         if room is None or not asked:
             if loan.runs:
                 self.worker.marks[Mark.LOAN_TOO_LATE] += 1
@@ -155,7 +182,8 @@ class Borrowing(Stage[PrefillRoom]):
         self._go_on(room)
 
     def _fits(self, room: PrefillRoom, sender: Boot, loan: Loan) -> int:
-        """Blocks that are lent behind what is here, the same of every group; 0 for anything else."""
+        """Blocks that are lent behind what is here, the same of every group; 0 for anything
+        else."""
         lender, first = self._lenders.get(sender), self._block(room.done)
         ends = {run.end for run in loan.runs.values()}
         if lender is None or loan.runs.keys() != self.worker.ledger.pools.keys() or len(ends) != 1:
@@ -179,7 +207,10 @@ class Borrowing(Stage[PrefillRoom]):
             length=room.length,
             runs=loan.runs,
             sums=loan.sums,
-            deadline_ms=min(self.worker.settings.fetch_ms, max(self.worker.settings.answer_ms, int(SLOWER * usual_ms))),
+            deadline_ms=min(
+                self.worker.settings.fetch_ms,
+                max(self.worker.settings.answer_ms, int(SLOWER * usual_ms)),
+            ),
             tell=True,
             patient=True,
         )
@@ -211,8 +242,9 @@ class Borrowing(Stage[PrefillRoom]):
             self._arrived(room, fetch, ballots)
 
     def _doubt(self, fetch: Fetch, ballots: Iterable[Ballot]) -> None:
-        """What differs from what the lender has said of it: on its way, or where it lies. The lender is to look, and before the
-        loan is returned, for its pages may go then. A read that failed says nothing of that."""
+        """What differs from what the lender has said of it: on its way, or where it lies. The
+        lender is to look, and before the loan is returned, for its pages may go then. A read that
+        failed says nothing of that."""
         for s in dict.fromkeys(s for ballot in ballots for s in ballot.suspects):
             self.worker.send(fetch.source, Doubt(fetch.key, s.leg, s.group, s.blocks))
 
@@ -224,8 +256,14 @@ class Borrowing(Stage[PrefillRoom]):
         blocks = next(run.end - run.start for run in fetch.runs.values())
         self.worker.marks[Mark.BORROWED] += 1
         self.worker.reuse.borrowed(blocks)
-        self.pace.read.saw(blocks * self.worker.reuse.block_bytes, max(1, self.worker.now - room.reads_since))
-        add_sums(room.sums, {rank: ballot.sums for rank, ballot in ballots.items()}, self.worker.placements)
+        self.pace.read.saw(
+            blocks * self.worker.reuse.block_bytes, max(1, self.worker.now - room.reads_since)
+        )
+        add_sums(
+            room.sums,
+            {rank: ballot.sums for rank, ballot in ballots.items()},
+            self.worker.placements,
+        )
         room.borrowed = blocks * self.worker.state_table.block_tokens
         room.ordered = room.done = room.done + room.borrowed
         self._go_on(room)

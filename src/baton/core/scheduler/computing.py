@@ -1,4 +1,5 @@
-"""Computes prompts in chunks: rooms in order, each of them with as much of its prompt as the step still has room for.
+"""Computes prompts in chunks: rooms in order, each of them with as much of its prompt as the step
+still has room for.
 
 COMPUTING ──chunk──▶ every rank computes and seals it ──▶ its complete pages enter the prefix cache ──▶ the next stage goes on
 """
@@ -26,11 +27,19 @@ ComputedRoom = PrefillRoom | UnifiedRoom
 class Computing(Stage[Any]):
     """The chunks of one worker's prompts."""
 
-    def __init__(self, worker: Worker[Any], *, rule: ChunkRule, then: Callable[[Any, RowOrder, Drawn | None], None]) -> None:
-        """then: takes a room whose chunk is computed on every rank, the chunk's row, and the next token if it was the last one"""
+    def __init__(
+        self,
+        worker: Worker[Any],
+        *,
+        rule: ChunkRule,
+        then: Callable[[Any, RowOrder, Drawn | None], None],
+    ) -> None:
+        """then: takes a room whose chunk is computed on every rank, the chunk's row, and the next
+        token if it was the last one"""
         super().__init__(worker)
         self._rule, self._then = rule, then
-        # Behind the prompt the same pages hold the tokens that follow, so its last block goes on being written.
+        # Behind the prompt the same pages hold the tokens that follow, so its last block goes on
+        # being written.
         self._follow = int(worker.role.generates)
 
     def admitted(self, room: ComputedRoom, reuse: Reuse) -> None:
@@ -39,7 +48,11 @@ class Computing(Stage[Any]):
         room.sums = sums_of(reuse)
 
     def due(self) -> list[ComputedRoom]:
-        return [room for room in self.worker.rooms.in_state(RoomState.COMPUTING) if room.ordered < room.length]
+        return [
+            room
+            for room in self.worker.rooms.in_state(RoomState.COMPUTING)
+            if room.ordered < room.length
+        ]
 
     def add_rows(self, rooms: Sequence[ComputedRoom], tokens: int) -> int:
         """Add the next chunk of each room's prompt, as long as the step has tokens left."""
@@ -49,7 +62,13 @@ class Computing(Stage[Any]):
                 break
             if room.state is not RoomState.COMPUTING:
                 continue
-            size = next_chunk(done=room.ordered, length=room.length, budget=left, rule=self._rule, block_tokens=block)
+            size = next_chunk(
+                done=room.ordered,
+                length=room.length,
+                budget=left,
+                rule=self._rule,
+                block_tokens=block,
+            )
             self.worker.blocks.slide(room, room.done, tokens=room.length + self._follow)
             self.worker.add_row(room, self._chunk(room, room.ordered, room.ordered + size))
             room.ordered += size
@@ -62,7 +81,9 @@ class Computing(Stage[Any]):
             key=room.key,
             start=start,
             tokens=room.context[start:end],
-            final=final_blocks(self.worker.state_table, start=start, end=end, length=room.length + self._follow),
+            final=final_blocks(
+                self.worker.state_table, start=start, end=end, length=room.length + self._follow
+            ),
             valid=end,
             sampling=room.ticket.sampling if last else None,
             index=TokenIndex(len(room.ticket.said)),
@@ -77,7 +98,11 @@ class Computing(Stage[Any]):
             room.done, room.progress = row.valid, worker.now
             if self._wants_sums(room):
                 assert room.sums is not None, "it has had sums since it was admitted"
-                add_sums(room.sums, {Rank(r): rows[i].sums for r, rows in enumerate(ranks)}, worker.placements)
+                add_sums(
+                    room.sums,
+                    {Rank(r): rows[i].sums for r, rows in enumerate(ranks)},
+                    worker.placements,
+                )
                 worker.reuse.enter(room, room.done, room.sums, worker.marks)
             self._then(room, row, drawn_of(ranks, i))
 

@@ -1,7 +1,8 @@
-"""When a worker states its capacity to the gateways, and what: an absolute statement of its own books, never a permission.
+"""When a worker states its capacity to the gateways, and what: an absolute statement of its own
+books, never a permission.
 
-Said when something in it has changed, at most every `PERIOD`. Each gateway is told how many of its tickets the numbers
-know of, so that it can add those which are still under way.
+Said when something in it has changed, at most every `PERIOD`. Each gateway is told how many of its
+tickets the numbers know of, so that it can add those which are still under way.
 """
 
 from collections.abc import Callable
@@ -57,4 +58,7 @@ class CreditNews:
         self._number += 1
         self._owed, self._said_at, self._said = False, now, credits
         said = msgspec.structs.replace(credits, number=self._number)
-        return [(gateway, msgspec.structs.replace(said, tickets=count)) for gateway, count in self._tickets.items()]
+        return [
+            (gateway, msgspec.structs.replace(said, tickets=count))
+            for gateway, count in self._tickets.items()
+        ]

@@ -18,9 +18,11 @@ class DecodeRoom(GeneratingRoom):
         self.open_orders: dict[int, Fetch] = {}
         self.arrived: dict[GroupName, set[BlockIndex]] = {}
         self.record: Record | None = None
-        self.doubts: dict[int, dict[Suspect, bool]] = {}  # by order: what differed, and whether prefill found it intact
+        # by order: what differed, and whether prefill found it intact
+        self.doubts: dict[int, dict[Suspect, bool]] = {}
         self.committed_at: Seq | None = None
-        self.pinned: tuple[CachedPage, ...] = ()  # what was cached of its prompt when it was admitted
+        # what was cached of its prompt when it was admitted
+        self.pinned: tuple[CachedPage, ...] = ()
         self.brought = Brought()
 
     @property

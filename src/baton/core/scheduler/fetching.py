@@ -1,17 +1,20 @@
-"""Decode's side of the handoff: has the blocks of its rooms fetched and verified, and commits a room when all are there.
+"""Decode's side of the handoff: has the blocks of its rooms fetched and verified, and commits a
+room when all are there.
 
     QUEUED ──pages held──▶ FETCHING ──all blocks verified, record there──▶ COMMITTING ──applied──▶ RUNNING
        └──────────────────────┴──────────────── END ──▶ ENDING ──quiet──▶ ENDED ◀──┴── finished ──────┘
                                           RUNNING ──a page is short──▶ away and back: preemption.py
 
-A room is admitted after Offer 0 when its whole prompt and one page of headroom fit, less what the prefix cache holds of
-the prompt: that is pinned from then on, and is not fetched. Prefill is not told and promises nothing: it offers everything,
-and decode takes out what it has cached. Completeness is computed from the ticket's length, the state table and what was
-pinned, never from what happened to be offered.
+A room is admitted after Offer 0 when its whole prompt and one page of headroom fit, less what the
+prefix cache holds of the prompt: that is pinned from then on, and is not fetched. Prefill is not
+told and promises nothing: it offers everything, and decode takes out what it has cached.
+Completeness is computed from the ticket's length, the state table and what was pinned, never from
+what happened to be offered.
 
-Pages of the prompt enter the prefix cache at the commit, verified. What is cached is lent to prefill (lending.py) with the
-sums of its blocks: those that the verification of fetched blocks found, and those of generated blocks at birth. The same
-sums verify it where it lies (memory/scrubber.py), so a room leaves nothing in the cache where some of its sums are unknown.
+Pages of the prompt enter the prefix cache at the commit, verified. What is cached is lent to
+prefill (lending.py) with the sums of its blocks: those that the verification of fetched blocks
+found, and those of generated blocks at birth. The same sums verify it where it lies
+(memory/scrubber.py), so a room leaves nothing in the cache where some of its sums are unknown.
 """
 
 from functools import partial
@@ -32,13 +35,20 @@ from baton.core.scheduler.stage import Handlers, Stage
 from baton.core.scheduler.verifying import Verification
 from baton.core.scheduler.worker import Worker
 
-NOT_COMMITTED = (RoomState.QUEUED, RoomState.FETCHING)  # a room that is being committed has everything it needs of prefill
+# a room that is being committed has everything it needs of prefill
+NOT_COMMITTED = (RoomState.QUEUED, RoomState.FETCHING)
 
 
 class Fetching(Stage[DecodeRoom]):
     """What one decode worker fetches, from the first offer to the commit."""
 
-    def __init__(self, worker: Worker[DecodeRoom], pairing: Pairing, verification: Verification, early: EarlyOffers) -> None:
+    def __init__(
+        self,
+        worker: Worker[DecodeRoom],
+        pairing: Pairing,
+        verification: Verification,
+        early: EarlyOffers,
+    ) -> None:
         super().__init__(worker)
         self._pairing, self._verification, self._early = pairing, verification, early
 
@@ -53,7 +63,8 @@ class Fetching(Stage[DecodeRoom]):
         self._early.take(room.key, room.ticket.prefill)  # of a room that was refused
 
     def admissible(self, room: DecodeRoom) -> bool:
-        """Whether prefill holds the room's pages, so that what is fetched does not have to wait for memory."""
+        """Whether prefill holds the room's pages, so that what is fetched does not have to wait for
+        memory."""
         return 0 in room.offers
 
     def admitted(self, room: DecodeRoom, reuse: Reuse) -> None:
@@ -69,15 +80,26 @@ class Fetching(Stage[DecodeRoom]):
             self._after_commit(room)
 
     def waits_for(self, room: DecodeRoom) -> Boot | None:
-        """Our own ranks while they read; else prefill, which computes the next chunk, or looks at what was doubted."""
+        """Our own ranks while they read; else prefill, which computes the next chunk, or looks at
+        what was doubted."""
         if room.state is not RoomState.FETCHING:
             return None
-        return self.worker.manifest.boot if room.open_orders.keys() - room.doubts.keys() else room.ticket.prefill
+        return (
+            self.worker.manifest.boot
+            if room.open_orders.keys() - room.doubts.keys()
+            else room.ticket.prefill
+        )
 
     def peer_lost(self, boot: Boot, why: str) -> None:
-        for room in [r for r in self.worker.rooms.values() if r.ticket.prefill == boot and r.state in NOT_COMMITTED]:
+        for room in [
+            r
+            for r in self.worker.rooms.values()
+            if r.ticket.prefill == boot and r.state in NOT_COMMITTED
+        ]:
             self.worker.marks[Mark.PREFILL_LOST] += 1
-            self.worker.fail(room, FailCode.WORKER_LOST, f"prefill worker {boot:x} was lost: {why}", retry=True)
+            self.worker.fail(
+                room, FailCode.WORKER_LOST, f"prefill worker {boot:x} was lost: {why}", retry=True
+            )
         self._early.lost(boot)
 
     def timer(self) -> Micros | None:
@@ -128,21 +150,28 @@ class Fetching(Stage[DecodeRoom]):
             if why := self._misfit(room, offer):
                 self.worker.fail(room, FailCode.HANDOFF_FAILED, why, retry=False)
                 return
-            left = lacking(offer, self._cached(room), partial(self._pairing.source_blocks, room.ticket.prefill))
+            left = lacking(
+                offer, self._cached(room), partial(self._pairing.source_blocks, room.ticket.prefill)
+            )
             if left.runs:
                 self._verification.order(room, left.runs, left.sums)
             if offer.record is not None:
                 room.record = offer.record
                 if offer.record.length != room.length:
-                    why = f"the record states {offer.record.length} tokens, the ticket has {room.length}"
+                    why = (
+                        f"the record states {offer.record.length} tokens, the ticket has "
+                        f"{room.length}"
+                    )
                     self.worker.fail(room, FailCode.HANDOFF_FAILED, why, retry=False)
                     return
                 if offer.record.finish is not None:
-                    self.worker.end(room)  # it ended at its first token, which the gateway has from prefill
+                    # it ended at its first token, which the gateway has from prefill
+                    self.worker.end(room)
                     return
 
     def _cached(self, room: DecodeRoom) -> dict[GroupName, BlockIndex]:
-        """The first block of each group that was not cached when the room was admitted, where any was."""
+        """The first block of each group that was not cached when the room was admitted, where any
+        was."""
         blocks = BlockIndex(room.hit // self.worker.state_table.block_tokens)
         return {group.name: blocks for group in self.worker.state_table.groups} if blocks else {}
 
@@ -151,11 +180,18 @@ class Fetching(Stage[DecodeRoom]):
         for group, run in offer.runs.items():
             if group not in self.worker.ledger.pools:
                 return f"offer {offer.number} names group {group!r}, which this model has not"
-            limit = extent_blocks(self.worker.state_table.group(group).extent, room.length, self.worker.state_table.block_tokens)
+            limit = extent_blocks(
+                self.worker.state_table.group(group).extent,
+                room.length,
+                self.worker.state_table.block_tokens,
+            )
             k = self._pairing.source_blocks(room.ticket.prefill, group)
             pages = (run.end - 1) // k - run.start // k + 1
             if not limit.start <= run.start < run.end <= limit.end or len(run.pages) != pages:
-                return f"offer {offer.number} states blocks [{run.start}, {run.end}) in {len(run.pages)} pages; {limit} are due"
+                return (
+                    f"offer {offer.number} states blocks [{run.start}, {run.end}) in "
+                    f"{len(run.pages)} pages; {limit} are due"
+                )
         return ""
 
     def _expected(self, room: DecodeRoom) -> dict[GroupName, set[BlockIndex]]:
@@ -173,8 +209,15 @@ class Fetching(Stage[DecodeRoom]):
         expected = self._expected(room)
         arrived = {g: room.arrived.get(g, set()) for g in expected}
         if arrived != expected:
-            missing = {g: sorted(expected[g] ^ arrived[g])[:4] for g in expected if expected[g] != arrived[g]}
-            why = f"all offers are in, and blocks differ from what {room.length} tokens need: {missing}"
+            missing = {
+                g: sorted(expected[g] ^ arrived[g])[:4]
+                for g in expected
+                if expected[g] != arrived[g]
+            }
+            why = (
+                f"all offers are in, and blocks differ from what {room.length} tokens need: "
+                f"{missing}"
+            )
             self.worker.fail(room, FailCode.HANDOFF_FAILED, why, retry=True)
             return
         if not any(expected.values()):
@@ -197,12 +240,17 @@ class Fetching(Stage[DecodeRoom]):
         self.worker.reuse.enter(room, room.position, room.sums, self.worker.marks)
 
     def _sums_of(self, room: DecodeRoom) -> RoomSums | None:
-        """Of the whole blocks of a prompt that is committed; its last one is written again if it is not whole."""
+        """Of the whole blocks of a prompt that is committed; its last one is written again if it is
+        not whole."""
         if not self._verification.tell:
             return None
         b = self.worker.state_table.block_tokens
         cached, first = room.pinned, BlockIndex(room.hit // b)
-        units = {(Rank(r), g): p.unit_count(g) for r, p in enumerate(self.worker.placements) for g in self.worker.ledger.pools}
+        units = {
+            (Rank(r), g): p.unit_count(g)
+            for r, p in enumerate(self.worker.placements)
+            for g in self.worker.ledger.pools
+        }
         known = sums_of(cached) if all(entry.sums for entry in cached) else {}
         return room.brought.sums(known, first, BlockIndex(room.length // b), units)
 
@@ -210,4 +258,6 @@ class Fetching(Stage[DecodeRoom]):
         room = self.worker.find(stale.key)
         if room is not None and room.state in NOT_COMMITTED:
             self.worker.marks[Mark.STALE_HEARD] += 1
-            self.worker.fail(room, FailCode.HANDOFF_FAILED, "the other side does not know this epoch", retry=True)
+            self.worker.fail(
+                room, FailCode.HANDOFF_FAILED, "the other side does not know this epoch", retry=True
+            )

@@ -1,13 +1,15 @@
-"""Rooms with a common beginning: the first one leads and the others follow, so that it is computed once and sent once.
+"""Rooms with a common beginning: the first one leads and the others follow, so that it is computed
+once and sent once.
 
     leader    ──takes memory──▶ ... ──▶ the common pages are in the cache
     follower  QUEUED, holding nothing ──────────▶ takes memory for the rest
                  ├── the leader ends otherwise: the next one leads
                  └── its patience ends: it goes alone
 
-Where prompts are computed a page comes into the cache at the end of its chunk, on decode when its room is committed; leaders
-of all roles ask the same question here. A follower holds no pages, so nothing can circle. It waits for half of the time at
-most in which it must be admitted: the other half is left to be admitted in alone.
+Where prompts are computed a page comes into the cache at the end of its chunk, on decode when its
+room is committed; leaders of all roles ask the same question here. A follower holds no pages, so
+nothing can circle. It waits for half of the time at most in which it must be admitted: the other
+half is left to be admitted in alone.
 """
 
 from collections.abc import Iterable, Sequence
@@ -44,7 +46,9 @@ class Followers:
     def __len__(self) -> int:
         return len(self._waits) + len(self._alone)
 
-    def waits(self, room: OpenRoom, leading: Iterable[OpenRoom], marks: Marks, *, leaving: int = 1) -> bool:
+    def waits(
+        self, room: OpenRoom, leading: Iterable[OpenRoom], marks: Marks, *, leaving: int = 1
+    ) -> bool:
         """Whether a room that holds nothing yet lets another one go first.
 
         leading: rooms that hold memory, and whose pages are not in the cache yet
@@ -64,19 +68,35 @@ class Followers:
         marks[Mark.FOLLOWED] += before is None
         return True
 
-    def look(self, queued: Iterable[OpenRoom], leading: Sequence[OpenRoom], marks: Marks, *, leaving: int = 1) -> None:
-        """Ask that of each of these rooms, so that it is known who follows before anybody is admitted."""
+    def look(
+        self,
+        queued: Iterable[OpenRoom],
+        leading: Sequence[OpenRoom],
+        marks: Marks,
+        *,
+        leaving: int = 1,
+    ) -> None:
+        """Ask that of each of these rooms, so that it is known who follows before anybody is
+        admitted."""
         for room in queued:
             self.waits(room, leading, marks, leaving=leaving)
 
     def _next(self, room: OpenRoom, leading: Iterable[OpenRoom], leaving: int) -> Wait | None:
-        """The first of the leading rooms that brings something which this one lacks. As a page's hash covers all before it, two
-        chains are equal up to one place, and differ behind it."""
-        ours, has = self._reuse.chain(room, leaving=leaving), len(self._reuse.find(room, leaving=leaving))
+        """The first of the leading rooms that brings something which this one lacks. As a page's
+        hash covers all before it, two chains are equal up to one place, and differ behind it."""
+        ours, has = (
+            self._reuse.chain(room, leaving=leaving),
+            len(self._reuse.find(room, leaving=leaving)),
+        )
         for other in leading if has < len(ours) else ():
             theirs = self._reuse.chain(other, leaving=0)
             if ours[has] in theirs[has : has + 1]:
-                common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs, strict=False)))
+                common = sum(
+                    1
+                    for _ in takewhile(
+                        lambda pair: pair[0] == pair[1], zip(ours, theirs, strict=False)
+                    )
+                )
                 return Wait(other.key, ours[common - 1], Micros((room.born + room.admit_by) // 2))
         return None
 

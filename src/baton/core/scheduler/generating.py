@@ -1,9 +1,10 @@
-"""Generates tokens: every running room has its next one computed in each step, as long as it has a page for it.
+"""Generates tokens: every running room has its next one computed in each step, as long as it has a
+page for it.
 
     RUNNING ──row──▶ every rank computes it, one draws ──Tokens──▶ gateway ──finished──▶ ENDING
 
-Pages of generated tokens enter the prefix cache when they are complete. The page of a room's next position is not, so it is the
-room's own, and nothing in the cache is ever written.
+Pages of generated tokens enter the prefix cache when they are complete. The page of a room's next
+position is not, so it is the room's own, and nothing in the cache is ever written.
 """
 
 from collections.abc import Mapping, Sequence
@@ -54,7 +55,8 @@ class Generating(Stage[G]):
         return len(ready)
 
     def first(self, room: G, row: RowOrder, drawn: Drawn | None) -> None:
-        """A chunk of a prompt was computed here. With the last one the room runs, and has its first token."""
+        """A chunk of a prompt was computed here. With the last one the room runs, and has its first
+        token."""
         if drawn is None:
             return
         self.worker.see(room, Saw.LAST_CHUNK)
@@ -72,8 +74,14 @@ class Generating(Stage[G]):
             if room.state is not RoomState.RUNNING or row.start < room.length:
                 continue  # it has ended meanwhile, or the row is of another stage
             if row.final:
-                assert room.sums is not None, "what is sealed here goes to the cache with the sums of all before it"
-                add_sums(room.sums, {Rank(r): rows[i].sums for r, rows in enumerate(ranks)}, worker.placements)
+                assert room.sums is not None, (
+                    "what is sealed here goes to the cache with the sums of all before it"
+                )
+                add_sums(
+                    room.sums,
+                    {Rank(r): rows[i].sums for r, rows in enumerate(ranks)},
+                    worker.placements,
+                )
             drawn = drawn_of(ranks, i)
             assert drawn is not None, "every row of a running room draws"
             finish = self._drew(room, drawn)
@@ -96,8 +104,11 @@ class Generating(Stage[G]):
         self.worker.send(room.ticket.gateway, Tokens(room.key, start, fresh, finish, cached))
 
 
-def decode_row(room: GeneratingRoom, final: Mapping[GroupName, tuple[BlockIndex, BlockIndex]] | None = None) -> RowOrder:
-    """The room's row in the next step: its last token in, the next one out. final: blocks that it completes, to be sealed"""
+def decode_row(
+    room: GeneratingRoom, final: Mapping[GroupName, tuple[BlockIndex, BlockIndex]] | None = None
+) -> RowOrder:
+    """The room's row in the next step: its last token in, the next one out. final: blocks that it
+    completes, to be sealed"""
     return RowOrder(
         key=room.key,
         start=room.position,
@@ -110,8 +121,11 @@ def decode_row(room: GeneratingRoom, final: Mapping[GroupName, tuple[BlockIndex,
     )
 
 
-def completed(table: StateTable, room: GeneratingRoom) -> dict[GroupName, tuple[BlockIndex, BlockIndex]]:
-    """The block of every group that the room's next step completes; empty where it completes none."""
+def completed(
+    table: StateTable, room: GeneratingRoom
+) -> dict[GroupName, tuple[BlockIndex, BlockIndex]]:
+    """The block of every group that the room's next step completes; empty where it completes
+    none."""
     if (room.position + 1) % table.block_tokens:
         return {}
     return final_blocks(table, start=room.position, end=room.position + 1, length=room.position + 2)

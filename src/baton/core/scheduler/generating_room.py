@@ -13,7 +13,8 @@ class GeneratingRoom(OpenRoom):
         super().__init__(ticket, now)
         self.generated: list[Drawn] = []  # in this epoch, the one after the prompt first
         self.told = 0  # of them, sent to the gateway
-        self.sums: RoomSums | None = None  # of its whole blocks; None where some are not known, or nobody asks for them
+        # of its whole blocks; None where some are not known, or nobody asks for them
+        self.sums: RoomSums | None = None
         self.resumed = False  # it has come back, and has generated nothing since
         self.overtaken = 0  # later rooms admitted while it is away, or waits for memory
         self.preempted = 0  # times it gave way to a more urgent one that waited
@@ -22,7 +23,8 @@ class GeneratingRoom(OpenRoom):
 
     @property
     def alone(self) -> bool:
-        """Whether its next row has a step for itself: a suspect that has gone on for long enough is one no more."""
+        """Whether its next row has a step for itself: a suspect that has gone on for long enough is
+        one no more."""
         return self.next_index < self.ticket.alone_until
 
     @property

@@ -1,4 +1,5 @@
-"""Steps that do not end on some ranks: when none of those that still work on one will end it (pure).
+"""Steps that do not end on some ranks: when none of those that still work on one will end it
+(pure).
 
 rank 0: wedged ──┐
 rank 1: ended  ──┼──▶ given up        rank 2 says nothing: it was stopped, and the others wait for it; or its process is
@@ -16,7 +17,8 @@ class Wedges:
 
     def __init__(self, ranks: int) -> None:
         self._ranks = ranks
-        self._said: dict[Seq, dict[Rank, str]] = {}  # of steps under way, by ranks on which they do not end
+        # of steps under way, by ranks on which they do not end
+        self._said: dict[Seq, dict[Rank, str]] = {}
 
     def __len__(self) -> int:
         """Steps of which something was said, and that have not ended."""
@@ -26,8 +28,11 @@ class Wedges:
         """A step has ended everywhere after all."""
         self._said.pop(seq, None)
 
-    def judge(self, report: Report, ended_on: Mapping[Seq, Collection[Rank]]) -> tuple[str, Seq | None] | None:
-        """Why the worker cannot go on, and in which step; None if it can. ended_on: steps under way, and where they have ended"""
+    def judge(
+        self, report: Report, ended_on: Mapping[Seq, Collection[Rank]]
+    ) -> tuple[str, Seq | None] | None:
+        """Why the worker cannot go on, and in which step; None if it can. ended_on: steps under
+        way, and where they have ended"""
         for found in report.wedged:
             if found.seq is None:
                 return found.why, None  # hashes and copies wait for nobody

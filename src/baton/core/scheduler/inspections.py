@@ -1,8 +1,10 @@
-"""Our own memory hashed again: what was ordered of the ranks, and how what they find compares with the sums that were known.
+"""Our own memory hashed again: what was ordered of the ranks, and how what they find compares with
+the sums that were known.
 
     leader ──Rehash (blocks of a room), Inspect (cached pages)──▶ every rank ──Rehashed──▶ differing rows ──▶ whoever asked
 
-What is compared are the sums that blocks had when they were computed, or verified: at birth, for short.
+What is compared are the sums that blocks had when they were computed, or verified: at birth, for
+short.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,7 +18,8 @@ from baton.core.ids import GroupName, Rank
 from baton.core.memory.prefix_cache import CachedPage, Sums
 from baton.core.memory.state import Placement
 
-Differing = Mapping[tuple[Rank, GroupName], NDArray[np.bool_]]  # [blocks], in the order in which they were ordered
+# [blocks], in the order in which they were ordered
+Differing = Mapping[tuple[Rank, GroupName], NDArray[np.bool_]]
 
 
 class OpenInspection(msgspec.Struct):
@@ -38,11 +41,15 @@ class Inspections:
         return len(self._open)
 
     def expect(self, order: int, birth: Sums, done: Callable[[Differing], None]) -> None:
-        """Ranks were ordered to hash blocks, which once had these sums; `done` is called when all of them have answered."""
+        """Ranks were ordered to hash blocks, which once had these sums; `done` is called when all
+        of them have answered."""
         self._open[order] = OpenInspection(birth, done)
 
-    def inspect(self, order: int, entries: Sequence[CachedPage], done: Callable[[list[CachedPage]], None]) -> Inspect:
-        """The order to hash cached pages, which have sums; `done` is called with those that are not what they were."""
+    def inspect(
+        self, order: int, entries: Sequence[CachedPage], done: Callable[[list[CachedPage]], None]
+    ) -> Inspect:
+        """The order to hash cached pages, which have sums; `done` is called with those that are not
+        what they were."""
 
         def judge(differing: Differing) -> None:
             wrong = np.zeros(len(entries), dtype=np.bool_)
@@ -51,8 +58,14 @@ class Inspections:
             done([entry for entry, bad in zip(entries, wrong.tolist(), strict=True) if bad])
 
         held = [(r, g) for r, g in entries[0].sums if self._placements[r].block_bytes(g)]
-        self.expect(order, {where: np.concatenate([entry.sums[where] for entry in entries]) for where in held}, judge)
-        pages = {group: tuple(entry.pages[group] for entry in entries) for group in entries[0].pages}
+        self.expect(
+            order,
+            {where: np.concatenate([entry.sums[where] for entry in entries]) for where in held},
+            judge,
+        )
+        pages = {
+            group: tuple(entry.pages[group] for entry in entries) for group in entries[0].pages
+        }
         return Inspect(order, tuple(entry.number for entry in entries), pages)
 
     def take(self, rank: Rank, answers: Iterable[Rehashed]) -> None:

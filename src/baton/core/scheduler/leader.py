@@ -1,10 +1,11 @@
-"""The leader of a worker: takes events, asks the stages of its role, and issues what they decide as one plan for its ranks.
+"""The leader of a worker: takes events, asks the stages of its role, and issues what they decide as
+one plan for its ranks.
 
     event ──▶ leader ──Send(boot, message)──▶ gateway or peer leader
                    └──Issue(plan)──▶ its ranks          Dial, HangUp: the shell's links
 
-One event, one turn: the event changes rooms, then the stages look what can be done, and all decisions of the turn go out as one
-step plan.
+One event, one turn: the event changes rooms, then the stages look what can be done, and all
+decisions of the turn go out as one step plan.
 """
 
 from collections.abc import Callable
@@ -25,7 +26,17 @@ from baton.core.frames import Said
 from baton.core.ids import Boot, GroupName, Key, Micros, Seq
 from baton.core.manifest import Manifest
 from baton.core.marks import Mark
-from baton.core.messages import Abort, Close, Ended, FailCode, Failed, Progress, Register, Ticket, Trial
+from baton.core.messages import (
+    Abort,
+    Close,
+    Ended,
+    FailCode,
+    Failed,
+    Progress,
+    Register,
+    Ticket,
+    Trial,
+)
 from baton.core.scheduler.admission import Admission
 from baton.core.scheduler.batches import Outcomes, Rows
 from baton.core.scheduler.books import LeaderBooks
@@ -41,7 +52,9 @@ S = TypeVar("S", bound=Stage[Any])
 class Leader:
     """The leader of one worker; the role that its manifest names says what it does. Sans-IO."""
 
-    def __init__(self, manifest: Manifest, settings: LeaderSettings, totals: dict[GroupName, int]) -> None:
+    def __init__(
+        self, manifest: Manifest, settings: LeaderSettings, totals: dict[GroupName, int]
+    ) -> None:
         role = ROLES[manifest.role]
         self.worker: Worker[Any] = Worker(manifest, settings, totals, role.rules)
         self._new_room = role.room
@@ -55,7 +68,9 @@ class Leader:
             for kind, handler in handlers.items():
                 self._handlers.setdefault(kind, []).append(handler)
         # Asked of every room when a timer is set: only of the stages that have an answer.
-        self._handovers = [stage for stage in stages if type(stage).waits_for is not Stage.waits_for]
+        self._handovers = [
+            stage for stage in stages if type(stage).waits_for is not Stage.waits_for
+        ]
         self._ahead = [stage for stage in stages if type(stage).unadmitted is not Stage.unadmitted]
         self._due: Micros | None = None  # what `next_wake` found
         self._changed = True  # by an event since then
@@ -68,7 +83,8 @@ class Leader:
     # ---- events ---------------------------------------------------------------------------------
 
     def step(self, event: LeaderEvent, now: Micros) -> list[Effect]:
-        """Take one event; returns what is to be done, in order. Raises Bug when a rank has diverged."""
+        """Take one event; returns what is to be done, in order. Raises Bug when a rank has
+        diverged."""
         self.worker.now = now
         match event:
             case MessageReceived():
@@ -91,7 +107,15 @@ class Leader:
     def _on_gateway_up(self, boot: Boot) -> None:
         worker = self.worker
         worker.gateways.add(boot)
-        worker.send(boot, Register(worker.settings.name, worker.settings.address, worker.manifest, self._books.news.stamp))
+        worker.send(
+            boot,
+            Register(
+                worker.settings.name,
+                worker.settings.address,
+                worker.manifest,
+                self._books.news.stamp,
+            ),
+        )
         for stage in self._stages:
             stage.gateway_up(boot)
 
@@ -111,8 +135,8 @@ class Leader:
                 stage.peer_lost(boot, why)
 
     def _receive(self, sender: Boot, message: Said) -> None:
-        """A message came in. What this role has no business with, and what is not the sender's to say (session/senders.py),
-        changes nothing and is not answered."""
+        """A message came in. What this role has no business with, and what is not the sender's to
+        say (session/senders.py), changes nothing and is not answered."""
         handlers = self._handlers.get(type(message))
         if handlers is None:
             return
@@ -156,18 +180,25 @@ class Leader:
             stage.rows_ended(batch, ranks)
 
     def _give_up(self, why: str, seq: Seq | None) -> None:
-        """This worker cannot go on. Its rooms go on elsewhere, but for one that was alone in the step that does not end."""
+        """This worker cannot go on. Its rooms go on elsewhere, but for one that was alone in the
+        step that does not end."""
         worker, trial = self.worker, self.worker.batches.trial
         worker.marks[Mark.GIVEN_UP] += 1
         self._given_up = why
         stuck = worker.batches.rooms(seq) if seq is not None else []
         rooms = [r for r in worker.rooms.values() if r.state is not RoomState.ENDING]
-        for room in sorted(rooms, key=lambda r: r is not trial):  # whose doing it is is said first: the others are innocent
+        # whose doing it is is said first: the others are innocent
+        for room in sorted(rooms, key=lambda r: r is not trial):
             if room is trial and room in stuck:
                 why_it = f"{worker.settings.name} computed nothing else, and {why}"
                 worker.fail(room, FailCode.POISON, why_it, retry=False)
             else:
-                worker.fail(room, FailCode.WORKER_LOST, f"{worker.settings.name} gives up: {why}", retry=True)
+                worker.fail(
+                    room,
+                    FailCode.WORKER_LOST,
+                    f"{worker.settings.name} gives up: {why}",
+                    retry=True,
+                )
 
     # ---- time -----------------------------------------------------------------------------------
 
@@ -189,7 +220,9 @@ class Leader:
                 worker.marks[Mark.WAITED] += 1
                 why = f"not admitted in {room.ticket.admit_ms} ms, while {room.state.value}"
                 worker.fail(room, FailCode.QUEUE_TIMEOUT, why, retry=False)
-            elif (other := self._waits_for(room)) is not None and now >= worker.progress.patience_ends(other, room.progress):
+            elif (
+                other := self._waits_for(room)
+            ) is not None and now >= worker.progress.patience_ends(other, room.progress):
                 self._stalled(room, other)
 
     def _stalled(self, room: OpenRoom, other: Boot) -> None:
@@ -201,22 +234,34 @@ class Leader:
         worker.fail(room, FailCode.HANDOFF_FAILED, why, retry=True)
 
     def _waits_for(self, room: OpenRoom) -> Boot | None:
-        """The worker, this one or another, whose work the room's handoff waits for; None if it waits for nobody's."""
-        return next((other for stage in self._handovers if (other := stage.waits_for(room)) is not None), None)
+        """The worker, this one or another, whose work the room's handoff waits for; None if it
+        waits for nobody's."""
+        return next(
+            (other for stage in self._handovers if (other := stage.waits_for(room)) is not None),
+            None,
+        )
 
     def _unadmitted(self, room: OpenRoom) -> bool:
-        """Whether no worker holds memory to generate the room's tokens in; it does not wait beyond `admit_by`."""
-        return room.state is RoomState.QUEUED or any(stage.unadmitted(room) for stage in self._ahead)
+        """Whether no worker holds memory to generate the room's tokens in; it does not wait beyond
+        `admit_by`."""
+        return room.state is RoomState.QUEUED or any(
+            stage.unadmitted(room) for stage in self._ahead
+        )
 
     def next_wake(self) -> Micros | None:
-        """When a TimerDue is wanted next: asked in every turn of the shell, and changed by events alone."""
+        """When a TimerDue is wanted next: asked in every turn of the shell, and changed by events
+        alone."""
         if self._changed:
             self._due, self._changed = self._next_due(), False
         return self._due
 
     def _next_due(self) -> Micros | None:
         worker = self.worker
-        own = [worker.followers.timer(), worker.progress.timer(), worker.scrubber.timer(busy=bool(worker.rooms))]
+        own = [
+            worker.followers.timer(),
+            worker.progress.timer(),
+            worker.scrubber.timer(busy=bool(worker.rooms)),
+        ]
         own += [stage.timer() for stage in self._stages]
         soonest = min((due for due in own if due is not None), default=None)
         for room in worker.rooms.values():
@@ -225,7 +270,10 @@ class Leader:
             if soonest is None or room.deadline < soonest:
                 soonest = room.deadline
             other = self._waits_for(room)
-            if other is not None and (ends := worker.progress.patience_ends(other, room.progress)) < soonest:
+            if (
+                other is not None
+                and (ends := worker.progress.patience_ends(other, room.progress)) < soonest
+            ):
                 soonest = ends
             if room.admit_by < soonest and self._unadmitted(room):
                 soonest = room.admit_by
@@ -234,7 +282,12 @@ class Leader:
     # ---- messages of every role -----------------------------------------------------------------
 
     def _own_handlers(self) -> Handlers:
-        return {Ticket: self._on_ticket, Abort: self._on_abort, Close: self._on_close, Progress: self._on_progress}
+        return {
+            Ticket: self._on_ticket,
+            Abort: self._on_abort,
+            Close: self._on_close,
+            Progress: self._on_progress,
+        }
 
     def _on_ticket(self, sender: Boot, ticket: Ticket) -> None:
         worker, key = self.worker, ticket.key
@@ -242,7 +295,12 @@ class Leader:
             return  # an old epoch, or this one again, changes nothing
         self._books.news.heard(sender, ticket.stamp)
         if worker.manifest.boot not in (ticket.prefill, ticket.decode):
-            worker.send(sender, Failed(key, FailCode.WORKER_LOST, "the ticket names another boot of this worker", True))
+            worker.send(
+                sender,
+                Failed(
+                    key, FailCode.WORKER_LOST, "the ticket names another boot of this worker", True
+                ),
+            )
             worker.send(sender, Ended(key))
             return
         highest = worker.epochs.highest(key.room)
@@ -269,7 +327,12 @@ class Leader:
             why = f"{room.length} tokens need {want} pages; the pools hold {worker.ledger.totals()}"
             worker.fail(room, FailCode.OVERLOADED, why, retry=False)
         elif worker.rooms.count(RoomState.QUEUED) > worker.settings.max_queue:
-            worker.fail(room, FailCode.OVERLOADED, f"{worker.settings.max_queue} requests wait already", retry=True)
+            worker.fail(
+                room,
+                FailCode.OVERLOADED,
+                f"{worker.settings.max_queue} requests wait already",
+                retry=True,
+            )
         return room.state is not RoomState.QUEUED
 
     def _on_abort(self, sender: Boot, abort: Abort) -> None:
@@ -288,7 +351,11 @@ class Leader:
         """Tell the workers whose rooms may wait for this one."""
         worker = self.worker
         if worker.progress.due(worker.now):
-            sides = {boot for room in worker.rooms.values() for boot in (room.ticket.prefill, room.ticket.decode)}
+            sides = {
+                boot
+                for room in worker.rooms.values()
+                for boot in (room.ticket.prefill, room.ticket.decode)
+            }
             for boot in sorted(sides - {worker.manifest.boot}):
                 worker.send(boot, Progress(worker.manifest.boot, worker.progress.done))
 
@@ -318,11 +385,14 @@ class Leader:
             self._compose()
 
     def _compose(self) -> None:
-        """The next step: tokens of running rooms first, and chunks of prompts in what is left of it."""
+        """The next step: tokens of running rooms first, and chunks of prompts in what is left of
+        it."""
         worker = self.worker
         lists = [due for stage in self._stages if (due := stage.due())]
         rooms = (
-            lists[0] if len(lists) == 1 else sorted((r for due in lists for r in due), key=lambda r: (r.ticket.came, r.number))
+            lists[0]
+            if len(lists) == 1
+            else sorted((r for due in lists for r in due), key=lambda r: (r.ticket.came, r.number))
         )
         for lot in worker.batches.lots(rooms):
             left = worker.settings.step_tokens
@@ -357,8 +427,8 @@ class Leader:
     # ---- views ----------------------------------------------------------------------------------
 
     def kept(self) -> dict[str, int]:
-        """What tables of this worker hold that must be empty when no room is open, by name: a leak, if not. Offers that came
-        before their ticket count from the end of their time on."""
+        """What tables of this worker hold that must be empty when no room is open, by name: a leak,
+        if not. Offers that came before their ticket count from the end of their time on."""
         worker = self.worker
         tables = {
             "epochs": len(worker.epochs),

@@ -7,9 +7,10 @@
             ──Returned(key)──▶                  unpins
             ◀──Verdict──
 
-What is looked for are the tokens of the room's own ticket, so page sizes may differ. A room has one loan at most. It ends with
-`Returned`, with the room, or with the session to its prefill worker, whichever is first; each of these is bounded, so a pin is.
-Lent pages promise nothing (they are read as all state is, and verified against their sums), the pin is a courtesy.
+What is looked for are the tokens of the room's own ticket, so page sizes may differ. A room has one
+loan at most. It ends with `Returned`, with the room, or with the session to its prefill worker,
+whichever is first; each of these is bounded, so a pin is. Lent pages promise nothing (they are read
+as all state is, and verified against their sums), the pin is a courtesy.
 """
 
 from collections.abc import Sequence
@@ -46,7 +47,8 @@ class Lending(Stage[DecodeRoom]):
         return {Borrow: self._on_borrow, Returned: self._on_returned, Doubt: self._on_doubt}
 
     def way(self, theirs: Manifest, fabric: str) -> Lends | None:
-        """How a worker that this one reads from may read from it: over the same fabric, the plan turned round."""
+        """How a worker that this one reads from may read from it: over the same fabric, the plan
+        turned round."""
         plan = self._plan(theirs) if self._on else None
         return Lends(fabric, plan.digest) if plan is not None else None
 
@@ -66,7 +68,8 @@ class Lending(Stage[DecodeRoom]):
             self.worker.marks[Mark.EARLY_BORROW] += 1
         elif room is None:
             self.worker.send(sender, Loan(borrow.key, {}, ()))
-        elif not self.worker.ledger.lends(borrow.key):  # else it is asked again what it has answered
+        # else it is asked again what it has answered
+        elif not self.worker.ledger.lends(borrow.key):
             self._answer(room, borrow)
 
     def opened(self, room: DecodeRoom) -> None:
@@ -83,7 +86,8 @@ class Lending(Stage[DecodeRoom]):
             self.worker.send(room.ticket.prefill, self._loan(room, borrow, theirs.manifest))
 
     def _loan(self, room: DecodeRoom, borrow: Borrow, theirs: Manifest) -> Loan:
-        """What the cache has of a room's context from a block on; pinned until the ledger is told that the loan has ended."""
+        """What the cache has of a room's context from a block on; pinned until the ledger is told
+        that the loan has ended."""
         worker, plan = self.worker, self._plan(theirs)
         k = worker.manifest.page_blocks
         chain = tuple(takewhile(lambda entry: entry.sums, worker.reuse.find(room)))
@@ -93,8 +97,13 @@ class Lending(Stage[DecodeRoom]):
         worker.ledger.lend(room.key, chain)
         worker.reuse.lent(end - borrow.start)
         blocks = {group.name: (borrow.start, end) for group in worker.state_table.groups}
-        runs = {group: BlockRun(start, past, _pages(chain, group, start // k)) for group, (start, past) in blocks.items()}
-        return Loan(room.key, runs, leg_sums(plan, sums_of(chain), blocks, dict.fromkeys(blocks, 0)))
+        runs = {
+            group: BlockRun(start, past, _pages(chain, group, start // k))
+            for group, (start, past) in blocks.items()
+        }
+        return Loan(
+            room.key, runs, leg_sums(plan, sums_of(chain), blocks, dict.fromkeys(blocks, 0))
+        )
 
     def forgotten(self, room: DecodeRoom) -> None:
         self.worker.ledger.end_loan(room.key)
@@ -114,26 +123,40 @@ class Lending(Stage[DecodeRoom]):
     def _on_doubt(self, sender: Boot, doubt: Doubt) -> None:
         """What prefill has read of a loan differs from its sums."""
         room = self.worker.find(doubt.key)
-        lent = self._doubted(room, doubt) if room is not None and room.ticket.prefill == sender else []
+        lent = (
+            self._doubted(room, doubt) if room is not None and room.ticket.prefill == sender else []
+        )
         if lent:
             self.worker.inspect(lent, partial(self._judged, sender, doubt, lent, self.worker.now))
         else:
             self._say(sender, doubt, Intactness.GONE)
 
     def _doubted(self, room: DecodeRoom, doubt: Doubt) -> list[CachedPage]:
-        """Cached pages that hold the doubted blocks of what is lent for a room; none if one of them is not lent, or held no more.
+        """Cached pages that hold the doubted blocks of what is lent for a room; none if one of them
+        is not lent, or held no more.
 
-        The doubt names a leg of the plan by which prefill reads. Every rank looks at whole pages, so the leg makes no difference.
+        The doubt names a leg of the plan by which prefill reads. Every rank looks at whole pages,
+        so the leg makes no difference.
         """
         worker = self.worker
         k, lent = worker.manifest.page_blocks, worker.ledger.loan(room.key)
-        if doubt.group not in worker.ledger.pools or not all(0 <= block // k < len(lent) for block in doubt.blocks):
+        if doubt.group not in worker.ledger.pools or not all(
+            0 <= block // k < len(lent) for block in doubt.blocks
+        ):
             return []
         found = [lent[at] for at in sorted({block // k for block in doubt.blocks})]
         return found if all(worker.ledger.cache.holds(entry) for entry in found) else []
 
-    def _judged(self, sender: Boot, doubt: Doubt, lent: list[CachedPage], asked: Micros, damaged: list[CachedPage]) -> None:
-        """Pages that were given up while they were hashed may be another's now: nothing can be said of them."""
+    def _judged(
+        self,
+        sender: Boot,
+        doubt: Doubt,
+        lent: list[CachedPage],
+        asked: Micros,
+        damaged: list[CachedPage],
+    ) -> None:
+        """Pages that were given up while they were hashed may be another's now: nothing can be said
+        of them."""
         worker = self.worker
         held = [entry for entry in lent if worker.ledger.cache.holds(entry)]
         found = [entry for entry in held if entry in damaged]

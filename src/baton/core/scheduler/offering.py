@@ -1,13 +1,15 @@
-"""Prefill's side of the handoff: offers the sealed blocks of a prompt to the decode worker of its room.
+"""Prefill's side of the handoff: offers the sealed blocks of a prompt to the decode worker of its
+room.
 
     QUEUED ──pages held──▶ COMPUTING ──last chunk──▶ OFFERED ──Received──▶ ENDING ──quiet──▶ ENDED
        │                     │ ▲                        │
        │             fetch back: borrowing.py           │
        └───────────────────────┴────────────────────────┴── END (abort, peer lost, ...) ──▶ ENDING, or ENDED from QUEUED
 
-Offer 0 goes out when the pages of the whole prompt are held. What of them is cached is offered at once, with the sums it
-had at birth, and after each chunk the blocks that the chunk made final, with their birth sums per leg. The last offer
-carries the record. `FirstToken` goes to the gateway at once.
+Offer 0 goes out when the pages of the whole prompt are held. What of them is cached is offered at
+once, with the sums it had at birth, and after each chunk the blocks that the chunk made final, with
+their birth sums per leg. The last offer carries the record. `FirstToken` goes to the gateway at
+once.
 """
 
 from functools import partial
@@ -68,7 +70,11 @@ class Offering(Stage[PrefillRoom]):
         }
 
     def refuse(self, ticket: Ticket) -> str:
-        return "" if ticket.decode in self._plans else f"not paired with decode worker {ticket.decode:x}"
+        return (
+            ""
+            if ticket.decode in self._plans
+            else f"not paired with decode worker {ticket.decode:x}"
+        )
 
     def waits_for(self, room: PrefillRoom) -> Boot | None:
         """Decode, which reads and says Received."""
@@ -88,7 +94,9 @@ class Offering(Stage[PrefillRoom]):
         theirs = hello.manifest
         try:
             require_fit(self.worker.manifest, theirs)
-            plan = self.worker.plans.pair(self.worker.placements, [theirs.placement(r.rank) for r in theirs.ranks])
+            plan = self.worker.plans.pair(
+                self.worker.placements, [theirs.placement(r.rank) for r in theirs.ranks]
+            )
             if plan.digest != hello.plan:
                 raise Mismatch("plan digest", plan.digest, hello.plan)
         except BatonError as error:  # whatever of ours says that they do not fit
@@ -103,7 +111,9 @@ class Offering(Stage[PrefillRoom]):
         self._ahead.decodes = frozenset(self._plans)
         for room in [r for r in self.worker.rooms.values() if r.ticket.decode == boot]:
             self.worker.marks[Mark.DECODE_LOST] += 1
-            self.worker.fail(room, FailCode.WORKER_LOST, f"decode worker {boot:x} was lost: {why}", retry=True)
+            self.worker.fail(
+                room, FailCode.WORKER_LOST, f"decode worker {boot:x} was lost: {why}", retry=True
+            )
 
     # ---- offers ---------------------------------------------------------------------------------
 
@@ -120,11 +130,14 @@ class Offering(Stage[PrefillRoom]):
         self._offer_from(room, room.hit)
 
     def _offer_from(self, room: PrefillRoom, start: int) -> None:
-        there = final_blocks(self.worker.state_table, start=start, end=room.done, length=room.length)
+        there = final_blocks(
+            self.worker.state_table, start=start, end=room.done, length=room.length
+        )
         self._offer(room, self._runs(room, there), self._leg_sums(room, there), None)
 
     def computed(self, room: PrefillRoom, row: RowOrder, drawn: Drawn | None) -> None:
-        """A chunk is computed on every rank: offer the blocks that it made final, and the record behind the last of them."""
+        """A chunk is computed on every rank: offer the blocks that it made final, and the record
+        behind the last of them."""
         record, final = None, row.final
         if room.done == room.length:
             assert drawn is not None, "the last chunk draws"
@@ -136,7 +149,10 @@ class Offering(Stage[PrefillRoom]):
         self._offer(room, self._runs(room, final), self._leg_sums(room, final), record)
         if record is not None:
             first = TokenIndex(len(room.ticket.said))
-            self.worker.send(room.ticket.gateway, FirstToken(room.key, first, record.first, record.finish, room.cached))
+            self.worker.send(
+                room.ticket.gateway,
+                FirstToken(room.key, first, record.first, record.finish, room.cached),
+            )
             if record.finish is not None:
                 self.worker.marks[Mark.FINISHED_AT_FIRST] += 1
                 self.worker.end(room)  # it never enters decode
@@ -144,21 +160,34 @@ class Offering(Stage[PrefillRoom]):
                 # Pages that are not handed over return to the pool.
                 self.worker.blocks.slide(room, room.length, tokens=room.length)
 
-    def _runs(self, room: PrefillRoom, final: dict[GroupName, tuple[BlockIndex, BlockIndex]]) -> dict[GroupName, BlockRun]:
+    def _runs(
+        self, room: PrefillRoom, final: dict[GroupName, tuple[BlockIndex, BlockIndex]]
+    ) -> dict[GroupName, BlockRun]:
         """These blocks, and the pages that hold them."""
         held, gone = self.worker.ledger.held(room.key), self.worker.ledger.begins(room.key)
         k = {g: self.worker.manifest.blocks_per_page(g) for g in final}
-        return {g: BlockRun(a, b, held[g][a // k[g] - gone[g] : (b - 1) // k[g] + 1 - gone[g]]) for g, (a, b) in final.items()}
+        return {
+            g: BlockRun(a, b, held[g][a // k[g] - gone[g] : (b - 1) // k[g] + 1 - gone[g]])
+            for g, (a, b) in final.items()
+        }
 
-    def _leg_sums(self, room: PrefillRoom, final: dict[GroupName, tuple[BlockIndex, BlockIndex]]) -> tuple[LegSums, ...]:
+    def _leg_sums(
+        self, room: PrefillRoom, final: dict[GroupName, tuple[BlockIndex, BlockIndex]]
+    ) -> tuple[LegSums, ...]:
         plan = self._plans.get(room.ticket.decode)
         if plan is None or not self.worker.manifest.seal:
             return ()
-        return leg_sums(plan, room.sums, final, {group: self._first(room, group) for group in final})
+        return leg_sums(
+            plan, room.sums, final, {group: self._first(room, group) for group in final}
+        )
 
     def _first(self, room: PrefillRoom, group: GroupName) -> int:
         """The first block of the group's extent: row 0 of its sums."""
-        return extent_blocks(self.worker.state_table.group(group).extent, room.length, self.worker.state_table.block_tokens).start
+        return extent_blocks(
+            self.worker.state_table.group(group).extent,
+            room.length,
+            self.worker.state_table.block_tokens,
+        ).start
 
     def _offer(
         self,
@@ -195,15 +224,26 @@ class Offering(Stage[PrefillRoom]):
             self.worker.send(sender, gone)
             return
         room.progress = self.worker.now
-        order, rows = self.worker.new_order(), [b - self._first(room, doubt.group) for b in doubt.blocks]
-        birth = {(r, doubt.group): room.sums[r, doubt.group][rows] for r in self._with(room, doubt.group)}
+        order, rows = (
+            self.worker.new_order(),
+            [b - self._first(room, doubt.group) for b in doubt.blocks],
+        )
+        birth = {
+            (r, doubt.group): room.sums[r, doubt.group][rows] for r in self._with(room, doubt.group)
+        }
         self.worker.inspections.expect(order, birth, partial(self._judge, doubt))
-        self.worker.draft.rehash.append(Rehash(order, doubt.key, room.length, doubt.group, doubt.blocks))
+        self.worker.draft.rehash.append(
+            Rehash(order, doubt.key, room.length, doubt.group, doubt.blocks)
+        )
 
     def _has_sums(self, room: PrefillRoom, doubt: Doubt) -> bool:
-        known = min((len(room.sums[r, doubt.group]) for r in self._with(room, doubt.group)), default=0)
+        known = min(
+            (len(room.sums[r, doubt.group]) for r in self._with(room, doubt.group)), default=0
+        )
         first = self._first(room, doubt.group) if known else 0
-        return room.state is not RoomState.ENDING and all(first <= b < first + known for b in doubt.blocks)
+        return room.state is not RoomState.ENDING and all(
+            first <= b < first + known for b in doubt.blocks
+        )
 
     def _with(self, room: PrefillRoom, group: GroupName) -> list[Rank]:
         """Ranks that hold something of the group: a pipeline stage may have none of its layers."""
@@ -214,7 +254,9 @@ class Offering(Stage[PrefillRoom]):
         self.worker.progress.did(self.worker.now)
         room = self.worker.find(doubt.key)
         assert room is not None, "a rank is quiet after its last answer"
-        wrong = {rank: rows.nonzero()[0].tolist() for (rank, _), rows in differing.items() if rows.any()}
+        wrong = {
+            rank: rows.nonzero()[0].tolist() for (rank, _), rows in differing.items() if rows.any()
+        }
         damaged = sorted({doubt.blocks[row] for rows in wrong.values() for row in rows})
         if damaged:
             self._condemn(room, doubt.group, damaged[0])
@@ -222,20 +264,34 @@ class Offering(Stage[PrefillRoom]):
             return
         self.worker.marks[Mark.DAMAGED if damaged else Mark.INTACT] += 1
         found = Intactness.DAMAGED if damaged else Intactness.INTACT
-        self.worker.send(room.ticket.decode, Verdict(doubt.key, doubt.leg, doubt.group, doubt.blocks, found))
+        self.worker.send(
+            room.ticket.decode, Verdict(doubt.key, doubt.leg, doubt.group, doubt.blocks, found)
+        )
         if damaged:
-            why = f"blocks {damaged} of group {doubt.group} changed in prefill's own memory (ranks {sorted(wrong)})"
+            why = (
+                f"blocks {damaged} of group {doubt.group} changed in prefill's own memory "
+                f"(ranks {sorted(wrong)})"
+            )
             self.worker.fail(room, FailCode.HANDOFF_FAILED, why, retry=True)
 
     def _condemn(self, room: PrefillRoom, group: GroupName, block: BlockIndex) -> None:
-        """A block is damaged: its page leaves the cache with all that was computed above it, and so do the rooms that hold any
-        of it, whose state may have been computed from it."""
-        page = block // self.worker.manifest.blocks_per_page(group) - self.worker.ledger.begins(room.key)[group]
+        """A block is damaged: its page leaves the cache with all that was computed above it, and so
+        do the rooms that hold any of it, whose state may have been computed from it."""
+        page = (
+            block // self.worker.manifest.blocks_per_page(group)
+            - self.worker.ledger.begins(room.key)[group]
+        )
         others = self.worker.ledger.condemn(room.key, page) - {room.key}
-        self.worker.end_all(others, f"a page that it shares changed in prefill's own memory (block {block} of group {group})")
+        self.worker.end_all(
+            others,
+            f"a page that it shares changed in prefill's own memory "
+            f"(block {block} of group {group})",
+        )
 
     def _on_stale(self, sender: Boot, stale: Stale) -> None:
         room = self.worker.find(stale.key)
         if room is not None and room.state is not RoomState.ENDING:
             self.worker.marks[Mark.STALE_HEARD] += 1
-            self.worker.fail(room, FailCode.HANDOFF_FAILED, "the other side does not know this epoch", retry=True)
+            self.worker.fail(
+                room, FailCode.HANDOFF_FAILED, "the other side does not know this epoch", retry=True
+            )

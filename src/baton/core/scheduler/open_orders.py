@@ -1,4 +1,5 @@
-"""Orders that every rank votes on, fetches and copies alike: whose they are, and what follows when the votes are in."""
+"""Orders that every rank votes on, fetches and copies alike: whose they are, and what follows when
+the votes are in."""
 
 from collections.abc import Callable, Iterable, Mapping
 
@@ -7,7 +8,8 @@ import msgspec
 from baton.core.agreement import Agreement, Ballot, Vote
 from baton.core.ids import Key, Rank
 
-Counted = Callable[[Key, int, Vote, Mapping[Rank, Ballot]], None]  # room, order, the fold over all ranks, what they said
+# room, order, the fold over all ranks, what they said
+Counted = Callable[[Key, int, Vote, Mapping[Rank, Ballot]], None]
 
 
 class AwaitedOrder(msgspec.Struct):
@@ -15,7 +17,8 @@ class AwaitedOrder(msgspec.Struct):
 
     key: Key
     counted: Counted
-    by_all: bool  # whether it ends when all ranks have voted; else as soon as their votes are decided
+    # whether it ends when all ranks have voted; else as soon as their votes are decided
+    by_all: bool
 
 
 class OpenOrders:
@@ -28,7 +31,8 @@ class OpenOrders:
         return len(self._open)
 
     def expect(self, order: int, key: Key, counted: Counted, *, by_all: bool = False) -> None:
-        """Ranks are given an order for a room; `counted` is called once, unless the room is forgotten before."""
+        """Ranks are given an order for a room; `counted` is called once, unless the room is
+        forgotten before."""
         self._open[order] = AwaitedOrder(key, counted, by_all)
 
     def take(self, ballots: Iterable[Ballot], agreement: Agreement) -> None:

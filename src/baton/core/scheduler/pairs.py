@@ -1,4 +1,5 @@
-"""Which prefill workers a decode worker takes rooms from: those that a gateway introduces and that fit (handoff/pairing.py)."""
+"""Which prefill workers a decode worker takes rooms from: those that a gateway introduces and that
+fit (handoff/pairing.py)."""
 
 from collections.abc import Callable
 
@@ -9,7 +10,16 @@ from baton.core.handoff.pairing import Partners
 from baton.core.ids import Boot, GroupName, Micros
 from baton.core.manifest import Manifest
 from baton.core.marks import Mark
-from baton.core.messages import Hello, HelloBack, Introduce, Lends, Paired, Refused, Ticket, Unpaired
+from baton.core.messages import (
+    Hello,
+    HelloBack,
+    Introduce,
+    Lends,
+    Paired,
+    Refused,
+    Ticket,
+    Unpaired,
+)
 from baton.core.scheduler.decode_room import DecodeRoom
 from baton.core.scheduler.stage import Handlers, Stage
 from baton.core.scheduler.worker import Worker
@@ -18,13 +28,24 @@ from baton.core.scheduler.worker import Worker
 class Pairing(Stage[DecodeRoom]):
     """The prefill workers of one decode worker, from their introduction to their end."""
 
-    def __init__(self, worker: Worker[DecodeRoom], partners: Partners, *, lends: Callable[[Manifest, str], Lends | None]) -> None:
-        """lends: how a worker with that manifest may read from this one over that fabric; None if not at all"""
+    def __init__(
+        self,
+        worker: Worker[DecodeRoom],
+        partners: Partners,
+        *,
+        lends: Callable[[Manifest, str], Lends | None],
+    ) -> None:
+        """lends: how a worker with that manifest may read from this one over that fabric; None if
+        not at all"""
         super().__init__(worker)
         self.partners, self._lends = partners, lends
 
     def handlers(self) -> Handlers:
-        return {Introduce: self._on_introduce, HelloBack: self._on_hello_back, Refused: self._on_refused}
+        return {
+            Introduce: self._on_introduce,
+            HelloBack: self._on_hello_back,
+            Refused: self._on_refused,
+        }
 
     def refuse(self, ticket: Ticket) -> str:
         partner = self.partners.find(ticket.prefill)
@@ -45,10 +66,14 @@ class Pairing(Stage[DecodeRoom]):
         return self.partners.timer()
 
     def on_timer(self) -> None:
-        """Who is not paired in time may have ended before it was dialled; nobody else would say so."""
+        """Who is not paired in time may have ended before it was dialled; nobody else would say
+        so."""
         for partner in self.partners.overdue(self.worker.now):
             self.worker.marks[Mark.NOT_PAIRED] += 1
-            self.unpair(partner.manifest.boot, f"not paired in {self.worker.settings.pair_ms} ms: {partner.lacks}")
+            self.unpair(
+                partner.manifest.boot,
+                f"not paired in {self.worker.settings.pair_ms} ms: {partner.lacks}",
+            )
 
     def _on_introduce(self, sender: Boot, message: Introduce) -> None:
         partner = self.partners.find(message.prefill)
@@ -111,7 +136,10 @@ class Pairing(Stage[DecodeRoom]):
             if partner is None:
                 continue
             if result.why:
-                self.unpair(result.peer, f"rank {report.rank} cannot reach it over {partner.fabric}: {result.why}")
+                self.unpair(
+                    result.peer,
+                    f"rank {report.rank} cannot reach it over {partner.fabric}: {result.why}",
+                )
             else:
                 partner.connected.add(report.rank)
                 self._ask(result.peer)

@@ -1,4 +1,5 @@
-"""What a prefill leader keeps of one request: how far its prompt is computed, what its blocks sum to, what it borrows."""
+"""What a prefill leader keeps of one request: how far its prompt is computed, what its blocks sum
+to, what it borrows."""
 
 from baton.core.agreement import Fetch
 from baton.core.handoff.birth_sums import RoomSums

@@ -1,9 +1,11 @@
-"""What a leader does with its prefix cache: which pages a room begins with, and which of its own it leaves to others.
+"""What a leader does with its prefix cache: which pages a room begins with, and which of its own it
+leaves to others.
 
     room gets pages ──find──▶ [cached | own] ──computed and sealed on every rank──▶ its complete pages enter, one after the other
 
-A hit ends at the last page border before the last token, so at least one token is computed, always in a page of the room's
-own. Only for models all of whose state is pages of the whole sequence (`StateTable.cacheable`); for others the cache is off.
+A hit ends at the last page border before the last token, so at least one token is computed, always
+in a page of the room's own. Only for models all of whose state is pages of the whole sequence
+(`StateTable.cacheable`); for others the cache is off.
 """
 
 from collections.abc import Sequence
@@ -30,12 +32,15 @@ class Reuse:
         self._queries = self._hits = self._saved = self._borrowed = self._lent = 0
         self._block_tokens = manifest.table.block_tokens
         placements = [manifest.placement(r) for r in range(len(manifest.ranks))]
-        self.block_bytes = sum(p.block_bytes(g.name) for p in placements for g in manifest.table.groups)
+        self.block_bytes = sum(
+            p.block_bytes(g.name) for p in placements for g in manifest.table.groups
+        )
 
     def find(self, room: OpenRoom, *, leaving: int = 1) -> tuple[CachedPage, ...]:
-        """The longest cached beginning of a room's context that leaves so many tokens to compute, up to the first page that was
-        not verified in time: what is behind that is computed or fetched, as if it were not there. (To verify it first would let
-        the room wait for a worker that does not even keep up with its own cache.)"""
+        """The longest cached beginning of a room's context that leaves so many tokens to compute,
+        up to the first page that was not verified in time: what is behind that is computed or
+        fetched, as if it were not there. (To verify it first would let the room wait for a worker
+        that does not even keep up with its own cache.)"""
         found = self._ledger.cache.find(self.chain(room, leaving=leaving))
         fresh = self._scrubber.fresh(found)
         room.overdue = len(fresh) < len(found)
@@ -50,7 +55,8 @@ class Reuse:
         return bool(self._ledger.cache.find((page,)))
 
     def begin(self, room: OpenRoom, chain: Sequence[CachedPage], marks: Marks) -> int:
-        """A room has got its pages, of which these are cached; how many of its positions are computed already."""
+        """A room has got its pages, of which these are cached; how many of its positions are
+        computed already."""
         room.hit, room.enters = len(chain) * self.page_tokens, self.on
         if self.on:
             self._queries += room.length
@@ -61,10 +67,11 @@ class Reuse:
         return room.hit
 
     def enter(self, room: OpenRoom, computed: int, sums: RoomSums | None, marks: Marks) -> None:
-        """So many positions are computed on every rank and their whole blocks are sealed: complete pages go to the cache, with
-        their sums if these are known.
+        """So many positions are computed on every rank and their whole blocks are sealed: complete
+        pages go to the cache, with their sums if these are known.
 
-        Where it has another page with the same beginning, that one and all that follow stay the room's own.
+        Where it has another page with the same beginning, that one and all that follow stay the
+        room's own.
         """
         while room.enters and (at := self._ledger.shared(room.key)) < computed // self.page_tokens:
             blocks = slice(at * self._k, (at + 1) * self._k)
@@ -78,7 +85,11 @@ class Reuse:
         """Of its first so many pages."""
         found, size = room.hashes, self.page_tokens
         while len(found) < count:
-            before = found[-1] if found else root_hash(self._model, self._weights, room.ticket.cache_salt)
+            before = (
+                found[-1]
+                if found
+                else root_hash(self._model, self._weights, room.ticket.cache_salt)
+            )
             start = len(found) * size
             found.append(page_hash(before, room.tokens(start, start + size)))
         return found[:count]

@@ -35,7 +35,8 @@ from baton.core.scheduler.unified_room import UnifiedRoom
 from baton.core.scheduler.verifying import Verification
 from baton.core.scheduler.worker import RoleRules, Worker
 
-Stages = tuple[AdmissionPolicy[Any], Sequence[Stage[Any]]]  # one of the stages decides who is admitted
+# one of the stages decides who is admitted
+Stages = tuple[AdmissionPolicy[Any], Sequence[Stage[Any]]]
 
 
 class RoleParts(msgspec.Struct, frozen=True):
@@ -51,16 +52,23 @@ def prefill(worker: Worker[PrefillRoom]) -> Stages:
     rule = ChunkRule(worker.settings.step_tokens, worker.settings.last_chunk_tokens)
     ahead = AheadOfDecode(worker)
     offering = Offering(worker, ahead)
-    return ahead, (ahead, Computing(worker, rule=rule, then=offering.computed), offering, Borrowing(worker, offering))
+    return ahead, (
+        ahead,
+        Computing(worker, rule=rule, then=offering.computed),
+        offering,
+        Borrowing(worker, offering),
+    )
 
 
 def decode(worker: Worker[DecodeRoom]) -> Stages:
     """Fetch the state of prompts and generate."""
-    worker.reuse.on = worker.reuse.on and worker.manifest.seal  # what was fetched unverified must not spread
+    # what was fetched unverified must not spread
+    worker.reuse.on = worker.reuse.on and worker.manifest.seal
     partners, early = Partners(worker.manifest), EarlyOffers()
     lending = Lending(worker, partners, early)
     pairing = Pairing(worker, partners, lends=lending.way)
-    verification = Verification(worker, tell=worker.reuse.on)  # nothing is lent, nor verified at rest, without sums
+    # nothing is lent, nor verified at rest, without sums
+    verification = Verification(worker, tell=worker.reuse.on)
     fetching = Fetching(worker, pairing, verification, early)
     preemption = Preemption(worker, admissible=fetching.admissible)
     stages = pairing, lending, fetching, verification, preemption, Generating(worker, preemption)
@@ -78,12 +86,22 @@ def unified(worker: Worker[UnifiedRoom]) -> Stages:
 ROLES: Mapping[str, RoleParts] = MappingProxyType(
     {
         "prefill": RoleParts(
-            RoleRules(PREFILL, computes=True, generates=False, bringing=(RoomState.COMPUTING, RoomState.BORROWING)),
+            RoleRules(
+                PREFILL,
+                computes=True,
+                generates=False,
+                bringing=(RoomState.COMPUTING, RoomState.BORROWING),
+            ),
             PrefillRoom,
             prefill,
         ),
         "decode": RoleParts(
-            RoleRules(DECODE, computes=False, generates=True, bringing=(RoomState.FETCHING, RoomState.COMMITTING)),
+            RoleRules(
+                DECODE,
+                computes=False,
+                generates=True,
+                bringing=(RoomState.FETCHING, RoomState.COMMITTING),
+            ),
             DecodeRoom,
             decode,
         ),

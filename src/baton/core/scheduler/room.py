@@ -1,4 +1,5 @@
-"""What leaders of all roles share: settings, the states of a room and what moves it between them."""
+"""What leaders of all roles share: settings, the states of a room and what moves it between
+them."""
 
 from enum import StrEnum
 
@@ -22,12 +23,17 @@ class LeaderSettings(msgspec.Struct, frozen=True):
     stall_ms: int  # a handoff without any progress for so long fails
     fetch_ms: int  # deadline of one read
     pids: tuple[int, ...]  # of the ranks, in their order
-    host_bytes: int = 0  # of host memory on each rank, for the state of preempted requests; 0 = they are computed again
-    ahead: float = 1.0  # prefill: share of its pool for rooms that decode has not admitted; 1 = no limit
-    prefix_cache: bool = False  # whether complete pages are kept for later rooms with the same beginning
-    fetch_back: FetchBack = FetchBack.NEVER  # whether prefill fetches what decode has cached, and decode lends it
+    # of host memory on each rank, for the state of preempted requests; 0 = they are computed again
+    host_bytes: int = 0
+    # prefill: share of its pool for rooms that decode has not admitted; 1 = no limit
+    ahead: float = 1.0
+    # whether complete pages are kept for later rooms with the same beginning
+    prefix_cache: bool = False
+    # whether prefill fetches what decode has cached, and decode lends it
+    fetch_back: FetchBack = FetchBack.NEVER
     answer_ms: int = 1000  # until decode must have said what it has
-    pair_ms: int = 10_000  # from the introduction of a prefill worker until decode gives it up if the two are not paired
+    # from the introduction of a prefill worker until decode gives it up if the two are not paired
+    pair_ms: int = 10_000
     verify_ms: int = 0  # within which every cached page is hashed again, or is not used; 0 = never
 
 
@@ -51,7 +57,8 @@ class RoomState(StrEnum):
 class Saw(StrEnum):
     """What happens to a room."""
 
-    HELD = "held"  # pages for its whole prompt were taken; of an offloaded room, for its whole state
+    # pages for its whole prompt were taken; of an offloaded room, for its whole state
+    HELD = "held"
     ASKED = "asked"  # decode, for what it has of the prompt
     BORROWED = "borrowed"  # that is here and verified, or will not be: the rest is computed
     LAST_CHUNK = "last_chunk"
@@ -83,12 +90,17 @@ class OpenRoom:
         self.deadline = Micros(now + ticket.limits.deadline_ms * 1000)
         self.admit_by = Micros(now + ticket.admit_ms * 1000)
         self.context = (*ticket.prompt, *ticket.said)
-        self.length = len(self.context)  # L = prompt + said: positions whose state the handoff carries
-        self.hashes: list[PageHash] = []  # of its sequence's complete pages, as far as somebody asked
+        # L = prompt + said: positions whose state the handoff carries
+        self.length = len(self.context)
+        # of its sequence's complete pages, as far as somebody asked
+        self.hashes: list[PageHash] = []
         self.hit = 0  # positions whose state was cached when it got its pages
-        self.enters = False  # whether its next complete page may enter the cache; nothing of it does before it has pages
-        self.overdue = False  # whether more was cached of it, when it was last looked, and not verified in time
-        self.copied: tuple[CachedPage, ...] = ()  # cached pages that its state was copied from when it gave way
+        # whether its next complete page may enter the cache; nothing of it does before it has pages
+        self.enters = False
+        # whether more was cached of it, when it was last looked, and not verified in time
+        self.overdue = False
+        # cached pages that its state was copied from when it gave way
+        self.copied: tuple[CachedPage, ...] = ()
 
     @property
     def alone(self) -> bool:

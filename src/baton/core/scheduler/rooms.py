@@ -1,4 +1,5 @@
-"""The open rooms of one worker, by key and by state: what is looked for in every turn is not looked for among all of them."""
+"""The open rooms of one worker, by key and by state: what is looked for in every turn is not looked
+for among all of them."""
 
 from collections.abc import ItemsView, Iterator, ValuesView
 from typing import Generic, TypeVar
@@ -62,7 +63,8 @@ class Rooms(Generic[R]):
         return len(self._standing[state])
 
     def in_state(self, *states: RoomState) -> list[R]:
-        """Rooms in one of these states, oldest request first; of epochs of one request the one that came first."""
+        """Rooms in one of these states, oldest request first; of epochs of one request the one that
+        came first."""
         found: list[R] = []
         for state in states:
             if lot := self._standing[state]:  # seldom

@@ -1,10 +1,12 @@
-"""A stage: one of the things that a worker does with rooms. The stages of a role together are what that role does (roles.py).
+"""A stage: one of the things that a worker does with rooms. The stages of a role together are what
+that role does (roles.py).
 
     ticket   refuse ──▶ opened ──▶ admitted ──▶ forgotten
     turn     schedule ──▶ the leader admits rooms ──▶ advance ──▶ add_rows ──▶ stepping
     report   report ──▶ stepped ──▶ rows_ended
 
-The leader asks its stages in the order in which the role names them. A stage overrides what concerns it.
+The leader asks its stages in the order in which the role names them. A stage overrides what
+concerns it.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -20,7 +22,8 @@ from baton.core.scheduler.worker import Worker
 
 R = TypeVar("R", bound=OpenRoom)
 
-Handlers = Mapping[type[Any], Callable[[Boot, Any], None]]  # by kind of message: takes the sender and the message
+# by kind of message: takes the sender and the message
+Handlers = Mapping[type[Any], Callable[[Boot, Any], None]]
 
 
 class Stage(Generic[R]):
@@ -61,7 +64,8 @@ class Stage(Generic[R]):
         return []
 
     def add_rows(self, rooms: Sequence[R], tokens: int) -> int:
-        """Add rows of these rooms to the step, with at most so many prompt tokens. Returns the tokens of the rows it adds."""
+        """Add rows of these rooms to the step, with at most so many prompt tokens. Returns the
+        tokens of the rows it adds."""
         return 0
 
     def stepping(self, tokens: int) -> None:
@@ -97,7 +101,8 @@ class Stage(Generic[R]):
         """A deadline may have passed."""
 
     def waits_for(self, room: R) -> Boot | None:
-        """The worker, this one or another, whose work the room's handoff waits for; None if it waits for nobody's."""
+        """The worker, this one or another, whose work the room's handoff waits for; None if it
+        waits for nobody's."""
         return None
 
     def unadmitted(self, room: R) -> bool:

@@ -1,4 +1,5 @@
-"""What can happen to a room, role by role. A pair of state and event that a role's table lacks is a bug of ours."""
+"""What can happen to a room, role by role. A pair of state and event that a role's table lacks is a
+bug of ours."""
 
 from baton.core.scheduler.room import RoomState, Saw, Table
 

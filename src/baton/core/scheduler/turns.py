@@ -1,9 +1,10 @@
-"""Steps of a worker that some rooms must have for themselves: requests that may have ended another worker while it computed them.
+"""Steps of a worker that some rooms must have for themselves: requests that may have ended another
+worker while it computed them.
 
     [suspect]  everybody else  [suspect]  everybody else  ..      in turn, so that nobody waits longer than twice as long
 
-While such a step is under way nothing else is, so whoever it ends with is known; the gateway is told when it begins, and when
-it is over (Trial).
+While such a step is under way nothing else is, so whoever it ends with is known; the gateway is
+told when it begins, and when it is over (Trial).
 """
 
 from collections.abc import Sequence
@@ -25,10 +26,12 @@ class Turns:
         self._alone_last = alone
 
     def lots(self, rooms: Sequence[R], *, flying: bool) -> list[list[R]]:
-        """Those that may make up the next step, the first choice first: each other one is for when those before it have nothing
-        to compute. A suspect that lacks a page may wait for a younger one, which gives way only after a step of its own.
+        """Those that may make up the next step, the first choice first: each other one is for when
+        those before it have nothing to compute. A suspect that lacks a page may wait for a younger
+        one, which gives way only after a step of its own.
 
-        rooms: oldest request first. flying: whether another step is under way, which a suspect waits for
+        rooms: oldest request first. flying: whether another step is under way, which a suspect
+            waits for
         """
         suspects = [room for room in rooms if room.ticket.alone_until and room.alone]
         if not suspects:

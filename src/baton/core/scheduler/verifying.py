@@ -37,7 +37,8 @@ class Verification(Stage[DecodeRoom]):
         follows: int | None = None,
         only: tuple[Suspect, ...] = (),
     ) -> None:
-        """Have blocks read and verified on every rank; `follows` and `only`: again, of an earlier order what differed."""
+        """Have blocks read and verified on every rank; `follows` and `only`: again, of an earlier
+        order what differed."""
         worker = self.worker
         fetch = Fetch(
             order=worker.new_order(),
@@ -65,9 +66,13 @@ class Verification(Stage[DecodeRoom]):
         worker.progress.did(worker.now)
         if vote is Vote.ARRIVED:
             for group, run in fetch.runs.items():
-                room.arrived.setdefault(group, set()).update(BlockIndex(b) for b in range(run.start, run.end))
+                room.arrived.setdefault(group, set()).update(
+                    BlockIndex(b) for b in range(run.start, run.end)
+                )
             if fetch.tell and fetch.follows is None:
-                room.brought.add(fetch.runs, {rank: ballot.sums for rank, ballot in by_rank.items()})
+                room.brought.add(
+                    fetch.runs, {rank: ballot.sums for rank, ballot in by_rank.items()}
+                )
             return
         self.worker.marks[Mark.FETCH_FAILED] += 1
         self._doubt(room, fetch, [b for b in by_rank.values() if b.vote is vote])
@@ -76,7 +81,12 @@ class Verification(Stage[DecodeRoom]):
         """Ask prefill about blocks that keep differing, once; any other failure ends the epoch."""
         suspects = {(s.leg, s.group, s.blocks): s for b in ballots for s in b.suspects}
         if not suspects or fetch.follows is not None:
-            self.worker.fail(room, FailCode.HANDOFF_FAILED, "; ".join(sorted({b.why for b in ballots})), retry=True)
+            self.worker.fail(
+                room,
+                FailCode.HANDOFF_FAILED,
+                "; ".join(sorted({b.why for b in ballots})),
+                retry=True,
+            )
             return
         self.worker.marks[Mark.DOUBT] += 1
         room.doubts[fetch.order] = {s: False for _, s in sorted(suspects.items())}
@@ -92,7 +102,10 @@ class Verification(Stage[DecodeRoom]):
             return
         room.progress = self.worker.now
         if verdict.found is not Intactness.INTACT:
-            why = f"blocks {list(verdict.blocks)} of group {verdict.group} are {verdict.found.value} at the source"
+            why = (
+                f"blocks {list(verdict.blocks)} of group {verdict.group} are "
+                f"{verdict.found.value} at the source"
+            )
             self.worker.fail(room, FailCode.HANDOFF_FAILED, why, retry=True)
             return
         answered = Suspect(verdict.leg, verdict.group, verdict.blocks)

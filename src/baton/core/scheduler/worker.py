@@ -1,4 +1,5 @@
-"""What the stages of a worker share: its rooms, its memory, its ranks' votes, and the plan of this turn.
+"""What the stages of a worker share: its rooms, its memory, its ranks' votes, and the plan of this
+turn.
 
     stage ──fail, end──▶ drop in the plan ──▶ every rank is quiet ──▶ forgotten: pages return, `Ended` goes to its gateway
 
@@ -50,7 +51,13 @@ class RoleRules(msgspec.Struct, frozen=True):
 class Worker(Generic[R]):
     """One worker, as its leader and the stages of its role see it."""
 
-    def __init__(self, manifest: Manifest, settings: LeaderSettings, totals: dict[GroupName, int], role: RoleRules) -> None:
+    def __init__(
+        self,
+        manifest: Manifest,
+        settings: LeaderSettings,
+        totals: dict[GroupName, int],
+        role: RoleRules,
+    ) -> None:
         self.manifest, self.settings, self.role = manifest, settings, role
         self.state_table = manifest.table
         self.span = Span(manifest.table, manifest.page_blocks * manifest.table.block_tokens)
@@ -140,7 +147,8 @@ class Worker(Generic[R]):
         self.leave(room, Saw.END)
 
     def leave(self, room: R, saw: Saw) -> None:
-        """Leave by an edge of the table: drop the room in this turn's plan, or forget it at once if it holds nothing."""
+        """Leave by an edge of the table: drop the room in this turn's plan, or forget it at once if
+        it holds nothing."""
         before = room.state
         self.see(room, saw)
         if room.state is RoomState.ENDED:
@@ -159,7 +167,8 @@ class Worker(Generic[R]):
         self.send(room.ticket.gateway, Ended(room.key))
 
     def pages_for(self, tokens: int) -> dict[GroupName, int]:
-        """Pages of each group that a room of so many positions begins with; where prompts are computed, enough for any chunk."""
+        """Pages of each group that a room of so many positions begins with; where prompts are
+        computed, enough for any chunk."""
         if self.role.computes:
             return self.span.reserve(tokens, step=self.settings.step_tokens * self.manifest.pp)
         return self.span.live(tokens)
@@ -176,20 +185,28 @@ class Worker(Generic[R]):
         self.marks[Mark.DAMAGED_AT_REST] += bool(found)
         self.condemn(found)
 
-    def inspect(self, entries: Sequence[CachedPage], done: Callable[[list[CachedPage]], None]) -> None:
-        """Have cached pages hashed where they lie; `done` is called with those whose bytes have changed."""
+    def inspect(
+        self, entries: Sequence[CachedPage], done: Callable[[list[CachedPage]], None]
+    ) -> None:
+        """Have cached pages hashed where they lie; `done` is called with those whose bytes have
+        changed."""
         self.draft.inspect.append(self.inspections.inspect(self.new_order(), entries, done))
 
     def condemn(self, damaged: Iterable[CachedPage]) -> None:
-        """Take damaged pages out of the cache, with all that was computed above them, and end the rooms that hold any of it:
-        their state may have been computed from it, or copied."""
+        """Take damaged pages out of the cache, with all that was computed above them, and end the
+        rooms that hold any of it: their state may have been computed from it, or copied."""
         for entry in damaged:
             hit = self.ledger.condemn_cached(entry)
             copied = {room.key for room in self.rooms.values() if entry in room.copied}
-            self.end_all(hit | copied, f"cached page {entry.number} of its sequence changed in this worker's own memory")
+            self.end_all(
+                hit | copied,
+                f"cached page {entry.number} of its sequence changed in this worker's own memory",
+            )
 
     def end_all(self, keys: Collection[Key], why: str) -> None:
         """End rooms whose state may be damaged; their gateways begin them anew."""
-        for room in [r for r in self.rooms.values() if r.key in keys and r.state is not RoomState.ENDING]:
+        for room in [
+            r for r in self.rooms.values() if r.key in keys and r.state is not RoomState.ENDING
+        ]:
             self.marks[Mark.DAMAGE_SHARED] += 1
             self.fail(room, FailCode.HANDOFF_FAILED, why, retry=True)

@@ -1,13 +1,15 @@
-"""Who may say what: for every kind of message the party whose statement it is. What anybody else says of it changes nothing.
+"""Who may say what: for every kind of message the party whose statement it is. What anybody else
+says of it changes nothing.
 
     about an epoch      whom its ticket names: its gateway, its prefill worker, its decode worker
     about a room        the gateway that opened it
     about a worker      that worker, whose boot the message or its manifest names
     an order            any gateway
 
-A session tells who speaks, and keeps out what is repeated below it; this table says whether it is that process's to say. Where
-an epoch is not open, nobody's ticket is known, and a message about it can do no more than be answered: `Stale`, or `Verdict`.
-What names nobody is its sender's own by that: Paired, Unpaired, and the answers HelloBack and Refused.
+A session tells who speaks, and keeps out what is repeated below it; this table says whether it is
+that process's to say. Where an epoch is not open, nobody's ticket is known, and a message about it
+can do no more than be answered: `Stale`, or `Verdict`. What names nobody is its sender's own by
+that: Paired, Unpaired, and the answers HelloBack and Refused.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,4 +1,5 @@
-"""Sessions: numbered, acknowledged, in-order message streams over links that lose, repeat and reorder frames.
+"""Sessions: numbered, acknowledged, in-order message streams over links that lose, repeat and
+reorder frames.
 
     dialling side                             listening side
         │ ──Open(highest number known)──▶           │   chooses the next number, promises it
@@ -7,21 +8,40 @@
         ╎   Data and Beat both ways, until Bye, silence, overflow, or an answer from another boot
     PeerLost                                    PeerLost
 
-Invariants: one session per pair of boots at a time; the next one between them has a higher number, and the lower one's
-PeerLost comes before it; a frame counts only in the session whose number and boots it names, and whoever speaks in
-another is told so (`WrongBoot`, which is never answered); time in which this process was not turned is nobody's silence.
-Sans-IO: `turned`, `receive`, `to_send`, `timer`, `on_timer`, `events`.
+Invariants: one session per pair of boots at a time; the next one between them has a higher number,
+and the lower one's PeerLost comes before it; a frame counts only in the session whose number and
+boots it names, and whoever speaks in another is told so (`WrongBoot`, which is never answered);
+time in which this process was not turned is nobody's silence. Sans-IO: `turned`, `receive`,
+`to_send`, `timer`, `on_timer`, `events`.
 """
 
 import msgspec
 
 from baton.core.events import MessageReceived, PeerLost
-from baton.core.frames import AnyFrame, Beat, Bye, Data, Open, Opened, Said, WrongBoot, WrongProtocol
+from baton.core.frames import (
+    AnyFrame,
+    Beat,
+    Bye,
+    Data,
+    Open,
+    Opened,
+    Said,
+    WrongBoot,
+    WrongProtocol,
+)
 from baton.core.ids import Boot, Link, Micros
 from baton.core.messages import PROTOCOL
 from baton.core.session.stream import SessionLimits, Stream
 
-__all__ = ["MessageReceived", "PeerLost", "PeerUp", "SessionEvent", "SessionLimits", "Sessions", "WrongPeer"]
+__all__ = [
+    "MessageReceived",
+    "PeerLost",
+    "PeerUp",
+    "SessionEvent",
+    "SessionLimits",
+    "Sessions",
+    "WrongPeer",
+]
 
 
 class PeerUp(msgspec.Struct, frozen=True):
@@ -32,7 +52,8 @@ class PeerUp(msgspec.Struct, frozen=True):
 
 
 class WrongPeer(msgspec.Struct, frozen=True):
-    """Whoever is at the other end of a link is not whom we expect, or speaks another protocol. Said once per reason."""
+    """Whoever is at the other end of a link is not whom we expect, or speaks another protocol. Said
+    once per reason."""
 
     link: Link
     why: str
@@ -57,7 +78,8 @@ class Session(msgspec.Struct):
 
 
 class Promised(msgspec.Struct, frozen=True):
-    """A session that the dialling side may not know of yet: nothing is said in it, and it ends without an event."""
+    """A session that the dialling side may not know of yet: nothing is said in it, and it ends
+    without an event."""
 
     number: int
     until: Micros
@@ -84,7 +106,8 @@ class Sessions:
         self._dialled: dict[Link, Dialled] = {}
         self._out: list[tuple[Link, AnyFrame]] = []
         self._events: list[SessionEvent] = []
-        self._stirred: set[Boot] = set()  # since they were last asked what they have to say; some may have ended since
+        # since they were last asked what they have to say; some may have ended since
+        self._stirred: set[Boot] = set()
         self._turned_at = Micros(0)
 
     # ---- verbs ----------------------------------------------------------------------------------
@@ -97,7 +120,11 @@ class Sessions:
     def hang_up(self, link: Link) -> None:
         """Stop opening sessions on a link; one that lives on it ends without an event."""
         dialled = self._dialled.pop(link, None)
-        session = self._sessions.get(dialled.boot) if dialled is not None and dialled.boot is not None else None
+        session = (
+            self._sessions.get(dialled.boot)
+            if dialled is not None and dialled.boot is not None
+            else None
+        )
         if session is not None and session.link == link:
             del self._sessions[session.peer]
             self._out.append((link, Bye(self.boot, session.peer, session.number, "hung up")))
@@ -124,7 +151,8 @@ class Sessions:
         return True
 
     def close(self, boot: Boot, why: str, now: Micros) -> None:
-        """End one session, if there is one, and say so. A link that was dialled for it opens the next."""
+        """End one session, if there is one, and say so. A link that was dialled for it opens the
+        next."""
         session = self._sessions.get(boot)
         if session is not None:
             self._lose(session, why, now, bye=True)
@@ -167,7 +195,9 @@ class Sessions:
             if soonest is None or due < soonest:
                 soonest = due
         for dialled in self._dialled.values():
-            if dialled.boot not in self._sessions and (soonest is None or dialled.next_at < soonest):
+            if dialled.boot not in self._sessions and (
+                soonest is None or dialled.next_at < soonest
+            ):
                 soonest = dialled.next_at
         for promised in self._promised.values():
             if soonest is None or promised.until < soonest:
@@ -189,7 +219,8 @@ class Sessions:
                 self._knock(link, dialled, now)
 
     def turned(self, now: Micros) -> None:
-        """This process looks at its links again. If it did not for more than a beat, it stood still, and could hear nobody."""
+        """This process looks at its links again. If it did not for more than a beat, it stood
+        still, and could hear nobody."""
         stood_still, self._turned_at = now - self._turned_at - self.limits.beat, now
         if stood_still > 0:
             for session in self._sessions.values():
@@ -233,7 +264,8 @@ class Sessions:
             self._out.append((link, Opened(PROTOCOL, self.boot, frame.src, number)))
 
     def _number_for(self, frame: Open, now: Micros) -> int | None:
-        """The session that an Open asks for: the one there is, if the Open was said without knowing of it; else the next."""
+        """The session that an Open asks for: the one there is, if the Open was said without knowing
+        of it; else the next."""
         session, promised = self._sessions.get(frame.src), self._promised.get(frame.src)
         if session is not None:
             if frame.session < session.number:
@@ -257,11 +289,14 @@ class Sessions:
             return
         session, promised = self._sessions.get(frame.src), self._promised.get(frame.src)
         if dialled.boot != frame.src and dialled.boot in self._sessions:
-            return  # from a boot that was here before; were it the next one, what we say would be answered WrongBoot
+            # from a boot that was here before; were it the next one, what we say would be answered
+            # WrongBoot
+            return
         if dialled.expect not in (None, frame.src):
             return
         if session is not None and frame.session <= session.number:
-            dialled.boot = frame.src  # repeated, or a second link to the same boot: one session serves both
+            # repeated, or a second link to the same boot: one session serves both
+            dialled.boot = frame.src
             return
         both_knocked = promised is not None and promised.number == frame.session
         if frame.session <= self._numbers.get(frame.src, 0) and not both_knocked:
@@ -306,7 +341,12 @@ class Sessions:
         session, dialled = self._sessions.get(frame.meant), self._dialled.get(link)
         if session is not None and session.number == frame.session:
             ended = frame.src == frame.meant
-            self._lose(session, "it has ended the session" if ended else f"boot {frame.src:x} is in its place", now, bye=False)
+            self._lose(
+                session,
+                "it has ended the session" if ended else f"boot {frame.src:x} is in its place",
+                now,
+                bye=False,
+            )
         elif frame.src == self.boot:
             self._tell(link, "this process dials itself")
         elif frame.session == 0 and dialled is not None and dialled.expect == frame.meant:
@@ -319,7 +359,8 @@ class Sessions:
             self._events.append(WrongPeer(link, why))
 
     def _stir(self, session: Session) -> None:
-        """Something happens to its stream: it may have something to say, and its timer may be another."""
+        """Something happens to its stream: it may have something to say, and its timer may be
+        another."""
         session.due = None
         self._stirred.add(session.peer)
 
@@ -345,13 +386,16 @@ class Sessions:
         self._stir(session)
         messages = session.stream.hear(frame, now)
         if messages is None:
-            self._lose(session, f"it acknowledged message {frame.ack}, which was never sent", now, bye=True)
+            self._lose(
+                session, f"it acknowledged message {frame.ack}, which was never sent", now, bye=True
+            )
             return
         for message in messages:
             self._events.append(MessageReceived(session.peer, message))
 
     def _session_of(self, link: Link, frame: Data | Beat, now: Micros) -> Session | None:
-        """The session that a frame counts in; a promised one begins here. A higher number than ours ends ours."""
+        """The session that a frame counts in; a promised one begins here. A higher number than ours
+        ends ours."""
         if frame.dst != self.boot:
             return None
         promised = self._promised.get(frame.src)

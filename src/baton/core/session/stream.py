@@ -1,11 +1,13 @@
-"""One side of one session: numbers what we say, puts what we hear in order, says again what was lost.
+"""One side of one session: numbers what we say, puts what we hear in order, says again what was
+lost.
 
     kept messages    acked ......... wired ......... sent        said but not acknowledged; not on the wire yet
                            └─ window ─┘
     heard messages   got ... held ... held                       delivered; kept until the gap before them is filled
 
-Invariants: a message is delivered once and in order; at most `window` messages are on the wire unacknowledged, which is
-also as far ahead as the other side keeps them; whatever was heard is acknowledged within `ack_delay`.
+Invariants: a message is delivered once and in order; at most `window` messages are on the wire
+unacknowledged, which is also as far ahead as the other side keeps them; whatever was heard is
+acknowledged within `ack_delay`.
 """
 
 from collections.abc import Iterator
@@ -23,14 +25,16 @@ class SessionLimits(msgspec.Struct, frozen=True):
     beat: Micros = Micros(500_000)  # at least one frame in so long
     ack_delay: Micros = Micros(10_000)  # an unanswered message is acknowledged after so long
     ack_every: int = 64  # and at once when so many are unacknowledged
-    resend_first: Micros = Micros(200_000)  # an unacknowledged message is sent again after so long, then after twice that
+    # an unacknowledged message is sent again after so long, then after twice that
+    resend_first: Micros = Micros(200_000)
     resend_most: Micros = Micros(800_000)
     redial_first: Micros = Micros(20_000)
     redial_most: Micros = Micros(1_000_000)
     window: int = 4096  # on the wire and unacknowledged; equal on both sides
     pack: int = 1024  # small messages in one frame
     burst: int = 64  # sent again beyond the last acknowledged one
-    buffer: int = 65_536  # unacknowledged messages, a second of a thousand streams; one more ends the session
+    # unacknowledged messages, a second of a thousand streams; one more ends the session
+    buffer: int = 65_536
     sessions: int = 1024  # open at a time
     remembered: int = 8192  # boots whose last session number is known
 
@@ -38,7 +42,9 @@ class SessionLimits(msgspec.Struct, frozen=True):
 class Stream:
     """The two message streams of one session, as one side holds them."""
 
-    def __init__(self, *, us: Boot, peer: Boot, session: int, limits: SessionLimits, now: Micros) -> None:
+    def __init__(
+        self, *, us: Boot, peer: Boot, session: int, limits: SessionLimits, now: Micros
+    ) -> None:
         self._us, self._peer, self._session, self._limits = us, peer, session, limits
         self._heard_at, self._said_at = now, now
         # What we say.
@@ -73,7 +79,12 @@ class Stream:
 
     def to_send(self, now: Micros) -> list[Data | Beat]:
         """Frames that are due, in order."""
-        if self._wired == self._sent and self._again > self._again_to and not self._beat_now and not self._held:
+        if (
+            self._wired == self._sent
+            and self._again > self._again_to
+            and not self._beat_now
+            and not self._held
+        ):
             return []
         numbers = self._take_due()
         frames: list[Data | Beat] = []
@@ -81,10 +92,15 @@ class Stream:
             lot = (self._kept[numbers[0]],)
             frames.append(Data(self._us, self._peer, self._session, numbers[0], self._got, lot))
         elif numbers:
-            frames += [Data(self._us, self._peer, self._session, n, self._got, lot) for n, lot in self._packed(numbers)]
+            frames += [
+                Data(self._us, self._peer, self._session, n, self._got, lot)
+                for n, lot in self._packed(numbers)
+            ]
         gap = bool(self._held) and self._gap_told_at != self._got
         if gap or (self._beat_now and not frames):
-            frames.append(Beat(self._us, self._peer, self._session, self._got, min(self._held, default=0)))
+            frames.append(
+                Beat(self._us, self._peer, self._session, self._got, min(self._held, default=0))
+            )
             self._gap_told_at = self._got if self._held else self._gap_told_at
         if frames:
             self._said_at, self._ack_at, self._owed, self._beat_now = now, None, 0, False
@@ -93,12 +109,19 @@ class Stream:
         return frames
 
     def _take_due(self) -> list[int]:
-        if self._again > self._again_to and self._sent - self._wired == 1 and self._sent - self._acked <= self._limits.window:
+        if (
+            self._again > self._again_to
+            and self._sent - self._wired == 1
+            and self._sent - self._acked <= self._limits.window
+        ):
             self._wired = self._sent  # as nearly always
             return [self._sent]
         numbers: list[int] = []
         if self._again <= self._again_to:
-            first, last = max(self._again, self._acked + 1), min(self._again_to, self._acked + self._limits.burst)
+            first, last = (
+                max(self._again, self._acked + 1),
+                min(self._again_to, self._acked + self._limits.burst),
+            )
             numbers += range(first, last + 1)
             self._again = max(first, last + 1)
         if self._wired < self._sent:
@@ -132,7 +155,8 @@ class Stream:
     # ---- hearing --------------------------------------------------------------------------------
 
     def hear(self, frame: Data | Beat, now: Micros) -> tuple[Said, ...] | None:
-        """A frame came in: the messages it completes, in order; None if it acknowledges what was never sent."""
+        """A frame came in: the messages it completes, in order; None if it acknowledges what was
+        never sent."""
         if frame.ack > self._wired:
             return None
         self._heard_at = now
@@ -151,7 +175,8 @@ class Stream:
         self._resend_at = Micros(now + self._wait) if ack < self._wired else None
 
     def _fill(self, beat: Beat) -> None:
-        """Say again what the other side misses; each message once for this reason, as it may only have been overtaken."""
+        """Say again what the other side misses; each message once for this reason, as it may only
+        have been overtaken."""
         first, last = max(beat.ack, self._filled) + 1, min(beat.held - 1, self._wired)
         if first <= last and self._again > self._again_to:
             self._again, self._again_to, self._filled = first, last, last
@@ -204,5 +229,7 @@ class Stream:
             self.say_again()
             self._wait = Micros(min(2 * self._wait, self._limits.resend_most))
             self._resend_at = Micros(now + self._wait)
-        if now >= self._said_at + self._limits.beat or (self._ack_at is not None and now >= self._ack_at):
+        if now >= self._said_at + self._limits.beat or (
+            self._ack_at is not None and now >= self._ack_at
+        ):
             self._beat_now = True

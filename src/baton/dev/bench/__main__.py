@@ -27,7 +27,9 @@ MAX_TOKENS = 32
 def measure(service: Service, length: int, concurrency: int, *, repeats: int) -> dict[str, float]:
     """TTFT and the times between tokens, milliseconds, of random prompts."""
     rng = random.Random(length)
-    prompts = [[rng.randrange(100, 20_000) for _ in range(length)] for _ in range(repeats * concurrency)]
+    prompts = [
+        [rng.randrange(100, 20_000) for _ in range(length)] for _ in range(repeats * concurrency)
+    ]
     with ThreadPoolExecutor(concurrency) as pool:
         times = list(pool.map(lambda p: service.stream(p, max_tokens=MAX_TOKENS), prompts))
     gaps = sorted(b - a for t in times for a, b in pairwise(t))
@@ -45,7 +47,9 @@ def main(
     model: Annotated[str, typer.Option(help="A checkpoint, or the trial model.")] = "smollm2",
     fabric: Annotated[str, typer.Option(help="shm or nixl.")] = "shm",
     repeats: Annotated[int, typer.Option(help="Requests of each client.")] = 3,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures here, too.")] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the figures here, too.")
+    ] = None,
 ) -> None:
     """Run both layouts one after the other and print a table."""
     rows: list[dict[str, object]] = []
@@ -54,12 +58,27 @@ def main(
         flags = [model, "--role", layout, "--fabric", fabric, "--log-level", "debug"]
         for length in track(LENGTHS, description=f"{layout}", console=Console(stderr=True)):
             with serving(*flags) as service:
-                service.stream(list(range(100, 164)), max_tokens=4)  # whatever is made lazily is made now
+                # whatever is made lazily is made now
+                service.stream(list(range(100, 164)), max_tokens=4)
                 service.lines.clear()
-                rows.append({"layout": layout, "prompt": length, "clients": 1, **measure(service, length, 1, repeats=repeats)})
+                rows.append(
+                    {
+                        "layout": layout,
+                        "prompt": length,
+                        "clients": 1,
+                        **measure(service, length, 1, repeats=repeats),
+                    }
+                )
                 if layout == "split":
                     costs[length] = summary(handoffs(service))
-                rows.append({"layout": layout, "prompt": length, "clients": 8, **measure(service, length, 8, repeats=repeats)})
+                rows.append(
+                    {
+                        "layout": layout,
+                        "prompt": length,
+                        "clients": 8,
+                        **measure(service, length, 8, repeats=repeats),
+                    }
+                )
     table = Table(*[str(k) for k in rows[0]])
     for row in rows:
         table.add_row(*[f"{v:.1f}" if isinstance(v, float) else str(v) for v in row.values()])

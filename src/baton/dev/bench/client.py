@@ -1,7 +1,7 @@
 """One streamed request to an OpenAI-compatible service, and when each part of the answer came.
 
-An answer is a success when the service said `[DONE]` and at least one token came; everything else is a failure of a kind
-that says what happened, never a short success.
+An answer is a success when the service said `[DONE]` and at least one token came; everything else
+is a failure of a kind that says what happened, never a short success.
 """
 
 import time
@@ -20,7 +20,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         chat: prompts go as one user message; they must be text then
-        ignore_eos: ask for exactly as many tokens as the workload says, an extension of vLLM, SGLang and Baton
+        ignore_eos: ask for exactly as many tokens as the workload says, an extension of vLLM,
+            SGLang and Baton
         timeout_s: a request that takes longer is a failure
     """
 
@@ -45,8 +46,17 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
     def body(self, item: Item) -> dict[str, object]:
         """The request's JSON."""
-        asked = {"messages": [{"role": "user", "content": item.prompt}]} if self.chat else {"prompt": item.prompt}
-        common = {"model": self.model, "max_tokens": item.output_tokens, "temperature": self.temperature, "stream": True}
+        asked = (
+            {"messages": [{"role": "user", "content": item.prompt}]}
+            if self.chat
+            else {"prompt": item.prompt}
+        )
+        common = {
+            "model": self.model,
+            "max_tokens": item.output_tokens,
+            "temperature": self.temperature,
+            "stream": True,
+        }
         extra = {"ignore_eos": True} if self.ignore_eos else {}
         return asked | common | extra | {"stream_options": {"include_usage": True}}
 
@@ -54,13 +64,13 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 class RequestOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one request; times in seconds of this machine's monotonic clock.
 
-    Attributes:
-        due, sent: when it was to be sent, and was
-        times: arrival of each part of the answer that carried text or tokens
-        prompt_tokens, output_tokens: as the service counts, else as it was asked and the number of parts
+    Attributes: due, sent: when it was to be sent, and was
+        times: arrival of each part of the answer that carried text or tokens prompt_tokens,
+        output_tokens: as the service counts, else as it was asked and the number of parts
         failure: kind; empty for a success
         detail: the service's or the system's words
-        retry_after_s: when a service that refused asks to be tried again; None where it does not say
+        retry_after_s: when a service that refused asks to be tried again; None where it does not
+            say
     """
 
     due: float
@@ -98,7 +108,13 @@ class AnswerChoice(msgspec.Struct):
     def carries(self) -> bool:
         """Whether it brings anything that a user would see."""
         delta = self.delta or Delta()
-        return bool(self.text or self.token_ids or delta.content or delta.reasoning_content or delta.reasoning)
+        return bool(
+            self.text
+            or self.token_ids
+            or delta.content
+            or delta.reasoning_content
+            or delta.reasoning
+        )
 
 
 class ReportedUsage(msgspec.Struct):
@@ -117,7 +133,8 @@ class StreamEvent(msgspec.Struct):
 
 
 class Events:
-    """Cuts a byte stream into the data of its server-sent events, however it arrives. One line of data an event."""
+    """Cuts a byte stream into the data of its server-sent events, however it arrives. One line of
+    data an event."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -189,7 +206,9 @@ def refusal(status: int, body: bytes) -> str:
     return f"HTTP {status}: {code}" if code and str(code) != str(status) else f"HTTP {status}"
 
 
-async def ask(session: aiohttp.ClientSession, target: Target, item: Item, *, due: float) -> RequestOutcome:
+async def ask(
+    session: aiohttp.ClientSession, target: Target, item: Item, *, due: float
+) -> RequestOutcome:
     """Send one request and take its answer to the end. Never raises but for cancellation."""
     answer, body, sent = _Answer(), target.body(item), time.perf_counter()
     failure = detail = retry_after = ""

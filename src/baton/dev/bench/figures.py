@@ -69,7 +69,9 @@ def parse_slos(texts: Sequence[str]) -> dict[str, float]:
     for pair in " ".join(texts).replace(",", " ").split():
         name, _, limit = pair.partition(":")
         if name not in MEASURES:
-            raise ConfigError(f"--goodput {pair}: give NAME:MILLISECONDS with NAME among {', '.join(MEASURES)}")
+            raise ConfigError(
+                f"--goodput {pair}: give NAME:MILLISECONDS with NAME among {', '.join(MEASURES)}"
+            )
         try:
             slos[name] = float(limit)
         except ValueError:
@@ -81,15 +83,18 @@ def parse_slos(texts: Sequence[str]) -> dict[str, float]:
 
 def is_good(outcome: RequestOutcome, slos: Slos) -> bool:
     """Whether a request succeeded within every limit."""
-    return not outcome.failure and all(1e3 * MEASURES[name](outcome) <= limit for name, limit in slos.items())
+    return not outcome.failure and all(
+        1e3 * MEASURES[name](outcome) <= limit for name, limit in slos.items()
+    )
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """One run. Rates are per second of the time from the first request's sending to the last one's end.
+    """One run. Rates are per second of the time from the first request's sending to the last one's
+    end.
 
-    `late` is how long after its time a request was sent: when it is not small, the client was the bottleneck.
-    `good` is the number of requests within the SLOs, None without any.
-    `refused_ms` is how long those waited for their answer that were sent away for want of capacity (429 and 503).
+    `late` is how long after its time a request was sent: when it is not small, the client was the
+    bottleneck. `good` is the number of requests within the SLOs, None without any. `refused_ms` is
+    how long those waited for their answer that were sent away for want of capacity (429 and 503).
     """
 
     duration_s: float
@@ -114,7 +119,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 def summarize(outcomes: Sequence[RequestOutcome], slos: Slos) -> Summary:
     """The figures of one run; latencies are those of requests that succeeded."""
     fine = [o for o in outcomes if not o.failure]
-    duration = max((o.ended for o in outcomes), default=0.0) - min((o.sent for o in outcomes), default=0.0)
+    duration = max((o.ended for o in outcomes), default=0.0) - min(
+        (o.sent for o in outcomes), default=0.0
+    )
     read, written = sum(o.prompt_tokens for o in fine), sum(o.output_tokens for o in fine)
     good = sum(is_good(o, slos) for o in fine) if slos else None
 

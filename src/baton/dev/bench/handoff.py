@@ -30,7 +30,11 @@ class HandoffTimes(msgspec.Struct, frozen=True):
 
 def handoffs(service: Service) -> list[HandoffTimes]:
     """All handoffs of a service that had one request at a time."""
-    computed = [(int(e["t_us"]), int(e["seal_us"])) for e in service.events("step_computed") if "prefill" in e["worker"]]
+    computed = [
+        (int(e["t_us"]), int(e["seal_us"]))
+        for e in service.events("step_computed")
+        if "prefill" in e["worker"]
+    ]
     started = [(int(e["t_us"]), int(e["bytes"])) for e in service.events("read_started")]
     ended = [int(e["t_us"]) for e in service.events("read_ended")]
     hashed = [int(e["t_us"]) for e in service.events("hash_ended")]

@@ -1,6 +1,7 @@
 """A split and a unified service with equal resources, one at a time.
 
-Both have all cores of the machine (split deals them out to its two workers) and the same memory for state in all.
+Both have all cores of the machine (split deals them out to its two workers) and the same memory for
+state in all.
 """
 
 import shlex
@@ -13,7 +14,17 @@ from baton.core.errors import ConfigError
 from baton.dev.bench.client import Target
 from baton.dev.bench.service import serving
 
-OURS = ("--role", "--kv-memory", "--kv-pages", "--threads", "--prefill", "--decode", "--port", "--host", "--api-key")
+OURS = (
+    "--role",
+    "--kv-memory",
+    "--kv-pages",
+    "--threads",
+    "--prefill",
+    "--decode",
+    "--port",
+    "--host",
+    "--api-key",
+)
 
 
 def layouts(flags: Sequence[str], *, pages: int) -> dict[str, list[str]]:
@@ -26,7 +37,10 @@ def layouts(flags: Sequence[str], *, pages: int) -> dict[str, list[str]]:
     """
     for flag in flags:
         if flag.partition("=")[0] in OURS:
-            raise ConfigError(f"--serve-args {shlex.join(flags)}: {flag} is set by the comparison, so that both get the same")
+            raise ConfigError(
+                f"--serve-args {shlex.join(flags)}: {flag} is set by the "
+                f"comparison, so that both get the same"
+            )
     return {
         "split": [*flags, "--role", "split", "--kv-pages", str(pages)],
         "unified": [*flags, "--role", "unified", "--kv-pages", str(2 * pages)],
@@ -37,4 +51,6 @@ def layouts(flags: Sequence[str], *, pages: int) -> dict[str, list[str]]:
 def started(target: Target, flags: Sequence[str]) -> Iterator[Target]:
     """A service of its own for as long as it is measured; the target with its address."""
     with serving(*flags) as service:
-        yield msgspec.structs.replace(target, base_url=f"http://127.0.0.1:{service.port}", model="bench", api_key=None)
+        yield msgspec.structs.replace(
+            target, base_url=f"http://127.0.0.1:{service.port}", model="bench", api_key=None
+        )

@@ -1,4 +1,5 @@
-"""Sends a workload by its schedule: open loop (whenever a request is due) or closed loop (as many at once as allowed)."""
+"""Sends a workload by its schedule: open loop (whenever a request is due) or closed loop (as many
+at once as allowed)."""
 
 import asyncio
 import math
@@ -31,9 +32,15 @@ class SendSchedule(msgspec.Struct, frozen=True):
 
 
 def drive(
-    target: Target, items: Sequence[Item], pace: SendSchedule, *, warm_up: Sequence[Item], tell: Tell
+    target: Target,
+    items: Sequence[Item],
+    pace: SendSchedule,
+    *,
+    warm_up: Sequence[Item],
+    tell: Tell,
 ) -> list[RequestOutcome]:
-    """Run it all; outcomes in the order of `items`. `tell` hears of each as it ends; warm-up requests are not among them.
+    """Run it all; outcomes in the order of `items`. `tell` hears of each as it ends; warm-up
+    requests are not among them.
 
     Raises:
         BatonError: a warm-up request failed
@@ -58,12 +65,18 @@ async def _drive(
         for item in warm_up:
             first = await ask(session, target, item, due=time.perf_counter())
             if first.failure:
-                raise BatonError(f"a warm-up request to {target.url} failed: {first.failure}: {first.detail}")
+                raise BatonError(
+                    f"a warm-up request to {target.url} failed: {first.failure}: {first.detail}"
+                )
         return await _send_all(session, target, items, pace, tell)
 
 
 async def _send_all(
-    session: aiohttp.ClientSession, target: Target, items: Sequence[Item], pace: SendSchedule, tell: Tell
+    session: aiohttp.ClientSession,
+    target: Target,
+    items: Sequence[Item],
+    pace: SendSchedule,
+    tell: Tell,
 ) -> list[RequestOutcome]:
     gate = asyncio.Semaphore(pace.concurrency if pace.concurrency is not None else len(items) or 1)
     start = time.perf_counter()
@@ -78,5 +91,7 @@ async def _send_all(
         return outcome
 
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one(item, due)) for item, due in zip(items, pace.due, strict=True)]
+        tasks = [
+            group.create_task(one(item, due)) for item, due in zip(items, pace.due, strict=True)
+        ]
     return [task.result() for task in tasks]

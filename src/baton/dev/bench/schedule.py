@@ -11,9 +11,9 @@ from baton.dev.bench.workload import Item
 def arrivals(count: int, *, rate: float, burstiness: float, seed: int) -> list[float]:
     """Seconds from the start at which each request is due, ascending, the first at 0.
 
-    rate: requests a second; infinity sends all at once
-    burstiness: shape of the gamma-distributed gaps between requests, whose mean is 1 / rate; 1 is a Poisson process,
-        less comes in bursts, more is steadier
+    rate: requests a second; infinity sends all at once burstiness: shape of the gamma-distributed
+    gaps between requests, whose mean is 1 / rate; 1 is a Poisson process, less comes in bursts,
+    more is steadier
     """
     if not rate > 0:
         raise ConfigError(f"--request-rate {rate}: it must be above 0, or inf")

@@ -45,12 +45,21 @@ class Service:
             time.sleep(0.05)
 
     def stream(self, prompt: Sequence[int], *, max_tokens: int, **more: object) -> list[float]:
-        """One greedy request, with these fields more; seconds from sending to each of its tokens."""
+        """One greedy request, with these fields more; seconds from sending to each of its
+        tokens."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
-        body = {"model": "bench", "prompt": list(prompt), "max_tokens": max_tokens, "temperature": 0, "stream": True}
+        body = {
+            "model": "bench",
+            "prompt": list(prompt),
+            "max_tokens": max_tokens,
+            "temperature": 0,
+            "stream": True,
+        }
         body |= {"ignore_eos": True, "return_token_ids": True} | more
         started, times = time.perf_counter(), []
-        connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+        connection.request(
+            "POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"}
+        )
         answer = connection.getresponse()
         if answer.status != 200:
             raise BatonError(f"the service answered {answer.status}: {answer.read()[:500]!r}")
@@ -67,7 +76,8 @@ class Service:
         for line in self.lines:
             if f"event={name} " in line:
                 fields = dict(re.findall(r'(\w+)=("[^"]*"|\S+)', line))
-                fields["worker"] = line.split(" | ")[0]  # lines of other threads than the pump's do not name it
+                # lines of other threads than the pump's do not name it
+                fields["worker"] = line.split(" | ")[0]
                 found.append(fields)
         return found
 
@@ -78,9 +88,10 @@ def _ids(chunk: dict[str, Any]) -> int:
 
 @contextmanager
 def serving(*flags: str, baton: Sequence[str] = BATON) -> Iterator[Service]:
-    """A service with these flags, ended at the end. Without a prefix cache, unless they switch it on: loads and warm-ups ask the
-    same prompts again, and are to be measured as if nobody had. Nor with a model's sampling settings: a penalty would be measured
-    too. baton: the command that `baton` stands for."""
+    """A service with these flags, ended at the end. Without a prefix cache, unless they switch it
+    on: loads and warm-ups ask the same prompts again, and are to be measured as if nobody had. Nor
+    with a model's sampling settings: a penalty would be measured too. baton: the command that
+    `baton` stands for."""
     plain = ("--no-enable-prefix-caching", "--generation-config", "vllm")
     command = [*baton, "serve", "--port", "0", "--served-model-name", "bench", *plain, *flags]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

@@ -5,7 +5,14 @@ from contextlib import contextmanager
 
 import msgspec
 from rich.console import Console, Group, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from baton.dev.bench.client import RequestOutcome
@@ -17,17 +24,29 @@ LATE_MS = 10.0  # a client that sends later than this at p99 is a bottleneck
 
 
 @contextmanager
-def progress(label: str, total: int, console: Console) -> Iterator[Callable[[RequestOutcome], None]]:
+def progress(
+    label: str, total: int, console: Console
+) -> Iterator[Callable[[RequestOutcome], None]]:
     """A bar that counts answers and failures, on a terminal; nothing elsewhere."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
     failed = 0
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
         task = bar.add_task(label, total=total)
 
         def tell(outcome: RequestOutcome) -> None:
             nonlocal failed
             failed += bool(outcome.failure)
-            bar.update(task, advance=1, description=f"{label}, {failed} failed" if failed else label)
+            bar.update(
+                task, advance=1, description=f"{label}, {failed} failed" if failed else label
+            )
 
         yield tell
 
@@ -54,7 +73,10 @@ def run_table(title: str, s: Summary, slos: Mapping[str, float]) -> RenderableTy
         rates.add_row(name, value)
     parts: list[RenderableType] = [rates, _latencies(s)]
     if s.late_ms.p99 > LATE_MS:
-        parts.append(f"warning: requests left {s.late_ms.p99:.0f} ms late at p99: this client is a bottleneck; lower the rate")
+        parts.append(
+            f"warning: requests left {s.late_ms.p99:.0f} ms late at p99: this client "
+            f"is a bottleneck; lower the rate"
+        )
     return Group(*parts)
 
 
@@ -81,7 +103,19 @@ def limits(slos: Mapping[str, float]) -> str:
 
 def comparison(points: Sequence[Point]) -> RenderableType:
     """Both layouts under each load, and the verdict."""
-    table = Table("load", "layout", "goodput", "req/s", "tok/s", "TTFT p50", "TTFT p99", "ITL p50", "ITL p99", "failed", "better")
+    table = Table(
+        "load",
+        "layout",
+        "goodput",
+        "req/s",
+        "tok/s",
+        "TTFT p50",
+        "TTFT p99",
+        "ITL p50",
+        "ITL p99",
+        "failed",
+        "better",
+    )
     for column in table.columns[2:]:
         column.justify = "right"
     for p in points:
@@ -89,9 +123,17 @@ def comparison(points: Sequence[Point]) -> RenderableType:
             rates = (s.goodput or 0.0, s.request_throughput, s.output_throughput)
             times = (s.ttft_ms.p50, s.ttft_ms.p99, s.itl_ms.p50, s.itl_ms.p99)
             first = name == "split"
-            cells = [*(f"{v:.2f}" for v in rates), *(f"{v:.1f}" for v in times), str(sum(s.failures.values()))]
-            table.add_row(str(p.load) if first else "", name, *cells, p.winner.value if first else "")
-    slos = dict.fromkeys(f"goodput counts requests with {limits(p.slos)} ({p.load.prompts})" for p in points)
+            cells = [
+                *(f"{v:.2f}" for v in rates),
+                *(f"{v:.1f}" for v in times),
+                str(sum(s.failures.values())),
+            ]
+            table.add_row(
+                str(p.load) if first else "", name, *cells, p.winner.value if first else ""
+            )
+    slos = dict.fromkeys(
+        f"goodput counts requests with {limits(p.slos)} ({p.load.prompts})" for p in points
+    )
     return Group(table, *slos, *cross_overs(points), sentence(points))
 
 
@@ -118,7 +160,11 @@ def summary_fields(s: Summary) -> dict[str, object]:
     }
     for name in LATENCIES:
         values: Spread = getattr(s, f"{name}_ms")
-        fields |= {f"mean_{name}_ms": values.mean, f"median_{name}_ms": values.p50, f"max_{name}_ms": values.max}
+        fields |= {
+            f"mean_{name}_ms": values.mean,
+            f"median_{name}_ms": values.p50,
+            f"max_{name}_ms": values.max,
+        }
         fields |= {f"p{p}_{name}_ms": getattr(values, f"p{p}") for p in (90, 99)}
     return fields
 

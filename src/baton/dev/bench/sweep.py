@@ -1,7 +1,8 @@
 """A workload under several loads, against one service or against both layouts with equal resources.
 
-In a comparison each layout has the machine to itself while it is measured; the workload, its seed and its schedule are
-the same. Without SLOs these are taken from the unified service alone with one request at a time, times a factor.
+In a comparison each layout has the machine to itself while it is measured; the workload, its seed
+and its schedule are the same. Without SLOs these are taken from the unified service alone with one
+request at a time, times a factor.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,7 +30,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked of a service, and when, over all loads.
 
     Attributes:
-        make: the first n requests of a workload with prompts of so many tokens (a file's are as they are)
+        make: the first n requests of a workload with prompts of so many tokens (a file's are as
+            they are)
         count: requests of one load; None = some for each of its clients
         warm_ups: requests that are sent before and not counted
     """
@@ -44,7 +46,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     def items(self, load: LoadPoint) -> list[Item]:
         """The requests of one load."""
-        return self.make(load.prompt_tokens, self.count or max(8, REQUESTS_PER_CLIENT * (load.concurrency or 0)))
+        return self.make(
+            load.prompt_tokens, self.count or max(8, REQUESTS_PER_CLIENT * (load.concurrency or 0))
+        )
 
     def pace(self, load: LoadPoint, items: Sequence[Item]) -> SendSchedule:
         """When they are sent."""
@@ -54,10 +58,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return SendSchedule(tuple(due), load.concurrency)
 
 
-def maker(kind: str, path: Path | None, *, output_len: int, range_ratio: float, shape: Shape) -> Make:
+def maker(
+    kind: str, path: Path | None, *, output_len: int, range_ratio: float, shape: Shape
+) -> Make:
     """The workload behind `--dataset-name`. Raises ConfigError."""
     if kind == "random" and path is not None:
-        raise ConfigError(f"--dataset-path {path}: --dataset-name says what it is: {', '.join(READERS)}")
+        raise ConfigError(
+            f"--dataset-path {path}: --dataset-name says what it is: {', '.join(READERS)}"
+        )
     if kind != "random" and path is None:
         raise ConfigError(f"--dataset-name {kind} needs --dataset-path")
 
@@ -67,16 +75,22 @@ def maker(kind: str, path: Path | None, *, output_len: int, range_ratio: float, 
 
     def drawn(input_len: int | None, count: int) -> list[Item]:
         assert input_len is not None
-        return random_items(count, input_len=input_len, output_len=output_len, range_ratio=range_ratio, shape=shape)
+        return random_items(
+            count, input_len=input_len, output_len=output_len, range_ratio=range_ratio, shape=shape
+        )
 
     return drawn if kind == "random" else from_file
 
 
-Watch = Callable[[str, int], AbstractContextManager[Tell]]  # label, requests -> who hears of each outcome
+# label, requests -> who hears of each outcome
+Watch = Callable[[str, int], AbstractContextManager[Tell]]
 
 
-def loads(lengths: Sequence[int | None], concurrencies: Sequence[int], rates: Sequence[float]) -> tuple[LoadPoint, ...]:
-    """Every combination; an empty list means that the load does not limit it. Raises ConfigError."""
+def loads(
+    lengths: Sequence[int | None], concurrencies: Sequence[int], rates: Sequence[float]
+) -> tuple[LoadPoint, ...]:
+    """Every combination; an empty list means that the load does not limit it. Raises
+    ConfigError."""
     if any(length is not None and length < 1 for length in lengths):
         raise ConfigError(f"--random-input-len {lengths}: prompts have at least 1 token")
     if any(rate <= 0 for rate in rates):
@@ -87,17 +101,22 @@ def loads(lengths: Sequence[int | None], concurrencies: Sequence[int], rates: Se
     return tuple(LoadPoint(length, concurrency, rate) for length, concurrency, rate in each)
 
 
-def measure(target: Target, plan: Plan, watch: Watch, *, label: str = "") -> Iterator[tuple[LoadPoint, list[RequestOutcome]]]:
+def measure(
+    target: Target, plan: Plan, watch: Watch, *, label: str = ""
+) -> Iterator[tuple[LoadPoint, list[RequestOutcome]]]:
     """All loads, one after the other. Raises BatonError when a warm-up request fails."""
     for load in plan.loads:
         items = plan.items(load)
         with watch(f"{label}{load}", len(items)) as tell:
-            outcomes = drive(target, items, plan.pace(load, items), warm_up=items[: plan.warm_ups], tell=tell)
+            outcomes = drive(
+                target, items, plan.pace(load, items), warm_up=items[: plan.warm_ups], tell=tell
+            )
         yield load, outcomes
 
 
 def idle(target: Target, plan: Plan, watch: Watch) -> dict[int | None, list[RequestOutcome]]:
-    """Each prompt length with one request at a time: what a service can do that has nothing else to do."""
+    """Each prompt length with one request at a time: what a service can do that has nothing else to
+    do."""
     found: dict[int | None, list[RequestOutcome]] = {}
     for length in dict.fromkeys(load.prompt_tokens for load in plan.loads):
         items = plan.make(length, IDLE_REQUESTS)
@@ -108,10 +127,14 @@ def idle(target: Target, plan: Plan, watch: Watch) -> dict[int | None, list[Requ
 
 
 def slos_of(outcomes: Sequence[RequestOutcome], scale: float) -> dict[str, float]:
-    """SLOs from an idle service's medians, milliseconds, times a factor. Raises BatonError when nothing succeeded."""
+    """SLOs from an idle service's medians, milliseconds, times a factor. Raises BatonError when
+    nothing succeeded."""
     fine = [o for o in outcomes if not o.failure]
     if not fine:
-        raise BatonError(f"no SLOs can be taken from the idle service: {outcomes[0].failure}: {outcomes[0].detail}")
+        raise BatonError(
+            f"no SLOs can be taken from the idle service: {outcomes[0].failure}: "
+            f"{outcomes[0].detail}"
+        )
     return {
         "ttft": scale * spread([ttft(o) for o in fine]).p50,
         "tpot": scale * spread([tpot(o) for o in fine]).p50,
@@ -125,5 +148,11 @@ def compare(
 ) -> list[Point]:
     """Both layouts' runs of the same loads, judged by the same SLOs."""
     return [
-        Point(load, dict(slos[load]), summarize(split[load], slos[load]), summarize(unified[load], slos[load])) for load in split
+        Point(
+            load,
+            dict(slos[load]),
+            summarize(split[load], slos[load]),
+            summarize(unified[load], slos[load]),
+        )
+        for load in split
     ]

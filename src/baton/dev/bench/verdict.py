@@ -1,7 +1,7 @@
 """Does it pay to have prefill and decode apart? Two runs of the same load compared: pure functions.
 
-The measure is goodput: requests a second that met every SLO. A layout that answers more of them is better for that load,
-whatever its single figures are.
+The measure is goodput: requests a second that met every SLO. A layout that answers more of them is
+better for that load, whatever its single figures are.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,9 @@ class LoadPoint(msgspec.Struct, frozen=True):
     @property
     def prompts(self) -> str:
         """How long the prompts are, in words."""
-        return "prompts of the file" if self.prompt_tokens is None else f"{self.prompt_tokens} tokens"
+        return (
+            "prompts of the file" if self.prompt_tokens is None else f"{self.prompt_tokens} tokens"
+        )
 
     @property
     def pace(self) -> str:
@@ -99,7 +101,8 @@ def cross_overs(points: Sequence[Point]) -> list[str]:
 
 
 def crossing(winners: Sequence[Winner]) -> int | None:
-    """Index of the first of a last unbroken run of SPLIT, NEITHER aside; None where the row does not end in one."""
+    """Index of the first of a last unbroken run of SPLIT, NEITHER aside; None where the row does
+    not end in one."""
     at = None
     for i in reversed(range(len(winners))):
         if winners[i] is Winner.SPLIT:
@@ -113,12 +116,18 @@ def sentence(points: Sequence[Point]) -> str:
     """The verdict in one line."""
     judged = [p for p in points if p.winner is not Winner.NEITHER]
     if not judged:
-        return "No verdict: no request met the SLOs in either layout; loosen them or lower the load."
+        return (
+            "No verdict: no request met the SLOs in either layout; loosen them or lower the load."
+        )
     wins = [p for p in judged if p.winner is Winner.SPLIT]
     losses = [p for p in judged if p.winner is Winner.UNIFIED]
-    best = max(wins, key=lambda p: (p.split.goodput or 0.0) - (p.unified.goodput or 0.0), default=None)
+    best = max(
+        wins, key=lambda p: (p.split.goodput or 0.0) - (p.unified.goodput or 0.0), default=None
+    )
     worst = min(losses, key=lambda p: p.gain or 0.0, default=None)
-    parts = [f"Disaggregation pays at {len(wins)} of {len(judged)} loads and costs at {len(losses)}"]
+    parts = [
+        f"Disaggregation pays at {len(wins)} of {len(judged)} loads and costs at {len(losses)}"
+    ]
     if best is not None:
         parts.append(f"most at {best.load} ({_times(best)})")
     if worst is not None:
@@ -128,7 +137,10 @@ def sentence(points: Sequence[Point]) -> str:
 
 def _times(point: Point) -> str:
     gain = "unified 0" if point.gain is None else f"x{point.gain:.2f}"
-    return f"goodput {point.split.goodput or 0:.2f} against {point.unified.goodput or 0:.2f} a second, {gain}"
+    return (
+        f"goodput {point.split.goodput or 0:.2f} against {point.unified.goodput or 0:.2f} "
+        f"a second, {gain}"
+    )
 
 
 def _heaviness(point: Point) -> tuple[float, float]:

@@ -1,6 +1,8 @@
-"""What is asked of a service: prompts, how many tokens each is to be answered with, and in a trace when.
+"""What is asked of a service: prompts, how many tokens each is to be answered with, and in a trace
+when.
 
-Prompts that a file does not spell out are token ids drawn from a seed, so that two runs ask the same.
+Prompts that a file does not spell out are token ids drawn from a seed, so that two runs ask the
+same.
 """
 
 import csv
@@ -18,7 +20,8 @@ MOONCAKE_BLOCK = 512  # tokens behind one hash id of a Mooncake trace
 
 
 class Item(msgspec.Struct, frozen=True):
-    """One request. `at_s` is its arrival in a trace, from the trace's first; None where the workload states none."""
+    """One request. `at_s` is its arrival in a trace, from the trace's first; None where the
+    workload states none."""
 
     prompt: str | tuple[int, ...]
     output_tokens: int
@@ -44,14 +47,20 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not 0 <= self.low < self.high:
-            raise ConfigError(f"--token-ids {self.low}:{self.high}: give LOW:HIGH with 0 <= LOW < HIGH")
-        for flag, value in (("--length-scale", self.length_scale), ("--time-scale", self.time_scale)):
+            raise ConfigError(
+                f"--token-ids {self.low}:{self.high}: give LOW:HIGH with 0 <= LOW < HIGH"
+            )
+        for flag, value in (
+            ("--length-scale", self.length_scale),
+            ("--time-scale", self.time_scale),
+        ):
             if not value > 0:
                 raise ConfigError(f"{flag} {value}: it must be above 0")
 
 
 class LengthRow(msgspec.Struct, frozen=True):
-    """A row of a JSON-lines trace (Mooncake's fields): milliseconds, tokens, one id for each block of the prompt."""
+    """A row of a JSON-lines trace (Mooncake's fields): milliseconds, tokens, one id for each block
+    of the prompt."""
 
     input_length: int
     output_length: int
@@ -66,20 +75,26 @@ class PromptRow(msgspec.Struct, frozen=True):
     output_tokens: int | None = None
 
 
-def random_items(count: int, *, input_len: int, output_len: int, range_ratio: float, shape: Shape) -> list[Item]:
-    """Lengths drawn evenly from [len * (1 - ratio), len * (1 + ratio)], prompts without a common prefix."""
+def random_items(
+    count: int, *, input_len: int, output_len: int, range_ratio: float, shape: Shape
+) -> list[Item]:
+    """Lengths drawn evenly from [len * (1 - ratio), len * (1 + ratio)], prompts without a common
+    prefix."""
     if not 0 <= range_ratio < 1:
         raise ConfigError(f"--random-range-ratio {range_ratio}: it must be in [0, 1)")
     chance = random.Random(f"{shape.seed} {input_len} {output_len}")
 
     def length(middle: int) -> int:
-        return max(1, chance.randint(round(middle * (1 - range_ratio)), round(middle * (1 + range_ratio))))
+        return max(
+            1, chance.randint(round(middle * (1 - range_ratio)), round(middle * (1 + range_ratio)))
+        )
 
     return [Item(_ids(chance, length(input_len), shape), length(output_len)) for _ in range(count)]
 
 
 def file_items(kind: str, path: Path, count: int | None, shape: Shape) -> list[Item]:
-    """The first `count` requests of a file (all for None). Raises ConfigError, naming the line that cannot be read."""
+    """The first `count` requests of a file (all for None). Raises ConfigError, naming the line that
+    cannot be read."""
     if kind not in READERS:
         raise ConfigError(f"--dataset-name {kind}: there is random, {', '.join(READERS)}")
     try:
@@ -138,9 +153,15 @@ def _azure(lines: _Lines, shape: Shape) -> Iterator[Item]:
             at = datetime.fromisoformat(row["TIMESTAMP"]).timestamp()
             prompt, output = int(row["ContextTokens"]), int(row["GeneratedTokens"])
         except (KeyError, TypeError, ValueError) as error:
-            raise lines.wrong(f"{error}; wanted are TIMESTAMP, ContextTokens, GeneratedTokens") from error
+            raise lines.wrong(
+                f"{error}; wanted are TIMESTAMP, ContextTokens, GeneratedTokens"
+            ) from error
         start = at if start is None else start
-        yield Item(_shared((), lines.number, _scaled(prompt, shape), shape), _scaled(output, shape), _since(start, at, shape))
+        yield Item(
+            _shared((), lines.number, _scaled(prompt, shape), shape),
+            _scaled(output, shape),
+            _since(start, at, shape),
+        )
 
 
 READERS = {"custom": _prompts, "mooncake": _mooncake, "azure": _azure}
@@ -155,12 +176,15 @@ def _scaled(length: int, shape: Shape) -> int:
 
 
 def _shared(blocks: Sequence[int], number: int, length: int, shape: Shape) -> tuple[int, ...]:
-    """A prompt in which equal block ids are equal tokens; what they do not fill is the request's own."""
+    """A prompt in which equal block ids are equal tokens; what they do not fill is the request's
+    own."""
     size, ids = _scaled(MOONCAKE_BLOCK, shape), list[int]()
     for block in blocks:
         if len(ids) >= length:
             break
-        ids += _ids(random.Random(f"{shape.seed} block {block}"), min(size, length - len(ids)), shape)
+        ids += _ids(
+            random.Random(f"{shape.seed} block {block}"), min(size, length - len(ids)), shape
+        )
     return (*ids, *_ids(random.Random(f"{shape.seed} row {number}"), length - len(ids), shape))
 
 

@@ -1,4 +1,5 @@
-"""`baton bench serve`: loads an OpenAI-compatible service and says how it did. (`baton bench transfer` is in transfer/.)"""
+"""`baton bench serve`: loads an OpenAI-compatible service and says how it did. (`baton bench
+transfer` is in transfer/.)"""
 
 import json
 import shlex
@@ -57,7 +58,8 @@ def serve(
     kv_pages: opt.KvPages = 1024,
     serve_args: opt.ServeArgs = "",
 ) -> None:
-    """Send requests to a service; print latencies, throughput and goodput. Exit code 1 when a request failed."""
+    """Send requests to a service; print latencies, throughput and goodput. Exit code 1 when a
+    request failed."""
     from baton.dev.bench.client import Target
     from baton.dev.bench.figures import parse_slos
     from baton.dev.bench.sweep import Plan, loads, maker
@@ -68,11 +70,26 @@ def serve(
     slos = parse_slos([*(goodput or ()), *(more_slos or ())])
     low, high = opt.token_range(token_ids)
     shape = Shape(
-        seed=seed, low=low, high=high, length_scale=length_scale, time_scale=time_scale, output_tokens=random_output_len
+        seed=seed,
+        low=low,
+        high=high,
+        length_scale=length_scale,
+        time_scale=time_scale,
+        output_tokens=random_output_len,
     )
-    lengths = opt.several("--random-input-len", random_input_len, int) if dataset_name == "random" else [None]
+    lengths = (
+        opt.several("--random-input-len", random_input_len, int)
+        if dataset_name == "random"
+        else [None]
+    )
     plan = Plan(
-        make=maker(dataset_name, dataset_path, output_len=random_output_len, range_ratio=random_range_ratio, shape=shape),
+        make=maker(
+            dataset_name,
+            dataset_path,
+            output_len=random_output_len,
+            range_ratio=random_range_ratio,
+            shape=shape,
+        ),
         loads=loads(
             lengths,
             opt.several("--max-concurrency", max_concurrency, int),
@@ -97,7 +114,10 @@ def serve(
     if compare is None:
         raise typer.Exit(_measure(_named(target), plan, slos, json_file))
     if (unified_url is None) != (base_url is None):
-        raise ConfigError("--compare takes --base-url (split) and --unified-url together, or starts both services itself")
+        raise ConfigError(
+            "--compare takes --base-url (split) and --unified-url together, or "
+            "starts both services itself"
+        )
     if unified_url is not None:
         services = _given(target, unified_url)
     else:
@@ -111,7 +131,9 @@ def _named(target: "Target") -> "Target":
 
     from baton.cli.served import first_model
 
-    return msgspec.structs.replace(target, model=target.model or first_model(target.base_url, target.api_key))
+    return msgspec.structs.replace(
+        target, model=target.model or first_model(target.base_url, target.api_key)
+    )
 
 
 def _watch(label: str, total: int) -> "AbstractContextManager[Tell]":
@@ -122,7 +144,9 @@ def _watch(label: str, total: int) -> "AbstractContextManager[Tell]":
     return progress(label, total, Console(stderr=True))
 
 
-def _measure(target: "Target", plan: "Plan", slos: Mapping[str, float], json_file: Path | None) -> int:
+def _measure(
+    target: "Target", plan: "Plan", slos: Mapping[str, float], json_file: Path | None
+) -> int:
     """One service under every load; returns the exit code."""
     from baton.dev.bench.figures import summarize
     from baton.dev.bench.show import paper, run_table, summary_fields
@@ -156,16 +180,28 @@ def _started(target: "Target", model: str, flags: list[str], pages: int) -> Serv
     from baton.dev.bench.layouts import layouts, started
 
     ensure(model)
-    return {name: started(target, [model, *its]) for name, its in layouts(flags, pages=pages).items()}
+    return {
+        name: started(target, [model, *its]) for name, its in layouts(flags, pages=pages).items()
+    }
 
 
-def _compare(services: Services, plan: "Plan", slos: Mapping[str, float], slo_scale: float, json_file: Path | None) -> None:
+def _compare(
+    services: Services,
+    plan: "Plan",
+    slos: Mapping[str, float],
+    slo_scale: float,
+    json_file: Path | None,
+) -> None:
     from baton.dev.bench.show import comparison, paper, point_fields
     from baton.dev.bench.sweep import compare, idle, measure, slos_of
     from baton.dev.bench.verdict import cross_overs, sentence
 
     with services["unified"] as target:
-        alone = {} if slos else {length: slos_of(o, slo_scale) for length, o in idle(target, plan, _watch).items()}
+        alone = (
+            {}
+            if slos
+            else {length: slos_of(o, slo_scale) for length, o in idle(target, plan, _watch).items()}
+        )
         unified = dict(measure(target, plan, _watch, label="unified, "))
     with services["split"] as target:
         split = dict(measure(target, plan, _watch, label="split, "))

@@ -17,8 +17,15 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Data planes: shm, nixl, mooncake, tcp.")
 
-Name = Annotated[str, typer.Argument(metavar="FABRIC", help="shm, nixl, mooncake or tcp.", show_default="all that work here")]
-Json = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write the report to a file as well.")]
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="FABRIC", help="shm, nixl, mooncake or tcp.", show_default="all that work here"
+    ),
+]
+Json = Annotated[
+    str | None, typer.Option("--json", metavar="FILE", help="Write the report to a file as well.")
+]
 BAR = 40
 
 
@@ -34,7 +41,8 @@ def show() -> None:
 @app.command("check")
 @with_flags(FabricSettings)
 def check(name: Name = "all", json: Json = None, *, given: Given) -> None:
-    """Hold an installed fabric to its contract, between processes of this machine, and report what it can do."""
+    """Hold an installed fabric to its contract, between processes of this machine, and report what
+    it can do."""
     from baton.adapters.fabrics import available, build
     from baton.core.ids import Boot
     from baton.dev.contract.checks import run_all
@@ -44,7 +52,11 @@ def check(name: Name = "all", json: Json = None, *, given: Given) -> None:
     if not __debug__:
         raise ConfigError("the checks are assertions: run without -O")
     settings = given.make(FabricSettings)
-    names = [fabric for fabric, obstacle in available().items() if not obstacle] if name == "all" else [name]
+    names = (
+        [fabric for fabric, obstacle in available().items() if not obstacle]
+        if name == "all"
+        else [name]
+    )
     if json is not None and not Path(json).absolute().parent.is_dir():
         raise ConfigError(f"--json {json}: no such directory")
     reports: dict[str, object] = {}
@@ -85,7 +97,8 @@ def _print(fabric: str, capabilities: "Capabilities", m: "Measured") -> None:
         typer.echo(f"  {field.name.replace('_', ' '):22} {getattr(capabilities, field.name)}")
     typer.echo(f"{fabric}: what was measured here, between two processes")
     typer.echo(
-        f"  connect {m.connect_ms:.1f} ms, first read {m.first_read_ms:.2f} ms, later ones {m.small_read_us:.0f} us (64 bytes)"
+        f"  connect {m.connect_ms:.1f} ms, first read {m.first_read_ms:.2f} ms, later ones "
+        f"{m.small_read_us:.0f} us (64 bytes)"
     )
     typer.echo(f"  cancel of a read of 64 MiB: ended after {m.cancel_ms:.1f} ms")
     typer.echo(f"  source stands still, deadline 0.2 s: {m.stopped}")
@@ -96,4 +109,7 @@ def _print(fabric: str, capabilities: "Capabilities", m: "Measured") -> None:
     typer.echo(f"  {'bytes a range':>13} {'ranges':>6} {'us a range':>10} {'GB/s':>6}")
     for rate in m.rates:
         bar = "█" * round(BAR * rate.gb_per_s / best)
-        typer.echo(f"  {rate.range_bytes:>13} {rate.ranges:>6} {rate.us_per_range:>10.1f} {rate.gb_per_s:>6.2f} {bar}")
+        typer.echo(
+            f"  {rate.range_bytes:>13} {rate.ranges:>6} {rate.us_per_range:>10.1f} "
+            f"{rate.gb_per_s:>6.2f} {bar}"
+        )

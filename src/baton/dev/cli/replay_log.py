@@ -1,4 +1,5 @@
-"""`baton replay-log`: plays what a process recorded, compares every effect and checks the invariants."""
+"""`baton replay-log`: plays what a process recorded, compares every effect and checks the
+invariants."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,12 +19,18 @@ SLOW_BYTES = 8 << 20  # longer files get a progress bar
 
 def replay_log(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Written by --record.")],
-    until: Annotated[int | None, typer.Option(min=1, metavar="N", help="Stop after the N-th step.")] = None,
-    show: Annotated[bool, typer.Option("--show", help="Print every step and its effects, one line each.")] = False,
+    until: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Stop after the N-th step.")
+    ] = None,
+    show: Annotated[
+        bool, typer.Option("--show", help="Print every step and its effects, one line each.")
+    ] = False,
 ) -> None:
-    """Feed what a process recorded to the same core again: every effect must be the same, and no invariant violated.
+    """Feed what a process recorded to the same core again: every effect must be the same, and no
+    invariant violated.
 
-    Exit codes: 0 the same, 1 different or an invariant violated, 2 a file that cannot be read to its end.
+    Exit codes: 0 the same, 1 different or an invariant violated, 2 a file that cannot be read to
+    its end.
     """
     from baton.trace.coding import Damaged
     from baton.trace.examine import examine
@@ -77,7 +84,9 @@ class _Watch:
         console = Console(stderr=True)
         wanted = console.is_terminal and not show and size >= SLOW_BYTES
         self._progress = Progress(console=console, transient=True) if wanted else None
-        self._task = self._progress.add_task("replaying", total=size) if self._progress is not None else None
+        self._task = (
+            self._progress.add_task("replaying", total=size) if self._progress is not None else None
+        )
         self._show, self._number = show, 0
 
     def __enter__(self) -> "_Watch":

@@ -40,7 +40,8 @@ def f6_a_read_of_thousands_of_ranges_is_split_inside(w: CheckWorld) -> None:
     """A read of thousands of ranges is split inside."""
     joined, peer = w.joined, w.peer
     at = np.arange(MANY)
-    joined.read_ok(peer, copies("slot", at * 48 + 1, at * 32, np.full(MANY, 16)))  # not adjacent: nothing merges
+    # not adjacent: nothing merges
+    joined.read_ok(peer, copies("slot", at * 48 + 1, at * 32, np.full(MANY, 16)))
 
 
 def f8_ranges_outside_either_pool_are_refused(w: CheckWorld) -> None:
@@ -49,7 +50,8 @@ def f8_ranges_outside_either_pool_are_refused(w: CheckWorld) -> None:
     for source, target, nbytes in OUTSIDE:
         with refused(FabricError, "outside the pool"):
             joined.submit(peer, copies("slot", [0, source], [0, target], [8, nbytes]))
-        joined.read_ok(peer, copies("slot", 16, 16, 4))  # the first, good range was not submitted either
+        # the first, good range was not submitted either
+        joined.read_ok(peer, copies("slot", 16, 16, 4))
 
 
 def f8_malformed_copies_are_refused(w: CheckWorld) -> None:

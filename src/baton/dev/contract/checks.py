@@ -1,4 +1,5 @@
-"""The contract of ports/fabric.py as checks, each one sentence: what `baton fabric check` runs, and the test suite too.
+"""The contract of ports/fabric.py as checks, each one sentence: what `baton fabric check` runs, and
+the test suite too.
 
 A check takes a `CheckWorld` and raises AssertionError where the fabric breaks the sentence.
 """
@@ -41,7 +42,11 @@ class CheckResult:
 
 def _of(module: ModuleType) -> tuple[ContractCheck, ...]:
     functions = inspect.getmembers(module, inspect.isfunction)
-    own = [(name, f) for name, f in functions if f.__module__ == module.__name__ and not name.startswith("_")]
+    own = [
+        (name, f)
+        for name, f in functions
+        if f.__module__ == module.__name__ and not name.startswith("_")
+    ]
     own.sort(key=lambda entry: entry[1].__code__.co_firstlineno)
     return tuple(ContractCheck(name, f) for name, f in own)
 

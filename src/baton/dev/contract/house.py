@@ -25,7 +25,9 @@ def house_two_ranks_in_one_process_read_each_other(w: CheckWorld) -> None:
             other = rigs[1 - i]
             views = tuple(PoolView(g, 1, p.nbytes) for g, p in other.pools.items())
             who = RankId(Boot(boot), Boot(other.boot), Rank(1 - i))
-            rig.connect(who, RankManifest(Boot(other.boot), 1 - i, 0, 0, views, {kind: other.exposure}))
+            rig.connect(
+                who, RankManifest(Boot(other.boot), 1 - i, 0, 0, views, {kind: other.exposure})
+            )
             assert rig.read(who, copies("full", 0, 8192, 4096)).outcome is ReadOutcome.OK
             assert set(rig.pools[FULL].array[8192 : 8192 + 4096].tolist()) == {2 - i}
     finally:

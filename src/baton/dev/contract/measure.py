@@ -39,7 +39,8 @@ class Measured(msgspec.Struct, frozen=True):
         cancel_ms: from cancel to end, of a read of 64 MiB
         rates: by size of range
         efficient_bytes: the smallest size measured that reaches EFFICIENT of the best rate
-        stopped: how a read ends whose source stands still, and how long after its deadline of 200 ms
+        stopped: how a read ends whose source stands still, and how long after its deadline of 200
+            ms
         dead: how a read ends whose source is killed, and after how long
         restart: how a new boot of that rank is read
     """
@@ -76,7 +77,9 @@ def measure(kind: str, settings: FabricSettings = DEFAULTS) -> Measured:
             small_read_us=1e6 * later,
             cancel_ms=1e3 * cancel,
             rates=rates,
-            efficient_bytes=min(rate.range_bytes for rate in rates if rate.gb_per_s >= EFFICIENT * best),
+            efficient_bytes=min(
+                rate.range_bytes for rate in rates if rate.gb_per_s >= EFFICIENT * best
+            ),
             stopped=_stopped(rig, peer),
             dead=_dead(rig, peer),
             restart=_restart(rig, kind, settings),
@@ -132,7 +135,11 @@ def _stopped(rig: Rig, peer: Peer) -> str:
         landed[:] = 0x5A
         peer.resume()
         time.sleep(0.5)
-        late = "" if end.outcome is not ReadOutcome.FAILED or bool((landed == 0x5A).all()) else "; BYTES LANDED AFTER THE END"
+        late = (
+            ""
+            if end.outcome is not ReadOutcome.FAILED or bool((landed == 0x5A).all())
+            else "; BYTES LANDED AFTER THE END"
+        )
         return f"{end.outcome.value} after {seconds:.2f} s {_why(end.detail)}{late}"
     finally:
         peer.resume()

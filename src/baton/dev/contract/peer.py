@@ -1,6 +1,8 @@
-"""A source rank in a process of its own, run as a script; and its handle in the process of the checks.
+"""A source rank in a process of its own, run as a script; and its handle in the process of the
+checks.
 
-The script prints what it exposes and then obeys one line at a time: `fill SEED`, `close`, `exit` (without closing).
+The script prints what it exposes and then obeys one line at a time: `fill SEED`, `close`, `exit`
+(without closing).
 """
 
 import signal
@@ -44,8 +46,11 @@ class PeerOrder(msgspec.Struct):
 def pattern(seed: int, group: str, nbytes: int) -> NDArray[np.uint8]:
     """The bytes of a source pool, uint8 [nbytes]: what a read is compared with, byte for byte."""
     half = nbytes // 8 + 1
-    words = np.arange(half, dtype=np.uint64) + np.uint64(zlib.crc32(f"{seed} {group}".encode()) << 32)
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)  # splitmix64's finaliser
+    words = np.arange(half, dtype=np.uint64) + np.uint64(
+        zlib.crc32(f"{seed} {group}".encode()) << 32
+    )
+    # splitmix64's finaliser
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return (words ^ (words >> np.uint64(31))).view(np.uint8)[:nbytes]
 
@@ -61,10 +66,14 @@ class Peer:
     def __post_init__(self) -> None:
         spec = msgspec.json.encode(self.order).decode()
         pipe = subprocess.PIPE
-        self.process = subprocess.Popen([sys.executable, __file__, spec], stdin=pipe, stdout=pipe, text=True)
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, spec], stdin=pipe, stdout=pipe, text=True
+        )
         exposure = bytes.fromhex(self._answer())
         views = tuple(PoolView(GroupName(g), 1, n) for g, n in self.order.pools.items())
-        self.manifest = RankManifest(Boot(self.order.boot), self.order.rank, 0, 0, views, {self.order.kind: exposure})
+        self.manifest = RankManifest(
+            Boot(self.order.boot), self.order.rank, 0, 0, views, {self.order.kind: exposure}
+        )
 
     @property
     def id(self) -> RankId:
@@ -115,7 +124,14 @@ class Peer:
 def main() -> None:
     """The source rank."""
     order = msgspec.json.decode(sys.argv[1], type=PeerOrder)
-    fabric = build(order.kind, Boot(order.boot), order.rank, wake=lambda: None, clock=WallClock(), settings=order.settings)
+    fabric = build(
+        order.kind,
+        Boot(order.boot),
+        order.rank,
+        wake=lambda: None,
+        clock=WallClock(),
+        settings=order.settings,
+    )
     pools = {GroupName(g): HostPool(n, what=g) for g, n in order.pools.items()}
     for group, pool in pools.items():
         pool.array[:] = pattern(order.boot, group, pool.nbytes)

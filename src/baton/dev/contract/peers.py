@@ -25,7 +25,10 @@ def f5_a_killed_peer_fails_its_reads_and_its_restart_is_another_peer(w: CheckWor
     assert rig.read(old, copies("full", 0, 8192, 8192)).outcome is ReadOutcome.FAILED
     for whole in (new, peer):
         assert rig.read(whole, copies("full", 0, 0, 8192)).outcome is ReadOutcome.OK
-        assert np.array_equal(rig.pools[FULL].array[:8192], pattern(whole.order.boot, "full", whole.order.pools["full"])[:8192])
+        assert np.array_equal(
+            rig.pools[FULL].array[:8192],
+            pattern(whole.order.boot, "full", whole.order.pools["full"])[:8192],
+        )
 
 
 def f5_a_peer_killed_under_reads_leaves_none_open(w: CheckWorld) -> None:

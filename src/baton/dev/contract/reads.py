@@ -70,7 +70,8 @@ def f3_each_of_many_reads_ends_once(w: CheckWorld) -> None:
         joined.fabric.cancel(handle)
     ends = joined.ends(*handles)
     assert all(ends[h].outcome is ReadOutcome.OK for i, h in enumerate(handles) if i % 3)
-    assert joined.read(peer, copies("slot", 0, 0, 1)).outcome is ReadOutcome.OK  # and nothing else comes before it
+    # and nothing else comes before it
+    assert joined.read(peer, copies("slot", 0, 0, 1)).outcome is ReadOutcome.OK
 
 
 def f3_after_a_cancelled_read_has_ended_nothing_of_it_lands(w: CheckWorld) -> None:
@@ -82,7 +83,8 @@ def f3_after_a_cancelled_read_has_ended_nothing_of_it_lands(w: CheckWorld) -> No
         joined.fabric.cancel(handle)
     joined.ends(*handles)
     joined.fill(slice(None))
-    joined.read_ok(peer, copies("slot", 0, 0, POOLS["slot"]))  # whatever was queued before has had its turn
+    # whatever was queued before has had its turn
+    joined.read_ok(peer, copies("slot", 0, 0, POOLS["slot"]))
 
 
 def f3_what_ended_while_its_source_stood_still_lands_nothing_when_it_goes_on(w: CheckWorld) -> None:
@@ -93,7 +95,10 @@ def f3_what_ended_while_its_source_stood_still_lands_nothing_when_it_goes_on(w: 
     source.stop()
     try:
         places = [slice(i * PIECE, (i + 1) * PIECE) for i in range(6)]
-        handles = [rig.submit(source, copies("full", p.start, p.start, PIECE), deadline_us=5 * SECONDS) for p in places]
+        handles = [
+            rig.submit(source, copies("full", p.start, p.start, PIECE), deadline_us=5 * SECONDS)
+            for p in places
+        ]
         for handle in handles[::3]:
             rig.fabric.cancel(handle)
         ends = rig.ends(*handles, hurry_us=SECONDS)
@@ -106,9 +111,11 @@ def f3_what_ended_while_its_source_stood_still_lands_nothing_when_it_goes_on(w: 
     for handle, place in zip(handles, places, strict=True):
         if ends[handle].outcome is ReadOutcome.UNKNOWN:
             rig.fill(place)
-        elif ends[handle].outcome is ReadOutcome.OK:  # memory that can be read without the help of whoever made it
+        # memory that can be read without the help of whoever made it
+        elif ends[handle].outcome is ReadOutcome.OK:
             rig.expected[FULL][place] = pattern(source.order.boot, "full", POOLS["full"])[place]
-    rig.read(source, copies("slot", 0, 0, 1))  # comes after whatever the source still had to do, or fails with it
+    # comes after whatever the source still had to do, or fails with it
+    rig.read(source, copies("slot", 0, 0, 1))
     rig.check()
 
 

@@ -1,4 +1,5 @@
-"""Our side of a check: a fabric with pools, a clock that can hold its thread, and an oracle for what must have landed."""
+"""Our side of a check: a fabric with pools, a clock that can hold its thread, and an oracle for
+what must have landed."""
 
 import contextlib
 import itertools
@@ -21,13 +22,15 @@ from baton.ports.fabric_settings import FabricSettings
 FULL, SLOT = GroupName("full"), GroupName("slot")
 SECONDS = 1_000_000
 PATIENCE_S = 30.0
-POOLS = {"full": (64 << 20) + 4096, "slot": 300_000}  # more than the largest range any fabric declares
+# more than the largest range any fabric declares
+POOLS = {"full": (64 << 20) + 4096, "slot": 300_000}
 SMALL = {"full": 1 << 20, "slot": 300_000}
 BOOTS = itertools.count(0x1000 + os.getpid() * 0x10000)
 
 
 class GateClock:
-    """Monotonic time that can be moved ahead; while the gate is shut, other threads than the maker's wait in `now`."""
+    """Monotonic time that can be moved ahead; while the gate is shut, other threads than the
+    maker's wait in `now`."""
 
     def __init__(self) -> None:
         self.ahead = 0
@@ -47,11 +50,20 @@ class GateClock:
 class Rig:
     """One reading rank."""
 
-    def __init__(self, kind: str, boot: int, pools: dict[str, int], rank: int = 0, settings: FabricSettings = DEFAULTS) -> None:
+    def __init__(
+        self,
+        kind: str,
+        boot: int,
+        pools: dict[str, int],
+        rank: int = 0,
+        settings: FabricSettings = DEFAULTS,
+    ) -> None:
         self.kind, self.boot = kind, boot
         self.clock = GateClock()
         self.woken = threading.Event()
-        self.fabric = build(kind, Boot(boot), rank, wake=self.woken.set, clock=self.clock, settings=settings)
+        self.fabric = build(
+            kind, Boot(boot), rank, wake=self.woken.set, clock=self.clock, settings=settings
+        )
         self.pools = {GroupName(g): HostPool(n, what=g) for g, n in pools.items()}
         self.exposure = self.fabric.expose(self.pools)
         self.expected = {g: np.zeros(p.nbytes, np.uint8) for g, p in self.pools.items()}
@@ -81,7 +93,9 @@ class Rig:
         assert len(found) == count, found
         return found
 
-    def submit(self, peer: Peer | RankId, *copies: Copies, deadline_us: int = 60 * SECONDS) -> Handle:
+    def submit(
+        self, peer: Peer | RankId, *copies: Copies, deadline_us: int = 60 * SECONDS
+    ) -> Handle:
         """Start a read under a new handle."""
         self._handles += 1
         handle = Handle(self._handles)
@@ -90,7 +104,8 @@ class Rig:
         return handle
 
     def ends(self, *handles: Handle, hurry_us: int = 0) -> dict[Handle, ReadEnded]:
-        """Wait until all have ended; fails when one ends twice or another one ends. The clock moves ahead at every look."""
+        """Wait until all have ended; fails when one ends twice or another one ends. The clock moves
+        ahead at every look."""
         found: dict[Handle, ReadEnded] = {}
         limit = time.monotonic() + PATIENCE_S
         while set(found) != set(handles):
@@ -103,7 +118,8 @@ class Rig:
         return found
 
     def all_released(self) -> None:
-        """Wait until every read that ended UNKNOWN can land nothing more; fails when anything else ends."""
+        """Wait until every read that ended UNKNOWN can land nothing more; fails when anything else
+        ends."""
         limit = time.monotonic() + PATIENCE_S
         while self._unknown:
             assert time.monotonic() < limit, f"{self._unknown} have not been released"
@@ -133,8 +149,12 @@ class Rig:
         end = self.read(peer, *copies)
         assert end.outcome is ReadOutcome.OK, end
         for c in copies:
-            source = pattern(peer.order.boot if seed is None else seed, c.group, peer.order.pools[c.group])
-            for s, t, n in zip(c.source.tolist(), c.target.tolist(), c.nbytes.tolist(), strict=True):
+            source = pattern(
+                peer.order.boot if seed is None else seed, c.group, peer.order.pools[c.group]
+            )
+            for s, t, n in zip(
+                c.source.tolist(), c.target.tolist(), c.nbytes.tolist(), strict=True
+            ):
                 self.expected[c.group][t : t + n] = source[s : s + n]
         self.check()
 
@@ -145,10 +165,13 @@ class Rig:
     def check(self) -> None:
         """Compare the whole of every pool with what must be there."""
         for group, pool in self.pools.items():
-            assert np.array_equal(pool.array, self.expected[group]), f"pool {group} differs from the oracle"
+            assert np.array_equal(pool.array, self.expected[group]), (
+                f"pool {group} differs from the oracle"
+            )
 
     def hold(self) -> None:
-        """Stop the fabric thread where it asks for the time; returns when it stands there or is asleep."""
+        """Stop the fabric thread where it asks for the time; returns when it stands there or is
+        asleep."""
         self.clock.caught.clear()
         self.clock.gate.clear()
 
@@ -159,7 +182,10 @@ class Rig:
 
 def copies(group: str, source: object, target: object, nbytes: object) -> Copies:
     """Copies from numbers or sequences of them."""
-    return Copies(GroupName(group), *(np.atleast_1d(np.asarray(x, dtype=np.int64)) for x in (source, target, nbytes)))
+    return Copies(
+        GroupName(group),
+        *(np.atleast_1d(np.asarray(x, dtype=np.int64)) for x in (source, target, nbytes)),
+    )
 
 
 def scattered(rng: random.Random, group: str, pool: int, sizes: list[int]) -> Copies:
@@ -170,7 +196,9 @@ def scattered(rng: random.Random, group: str, pool: int, sizes: list[int]) -> Co
     target = [gap + b for gap, b in zip(gaps, before, strict=True)]
     order = rng.sample(range(len(sizes)), len(sizes))
     source = [rng.randrange(pool - n + 1) for n in shuffled]
-    return copies(group, [source[i] for i in order], [target[i] for i in order], [shuffled[i] for i in order])
+    return copies(
+        group, [source[i] for i in order], [target[i] for i in order], [shuffled[i] for i in order]
+    )
 
 
 @contextlib.contextmanager
@@ -186,7 +214,8 @@ def refused(kind: type[Exception], words: str = "") -> Iterator[None]:
 
 
 class CheckWorld:
-    """What a check has at hand: a rig of its own, a source rank that nobody kills, and others that may be killed."""
+    """What a check has at hand: a rig of its own, a source rank that nobody kills, and others that
+    may be killed."""
 
     def __init__(self, kind: str, peer: Peer, settings: FabricSettings = DEFAULTS) -> None:
         self.kind, self.peer, self._settings = kind, peer, settings

@@ -1,11 +1,13 @@
-"""What must become of pages of decode's prefix cache in which a bit was flipped, kept without the code under test.
+"""What must become of pages of decode's prefix cache in which a bit was flipped, kept without the
+code under test.
 
     flipped ──▶ hashed where it lies ──answered by every rank──▶ not cached any more, nor is what was computed above it
        └── after the bound: no room begins with it, whether it was hashed or not
 
-Checked: what an order has hashed after the flip is cached no more when all ranks have answered, nothing above it is, and rooms
-that hold any of it end in that turn; no room begins with a page that has been other than it was for longer than the bound, nor
-with one that was not looked at for so long.
+Checked: what an order has hashed after the flip is cached no more when all ranks have answered,
+nothing above it is, and rooms that hold any of it end in that turn; no room begins with a page that
+has been other than it was for longer than the bound, nor with one that was not looked at for so
+long.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -21,7 +23,8 @@ SLACK = 1.001  # for clocks that run at other rates
 
 
 class Kept(msgspec.Struct, eq=False):
-    """A cached page: where it lies, who computed its rows (stamps of its positions), above what, and when it was right."""
+    """A cached page: where it lies, who computed its rows (stamps of its positions), above what,
+    and when it was right."""
 
     pages: Mapping[GroupName, int]
     stamps: tuple[int, ...]
@@ -50,8 +53,15 @@ class HashOrder(msgspec.Struct):
 class AtRest:
     """The cached pages of one decode worker."""
 
-    def __init__(self, name: str, bound_us: int, collective: Collective, violate: Callable[[str, str], None]) -> None:
-        self._name, self._bound, self._collective, self._violate = name, bound_us, collective, violate
+    def __init__(
+        self, name: str, bound_us: int, collective: Collective, violate: Callable[[str, str], None]
+    ) -> None:
+        self._name, self._bound, self._collective, self._violate = (
+            name,
+            bound_us,
+            collective,
+            violate,
+        )
         self._orders: dict[int, HashOrder] = {}
         self.due: set[Kept] = set()  # to leave the cache
 
@@ -77,11 +87,16 @@ class AtRest:
         """A room begins with these pages."""
         for kept in chain:
             if self.too_long(kept):
-                self._violate("damage_found_in_time", f"{self._name}: {who} begins with page {kept.pages}, damaged long ago")
+                self._violate(
+                    "damage_found_in_time",
+                    f"{self._name}: {who} begins with page {kept.pages}, damaged long ago",
+                )
             if self._bound and self._now - kept.verified > self._bound * SLACK:
                 since = (self._now - kept.verified) / 1000
                 self._violate(
-                    "verified_in_time", f"{self._name}: {who} begins with page {kept.pages}, verified {since:.0f} ms ago"
+                    "verified_in_time",
+                    f"{self._name}: {who} begins with page {kept.pages}, "
+                    f"verified {since:.0f} ms ago",
                 )
 
     # ---- orders ---------------------------------------------------------------------------------
@@ -89,7 +104,12 @@ class AtRest:
     def ordered(self, plan: StepPlan, cached: Mapping[Where, Kept]) -> None:
         """A leader orders pages to be hashed."""
         for order in plan.inspect:
-            kept = {cached[g, int(p)]: None for g, pages in order.pages.items() for p in pages if (g, int(p)) in cached}
+            kept = {
+                cached[g, int(p)]: None
+                for g, pages in order.pages.items()
+                for p in pages
+                if (g, int(p)) in cached
+            }
             damaged = {k for k in kept if self._collective.flipped(k.pages) is not None}
             self._orders[order.order] = HashOrder(self._now, list(kept), damaged, set())
 
@@ -108,15 +128,29 @@ class AtRest:
                 self.due |= {k for k in cached if not bad.isdisjoint(k.beneath())}
 
     def may_leave(self, kept: Kept) -> bool:
-        """Whether a page may leave the cache though nobody is given it: it, or one beneath it, is damaged."""
+        """Whether a page may leave the cache though nobody is given it: it, or one beneath it, is
+        damaged."""
         return any(self.since(one) is not None for one in kept.beneath())
 
-    def turned(self, cached: Collection[Kept], left: Collection[Kept], rooms: Mapping[str, Collection[Kept]]) -> None:
-        """A leader's turn is over: this is cached, that has left the cache as damaged, and these rooms hold these pages."""
+    def turned(
+        self,
+        cached: Collection[Kept],
+        left: Collection[Kept],
+        rooms: Mapping[str, Collection[Kept]],
+    ) -> None:
+        """A leader's turn is over: this is cached, that has left the cache as damaged, and these
+        rooms hold these pages."""
         if stays := self.due.intersection(cached):
             pages = sorted(str(dict(k.pages)) for k in stays)
-            self._violate("damage_found_in_time", f"{self._name}: {pages} were found damaged, or are above such, and stay cached")
+            self._violate(
+                "damage_found_in_time",
+                f"{self._name}: {pages} were found damaged, or are above such, and stay cached",
+            )
         self.due.clear()
         for who, chain in rooms.items():
             if not set(chain).isdisjoint(left):
-                self._violate("damage_leaves", f"{self._name}: {who} holds a damaged page, or one computed above it, and goes on")
+                self._violate(
+                    "damage_leaves",
+                    f"{self._name}: {who} holds a damaged page, or "
+                    f"one computed above it, and goes on",
+                )

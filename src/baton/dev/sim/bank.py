@@ -1,4 +1,5 @@
-"""The bank of planted bugs measured: is each found, by what, how soon, how often; and the table of it for the docs."""
+"""The bank of planted bugs measured: is each found, by what, how soon, how often; and the table of
+it for the docs."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -41,7 +42,8 @@ def shows(plant: Plant, seed: int) -> RunOutcome | None:
 
 
 def first(plant: Plant, seeds: Iterable[int] = SEEDS) -> RunOutcome | None:
-    """A world that shows a plant: the one that was the first at the last measurement, or the first one."""
+    """A world that shows a plant: the one that was the first at the last measurement, or the first
+    one."""
     known = FIRST_SEEDS.get(plant.name)
     order = dict.fromkeys([*seeds] if known is None else [known, *seeds])
     return next((found for seed in order if (found := shows(plant, seed)) is not None), None)
@@ -62,7 +64,9 @@ def measure(plant: Plant, seeds: Sequence[int], *, shrink_runs: int = 0) -> Plan
     choices = None
     if script is not None and shrink_runs:
         choices = len(shrink(script, plant.make(), invariant, shrink_runs))
-    return PlantResult(plant.name, first_seed, invariant, hits / max(1, len(seeds)), len(seeds), others, choices)
+    return PlantResult(
+        plant.name, first_seed, invariant, hits / max(1, len(seeds)), len(seeds), others, choices
+    )
 
 
 def table(plants: Sequence[Plant], found: Sequence[PlantResult]) -> str:
@@ -76,6 +80,7 @@ def table(plants: Sequence[Plant], found: Sequence[PlantResult]) -> str:
         choices = "" if f.choices is None else str(f.choices)
         seed = "not found" if f.first_seed is None else str(f.first_seed)
         lines.append(
-            f"| `{plant.name}` | {plant.models} | {row} | {f.invariant} | {seed} | {f.rate:.1%} of {f.seeds} | {choices} |"
+            f"| `{plant.name}` | {plant.models} | {row} | {f.invariant} | {seed} | "
+            f"{f.rate:.1%} of {f.seeds} | {choices} |"
         )
     return "\n".join(lines)

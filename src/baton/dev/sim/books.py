@@ -1,12 +1,15 @@
-"""What must hold of one rank's memory, kept from its plans and its ports, without the code under test.
+"""What must hold of one rank's memory, kept from its plans and its ports, without the code under
+test.
 
-    holders of a page:  Hold (plan) gives it to a key; it may be given to another key only when nothing of ours touches it,
-                        or as one that both share: then it holds what the tokens of both imply, and nobody writes it.
+    holders of a page:  Hold (plan) gives it to a key; it may be given to another key only when
+                        nothing of ours touches it, or as one that both share: then it holds what
+                        the tokens of both imply, and nobody writes it.
 
-Checked: no landing in a page that is not being fetched into for the read's own room; no page given away while a read, a
-digest, a copy to the host store or a computation of ours still uses it; a page has one owner; no read begins where another
-may still land, and none too often; at commit every block of the room is there and right; a room that comes back from the
-host store has the same bytes as when it went.
+Checked: no landing in a page that is not being fetched into for the read's own room; no page given
+away while a read, a digest, a copy to the host store or a computation of ours still uses it; a page
+has one owner; no read begins where another may still land, and none too often; at commit every
+block of the room is there and right; a room that comes back from the host store has the same bytes
+as when it went.
 """
 
 from collections import Counter
@@ -45,14 +48,18 @@ class PlanBook:
             self._plans.append(plan)
         elif plan is not self._plans[at] and plan != self._plans[at]:
             self._violate(
-                "equal_plans", f"{self._name}/{rank} applies plan {plan.seq} where others applied {self._plans[at].seq}"
+                "equal_plans",
+                f"{self._name}/{rank} applies plan {plan.seq} where others "
+                f"applied {self._plans[at].seq}",
             )
 
 
 class ShadowBooks:
     """Shadow books of one rank."""
 
-    def __init__(self, name: str, placement: Placement, violate: Callable[[str, str], None]) -> None:
+    def __init__(
+        self, name: str, placement: Placement, violate: Callable[[str, str], None]
+    ) -> None:
         self._name, self._placement, self._violate = name, placement, violate
         self._holders: dict[Where, set[Key]] = {}
         self._pages: dict[Key, dict[GroupName, list[int]]] = {}
@@ -66,9 +73,11 @@ class ShadowBooks:
         self.engine: SimEngine | None = None
         self.replicas: Replicas | None = None
         self.store: SimHostStore | None = None
-        self._before: dict[Key, tuple[int, State]] = {}  # positions and bytes when the state was ordered into the host store
+        # positions and bytes when the state was ordered into the host store
+        self._before: dict[Key, tuple[int, State]] = {}
         self._restored: set[Key] = set()
-        self.passing: set[Job] = set()  # hashes of cached pages, which may be given to a room meanwhile
+        # hashes of cached pages, which may be given to a room meanwhile
+        self.passing: set[Job] = set()
 
     def applied(self, plan: StepPlan) -> None:
         """A plan is about to be applied by this rank."""
@@ -96,7 +105,11 @@ class ShadowBooks:
         """A room computes: nothing is read into its pages any more."""
         reads = [handle for handle, (owner, _) in self._reads.items() if owner == row.key]
         if reads:
-            self._violate("computes_alone", f"{self._name}: {_short(row.key)} computes while reads {reads} of it may still land")
+            self._violate(
+                "computes_alone",
+                f"{self._name}: {_short(row.key)} computes while "
+                f"reads {reads} of it may still land",
+            )
 
     def _resumed(self, row: RowOrder) -> None:
         """A room computes: if it was away, its state is what it was, byte for byte."""
@@ -105,22 +118,30 @@ class ShadowBooks:
             return
         length, state = before
         if row.key not in self._restored:
-            self._violate("same_after_resume", f"{self._name}: {_short(row.key)} computes while its state is in the host store")
+            self._violate(
+                "same_after_resume",
+                f"{self._name}: {_short(row.key)} computes while its state is in the host store",
+            )
         self._restored.discard(row.key)
         if row.start != length:
             self._violate(
-                "same_after_resume", f"{self._name}: {_short(row.key)} was away with {length} tokens, goes on at {row.start}"
+                "same_after_resume",
+                f"{self._name}: {_short(row.key)} was away with {length} "
+                f"tokens, goes on at {row.start}",
             )
         now = self._state(row.key, length)
         wrong = [g for g in state if not np.array_equal(state[g], now[g])]
         assert self.engine is not None
         if wrong and row.key not in self.engine.world.tainted:
             self._violate(
-                "same_after_resume", f"{self._name}: {_short(row.key)} has come back with another state in group {wrong}"
+                "same_after_resume",
+                f"{self._name}: {_short(row.key)} has come back with "
+                f"another state in group {wrong}",
             )
 
     def _state(self, key: Key, length: int) -> State:
-        """All that the room's first `length` positions have in our pools, counted here and not by the code under test."""
+        """All that the room's first `length` positions have in our pools, counted here and not by
+        the code under test."""
         assert self.engine is not None
         found: State = {}
         table, b = self._placement.table, self._placement.table.block_tokens
@@ -129,25 +150,35 @@ class ShadowBooks:
                 continue
             first, past, k = 0, 1, 1
             if group.unit is Unit.PAGE:
-                first = max(0, length - group.extent.tokens + 1) // b if isinstance(group.extent, Window) else 0
+                first = (
+                    max(0, length - group.extent.tokens + 1) // b
+                    if isinstance(group.extent, Window)
+                    else 0
+                )
                 past, k = -(-length // b), self._placement.page_blocks
             passed = self._passed.get(key, Counter())[group.name]
             pages = self._pages[key][group.name]
             places = [pages[n // k - passed] * k + n % k for n in range(first, past)]
-            found[group.name] = self.engine.sim_pools[group.name].data.reshape(-1, self._placement.block_bytes(group.name))[
-                places
-            ]
+            found[group.name] = self.engine.sim_pools[group.name].data.reshape(
+                -1, self._placement.block_bytes(group.name)
+            )[places]
         return found
 
     def _commit(self, key: Key) -> None:
         self._committed.add(key)
         if self.engine is not None:
-            wrong = self.engine.differs(key, self._pages.get(key, {}), self._passed.get(key, Counter()))
+            wrong = self.engine.differs(
+                key, self._pages.get(key, {}), self._passed.get(key, Counter())
+            )
             if wrong:
-                self._violate("right_commit", f"{self._name}: {_short(key)} is committed, and not what was computed: {wrong}")
+                self._violate(
+                    "right_commit",
+                    f"{self._name}: {_short(key)} is committed, and not what was computed: {wrong}",
+                )
 
     def _pass(self, hold: Hold) -> None:
-        """Pages at the front of a list are the room's no more; whoever is given them finds nothing under way there."""
+        """Pages at the front of a list are the room's no more; whoever is given them finds nothing
+        under way there."""
         passed = self._passed.setdefault(hold.key, Counter())
         for group, n in hold.passed.items():
             pages = self._pages.setdefault(hold.key, {}).setdefault(group, [])
@@ -178,9 +209,14 @@ class ShadowBooks:
 
     def _own(self, where: Where, key: Key, computed: Collection[Where]) -> None:
         """A page begins a new life."""
-        before = [other for other in sorted(self._holders.get(where, ())) if other not in self.dropped]
+        before = [
+            other for other in sorted(self._holders.get(where, ())) if other not in self.dropped
+        ]
         if before:
-            self._violate("one_owner", f"{self._name}: page {where} of {_short(before[0])} was given to {_short(key)}")
+            self._violate(
+                "one_owner",
+                f"{self._name}: page {where} of {_short(before[0])} was given to {_short(key)}",
+            )
         self._check_unused(where, key, computed)
         self._holders[where] = {key}
         if self.engine is not None:
@@ -191,20 +227,35 @@ class ShadowBooks:
             if where in pages:
                 owned = _short(owner) if owner is not None else "nobody"
                 self._violate(
-                    "own_reads_ended", f"{self._name}: page {where} given to {_short(key)}, read {handle} of {owned} may land"
+                    "own_reads_ended",
+                    f"{self._name}: page {where} given to {_short(key)}, "
+                    f"read {handle} of {owned} may land",
                 )
         if where in computed:
-            self._violate("own_compute_ended", f"{self._name}: page {where} given to {_short(key)} while a step uses it")
+            self._violate(
+                "own_compute_ended",
+                f"{self._name}: page {where} given to {_short(key)} while a step uses it",
+            )
         if self.engine is not None:
             k = self._placement.blocks_per_page(where[0])
             for order in self.engine.digesting.values():
-                if order.job not in self.passing and order.group == where[0] and where[1] in (order.slots // k):
-                    self._violate("own_digest_ended", f"{self._name}: page {where} given to {_short(key)} while it is hashed")
+                if (
+                    order.job not in self.passing
+                    and order.group == where[0]
+                    and where[1] in (order.slots // k)
+                ):
+                    self._violate(
+                        "own_digest_ended",
+                        f"{self._name}: page {where} given to {_short(key)} while it is hashed",
+                    )
         if self.store is not None:
             k = self._placement.blocks_per_page(where[0])
             for copy in self.store.under_way.values():
                 if where[0] in copy.slots and where[1] in (copy.slots[where[0]] // k):
-                    self._violate("own_copy_ended", f"{self._name}: page {where} given to {_short(key)} while it is copied")
+                    self._violate(
+                        "own_copy_ended",
+                        f"{self._name}: page {where} given to {_short(key)} while it is copied",
+                    )
 
     def _in_steps(self) -> set[Where]:
         """Pages that a computation under way uses."""
@@ -232,13 +283,21 @@ class ShadowBooks:
         pages = {
             (group, page)
             for group, _, target, nbytes in ranges
-            for page in range(target // self._page_bytes[group], (target + nbytes - 1) // self._page_bytes[group] + 1)
+            for page in range(
+                target // self._page_bytes[group],
+                (target + nbytes - 1) // self._page_bytes[group] + 1,
+            )
         }
         owners = {frozenset(self._holders.get(where, ())) for where in pages}
         if len(owners) > 1 or any(len(holders) != 1 for holders in owners):
-            self._violate("own_pages", f"{self._name}: read {handle} goes into pages of {[sorted(h) for h in owners]}")
+            self._violate(
+                "own_pages",
+                f"{self._name}: read {handle} goes into pages of {[sorted(h) for h in owners]}",
+            )
         owner = next(iter(owners.pop()), None) if owners else None
-        self._into[handle] = [(group, target, target + nbytes) for group, _, target, nbytes in ranges]
+        self._into[handle] = [
+            (group, target, target + nbytes) for group, _, target, nbytes in ranges
+        ]
         self._check_alone(handle)
         self._reads[handle] = (owner, pages)
         if owner is not None:
@@ -252,17 +311,29 @@ class ShadowBooks:
             for group, start, end in self._into[other]:
                 for g, a, b in into:
                     if g == group and a < end and start < b:
-                        self._violate("one_read", f"{self._name}: read {handle} begins where read {other} may still land")
+                        self._violate(
+                            "one_read",
+                            f"{self._name}: read {handle} begins where read {other} may still land",
+                        )
 
     def _bound(self, key: Key, peer: RankId, ranges: Sequence[Range]) -> None:
         size = {group: self._placement.block_bytes(group) for group in {r[0] for r in ranges}}
-        blocks = {(g, slot) for g, _, to, n in ranges for slot in range(to // size[g], (to + n - 1) // size[g] + 1)}
+        blocks = {
+            (g, slot)
+            for g, _, to, n in ranges
+            for slot in range(to // size[g], (to + n - 1) // size[g] + 1)
+        }
         times = self._times.setdefault(key, Counter())
         times.update((peer, group, slot) for group, slot in blocks)
         for group in size:
-            legs = sum(place.spec.group == group for place in self._placement.places.values())  # of the same blocks
+            # of the same blocks
+            legs = sum(place.spec.group == group for place in self._placement.places.values())
             if max(times[peer, g, slot] for g, slot in blocks if g == group) > READS * legs:
-                self._violate("bounded_reads", f"{self._name}: a block of {_short(key)} is read more than {READS * legs} times")
+                self._violate(
+                    "bounded_reads",
+                    f"{self._name}: a block of {_short(key)} is "
+                    f"read more than {READS * legs} times",
+                )
 
     def landing(self, handle: Handle, group: GroupName, start: int, nbytes: int) -> None:
         """Bytes are about to be written."""
@@ -271,10 +342,15 @@ class ShadowBooks:
         for page in range(start // size, (start + nbytes - 1) // size + 1):
             if key is None or self._holders.get((group, page)) != {key}:
                 self._violate(
-                    "landing", f"{self._name}: read {handle} lands in page {page} of {group}, which is not its own any more"
+                    "landing",
+                    f"{self._name}: read {handle} lands in page {page} of {group}, "
+                    f"which is not its own any more",
                 )
             if key in self._committed:
-                self._violate("landing", f"{self._name}: read {handle} lands in {_short(key)}, which was committed")
+                self._violate(
+                    "landing",
+                    f"{self._name}: read {handle} lands in {_short(key)}, which was committed",
+                )
 
     def read_quiet(self, handle: Handle) -> None:
         """The code has been told that nothing more lands."""

@@ -1,13 +1,15 @@
-"""What the prefix cache of a decode worker must hold, kept from what its leader says and orders, without the code under test.
+"""What the prefix cache of a decode worker must hold, kept from what its leader says and orders,
+without the code under test.
 
     Received of a room    its prompt is committed: complete pages of it are cached
     Tokens of a room      all but the last are computed: pages that they complete are cached
     Hold                  a page that is given as the room's own is cached no more
 
-A page enters behind those of its room that have entered, and only where no other holds the same tokens of the same salt; so
-what is cached is known exactly. Checked: the leader takes the same pages for cached; a room begins with the longest beginning
-that is cached, and with nothing else; what is cached is not fetched and everything else is; a page that enters holds on every
-rank what its tokens imply, and is never written.
+A page enters behind those of its room that have entered, and only where no other holds the same
+tokens of the same salt; so what is cached is known exactly. Checked: the leader takes the same
+pages for cached; a room begins with the longest beginning that is cached, and with nothing else;
+what is cached is not fetched and everything else is; a page that enters holds on every rank what
+its tokens imply, and is never written.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -56,8 +58,16 @@ class CacheBook:
         on: bool,
         verify_ms: int,
     ) -> None:
-        self._name, self._table, self._collective, self._tickets, self._violate = name, table, collective, tickets, violate
-        self.on = on and all(g.unit is Unit.PAGE and isinstance(g.extent, Full) for g in table.groups)
+        self._name, self._table, self._collective, self._tickets, self._violate = (
+            name,
+            table,
+            collective,
+            tickets,
+            violate,
+        )
+        self.on = on and all(
+            g.unit is Unit.PAGE and isinstance(g.extent, Full) for g in table.groups
+        )
         self._page_tokens, self._k = page_blocks * table.block_tokens, page_blocks
         self._kept: dict[Digest, Kept] = {}
         self._at: dict[Where, Digest] = {}
@@ -69,11 +79,13 @@ class CacheBook:
     # ---- what the leader does -------------------------------------------------------------------
 
     def acts(self, effects: Sequence[Effect], claimed: set[Where]) -> None:
-        """A leader's effects, in order: what it says of its rooms, and the plans that it issues. claimed: pages that it takes
-        for cached."""
+        """A leader's effects, in order: what it says of its rooms, and the plans that it issues.
+        claimed: pages that it takes for cached."""
         if not self.on:
             if claimed:
-                self._violate("cache_exact", f"{self._name} caches {sorted(claimed)}, and may cache nothing")
+                self._violate(
+                    "cache_exact", f"{self._name} caches {sorted(claimed)}, and may cache nothing"
+                )
             return
         left = self._condemned(claimed)
         done = 0  # holds of the plan that comes next
@@ -87,7 +99,10 @@ class CacheBook:
                 done = self._says(effect.message, effects[at:], done)
         if self._at.keys() != claimed:
             wrong = sorted(self._at.keys() ^ claimed)
-            self._violate("cache_exact", f"{self._name} has cached {sorted(claimed)}; it is wrong about {wrong}")
+            self._violate(
+                "cache_exact",
+                f"{self._name} has cached {sorted(claimed)}; it is wrong about {wrong}",
+            )
         if left or self.at_rest.due:
             rooms = {_short(key): room.chain for key, room in self._rooms.items()}
             self.at_rest.turned(self._kept.values(), left, rooms)
@@ -96,7 +111,11 @@ class CacheBook:
         """Pages that the leader has taken out of its cache as damaged, and those above them."""
         if claimed >= self._at.keys():
             return []
-        gone = [(digest, kept) for digest, kept in self._kept.items() if not claimed >= {*kept.pages.items()}]
+        gone = [
+            (digest, kept)
+            for digest, kept in self._kept.items()
+            if not claimed >= {*kept.pages.items()}
+        ]
         found = [(digest, kept) for digest, kept in gone if self.at_rest.may_leave(kept)]
         for digest, kept in found:
             del self._kept[digest]
@@ -113,7 +132,8 @@ class CacheBook:
         return self._at.keys()
 
     def _says(self, message: Said, rest: Sequence[Effect], done: int) -> int:
-        """A room is admitted before what is said behind it: pages are given in the order in which rooms are admitted."""
+        """A room is admitted before what is said behind it: pages are given in the order in which
+        rooms are admitted."""
         match message:
             case Admitted(key=key) if key not in self._rooms:
                 plan = next(e.plan for e in rest if isinstance(e, Issue))
@@ -139,7 +159,12 @@ class CacheBook:
                 room.pages, room.shared, room.enters, room.chain = {}, 0, False, []
         for fetch in plan.fetch:
             self._fetch(fetch)
-        self.at_rest.ordered(plan, {where: self._kept[digest] for where, digest in self._at.items()} if plan.inspect else {})
+        self.at_rest.ordered(
+            plan,
+            {where: self._kept[digest] for where, digest in self._at.items()}
+            if plan.inspect
+            else {},
+        )
         for key in plan.commit:
             self._judged[key] = self._rooms[key]
         if plan.clear:
@@ -149,7 +174,8 @@ class CacheBook:
             self._rooms.pop(key, None)
 
     def pinned(self, pins: int) -> None:
-        """The leader's turn is over, and its cache has so many pins: some for rooms that were dropped, perhaps."""
+        """The leader's turn is over, and its cache has so many pins: some for rooms that were
+        dropped, perhaps."""
         rooms = sum(room.shared for room in self._rooms.values())
         self._collective.world.loans.pinned(self._collective.boot, pins, rooms)
 
@@ -161,12 +187,18 @@ class CacheBook:
             if room is None:
                 room = self._begin(hold)
             elif hold.shared:
-                self._violate("cache_begins", f"{self._name}: {_short(hold.key)} is given cached pages in the midst of its own")
+                self._violate(
+                    "cache_begins",
+                    f"{self._name}: {_short(hold.key)} is given "
+                    f"cached pages in the midst of its own",
+                )
             for group, pages in hold.pages.items():
                 own = [int(p) for p in pages[hold.shared :]]
                 room.pages.setdefault(group, []).extend(own)
                 for page in own:
-                    self._collective.world.loans.given(self._collective.boot, (group, page), hold.key)
+                    self._collective.world.loans.given(
+                        self._collective.boot, (group, page), hold.key
+                    )
                     self._forget((group, page))
 
     def _begin(self, hold: Hold) -> Held:
@@ -180,7 +212,9 @@ class CacheBook:
         due = {g: [kept.pages[g] for kept in found] for g in claimed}
         if claimed != due:
             self._violate(
-                "cache_begins", f"{self._name}: {_short(hold.key)} begins with cached pages {claimed}; {due} are cached"
+                "cache_begins",
+                f"{self._name}: {_short(hold.key)} begins with cached pages "
+                f"{claimed}; {due} are cached",
             )
         self.at_rest.begins(_short(hold.key), found)
         self.hits += len(found)
@@ -188,7 +222,9 @@ class CacheBook:
         if any(kept.tainted for kept in found):
             self._collective.world.tainted.add(hold.key)
         pages = {g: list(numbers) for g, numbers in due.items()}
-        room = self._rooms[hold.key] = Held(tokens, len(tokens), pages, len(found), len(found), list(found), fetched={})
+        room = self._rooms[hold.key] = Held(
+            tokens, len(tokens), pages, len(found), len(found), list(found), fetched={}
+        )
         return room
 
     def _find(self, salt: str, tokens: Sequence[TokenId]) -> list[Kept]:
@@ -201,7 +237,10 @@ class CacheBook:
 
     def _digests(self, salt: str, tokens: Sequence[TokenId]) -> list[Digest]:
         """Of every complete page."""
-        return [(salt, h) for h in content.histories(tuple(tokens))[self._page_tokens - 1 :: self._page_tokens]]
+        return [
+            (salt, h)
+            for h in content.histories(tuple(tokens))[self._page_tokens - 1 :: self._page_tokens]
+        ]
 
     def _forget(self, where: Where) -> None:
         digest = self._at.get(where)
@@ -219,16 +258,22 @@ class CacheBook:
                 room.enters = False
                 return
             pages = {g: numbers[n] for g, numbers in room.pages.items()}
-            stamps = self._collective.known(key)[n * self._page_tokens : (n + 1) * self._page_tokens]
+            stamps = self._collective.known(key)[
+                n * self._page_tokens : (n + 1) * self._page_tokens
+            ]
             tainted = key in self._collective.world.tainted
             for group, page in pages.items():
                 if not tainted and (wrong := self._collective.differs(group, page, stamps)):
                     self._violate(
-                        "cached_right", f"{self._name}: page {n} of {_short(key)} is cached, and {wrong} hold other bytes"
+                        "cached_right",
+                        f"{self._name}: page {n} of {_short(key)} is cached, "
+                        f"and {wrong} hold other bytes",
                     )
                 self._at[group, page] = digest
             now = self._collective.world.heap.now
-            kept = Kept(pages, tuple(stamps), tainted, room.chain[-1] if room.chain else None, now, now)
+            kept = Kept(
+                pages, tuple(stamps), tainted, room.chain[-1] if room.chain else None, now, now
+            )
             self._kept[digest] = kept
             room.chain.append(kept)
             room.shared += 1
@@ -246,7 +291,10 @@ class CacheBook:
             first, past = run.start // self._k, (run.end - 1) // self._k + 1
             due = [kept.pages[group] for kept in cached[first:past]]
             if past > len(cached) or [int(p) for p in run.pages] != due:
-                self._violate("lends_cached", f"{self._name} lends pages {run.pages} for {_short(key)}; {due} are cached")
+                self._violate(
+                    "lends_cached",
+                    f"{self._name} lends pages {run.pages} for {_short(key)}; {due} are cached",
+                )
             for n in range(run.start, run.end):
                 at = n % self._k * b
                 blocks[n] = cached[n // self._k].stamps[at : at + b]
@@ -267,18 +315,26 @@ class CacheBook:
         room = self._rooms.get(fetch.key)
         if room is None:
             return
-        if fetch.follows is not None:  # read once more, in part: what its blocks sum to as a whole is not known
-            room.enters &= all(run.start >= room.length // self._table.block_tokens for run in fetch.runs.values())
+        # read once more, in part: what its blocks sum to as a whole is not known
+        if fetch.follows is not None:
+            room.enters &= all(
+                run.start >= room.length // self._table.block_tokens for run in fetch.runs.values()
+            )
             return
         for group, run in fetch.runs.items():
             if run.start < room.reused * self._k:
                 self._violate(
-                    "fetches_lacking", f"{self._name} fetches block {run.start} of {_short(fetch.key)}, which is cached"
+                    "fetches_lacking",
+                    f"{self._name} fetches block {run.start} of "
+                    f"{_short(fetch.key)}, which is cached",
                 )
-            room.fetched.setdefault(group, set()).update(BlockIndex(b) for b in range(run.start, run.end))
+            room.fetched.setdefault(group, set()).update(
+                BlockIndex(b) for b in range(run.start, run.end)
+            )
 
     def committed(self, keys: Iterable[Key]) -> None:
-        """A rank has applied the commit, and found the bytes right: were they fetched, or there already?"""
+        """A rank has applied the commit, and found the bytes right: were they fetched, or there
+        already?"""
         for room, key in [(self._judged.pop(key), key) for key in keys if key in self._judged]:
             for group in self._table.groups:
                 due = extent_blocks(group.extent, room.length, self._table.block_tokens)
@@ -286,7 +342,11 @@ class CacheBook:
                 fetched = room.fetched.get(group.name, set())
                 if fetched != lacking:
                     wrong = sorted(fetched ^ lacking)
-                    self._violate("fetches_lacking", f"{self._name} committed {_short(key)}, and of {wrong} it fetched {fetched}")
+                    self._violate(
+                        "fetches_lacking",
+                        f"{self._name} committed {_short(key)}, "
+                        f"and of {wrong} it fetched {fetched}",
+                    )
 
 
 def _short(key: Key) -> str:

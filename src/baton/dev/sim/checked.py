@@ -1,4 +1,5 @@
-"""A core object whose steps also pass the checkers of recorded runs: what `baton replay-log` would say of its log, a world hears.
+"""A core object whose steps also pass the checkers of recorded runs: what `baton replay-log` would
+say of its log, a world hears.
 
 pump ──event──▶ Checked ──▶ Watched ──▶ Leader, RankCore or Front
                    └──Step──▶ Checks of the process (trace/checks) ──▶ Violation
@@ -19,9 +20,12 @@ F = TypeVar("F", bound=AnyEffect)
 
 
 class Checked(Core[E, F], Generic[E, F]):
-    """Implements Core around another one. checks: of its process; violate: takes the name of a check, and what it says"""
+    """Implements Core around another one. checks: of its process; violate: takes the name of a
+    check, and what it says"""
 
-    def __init__(self, kind: CoreKind, core: Core[E, F], checks: Checks, violate: Callable[[str, str], None]) -> None:
+    def __init__(
+        self, kind: CoreKind, core: Core[E, F], checks: Checks, violate: Callable[[str, str], None]
+    ) -> None:
         self._kind, self._core, self._checks, self._violate = kind, core, checks, violate
 
     @override

@@ -1,4 +1,5 @@
-"""Clients, and the oracle of what they must see: every index once, in order, right; one end; no failure without excuse."""
+"""Clients, and the oracle of what they must see: every index once, in order, right; one end; no
+failure without excuse."""
 
 from collections.abc import Callable, Mapping
 
@@ -36,14 +37,18 @@ class Client(msgspec.Struct):
         return self.end is None and not self.gone
 
 
-def right_answer(prompt: tuple[TokenId, ...], sampling: Sampling, limits: Limits) -> tuple[list[TokenId], FinishReason]:
+def right_answer(
+    prompt: tuple[TokenId, ...], sampling: Sampling, limits: Limits
+) -> tuple[list[TokenId], FinishReason]:
     """What a right system generates, without pages, workers or handoffs."""
     history = content.histories(prompt)[-1]
     found: list[TokenId] = []
     ends = (*limits.eos_token_ids, *limits.stop_token_ids)
     while True:
         barred = ends if len(found) < limits.min_tokens else ()
-        token = content.next_token(history, sampling, TokenIndex(len(found)), prompt=prompt, answer=found, barred=barred)
+        token = content.next_token(
+            history, sampling, TokenIndex(len(found)), prompt=prompt, answer=found, barred=barred
+        )
         found.append(token)
         if token in ends:
             return found, FinishReason.STOP
@@ -63,7 +68,8 @@ class Oracle:
     def __init__(self, violate: Callable[[str, str], None], tickets: Mapping[Key, Ticket]) -> None:
         self._violate, self._tickets = violate, tickets
         self.clients: dict[RequestId, Client] = {}
-        self._answers: dict[RequestId, tuple[list[TokenId], FinishReason]] = {}  # those looked at so far
+        # those looked at so far
+        self._answers: dict[RequestId, tuple[list[TokenId], FinishReason]] = {}
 
     def hear(self, heard: Heard, now: int) -> Client:
         """Something was said to a client."""
@@ -78,7 +84,9 @@ class Oracle:
                 expected, reason = self._answer(client.submit)
                 if client.tokens != expected or heard.reason is not reason:
                     self._violate(
-                        "right_tokens", f"{client.name} ended {heard.reason.value} with {client.tokens}; {expected} was due"
+                        "right_tokens",
+                        f"{client.name} ended {heard.reason.value} with "
+                        f"{client.tokens}; {expected} was due",
                     )
             case Fail():
                 client.end, client.ended_at = heard, now
@@ -86,30 +94,49 @@ class Oracle:
 
     def _emit(self, client: Client, emit: Emit) -> None:
         if emit.start != len(client.tokens):
-            self._violate("no_gap", f"{client.name} heard index {emit.start} after {len(client.tokens)} tokens")
+            self._violate(
+                "no_gap",
+                f"{client.name} heard index {emit.start} after {len(client.tokens)} tokens",
+            )
         client.tokens += [d.token for d in emit.drawn]
         expected = self._answer(client.submit)[0]
         if client.tokens != expected[: len(client.tokens)]:
-            self._violate("right_tokens", f"{client.name} heard {client.tokens}; {expected} was due")
+            self._violate(
+                "right_tokens", f"{client.name} heard {client.tokens}; {expected} was due"
+            )
         for index, drawn in enumerate(emit.drawn, start=emit.start):
             self._logprobs(client, index, drawn)
 
     def _logprobs(self, client: Client, index: int, drawn: Drawn) -> None:
-        """They are those of one epoch: the last of those whose tickets begin at this index or before."""
+        """They are those of one epoch: the last of those whose tickets begin at this index or
+        before."""
         submit, heard = client.submit, (drawn.logprob, drawn.top)
         if submit.sampling.logprobs is None:
             if heard != (None, ()):
-                self._violate("right_logprobs", f"{client.name} wanted no logprobs, and heard {heard} with index {index}")
+                self._violate(
+                    "right_logprobs",
+                    f"{client.name} wanted no logprobs, and heard {heard} with index {index}",
+                )
             return
-        ticket = max((t for t in self._tickets.values() if _is_of(t, submit) and len(t.said) <= index), key=lambda t: t.key.epoch)
+        ticket = max(
+            (t for t in self._tickets.values() if _is_of(t, submit) and len(t.said) <= index),
+            key=lambda t: t.key.epoch,
+        )
         boot = ticket.prefill if index == len(ticket.said) else ticket.decode
         history = content.histories((*submit.prompt, *client.tokens[:index]))[-1]
-        due = content.logprobs(history, submit.sampling.logprobs, content.attempt(boot, ticket.key.epoch))
+        due = content.logprobs(
+            history, submit.sampling.logprobs, content.attempt(boot, ticket.key.epoch)
+        )
         if heard != due:
             what = f"{client.name} heard logprobs {heard} with index {index}"
-            self._violate("right_logprobs", f"{what}; in epoch {ticket.key.epoch}, which draws it, boot {boot} has {due}")
+            self._violate(
+                "right_logprobs",
+                f"{what}; in epoch {ticket.key.epoch}, which draws it, boot {boot} has {due}",
+            )
 
     def _answer(self, submit: Submit) -> tuple[list[TokenId], FinishReason]:
         if submit.request not in self._answers:
-            self._answers[submit.request] = right_answer(submit.prompt, submit.sampling, submit.limits)
+            self._answers[submit.request] = right_answer(
+                submit.prompt, submit.sampling, submit.limits
+            )
         return self._answers[submit.request]

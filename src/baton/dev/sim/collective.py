@@ -1,4 +1,5 @@
-"""The ranks of one incarnation of a simulated worker compute together: when their steps run, and what every position then holds.
+"""The ranks of one incarnation of a simulated worker compute together: when their steps run, and
+what every position then holds.
 
 prefill   position ◀─ computed here for a room (author) | fetched back from decode (brought: as it was there)
 decode    position ◀─ cached here (inherited) | handed over by prefill | computed here
@@ -33,7 +34,8 @@ class CollectiveWorld(Protocol):
     tape: Tape
     attempts_differ: bool
     tickets: Mapping[Key, Ticket]
-    stamps: dict[tuple[Boot, Key], list[int]]  # of the positions that a prefill worker has of a room
+    # of the positions that a prefill worker has of a room
+    stamps: dict[tuple[Boot, Key], list[int]]
     tainted: set[Key]  # computed from damaged memory, so sealed as it is
     loans: Loans
     costs: Costs
@@ -61,11 +63,14 @@ class Collective:
         self._ends_at: dict[Rank, int] = {}
         self.stamps: dict[Key, list[int]] = {}  # of the positions known so far
         self.histories: dict[Key, list[int]] = {}
-        self.authors: dict[Place, Key] = {}  # blocks of the pools, and for whom they were computed or fetched back
+        # blocks of the pools, and for whom they were computed or fetched back
+        self.authors: dict[Place, Key] = {}
         self.brought: dict[Place, tuple[int, ...]] = {}  # stamps of those that were fetched back
-        self.inherited: dict[Key, list[int]] = {}  # on decode: stamps of what was cached when a room came
+        # on decode: stamps of what was cached when a room came
+        self.inherited: dict[Key, list[int]] = {}
         self.raises: Callable[[Row], str] = lambda row: ""  # why drawing a row's token does
-        self.strikes: Callable[[Sequence[Row]], bool] = lambda rows: False  # whether one of them kills who computes it
+        # whether one of them kills who computes it
+        self.strikes: Callable[[Sequence[Row]], bool] = lambda rows: False
 
     def submit(self, rank: Rank, batch: Batch) -> None:
         """A rank has begun a batch; it runs when all have."""
@@ -74,10 +79,16 @@ class Collective:
         if len(waiting) < self.ranks:
             return
         del self._waiting[batch.seq]
-        first, *others = ([(r.key, r.start, r.tokens, r.valid, r.draw) for r in b.rows] for b in waiting.values())
+        first, *others = (
+            [(r.key, r.start, r.tokens, r.valid, r.draw) for r in b.rows] for b in waiting.values()
+        )
         if any(rows != first for rows in others):
-            self.world.violate("equal_plans", f"ranks of {self.boot:x} compute different rows in step {batch.seq}")
-        cost = self.world.costs.step(rows=len(batch.rows), tokens=sum(len(r.tokens) for r in batch.rows))
+            self.world.violate(
+                "equal_plans", f"ranks of {self.boot:x} compute different rows in step {batch.seq}"
+            )
+        cost = self.world.costs.step(
+            rows=len(batch.rows), tokens=sum(len(r.tokens) for r in batch.rows)
+        )
         cost *= max(engine.process.slowness for engine in self.engines.values())
         if self.world.hostile:
             cost += self.world.tape.below(20, "slow step") * 300
@@ -95,7 +106,9 @@ class Collective:
             self._extend(row)
         for rank, batch in batches.items():
             lag = self.world.tape.below(8, "rank lag") * 100 if self.world.hostile else 0
-            at = self._ends_at[rank] = max(self.world.heap.now + lag, self._ends_at.get(rank, 0) + 1)
+            at = self._ends_at[rank] = max(
+                self.world.heap.now + lag, self._ends_at.get(rank, 0) + 1
+            )
             self.world.heap.at(at, self.engines[rank].finish, batch, rank == self._sampler())
 
     def _sampler(self) -> Rank:
@@ -104,12 +117,16 @@ class Collective:
         return Rank((placement.pp - 1) * placement.tp)
 
     def _extend(self, row: Row) -> None:
-        """Stamps of all positions up to the row's end: its context is the ticket's, then what this worker was told."""
+        """Stamps of all positions up to the row's end: its context is the ticket's, then what this
+        worker was told."""
         ticket = self.world.tickets[row.key]
         known = (*ticket.prompt, *ticket.said)
         self.world.work.computed(ticket, row.start, len(row.tokens))
         tokens = self.said.setdefault(row.key, list(known))
-        histories, stamps = self.histories.setdefault(row.key, []), self.stamps.setdefault(row.key, [])
+        histories, stamps = (
+            self.histories.setdefault(row.key, []),
+            self.stamps.setdefault(row.key, []),
+        )
         del tokens[row.start :], histories[row.start :], stamps[row.start :]
         tokens += row.tokens
         content.add_histories(histories, tokens[len(histories) :])
@@ -126,16 +143,23 @@ class Collective:
                     self.brought.pop(place, None)
 
     def _computed_before(self, row: Row, histories: list[int], known: int) -> list[int]:
-        """Stamps of the positions at the front that this room does not compute here: on decode those that prefill had, on
-        other workers those of pages that were computed for others."""
+        """Stamps of the positions at the front that this room does not compute here: on decode
+        those that prefill had, on other workers those of pages that were computed for others."""
         if self.role == "decode":
             return self.begun(row.key)[:known]
-        places = [self._place(row, block, self._whole[0]) for block in range(-(-row.start // self._b))]
+        places = [
+            self._place(row, block, self._whole[0]) for block in range(-(-row.start // self._b))
+        ]
         if any(place not in self.authors for place in places):
             self.world.violate(
-                "nothing_skipped", f"{_short(row.key)} begins at position {row.start}, and not all before it was computed"
+                "nothing_skipped",
+                f"{_short(row.key)} begins at position {row.start}, and "
+                f"not all before it was computed",
             )
-        return [self.stamp_at(places[p // self._b], p % self._b, h) for p, h in enumerate(histories[: row.start])]
+        return [
+            self.stamp_at(places[p // self._b], p % self._b, h)
+            for p, h in enumerate(histories[: row.start])
+        ]
 
     def given(self, group: GroupName, blocks: range) -> None:
         """A page begins a new life."""
@@ -144,7 +168,8 @@ class Collective:
             self.brought.pop((group, block), None)
 
     def offered(self, key: Key, runs: Mapping[GroupName, BlockRun]) -> None:
-        """A prefill leader offers blocks of a room: what nobody has computed here must have been fetched back."""
+        """A prefill leader offers blocks of a room: what nobody has computed here must have been
+        fetched back."""
         if all(group.name in runs for group in self.placement.table.groups):
             for group in self._whole:
                 self._computed(key, group, runs[group])
@@ -156,15 +181,22 @@ class Collective:
             if place in self.authors:
                 continue
             if lent is None or block not in lent.blocks:
-                self.world.violate("nothing_skipped", f"block {block} of {_short(key)} is offered, and nobody has computed it")
+                self.world.violate(
+                    "nothing_skipped",
+                    f"block {block} of {_short(key)} is offered, and nobody has computed it",
+                )
                 continue
             self.authors[place], self.brought[place] = key, lent.blocks[block]
             if lent.tainted:
                 self.world.tainted.add(key)
 
     def begun(self, key: Key) -> list[int]:
-        """Stamps of a ticket's context on decode: what was cached here when the room came, and behind it what prefill had."""
-        cached, theirs = self.inherited.get(key, []), self.world.stamps.get((self.world.tickets[key].prefill, key), [])
+        """Stamps of a ticket's context on decode: what was cached here when the room came, and
+        behind it what prefill had."""
+        cached, theirs = (
+            self.inherited.get(key, []),
+            self.world.stamps.get((self.world.tickets[key].prefill, key), []),
+        )
         return cached + theirs[len(cached) :]
 
     def known(self, key: Key) -> list[int]:
@@ -173,16 +205,27 @@ class Collective:
 
     def differs(self, group: GroupName, page: int, stamps: Sequence[int]) -> list[str]:
         """Ranks on which a page of complete blocks does not hold what these stamps say."""
-        return [e.process.name for e in self.engines.values() if e.page_differs(group, page, stamps)]
+        return [
+            e.process.name for e in self.engines.values() if e.page_differs(group, page, stamps)
+        ]
 
     def flipped(self, pages: Mapping[GroupName, int]) -> int | None:
         """Since when one of these pages is not what it was, on whatever rank; None if all are."""
-        found = [since for e in self.engines.values() for g, p in pages.items() if (since := e.flipped(g, p)) is not None]
+        found = [
+            since
+            for e in self.engines.values()
+            for g, p in pages.items()
+            if (since := e.flipped(g, p)) is not None
+        ]
         return min(found, default=None)
 
     def stamp_at(self, place: Place, offset: int, history: int) -> int:
         """What a position of a block holds, that this worker computed or fetched back."""
-        return self.brought[place][offset] if place in self.brought else self.stamp(history, self.authors[place])
+        return (
+            self.brought[place][offset]
+            if place in self.brought
+            else self.stamp(history, self.authors[place])
+        )
 
     def stamp(self, history: int, author: Key) -> int:
         """What a position holds that was computed here for `author`."""
@@ -202,8 +245,13 @@ class Collective:
 
     @cached_property
     def _whole(self) -> tuple[GroupName, ...]:
-        """Groups of pages of the whole sequence; there is one, and where pages are cached there are no others."""
-        return tuple(g.name for g in self.placement.table.groups if g.unit is Unit.PAGE and isinstance(g.extent, Full))
+        """Groups of pages of the whole sequence; there is one, and where pages are cached there are
+        no others."""
+        return tuple(
+            g.name
+            for g in self.placement.table.groups
+            if g.unit is Unit.PAGE and isinstance(g.extent, Full)
+        )
 
     def _place(self, row: Row, block: int, group: GroupName) -> Place:
         """Where a block of the row lies, in the pool of such a group."""

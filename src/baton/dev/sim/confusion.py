@@ -1,11 +1,13 @@
-"""Messages from the wrong party: what one process said to another is said to it again, by a third one or by the same one.
+"""Messages from the wrong party: what one process said to another is said to it again, by a third
+one or by the same one.
 
     sender ──message──▶ target          over the session of the two, once and in order
     other ───message──▶ target          some time later, over a session of its own: it is confused, or takes one room for another
     sender ──message──▶ target          some time later, as a new message: the sessions deliver it, as nothing was repeated there
 
-A session keeps out whatever is repeated below it. Above it everybody may say anything, and only what the message names tells
-whether it is the sender's to say. What names nobody (HelloBack, Refused, Paired, Unpaired) is whoever's it is, and may be wrong.
+A session keeps out whatever is repeated below it. Above it everybody may say anything, and only
+what the message names tells whether it is the sender's to say. What names nobody (HelloBack,
+Refused, Paired, Unpaired) is whoever's it is, and may be wrong.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -72,7 +74,8 @@ def _either(ticket: Ticket) -> tuple[Boot, ...]:
     return (ticket.prefill, ticket.decode)
 
 
-AUTHORS: Mapping[type[Any], Authors] = {  # whom the judges believe; the page of the protocol says the same in words
+# whom the judges believe; the page of the protocol says the same in words
+AUTHORS: Mapping[type[Any], Authors] = {
     **dict.fromkeys((Ticket, Abort, Close), _gateway),
     **dict.fromkeys((FirstToken, Offer, Withdrawn, Borrow, Returned), _prefill),
     **dict.fromkeys((Tokens, Recompute, Admitted, Received, Loan), _decode),
@@ -93,14 +96,16 @@ class Confusion:
     def __init__(self, world: Any, tape: Tape) -> None:
         self._world, self._tape = world, tape
         self._voices: dict[Boot, Voice] = {}
-        self._closed: set[Room] = set()  # what its gateway says of a room after that would be a new room
+        # what its gateway says of a room after that would be a new room
+        self._closed: set[Room] = set()
 
     def joins(self, boot: Boot, voice: Voice) -> None:
         """A process begins."""
         self._voices[boot] = voice
 
     def rightful(self, sender: Boot, message: Said) -> bool:
-        """Whether a message is its sender's to say, as far as it is about a room whose ticket anybody has."""
+        """Whether a message is its sender's to say, as far as it is about a room whose ticket
+        anybody has."""
         authors = AUTHORS.get(type(message))
         if isinstance(message, Credits | Progress):
             return sender == message.worker
@@ -118,15 +123,24 @@ class Confusion:
                 return tickets.get(message.key)
 
     def closes(self, room: Room) -> None:
-        """A gateway says Close; on its way that is never overtaken by what the gateway says later."""
+        """A gateway says Close; on its way that is never overtaken by what the gateway says
+        later."""
         self._closed.add(room)
 
     def heard(self, sender: Boot, target: Boot, message: Said) -> None:
         """A gateway or a leader has received a message."""
         faults = self._world.faults()
-        if faults.twice and not isinstance(message, ONCE) and self._tape.chance(faults.twice, "said twice"):
+        if (
+            faults.twice
+            and not isinstance(message, ONCE)
+            and self._tape.chance(faults.twice, "said twice")
+        ):
             self._later(sender, target, message)
-        if faults.confused and self.rightful(sender, message) and self._tape.chance(faults.confused, "a confused peer"):
+        if (
+            faults.confused
+            and self.rightful(sender, message)
+            and self._tape.chance(faults.confused, "a confused peer")
+        ):
             self._confused(sender, target, message)
 
     def _confused(self, sender: Boot, target: Boot, message: Said) -> None:
@@ -140,15 +154,21 @@ class Confusion:
             self._later(speaker, target, message)
 
     def _of_another(self, target: Boot, message: Any) -> Said | None:
-        """The same of another epoch that the target has a part in, if there is one. Whoever opens a room first is its gateway: a
-        ticket is said of its own room."""
+        """The same of another epoch that the target has a part in, if there is one. Whoever opens a
+        room first is its gateway: a ticket is said of its own room."""
         if isinstance(message, Close | Ticket):
             return None
         tickets: Mapping[Key, Ticket] = self._world.tickets
-        keys = [k for k, t in tickets.items() if k != message.key and target in (t.gateway, t.prefill, t.decode)][-RECENT:]
+        keys = [
+            k
+            for k, t in tickets.items()
+            if k != message.key and target in (t.gateway, t.prefill, t.decode)
+        ][-RECENT:]
         if not keys:
             return None
-        mistaken: Said = msgspec.structs.replace(message, key=keys[self._tape.below(len(keys), "which room")])
+        mistaken: Said = msgspec.structs.replace(
+            message, key=keys[self._tape.below(len(keys), "which room")]
+        )
         return mistaken
 
     def _who_reach(self, target: Boot) -> Iterator[Boot]:
@@ -167,7 +187,10 @@ class Confusion:
         if over or not voice.process.alive or voice.sessions.number(target) is None:
             return
         self._world.marks["said again"] += 1
-        self._world.tell(f"{voice.process.name}: says {type(message).__name__} again, {self._whose(speaker, message)}")
+        self._world.tell(
+            f"{voice.process.name}: says {type(message).__name__} again, "
+            f"{self._whose(speaker, message)}"
+        )
         if isinstance(message, OF_NOBODY):
             self._world.fault("mistaken pair", voice.process.name)
         voice.lines.send(target, message)

@@ -1,10 +1,13 @@
-"""What state holds in a simulated model: a pure function of what was computed, by whom, and where it belongs.
+"""What state holds in a simulated model: a pure function of what was computed, by whom, and where
+it belongs.
 
-A row is a function of (spec, layer, part, head, tokens up to its position, attempt); the attempt is the boot and epoch
-that computed it, as other batches give other last bits. A token drawn is a function of the tokens before it, its index and
-the request's seed; where there are penalties, biases or a least length, of what the draw is told of its past, too. So a byte
-in a wrong place differs from what is expected there, and so does a token drawn from it, or from a wrong past. Its logprobs
-have the last bits of the attempt that drew it: who knows them knows which epoch a token came from.
+A row is a function of (spec, layer, part, head, tokens up to its position, attempt); the attempt is
+the boot and epoch that computed it, as other batches give other last bits. A token drawn is a
+function of the tokens before it, its index and the request's seed; where there are penalties,
+biases or a least length, of what the draw is told of its past, too. So a byte in a wrong place
+differs from what is expected there, and so does a token drawn from it, or from a wrong past. Its
+logprobs have the last bits of the attempt that drew it: who knows them knows which epoch a token
+came from.
 """
 
 from collections.abc import Callable, Container, Iterable, Sequence
@@ -21,7 +24,8 @@ STAMP_BYTES = 8
 
 
 def scramble(x: int) -> int:
-    """A one-to-one mixing of 64 bits (constants of MurmurHash3's finaliser; unlike the seal's on purpose)."""
+    """A one-to-one mixing of 64 bits (constants of MurmurHash3's finaliser; unlike the seal's on
+    purpose)."""
     x = ((x ^ (x >> 33)) * 0xFF51AFD7ED558CCD) & MASK
     x = ((x ^ (x >> 33)) * 0xC4CEB9FE1A85EC53) & MASK
     return x ^ (x >> 33)
@@ -56,8 +60,8 @@ def next_token(
     answer: Sequence[int] = (),
     barred: Container[int] = (),
 ) -> TokenId:
-    """The token after a history. Penalties look at the tokens of the prompt, each once, and at those of the answer so far;
-    `barred` ones are not drawn."""
+    """The token after a history. Penalties look at the tokens of the prompt, each once, and at
+    those of the answer so far; `barred` ones are not drawn."""
     drawn = history ^ (sampling.seed * 0x9E37 + index)
     if sampling.shaping is not None:
         drawn ^= _shaped(sampling.shaping, prompt, answer)
@@ -68,7 +72,8 @@ def next_token(
 
 
 def _shaped(shaping: Shaping, prompt: Iterable[int], answer: Sequence[int]) -> int:
-    """What penalties and biases do to a draw; 0 where all are off. It is the same in whatever order tokens are named."""
+    """What penalties and biases do to a draw; 0 where all are off. It is the same in whatever order
+    tokens are named."""
     found = _digest(1, (token * 1009 + int(64 * bias) for token, bias in shaping.logit_bias))
     if shaping.repetition_penalty != 1:
         found ^= _digest(2, sorted({*prompt, *answer}))
@@ -87,23 +92,34 @@ def _digest(what: int, numbers: Iterable[int]) -> int:
     return found
 
 
-def logprobs(history: int, count: int, author: int) -> tuple[float, tuple[tuple[TokenId, float], ...]]:
-    """Of the token after a history, and of the `count` most likely ones; the last bits are those of the attempt that computes
-    them."""
+def logprobs(
+    history: int, count: int, author: int
+) -> tuple[float, tuple[tuple[TokenId, float], ...]]:
+    """Of the token after a history, and of the `count` most likely ones; the last bits are those of
+    the attempt that computes them."""
     noise = author % (1 << 20) / (1 << 24)
     top = ((TokenId((history + i) % VOCABULARY), -1.0 - i - noise) for i in range(count))
     return -0.5 - history % 16 - noise, tuple(top)
 
 
-def _at(places: Sequence[SpecPlace], token: int, value: Callable[[str, int, int, int, int], int]) -> int:
+def _at(
+    places: Sequence[SpecPlace], token: int, value: Callable[[str, int, int, int, int], int]
+) -> int:
     """A block in which all rows of one position have their value, and everything else is zero."""
     found = 0
     for place in places:
         for h in range(place.heads.size):
             for i, layer in enumerate(place.layers):
                 for part in range(len(place.spec.parts)):
-                    at = place.offset + h * place.head_stride + i * place.layer_stride + part * place.part_stride
-                    row = value(place.spec.name, place.row_bytes, place.heads.start + h, layer, part)
+                    at = (
+                        place.offset
+                        + h * place.head_stride
+                        + i * place.layer_stride
+                        + part * place.part_stride
+                    )
+                    row = value(
+                        place.spec.name, place.row_bytes, place.heads.start + h, layer, part
+                    )
                     found |= row << 8 * (at + token * place.row_bytes)
     return found
 
@@ -112,7 +128,12 @@ def _at(places: Sequence[SpecPlace], token: int, value: Callable[[str, int, int,
 def _unit_key(spec: str, row_bytes: int, head: int, layer: int, part: int) -> int:
     """Odd: another stamp gives another product."""
     assert row_bytes > STAMP_BYTES, "a row holds a stamp and something of its unit"
-    key = scramble(scramble(int.from_bytes(spec.encode()[:8], "little") * 7 + layer & MASK) * 7 + head * 3 + part & MASK)
+    key = scramble(
+        scramble(int.from_bytes(spec.encode()[:8], "little") * 7 + layer & MASK) * 7
+        + head * 3
+        + part
+        & MASK
+    )
     words = sum(scramble(key + n & MASK) << 64 * n for n in range(row_bytes // 8))
     return words & (1 << 8 * (row_bytes - STAMP_BYTES)) - 1 | 1
 
@@ -124,23 +145,34 @@ def _whole_row(spec: str, row_bytes: int, head: int, layer: int, part: int) -> i
 class BlockContents:
     """The contents of one rank's blocks, each as one little-endian integer of as many bytes.
 
-    A row is the product of its unit's key and its position's stamp; keys are so short that the product fills the row. So a block
-    is a sum over its positions, each of which has the keys of all units at its own place, times its stamp.
+    A row is the product of its unit's key and its position's stamp; keys are so short that the
+    product fills the row. So a block is a sum over its positions, each of which has the keys of all
+    units at its own place, times its stamp.
     """
 
     def __init__(self, placement: Placement) -> None:
         groups = placement.table.groups
         self._tokens = {g.name: placement.block_positions(g.name) for g in groups}
-        places = {g.name: [p for p in placement.places.values() if p.spec.group == g.name] for g in groups}
-        self._keys = {g: [_at(found, t, _unit_key) for t in range(self._tokens[g])] for g, found in places.items()}
-        whole = {g: [_at(found, t, _whole_row) for t in range(self._tokens[g])] for g, found in places.items()}
+        places = {
+            g.name: [p for p in placement.places.values() if p.spec.group == g.name] for g in groups
+        }
+        self._keys = {
+            g: [_at(found, t, _unit_key) for t in range(self._tokens[g])]
+            for g, found in places.items()
+        }
+        whole = {
+            g: [_at(found, t, _whole_row) for t in range(self._tokens[g])]
+            for g, found in places.items()
+        }
         # For every interval of positions within a block: which bits of the block belong to them.
         self._masks = {
-            g: {(i, j): sum(at[i:j]) for i in range(len(at)) for j in range(i + 1, len(at) + 1)} for g, at in whole.items()
+            g: {(i, j): sum(at[i:j]) for i in range(len(at)) for j in range(i + 1, len(at) + 1)}
+            for g, at in whole.items()
         }
 
     def block(self, group: GroupName, stamps: Sequence[int]) -> int:
-        """A whole block. stamps: per position digest of history and attempt; beyond them nothing was computed"""
+        """A whole block. stamps: per position digest of history and attempt; beyond them nothing
+        was computed"""
         assert len(stamps) <= self._tokens[group], "a block holds no more positions"
         return sum(stamp * key for stamp, key in zip(stamps, self._keys[group], strict=False))
 

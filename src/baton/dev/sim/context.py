@@ -1,7 +1,7 @@
 """What a room's state must hold on one rank, kept while the room's sequence grows.
 
-A context is compared before every step and is one token longer each time: whatever was worked out for its first positions is
-not worked out again.
+A context is compared before every step and is one token longer each time: whatever was worked out
+for its first positions is not worked out again.
 """
 
 from collections.abc import Sequence

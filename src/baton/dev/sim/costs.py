@@ -1,4 +1,5 @@
-"""What time things take in a world: steps that grow with what they compute, wires that carry so much and no more.
+"""What time things take in a world: steps that grow with what they compute, wires that carry so
+much and no more.
 
     read ──▶ queue of its wire ──its turn──▶ carried, at the wire's rate ──▶ landed         one read after the other
 
@@ -53,7 +54,8 @@ class Costs(msgspec.Struct, frozen=True):
         return self.read_us + (nbytes * 1000 // self.bytes_per_ms if self.bytes_per_ms else 0)
 
     def request_us(self, *, steps: int, nbytes: int) -> int:
-        """Microseconds more than by default that a request may take which is alone: so many steps, and its state twice."""
+        """Microseconds more than by default that a request may take which is alone: so many steps,
+        and its state twice."""
         more = self.step(rows=8, tokens=16) - DEFAULT.step(rows=8, tokens=16)
         return steps * more + 2 * self.carrying(nbytes) + self.connect_us
 
@@ -62,15 +64,19 @@ DEFAULT = Costs()
 
 
 class Wire:
-    """Carries one read at a time, in the order in which they came; who has given up before its turn takes no time of it."""
+    """Carries one read at a time, in the order in which they came; who has given up before its turn
+    takes no time of it."""
 
     def __init__(self, heap: Heap) -> None:
         self._heap = heap
         self._queue: deque[tuple[int, Callable[[], bool], Callable[[int], None]]] = deque()
         self._busy = False
 
-    def enter(self, duration: int, wanted: Callable[[], bool], begin: Callable[[int], None]) -> None:
-        """A read wants to be carried. `begin` is told at its turn how long it takes, if it is still `wanted` then."""
+    def enter(
+        self, duration: int, wanted: Callable[[], bool], begin: Callable[[int], None]
+    ) -> None:
+        """A read wants to be carried. `begin` is told at its turn how long it takes, if it is still
+        `wanted` then."""
         self._queue.append((duration, wanted, begin))
         if not self._busy:
             self._next()
@@ -92,7 +98,14 @@ class Wires:
         self._heap, self._costs = heap, costs
         self._all: dict[str, Wire] = {}
 
-    def enter(self, source: str, target: str, nbytes: int, wanted: Callable[[], bool], begin: Callable[[int], None]) -> None:
+    def enter(
+        self,
+        source: str,
+        target: str,
+        nbytes: int,
+        wanted: Callable[[], bool],
+        begin: Callable[[int], None],
+    ) -> None:
         """A read of so many bytes from one process into another; see Wire."""
         names = {Shares.TARGET: target, Shares.SOURCE: source, Shares.ALL: ""}
         if self._costs.shares is Shares.NONE:

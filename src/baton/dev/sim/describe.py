@@ -25,9 +25,14 @@ def _state(table: StateTable) -> str:
     kinds = []
     for spec in table.specs:
         group = table.group(spec.group)
-        extent = f"window of {group.extent.tokens}" if isinstance(group.extent, Window) else type(group.extent).__name__.lower()
+        extent = (
+            f"window of {group.extent.tokens}"
+            if isinstance(group.extent, Window)
+            else type(group.extent).__name__.lower()
+        )
         kinds.append(
-            f"{spec.name} ({extent}, by {group.unit.value}, layers {' '.join(map(str, spec.layers))},"
+            f"{spec.name} ({extent}, by {group.unit.value}, layers "
+            f"{' '.join(map(str, spec.layers))},"
             f" {'+'.join(spec.parts)}, {spec.heads} heads)"
         )
     return f"{', '.join(kinds)}; blocks of {table.block_tokens} tokens"
@@ -40,7 +45,11 @@ def _faults(faults: Faults) -> str:
 
 def _fields(struct: msgspec.Struct, apart: Iterable[str]) -> str:
     fields = msgspec.structs.asdict(struct)
-    return ", ".join(f"{name.replace('_', ' ')} {_value(value)}" for name, value in fields.items() if name not in apart)
+    return ", ".join(
+        f"{name.replace('_', ' ')} {_value(value)}"
+        for name, value in fields.items()
+        if name not in apart
+    )
 
 
 def _value(value: object) -> str:

@@ -8,7 +8,17 @@ from collections.abc import Callable, Iterable, Mapping
 from baton.core.effects import Effect, Issue, Send
 from baton.core.frames import Said
 from baton.core.ids import Boot, Key
-from baton.core.messages import Abort, Failed, FirstToken, Offer, Received, Recompute, Ticket, Tokens, Withdrawn
+from baton.core.messages import (
+    Abort,
+    Failed,
+    FirstToken,
+    Offer,
+    Received,
+    Recompute,
+    Ticket,
+    Tokens,
+    Withdrawn,
+)
 
 
 class Endings:
@@ -26,13 +36,17 @@ class Endings:
             case Offer(record=record) if record is not None and record.finish is not None:
                 self._explained.add((worker, message.key))
             case Ticket(key=key):
-                self._explained.update((worker, k) for k in self._tickets if k.room == key.room and k.epoch < key.epoch)
+                self._explained.update(
+                    (worker, k) for k in self._tickets if k.room == key.room and k.epoch < key.epoch
+                )
             case _:
                 pass
 
     def lost(self, worker: Boot, peer: Boot) -> None:
         """A leader hears that a peer is gone: a gateway's rooms end with it."""
-        self._explained.update((worker, key) for key, ticket in self._tickets.items() if ticket.gateway == peer)
+        self._explained.update(
+            (worker, key) for key, ticket in self._tickets.items() if ticket.gateway == peer
+        )
 
     def acts(self, worker: Boot, name: str, effects: Iterable[Effect]) -> None:
         """A leader's turn is over: what it says, and the plan that it issues."""
@@ -44,7 +58,9 @@ class Endings:
                 dropped += effect.plan.drop
         for key in dropped:
             if (worker, key) not in self._explained:
-                self._violate("end_said", f"{name} drops {key.room[-4:]}.{key.epoch}, and nobody hears of it")
+                self._violate(
+                    "end_said", f"{name} drops {key.room[-4:]}.{key.epoch}, and nobody hears of it"
+                )
 
     def _says(self, worker: Boot, message: Said) -> None:
         match message:

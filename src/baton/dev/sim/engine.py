@@ -1,7 +1,8 @@
-"""Compute as delay: the ranks of a worker run a batch together, write what state.content says, and draw its tokens.
+"""Compute as delay: the ranks of a worker run a batch together, write what state.content says, and
+draw its tokens.
 
-Before it writes, every rank compares the context that its rows read with what must be there: a wrong byte is found at its
-first use, whatever the protocol believes.
+Before it writes, every rank compares the context that its rows read with what must be there: a
+wrong byte is found at its first use, whatever the protocol believes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -75,13 +76,17 @@ class SimEngine:
         self.computing: dict[Seq, Batch] = {}
         self._contexts: dict[tuple[Key, GroupName], Context] = {}
         sizes = {g: placement.block_bytes(g) for g in pages}
-        self._groups = [g for g in placement.table.groups if sizes[g.name]]  # those of which it holds anything
+        # those of which it holds anything
+        self._groups = [g for g in placement.table.groups if sizes[g.name]]
         self._raw = {g: (self.sim_pools[g].raw, size) for g, size in sizes.items()}
         self.damaged: set[tuple[GroupName, int]] = set()  # pages in which a bit was flipped
-        self._flips: dict[tuple[GroupName, int], Flips] = {}  # of those that are not as they were still
-        self._sealed: dict[tuple[GroupName, int], int] = {}  # blocks, by their index in the pool, as they were then
+        # of those that are not as they were still
+        self._flips: dict[tuple[GroupName, int], Flips] = {}
+        # blocks, by their index in the pool, as they were then
+        self._sealed: dict[tuple[GroupName, int], int] = {}
         self.digesting: dict[int, DigestOrder] = {}
-        self.passing: Callable[[int], bool] = lambda job: False  # whether a hash is of cached pages, for nobody who waits
+        # whether a hash is of cached pages, for nobody who waits
+        self.passing: Callable[[int], bool] = lambda job: False
         self.cached: Callable[[GroupName, int], bool] = lambda group, page: False  # on decode
         collective.engines[rank] = self
 
@@ -104,31 +109,49 @@ class SimEngine:
         self.digesting[order.job] = order
         if not self.process.ends(DIGEST):
             return
-        half = len(order.slots) // 2 if self.world.hostile and self.world.tape.chance(0.3, "a digest in two parts") else 0
+        half = (
+            len(order.slots) // 2
+            if self.world.hostile and self.world.tape.chance(0.3, "a digest in two parts")
+            else 0
+        )
         late = 10 * self.world.tape.below(100, "digest") if self.world.hostile else 0
-        if self.world.hostile and self.passing(order.job) and self.world.tape.chance(0.4, "cached pages are hashed late"):
+        if (
+            self.world.hostile
+            and self.passing(order.job)
+            and self.world.tape.chance(0.4, "cached pages are hashed late")
+        ):
             late += LATE_US * self.world.tape.below(20, "hashed after")
         if half:
-            self.world.heap.after(DIGEST_US * self.process.slowness, self._first_half, order, half, late)
+            self.world.heap.after(
+                DIGEST_US * self.process.slowness, self._first_half, order, half, late
+            )
         else:
-            self.world.heap.after(DIGEST_US * self.process.slowness + late, self._digested, order, 0, None)
+            self.world.heap.after(
+                DIGEST_US * self.process.slowness + late, self._digested, order, 0, None
+            )
 
     def _first_half(self, order: DigestOrder, half: int, late: int) -> None:
         if self.process.alive:
-            self.world.heap.after(late, self._digested, order, half, self._sums(order, slice(0, half)))
+            self.world.heap.after(
+                late, self._digested, order, half, self._sums(order, slice(0, half))
+            )
 
     def _digested(self, order: DigestOrder, start: int, first: NDArray[np.uint64] | None) -> None:
         if self.process.alive:
             rest = self._sums(order, slice(start, None))
             del self.digesting[order.job]
             self.process.has_ended(DIGEST)
-            self._done.append(DigestDone(order.job, rest if first is None else np.concatenate((first, rest))))
+            self._done.append(
+                DigestDone(order.job, rest if first is None else np.concatenate((first, rest)))
+            )
             self.process.wake()
 
     def _sums(self, order: DigestOrder, part: slice) -> NDArray[np.uint64]:
         return self._sum(order.group, order.slots[part].tolist(), order.numbers[part].tolist())
 
-    def _sum(self, group: GroupName, slots: Sequence[int], numbers: Sequence[int]) -> NDArray[np.uint64]:
+    def _sum(
+        self, group: GroupName, slots: Sequence[int], numbers: Sequence[int]
+    ) -> NDArray[np.uint64]:
         return self._known_sums.of(self.sim_pools[group], self.placement, group, slots, numbers)
 
     def _block(self, group: GroupName, slot: int) -> int:
@@ -143,7 +166,9 @@ class SimEngine:
     def clear(self, group: GroupName) -> None:
         self.process.port_call()
         if not self.world.clearing:
-            self.world.violate("never_cleared", f"the pool of {group} was cleared, and nobody has asked for that")
+            self.world.violate(
+                "never_cleared", f"the pool of {group} was cleared, and nobody has asked for that"
+            )
         self.sim_pools[group].data[:] = 0
 
     @property
@@ -187,28 +212,45 @@ class SimEngine:
         """Whether a block of the page is not what it was when it was sealed."""
         k = self.placement.blocks_per_page(group)
         return any(
-            (then := self._sealed.get((group, slot))) is not None and self._block(group, slot) != then
+            (then := self._sealed.get((group, slot))) is not None
+            and self._block(group, slot) != then
             for slot in range(page * k, (page + 1) * k)
         )
 
     def kept(self, group: GroupName, page: int) -> bool:
-        """Whether every block of a page was sealed when it was computed here, or was fetched back. (Not of decode.)"""
+        """Whether every block of a page was sealed when it was computed here, or was fetched back.
+        (Not of decode.)"""
         if not self.placement.block_bytes(group):
             return True
         k, brought = self.placement.blocks_per_page(group), self.collective.brought
-        return all((group, slot) in self._sealed or (group, slot) in brought for slot in range(page * k, (page + 1) * k))
+        return all(
+            (group, slot) in self._sealed or (group, slot) in brought
+            for slot in range(page * k, (page + 1) * k)
+        )
 
     def reuses(self, key: Key, group: GroupName, at: int, page: int) -> None:
-        """A room is given a page that was computed before, as number `at` of its list: it must hold what the room's own tokens
-        imply, have been computed for a room of the same salt, and leave the room a token to compute. (Prefill; of decode
-        caches.py knows more.)"""
+        """A room is given a page that was computed before, as number `at` of its list: it must hold
+        what the room's own tokens imply, have been computed for a room of the same salt, and leave
+        the room a token to compute. (Prefill; of decode caches.py knows more.)"""
         if self.collective.role == "decode":
             return
-        world, ticket, k = self.world, self.world.tickets[key], self.placement.blocks_per_page(group)
-        known, past = (*ticket.prompt, *ticket.said), (at + 1) * k * self.placement.table.block_tokens
-        who = f"{self.process.name}: page {page} of group {group} is given to {key.room[-4:]}.{key.epoch} as number {at}"
+        world, ticket, k = (
+            self.world,
+            self.world.tickets[key],
+            self.placement.blocks_per_page(group),
+        )
+        known, past = (
+            (*ticket.prompt, *ticket.said),
+            (at + 1) * k * self.placement.table.block_tokens,
+        )
+        who = (
+            f"{self.process.name}: page {page} of group {group} is given to "
+            f"{key.room[-4:]}.{key.epoch} as number {at}"
+        )
         if past >= len(known):
-            world.violate("hit_leaves_a_token", f"{who}; it has {len(known)} tokens, and computes none then")
+            world.violate(
+                "hit_leaves_a_token", f"{who}; it has {len(known)} tokens, and computes none then"
+            )
         slots = range(page * k, (page + 1) * k)
         authors = [self.collective.authors.get((group, slot)) for slot in slots]
         found = [a for a in authors if a is not None]
@@ -220,12 +262,21 @@ class SimEngine:
             return
         histories = content.histories(known[:past])[-k * self.placement.table.block_tokens :]
         b = self.placement.table.block_tokens
-        stamps = [self.collective.stamp_at((group, slots[n // b]), n % b, h) for n, h in enumerate(histories)]
-        if any(self._block(group, slot) != self._rows.block(group, stamps[i * b : i * b + b]) for i, slot in enumerate(slots)):
+        stamps = [
+            self.collective.stamp_at((group, slots[n // b]), n % b, h)
+            for n, h in enumerate(histories)
+        ]
+        if any(
+            self._block(group, slot) != self._rows.block(group, stamps[i * b : i * b + b])
+            for i, slot in enumerate(slots)
+        ):
             world.violate("right_reuse", f"{who}, and does not hold what its tokens imply")
 
-    def differs(self, key: Key, pages: Mapping[GroupName, Sequence[int]], passed: Mapping[GroupName, int]) -> str:
-        """Where these pages do not hold the room's whole state as its prefill worker computed it; empty if nowhere.
+    def differs(
+        self, key: Key, pages: Mapping[GroupName, Sequence[int]], passed: Mapping[GroupName, int]
+    ) -> str:
+        """Where these pages do not hold the room's whole state as its prefill worker computed it;
+        empty if nowhere.
 
         passed: pages of the sequence before the first of each list
         """
@@ -246,7 +297,11 @@ class SimEngine:
             slots = self._slots(group.name, pages.get(group.name, ()), begin)[due.start : due.end]
             if len(slots) != len(right) or NOWHERE in slots:
                 return f"group {group.name} has {len(slots)} blocks, {len(right)} are due"
-            wrong = [n for n, slot in enumerate(slots, start=due.start) if self._block(group.name, slot) != right[n - due.start]]
+            wrong = [
+                n
+                for n, slot in enumerate(slots, start=due.start)
+                if self._block(group.name, slot) != right[n - due.start]
+            ]
             if wrong and all(self.was_damaged(group.name, [slots[n - due.start]]) for n in wrong):
                 self.world.tainted.add(key)  # in what was cached here
                 return ""
@@ -259,7 +314,10 @@ class SimEngine:
         if not self.placement.block_bytes(group):
             return False
         k, b = self.placement.blocks_per_page(group), self._rows.tokens_per_block(group)
-        return any(self._block(group, page * k + i) != self._rows.block(group, stamps[i * b : i * b + b]) for i in range(k))
+        return any(
+            self._block(group, page * k + i) != self._rows.block(group, stamps[i * b : i * b + b])
+            for i in range(k)
+        )
 
     # ---- compute --------------------------------------------------------------------------------
 
@@ -284,20 +342,37 @@ class SimEngine:
         return RowDone(row.key, drawn, sums, why)
 
     def _draw(self, key: Key, draw: Draw, history: int) -> Drawn:
-        """A token, by what the draw is told and by nothing else; its logprobs are this attempt's."""
+        """A token, by what the draw is told and by nothing else; its logprobs are this
+        attempt's."""
         past = draw.past if draw.past is not None else NOTHING
-        token = content.next_token(history, draw.sampling, draw.index, prompt=past.prompt, answer=past.answer, barred=past.barred)
+        token = content.next_token(
+            history,
+            draw.sampling,
+            draw.index,
+            prompt=past.prompt,
+            answer=past.answer,
+            barred=past.barred,
+        )
         if draw.sampling.logprobs is None:
             return Drawn(token, None, ())
-        return Drawn(token, *content.logprobs(history, draw.sampling.logprobs, content.attempt(self.collective.boot, key.epoch)))
+        return Drawn(
+            token,
+            *content.logprobs(
+                history, draw.sampling.logprobs, content.attempt(self.collective.boot, key.epoch)
+            ),
+        )
 
     def _compute(self, row: Row, group: Group, end: int) -> None:
         """Read the context as the model would, then write the new positions."""
         stamps = self.collective.stamps[row.key]
-        slots = self._slots(group.name, row.pages[group.name].tolist(), row.begins.get(group.name, 0))
+        slots = self._slots(
+            group.name, row.pages[group.name].tolist(), row.begins.get(group.name, 0)
+        )
         if group.unit is Unit.SLOT:
             if row.start:
-                self._check(row, group.name, slots, self._slot(row, group.name, stamps, row.start), 0, 1)
+                self._check(
+                    row, group.name, slots, self._slot(row, group.name, stamps, row.start), 0, 1
+                )
             self._write_new(row, group.name, slots, self._slot(row, group.name, stamps, end), 0, 1)
             return
         blocks = self._context(row.key, group.name).blocks(stamps)
@@ -315,7 +390,8 @@ class SimEngine:
         return self._context(row.key, group).blocks([_slot_stamp(stamps, tokens)])
 
     def _slots(self, group: GroupName, pages: Sequence[int], begin: int) -> list[int]:
-        """Block indexes in the pool, in the order of the sequence; NOWHERE for those before `begin`."""
+        """Block indexes in the pool, in the order of the sequence; NOWHERE for those before
+        `begin`."""
         k = self.placement.blocks_per_page(group)
         own = list(pages) if k == 1 else [page * k + j for page in pages for j in range(k)]
         return [NOWHERE] * begin + own if begin else own
@@ -325,11 +401,14 @@ class SimEngine:
         if first < row.begins.get(group, 0):
             self.world.violate(
                 "live_window",
-                f"{self.process.name} computes {row.key.room[-4:]}.{row.key.epoch} from position {row.start} on and has given up "
+                f"{self.process.name} computes {row.key.room[-4:]}.{row.key.epoch} from "
+                f"position {row.start} on and has given up "
                 f"pages of group {group} that it looks back on",
             )
 
-    def _check(self, row: Row, group: GroupName, slots: list[int], blocks: list[int], first: int, past: int) -> None:
+    def _check(
+        self, row: Row, group: GroupName, slots: list[int], blocks: list[int], first: int, past: int
+    ) -> None:
         """Positions [first, past) of the sequence are what `blocks`, its whole blocks, say."""
         if first >= past:
             return
@@ -347,16 +426,20 @@ class SimEngine:
         elif row.key not in self.world.tainted:
             self.world.violate(
                 "right_bytes",
-                f"{self.process.name} computes {row.key.room[-4:]}.{row.key.epoch} from position {row.start} on: block {i} "
+                f"{self.process.name} computes {row.key.room[-4:]}.{row.key.epoch} from "
+                f"position {row.start} on: block {i} "
                 f"of group {group} does not hold what this epoch's computation wrote",
             )
 
     def was_damaged(self, group: GroupName, slots: Sequence[int]) -> bool:
-        """Whether a bit was flipped here: nothing promises that what is computed from damaged state is right."""
+        """Whether a bit was flipped here: nothing promises that what is computed from damaged state
+        is right."""
         k = self.placement.blocks_per_page(group)
         return any((group, slot // k) in self.damaged for slot in slots)
 
-    def _write_new(self, row: Row, group: GroupName, slots: list[int], blocks: list[int], first: int, past: int) -> None:
+    def _write_new(
+        self, row: Row, group: GroupName, slots: list[int], blocks: list[int], first: int, past: int
+    ) -> None:
         """Write positions [first, past) of the sequence as `blocks`, its whole blocks, say."""
         b = self._rows.tokens_per_block(group)
         a, z = first // b, (past - 1) // b + 1
@@ -365,16 +448,21 @@ class SimEngine:
             if self.cached(group, slot // self.placement.blocks_per_page(group)):
                 self.world.violate(
                     "cached_once",
-                    f"{self.process.name} computes {row.key.room[-4:]}.{row.key.epoch} into block {slot} of group {group}, "
+                    f"{self.process.name} computes {row.key.room[-4:]}.{row.key.epoch} into "
+                    f"block {slot} of group {group}, "
                     "whose page is cached",
                 )
             if (group, slot) in self._sealed:
                 self.world.violate(
                     "sealed_once",
-                    f"{self.process.name} writes block {slot} of {row.key.room[-4:]}.{row.key.epoch} in group {group}, "
+                    f"{self.process.name} writes block {slot} of "
+                    f"{row.key.room[-4:]}.{row.key.epoch} in group {group}, "
                     "which was sealed",
                 )
-            held, meant = self._block(group, slot), self._rows.mask(group, max(first - i * b, 0), min(past - i * b, b))
+            held, meant = (
+                self._block(group, slot),
+                self._rows.mask(group, max(first - i * b, 0), min(past - i * b, b)),
+            )
             self._write(group, slot, held ^ (held ^ blocks[i]) & meant)
 
     def _seal(self, row: Row, group: GroupName, first: int, past: int) -> NDArray[np.uint64]:
@@ -387,7 +475,11 @@ class SimEngine:
             return self._sum(group, slots, [row.valid])
         b = self.placement.table.block_tokens
         if row.valid < past * b:
-            self._write(group, slots[-1], self._block(group, slots[-1]) & ~self._rows.mask(group, row.valid % b, b))
+            self._write(
+                group,
+                slots[-1],
+                self._block(group, slots[-1]) & ~self._rows.mask(group, row.valid % b, b),
+            )
         self._remember(group, slots)
         return self._sum(group, slots, range(first, past))
 

@@ -1,4 +1,5 @@
-"""One gateway's process from its start to its end: the shipped pump, and clients instead of HTTP."""
+"""One gateway's process from its start to its end: the shipped pump, and clients instead of
+HTTP."""
 
 from typing import Any
 
@@ -24,7 +25,9 @@ from baton.trace.log import CoreKind
 class GatewayRun:
     """One boot of a gateway."""
 
-    def __init__(self, world: Any, process: Process, *, address: str, settings: FrontSettings, parts: Parts) -> None:
+    def __init__(
+        self, world: Any, process: Process, *, address: str, settings: FrontSettings, parts: Parts
+    ) -> None:
         self._world, self.process = world, process
         self.front: Front = parts.front(process.boot, settings)
         self.front.marks = world.core_marks
@@ -35,7 +38,9 @@ class GatewayRun:
         checks.made(FrontParts(process.boot, settings))
         watched = Watched[FrontEvent, Send | Say](self.front, self._before, self._after)
         core = Checked(CoreKind.FRONT, watched, checks, world.violate)
-        self._pump = GatewayPump(core=core, front=self.front, lines=lines, clock=process.clock, say=world.people.hear)
+        self._pump = GatewayPump(
+            core=core, front=self.front, lines=lines, clock=process.clock, say=world.people.hear
+        )
         process.start(lambda: self._pump)
 
     @property

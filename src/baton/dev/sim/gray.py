@@ -1,4 +1,5 @@
-"""What neither lives nor dies as it should: work that never ends, and a request that kills whoever computes it.
+"""What neither lives nor dies as it should: work that never ends, and a request that kills whoever
+computes it.
 
 a piece of work's turn comes ──hang──▶ nothing more is heard of it ──▶ its worker must have ended within NOTICED_US
 a batch with the poison in it ──▶ a process of that worker ends ──▶ at most DEATHS of them for one request
@@ -16,11 +17,14 @@ from baton.dev.sim.tape import Tape
 
 STEP, DIGEST, COPY = "step", "digest", "host copy"
 KINDS = (STEP, DIGEST, COPY, STEP, DIGEST)
-# To the end of its worker, from when all of its kind before it had ended, as they run one after the other: the watchdog's bound
+# To the end of its worker, from when all of its kind before it had ended, as they run one after the
+# other: the watchdog's bound
 # (3 s at most), one of its looks (0.3 s), and a second or so in which the leader hears of it.
 NOTICED_US = 4_500_000
 DEATHS = 2
-ATTEMPTS = 4  # where a worker's last words may be lost (that the step was the request's alone): its epochs, one of them excused
+# where a worker's last words may be lost (that the step was the request's alone): its epochs, one
+# of them excused
+ATTEMPTS = 4
 POISON, HANG, CRASH, IS_POISON, ROW = "poison", "hang", "crash", "is poison", "row"
 
 
@@ -29,7 +33,8 @@ class Gray:
 
     def __init__(self, world: Any, tape: Tape) -> None:
         self._world, self._tape = world, tape
-        self.poisonous: dict[int, int] = {}  # request -> positions of its sequence that can be computed without harm
+        # request -> positions of its sequence that can be computed without harm
+        self.poisonous: dict[int, int] = {}
         self.deaths: Counter[int] = Counter()  # by request
         self.failing: dict[int, int] = {}  # request -> index of the token whose drawing raises
         self._killed: set[str] = set()
@@ -48,30 +53,43 @@ class Gray:
         """It has begun."""
         self._world.fault(HANG, process.name)
         self._stuck[process] = kind
-        self._world.heap.after(NOTICED_US, self._must_have_ended, process, kind, self._world.heap.now)
+        self._world.heap.after(
+            NOTICED_US, self._must_have_ended, process, kind, self._world.heap.now
+        )
 
     @property
     def unnoticed(self) -> bool:
         """Whether a worker lives of which something hangs: a fault that healing does not end."""
-        return any(w.alive and not self._stuck.keys().isdisjoint(w.processes) for w in self._world.workers.values())
+        return any(
+            w.alive and not self._stuck.keys().isdisjoint(w.processes)
+            for w in self._world.workers.values()
+        )
 
     def _must_have_ended(self, process: Process, kind: str, since: int) -> None:
         worker = next((w for w in self._world.workers.values() if process in w.processes), None)
-        if worker is None or not worker.alive:  # one of its ranks has ended: the others are ended with it
+        # one of its ranks has ended: the others are ended with it
+        if worker is None or not worker.alive:
             return
         turn = max(since, process.last_ends.get(kind, 0))
         if turn > since:
             self._world.heap.at(turn + NOTICED_US, self._must_have_ended, process, kind, turn)
             return
-        stood = sum(f.kind == "pause" and process.name.split("/")[0] in f.whom for f in self._world.all_faults)
+        stood = sum(
+            f.kind == "pause" and process.name.split("/")[0] in f.whom
+            for f in self._world.all_faults
+        )
         if not stood:
             seconds = (self._world.heap.now - since) / 1e6
-            self._world.violate("hang_noticed", f"a {kind} of {process.name} has not ended in {seconds:.1f} s, and it lives")
+            self._world.violate(
+                "hang_noticed",
+                f"a {kind} of {process.name} has not ended in {seconds:.1f} s, and it lives",
+            )
 
     # ---- poison ---------------------------------------------------------------------------------
 
     def asked(self, client: Client) -> None:
-        """Somebody asks: the tape says who is the first poison, and whose row is the first to raise."""
+        """Somebody asks: the tape says who is the first poison, and whose row is the first to
+        raise."""
         if not self._world.faults().poison or client.probe or client.big:
             return
         submit, kind = client.submit, self._tape.below(4, "poison")
@@ -80,7 +98,9 @@ class Gray:
             at = self.poisonous[submit.request] = self._tape.below(most, "poisons at")
             self._world.tell(f"{client.name} kills whoever computes more than {at} positions of it")
         elif kind == 2 and not self.failing:
-            at = self.failing[submit.request] = self._tape.below(submit.limits.max_tokens, "raises at")
+            at = self.failing[submit.request] = self._tape.below(
+                submit.limits.max_tokens, "raises at"
+            )
             self._world.tell(f"{client.name} raises when its token {at} is drawn")
 
     def raises(self, row: Row) -> str:
@@ -116,13 +136,17 @@ class Gray:
         faults = self._world.draw.faults
         unheard = faults.loss or faults.late or faults.reorder or faults.lag or faults.partitions
         if self.deaths[request] > (ATTEMPTS if unheard else DEATHS):
-            self._world.violate("poison_bounded", f"request {request} has killed {self.deaths[request]} workers")
+            self._world.violate(
+                "poison_bounded", f"request {request} has killed {self.deaths[request]} workers"
+            )
 
     def kind_of_death(self, process: Process) -> str:
         """Of a process that has just ended."""
         worker = process.name.split("/")[0]
         if process.gave_up and not any(p.name.split("/")[0] == worker for p in self._stuck):
-            self._world.violate("no_false_alarm", f"{worker} was given up, and everything of it would have ended")
+            self._world.violate(
+                "no_false_alarm", f"{worker} was given up, and everything of it would have ended"
+            )
         if worker in self._killed:
             self._killed.discard(worker)
             return POISON

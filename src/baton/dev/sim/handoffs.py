@@ -1,11 +1,12 @@
-"""What must hold of a room between processes: in which order memory is taken, and what leaders say of it to a gateway.
+"""What must hold of a room between processes: in which order memory is taken, and what leaders say
+of it to a gateway.
 
     prefill holds pages for the whole prompt ──▶ decode holds pages for the whole prompt       so no circle can form
 
-Checked: memory of a room is taken at once, of all groups, and decode's after prefill's; an epoch that has ended on a worker
-does not begin there again; every token a leader tells is the
-right one, whatever the gateway makes of it; an epoch fails only where a fault explains it (where single frames are lost,
-a handoff may stand still without one: only whole requests are judged there).
+Checked: memory of a room is taken at once, of all groups, and decode's after prefill's; an epoch
+that has ended on a worker does not begin there again; every token a leader tells is the right one,
+whatever the gateway makes of it; an epoch fails only where a fault explains it (where single frames
+are lost, a handoff may stand still without one: only whole requests are judged there).
 """
 
 from collections.abc import Callable, Mapping
@@ -32,7 +33,12 @@ class Handoffs:
         *,
         lossy: bool,
     ) -> None:
-        self._tickets, self._faults, self._concerned, self._violate = tickets, faults, concerned, violate
+        self._tickets, self._faults, self._concerned, self._violate = (
+            tickets,
+            faults,
+            concerned,
+            violate,
+        )
         self._lossy = lossy
         self._held: set[tuple[Boot, Key]] = set()
         self._dropped: set[tuple[Boot, Key]] = set()
@@ -46,7 +52,9 @@ class Handoffs:
 
     def _hold(self, worker: Manifest, hold: Hold) -> None:
         if (worker.boot, hold.key) in self._dropped:
-            self._violate("ended_once", f"{_short(hold.key)} is given pages by a worker on which it has ended")
+            self._violate(
+                "ended_once", f"{_short(hold.key)} is given pages by a worker on which it has ended"
+            )
         ticket = self._tickets[hold.key]
         if (worker.boot, hold.key) in self._held:
             return  # it grows
@@ -54,12 +62,22 @@ class Handoffs:
         length = len(ticket.prompt) + len(ticket.said)
         for group in worker.table.groups:
             room = len(hold.pages.get(group.name, ()))
-            tokens = worker.page_blocks * worker.table.block_tokens if group.unit is Unit.PAGE else length
+            tokens = (
+                worker.page_blocks * worker.table.block_tokens
+                if group.unit is Unit.PAGE
+                else length
+            )
             due = min(length, group.extent.tokens) if isinstance(group.extent, Window) else length
             if room * tokens < due:
-                self._violate("all_at_once", f"{_short(hold.key)} was given {room} of group {group.name} for {length} tokens")
+                self._violate(
+                    "all_at_once",
+                    f"{_short(hold.key)} was given {room} of group "
+                    f"{group.name} for {length} tokens",
+                )
         if worker.boot == ticket.decode and (ticket.prefill, hold.key) not in self._held:
-            self._violate("memory_order", f"{_short(hold.key)} holds pages of decode before those of prefill")
+            self._violate(
+                "memory_order", f"{_short(hold.key)} holds pages of decode before those of prefill"
+            )
 
     def told(self, message: Said) -> None:
         """A leader has told a gateway something."""
@@ -68,10 +86,15 @@ class Handoffs:
                 self._right(message.key, message.index, (message.drawn,))
             case Tokens():
                 self._right(message.key, message.start, message.drawn)
-            case Failed() if message.code in (FailCode.HANDOFF_FAILED, FailCode.WORKER_LOST) and not self._lossy:
+            case Failed() if (
+                message.code in (FailCode.HANDOFF_FAILED, FailCode.WORKER_LOST) and not self._lossy
+            ):
                 concerned = frozenset(self._concerned[message.key.room])
                 if excuse(message.code, self._faults, concerned, also=MISTAKEN) is None:
-                    why = f"{_short(message.key)} failed without an excuse: {message.code.value}: {message.detail}"
+                    why = (
+                        f"{_short(message.key)} failed without an excuse: "
+                        f"{message.code.value}: {message.detail}"
+                    )
                     self._violate("no_spurious_failure", why)
             case _:
                 pass
@@ -82,7 +105,11 @@ class Handoffs:
             self._answers[key] = right_answer(ticket.prompt, ticket.sampling, ticket.limits)[0]
         due = self._answers[key][start : start + len(drawn)]
         if [d.token for d in drawn] != due:
-            self._violate("right_tokens", f"{_short(key)} tells {[d.token for d in drawn]} from index {start} on; {due} was due")
+            self._violate(
+                "right_tokens",
+                f"{_short(key)} tells {[d.token for d in drawn]} "
+                f"from index {start} on; {due} was due",
+            )
 
 
 def _short(key: Key) -> str:

@@ -8,11 +8,13 @@ from zlib import crc32
 
 from baton.dev.sim.tape import Tape
 
-SUPERSEDED = object()  # returned by what turned out to be due no more: it does not count as an event
+# returned by what turned out to be due no more: it does not count as an event
+SUPERSEDED = object()
 
 
 class Heap:
-    """Events in order of time; what is due at the same time goes in the order of scheduling, or as the tape says."""
+    """Events in order of time; what is due at the same time goes in the order of scheduling, or as
+    the tape says."""
 
     def __init__(self, tape: Tape, *, shuffle: bool) -> None:
         self.now = 0
@@ -25,7 +27,10 @@ class Heap:
     def at(self, when: int, what: Callable[..., object], *args: Any) -> None:
         """Call `what` then; a time that has passed is now."""
         turn = self._tape.below(4, "order") if self._shuffle else 0
-        heappush(self._heap, (when if when > self.now else self.now, turn, next(self._numbers), what, args))
+        heappush(
+            self._heap,
+            (when if when > self.now else self.now, turn, next(self._numbers), what, args),
+        )
 
     def after(self, delay: int, what: Callable[..., object], *args: Any) -> None:
         """Call `what` so many microseconds from now."""
@@ -35,15 +40,18 @@ class Heap:
         """Add to the hash of the run."""
         self.trace = crc32(data, self.trace)
 
-    def advance(self, until: int, *, most: int | None = None, done: Callable[[], bool] | None = None) -> bool:
-        """Do all events up to that time; False as soon as there have been more than `most` in all. Where it is given, `done`
-        is asked before every event, and ends it earlier."""
+    def advance(
+        self, until: int, *, most: int | None = None, done: Callable[[], bool] | None = None
+    ) -> bool:
+        """Do all events up to that time; False as soon as there have been more than `most` in all.
+        Where it is given, `done` is asked before every event, and ends it earlier."""
         heap = self._heap
         while heap and heap[0][0] <= until:
             if done is not None and done():
                 return True
             self.now, _, number, what, args = heappop(heap)
-            self.trace = hash((self.trace, self.now, number)) & 0xFFFF_FFFF  # of integers: PYTHONHASHSEED does not touch it
+            # of integers: PYTHONHASHSEED does not touch it
+            self.trace = hash((self.trace, self.now, number)) & 0xFFFF_FFFF
             if what(*args) is not SUPERSEDED:
                 self.events += 1
                 if most is not None and self.events > most:

@@ -1,5 +1,5 @@
-"""The host store of a simulated rank: copies block by block over time, slower than every timeout now and then, and not always
-rightly.
+"""The host store of a simulated rank: copies block by block over time, slower than every timeout
+now and then, and not always rightly.
 """
 
 from collections.abc import Callable, Mapping
@@ -43,9 +43,21 @@ class SimHostStore:
     """Port HostStore for one rank."""
 
     def __init__(
-        self, *, world: StoreWorld, process: Process, placement: Placement, pools: Mapping[GroupName, SimPool], total: int
+        self,
+        *,
+        world: StoreWorld,
+        process: Process,
+        placement: Placement,
+        pools: Mapping[GroupName, SimPool],
+        total: int,
     ) -> None:
-        self._world, self._process, self._placement, self._pools, self._total = world, process, placement, pools, total
+        self._world, self._process, self._placement, self._pools, self._total = (
+            world,
+            process,
+            placement,
+            pools,
+            total,
+        )
         self.copies: dict[Key, dict[GroupName, NDArray[np.uint8]]] = {}  # [blocks, bytes of one]
         self.under_way: dict[int, HostCopy] = {}
         self._done: list[Copied] = []
@@ -68,7 +80,8 @@ class SimHostStore:
             self._begin(copy, f"{held + want} bytes are more than {self._total}", None)
             return
         self.copies[copy.key] = {
-            g: np.full((len(slots), self._placement.block_bytes(g)), 0xDD, dtype=np.uint8) for g, slots in copy.slots.items()
+            g: np.full((len(slots), self._placement.block_bytes(g)), 0xDD, dtype=np.uint8)
+            for g, slots in copy.slots.items()
         }
         self._begin(copy, "", self._save_block)
 
@@ -83,7 +96,8 @@ class SimHostStore:
     def _save_block(self, copy: HostCopy, block: Block) -> None:
         group, at, slot = block
         if self.damaged(group, slot):
-            self._world.tainted.add(copy.key)  # its damage goes with it, into pages in which no bit was flipped
+            # its damage goes with it, into pages in which no bit was flipped
+            self._world.tainted.add(copy.key)
         self.copies[copy.key][group][at] = self.blocks(group)[slot]
 
     def _load_block(self, copy: HostCopy, block: Block) -> None:
@@ -101,20 +115,30 @@ class SimHostStore:
         if act is not None and tape.chance(faults.host_fail, "a copy fails"):
             why = "a simulated error"
             world.fault("host copy", self._process.name)
-        damages = act is not None and not why and tape.chance(faults.host_damage, "host memory is damaged")
+        damages = (
+            act is not None
+            and not why
+            and tape.chance(faults.host_damage, "host memory is damaged")
+        )
         world.heap.after(late // 2, self._half, copy, act, why, damages, late)
 
     def _half(self, copy: HostCopy, act: object, why: str, damages: bool, late: int) -> None:
         """Some blocks are copied now, the others at the end."""
         if not self._process.alive:
             return
-        blocks = [(g, i, int(slot)) for g, slots in copy.slots.items() for i, slot in enumerate(slots)]
+        blocks = [
+            (g, i, int(slot)) for g, slots in copy.slots.items() for i, slot in enumerate(slots)
+        ]
         if callable(act):
             for block in blocks[::2]:
                 act(copy, block)
-        self._world.heap.after(late - late // 2, self._finish, copy, act, blocks[1::2], why, damages)
+        self._world.heap.after(
+            late - late // 2, self._finish, copy, act, blocks[1::2], why, damages
+        )
 
-    def _finish(self, copy: HostCopy, act: object, rest: list[Block], why: str, damages: bool) -> None:
+    def _finish(
+        self, copy: HostCopy, act: object, rest: list[Block], why: str, damages: bool
+    ) -> None:
         if not self._process.alive:
             return
         if callable(act) and not why:
@@ -130,7 +154,9 @@ class SimHostStore:
     def _damage(self, key: Key) -> None:
         groups = [g for g, a in self.copies[key].items() if a.size]
         if groups:
-            data = self.copies[key][groups[self._world.tape.below(len(groups), "group")]].reshape(-1)
+            data = self.copies[key][groups[self._world.tape.below(len(groups), "group")]].reshape(
+                -1
+            )
             data[self._world.tape.below(data.size, "byte")] ^= 1 << self._world.tape.below(8, "bit")
             self._world.fault("host copy", self._process.name)
 

@@ -1,9 +1,10 @@
-"""What decode workers lend to prefill, kept from what their leaders say and hear, without the code under test.
+"""What decode workers lend to prefill, kept from what their leaders say and hear, without the code
+under test.
 
-Checked: only pages are lent that are cached, and hold what the room's own tokens imply (the cache's book looks, caches.py);
-while a loan is open none of its pages is given to a room; prefill returns no loan of
-which something differs before it has said so. A loan is open from `Loan` to the first of: `Returned`, the end of
-its room on decode, the end of the session between the two.
+Checked: only pages are lent that are cached, and hold what the room's own tokens imply (the cache's
+book looks, caches.py); while a loan is open none of its pages is given to a room; prefill returns
+no loan of which something differs before it has said so. A loan is open from `Loan` to the first
+of: `Returned`, the end of its room on decode, the end of the session between the two.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -19,7 +20,8 @@ Where = tuple[GroupName, int]
 
 
 class Lent(msgspec.Struct, frozen=True):
-    """What a loan holds: by block the stamps of its positions, and whether it was computed from damaged memory."""
+    """What a loan holds: by block the stamps of its positions, and whether it was computed from
+    damaged memory."""
 
     blocks: Mapping[int, tuple[int, ...]]
     tainted: bool
@@ -34,9 +36,12 @@ class Loans:
         self._open: dict[tuple[Boot, Key], frozenset[Where]] = {}  # by decode worker
         self._reads: dict[tuple[Boot, int], Key] = {}  # orders of prefill workers
         self._suspects: dict[Key, set[Suspect]] = {}  # found to differ, and not told to the lender
-        self._chains: dict[tuple[Boot, Key], int] = {}  # cached pages from the first on that a loan needs
+        # cached pages from the first on that a loan needs
+        self._chains: dict[tuple[Boot, Key], int] = {}
 
-    def lends(self, worker: Boot, key: Key, pages: frozenset[Where], lent: Lent, *, chain: int = 0) -> None:
+    def lends(
+        self, worker: Boot, key: Key, pages: frozenset[Where], lent: Lent, *, chain: int = 0
+    ) -> None:
         """A loan begins. chain: cached pages from the first on, up to the last that is lent."""
         self.lent[key] = lent
         self._open[worker, key], self._chains[worker, key] = pages, chain
@@ -54,13 +59,16 @@ class Loans:
                 self._suspects.setdefault(key, set()).update(ballot.suspects)
 
     def says(self, message: Said) -> None:
-        """A prefill leader says something: of what differs the lender is told before the loan is returned."""
+        """A prefill leader says something: of what differs the lender is told before the loan is
+        returned."""
         match message:
             case Doubt(key=key, leg=leg, group=group, blocks=blocks):
                 self._suspects.get(key, set()).discard(Suspect(leg, group, blocks))
             case Returned(key=key) if untold := self._suspects.pop(key, None):
                 self._violate(
-                    "lender_told", f"the loan for {_short(key)} is returned, and nobody is told of {sorted(untold, key=str)}"
+                    "lender_told",
+                    f"the loan for {_short(key)} is returned, and nobody is "
+                    f"told of {sorted(untold, key=str)}",
                 )
             case _:
                 pass
@@ -68,10 +76,14 @@ class Loans:
     # ---- what decode does -----------------------------------------------------------------------
 
     def pinned(self, worker: Boot, pins: int, rooms: int) -> None:
-        """A decode worker's turn is over, and its cache has so many pins. rooms: those of rooms that are open, at least."""
+        """A decode worker's turn is over, and its cache has so many pins. rooms: those of rooms
+        that are open, at least."""
         due = rooms + sum(self._chains[loan] for loan in self._open if loan[0] == worker)
         if pins < due:
-            self._violate("lent_pinned", f"{pins} pins on cached pages, and open rooms and loans are due {due}")
+            self._violate(
+                "lent_pinned",
+                f"{pins} pins on cached pages, and open rooms and loans are due {due}",
+            )
 
     def said(self, worker: Boot, message: Said) -> None:
         """A decode leader says something: that a room has ended."""
@@ -94,7 +106,9 @@ class Loans:
         for (boot, other), pages in self._open.items():
             if boot == worker and where in pages:
                 self._violate(
-                    "lent_pinned", f"page {where} is given to {_short(key)}, and is lent to prefill for {_short(other)}"
+                    "lent_pinned",
+                    f"page {where} is given to {_short(key)}, and is lent to "
+                    f"prefill for {_short(other)}",
                 )
 
 

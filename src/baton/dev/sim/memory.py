@@ -1,8 +1,9 @@
 """Memory and the data plane: reads that sample their source over time and land over time.
 
-A read is cut into cells. Each is sampled at one drawn time and lands at a later one, so a page that is reused meanwhile is
-torn; memory keeps its content when it is freed. A read may fail after it has landed in part, straggle beyond every timeout,
-bring bytes that were not there; and where the fabric does not promise that an ended read is quiet, go on landing.
+A read is cut into cells. Each is sampled at one drawn time and lands at a later one, so a page that
+is reused meanwhile is torn; memory keeps its content when it is freed. A read may fail after it has
+landed in part, straggle beyond every timeout, bring bytes that were not there; and where the fabric
+does not promise that an ended read is quiet, go on landing.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,11 +25,14 @@ from baton.dev.sim.tape import Tape
 from baton.ports.fabric import Capabilities, Pool
 
 STALE_BYTE = 0xEE  # fresh memory is never zero: bytes nobody wrote must show
-STRAGGLES_US = (20_000, 200_000, 700_000, 12_000_000)  # within, about and beyond every timeout of the code under test
+# within, about and beyond every timeout of the code under test
+STRAGGLES_US = (20_000, 200_000, 700_000, 12_000_000)
 LIES_AGAIN = (0, 0, 2, 2, 3, 3, 6, 60)
-FORTH_US, BACK_US = 10, 100  # a prompt goes to decode chunk by chunk, a conversation comes back as a whole: that takes longer
+# a prompt goes to decode chunk by chunk, a conversation comes back as a whole: that takes longer
+FORTH_US, BACK_US = 10, 100
 LIES_BACK = 0.5  # of what comes back where reads lie at all: it is computed then, and nothing fails
-RELEASES_US = (300_000, 300_000, 300_000, 3_000_000)  # until the endpoint of reads that ended unknown is torn down
+# until the endpoint of reads that ended unknown is torn down
+RELEASES_US = (300_000, 300_000, 300_000, 3_000_000)
 Range = tuple[GroupName, int, int, int]  # group, source offset, target offset, bytes
 
 
@@ -117,7 +121,13 @@ class UnderWay:
 class SimFabric:
     """Port Fabric for one rank."""
 
-    def __init__(self, world: FabricWorld, process: Process, pools: Mapping[GroupName, SimPool], books: MemoryWatcher) -> None:
+    def __init__(
+        self,
+        world: FabricWorld,
+        process: Process,
+        pools: Mapping[GroupName, SimPool],
+        books: MemoryWatcher,
+    ) -> None:
         self._world, self._process, self._pools, self._books = world, process, pools, books
         self._peers: dict[RankId, RankManifest] = {}
         self._reaching: dict[RankId, RankManifest] = {}  # connections that take their time
@@ -125,7 +135,9 @@ class SimFabric:
         self._said: list[FabricEvent] = []
         self._lying: dict[RankId, int] = {}  # so many more reads
         self._comes_back = process.name.startswith("prefill")
-        self._piece_us, self._lies_back = (BACK_US, LIES_BACK) if self._comes_back else (FORTH_US, 0.0)
+        self._piece_us, self._lies_back = (
+            (BACK_US, LIES_BACK) if self._comes_back else (FORTH_US, 0.0)
+        )
 
     @property
     def name(self) -> str:
@@ -163,11 +175,17 @@ class SimFabric:
         self._process.port_call()
         self._peers.pop(peer, None)
         self._reaching.pop(peer, None)
-        self._said = [event for event in self._said if not (isinstance(event, Connected) and event.peer == peer)]
+        self._said = [
+            event
+            for event in self._said
+            if not (isinstance(event, Connected) and event.peer == peer)
+        ]
         for read in [r for r in self._reads.values() if r.peer == peer]:
             self._give_up(read, "disconnected")
 
-    def submit(self, handle: Handle, peer: RankId, copies: Sequence[Copies], *, deadline: Micros) -> None:
+    def submit(
+        self, handle: Handle, peer: RankId, copies: Sequence[Copies], *, deadline: Micros
+    ) -> None:
         self._process.port_call()
         manifest = self._peers.get(peer)
         if manifest is None:
@@ -175,13 +193,22 @@ class SimFabric:
         ranges = [(c.group, s, t, n) for c in copies for s, t, n in _ranges(c)]
         there = {p.group: p.nbytes for p in manifest.pools}
         for group, source, target, nbytes in ranges:
-            if source + nbytes > there[group] or target + nbytes > self._pools[group].nbytes or min(source, target) < 0:
-                raise FabricError(f"range {(source, target, nbytes)} of group {group} is outside the pools")
+            if (
+                source + nbytes > there[group]
+                or target + nbytes > self._pools[group].nbytes
+                or min(source, target) < 0
+            ):
+                raise FabricError(
+                    f"range {(source, target, nbytes)} of group {group} is outside the pools"
+                )
         self._start(UnderWay(handle, peer, self._cut(ranges)), ranges, deadline)
 
     def _tell(self, read: UnderWay, what: str) -> None:
         if self._world.story is not None:
-            self._world.tell(f"{self._process.name}: read {read.handle} for {self._books.whose(read.handle)} {what}")
+            self._world.tell(
+                f"{self._process.name}: read {read.handle} for "
+                f"{self._books.whose(read.handle)} {what}"
+            )
 
     def _name(self, peer: RankId) -> str:
         memory = self._world.memory_of(peer.boot)
@@ -194,7 +221,10 @@ class SimFabric:
         cells: list[list[Range]] = []
         for group, source, target, nbytes in ranges:
             step = max(16, nbytes // (2 + world.tape.below(3, "pieces")) // 16 * 16)
-            cells += [[(group, source + at, target + at, min(step, nbytes - at))] for at in range(0, nbytes, step)]
+            cells += [
+                [(group, source + at, target + at, min(step, nbytes - at))]
+                for at in range(0, nbytes, step)
+            ]
         return cells
 
     def _start(self, read: UnderWay, ranges: list[Range], deadline: Micros) -> None:
@@ -205,18 +235,34 @@ class SimFabric:
             self._tell(read, f"begins, {nbytes} bytes from {source} in {len(read.cells)} pieces")
         self._world.heap.after(deadline, self._too_late, read)
         wanted = partial(self._wanted, read)
-        self._world.wires.enter(source, self._process.name, nbytes, wanted, partial(self._carry, read))
+        self._world.wires.enter(
+            source, self._process.name, nbytes, wanted, partial(self._carry, read)
+        )
 
     def _wanted(self, read: UnderWay) -> bool:
         """Whether a read that has waited for its wire is still to be carried."""
         return self._process.alive and not read.quiet
 
     def _carry(self, read: UnderWay, duration: int) -> None:
-        """The read's turn has come: its cells are sampled one after the other while the wire carries it."""
-        world, heap, tape, faults = self._world, self._world.heap, self._world.tape, self._world.faults()
-        fails = tape.below(len(read.cells) + 1, "fail after") if tape.chance(faults.read_fail, "a read fails") else None
+        """The read's turn has come: its cells are sampled one after the other while the wire
+        carries it."""
+        world, heap, tape, faults = (
+            self._world,
+            self._world.heap,
+            self._world.tape,
+            self._world.faults(),
+        )
+        fails = (
+            tape.below(len(read.cells) + 1, "fail after")
+            if tape.chance(faults.read_fail, "a read fails")
+            else None
+        )
         straggles = tape.chance(faults.read_straggle, "a read straggles")
-        lies = tape.below(len(read.cells), "cell") if self._lies(read.peer, faults.read_corrupt) else None
+        lies = (
+            tape.below(len(read.cells), "cell")
+            if self._lies(read.peer, faults.read_corrupt)
+            else None
+        )
         if straggles:
             world.fault("straggling read", self._process.name)
         if fails is not None:
@@ -228,21 +274,29 @@ class SimFabric:
                 + duration * (i + 1) // len(read.cells)
                 + (tape.below(200, "sampled") * self._piece_us if len(read.cells) > 1 else 0)
             )
-            landed = sampled + 10 + (tape.below(200, "landed") * self._piece_us if len(read.cells) > 1 else 0)
+            landed = (
+                sampled
+                + 10
+                + (tape.below(200, "landed") * self._piece_us if len(read.cells) > 1 else 0)
+            )
             if straggles and (i == end - 1 or tape.below(2, "straggling cell")):
                 landed += STRAGGLES_US[tape.below(len(STRAGGLES_US), "straggles by")]
             last = max(last, landed)
             heap.after(sampled, self._sample, read, i, i == lies)
             heap.after(landed, self._land, read, i)
         outcome = ReadOutcome.OK if fails is None else ReadOutcome.FAILED
-        heap.after(last + 5, self._finish, read, outcome, "a simulated error" if fails is not None else "")
+        heap.after(
+            last + 5, self._finish, read, outcome, "a simulated error" if fails is not None else ""
+        )
 
     def _lies(self, peer: RankId, probability: float) -> bool:
         """Whether a read brings what was not there; what is wrong once may be wrong for a while."""
         if self._lying.get(peer, 0) and probability:
             self._lying[peer] -= 1
             return True
-        lies = self._world.tape.chance(max(probability, self._lies_back) if probability else 0.0, "a read lies")
+        lies = self._world.tape.chance(
+            max(probability, self._lies_back) if probability else 0.0, "a read lies"
+        )
         if lies:
             self._lying[peer] = LIES_AGAIN[self._world.tape.below(len(LIES_AGAIN), "lies again")]
         return lies
@@ -261,7 +315,8 @@ class SimFabric:
             self._lie(read, cell, pools)
 
     def _lie(self, read: UnderWay, cell: int, pools: Mapping[GroupName, SimPool]) -> None:
-        """What comes is not what was there: a bit, another place, two neighbours exchanged, or nothing at all."""
+        """What comes is not what was there: a bit, another place, two neighbours exchanged, or
+        nothing at all."""
         brought = read.brings[cell]
         assert brought is not None
         tape, which = self._world.tape, 0
@@ -275,7 +330,8 @@ class SimFabric:
                 shifted = (source + 16) % max(16, pools[group].nbytes - nbytes + 1)
                 data = bytearray(pools[group].raw[shifted : shifted + nbytes])
             case 2 if nbytes >= 32:
-                size = 16 << tape.below((nbytes // 32).bit_length(), "size")  # of a token's row, a part, a layer, a head, a block
+                # of a token's row, a part, a layer, a head, a block
+                size = 16 << tape.below((nbytes // 32).bit_length(), "size")
                 at = tape.below(nbytes // size - 1, "exchange at") * size
                 data[at : at + 2 * size] = data[at + size : at + 2 * size] + data[at : at + size]
             case _:
@@ -312,10 +368,13 @@ class SimFabric:
             self._world.heap.after(10, self._give_up, read, "cancelled")
 
     def _too_late(self, read: UnderWay) -> None:
-        """Where nothing goes wrong no read of decode may run out of time, whatever waits beside it. (What prefill fetches back
-        has a short time on purpose: it is computed instead.)"""
+        """Where nothing goes wrong no read of decode may run out of time, whatever waits beside it.
+        (What prefill fetches back has a short time on purpose: it is computed instead.)"""
         if not read.ended and self._process.alive and self._world.healthy and not self._comes_back:
-            self._world.violate("time_for_reads", f"{self._process.name}: read {read.handle} ran out of time in a healthy world")
+            self._world.violate(
+                "time_for_reads",
+                f"{self._process.name}: read {read.handle} ran out of time in a healthy world",
+            )
         self._give_up(read, "its deadline passed")
 
     def _give_up(self, read: UnderWay, why: str) -> None:
@@ -327,14 +386,19 @@ class SimFabric:
             self._tear_down(read, why)
 
     def _tear_down(self, read: UnderWay, why: str) -> None:
-        """End the endpoint that a read came through. Where reads hang that takes a while, and others had parts under way there:
-        nothing that came through it is quiet before it has gone."""
+        """End the endpoint that a read came through. Where reads hang that takes a while, and
+        others had parts under way there: nothing that came through it is quiet before it has
+        gone."""
         tape, hangs = self._world.tape, self._world.faults().read_straggle
         release_us, torn = RELEASES_US[0], []
         if tape.chance(2 * hangs, "an endpoint hangs"):
             self._world.fault("hanging endpoint", self._process.name)
             release_us = RELEASES_US[tape.below(len(RELEASES_US), "endpoint hangs for")]
-            torn = [other for other in self._reads.values() if other.peer == read.peer and other is not read]
+            torn = [
+                other
+                for other in self._reads.values()
+                if other.peer == read.peer and other is not read
+            ]
         self._end_unquiet(read, why, release_us)
         for other in torn:
             self._end_torn(other, release_us)

@@ -1,6 +1,8 @@
-"""The control plane below the sessions: frames that are lost, repeated, late, reordered, or reach a later incarnation.
+"""The control plane below the sessions: frames that are lost, repeated, late, reordered, or reach a
+later incarnation.
 
-Never kinder than ZeroMQ: a link outlives the process that listened, and hands what is queued to the next one there.
+Never kinder than ZeroMQ: a link outlives the process that listened, and hands what is queued to the
+next one there.
 """
 
 from collections.abc import Callable
@@ -64,7 +66,9 @@ class SimControl:
     def close(self) -> None:
         self.closed = True
 
-    def deliver(self, source: "SimControl", source_link: Link, to: Link | None, frame: bytes) -> None:
+    def deliver(
+        self, source: "SimControl", source_link: Link, to: Link | None, frame: bytes
+    ) -> None:
         """A frame has come: on a link of ours, or (None) from whoever dialled us."""
         if not self.process.alive or self.closed:
             return
@@ -107,7 +111,9 @@ class FaultListener(Protocol):
 class Network:
     """All links of a world."""
 
-    def __init__(self, heap: Heap, tape: Tape, faults: Callable[[], Faults], fault: FaultListener) -> None:
+    def __init__(
+        self, heap: Heap, tape: Tape, faults: Callable[[], Faults], fault: FaultListener
+    ) -> None:
         self._heap, self._tape, self._faults, self._fault = heap, tape, faults, fault
         self._listening: dict[str, SimControl] = {}
         self._last: dict[tuple[SimControl, Link], int] = {}  # arrival of the last frame in order
@@ -151,9 +157,23 @@ class Network:
             self._last[source, link] = arrival
         self._heap.at(arrival, self._arrive, source, link, route, frame)
         if faults.duplicate and tape.chance(faults.duplicate, "duplicate"):
-            self._heap.at(arrival + 100 * tape.below(300, "duplicate after"), self._arrive, source, link, route, frame)
+            self._heap.at(
+                arrival + 100 * tape.below(300, "duplicate after"),
+                self._arrive,
+                source,
+                link,
+                route,
+                frame,
+            )
         if faults.old and tape.chance(faults.old, "an old copy"):
-            self._heap.at(arrival + tape.below(60, "old by") * OLD_US // 60, self._arrive, source, link, route, frame)
+            self._heap.at(
+                arrival + tape.below(60, "old by") * OLD_US // 60,
+                self._arrive,
+                source,
+                link,
+                route,
+                frame,
+            )
 
     def _gone(self, pair: tuple[str, str], frame: bytes, how: str) -> None:
         if self.on_frame is not None:

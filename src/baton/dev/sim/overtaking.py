@@ -1,10 +1,12 @@
-"""Requests of two gateways are in one order: that in which they began, as far as one gateway can have heard of the other.
+"""Requests of two gateways are in one order: that in which they began, as far as one gateway can
+have heard of the other.
 
     worker ──Register, Credits──▶ gateway ──Ticket──▶ worker       checked at each of the three, from what goes in and out
 
-Checked: workers say the highest stamp that they have seen; a gateway's next request comes after all that its workers have told
-it of, and no other has the same place; a request keeps its place over its epochs; and where nothing goes wrong, none that begins
-comes before one that the same worker was given more than `BOUND_US` earlier.
+Checked: workers say the highest stamp that they have seen; a gateway's next request comes after all
+that its workers have told it of, and no other has the same place; a request keeps its place over
+its epochs; and where nothing goes wrong, none that begins comes before one that the same worker was
+given more than `BOUND_US` earlier.
 """
 
 from collections import deque
@@ -16,18 +18,22 @@ from baton.core.gateway.request import Say
 from baton.core.ids import Boot, Room, Stamp
 from baton.core.messages import Credits, Register, Ticket
 
-BOUND_US = 50_000  # a worker states its credits every 20 ms, a turn of a gateway or a worker is late by some more
+# a worker states its credits every 20 ms, a turn of a gateway or a worker is late by some more
+BOUND_US = 50_000
 Place = tuple[Stamp, Boot]
 
 
 class Overtaking:
     """All gateways and workers of a world, by boot."""
 
-    def __init__(self, violate: Callable[[str, str], None], now: Callable[[], int], *, timely: bool) -> None:
+    def __init__(
+        self, violate: Callable[[str, str], None], now: Callable[[], int], *, timely: bool
+    ) -> None:
         self._violate, self._now, self._timely = violate, now, timely
         self._seen: dict[Boot, Stamp] = {}  # by workers, in tickets
         self._acted: dict[Boot, Stamp] = {}  # of these, before their last turn ended
-        self._told: dict[Boot, Stamp] = {}  # gateways, by their workers, before their last turn ended
+        # gateways, by their workers, before their last turn ended
+        self._told: dict[Boot, Stamp] = {}
         self._telling: dict[Boot, Stamp] = {}
         self._rooms: dict[Place, Room] = {}
         self._places: dict[Room, Place] = {}
@@ -48,7 +54,11 @@ class Overtaking:
             if isinstance(effect, Send) and isinstance(effect.message, Register | Credits):
                 said = effect.message.stamp
                 if not before <= said <= seen:
-                    self._violate("one_order", f"{name} says that it has seen stamp {said}; the highest was {before} to {seen}")
+                    self._violate(
+                        "one_order",
+                        f"{name} says that it has seen stamp {said}; "
+                        f"the highest was {before} to {seen}",
+                    )
         self._acted[worker] = seen
 
     def told(self, gateway: Boot, message: Said) -> None:
@@ -57,7 +67,8 @@ class Overtaking:
             self._telling[gateway] = max(self._telling.get(gateway, Stamp(0)), message.stamp)
 
     def begins(self, gateway: Boot, name: str, effects: Iterable[Send | Say]) -> None:
-        """A gateway's turn is over: requests have begun in it, which it may have heard something after."""
+        """A gateway's turn is over: requests have begun in it, which it may have heard something
+        after."""
         for effect in effects:
             if isinstance(effect, Send) and isinstance(effect.message, Ticket):
                 self._begins(name, effect.message, self._told.get(gateway, Stamp(0)))
@@ -67,11 +78,19 @@ class Overtaking:
         place, room = ticket.came, ticket.key.room
         begins = room not in self._places  # else it is said once more
         if self._places.setdefault(room, place) != place:
-            self._violate("one_order", f"{name} gives {room[-4:]} the stamp {place[0]}; it had {self._places[room][0]}")
+            self._violate(
+                "one_order",
+                f"{name} gives {room[-4:]} the stamp {place[0]}; it had {self._places[room][0]}",
+            )
         if self._rooms.setdefault(place, room) != room:
-            self._violate("one_order", f"{name} gives {room[-4:]} stamp {place[0]}, which {self._rooms[place][-4:]} has")
+            self._violate(
+                "one_order",
+                f"{name} gives {room[-4:]} stamp {place[0]}, which {self._rooms[place][-4:]} has",
+            )
         if begins and ticket.stamp <= told:
-            self._violate("one_order", f"{name} gives {room[-4:]} the stamp {place[0]}; it was told of {told}")
+            self._violate(
+                "one_order", f"{name} gives {room[-4:]} the stamp {place[0]}; it was told of {told}"
+            )
 
     def _comes(self, worker: Boot, ticket: Ticket) -> None:
         now, recent = self._now(), self._recent.setdefault(worker, deque())
@@ -79,6 +98,9 @@ class Overtaking:
             self._passed[worker] = max(self._passed.get(worker, recent[0][1]), recent.popleft()[1])
         passed = self._passed.get(worker)
         if ticket.key.epoch == 1 and passed is not None and ticket.came < passed:
-            what = f"{ticket.key.room[-4:]} begins with stamp {ticket.stamp}, before one of stamp {passed[0]}"
+            what = (
+                f"{ticket.key.room[-4:]} begins with stamp {ticket.stamp}, before one of "
+                f"stamp {passed[0]}"
+            )
             self._violate("one_order", f"{what} that came more than {BOUND_US // 1000} ms earlier")
         recent.append((now, ticket.came))

@@ -1,4 +1,5 @@
-"""The shipped classes and functions that a world is made of. A planted bug is one of them replaced (sim/plants)."""
+"""The shipped classes and functions that a world is made of. A planted bug is one of them replaced
+(sim/plants)."""
 
 from dataclasses import dataclass, field
 from typing import Any

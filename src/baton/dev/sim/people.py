@@ -1,4 +1,5 @@
-"""The clients of a world: when they ask, leave and ask again, and whether what they hear is right and excused."""
+"""The clients of a world: when they ask, leave and ask again, and whether what they hear is right
+and excused."""
 
 from itertools import count
 from typing import Any
@@ -17,7 +18,8 @@ from baton.dev.sim.excuses import InjectedFault, excuse
 from baton.dev.sim.settings import BLOCK_TOKENS
 
 LONGEST_PROMPT = 22  # tokens, of an ordinary request
-PROMPTS = (*range(1, 11), *range(1, 11), *range(1, LONGEST_PROMPT + 1))  # lengths: short ones more often than long ones
+# lengths: short ones more often than long ones
+PROMPTS = (*range(1, 11), *range(1, 11), *range(1, LONGEST_PROMPT + 1))
 LONG_PROMPTS = range(10, LONGEST_PROMPT + 1)
 LONGEST_MORE = 10  # of them, behind what was asked before
 SALTS = ("", "", "", "another tenant")
@@ -50,7 +52,8 @@ class SimulatedClients:
 
     def all_ended(self) -> bool:
         """Whether nobody waits any more."""
-        if self._last is None or not self._last.open:  # whoever waited before waits, most of the time
+        # whoever waited before waits, most of the time
+        if self._last is None or not self._last.open:
             self._last = next((c for c in self.oracle.clients.values() if c.open), None)
         return self._last is None
 
@@ -63,55 +66,90 @@ class SimulatedClients:
     def ask(self, *, probe: bool = False) -> None:
         """A client asks."""
         number = next(self._numbers)
-        gateway = self._world.draw.gateways[self._world.tape.below(len(self._world.draw.gateways), "gateway")]
+        gateway = self._world.draw.gateways[
+            self._world.tape.below(len(self._world.draw.gateways), "gateway")
+        ]
         run = self._world.gateways[gateway]
         faults = self._world.faults()
-        repeats = bool(self._prompts) and self._world.tape.below(5, "repeats") >= (1 if self._world.draw.alike else 3)
-        big, tight = self._world.tape.chance(faults.big, "too big"), self._world.tape.chance(faults.tight, "tight deadline")
+        repeats = bool(self._prompts) and self._world.tape.below(5, "repeats") >= (
+            1 if self._world.draw.alike else 3
+        )
+        big, tight = (
+            self._world.tape.chance(faults.big, "too big"),
+            self._world.tape.chance(faults.tight, "tight deadline"),
+        )
         if repeats:
-            if self._world.draw.fetch_back is not FetchBack.NEVER and self._world.tape.chance(0.6, "prefill forgets"):
+            if self._world.draw.fetch_back is not FetchBack.NEVER and self._world.tape.chance(
+                0.6, "prefill forgets"
+            ):
                 self._world.reset_prefill()
             prompt = self._again(number)
         else:
             length = self._too_long() if big else self._length()
-            over = BLOCK_TOKENS if self._world.tape.chance(0.15, "says the same over and over") else length
-            prompt = tuple(TokenId(content.scramble(number * 64 + i % over) % content.VOCABULARY) for i in range(length))
+            over = (
+                BLOCK_TOKENS
+                if self._world.tape.chance(0.15, "says the same over and over")
+                else length
+            )
+            prompt = tuple(
+                TokenId(content.scramble(number * 64 + i % over) % content.VOCABULARY)
+                for i in range(length)
+            )
             if not big:
                 self._prompts.append(prompt)
         draw = self._world.draw
-        patience_ms = draw.hurry_ms if draw.hurry_ms and not probe else 20_000 + self._world.alone_us // 1000
+        patience_ms = (
+            draw.hurry_ms if draw.hurry_ms and not probe else 20_000 + self._world.alone_us // 1000
+        )
         limits = Limits(
-            max_tokens=(LONG_ANSWERS if draw.pressed or draw.hurry_ms else ANSWERS)[self._world.tape.below(5, "max_tokens")],
+            max_tokens=(LONG_ANSWERS if draw.pressed or draw.hurry_ms else ANSWERS)[
+                self._world.tape.below(5, "max_tokens")
+            ],
             stop_token_ids=(),
-            eos_token_ids=(content.END_OF_SEQUENCE,) if self._world.tape.below(2, "eos") == 0 else (),
+            eos_token_ids=(content.END_OF_SEQUENCE,)
+            if self._world.tape.below(2, "eos") == 0
+            else (),
             deadline_ms=60 + 100 * self._world.tape.below(5, "tight") if tight else patience_ms,
         )
         salt = SALTS[self._world.tape.below(len(SALTS), "salt")]
         sampling = Sampling(0.0, 1.0, 0, number, None)
         if self._world.draw.shaped:
             sampling, limits = self._shaped(sampling, limits)
-        submit = Submit(RequestId(number), prompt, sampling, limits, priority=number % 3, cache_salt=salt)
-        client = Client(submit, gateway, self._world.heap.now, probe, repeats, tight, big and not repeats)
+        submit = Submit(
+            RequestId(number), prompt, sampling, limits, priority=number % 3, cache_salt=salt
+        )
+        client = Client(
+            submit, gateway, self._world.heap.now, probe, repeats, tight, big and not repeats
+        )
         self.oracle.clients[submit.request] = client
         self._world.gray.asked(client)
         if not run.process.alive:
             client.gone, client.ended_at = "connection refused", self._world.heap.now
             return
         if tight:
-            self._world.all_faults.append(InjectedFault(self._world.heap.now, "tight", frozenset({f"request {number}"})))
+            self._world.all_faults.append(
+                InjectedFault(self._world.heap.now, "tight", frozenset({f"request {number}"}))
+            )
         if client.big:
-            self._world.all_faults.append(InjectedFault(self._world.heap.now, "big", frozenset({f"request {number}"})))
-        self._world.tell(f"client: {client.name}: {len(prompt)} tokens, at most {limits.max_tokens} to generate")
+            self._world.all_faults.append(
+                InjectedFault(self._world.heap.now, "big", frozenset({f"request {number}"}))
+            )
+        self._world.tell(
+            f"client: {client.name}: {len(prompt)} tokens, at most {limits.max_tokens} to generate"
+        )
         try:
             run.step(Submitted(submit, self._world.new_room()))
         except Overloaded as error:
             self._refused(client, str(error))
             return
         if not probe and self._world.tape.chance(faults.abort, "client leaves"):
-            self._world.heap.after(self._world.tape.below(60, "leaves after") * 2_000, self._leave, client)
+            self._world.heap.after(
+                self._world.tape.below(60, "leaves after") * 2_000, self._leave, client
+            )
 
     def _shaped(self, sampling: Sampling, limits: Limits) -> tuple[Sampling, Limits]:
-        """With penalties, a bias, logprobs, more tokens that end the answer, or a least length: some of them, or none."""
+        """With penalties, a bias, logprobs, more tokens that end the answer, or a least length:
+        some of them, or none."""
         below = self._world.tape.below
         shaping = SHAPINGS[below(len(SHAPINGS), "shaping")]
         logprobs = (None, 2, 0)[below(3, "logprobs")]
@@ -123,26 +161,37 @@ class SimulatedClients:
         )
 
     def _again(self, number: int) -> tuple[TokenId, ...]:
-        """What was asked before, as it was or with more behind it, or with its answer and more: the next turn of a chat."""
+        """What was asked before, as it was or with more behind it, or with its answer and more: the
+        next turn of a chat."""
         prompts = self._answered() or self._prompts
         prompt: tuple[TokenId, ...] = prompts[self._world.tape.below(len(prompts), "which prompt")]
         if self._world.tape.chance(0.3, "with the answer"):
             asked = next((c.submit for c in self.clients if c.submit.prompt == prompt), None)
-            answer = right_answer(prompt, asked.sampling, asked.limits)[0] if asked is not None else []
+            answer = (
+                right_answer(prompt, asked.sampling, asked.limits)[0] if asked is not None else []
+            )
             prompt = (*prompt, *answer)[:LONGEST_PROMPT]
-        more: int = self._world.tape.below(LONGEST_MORE, "goes on") if self._world.tape.chance(0.5, "with more") else 0
+        more: int = (
+            self._world.tape.below(LONGEST_MORE, "goes on")
+            if self._world.tape.chance(0.5, "with more")
+            else 0
+        )
         more = max(0, min(more, LONGEST_PROMPT - len(prompt)))
-        return prompt + tuple(TokenId(content.scramble(number * 64 + i) % content.VOCABULARY) for i in range(more))
+        return prompt + tuple(
+            TokenId(content.scramble(number * 64 + i) % content.VOCABULARY) for i in range(more)
+        )
 
     def _length(self) -> int:
-        """Of a new prompt; long enough to fill pages where these are fetched back whenever there are any, or wires in a crowd."""
+        """Of a new prompt; long enough to fill pages where these are fetched back whenever there
+        are any, or wires in a crowd."""
         draw = self._world.draw
         lengths = LONG_PROMPTS if draw.crowded or draw.fetch_back is FetchBack.ALWAYS else PROMPTS
         found: int = lengths[self._world.tape.below(len(lengths), "prompt length")]
         return found
 
     def _answered(self) -> list[tuple[TokenId, ...]]:
-        """Prompts whose state some decode worker has been left with, where it may be fetched back: long enough to fill a page."""
+        """Prompts whose state some decode worker has been left with, where it may be fetched back:
+        long enough to fill a page."""
         if self._world.draw.fetch_back is FetchBack.NEVER:
             return []
         done = {c.submit.prompt for c in self.clients if isinstance(c.end, Finish)}
@@ -150,20 +199,30 @@ class SimulatedClients:
         return [prompt for prompt in self._prompts if prompt in done and len(prompt) > page]
 
     def _refused(self, client: Client, why: str) -> None:
-        """A gateway sends a request away at once: in a crowd, or where its own time is too short to wait."""
+        """A gateway sends a request away at once: in a crowd, or where its own time is too short to
+        wait."""
         world = self._world
         client.gone, client.ended_at = "refused", world.heap.now
         world.marks["refused"] += 1
         world.tell(f"client: {client.name} is refused: {why}")
-        excused = client.tight or not world.draw.clean or any(f.kind == "crowd" for f in world.all_faults)
+        excused = (
+            client.tight or not world.draw.clean or any(f.kind == "crowd" for f in world.all_faults)
+        )
         if client.probe or not excused:
-            world.violate("no_spurious_failure", f"{client.name} was refused without an excuse: {why}")
+            world.violate(
+                "no_spurious_failure", f"{client.name} was refused without an excuse: {why}"
+            )
 
     def _too_long(self) -> int:
-        """For every pool, or for that of some prefill worker while a decode worker may have room."""
+        """For every pool, or for that of some prefill worker while a decode worker may have
+        room."""
         if self._world.tape.below(2, "too long for") == 0:
             return 400
-        tokens: int = min(w.pages * w.page_blocks * BLOCK_TOKENS for w in self._world.draw.workers if w.role != "decode")
+        tokens: int = min(
+            w.pages * w.page_blocks * BLOCK_TOKENS
+            for w in self._world.draw.workers
+            if w.role != "decode"
+        )
         more: int = self._world.tape.below(8, "longer by")
         return tokens + more
 
@@ -206,9 +265,14 @@ class SimulatedClients:
             world.heap.after(50_000, self.ask)
 
     def _concerned(self, client: Client, fail: Fail) -> frozenset[str]:
-        """Whose faults may excuse this request's failure: its gateway, and the workers that its tickets named."""
+        """Whose faults may excuse this request's failure: its gateway, and the workers that its
+        tickets named."""
         world, submit = self._world, client.submit
-        rooms = {k.room for k, t in world.tickets.items() if (t.prompt, t.sampling) == (submit.prompt, submit.sampling)}
+        rooms = {
+            k.room
+            for k, t in world.tickets.items()
+            if (t.prompt, t.sampling) == (submit.prompt, submit.sampling)
+        }
         names = {client.gateway, client.name}.union(*(world.concerned[room] for room in rooms))
         if not rooms or "no worker pair" in fail.detail:
             names |= {w.name for w in world.draw.workers}

@@ -1,8 +1,10 @@
-"""What must hold on a worker while rooms of it are away in the host store, kept from what its leader hears and orders.
+"""What must hold on a worker while rooms of it are away in the host store, kept from what its
+leader hears and orders.
 
-Checked: what prefill offers of an admitted room, and it lacks, is ordered to be read in the turn in which it comes, whatever
-is being copied; a room that has come back computes before it is sent away again; rooms come back in their order; and only so
-many later ones are admitted while one is away, more urgent ones among them.
+Checked: what prefill offers of an admitted room, and it lacks, is ordered to be read in the turn in
+which it comes, whatever is being copied; a room that has come back computes before it is sent away
+again; rooms come back in their order; and only so many later ones are admitted while one is away,
+more urgent ones among them.
 """
 
 from collections import Counter
@@ -19,7 +21,8 @@ Seen = tuple[Boot, Key]
 
 
 Runs = Mapping[GroupName, BlockRun]
-Lacks = Callable[[Boot, Key, Runs], bool]  # whether a room that holds its pages has to read any of that
+# whether a room that holds its pages has to read any of that
+Lacks = Callable[[Boot, Key, Runs], bool]
 
 
 def _all(worker: Boot, key: Key, runs: Runs) -> bool:
@@ -29,10 +32,16 @@ def _all(worker: Boot, key: Key, runs: Runs) -> bool:
 class Pressure:
     """All decode workers of a world, by boot."""
 
-    def __init__(self, tickets: Mapping[Key, Ticket], violate: Callable[[str, str], None], lacks: Lacks = _all) -> None:
+    def __init__(
+        self,
+        tickets: Mapping[Key, Ticket],
+        violate: Callable[[str, str], None],
+        lacks: Lacks = _all,
+    ) -> None:
         self._tickets, self._violate, self._lacks = tickets, violate, lacks
         self._next: dict[Seen, int] = {}  # number of the offer that comes next
-        self._unread: dict[Seen, list[Runs]] = {}  # of offers that have come, less the orders to read them
+        # of offers that have come, less the orders to read them
+        self._unread: dict[Seen, list[Runs]] = {}
         self._held: set[Seen] = set()
         self._away: dict[Seen, bool] = {}  # whether its pages are another's
         self._back: set[Seen] = set()  # and has computed nothing since
@@ -40,7 +49,8 @@ class Pressure:
         self._passed_in_all: Counter[Seen] = Counter()
 
     def heard(self, worker: Boot, message: Said) -> None:
-        """A leader receives a message. An offer before its ticket may be forgotten: such rooms are not judged."""
+        """A leader receives a message. An offer before its ticket may be forgotten: such rooms are
+        not judged."""
         match message:
             case Ticket(key=key, decode=decode) if decode == worker:
                 self._next.setdefault((worker, key), 0)
@@ -60,9 +70,16 @@ class Pressure:
             if isinstance(effect, Issue):
                 self._plan(worker, name, effect.plan)
         held = [key for boot, key in self._unread if boot == worker and (boot, key) in self._held]
-        late = [key for key in held if any(self._lacks(worker, key, runs) for runs in self._unread[worker, key] if runs)]
+        late = [
+            key
+            for key in held
+            if any(self._lacks(worker, key, runs) for runs in self._unread[worker, key] if runs)
+        ]
         if late:
-            self._violate("read_at_once", f"{name} was offered blocks of {_short(late[0])} and does not read them")
+            self._violate(
+                "read_at_once",
+                f"{name} was offered blocks of {_short(late[0])} and does not read them",
+            )
 
     def _plan(self, worker: Boot, name: str, plan: StepPlan) -> None:
         for key in plan.drop:
@@ -70,7 +87,8 @@ class Pressure:
         for key in plan.vacate:
             if (worker, key) in self._away:
                 self._away[worker, key] = True
-        for back in plan.restore:  # before those that come in the same turn: it is not away any more
+        # before those that come in the same turn: it is not away any more
+        for back in plan.restore:
             self._return(worker, name, back.key)
         for hold in plan.hold:
             if (worker, hold.key) not in self._held and hold.key not in plan.drop:
@@ -78,11 +96,21 @@ class Pressure:
         for fetch in plan.fetch:
             if fetch.follows is None and (worker, fetch.key) in self._next:
                 unread = self._unread.get((worker, fetch.key), [])
-                at = next((i for i, runs in enumerate(unread) if runs and self._lacks(worker, fetch.key, runs)), len(unread))
+                at = next(
+                    (
+                        i
+                        for i, runs in enumerate(unread)
+                        if runs and self._lacks(worker, fetch.key, runs)
+                    ),
+                    len(unread),
+                )
                 del unread[: at + 1]
         for order in plan.offload:
             if (worker, order.key) in self._back:
-                self._violate("runs_between", f"{name} sends {_short(order.key)} away again before it has computed anything")
+                self._violate(
+                    "runs_between",
+                    f"{name} sends {_short(order.key)} away again before it has computed anything",
+                )
             self._away[worker, order.key] = False
         self._back -= {(worker, row.key) for row in plan.batch}
 
@@ -94,9 +122,15 @@ class Pressure:
             later = self._tickets[other].came < self._tickets[key].came
             self._passed[boot, other] += self._turn(other) < self._turn(key)
             self._passed_in_all[boot, other] += later or self._turn(other) < self._turn(key)
-            if self._passed[boot, other] > OVERTAKES or self._passed_in_all[boot, other] > URGENT_OVERTAKES:
+            if (
+                self._passed[boot, other] > OVERTAKES
+                or self._passed_in_all[boot, other] > URGENT_OVERTAKES
+            ):
                 count = f"after {self._passed_in_all[boot, other] - 1} others"
-                self._violate("overtaking", f"{name} admits {_short(key)} while {_short(other)} is away, {count}")
+                self._violate(
+                    "overtaking",
+                    f"{name} admits {_short(key)} while {_short(other)} is away, {count}",
+                )
 
     def _return(self, worker: Boot, name: str, key: Key) -> None:
         self._away.pop((worker, key), None)
@@ -105,7 +139,9 @@ class Pressure:
         self._back.add((worker, key))
         for (boot, other), vacated in self._away.items():
             if boot == worker and vacated and self._turn(other) < self._turn(key):
-                self._violate("overtaking", f"{name} brings back {_short(key)} before {_short(other)}")
+                self._violate(
+                    "overtaking", f"{name} brings back {_short(key)} before {_short(other)}"
+                )
 
     def _forget(self, seen: Seen) -> None:
         for table in (self._next, self._unread, self._away, self._passed, self._passed_in_all):

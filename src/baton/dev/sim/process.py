@@ -1,4 +1,5 @@
-"""One simulated process: a pump that is turned when something has come or its timer is due, until it ends or crashes."""
+"""One simulated process: a pump that is turned when something has come or its timer is due, until
+it ends or crashes."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -11,7 +12,8 @@ SLOWER = 4
 
 
 class Crash(BaseException):
-    """The process ends here and now, between two effects; nothing below the top of a pump may catch it."""
+    """The process ends here and now, between two effects; nothing below the top of a pump may catch
+    it."""
 
 
 class Pump(Protocol):
@@ -32,7 +34,12 @@ class SkewedClock:
     def now(self) -> Micros:
         true = self._heap.now
         if true != self._true:
-            self._true, self._read = true, Micros(true + self._offset + (true * self._drift // 1_000_000 if self._drift else 0))
+            self._true, self._read = (
+                true,
+                Micros(
+                    true + self._offset + (true * self._drift // 1_000_000 if self._drift else 0)
+                ),
+            )
         return self._read
 
 
@@ -105,7 +112,8 @@ class Process:
             self._ends(why)
         else:
             if sleep is not None:
-                self.wake(sleep + 1)  # a clock that runs slow must not be asked again in the same microsecond
+                # a clock that runs slow must not be asked again in the same microsecond
+                self.wake(sleep + 1)
         return None
 
     def _ends(self, why: Crash | PeerError | GivenUp | Bug) -> None:

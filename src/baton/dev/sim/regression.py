@@ -1,7 +1,7 @@
 """A failing run on paper: which choices other than the calm ones make it, and what it breaks.
 
-The choices carry what they are about, so that a file from an older simulator, whose tape has other things in these
-places, says so instead of testing something else.
+The choices carry what they are about, so that a file from an older simulator, whose tape has other
+things in these places, says so instead of testing something else.
 """
 
 import textwrap
@@ -50,7 +50,9 @@ class Regression(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def regression(outcome: RunOutcome, planted: str | None, *, seed: int) -> Regression:
     """What a failing run leaves."""
-    choices = tuple(TapeChoice(at, choice, outcome.labels[at]) for at, choice in sorted(outcome.choices.items()))
+    choices = tuple(
+        TapeChoice(at, choice, outcome.labels[at]) for at, choice in sorted(outcome.choices.items())
+    )
     return Regression(FORMAT, seed, planted, outcome.invariant, outcome.detail, choices)
 
 
@@ -66,17 +68,24 @@ def decoded(raw: bytes) -> Regression:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"not a failing run kept by 'baton sim': {error}") from error
     if kept.format != FORMAT:
-        raise ConfigError(f"a failing run in format {kept.format}; this version reads format {FORMAT}")
+        raise ConfigError(
+            f"a failing run in format {kept.format}; this version reads format {FORMAT}"
+        )
     return kept
 
 
 def snippet(kept: Regression) -> str:
-    """A test to paste into tests/sim/test_regressions.py: the run is fine once the bug is mended, or found while planted."""
+    """A test to paste into tests/sim/test_regressions.py: the run is fine once the bug is mended,
+    or found while planted."""
     script = ", ".join(f"{c.at}: {c.choice}" for c in kept.choices)
     labels = ", ".join(dict.fromkeys(c.label for c in kept.choices))
-    parts, broken = (f', parts=BY_NAME["{kept.planted}"].make()', kept.invariant) if kept.planted else ("", "")
+    parts, broken = (
+        (f', parts=BY_NAME["{kept.planted}"].make()', kept.invariant) if kept.planted else ("", "")
+    )
     body = (
-        *textwrap.wrap(f"{kept.detail}. Choices: {labels}", 110, initial_indent="# ", subsequent_indent="# "),
+        *textwrap.wrap(
+            f"{kept.detail}. Choices: {labels}", 110, initial_indent="# ", subsequent_indent="# "
+        ),
         *textwrap.wrap(f"script = {{{script}}}", 110, subsequent_indent="    "),
         f'assert run(script=script{parts}).invariant == "{broken}"',
     )

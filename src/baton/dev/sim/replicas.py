@@ -1,6 +1,8 @@
-"""Where a worker's ranks hold the same unit, each block of it comes to all of them from the same source rank.
+"""Where a worker's ranks hold the same unit, each block of it comes to all of them from the same
+source rank.
 
-The source's replicas need not hold the same bits (other kernels, other sums); the copies that decode holds must.
+The source's replicas need not hold the same bits (other kernels, other sums); the copies that
+decode holds must.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,7 +11,8 @@ from baton.core.ids import GroupName, Key, RankId
 from baton.core.memory.state import Placement
 from baton.dev.sim.memory import Range
 
-Unit = tuple[Key, GroupName, int, str, int, int]  # room, group, block in the pool, spec, head, layer
+# room, group, block in the pool, spec, head, layer
+Unit = tuple[Key, GroupName, int, str, int, int]
 
 
 class Replicas:
@@ -26,18 +29,24 @@ class Replicas:
         for group, _, target, nbytes in ranges:
             size = placement.block_bytes(group)
             for block in range(target // size, (target + nbytes - 1) // size + 1):
-                start, end = max(0, target - block * size), min(size, target + nbytes - block * size)
+                start, end = (
+                    max(0, target - block * size),
+                    min(size, target + nbytes - block * size),
+                )
                 for spec, head, layer in _units(placement, group, start, end):
                     first = self._sources.setdefault((key, group, block, spec, head, layer), peer)
                     if first != peer:
                         self._violate(
                             "same_replica",
-                            f"{self._name}: head {head} of {spec!r}, layer {layer}, block {block}: one rank reads it from "
+                            f"{self._name}: head {head} of {spec!r}, layer {layer}, block "
+                            f"{block}: one rank reads it from "
                             f"source rank {first.rank}, another from {peer.rank}",
                         )
 
 
-def _units(placement: Placement, group: GroupName, start: int, end: int) -> list[tuple[str, int, int]]:
+def _units(
+    placement: Placement, group: GroupName, start: int, end: int
+) -> list[tuple[str, int, int]]:
     """Units in these bytes of a block, of specs that other ranks hold too."""
     return [
         (place.spec.name, place.heads.start + h, layer)
@@ -45,5 +54,6 @@ def _units(placement: Placement, group: GroupName, start: int, end: int) -> list
         if place.spec.group == group and placement.tp > place.spec.heads
         for h in range(place.heads.size)
         for i, layer in enumerate(place.layers)
-        if (at := place.offset + h * place.head_stride + i * place.layer_stride) < end and start < at + place.layer_stride
+        if (at := place.offset + h * place.head_stride + i * place.layer_stride) < end
+        and start < at + place.layer_stride
     ]

@@ -3,8 +3,9 @@
     pump ──▶ lines, sessions, leader, rank, front, ...        every table that any of them owns, whatever it is called
                                                                   └── empty, or JUSTIFIED says what it holds then
 
-The walk finds the tables by itself, so that one that is added later is looked at from its first day: it is empty at rest, or
-it is written down here why it is not. Tables of peers hold the live boots of this world, each of them and no other.
+The walk finds the tables by itself, so that one that is added later is looked at from its first
+day: it is empty at rest, or it is written down here why it is not. Tables of peers hold the live
+boots of this world, each of them and no other.
 """
 
 from collections import deque
@@ -30,7 +31,8 @@ PARTS = (
     "baton.dev.sim.memory",
     "baton.dev.sim.plants.",
 )  # modules that own tables
-OUTSIDE = ("Network", "World", "Process", "SimPool", "PairPlan", "ToLink")  # all processes share it, or it is a value
+# all processes share it, or it is a value
+OUTSIDE = ("Network", "World", "Process", "SimPool", "PairPlan", "ToLink")
 TABLES = (dict, set, list, deque)
 ROLES = ("prefill", "decode", "unified")
 
@@ -54,7 +56,8 @@ class Live(msgspec.Struct, frozen=True):
 
     @property
     def sources(self) -> frozenset[Boot]:
-        """Workers that this one reads from; prefill reads from whom it chooses, and a unified worker from nobody."""
+        """Workers that this one reads from; prefill reads from whom it chooses, and a unified
+        worker from nobody."""
         by_role = {"decode": self.prefills, "prefill": self.decodes}
         return by_role.get(self.role, frozenset())
 
@@ -63,14 +66,23 @@ class Live(msgspec.Struct, frozen=True):
         """With whom the process has a session."""
         if self.role == "gateway":
             return self.workers
-        return self.gateways | self.sources | set(self.ranks[1:]) if self.rank == 0 else frozenset(self.ranks[:1])
+        return (
+            self.gateways | self.sources | set(self.ranks[1:])
+            if self.rank == 0
+            else frozenset(self.ranks[:1])
+        )
 
     @property
     def dialled(self) -> int:
-        """Links that the process has dialled: leaders dial gateways, decode dials prefill, ranks dial their leader."""
+        """Links that the process has dialled: leaders dial gateways, decode dials prefill, ranks
+        dial their leader."""
         if self.role == "gateway":
             return 0
-        return len(self.gateways) + len(self.prefills) * (self.role == "decode") if self.rank == 0 else 1
+        return (
+            len(self.gateways) + len(self.prefills) * (self.role == "decode")
+            if self.rank == 0
+            else 1
+        )
 
 
 Rule = Callable[[Live, Any, Any], bool]  # of the table's owner, and of the table
@@ -99,7 +111,8 @@ def _by_rank(live: Live, owner: Any, table: Collection[Any]) -> bool:
 
 
 def _read_from(live: Live, owner: Any, table: Collection[Any]) -> bool:
-    """Ranks of workers that this one reads from: of every prefill worker, or of decode workers that lend."""
+    """Ranks of workers that this one reads from: of every prefill worker, or of decode workers that
+    lend."""
     found = {rank.worker for rank in table}
     return found <= live.sources
 
@@ -109,11 +122,15 @@ def _sources(live: Live, owner: Any, table: Collection[Any]) -> bool:
 
 
 def _paired(live: Live, owner: Any, table: Mapping[Boot, Any]) -> bool:
-    return table.keys() == live.prefills and all(partner.paired and partner.session for partner in table.values())
+    return table.keys() == live.prefills and all(
+        partner.paired and partner.session for partner in table.values()
+    )
 
 
 def _pairs(live: Live, owner: Any, table: Collection[Any]) -> bool:
-    return set(table) <= {(p, d) for p in live.prefills for d in live.decodes} | {(u, u) for u in live.unifieds}
+    return set(table) <= {(p, d) for p in live.prefills for d in live.decodes} | {
+        (u, u) for u in live.unifieds
+    }
 
 
 JUSTIFIED: Mapping[tuple[str, str], Rule] = MappingProxyType(
@@ -126,7 +143,9 @@ JUSTIFIED: Mapping[tuple[str, str], Rule] = MappingProxyType(
         ("Sessions", "_numbers"): lambda live, owner, table: (
             len(table) <= owner.limits.remembered
         ),  # else an old frame is believed
-        ("WorkerPump", "_gateway_links"): lambda live, owner, table: len(table) == len(live.gateways),
+        ("WorkerPump", "_gateway_links"): lambda live, owner, table: (
+            len(table) == len(live.gateways)
+        ),
         ("WorkerPump", "_peer_links"): lambda live, owner, table: (
             set(table) == (live.prefills if live.role == "decode" else set())
         ),
@@ -144,15 +163,19 @@ JUSTIFIED: Mapping[tuple[str, str], Rule] = MappingProxyType(
         ("Router", "_all"): _each("workers"),
         ("Router", "_pairs"): _pairs,
         ("Router", "_ahead"): _pairs,
-        # of those who dialled us the adapter forgets the oldest (adapters/zmq_control.py MAX_LINKS); what we dialled is above
+        # of those who dialled us the adapter forgets the oldest (adapters/zmq_control.py
+        # MAX_LINKS); what we dialled is above
         ("SimControl", "_inward"): _always,
-        ("SimControl", "_routes"): lambda live, owner, table: len(table) == live.dialled + len(owner._inward),
+        ("SimControl", "_routes"): lambda live, owner, table: (
+            len(table) == live.dialled + len(owner._inward)
+        ),
         # plans and reports
         ("Agreement", "_applied"): _by_rank,
         ("Agreement", "reads"): _by_rank,
         ("Agreement", "copies"): _by_rank,
         ("Agreement", "counted"): _by_rank,
-        ("Agreement", "_chains"): lambda live, owner, table: len(table) == 1,  # of the plan that all have applied
+        # of the plan that all have applied
+        ("Agreement", "_chains"): lambda live, owner, table: len(table) == 1,
         ("Plans", "_known"): lambda live, owner, table: len(table) <= MOST,
         # what a process is made of
         ("Leader", "_handlers"): _always,
@@ -170,7 +193,8 @@ JUSTIFIED: Mapping[tuple[str, str], Rule] = MappingProxyType(
         ("Watchdog", "_lanes"): _always,  # one for each kind of work
         ("SimFabric", "_pools"): _always,
         # counts
-        ("RepeatsTickets", "_tickets"): _always,  # of a planted bug, which remembers more than a gateway may
+        # of a planted bug, which remembers more than a gateway may
+        ("RepeatsTickets", "_tickets"): _always,
         ("Worker", "marks"): _always,
         ("Worker", "failures"): _always,
         ("Worker", "spent"): _always,
@@ -187,23 +211,30 @@ JUSTIFIED: Mapping[tuple[str, str], Rule] = MappingProxyType(
         ("PagePool", "_cached"): _cache,
         ("PrefixCache", "_entries"): _cache,
         ("PrefixCache", "_idle"): _cache,
-        ("PrefixCache", "_verified"): lambda live, owner, table: set(table) <= set(owner._entries.values()),
+        ("PrefixCache", "_verified"): lambda live, owner, table: (
+            set(table) <= set(owner._entries.values())
+        ),
         ("CachedPage", "children"): _cache,
         ("CachedPage", "pages"): _cache,
         ("CachedPage", "sums"): _cache,
         # said once, and not acknowledged yet: it was said a moment ago
         ("Stream", "_kept"): lambda live, owner, table: owner._wait == owner._limits.resend_first,
         # for a stated time: sessions that the other side may not know of, offers without a ticket
-        ("Sessions", "_promised"): lambda live, owner, table: all(promised.until > live.now for promised in table.values()),
+        ("Sessions", "_promised"): lambda live, owner, table: all(
+            promised.until > live.now for promised in table.values()
+        ),
         ("EarlyOffers", "_rooms"): lambda live, owner, table: all(
-            sender in live.peers and waiting.until > live.now for (_, sender), waiting in table.items()
+            sender in live.peers and waiting.until > live.now
+            for (_, sender), waiting in table.items()
         ),
         ("HeldOffers", "offers"): _always,
     }
 )
 
 
-def kept(fronts: Collection[tuple[Process, Front]], workers: Collection[WorkerRun]) -> Iterator[tuple[Process, str]]:
+def kept(
+    fronts: Collection[tuple[Process, Front]], workers: Collection[WorkerRun]
+) -> Iterator[tuple[Process, str]]:
     """What processes keep though nobody who lives justifies it: which process, and what."""
     gateways = frozenset(process.boot for process, _ in fronts)
     boots = {role: frozenset(w.boot for w in workers if w.draw.role == role) for role in ROLES}
@@ -213,11 +244,18 @@ def kept(fronts: Collection[tuple[Process, Front]], workers: Collection[WorkerRu
         return Live(gateways, *by_role, process.clock.now(), role, rank, tuple(ranks))
 
     for process, front in fronts:
-        for what in (*left(process.pump, live(process, "gateway")), *left(front, live(process, "gateway")), *_timer(front)):
+        for what in (
+            *left(process.pump, live(process, "gateway")),
+            *left(front, live(process, "gateway")),
+            *_timer(front),
+        ):
             yield process, what
     for worker in workers:
         lead = worker.processes[0]
-        for what in (*left(worker.leader, live(lead, worker.draw.role, 0, worker.boots)), *_timer(worker.leader)):
+        for what in (
+            *left(worker.leader, live(lead, worker.draw.role, 0, worker.boots)),
+            *_timer(worker.leader),
+        ):
             yield lead, what
         for rank, process in enumerate(worker.processes):
             lives = live(process, worker.draw.role, rank, worker.boots)
@@ -246,7 +284,14 @@ def _tables(owner: Any, live: Live, seen: set[int]) -> Iterator[str]:
 
 
 def _justified(owner: Any, name: str, table: Any, live: Live) -> bool:
-    rule = next((JUSTIFIED[c.__name__, name] for c in type(owner).__mro__ if (c.__name__, name) in JUSTIFIED), None)
+    rule = next(
+        (
+            JUSTIFIED[c.__name__, name]
+            for c in type(owner).__mro__
+            if (c.__name__, name) in JUSTIFIED
+        ),
+        None,
+    )
     return rule(live, owner, table) if rule is not None else not table
 
 
@@ -263,7 +308,11 @@ def _attributes(owner: Any) -> Iterator[tuple[str, Any]]:
 
 def _owns(value: Any) -> bool:
     kind = type(value)
-    return kind.__module__.startswith(PARTS) and kind.__name__ not in OUTSIDE and not isinstance(value, Enum)
+    return (
+        kind.__module__.startswith(PARTS)
+        and kind.__name__ not in OUTSIDE
+        and not isinstance(value, Enum)
+    )
 
 
 def _short(table: Collection[Any]) -> str:
@@ -273,8 +322,8 @@ def _short(table: Collection[Any]) -> str:
 
 
 def _timer(core: Leader | Front) -> Iterator[str]:
-    """What a leader or a front is going to be woken for though nothing is to be done; offers without a ticket have their time,
-    and cached pages are hashed again."""
+    """What a leader or a front is going to be woken for though nothing is to be done; offers
+    without a ticket have their time, and cached pages are hashed again."""
     due = set()
     if isinstance(core, Leader):
         due = {core.worker.scrubber.timer(busy=False)}

@@ -25,9 +25,12 @@ class RunKind(Enum):
 
 
 GRAY = ("hang_noticed", "no_false_alarm", "poison_bounded")
-LIVENESS = frozenset({"liveness", "healed_succeeds", "nothing_left", "quiet_at_rest", "no_spurious_failure", *GRAY})
+LIVENESS = frozenset(
+    {"liveness", "healed_succeeds", "nothing_left", "quiet_at_rest", "no_spurious_failure", *GRAY}
+)
 CRASHED = "no_bug"
-PROCESS_ENDED = "process_lives"  # said by whoever ran the process: it is gone, or was silent for too long
+# said by whoever ran the process: it is gone, or was silent for too long
+PROCESS_ENDED = "process_lives"
 
 
 class RunOutcome(msgspec.Struct, frozen=True):
@@ -47,7 +50,8 @@ class RunOutcome(msgspec.Struct, frozen=True):
     choices: Mapping[int, int]
     story: tuple[str, ...]
     labels: Mapping[int, str] = {}  # of the choices
-    settings: tuple[str, ...] = ()  # of the world, in words; this and the following with the story alone
+    # of the world, in words; this and the following with the story alone
+    settings: tuple[str, ...] = ()
     diagram: str = ""  # of one room, the one that the violation is about: mermaid
 
     @property
@@ -61,7 +65,8 @@ class RunOutcome(msgspec.Struct, frozen=True):
 
 
 def be_silent(*, for_good: bool = False) -> None:
-    """The code under test logs; a simulation of thousands of worlds does not listen. for_good: nothing in this process will."""
+    """The code under test logs; a simulation of thousands of worlds does not listen. for_good:
+    nothing in this process will."""
     silent = structlog.make_filtering_bound_logger(logging.CRITICAL)
     structlog.configure(wrapper_class=silent, cache_logger_on_first_use=for_good)
 
@@ -87,7 +92,8 @@ def run(
     story: bool = False,
     calm: bool = False,
 ) -> RunOutcome:
-    """Run one world. A `script`, or a `tape`, replaces the choices that the seed would draw; `calm` leaves its faults out."""
+    """Run one world. A `script`, or a `tape`, replaces the choices that the seed would draw; `calm`
+    leaves its faults out."""
     tape = Tape(seed=seed, script=script) if tape is None else tape
     invariant, detail = "", ""
     with _replaced(parts):
@@ -103,7 +109,10 @@ def run(
     if invariant:
         world.tell(f"VIOLATION {invariant}: {detail}")
     clients = world.people.clients
-    tps = [max((w.tp for w in world.draw.workers if w.role == role), default=1) for role in ("prefill", "decode")]
+    tps = [
+        max((w.tp for w in world.draw.workers if w.role == role), default=1)
+        for role in ("prefill", "decode")
+    ]
     return RunOutcome(
         seed=seed,
         invariant=invariant,
@@ -128,4 +137,8 @@ def _diagram(world: World, invariant: str, detail: str) -> str:
     if world.story is None:
         return ""
     room = room_of(detail, world.story.lines, world.tickets)
-    return diagram(room, world.story.lines, f"{invariant}: {detail}" if invariant else "") if room is not None else ""
+    return (
+        diagram(room, world.story.lines, f"{invariant}: {detail}" if invariant else "")
+        if room is not None
+        else ""
+    )

@@ -1,5 +1,5 @@
-"""What one world is like: drawn from its tape, so that every seed has its own layouts, pools and faults (swarm testing:
-Groce et al., Swarm Testing, ISSTA 2012)."""
+"""What one world is like: drawn from its tape, so that every seed has its own layouts, pools and
+faults (swarm testing: Groce et al., Swarm Testing, ISSTA 2012)."""
 
 from collections.abc import Mapping
 
@@ -8,15 +8,27 @@ import msgspec
 from baton.core.handoff.fetch_back import FetchBack
 from baton.core.ids import GroupName
 from baton.core.memory.host_ledger import state_bytes
-from baton.core.memory.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit, Whole, Window
+from baton.core.memory.state import (
+    DType,
+    Full,
+    Group,
+    Placement,
+    StateSpec,
+    StateTable,
+    Unit,
+    Whole,
+    Window,
+)
 from baton.dev.sim.costs import Costs, Shares
 from baton.dev.sim.tape import Tape
 
 BLOCK_TOKENS = 4
 LAYERS = 2
 LONGEST = 33  # tokens of the largest ordinary request, one of headroom among them
-MAX_RANKS = 8  # of a world; beyond it workers are narrow: what ranks say to each other would be most of the run
-MORE_RANKS = 4  # likewise for the second and third worker of a role: they are there to be another place to go
+# of a world; beyond it workers are narrow: what ranks say to each other would be most of the run
+MAX_RANKS = 8
+# likewise for the second and third worker of a role: they are there to be another place to go
+MORE_RANKS = 4
 FULL, WINDOW, SLOT = GroupName("full"), GroupName("window"), GroupName("slot")
 FAR, INDEX = GroupName("far window"), GroupName("index")
 
@@ -30,19 +42,30 @@ WIDTHS: Mapping[int, tuple[int, ...]] = {  # by heads
     8: (1, 1, 1, 1, 2, 2, 4),
 }
 STEP_TOKENS = (32, 8, 16, 8, 32, 16, 16, 4)
-STEP_TOKENS_PIPED = (16, 4, 8, 4, 8, 4, 8, 4)  # of a pipeline: steps under way at the same time, one behind the other
+# of a pipeline: steps under way at the same time, one behind the other
+STEP_TOKENS_PIPED = (16, 4, 8, 4, 8, 4, 8, 4)
 COUNTS = (1, 1, 2, 1, 1, 2, 1, 3)  # of the workers of a role
 PAGE_BLOCKS = (1, 1, 1, 1, 2, 2, 2, 4, 3, 3, 3, 4)
 CROWDS = (0, 1, 2, 3, 1, 2, 1)  # how short memory is, from plenty on
 HURRY_MS = (0, 0, 300, 1_500)  # of requests in a crowd
-PRESSED = 3  # the crowd of worlds in which all ask at once, and for long answers: running rooms run out of pages
-HOST_STATES = (4, 0, 2, 0.5)  # the host store by the draw of `pages`: for so many of the longest requests' states
+# the crowd of worlds in which all ask at once, and for long answers: running rooms run out of pages
+PRESSED = 3
+# the host store by the draw of `pages`: for so many of the longest requests' states
+HOST_STATES = (4, 0, 2, 0.5)
 
 # Whether there is a worker of both roles beside the others, or there are no others.
 UNIFIED = (None, None, None, "beside", None, None, "beside", None, "alone", None, None, None)
 
-# Of decode workers: whether they have a prefix cache at all, and whether prefill fetches back what it holds.
-CACHES = (FetchBack.NEVER, FetchBack.ALWAYS, FetchBack.ALWAYS, FetchBack.AUTO, FetchBack.ALWAYS, None)
+# Of decode workers: whether they have a prefix cache at all, and whether prefill fetches back what
+# it holds.
+CACHES = (
+    FetchBack.NEVER,
+    FetchBack.ALWAYS,
+    FetchBack.ALWAYS,
+    FetchBack.AUTO,
+    FetchBack.ALWAYS,
+    None,
+)
 
 
 VERIFY_MS = (1500, 300, 1500, 0)  # within which cached pages are hashed again
@@ -65,7 +88,8 @@ class WorkerDraw(msgspec.Struct, frozen=True):
 
 
 class Faults(msgspec.Struct, frozen=True):
-    """Probabilities, per frame, per read, per digest or per request; 0 means that the fault does not occur here."""
+    """Probabilities, per frame, per read, per digest or per request; 0 means that the fault does
+    not occur here."""
 
     loss: float = 0.0
     duplicate: float = 0.0
@@ -90,7 +114,8 @@ class Faults(msgspec.Struct, frozen=True):
     host_slow: float = 0.0  # a copy to or from the host store takes long
     host_fail: float = 0.0
     host_damage: float = 0.0  # a bit flips in the store
-    slow_hosts: int = 0  # a process computes at a fraction of its pace for a while; no excuse for anything
+    # a process computes at a fraction of its pace for a while; no excuse for anything
+    slow_hosts: int = 0
     confused: float = 0.0  # what was said to a process is said to it again by another one
     twice: float = 0.0  # .. by the same one
     hangs: int = 0  # times that something of a worker never ends
@@ -129,12 +154,14 @@ def draw_table(tape: Tape) -> StateTable:
     heads = HEADS[tape.below(len(HEADS), "heads")]
     groups = [Group(FULL, Unit.PAGE, Full())]
     specs = [StateSpec("kv", FULL, (0, 1), ("k", "v"), heads, 4, DType.F32)]
-    kinds = tape.below(12, "kinds")  # half of them can be cached, a third have a window, a third a slot
+    # half of them can be cached, a third have a window, a third a slot
+    kinds = tape.below(12, "kinds")
     if kinds in (1, 4, 6, 8):
         groups.append(Group(WINDOW, Unit.PAGE, Window(6)))
         specs.append(StateSpec("swa", WINDOW, (1,), ("k", "v"), heads, 4, DType.F32))
     if kinds in (6, 8):
-        groups.append(Group(FAR, Unit.PAGE, Window(13)))  # of another length, so that one passes pages that the other holds
+        # of another length, so that one passes pages that the other holds
+        groups.append(Group(FAR, Unit.PAGE, Window(13)))
         specs.append(StateSpec("far", FAR, (0, 1), ("k",), 1, 4, DType.F32))
     if kinds in (2, 4, 8):
         groups.append(Group(SLOT, Unit.SLOT, Whole()))
@@ -151,13 +178,18 @@ def draw_table(tape: Tape) -> StateTable:
 
 
 def draw_world(tape: Tape) -> WorldDraw:
-    """A world; all zeroes are one prefill and one decode worker of one rank each, no fault, and nothing that costs time."""
+    """A world; all zeroes are one prefill and one decode worker of one rank each, no fault, and
+    nothing that costs time."""
     found = draw_service(tape)
     if not found.clean and tape.chance(0.15, "gray"):
         found = msgspec.structs.replace(found, faults=grayer(found.faults, tape))
     if tape.chance(0.03, "a crowd"):
         return _crowded(tape, found)
-    return msgspec.structs.replace(found, costs=draw_costs(tape, found)) if tape.chance(0.12, "costs") else found
+    return (
+        msgspec.structs.replace(found, costs=draw_costs(tape, found))
+        if tape.chance(0.12, "costs")
+        else found
+    )
 
 
 def draw_service(tape: Tape) -> WorldDraw:
@@ -167,13 +199,18 @@ def draw_service(tape: Tape) -> WorldDraw:
     wide = tape.chance(0.42, "wide")
     narrow = 2 if wide and heads % 2 == 0 else 1
     workers, ranks = [], 0
-    counts = {"prefill": COUNTS[tape.below(len(COUNTS), "prefills")], "decode": COUNTS[tape.below(len(COUNTS), "decodes")]}
+    counts = {
+        "prefill": COUNTS[tape.below(len(COUNTS), "prefills")],
+        "decode": COUNTS[tape.below(len(COUNTS), "decodes")],
+    }
     k_of = {role: PAGE_BLOCKS[tape.below(len(PAGE_BLOCKS), "page_blocks")] for role in counts}
     crowd = CROWDS[tape.below(len(CROWDS), "crowd")]
     for role, count in counts.items():
         for i in range(count):
             least, most = (narrow, MAX_RANKS) if i == 0 else (1, MORE_RANKS)
-            worker = draw_worker(tape, table, f"{role}-{i}", role, k_of[role], crowd, least=least, most=most - ranks)
+            worker = draw_worker(
+                tape, table, f"{role}-{i}", role, k_of[role], crowd, least=least, most=most - ranks
+            )
             ranks += worker.tp * worker.pp
             workers.append(worker)
     caches = CACHES[tape.below(len(CACHES), "decode caches")]
@@ -199,13 +236,19 @@ def draw_service(tape: Tape) -> WorldDraw:
     if where is None:
         return found
     beside = found.workers if where == "beside" else ()
-    unified = draw_unified(tape, table, crowd, count=1 if beside else 1 + tape.below(2, "unifieds"), narrow=narrow)
+    unified = draw_unified(
+        tape, table, crowd, count=1 if beside else 1 + tape.below(2, "unifieds"), narrow=narrow
+    )
     return msgspec.structs.replace(found, workers=beside + unified)
 
 
 def _crowded(tape: Tape, draw: WorldDraw) -> WorldDraw:
-    """The same world with many clients and workers that hold more of them; every other one without faults."""
-    workers = tuple(msgspec.structs.replace(w, pages=16 * w.pages, slots=16 * w.slots, max_rooms=64) for w in draw.workers)
+    """The same world with many clients and workers that hold more of them; every other one without
+    faults."""
+    workers = tuple(
+        msgspec.structs.replace(w, pages=16 * w.pages, slots=16 * w.slots, max_rooms=64)
+        for w in draw.workers
+    )
     return msgspec.structs.replace(
         draw,
         workers=workers,
@@ -218,19 +261,24 @@ def _crowded(tape: Tape, draw: WorldDraw) -> WorldDraw:
 
 
 def longest_bytes(draw: WorldDraw) -> int:
-    """What the ranks of one worker read of the largest ordinary request's state: where there are fewer heads than ranks several
-    hold the same ones, and each reads them for itself."""
+    """What the ranks of one worker read of the largest ordinary request's state: where there are
+    fewer heads than ranks several hold the same ones, and each reads them for itself."""
     read = (
-        sum(state_bytes(Placement(draw.table, w.tp, w.pp, t, p, 1), LONGEST) for p in range(w.pp) for t in range(w.tp))
+        sum(
+            state_bytes(Placement(draw.table, w.tp, w.pp, t, p, 1), LONGEST)
+            for p in range(w.pp)
+            for t in range(w.tp)
+        )
         for w in draw.workers
     )
     return max(read, default=0)
 
 
 def draw_costs(tape: Tape, draw: WorldDraw) -> Costs:
-    """Slow engines, slow wires, or both: never so slow that a step, or the reads that a fabric is given at once, take longer
-    than the time after which the code gives them up."""
-    slow = tape.below(4, "what is slow")  # wires alone in two: a slow engine keeps them from ever being full
+    """Slow engines, slow wires, or both: never so slow that a step, or the reads that a fabric is
+    given at once, take longer than the time after which the code gives them up."""
+    # wires alone in two: a slow engine keeps them from ever being full
+    slow = tape.below(4, "what is slow")
     longest = longest_bytes(draw)
     sharing = max(1, len(draw.workers) - 1)  # reads from so many, or into so many
     longest_ms = (100, 100, 50)[tape.below(3, "the wire")] // sharing
@@ -241,25 +289,39 @@ def draw_costs(tape: Tape, draw: WorldDraw) -> Costs:
         token_us=(8_000, 4_000, 500)[tape.below(3, "a token")] if engine else 25,
         read_us=200 * tape.below(4, "a read") if wire else 0,
         bytes_per_ms=-(-longest // longest_ms) if wire else 0,
-        shares=(Shares.ALL, Shares.SOURCE, Shares.TARGET)[tape.below(3, "the wire is shared")] if wire else Shares.NONE,
+        shares=(Shares.ALL, Shares.SOURCE, Shares.TARGET)[tape.below(3, "the wire is shared")]
+        if wire
+        else Shares.NONE,
         connect_us=100_000 * tape.below(4, "to connect"),
     )
 
 
-def draw_unified(tape: Tape, table: StateTable, crowd: int, *, count: int, narrow: int) -> tuple[WorkerDraw, ...]:
+def draw_unified(
+    tape: Tape, table: StateTable, crowd: int, *, count: int, narrow: int
+) -> tuple[WorkerDraw, ...]:
     """Workers that compute prompts and go on with them."""
     k = PAGE_BLOCKS[tape.below(len(PAGE_BLOCKS), "page_blocks")]
     return tuple(
-        draw_worker(tape, table, f"unified-{i}", "unified", k, crowd, least=narrow, most=MORE_RANKS) for i in range(count)
+        draw_worker(tape, table, f"unified-{i}", "unified", k, crowd, least=narrow, most=MORE_RANKS)
+        for i in range(count)
     )
 
 
 def draw_worker(
-    tape: Tape, table: StateTable, name: str, role: str, page_blocks: int, crowd: int, *, least: int, most: int
+    tape: Tape,
+    table: StateTable,
+    name: str,
+    role: str,
+    page_blocks: int,
+    crowd: int,
+    *,
+    least: int,
+    most: int,
 ) -> WorkerDraw:
     """One worker of `most` ranks, or of `least` and one stage where its draw has more."""
     heads = max(s.heads for s in table.specs)
-    windowed = any(isinstance(g.extent, Window) for g in table.groups)  # and may pass pages while orders are under way
+    # and may pass pages while orders are under way
+    windowed = any(isinstance(g.extent, Window) for g in table.groups)
     tp = max(WIDTHS[heads][tape.below(len(WIDTHS[heads]), "tp")], least)
     pp = 1 + (tape.below(6 if windowed else 16, "pp") == 4)  # any but 0, the calm choice
     tp, pp = (tp, pp) if tp * pp <= most else (least, 1)
@@ -274,7 +336,9 @@ def draw_worker(
         page_blocks=page_blocks,
         pages=need * (4, 2, 1, 1)[crowd] + (more % 2 if crowd == PRESSED else more),
         slots=(8, 3, 2, 2)[crowd],
-        step_tokens=(STEP_TOKENS if pp == 1 else STEP_TOKENS_PIPED)[tape.below(len(STEP_TOKENS), "step_tokens")],
+        step_tokens=(STEP_TOKENS if pp == 1 else STEP_TOKENS_PIPED)[
+            tape.below(len(STEP_TOKENS), "step_tokens")
+        ],
         last_chunk_tokens=(32, 4, 8, 32)[tape.below(4, "last_chunk")],
         max_rooms=(8, 2, 3, 4)[tape.below(4, "max_rooms")],
         host_bytes=int(HOST_STATES[more] * longest) if role != "prefill" else 0,
@@ -282,16 +346,23 @@ def draw_worker(
 
 
 def grayer(faults: Faults, tape: Tape) -> Faults:
-    """With what neither lives nor dies: work that never ends, and a request that kills whoever computes it."""
+    """With what neither lives nor dies: work that never ends, and a request that kills whoever
+    computes it."""
     kinds = 1 + tape.below(3, "gray kinds")
-    return msgspec.structs.replace(faults, hangs=2 + tape.below(3, "hangs") if kinds & 1 else 0, poison=bool(kinds & 2))
+    return msgspec.structs.replace(
+        faults, hangs=2 + tape.below(3, "hangs") if kinds & 1 else 0, poison=bool(kinds & 2)
+    )
 
 
 def draw_faults(tape: Tape) -> Faults:
     """Some kinds of fault on, some off; each with an intensity."""
 
     def some(probability: float, label: str, *levels: float) -> float:
-        return levels[tape.below(len(levels), label)] if tape.chance(probability, f"with {label}") else 0.0
+        return (
+            levels[tape.below(len(levels), label)]
+            if tape.chance(probability, f"with {label}")
+            else 0.0
+        )
 
     found = Faults(
         loss=some(0.4, "loss", 0.02, 0.1),

@@ -1,7 +1,8 @@
-"""What must hold of the pages that rooms of a prefill worker share, kept from what its leader orders and says.
+"""What must hold of the pages that rooms of a prefill worker share, kept from what its leader
+orders and says.
 
-Checked: a page that was found damaged, and every page that was computed above it, is given to no other room; rooms that hold
-one of them end in the turn in which the damage is said.
+Checked: a page that was found damaged, and every page that was computed above it, is given to no
+other room; rooms that hold one of them end in the turn in which the damage is said.
 """
 
 from collections.abc import Callable, Iterable
@@ -22,11 +23,15 @@ class Sharing:
     def __init__(self, violate: Callable[[str, str], None]) -> None:
         self._violate = violate
         self._lists: dict[tuple[Boot, Key], list[Place]] = {}  # of rooms that were not dropped
-        self._beneath: dict[Place, frozenset[Place]] = {}  # a page's own and those that it was computed above
+        # a page's own and those that it was computed above
+        self._beneath: dict[Place, frozenset[Place]] = {}
         self._damaged: set[Place] = set()
 
-    def acts(self, worker: Manifest, effects: Iterable[Effect], changed: Callable[[GroupName, int], bool]) -> None:
-        """A leader's turn is over. changed: whether a page is not what it was when it was sealed."""
+    def acts(
+        self, worker: Manifest, effects: Iterable[Effect], changed: Callable[[GroupName, int], bool]
+    ) -> None:
+        """A leader's turn is over. changed: whether a page is not what it was when it was
+        sealed."""
         if any(not isinstance(group.extent, Full) for group in worker.table.groups):
             return  # nothing is shared, and a window's list does not begin with the first page
         for effect in effects:
@@ -39,13 +44,28 @@ class Sharing:
                     pass
         for (boot, key), pages in self._lists.items():
             if boot == worker.boot and not self._damaged.isdisjoint(pages):
-                self._violate("damage_leaves", f"{_short(key)} holds a damaged page, or one computed above it, and goes on")
+                self._violate(
+                    "damage_leaves",
+                    f"{_short(key)} holds a damaged page, or one computed above it, and goes on",
+                )
 
-    def _condemn(self, worker: Manifest, verdict: Verdict, changed: Callable[[GroupName, int], bool]) -> None:
+    def _condemn(
+        self, worker: Manifest, verdict: Verdict, changed: Callable[[GroupName, int], bool]
+    ) -> None:
         k = worker.blocks_per_page(verdict.group)
-        pages = [where for where in self._lists.get((worker.boot, verdict.key), []) if where[1] == verdict.group]
-        bad = {pages[b // k] for b in verdict.blocks if b // k < len(pages) and changed(verdict.group, pages[b // k][2])}
-        self._damaged |= {where for where, beneath in self._beneath.items() if not bad.isdisjoint(beneath)}
+        pages = [
+            where
+            for where in self._lists.get((worker.boot, verdict.key), [])
+            if where[1] == verdict.group
+        ]
+        bad = {
+            pages[b // k]
+            for b in verdict.blocks
+            if b // k < len(pages) and changed(verdict.group, pages[b // k][2])
+        }
+        self._damaged |= {
+            where for where, beneath in self._beneath.items() if not bad.isdisjoint(beneath)
+        }
 
     def _plan(self, boot: Boot, plan: StepPlan) -> None:
         for key in plan.drop:
@@ -60,10 +80,15 @@ class Sharing:
             for n, page in enumerate(pages):
                 where = (boot, group, int(page))
                 if n < hold.shared and where in self._damaged:
-                    self._violate("damage_leaves", f"page {where[1:]} was damaged, and is shared with {_short(hold.key)}")
+                    self._violate(
+                        "damage_leaves",
+                        f"page {where[1:]} was damaged, and is shared with {_short(hold.key)}",
+                    )
                 if n >= hold.shared:
                     self._damaged.discard(where)
-                    self._beneath[where] = frozenset([where, *(other for other in held if other[1] == group)])
+                    self._beneath[where] = frozenset(
+                        [where, *(other for other in held if other[1] == group)]
+                    )
                 held.append(where)
 
 

@@ -1,10 +1,13 @@
-"""A failing run made small: more and more of its choices become 0, the calm one, as long as it breaks the same invariant.
+"""A failing run made small: more and more of its choices become 0, the calm one, as long as it
+breaks the same invariant.
 
-Choices that say the same (all lost frames, all late turns) go together first; then halves, quarters and so on down to
-single ones (delta debugging: Zeller and Hildebrandt 2002); then what is left becomes as low as it can. Deterministic.
+Choices that say the same (all lost frames, all late turns) go together first; then halves, quarters
+and so on down to single ones (delta debugging: Zeller and Hildebrandt 2002); then what is left
+becomes as low as it can. Deterministic.
 
-Without a fault the draws of that fault are gone too, and what is written at a position of the tape would be read by
-another draw. So while it shrinks, a choice is known by what it is about and how many of these came before it.
+Without a fault the draws of that fault are gone too, and what is written at a position of the tape
+would be read by another draw. So while it shrinks, a choice is known by what it is about and how
+many of these came before it.
 """
 
 from collections import Counter
@@ -24,7 +27,8 @@ class Name(NamedTuple):
 
 
 Named = Mapping[Name, int]
-Shows = Callable[[Named], Named | None]  # the choices that a run has really made; None if it does not show what is looked for
+# the choices that a run has really made; None if it does not show what is looked for
+Shows = Callable[[Named], Named | None]
 
 
 class NamedTape(Tape):
@@ -62,7 +66,8 @@ class NamedTape(Tape):
 
 
 def shrink(script: Script, parts: Parts, invariant: str, budget: int) -> Script:
-    """A smaller script that breaks the same invariant, found in so many runs at most; the same one if it does not."""
+    """A smaller script that breaks the same invariant, found in so many runs at most; the same one
+    if it does not."""
     scripts: dict[tuple[tuple[Name, int], ...], Script] = {}
 
     def shows(tape: NamedTape) -> Named | None:
@@ -74,7 +79,9 @@ def shrink(script: Script, parts: Parts, invariant: str, budget: int) -> Script:
     first = shows(NamedTape(script=script))
     if first is None:
         return script
-    return scripts[tuple(minimal(first, lambda named: shows(NamedTape(named=named)), budget - 1).items())]
+    return scripts[
+        tuple(minimal(first, lambda named: shows(NamedTape(named=named)), budget - 1).items())
+    ]
 
 
 def minimal(found: Named, shows: Shows, budget: int) -> Named:
@@ -97,7 +104,8 @@ class _Shrinking:
         return self._found
 
     def _try(self, candidate: Named) -> bool:
-        """Whether this is still a finding; then it is what we have. What was tried before, or is beyond the budget, is not."""
+        """Whether this is still a finding; then it is what we have. What was tried before, or is
+        beyond the budget, is not."""
         key = frozenset(candidate.items())
         if key in self._tried or self._budget <= 0:
             return False
@@ -121,7 +129,8 @@ class _Shrinking:
                 self._try(self._without(gone))
 
     def _calm_runs(self) -> None:
-        """Runs of neighbours, of half the length each time; the last ones first, as most come after what matters."""
+        """Runs of neighbours, of half the length each time; the last ones first, as most come after
+        what matters."""
         length = max(1, len(self._found) // 2)
         while length and self._budget > 0:
             end = len(self._found)

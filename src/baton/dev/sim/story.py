@@ -1,4 +1,5 @@
-"""A run told in lines, and one room's part of it as a sequence diagram. Only a run whose story is wanted has one."""
+"""A run told in lines, and one room's part of it as a sequence diagram. Only a run whose story is
+wanted has one."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -7,7 +8,17 @@ from functools import singledispatch
 import msgspec
 
 from baton.core.agreement import Report, StepPlan
-from baton.core.frames import AnyFrame, Beat, Bye, Data, Open, Opened, Said, WrongBoot, WrongProtocol
+from baton.core.frames import (
+    AnyFrame,
+    Beat,
+    Bye,
+    Data,
+    Open,
+    Opened,
+    Said,
+    WrongBoot,
+    WrongProtocol,
+)
 from baton.core.ids import Boot, Key, Room
 from baton.core.messages import (
     Close,
@@ -28,7 +39,8 @@ from baton.core.messages import (
 from baton.dev.sim.excuses import worker_of
 from baton.wire.codec import decode
 
-UNTOLD = (Beat, Credits, StepPlan, Report)  # most of all frames; what plans do is told when they are applied
+# most of all frames; what plans do is told when they are applied
+UNTOLD = (Beat, Credits, StepPlan, Report)
 SHORT_ROOM = re.compile(r"\b([0-9a-f]{4})\.\d+\b")  # how details and stories name a room's epoch
 REQUEST = re.compile(r"\brequest (\d+)\b")
 
@@ -82,15 +94,24 @@ class Story:
         for message in frame.messages if isinstance(frame, Data) else ():
             if not isinstance(message, UNTOLD):
                 arrow = _arrow(worker_of(source), worker_of(target), message, arrived=not lost)
-                self.lines.append(Line(now, f"{source} -> {target}: {self._message(message)}{ending}", arrow))
+                self.lines.append(
+                    Line(now, f"{source} -> {target}: {self._message(message)}{ending}", arrow)
+                )
 
     def _message(self, message: Said) -> str:
-        return said(message) if not isinstance(message, Introduce | Paired | Unpaired) else self._pair(message)
+        return (
+            said(message)
+            if not isinstance(message, Introduce | Paired | Unpaired)
+            else self._pair(message)
+        )
 
     def _frame(self, frame: AnyFrame) -> str:
         match frame:
             case Open(session=session, expect=expect):
-                return f"opens session {session} with {'whoever listens' if expect is None else self._name(expect)}"
+                return (
+                    f"opens session {session} with "
+                    f"{'whoever listens' if expect is None else self._name(expect)}"
+                )
             case Opened(session=session):
                 return f"session {session} is open"
             case Bye(session=session, why=why):
@@ -130,7 +151,10 @@ def _more(message: Said) -> str:
 
 @_more.register
 def _(message: Ticket) -> str:
-    return f"prompt of {len(message.prompt)}, {len(message.said)} said before, at most {message.limits.max_tokens}"
+    return (
+        f"prompt of {len(message.prompt)}, {len(message.said)} said before, at most "
+        f"{message.limits.max_tokens}"
+    )
 
 
 @_more.register
@@ -150,7 +174,10 @@ def _finish(message: FirstToken | Tokens) -> str:
 @_more.register
 def _(message: Offer) -> str:
     runs = "; ".join(f"{group} {run.start}..{run.end}" for group, run in message.runs.items())
-    return f"#{message.number} {runs or 'memory is held'}{', with the record' if message.record is not None else ''}"
+    return (
+        f"#{message.number} "
+        f"{runs or 'memory is held'}{', with the record' if message.record is not None else ''}"
+    )
 
 
 @_more.register
@@ -181,7 +208,13 @@ def _(message: Refused) -> str:
 def said(message: Said) -> str:
     """A message in a few words."""
     key = getattr(message, "key", None)
-    about = short(key) if isinstance(key, Key) else message.room[-4:] if isinstance(message, Close) else ""
+    about = (
+        short(key)
+        if isinstance(key, Key)
+        else message.room[-4:]
+        if isinstance(message, Close)
+        else ""
+    )
     return " ".join(part for part in (type(message).__name__, about, _more(message)) if part)
 
 
@@ -198,7 +231,11 @@ def ordered(plan: StepPlan) -> str:
         "commit": plan.commit,
         "batch": [r.key for r in plan.batch],
     }
-    parts = [f"{len(peers)} {what}" for what, peers in (("to meet", plan.connect), ("to part from", plan.disconnect)) if peers]
+    parts = [
+        f"{len(peers)} {what}"
+        for what, peers in (("to meet", plan.connect), ("to part from", plan.disconnect))
+        if peers
+    ]
     parts += [f"{len(plan.inspect)} to inspect"] * bool(plan.inspect)
     parts += [f"{verb} {' '.join(short(k) for k in keys)}" for verb, keys in rooms.items() if keys]
     return f"plan {plan.seq}: {', '.join(parts)}"
@@ -213,15 +250,26 @@ def room_of(detail: str, lines: Iterable[Line], tickets: Mapping[Key, Ticket]) -
     if found is not None:
         return next((key.room for key in tickets if key.room.endswith(found.group(1))), None)
     if request is not None:
-        return next((key.room for key, t in tickets.items() if t.sampling.seed == int(request.group(1))), None)
+        return next(
+            (key.room for key, t in tickets.items() if t.sampling.seed == int(request.group(1))),
+            None,
+        )
     spoken = [line.arrow.room for line in lines if line.arrow is not None]
     return spoken[-1] if spoken else None
 
 
 def diagram(room: Room, lines: Iterable[Line], ending: str) -> str:
-    """What the processes of a room said to each other and did for it, as a mermaid sequence diagram."""
+    """What the processes of a room said to each other and did for it, as a mermaid sequence
+    diagram."""
     mine = [line for line in lines if _concerns(line, room)]
-    names = list(dict.fromkeys(n for line in mine if line.arrow is not None for n in (line.arrow.source, line.arrow.target)))
+    names = list(
+        dict.fromkeys(
+            n
+            for line in mine
+            if line.arrow is not None
+            for n in (line.arrow.source, line.arrow.target)
+        )
+    )
     if not names:
         return ""
     parts = ["sequenceDiagram", *(f"    participant {_id(n)} as {n}" for n in names)]
@@ -232,16 +280,25 @@ def diagram(room: Room, lines: Iterable[Line], ending: str) -> str:
 
 
 def _concerns(line: Line, room: Room) -> bool:
-    return line.arrow.room == room if line.arrow is not None else any(m == room[-4:] for m in SHORT_ROOM.findall(line.text))
+    return (
+        line.arrow.room == room
+        if line.arrow is not None
+        else any(m == room[-4:] for m in SHORT_ROOM.findall(line.text))
+    )
 
 
 def _drawn(line: Line, names: list[str]) -> str:
     if line.arrow is not None:
         head = "->>" if line.arrow.arrived else "-x"
-        return f"    {_id(line.arrow.source)}{head}{_id(line.arrow.target)}: {_plain(line.text.split(': ', 1)[1])}"
+        return (
+            f"    {_id(line.arrow.source)}{head}{_id(line.arrow.target)}: "
+            f"{_plain(line.text.split(': ', 1)[1])}"
+        )
     who, _, what = line.text.partition(": ")
     whose = line.text if "/" in who else what
-    return f"    Note over {_id(worker_of(who))}: {_plain(whose)}" if worker_of(who) in names else ""
+    return (
+        f"    Note over {_id(worker_of(who))}: {_plain(whose)}" if worker_of(who) in names else ""
+    )
 
 
 def _id(name: str) -> str:

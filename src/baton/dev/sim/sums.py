@@ -1,5 +1,5 @@
-"""Block sums of a world, worked out once for equal bytes: most blocks are hashed where they were computed and again wherever
-they came to."""
+"""Block sums of a world, worked out once for equal bytes: most blocks are hashed where they were
+computed and again wherever they came to."""
 
 from collections.abc import Callable, Sequence
 
@@ -11,7 +11,10 @@ from baton.core.memory.state import Placement
 from baton.dev.sim.memory import SimPool
 
 IDENTITY = 0xBA70
-BlockSums = Callable[[NDArray[np.uint8], Placement, GroupName, NDArray[np.int64], NDArray[np.int64], int], NDArray[np.uint64]]
+BlockSums = Callable[
+    [NDArray[np.uint8], Placement, GroupName, NDArray[np.int64], NDArray[np.int64], int],
+    NDArray[np.uint64],
+]
 
 
 class Sums:
@@ -22,16 +25,25 @@ class Sums:
         self._known: dict[tuple[GroupName, int, bytes], NDArray[np.uint64]] = {}  # [1, units]
 
     def of(
-        self, pool: SimPool, placement: Placement, group: GroupName, slots: Sequence[int], numbers: Sequence[int]
+        self,
+        pool: SimPool,
+        placement: Placement,
+        group: GroupName,
+        slots: Sequence[int],
+        numbers: Sequence[int],
     ) -> NDArray[np.uint64]:
-        """The sums of blocks, as `core.handoff.seal.block_sums` has them; the array is read-only."""
+        """The sums of blocks, as `core.handoff.seal.block_sums` has them; the array is
+        read-only."""
         size, known = placement.block_bytes(group), self._known
         keys = [
-            (group, number, bytes(pool.raw[slot * size : (slot + 1) * size])) for slot, number in zip(slots, numbers, strict=True)
+            (group, number, bytes(pool.raw[slot * size : (slot + 1) * size]))
+            for slot, number in zip(slots, numbers, strict=True)
         ]
         new = [i for i, key in enumerate(keys) if key not in known]
         if new:
-            at, of = (np.array([which[i] for i in new], dtype=np.int64) for which in (slots, numbers))
+            at, of = (
+                np.array([which[i] for i in new], dtype=np.int64) for which in (slots, numbers)
+            )
             sums = self._block_sums(pool.data, placement, group, at, of, IDENTITY)
             sums.flags.writeable = False
             known.update((keys[i], sums[n : n + 1]) for n, i in enumerate(new))

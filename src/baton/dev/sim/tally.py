@@ -65,7 +65,9 @@ class Tally:
         self._worlds.update(name for name, occurred in SHARES.items() if occurred(outcome))
         self._marks.update(outcome.core_marks.keys())
         if outcome.invariant:
-            self.violations.append(Violated(outcome.seed, outcome.invariant, outcome.kind, outcome.detail))
+            self.violations.append(
+                Violated(outcome.seed, outcome.invariant, outcome.kind, outcome.detail)
+            )
 
     @property
     def seeds(self) -> int:
@@ -83,9 +85,12 @@ class Tally:
         return median(self._requests) if self._requests else 0
 
     def shares(self) -> dict[str, float]:
-        """Shares of worlds in which something occurred; and of requests whose prompt was asked before."""
+        """Shares of worlds in which something occurred; and of requests whose prompt was asked
+        before."""
         worlds = {name: self._worlds[name] / max(1, self.seeds) for name in SHARES}
-        return worlds | {"requests that repeat a prompt": self._repeats / max(1, sum(self._requests))}
+        return worlds | {
+            "requests that repeat a prompt": self._repeats / max(1, sum(self._requests))
+        }
 
     def marks(self) -> dict[Mark, float]:
         """For every rare branch of the core the share of worlds that took it."""

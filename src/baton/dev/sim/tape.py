@@ -1,7 +1,8 @@
 """The tape: every choice of a run, in order. 0 is always the calm choice.
 
-A run is made by a seed (choices are drawn) or by a script (choices are given; what the script lacks is 0). Only choices
-other than 0 are kept, so a failing run is a short list, and shrinking it is setting more of them to 0.
+A run is made by a seed (choices are drawn) or by a script (choices are given; what the script lacks
+is 0). Only choices other than 0 are kept, so a failing run is a short list, and shrinking it is
+setting more of them to 0.
 """
 
 from collections.abc import Mapping
@@ -18,19 +19,23 @@ class Tape:
         self._draw = Random(seed).random
         self._script = script
         self._at = 0
-        self._kept: list[Any] = []  # position, choice, label of each: a flat list, as there are thousands
+        # position, choice, label of each: a flat list, as there are thousands
+        self._kept: list[Any] = []
 
     def below(self, n: int, label: str) -> int:
         """An integer in [0, n)."""
         at = self._at
         self._at = at + 1
-        choice = int(self._draw() * n) if self._script is None else min(self._script.get(at, 0), n - 1)
+        choice = (
+            int(self._draw() * n) if self._script is None else min(self._script.get(at, 0), n - 1)
+        )
         if choice:
             self._kept += at, choice, label
         return choice
 
     def chance(self, probability: float, label: str) -> bool:
-        """True with that probability; False is the calm choice. A probability of 0 makes no choice at all."""
+        """True with that probability; False is the calm choice. A probability of 0 makes no choice
+        at all."""
         if probability <= 0.0:
             return False
         at = self._at

@@ -1,4 +1,5 @@
-"""Nothing waits in the middle without an end: pages of a room that decode has not admitted come back in time.
+"""Nothing waits in the middle without an end: pages of a room that decode has not admitted come
+back in time.
 
 prefill holds ──▶ Admitted ──▶ ..            or, when the ticket's `admit_ms` are over ──▶ dropped
 
@@ -13,7 +14,9 @@ from baton.core.ids import Boot, Key
 from baton.core.messages import Admitted, Ticket
 from baton.dev.sim.excuses import DISTURBED, InjectedFault
 
-SLACK_US = 20_000  # between the end of a room's patience and the plan that drops it; the gateway would come two seconds later
+# between the end of a room's patience and the plan that drops it; the gateway would come two
+# seconds later
+SLACK_US = 20_000
 
 
 class Waits:
@@ -50,5 +53,8 @@ class Waits:
         held_us = self._now() - self._since.pop((worker, key), self._now())
         most = self._tickets[key].admit_ms * 1000 + SLACK_US
         if held_us > most and not any(f.kind in DISTURBED for f in self._faults):
-            what = f"{key.room[-4:]}.{key.epoch} held pages of prefill for {held_us // 1000} ms without being admitted"
+            what = (
+                f"{key.room[-4:]}.{key.epoch} held pages of prefill for {held_us // 1000} "
+                f"ms without being admitted"
+            )
             self._violate("bounded_wait", f"{what}; {most // 1000} ms are the most")

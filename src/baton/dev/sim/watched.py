@@ -1,4 +1,5 @@
-"""A core object that a judge looks at: shown each event before it is taken, and what comes of it."""
+"""A core object that a judge looks at: shown each event before it is taken, and what comes of
+it."""
 
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -15,7 +16,9 @@ F = TypeVar("F")
 class Watched(Core[E, F], Generic[E, F]):
     """Implements Core around another one."""
 
-    def __init__(self, core: Core[E, F], before: Callable[[E], None], after: Callable[[E, list[F]], None]) -> None:
+    def __init__(
+        self, core: Core[E, F], before: Callable[[E], None], after: Callable[[E, list[F]], None]
+    ) -> None:
         self._core, self._before, self._after = core, before, after
 
     @override

@@ -1,4 +1,5 @@
-"""What goes wrong in a world besides single frames and reads: crashes, pauses, partitions, damaged memory.
+"""What goes wrong in a world besides single frames and reads: crashes, pauses, partitions, damaged
+memory.
 
 Each happens at a drawn moment of the hostile phase, to whoever is alive then.
 """
@@ -42,7 +43,9 @@ class Weather:
         if self._world.hostile and alive:
             process = alive[self._tape.below(len(alive), "who crashes")]
             process.calls_left = self._tape.below(6, "after calls")
-            self._world.tell(f"{process.name}: will crash after {process.calls_left} more calls of a port")
+            self._world.tell(
+                f"{process.name}: will crash after {process.calls_left} more calls of a port"
+            )
             if process.calls_left == 0:
                 process.die("crashed")
 
@@ -50,17 +53,25 @@ class Weather:
         alive = self._world.processes()
         if self._world.hostile and alive:
             process = alive[self._tape.below(len(alive), "who pauses")]
-            process.paused_until = self._world.heap.now + 300_000 * (1 + self._tape.below(20, "pause"))
+            process.paused_until = self._world.heap.now + 300_000 * (
+                1 + self._tape.below(20, "pause")
+            )
             self._world.fault("pause", process.name)
-            self._world.tell(f"{process.name}: stands still until {process.paused_until / 1000:.0f} ms")
+            self._world.tell(
+                f"{process.name}: stands still until {process.paused_until / 1000:.0f} ms"
+            )
 
     def _slow(self) -> None:
         """Not noted as a fault: that a host is slow excuses nothing."""
         alive = self._world.processes()
         if self._world.hostile and alive:
             process = alive[self._tape.below(len(alive), "who is slow")]
-            process.slow_until = self._world.heap.now + 300_000 * (1 + self._tape.below(10, "slow for"))
-            self._world.tell(f"{process.name}: computes slowly until {process.slow_until / 1000:.0f} ms")
+            process.slow_until = self._world.heap.now + 300_000 * (
+                1 + self._tape.below(10, "slow for")
+            )
+            self._world.tell(
+                f"{process.name}: computes slowly until {process.slow_until / 1000:.0f} ms"
+            )
 
     def _partition(self) -> None:
         alive = self._world.processes()
@@ -72,15 +83,17 @@ class Weather:
         self._world.network.cut |= cut
         self._world.fault("partition", a, b)
         self._world.tell(f"cut off: {', '.join(f'{a} from {b}' for a, b in sorted(cut))}")
-        self._world.heap.after(250_000 * (1 + self._tape.below(20, "partition for")), self._join, cut)
+        self._world.heap.after(
+            250_000 * (1 + self._tape.below(20, "partition for")), self._join, cut
+        )
 
     def _join(self, cut: set[tuple[str, str]]) -> None:
         self._world.network.cut -= cut
         self._world.tell(f"partition over: {', '.join(f'{a} reaches {b}' for a, b in sorted(cut))}")
 
     def _damage(self) -> None:
-        """A bit flips: in a cached page of a decode rank, or in the memory of a prefill rank: a page of an open room, or where
-        a closed one has left its state."""
+        """A bit flips: in a cached page of a decode rank, or in the memory of a prefill rank: a
+        page of an open room, or where a closed one has left its state."""
         cached = self._cached() if self._world.hostile else []
         if cached and self._tape.chance(0.5, "on decode"):
             self._flip(cached)

@@ -1,4 +1,5 @@
-"""How much of a world's work is done twice: positions of requests that are computed, and how many of them again."""
+"""How much of a world's work is done twice: positions of requests that are computed, and how many
+of them again."""
 
 from collections import Counter
 

@@ -1,4 +1,5 @@
-"""One incarnation of a simulated worker: its ranks' processes with the shipped pumps, over simulated ports."""
+"""One incarnation of a simulated worker: its ranks' processes with the shipped pumps, over
+simulated ports."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -46,8 +47,10 @@ from baton.shell.worker import WorkerPump
 from baton.trace.checks.all import Checks
 from baton.trace.log import CoreKind
 
-WATCHDOG = WatchdogSettings(floor_ms=2_400, first_ms=3_000)  # a slow copy to the host store takes 2 s
-AHEAD = {3: 0.5, 4: 0.25}  # share of the pool that runs ahead of admission, by the rooms of the worker; else all of it
+# a slow copy to the host store takes 2 s
+WATCHDOG = WatchdogSettings(floor_ms=2_400, first_ms=3_000)
+# share of the pool that runs ahead of admission, by the rooms of the worker; else all of it
+AHEAD = {3: 0.5, 4: 0.25}
 
 
 class Silent(Narration):
@@ -63,12 +66,15 @@ class Silent(Narration):
 class WorkerRun:
     """Processes of one worker from its start to its end."""
 
-    def __init__(self, world: Any, draw: WorkerDraw, boots: list[Boot], *, weights: str, parts: Parts) -> None:
+    def __init__(
+        self, world: Any, draw: WorkerDraw, boots: list[Boot], *, weights: str, parts: Parts
+    ) -> None:
         self.world, self.draw, self.boots, self.parts = world, draw, boots, parts
         self.boot = boots[0]
         self.table = world.draw.table
         self.placements = [
-            Placement(self.table, draw.tp, draw.pp, r % draw.tp, r // draw.tp, draw.page_blocks) for r in range(len(boots))
+            Placement(self.table, draw.tp, draw.pp, r % draw.tp, r // draw.tp, draw.page_blocks)
+            for r in range(len(boots))
         ]
         self.pages = {g.name: self._pool(g) for g in self.table.groups}
         self.manifest = self._manifest(weights)
@@ -109,7 +115,11 @@ class WorkerRun:
             return d.slots
         span = Span(self.table, d.page_blocks * self.table.block_tokens)
         step = d.step_tokens * d.pp if d.role != "decode" else 1
-        return -(-d.pages * span.reserve(LONGEST, step=step)[group.name] // span.past(LONGEST)[group.name])
+        return -(
+            -d.pages
+            * span.reserve(LONGEST, step=step)[group.name]
+            // span.past(LONGEST)[group.name]
+        )
 
     def _manifest(self, weights: str) -> Manifest:
         ranks = tuple(
@@ -125,7 +135,18 @@ class WorkerRun:
         )
         d = self.draw
         return Manifest(
-            PROTOCOL, d.role, "sim", weights, "f32", self.table, d.page_blocks, d.tp, d.pp, 4096, self.world.seal, ranks
+            PROTOCOL,
+            d.role,
+            "sim",
+            weights,
+            "f32",
+            self.table,
+            d.page_blocks,
+            d.tp,
+            d.pp,
+            4096,
+            self.world.seal,
+            ranks,
         )
 
     def _leader(self) -> Leader:
@@ -192,10 +213,16 @@ class WorkerRun:
         if self.draw.role != "decode":
             self._caches((g, int(p)) for g, pool in ledger.pools.items() for p in pool.cached())
         else:
-            self.cache.acts(effects, {where for entry in ledger.cache.live() for where in entry.pages.items()})
+            self.cache.acts(
+                effects, {where for entry in ledger.cache.live() for where in entry.pages.items()}
+            )
             if self.cache.on:
                 self.cache.pinned(ledger.pins)
-            for loan in [effect.message for effect in effects if isinstance(effect, Send) and isinstance(effect.message, Loan)]:
+            for loan in [
+                effect.message
+                for effect in effects
+                if isinstance(effect, Send) and isinstance(effect.message, Loan)
+            ]:
                 if loan.runs:
                     self.world.people.lent(loan.key)
         if self.draw.role != "prefill":
@@ -208,15 +235,21 @@ class WorkerRun:
 
     def _after_rank(self, rank: Rank, event: RankEvent, effects: list[RankEffect]) -> None:
         if isinstance(event, StepPlan):
-            self.books[rank].passing.update(e.order.job for e in effects if isinstance(e, Digest) and e.passing)
+            self.books[rank].passing.update(
+                e.order.job for e in effects if isinstance(e, Digest) and e.passing
+            )
             self.world.plan_applied(self, rank, event)
 
     def _caches(self, cached: Iterable[Where]) -> None:
-        """Where pages are computed: those that enter the cache are complete, and sealed on every rank."""
+        """Where pages are computed: those that enter the cache are complete, and sealed on every
+        rank."""
         before, self._cached = self._cached, set(cached)
         for group, page in sorted(self._cached - before):
             if not all(engine.kept(group, page) for engine in self.engines):
-                self.world.violate("cached_sealed", f"{self.draw.name} caches page {page} of {group}, which was not sealed")
+                self.world.violate(
+                    "cached_sealed",
+                    f"{self.draw.name} caches page {page} of {group}, which was not sealed",
+                )
 
     def _offers(self, effects: list[Effect]) -> None:
         for effect in effects:
@@ -253,11 +286,17 @@ class WorkerRun:
         engine.cached, engine.passing = self.cache.holds, books.passing.__contains__
         fabric = SimFabric(world, process, engine.sim_pools, books)
         store = self.parts.host_store(
-            world=world, process=process, placement=placement, pools=engine.sim_pools, total=d.host_bytes
+            world=world,
+            process=process,
+            placement=placement,
+            pools=engine.sim_pools,
+            total=d.host_bytes,
         )
         store.damaged = lambda group, slot: engine.was_damaged(group, [slot])
         books.store = store
-        core = self.parts.rank(rank=rank, boot=self.boots[rank], placements=self.placements, seal=world.seal)
+        core = self.parts.rank(
+            rank=rank, boot=self.boots[rank], placements=self.placements, seal=world.seal
+        )
         core.marks, core.plans = world.core_marks, world.plans
         control = SimControl(world.network, process, address_of(d.name) if rank == 0 else None)
         sessions = self.parts.sessions(self.boots[rank], world.limits)
@@ -284,10 +323,14 @@ class WorkerRun:
         self.books.append(books)
         process.start(lambda: self._pump(rank, host, lines, process, checks))
 
-    def _pump(self, rank: Rank, host: RankHost, lines: Lines, process: Process, checks: Checks) -> Pump:
+    def _pump(
+        self, rank: Rank, host: RankHost, lines: Lines, process: Process, checks: Checks
+    ) -> Pump:
         if rank:
             address = address_of(self.draw.name)
-            join = Join(msgspec.structs.replace(self.manifest, ranks=(self.manifest.ranks[rank],)), pid=rank)
+            join = Join(
+                msgspec.structs.replace(self.manifest, ranks=(self.manifest.ranks[rank],)), pid=rank
+            )
             return RankPump(
                 rank=host,
                 join=join,
@@ -310,10 +353,19 @@ class WorkerRun:
         )
 
     def damaged(self) -> set[CachedPage]:
-        """Cached pages that are not what they were when they were sealed, or on decode when they came."""
-        sees = (lambda e, g, p: e.flipped(g, p) is not None) if self.draw.role == "decode" else SimEngine.changed
+        """Cached pages that are not what they were when they were sealed, or on decode when they
+        came."""
+        sees = (
+            (lambda e, g, p: e.flipped(g, p) is not None)
+            if self.draw.role == "decode"
+            else SimEngine.changed
+        )
         live = self.leader.worker.ledger.cache.live()
-        return {entry for entry in live if any(sees(e, g, int(p)) for e in self.engines for g, p in entry.pages.items())}
+        return {
+            entry
+            for entry in live
+            if any(sees(e, g, int(p)) for e in self.engines for g, p in entry.pages.items())
+        }
 
     def at_rest(self) -> str:
         """What is still held though nothing should be; empty if nothing."""
@@ -324,10 +376,14 @@ class WorkerRun:
             return str(error)
         if leader.worker.rooms:
             return (
-                f"{self.draw.name} holds rooms {[(k.room[-4:], k.epoch, r.state.value) for k, r in leader.worker.rooms.items()]}"
+                f"{self.draw.name} holds rooms "
+                f"{[(k.room[-4:], k.epoch, r.state.value) for k, r in leader.worker.rooms.items()]}"
             )
         if not leader.worker.ledger.clean:
-            return f"{self.draw.name} holds pages or pins: {leader.worker.ledger.view()}, {leader.worker.ledger.pins} pins"
+            return (
+                f"{self.draw.name} holds pages or pins: {leader.worker.ledger.view()}, "
+                f"{leader.worker.ledger.pins} pins"
+            )
         for group, pages in leader.worker.ledger.view().items():
             if pages["free"] + pages["cached"] != pages["total"]:
                 return f"{self.draw.name} has lost pages of group {group}: {pages}"

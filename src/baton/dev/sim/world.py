@@ -1,4 +1,5 @@
-"""A world: gateways, workers and clients over simulated ports; first hostile, then healed, then at rest.
+"""A world: gateways, workers and clients over simulated ports; first hostile, then healed, then at
+rest.
 
     hostile ──▶ healed: everything restarts, faults stop ──▶ all requests end ──▶ probes succeed ──▶ nothing is held
 
@@ -55,9 +56,12 @@ from baton.dev.sim.worker import WorkerRun, address_of
 
 WEIGHTS = "ab" * 16
 OTHER_WEIGHTS = "cd" * 16
-MADE_US = 5_500_000  # until all pairs are made, once everybody lives: silence of who is gone, introductions
-PAIRED_US = OLD_US + MADE_US  # after healing; old copies of a dead peer's frames can put off its silence
-END_US = PAIRED_US + 2_000_000  # by then every request has ended, and long before its own deadline would end it
+# until all pairs are made, once everybody lives: silence of who is gone, introductions
+MADE_US = 5_500_000
+# after healing; old copies of a dead peer's frames can put off its silence
+PAIRED_US = OLD_US + MADE_US
+# by then every request has ended, and long before its own deadline would end it
+END_US = PAIRED_US + 2_000_000
 PROBE_US = 1_000_000  # too short for a handoff that stands still and is tried again
 REST_US = 1_000_000
 HASHED_US = 500_000  # until hashes of cached pages have ended that nothing delays
@@ -65,13 +69,18 @@ LONG_US = 13_000_000  # until the oldest copy of a frame and the last straggler 
 SCRUBS = 8  # orders to hash cached pages, within the interval; all ranks answer each
 QUIET_TURNS = 60  # per process and second at rest; more is a busy loop or a message storm
 MAX_EVENTS = 60_000  # of a world with tens of requests; more is an endless loop
-# Of a request, where there are many: each of 9 blocks is read over 8 legs in 2 groups, with 7 events (begun, sampled, landed,
+# Of a request, where there are many: each of 9 blocks is read over 8 legs in 2 groups, with 7
+# events (begun, sampled, landed,
 # ended, its time limit, hashed, reported), and about 300 are of its steps and messages.
 EVENTS_EACH = 1_300
-REAPED_US, REAPED_TIMES = 600_000, 8  # what is left of a worker is ended a multiple of this after its first rank has
+# what is left of a worker is ended a multiple of this after its first rank has
+REAPED_US, REAPED_TIMES = 600_000, 8
 RESTARTS_US, RESTARTS_TIMES = 200_000, 5  # .. and it starts again a multiple of this later
 RESTARTS_FIRST_US = 100_000
-RESTARTED_US = REAPED_US * (REAPED_TIMES - 1) + RESTARTS_FIRST_US + RESTARTS_US * (RESTARTS_TIMES - 1)  # at the latest
+# at the latest
+RESTARTED_US = (
+    REAPED_US * (REAPED_TIMES - 1) + RESTARTS_FIRST_US + RESTARTS_US * (RESTARTS_TIMES - 1)
+)
 CALM = Faults()
 FRONT = FrontSettings(wait_for_workers_ms=8_000)
 
@@ -105,7 +114,9 @@ class World:
         self.hostile = not self.draw.clean and not calm
         self.clearing = False  # whether somebody has asked for empty pools
         self.quiet_ends, self.attempts_differ = self.draw.quiet_ends, self.draw.attempts_differ
-        self.limits = SessionLimits(beat=Micros(1_400_000), ack_delay=Micros(200_000), resend_first=Micros(300_000))
+        self.limits = SessionLimits(
+            beat=Micros(1_400_000), ack_delay=Micros(200_000), resend_first=Micros(300_000)
+        )
         self.network = Network(self.heap, tape, self.faults, self.fault)
         self.weather = Weather(self, tape)
         self.confusion = Confusion(self, tape)
@@ -115,18 +126,26 @@ class World:
         self.tainted: set[Key] = set()  # rooms computed from damaged memory
         self.stamps: dict[tuple[Boot, Key], list[int]] = {}  # by prefill worker and room
         self.caches: dict[Boot, CacheBook] = {}  # of decode workers
-        self.concerned: dict[str, set[str]] = {}  # room -> its request, and workers and gateways its tickets named
+        # room -> its request, and workers and gateways its tickets named
+        self.concerned: dict[str, set[str]] = {}
         self.all_faults: list[InjectedFault] = []
         self.costs, self.work = self.draw.costs, Work()
         self.wires = Wires(self.heap, self.costs)
         longest = longest_bytes(self.draw)
-        self.alone_us = self.costs.request_us(steps=LONGEST, nbytes=longest)  # that a request takes longer than by default
+        # that a request takes longer than by default
+        self.alone_us = self.costs.request_us(steps=LONGEST, nbytes=longest)
         if self.draw.crowded:
             self.all_faults.append(InjectedFault(0, "crowd", frozenset({EVERYBODY})))
         if self.draw.hurry_ms:
             self.all_faults.append(InjectedFault(0, "tight", frozenset({EVERYBODY})))
         self.endings = Endings(self.tickets, self.violate)
-        self.handoffs = Handoffs(self.tickets, self.all_faults, self.concerned, self.violate, lossy=bool(self.draw.faults.loss))
+        self.handoffs = Handoffs(
+            self.tickets,
+            self.all_faults,
+            self.concerned,
+            self.violate,
+            lossy=bool(self.draw.faults.loss),
+        )
         self.sharing = Sharing(self.violate)
         self.loans = Loans(self.tickets, self.violate)
         self.pressure = Pressure(self.tickets, self.violate, self._lacks)
@@ -139,7 +158,8 @@ class World:
         self.gateway_addresses = tuple(address_of(g) for g in self.draw.gateways)
         self.workers: dict[str, WorkerRun] = {}
         self.gateways: dict[str, GatewayRun] = {}
-        self._ended_at = 0  # when the last worker did that a hang or a request has ended, as some do after healing
+        # when the last worker did that a hang or a request has ended, as some do after healing
+        self._ended_at = 0
         self._names: dict[Boot, str] = {}
         self._boots = count(1)
         self._bits, self._questions = count(1), count(1)
@@ -160,7 +180,9 @@ class World:
 
     def fault(self, kind: str, *names: str) -> None:
         """Note a fault and whom it hit."""
-        self.all_faults.append(InjectedFault(self.heap.now, kind, frozenset(worker_of(n) for n in names)))
+        self.all_faults.append(
+            InjectedFault(self.heap.now, kind, frozenset(worker_of(n) for n in names))
+        )
         self.marks[f"fault: {kind}"] += 1
         self.tell(f"FAULT {kind}: {', '.join(names)}")
 
@@ -184,7 +206,8 @@ class World:
         return found if found is not None and found[0].alive else None
 
     def rows_of(self, placement: Placement) -> content.BlockContents:
-        """What a rank so placed holds: the same for every worker and every start of it, and for every size of a page."""
+        """What a rank so placed holds: the same for every worker and every start of it, and for
+        every size of a page."""
         alike = msgspec.structs.replace(placement, page_blocks=1)
         if alike not in self._rows:
             self._rows[alike] = content.BlockContents(alike)
@@ -192,7 +215,9 @@ class World:
 
     def sums_of(self, placement: Placement) -> Sums:
         """Sums of what a rank so placed holds."""
-        return self._sums.setdefault(msgspec.structs.replace(placement, page_blocks=1), Sums(self.parts.block_sums))
+        return self._sums.setdefault(
+            msgspec.structs.replace(placement, page_blocks=1), Sums(self.parts.block_sums)
+        )
 
     def _lacks(self, worker: Boot, key: Key, runs: Mapping[GroupName, BlockRun]) -> bool:
         """Whether a room of a decode worker has to read any of what it was offered."""
@@ -202,15 +227,21 @@ class World:
         """A leader has received a ticket."""
         if self.story is not None and ticket.key not in self.tickets:
             workers = " and ".join(self._names.get(b, "?") for b in (ticket.prefill, ticket.decode))
-            self.tell(f"room {short(ticket.key)} is for request {ticket.sampling.seed}, by {workers}")
+            self.tell(
+                f"room {short(ticket.key)} is for request {ticket.sampling.seed}, by {workers}"
+            )
         known = self.tickets.setdefault(ticket.key, ticket)
         if known != ticket:
             self.violate("same_ticket", f"two tickets for {ticket.key}")
         self.concerns(ticket)
 
     def concerns(self, ticket: Ticket) -> None:
-        """Whose faults may excuse the request's failure: a worker may have ended before its ticket came."""
-        names = {worker_of(self._names.get(b, "?")) for b in (ticket.gateway, ticket.prefill, ticket.decode)}
+        """Whose faults may excuse the request's failure: a worker may have ended before its ticket
+        came."""
+        names = {
+            worker_of(self._names.get(b, "?"))
+            for b in (ticket.gateway, ticket.prefill, ticket.decode)
+        }
         names.add(f"request {ticket.sampling.seed}")
         self.concerned.setdefault(ticket.key.room, set()).update(names)
 
@@ -230,7 +261,9 @@ class World:
         """A new process."""
         offset = 1_000_000 * boot + self.tape.below(5, "clock offset") * 40_000_000
         drift = (0, 100, -100)[self.tape.below(3, "clock drift")]
-        process = Process(name, boot, self.heap, SkewedClock(self.heap, offset=offset, drift_ppm=drift))
+        process = Process(
+            name, boot, self.heap, SkewedClock(self.heap, offset=offset, drift_ppm=drift)
+        )
         process.reaction = self._reaction
         process.on_bug = self._bug
         process.on_hang = self.gray.hangs
@@ -238,7 +271,11 @@ class World:
         return process
 
     def _reaction(self) -> int:
-        return self.tape.below(20, "scheduled late") * 50 if self.hostile and self.tape.chance(0.1, "a busy core") else 0
+        return (
+            self.tape.below(20, "scheduled late") * 50
+            if self.hostile and self.tape.chance(0.1, "a busy core")
+            else 0
+        )
 
     def _bug(self, process: Process, error: Bug) -> None:
         self.violate("no_bug", f"{process.name}: {error}")
@@ -250,7 +287,11 @@ class World:
         for name in self.draw.gateways:
             self.start_gateway(name)
         for draw in self.draw.workers:
-            late = 100_000 * self.tape.below(9, "starts late") if self.hostile and self.tape.chance(0.15, "a slow start") else 0
+            late = (
+                100_000 * self.tape.below(9, "starts late")
+                if self.hostile and self.tape.chance(0.15, "a slow start")
+                else 0
+            )
             if late:
                 self.heap.after(late, self._restart_worker, draw)
             else:
@@ -261,12 +302,16 @@ class World:
         boot = Boot(next(self._boots))
         process = self.process(name, boot)
         self.tell(f"{name}: starts as boot {boot}")
-        self.gateways[name] = GatewayRun(self, process, address=address_of(name), settings=self._front_settings, parts=self.parts)
+        self.gateways[name] = GatewayRun(
+            self, process, address=address_of(name), settings=self._front_settings, parts=self.parts
+        )
         process.on_death.append(partial(self._gateway_died, name, process))
 
     def new_room(self) -> Room:
         """Never used before, and not to be guessed from others."""
-        return Room(f"{content.scramble(next(self._bits)) << 64 | content.scramble(next(self._bits)):032x}")
+        return Room(
+            f"{content.scramble(next(self._bits)) << 64 | content.scramble(next(self._bits)):032x}"
+        )
 
     def start_worker(self, draw: WorkerDraw) -> None:
         """A worker begins, all ranks as new boots."""
@@ -275,7 +320,10 @@ class World:
         if self.tape.chance(self.faults().mismatch, "other weights"):
             weights = OTHER_WEIGHTS
             self.fault("mismatch", EVERYBODY)
-        self.tell(f"{draw.name}: starts as boot {boots[0]}{' with other weights' if weights != WEIGHTS else ''}")
+        self.tell(
+            f"{draw.name}: starts as boot "
+            f"{boots[0]}{' with other weights' if weights != WEIGHTS else ''}"
+        )
         worker = WorkerRun(self, draw, boots, weights=weights, parts=self.parts)
         self.workers[draw.name] = worker
         for process, engine in zip(worker.processes, worker.engines, strict=True):
@@ -288,13 +336,18 @@ class World:
         self.tell(f"{process.name}: ends: {why}")
         if kind != CRASH and sum(not p.alive for p in worker.processes) == 1:
             self._ended_at = self.heap.now
-        self.heap.after(self.tape.below(REAPED_TIMES, "reaped after") * REAPED_US, self._reap, worker)
+        self.heap.after(
+            self.tape.below(REAPED_TIMES, "reaped after") * REAPED_US, self._reap, worker
+        )
 
     def _reap(self, worker: WorkerRun) -> None:
-        """The supervisor ends what is left of a worker, and starts it again, or not before everything heals."""
+        """The supervisor ends what is left of a worker, and starts it again, or not before
+        everything heals."""
         for process in worker.processes:
             process.die("a rank of its worker has ended")
-        if self.workers.get(worker.draw.name) is worker and (not self.hostile or not self.tape.chance(0.3, "stays down")):
+        if self.workers.get(worker.draw.name) is worker and (
+            not self.hostile or not self.tape.chance(0.3, "stays down")
+        ):
             del self.workers[worker.draw.name]
             self.heap.after(self._restarts_after(), self._restart_worker, worker.draw)
 
@@ -322,7 +375,9 @@ class World:
         self.tell("---- start ----")
         self.start()
         # Pairs are made before the first client; in a hostile world not all of them, or none.
-        self._advance(20_000 if self.hostile and self.tape.chance(0.15, "early clients") else 400_000)
+        self._advance(
+            20_000 if self.hostile and self.tape.chance(0.15, "early clients") else 400_000
+        )
         self.tell("---- hostile ----" if self.hostile else "---- clients come, without faults ----")
         self._schedule()
         self._advance(self.heap.now + self.draw.hostile_ms * 1000)
@@ -331,7 +386,8 @@ class World:
         self._until_ended(healed + END_US + self.alone_us * self.draw.requests)
         if not self.draw.clean:  # what was silent before may be given up until now
             self._advance(max(self.heap.now, healed + self.limits.silence + 100_000))
-        # What hangs is a fault until its worker has ended, perhaps later than that; the judge of hangs says when it is too late.
+        # What hangs is a fault until its worker has ended, perhaps later than that; the judge of
+        # hangs says when it is too late.
         self._advance(max(self.heap.now, healed + END_US), done=lambda: not self.gray.unnoticed)
         self._until_paired(healed)
         self.tell("---- everything has ended and every pair is made; two probes ----")
@@ -344,7 +400,8 @@ class World:
             self._clear()
 
     def _clear(self) -> None:
-        """All pools are zeroed while nothing is held, and the service goes on as if nothing had been asked before."""
+        """All pools are zeroed while nothing is held, and the service goes on as if nothing had
+        been asked before."""
         self.tell("---- the pools are cleared; two probes ----")
         self.clearing = True
         gateway, question = next(iter(self.gateways.values())), next(self._questions)
@@ -365,31 +422,44 @@ class World:
         for client in self.people.clients:
             if client.probe and not isinstance(client.end, Finish):
                 self.violate(
-                    "healed_succeeds", f"{client.name}, sent after healing, has not ended well: {client.gone or client.end}"
+                    "healed_succeeds",
+                    f"{client.name}, sent after healing, has not ended "
+                    f"well: {client.gone or client.end}",
                 )
 
     def _until_paired(self, healed: int) -> None:
-        """Every decode worker can take from every prefill worker again, and every gateway knows it and no others. A worker that
-        ends after healing, of work that hung or of a request that kills it, is started again, and its pairs have their time."""
+        """Every decode worker can take from every prefill worker again, and every gateway knows it
+        and no others. A worker that ends after healing, of work that hung or of a request that
+        kills it, is started again, and its pairs have their time."""
         while not self._paired():
             until = max(healed + OLD_US, self._ended_at + RESTARTED_US) + MADE_US
             if self.heap.now >= until:
                 made = [gateway.front.usable_pairs() for gateway in self.gateways.values()]
                 seconds = (until - healed) / 1e6
-                self.violate("liveness", f"{seconds:.1f} s after healing the pairs are {made}; {self._due_pairs()} are due")
+                self.violate(
+                    "liveness",
+                    f"{seconds:.1f} s after healing the pairs are "
+                    f"{made}; {self._due_pairs()} are due",
+                )
             self._advance(until, done=self._paired)
 
     def _due_pairs(self) -> set[tuple[Boot, Boot]]:
         boots = {
-            role: [w.boot for w in self.workers.values() if w.draw.role == role] for role in ("prefill", "decode", "unified")
+            role: [w.boot for w in self.workers.values() if w.draw.role == role]
+            for role in ("prefill", "decode", "unified")
         }
-        return {(p, d) for p in boots["prefill"] for d in boots["decode"]} | {(u, u) for u in boots["unified"]}
+        return {(p, d) for p in boots["prefill"] for d in boots["decode"]} | {
+            (u, u) for u in boots["unified"]
+        }
 
     def _paired(self) -> bool:
-        complete = len(self.workers) == len(self.draw.workers) and all(w.alive for w in self.workers.values())
+        complete = len(self.workers) == len(self.draw.workers) and all(
+            w.alive for w in self.workers.values()
+        )
         due, live = self._due_pairs(), {w.boot for w in self.workers.values()}
         return complete and all(
-            set(gateway.front.usable_pairs()) == due and {r.manifest.boot for r in gateway.front.workers()} == live
+            set(gateway.front.usable_pairs()) == due
+            and {r.manifest.boot for r in gateway.front.workers()} == live
             for gateway in self.gateways.values()
         )
 
@@ -398,7 +468,10 @@ class World:
         start = self.heap.now
         bursts = (2, 2, 40) if self.draw.fetch_back is FetchBack.ALWAYS else (2, 40, 160)
         window = (
-            span // bursts[max(self.tape.below(3, "burst"), 2 * (self.draw.pressed or self.draw.crowded))]
+            span
+            // bursts[
+                max(self.tape.below(3, "burst"), 2 * (self.draw.pressed or self.draw.crowded))
+            ]
         )  # in which all ask
         for i in range(self.draw.requests):
             at = window * i // self.draw.requests + window * self.tape.below(20, "asks at") // 40
@@ -407,7 +480,8 @@ class World:
             self.weather.schedule(start, span)
 
     def reset_prefill(self) -> None:
-        """The prefix caches of prefill workers are emptied: what decode has cached is there alone."""
+        """The prefix caches of prefill workers are emptied: what decode has cached is there
+        alone."""
         gateway = next(iter(self.gateways.values()))
         if gateway.process.alive:
             self.tell("operator: the prefix caches of prefill workers are emptied")
@@ -419,7 +493,9 @@ class World:
     def processes(self) -> list[Process]:
         """All that live, gateways first."""
         found = [gateway.process for gateway in self.gateways.values()]
-        return [p for p in found + [p for w in self.workers.values() for p in w.processes] if p.alive]
+        return [
+            p for p in found + [p for w in self.workers.values() for p in w.processes] if p.alive
+        ]
 
     def _heal(self) -> None:
         self.tell("---- healed ----")
@@ -449,17 +525,32 @@ class World:
         for process in self.processes():
             moved = 2 * (process.turns - turns.get(process.name, 0))
             peers = len(self.processes())
-            hashing = SCRUBS * 1000 * (2 + peers) // self.draw.verify_ms if self.draw.verify_ms else 0
+            hashing = (
+                SCRUBS * 1000 * (2 + peers) // self.draw.verify_ms if self.draw.verify_ms else 0
+            )
             if moved > QUIET_TURNS + 8 * peers + hashing:
-                self.violate("quiet_at_rest", f"{process.name} was turned {moved} times in a second with nothing to do")
+                self.violate(
+                    "quiet_at_rest",
+                    f"{process.name} was turned {moved} times in a second with nothing to do",
+                )
         # Cached pages are hashed again and again: what is under way just now must end.
         self._advance(
-            self.heap.now + HASHED_US, done=lambda: not any(w.leader.worker.scrubber.under_way for w in self.workers.values())
+            self.heap.now + HASHED_US,
+            done=lambda: not any(w.leader.worker.scrubber.under_way for w in self.workers.values()),
         )
-        for process, front in [(gateway.process, gateway.front) for gateway in self.gateways.values()]:
+        for process, front in [
+            (gateway.process, gateway.front) for gateway in self.gateways.values()
+        ]:
             if front.open_requests:
-                waiting = {f"{key.room[-4:]}.{key.epoch}": [self._names[b] for b in boots] for key, boots in front.epochs.closing}
-                self.violate("nothing_left", f"{process.name} holds {front.open_requests} requests or rooms, waits for {waiting}")
+                waiting = {
+                    f"{key.room[-4:]}.{key.epoch}": [self._names[b] for b in boots]
+                    for key, boots in front.epochs.closing
+                }
+                self.violate(
+                    "nothing_left",
+                    f"{process.name} holds {front.open_requests} "
+                    f"requests or rooms, waits for {waiting}",
+                )
             if front.epochs.suspects:
                 self.violate("nothing_left", f"{process.name} still keeps suspects")
         for worker in self.workers.values():
@@ -471,7 +562,8 @@ class World:
         self._damage_is_found()
 
     def _nothing_kept(self) -> None:
-        """Where old copies of a dead peer's frames still come, its session lives on until the last one was heard."""
+        """Where old copies of a dead peer's frames still come, its session lives on until the last
+        one was heard."""
         if not self.draw.clean and next(self._kept(), None) is not None:
             self._advance(self.heap.now + LONG_US)
         for process, what in self._kept():
@@ -482,14 +574,21 @@ class World:
 
     def _damage_is_found(self) -> None:
         """What is damaged and cached now is not after as long as it may take to be found."""
-        now = {w.boot: damaged for w in self.workers.values() if self.draw.verify_ms and (damaged := w.damaged())}
+        now = {
+            w.boot: damaged
+            for w in self.workers.values()
+            if self.draw.verify_ms and (damaged := w.damaged())
+        }
         if not now:
             return
         self._advance(self.heap.now + self.draw.verify_ms * 1000 + 100_000)
         for worker in self.workers.values():
             if stays := worker.damaged() & now.get(worker.boot, set()):
                 pages = [dict(entry.pages) for entry in stays]
-                self.violate("damage_found_in_time", f"{worker.draw.name} keeps {pages}, which were damaged long ago")
+                self.violate(
+                    "damage_found_in_time",
+                    f"{worker.draw.name} keeps {pages}, which were damaged long ago",
+                )
 
     def _advance(self, until: int, *, done: Callable[[], bool] | None = None) -> None:
         most = max(MAX_EVENTS, EVENTS_EACH * self.draw.requests)
@@ -499,4 +598,8 @@ class World:
     def _until_ended(self, until: int) -> None:
         self._advance(until, done=self.people.all_ended)
         if late := [c for c in self.people.clients if c.open]:
-            self.violate("liveness", f"{late[0].name} has not ended {(until - late[0].sent_at) / 1e6:.1f} s after it was sent")
+            self.violate(
+                "liveness",
+                f"{late[0].name} has not ended "
+                f"{(until - late[0].sent_at) / 1e6:.1f} s after it was sent",
+            )

@@ -32,7 +32,8 @@ from baton.engine.attention.reference import pool_view
 from baton.engine.kernels.vectors import LANES, PAIRS, PANEL, ROWS
 from baton.ports.fabric import Pool
 
-FEW_ROWS = 4  # up to this many rows of a segment, a pass over its KV cache for each row is cheaper than tiles
+# up to this many rows of a segment, a pass over its KV cache for each row is cheaper than tiles
+FEW_ROWS = 4
 LOG2_E = 1.4426950408889634
 BITS = {
     DType.F32: (torch.float32, np.float32),
@@ -53,12 +54,17 @@ class PagedRows:
         place = placement.places[spec]
         size = place.spec.dtype.size
         self.view = pool_view(pool, placement, spec)
-        self.dtype, self.tokens, self.dim = self.view.dtype, placement.table.block_tokens, place.spec.row
+        self.dtype, self.tokens, self.dim = (
+            self.view.dtype,
+            placement.table.block_tokens,
+            place.spec.row,
+        )
         self.kv_heads, self._window = place.heads.size, reach(placement, spec)
         self._bits, self._stored = BITS[place.spec.dtype]
         block, parts = placement.block_bytes(place.spec.group), len(place.spec.parts)
         strides = (block, place.offset, place.head_stride, place.part_stride if parts > 1 else 0)
-        even = all(n % 4 == 0 for n in (*strides, place.layer_stride, place.row_bytes))  # rows begin at whole pairs
+        # rows begin at whole pairs
+        even = all(n % 4 == 0 for n in (*strides, place.layer_stride, place.row_bytes))
         self._paired = PAIRS and place.spec.dtype is DType.BF16 and even
         flat = self.view.as_strided((pool.nbytes // size,), (1,), 0)
         halves: NDArray[np.generic] = flat.view(self._bits).numpy().view(self._stored)
@@ -82,7 +88,9 @@ class PagedRows:
         self._direct = multiplied and self._deep == self._width and self.tokens % LANES == 0
         self._scale = np.float32(LOG2_E * scale)
 
-    def store(self, layer: int, k: torch.Tensor, v: torch.Tensor, slot_mapping: torch.Tensor) -> None:
+    def store(
+        self, layer: int, k: torch.Tensor, v: torch.Tensor, slot_mapping: torch.Tensor
+    ) -> None:
         """Write rows to their slots.
 
         Args:
@@ -91,7 +99,9 @@ class PagedRows:
             v: as k; [rows, kv heads, 0] if only keys are cached
             slot_mapping: int64 [rows], block * tokens + token
         """
-        kernels.store(self._layers[layer], self._stored_bits(k), self._stored_bits(v), slot_mapping.numpy())
+        kernels.store(
+            self._layers[layer], self._stored_bits(k), self._stored_bits(v), slot_mapping.numpy()
+        )
 
     def _words(self, halves: NDArray[np.generic]) -> NDArray[np.generic]:
         return halves.view(np.uint32) if self._paired else halves
@@ -100,7 +110,12 @@ class PagedRows:
         return x.contiguous().view(self._bits).numpy().view(self._stored)
 
     def attend(
-        self, layer: int, q: torch.Tensor, segments: Sequence[Segment], out: torch.Tensor, sinks: torch.Tensor | None = None
+        self,
+        layer: int,
+        q: torch.Tensor,
+        segments: Sequence[Segment],
+        out: torch.Tensor,
+        sinks: torch.Tensor | None = None,
     ) -> None:
         """Compute attention of each row over all positions that it sees.
 
@@ -120,7 +135,9 @@ class PagedRows:
                 rows = slice(s.first, s.first + s.count)
                 self._attend_many(layer, q[rows], s, window, sunk, out[rows])
 
-    def attend_gathered(self, q: torch.Tensor, rows: torch.Tensor, counts: torch.Tensor, out: torch.Tensor) -> None:
+    def attend_gathered(
+        self, q: torch.Tensor, rows: torch.Tensor, counts: torch.Tensor, out: torch.Tensor
+    ) -> None:
         """Compute attention of each query over its own list of rows.
 
         Args:
@@ -132,9 +149,21 @@ class PagedRows:
         most = _up(rows.shape[1], LANES)  # a whole number of vectors, so that rows need no copy
         rows = torch.nn.functional.pad(rows, (0, 0, 0, most - rows.shape[1]))
         halves = self._stored_bits(rows).reshape(-1)
-        blocks = kernels.PagedLayer(self._words(halves), halves, most * self.dim, 0, 0, 0, tokens=most, dim=self.dim)
+        blocks = kernels.PagedLayer(
+            self._words(halves), halves, most * self.dim, 0, 0, 0, tokens=most, dim=self.dim
+        )
         table = np.arange(len(q), dtype=np.int32)[:, None]
-        out.copy_(self._each(q, counts.numpy(), ENDLESS, self._sunk(None, q.shape[1]), table, blocks, out.shape[2]))
+        out.copy_(
+            self._each(
+                q,
+                counts.numpy(),
+                ENDLESS,
+                self._sunk(None, q.shape[1]),
+                table,
+                blocks,
+                out.shape[2],
+            )
+        )
 
     def _sunk(self, sinks: torch.Tensor | None, heads: int) -> NDArray[np.float32]:
         """Return sinks for the kernels: float32 [kv heads, group], times log2(e); LOW = no sink."""
@@ -155,14 +184,23 @@ class PagedRows:
         rows = torch.tensor([n for s in segments for n in range(s.first, s.first + s.count)])
         # Positions are counted from the first one held; scores do not depend on the offset.
         starts = [s.start - s.begin * self.tokens for s in segments]
-        lengths = np.array([start + n + 1 for s, start in zip(segments, starts, strict=True) for n in range(s.count)], np.int64)
+        lengths = np.array(
+            [
+                start + n + 1
+                for s, start in zip(segments, starts, strict=True)
+                for n in range(s.count)
+            ],
+            np.int64,
+        )
         tables = np.zeros((len(rows), max(len(s.block_table) for s in segments)), dtype=np.int32)
         n = 0
         for s in segments:
             tables[n : n + s.count, : len(s.block_table)] = s.block_table
             n += s.count
         mine = q if len(rows) == len(q) else q[rows]
-        result = self._each(mine, lengths, window, sunk, tables, self._layers[layer], out.shape[2]).to(out.dtype)
+        result = self._each(
+            mine, lengths, window, sunk, tables, self._layers[layer], out.shape[2]
+        ).to(out.dtype)
         if mine is q:
             out.copy_(result)
         else:
@@ -186,20 +224,41 @@ class PagedRows:
         words = self._as_words(q.reshape(count, self.kv_heads, group, self.dim), self._deep)
         found = np.empty((count, self.kv_heads, group, dims), dtype=np.float32)
         direct = self._direct and dims == wide
-        kernels.single(layer, words, found, lengths, window, sunk, tables, wide, direct, self._scale)
+        kernels.single(
+            layer, words, found, lengths, window, sunk, tables, wide, direct, self._scale
+        )
         return torch.from_numpy(found)[..., :wide].reshape(count, -1, wide)
 
     def _attend_many(
-        self, layer: int, q: torch.Tensor, s: Segment, window: int, sunk: NDArray[np.float32], out: torch.Tensor
+        self,
+        layer: int,
+        q: torch.Tensor,
+        s: Segment,
+        window: int,
+        sunk: NDArray[np.float32],
+        out: torch.Tensor,
     ) -> None:
         group = q.shape[1] // self.kv_heads
         used, wide = s.count * group, out.shape[2]
         queries = q.new_zeros(self.kv_heads, _up(used, ROWS), self.dim)
-        queries[:, :used].view(self.kv_heads, s.count, group, self.dim).copy_(self._by_head(q).permute(1, 0, 2, 3))
+        queries[:, :used].view(self.kv_heads, s.count, group, self.dim).copy_(
+            self._by_head(q).permute(1, 0, 2, 3)
+        )
         found = np.empty((self.kv_heads, queries.shape[1], _up(wide, PANEL)), dtype=np.float32)
         words = self._as_words(queries, self._width)
         kernels.chunk(
-            self._layers[layer], words, found, s.start, s.count, window, sunk, group, s.begin, s.block_table, wide, self._scale
+            self._layers[layer],
+            words,
+            found,
+            s.start,
+            s.count,
+            window,
+            sunk,
+            group,
+            s.begin,
+            s.block_table,
+            wide,
+            self._scale,
         )
         rows = torch.from_numpy(found)[:, :used, :wide].view(self.kv_heads, s.count, group, wide)
         self._by_head(out).copy_(rows.permute(1, 0, 2, 3))
@@ -224,7 +283,9 @@ class CpuAttention:
     beside: ClassVar[Sequence[str]] = ()
 
     def __init__(self, pool: Pool, placement: Placement, spec: str = "kv") -> None:
-        self._pages = PagedRows(pool, placement, spec, scale=placement.places[spec].spec.row ** -0.5)
+        self._pages = PagedRows(
+            pool, placement, spec, scale=placement.places[spec].spec.row ** -0.5
+        )
 
     def warm(self) -> None:
         pages = self._pages
@@ -235,7 +296,9 @@ class CpuAttention:
 
         run_on_zeros(self, zeros, pages.tokens)
 
-    def attend(self, rows: AttentionRows, *, layer: int, metadata: AttentionMetadata, out: torch.Tensor) -> None:
+    def attend(
+        self, rows: AttentionRows, *, layer: int, metadata: AttentionMetadata, out: torch.Tensor
+    ) -> None:
         self._pages.store(layer, rows.k, rows.v, metadata.slot_mapping)
         self._pages.attend(layer, rows.q, metadata.segments, out, rows.sinks)
 
@@ -249,7 +312,12 @@ def run_on_zeros(backend: AttentionBackend[R], zeros: Callable[[int], R], tokens
         tokens: tokens of a block
     """
     for count in (1, FEW_ROWS + 1):
-        segment = Segment(first=0, count=count, start=0, block_table=np.zeros(_up(count, tokens) // tokens, dtype=np.int32))
+        segment = Segment(
+            first=0,
+            count=count,
+            start=0,
+            block_table=np.zeros(_up(count, tokens) // tokens, dtype=np.int32),
+        )
         metadata = AttentionMetadata([segment], torch.zeros(count, dtype=torch.int64))
         rows = zeros(count)
         backend.attend(rows, layer=0, metadata=metadata, out=rows.new_out())

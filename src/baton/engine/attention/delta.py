@@ -45,7 +45,9 @@ class DeltaRows(msgspec.Struct, frozen=True):
     value: int
 
     def first(self, count: int) -> "DeltaRows":
-        return DeltaRows(self.x[:count], self.decay[:count], self.beta[:count], self.filters, self.value)
+        return DeltaRows(
+            self.x[:count], self.decay[:count], self.beta[:count], self.filters, self.value
+        )
 
     def new_out(self) -> torch.Tensor:
         """Return an uninitialised output, float32 [rows, value heads, value]."""
@@ -64,7 +66,9 @@ class Slots:
     def __init__(self, pool: Pool, placement: Placement) -> None:
         places = [placement.places[name] for name in (DELTA, *CONVOLVED)]
         self.value_heads, self.key_heads = places[0].heads.size, places[1].heads.size
-        self.state, *past = (pool_view(pool, placement, place.spec.name)[:, :, :, 0, 0] for place in places)
+        self.state, *past = (
+            pool_view(pool, placement, place.spec.name)[:, :, :, 0, 0] for place in places
+        )
         self.past = tuple(past)
 
     def dims(self, rows: DeltaRows) -> tuple[int, int]:
@@ -76,7 +80,11 @@ class Slots:
         """Return (heads, elements of a head, first column in `x`) for each of q, k and v."""
         key, value = self.dims(rows)
         keys = self.key_heads * key
-        return (self.key_heads, key, 0), (self.key_heads, key, keys), (self.value_heads, value, 2 * keys)
+        return (
+            (self.key_heads, key, 0),
+            (self.key_heads, key, keys),
+            (self.value_heads, value, 2 * keys),
+        )
 
 
 class ReferenceDelta:
@@ -91,7 +99,9 @@ class ReferenceDelta:
     def warm(self) -> None:
         """Do nothing: nothing is compiled."""
 
-    def attend(self, rows: DeltaRows, *, layer: int, metadata: AttentionMetadata, out: torch.Tensor) -> None:
+    def attend(
+        self, rows: DeltaRows, *, layer: int, metadata: AttentionMetadata, out: torch.Tensor
+    ) -> None:
         slots = self._slots
         key, value = slots.dims(rows)
         shared = slots.value_heads // slots.key_heads

@@ -21,7 +21,8 @@ from baton.engine.attention.interface import AttentionMetadata, Rows, Segment
 from baton.engine.ops import padded
 from baton.ports.fabric import Pool
 
-FEW_ROWS = 8  # up to this many rows of a segment, a pass over its state for each row is cheaper than a scan
+# up to this many rows of a segment, a pass over its state for each row is cheaper than a scan
+FEW_ROWS = 8
 CHUNK = 64  # rows whose corrections are solved together
 
 
@@ -47,7 +48,9 @@ class CpuDelta:
         self._convolve(0, nothing, none, out, [(1, 1, 0)])
         self._step(0, nothing, none, out, out[None], 1)
 
-    def attend(self, rows: DeltaRows, *, layer: int, metadata: AttentionMetadata, out: torch.Tensor) -> None:
+    def attend(
+        self, rows: DeltaRows, *, layer: int, metadata: AttentionMetadata, out: torch.Tensor
+    ) -> None:
         (key, value), count = self._slots.dims(rows), len(out)
         columns = self._slots.columns(rows)
         mixed = np.empty((count, rows.filters.shape[1]), dtype=np.float32)
@@ -60,7 +63,9 @@ class CpuDelta:
                 state = self._slots.state[int(s.block_table[0]), :, layer].view(-1, key, value)
                 before = state if s.start else torch.zeros_like(state)
                 q, k, v = (
-                    torch.from_numpy(mixed[here, column : column + heads * dim]).view(s.count, heads, dim)
+                    torch.from_numpy(mixed[here, column : column + heads * dim]).view(
+                        s.count, heads, dim
+                    )
                     for heads, dim, column in columns
                 )
                 out[here], after = scan(q, k, v, rows.decay[here], rows.beta[here], before)
@@ -74,11 +79,19 @@ class CpuDelta:
         mixed: NDArray[np.float32],
         columns: Sequence[tuple[int, int, int]],
     ) -> None:
-        x, filters = rows.x.contiguous().view(self._stored).numpy().view(self._numpy), rows.filters.numpy()
+        x, filters = (
+            rows.x.contiguous().view(self._stored).numpy().view(self._numpy),
+            rows.filters.numpy(),
+        )
         eps = np.float32(NORM_EPS)
         for part, (heads, dim, column) in enumerate(columns):
-            scale, here = np.float32((dim**-0.5, 1.0, 1.0)[part]), self._layers[CONVOLVED[part]][layer]
-            kernels.convolve(self._past, x, filters, mixed, table, here, heads, dim, column, part < 2, scale, eps)
+            scale, here = (
+                np.float32((dim**-0.5, 1.0, 1.0)[part]),
+                self._layers[CONVOLVED[part]][layer],
+            )
+            kernels.convolve(
+                self._past, x, filters, mixed, table, here, heads, dim, column, part < 2, scale, eps
+            )
 
     def _step(
         self,
@@ -90,11 +103,26 @@ class CpuDelta:
         key: int,
     ) -> None:
         decay, beta = rows.decay.contiguous().numpy(), rows.beta.contiguous().numpy()
-        kernels.step(self._state, mixed, decay, beta, out, table, self._layers[DELTA][layer], self._slots.key_heads, key)
+        kernels.step(
+            self._state,
+            mixed,
+            decay,
+            beta,
+            out,
+            table,
+            self._layers[DELTA][layer],
+            self._slots.key_heads,
+            key,
+        )
 
 
 def scan(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: torch.Tensor, beta: torch.Tensor, state: torch.Tensor
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    decay: torch.Tensor,
+    beta: torch.Tensor,
+    state: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute the recurrence in chunks.
 
@@ -126,7 +154,9 @@ def scan(
     ).exp()  # decay from an earlier row to a later one
     left = since.exp()
     system = k @ k.transpose(-1, -2) * beta * between
-    solved = torch.linalg.solve_triangular(system, torch.cat((v, k * left), -1) * beta, upper=False, unitriangular=True)
+    solved = torch.linalg.solve_triangular(
+        system, torch.cat((v, k * left), -1) * beta, upper=False, unitriangular=True
+    )
     written, read = solved.split((value, k.shape[-1]), -1)
     seen, asked = q @ k.transpose(-1, -2) * between, q * left
     last = since[..., -1:, :]
@@ -141,7 +171,9 @@ def scan(
 
 def _table(segments: Sequence[Segment]) -> NDArray[np.void]:
     """Convert segments to the array that the kernels take."""
-    return np.array([(s.first, s.count, s.block_table[0], not s.start) for s in segments], dtype=kernels.SEGMENT)
+    return np.array(
+        [(s.first, s.count, s.block_table[0], not s.start) for s in segments], dtype=kernels.SEGMENT
+    )
 
 
 def _flat(view: torch.Tensor, pool: Pool) -> torch.Tensor:
@@ -154,4 +186,7 @@ def _layers(placement: Placement, name: str) -> list[kernels.SlotLayer]:
     place = placement.places[name]
     slot, size = placement.block_bytes(place.spec.group), place.spec.dtype.size
     starts = (place.offset + n * place.layer_stride for n in range(len(place.layers)))
-    return [kernels.SlotLayer(slot // size, start // size, place.head_stride // size) for start in starts]
+    return [
+        kernels.SlotLayer(slot // size, start // size, place.head_stride // size)
+        for start in starts
+    ]

@@ -14,8 +14,13 @@ from baton.engine.kernels.machine import exp2, widen
 
 LOG2_E = np.float32(1.4426950408889634)
 ONE = np.float32(1)
-_any_order = numba.njit(nogil=True, cache=True, fastmath={"contract", "nsz", "reassoc"}, error_model="numpy")
-_inlined = numba.njit(forceinline=True, fastmath={"contract", "nsz", "reassoc"}, error_model="numpy")  # flags as in kernels.py
+_any_order = numba.njit(
+    nogil=True, cache=True, fastmath={"contract", "nsz", "reassoc"}, error_model="numpy"
+)
+# flags as in kernels.py
+_inlined = numba.njit(
+    forceinline=True, fastmath={"contract", "nsz", "reassoc"}, error_model="numpy"
+)
 
 
 SEGMENT = np.dtype([("first", "i8"), ("count", "i8"), ("slot", "i8"), ("fresh", "i8")])
@@ -67,7 +72,12 @@ def convolve(pool, x, filters, out, segments, layer, heads, dim, column, norm, s
     """
     kept = filters.shape[0] - 1
     for s in range(segments.shape[0]):
-        first, count, slot, fresh = segments[s].first, segments[s].count, segments[s].slot, segments[s].fresh
+        first, count, slot, fresh = (
+            segments[s].first,
+            segments[s].count,
+            segments[s].slot,
+            segments[s].fresh,
+        )
         for h in range(heads):
             begin, end = column + h * dim, column + (h + 1) * dim
             at = slot * layer.slot_stride + layer.base + h * layer.head_stride
@@ -80,7 +90,11 @@ def convolve(pool, x, filters, out, segments, layer, heads, dim, column, norm, s
                     if back >= 0:
                         _add(found, filters[tap, begin:end], x[first + back, begin:end])
                     elif not fresh:
-                        _add(found, filters[tap, begin:end], past[(back + kept) * dim : (back + kept + 1) * dim])
+                        _add(
+                            found,
+                            filters[tap, begin:end],
+                            past[(back + kept) * dim : (back + kept + 1) * dim],
+                        )
                 _activate(found, norm, scale, eps)
             for n in range(kept):  # oldest first: each is copied from a later place
                 back = count - kept + n
@@ -107,7 +121,12 @@ def step(pool, mixed, decay, beta, out, segments, layer, key_heads, key):  # typ
     shared = value_heads // key_heads
     error = np.empty(value, np.float32)
     for s in range(segments.shape[0]):
-        first, count, slot, fresh = segments[s].first, segments[s].count, segments[s].slot, segments[s].fresh
+        first, count, slot, fresh = (
+            segments[s].first,
+            segments[s].count,
+            segments[s].slot,
+            segments[s].fresh,
+        )
         for h in range(value_heads):
             at = slot * layer.slot_stride + layer.base + h * layer.head_stride
             state = pool[at : at + key * value]
@@ -126,7 +145,11 @@ def step(pool, mixed, decay, beta, out, segments, layer, key_heads, key):  # typ
                     error[d] = (mixed[row, v_at + d] - kept * error[d]) * share
                 found[:] = np.float32(0)
                 for i in range(key):
-                    q, k, line = mixed[row, q_at + i], mixed[row, k_at + i], state[i * value : (i + 1) * value]
+                    q, k, line = (
+                        mixed[row, q_at + i],
+                        mixed[row, k_at + i],
+                        state[i * value : (i + 1) * value],
+                    )
                     for d in range(value):
                         line[d] = kept * line[d] + k * error[d]
                         found[d] += q * line[d]

@@ -1,6 +1,7 @@
 """The index of sparse attention: chooses the positions that a row attends to (DeepSeek-V3.2, 2025).
 
-    score(row, position) = sum over index heads of weight(row, head) * relu(query(row, head) · key(position))
+    score(row, position) = sum over index heads of weight(row, head) * relu(query(row, head) ·
+    key(position))
 
 A layer caches one small key for each token; a row attends to the `count` positions with the highest
 scores among those up to its own. Scores are only compared, so factors that are equal for all
@@ -69,7 +70,9 @@ class TopKIndex:
     def warm(self) -> None:
         """Do nothing: nothing is compiled."""
 
-    def attend(self, rows: IndexRows, *, layer: int, metadata: AttentionMetadata, out: torch.Tensor) -> None:
+    def attend(
+        self, rows: IndexRows, *, layer: int, metadata: AttentionMetadata, out: torch.Tensor
+    ) -> None:
         self._write(layer, rows.k, metadata.slot_mapping)
         for s in metadata.segments:
             here = slice(s.first, s.first + s.count)
@@ -84,10 +87,14 @@ class TopKIndex:
             self._keys[at] = k
             return
         scales = k.float().abs().amax(1, keepdim=True).clamp_(min=TINY) / LARGEST
-        self._keys.view(torch.uint8)[at] = (k.float() / scales).to(self._keys.dtype).view(torch.uint8)
+        self._keys.view(torch.uint8)[at] = (
+            (k.float() / scales).to(self._keys.dtype).view(torch.uint8)
+        )
         self._scales[at] = scales
 
-    def _choose(self, layer: int, q: torch.Tensor, weights: torch.Tensor, s: Segment, out: torch.Tensor) -> None:
+    def _choose(
+        self, layer: int, q: torch.Tensor, weights: torch.Tensor, s: Segment, out: torch.Tensor
+    ) -> None:
         """Choose the positions for one segment's rows."""
         length = s.start + s.count
         keys = self._read(layer, s)[:length]
@@ -106,7 +113,11 @@ class TopKIndex:
         dim = self._keys.shape[-1]
         if self._scales is None:
             return self._keys[blocks, 0, layer, 0].reshape(-1, dim).float()
-        stored = self._keys.view(torch.uint8)[blocks, 0, layer, 0].reshape(-1, dim).view(self._keys.dtype)
+        stored = (
+            self._keys.view(torch.uint8)[blocks, 0, layer, 0]
+            .reshape(-1, dim)
+            .view(self._keys.dtype)
+        )
         return stored.float() * self._scales[blocks, 0, layer, 0].reshape(-1, 1)
 
 
@@ -141,9 +152,15 @@ def with_fp8_index(table: StateTable) -> StateTable:
     for spec in table.specs:
         if spec.name == INDEX:
             keys = msgspec.structs.replace(spec, dtype=DType.FP8)
-            specs += [keys, msgspec.structs.replace(spec, name=SCALES, parts=("s",), row=1, dtype=DType.F32)]
+            specs += [
+                keys,
+                msgspec.structs.replace(spec, name=SCALES, parts=("s",), row=1, dtype=DType.F32),
+            ]
         else:
             specs.append(spec)
     if len(specs) == len(table.specs):
-        raise ConfigError("--index-dtype fp8: this model has no index; leave the flag away, or serve DeepSeek-V3.2 or GLM-5")
+        raise ConfigError(
+            "--index-dtype fp8: this model has no index; leave the flag away, "
+            "or serve DeepSeek-V3.2 or GLM-5"
+        )
     return msgspec.structs.replace(table, specs=tuple(specs))

@@ -71,7 +71,8 @@ class Rows(Protocol):
         ...
 
 
-Attend = Callable[[Rows, int], torch.Tensor]  # (rows, layer of this rank) -> output, with the shape of `new_out`
+# (rows, layer of this rank) -> output, with the shape of `new_out`
+Attend = Callable[[Rows, int], torch.Tensor]
 
 
 class AttentionRows(msgspec.Struct, frozen=True):
@@ -117,7 +118,9 @@ class AttentionBackend(Protocol[R]):
         """Compile whatever would otherwise be compiled inside the first request."""
         ...
 
-    def attend(self, rows: R, *, layer: int, metadata: AttentionMetadata, out: torch.Tensor) -> None:
+    def attend(
+        self, rows: R, *, layer: int, metadata: AttentionMetadata, out: torch.Tensor
+    ) -> None:
         """Add the rows to the state, then compute their outputs from it.
 
         `layer` is the index among the layers of the spec on this rank.

@@ -28,12 +28,15 @@ from baton.engine.kernels.vectors import (
 )
 
 TILE = 512  # positions copied and multiplied together in prefill; a multiple of PANEL
-AHEAD = 2  # blocks prefetched: without it, a decode step of eight sequences takes 1.08 times as long
+# blocks prefetched: without it, a decode step of eight sequences takes 1.08 times as long
+AHEAD = 2
 LOW = np.float32(-3e38)
 _jit = numba.njit(nogil=True, cache=True, fastmath={"contract", "nsz"}, error_model="numpy")
 # Always inlined. For a function that is called, a process that compiles has another copy than one
 # that loads compiled code; since sums may be reordered, the two would differ in their last bits.
-_any_order = numba.njit(forceinline=True, fastmath={"contract", "nsz", "reassoc", "nnan"}, error_model="numpy")
+_any_order = numba.njit(
+    forceinline=True, fastmath={"contract", "nsz", "reassoc", "nnan"}, error_model="numpy"
+)
 
 
 class PagedLayer(NamedTuple):
@@ -156,21 +159,26 @@ def single(layer, q, out, lengths, window, sinks, tables, wide, direct, scale): 
         length = lengths[row]
         blocks = (length + tokens - 1) // tokens
         first = max(0, length - window)
-        begin = first // tokens  # the first block to read; its first `unseen` positions are not seen
+        # the first block to read; its first `unseen` positions are not seen
+        begin = first // tokens
         unseen = first - begin * tokens
         for h in range(kv_heads):
             base = layer.base + h * layer.head_stride
             for b in range(begin, blocks):
                 at = base + tables[row, b] * layer.block_stride
                 if b + AHEAD < blocks:
-                    line = halves.ctypes.data + size * (base + tables[row, b + AHEAD] * layer.block_stride)
+                    line = halves.ctypes.data + size * (
+                        base + tables[row, b + AHEAD] * layer.block_stride
+                    )
                     for i in range(0, size * tokens * dim, 64):
                         prefetch(line + i)
                         prefetch(line + size * layer.part_stride + i)
                 if direct:
                     source, step = halves.ctypes.data + size * at, width
                 else:
-                    _copy_words(pool[at // per_word :], keys, min(tokens, length - b * tokens), width)
+                    _copy_words(
+                        pool[at // per_word :], keys, min(tokens, length - b * tokens), width
+                    )
                     source, step = keys.ctypes.data, deep
                 for g in range(group):
                     for t in range(0, min(tokens, length - b * tokens), LANES):
@@ -190,9 +198,27 @@ def single(layer, q, out, lengths, window, sinks, tables, wide, direct, scale): 
                     for d in range(0, dims, PANEL):
                         target = total.ctypes.data + 4 * (g * dims + d)
                         if direct:
-                            blend(halves, halves.ctypes.data + size * (at + d), dim, weights, most, target, dims, seen)
+                            blend(
+                                halves,
+                                halves.ctypes.data + size * (at + d),
+                                dim,
+                                weights,
+                                most,
+                                target,
+                                dims,
+                                seen,
+                            )
                         else:
-                            blend(values, values.ctypes.data + 4 * d, dims, weights, most, target, dims, seen)
+                            blend(
+                                values,
+                                values.ctypes.data + 4 * d,
+                                dims,
+                                weights,
+                                most,
+                                target,
+                                dims,
+                                seen,
+                            )
             out[row, h] = total[:group]
 
 
@@ -243,8 +269,13 @@ def _weight_words_of(scores, weights):  # type: ignore[no-untyped-def]
 
     def paired(scores, weights):  # type: ignore[no-untyped-def]
         for t in range(weights.size):
-            low, high = float_bits(scores[2 * t]) + np.int32(0x8000), float_bits(scores[2 * t + 1]) + np.int32(0x8000)
-            weights[t] = (np.uint32(low) >> np.uint32(16)) | (np.uint32(high) & np.uint32(0xFFFF0000))
+            low, high = (
+                float_bits(scores[2 * t]) + np.int32(0x8000),
+                float_bits(scores[2 * t + 1]) + np.int32(0x8000),
+            )
+            weights[t] = (np.uint32(low) >> np.uint32(16)) | (
+                np.uint32(high) & np.uint32(0xFFFF0000)
+            )
 
     return paired if weights.dtype == types.uint32 else plain
 
@@ -271,7 +302,14 @@ def _load(layer, head, begin, table, wide, first, seen, keys, values):  # type: 
             line = keys[d, t : t + rows]
             for i in range(rows):
                 line[i] = word(source[i * width + d])
-        _value_words(halves[at + layer.part_stride : at + layer.part_stride + rows * dim], values, t, rows, dim, wide)
+        _value_words(
+            halves[at + layer.part_stride : at + layer.part_stride + rows * dim],
+            values,
+            t,
+            rows,
+            dim,
+            wide,
+        )
         t += rows
 
 
@@ -290,7 +328,17 @@ def _panel(q, keys, values, total, peak, weight, scores, weights, seen, window, 
     end = (most + per_word - 1) // per_word * per_word
     lines, sums = q.ctypes.data + 4 * at * width, total.ctypes.data + 4 * at * dims
     for t in range(0, most, PANEL):
-        product(q, lines, width, keys.ctypes.data + 4 * t, TILE, scores.ctypes.data + 4 * t, TILE, width, 0)
+        product(
+            q,
+            lines,
+            width,
+            keys.ctypes.data + 4 * t,
+            TILE,
+            scores.ctypes.data + 4 * t,
+            TILE,
+            width,
+            0,
+        )
     for i in range(ROWS):
         here, row = min(seen[i], most), scores.ctypes.data + 4 * i * TILE
         unseen = max(seen[i] - window, 0)
@@ -314,7 +362,15 @@ def _panel(q, keys, values, total, peak, weight, scores, weights, seen, window, 
         _weight_words(line, _array(weights, weights.ctypes.data + 4 * i * weights.shape[1], size))
     for d in range(0, dims, PANEL):
         product(
-            q, weights.ctypes.data, weights.shape[1], values.ctypes.data + 4 * d, dims, sums + 4 * d, dims, end // per_word, 1
+            q,
+            weights.ctypes.data,
+            weights.shape[1],
+            values.ctypes.data + 4 * d,
+            dims,
+            sums + 4 * d,
+            dims,
+            end // per_word,
+            1,
         )
 
 
@@ -336,7 +392,10 @@ def chunk(layer, q, out, start, rows, window, sinks, group, begin, table, wide, 
     per_word = layer.halves.size // layer.words.size
     length = start + rows
     keys, values = np.zeros((width, TILE), q.dtype), np.zeros((TILE // per_word, dims), q.dtype)
-    scores, weights = np.zeros((ROWS, TILE), np.float32), np.zeros((ROWS, TILE // per_word), q.dtype)
+    scores, weights = (
+        np.zeros((ROWS, TILE), np.float32),
+        np.zeros((ROWS, TILE // per_word), q.dtype),
+    )
     seen = np.empty(ROWS, np.int64)
     for h in range(kv_heads):
         peak, weight = np.empty(count, np.float32), np.zeros(count, np.float32)
@@ -353,7 +412,20 @@ def chunk(layer, q, out, start, rows, window, sinks, group, begin, table, wide, 
                     break  # the windows of this line and later ones begin in a later tile
                 for i in range(ROWS):
                     seen[i] = min(start + (r + i) // group + 1, length) - first
-                _panel(q[h], keys, values, out[h], peak, weight, scores, weights, seen, window, scale, r)
+                _panel(
+                    q[h],
+                    keys,
+                    values,
+                    out[h],
+                    peak,
+                    weight,
+                    scores,
+                    weights,
+                    seen,
+                    window,
+                    scale,
+                    r,
+                )
         for r in range(count):
             inverse = np.float32(1.0) / weight[r]
             for d in range(dims):

@@ -72,26 +72,37 @@ class CpuLatentAttention:
         dim, dtype = self._pages.dim, self._pages.dtype
 
         def zeros(count: int) -> LatentRows:
-            return LatentRows(torch.zeros(count, 1, dim, dtype=dtype), torch.zeros(count, dim, dtype=dtype), -(-dim // 2))
+            return LatentRows(
+                torch.zeros(count, 1, dim, dtype=dtype),
+                torch.zeros(count, dim, dtype=dtype),
+                -(-dim // 2),
+            )
 
         run_on_zeros(self, zeros, self._pages.tokens)
 
-    def attend(self, rows: LatentRows, *, layer: int, metadata: AttentionMetadata, out: torch.Tensor) -> None:
+    def attend(
+        self, rows: LatentRows, *, layer: int, metadata: AttentionMetadata, out: torch.Tensor
+    ) -> None:
         keys = rows.cached[:, None]
         self._pages.store(layer, keys, keys[..., :0], metadata.slot_mapping)
         self._pages.attend(layer, rows.q, [s for s in metadata.segments if not rows.sparse(s)], out)
         for s in metadata.segments:
             if rows.chosen is None or not rows.sparse(s):
                 continue
-            step = max(1, GATHERED // (rows.chosen.shape[1] * self._pages.dim * self._pages.view.itemsize))
+            step = max(
+                1, GATHERED // (rows.chosen.shape[1] * self._pages.dim * self._pages.view.itemsize)
+            )
             for first in range(s.first, s.first + s.count, step):
                 here = slice(first, min(first + step, s.first + s.count))
                 self._attend_chosen(layer, rows.q[here], s, rows.chosen[here], out[here])
 
-    def _attend_chosen(self, layer: int, q: torch.Tensor, s: Segment, positions: torch.Tensor, out: torch.Tensor) -> None:
+    def _attend_chosen(
+        self, layer: int, q: torch.Tensor, s: Segment, positions: torch.Tensor, out: torch.Tensor
+    ) -> None:
         blocks, tokens = torch.from_numpy(s.block_table.astype(np.int64)), self._pages.tokens
         at = positions.clamp(min=0)  # entries after a row's last position are not read
-        rows = self._pages.view[blocks[at // tokens], 0, layer, 0, at % tokens]  # [queries, count, row]
+        # [queries, count, row]
+        rows = self._pages.view[blocks[at // tokens], 0, layer, 0, at % tokens]
         self._pages.attend_gathered(q, rows, (positions >= 0).sum(1), out)
 
 
@@ -109,16 +120,20 @@ class ReferenceLatentAttention:
     def warm(self) -> None:
         """Do nothing: nothing is compiled."""
 
-    def attend(self, rows: LatentRows, *, layer: int, metadata: AttentionMetadata, out: torch.Tensor) -> None:
+    def attend(
+        self, rows: LatentRows, *, layer: int, metadata: AttentionMetadata, out: torch.Tensor
+    ) -> None:
         slots = metadata.slot_mapping
         self._view[slots // self._tokens, 0, layer, 0, slots % self._tokens] = rows.cached
         for s in metadata.segments:
             here, length = slice(s.first, s.first + s.count), s.start + s.count
-            back = s.start + torch.arange(s.count)[:, None] - torch.arange(length)  # distance from a row back to a key
+            # distance from a row back to a key
+            back = s.start + torch.arange(s.count)[:, None] - torch.arange(length)
             visible = (back >= 0) & (back < self._window)
             if rows.chosen is not None and rows.sparse(s):
                 picked = torch.zeros(s.count, length + 1, dtype=torch.bool)
-                picked.scatter_(1, rows.chosen[here] % (length + 1), True)  # -1 maps to an extra column after the last
+                # -1 maps to an extra column after the last
+                picked.scatter_(1, rows.chosen[here] % (length + 1), True)
                 visible &= picked[:, :length]
             blocks = torch.from_numpy(s.block_table.astype(np.int64))
             cached = self._view[blocks, 0, layer, 0].float().reshape(-1, rows.q.shape[2])[:length]

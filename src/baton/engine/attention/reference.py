@@ -12,7 +12,12 @@ from baton.core.memory.state import Placement, Unit
 from baton.engine.attention.interface import AttentionMetadata, AttentionRows, Rows, reach
 from baton.ports.fabric import Pool
 
-TORCH = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "fp8": torch.float8_e4m3fn}
+TORCH = {
+    "f32": torch.float32,
+    "bf16": torch.bfloat16,
+    "f16": torch.float16,
+    "fp8": torch.float8_e4m3fn,
+}
 
 
 def pool_view(pool: Pool, placement: Placement, spec: str = "kv") -> torch.Tensor:
@@ -31,10 +36,19 @@ def pool_view(pool: Pool, placement: Placement, spec: str = "kv") -> torch.Tenso
         place.heads.size,
         len(place.layers),
         len(place.spec.parts),
-        placement.table.block_tokens if placement.table.group(place.spec.group).unit is Unit.PAGE else 1,
+        placement.table.block_tokens
+        if placement.table.group(place.spec.group).unit is Unit.PAGE
+        else 1,
         place.spec.row,
     )
-    strides = (block, place.head_stride, place.layer_stride, place.part_stride, place.row_bytes, size)
+    strides = (
+        block,
+        place.head_stride,
+        place.layer_stride,
+        place.part_stride,
+        place.row_bytes,
+        size,
+    )
     return flat.as_strided(shape, tuple(s // size for s in strides), place.offset // size)
 
 
@@ -51,7 +65,9 @@ class ReferenceAttention:
     def warm(self) -> None:
         """Do nothing: nothing is compiled."""
 
-    def attend(self, rows: AttentionRows, *, layer: int, metadata: AttentionMetadata, out: torch.Tensor) -> None:
+    def attend(
+        self, rows: AttentionRows, *, layer: int, metadata: AttentionMetadata, out: torch.Tensor
+    ) -> None:
         blocks, tokens = metadata.slot_mapping // self._tokens, metadata.slot_mapping % self._tokens
         for head in range(rows.k.shape[1]):
             self._view[blocks, head, layer, 0, tokens] = rows.k[:, head]
@@ -63,7 +79,8 @@ class ReferenceAttention:
             before = s.begin * self._tokens
             length = s.start + s.count - before
             blocks = torch.from_numpy(s.block_table.astype(np.int64))
-            back = s.start - before + torch.arange(s.count)[:, None] - torch.arange(length)[None]  # from a row back to a key
+            # from a row back to a key
+            back = s.start - before + torch.arange(s.count)[:, None] - torch.arange(length)[None]
             visible = (back >= 0) & (back < self._window)
             for head in range(heads):
                 kv = self._view[blocks, head // group, layer].float()  # [blocks, part, token, row]

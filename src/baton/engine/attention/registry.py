@@ -17,7 +17,8 @@ from baton.engine.attention.latent import LATENT, CpuLatentAttention, ReferenceL
 from baton.engine.attention.reference import ReferenceAttention
 from baton.ports.fabric import Pool
 
-Registry = Mapping[str, Callable[[Pool, Placement, str], AttentionBackend[Any]]]  # by name of the spec
+# by name of the spec
+Registry = Mapping[str, Callable[[Pool, Placement, str], AttentionBackend[Any]]]
 CPU: Registry = {
     "kv": CpuAttention,
     "swa": CpuAttention,
@@ -51,7 +52,9 @@ class Backends:
         groups: the groups of the state table whose block tables are needed
     """
 
-    def __init__(self, pools: Mapping[GroupName, Pool], placement: Placement, registry: Registry = CPU) -> None:
+    def __init__(
+        self, pools: Mapping[GroupName, Pool], placement: Placement, registry: Registry = CPU
+    ) -> None:
         self._backends: list[AttentionBackend[Any]] = []
         self._served: dict[tuple[int, type[Rows]], _Served] = {}
         first, kept = placement.layer_interval.start, set[str]()
@@ -72,7 +75,11 @@ class Backends:
         for backend in self._backends:
             backend.warm()
 
-    def over(self, metadata: Mapping[GroupName, AttentionMetadata], passed: Callable[[], None] = lambda: None) -> Attend:
+    def over(
+        self,
+        metadata: Mapping[GroupName, AttentionMetadata],
+        passed: Callable[[], None] = lambda: None,
+    ) -> Attend:
         """Return the function with which a model attends in one batch.
 
         `passed` is called at each layer. Rows after those of the segments are padding: they are not

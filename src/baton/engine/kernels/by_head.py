@@ -69,7 +69,11 @@ def packed(weight: torch.Tensor, dtype: DType) -> torch.Tensor:
     unit = 2 if paired(dtype) else 1
     more = (0, -wide % PANEL, 0, -deep % unit)
     whole = torch.nn.functional.pad(weight, more) if any(more) else weight
-    return whole.view(heads, -1, unit, whole.shape[2] // PANEL, PANEL).permute(0, 3, 1, 4, 2).contiguous()
+    return (
+        whole.view(heads, -1, unit, whole.shape[2] // PANEL, PANEL)
+        .permute(0, 3, 1, 4, 2)
+        .contiguous()
+    )
 
 
 @numba.njit(fastmath={"contract"})
@@ -77,7 +81,10 @@ def _keep(kind, job, sums, row, count, head, column):  # type: ignore[no-untyped
     wide = min(PANEL, job.wide - column)
     scale = job.scale
     for r in range(count):
-        at, line = (row + r) * job.out_row + head * job.out_head + column, carray(floats(sums + 4 * r * PANEL), (wide,))
+        at, line = (
+            (row + r) * job.out_row + head * job.out_head + column,
+            carray(floats(sums + 4 * r * PANEL), (wide,)),
+        )
         if job.exact:
             exact = carray(floats(job.out + 4 * at), (wide,))
             for d in range(wide):
@@ -93,7 +100,9 @@ def _together(kind, job, head, size):  # type: ignore[no-untyped-def]
     """Gather the rows of a head; returns their address."""
     there = job.together + head * job.rows * size * size_of(kind)
     for row in range(job.rows):
-        x = carray(typed(kind, job.x + (row * job.x_row + head * job.x_head) * size_of(kind)), (size,))
+        x = carray(
+            typed(kind, job.x + (row * job.x_row + head * job.x_head) * size_of(kind)), (size,)
+        )
         line = carray(typed(kind, there + row * size * size_of(kind)), (size,))
         for d in range(size):
             line[d] = x[d]
@@ -133,4 +142,6 @@ def by_head(kind):  # type: ignore[no-untyped-def]
         if job.together:
             x, step = _together(kind, job, head, size), size * size_of(kind)
         for n in range(panels):
-            _panel(kind, job, x, step, job.weight + (head * panels + n) * panel, sums, head, n * PANEL)
+            _panel(
+                kind, job, x, step, job.weight + (head * panels + n) * panel, sums, head, n * PANEL
+            )

@@ -14,13 +14,20 @@ from numba.core import types
 
 from baton.core.memory.state import DType
 
-STORED: Mapping[DType, Any] = {DType.BF16: types.uint16, DType.F16: types.int16, DType.F32: types.float32}
+STORED: Mapping[DType, Any] = {
+    DType.BF16: types.uint16,
+    DType.F16: types.int16,
+    DType.F32: types.float32,
+}
 F32, I16, I32, I64 = ir.FloatType(), ir.IntType(16), ir.IntType(32), ir.IntType(64)
-ROUNDING, ROUNDING_BITS = 12582912.0, 0x4B400000  # 1.5 * 2**23 and its bits; adding it to x makes the low bits round(x)
+# 1.5 * 2**23 and its bits; adding it to x makes the low bits round(x)
+ROUNDING, ROUNDING_BITS = 12582912.0, 0x4B400000
 # Coefficients of 2**f on [-1/2, 1/2], highest power first: Taylor's ln(2)**n / n!; error below
 # 2e-7.
-POWERS = (1.5403530393381608e-4, 1.3333558146428443e-3, 9.6181291076284771e-3, 5.5504108664821580e-2,
-          2.4022650695910072e-1, 6.9314718055994531e-1, 1.0)  # fmt: skip
+POWERS = (
+    1.5403530393381608e-4, 1.3333558146428443e-3, 9.6181291076284771e-3, 5.5504108664821580e-2,
+    2.4022650695910072e-1, 6.9314718055994531e-1, 1.0,
+)  # fmt: skip
 
 
 def pointer_to(element: Any) -> Any:
@@ -78,7 +85,9 @@ def take(context: Any, pointer: Any) -> Any:
     """Fetch and increment the `next_item` of a job atomically; all threads of a team share it."""
 
     def build(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        return builder.atomic_rmw("add", builder.bitcast(args[0], I64.as_pointer()), I64(1), "monotonic")
+        return builder.atomic_rmw(
+            "add", builder.bitcast(args[0], I64.as_pointer()), I64(1), "monotonic"
+        )
 
     return types.int64(pointer), build
 

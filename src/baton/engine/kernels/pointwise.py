@@ -19,7 +19,8 @@ ONE = np.float32(1)
 
 @fields
 class NormJob(Job):
-    """out = rms_norm(x += add) * (offset + weight), over the last axis; 16-bit weights are widened before the sum.
+    """out = rms_norm(x += add) * (offset + weight), over the last axis; 16-bit weights are widened
+    before the sum.
 
     Attributes:
         rows: number of rows
@@ -72,7 +73,8 @@ class RotateJob(Job):
 
 @fields
 class WeighJob(Job):
-    """out[row] = sum of weights[row, n] * x[places[row, n]] for n < count, in this order; a place below 0 adds nothing.
+    """out[row] = sum of weights[row, n] * x[places[row, n]] for n < count, in this order; a place
+    below 0 adds nothing.
 
     Attributes:
         rows: rows of out
@@ -99,7 +101,9 @@ class GateJob(Job):
     dim: int
 
 
-_norm_job, _rotate_job, _weigh_job, _gate_job = (reader(job) for job in (NormJob, RotateJob, WeighJob, GateJob))
+_norm_job, _rotate_job, _weigh_job, _gate_job = (
+    reader(job) for job in (NormJob, RotateJob, WeighJob, GateJob)
+)
 
 
 @numba.njit
@@ -146,7 +150,9 @@ def _norm_row(kind, job, row):  # type: ignore[no-untyped-def]
     if job.exact:
         _normed(kind, job, row, carray(floats(job.x + row * job.dim * 4), (job.dim,)))
     else:
-        _normed(kind, job, row, carray(typed(kind, job.x + row * job.dim * size_of(kind)), (job.dim,)))
+        _normed(
+            kind, job, row, carray(typed(kind, job.x + row * job.dim * size_of(kind)), (job.dim,))
+        )
 
 
 def norm(kind):  # type: ignore[no-untyped-def]
@@ -180,7 +186,12 @@ def rotate(kind):  # type: ignore[no-untyped-def]
 
 @numba.njit
 def _weigh_row(kind, job, row):  # type: ignore[no-untyped-def]
-    dim, count, size, sums = job.dim, job.count, size_of(kind), carray(floats(scratch()), (SCRATCH,))
+    dim, count, size, sums = (
+        job.dim,
+        job.count,
+        size_of(kind),
+        carray(floats(scratch()), (SCRATCH,)),
+    )
     places = carray(integers(job.places + 8 * row * count), (count,))
     weights = carray(floats(job.weights + 4 * row * count), (count,))
     for first in range(0, dim, SCRATCH):
@@ -190,7 +201,10 @@ def _weigh_row(kind, job, row):  # type: ignore[no-untyped-def]
             total[d] = np.float32(0)
         for n in range(count):
             if places[n] >= 0:
-                x, weight = carray(typed(kind, job.x + (places[n] * dim + first) * size), (width,)), weights[n]
+                x, weight = (
+                    carray(typed(kind, job.x + (places[n] * dim + first) * size), (width,)),
+                    weights[n],
+                )
                 for d in range(width):
                     total[d] += weight * widen(x[d])
         out = carray(typed(kind, job.out + (row * dim + first) * size), (width,))

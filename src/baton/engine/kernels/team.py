@@ -30,7 +30,8 @@ class Task(Generic[J]):
 
     def __init__(self, kernel: Kernel, stored: DType, job: type[J]) -> None:
         signature = types.void(pointer_to(STORED[stored]))
-        self._kept = numba.cfunc(signature, cache=True, error_model="numpy")(kernel)  # keeps the machine code alive
+        # keeps the machine code alive
+        self._kept = numba.cfunc(signature, cache=True, error_model="numpy")(kernel)
         address: Any = self._kept.address
         self.address = int(address)
         self.job = job()

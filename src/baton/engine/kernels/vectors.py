@@ -42,12 +42,16 @@ class _BFloat(ir.Type):  # type: ignore[misc]
 
 
 def _pointer(builder: Any, address: Any, index: Any, pointee: Any, size: int = 4) -> Any:
-    return builder.inttoptr(builder.add(address, builder.mul(index, I64(size))), pointee.as_pointer())
+    return builder.inttoptr(
+        builder.add(address, builder.mul(index, I64(size))), pointee.as_pointer()
+    )
 
 
 def _fma(builder: Any) -> Any:
     return cgutils.get_or_insert_function(
-        builder.module, ir.FunctionType(FLOATS, (FLOATS, FLOATS, FLOATS)), f"llvm.fmuladd.v{LANES}f32"
+        builder.module,
+        ir.FunctionType(FLOATS, (FLOATS, FLOATS, FLOATS)),
+        f"llvm.fmuladd.v{LANES}f32",
     )
 
 
@@ -86,7 +90,9 @@ def _widened(builder: Any, stored: Any, value: Any, wide: Any, whole: Any) -> An
     return value
 
 
-def _loop(builder: Any, initial: Values, limit: Any, step: int, body: Callable[[Any, Values], Values]) -> Values:
+def _loop(
+    builder: Any, initial: Values, limit: Any, step: int, body: Callable[[Any, Values], Values]
+) -> Values:
     """Emit a loop over k = 0, step, ... < limit, at least once; sums become body(k, sums)."""
     before = builder.block
     loop, done = builder.append_basic_block("words"), builder.append_basic_block("end")
@@ -105,7 +111,18 @@ def _loop(builder: Any, initial: Values, limit: Any, step: int, body: Callable[[
 
 
 @intrinsic
-def product(context: Any, like: Any, a: Any, a_row: Any, b: Any, b_row: Any, c: Any, c_row: Any, depth: Any, add: Any) -> Any:
+def product(
+    context: Any,
+    like: Any,
+    a: Any,
+    a_row: Any,
+    b: Any,
+    b_row: Any,
+    c: Any,
+    c_row: Any,
+    depth: Any,
+    add: Any,
+) -> Any:
     """Compute c[ROWS, PANEL] (+)= a[ROWS, depth] b[depth, PANEL].
 
     `like` is an array of the words' dtype; a and b are int64 addresses of words, c of float32;
@@ -126,10 +143,18 @@ def product(context: Any, like: Any, a: Any, a_row: Any, b: Any, b_row: Any, c: 
 
         def body(k: Any, sums: Values) -> Values:
             at, vector = builder.mul(k, b_row), ir.VectorType(_element(kind), LANES)
-            right = [builder.load(_pointer(builder, b, builder.add(at, I64(j * LANES)), vector), align=4) for j in (0, 1)]
+            right = [
+                builder.load(_pointer(builder, b, builder.add(at, I64(j * LANES)), vector), align=4)
+                for j in (0, 1)
+            ]
             new = []
             for i in range(ROWS):
-                left = _splat(builder, builder.load(_pointer(builder, a, builder.add(k, lines[i]), _element(kind)), align=4))
+                left = _splat(
+                    builder,
+                    builder.load(
+                        _pointer(builder, a, builder.add(k, lines[i]), _element(kind)), align=4
+                    ),
+                )
                 new += [_multiply(builder, kind, left, right[j], sums[2 * i + j]) for j in (0, 1)]
             return new
 
@@ -152,7 +177,10 @@ def tile_of(rows: int) -> Callable[..., Any]:
     @intrinsic
     def tile(context: Any, like: Any, a: Any, a_row: Any, b: Any, c: Any, depth: Any) -> Any:
         stored = _unit(like)
-        kind, size = (types.uint32 if stored == types.uint32 else types.float32), stored.bitwidth // 8
+        kind, size = (
+            (types.uint32 if stored == types.uint32 else types.float32),
+            stored.bitwidth // 8,
+        )
         single = F32 if stored == types.float32 else ir.IntType(8 * size)
         vector = ir.VectorType(single, LANES)
 
@@ -167,8 +195,15 @@ def tile_of(rows: int) -> Callable[..., Any]:
             def body(k: Any, sums: Values) -> Values:
                 at = [builder.add(builder.mul(k, I64(PANEL)), I64(j * LANES)) for j in (0, 1)]
                 right = [loaded(b, n, vector, FLOATS, ir.VectorType(I32, LANES)) for n in at]
-                left = [_splat(builder, loaded(a, builder.add(k, line), single, F32, I32)) for line in lines]
-                return [_multiply(builder, kind, x, right[j], sums[2 * i + j]) for i, x in enumerate(left) for j in (0, 1)]
+                left = [
+                    _splat(builder, loaded(a, builder.add(k, line), single, F32, I32))
+                    for line in lines
+                ]
+                return [
+                    _multiply(builder, kind, x, right[j], sums[2 * i + j])
+                    for i, x in enumerate(left)
+                    for j in (0, 1)
+                ]
 
             for n, value in enumerate(_loop(builder, [ZERO] * (2 * rows), depth, 1, body)):
                 builder.store(value, _pointer(builder, c, I64(n * LANES), FLOATS), align=4)
@@ -216,13 +251,25 @@ def dots(context: Any, like: Any, a: Any, b: Any, b_row: Any, depth: Any, out: A
 
         def body(k: Any, sums: Values) -> Values:
             left = builder.load(_pointer(builder, a, k, vector), align=4)
-            at = [_pointer(builder, b, builder.add(k, builder.mul(b_row, I64(i))), vector) for i in range(LANES)]
-            return [_multiply(builder, kind, left, builder.load(p, align=4), s) for p, s in zip(at, sums, strict=True)]
+            at = [
+                _pointer(builder, b, builder.add(k, builder.mul(b_row, I64(i))), vector)
+                for i in range(LANES)
+            ]
+            return [
+                _multiply(builder, kind, left, builder.load(p, align=4), s)
+                for p, s in zip(at, sums, strict=True)
+            ]
 
         sums = _loop(builder, [ZERO] * LANES, depth, LANES, body)
-        masks = [ir.Constant(ir.VectorType(I32, LANES), list(range(odd, 2 * LANES, 2))) for odd in (0, 1)]
-        while len(sums) > 1:  # add adjacent elements of two vectors; the last vector has the sums in order
-            halves = [[builder.shuffle_vector(x, y, m) for m in masks] for x, y in zip(sums[::2], sums[1::2], strict=True)]
+        masks = [
+            ir.Constant(ir.VectorType(I32, LANES), list(range(odd, 2 * LANES, 2))) for odd in (0, 1)
+        ]
+        # add adjacent elements of two vectors; the last vector has the sums in order
+        while len(sums) > 1:
+            halves = [
+                [builder.shuffle_vector(x, y, m) for m in masks]
+                for x, y in zip(sums[::2], sums[1::2], strict=True)
+            ]
             sums = [builder.fadd(even, odd) for even, odd in halves]
         builder.store(sums[0], _pointer(builder, out, I64(0), FLOATS), align=4)
         return _context.get_dummy_value()
@@ -231,7 +278,9 @@ def dots(context: Any, like: Any, a: Any, b: Any, b_row: Any, depth: Any, out: A
 
 
 @intrinsic
-def blend(context: Any, like: Any, v: Any, v_row: Any, w: Any, w_row: Any, c: Any, c_row: Any, depth: Any) -> Any:
+def blend(
+    context: Any, like: Any, v: Any, v_row: Any, w: Any, w_row: Any, c: Any, c_row: Any, depth: Any
+) -> Any:
     """Compute c[HEADS, PANEL] += w[HEADS, depth] v[depth, PANEL].
 
     v is stored as `like`; w and c are float32.
@@ -241,19 +290,35 @@ def blend(context: Any, like: Any, v: Any, v_row: Any, w: Any, w_row: Any, c: An
 
     def build(_context: Any, builder: Any, signature: Any, args: Any) -> Any:
         _, v, v_row, w, w_row, c, c_row, depth = args
-        at = [builder.add(builder.mul(c_row, I64(i)), I64(j * LANES)) for i in range(HEADS) for j in (0, 1)]
+        at = [
+            builder.add(builder.mul(c_row, I64(i)), I64(j * LANES))
+            for i in range(HEADS)
+            for j in (0, 1)
+        ]
         spots = [_pointer(builder, c, n, FLOATS) for n in at]
         vector = FLOATS if size == 4 else ir.VectorType(I16, LANES)
 
         def body(k: Any, sums: Values) -> Values:
             row = builder.mul(k, v_row)
-            places = [_pointer(builder, v, builder.add(row, I64(j * LANES)), vector, size) for j in (0, 1)]
+            places = [
+                _pointer(builder, v, builder.add(row, I64(j * LANES)), vector, size) for j in (0, 1)
+            ]
             whole = ir.VectorType(I32, LANES)
-            right = [_widened(builder, stored, builder.load(p, align=size), FLOATS, whole) for p in places]
+            right = [
+                _widened(builder, stored, builder.load(p, align=size), FLOATS, whole)
+                for p in places
+            ]
             new = []
             for i in range(HEADS):
-                left = _splat(builder, builder.load(_pointer(builder, w, builder.add(k, builder.mul(w_row, I64(i))), F32)))
-                new += [builder.call(_fma(builder), (left, right[j], sums[2 * i + j])) for j in (0, 1)]
+                left = _splat(
+                    builder,
+                    builder.load(
+                        _pointer(builder, w, builder.add(k, builder.mul(w_row, I64(i))), F32)
+                    ),
+                )
+                new += [
+                    builder.call(_fma(builder), (left, right[j], sums[2 * i + j])) for j in (0, 1)
+                ]
             return new
 
         initial = [builder.load(s, align=4) for s in spots]
@@ -276,7 +341,9 @@ def highest(context: Any, address: Any, count: Any) -> Any:
         lowest = ir.Constant(FLOATS, [float("-inf")] * LANES)
         (top,) = _loop(builder, [lowest], args[1], LANES, body)
         shape = ir.FunctionType(F32, (FLOATS,))
-        reduce = cgutils.get_or_insert_function(builder.module, shape, f"llvm.vector.reduce.fmax.v{LANES}f32")
+        reduce = cgutils.get_or_insert_function(
+            builder.module, shape, f"llvm.vector.reduce.fmax.v{LANES}f32"
+        )
         return builder.call(reduce, (top,))
 
     return types.float32(types.int64, types.int64), build

@@ -15,7 +15,11 @@ from baton.engine.comm import Comm
 from baton.engine.ops import Ops
 
 KV, WINDOW, SLOT = GroupName("full"), GroupName("window"), GroupName("slot")
-DTYPES: Mapping[DType, torch.dtype] = {DType.F32: torch.float32, DType.BF16: torch.bfloat16, DType.F16: torch.float16}
+DTYPES: Mapping[DType, torch.dtype] = {
+    DType.F32: torch.float32,
+    DType.BF16: torch.bfloat16,
+    DType.F16: torch.float16,
+}
 
 
 class Model(Protocol):
@@ -23,7 +27,9 @@ class Model(Protocol):
 
     vocab_size: int
 
-    def forward(self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor | None:
+    def forward(
+        self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend
+    ) -> torch.Tensor | None:
         """Compute the hidden states after the last norm.
 
         Args:
@@ -83,7 +89,14 @@ class Family(Protocol):
         ...
 
     def build(
-        self, checkpoint: Checkpoint, placement: Placement, dtype: DType, ops: Ops, comm: Comm, *, longest: int | None = None
+        self,
+        checkpoint: Checkpoint,
+        placement: Placement,
+        dtype: DType,
+        ops: Ops,
+        comm: Comm,
+        *,
+        longest: int | None = None,
     ) -> Model:
         """Load one rank's weights, for requests of `longest` positions (None = the config's
         default).

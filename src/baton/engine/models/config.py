@@ -106,7 +106,9 @@ def count(config: Mapping[str, Any], name: str, *, least: int = 1) -> int:
     ConfigError if it is missing, invalid or too small."""
     value = config.get(name)
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigError(f"config.json: {name} is {value!r}; expected is a whole number from {least} on")
+        raise ConfigError(
+            f"config.json: {name} is {value!r}; expected is a whole number from {least} on"
+        )
     return value
 
 
@@ -130,10 +132,16 @@ def named_layers(config: Mapping[str, Any], layers: int) -> tuple[Seen, ...] | N
     if not isinstance(kinds, list) or len(kinds) != layers:
         raise ConfigError(f"config.json: layer_types must name the attention of {layers} layers")
     if other := sorted({str(k) for k in kinds} - {"full_attention", "sliding_attention"}):
-        raise ConfigError(f"config.json: layer type {other[0]!r} is not supported; supported are full and sliding attention")
+        raise ConfigError(
+            f"config.json: layer type {other[0]!r} is not supported; supported "
+            f"are full and sliding attention"
+        )
     window = sliding(config)
     if window == Full() and "sliding_attention" in kinds:
-        raise ConfigError("config.json: layer_types names layers with a window, but sliding_window is null or switched off")
+        raise ConfigError(
+            "config.json: layer_types names layers with a window, but "
+            "sliding_window is null or switched off"
+        )
     return tuple(window if kind == "sliding_attention" else Full() for kind in kinds)
 
 

@@ -9,7 +9,16 @@ from typing import Any
 import torch
 
 from baton.core.errors import ConfigError
-from baton.core.memory.state import DType, Full, Group, Interval, Placement, StateSpec, StateTable, Unit
+from baton.core.memory.state import (
+    DType,
+    Full,
+    Group,
+    Interval,
+    Placement,
+    StateSpec,
+    StateTable,
+    Unit,
+)
 from baton.engine.attention.interface import Attend
 from baton.engine.attention.latent import LATENT
 from baton.engine.checkpoint import Checkpoint
@@ -73,13 +82,23 @@ class MixedMlp:
 
 def experts(c: DeepseekConfig) -> ExpertFiles:
     """Return how the checkpoint stores the experts."""
-    return ExpertFiles("mlp.experts", "gate_proj", "up_proj", "down_proj", c.routing.experts, c.hidden, c.expert_inner)
+    return ExpertFiles(
+        "mlp.experts",
+        "gate_proj",
+        "up_proj",
+        "down_proj",
+        c.routing.experts,
+        c.hidden,
+        c.expert_inner,
+    )
 
 
 class DeepseekModel(Stack[LatentAttention]):
     """One rank's part of the model: its part of each of its layers."""
 
-    def forward(self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor | None:
+    def forward(
+        self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend
+    ) -> torch.Tensor | None:
         chosen: torch.Tensor | None = None  # the positions that the previous layer attended to
 
         def mix(index: int, attention: LatentAttention, x: torch.Tensor) -> torch.Tensor:
@@ -128,7 +147,13 @@ class DeepseekV3Family:
 
     def read(self, config: Mapping[str, Any], *, longest: int | None = None) -> DeepseekConfig:
         c = self.complete(config)
-        return read_deepseek(c, self.routing(c), interleaved=self.interleaved(c), longest=longest, index=self.index(c))
+        return read_deepseek(
+            c,
+            self.routing(c),
+            interleaved=self.interleaved(c),
+            longest=longest,
+            index=self.index(c),
+        )
 
     def index(self, config: Mapping[str, Any]) -> IndexSettings | None:
         """Return the settings of the index; None = all
@@ -137,7 +162,11 @@ class DeepseekV3Family:
 
     def routing(self, config: Mapping[str, Any]) -> Routing:
         """Return the settings of the routing. Raises ConfigError."""
-        return read_routing(config, grouped=True, least=2 if count(config, "topk_group") < count(config, "n_group") else 1)
+        return read_routing(
+            config,
+            grouped=True,
+            least=2 if count(config, "topk_group") < count(config, "n_group") else 1,
+        )
 
     def interleaved(self, config: Mapping[str, Any]) -> bool:
         """Whether adjacent elements are rotated against each other, instead of halves."""
@@ -161,18 +190,30 @@ class DeepseekV3Family:
         """Return the table: one row for each token and
         layer, replicated on each rank of a stage."""
         c = self.read(config)
-        spec = StateSpec(LATENT, KV, tuple(range(c.layers)), ("c",), heads=1, row=c.attention.row, dtype=dtype)
+        spec = StateSpec(
+            LATENT, KV, tuple(range(c.layers)), ("c",), heads=1, row=c.attention.row, dtype=dtype
+        )
         return StateTable(c.layers, block_tokens, (Group(KV, Unit.PAGE, Full()),), (spec,))
 
     def build(
-        self, checkpoint: Checkpoint, placement: Placement, dtype: DType, ops: Ops, comm: Comm, *, longest: int | None = None
+        self,
+        checkpoint: Checkpoint,
+        placement: Placement,
+        dtype: DType,
+        ops: Ops,
+        comm: Comm,
+        *,
+        longest: int | None = None,
     ) -> DeepseekModel:
         positions = longest or self.longest(checkpoint.config)[0]
         c = self.read(checkpoint.config, longest=positions)
         heads, held = _heads(c, placement), placement.layer_interval
         wanted = list(self.tensors(c))
         require_all(checkpoint, wanted, tied=c.tied)
-        load, ropes = Loader(checkpoint, DTYPES[dtype], ops, comm), LatentRopes(c.attention, longest=positions)
+        load, ropes = (
+            Loader(checkpoint, DTYPES[dtype], ops, comm),
+            LatentRopes(c.attention, longest=positions),
+        )
 
         def layer(index: int) -> Layer[LatentAttention]:
             at = f"model.layers.{index}."
@@ -182,21 +223,32 @@ class DeepseekV3Family:
                 chooses = Indexer(load, at, c.index, ropes.keys)
             attention = LatentAttention(load, at, c.attention, c.hidden, heads, ropes, chooses)
             if c.dense[index]:
-                return Layer(norms, attention, GatedMlp(load, f"{at}mlp.", c.hidden, c.inner, biased=c.mlp_bias))
+                return Layer(
+                    norms,
+                    attention,
+                    GatedMlp(load, f"{at}mlp.", c.hidden, c.inner, biased=c.mlp_bias),
+                )
             return Layer(norms, attention, MixedMlp(load, at, c, self.router(load, at, c)))
 
         ends = Ends(load, vocab=c.vocab, hidden=c.hidden, tied=c.tied, eps=c.eps)
-        return DeepseekModel([layer(i) for i in range(held.start, held.end)], ends, ops, vocab=c.vocab, eps=c.eps)
+        return DeepseekModel(
+            [layer(i) for i in range(held.start, held.end)], ends, ops, vocab=c.vocab, eps=c.eps
+        )
 
     def tensors(self, c: DeepseekConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Yield every tensor that is read, with its shape."""
         yield from end_tensors(c.vocab, c.hidden, tied=c.tied)
         for index, dense in enumerate(c.dense):
             at = f"model.layers.{index}."
-            yield from ((f"{at}{name}_layernorm.weight", (c.hidden,)) for name in ("input", "post_attention"))
+            yield from (
+                (f"{at}{name}_layernorm.weight", (c.hidden,))
+                for name in ("input", "post_attention")
+            )
             yield from latent_tensors(at, c.attention, c.hidden)
             if c.index is not None and c.attention.query_rank is not None and c.index.own[index]:
-                yield from indexer_tensors(at, c.index, hidden=c.hidden, query_rank=c.attention.query_rank)
+                yield from indexer_tensors(
+                    at, c.index, hidden=c.hidden, query_rank=c.attention.query_rank
+                )
             for inner, path in ((c.inner, "mlp."),) if dense else ((c.shared_inner, SHARED),):
                 for matrix in gated_matrices(c.hidden, inner, biased=c.mlp_bias) if inner else ():
                     yield from matrix.tensors(at + path)
@@ -215,13 +267,26 @@ def _heads(c: DeepseekConfig, placement: Placement) -> Interval:
 
 def _require_width(c: DeepseekConfig, tp: int) -> None:
     heads, experts = c.attention.heads, c.routing.experts
-    columns = [n for n, used in ((c.inner, any(c.dense)), (c.shared_inner, not all(c.dense))) if used]
-    counts = {"attention heads": [heads], "columns of the MLP": columns, "experts": [] if all(c.dense) else [experts]}
-    fits = [n for n in range(1, heads + 1) if all(size % n == 0 for sizes in counts.values() for size in sizes)]
+    columns = [
+        n for n, used in ((c.inner, any(c.dense)), (c.shared_inner, not all(c.dense))) if used
+    ]
+    counts = {
+        "attention heads": [heads],
+        "columns of the MLP": columns,
+        "experts": [] if all(c.dense) else [experts],
+    }
+    fits = [
+        n
+        for n in range(1, heads + 1)
+        if all(size % n == 0 for sizes in counts.values() for size in sizes)
+    ]
     for what, sizes in counts.items():
         for size in sizes:
             if size % tp:
-                raise ConfigError(f"{size} {what} cannot be divided over tensor parallel width {tp}; widths that fit: {fits}")
+                raise ConfigError(
+                    f"{size} {what} cannot be divided over tensor parallel "
+                    f"width {tp}; widths that fit: {fits}"
+                )
 
 
 class DeepseekV2Family(DeepseekV3Family):
@@ -247,7 +312,8 @@ class DeepseekV2Family(DeepseekV3Family):
         grouped = {"greedy": False, "group_limited_greedy": True}
         if config["topk_method"] not in grouped:
             raise ConfigError(
-                f"config.json: topk_method {config['topk_method']!r} is not supported; supported are {', '.join(grouped)}"
+                f"config.json: topk_method {config['topk_method']!r} is not supported; "
+                f"supported are {', '.join(grouped)}"
             )
         return read_routing(config, grouped=grouped[config["topk_method"]], least=1)
 

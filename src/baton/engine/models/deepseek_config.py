@@ -85,7 +85,10 @@ def latent_settings(c: Mapping[str, Any], *, interleaved: bool, longest: int) ->
     """Return the attention settings of a complete config. Raises ConfigError."""
     still, turned = count(c, "qk_nope_head_dim"), count(c, "qk_rope_head_dim")
     if turned % 2:
-        raise ConfigError(f"config.json: qk_rope_head_dim is {turned}; it must be even, as its elements are rotated in pairs")
+        raise ConfigError(
+            f"config.json: qk_rope_head_dim is {turned}; it must be even, as "
+            f"its elements are rotated in pairs"
+        )
     return LatentSettings(
         heads=count(c, "num_attention_heads"),
         query_rank=None if c.get("q_lora_rank") is None else count(c, "q_lora_rank"),
@@ -101,13 +104,21 @@ def latent_settings(c: Mapping[str, Any], *, interleaved: bool, longest: int) ->
 
 
 def read_deepseek(
-    c: Mapping[str, Any], routing: Routing, *, interleaved: bool, longest: int | None, index: IndexSettings | None
+    c: Mapping[str, Any],
+    routing: Routing,
+    *,
+    interleaved: bool,
+    longest: int | None,
+    index: IndexSettings | None,
 ) -> DeepseekConfig:
     """Read a complete config. Raises ConfigError if a setting is not supported."""
     if c["hidden_act"] != "silu":
         raise ConfigError(f"activation {c['hidden_act']!r} is not supported; supported is 'silu'")
     if c.get("moe_layer_freq", 1) != 1:
-        raise ConfigError(f"config.json: moe_layer_freq is {c['moe_layer_freq']}; supported is 1, experts in every later layer")
+        raise ConfigError(
+            f"config.json: moe_layer_freq is {c['moe_layer_freq']}; supported "
+            f"is 1, experts in every later layer"
+        )
     expert_inner = count(c, "moe_intermediate_size")
     shared = 0 if c.get("n_shared_experts") is None else count(c, "n_shared_experts", least=0)
     layers = count(c, "num_hidden_layers")
@@ -119,7 +130,9 @@ def read_deepseek(
         eps=number(c, "rms_norm_eps"),
         tied=bool(c["tie_word_embeddings"]),
         mlp_bias=bool(c.get("mlp_bias")),
-        attention=latent_settings(c, interleaved=interleaved, longest=longest or longest_by_rope(c)[0]),
+        attention=latent_settings(
+            c, interleaved=interleaved, longest=longest or longest_by_rope(c)[0]
+        ),
         dense=_plain_layers(c, layers),
         routing=routing,
         expert_inner=expert_inner,
@@ -136,5 +149,7 @@ def _plain_layers(c: Mapping[str, Any], layers: int) -> tuple[bool, ...]:
         first = count(c, "first_k_dense_replace", least=0)
         return tuple(i < first for i in range(layers))
     if not isinstance(kinds, list) or len(kinds) != layers or not set(kinds) <= {"dense", "sparse"}:
-        raise ConfigError(f"config.json: mlp_layer_types must say 'dense' or 'sparse' for each of {layers} layers")
+        raise ConfigError(
+            f"config.json: mlp_layer_types must say 'dense' or 'sparse' for each of {layers} layers"
+        )
     return tuple(kind == "dense" for kind in kinds)

@@ -1,4 +1,5 @@
-"""DeepSeek-V3.2 and GLM-5: DeepSeek-V3 whose layers attend to the positions that an index chooses (DeepSeek-AI 2025).
+"""DeepSeek-V3.2 and GLM-5: DeepSeek-V3 whose layers attend to the positions that an index chooses
+(DeepSeek-AI 2025).
 
 The published V3.2 multiplies index queries and keys by one orthogonal matrix and rounds both to
 fp8. The matrix does not change their products, and fp8 only serves speed; both are left out, as in
@@ -43,7 +44,10 @@ class DeepseekV32Family(DeepseekV3Family):
     def index(self, config: Mapping[str, Any]) -> IndexSettings:
         dim, turned = count(config, "index_head_dim"), count(config, "qk_rope_head_dim")
         if dim < turned:
-            raise ConfigError(f"config.json: index_head_dim {dim} is less than the {turned} elements that are rotated")
+            raise ConfigError(
+                f"config.json: index_head_dim {dim} is less than the {turned} "
+                f"elements that are rotated"
+            )
         count(config, "q_lora_rank")  # index queries are computed from compressed queries
         return IndexSettings(
             heads=count(config, "index_n_heads"),
@@ -59,18 +63,32 @@ class DeepseekV32Family(DeepseekV3Family):
 
     def table(self, config: Mapping[str, Any], *, block_tokens: int, dtype: DType) -> StateTable:
         """Return the table; index keys are beside the latent rows, in the same pages."""
-        table, index = super().table(config, block_tokens=block_tokens, dtype=dtype), self.index(self.complete(config))
+        table, index = (
+            super().table(config, block_tokens=block_tokens, dtype=dtype),
+            self.index(self.complete(config)),
+        )
         layers = tuple(i for i, own in enumerate(index.own) if own)
         keys = StateSpec(INDEX, KV, layers, ("k",), heads=1, row=index.dim, dtype=dtype)
         return StateTable(table.num_layers, block_tokens, table.groups, (*table.specs, keys))
 
     def build(
-        self, checkpoint: Checkpoint, placement: Placement, dtype: DType, ops: Ops, comm: Comm, *, longest: int | None = None
+        self,
+        checkpoint: Checkpoint,
+        placement: Placement,
+        dtype: DType,
+        ops: Ops,
+        comm: Comm,
+        *,
+        longest: int | None = None,
     ) -> DeepseekModel:
-        first, own = placement.layer_interval.start, self.index(self.complete(checkpoint.config)).own
+        first, own = (
+            placement.layer_interval.start,
+            self.index(self.complete(checkpoint.config)).own,
+        )
         if not own[first]:
             raise ConfigError(
-                f"layer {first} attends to what the index of an earlier layer chose, so a stage of pipeline width {placement.pp} "
+                f"layer {first} attends to what the index of an earlier layer chose, so a "
+                f"stage of pipeline width {placement.pp} "
                 "cannot begin with it; choose another width"
             )
         return super().build(checkpoint, placement, dtype, ops, comm, longest=longest)
@@ -103,11 +121,20 @@ class GlmMoeDsaFamily(DeepseekV32Family):
         kinds = config.get("indexer_types") or config.get("index_topk_pattern")
         if kinds is None:
             rhythm = {"index_topk_freq": 1, "index_skip_topk_offset": 2, **config}
-            every, offset = (count(rhythm, name, least=0) for name in ("index_topk_freq", "index_skip_topk_offset"))
+            every, offset = (
+                count(rhythm, name, least=0)
+                for name in ("index_topk_freq", "index_skip_topk_offset")
+            )
             return tuple(max(i - offset + 1, 0) % max(every, 1) == 0 for i in range(layers))
         own = {"full": True, "F": True, "shared": False, "S": False}
-        if not isinstance(kinds, list | str) or len(kinds) != layers or not set(kinds) <= set(own) or not own[kinds[0]]:
+        if (
+            not isinstance(kinds, list | str)
+            or len(kinds) != layers
+            or not set(kinds) <= set(own)
+            or not own[kinds[0]]
+        ):
             raise ConfigError(
-                f"config.json: indexer_types must say 'full' or 'shared' for each of {layers} layers, and 'full' for the first"
+                f"config.json: indexer_types must say 'full' or 'shared' for each of {layers} "
+                f"layers, and 'full' for the first"
             )
         return tuple(own[kind] for kind in kinds)

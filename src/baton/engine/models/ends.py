@@ -50,7 +50,11 @@ class Ends:
         if comm.last:
             self._norm = load(LAST_NORM)
             filed = EMBEDDING if tied else HEAD
-            rows = self._embedding if tied and self._embedding is not None else load(filed, self._words)
+            rows = (
+                self._embedding
+                if tied and self._embedding is not None
+                else load(filed, self._words)
+            )
             # Equally many rows on every rank, for the gather; rows beyond the vocabulary are cut
             # off.
             short = step - self._words.size
@@ -67,7 +71,8 @@ class Ends:
             here = (tokens >= self._words.start) & (tokens < self._words.end)
             rows = F.embedding(torch.where(here, tokens - self._words.start, 0), self._embedding)
             rows = self._comm.add_up(rows * here[:, None])
-        scaled = rows if self._scale == 1.0 else rows * torch.tensor(self._scale, dtype=rows.dtype)  # rounded, as in training
+        # rounded, as in training
+        scaled = rows if self._scale == 1.0 else rows * torch.tensor(self._scale, dtype=rows.dtype)
         return scaled.float()
 
     def end(self, x: torch.Tensor, add: torch.Tensor | None) -> torch.Tensor | None:

@@ -18,8 +18,10 @@ from baton.engine.comm import Comm
 from baton.engine.models.weights import Loader
 from baton.engine.ops import Grouped, Linear, Ops
 
-Activate = Callable[[torch.Tensor], torch.Tensor]  # [rows, 2 * inner], gate before up -> [rows, inner]
-Router = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]  # x [rows, hidden] -> weights, ids [rows, experts used]
+# [rows, 2 * inner], gate before up -> [rows, inner]
+Activate = Callable[[torch.Tensor], torch.Tensor]
+# x [rows, hidden] -> weights, ids [rows, experts used]
+Router = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
 
 def held_experts(count: int, *, tp: int, rank: int) -> Interval:
@@ -27,7 +29,10 @@ def held_experts(count: int, *, tp: int, rank: int) -> Interval:
     ConfigError if they cannot be divided evenly."""
     if count % tp:
         fits = [n for n in range(1, count + 1) if count % n == 0]
-        raise ConfigError(f"{count} experts cannot be divided over tensor parallel width {tp}; widths that fit: {fits}")
+        raise ConfigError(
+            f"{count} experts cannot be divided over tensor parallel width "
+            f"{tp}; widths that fit: {fits}"
+        )
     return Interval(rank * count // tp, (rank + 1) * count // tp)
 
 
@@ -69,15 +74,37 @@ class ExpertFiles(msgspec.Struct, frozen=True):
             for expert in range(held.start, held.end):
                 yield load(f"{at}{self.path}.{expert}.{self.down}.weight"), None
 
-        return Experts(held, load.ops.grouped(gates_and_ups()), load.ops.grouped(downs()), activate, load.ops, load.comm)
+        return Experts(
+            held,
+            load.ops.grouped(gates_and_ups()),
+            load.ops.grouped(downs()),
+            activate,
+            load.ops,
+            load.comm,
+        )
 
 
 class Experts:
     """One rank's experts of a layer; `first` and
     `second` are their products, in order of expert."""
 
-    def __init__(self, held: Interval, first: Grouped, second: Grouped, activate: Activate, ops: Ops, comm: Comm) -> None:
-        self.held, self._first, self._second, self._activate, self._ops, self._comm = held, first, second, activate, ops, comm
+    def __init__(
+        self,
+        held: Interval,
+        first: Grouped,
+        second: Grouped,
+        activate: Activate,
+        ops: Ops,
+        comm: Comm,
+    ) -> None:
+        self.held, self._first, self._second, self._activate, self._ops, self._comm = (
+            held,
+            first,
+            second,
+            activate,
+            ops,
+            comm,
+        )
 
     def __call__(self, x: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         """Compute the weighted sum of the outputs of each row's experts.
@@ -95,15 +122,21 @@ class Experts:
         """
         count = self.held.size
         local = ids.numpy().reshape(-1) - self.held.start
-        local = np.where((local >= 0) & (local < count), local, count)  # experts of other ranks come last
+        # experts of other ranks come last
+        local = np.where((local >= 0) & (local < count), local, count)
         counts = np.bincount(local, minlength=count + 1)[:count]
         taken = local.argsort(kind="stable")[: counts.sum()]
         places = np.full(local.size, -1)
         places[taken] = np.arange(taken.size)
         found = x[:0]
         if taken.size:
-            found = self._second(self._activate(self._first(x[torch.from_numpy(taken // ids.shape[1])], counts)), counts)
-        return self._comm.add_up(self._ops.weigh(found, weights.float(), torch.from_numpy(places).view(ids.shape)))
+            found = self._second(
+                self._activate(self._first(x[torch.from_numpy(taken // ids.shape[1])], counts)),
+                counts,
+            )
+        return self._comm.add_up(
+            self._ops.weigh(found, weights.float(), torch.from_numpy(places).view(ids.shape))
+        )
 
 
 class SoftmaxRouter:

@@ -1,4 +1,5 @@
-"""Gemma 3 text: layers with a window and layers without, each kind with a rope of its own (Gemma Team 2025).
+"""Gemma 3 text: layers with a window and layers without, each kind with a rope of its own (Gemma
+Team 2025).
 
 Differences from Llama: norms before and after attention and MLP, whose weights are stored as
 differences from 1; norms of heads; embeddings times sqrt(hidden); scores over
@@ -65,30 +66,47 @@ class Gemma3Family(LlamaFamily):
         """The activation has a name of its own, and the rope of global layers is the config's."""
         found = super().complete(config)
         if found["hidden_activation"] != "gelu_pytorch_tanh":
-            raise ConfigError(f"activation {found['hidden_activation']!r} is not supported; supported is 'gelu_pytorch_tanh'")
+            raise ConfigError(
+                f"activation {found['hidden_activation']!r} is not supported; "
+                f"supported is 'gelu_pytorch_tanh'"
+            )
         return {**found, "hidden_act": "silu", **_rope_of(found, GLOBAL, "rope_theta", 1e6)}
 
     def read(self, config: Mapping[str, Any], *, longest: int | None = None) -> ModelConfig:
         c, found = self.complete(config), super().read(config, longest=longest)
         for name in ("attn_logit_softcapping", "use_bidirectional_attention"):
             if c.get(name):
-                raise ConfigError(f"config.json: {name} is {c[name]!r}, which is not supported for Gemma 3")
-        local = {**c, "rope_scaling": None, "rope_parameters": None, **_rope_of(config, LOCAL, "rope_local_base_freq", 1e4)}
+                raise ConfigError(
+                    f"config.json: {name} is {c[name]!r}, which is not supported for Gemma 3"
+                )
+        local = {
+            **c,
+            "rope_scaling": None,
+            "rope_parameters": None,
+            **_rope_of(config, LOCAL, "rope_local_base_freq", 1e4),
+        }
         return msgspec.structs.replace(
             found,
-            window_rope=rope_settings(local, dim=found.head_dim, longest=longest or self.longest(config)[0]),
+            window_rope=rope_settings(
+                local, dim=found.head_dim, longest=longest or self.longest(config)[0]
+            ),
             norm_offset=1.0,
             outer_norms=True,
             embedding_scale=found.hidden**0.5,
             query_scale=(found.head_dim / number(c, "query_pre_attn_scalar")) ** 0.5,
-            softcap=None if c.get("final_logit_softcapping") is None else number(c, "final_logit_softcapping"),
+            softcap=None
+            if c.get("final_logit_softcapping") is None
+            else number(c, "final_logit_softcapping"),
         )
 
     def seen(self, config: Mapping[str, Any], layers: int) -> tuple[Seen, ...]:
         """Return what each layer sees; without `layer_types`, every sixth layer has no window."""
         pattern = count(config, "sliding_window_pattern")
         kinds = [LOCAL if (i + 1) % pattern else GLOBAL for i in range(layers)]
-        return named_layers({**config, "layer_types": config.get("layer_types") or kinds}, layers) or ()
+        return (
+            named_layers({**config, "layer_types": config.get("layer_types") or kinds}, layers)
+            or ()
+        )
 
     def weights(self, config: ModelConfig, checkpoint: Checkpoint) -> Gemma3Weights:
         return Gemma3Weights(config)

@@ -1,4 +1,5 @@
-"""gpt-oss: every other layer with a window, attention sinks, mixtures of experts stored in four bits (OpenAI 2025).
+"""gpt-oss: every other layer with a window, attention sinks, mixtures of experts stored in four
+bits (OpenAI 2025).
 
 A sink is a score without a value in the softmax of each head. Experts have biases and a clamped
 gate: (up + 1) * gate * sigmoid(alpha * gate). In checkpoints, gates and ups alternate row by row.
@@ -36,16 +37,23 @@ YARN = {
 
 
 class GptOssWeights(LayerWeights):
-    """Experts in one tensor a matrix: [experts, in, out], or as MXFP4 [experts, out, in / 32, 16] with its scales."""
+    """Experts in one tensor a matrix: [experts, in, out], or as MXFP4 [experts, out, in / 32, 16]
+    with its scales."""
 
     def __init__(self, c: ModelConfig, *, packed: bool) -> None:
         super().__init__(c)
         assert c.mixture is not None
         self.mixture, self._packed = c.mixture, packed
         self.router = Matrix((Filed("mlp.router", (c.mixture.experts,)),), c.hidden, biased=True)
-        self._shapes = {"gate_up_proj": (2 * c.mixture.inner, c.hidden), "down_proj": (c.hidden, c.mixture.inner)}
+        self._shapes = {
+            "gate_up_proj": (2 * c.mixture.inner, c.hidden),
+            "down_proj": (c.hidden, c.mixture.inner),
+        }
         if packed and (c.hidden % GROUP or c.mixture.inner % GROUP):
-            raise ConfigError(f"config.json: sizes {c.hidden} and {c.mixture.inner} are not made of MXFP4's groups of {GROUP}")
+            raise ConfigError(
+                f"config.json: sizes {c.hidden} and {c.mixture.inner} are not "
+                f"made of MXFP4's groups of {GROUP}"
+            )
 
     def mlp_tensors(self, at: str, index: int) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield from self.router.tensors(at)
@@ -64,7 +72,9 @@ class GptOssWeights(LayerWeights):
     def mlp(self, load: Loader, at: str, index: int, held: Shards) -> Linear:
         m = self.mixture
         own = held_experts(m.experts, tp=load.comm.tp, rank=load.comm.tp_rank)
-        first = load.ops.grouped(_apart(w, b) for w, b in self._matrices(load, at + EXPERTS + "gate_up_proj", own))
+        first = load.ops.grouped(
+            _apart(w, b) for w, b in self._matrices(load, at + EXPERTS + "gate_up_proj", own)
+        )
         second = load.ops.grouped(self._matrices(load, at + EXPERTS + "down_proj", own))
         experts = Experts(own, first, second, lambda x: clamped_gate(x, m), load.ops, load.comm)
         logits = load.by_outputs(at, self.router, Interval(0, m.experts))
@@ -75,13 +85,17 @@ class GptOssWeights(LayerWeights):
 
         return mixture_of(route, experts)
 
-    def _matrices(self, load: Loader, name: str, held: Interval) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def _matrices(
+        self, load: Loader, name: str, held: Interval
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield weight [out, in] and bias [out] of each expert."""
         for expert in range(held.start, held.end):
             one = Interval(expert, expert + 1)
             bias = load(f"{name}_bias", one)[0]
             if self._packed:
-                blocks, scales = (load.raw(f"{name}_{part}", torch.uint8, one)[0] for part in ("blocks", "scales"))
+                blocks, scales = (
+                    load.raw(f"{name}_{part}", torch.uint8, one)[0] for part in ("blocks", "scales")
+                )
                 yield unpack(blocks, scales).to(load.dtype), bias
             else:
                 yield load(name, one)[0].T.contiguous(), bias
@@ -142,7 +156,10 @@ class GptOssFamily(LlamaFamily):
         """Return what each layer sees; by default, every
         other layer has a window, the first included."""
         kinds = ["full_attention" if i % 2 else "sliding_attention" for i in range(layers)]
-        return named_layers({**config, "layer_types": config.get("layer_types") or kinds}, layers) or ()
+        return (
+            named_layers({**config, "layer_types": config.get("layer_types") or kinds}, layers)
+            or ()
+        )
 
     def mixture(self, config: Mapping[str, Any], layers: int) -> Mixture:
         return require_used(

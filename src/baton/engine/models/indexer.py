@@ -49,13 +49,22 @@ class Indexer:
         self._s, self._rope, self._ops = s, rope, load.ops
         order = _order(s.dim, rope.dim) if s.interleaved else torch.arange(s.dim)
         queries = load(f"{at}{AT}wq_b.weight")
-        self._queries = load.ops.linear(queries.view(s.heads, s.dim, -1)[:, order].reshape(queries.shape), None)
+        self._queries = load.ops.linear(
+            queries.view(s.heads, s.dim, -1)[:, order].reshape(queries.shape), None
+        )
         self._key = load.ops.linear(load(f"{at}{AT}wk.weight")[order], None)
-        self._norm, self._bias = (load.exactly(f"{at}{AT}k_norm.{name}")[order] for name in ("weight", "bias"))
+        self._norm, self._bias = (
+            load.exactly(f"{at}{AT}k_norm.{name}")[order] for name in ("weight", "bias")
+        )
         self._weights = load.ops.linear(load(f"{at}{AT}weights_proj.weight"), None)
 
     def __call__(
-        self, x: torch.Tensor, compressed: torch.Tensor, layer: int, positions: torch.Tensor, attend: Attend
+        self,
+        x: torch.Tensor,
+        compressed: torch.Tensor,
+        layer: int,
+        positions: torch.Tensor,
+        attend: Attend,
     ) -> torch.Tensor:
         """Choose the positions that each row attends to, as in LatentRows.
 
@@ -74,7 +83,9 @@ class Indexer:
         return attend(IndexRows(q, k, self._weights(x).float(), s.count), layer)
 
 
-def indexer_tensors(at: str, s: IndexSettings, *, hidden: int, query_rank: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+def indexer_tensors(
+    at: str, s: IndexSettings, *, hidden: int, query_rank: int
+) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Yield every tensor that is read, with its shape."""
     yield f"{at}{AT}wq_b.weight", (s.heads * s.dim, query_rank)
     yield f"{at}{AT}wk.weight", (s.dim, hidden)
@@ -88,4 +99,6 @@ def _order(dim: int, turned: int) -> torch.Tensor:
 
     Queries and keys are permuted alike, so their products do not change.
     """
-    return torch.cat((torch.arange(0, turned, 2), torch.arange(1, turned, 2), torch.arange(turned, dim)))
+    return torch.cat(
+        (torch.arange(0, turned, 2), torch.arange(1, turned, 2), torch.arange(turned, dim))
+    )

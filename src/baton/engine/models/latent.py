@@ -58,17 +58,23 @@ class LatentAttention:
         self._query_down: Linear | None = None
         self._query_norm: torch.Tensor | None = None
         if s.query_rank is not None:
-            self._query_down = load.by_outputs(at, _query_down(s, hidden), Interval(0, s.query_rank))
+            self._query_down = load.by_outputs(
+                at, _query_down(s, hidden), Interval(0, s.query_rank)
+            )
             self._query_norm = load(at + QUERY_NORM)
         self._queries = load.ops.linear(self._query_weight(load, at, heads), None)
         bias = _in_halves(load(f"{at}{ROW_DOWN}.bias"), s) if s.biased else None
         self._row_down = load.ops.linear(_in_halves(load(f"{at}{ROW_DOWN}.weight"), s), bias)
         self._row_norm = load(at + ROW_NORM)
         each = s.still + s.value
-        up = load(f"{at}{ROW_UP}.weight", Interval(heads.start * each, heads.end * each)).view(heads.size, each, s.rank)
+        up = load(f"{at}{ROW_UP}.weight", Interval(heads.start * each, heads.end * each)).view(
+            heads.size, each, s.rank
+        )
         self._key_up = load.ops.by_head(up[:, : s.still], scale=s.scale)
         self._value_up = load.ops.by_head(up[:, s.still :].transpose(1, 2))
-        self._out = load.by_inputs(at, _out(s, hidden), Interval(heads.start * s.value, heads.end * s.value))
+        self._out = load.by_inputs(
+            at, _out(s, hidden), Interval(heads.start * s.value, heads.end * s.value)
+        )
 
     def _query_weight(self, load: Loader, at: str, heads: Interval) -> torch.Tensor:
         """Load the unrotated parts of all heads, then the
@@ -78,10 +84,17 @@ class LatentAttention:
         weight = load(f"{at}{name}.weight", Interval(heads.start * each, heads.end * each))
         by_head = weight.view(heads.size, each, -1)
         turned = torch.stack([_halves(head[s.still :], s) for head in by_head])
-        return torch.cat((by_head[:, : s.still].reshape(-1, weight.shape[1]), turned.view(-1, weight.shape[1])))
+        return torch.cat(
+            (by_head[:, : s.still].reshape(-1, weight.shape[1]), turned.view(-1, weight.shape[1]))
+        )
 
     def __call__(
-        self, x: torch.Tensor, layer: int, positions: torch.Tensor, attend: Attend, chosen: torch.Tensor | None
+        self,
+        x: torch.Tensor,
+        layer: int,
+        positions: torch.Tensor,
+        attend: Attend,
+        chosen: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Compute what the layer adds to the residual stream, and the positions it attended to.
 
@@ -96,7 +109,9 @@ class LatentAttention:
         compressed, cached = self._compressed(x), self._cached(x, positions)
         if self._index is not None:
             chosen = self._index(x, compressed, layer, positions, attend)
-        found = attend(LatentRows(self._absorbed(compressed, positions), cached, self._s.rank, chosen), layer)
+        found = attend(
+            LatentRows(self._absorbed(compressed, positions), cached, self._s.rank, chosen), layer
+        )
         values = found.new_empty(len(x), self._heads, self._s.value)
         self._value_up(found, values)
         return self._out(values.view(len(x), -1)), chosen
@@ -111,22 +126,34 @@ class LatentAttention:
         """Compute the rows to cache: [rows, rank + turned]."""
         rank = self._s.rank
         row = self._row_down(x)
-        self._ops.rotate(row[:, None, rank:], positions, self._ropes.keys, queries=0, norms=None, eps=EPS)
-        return torch.cat((self._ops.norm(row[:, :rank].contiguous(), self._row_norm, EPS, add=None), row[:, rank:]), dim=1)
+        self._ops.rotate(
+            row[:, None, rank:], positions, self._ropes.keys, queries=0, norms=None, eps=EPS
+        )
+        return torch.cat(
+            (
+                self._ops.norm(row[:, :rank].contiguous(), self._row_norm, EPS, add=None),
+                row[:, rank:],
+            ),
+            dim=1,
+        )
 
     def _absorbed(self, compressed: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Compute scaled queries for cached rows: [rows, heads, rank + turned]."""
         s, rows, cut = self._s, len(compressed), self._heads * self._s.still
         queries = self._queries(compressed)
         turned = queries[:, cut:].view(rows, self._heads, s.turned)
-        self._ops.rotate(turned, positions, self._ropes.queries, queries=self._heads, norms=None, eps=EPS)
+        self._ops.rotate(
+            turned, positions, self._ropes.queries, queries=self._heads, norms=None, eps=EPS
+        )
         found = queries.new_empty(rows, self._heads, s.row)
         self._key_up(queries[:, :cut].view(rows, self._heads, s.still), found[..., : s.rank])
         found[..., s.rank :] = turned
         return found
 
 
-def latent_tensors(at: str, s: LatentSettings, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+def latent_tensors(
+    at: str, s: LatentSettings, hidden: int
+) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Yield every tensor of one layer's attention that is read, with its shape."""
     queries = s.heads * (s.still + s.turned)
     if s.query_rank is None:

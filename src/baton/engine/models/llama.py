@@ -1,4 +1,5 @@
-"""Llama: pre-norm transformer with grouped-query attention, rotary positions and a gated MLP (Touvron et al. 2023).
+"""Llama: pre-norm transformer with grouped-query attention, rotary positions and a gated MLP
+(Touvron et al. 2023).
 
 It serves Llama and SmolLM2. Other families differ in the defaults of their configs and in the names
 of their weights. q, k and v are one stacked matrix, and so are gate and up.
@@ -11,7 +12,16 @@ import torch
 
 from baton.core.errors import ConfigError
 from baton.core.ids import GroupName
-from baton.core.memory.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit, Window
+from baton.core.memory.state import (
+    DType,
+    Full,
+    Group,
+    Placement,
+    StateSpec,
+    StateTable,
+    Unit,
+    Window,
+)
 from baton.engine.attention.interface import Attend, AttentionRows, Seen
 from baton.engine.checkpoint import Checkpoint
 from baton.engine.comm import Comm
@@ -34,7 +44,9 @@ class LayerWeights:
         at, mlp = "self_attn.", "mlp."
         self.config = c
         sizes = (("q_proj", c.queries), ("k_proj", c.keys), ("v_proj", c.keys))
-        self.qkv = Matrix(tuple(Filed(at + name, (size,)) for name, size in sizes), c.hidden, c.qkv_bias)
+        self.qkv = Matrix(
+            tuple(Filed(at + name, (size,)) for name, size in sizes), c.hidden, c.qkv_bias
+        )
         self.out = Matrix((Filed(at + "o_proj", (c.hidden,)),), c.queries, c.out_bias)
         both = tuple(Filed(mlp + name, (c.inner,)) for name in ("gate_proj", "up_proj"))
         self.gate_up = Matrix(both, c.hidden, c.mlp_bias)
@@ -43,7 +55,11 @@ class LayerWeights:
     @property
     def norms(self) -> tuple[str, ...]:
         """The names of the norms over the hidden state."""
-        outer = ("post_attention_layernorm", "post_feedforward_layernorm") if self.config.outer_norms else ()
+        outer = (
+            ("post_attention_layernorm", "post_feedforward_layernorm")
+            if self.config.outer_norms
+            else ()
+        )
         return ("input_layernorm", self.second_norm, *outer)
 
     def tensors(self, at: str, index: int) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -81,7 +97,9 @@ class LayerWeights:
 class LlamaLayer:
     """One rank's part of one transformer layer's weights."""
 
-    def __init__(self, load: Loader, index: int, weights: LayerWeights, config: ModelConfig, held: Shards) -> None:
+    def __init__(
+        self, load: Loader, index: int, weights: LayerWeights, config: ModelConfig, held: Shards
+    ) -> None:
         at = f"model.layers.{index}."
         self.norm1, self.norm2, *outer = (load(f"{at}{name}.weight") for name in weights.norms)
         self.after1, self.after2 = (*outer, None, None)[:2]
@@ -97,11 +115,21 @@ class LlamaLayer:
 class LlamaModel:
     """One rank's part of each of its layers; `longest` is the maximum length of a request."""
 
-    def __init__(self, config: ModelConfig, held: Shards, weights: LayerWeights, load: Loader, *, longest: int) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        held: Shards,
+        weights: LayerWeights,
+        load: Loader,
+        *,
+        longest: int,
+    ) -> None:
         self.ops, self.config, self.vocab_size = load.ops, config, config.vocab
         self.heads, self.kv_heads, self.dim = held.heads.size, held.kv_heads.size, config.head_dim
         self.rope = Rope(config.rope, positions=longest)
-        self.window_rope = self.rope if config.window_rope is None else Rope(config.window_rope, positions=longest)
+        self.window_rope = (
+            self.rope if config.window_rope is None else Rope(config.window_rope, positions=longest)
+        )
         self.layers = [LlamaLayer(load, i, weights, config, held) for i in held.layers]
         self.ends = Ends(
             load,
@@ -114,25 +142,40 @@ class LlamaModel:
             softcap=config.softcap,
         )
 
-    def forward(self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor | None:
+    def forward(
+        self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend
+    ) -> torch.Tensor | None:
         x, add = self.ends.begin(tokens), None
         for index, layer in enumerate(self.layers):
-            add = layer.out(self._attention(layer, index, self._norm(x, layer.norm1, add), positions, attend))
+            add = layer.out(
+                self._attention(layer, index, self._norm(x, layer.norm1, add), positions, attend)
+            )
             add = add if layer.after1 is None else self._norm(add, layer.after1)
             add = layer.mlp(self._norm(x, layer.norm2, add))
             add = add if layer.after2 is None else self._norm(add, layer.after2)
         return self.ends.end(x, add)
 
-    def _norm(self, x: torch.Tensor, weight: torch.Tensor, add: torch.Tensor | None = None) -> torch.Tensor:
+    def _norm(
+        self, x: torch.Tensor, weight: torch.Tensor, add: torch.Tensor | None = None
+    ) -> torch.Tensor:
         return self.ops.norm(x, weight, self.config.eps, add=add, offset=self.config.norm_offset)
 
-    def _attention(self, layer: LlamaLayer, index: int, x: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
+    def _attention(
+        self,
+        layer: LlamaLayer,
+        index: int,
+        x: torch.Tensor,
+        positions: torch.Tensor,
+        attend: Attend,
+    ) -> torch.Tensor:
         rows, turned = x.shape[0], self.heads + self.kv_heads
         qkv = layer.qkv(x).view(rows, turned + self.kv_heads, self.dim)
         if layer.rotated:
             rope = self.window_rope if isinstance(layer.seen, Window) else self.rope
             norms, eps = layer.head_norms, self.config.eps
-            self.ops.rotate(qkv[:, :turned], positions, rope, queries=self.heads, norms=norms, eps=eps)
+            self.ops.rotate(
+                qkv[:, :turned], positions, rope, queries=self.heads, norms=norms, eps=eps
+            )
         if self.config.query_scale != 1.0:
             qkv[:, : self.heads] *= self.config.query_scale
         q, k, v = qkv[:, : self.heads], qkv[:, self.heads : turned], qkv[:, turned:]
@@ -174,19 +217,34 @@ class LlamaFamily:
     def read(self, config: Mapping[str, Any], *, longest: int | None = None) -> ModelConfig:
         c = self.complete(config)
         if c["hidden_act"] != "silu":
-            raise ConfigError(f"activation {c['hidden_act']!r} is not supported; supported is 'silu'")
-        layers, heads, hidden = (count(c, f"{n}") for n in ("num_hidden_layers", "num_attention_heads", "hidden_size"))
-        kv_heads = heads if c.get("num_key_value_heads") is None else count(c, "num_key_value_heads")
+            raise ConfigError(
+                f"activation {c['hidden_act']!r} is not supported; supported is 'silu'"
+            )
+        layers, heads, hidden = (
+            count(c, f"{n}") for n in ("num_hidden_layers", "num_attention_heads", "hidden_size")
+        )
+        kv_heads = (
+            heads if c.get("num_key_value_heads") is None else count(c, "num_key_value_heads")
+        )
         if heads % kv_heads:
-            raise ConfigError(f"config.json: {heads} query heads cannot share {kv_heads} key and value heads evenly")
+            raise ConfigError(
+                f"config.json: {heads} query heads cannot share {kv_heads} key "
+                f"and value heads evenly"
+            )
         dim = hidden // heads if c.get("head_dim") is None else count(c, "head_dim")
-        biases = {"qkv": bool(c.get("attention_bias")), "out": bool(c.get("attention_bias")), "mlp": bool(c.get("mlp_bias"))}
+        biases = {
+            "qkv": bool(c.get("attention_bias")),
+            "out": bool(c.get("attention_bias")),
+            "mlp": bool(c.get("mlp_bias")),
+        }
         biases |= self.own_biases
         mixture = self.mixture(c, layers)
         return ModelConfig(
             vocab=count(c, "vocab_size"),
             hidden=hidden,
-            inner=0 if mixture is not None and all(mixture.sparse) else count(c, "intermediate_size"),
+            inner=0
+            if mixture is not None and all(mixture.sparse)
+            else count(c, "intermediate_size"),
             layers=layers,
             heads=heads,
             kv_heads=kv_heads,
@@ -227,21 +285,47 @@ class LlamaFamily:
         c = self.read(config)
         windows = {seen for seen in c.seen if isinstance(seen, Window)}
         if len(windows) > 1:
-            raise ConfigError(f"config.json: windows of {sorted(w.tokens for w in windows)} tokens; supported is one length")
+            raise ConfigError(
+                f"config.json: windows of {sorted(w.tokens for w in windows)} "
+                f"tokens; supported is one length"
+            )
         groups, specs = [], []
-        kinds: list[tuple[str, GroupName, Seen]] = [("kv", KV, Full()), *(("swa", WINDOW, window) for window in windows)]
+        kinds: list[tuple[str, GroupName, Seen]] = [
+            ("kv", KV, Full()),
+            *(("swa", WINDOW, window) for window in windows),
+        ]
         for name, group, extent in kinds:
             layers = tuple(i for i, seen in enumerate(c.seen) if seen == extent)
             if layers:
                 groups.append(Group(group, Unit.PAGE, extent))
-                specs.append(StateSpec(name, group, layers, ("k", "v"), heads=c.kv_heads, row=c.head_dim, dtype=dtype))
+                specs.append(
+                    StateSpec(
+                        name,
+                        group,
+                        layers,
+                        ("k", "v"),
+                        heads=c.kv_heads,
+                        row=c.head_dim,
+                        dtype=dtype,
+                    )
+                )
         return StateTable(c.layers, block_tokens, tuple(groups), tuple(specs))
 
     def build(
-        self, checkpoint: Checkpoint, placement: Placement, dtype: DType, ops: Ops, comm: Comm, *, longest: int | None = None
+        self,
+        checkpoint: Checkpoint,
+        placement: Placement,
+        dtype: DType,
+        ops: Ops,
+        comm: Comm,
+        *,
+        longest: int | None = None,
     ) -> LlamaModel:
         if checkpoint.packing is not None and checkpoint.packing not in self.packings:
-            raise ConfigError(f"{checkpoint.directory} is quantised with {checkpoint.packing}, not supported for {self.name}")
+            raise ConfigError(
+                f"{checkpoint.directory} is quantised with "
+                f"{checkpoint.packing}, not supported for {self.name}"
+            )
         positions = longest or self.longest(checkpoint.config)[0]
         config = self.read(checkpoint.config, longest=positions)
         held = Shards(config, placement)

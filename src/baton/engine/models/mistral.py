@@ -1,4 +1,5 @@
-"""Mistral: Llama with a sliding window in all layers (Jiang et al. 2023), which later versions do without."""
+"""Mistral: Llama with a sliding window in all layers (Jiang et al. 2023), which later versions do
+without."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,5 +14,9 @@ class MistralFamily(LlamaFamily):
     architectures: Sequence[str] = ("MistralForCausalLM",)
     examples = "Mistral 7B v0.1 to v0.3, Mistral Nemo, Mistral Small"
     notes = "a window of 4096 where the config names none"
-    defaults: Mapping[str, Any] = {"max_position_embeddings": 131_072, "num_key_value_heads": 8, "sliding_window": 4096}
+    defaults: Mapping[str, Any] = {
+        "max_position_embeddings": 131_072,
+        "num_key_value_heads": 8,
+        "sliding_window": 4096,
+    }
     own_biases: Mapping[str, bool] = {"qkv": False, "out": False, "mlp": False}

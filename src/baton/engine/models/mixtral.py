@@ -26,7 +26,9 @@ class MixtureWeights(LayerWeights):
         assert c.mixture is not None
         self.mixture = c.mixture
         self.router = Matrix((Filed(f"{path}.gate", (c.mixture.experts,)),), c.hidden)
-        self.experts = ExpertFiles(f"{path}.experts", *names, c.mixture.experts, c.hidden, c.mixture.inner)
+        self.experts = ExpertFiles(
+            f"{path}.experts", *names, c.mixture.experts, c.hidden, c.mixture.inner
+        )
 
     def mlp_tensors(self, at: str, index: int) -> Iterator[tuple[str, tuple[int, ...]]]:
         if self.mixture.sparse[index]:
@@ -47,7 +49,10 @@ class MixtureWeights(LayerWeights):
 def require_used(mixture: Mixture) -> Mixture:
     """Raise ConfigError if the config uses more experts for a row than a layer has."""
     if mixture.used > mixture.experts:
-        raise ConfigError(f"config.json: num_experts_per_tok is {mixture.used}, and a layer has {mixture.experts} experts")
+        raise ConfigError(
+            f"config.json: num_experts_per_tok is {mixture.used}, and a layer "
+            f"has {mixture.experts} experts"
+        )
     return mixture
 
 

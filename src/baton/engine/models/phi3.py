@@ -36,7 +36,10 @@ class Phi3Family(LlamaFamily):
         """Complete the config; the default original length is 4096."""
         found = super().complete(config)
         rope = found.get("rope_parameters") or found.get("rope_scaling") or {}
-        if found.get("original_max_position_embeddings") is None and "original_max_position_embeddings" not in rope:
+        if (
+            found.get("original_max_position_embeddings") is None
+            and "original_max_position_embeddings" not in rope
+        ):
             return {**found, "original_max_position_embeddings": 4096}
         return found
 

@@ -1,4 +1,5 @@
-"""Qwen2 and Qwen2.5: Llama with biases on q, k and v, and a window in the upper layers where it is switched on (2024)."""
+"""Qwen2 and Qwen2.5: Llama with biases on q, k and v, and a window in the upper layers where it is
+switched on (2024)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,7 +18,11 @@ class Qwen2Family(LlamaFamily):
     examples = "Qwen2, Qwen2.5, Qwen2.5-Coder, DeepSeek-R1-Distill-Qwen"
     notes = "biases on q, k, v"
     window = "upper layers, if switched on"
-    defaults: Mapping[str, Any] = {"max_position_embeddings": 32_768, "sliding_window": 4096, "max_window_layers": 28}
+    defaults: Mapping[str, Any] = {
+        "max_position_embeddings": 32_768,
+        "sliding_window": 4096,
+        "max_window_layers": 28,
+    }
     own_biases: Mapping[str, bool] = {"qkv": True, "out": False, "mlp": False}
 
     def seen(self, config: Mapping[str, Any], layers: int) -> tuple[Seen, ...]:
@@ -25,4 +30,6 @@ class Qwen2Family(LlamaFamily):
         if not config.get("use_sliding_window"):
             return named_layers({**config, "sliding_window": None}, layers) or (Full(),) * layers
         below = min(layers, count(config, "max_window_layers", least=0))
-        return named_layers(config, layers) or (Full(),) * below + (sliding(config),) * (layers - below)
+        return named_layers(config, layers) or (Full(),) * below + (sliding(config),) * (
+            layers - below
+        )

@@ -1,4 +1,5 @@
-"""Qwen3: Qwen2 with norms over each head of q and k before the rotation instead of biases (Qwen Team 2025)."""
+"""Qwen3: Qwen2 with norms over each head of q and k before the rotation instead of biases (Qwen
+Team 2025)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

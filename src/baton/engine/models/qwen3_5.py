@@ -28,6 +28,12 @@ class Qwen35MoeFamily(Qwen3NextFamily):
     name = "Qwen3.5-MoE"
     architectures: Sequence[str] = ("Qwen3_5MoeForCausalLM",)
     examples = "text models of Qwen3.5 (35B-A3B and larger)"
-    notes = "text only; gated-delta layers: one slot a request; mixture of experts with a shared one"
+    notes = (
+        "text only; gated-delta layers: one slot a request; mixture of experts with a shared one"
+    )
     files: DeltaFiles = ByKind()
-    defaults: Mapping[str, Any] = {**Qwen3NextFamily.defaults, "num_experts": 256, "num_experts_per_tok": 8}
+    defaults: Mapping[str, Any] = {
+        **Qwen3NextFamily.defaults,
+        "num_experts": 256,
+        "num_experts_per_tok": 8,
+    }

@@ -39,7 +39,9 @@ class Qwen3MoeFamily(Qwen3Family):
     def mixture(self, config: Mapping[str, Any], layers: int) -> Mixture:
         step, dense = count(config, "decoder_sparse_step"), config["mlp_only_layers"] or []
         if not isinstance(dense, list) or not all(isinstance(layer, int) for layer in dense):
-            raise ConfigError(f"config.json: mlp_only_layers is {dense!r}; expected is a list of layers")
+            raise ConfigError(
+                f"config.json: mlp_only_layers is {dense!r}; expected is a list of layers"
+            )
         named = "num_experts" if "num_local_experts" not in config else "num_local_experts"
         return require_used(
             Mixture(

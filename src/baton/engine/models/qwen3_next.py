@@ -1,4 +1,5 @@
-"""Qwen3-Next: three gated-delta layers to one of gated attention, and mixtures of experts (Qwen Team 2025).
+"""Qwen3-Next: three gated-delta layers to one of gated attention, and mixtures of experts (Qwen
+Team 2025).
 
 A layer is a mixer over the sequence, of one of the two kinds, and an MLP. Norms' weights are stored
 as differences from 1.
@@ -10,7 +11,17 @@ from typing import Any
 import torch
 
 from baton.core.errors import ConfigError
-from baton.core.memory.state import DType, Full, Group, Interval, Placement, StateSpec, StateTable, Unit, Whole
+from baton.core.memory.state import (
+    DType,
+    Full,
+    Group,
+    Interval,
+    Placement,
+    StateSpec,
+    StateTable,
+    Unit,
+    Whole,
+)
 from baton.engine.attention.interface import Attend
 from baton.engine.checkpoint import Checkpoint
 from baton.engine.comm import Comm
@@ -20,16 +31,28 @@ from baton.engine.models.deepseek import GatedMlp, gated_matrices
 from baton.engine.models.ends import Ends, end_tensors
 from baton.engine.models.experts import ExpertFiles, SoftmaxRouter
 from baton.engine.models.gated_attention import OFFSET, GatedAttention, gated_attention_tensors
-from baton.engine.models.gated_delta import ByKeyHead, DeltaFiles, GatedDelta, delta_specs, delta_tensors
+from baton.engine.models.gated_delta import (
+    ByKeyHead,
+    DeltaFiles,
+    GatedDelta,
+    delta_specs,
+    delta_tensors,
+)
 from baton.engine.models.mixtral import require_used
-from baton.engine.models.qwen3_next_config import Qwen3NextConfig, Qwen3NextShards, read_qwen3_next, require_width
+from baton.engine.models.qwen3_next_config import (
+    Qwen3NextConfig,
+    Qwen3NextShards,
+    read_qwen3_next,
+    require_width,
+)
 from baton.engine.models.stack import Layer, Stack
 from baton.engine.models.weights import Filed, Loader, Matrix, require_all
 from baton.engine.ops import Ops, sigmoid
 from baton.engine.rope import Rope, longest_by_rope
 
 MLP, SHARED = "mlp.", "mlp.shared_expert."
-Mixer = Callable[[torch.Tensor, int, torch.Tensor, Attend], torch.Tensor]  # x, layer, positions, attend -> [rows, hidden]
+# x, layer, positions, attend -> [rows, hidden]
+Mixer = Callable[[torch.Tensor, int, torch.Tensor, Attend], torch.Tensor]
 
 
 class SharedMlp:
@@ -57,13 +80,17 @@ def _weigh(c: Qwen3NextConfig) -> Matrix:
 
 
 def _experts(c: Qwen3NextConfig, m: Mixture) -> ExpertFiles:
-    return ExpertFiles(MLP + "experts", "gate_proj", "up_proj", "down_proj", m.experts, c.hidden, m.inner)
+    return ExpertFiles(
+        MLP + "experts", "gate_proj", "up_proj", "down_proj", m.experts, c.hidden, m.inner
+    )
 
 
 class Qwen3NextModel(Stack[Mixer]):
     """One rank's part of the model: its part of each of its layers."""
 
-    def forward(self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor | None:
+    def forward(
+        self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend
+    ) -> torch.Tensor | None:
         return self.run(tokens, lambda index, mixer, x: mixer(x, index, positions, attend))
 
 
@@ -107,7 +134,9 @@ class Qwen3NextFamily:
         """Return the config with defaults for missing keys."""
         found = {**self.defaults, **config}
         count(found, "max_position_embeddings")
-        if "partial_rotary_factor" not in (config.get("rope_parameters") or config.get("rope_scaling") or {}):
+        if "partial_rotary_factor" not in (
+            config.get("rope_parameters") or config.get("rope_scaling") or {}
+        ):
             found.setdefault("partial_rotary_factor", 0.25)
         return found
 
@@ -123,7 +152,9 @@ class Qwen3NextFamily:
         step, layers = count(config, "decoder_sparse_step"), count(config, "num_hidden_layers")
         dense = config["mlp_only_layers"] or []
         if not isinstance(dense, list) or not all(isinstance(layer, int) for layer in dense):
-            raise ConfigError(f"config.json: mlp_only_layers is {dense!r}; expected is a list of layers")
+            raise ConfigError(
+                f"config.json: mlp_only_layers is {dense!r}; expected is a list of layers"
+            )
         return require_used(
             Mixture(
                 experts=count(config, "num_experts"),
@@ -141,16 +172,27 @@ class Qwen3NextFamily:
         """Return the table: K and V in pages; recurrent
         state and convolutions' past inputs in a slot."""
         c = self.read(config)
-        full, linear = (tuple(i for i, x in enumerate(c.linear) if x is kind) for kind in (False, True))
+        full, linear = (
+            tuple(i for i, x in enumerate(c.linear) if x is kind) for kind in (False, True)
+        )
         groups = [Group(KV, Unit.PAGE, Full())]
-        specs = [StateSpec("kv", KV, full, ("k", "v"), heads=c.kv_heads, row=c.head_dim, dtype=dtype)]
+        specs = [
+            StateSpec("kv", KV, full, ("k", "v"), heads=c.kv_heads, row=c.head_dim, dtype=dtype)
+        ]
         if linear:
             groups.append(Group(SLOT, Unit.SLOT, Whole()))
             specs += delta_specs(c.delta, linear, SLOT, dtype)
         return StateTable(c.layers, block_tokens, tuple(groups), tuple(specs))
 
     def build(
-        self, checkpoint: Checkpoint, placement: Placement, dtype: DType, ops: Ops, comm: Comm, *, longest: int | None = None
+        self,
+        checkpoint: Checkpoint,
+        placement: Placement,
+        dtype: DType,
+        ops: Ops,
+        comm: Comm,
+        *,
+        longest: int | None = None,
     ) -> Qwen3NextModel:
         positions = longest or self.longest(checkpoint.config)[0]
         c = self.read(checkpoint.config, longest=positions)
@@ -163,7 +205,11 @@ class Qwen3NextFamily:
             at = f"model.layers.{index}."
             norms = [load(f"{at}{name}_layernorm.weight") for name in ("input", "post_attention")]
             linear = c.linear[index]
-            mixer = GatedDelta(load, at, c, held, self.files) if linear else GatedAttention(load, at, c, held, rope)
+            mixer = (
+                GatedDelta(load, at, c, held, self.files)
+                if linear
+                else GatedAttention(load, at, c, held, rope)
+            )
             if c.mixture is not None and c.mixture.sparse[index]:
                 return Layer(norms, mixer, SharedMlp(load, at, c, c.mixture))
             return Layer(norms, mixer, GatedMlp(load, at + MLP, c.hidden, c.inner, biased=False))
@@ -177,10 +223,19 @@ class Qwen3NextFamily:
         yield from end_tensors(c.vocab, c.hidden, tied=c.tied)
         for index, linear in enumerate(c.linear):
             at, m = f"model.layers.{index}.", c.mixture
-            yield from ((f"{at}{name}_layernorm.weight", (c.hidden,)) for name in ("input", "post_attention"))
-            yield from delta_tensors(at, c.delta, c.hidden, self.files) if linear else gated_attention_tensors(at, c)
+            yield from (
+                (f"{at}{name}_layernorm.weight", (c.hidden,))
+                for name in ("input", "post_attention")
+            )
+            yield from (
+                delta_tensors(at, c.delta, c.hidden, self.files)
+                if linear
+                else gated_attention_tensors(at, c)
+            )
             mixed = m is not None and m.sparse[index]
-            for matrix in gated_matrices(c.hidden, c.shared_inner if mixed else c.inner, biased=False):
+            for matrix in gated_matrices(
+                c.hidden, c.shared_inner if mixed else c.inner, biased=False
+            ):
                 yield from matrix.tensors(at + (SHARED if mixed else MLP))
             if m is not None and mixed:
                 yield from _experts(c, m).tensors(at)

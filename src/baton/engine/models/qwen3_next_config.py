@@ -93,16 +93,25 @@ def require_width(c: Qwen3NextConfig, tp: int) -> None:
 
     if short(tp):
         fits = [n for n in range(1, c.heads + 1) if not short(n)]
-        raise ConfigError(f"{short(tp)[0]} cannot be divided over tensor parallel width {tp}; widths that fit: {fits}")
+        raise ConfigError(
+            f"{short(tp)[0]} cannot be divided over tensor parallel width {tp}; "
+            f"widths that fit: {fits}"
+        )
 
 
-def read_qwen3_next(c: Mapping[str, Any], *, mixture: Mixture | None, longest: int | None) -> Qwen3NextConfig:
+def read_qwen3_next(
+    c: Mapping[str, Any], *, mixture: Mixture | None, longest: int | None
+) -> Qwen3NextConfig:
     """Read a complete config. Raises ConfigError."""
     if c["hidden_act"] != "silu":
         raise ConfigError(f"activation {c['hidden_act']!r} is not supported; supported is 'silu'")
-    layers, heads, kv_heads = (count(c, f"num_{n}") for n in ("hidden_layers", "attention_heads", "key_value_heads"))
+    layers, heads, kv_heads = (
+        count(c, f"num_{n}") for n in ("hidden_layers", "attention_heads", "key_value_heads")
+    )
     if heads % kv_heads:
-        raise ConfigError(f"config.json: {heads} query heads cannot share {kv_heads} key and value heads evenly")
+        raise ConfigError(
+            f"config.json: {heads} query heads cannot share {kv_heads} key and value heads evenly"
+        )
     dim = count(c, "head_dim")
     return Qwen3NextConfig(
         vocab=count(c, "vocab_size"),
@@ -134,9 +143,15 @@ def _linear(c: Mapping[str, Any], layers: int) -> tuple[bool, ...]:
     if not isinstance(kinds, list) or len(kinds) != layers:
         raise ConfigError(f"config.json: layer_types must name the attention of {layers} layers")
     if other := sorted({str(k) for k in kinds} - {FULL, LINEAR}):
-        raise ConfigError(f"config.json: layer type {other[0]!r} is not supported; supported are full and linear attention")
+        raise ConfigError(
+            f"config.json: layer type {other[0]!r} is not supported; supported "
+            f"are full and linear attention"
+        )
     if FULL not in kinds:
-        raise ConfigError(f"config.json: none of {layers} layers has {FULL}; supported are models with at least one")
+        raise ConfigError(
+            f"config.json: none of {layers} layers has {FULL}; supported are "
+            f"models with at least one"
+        )
     return tuple(kind == LINEAR for kind in kinds)
 
 
@@ -149,9 +164,13 @@ def _delta(c: Mapping[str, Any]) -> DeltaSettings:
         taps=count(c, "linear_conv_kernel_dim", least=2),
     )
     if d.value_heads % d.key_heads:
-        raise ConfigError(f"config.json: {d.value_heads} value heads cannot share {d.key_heads} key heads evenly")
-    if d.key % 2 or d.value % 2:  # even, so that float32 state beside 16-bit rows is aligned to words
         raise ConfigError(
-            f"config.json: heads of linear attention have {d.key} and {d.value} elements; supported are even numbers"
+            f"config.json: {d.value_heads} value heads cannot share {d.key_heads} key heads evenly"
+        )
+    # even, so that float32 state beside 16-bit rows is aligned to words
+    if d.key % 2 or d.value % 2:
+        raise ConfigError(
+            f"config.json: heads of linear attention have {d.key} and {d.value} elements; "
+            f"supported are even numbers"
         )
     return d

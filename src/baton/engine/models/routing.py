@@ -13,7 +13,8 @@ from baton.core.errors import ConfigError
 from baton.engine.models.config import count, number
 from baton.engine.ops import sigmoid
 
-Chosen = tuple[torch.Tensor, torch.Tensor]  # weights float32 [rows, chosen], experts int64 [rows, chosen]
+# weights float32 [rows, chosen], experts int64 [rows, chosen]
+Chosen = tuple[torch.Tensor, torch.Tensor]
 TINY = 1e-20  # keeps a sum of weights from being zero
 
 
@@ -85,9 +86,15 @@ def read_routing(c: Mapping[str, Any], *, grouped: bool, least: int) -> Routing:
     groups = count(c, "n_group") if grouped else 1
     kept = count(c, "topk_group") if grouped else 1
     if experts % groups or experts // groups < least:
-        raise ConfigError(f"config.json: {experts} experts cannot lie in {groups} groups of equal size, at least {least} in each")
+        raise ConfigError(
+            f"config.json: {experts} experts cannot lie in {groups} groups of "
+            f"equal size, at least {least} in each"
+        )
     if kept > groups or chosen > kept * (experts // groups):
-        raise ConfigError(f"config.json: a token cannot go to {chosen} experts in {kept} of {groups} groups of {experts} experts")
+        raise ConfigError(
+            f"config.json: a token cannot go to {chosen} experts in {kept} of "
+            f"{groups} groups of {experts} experts"
+        )
     return Routing(
         experts=experts,
         chosen=chosen,

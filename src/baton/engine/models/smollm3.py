@@ -1,4 +1,5 @@
-"""SmolLM3: Llama in which every fourth layer has no positions (NoPE; Yang et al. 2025, Bakouch et al. 2025)."""
+"""SmolLM3: Llama in which every fourth layer has no positions (NoPE; Yang et al. 2025, Bakouch et
+al. 2025)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -34,7 +35,9 @@ class SmolLM3Family(LlamaFamily):
             interval = count(config, "no_rope_layer_interval")
             return tuple((i + 1) % interval != 0 for i in range(layers))
         if not isinstance(flags, list) or len(flags) < layers:
-            raise ConfigError(f"config.json: no_rope_layers must have a 0 or a 1 for each of {layers} layers")
+            raise ConfigError(
+                f"config.json: no_rope_layers must have a 0 or a 1 for each of {layers} layers"
+            )
         return tuple(bool(flag) for flag in flags[:layers])
 
     def seen(self, config: Mapping[str, Any], layers: int) -> tuple[Seen, ...]:

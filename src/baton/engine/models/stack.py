@@ -10,7 +10,8 @@ from baton.engine.models.ends import Ends
 from baton.engine.ops import Linear, Ops
 
 M = TypeVar("M")
-Mix = Callable[[int, M, torch.Tensor], torch.Tensor]  # layer, its mixer, x [rows, hidden] -> [rows, hidden]
+# layer, its mixer, x [rows, hidden] -> [rows, hidden]
+Mix = Callable[[int, M, torch.Tensor], torch.Tensor]
 
 
 class Layer(Generic[M]):
@@ -24,7 +25,16 @@ class Stack(Generic[M]):
     """One rank's layers, and its parts of embedding
     and head; `eps` and `offset` are for the norms."""
 
-    def __init__(self, layers: Sequence[Layer[M]], ends: Ends, ops: Ops, *, vocab: int, eps: float, offset: float = 0.0) -> None:
+    def __init__(
+        self,
+        layers: Sequence[Layer[M]],
+        ends: Ends,
+        ops: Ops,
+        *,
+        vocab: int,
+        eps: float,
+        offset: float = 0.0,
+    ) -> None:
         self.vocab_size, self._eps, self._offset = vocab, eps, offset
         self._layers, self._ends, self._ops = layers, ends, ops
 
@@ -37,7 +47,9 @@ class Stack(Generic[M]):
             add = layer.mlp(self._norm(x, layer.norm2, add))
         return self._ends.end(x, add)
 
-    def _norm(self, x: torch.Tensor, weight: torch.Tensor, add: torch.Tensor | None) -> torch.Tensor:
+    def _norm(
+        self, x: torch.Tensor, weight: torch.Tensor, add: torch.Tensor | None
+    ) -> torch.Tensor:
         return self._ops.norm(x, weight, self._eps, add=add, offset=self._offset)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor | None:

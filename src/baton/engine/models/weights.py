@@ -68,8 +68,14 @@ class Loader:
             ConfigError: a tensor cannot be read
         """
         outputs = list(_rows(matrix, held))
-        bias = _joined([self(f"{at}{name}.bias", rows) for name, rows in outputs]) if matrix.biased else None
-        return self.ops.linear(_joined([self(f"{at}{name}.weight", rows) for name, rows in outputs]), bias)
+        bias = (
+            _joined([self(f"{at}{name}.bias", rows) for name, rows in outputs])
+            if matrix.biased
+            else None
+        )
+        return self.ops.linear(
+            _joined([self(f"{at}{name}.weight", rows) for name, rows in outputs]), bias
+        )
 
     def by_inputs(self, at: str, matrix: Matrix, held: Interval) -> Linear:
         """Load a row-parallel product: this rank holds the inputs `held`.
@@ -99,7 +105,10 @@ def _joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def require(
-    checkpoint: Checkpoint, wanted: Sequence[tuple[str, tuple[int, ...]]], *, stored_as: Collection[str] = FLOATS
+    checkpoint: Checkpoint,
+    wanted: Sequence[tuple[str, tuple[int, ...]]],
+    *,
+    stored_as: Collection[str] = FLOATS,
 ) -> None:
     """Check that a checkpoint has these tensors, with these shapes and one of these dtypes.
 
@@ -109,17 +118,22 @@ def require(
     for name, shape in wanted:
         stored = checkpoint.tensors.get(name)
         if stored is None:
-            raise ConfigError(f"{checkpoint.directory} has no tensor {name!r}, which its architecture needs; fetch it again")
+            raise ConfigError(
+                f"{checkpoint.directory} has no tensor {name!r}, which its "
+                f"architecture needs; fetch it again"
+            )
         if stored.dtype == FP8 and checkpoint.block is not None:
             _require_scale(checkpoint, name, stored, checkpoint.block)
         elif stored.dtype not in stored_as:
             raise ConfigError(
                 f"{stored.file}: tensor {name!r} is stored as {stored.dtype}, which is quantised; "
-                "supported are float32, bfloat16, float16, and fp8 with a scale for each block of weight_block_size"
+                "supported are float32, bfloat16, float16, and fp8 with a scale for each "
+                "block of weight_block_size"
             )
         if stored.shape != shape:
             raise ConfigError(
-                f"{stored.file}: tensor {name!r} has shape {list(stored.shape)} where config.json asks for {list(shape)}; "
+                f"{stored.file}: tensor {name!r} has shape {list(stored.shape)} where "
+                f"config.json asks for {list(shape)}; "
                 "weights and config do not belong together"
             )
 
@@ -130,7 +144,8 @@ def _require_scale(checkpoint: Checkpoint, name: str, stored: Stored, block: Blo
     if scale is None or scale.shape != due or scale.dtype not in FLOATS:
         has = "no" if scale is None else f"{list(scale.shape)} {scale.dtype}"
         raise ConfigError(
-            f"{stored.file}: fp8 tensor {name!r} has {has} scales in {scale_name(name)!r}; its shape {list(stored.shape)} and "
+            f"{stored.file}: fp8 tensor {name!r} has {has} scales in {scale_name(name)!r}; "
+            f"its shape {list(stored.shape)} and "
             f"weight_block_size {list(block)} ask for {list(due)} floats"
         )
 
@@ -155,8 +170,12 @@ def require_all(
         log.warning("tensors_not_used", count=len(others), first=others[:LISTED])
 
 
-def _unread(checkpoint: Checkpoint, wanted: Sequence[tuple[str, tuple[int, ...]]], *, tied: bool) -> list[str]:
+def _unread(
+    checkpoint: Checkpoint, wanted: Sequence[tuple[str, tuple[int, ...]]], *, tied: bool
+) -> list[str]:
     """Return unused tensors, without known useless ones (rope tables, copies of tied heads)."""
     known = {name for name, _ in wanted} | ({"lm_head.weight"} if tied else set())
     known |= {scale_name(name) for name in known}
-    return sorted(n for n in checkpoint.tensors if n not in known and not n.endswith("rotary_emb.inv_freq"))
+    return sorted(
+        n for n in checkpoint.tensors if n not in known and not n.endswith("rotary_emb.inv_freq")
+    )

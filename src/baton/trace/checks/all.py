@@ -37,7 +37,10 @@ class LogViolation(msgspec.Struct, frozen=True):
     what: str
 
     def __str__(self) -> str:
-        return f"step {self.number} at {self.at / 1e6:.6f} s: {self.what} (invariant: {self.invariant})"
+        return (
+            f"step {self.number} at {self.at / 1e6:.6f} s: {self.what} (invariant: "
+            f"{self.invariant})"
+        )
 
 
 class Checks:
@@ -48,7 +51,9 @@ class Checks:
 
     def __init__(self) -> None:
         self._checks = [check() for check in CHECKS]
-        self._by_core = {kind: [check for check in self._checks if kind in check.cores] for kind in CoreKind}
+        self._by_core = {
+            kind: [check for check in self._checks if kind in check.cores] for kind in CoreKind
+        }
         self._steps = 0
 
     def feed(self, record: Record) -> Iterator[LogViolation]:
@@ -62,7 +67,9 @@ class Checks:
                     what = _first(check, record)
                     if what is not None:
                         self._drop(check)
-                        yield LogViolation(check.name, self._steps, record.at, check.invariant, what)
+                        yield LogViolation(
+                            check.name, self._steps, record.at, check.invariant, what
+                        )
             case _:
                 self.made(record)
 

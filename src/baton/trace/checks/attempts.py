@@ -32,7 +32,10 @@ class Attempts(Check):
 
     name = "one_attempt"
     cores = (CoreKind.FRONT,)
-    invariant = "rooms are used once, epochs count up, both sides get the same ticket, a closed room has ended everywhere"
+    invariant = (
+        "rooms are used once, epochs count up, both sides get the same ticket, a "
+        "closed room has ended everywhere"
+    )
 
     def __init__(self) -> None:
         self._boot: Boot | None = None
@@ -62,7 +65,11 @@ class Attempts(Check):
         for to, ticket in sent(step, Ticket):
             yield from self._ticket(to, ticket)
         for out in step.effects:
-            if isinstance(out, Say) and isinstance(out.heard, Emit) and out.heard.request in self._requests:
+            if (
+                isinstance(out, Say)
+                and isinstance(out.heard, Emit)
+                and out.heard.request in self._requests
+            ):
                 self._requests[out.heard.request].said += [d.token for d in out.heard.drawn]
         yield from self._closes({close.room for _, close in sent(step, Close)})
 
@@ -84,7 +91,10 @@ class Attempts(Check):
             room.last, room.ticket, room.given = key.epoch, ticket, set()
             room.open[key.epoch] = {ticket.prefill, ticket.decode}
             if list(ticket.said) != room.said:
-                yield f"the ticket of {name} says that {len(ticket.said)} tokens were told; the client heard {len(room.said)}"
+                yield (
+                    f"the ticket of {name} says that {len(ticket.said)} tokens were told; "
+                    f"the client heard {len(room.said)}"
+                )
             if ticket.gateway != self._boot:
                 yield f"the ticket of {name} names another gateway"
         elif key.epoch != room.last:
@@ -103,5 +113,8 @@ class Attempts(Check):
                 continue
             left = {epoch: sides for epoch, sides in room.open.items() if sides}
             if left:
-                yield f"room {name} was closed while epochs {sorted(left)} had not ended on both sides"
+                yield (
+                    f"room {name} was closed while epochs {sorted(left)} had not ended on "
+                    f"both sides"
+                )
             self._requests.pop(room.request, None)

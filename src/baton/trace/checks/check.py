@@ -29,12 +29,18 @@ class Check:
 
 def plans(step: Step) -> list[StepPlan]:
     """Return the plans that the leader issued in this step."""
-    return [out.plan for out in step.effects if isinstance(out, Issue)] if step.core is CoreKind.LEADER else []
+    return (
+        [out.plan for out in step.effects if isinstance(out, Issue)]
+        if step.core is CoreKind.LEADER
+        else []
+    )
 
 
 def sent(step: Step, kind: type[M]) -> list[tuple[Boot, M]]:
     """Return (receiver, message) for every message of this kind that was sent."""
-    found: list[tuple[Boot, AnyMessage]] = [(o.to, o.message) for o in step.effects if isinstance(o, Send)]
+    found: list[tuple[Boot, AnyMessage]] = [
+        (o.to, o.message) for o in step.effects if isinstance(o, Send)
+    ]
     return [(to, message) for to, message in found if isinstance(message, kind)]
 
 

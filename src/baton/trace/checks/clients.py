@@ -23,7 +23,8 @@ class _Request:
         self.room = room
         self.heard: dict[int, set[TokenId]] = {}  # by index: the tokens that workers sent
         self.told = 0
-        self.shown = False  # whether index 0 may be sent: admitted in this epoch, or ended at its first token
+        # whether index 0 may be sent: admitted in this epoch, or ended at its first token
+        self.shown = False
         self.epoch: Key | None = None
 
 
@@ -98,18 +99,29 @@ class ClientStreams(Check):
     def _say(self, heard: Heard) -> Iterator[str]:
         request = self._open.get(heard.request)
         if request is None:
-            yield f"request {heard.request} heard {type(heard).__name__} after its end, or before it was submitted"
+            yield (
+                f"request {heard.request} heard {type(heard).__name__} after its end, or "
+                f"before it was submitted"
+            )
             return
         match heard:
             case Emit(start=start, drawn=drawn):
                 if start != request.told:
                     how = "again" if start < request.told else "too early"
-                    yield f"request {heard.request} heard index {start} {how}: {request.told} were told"
+                    yield (
+                        f"request {heard.request} heard index {start} {how}: {request.told} "
+                        f"were told"
+                    )
                 for i, d in enumerate(drawn, int(start)):
                     if d.token not in request.heard.get(i, ()):
-                        yield f"request {heard.request} heard token {d.token} at index {i}, which no worker of its epoch said"
+                        yield (
+                            f"request {heard.request} heard token {d.token} at index {i}, "
+                            f"which no worker of its epoch said"
+                        )
                 if start == 0 and not request.shown:
-                    yield f"request {heard.request} was shown its first token before it was admitted"
+                    yield (
+                        f"request {heard.request} was shown its first token before it was admitted"
+                    )
                 request.told = max(request.told, int(start) + len(drawn))
             case Finish() | Fail():
                 self._close(heard.request)

@@ -56,7 +56,9 @@ class CommitAfterArrival(Check):
 
     name = "commit_after_arrival"
     cores = (CoreKind.LEADER,)
-    invariant = "a room is committed only after all its blocks arrived on every rank, and its record"
+    invariant = (
+        "a room is committed only after all its blocks arrived on every rank, and its record"
+    )
 
     def __init__(self) -> None:
         self._parts: LeaderParts | None = None
@@ -65,7 +67,8 @@ class CommitAfterArrival(Check):
         self._early: set[Key] = set()  # rooms whose record came before their ticket
         self._orders: dict[int, tuple[Key, Blocks]] = {}
         self._votes: dict[int, dict[Rank, Vote]] = {}
-        self._differed: dict[int, set[tuple[int, GroupName, int]]] = {}  # by fetch order: (leg, group, block)
+        # by fetch order: (leg, group, block)
+        self._differed: dict[int, set[tuple[int, GroupName, int]]] = {}
         self._applied: dict[Rank, Seq] = {}
         self._committed: dict[Key, Seq] = {}
 
@@ -82,7 +85,9 @@ class CommitAfterArrival(Check):
         match step.event:
             case MessageReceived(sender=sender, message=Ticket() as ticket):
                 self._open(ticket)
-            case MessageReceived(sender=sender, message=Offer(record=record) as offer) if record is not None:
+            case MessageReceived(sender=sender, message=Offer(record=record) as offer) if (
+                record is not None
+            ):
                 self._record(sender, offer)
             case RankReported(report=report):
                 yield from self._hear(report)
@@ -109,7 +114,10 @@ class CommitAfterArrival(Check):
     def _vote(self, rank: Rank, ballot: Ballot) -> Iterator[str]:
         votes = self._votes.setdefault(ballot.order, {})
         if votes.get(rank, ballot.vote) is not ballot.vote:
-            yield f"rank {rank} voted {ballot.vote.name} on order {ballot.order} after {votes[rank].name}"
+            yield (
+                f"rank {rank} voted {ballot.vote.name} on order {ballot.order} after "
+                f"{votes[rank].name}"
+            )
         votes[rank] = ballot.vote
         self._differed.setdefault(ballot.order, set()).update(each(ballot.suspects))
         if ballot.order in self._orders and all(votes.get(r) is Vote.ARRIVED for r in self._ranks):
@@ -123,7 +131,9 @@ class CommitAfterArrival(Check):
                 self._begins(hold)
             for fetch in plan.fetch:
                 yield from self._follows(fetch)
-                blocks = {(g, int(b)) for g, run in fetch.runs.items() for b in range(run.start, run.end)}
+                blocks = {
+                    (g, int(b)) for g, run in fetch.runs.items() for b in range(run.start, run.end)
+                }
                 self._orders[fetch.order] = fetch.key, blocks
                 if fetch.key in self._rooms:
                     self._rooms[fetch.key].ordered |= blocks
@@ -138,7 +148,10 @@ class CommitAfterArrival(Check):
         for _, received in sent(step, Received):
             at = self._committed.get(received.key)
             if at is None or any(self._applied[r] < at for r in self._ranks):
-                yield f"{brief(received.key)} was received before its commit was applied on every rank"
+                yield (
+                    f"{brief(received.key)} was received before its commit was applied on "
+                    f"every rank"
+                )
 
     def _begins(self, hold: Hold) -> None:
         """Count the blocks in cached pages as arrived:
@@ -146,7 +159,9 @@ class CommitAfterArrival(Check):
         assert self._parts is not None
         if hold.key in self._rooms:
             k = {group: self._parts.manifest.blocks_per_page(group) for group in hold.pages}
-            self._rooms[hold.key].arrived |= {(group, b) for group in hold.pages for b in range(hold.shared * k[group])}
+            self._rooms[hold.key].arrived |= {
+                (group, b) for group in hold.pages for b in range(hold.shared * k[group])
+            }
 
     def _follows(self, fetch: Fetch) -> Iterator[str]:
         """Check that blocks left out of an order have arrived by the order that it follows."""
@@ -156,7 +171,10 @@ class CommitAfterArrival(Check):
         if any(votes.get(r) not in (Vote.ARRIVED, Vote.DIFFERED) for r in self._ranks):
             yield f"order {fetch.order} follows {fetch.follows}, on which not every rank has voted"
         if each(fetch.only) != self._differed.get(fetch.follows, set()):
-            yield f"order {fetch.order} fetches other blocks once more than those that differed in {fetch.follows}"
+            yield (
+                f"order {fetch.order} fetches other blocks once more than those that "
+                f"differed in {fetch.follows}"
+            )
 
     def _judge(self, key: Key, table: StateTable) -> Iterator[str]:
         room = self._rooms.get(key)
@@ -168,7 +186,10 @@ class CommitAfterArrival(Check):
         due = needed(table, len(room.ticket.prompt) + len(room.ticket.said))
         missing = sorted((due | room.ordered) - room.arrived)
         if missing:
-            yield f"{brief(key)} was committed before {len(missing)} of its blocks had arrived on every rank: {missing[:4]}"
+            yield (
+                f"{brief(key)} was committed before {len(missing)} of its blocks had "
+                f"arrived on every rank: {missing[:4]}"
+            )
 
     def _forget(self, key: Key) -> None:
         self._rooms.pop(key, None)

@@ -13,7 +13,8 @@ from baton.core.work import Handle, ReadEnded, ReadOutcome, Released
 from baton.trace.checks.check import Check, raised
 from baton.trace.log import CoreKind, Step
 
-Ranges = tuple[NDArray[np.int64], NDArray[np.int64]]  # first bytes, and bytes past the last; ascending
+# first bytes, and bytes past the last; ascending
+Ranges = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 class OneReadAByte(Check):
@@ -49,7 +50,10 @@ class OneReadAByte(Check):
         for handle, others in self._open.items():
             for group in ranges.keys() & others.keys():
                 if _overlap(ranges[group], others[group]):
-                    yield f"read {read.handle} begins into bytes of group {group} into which read {handle} may still land"
+                    yield (
+                        f"read {read.handle} begins into bytes of group {group} into which "
+                        f"read {handle} may still land"
+                    )
         self._open[read.handle] = ranges
 
 

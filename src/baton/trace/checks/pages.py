@@ -28,19 +28,23 @@ class PageBooks(Check):
     name = "page_books"
     cores = (CoreKind.LEADER,)
     invariant = (
-        "a page has one owner, or rooms that share its tokens, and is given anew only after every rank said quiet, or has its"
+        "a page has one owner, or rooms that share its tokens, and is given anew only after "
+        "every rank said quiet, or has its"
         " state in the host store"
     )
 
     def __init__(self) -> None:
         self._ranks: frozenset[Rank] = frozenset()
         self._totals: dict[GroupName, int] = {}
-        self._page_tokens: dict[GroupName, int] = {}  # tokens in a page, for groups with pages; a slot holds a whole sequence
+        # tokens in a page, for groups with pages; a slot holds a whole sequence
+        self._page_tokens: dict[GroupName, int] = {}
         self._holders: dict[Place, set[Key]] = {}
-        self._made: dict[Place, tuple[Key, int]] = {}  # room that a page was first given to, and its number there
+        # room that a page was first given to, and its number there
+        self._made: dict[Place, tuple[Key, int]] = {}
         self._tickets: dict[Key, Ticket] = {}
         self._held: dict[Key, list[Place]] = {}
-        self._counts: dict[Key, Counter[GroupName]] = {}  # pages given to each room, also passed ones
+        # pages given to each room, also passed ones
+        self._counts: dict[Key, Counter[GroupName]] = {}
         self._passed: dict[Key, Counter[GroupName]] = {}
         self._windows: dict[GroupName, int] = {}
         self._dropped: dict[Key, Seq] = {}
@@ -56,7 +60,9 @@ class PageBooks(Check):
             tokens = parts.manifest.page_blocks * parts.manifest.table.block_tokens
             groups = parts.manifest.table.groups
             self._page_tokens = {g.name: tokens for g in groups if g.unit is Unit.PAGE}
-            self._windows = {g.name: g.extent.tokens for g in groups if isinstance(g.extent, Window)}
+            self._windows = {
+                g.name: g.extent.tokens for g in groups if isinstance(g.extent, Window)
+            }
 
     @override
     def see(self, step: Step) -> Iterator[str]:
@@ -69,7 +75,10 @@ class PageBooks(Check):
                 pass
         for _, ended in sent(step, Ended):
             if ended.key in self._held or ended.key in self._dropped:
-                yield f"the end of {brief(ended.key)} was told while its pages were not quiet on every rank"
+                yield (
+                    f"the end of {brief(ended.key)} was told while its pages were not quiet "
+                    f"on every rank"
+                )
         for plan in plans(step):
             yield from self._plan(plan)
 
@@ -80,7 +89,10 @@ class PageBooks(Check):
         for key in report.quiet:
             at = self._dropped.get(key)
             if at is None or report.applied < at:
-                yield f"rank {report.rank} said quiet of {brief(key)} without having been told to drop it"
+                yield (
+                    f"rank {report.rank} said quiet of {brief(key)} without having been "
+                    f"told to drop it"
+                )
                 continue
             self._quiet[key].add(report.rank)
             if self._quiet[key] == self._ranks:
@@ -105,7 +117,10 @@ class PageBooks(Check):
             self._quiet.setdefault(key, set())
         for key in plan.vacate:
             if self._stored.pop(key, set()) != self._ranks:
-                yield f"plan {plan.seq} takes the pages of {brief(key)}, whose state is not in every rank's host store"
+                yield (
+                    f"plan {plan.seq} takes the pages of {brief(key)}, whose state is not "
+                    f"in every rank's host store"
+                )
             self._free(key)
         for offload in plan.offload:
             self._offloads[offload.order], self._stored[offload.key] = offload.key, set()
@@ -115,21 +130,36 @@ class PageBooks(Check):
             yield from self._hold(plan.seq, hold)
         for fetch in plan.fetch:
             if fetch.key in gone or fetch.key not in self._held:
-                yield f"plan {plan.seq} fetches into {brief(fetch.key)}, which holds nothing any more"
+                yield (
+                    f"plan {plan.seq} fetches into {brief(fetch.key)}, which holds nothing any more"
+                )
         for row in plan.batch:
             past = row.start + len(row.tokens)
             if row.key in self._dropped:
                 yield f"plan {plan.seq} computes {brief(row.key)}, which was dropped"
-            elif any(self._counts.get(row.key, Counter())[g] * n < past for g, n in self._page_tokens.items()):
-                yield f"plan {plan.seq} computes {brief(row.key)} up to position {past}, beyond the pages it holds"
             elif any(
-                max(0, row.start - window + 1) < self._passed.get(row.key, Counter())[g] * self._page_tokens[g]
+                self._counts.get(row.key, Counter())[g] * n < past
+                for g, n in self._page_tokens.items()
+            ):
+                yield (
+                    f"plan {plan.seq} computes {brief(row.key)} up to position {past}, "
+                    f"beyond the pages it holds"
+                )
+            elif any(
+                max(0, row.start - window + 1)
+                < self._passed.get(row.key, Counter())[g] * self._page_tokens[g]
                 for g, window in self._windows.items()
             ):
-                yield f"plan {plan.seq} computes {brief(row.key)} from position {row.start} on, whose window it has given up"
+                yield (
+                    f"plan {plan.seq} computes {brief(row.key)} from position {row.start} "
+                    f"on, whose window it has given up"
+                )
 
     def _hold(self, seq: Seq, hold: Hold) -> Iterator[str]:
-        held, counts = self._held.setdefault(hold.key, []), self._counts.setdefault(hold.key, Counter())
+        held, counts = (
+            self._held.setdefault(hold.key, []),
+            self._counts.setdefault(hold.key, Counter()),
+        )
         passed = self._passed.setdefault(hold.key, Counter())
         for group, n in hold.passed.items():
             front = [place for place in held if place[0] == group][:n]
@@ -170,5 +200,9 @@ class PageBooks(Check):
             return  # the ticket is not in the log
         past = (n + 1) * self._page_tokens[place[0]]
         then, now = ((*ticket.prompt, *ticket.said)[:past] for ticket in (theirs, ours))
-        if at != n or theirs.cache_salt != ours.cache_salt or now[: len(then)] != then:  # may have generated tokens at its end
-            yield f"{what} as number {n}; it was number {at} of {brief(author)}, and their beginnings or salts are not the same"
+        # may have generated tokens at its end
+        if at != n or theirs.cache_salt != ours.cache_salt or now[: len(then)] != then:
+            yield (
+                f"{what} as number {n}; it was number {at} of {brief(author)}, and their "
+                f"beginnings or salts are not the same"
+            )

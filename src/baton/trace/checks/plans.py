@@ -16,7 +16,8 @@ from baton.trace.log import CoreKind, Parts, Step
 
 
 class PlanSequence(Check):
-    """The leader issues plans 1, 2, 3, ...; the rank beside it applies the same ones in the same order."""
+    """The leader issues plans 1, 2, 3, ...; the rank beside it applies the same ones in the same
+    order."""
 
     name = "plan_sequence"
     cores = (CoreKind.LEADER, CoreKind.RANK)
@@ -71,7 +72,10 @@ class NewestEpoch(Check):
     @override
     def see(self, step: Step) -> Iterator[str]:
         match step.event:
-            case MessageReceived(message=Ticket() as ticket) if self._boot in (ticket.prefill, ticket.decode):
+            case MessageReceived(message=Ticket() as ticket) if self._boot in (
+                ticket.prefill,
+                ticket.decode,
+            ):
                 known = self._newest.get(ticket.key.room)
                 if known is None or ticket.key.epoch > known[0]:
                     self._newest[ticket.key.room] = ticket.key.epoch, ticket.gateway
@@ -87,7 +91,10 @@ class NewestEpoch(Check):
                 if newest is None:
                     yield f"plan {plan.seq} has a {what} of {brief(key)}, for which no ticket came"
                 elif newest[0] != key.epoch:
-                    yield f"plan {plan.seq} has a {what} of {brief(key)}; epoch {newest[0]} of that room had begun"
+                    yield (
+                        f"plan {plan.seq} has a {what} of {brief(key)}; epoch {newest[0]} "
+                        f"of that room had begun"
+                    )
 
 
 def served(plan: StepPlan) -> Iterator[tuple[str, Key]]:

@@ -12,7 +12,18 @@ from baton.core.ids import GroupName, Key, Seq
 from baton.core.memory.state import Placement
 from baton.core.parts import RankParts
 from baton.core.rank.rank_effects import Compute, Digest, Load, Read, Save
-from baton.core.work import BatchDone, Copied, DigestDone, DigestOrder, Handle, HostCopy, Job, ReadEnded, ReadOutcome, Released
+from baton.core.work import (
+    BatchDone,
+    Copied,
+    DigestDone,
+    DigestOrder,
+    Handle,
+    HostCopy,
+    Job,
+    ReadEnded,
+    ReadOutcome,
+    Released,
+)
 from baton.trace.checks.check import Check, brief, raised
 from baton.trace.log import CoreKind, Parts, Step
 
@@ -30,7 +41,8 @@ class QuietIsTrue(Check):
     def __init__(self) -> None:
         self._placement: Placement | None = None
         self._held: dict[Key, set[tuple[GroupName, int]]] = {}
-        self._lists: dict[tuple[Key, GroupName], list[int]] = {}  # pages of each room and group, in order
+        # pages of each room and group, in order
+        self._lists: dict[tuple[Key, GroupName], list[int]] = {}
         self._dropped: set[Key] = set()
         self._reads: dict[Handle, Places] = {}
         self._hashes: dict[Job, Places] = {}
@@ -88,7 +100,10 @@ class QuietIsTrue(Check):
             fresh = {(g, int(p)) for g, pages in hold.pages.items() for p in pages[hold.shared :]}
             for key, places in self._held.items():
                 if places & fresh:
-                    yield f"plan {plan.seq} gives {brief(hold.key)} pages of {brief(key)}, of which this rank has not said quiet"
+                    yield (
+                        f"plan {plan.seq} gives {brief(hold.key)} pages of {brief(key)}, of "
+                        f"which this rank has not said quiet"
+                    )
             if hold.key not in self._dropped:
                 for group, pages in hold.pages.items():
                     self._lists.setdefault((hold.key, group), []).extend(int(p) for p in pages)
@@ -102,7 +117,10 @@ class QuietIsTrue(Check):
         touched += [f"copy {j}" for j, p in self._copies.items() if p & places]
         touched += [f"batch {s}" for s, keys in self._batches.items() if key in keys]
         if touched:
-            yield f"the pages of {brief(key)} were taken while they were touched by {', '.join(touched)}"
+            yield (
+                f"the pages of {brief(key)} were taken while they were touched by "
+                f"{', '.join(touched)}"
+            )
 
     def _alone(self, key: Key) -> set[tuple[GroupName, int]]:
         """Take a room's pages from it; returns those that
@@ -113,7 +131,9 @@ class QuietIsTrue(Check):
         """Take from a room the pages at the front of its lists that its window has passed."""
         for group, n in hold.passed.items():
             lists = self._lists.setdefault((hold.key, group), [])
-            self._held.setdefault(hold.key, set()).difference_update((group, page) for page in lists[:n])
+            self._held.setdefault(hold.key, set()).difference_update(
+                (group, page) for page in lists[:n]
+            )
             del lists[:n]
 
     def _read(self, read: Read, placement: Placement) -> Iterator[str]:
@@ -121,11 +141,18 @@ class QuietIsTrue(Check):
         for copies in read.copies:
             size = placement.page_bytes(copies.group)
             first, last = copies.target // size, (copies.target + copies.nbytes - 1) // size
-            places |= {(copies.group, int(p)) for a, b in zip(first, last, strict=True) for p in range(a, b + 1)}
+            places |= {
+                (copies.group, int(p))
+                for a, b in zip(first, last, strict=True)
+                for p in range(a, b + 1)
+            }
         self._reads[read.handle] = frozenset(places)
         owners = {key for key, held in self._held.items() if held & places}
         if len(owners) != 1 or not places <= self._held[min(owners)]:
-            yield f"read {read.handle} goes into pages of {sorted(map(brief, owners)) or 'nobody'}; it must be one room's"
+            yield (
+                f"read {read.handle} goes into pages of "
+                f"{sorted(map(brief, owners)) or 'nobody'}; it must be one room's"
+            )
         for key in owners & self._dropped:
             yield f"read {read.handle} begins into pages of {brief(key)}, which was dropped"
 
@@ -141,12 +168,22 @@ class QuietIsTrue(Check):
             under_way += [f"copy {j}" for j, p in self._copies.items() if p & places]
             under_way += [f"batch {s}" for s, keys in self._batches.items() if key in keys]
             if under_way:
-                yield f"quiet was said of {brief(key)} while its pages were touched by {', '.join(under_way)}"
+                yield (
+                    f"quiet was said of {brief(key)} while its pages were touched by "
+                    f"{', '.join(under_way)}"
+                )
 
 
 def _slots(order: DigestOrder, placement: Placement) -> Places:
-    return frozenset((order.group, int(p)) for p in np.unique(order.slots // placement.blocks_per_page(order.group)))
+    return frozenset(
+        (order.group, int(p))
+        for p in np.unique(order.slots // placement.blocks_per_page(order.group))
+    )
 
 
 def _copied(copy: HostCopy, placement: Placement) -> Places:
-    return frozenset((g, int(p)) for g, slots in copy.slots.items() for p in np.unique(slots // placement.blocks_per_page(g)))
+    return frozenset(
+        (g, int(p))
+        for g, slots in copy.slots.items()
+        for p in np.unique(slots // placement.blocks_per_page(g))
+    )

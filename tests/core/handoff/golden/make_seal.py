@@ -1,4 +1,5 @@
-"""Writes seal.json from the plain implementation: `python -m tests.core.handoff.golden.make_seal`. A protocol stands on it."""
+"""Writes seal.json from the plain implementation: `python -m tests.core.handoff.golden.make_seal`.
+A protocol stands on it."""
 
 import json
 from pathlib import Path
@@ -13,7 +14,10 @@ def golden() -> dict[str, object]:
     return {
         "mix": {f"{x:016x}": f"{plain_mix(x):016x}" for x in (0, 1, 2**63, 2**64 - 1)},
         "constants": {str(i): f"{plain_constant(i):016x}" for i in (0, 1, 31, 1023)},
-        "sums": {case.name: [[f"{int(s):016x}" for s in row] for row in case.sums(plain_sums)] for case in cases()},
+        "sums": {
+            case.name: [[f"{int(s):016x}" for s in row] for row in case.sums(plain_sums)]
+            for case in cases()
+        },
     }
 
 

@@ -1,1 +1,2 @@
-"""What a handoff moves, in numbers and pictures; the two processes that move it are in `dev/cli/transfer/`."""
+"""What a handoff moves, in numbers and pictures; the two processes that move it are in
+`dev/cli/transfer/`."""

@@ -15,14 +15,16 @@ class Sources(msgspec.Struct, frozen=True):
 
 
 class Sealed(msgspec.Struct, frozen=True):
-    """What the source's blocks of one case sum to, block after block, by leg; and what that cost."""
+    """What the source's blocks of one case sum to, block after block, by leg; and what that
+    cost."""
 
     sums: dict[int, tuple[int, ...]]
     gb_per_s: float
 
 
 class Slices(msgspec.Struct, frozen=True):
-    """The same state cut for every token, layer and part, as a layout with tokens before heads needs it.
+    """The same state cut for every token, layer and part, as a layout with tokens before heads
+    needs it.
 
     Attributes:
         descriptors: that all legs need
@@ -38,24 +40,29 @@ class Slices(msgspec.Struct, frozen=True):
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """One handoff. Rates are in 1e9 bytes a second, of the best round unless said otherwise; times in seconds.
+    """One handoff. Rates are in 1e9 bytes a second, of the best round unless said otherwise; times
+    in seconds.
 
     Attributes:
         legs: reads from one source rank into one target rank
         bytes: of state, all legs together
-        descriptors_before_coalescing: one byte range for each block, head and layer, before neighbours are merged
+        descriptors_before_coalescing: one byte range for each block, head and layer, before
+            neighbours are merged
         descriptors: byte ranges that were read
         gb_per_s: all legs, from the first submit to the last end
         median_gb_per_s: the same, median round
-        single_range_gb_per_s: as many bytes as one range, between the two ranks 0, same fabric, rounds interleaved
+        single_range_gb_per_s: as many bytes as one range, between the two ranks 0, same fabric,
+            rounds interleaved
         ratio: of the two best rounds
-        memcpy_gb_per_s: as many bytes (at most 256 MiB) by memcpy inside the reading process, one thread
-        socket_gb_per_s: over a plain socket between the two processes, where the fabric goes over the network
-        seal_gb_per_s, verify_gb_per_s: hashing in the source and in the reading process, one thread
-        bind_us: making the ranges of all legs
-        cpu_s, source_cpu_s: of the reading and of the source process for one handoff, mean of all rounds
-        single_range_cpu_s: of the reading process for the one range. Where engines copy inside the reading process, its ratio
-            to `cpu_s` is what `ratio` would be on an idle machine
+        memcpy_gb_per_s: as many bytes (at most 256 MiB) by memcpy inside the reading process, one
+            thread
+        socket_gb_per_s: over a plain socket between the two processes, where the fabric goes over
+        the network seal_gb_per_s, verify_gb_per_s: hashing in the source and in the reading
+        process, one thread
+        bind_us: making the ranges of all legs cpu_s, source_cpu_s: of the reading and of the source
+        process for one handoff, mean of all rounds
+        single_range_cpu_s: of the reading process for the one range. Where engines copy inside the
+            reading process, its ratio to `cpu_s` is what `ratio` would be on an idle machine
     """
 
     fabric: str

@@ -1,4 +1,5 @@
-"""One handoff, from flags to byte ranges: geometry, both sides' layouts, where their pages lie. No process, no fabric.
+"""One handoff, from flags to byte ranges: geometry, both sides' layouts, where their pages lie. No
+process, no fabric.
 
 Geometry ─▶ StateTable ─┐
 Side (tp, pp, pages) ───┴▶ placements ─▶ pair ─▶ PairPlan ─▶ bind ─▶ the copies of each leg
@@ -31,7 +32,9 @@ class Geometry(msgspec.Struct, frozen=True):
 
     def table(self) -> StateTable:
         """Keys and values of every layer, all positions."""
-        kv = StateSpec("kv", GROUP, tuple(range(self.layers)), PARTS, self.kv_heads, self.head_dim, self.dtype)
+        kv = StateSpec(
+            "kv", GROUP, tuple(range(self.layers)), PARTS, self.kv_heads, self.head_dim, self.dtype
+        )
         return StateTable(self.layers, BLOCK_TOKENS, (Group(GROUP, Unit.PAGE, Full()),), (kv,))
 
 
@@ -95,14 +98,16 @@ class Layout(msgspec.Struct, frozen=True):
         return -(-Case(self.max_tokens, Pages.ADJACENT).blocks // side.page_blocks)
 
     def pool_bytes(self, side: Side, rank: int) -> int:
-        """Of one rank's pool. Rank 0 has room for all that moves, so that as much can be read as one range."""
+        """Of one rank's pool. Rank 0 has room for all that moves, so that as much can be read as
+        one range."""
         table = self.geometry.table()
         own = self.page_count(side) * side.placements(table)[rank].page_bytes(GROUP)
         moved = sum(placement.block_bytes(GROUP) for placement in self.decode.placements(table))
         return max(own, Case(self.max_tokens, Pages.ADJACENT).blocks * moved) if rank == 0 else own
 
     def page_list(self, side: Side, case: Case, *, seed: int) -> NDArray[np.int32]:
-        """int32 [pages of the case]: in order from 0, or drawn from the whole pool in an order that `seed` fixes."""
+        """int32 [pages of the case]: in order from 0, or drawn from the whole pool in an order that
+        `seed` fixes."""
         there, wanted = self.page_count(side), -(-case.blocks // side.page_blocks)
         if case.pages is Pages.ADJACENT:
             return np.arange(wanted, dtype=np.int32)
@@ -117,7 +122,9 @@ class Handoff:
         self.layout, self.plan, self.case = layout, plan, case
         self.source_pages = layout.page_list(layout.prefill, case, seed=1)
         self.target_pages = layout.page_list(layout.decode, case, seed=2)
-        self._run = BlockRun(BlockIndex(0), BlockIndex(case.blocks), tuple(Page(int(p)) for p in self.source_pages))
+        self._run = BlockRun(
+            BlockIndex(0), BlockIndex(case.blocks), tuple(Page(int(p)) for p in self.source_pages)
+        )
 
     def blocks(self, leg: Leg) -> NDArray[np.int64]:
         """Those that the leg brings."""
@@ -139,15 +146,22 @@ class Handoff:
 
     def ranges_before_merging(self) -> int:
         """One for each head and layer of each block: what lies together in any layout."""
-        return sum(self.blocks(leg).size * self.plan.source_units(leg, GROUP).size for leg in self.plan.legs)
+        return sum(
+            self.blocks(leg).size * self.plan.source_units(leg, GROUP).size
+            for leg in self.plan.legs
+        )
 
     def slots(self, side: Side, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where blocks of the sequence lie in a side's pools, in blocks."""
         pages = self.source_pages if side is self.layout.prefill else self.target_pages
-        return pages.astype(np.int64)[blocks // side.page_blocks] * side.page_blocks + blocks % side.page_blocks
+        return (
+            pages.astype(np.int64)[blocks // side.page_blocks] * side.page_blocks
+            + blocks % side.page_blocks
+        )
 
     def token_slices(self, leg: Leg, limit: int) -> tuple[Copies, int]:
-        """What a layout with the token before the head needs for this leg: a range for each token, layer and part.
+        """What a layout with the token before the head needs for this leg: a range for each token,
+        layer and part.
 
         Both pools are taken as [layer][part][token][head][row], tokens where their pages put them.
 
@@ -161,13 +175,17 @@ class Handoff:
         )
         tokens = np.arange(self.case.tokens, dtype=np.int64)
         count = tokens.size * len(share.layers) * len(PARTS)
-        planes = np.arange(min(len(share.layers) * len(PARTS), -(-limit // tokens.size)), dtype=np.int64)
+        planes = np.arange(
+            min(len(share.layers) * len(PARTS), -(-limit // tokens.size)), dtype=np.int64
+        )
         columns = []
         for side, place in ((self.layout.prefill, theirs), (self.layout.decode, ours)):
             at = self.slots(side, tokens // BLOCK_TOKENS) * BLOCK_TOKENS + tokens % BLOCK_TOKENS
             stride = place.heads.size * place.row_bytes
             plane = self.layout.page_count(side) * side.page_blocks * BLOCK_TOKENS * stride
             offset = (share.heads.start - place.heads.start) * place.row_bytes
-            columns.append((planes[:, None] * plane + at[None, :] * stride + offset).ravel()[:limit])
+            columns.append(
+                (planes[:, None] * plane + at[None, :] * stride + offset).ravel()[:limit]
+            )
         nbytes = np.full(columns[0].size, share.heads.size * theirs.row_bytes, dtype=np.int64)
         return Copies(GROUP, columns[0], columns[1], nbytes), count

@@ -42,12 +42,25 @@ def _row_head(f: Figures) -> tuple[str, ...]:
 def _table(title: str, columns: Sequence[str]) -> Table:
     table = Table(title=title, title_justify="left")
     for column in ("fabric", "layout", "tokens", "pages, size", *columns):
-        table.add_column(column, justify="left" if column in ("fabric", "layout", "pages, size") else "right")
+        table.add_column(
+            column, justify="left" if column in ("fabric", "layout", "pages, size") else "right"
+        )
     return table
 
 
 def _rates(found: Sequence[Figures], void_below: float | None) -> Table:
-    columns = ("MB", "ranges", "unmerged", "GB/s", "one range", "ratio", "memcpy", "plain socket", "by token: ranges", "GB/s ")
+    columns = (
+        "MB",
+        "ranges",
+        "unmerged",
+        "GB/s",
+        "one range",
+        "ratio",
+        "memcpy",
+        "plain socket",
+        "by token: ranges",
+        "GB/s ",
+    )
     table = _table("Rates, best round (GB/s); every byte verified", columns)
     for f in found:
         void = void_below is not None and f.single_range_gb_per_s < void_below
@@ -68,7 +81,16 @@ def _rates(found: Sequence[Figures], void_below: float | None) -> Table:
 
 
 def _costs(found: Sequence[Figures]) -> Table:
-    columns = ("reads", "median GB/s", "seal GB/s", "verify GB/s", "bind us", "CPU ms reader", "CPU ms source", "one range")
+    columns = (
+        "reads",
+        "median GB/s",
+        "seal GB/s",
+        "verify GB/s",
+        "bind us",
+        "CPU ms reader",
+        "CPU ms source",
+        "one range",
+    )
     table = _table("What it costs", columns)
     for f in found:
         table.add_row(

@@ -1,4 +1,5 @@
-"""What becomes of a failing seed: it is run again here, made small, kept as a file and offered as a test."""
+"""What becomes of a failing seed: it is run again here, made small, kept as a file and offered as a
+test."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,12 +24,20 @@ class Keeper:
         differing: seeds that did not break the same invariant again, with the same choices
     """
 
-    def __init__(self, directory: Path, planted: str | None, *, runs: int, console: Console) -> None:
-        self._directory, self._planted, self._runs, self._console = directory, planted, runs, console
+    def __init__(
+        self, directory: Path, planted: str | None, *, runs: int, console: Console
+    ) -> None:
+        self._directory, self._planted, self._runs, self._console = (
+            directory,
+            planted,
+            runs,
+            console,
+        )
         self.differing: list[int] = []
 
     def keep(self, violations: Sequence[Violated]) -> None:
-        """The first of each invariant, as long as there is a budget. Raises ConfigError: cannot write."""
+        """The first of each invariant, as long as there is a budget. Raises ConfigError: cannot
+        write."""
         be_silent()
         for violated in violations[:AT_MOST] if self._runs else ():
             if violated.invariant != PROCESS_ENDED:  # it would end this one too
@@ -40,14 +49,18 @@ class Keeper:
         small = first
         if first.invariant == violated.invariant:
             with self._console.status(f"making seed {violated.seed} small: {violated.invariant}"):
-                small = run(script=shrink(first.choices, parts, first.invariant, self._runs), parts=parts)
+                small = run(
+                    script=shrink(first.choices, parts, first.invariant, self._runs), parts=parts
+                )
         if small.invariant != violated.invariant:
             self.differing.append(violated.seed)
             return
         kept = regression(small, self._planted, seed=violated.seed)
         file = self._write(f"{violated.invariant}-{violated.seed}.json", encoded(kept))
         before, after = len(first.choices), len(kept.choices)
-        self._console.print(f"\nseed {violated.seed}: {before} choices, {after} are enough: {escape(kept.detail)}")
+        self._console.print(
+            f"\nseed {violated.seed}: {before} choices, {after} are enough: {escape(kept.detail)}"
+        )
         for choice in kept.choices:
             self._console.print(escape(f"{choice.at:>6}  {choice.label}: {choice.choice}"))
         self._console.print(escape(f"read it: baton sim replay {file}\n\n{snippet(kept)}"))
@@ -58,5 +71,7 @@ class Keeper:
             self._directory.mkdir(parents=True, exist_ok=True)
             file.write_bytes(content)
         except OSError as error:
-            raise ConfigError(f"--keep {self._directory}: cannot write {file}: {error.strerror}") from error
+            raise ConfigError(
+                f"--keep {self._directory}: cannot write {file}: {error.strerror}"
+            ) from error
         return file

@@ -69,14 +69,22 @@ def _keep(orders: Orders, tally: Tally, console: Console) -> None:
     with suppress(KeyboardInterrupt):
         keeper.keep(tally.first_of_each())
     for seed in keeper.differing:
-        console.print(f"[red]seed {seed}: not deterministic[/red]: what it did in another process it does not do here")
+        console.print(
+            f"[red]seed {seed}: not deterministic[/red]: what it did in another "
+            f"process it does not do here"
+        )
 
 
 def _run(orders: Orders, tally: Tally, began: float) -> bool:
     """All seeds into the tally; True if interrupted."""
     until = None if orders.seconds is None else began + orders.seconds
-    with suppress(KeyboardInterrupt), ProgressWatch(len(orders.seeds), orders.seconds, quiet=orders.quiet) as watch:
-        for outcome in run_seeds(orders.seeds, jobs=orders.jobs, planted=orders.planted, until=until):
+    with (
+        suppress(KeyboardInterrupt),
+        ProgressWatch(len(orders.seeds), orders.seconds, quiet=orders.quiet) as watch,
+    ):
+        for outcome in run_seeds(
+            orders.seeds, jobs=orders.jobs, planted=orders.planted, until=until
+        ):
             tally.add(outcome)
             watch(tally)
         return False

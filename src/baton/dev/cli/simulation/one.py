@@ -15,7 +15,8 @@ from baton.dev.sim.tally import Violated
 
 
 def simulate_one(seed: int, *, planted: str | None, keep: Path, shrink_runs: int) -> int:
-    """Run and tell; a failing run is made small and kept. Returns the exit code. Raises ConfigError."""
+    """Run and tell; a failing run is made small and kept. Returns the exit code. Raises
+    ConfigError."""
     be_silent()
     console = _console()
     outcome = run(seed, parts=parts_of(planted), story=True)
@@ -42,7 +43,9 @@ def replay_kept(file: Path) -> int:
     for drift in kept.drifted(outcome.labels):
         console.print(f"[yellow]from another version of the simulator:[/yellow] {drift}")
     if outcome.invariant != kept.invariant:
-        console.print(f"[yellow]when it was kept it broke {kept.invariant}; now it does not[/yellow]")
+        console.print(
+            f"[yellow]when it was kept it broke {kept.invariant}; now it does not[/yellow]"
+        )
     return CODES[outcome.kind]
 
 

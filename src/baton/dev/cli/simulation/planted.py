@@ -23,5 +23,7 @@ def expected(planted: str | None) -> frozenset[str]:
 
 def _plant(name: str) -> Plant:
     if name not in BY_NAME:
-        raise ConfigError(f"--planted {name}: there is no such planted bug; --list-planted shows them")
+        raise ConfigError(
+            f"--planted {name}: there is no such planted bug; --list-planted shows them"
+        )
     return BY_NAME[name]

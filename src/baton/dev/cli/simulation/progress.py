@@ -21,7 +21,11 @@ class ProgressWatch:
         self._began = self._spoke = time.monotonic()
         console = Console(stderr=True, highlight=False)
         columns = (BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
-        self._bar = Progress(*columns, console=console, transient=True) if console.is_terminal and not quiet else None
+        self._bar = (
+            Progress(*columns, console=console, transient=True)
+            if console.is_terminal and not quiet
+            else None
+        )
         self._task = self._bar.add_task("starting", total=1.0) if self._bar is not None else None
 
     def __enter__(self) -> Self:
@@ -29,7 +33,12 @@ class ProgressWatch:
             self._bar.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if self._bar is not None:
             self._bar.stop()
 
@@ -37,9 +46,15 @@ class ProgressWatch:
         """The tally has grown."""
         now = time.monotonic()
         took = now - self._began
-        said = f"{tally.seeds:,} seeds, {tally.seeds / max(took, 1e-3):.1f}/s, {len(tally.violations)} violations"
+        said = (
+            f"{tally.seeds:,} seeds, {tally.seeds / max(took, 1e-3):.1f}/s, "
+            f"{len(tally.violations)} violations"
+        )
         if self._bar is not None and self._task is not None:
-            done = max(tally.seeds / self._seeds, took / self._seconds if self._seconds is not None else 0.0)
+            done = max(
+                tally.seeds / self._seeds,
+                took / self._seconds if self._seconds is not None else 0.0,
+            )
             self._bar.update(self._task, completed=min(done, 1.0), description=said)
         elif not self._quiet and now - self._spoke >= LINE_EVERY_S:
             self._spoke = now

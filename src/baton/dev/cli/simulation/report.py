@@ -11,13 +11,19 @@ from baton.dev.sim.run import RunKind
 from baton.dev.sim.tally import Tally, Violated
 
 FINE, FAILED, SAFETY, LIVENESS, CRASH, NOT_DETERMINISTIC, INTERRUPTED = 0, 1, 3, 4, 5, 6, 130
-CODES = {RunKind.FINE: FINE, RunKind.SAFETY: SAFETY, RunKind.CRASH: CRASH, RunKind.LIVENESS: LIVENESS}
+CODES = {
+    RunKind.FINE: FINE,
+    RunKind.SAFETY: SAFETY,
+    RunKind.CRASH: CRASH,
+    RunKind.LIVENESS: LIVENESS,
+}
 GRAVEST = (RunKind.SAFETY, RunKind.CRASH, RunKind.LIVENESS)
 SHOWN = 8  # violations
 
 
 class SimulationReport(msgspec.Struct, frozen=True):
-    """`--json`. Shares and marks are shares of worlds, 0 to 1; marks by the names of `baton.core.marks.Mark`."""
+    """`--json`. Shares and marks are shares of worlds, 0 to 1; marks by the names of
+    `baton.core.marks.Mark`."""
 
     first: int
     seeds: int
@@ -92,7 +98,11 @@ def _verdict(violations: Sequence[Violated], planted: str | None, expected: Coll
         return "violated" if violations else "fine"
     if not violations:
         return "not found"
-    return "found" if not expected or {v.invariant for v in violations} & set(expected) else "found by other invariants"
+    return (
+        "found"
+        if not expected or {v.invariant for v in violations} & set(expected)
+        else "found by other invariants"
+    )
 
 
 def show(report: SimulationReport, tally: Tally, console: Console) -> None:
@@ -107,7 +117,8 @@ def show_findings(report: SimulationReport, console: Console) -> None:
     _show_line(report, console)
     for violated in report.violations[:SHOWN]:
         console.print(
-            f"  [red]seed {violated.seed}[/red]  {violated.kind.value}: {violated.invariant}: {escape(violated.detail)}"
+            f"  [red]seed {violated.seed}[/red]  {violated.kind.value}: {violated.invariant}: "
+            f"{escape(violated.detail)}"
         )
     if len(report.violations) > SHOWN:
         console.print(f"  and {len(report.violations) - SHOWN} more")
@@ -117,9 +128,16 @@ def show_findings(report: SimulationReport, console: Console) -> None:
 
 def _show_reach(report: SimulationReport, tally: Tally, console: Console) -> None:
     """What the worlds were like, and which rare branches they took."""
-    console.print(f"\na world: {report.median_events:.0f} events, {report.median_requests:.0f} requests (medians)")
-    console.print("worlds with: " + ", ".join(f"{name} {_percent(share)}" for name, share in _worlds(report)))
-    console.print(f"requests that repeat a prompt: {_percent(report.shares['requests that repeat a prompt'])}")
+    console.print(
+        f"\na world: {report.median_events:.0f} events, "
+        f"{report.median_requests:.0f} requests (medians)"
+    )
+    console.print(
+        "worlds with: " + ", ".join(f"{name} {_percent(share)}" for name, share in _worlds(report))
+    )
+    console.print(
+        f"requests that repeat a prompt: {_percent(report.shares['requests that repeat a prompt'])}"
+    )
     console.print("\nrare branches of the core, and the share of worlds that took them:")
     for mark, share in sorted(tally.marks().items(), key=lambda item: -item[1]):
         if share:
@@ -129,7 +147,9 @@ def _show_reach(report: SimulationReport, tally: Tally, console: Console) -> Non
 
 
 def _show_line(report: SimulationReport, console: Console) -> None:
-    found = {0: "no violation", 1: "1 violation"}.get(len(report.violations), f"{len(report.violations)} violations")
+    found = {0: "no violation", 1: "1 violation"}.get(
+        len(report.violations), f"{len(report.violations)} violations"
+    )
     note = " [yellow](interrupted)[/yellow]" if report.interrupted else ""
     plant = f", planted bug {report.planted}: {report.verdict}" if report.planted else ""
     speed = f"{report.seeds_per_second:.1f} seeds/s, {report.events_per_second:,.0f} events/s"
@@ -140,7 +160,9 @@ def _show_line(report: SimulationReport, console: Console) -> None:
 
 
 def _worlds(report: SimulationReport) -> list[tuple[str, float]]:
-    return [(name, share) for name, share in report.shares.items() if not name.startswith("requests")]
+    return [
+        (name, share) for name, share in report.shares.items() if not name.startswith("requests")
+    ]
 
 
 def _percent(share: float) -> str:

@@ -1,4 +1,5 @@
-"""One run for people: the world, the choices that made it, what happened, and the room that it is about."""
+"""One run for people: the world, the choices that made it, what happened, and the room that it is
+about."""
 
 from collections import Counter
 
@@ -20,7 +21,15 @@ def tell(outcome: RunOutcome, console: Console) -> None:
         console.print(escape(line))
     console.rule(f"{outcome.events:,} events", align="left")
     for line in outcome.story:
-        style = "bold red" if "VIOLATION" in line else "yellow" if "FAULT" in line else "bold" if "----" in line else ""
+        style = (
+            "bold red"
+            if "VIOLATION" in line
+            else "yellow"
+            if "FAULT" in line
+            else "bold"
+            if "----" in line
+            else ""
+        )
         console.print(escape(line), style=style)
     if outcome.diagram and outcome.invariant:
         console.rule("the room, as a mermaid sequence diagram", align="left")
@@ -32,9 +41,15 @@ def tell(outcome: RunOutcome, console: Console) -> None:
 def chosen(outcome: RunOutcome) -> list[str]:
     """The choices one by one, or, if they are many, how many there are of a kind."""
     if len(outcome.choices) <= EACH:
-        return [f"{at:>6}  {outcome.labels[at]}: {choice}" for at, choice in sorted(outcome.choices.items())]
+        return [
+            f"{at:>6}  {outcome.labels[at]}: {choice}"
+            for at, choice in sorted(outcome.choices.items())
+        ]
     kinds = Counter(outcome.labels.values())
-    return [f"{times:>6}  {label}" for label, times in sorted(kinds.items(), key=lambda item: (-item[1], item[0]))]
+    return [
+        f"{times:>6}  {label}"
+        for label, times in sorted(kinds.items(), key=lambda item: (-item[1], item[0]))
+    ]
 
 
 def verdict(outcome: RunOutcome) -> str:

@@ -30,7 +30,9 @@ def main() -> None:
             faulthandler.dump_traceback_later(PATIENCE_S, exit=True)
             outcome = run(seed, parts=parts)
             faulthandler.cancel_dump_traceback_later()
-            gc.collect(0)  # the world goes as a whole, and its memory is used again at once: 5 to 10 % faster than now and then
+            # the world goes as a whole, and its memory is used again at once: 5 to 10 % faster than
+            # now and then
+            gc.collect(0)
             _say(msgspec.json.encode(msgspec.structs.replace(outcome, choices={}, labels={})))
         gc.collect()  # what a world has left to other generations
 

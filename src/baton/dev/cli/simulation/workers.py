@@ -80,7 +80,12 @@ class SeedWorker:
 
 
 def run_seeds(
-    seeds: Iterable[int], *, jobs: int, planted: str | None, hash_seed: str = ANY, until: float | None = None
+    seeds: Iterable[int],
+    *,
+    jobs: int,
+    planted: str | None,
+    hash_seed: str = ANY,
+    until: float | None = None,
 ) -> Iterator[RunOutcome]:
     """Outcomes in the order in which runs end. After `until` (time.monotonic) no more are begun.
 
@@ -97,7 +102,9 @@ def run_seeds(
 
 
 class _Crew:
-    def __init__(self, seeds: Iterator[int], planted: str | None, hash_seed: str, until: float | None) -> None:
+    def __init__(
+        self, seeds: Iterator[int], planted: str | None, hash_seed: str, until: float | None
+    ) -> None:
         self._seeds, self._planted, self._hash_seed, self._until = seeds, planted, hash_seed, until
         self._selector = selectors.DefaultSelector()
 
@@ -110,7 +117,11 @@ class _Crew:
             worker.order(todo)
 
     def _next(self) -> list[int]:
-        return [] if self._until is not None and time.monotonic() >= self._until else list(islice(self._seeds, CHUNK))
+        return (
+            []
+            if self._until is not None and time.monotonic() >= self._until
+            else list(islice(self._seeds, CHUNK))
+        )
 
     def outcomes(self) -> Iterator[RunOutcome]:
         while self._selector.get_map():

@@ -1,4 +1,5 @@
-"""`baton bench transfer`: how fast state moves between two layouts, beside the best that the same fabric does."""
+"""`baton bench transfer`: how fast state moves between two layouts, beside the best that the same
+fabric does."""
 
 import os
 from collections.abc import Sequence
@@ -46,7 +47,8 @@ def transfer(
     *,
     given: Given,
 ) -> None:
-    """Hand state over between two processes, layout to layout, verified; print rates beside one range of as many bytes."""
+    """Hand state over between two processes, layout to layout, verified; print rates beside one
+    range of as many bytes."""
     from rich.console import Console
 
     from baton.dev.bench.show import paper
@@ -65,14 +67,19 @@ def transfer(
     prefill = _sides(prefill_tp, prefill_pp, prefill_page_size or page_size, side="prefill")
     decode = _sides(decode_tp, decode_pp, decode_page_size or page_size, side="decode")
     cases = _cases(context_len, pages)
-    layouts = [Layout(geometry, *sides, max(case.tokens for case in cases)) for sides in _together(prefill, decode)]
+    layouts = [
+        Layout(geometry, *sides, max(case.tokens for case in cases))
+        for sides in _together(prefill, decode)
+    ]
     for layout in layouts:
         layout.plan()  # refuses here what cannot be divided, before anything is started
     found: list[Figures] = []
     with Console(stderr=True).status("starting") as status:
         for i, (name, layout) in enumerate(product(fabrics, layouts)):
             status.update(f"{name}, {widths(layout)}")
-            order = TransferOrder(name, settings, layout, rounds, boot=(os.getpid() << 32) + (i << 16))
+            order = TransferOrder(
+                name, settings, layout, rounds, boot=(os.getpid() << 32) + (i << 16)
+            )
             for figures in measure(order, cases):
                 status.console.print(show.line(figures))
                 found.append(figures)
@@ -105,12 +112,18 @@ def _dtype(name: str) -> "DType":
 def _sides(tp: str, pp: str, page_size: int, *, side: str) -> "list[Side]":
     from baton.dev.bench.transfer.layout import BLOCK_TOKENS, Side
 
-    widths = {flag: several(flag, text, int) for flag, text in ((f"--{side}-tp", tp), (f"--{side}-pp", pp))}
+    widths = {
+        flag: several(flag, text, int)
+        for flag, text in ((f"--{side}-tp", tp), (f"--{side}-pp", pp))
+    }
     for flag, values in widths.items():
         if bad := [value for value in values if not 1 <= value <= MAX_WIDTH]:
             raise ConfigError(f"{flag} {bad[0]}: from 1 to {MAX_WIDTH} ranks")
     if page_size < BLOCK_TOKENS or page_size % BLOCK_TOKENS:
-        raise ConfigError(f"--{side}-page-size or --page-size {page_size}: give a multiple of {BLOCK_TOKENS} tokens")
+        raise ConfigError(
+            f"--{side}-page-size or --page-size {page_size}: give a multiple of "
+            f"{BLOCK_TOKENS} tokens"
+        )
     return [Side(t, p, page_size // BLOCK_TOKENS) for t, p in _together(*widths.values())]
 
 
@@ -122,11 +135,14 @@ def _together(left: "Sequence[A]", right: "Sequence[B]") -> "list[tuple[A, B]]":
     """
     if len(left) != len(right) and 1 not in (len(left), len(right)):
         raise ConfigError(
-            f"{len(left)} and {len(right)} values for the widths of a layout: --prefill-tp, --prefill-pp, --decode-tp and"
+            f"{len(left)} and {len(right)} values for the widths of a layout: --prefill-tp, "
+            f"--prefill-pp, --decode-tp and"
             " --decode-pp take one value, or as many as the longest of them"
         )
     count = max(len(left), len(right))
-    return list(zip(list(left) * (count // len(left)), list(right) * (count // len(right)), strict=True))
+    return list(
+        zip(list(left) * (count // len(left)), list(right) * (count // len(right)), strict=True)
+    )
 
 
 def _cases(context_len: str, pages: str) -> "list[Case]":

@@ -1,4 +1,5 @@
-"""Starts the two processes of `baton bench transfer`, carries what one says to the other, and ends them.
+"""Starts the two processes of `baton bench transfer`, carries what one says to the other, and ends
+them.
 
 command ──starts──▶ source: makes and fills pools, says Sources ───────────┐
    ├─────starts──▶ reader: hears that, connects                      ◀─────┘
@@ -39,7 +40,13 @@ def measure(order: TransferOrder, cases: Sequence[Case]) -> Iterator[Figures]:
 
 @contextmanager
 def _child(part: str, order: TransferOrder) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-P", "-m", f"baton.dev.cli.transfer.{part}", msgspec.json.encode(order).decode()]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        f"baton.dev.cli.transfer.{part}",
+        msgspec.json.encode(order).decode(),
+    ]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         yield process

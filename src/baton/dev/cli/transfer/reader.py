@@ -1,4 +1,5 @@
-"""The decode side of `baton bench transfer`: all its ranks, which read through their fabrics as a worker's ranks do.
+"""The decode side of `baton bench transfer`: all its ranks, which read through their fabrics as a
+worker's ranks do.
 
 python -m baton.dev.cli.transfer.reader ORDER      hears Sources, then answers each Ask with Figures, until stdin ends
 """
@@ -47,9 +48,19 @@ class Reader:
         self._pools: list[HostPool] = []
         for rank in range(len(self._plan.target)):
             boot = what.reader_boot(rank)
-            fabric = build(what.fabric, boot, rank, wake=self._woken.set, clock=MonotonicClock(), settings=what.settings)
+            fabric = build(
+                what.fabric,
+                boot,
+                rank,
+                wake=self._woken.set,
+                clock=MonotonicClock(),
+                settings=what.settings,
+            )
             self._fabrics.append(fabric)
-            pool = HostPool(what.layout.pool_bytes(what.layout.decode, rank), what=f"the pool of decode rank {rank}")
+            pool = HostPool(
+                what.layout.pool_bytes(what.layout.decode, rank),
+                what=f"the pool of decode rank {rank}",
+            )
             self._pools.append(pool)
             fabric.expose({GROUP: pool})
 
@@ -57,7 +68,9 @@ class Reader:
         """Connect every rank to those that it reads from. Raises FabricError."""
         self._sources = sources
         for rank, fabric in enumerate(self._fabrics):
-            wanted = {leg.source for leg in self._plan.legs_into(rank)} | ({0} if rank == 0 else set())
+            wanted = {leg.source for leg in self._plan.legs_into(rank)} | (
+                {0} if rank == 0 else set()
+            )
             for source in sorted(wanted):
                 connect_and_wait(fabric, self._order.source(source), sources.manifests[source])
 
@@ -75,7 +88,10 @@ class Reader:
         """
         handoff = Handoff(self._layout, self._plan, ask.case)
         copies = handoff.bind()
-        jobs: list[Job] = [(leg.target, self._order.source(leg.source), copies[leg.index]) for leg in self._plan.legs]
+        jobs: list[Job] = [
+            (leg.target, self._order.source(leg.source), copies[leg.index])
+            for leg in self._plan.legs
+        ]
         moved = sum(_size(c) for _, _, c in jobs)
         whole = Copies(GROUP, *(np.array([x], dtype=np.int64) for x in (0, 0, moved)))
         single: list[Job] = [(0, self._order.source(0), [whole])]
@@ -125,10 +141,14 @@ class Reader:
         left = {Handle(next(self._handles)) for _ in jobs}
         began = time.perf_counter()
         for handle, (rank, peer, copies) in zip(sorted(left), jobs, strict=True):
-            self._fabrics[rank].submit(handle, peer, copies, deadline=Micros(DEADLINE_S * 1_000_000))
+            self._fabrics[rank].submit(
+                handle, peer, copies, deadline=Micros(DEADLINE_S * 1_000_000)
+            )
         while left:
             if not self._woken.wait(2 * DEADLINE_S):
-                raise FabricError(f"{len(left)} of {len(jobs)} reads have not ended after {2 * DEADLINE_S} s")
+                raise FabricError(
+                    f"{len(left)} of {len(jobs)} reads have not ended after {2 * DEADLINE_S} s"
+                )
             self._woken.clear()
             for end in (end for fabric in self._fabrics for end in fabric.poll()):
                 if not isinstance(end, ReadEnded) or end.outcome is not ReadOutcome.OK:
@@ -147,11 +167,18 @@ class Reader:
         ]
         seconds = time.perf_counter() - began
         for leg in self._plan.legs:
-            mine = leg_seals(found[leg.target][handoff.blocks(leg)], self._plan.target_units(leg, GROUP))
+            mine = leg_seals(
+                found[leg.target][handoff.blocks(leg)], self._plan.target_units(leg, GROUP)
+            )
             wrong = int((mine != np.array(sums[leg.index], dtype=np.uint64)).sum())
             if wrong:
-                raise BatonError(f"{wrong} of {mine.size} blocks differ from their seals on the leg {leg.source} -> {leg.target}")
-        hashed = sum(handoff.case.blocks * placement.block_bytes(GROUP) for placement in self._plan.target)
+                raise BatonError(
+                    f"{wrong} of {mine.size} blocks differ from their seals on "
+                    f"the leg {leg.source} -> {leg.target}"
+                )
+        hashed = sum(
+            handoff.case.blocks * placement.block_bytes(GROUP) for placement in self._plan.target
+        )
         return hashed / 1e9 / seconds
 
     def _token_slices(self, handoff: Handoff, leg: Leg) -> Slices:
@@ -171,7 +198,8 @@ class _Cpu:
     """CPU seconds of this process and of another, while in its context."""
 
     def __init__(self, pid: int) -> None:
-        self._clock = (~pid << 3) | 2  # clock_getcpuclockid(3): the CPU time of all threads of a process
+        # clock_getcpuclockid(3): the CPU time of all threads of a process
+        self._clock = (~pid << 3) | 2
         self.ours = self.theirs = 0.0
 
     def __enter__(self) -> None:

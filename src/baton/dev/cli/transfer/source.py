@@ -1,4 +1,5 @@
-"""The prefill side of `baton bench transfer`: all its ranks, their pools filled, their state sealed on demand.
+"""The prefill side of `baton bench transfer`: all its ranks, their pools filled, their state sealed
+on demand.
 
 python -m baton.dev.cli.transfer.source ORDER      says Sources, then answers each Case with Sealed, until stdin ends
 """
@@ -50,7 +51,14 @@ class Source:
         side, views = what.layout.prefill, []
         for rank, placement in enumerate(self._plan.source):
             boot = what.source(rank).boot
-            fabric = build(what.fabric, boot, rank, wake=lambda: None, clock=MonotonicClock(), settings=what.settings)
+            fabric = build(
+                what.fabric,
+                boot,
+                rank,
+                wake=lambda: None,
+                clock=MonotonicClock(),
+                settings=what.settings,
+            )
             self._fabrics.append(fabric)
             nbytes = what.layout.pool_bytes(side, rank)
             pool = HostPool(nbytes, what=f"the pool of prefill rank {rank}")
@@ -58,7 +66,9 @@ class Source:
             fill(pool.array, rank)
             exposures = {what.fabric: fabric.expose({GROUP: pool})}
             view = PoolView(GROUP, nbytes // placement.page_bytes(GROUP), nbytes)
-            views.append(RankManifest(boot, rank, placement.tp_rank, placement.pp_rank, (view,), exposures))
+            views.append(
+                RankManifest(boot, rank, placement.tp_rank, placement.pp_rank, (view,), exposures)
+            )
         if not self._fabrics[0].capabilities.same_host_only:
             self._server = SocketServer(self._pools[0].array)
         say(Sources(tuple(views), os.getpid(), self._server.port if self._server else 0))

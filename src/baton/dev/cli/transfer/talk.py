@@ -19,7 +19,8 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class TransferOrder(msgspec.Struct, frozen=True):
-    """What both processes are started with. `boot` is the first of 65,536 boots that are this run's own."""
+    """What both processes are started with. `boot` is the first of 65,536 boots that are this run's
+    own."""
 
     fabric: str
     settings: FabricSettings

@@ -1,4 +1,5 @@
-"""What a transfer is compared with: memcpy inside one process, and a plain socket between the two."""
+"""What a transfer is compared with: memcpy inside one process, and a plain socket between the
+two."""
 
 import contextlib
 import socket
@@ -35,7 +36,9 @@ class SocketServer:
     def __init__(self, pool: NDArray[np.uint8]) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
-        threading.Thread(target=self._serve, args=(pool.data,), name="plain-socket", daemon=True).start()
+        threading.Thread(
+            target=self._serve, args=(pool.data,), name="plain-socket", daemon=True
+        ).start()
 
     def _serve(self, pool: memoryview) -> None:
         with contextlib.suppress(OSError):  # closed

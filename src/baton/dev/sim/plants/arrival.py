@@ -45,7 +45,11 @@ class CompletesByStage(Fetches):
         assert source is not None, "it is read from"
         plan = source.plan
         stage = plan.source[piece.leg.source].pp_rank
-        alike = [leg.index for leg in plan.legs_into(self._core.rank) if plan.source[leg.source].pp_rank == stage]
+        alike = [
+            leg.index
+            for leg in plan.legs_into(self._core.rank)
+            if plan.source[leg.source].pp_rank == stage
+        ]
         order.open -= {(leg, piece.group, b) for leg in alike for b in blocks}
         if not order.open:
             self._judge(piece.order)
@@ -82,7 +86,8 @@ PLANTS = (
     ),
     Plant(
         "refetch_without_bound",
-        "blocks that differ from their sums are read again and again, and the leader never hears of it",
+        "blocks that differ from their sums are read again and again, and the leader never "
+        "hears of it",
         ("bounded_reads",),
         8,
         lambda: Parts(replaced=(Replaced(fetches_module, "MAX_TRIES", 1 << 30),)),

@@ -1,4 +1,5 @@
-"""Decode's prefix cache: pages that enter too early, are taken from others, written, fetched short, or held for ever."""
+"""Decode's prefix cache: pages that enter too early, are taken from others, written, fetched short,
+or held for ever."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -43,7 +44,11 @@ _find = Reuse.find
 def _find_partial(self: Reuse, room: OpenRoom, *, leaving: int = 1) -> tuple[CachedPage, ...]:
     """A page that goes on where the room ends will do as well."""
     found = _find(self, room, leaving=leaving)
-    more = found[-1].children if found and not leaving and len(found) == room.length // self.page_tokens else {}
+    more = (
+        found[-1].children
+        if found and not leaving and len(found) == room.length // self.page_tokens
+        else {}
+    )
     return (*found, *list(more.values())[:1]) if room.length % self.page_tokens else found
 
 
@@ -66,7 +71,9 @@ class Patient(Followers):
 
 
 class WaitsForEver(Patient):
-    def waits(self, room: OpenRoom, leading: Iterable[OpenRoom], marks: Marks, *, leaving: int = 1) -> bool:
+    def waits(
+        self, room: OpenRoom, leading: Iterable[OpenRoom], marks: Marks, *, leaving: int = 1
+    ) -> bool:
         return room.key in self._waits or super().waits(room, leading, marks, leaving=leaving)
 
 
@@ -88,21 +95,24 @@ def _remember(self: Ledger) -> None:
 PLANTS = (
     Plant(
         "cached_unverified",
-        "pages of a room enter decode's prefix cache when it gets them, before what is fetched into them is verified",
+        "pages of a room enter decode's prefix cache when it gets them, before what is "
+        "fetched into them is verified",
         ("cache_exact", "cache_begins", "cached_right"),
         9,
         lambda: Parts(replaced=(Replaced(roles_module, "Fetching", EntersUnverified),)),
     ),
     Plant(
         "decode_cached_early",
-        "a page enters decode's prefix cache when its last token is drawn, one step before that token's state is computed",
+        "a page enters decode's prefix cache when its last token is drawn, one step before "
+        "that token's state is computed",
         ("cache_exact", "cache_begins", "cached_once"),
         None,
         lambda: Parts(replaced=(Replaced(roles_module, "Generating", EntersDrawn),)),
     ),
     Plant(
         "partial_page_shared",
-        "a room whose prompt ends within a page takes a cached one that goes on from there, and writes into it",
+        "a room whose prompt ends within a page takes a cached one that goes on from there, "
+        "and writes into it",
         ("cache_begins", "cached_once"),
         3,
         lambda: Parts(replaced=(Replaced(Reuse, "find", _find_partial),)),
@@ -123,7 +133,8 @@ PLANTS = (
     ),
     Plant(
         "follower_waits_for_ever",
-        "a room that follows another one is not looked at again when that one has brought what both begin with",
+        "a room that follows another one is not looked at again when that one has brought "
+        "what both begin with",
         ("liveness",),
         8,
         lambda: Parts(replaced=(Replaced(worker_module, "Followers", WaitsForEver),)),

@@ -24,11 +24,17 @@ def _without_first(ticket: Ticket, generated: Sequence[Drawn] = ()) -> Past | No
 def _with_prompt(ticket: Ticket, generated: Sequence[Drawn] = ()) -> Past | None:
     found = past_of(ticket, generated)
     counted = found is not None and bool(found.answer)
-    return msgspec.structs.replace(found, answer=(*ticket.prompt, *found.answer)) if found is not None and counted else found
+    return (
+        msgspec.structs.replace(found, answer=(*ticket.prompt, *found.answer))
+        if found is not None and counted
+        else found
+    )
 
 
 def _past(wrong: object) -> Parts:
-    return Parts(replaced=tuple(Replaced(module, "past_of", wrong) for module in (computing, generating)))
+    return Parts(
+        replaced=tuple(Replaced(module, "past_of", wrong) for module in (computing, generating))
+    )
 
 
 def _keeps_first(self: Request, pair: Pair) -> None:
@@ -64,7 +70,8 @@ PLANTS = (
     ),
     Plant(
         "first_token_kept",
-        "a first token that waits for Admitted is kept over a failure, and shown in the next epoch: the same token, of the last",
+        "a first token that waits for Admitted is kept over a failure, and shown in the next "
+        "epoch: the same token, of the last",
         ("right_logprobs",),
         7,
         lambda: Parts(replaced=(Replaced(Request, "begin", _keeps_first),)),

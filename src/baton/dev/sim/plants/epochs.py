@@ -64,7 +64,12 @@ def _waits_for_ever(self: Leader, room: OpenRoom) -> bool:
 
 class TellsAgain(Delivery):
     def _take(
-        self, request: Request, start: TokenIndex, drawn: tuple[Drawn, ...], finish: FinishReason | None, cached: int
+        self,
+        request: Request,
+        start: TokenIndex,
+        drawn: tuple[Drawn, ...],
+        finish: FinishReason | None,
+        cached: int,
     ) -> None:
         super()._take(request, TokenIndex(len(request.said)), drawn, finish, cached)
 
@@ -81,7 +86,10 @@ class LosesNobody(Front):
 
 class BlamesWorkers(Epochs):
     def fail(self, request: Request, code: FailCode, detail: str) -> None:
-        waits = not request.with_workers and code in (FailCode.DEADLINE_EXCEEDED, FailCode.QUEUE_TIMEOUT)
+        waits = not request.with_workers and code in (
+            FailCode.DEADLINE_EXCEEDED,
+            FailCode.QUEUE_TIMEOUT,
+        )
         super().fail(request, FailCode.WORKER_LOST if waits else code, detail)
 
 
@@ -155,7 +163,8 @@ PLANTS = (
     ),
     Plant(
         "refusal_ignored",
-        "prefill refuses or fails a room, and nobody tells decode, which waits: no wait in the middle has a deadline of its own",
+        "prefill refuses or fails a room, and nobody tells decode, which waits: no wait in "
+        "the middle has a deadline of its own",
         ("liveness", "healed_succeeds"),
         8,
         lambda: Parts(
@@ -168,7 +177,8 @@ PLANTS = (
     ),
     Plant(
         "index_ignored",
-        "a gateway streams what comes, without a look at the index: after a failover tokens are heard twice",
+        "a gateway streams what comes, without a look at the index: after a failover tokens "
+        "are heard twice",
         ("right_tokens", "client_streams"),
         None,
         lambda: Parts(replaced=(Replaced(front_module, "Delivery", TellsAgain),)),
@@ -193,7 +203,10 @@ PLANTS = (
         ("ended_once",),
         7,
         lambda: Parts(
-            replaced=(Replaced(front_module, "Epochs", RepeatsTickets), Replaced(Worker, "forget", _forget_all)),
+            replaced=(
+                Replaced(front_module, "Epochs", RepeatsTickets),
+                Replaced(Worker, "forget", _forget_all),
+            ),
         ),
     ),
     Plant(
@@ -212,7 +225,8 @@ PLANTS = (
     ),
     Plant(
         "dead_peer_kept",
-        "a prefill worker that ended before it was dialled is kept for ever: its entry, its link, its connections (found here)",
+        "a prefill worker that ended before it was dialled is kept for ever: its entry, its "
+        "link, its connections (found here)",
         ("nothing_left",),
         8,
         lambda: Parts(
@@ -232,7 +246,8 @@ PLANTS = (
     ),
     Plant(
         "stamps_from_one",
-        "a gateway that starts gives out its stamps from 1: its requests pass all those of the other one, for hours",
+        "a gateway that starts gives out its stamps from 1: its requests pass all those of "
+        "the other one, for hours",
         ("one_order",),
         None,
         lambda: Parts(replaced=(Replaced(Stamps, "heard", lambda self, stamp: None),)),
@@ -253,14 +268,16 @@ PLANTS = (
     ),
     Plant(
         "deadline_blamed",
-        "a request whose deadline passes while it waits for workers is told that workers were lost (found by this simulator)",
+        "a request whose deadline passes while it waits for workers is told that workers "
+        "were lost (found by this simulator)",
         ("no_spurious_failure",),
         None,
         lambda: Parts(replaced=(Replaced(front_module, "Epochs", BlamesWorkers),)),
     ),
     Plant(
         "orders_forgotten",
-        "the fetch orders of a room that was dropped stay in the leader's table for ever (found by this simulator)",
+        "the fetch orders of a room that was dropped stay in the leader's table for ever "
+        "(found by this simulator)",
         ("nothing_left",),
         None,
         lambda: Parts(replaced=(Replaced(OpenOrders, "forget", _forgets_no_order),)),

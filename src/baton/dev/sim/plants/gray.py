@@ -32,7 +32,16 @@ def _sees_steps_alone(self: Watchdog, lane: Lane) -> bool:
 class TriesEverywhere(Epochs):
     """A worker's end is its own fault, and is not held against any request."""
 
-    def another(self, request: Request, code: FailCode, detail: str, now: Micros, *, counts: bool, needs_pair: bool) -> None:
+    def another(
+        self,
+        request: Request,
+        code: FailCode,
+        detail: str,
+        now: Micros,
+        *,
+        counts: bool,
+        needs_pair: bool,
+    ) -> None:
         super().another(request, code, detail, now, counts=False, needs_pair=needs_pair)
 
 
@@ -88,23 +97,29 @@ PLANTS = (
     ),
     Plant(
         "suspect_shares_its_step",
-        "a suspect is computed together with others, and nobody knows whose fault it is when that ends the worker",
+        "a suspect is computed together with others, and nobody knows whose fault it is when "
+        "that ends the worker",
         ("poison_bounded", "no_spurious_failure"),
         None,
         lambda: Parts(
-            replaced=(Replaced(Turns, "lots", _everybody_at_once), Replaced(Batches, "issue", _shares_its_step)),
+            replaced=(
+                Replaced(Turns, "lots", _everybody_at_once),
+                Replaced(Batches, "issue", _shares_its_step),
+            ),
         ),
     ),
     Plant(
         "suspect_begins_at_once",
-        "a suspect whose handoff fails is given to the next worker before it is known that it has ended the last one",
+        "a suspect whose handoff fails is given to the next worker before it is known that "
+        "it has ended the last one",
         ("poison_bounded",),
         None,
         lambda: Parts(replaced=(Replaced(front_module, "Epochs", BeginsAtOnce),)),
     ),
     Plant(
         "company_refused",
-        "whoever was on two workers that ended is refused, though it was another request that ended the second one",
+        "whoever was on two workers that ended is refused, though it was another request "
+        "that ended the second one",
         ("no_spurious_failure",),
         None,
         lambda: Parts(replaced=(Replaced(front_module, "EpochFailures", BlamesAll),)),

@@ -49,7 +49,11 @@ class RecordBehind(Offering):
     """Harmless by itself: the record goes out in an offer of its own, behind the last blocks."""
 
     def _offer(
-        self, room: PrefillRoom, runs: dict[GroupName, BlockRun], sums: tuple[LegSums, ...], record: Record | None
+        self,
+        room: PrefillRoom,
+        runs: dict[GroupName, BlockRun],
+        sums: tuple[LegSums, ...],
+        record: Record | None,
     ) -> None:
         if record is not None:
             super()._offer(room, runs, sums, None)
@@ -95,7 +99,10 @@ def _own(worker: Worker[DecodeRoom], room: DecodeRoom, group: GroupName) -> rang
 
 class Trims(Fetching):
     def _expected(self, room: DecodeRoom) -> dict[GroupName, set[BlockIndex]]:
-        return {group: blocks & set(_own(self.worker, room, group)) for group, blocks in super()._expected(room).items()}
+        return {
+            group: blocks & set(_own(self.worker, room, group))
+            for group, blocks in super()._expected(room).items()
+        }
 
     def _order_fetches(self, room: DecodeRoom) -> None:
         assert isinstance(self._verification, OrdersShorter)
@@ -146,7 +153,12 @@ class TakesPiecemeal(Preemption[Any]):
         held, free = worker.ledger.held(room.key), worker.ledger.free()
         lacks = {g: n - len(held[g]) for g, n in worker.pages_for(room.length + 1).items()}
         gone, first = worker.span.gone(room.length), not any(held.values())
-        taken = worker.ledger.take(room.key, {g: min(n, free[g]) for g, n in lacks.items()}, PageState.FETCHING, begins=gone)
+        taken = worker.ledger.take(
+            room.key,
+            {g: min(n, free[g]) for g, n in lacks.items()},
+            PageState.FETCHING,
+            begins=gone,
+        )
         assert taken is not None
         if any(taken.values()):
             worker.draft.hold.append(Hold(room.key, taken, gone if first else {}))
@@ -195,7 +207,10 @@ def _final_too_early(table: StateTable, *, start: int, end: int, length: int) ->
             if past > first:
                 found[group.name] = (BlockIndex(first), BlockIndex(past))
         elif group.unit is Unit.PAGE and group.name in found:
-            first, past = max(found[group.name][0], -(-start // table.block_tokens)), found[group.name][1]
+            first, past = (
+                max(found[group.name][0], -(-start // table.block_tokens)),
+                found[group.name][1],
+            )
             found.pop(group.name)
             if past > first:
                 found[group.name] = (BlockIndex(first), BlockIndex(past))
@@ -232,14 +247,17 @@ class TakesFirstVerdict(Verification):
         room = self.worker.find(verdict.key)
         answered = Suspect(verdict.leg, verdict.group, verdict.blocks)
         doubts = room.doubts if room is not None else {}
-        doubts |= {order: {answered: False} for order, suspects in doubts.items() if answered in suspects}
+        doubts |= {
+            order: {answered: False} for order, suspects in doubts.items() if answered in suspects
+        }
         super().on_verdict(sender, verdict)
 
 
 PLANTS = (
     Plant(
         "commit_without_record",
-        "the record travels behind the state, and decode commits when the state is there: it reads a slot of zeroes",
+        "the record travels behind the state, and decode commits when the state is there: it "
+        "reads a slot of zeroes",
         ("right_tokens", "commit_after_arrival"),
         1,
         lambda: Parts(
@@ -264,23 +282,29 @@ PLANTS = (
     ),
     Plant(
         "trim_to_shorter",
-        "decode works out the blocks of a room by itself, from the prompt, and cuts what it is offered to the shorter list",
+        "decode works out the blocks of a room by itself, from the prompt, and cuts what it "
+        "is offered to the shorter list",
         ("right_commit", "commit_after_arrival"),
         4,
         lambda: Parts(
-            replaced=(Replaced(roles_module, "Fetching", Trims), Replaced(roles_module, "Verification", OrdersShorter))
+            replaced=(
+                Replaced(roles_module, "Fetching", Trims),
+                Replaced(roles_module, "Verification", OrdersShorter),
+            )
         ),
     ),
     Plant(
         "admitted_before_offer_0",
-        "decode gives pages to a room for which prefill holds none yet: two rooms can wait for each other",
+        "decode gives pages to a room for which prefill holds none yet: two rooms can wait "
+        "for each other",
         ("memory_order",),
         8,
         lambda: Parts(replaced=(Replaced(roles_module, "Fetching", AdmitsEarly),)),
     ),
     Plant(
         "pages_piecemeal",
-        "decode gives a room what is free and the rest when it comes: rooms hold pages and wait for more",
+        "decode gives a room what is free and the rest when it comes: rooms hold pages and "
+        "wait for more",
         ("all_at_once",),
         8,
         lambda: Parts(replaced=(Replaced(roles_module, "Preemption", TakesPiecemeal),)),
@@ -294,11 +318,15 @@ PLANTS = (
     ),
     Plant(
         "withdrawn_still_fetched",
-        "decode goes on with the offers of a room that prefill has withdrawn, and does not check what it reads",
+        "decode goes on with the offers of a room that prefill has withdrawn, and does not "
+        "check what it reads",
         ("right_commit",),
         6,
         lambda: Parts(
-            replaced=(Replaced(roles_module, "Fetching", FetchesWithdrawn), Replaced(rank_module, "Fetches", ChecksNothing))
+            replaced=(
+                Replaced(roles_module, "Fetching", FetchesWithdrawn),
+                Replaced(rank_module, "Fetches", ChecksNothing),
+            )
         ),
     ),
     Plant(
@@ -310,7 +338,8 @@ PLANTS = (
     ),
     Plant(
         "sealed_block_written",
-        "a block counts as final when a chunk ends in it: the next chunk writes into a sealed block",
+        "a block counts as final when a chunk ends in it: the next chunk writes into a "
+        "sealed block",
         ("sealed_once",),
         9,
         lambda: Parts(
@@ -336,7 +365,8 @@ PLANTS = (
     ),
     Plant(
         "first_verdict_is_all",
-        "of several blocks that differ, only the one is fetched again that prefill answered for first",
+        "of several blocks that differ, only the one is fetched again that prefill answered "
+        "for first",
         ("right_commit", "commit_after_arrival"),
         8,
         lambda: Parts(replaced=(Replaced(roles_module, "Verification", TakesFirstVerdict),)),

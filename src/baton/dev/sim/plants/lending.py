@@ -1,4 +1,5 @@
-"""State that is fetched back: lent unpinned, used too early or unverified, and borrows that fail otherwise than in peace."""
+"""State that is fetched back: lent unpinned, used too early or unverified, and borrows that fail
+otherwise than in peace."""
 
 from collections.abc import Sequence
 
@@ -32,21 +33,32 @@ def _lend_unpinned(self: Ledger, key: Key, chain: Sequence[CachedPage]) -> None:
 class LoanUsedBeforeEnd(Fetches):
     def _read(self, piece: Piece) -> list[RankEffect]:
         effects = super()._read(piece)
-        order, source = self._orders[piece.order], self._core.sources.find(self._orders[piece.order].fetch.source)
+        order, source = (
+            self._orders[piece.order],
+            self._core.sources.find(self._orders[piece.order].fetch.source),
+        )
         if effects and order.fetch.patient:
             assert source is not None, "it is read from"
-            sums = np.zeros((len(piece.blocks), len(self._core.placement.units(piece.group))), dtype=np.uint64)
-            order.note(piece.group, piece.blocks, sums, source.plan.target_units(piece.leg, piece.group))
+            sums = np.zeros(
+                (len(piece.blocks), len(self._core.placement.units(piece.group))), dtype=np.uint64
+            )
+            order.note(
+                piece.group, piece.blocks, sums, source.plan.target_units(piece.leg, piece.group)
+            )
             self._settle(piece, piece.blocks)
         return effects
 
 
 class LoanUnchecked(Fetches):
-    def _compare(self, piece: Piece, order: OpenOrder, sums: NDArray[np.uint64]) -> list[RankEffect]:
+    def _compare(
+        self, piece: Piece, order: OpenOrder, sums: NDArray[np.uint64]
+    ) -> list[RankEffect]:
         source = self._core.sources.find(order.fetch.source)
         if not order.fetch.patient or source is None:
             return super()._compare(piece, order, sums)
-        order.note(piece.group, piece.blocks, sums, source.plan.target_units(piece.leg, piece.group))
+        order.note(
+            piece.group, piece.blocks, sums, source.plan.target_units(piece.leg, piece.group)
+        )
         self._settle(piece, piece.blocks)
         return []
 

@@ -1,4 +1,5 @@
-"""Pages that change hands while something still touches them, never come back, or have two owners."""
+"""Pages that change hands while something still touches them, never come back, or have two
+owners."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -86,7 +87,9 @@ class SlotView(RankCore):
         super()._hold(hold)
         if hold.key in self.rooms.dropped:
             return
-        slot = self._slots.setdefault(hold.key, next(n for n in range(64) if n not in self._slots.values()))
+        slot = self._slots.setdefault(
+            hold.key, next(n for n in range(64) if n not in self._slots.values())
+        )
         room = self.pages[hold.key]
         for group, pages in room.items():
             table = self._tables.setdefault(group, np.full((64, 256), 0, dtype=np.int32))
@@ -121,7 +124,11 @@ def _forgets_on_abort(self: Leader, sender: Boot, abort: Abort) -> None:
 def _read_already(self: WorkerPump, effect: Effect) -> None:
     """Prefill takes what it has offered for read, as if decode had said so."""
     _perform(self, effect)
-    if isinstance(effect, Send) and isinstance(effect.message, Offer) and effect.message.record is not None:
+    if (
+        isinstance(effect, Send)
+        and isinstance(effect.message, Offer)
+        and effect.message.record is not None
+    ):
         self._step(MessageReceived(effect.to, Received(effect.message.key)))
 
 
@@ -172,7 +179,12 @@ _slide = BlockManager.slide
 
 
 def _slide_by_orders(self: BlockManager, room: Any, position: int, *, tokens: int) -> None:
-    _slide(self, room, max(position, room.ordered) if isinstance(room, PrefillRoom) else position, tokens=tokens)
+    _slide(
+        self,
+        room,
+        max(position, room.ordered) if isinstance(room, PrefillRoom) else position,
+        tokens=tokens,
+    )
 
 
 PLANTS = (
@@ -192,21 +204,24 @@ PLANTS = (
     ),
     Plant(
         "window_passed_by_orders",
-        "a window passes pages by what was ordered to be computed, not by what is: a step under way still reads them",
+        "a window passes pages by what was ordered to be computed, not by what is: a step "
+        "under way still reads them",
         ("own_compute_ended",),
         None,
         lambda: Parts(replaced=(Replaced(BlockManager, "slide", _slide_by_orders),)),
     ),
     Plant(
         "free_while_reading",
-        "the pages of an aborted room are given away while a read of our own into them is still under way",
+        "the pages of an aborted room are given away while a read of our own into them is "
+        "still under way",
         ("own_reads_ended", "quiet_is_true"),
         6,
         lambda: Parts(replaced=(Replaced(rank_module, "Fetches", FreesWhileReading),)),
     ),
     Plant(
         "free_at_abort",
-        "a leader takes a room's pages back when it drops the room, and does not wait until its ranks are quiet",
+        "a leader takes a room's pages back when it drops the room, and does not wait until "
+        "its ranks are quiet",
         ("own_reads_ended", "own_compute_ended", "own_digest_ended", "page_books"),
         6,
         lambda: Parts(replaced=(Replaced(Worker, "leave", _leave_at_once),)),
@@ -232,39 +247,47 @@ PLANTS = (
     ),
     Plant(
         "unknown_is_quiet",
-        "a read whose end is unknown counts as failed: nothing more is expected of it, and it lands",
+        "a read whose end is unknown counts as failed: nothing more is expected of it, and "
+        "it lands",
         ("own_reads_ended", "landing", "right_commit", "quiet_is_true"),
         6,
         lambda: Parts(replaced=(Replaced(rank_module, "Fetches", TakesUnknownForQuiet),)),
     ),
     Plant(
         "torn_is_quiet",
-        "reads that were torn down with another one's endpoint count as failed, and land while that endpoint has not gone",
+        "reads that were torn down with another one's endpoint count as failed, and land "
+        "while that endpoint has not gone",
         ("one_read", "own_reads_ended", "landing", "computes_alone", "own_pages"),
         6,
         lambda: Parts(replaced=(Replaced(SimFabric, "_end_torn", _torn_is_quiet),)),
     ),
     Plant(
         "differs_at_once",
-        "a rank says that a block differs while its other reads are under way, and only that block is fetched again",
+        "a rank says that a block differs while its other reads are under way, and only that "
+        "block is fetched again",
         ("right_commit", "landing"),
         6,
         lambda: Parts(replaced=(Replaced(rank_module, "Fetches", DiffersAtOnce),)),
     ),
     Plant(
         "slot_view",
-        "a step is given a view into the rank's table of page lists; when the room's row is used again, it is another's",
+        "a step is given a view into the rank's table of page lists; when the room's row is "
+        "used again, it is another's",
         ("right_bytes", "right_commit", "own_compute_ended"),
         3,
         lambda: Parts(rank=SlotView),
     ),
     Plant(
         "source_reused_no_seal",
-        "source pages are free once they have been offered, and what a read brought is taken without a look at its sum",
+        "source pages are free once they have been offered, and what a read brought is taken "
+        "without a look at its sum",
         ("right_commit",),
         6,
         lambda: Parts(
-            replaced=(Replaced(rank_module, "Fetches", ChecksNothing), Replaced(WorkerPump, "_perform", _read_already)),
+            replaced=(
+                Replaced(rank_module, "Fetches", ChecksNothing),
+                Replaced(WorkerPump, "_perform", _read_already),
+            ),
         ),
     ),
     Plant(
@@ -276,7 +299,8 @@ PLANTS = (
     ),
     Plant(
         "mixed_resources",
-        "admission compares pages and slots in one sum; where slots are short, another room's is used",
+        "admission compares pages and slots in one sum; where slots are short, another "
+        "room's is used",
         ("one_owner", "page_books"),
         None,
         lambda: Parts(

@@ -1,4 +1,5 @@
-"""Leaders and ranks that make work of a queue: what waits for its turn is given up, and done again."""
+"""Leaders and ranks that make work of a queue: what waits for its turn is given up, and done
+again."""
 
 from baton.core.handoff.progress import ProgressTracker
 from baton.core.ids import Boot, Micros

@@ -13,7 +13,8 @@ class Plant:
     Attributes:
         models: what it stands for, in a sentence
         invariants: invariants of which one must be the first to break
-        row: of the record in the design of what must never happen here (1 is the first), if it stands for one
+        row: of the record in the design of what must never happen here (1 is the first), if it
+            stands for one
     """
 
     name: str

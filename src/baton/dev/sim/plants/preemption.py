@@ -1,4 +1,5 @@
-"""Running rooms that give way: their state on its way to the host store, there, and on its way back."""
+"""Running rooms that give way: their state on its way to the host store, there, and on its way
+back."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -70,24 +71,31 @@ def _keep_copy(self: HostCopies, key: Key) -> list[RankEffect]:
 PLANTS = (
     Plant(
         "offload_forgets_a_kind",
-        "a room that gives way takes the state of one group with it; what else the model keeps is not saved",
+        "a room that gives way takes the state of one group with it; what else the model "
+        "keeps is not saved",
         ("same_after_resume",),
         3,
         lambda: Parts(replaced=(Replaced(HostCopies, "_blocks", _blocks_of_first),)),
     ),
     Plant(
         "offload_keeps_views",
-        "what is kept of a room that gave way are views of its pages, which are another's now; nobody looks at its sums",
+        "what is kept of a room that gave way are views of its pages, which are another's "
+        "now; nobody looks at its sums",
         ("same_after_resume",),
         3,
-        lambda: Parts(host_store=KeepsViews, replaced=(Replaced(HostCopies, "_difference", lambda self, before, after: ""),)),
+        lambda: Parts(
+            host_store=KeepsViews,
+            replaced=(Replaced(HostCopies, "_difference", lambda self, before, after: ""),),
+        ),
     ),
     Plant(
         "resume_unverified",
         "what comes back from host memory is taken without a look at its sums",
         ("same_after_resume",),
         9,
-        lambda: Parts(replaced=(Replaced(HostCopies, "_difference", lambda self, before, after: ""),)),
+        lambda: Parts(
+            replaced=(Replaced(HostCopies, "_difference", lambda self, before, after: ""),)
+        ),
     ),
     Plant(
         "resume_blocks_transfers",

@@ -1,4 +1,5 @@
-"""Damage at rest that is not found, not told, or not acted upon: evidence dropped, hashing never ordered, pages kept."""
+"""Damage at rest that is not found, not told, or not acted upon: evidence dropped, hashing never
+ordered, pages kept."""
 
 from collections.abc import Collection, Iterable
 

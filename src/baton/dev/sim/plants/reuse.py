@@ -1,4 +1,5 @@
-"""Pages that are shared: before they are computed, under a wrong name, once damaged, or given up while somebody uses them."""
+"""Pages that are shared: before they are computed, under a wrong name, once damaged, or given up
+while somebody uses them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -26,7 +27,9 @@ class CachesWhatIsOrdered(Computing):
         for room in worker.rooms.in_state(RoomState.COMPUTING) if not worker.role.generates else ():
             blocks = room.ordered // worker.reuse.page_tokens * worker.manifest.page_blocks
             sums = {
-                (Rank(r), group.name): np.zeros((blocks, len(placement.units(group.name))), dtype=np.uint64)
+                (Rank(r), group.name): np.zeros(
+                    (blocks, len(placement.units(group.name))), dtype=np.uint64
+                )
                 for r, placement in enumerate(worker.placements)
                 for group in worker.state_table.groups
             }
@@ -91,14 +94,16 @@ IDLE: Any = property(lambda self: len(self._entries))
 PLANTS = (
     Plant(
         "cached_before_computed",
-        "a page enters the prefix cache when it is ordered to be computed: another room reuses it unsealed",
+        "a page enters the prefix cache when it is ordered to be computed: another room "
+        "reuses it unsealed",
         ("cached_sealed", "right_reuse", "nothing_skipped"),
         None,
         lambda: Parts(replaced=(Replaced(roles_module, "Computing", CachesWhatIsOrdered),)),
     ),
     Plant(
         "double_unpin",
-        "a room that ends returns its pins twice, and those of others with them: their pages are given away",
+        "a room that ends returns its pins twice, and those of others with them: their pages "
+        "are given away",
         ("one_owner", "page_books"),
         None,
         lambda: Parts(replaced=(Replaced(PrefixCache, "unpin", _unpin_twice),)),
@@ -143,7 +148,12 @@ PLANTS = (
         "the oldest page of the prefix cache is given up, whoever uses it",
         ("one_owner", "page_books"),
         None,
-        lambda: Parts(replaced=(Replaced(PrefixCache, "evict", _evict_the_oldest), Replaced(PrefixCache, "idle", IDLE))),
+        lambda: Parts(
+            replaced=(
+                Replaced(PrefixCache, "evict", _evict_the_oldest),
+                Replaced(PrefixCache, "idle", IDLE),
+            )
+        ),
     ),
     Plant(
         "pins_forgotten",

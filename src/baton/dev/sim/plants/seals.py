@@ -24,9 +24,12 @@ def _blind(
 
 
 def _added(blocks: NDArray[np.uint8], place: SpecPlace, keys: Sums) -> Sums:
-    """As core/handoff/seal.py, with mix(words) + key where it has mix(words XOR key). Rows of the simulator are one cell."""
+    """As core/handoff/seal.py, with mix(words) + key where it has mix(words XOR key). Rows of the
+    simulator are one cell."""
     n, _, units, parts, tokens = keys.shape
-    rows = blocks[:, place.offset : place.offset + place.nbytes].reshape(n, units, parts, tokens, place.row_bytes)
+    rows = blocks[:, place.offset : place.offset + place.nbytes].reshape(
+        n, units, parts, tokens, place.row_bytes
+    )
     words = np.ascontiguousarray(rows).view("<u4").astype(np.uint64)
     dots: Sums = (words * seal.constants(words.shape[-1])).sum(axis=-1, dtype=np.uint64)
     added: Sums = seal.mix(dots) + keys[:, 0]
@@ -37,16 +40,22 @@ def _added(blocks: NDArray[np.uint8], place: SpecPlace, keys: Sums) -> Sums:
 _unit_keys, _row_keys = seal._unit_keys, seal.row_keys
 
 
-def _without_head(spec: int, layers: tuple[int, ...], parts: int, first_head: int, past_head: int) -> Sums:
+def _without_head(
+    spec: int, layers: tuple[int, ...], parts: int, first_head: int, past_head: int
+) -> Sums:
     one = _unit_keys(spec, layers, parts, 0, 1)
     return np.tile(one, (past_head - first_head, 1))
 
 
-def _without_layer(spec: int, layers: tuple[int, ...], parts: int, first_head: int, past_head: int) -> Sums:
+def _without_layer(
+    spec: int, layers: tuple[int, ...], parts: int, first_head: int, past_head: int
+) -> Sums:
     return _unit_keys(spec, (0,) * len(layers), parts, first_head, past_head)
 
 
-def _without_part(spec: int, layers: tuple[int, ...], parts: int, first_head: int, past_head: int) -> Sums:
+def _without_part(
+    spec: int, layers: tuple[int, ...], parts: int, first_head: int, past_head: int
+) -> Sums:
     return np.repeat(_unit_keys(spec, layers, 1, first_head, past_head), parts, axis=1)
 
 
@@ -55,9 +64,16 @@ def _without_position(units: Sums, positions: Sums, cell: int) -> Sums:
 
 
 def _seal(name: str, models: str, owner_name: str, value: object) -> Plant:
-    """Keys are not remembered: shipped code would go on with those of the plant, and the plant with those of shipped code."""
+    """Keys are not remembered: shipped code would go on with those of the plant, and the plant with
+    those of shipped code."""
     afresh = Replaced(seal, "_block_keys", seal._block_keys.__wrapped__)
-    return Plant(name, models, ("right_commit",), None, lambda: Parts(replaced=(Replaced(seal, owner_name, value), afresh)))
+    return Plant(
+        name,
+        models,
+        ("right_commit",),
+        None,
+        lambda: Parts(replaced=(Replaced(seal, owner_name, value), afresh)),
+    )
 
 
 PLANTS = (
@@ -68,8 +84,25 @@ PLANTS = (
         "_spec_sums",
         _added,
     ),
-    _seal("seal_without_head", "the key of a row does not name its head", "_unit_keys", _without_head),
-    _seal("seal_without_layer", "the key of a row does not name its layer", "_unit_keys", _without_layer),
-    _seal("seal_without_part", "the key of a row does not say whether it is of k or v", "_unit_keys", _without_part),
-    _seal("seal_without_position", "the key of a row does not name its position", "row_keys", _without_position),
+    _seal(
+        "seal_without_head", "the key of a row does not name its head", "_unit_keys", _without_head
+    ),
+    _seal(
+        "seal_without_layer",
+        "the key of a row does not name its layer",
+        "_unit_keys",
+        _without_layer,
+    ),
+    _seal(
+        "seal_without_part",
+        "the key of a row does not say whether it is of k or v",
+        "_unit_keys",
+        _without_part,
+    ),
+    _seal(
+        "seal_without_position",
+        "the key of a row does not name its position",
+        "row_keys",
+        _without_position,
+    ),
 )

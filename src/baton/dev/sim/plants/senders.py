@@ -16,7 +16,9 @@ def _anybody(sender: Boot, message: Any, knows: senders.Knows) -> bool:
 
 def _unasked(*kinds: type[Any]) -> Parts:
     """Nobody asks whose these are to say."""
-    return Parts(replaced=(Replaced(senders, "RULES", {**senders.RULES, **dict.fromkeys(kinds, _anybody)}),))
+    return Parts(
+        replaced=(Replaced(senders, "RULES", {**senders.RULES, **dict.fromkeys(kinds, _anybody)}),)
+    )
 
 
 def _takes_twice(self: Leader, sender: Boot, ticket: Ticket) -> None:
@@ -31,7 +33,8 @@ _on_ticket = Leader._on_ticket
 PLANTS = (
     Plant(
         "offer_of_anybody",
-        "an offer counts whoever makes it: one of another room, by a confused worker, takes the place of the right one",
+        "an offer counts whoever makes it: one of another room, by a confused worker, takes "
+        "the place of the right one",
         ("read_at_once", "memory_order", "no_spurious_failure", "right_commit"),
         7,
         lambda: _unasked(Offer),

@@ -19,7 +19,10 @@ from baton.dev.sim.plants.plant import Plant
 class SealsTail(Computing):
     def _chunk(self, room: Any, start: int, end: int) -> RowOrder:
         row = super()._chunk(room, start, end)
-        return replace(row, final=final_blocks(self.worker.state_table, start=start, end=end, length=room.length))
+        return replace(
+            row,
+            final=final_blocks(self.worker.state_table, start=start, end=end, length=room.length),
+        )
 
 
 class UnifiedEntersDrawn(Generating[Any]):
@@ -33,14 +36,16 @@ class UnifiedEntersDrawn(Generating[Any]):
 PLANTS = (
     Plant(
         "tail_sealed_on_unified",
-        "a unified worker seals the last block of a prompt, as prefill does, and goes on writing into it",
+        "a unified worker seals the last block of a prompt, as prefill does, and goes on "
+        "writing into it",
         ("sealed_once",),
         9,
         lambda: Parts(replaced=(Replaced(roles_module, "Computing", SealsTail),)),
     ),
     Plant(
         "unified_cached_early",
-        "a page enters a unified worker's prefix cache when its last token is drawn, and not when that token's state is computed",
+        "a page enters a unified worker's prefix cache when its last token is drawn, and not "
+        "when that token's state is computed",
         ("cached_sealed",),
         None,
         lambda: Parts(replaced=(Replaced(roles_module, "Generating", UnifiedEntersDrawn),)),

@@ -62,7 +62,9 @@ class NoEpoch(Agreement):
         super().issue(plan)
         for fetch in plan.fetch:
             self._orders_of[fetch.key] += 1
-            self._votes[fetch.order] = self._boxes.setdefault((fetch.key.room, self._orders_of[fetch.key]), {})
+            self._votes[fetch.order] = self._boxes.setdefault(
+                (fetch.key.room, self._orders_of[fetch.key]), {}
+            )
 
     def _vote(self, rank: Rank, ballot: Ballot) -> None:
         if ballot.order in self._votes:
@@ -80,7 +82,8 @@ class CountsBlocks(Fetching):
     def __init__(self, *made_of: Any) -> None:
         super().__init__(*made_of)
         self._counted: Counter[Key] = Counter()
-        self._runs: dict[int, tuple[Key, int]] = {}  # by order: its room, and how many blocks it has
+        # by order: its room, and how many blocks it has
+        self._runs: dict[int, tuple[Key, int]] = {}
 
     def report(self, report: Report) -> None:
         for ballot in report.ballots:
@@ -92,8 +95,14 @@ class CountsBlocks(Fetching):
     def _try_commit(self, room: DecodeRoom) -> None:
         for order, fetch in room.open_orders.items():
             self._runs[order] = room.key, sum(run.end - run.start for run in fetch.runs.values())
-        due = sum(len(blocks) for blocks in self._expected(room).values()) * len(self.worker.manifest.ranks)
-        if room.state is RoomState.FETCHING and room.record is not None and self._counted[room.key] >= due:
+        due = sum(len(blocks) for blocks in self._expected(room).values()) * len(
+            self.worker.manifest.ranks
+        )
+        if (
+            room.state is RoomState.FETCHING
+            and room.record is not None
+            and self._counted[room.key] >= due
+        ):
             self.worker.see(room, Saw.ARRIVED)
             self.worker.draft.commit.append(room.key)
             room.committed_at = self.worker.next_seq
@@ -103,7 +112,10 @@ def _deliver_at_once(self: Stream, frame: Data, now: Micros) -> tuple[Said, ...]
     """As Stream._take, and a plan does not wait for the one before it."""
     told: set[int] = self.__dict__.setdefault("told", set())
     plan = frame.messages[0]  # a plan travels alone
-    early = isinstance(plan, StepPlan) and self._got + 1 < frame.number <= self._got + self._limits.window
+    early = (
+        isinstance(plan, StepPlan)
+        and self._got + 1 < frame.number <= self._got + self._limits.window
+    )
     if early and frame.number not in self._held:
         self._held[frame.number] = plan
         told.add(frame.number)
@@ -125,10 +137,13 @@ def _extend_unordered(self: Chain, plan: StepPlan) -> bytes:
 PLANTS = (
     Plant(
         "gate_after_fold",
-        "the leader decides by its own rank's vote, and each rank looks again whether it is ready when the plan comes",
+        "the leader decides by its own rank's vote, and each rank looks again whether it is "
+        "ready when the plan comes",
         ("right_commit", "equal_plans", "commit_after_arrival"),
         2,
-        lambda: Parts(rank=LooksAgain, replaced=(Replaced(worker_module, "Agreement", OwnVoteOnly),)),
+        lambda: Parts(
+            rank=LooksAgain, replaced=(Replaced(worker_module, "Agreement", OwnVoteOnly),)
+        ),
     ),
     Plant(
         "one_rank_suffices",
@@ -139,14 +154,16 @@ PLANTS = (
     ),
     Plant(
         "collapsed_identity",
-        "votes are kept by pipeline rank: the tensor-parallel ranks of a stage look alike, and decode waits for ever",
+        "votes are kept by pipeline rank: the tensor-parallel ranks of a stage look alike, "
+        "and decode waits for ever",
         ("healed_succeeds", "no_spurious_failure", "liveness"),
         5,
         lambda: Parts(replaced=(Replaced(roles_module, "Fetching", CollapsesRanks),)),
     ),
     Plant(
         "no_epoch",
-        "votes are kept by room and order, without the epoch: those of an earlier attempt count for the next one",
+        "votes are kept by room and order, without the epoch: those of an earlier attempt "
+        "count for the next one",
         ("right_commit", "commit_after_arrival"),
         7,
         lambda: Parts(replaced=(Replaced(worker_module, "Agreement", NoEpoch),)),
@@ -170,6 +187,11 @@ PLANTS = (
         "ranks apply a step plan when it comes, even before an earlier one",
         ("equal_plans",),
         2,
-        lambda: Parts(replaced=(Replaced(Stream, "_take", _deliver_at_once), Replaced(Chain, "extend", _extend_unordered))),
+        lambda: Parts(
+            replaced=(
+                Replaced(Stream, "_take", _deliver_at_once),
+                Replaced(Chain, "extend", _extend_unordered),
+            )
+        ),
     ),
 )
