@@ -3,8 +3,8 @@ test_worlds.py what ships breaks none."""
 
 import pytest
 
-from baton.core.gateway import front as front_module
 from baton.core.scheduler import roles
+from baton.dev.sim import gateway as gateway_module
 from baton.dev.sim.bank import PlantResult, first, measure, table
 from baton.dev.sim.parts import SHIPPED, Parts, Replaced
 from baton.dev.sim.plants import BANK, BY_NAME
@@ -46,7 +46,7 @@ def test_the_bank_is_whole():
 @pytest.mark.parametrize(
     "parts",
     [
-        Parts(replaced=(Replaced(front_module, "Epochs", RepeatsTickets),)),
+        Parts(replaced=(Replaced(gateway_module, "GatewayPump", RepeatsTickets),)),
         Parts(replaced=(Replaced(roles, "Offering", RecordBehind),)),
     ],
     ids=["tickets", "records"],

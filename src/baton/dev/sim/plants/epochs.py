@@ -5,6 +5,8 @@ from typing import Any
 import msgspec
 
 from baton.core.agreement import Agreement, RowOrder
+from baton.core.effects import Send
+from baton.core.events import FrontEvent, MessageReceived
 from baton.core.gateway import front as front_module
 from baton.core.gateway.delivery import Delivery
 from baton.core.gateway.epoch_failures import EpochFailures
@@ -15,7 +17,7 @@ from baton.core.gateway.router import Pair
 from baton.core.gateway.stamps import Stamps
 from baton.core.handoff.pairing import Partners
 from baton.core.ids import Boot, Epoch, Key, Micros, Room, Stamp, TokenIndex
-from baton.core.messages import Credits, Drawn, FailCode, Failed, FinishReason, Ticket
+from baton.core.messages import Credits, Drawn, Ended, FailCode, Failed, FinishReason, Ticket
 from baton.core.scheduler import generating as generating_module
 from baton.core.scheduler import roles as roles_module
 from baton.core.scheduler.books import LeaderBooks
@@ -28,8 +30,11 @@ from baton.core.scheduler.room import OpenRoom
 from baton.core.scheduler.worker import Worker
 from baton.core.session.session import WrongPeer
 from baton.core.session.stream import Stream
+from baton.dev.sim import gateway as gateway_module
 from baton.dev.sim.parts import Parts, Replaced
 from baton.dev.sim.plants.plant import Plant
+from baton.dev.sim.watched import Watched
+from baton.shell.gateway_pump import GatewayPump
 from baton.shell.worker import WorkerPump
 
 # ruff: noqa: D101  (each class is described by the plant that it is part of)
@@ -97,22 +102,25 @@ def _forgets_no_order(self: OpenOrders, key: Key, agreement: Agreement) -> None:
     """Its votes are counted for ever."""
 
 
-class RepeatsTickets(Epochs):
-    """Harmless by itself: says a ticket once more when a side has ended its epoch."""
+class RepeatsTickets(GatewayPump):
+    """Harmless by itself: a pump says a ticket once more when a side has ended its epoch."""
 
-    def __init__(self, front: Front) -> None:
-        super().__init__(front)
-        self._tickets: dict[Key, Ticket] = {}
+    def __init__(self, **made_of: Any) -> None:
+        super().__init__(**made_of)
+        self._core = Watched(self._core, self._before, lambda event, effects: None)
+        self._tickets: dict[tuple[Key, Boot], Ticket] = {}
 
-    def begin(self, request: Request, pair: Pair, now: Micros) -> None:
-        super().begin(request, pair, now)
-        assert request.given is not None, "it has just been given"
-        self._tickets[request.key] = request.given
+    def _before(self, event: FrontEvent) -> None:
+        if isinstance(event, MessageReceived) and isinstance(event.message, Ended):
+            ticket = self._tickets.pop((event.message.key, event.sender), None)
+            if ticket is not None:
+                self._lines.send(event.sender, ticket)
 
-    def _side_ended(self, key: Key, boot: Boot, now: Micros) -> None:
-        if boot in self.closing.owing(key) and boot in self._front.router:
-            self._front.send(boot, self._tickets[key])
-        super()._side_ended(key, boot, now)
+    def _perform(self) -> None:
+        for effect in self._effects:
+            if isinstance(effect, Send) and isinstance(effect.message, Ticket):
+                self._tickets[effect.message.key, effect.to] = effect.message
+        super()._perform()
 
 
 def _forget_all(self: Worker[Any], room: Any) -> None:
@@ -204,7 +212,7 @@ PLANTS = (
         7,
         lambda: Parts(
             replaced=(
-                Replaced(front_module, "Epochs", RepeatsTickets),
+                Replaced(gateway_module, "GatewayPump", RepeatsTickets),
                 Replaced(Worker, "forget", _forget_all),
             ),
         ),
