@@ -36,7 +36,7 @@ def said(
     short: bool = False,
 ) -> Said:
     """All text, the count and the ending of a choice whose tokens come in these lots. short: by
-    `next_text` where it can be."""
+    `fast_text` where it can be."""
     stream = TextStream(
         index=0,
         choice=0,
@@ -52,7 +52,7 @@ def said(
     for a, b in pairwise(cuts):
         lot = tuple(drawn(t, logprobs=1 if scored else None) for t in tokens[a:b])
         emit = Emit(RequestId(1), TokenIndex(a), lot)
-        bare = stream.next_text(emit) if short else None
+        bare = stream.fast_text(emit) if short else None
         text += bare if bare is not None else stream.feed(emit).text
         if stream.ending is not None:
             return text, stream.count, stream.ending

@@ -91,7 +91,7 @@ class Exchange:
     def emit(self, stream: TextStream, heard: Emit) -> bool:
         """Take tokens of a choice; returns True if a stop
         string ends it (the core does not know yet)."""
-        if stream.wrap is not None and (text := stream.next_text(heard)) is not None:
+        if stream.wrap is not None and (text := stream.fast_text(heard)) is not None:
             self._put(stream.wrap(text) if text else b"")
             return False
         piece = stream.feed(heard)

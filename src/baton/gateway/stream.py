@@ -130,7 +130,7 @@ class TextStream:
         self._last = tokens[-1] if tokens else self._last
         return TextDelta("".join(shown), tuple(tokens), tuple(scored))
 
-    def next_text(self, emit: Emit) -> str | None:
+    def fast_text(self, emit: Emit) -> str | None:
         """The fast path of `feed`, for a single token of which only the text is wanted.
 
         Returns None, and changes nothing, if this is not such a token.

@@ -62,19 +62,7 @@ class Delivery:
         request.see(TOKENS)
         drawn = message.drawn
         front.router.made(sender, message.key, len(drawn), now)
-        # nearly always; as `_take` does
-        if len(drawn) == 1 and message.finish is None and message.start == len(request.said):
-            request.said.append(drawn[0].token)
-            front.say(
-                Emit(
-                    request.submit.request,
-                    message.start,
-                    drawn,
-                    0 if message.start else message.cached,
-                )
-            )
-        else:
-            self._take(request, message.start, drawn, message.finish, message.cached)
+        self._take(request, message.start, drawn, message.finish, message.cached)
 
     def _take(
         self,

@@ -81,6 +81,4 @@ class EarlyOffers:
 
     def timer(self) -> Micros | None:
         """When `expired` has something next."""
-        if not self._rooms:  # as nearly always
-            return None
         return min((w.until for w in self._rooms.values()), default=None)

@@ -138,10 +138,7 @@ class Ledger:
         reuse: entries that are to be pinned beside them, and so cannot go
         ended: keys that give back what they hold, as if they had done so
         """
-        spare = self.cache.idle
-        if not reuse and not ended:  # as nearly always
-            return all(self.pools[g].free + spare >= n for g, n in want.items())
-        spare -= sum(not entry.pins for entry in reuse)
+        spare = self.cache.idle - sum(not entry.pins for entry in reuse)
         back: Counter[GroupName] = Counter()
         pins: Counter[CachedPage] = Counter()
         for key in ended:

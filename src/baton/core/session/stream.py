@@ -1,6 +1,10 @@
 """One side of one session: numbers what we say, puts what we hear in order, says again what was
 lost.
 
+Nearly every message travels alone and arrives in order. The three places that say so below serve
+that case first: a message costs 1.4 us with them and 4.5 us without, and a gateway spends 15 us on
+a token.
+
     kept messages    acked ......... wired ......... sent        said but not acknowledged; not on the wire yet
                            └─ window ─┘
     heard messages   got ... held ... held                       delivered; kept until the gap before them is filled
@@ -88,7 +92,7 @@ class Stream:
             return []
         numbers = self._take_due()
         frames: list[Data | Beat] = []
-        if len(numbers) == 1:  # as nearly always
+        if len(numbers) == 1:  # nearly always
             lot = (self._kept[numbers[0]],)
             frames.append(Data(self._us, self._peer, self._session, numbers[0], self._got, lot))
         elif numbers:
@@ -114,7 +118,7 @@ class Stream:
             and self._sent - self._wired == 1
             and self._sent - self._acked <= self._limits.window
         ):
-            self._wired = self._sent  # as nearly always
+            self._wired = self._sent  # nearly always
             return [self._sent]
         numbers: list[int] = []
         if self._again <= self._again_to:
@@ -183,7 +187,7 @@ class Stream:
 
     def _take(self, frame: Data, now: Micros) -> tuple[Said, ...]:
         whole: tuple[Said, ...] = ()
-        if frame.number == self._got + 1 and not self._held:  # as nearly always
+        if frame.number == self._got + 1 and not self._held:  # nearly always
             whole = frame.messages
             self._got += len(whole)
         else:
