@@ -146,14 +146,7 @@ def measure(args: argparse.Namespace, directory: Path) -> dict[str, float]:
     ]
     flags = ["--served-model-name", "m", "--skip-server-warmup", "--log-level", "warning"]
     sent_file = directory / "sent.npy"
-    script = [
-        str(TOOLS / "scripted_worker.py"),
-        control,
-        "--rooms",
-        str(args.streams),
-        "--sent",
-        str(sent_file),
-    ]
+    script = [str(TOOLS / "scripted_worker.py"), control, "--sent", str(sent_file)]
     with subprocess.Popen([*baton, *flags]) as gateway:
         worker = subprocess.Popen([sys.executable, *script, "--interval-ms", str(args.interval_ms)])
         try:

@@ -1,14 +1,15 @@
 """A worker without a model: it takes every ticket and says tokens at a given rate, over the real
 control plane.
 
-tools/scripted_worker.py GATEWAY [--rooms 1000] [--interval-ms 50] [--sent FILE]
+tools/scripted_worker.py GATEWAY [--interval-ms 50] [--sent FILE]
 
     gateway ◀──Register, Admitted, FirstToken, Tokens, Ended── script        sessions, codec and sockets as shipped
             ───Ticket, Abort──▶
 
-It begins to step once `--rooms` rooms are open; from then on every step says the next token of
-each, one message a room and all in one turn as a decode leader does, a step each interval (0: as
-soon as the gateway has taken the one before). A room is known by the first id of its prompt, and
+It begins to step when no room has opened for half a second: a gateway that does not know a worker's
+pace yet gives it a few requests first. From then on every step says the next token of each room,
+one message a room and all in one turn as a decode leader does, a step each interval (0: as soon as
+the gateway has taken the one before). A room is known by the first id of its prompt, and
 FILE gets the time at which each of its tokens was handed to the socket.
 """
 
@@ -105,15 +106,15 @@ class Script:
         sessions: Sessions,
         boot: Boot,
         *,
-        rooms: int,
         interval_s: float,
         max_model_len: int,
     ) -> None:
         self._lines, self._sessions, self._boot = lines, sessions, boot
-        self._begin_at, self._interval_s, self._max_model_len = rooms, interval_s, max_model_len
+        self._interval_s, self._max_model_len = interval_s, max_model_len
         self._rooms: dict[object, Room] = {}
         self._gateway: Boot | None = None
-        self._due: float | None = None  # of the next step; None before the first
+        self._due: float | None = None  # of the next step; None while no room is open
+        self._stepping = False
         self.sent: list[tuple[int, int, float]] = []  # room, token index, when
         self.late_s = 0.0  # how far behind its time a step has begun at most
 
@@ -148,8 +149,8 @@ class Script:
         self._say(FirstToken(room.key, TokenIndex(0), room.next(), room.finish))
         self._noted([room])
         self._end_if_done(room)
-        if self._due is None and len(self._rooms) >= self._begin_at:
-            self._due = time.monotonic() + 0.5  # the last ones' first tokens are on their way
+        if not self._stepping:
+            self._due = time.monotonic() + 0.5
 
     def _noted(self, rooms: list[Room]) -> None:
         self._lines.flush()
@@ -175,6 +176,7 @@ class Script:
         if not self._interval_s and self._behind():
             self._due = now + 0.001
             return
+        self._stepping = True
         self.late_s = max(self.late_s, now - self._due)
         self._due += self._interval_s or now - self._due
         rooms = list(self._rooms.values())
@@ -186,7 +188,7 @@ class Script:
         for room in rooms:
             self._end_if_done(room)
         if not self._rooms:
-            self._due = None
+            self._due, self._stepping = None, False
 
     def _behind(self) -> bool:
         assert self._gateway is not None
@@ -197,7 +199,6 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("gateway")
-    parser.add_argument("--rooms", type=int, default=1000)
     parser.add_argument("--interval-ms", type=float, default=50.0)
     parser.add_argument("--max-model-len", type=int, default=8192)
     parser.add_argument("--sent", type=Path)
@@ -210,7 +211,6 @@ def main() -> None:
         lines,
         sessions,
         boot,
-        rooms=args.rooms,
         interval_s=args.interval_ms / 1e3,
         max_model_len=args.max_model_len,
     )
