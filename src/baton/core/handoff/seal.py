@@ -1,8 +1,7 @@
 """The seal: an order-free digest of state rows, keyed by what and where they are. This is the numpy
 reference.
 
-    row_hash = mix((sum_i K_i * w_i mod 2^64) XOR k_row)        seal(rows) = sum of row_hash mod
-        2^64
+    row_hash = mix((sum_i K_i * w_i mod 2^64) XOR k_row)        seal(rows) = sum of row_hash mod 2^64
 
 w_i are the row's 32-bit little-endian words, the last one padded with zeros. Rows over 4 KB are cut
 into cells of 4 KB, each hashed like a row. K_i are fixed odd 64-bit constants, and

@@ -2,8 +2,7 @@
 held for it.
 
     target page:  FREE -> FETCHING(key) -> COMMITTED(key) -> CACHED(hash, pins) -> FREE
-    source page:  FREE -> COMPUTING(key) -> FULL(key) -> CACHED(hash, pins) -> FREE          or FREE
-        without the cache
+    source page:  FREE -> COMPUTING(key) -> FULL(key) -> CACHED(hash, pins) -> FREE          or FREE without the cache
 
     a key's list:  [cached, pinned by the key | its own]      in every group alike
 

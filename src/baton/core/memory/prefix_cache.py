@@ -4,8 +4,7 @@ which are evicted first.
     tokens ──page_hashes──▶ a chain of hashes ──find──▶ the longest chain of entries that is here
 
     entry 0 ◀── entry 1 ◀── entry 2 ◀── entry 3           an entry is one complete page of every group; each was
-    pins 2      pins 2      pins 1      pins 0            computed above the very pages of those
-        before it
+    pins 2      pins 2      pins 1      pins 0            computed above the very pages of those before it
 
 A page's hash covers all tokens up to its end, the model, its weights and the request's salt: equal
 hashes mean equal state. If the cache does not take a room's page, because it has another one with

@@ -74,7 +74,7 @@ class Scrubber:
         return max(due, self._not_before) if busy else due
 
     def due(self, *, busy: bool) -> list[CachedPage]:
-        """Return the pages to hash now, those verified longest ago first. They are under way until
+        """Return the pages to hash now, longest ago verified first. They are under way until
         `ended`."""
         now, timer = self._now(), self.timer(busy=busy)
         if timer is None or timer > now:

@@ -75,7 +75,7 @@ class Leader:
         self._ahead = [stage for stage in stages if type(stage).unadmitted is not Stage.unadmitted]
         self._due: Micros | None = None  # what `next_wake` found
         self._changed = True  # whether an event came since then
-        self._given_up = ""  # why this worker is to end
+        self._given_up = ""  # why this worker is to end; empty while it goes on
 
     def stage(self, kind: type[S]) -> S:
         """Return the stage of this class. The role must have one."""

@@ -1,8 +1,7 @@
 """Reserves steps for single rooms: suspects, which are requests that may have killed another worker
 while it computed them.
 
-    [suspect]  everybody else  [suspect]  everybody else  ..      in turn, so that nobody waits
-        longer than twice as long
+    [suspect]  everybody else  [suspect]  everybody else  ..      in turn, so that nobody waits longer than twice as long
 
 While such a step is under way nothing else is, so if the worker dies it is known with which
 request. The gateway is told when the step begins and when it is over (Trial).
