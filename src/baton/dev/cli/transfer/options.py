@@ -1,4 +1,5 @@
-"""Flags of `baton bench transfer`; those of fabrics and page sizes are spelled as everywhere."""
+"""Flags of `baton bench transfer`. Flags of fabrics and page sizes have the same names as
+elsewhere."""
 
 from pathlib import Path
 from typing import Annotated
