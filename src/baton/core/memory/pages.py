@@ -279,7 +279,7 @@ class Ledger:
         return key in self._loans
 
     def end_loan(self, key: Key) -> None:
-        """End the key's loan, if it has one: its pages are read no more."""
+        """End the key's loan, if it has one: nothing reads its pages any more."""
         self._release(self.cache.unpin(self._loans.pop(key, ())))
 
     def forget_cached(self) -> None:

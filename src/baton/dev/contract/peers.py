@@ -85,7 +85,7 @@ def f10_connecting_waits_for_nobody(w: CheckWorld) -> None:
 
 
 def f10_of_a_peer_that_was_disconnected_nothing_more_is_said(w: CheckWorld) -> None:
-    """Of a peer that was disconnected nothing more is said."""
+    """Nothing more is reported about a peer that was disconnected."""
     rig, peer, source = w.rig, w.peer, w.spawn()
     source.stop()
     try:
