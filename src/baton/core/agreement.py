@@ -290,8 +290,7 @@ def fold(votes: Iterable[Vote]) -> Vote:
 
 
 class Agreement:
-    """The leader's view of its ranks: their chains, their votes, and the plans that they have
-    applied."""
+    """The leader's view of its ranks: their chains, their votes, and the plans applied."""
 
     def __init__(self, ranks: int) -> None:
         self.ranks = ranks

@@ -9,8 +9,7 @@ from baton.core.messages import AnyMessage
 
 
 class Send(msgspec.Struct, frozen=True, tag="send"):
-    """Send a message to a process with which there is a session. Without a session it is lost
-    silently."""
+    """Send a message to a process. Without a session with it the message is lost silently."""
 
     to: Boot
     message: AnyMessage

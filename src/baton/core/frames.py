@@ -111,8 +111,7 @@ class Bye(Frame, frozen=True, tag="bye"):
 
 
 class WrongBoot(Frame, frozen=True, tag="wrong_boot"):
-    """You spoke to `meant`, or in a session that I do not have (0: you were opening one). I am
-    `src`."""
+    """You spoke to `meant`, or in a session that I do not have (0: you opened one). I am `src`."""
 
     src: Boot
     dst: Boot

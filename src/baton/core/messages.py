@@ -42,8 +42,7 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False)
 
 
 class Shaping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How the logits are changed before a token is drawn from them. The formulas are in
-    engine/sampler.py."""
+    """How the logits are changed before a token is drawn from them. See engine/sampler.py."""
 
     repetition_penalty: float  # for tokens in prompt or answer; 1 = off
     presence_penalty: float  # for tokens in the answer, `said` included; 0 = off
@@ -129,8 +128,7 @@ class Ticket(Message, frozen=True, tag="ticket"):
 
     @property
     def came(self) -> tuple[Stamp, Boot]:
-        """The order in which requests came, the smallest first. Two gateways may give the same
-        stamp."""
+        """The order in which requests came, the smallest first. Two gateways may use one stamp."""
         return self.stamp, self.gateway
 
 
@@ -197,8 +195,7 @@ class Recompute(Message, frozen=True, tag="recompute"):
 
 
 class Ended(Message, frozen=True, tag="ended"):
-    """Leader -> gateway: I hold nothing of this epoch any more. It is sent at every end, good or
-    bad."""
+    """Leader -> gateway: I hold nothing of this epoch any more. Sent at every end, good or bad."""
 
     key: Key
 
@@ -240,8 +237,7 @@ class Introduce(Message, frozen=True, tag="introduce"):
 
 
 class Paired(Message, frozen=True, tag="paired"):
-    """Decode leader -> gateway: the plan is proved, the digests are equal, and the session is
-    up."""
+    """Decode leader -> gateway: plan proved, digests equal, and session up."""
 
     prefill: Boot
     fabric: str
@@ -256,8 +252,7 @@ class Unpaired(Message, frozen=True, tag="unpaired"):
 
 
 class Lends(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How prefill may read what a decode worker has cached: over this fabric, by the plan with this
-    digest."""
+    """How prefill may read what a decode worker has cached: over this fabric, by this plan."""
 
     fabric: str
     plan: str
@@ -279,8 +274,7 @@ class HelloBack(Message, frozen=True, tag="hello_back"):
 
 
 class Refused(Message, frozen=True, tag="refused"):
-    """Prefill leader -> decode leader: we do not fit together; `why` names the field and both
-    values."""
+    """Prefill leader -> decode leader: we do not fit together; `why` names field and values."""
 
     why: str
 
@@ -348,8 +342,7 @@ class Withdrawn(Message, frozen=True, tag="withdrawn"):
 
 
 class Received(Message, frozen=True, tag="received"):
-    """Decode leader -> prefill leader: the room is committed on all ranks; its pages may be
-    freed."""
+    """Decode leader -> prefill leader: the room is committed on all ranks; free its pages."""
 
     key: Key
 
@@ -448,8 +441,7 @@ class Clear(Message, frozen=True, tag="clear"):
 
 
 class ResetCache(Message, frozen=True, tag="reset_cache"):
-    """Gateway -> leader: let no later room reuse state that is cached now; then send me your
-    ledger."""
+    """Gateway -> leader: let no later room reuse what is cached now; then send me your ledger."""
 
     question: int
 

@@ -1,5 +1,4 @@
-"""The parts of the core objects of a process, from which composition roots and replays make
-them."""
+"""The parts of the core objects of a process, which composition roots and replays use."""
 
 import msgspec
 

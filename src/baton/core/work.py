@@ -141,8 +141,7 @@ class HostCopy(msgspec.Struct, frozen=True):
 
 
 class Copied(msgspec.Struct, frozen=True, tag="host_copied"):
-    """A copy has ended. `why` is empty if every byte is there; the copy touches the pools no
-    more."""
+    """A copy has ended. `why` is empty if every byte is there. The pools are no longer touched."""
 
     job: Job
     why: str

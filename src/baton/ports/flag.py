@@ -124,8 +124,7 @@ def settings_of(struct: type[msgspec.Struct], *, nested: bool = True) -> Iterato
 
 
 def structs_in(struct: type[msgspec.Struct]) -> Iterator[tuple[str, type[msgspec.Struct]]]:
-    """Yield the fields of a struct that hold structs with flags of their own, with these
-    structs."""
+    """Yield the fields of a struct that hold structs with flags, and these structs."""
     for each in msgspec.structs.fields(struct):
         if isinstance(each.type, type) and issubclass(each.type, msgspec.Struct):
             yield each.name, each.type

@@ -36,8 +36,7 @@ def size(flag: str, text: str) -> int:
 
 
 def path(_flag: str, text: str) -> str:
-    """Return the absolute path, because a process that is started later may run in another
-    directory."""
+    """Return the absolute path, as a later process may run in another directory."""
     return os.path.abspath(text)
 
 

@@ -52,8 +52,7 @@ class EarlyOffers:
         return True
 
     def borrow(self, key: Key, sender: Boot) -> Borrow | None:
-        """Return the question that a worker has asked beside its offers; None if it has asked
-        none."""
+        """Return the question that a worker has asked beside its offers; None without one."""
         waiting = self._rooms.get((key, sender))
         return waiting.borrow if waiting is not None else None
 
@@ -70,8 +69,7 @@ class EarlyOffers:
         self._rooms.pop((key, sender), None)
 
     def expired(self, now: Micros) -> list[tuple[Key, Boot]]:
-        """Forget the rooms whose time is over. Returns each of them once, with the worker that
-        offered."""
+        """Forget the rooms whose time is over. Returns each once, with the worker that offered."""
         over = [at for at, w in self._rooms.items() if now >= w.until]
         for at in over:
             del self._rooms[at]

@@ -123,8 +123,7 @@ class PairPlan:
         return self._source_units.get((leg.index, group), NOTHING)
 
     def target_units(self, leg: Leg, group: GroupName) -> NDArray[np.int64]:
-        """Return the columns of the same units in the target rank's block sums, in the same
-        order."""
+        """Return the same units' columns in the target rank's block sums, in this order."""
         return self._target_units.get((leg.index, group), NOTHING)
 
     def bind(

@@ -84,8 +84,7 @@ def spec_key(identity: int, spec: str, row_bytes: int) -> int:
 
 
 def unit_keys(place: SpecPlace, identity: int) -> NDArray[np.uint64]:
-    """Return the unit keys of one spec: uint64 [units, parts], read-only, units in the order of
-    `Placement.units`."""
+    """Return the unit keys of one spec: uint64 [units, parts], read-only, as `Placement.units`."""
     return _unit_keys(*_units_of(place, identity))
 
 

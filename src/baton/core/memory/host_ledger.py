@@ -20,8 +20,7 @@ class HostLedger:
         self._taken: dict[Key, tuple[int, ...]] = {}  # bytes by rank
 
     def fits(self, lengths: Iterable[int]) -> bool:
-        """Whether there is space on every rank for all of these states. lengths: the positions of
-        each"""
+        """Whether every rank has space for all these states. lengths: the positions of each"""
         want = [
             [state_bytes(placement, length) for placement in self._placements] for length in lengths
         ]

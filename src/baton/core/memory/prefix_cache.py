@@ -214,8 +214,7 @@ class PrefixCache:
         return self._verified.get(entry)
 
     def longest_ago(self) -> Micros | None:
-        """Return the earliest time at which an entry was last verified; None if there are no such
-        entries."""
+        """Return the earliest time at which an entry was last verified; None if there is none."""
         return next(iter(self._verified.values()), None)
 
     def verified_before(self, past: Micros, most: int) -> list[CachedPage]:
@@ -223,8 +222,7 @@ class PrefixCache:
         return [entry for entry, at in islice(self._verified.items(), most) if at < past]
 
     def holds(self, entry: CachedPage) -> bool:
-        """Whether an entry's pages belong to the cache, and have done so without a break since it
-        came."""
+        """Whether an entry's pages have belonged to the cache ever since it came."""
         return entry in self._condemned or self._entries.get(entry.digest) is entry
 
     def live(self) -> Iterable[CachedPage]:

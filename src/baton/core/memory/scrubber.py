@@ -25,8 +25,7 @@ SOON = 8  # pages that are due within 1/SOON of the interval are hashed with tho
 
 
 class Scrubber:
-    """Decides which cached pages of one worker are verified, and when. With `interval_ms` 0 none
-    are."""
+    """Decides which cached pages of one worker are verified, and when. `interval_ms` 0: none."""
 
     def __init__(
         self, cache: PrefixCache, *, interval_ms: int, page_bytes: int, now: Callable[[], Micros]
@@ -53,8 +52,7 @@ class Scrubber:
             self._cache.verified(entry, at)
 
     def fresh(self, chain: Iterable[CachedPage]) -> tuple[CachedPage, ...]:
-        """Return the beginning of a chain, up to the first page that was not verified within the
-        interval."""
+        """Return the beginning of a chain, up to the first page not verified in the interval."""
         if not self._interval:
             return tuple(chain)
         oldest = self._now() - self._interval
@@ -66,16 +64,14 @@ class Scrubber:
         )
 
     def timer(self, *, busy: bool) -> Micros | None:
-        """Return when `due` has something to hash; None if nothing is cached, or an order is under
-        way."""
+        """Return when `due` has something to hash; None if nothing is cached or under way."""
         if self._under_way or (oldest := self._cache.longest_ago()) is None:
             return None
         due = Micros(oldest + self._interval // 2)
         return max(due, self._not_before) if busy else due
 
     def due(self, *, busy: bool) -> list[CachedPage]:
-        """Return the pages to hash now, longest ago verified first. They are under way until
-        `ended`."""
+        """Return the pages to hash now, longest ago first. They are under way until `ended`."""
         now, timer = self._now(), self.timer(busy=busy)
         if timer is None or timer > now:
             return []

@@ -13,8 +13,7 @@ class Span:
         self._windows = tuple(g for g in table.groups if isinstance(g.extent, Window))
 
     def past(self, tokens: int) -> dict[GroupName, int]:
-        """Return the pages per group, from the first on, that hold `tokens` positions; for a slot
-        1."""
+        """Return the pages per group, from the first on, that hold `tokens` positions; 1 slot."""
         return {g.name: self._past(g, tokens) for g in self._groups}
 
     def gone(self, position: int) -> dict[GroupName, int]:
@@ -23,8 +22,7 @@ class Span:
         return {g.name: self._gone(g, position) for g in self._groups}
 
     def live(self, tokens: int) -> dict[GroupName, int]:
-        """Return the pages per group that are held when the last of `tokens` positions is computed
-        next."""
+        """Return the pages per group held when the last of `tokens` positions is computed next."""
         return {
             g.name: self._past(g, tokens) - self._gone(g, max(0, tokens - 1)) for g in self._groups
         }

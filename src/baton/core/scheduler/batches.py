@@ -44,8 +44,7 @@ class Batches(Generic[R]):
         return len(self._flight)
 
     def lots(self, rooms: Sequence[R]) -> list[list[R]]:
-        """Return groups of rooms that the next step may consist of, the first choice first
-        (turns.py)."""
+        """Return groups of rooms for the next step, the first choice first (turns.py)."""
         return self._turns.lots(rooms, flying=bool(self._flight))
 
     def add(self, draft: PlanDraft, room: R, row: RowOrder) -> None:
@@ -90,6 +89,5 @@ class Batches(Generic[R]):
         return ended
 
     def wedged(self, report: Report) -> tuple[str, Seq | None] | None:
-        """Return why the worker cannot go on, and in which step; None if it can go on
-        (giving_up.py)."""
+        """Return why the worker cannot go on, and in which step; None if it can (giving_up.py)."""
         return self.wedges.judge(report, self._results)

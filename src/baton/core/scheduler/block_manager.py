@@ -21,8 +21,7 @@ from baton.core.scheduler.room import OpenRoom
 
 
 class BlockManager:
-    """Takes pages for the rooms of one worker and gives them back. Ranks learn of each change from
-    `changes`."""
+    """Takes pages for the rooms of one worker and gives them back. Ranks learn it by `changes`."""
 
     def __init__(self, ledger: Ledger, span: Span) -> None:
         self._ledger, self._span = ledger, span

@@ -49,8 +49,7 @@ class Lender(msgspec.Struct):
 
 
 class Borrowing(Stage[PrefillRoom]):
-    """The fetch-backs of one prefill worker, from the question to decode until the blocks have
-    arrived."""
+    """The fetch-backs of one prefill worker, from the question to the arrival of the blocks."""
 
     def __init__(self, worker: Worker[PrefillRoom], offering: Offering) -> None:
         super().__init__(worker)

@@ -1,5 +1,4 @@
-"""What a decode leader keeps of one request: what was offered, what was ordered, and what has
-arrived."""
+"""What a decode leader keeps of one request: what was offered, ordered, and has arrived."""
 
 from baton.core.agreement import Fetch, Suspect
 from baton.core.handoff.brought import Brought

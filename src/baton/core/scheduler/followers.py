@@ -76,8 +76,7 @@ class Followers:
         *,
         leaving: int = 1,
     ) -> None:
-        """Call `waits` for each of these rooms, so that all followers are known before any room is
-        admitted."""
+        """Call `waits` for each of these rooms, so followers are known before any admission."""
         for room in queued:
             self.waits(room, leading, marks, leaving=leaving)
 

@@ -126,8 +126,7 @@ def decode_row(
 def completed(
     table: StateTable, room: GeneratingRoom
 ) -> dict[GroupName, tuple[BlockIndex, BlockIndex]]:
-    """Return the block of every group that the room's next step completes; empty if it completes
-    none."""
+    """Return the block of every group that the room's next step completes; empty if none."""
     if (room.position + 1) % table.block_tokens:
         return {}
     return final_blocks(table, start=room.position, end=room.position + 1, length=room.position + 2)

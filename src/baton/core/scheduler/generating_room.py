@@ -43,7 +43,6 @@ class GeneratingRoom(OpenRoom):
         return self.length + len(self.generated) - 1
 
     def tokens(self, start: int, end: int) -> tuple[TokenId, ...]:
-        """Return the tokens of its sequence at positions [start, end), generated ones among
-        them."""
+        """Return the tokens of its sequence at positions [start, end), also generated ones."""
         more = self.generated[max(0, start - self.length) : max(0, end - self.length)]
         return (*self.context[start:end], *(drawn.token for drawn in more))

@@ -50,8 +50,7 @@ S = TypeVar("S", bound=Stage[Any])
 
 
 class Leader:
-    """The leader of one worker. The role that its manifest names determines what it does.
-    Sans-IO."""
+    """The leader of one worker. Its manifest names its role. Sans-IO."""
 
     def __init__(
         self, manifest: Manifest, settings: LeaderSettings, totals: dict[GroupName, int]
@@ -250,8 +249,7 @@ class Leader:
         )
 
     def _unadmitted(self, room: OpenRoom) -> bool:
-        """Whether no worker holds memory to generate the room's tokens in. Such a room fails at
-        `admit_by`."""
+        """Whether no worker holds memory to generate in; such a room fails at `admit_by`."""
         return room.state is RoomState.QUEUED or any(
             stage.unadmitted(room) for stage in self._ahead
         )

@@ -53,8 +53,7 @@ from baton.core.scheduler.worker import Worker
 
 
 class Offering(Stage[PrefillRoom]):
-    """Offers the blocks of one prefill worker's prompts, and answers what decode workers say of
-    them."""
+    """Offers the blocks of one prefill worker's prompts, and answers decode workers."""
 
     def __init__(self, worker: Worker[PrefillRoom], ahead: AheadOfDecode) -> None:
         super().__init__(worker)
@@ -119,8 +118,7 @@ class Offering(Stage[PrefillRoom]):
     # ---- offers ---------------------------------------------------------------------------------
 
     def admitted(self, room: PrefillRoom, reuse: Reuse) -> None:
-        """The pages of the whole prompt are held. Decode can fetch the cached part of it at
-        once."""
+        """The pages of the whole prompt are held. Decode can fetch its cached part at once."""
         room.progress = self.worker.now
         self._offer(room, {}, (), None)
         if reuse:
@@ -248,13 +246,11 @@ class Offering(Stage[PrefillRoom]):
         )
 
     def _with(self, room: PrefillRoom, group: GroupName) -> list[Rank]:
-        """Return the ranks that hold a part of the group. A pipeline stage may have none of its
-        layers."""
+        """Return the ranks that hold a part of the group. A stage may have none of its layers."""
         return [r for r, g in room.sums if g == group and self.worker.placements[r].block_bytes(g)]
 
     def _judge(self, doubt: Doubt, differing: Differing) -> None:
-        """Ranks have hashed doubted blocks again: compare them with their sums at birth, and tell
-        decode."""
+        """Ranks have hashed doubted blocks: compare them with their birth sums, and tell decode."""
         self.worker.progress.did(self.worker.now)
         room = self.worker.find(doubt.key)
         assert room is not None, "a rank is quiet after its last answer"

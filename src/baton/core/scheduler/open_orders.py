@@ -47,8 +47,7 @@ class OpenOrders:
             order.counted(order.key, number, vote, by_rank)
 
     def forget(self, key: Key, agreement: Agreement) -> None:
-        """A room holds nothing any more: forget its orders, as ranks do not vote on what was
-        dropped."""
+        """A room holds nothing any more: forget its orders, as ranks will not vote on them."""
         for number in [number for number, order in self._open.items() if order.key == key]:
             del self._open[number]
             agreement.settle(number)

@@ -208,8 +208,7 @@ class Preemption(Stage[G]):
         return len(self.worker.rooms.in_state(*WITH_PAGES))
 
     def admissible(self, room: G) -> bool:
-        """Whether only memory keeps a waiting room from being admitted: it follows no other
-        room."""
+        """Whether only memory keeps a waiting room out: it follows no other room."""
         return room.key not in self.worker.followers and self._admissible(room)
 
     def waiting(self) -> list[G]:
@@ -228,14 +227,12 @@ class Preemption(Stage[G]):
         return Judgement.ADMIT if self.may_enter(room, want, reuse) else Judgement.MAKE_WAY
 
     def may_enter(self, room: G, want: Want, reuse: Reuse = ()) -> bool:
-        """Whether a room may be admitted with these pages, as far as rooms that are away are
-        concerned."""
+        """Whether rooms that are away leave space for a room with these pages to be admitted."""
         away = self.worker.rooms.in_state(*AWAY)
         return not away or (not self._waits_for_others(room) and self._fits_beside(want, reuse))
 
     def _waits_for_others(self, room: G) -> bool:
-        """Whether a room that is away has been overtaken so often that this one must wait for
-        it."""
+        """Whether a room that is away was overtaken so often that this one must wait."""
         return any(
             other.overtaken >= (OVERTAKES if _turn(other) < _turn(room) else URGENT_OVERTAKES)
             for other in self._behind(room)
@@ -323,6 +320,5 @@ class Preemption(Stage[G]):
 
 
 def _turn(room: GeneratingRoom) -> tuple[int, tuple[Stamp, Boot]]:
-    """Return the sort key of a room in the order in which rooms come back: the smallest comes
-    first."""
+    """Return a room's sort key in the order of return: the smallest comes first."""
     return room.ticket.priority, room.ticket.came

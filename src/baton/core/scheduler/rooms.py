@@ -1,5 +1,4 @@
-"""The open rooms of one worker, by key and by state, so that a turn never searches through all of
-them."""
+"""The open rooms of one worker, by key and by state, so that turns need not search all of them."""
 
 from collections.abc import ItemsView, Iterator, ValuesView
 from typing import Generic, TypeVar

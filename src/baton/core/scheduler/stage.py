@@ -60,8 +60,7 @@ class Stage(Generic[R]):
         """Decide what follows the admission."""
 
     def due(self) -> list[R]:
-        """Return the rooms for which this stage has a row in the next step, oldest request
-        first."""
+        """Return the rooms with a row of this stage in the next step, oldest request first."""
         return []
 
     def add_rows(self, rooms: Sequence[R], tokens: int) -> int:
@@ -113,7 +112,7 @@ class Stage(Generic[R]):
     # ---- views ----------------------------------------------------------------------------------
 
     def ahead_pages(self) -> Mapping[GroupName, int]:
-        """Return the pages of each group that rooms for one decode worker may hold before it admits
+        """Return the pages of each group that rooms may hold before their decode worker admits
         them."""
         return {}
 
@@ -128,6 +127,5 @@ class Stage(Generic[R]):
 
 
 def drawn_of(ranks: Sequence[tuple[RowResult, ...]], row: int) -> Drawn | None:
-    """Return the token of a row, which comes from the one rank that samples; None if the row draws
-    none."""
+    """Return the token of a row, from the one rank that samples; None if it draws none."""
     return next((drawn for rows in ranks if (drawn := rows[row].drawn) is not None), None)

@@ -18,8 +18,7 @@ from baton.core.scheduler.worker import Worker
 
 
 class Verification(Stage[DecodeRoom]):
-    """The fetch orders of one decode worker, from the order to the verdict on blocks that
-    differed."""
+    """The fetch orders of one decode worker, from the order to the verdict on differing blocks."""
 
     def __init__(self, worker: Worker[DecodeRoom], *, tell: bool) -> None:
         """tell: whether ranks are to report the sum of each block"""
@@ -82,8 +81,7 @@ class Verification(Stage[DecodeRoom]):
         self._doubt(room, fetch, [b for b in by_rank.values() if b.vote is vote])
 
     def _doubt(self, room: DecodeRoom, fetch: Fetch, ballots: list[Ballot]) -> None:
-        """Ask prefill once about blocks that differ on every read. Any other failure ends the
-        epoch."""
+        """Ask prefill once about blocks that differ every time. Another failure ends the epoch."""
         suspects = {(s.leg, s.group, s.blocks): s for b in ballots for s in b.suspects}
         if not suspects or fetch.follows is not None:
             self.worker.fail(

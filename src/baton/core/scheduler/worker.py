@@ -129,8 +129,7 @@ class Worker(Generic[R]):
         return self.rooms.get(key)
 
     def see(self, room: R, saw: Saw) -> None:
-        """Move a room along its table. A pair of state and event that the table lacks is a bug of
-        ours."""
+        """Move a room along its table. A state and event that it lacks is a bug of ours."""
         before, after = room.state, self.role.table[room.state, saw]
         if after is not before:
             self.rooms.move(room, after)
@@ -138,8 +137,7 @@ class Worker(Generic[R]):
             room.since = self.now
 
     def fail(self, room: R, code: FailCode, detail: str, *, retry: bool) -> None:
-        """End a room because of a failure, and tell its gateway why. The gateway aborts the other
-        side."""
+        """End a room because of a failure. Its gateway is told why and aborts the other side."""
         self.failures[code] += 1
         self.send(room.ticket.gateway, Failed(room.key, code, detail, retry))
         self.end(room)

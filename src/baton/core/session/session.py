@@ -138,8 +138,7 @@ class Sessions:
         return session.number if session is not None else None
 
     def unacknowledged(self, boot: Boot) -> int:
-        """Return the number of messages that a boot has not acknowledged yet; 0 if there is no
-        session."""
+        """Return the number of messages that a boot has not acknowledged; 0 without a session."""
         session = self._sessions.get(boot)
         return session.stream.unacknowledged if session is not None else 0
 
@@ -170,8 +169,7 @@ class Sessions:
 
     @property
     def may_send(self) -> bool:
-        """Whether something has happened since `to_send` was called, so that there may be frames to
-        send."""
+        """Whether something has happened since `to_send`, so that there may be frames."""
         return bool(self._stirred or self._out)
 
     def to_send(self, now: Micros) -> list[tuple[Link, AnyFrame]]:
@@ -210,8 +208,7 @@ class Sessions:
         return soonest
 
     def on_timer(self, now: Micros) -> None:
-        """Handle what is due: promises that are over, silent sessions, streams, and links to dial
-        again."""
+        """Handle what is due: old promises, silent sessions, streams, links to dial again."""
         for boot in [b for b, p in self._promised.items() if now >= p.until]:
             del self._promised[boot]
         for session in [s for s in self._sessions.values() if s.due is None or now >= s.due]:
@@ -364,8 +361,7 @@ class Sessions:
             self._events.append(WrongPeer(link, why))
 
     def _stir(self, session: Session) -> None:
-        """Something happens to a session's stream: it may have frames to send, and its timer may
-        change."""
+        """Something happens to a session's stream: frames may be due, and its timer may change."""
         session.due = None
         self._stirred.add(session.peer)
 

@@ -208,8 +208,7 @@ class Stream:
     # ---- time -----------------------------------------------------------------------------------
 
     def was_deaf(self, micros: int) -> None:
-        """Nothing could be received for this long: it does not count as silence of the other
-        side."""
+        """Nothing could be received for this long; that is not the other side's silence."""
         self._heard_at = Micros(self._heard_at + micros)
 
     def silent(self, now: Micros) -> bool:

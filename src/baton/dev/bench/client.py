@@ -212,8 +212,7 @@ def refusal(status: int, body: bytes) -> str:
 async def ask(
     session: aiohttp.ClientSession, target: Target, item: Item, *, due: float
 ) -> RequestOutcome:
-    """Send one request and read its answer to the end. Failures are outcomes; only cancellation
-    raises."""
+    """Send one request and read its answer to the end. Only cancellation raises."""
     answer, body, sent = _Answer(), target.body(item), time.perf_counter()
     failure = detail = retry_after = ""
     try:

@@ -56,7 +56,7 @@ class LoadPoint(msgspec.Struct, frozen=True):
         return f"{self.prompts}, {self.pace}"
 
     def fields(self) -> dict[str, object]:
-        """Return the load for a file. A rate without limit is the word inf, as JSON has no such
+        """Return the load for a file. A rate without limit is the word inf, as JSON lacks that
         number."""
         rate = "inf" if self.rate == float("inf") else self.rate
         return {"prompt_tokens": self.prompt_tokens, "concurrency": self.concurrency, "rate": rate}

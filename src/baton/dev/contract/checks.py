@@ -34,8 +34,7 @@ class ContractCheck:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The result of a check. `broken` is what was seen if the sentence is broken, otherwise
-    empty."""
+    """The result of a check. `broken` says what was seen; empty if the sentence holds."""
 
     check: ContractCheck
     broken: str

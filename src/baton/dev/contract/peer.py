@@ -44,8 +44,7 @@ class PeerOrder(msgspec.Struct):
 
 
 def pattern(seed: int, group: str, nbytes: int) -> NDArray[np.uint8]:
-    """Return the bytes of a source pool, uint8 [nbytes]. Reads are compared with them byte by
-    byte."""
+    """Return the bytes of a source pool, uint8 [nbytes]. Reads are compared with them."""
     half = nbytes // 8 + 1
     words = np.arange(half, dtype=np.uint64) + np.uint64(
         zlib.crc32(f"{seed} {group}".encode()) << 32

@@ -1,5 +1,4 @@
-"""F5, F8, F10: peers that die, restart, are slow, are forgotten, or are not who they claim to
-be."""
+"""F5, F8, F10: peers that die, restart, are slow, are forgotten, or claim a false identity."""
 
 import msgspec
 import numpy as np

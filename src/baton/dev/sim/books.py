@@ -40,8 +40,7 @@ class PlanBook:
         self._applied: Counter[Rank] = Counter()
 
     def applied(self, rank: Rank, plan: StepPlan) -> None:
-        """A rank is about to apply a plan. The first rank that does so decides what the others must
-        do."""
+        """A rank is about to apply a plan. The others must do what the first rank does."""
         at = self._applied[rank]
         self._applied[rank] += 1
         if at == len(self._plans):

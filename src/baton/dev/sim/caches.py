@@ -44,8 +44,7 @@ class Held(msgspec.Struct):
 
 
 class CacheBook:
-    """The book of one decode worker. It is on if all state is pages of the whole sequence, and
-    sealed."""
+    """The book of one decode worker. On if all state is sealed pages of the whole sequence."""
 
     def __init__(
         self,

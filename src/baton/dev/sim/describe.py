@@ -12,8 +12,7 @@ TOLD_APART = ("table", "workers", "faults")
 
 
 def described(draw: WorldDraw) -> tuple[str, ...]:
-    """Return a line for the model, one for each worker, one for the faults, and one for the
-    rest."""
+    """Return a line for the model, each worker, the faults, and the rest."""
     return (
         f"state     {_state(draw.table)}",
         *(f"worker    {w.name}: {_fields(w, ('name', 'role'))}" for w in draw.workers),

@@ -343,8 +343,8 @@ class SimEngine:
         return RowDone(row.key, drawn, sums, why)
 
     def _draw(self, key: Key, draw: Draw, history: int) -> Drawn:
-        """Draw a token from what the draw is given and nothing else. Its logprobs are those of this
-        attempt."""
+        """Draw a token from what the draw is given and nothing else. Its logprobs are this
+        attempt's."""
         past = draw.past if draw.past is not None else NOTHING
         token = content.next_token(
             history,

@@ -1,5 +1,4 @@
-"""The process of one gateway from its start to its end: the shipped pump, with clients instead of
-HTTP."""
+"""The process of one gateway from its start to its end: the shipped pump, and clients, not HTTP."""
 
 from typing import Any
 

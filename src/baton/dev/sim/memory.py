@@ -164,8 +164,7 @@ class SimFabric:
         self._said.append(Connected(peer, ""))
 
     def _reached(self, peer: RankId, manifest: RankManifest) -> None:
-        """A connection that took time is made. It may no longer be wanted, or a later one may
-        be."""
+        """A connection that took time is made. It, or a later one, may be unwanted."""
         if self._process.alive and self._reaching.get(peer) is manifest:
             del self._reaching[peer]
             self._peers[peer] = manifest
@@ -245,8 +244,7 @@ class SimFabric:
         return self._process.alive and not read.quiet
 
     def _carry(self, read: UnderWay, duration: int) -> None:
-        """The read's turn has come: sample its cells one after the other while the wire carries
-        it."""
+        """The read's turn has come: sample its cells in turn while the wire carries it."""
         world, heap, tape, faults = (
             self._world,
             self._world.heap,

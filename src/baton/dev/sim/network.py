@@ -69,8 +69,7 @@ class SimControl:
     def deliver(
         self, source: "SimControl", source_link: Link, to: Link | None, frame: bytes
     ) -> None:
-        """Take a frame that has come, on a link of ours or (None) from a process that dialled
-        us."""
+        """Take a frame that has come, on a link of ours or (None) one that dialled us."""
         if not self.process.alive or self.closed:
             return
         if to is None:

@@ -1,4 +1,4 @@
-"""The shipped classes and functions that a world is made of. A planted bug replaces one of them
+"""The shipped classes and functions that a world is made of. A planted bug replaces one
 (sim/plants)."""
 
 from dataclasses import dataclass, field

@@ -135,8 +135,7 @@ class Process:
         return SLOWER if self.heap.now < self.slow_until else 1
 
     def port_call(self) -> None:
-        """Count a call of a port. Every call comes through here, so a crash may come between any
-        two."""
+        """Count a call of a port. Every call comes here, so a crash may come between any two."""
         if self.calls_left is None:
             return
         if self.calls_left == 0:

@@ -58,8 +58,7 @@ class NamedTape(Tape):
         return hit
 
     def _next(self, label: str, most: int) -> Name:
-        """Return the name of the next choice. The value wanted for it is put where Tape looks for
-        it."""
+        """Return the name of the next choice. Its wanted value is put where Tape looks."""
         name = Name(label, self._counts[label])
         self._counts[label] += 1
         if self._named is not None:

@@ -32,8 +32,7 @@ class Sums:
         slots: Sequence[int],
         numbers: Sequence[int],
     ) -> NDArray[np.uint64]:
-        """Return the sums of blocks, as `core.handoff.seal.block_sums` does, in a read-only
-        array."""
+        """Return the sums of blocks as `core.handoff.seal.block_sums` does; read-only."""
         size, known = placement.block_bytes(group), self._known
         keys = [
             (group, number, bytes(pool.raw[slot * size : (slot + 1) * size]))

@@ -1,5 +1,4 @@
-"""The combined result of many runs: violations, and how often the things occurred that should
-occur."""
+"""The combined result of many runs: violations, and how often things occurred that should."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""A core object that a judge watches: the judge sees each event before it is taken, and its
+"""A core object that a judge watches: the judge sees each event before it is taken, then its
 effects."""
 
 from collections.abc import Callable

@@ -402,6 +402,6 @@ class WorkerRun:
 
 
 def address_of(name: str) -> str:
-    """Return the address at which a worker's leader or a gateway listens. It is the same for every
-    incarnation."""
+    """Return the address at which a worker's leader or a gateway listens. All its incarnations
+    share it."""
     return f"sim://{name}"

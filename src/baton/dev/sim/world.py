@@ -404,8 +404,7 @@ class World:
             self._clear()
 
     def _clear(self) -> None:
-        """Zero all pools while nothing is held; the service must go on as if nothing had been asked
-        before."""
+        """Zero all pools while nothing is held; the service must go on as if it were new."""
         self.tell("---- the pools are cleared; two probes ----")
         self.clearing = True
         gateway, question = next(iter(self.gateways.values())), next(self._questions)

@@ -1,5 +1,4 @@
-"""Flags of `baton bench transfer`. Flags of fabrics and page sizes have the same names as
-elsewhere."""
+"""Flags of `baton bench transfer`. Flags of fabrics and page sizes are named as elsewhere."""
 
 from pathlib import Path
 from typing import Annotated

@@ -30,8 +30,7 @@ def _timed(work: Callable[[], object]) -> float:
 
 
 class SocketServer:
-    """Sends as many bytes of a pool as a reader asks for, any number of times; one reader at a
-    time."""
+    """Sends a reader as many bytes of a pool as it asks for, repeatedly; one reader at a time."""
 
     def __init__(self, pool: NDArray[np.uint8]) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
